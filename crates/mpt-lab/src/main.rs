@@ -1,0 +1,3 @@
+//! The laboratory of MPT.
+
+fn main() {}

@@ -1,0 +1,11 @@
+//! The core of MPT: everything a multipath tunnel decides, and nothing it touches.
+//!
+//! Time and bytes are handed in, bytes and deadlines are handed out. There is no socket, clock, thread, file or source of
+//! randomness in this crate, so the same code runs in the daemon, in virtual time in `mpt-sim`, under the fuzzer and on
+//! `wasm32-unknown-unknown`. [`endpoint::Endpoint`] is the door; `ARCHITECTURE.md` follows a packet through the rooms.
+#![forbid(unsafe_code)]
+
+pub mod drops;
+pub mod packet;
+pub mod path;
+pub mod time;

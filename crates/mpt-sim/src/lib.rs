@@ -1,0 +1,1 @@
+//! Links and hosts in virtual time around the MPT core.

@@ -1,0 +1,3 @@
+//! MPT, the multipath tunnel.
+
+fn main() {}
