@@ -112,7 +112,7 @@ impl Rate {
 
     /// How many bytes pass in `time` at this rate.
     pub const fn bytes_in(self, time: Duration) -> u64 {
-        let bytes = self.0 as u128 * time.as_nanos() / 1_000_000_000;
+        let bytes = (self.0 as u128).saturating_mul(time.as_nanos()) / 1_000_000_000;
         if bytes > u64::MAX as u128 { u64::MAX } else { bytes as u64 }
     }
 
@@ -139,7 +139,7 @@ mod tests {
     fn nothing_passes_at_rate_zero_and_nothing_overflows() {
         assert!(Rate::ZERO.time_for(1) > Duration::from_secs(1 << 30));
         assert_eq!(Rate::of(1, Duration::ZERO), Rate::MAX);
-        assert_eq!(Rate::MAX.bytes_in(Duration::from_secs(1 << 40)), u64::MAX);
+        assert_eq!(Rate::MAX.bytes_in(Duration::from_secs(1 << 60)), u64::MAX);
         assert_eq!(Time::NEVER + Duration::from_secs(1), Time::NEVER);
     }
 
