@@ -1,0 +1,297 @@
+//! Many packets into few: the inverse of [`super::SuperPacket`], for the write to the TUN device.
+//!
+//! The rules are those of the kernel's own receive offload: packets of one TCP or UDP flow whose headers differ only as
+//! segmentation would make them differ, in sequence, each as long as the first, the last perhaps shorter. A packet whose
+//! transport checksum is wrong is never merged, since the kernel computes a fresh checksum for what is merged and
+//! a damaged packet would become a valid one.
+
+use std::collections::VecDeque;
+
+use super::ip::{Ip, TCP, UDP, Version};
+use super::{Checksum, Offload, Segmentation, SegmentationKind, checksum, put_word, word};
+
+/// Merges packets, flow by flow, and hands out what is ready for the TUN device.
+#[derive(Debug)]
+pub struct Coalescer {
+    open: Vec<Open>,
+    ready: VecDeque<Delivery>,
+    spare: Vec<Vec<u8>>,
+    merge: Merge,
+}
+
+/// What the TUN device takes as super-packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merge {
+    /// TCP over IPv4 and IPv6 (TSO).
+    pub tcp: bool,
+    /// UDP (USO, Linux 6.2).
+    pub udp: bool,
+}
+
+/// One write to the TUN device.
+#[derive(Debug)]
+pub struct Delivery {
+    /// What the kernel is asked to do to it.
+    pub offload: Offload,
+    /// The packet, or the super-packet.
+    pub bytes: Vec<u8>,
+    /// How many packets it stands for.
+    pub packets: u32,
+}
+
+/// A super-packet that may still grow.
+#[derive(Debug)]
+struct Open {
+    bytes: Vec<u8>,
+    shape: Shape,
+    segment: usize,
+    packets: u32,
+    next_seq: u32,
+    closed: bool,
+}
+
+/// Where the headers of a mergeable packet lie.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    version: Version,
+    protocol: u8,
+    transport: usize,
+    header: usize,
+}
+
+/// Flows that are merged at the same time. Bulk transfers interleave few; the oldest is sent on when another begins.
+const OPEN_FLOWS: usize = 8;
+/// The longest IPv4 packet, and the longest super-packet that Linux takes over TUN.
+const MAX_BYTES: usize = 65_535;
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+const ACK: u8 = 0x10;
+
+impl Coalescer {
+    /// Makes one that merges what `merge` says, and passes every other packet on by itself.
+    pub fn new(merge: Merge) -> Self {
+        Self { open: Vec::new(), ready: VecDeque::new(), spare: Vec::new(), merge }
+    }
+
+    /// Takes one complete IP packet, which [`Ip::parse`] has accepted as `ip`.
+    pub fn push(&mut self, ip: &Ip, packet: &[u8]) {
+        let wanted = match ip.protocol {
+            TCP => self.merge.tcp,
+            UDP => self.merge.udp,
+            _ => false,
+        };
+        match wanted.then(|| Shape::of(ip, packet)).flatten() {
+            Some(shape) => self.merge(shape, packet),
+            None => {
+                self.flush_flow_of(ip, packet);
+                self.pass(packet);
+            }
+        }
+    }
+
+    /// Closes every open super-packet: no more packets will come in this batch.
+    pub fn flush(&mut self) {
+        for open in self.open.drain(..) {
+            self.ready.push_back(open.finish());
+        }
+    }
+
+    /// The next write for the TUN device, in order.
+    pub fn poll(&mut self) -> Option<Delivery> {
+        self.ready.pop_front()
+    }
+
+    /// Takes a buffer back for another use.
+    pub fn recycle(&mut self, mut bytes: Vec<u8>) {
+        if self.spare.len() < 2 * OPEN_FLOWS {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    fn merge(&mut self, shape: Shape, packet: &[u8]) {
+        let same_flow = self.open.iter().position(|open| open.is_flow_of(&shape, packet));
+        if let Some(at) = same_flow {
+            if self.open[at].append(&shape, packet) {
+                return;
+            }
+            let done = self.open.remove(at);
+            self.ready.push_back(done.finish());
+        } else if self.open.len() == OPEN_FLOWS {
+            let oldest = self.open.remove(0);
+            self.ready.push_back(oldest.finish());
+        }
+        let bytes = self.buffer(packet);
+        self.open.push(Open::new(shape, bytes));
+    }
+
+    fn pass(&mut self, packet: &[u8]) {
+        let bytes = self.buffer(packet);
+        self.ready.push_back(Delivery { offload: Offload::default(), bytes, packets: 1 });
+    }
+
+    /// A packet that cannot be merged must not overtake those of its flow that wait.
+    fn flush_flow_of(&mut self, ip: &Ip, packet: &[u8]) {
+        let of_same_hosts = |open: &Open| open.addresses() == addresses(ip.version, packet);
+        while let Some(at) = self.open.iter().position(of_same_hosts) {
+            let done = self.open.remove(at);
+            self.ready.push_back(done.finish());
+        }
+    }
+
+    fn buffer(&mut self, packet: &[u8]) -> Vec<u8> {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.extend_from_slice(packet);
+        bytes
+    }
+}
+
+impl Shape {
+    /// The shape of a packet that may be merged with others: TCP with data and no flags but ACK, PSH and FIN, or UDP.
+    fn of(ip: &Ip, packet: &[u8]) -> Option<Self> {
+        let plain_header = ip.version == Version::V6 || ip.transport == 20;
+        if ip.fragment || !plain_header {
+            return None;
+        }
+        let transport = &packet[ip.transport..ip.total];
+        let header = match ip.protocol {
+            TCP if transport.len() > 20 && transport[13] & !(FIN | PSH) == ACK => usize::from(transport[12] >> 4) * 4,
+            UDP if transport.len() > 8 && word(transport, 4) as usize == transport.len() && word(transport, 6) != 0 => {
+                8
+            }
+            _ => return None,
+        };
+        if header < 8
+            || header >= transport.len()
+            || checksum::fold(checksum::sum(ip.pseudo_sum(transport.len()), transport)) != 0xffff
+        {
+            return None;
+        }
+        Some(Self {
+            version: ip.version,
+            protocol: ip.protocol,
+            transport: ip.transport,
+            header: ip.transport + header,
+        })
+    }
+}
+
+impl Open {
+    fn new(shape: Shape, bytes: Vec<u8>) -> Self {
+        let payload = bytes.len() - shape.header;
+        let closed = shape.protocol == TCP && bytes[shape.transport + 13] & (FIN | PSH) != 0;
+        let next_seq = if shape.protocol == TCP { tcp_seq(&bytes, &shape).wrapping_add(payload as u32) } else { 0 };
+        Self { shape, segment: payload, packets: 1, next_seq, closed, bytes }
+    }
+
+    fn addresses(&self) -> &[u8] {
+        addresses(self.shape.version, &self.bytes)
+    }
+
+    fn is_flow_of(&self, shape: &Shape, packet: &[u8]) -> bool {
+        let ports = |bytes: &[u8]| {
+            [bytes[shape.transport], bytes[shape.transport + 1], bytes[shape.transport + 2], bytes[shape.transport + 3]]
+        };
+        self.shape.version == shape.version
+            && self.shape.protocol == shape.protocol
+            && self.addresses() == addresses(shape.version, packet)
+            && ports(&self.bytes) == ports(packet)
+    }
+
+    /// Appends the packet's payload if segmentation of the whole would give this very packet back.
+    fn append(&mut self, shape: &Shape, packet: &[u8]) -> bool {
+        let payload = &packet[shape.header..];
+        let fits = !self.closed
+            && shape.header == self.shape.header
+            && payload.len() <= self.segment
+            && self.bytes.len() + payload.len() <= MAX_BYTES
+            && self.network_header_continues(packet)
+            && (shape.protocol == UDP || self.tcp_header_continues(shape, packet));
+        if !fits {
+            return false;
+        }
+        self.bytes.extend_from_slice(payload);
+        self.packets += 1;
+        self.next_seq = self.next_seq.wrapping_add(payload.len() as u32);
+        self.closed = payload.len() < self.segment;
+        if shape.protocol == TCP {
+            let last = packet[shape.transport + 13] & (FIN | PSH);
+            self.bytes[shape.transport + 13] |= last;
+            self.closed |= last != 0;
+        }
+        true
+    }
+
+    /// Everything but length, identification and checksum is equal; an IPv4 identification counts up unless DF is set.
+    fn network_header_continues(&self, packet: &[u8]) -> bool {
+        let mine = &self.bytes;
+        match self.shape.version {
+            Version::V6 => mine[..4] == packet[..4] && mine[6..8] == packet[6..8],
+            Version::V4 => {
+                let counts_up = word(packet, 4) == word(mine, 4).wrapping_add(self.packets as u16);
+                mine[..2] == packet[..2] && mine[6..10] == packet[6..10] && counts_up
+            }
+        }
+    }
+
+    /// In sequence, with the same acknowledgement, window and options.
+    fn tcp_header_continues(&self, shape: &Shape, packet: &[u8]) -> bool {
+        let (mine, theirs) = (&self.bytes[shape.transport..shape.header], &packet[shape.transport..shape.header]);
+        tcp_seq(packet, shape) == self.next_seq
+            && mine[8..13] == theirs[8..13]
+            && mine[14..16] == theirs[14..16]
+            && mine[18..] == theirs[18..]
+    }
+
+    fn finish(mut self) -> Delivery {
+        if self.packets == 1 {
+            return Delivery { offload: Offload::default(), bytes: self.bytes, packets: 1 };
+        }
+        let (shape, len) = (self.shape, self.bytes.len());
+        self.write_lengths();
+        let ip = Ip::parse(&self.bytes).expect("lengths were just written");
+        let (kind, offset) = match (shape.protocol, shape.version) {
+            (UDP, _) => (SegmentationKind::Udp, 6),
+            (_, Version::V4) => (SegmentationKind::Tcp4 { cwr: false }, 16),
+            (_, Version::V6) => (SegmentationKind::Tcp6 { cwr: false }, 16),
+        };
+        let pseudo = checksum::fold(ip.pseudo_sum(len - shape.transport));
+        put_word(&mut self.bytes, shape.transport + offset, pseudo);
+        Delivery {
+            offload: Offload {
+                checksum: Some(Checksum { start: shape.transport as u16, offset: offset as u16 }),
+                segmentation: Some(Segmentation { kind, size: self.segment as u16, header: shape.header as u16 }),
+            },
+            bytes: self.bytes,
+            packets: self.packets,
+        }
+    }
+
+    fn write_lengths(&mut self) {
+        let len = self.bytes.len();
+        match self.shape.version {
+            Version::V6 => put_word(&mut self.bytes, 4, (len - 40) as u16),
+            Version::V4 => {
+                put_word(&mut self.bytes, 2, len as u16);
+                put_word(&mut self.bytes, 10, 0);
+                let sum = checksum::checksum(0, &self.bytes[..self.shape.transport]);
+                put_word(&mut self.bytes, 10, sum);
+            }
+        }
+        if self.shape.protocol == UDP {
+            put_word(&mut self.bytes, self.shape.transport + 4, (len - self.shape.transport) as u16);
+        }
+    }
+}
+
+fn addresses(version: Version, packet: &[u8]) -> &[u8] {
+    match version {
+        Version::V4 => &packet[12..20],
+        Version::V6 => &packet[8..40],
+    }
+}
+
+fn tcp_seq(packet: &[u8], shape: &Shape) -> u32 {
+    let at = shape.transport + 4;
+    u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]])
+}

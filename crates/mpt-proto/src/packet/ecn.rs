@@ -1,0 +1,68 @@
+//! DSCP and ECN across the tunnel.
+//!
+//! ECN follows RFC 6040 (normal mode): the outer header starts with the inner codepoint, and what the network made of it
+//! is merged back on the way out. DSCP follows the uniform model of RFC 2983 on the way in only: the outer packet
+//! is treated as the inner one asks, and what a network re-marks outside stays outside.
+
+use super::checksum;
+use crate::drops::Dropped;
+
+/// The two ECN bits of a type-of-service byte.
+pub const MASK: u8 = 0b11;
+/// Not ECN-capable.
+pub const NOT_ECT: u8 = 0b00;
+/// ECN-capable, codepoint 1.
+pub const ECT1: u8 = 0b01;
+/// ECN-capable, codepoint 0.
+pub const ECT0: u8 = 0b10;
+/// Congestion experienced.
+pub const CE: u8 = 0b11;
+
+/// The inner type of service after decapsulation (RFC 6040 section 4.2, figure 4).
+///
+/// # Errors
+/// [`Dropped::CeOnNotEct`] when the network marked congestion on a packet whose transport cannot react to it.
+pub fn decapsulate(inner: u8, outer: u8) -> Result<u8, Dropped> {
+    let ecn = match (inner & MASK, outer & MASK) {
+        (NOT_ECT, CE) => return Err(Dropped::CeOnNotEct),
+        (NOT_ECT, _) => NOT_ECT,
+        (_, CE) => CE,
+        (ECT0, ECT1) => ECT1,
+        (same, _) => same,
+    };
+    Ok(inner & !MASK | ecn)
+}
+
+/// Replaces the type of service of an IPv4 header and mends its checksum.
+pub(super) fn set_tos_v4(bytes: &mut [u8], tos: u8) {
+    let old = u16::from_be_bytes([bytes[0], bytes[1]]);
+    bytes[1] = tos;
+    let field = u16::from_be_bytes([bytes[10], bytes[11]]);
+    let mended = checksum::update(field, old, u16::from_be_bytes([bytes[0], tos]));
+    bytes[10..12].copy_from_slice(&mended.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_rfc_6040_figure_4() {
+        // Rows: inner Not-ECT, ECT(0), ECT(1), CE. Columns: outer Not-ECT, ECT(0), ECT(1), CE.
+        let table = [
+            (NOT_ECT, [Some(NOT_ECT), Some(NOT_ECT), Some(NOT_ECT), None]),
+            (ECT0, [Some(ECT0), Some(ECT0), Some(ECT1), Some(CE)]),
+            (ECT1, [Some(ECT1), Some(ECT1), Some(ECT1), Some(CE)]),
+            (CE, [Some(CE), Some(CE), Some(CE), Some(CE)]),
+        ];
+        for (inner, row) in table {
+            for (outer, expected) in [NOT_ECT, ECT0, ECT1, CE].into_iter().zip(row) {
+                assert_eq!(
+                    decapsulate(0xb8 | inner, outer).ok(),
+                    expected.map(|ecn| 0xb8 | ecn),
+                    "{inner:02b} in {outer:02b}"
+                );
+            }
+        }
+    }
+}

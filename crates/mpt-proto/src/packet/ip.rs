@@ -1,0 +1,174 @@
+//! What an IP packet says about itself (RFC 791, RFC 8200), parsed once into a value that cannot contradict the bytes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::ecn;
+use crate::drops::Dropped;
+
+/// The IP version of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// The parts of an IP header that the tunnel looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ip {
+    /// The version.
+    pub version: Version,
+    /// Type of service or traffic class: DSCP and ECN.
+    pub tos: u8,
+    /// The whole packet's length in bytes, as the header says; never more than there are.
+    pub total: usize,
+    /// Where the transport header begins.
+    pub transport: usize,
+    /// The transport protocol, or the first IPv6 extension header's number.
+    pub protocol: u8,
+    /// The packet is a fragment, so the bytes at `transport` may be anything.
+    pub fragment: bool,
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+}
+
+/// IP protocol number of TCP.
+pub const TCP: u8 = 6;
+/// IP protocol number of UDP.
+pub const UDP: u8 = 17;
+
+impl Ip {
+    /// Parses the header at the start of `bytes`.
+    ///
+    /// # Errors
+    /// [`Dropped::BadInner`] when it is not IP or its lengths contradict each other or the bytes there are.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Dropped> {
+        match bytes.first().map(|b| b >> 4) {
+            Some(4) => Self::parse_v4(bytes),
+            Some(6) => Self::parse_v6(bytes),
+            _ => Err(Dropped::BadInner),
+        }
+    }
+
+    fn parse_v4(bytes: &[u8]) -> Result<Self, Dropped> {
+        let h: &[u8; 20] = bytes.first_chunk().ok_or(Dropped::BadInner)?;
+        let header = usize::from(h[0] & 0x0f) * 4;
+        let total = usize::from(u16::from_be_bytes([h[2], h[3]]));
+        if header < 20 || total < header || total > bytes.len() {
+            return Err(Dropped::BadInner);
+        }
+        Ok(Self {
+            version: Version::V4,
+            tos: h[1],
+            total,
+            transport: header,
+            protocol: h[9],
+            fragment: u16::from_be_bytes([h[6], h[7]]) & 0x3fff != 0,
+            source: Ipv4Addr::new(h[12], h[13], h[14], h[15]).into(),
+            destination: Ipv4Addr::new(h[16], h[17], h[18], h[19]).into(),
+        })
+    }
+
+    fn parse_v6(bytes: &[u8]) -> Result<Self, Dropped> {
+        let h: &[u8; 40] = bytes.first_chunk().ok_or(Dropped::BadInner)?;
+        let total = 40 + usize::from(u16::from_be_bytes([h[4], h[5]]));
+        if total > bytes.len() {
+            return Err(Dropped::BadInner);
+        }
+        let address =
+            |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&h[at..at + 16]).expect("16 bytes of a 40-byte header"));
+        Ok(Self {
+            version: Version::V6,
+            tos: h[0] << 4 | h[1] >> 4,
+            total,
+            transport: 40,
+            protocol: h[6],
+            fragment: h[6] == 44,
+            source: address(8).into(),
+            destination: address(24).into(),
+        })
+    }
+
+    /// Source and destination port, for TCP and UDP packets that show them.
+    pub fn ports(&self, bytes: &[u8]) -> Option<(u16, u16)> {
+        if self.fragment || !matches!(self.protocol, TCP | UDP) {
+            return None;
+        }
+        let ports = bytes.get(self.transport..self.transport + 4)?;
+        Some((u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])))
+    }
+
+    /// The sum that TCP and UDP checksums begin with, for `len` bytes of transport header and payload.
+    pub fn pseudo_sum(&self, len: usize) -> u64 {
+        let addresses = match (self.source, self.destination) {
+            (IpAddr::V4(s), IpAddr::V4(d)) => sum_of(&s.octets()) + sum_of(&d.octets()),
+            (IpAddr::V6(s), IpAddr::V6(d)) => sum_of(&s.octets()) + sum_of(&d.octets()),
+            _ => unreachable!("both addresses come from one header"),
+        };
+        addresses + u64::from(self.protocol) + len as u64
+    }
+}
+
+/// Replaces the type of service of the packet in `bytes`, which [`Ip::parse`] has accepted.
+pub fn set_tos(bytes: &mut [u8], version: Version, tos: u8) {
+    match version {
+        Version::V4 => ecn::set_tos_v4(bytes, tos),
+        Version::V6 => {
+            bytes[0] = bytes[0] & 0xf0 | tos >> 4;
+            bytes[1] = bytes[1] & 0x0f | tos << 4;
+        }
+    }
+}
+
+fn sum_of(octets: &[u8]) -> u64 {
+    super::checksum::sum(0, octets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The inner echo request of the capture in `original-mpt.md` section 1.5 (a), without its payload.
+    const ECHO: [u8; 20] = [
+        0x45, 0x00, 0x00, 0x14, 0x9c, 0x78, 0x40, 0x00, 0x40, 0x01, 0x89, 0xd4, 0x0a, 0x4d, 0x00, 0x01, 0x0a, 0x4d,
+        0x00, 0x02,
+    ];
+
+    #[test]
+    fn a_header_says_who_and_how_long() {
+        let ip = Ip::parse(&ECHO).unwrap();
+        assert_eq!((ip.version, ip.protocol, ip.total, ip.transport), (Version::V4, 1, 20, 20));
+        assert_eq!(ip.source, IpAddr::from([10, 77, 0, 1]));
+        assert_eq!(ip.ports(&ECHO), None);
+    }
+
+    #[test]
+    fn lengths_that_lie_are_refused() {
+        let lie = |at: usize, value: u8| {
+            let mut bytes = ECHO;
+            bytes[at] = value;
+            Ip::parse(&bytes)
+        };
+        assert_eq!(lie(3, 21), Err(Dropped::BadInner), "longer than the bytes there are");
+        assert_eq!(lie(3, 19), Err(Dropped::BadInner), "shorter than its own header");
+        assert_eq!(lie(0, 0x44), Err(Dropped::BadInner), "header shorter than 20 bytes");
+        assert_eq!(lie(0, 0xa1), Err(Dropped::BadInner), "a keepalive of the original");
+        assert_eq!(Ip::parse(&[]), Err(Dropped::BadInner));
+        assert_eq!(Ip::parse(&[0x60; 39]), Err(Dropped::BadInner));
+    }
+
+    #[test]
+    fn tos_is_read_and_written_in_both_versions() {
+        let mut v6 = [0u8; 40];
+        v6[0] = 0x60;
+        for (bytes, version) in [(&mut ECHO.clone()[..], Version::V4), (&mut v6[..], Version::V6)] {
+            set_tos(bytes, version, 0xb9);
+            assert_eq!(Ip::parse(bytes).unwrap().tos, 0xb9);
+            set_tos(bytes, version, 0x00);
+            assert_eq!(Ip::parse(bytes).unwrap().tos, 0x00);
+        }
+    }
+}
