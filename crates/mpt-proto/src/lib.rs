@@ -6,6 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod drops;
+pub mod outbox;
 pub mod packet;
 pub mod path;
+pub mod reseq;
 pub mod time;
+pub mod wire;

@@ -1,0 +1,385 @@
+//! Restores the order of packets that came over paths of different delay, and holds them no longer than it helps.
+//!
+//! A hole in the sequence holds back what came after it until one of these is true:
+//!
+//! - the missing packet arrives;
+//! - every path that is in use has delivered something newer: on a path that keeps order the packet is lost. Paths
+//!   whose own jitter reorders get a *grace* on top, learned from packets that came after they were given up;
+//! - it has lasted longer than the *hold*, twice the longest hole that was filled lately. A fixed hold would be too short for
+//!   one pair of paths and a stall for another;
+//! - more is held than the window allows.
+//!
+//! A packet that comes after its hole was given up is delivered all the same, once: the inner TCP takes it as the reordering
+//! it is, where a drop would cost a retransmission. Sequence numbers are those of RFC 2890 (32 bits, from 0) and are
+//! widened to 64 bits here. A peer that restarts begins again at 0; a run of numbers that only make sense that way is
+//! taken as a restart.
+
+mod history;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::drops::Dropped;
+use crate::path::MAX_PATHS;
+use crate::time::Time;
+use history::History;
+
+/// How much may be held, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sequence numbers, from the first missing one to the newest held. 1 to 65536.
+    pub window: usize,
+    /// The longest a hole may last.
+    pub max_hold: Duration,
+    /// Whether the hold adapts below `max_hold`, or is always that.
+    pub adaptive: bool,
+}
+
+impl Default for Limits {
+    /// Room for 0.1 s at 2 Gbit/s of full-size packets, and a hold for paths that differ by up to half a second.
+    fn default() -> Self {
+        Self { window: 16_384, max_hold: Duration::from_millis(500), adaptive: true }
+    }
+}
+
+/// What was held and why it was let go. Packets, unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Arrived as the next in order.
+    pub in_order: u64,
+    /// Arrived early and were held.
+    pub held: u64,
+    /// Arrived after they had been given up, and were delivered late.
+    pub late: u64,
+    /// Sequence numbers given up because every path had passed them.
+    pub passed: u64,
+    /// Sequence numbers given up because the hold ran out.
+    pub expired: u64,
+    /// Sequence numbers given up because the window was full.
+    pub overrun: u64,
+    /// Restarts of the peer's numbering.
+    pub restarts: u64,
+    /// The longest any hole lasted before it was filled, in nanoseconds.
+    pub longest_fill_ns: u64,
+}
+
+/// Why a hole was given up.
+#[derive(Clone, Copy, Debug)]
+enum GiveUp {
+    Passed,
+    Expired,
+    Overrun,
+}
+
+#[derive(Debug)]
+struct Held {
+    bytes: Vec<u8>,
+    at: Time,
+}
+
+/// Puts one sequence of packets back in order.
+#[derive(Debug)]
+pub struct Resequencer {
+    limits: Limits,
+    /// The next sequence number to deliver. Unknown until the first packet.
+    next: Option<u64>,
+    /// What follows `next`; the first entry is the hole itself, so it is empty or the queue is.
+    held: VecDeque<Option<Held>>,
+    count: usize,
+    history: History,
+    marks: [Mark; MAX_PATHS],
+    /// Since when every path in use has passed the hole.
+    passed_at: Option<Time>,
+    given_up_at: Time,
+    peak_fill: Duration,
+    grace: Duration,
+    decayed_at: Time,
+    strays: Strays,
+    spare: Vec<Vec<u8>>,
+    stats: Stats,
+}
+
+/// The newest that a path has delivered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mark {
+    seq: u64,
+    at: Option<Time>,
+}
+
+/// Consecutive arrivals that are old, and in order among themselves: a peer that restarted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Strays {
+    last: u32,
+    run: u32,
+}
+
+/// A hold below this would give packets up because a process was not scheduled for a moment.
+const MIN_HOLD: Duration = Duration::from_millis(20);
+/// Assumed spread of the paths until the first hole has been filled.
+const FIRST_FILL: Duration = Duration::from_millis(100);
+/// A path that has delivered nothing for this long is not waited for.
+const IN_USE: Duration = Duration::from_millis(300);
+/// Old numbers in a row after which the peer is believed to have restarted.
+const RESTART_RUN: u32 = 16;
+/// How often what was learned fades by an eighth.
+const DECAY_EVERY: Duration = Duration::from_secs(1);
+
+impl Resequencer {
+    /// Makes one that waits for the first packet, whatever its number.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            next: None,
+            held: VecDeque::new(),
+            count: 0,
+            history: History::default(),
+            marks: [Mark::default(); MAX_PATHS],
+            passed_at: None,
+            given_up_at: Time::START,
+            peak_fill: FIRST_FILL,
+            grace: Duration::ZERO,
+            decayed_at: Time::START,
+            strays: Strays::default(),
+            spare: Vec::new(),
+            stats: Stats::default(),
+        }
+    }
+
+    /// Takes the packet with wire number `seq` that came over the path in `slot`, and delivers what is in order.
+    ///
+    /// # Errors
+    /// [`Dropped::Duplicate`] or [`Dropped::TooOld`] when it was not kept.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        slot: u8,
+        seq: u32,
+        packet: &[u8],
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> Result<(), Dropped> {
+        self.decay(now);
+        let next = *self.next.get_or_insert(u64::from(seq));
+        let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
+        let Some(full) = next.checked_add_signed(ahead).filter(|_| ahead > -(History::LEN as i64)) else {
+            return self.handle_stray(seq, Dropped::TooOld, deliver);
+        };
+        if full >= next {
+            self.strays.run = 0;
+            self.marks[usize::from(slot)] = Mark { seq: self.marks[usize::from(slot)].seq.max(full), at: Some(now) };
+            self.handle_new(now, full, packet, deliver)?;
+            self.give_up_what_is_lost(now, deliver);
+            return Ok(());
+        }
+        if self.history.contains(next - 1 - full) {
+            return self.handle_stray(seq, Dropped::Duplicate, deliver);
+        }
+        self.strays.run = 0;
+        self.handle_late(now, next - 1 - full, packet, deliver);
+        Ok(())
+    }
+
+    /// Gives up holes whose time has come.
+    pub fn handle_deadline(&mut self, now: Time, deliver: &mut impl FnMut(&[u8])) {
+        self.give_up_what_is_lost(now, deliver);
+    }
+
+    /// When [`Self::handle_deadline`] has something to do.
+    pub fn next_deadline(&self) -> Option<Time> {
+        let first = self.held.iter().flatten().next()?;
+        let expires = first.at + self.hold();
+        Some(self.passed_at.map_or(expires, |at| expires.min(at + self.grace)))
+    }
+
+    /// What has happened so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// How many packets are held.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How long a hole may last.
+    pub fn hold(&self) -> Duration {
+        if !self.limits.adaptive {
+            return self.limits.max_hold;
+        }
+        (2 * self.peak_fill).max(MIN_HOLD).min(self.limits.max_hold)
+    }
+
+    fn handle_new(
+        &mut self,
+        now: Time,
+        full: u64,
+        packet: &[u8],
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> Result<(), Dropped> {
+        let mut next = self.next.expect("set by the first packet");
+        if full - next >= self.limits.window as u64 {
+            self.make_room(now, full, deliver);
+            next = self.next.expect("set by the first packet");
+        }
+        if full == next {
+            self.note_fill(now);
+            self.stats.in_order += 1;
+            self.step(true);
+            deliver(packet);
+            self.deliver_run(deliver);
+            return Ok(());
+        }
+        let index = (full - next) as usize;
+        if self.held.len() <= index {
+            self.held.resize_with(index + 1, || None);
+        }
+        if self.held[index].is_some() {
+            return Err(Dropped::Duplicate);
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.extend_from_slice(packet);
+        self.held[index] = Some(Held { bytes, at: now });
+        self.count += 1;
+        self.stats.held += 1;
+        Ok(())
+    }
+
+    /// A packet whose hole was given up `back` numbers before the newest delivered one.
+    fn handle_late(&mut self, now: Time, back: u64, packet: &[u8], deliver: &mut impl FnMut(&[u8])) {
+        self.history.mark(back);
+        self.stats.late += 1;
+        let lateness = now.since(self.given_up_at);
+        if lateness < self.limits.max_hold {
+            self.grace = self.grace.max(lateness + lateness / 2).min(self.limits.max_hold);
+            self.peak_fill = self.peak_fill.max((self.hold() + lateness) / 2);
+        }
+        deliver(packet);
+    }
+
+    /// A number that was seen, or is too old to know. Enough of them in order are a peer that began again.
+    fn handle_stray(&mut self, seq: u32, why: Dropped, deliver: &mut impl FnMut(&[u8])) -> Result<(), Dropped> {
+        let follows = (1..=64).contains(&seq.wrapping_sub(self.strays.last));
+        self.strays = Strays { last: seq, run: if follows { self.strays.run + 1 } else { 1 } };
+        if self.strays.run >= RESTART_RUN {
+            self.restart(seq, deliver);
+        }
+        Err(why)
+    }
+
+    fn restart(&mut self, seq: u32, deliver: &mut impl FnMut(&[u8])) {
+        for held in std::mem::take(&mut self.held).into_iter().flatten() {
+            deliver(&held.bytes);
+        }
+        self.count = 0;
+        self.next = Some(u64::from(seq) + 1);
+        self.history = History::default();
+        self.marks = [Mark::default(); MAX_PATHS];
+        self.passed_at = None;
+        self.strays = Strays::default();
+        self.stats.restarts += 1;
+    }
+
+    /// Delivers what is held without a hole in front.
+    fn deliver_run(&mut self, deliver: &mut impl FnMut(&[u8])) {
+        while let Some(Some(_)) = self.held.front() {
+            self.release_front(deliver);
+        }
+    }
+
+    fn release_front(&mut self, deliver: &mut impl FnMut(&[u8])) {
+        let Some(Some(mut held)) = self.held.front_mut().map(Option::take) else { return };
+        deliver(&held.bytes);
+        held.bytes.clear();
+        self.spare.push(held.bytes);
+        self.count -= 1;
+        self.step(true);
+    }
+
+    /// Moves `next` past one number.
+    fn step(&mut self, delivered: bool) {
+        self.held.pop_front();
+        self.history.push(delivered);
+        self.next = self.next.map(|n| n + 1);
+        self.passed_at = None;
+    }
+
+    fn give_up_what_is_lost(&mut self, now: Time, deliver: &mut impl FnMut(&[u8])) {
+        while let Some(why) = self.verdict(now) {
+            self.skip_hole(now, why);
+            self.deliver_run(deliver);
+        }
+    }
+
+    /// Whether the hole at the front is lost, and how that is known.
+    fn verdict(&mut self, now: Time) -> Option<GiveUp> {
+        let first = self.held.iter().flatten().next()?.at;
+        if now >= first + self.hold() {
+            return Some(GiveUp::Expired);
+        }
+        if self.passed_at.is_none() && self.every_path_has_passed(now) {
+            self.passed_at = Some(now);
+        }
+        self.passed_at.filter(|at| self.limits.adaptive && now >= *at + self.grace).map(|_| GiveUp::Passed)
+    }
+
+    fn every_path_has_passed(&self, now: Time) -> bool {
+        let next = self.next.unwrap_or_default();
+        let mut in_use = self.marks.iter().filter(|mark| mark.at.is_some_and(|at| now.since(at) < IN_USE));
+        in_use.all(|mark| mark.seq > next)
+    }
+
+    /// Moves past the missing numbers at the front, to the first packet that is held.
+    fn skip_hole(&mut self, now: Time, why: GiveUp) {
+        let missing = self.held.iter().take_while(|h| h.is_none()).count();
+        (0..missing).for_each(|_| self.step(false));
+        self.count_given_up(now, why, missing as u64);
+    }
+
+    fn count_given_up(&mut self, now: Time, why: GiveUp, missing: u64) {
+        self.given_up_at = now;
+        *match why {
+            GiveUp::Passed => &mut self.stats.passed,
+            GiveUp::Expired => &mut self.stats.expired,
+            GiveUp::Overrun => &mut self.stats.overrun,
+        } += missing;
+    }
+
+    /// Lets go of the oldest until `full` lies inside the window.
+    fn make_room(&mut self, now: Time, full: u64, deliver: &mut impl FnMut(&[u8])) {
+        let window = self.limits.window as u64;
+        while self.count > 0 && full - self.next.unwrap_or_default() >= window {
+            self.skip_hole(now, GiveUp::Overrun);
+            self.deliver_run(deliver);
+        }
+        let next = self.next.unwrap_or_default();
+        if full - next >= window {
+            self.count_given_up(now, GiveUp::Overrun, full - next);
+            self.history.push_missing(full - next);
+            self.held.clear();
+            self.next = Some(full);
+        }
+    }
+
+    fn note_fill(&mut self, now: Time) {
+        if let Some(first) = self.held.iter().flatten().next() {
+            let lasted = now.since(first.at);
+            self.peak_fill = self.peak_fill.max(lasted);
+            self.stats.longest_fill_ns = self.stats.longest_fill_ns.max(lasted.as_nanos() as u64);
+        }
+    }
+
+    fn decay(&mut self, now: Time) {
+        if now.since(self.decayed_at) >= DECAY_EVERY {
+            self.decayed_at = now;
+            self.peak_fill -= self.peak_fill / 8;
+            self.grace -= self.grace / 8;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+use super::*;
+
+/// A resequencer with two paths, and what it delivered so far. Packets are their own sequence numbers.
+struct Bench {
+    reseq: Resequencer,
+    out: Vec<u32>,
+}
+
+impl Bench {
+    fn new(limits: Limits) -> Self {
+        Self { reseq: Resequencer::new(limits), out: Vec::new() }
+    }
+
+    fn arrive(&mut self, ms: u64, slot: u8, seq: u32) -> Result<(), Dropped> {
+        let out = &mut self.out;
+        let mut deliver = |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap()));
+        self.reseq.handle(at(ms), slot, seq, &seq.to_be_bytes(), &mut deliver)
+    }
+
+    fn all(&mut self, ms: u64, slot: u8, seqs: impl IntoIterator<Item = u32>) {
+        seqs.into_iter().for_each(|seq| self.arrive(ms, slot, seq).unwrap());
+    }
+
+    fn wake(&mut self, ms: u64) {
+        let out = &mut self.out;
+        self.reseq.handle_deadline(at(ms), &mut |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap())));
+    }
+}
+
+fn at(ms: u64) -> Time {
+    Time::after(Duration::from_millis(ms))
+}
+
+const FIXED: Limits = Limits { window: 8, max_hold: Duration::from_millis(100), adaptive: false };
+
+#[test]
+fn what_arrives_in_order_is_delivered_at_once() {
+    let mut b = Bench::new(Limits::default());
+    b.all(0, 0, 5..10);
+    assert_eq!(b.out, [5, 6, 7, 8, 9]);
+    assert_eq!(b.reseq.next_deadline(), None);
+}
+
+#[test]
+fn a_hole_holds_until_it_is_filled() {
+    let mut b = Bench::new(Limits::default());
+    b.all(0, 1, [0]);
+    b.all(0, 0, [2, 3]);
+    assert_eq!(b.out, [0]);
+    b.all(30, 1, [1]);
+    assert_eq!(b.out, [0, 1, 2, 3]);
+    assert!(b.reseq.is_empty());
+}
+
+#[test]
+fn a_packet_that_every_path_in_use_has_passed_is_lost() {
+    let mut b = Bench::new(Limits::default());
+    b.all(0, 0, [0]);
+    b.all(0, 1, [1]);
+    b.all(1, 0, [3]);
+    assert_eq!(b.out, [0, 1], "path 1 may still bring 2");
+    b.all(2, 1, [4]);
+    assert_eq!(b.out, [0, 1, 3, 4]);
+    assert_eq!(b.reseq.stats().passed, 1);
+}
+
+#[test]
+fn a_path_that_has_gone_quiet_is_not_waited_for() {
+    let mut b = Bench::new(Limits::default());
+    b.all(0, 1, [0]);
+    b.all(400, 0, [1, 3]);
+    assert_eq!(b.out, [0, 1, 3]);
+}
+
+#[test]
+fn the_hold_ends_a_hole_that_a_path_in_use_has_not_passed() {
+    let mut b = Bench::new(FIXED);
+    b.all(0, 1, [0]);
+    b.all(10, 0, [2]);
+    assert_eq!(b.reseq.next_deadline(), Some(at(110)));
+    b.wake(109);
+    assert_eq!(b.out, [0]);
+    b.wake(110);
+    assert_eq!(b.out, [0, 2]);
+}
+
+#[test]
+fn a_late_packet_is_delivered_once() {
+    let mut b = Bench::new(Limits::default());
+    b.all(0, 0, [0, 2]);
+    assert_eq!(b.out, [0, 2]);
+    b.all(5, 1, [1]);
+    assert_eq!(b.out, [0, 2, 1]);
+    assert_eq!(b.arrive(6, 1, 1), Err(Dropped::Duplicate));
+    assert_eq!(b.arrive(6, 0, 2), Err(Dropped::Duplicate));
+}
+
+#[test]
+fn a_path_that_reorders_by_itself_earns_a_grace() {
+    let mut b = Bench::new(Limits::default());
+    b.all(0, 0, [0, 2]);
+    b.all(4, 0, [1]);
+    b.all(10, 0, [4]);
+    assert_eq!(b.out, [0, 2, 1], "4 waits for 3, since 1 came 4 ms late");
+    b.all(14, 0, [3]);
+    assert_eq!(b.out, [0, 2, 1, 3, 4]);
+}
+
+#[test]
+fn a_duplicate_of_a_held_packet_is_dropped() {
+    let mut b = Bench::new(FIXED);
+    b.all(0, 0, [0, 2]);
+    assert_eq!(b.arrive(0, 1, 2), Err(Dropped::Duplicate));
+}
+
+#[test]
+fn the_window_lets_the_oldest_go() {
+    let mut b = Bench::new(FIXED);
+    b.all(0, 0, [0, 2, 3]);
+    b.all(0, 0, [9]);
+    assert_eq!(b.out, [0, 2, 3], "9 is 8 past the hole at 1");
+    b.all(0, 0, [4]);
+    assert_eq!(b.out, [0, 2, 3, 4]);
+    b.all(0, 0, [1_000]);
+    assert_eq!(b.out, [0, 2, 3, 4, 9, 1_000]);
+}
+
+#[test]
+fn numbers_wrap_around() {
+    let mut b = Bench::new(FIXED);
+    b.all(0, 0, [u32::MAX - 1, 0, u32::MAX, 1]);
+    assert_eq!(b.out, [u32::MAX - 1, u32::MAX, 0, 1]);
+}
+
+#[test]
+fn a_peer_that_restarts_is_heard_after_a_few_packets() {
+    for sent_before in [100, 1_000_000] {
+        let mut b = Bench::new(Limits::default());
+        (0..sent_before).for_each(|seq| b.arrive(0, 0, seq).unwrap());
+        b.out.clear();
+        let dropped = (0..100).filter(|seq| b.arrive(1, 0, *seq).is_err()).count();
+        assert_eq!((dropped, b.out.len()), (16, 84), "after {sent_before}");
+        assert_eq!(b.reseq.stats().restarts, 1);
+    }
+}
+
+mod properties {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Each packet once, none lost, and out of order only where a hole had been given up.
+        #[test]
+        fn nothing_is_lost_or_doubled(delays in prop::collection::vec((0u64..60, 0u8..3), 1..400), doubled in prop::collection::vec(any::<bool>(), 400)) {
+            let mut arrivals: Vec<(u64, u32, u8)> = delays.iter().enumerate()
+                .map(|(seq, (delay, slot))| (seq as u64 + delay, seq as u32, *slot)).collect();
+            let again: Vec<_> = arrivals.iter().zip(&doubled).filter(|(_, d)| **d).map(|(a, _)| (a.0 + 7, a.1, a.2)).collect();
+            arrivals.extend(again);
+            arrivals.sort_unstable();
+            let mut b = Bench::new(Limits::default());
+            b.all(0, 0, [u32::MAX]);
+            for (ms, seq, slot) in arrivals {
+                let _ = b.arrive(ms, slot, seq);
+            }
+            b.wake(10_000);
+            let inversions = b.out[1..].windows(2).filter(|w| w[1] < w[0]).count() as u64;
+            prop_assert!(inversions <= b.reseq.stats().late);
+            let mut seen = b.out[1..].to_vec();
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..delays.len() as u32).collect::<Vec<_>>());
+        }
+    }
+}

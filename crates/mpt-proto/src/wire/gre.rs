@@ -1,0 +1,162 @@
+//! The GRE header (RFC 2784) with key and sequence number (RFC 2890), as it follows UDP (RFC 8086).
+//!
+//! ```text
+//! |C| |K|S| Reserved0       | Ver |         Protocol Type         |
+//! |      Checksum (optional)      |       Reserved1 (optional)    |
+//! |                         Key (optional)                        |
+//! |                   Sequence Number (optional)                  |
+//! ```
+
+use crate::drops::Dropped;
+use crate::packet::checksum;
+
+/// The UDP port of GRE-in-UDP (RFC 8086 section 11).
+pub const PORT: u16 = 4754;
+/// Protocol type of IPv4.
+pub const IPV4: u16 = 0x0800;
+/// Protocol type of IPv6.
+pub const IPV6: u16 = 0x86dd;
+/// IEEE 802 local experimental EtherType 1: native data (with key and sequence number) and plain-mode probes (without).
+pub const EXPERIMENTAL_1: u16 = 0x88b5;
+/// IEEE 802 local experimental EtherType 2: the native handshake.
+pub const EXPERIMENTAL_2: u16 = 0x88b6;
+
+const C: u16 = 0x8000;
+const K: u16 = 0x2000;
+const S: u16 = 0x1000;
+/// Routing and strict source route of RFC 1701, and the top bit of its recursion control: RFC 2784 section 2.3 has a
+/// receiver discard packets with any of bits 1 to 5 set; RFC 2890 gave bits 2 and 3 back their meaning.
+const MUST_BE_ZERO: u16 = 0x4c00;
+const VERSION: u16 = 0x0007;
+
+/// A GRE header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gre {
+    /// What follows the header.
+    pub protocol: u16,
+    /// A checksum over header and payload is present.
+    pub checksum: bool,
+    /// The key, where present.
+    pub key: Option<u32>,
+    /// The sequence number, where present.
+    pub sequence: Option<u32>,
+}
+
+impl Gre {
+    /// The length of the header in bytes: 4 to 16.
+    pub const fn len(&self) -> usize {
+        4 * (1 + self.checksum as usize + self.key.is_some() as usize + self.sequence.is_some() as usize)
+    }
+
+    /// Reads the header at the start of a datagram and verifies the checksum, if there is one.
+    ///
+    /// # Errors
+    /// [`Dropped::Truncated`], [`Dropped::BadGre`] or [`Dropped::BadChecksum`].
+    pub fn decode(datagram: &[u8]) -> Result<(Self, &[u8]), Dropped> {
+        let flags = word(datagram, 0)?;
+        if flags & (MUST_BE_ZERO | VERSION) != 0 {
+            return Err(Dropped::BadGre);
+        }
+        let mut at = 4;
+        let mut field = |present: bool| -> Result<Option<u32>, Dropped> {
+            let value = present.then(|| long(datagram, at)).transpose()?;
+            at += if present { 4 } else { 0 };
+            Ok(value)
+        };
+        let has_checksum = field(flags & C != 0)?.is_some();
+        let (key, sequence) = (field(flags & K != 0)?, field(flags & S != 0)?);
+        if has_checksum && checksum::checksum(0, datagram) != 0 {
+            return Err(Dropped::BadChecksum);
+        }
+        let gre = Self { protocol: word(datagram, 2)?, checksum: has_checksum, key, sequence };
+        Ok((gre, &datagram[gre.len()..]))
+    }
+
+    /// Writes the header to the start of `datagram`, whose payload must be in place already when there is a checksum.
+    pub fn encode(&self, datagram: &mut [u8]) {
+        let bit = |present, bit| if present { bit } else { 0 };
+        let flags = bit(self.checksum, C) | bit(self.key.is_some(), K) | bit(self.sequence.is_some(), S);
+        datagram[0..2].copy_from_slice(&flags.to_be_bytes());
+        datagram[2..4].copy_from_slice(&self.protocol.to_be_bytes());
+        let fields = [self.checksum.then_some(0), self.key, self.sequence];
+        for (value, place) in fields.into_iter().flatten().zip(datagram[4..].chunks_exact_mut(4)) {
+            place.copy_from_slice(&value.to_be_bytes());
+        }
+        if self.checksum {
+            let sum = checksum::checksum(0, datagram);
+            datagram[4..6].copy_from_slice(&sum.to_be_bytes());
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Result<u16, Dropped> {
+    let word = bytes.get(at..at + 2).ok_or(Dropped::Truncated)?;
+    Ok(u16::from_be_bytes([word[0], word[1]]))
+}
+
+fn long(bytes: &[u8], at: usize) -> Result<u32, Dropped> {
+    let long = bytes.get(at..at + 4).ok_or(Dropped::Truncated)?;
+    Ok(u32::from_be_bytes([long[0], long[1], long[2], long[3]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BARE: Gre = Gre { protocol: IPV4, checksum: false, key: None, sequence: None };
+
+    fn encoded(gre: Gre, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; gre.len()];
+        bytes.extend_from_slice(payload);
+        gre.encode(&mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn the_forms_of_the_original_are_reproduced() {
+        // original-mpt.md section 1.1 and captures 1.5 (a), (b), (c).
+        assert_eq!(encoded(BARE, &[]), [0x00, 0x00, 0x08, 0x00]);
+        assert_eq!(encoded(Gre { sequence: Some(0), ..BARE }, &[]), [0x10, 0x00, 0x08, 0x00, 0, 0, 0, 0]);
+        let v6 = Gre { protocol: IPV6, sequence: Some(1), ..BARE };
+        assert_eq!(encoded(v6, &[]), [0x10, 0x00, 0x86, 0xdd, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn every_combination_of_fields_survives_the_wire() {
+        for bits in 0..8 {
+            let gre = Gre {
+                checksum: bits & 1 != 0,
+                key: (bits & 2 != 0).then_some(0xdead_beef),
+                sequence: (bits & 4 != 0).then_some(7),
+                ..BARE
+            };
+            let bytes = encoded(gre, b"payload");
+            assert_eq!(Gre::decode(&bytes), Ok((gre, &b"payload"[..])));
+            for len in 0..gre.len() {
+                assert_eq!(Gre::decode(&bytes[..len]), Err(Dropped::Truncated), "cut to {len} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_under_a_checksum_is_noticed() {
+        let bytes = encoded(Gre { checksum: true, ..BARE }, b"payload");
+        for bit in 8 * 4..8 * bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Gre::decode(&damaged), Err(Dropped::BadChecksum));
+        }
+    }
+
+    #[test]
+    fn versions_and_reserved_bits_of_rfc_2784_are_refused() {
+        for flags in [0x0001u16, 0x0007, 0x4000, 0x0800, 0x0400] {
+            let mut bytes = encoded(BARE, &[0; 8]);
+            bytes[0..2].copy_from_slice(&flags.to_be_bytes());
+            assert_eq!(Gre::decode(&bytes), Err(Dropped::BadGre), "{flags:04x}");
+        }
+        let mut reserved0 = encoded(BARE, &[]);
+        reserved0[1] = 0x08;
+        assert!(Gre::decode(&reserved0).is_ok(), "bits 6 to 12 are ignored on receipt");
+    }
+}

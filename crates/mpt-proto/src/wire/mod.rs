@@ -1,0 +1,4 @@
+//! What stands on the wire.
+
+pub mod gre;
+pub mod plain;

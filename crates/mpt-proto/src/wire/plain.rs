@@ -1,0 +1,72 @@
+//! Plain mode's own message: a probe that asks a path whether it is alive, and says which paths its sender has lost.
+//!
+//! It stands behind a bare GRE header of protocol type 0x88B5 (native data under that type always has key and sequence
+//! number). An endpoint that does not know it discards an unknown protocol type, as RFC 2784 section 2.3 asks.
+//!
+//! ```text
+//! | kind: 1 probe, 2 reply | path number of the sender | 0 | 0 | bit set of the sender's dead paths | stamp, echoed |
+//!   1                        1                           1   1   4                                    8
+//! ```
+
+use super::gre::{self, Gre};
+use crate::drops::Dropped;
+
+/// Bytes of a probe behind the UDP header.
+pub const PROBE_LEN: usize = 20;
+
+/// A question, or the answer to one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Whether this is the answer.
+    pub reply: bool,
+    /// The number that its sender gives the path it was sent on.
+    pub path: u8,
+    /// The numbers, as a bit set, of the paths that its sender considers dead.
+    pub dead: u32,
+    /// Whatever the asking side wrote; an answer returns it.
+    pub stamp: u64,
+}
+
+const HEADER: Gre = Gre { protocol: gre::EXPERIMENTAL_1, checksum: false, key: None, sequence: None };
+
+impl Probe {
+    /// Reads what follows a GRE header of type 0x88B5 without key and sequence number.
+    ///
+    /// # Errors
+    /// [`Dropped::Truncated`] or [`Dropped::UnknownProtocol`].
+    pub fn decode(body: &[u8]) -> Result<Self, Dropped> {
+        let body: &[u8; 16] = body.first_chunk().ok_or(Dropped::Truncated)?;
+        let [kind, path, _, _, d0, d1, d2, d3, stamp @ ..] = *body;
+        let reply = match kind {
+            1 => false,
+            2 => true,
+            _ => return Err(Dropped::UnknownProtocol),
+        };
+        Ok(Self { reply, path, dead: u32::from_be_bytes([d0, d1, d2, d3]), stamp: u64::from_be_bytes(stamp) })
+    }
+
+    /// Writes the whole datagram, [`PROBE_LEN`] bytes.
+    pub fn encode(&self, datagram: &mut [u8]) {
+        HEADER.encode(datagram);
+        datagram[4..8].copy_from_slice(&[if self.reply { 2 } else { 1 }, self.path, 0, 0]);
+        datagram[8..12].copy_from_slice(&self.dead.to_be_bytes());
+        datagram[12..20].copy_from_slice(&self.stamp.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probe_survives_the_wire_and_a_cut_one_is_noticed() {
+        let probe = Probe { reply: true, path: 3, dead: 0x8000_0001, stamp: 0x0123_4567_89ab_cdef };
+        let mut datagram = [0xff; PROBE_LEN];
+        probe.encode(&mut datagram);
+        let (header, body) = Gre::decode(&datagram).unwrap();
+        assert_eq!((header, Probe::decode(body)), (HEADER, Ok(probe)));
+        for len in 0..body.len() {
+            assert_eq!(Probe::decode(&body[..len]), Err(Dropped::Truncated));
+        }
+    }
+}
