@@ -5,10 +5,17 @@
 //! `wasm32-unknown-unknown`. [`endpoint::Endpoint`] is the door; `ARCHITECTURE.md` follows a packet through the rooms.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod drops;
+pub mod endpoint;
 pub mod outbox;
 pub mod packet;
 pub mod path;
+pub mod peer;
+pub mod queue;
 pub mod reseq;
+pub mod routes;
+pub mod sched;
+pub mod stats;
 pub mod time;
 pub mod wire;

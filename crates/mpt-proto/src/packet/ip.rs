@@ -164,7 +164,7 @@ mod tests {
     fn tos_is_read_and_written_in_both_versions() {
         let mut v6 = [0u8; 40];
         v6[0] = 0x60;
-        for (bytes, version) in [(&mut ECHO.clone()[..], Version::V4), (&mut v6[..], Version::V6)] {
+        for (bytes, version) in [(&mut ECHO.to_vec()[..], Version::V4), (&mut v6[..], Version::V6)] {
             set_tos(bytes, version, 0xb9);
             assert_eq!(Ip::parse(bytes).unwrap().tos, 0xb9);
             set_tos(bytes, version, 0x00);

@@ -34,12 +34,12 @@ const FIN_PSH: u8 = 0x09;
 const CWR: u8 = 0x80;
 
 impl SuperPacket {
-    /// Takes what the TUN device gave.
+    /// Takes what the TUN device gave: the first `len` bytes of a buffer.
     ///
     /// # Errors
     /// [`Dropped::BadInner`] with the buffer, when the bytes are not an IP packet or do not fit the request.
-    pub fn new(bytes: Vec<u8>, offload: Offload) -> Result<Self, (Dropped, Vec<u8>)> {
-        match Self::check(&bytes, offload) {
+    pub fn new(bytes: Vec<u8>, len: usize, offload: Offload) -> Result<Self, (Dropped, Vec<u8>)> {
+        match Self::check(&bytes[..len], offload) {
             Ok((ip, cut)) => Ok(Self { bytes, ip, cut, checksum: offload.checksum }),
             Err(why) => Err((why, bytes)),
         }

@@ -61,7 +61,8 @@ fn unfinished(version: Version, protocol: u8, payload: usize, size: u16) -> (Vec
 }
 
 fn cut(bytes: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
-    let superpacket = SuperPacket::new(bytes, offload).unwrap();
+    let len = bytes.len();
+    let superpacket = SuperPacket::new(bytes, len, offload).unwrap();
     let write = |i| {
         let mut out = vec![0; superpacket.len_of(i)];
         superpacket.write(i, &mut out);
@@ -128,7 +129,8 @@ fn requests_that_do_not_fit_the_packet_are_refused() {
     let refused = |change: fn(&mut Offload)| {
         let (bytes, mut offload) = unfinished(Version::V4, TCP, 3_000, 1_000);
         change(&mut offload);
-        SuperPacket::new(bytes, offload).is_err()
+        let len = bytes.len();
+        SuperPacket::new(bytes, len, offload).is_err()
     };
     assert!(!refused(|_| {}));
     assert!(refused(|o| o.segmentation.as_mut().unwrap().size = 0));

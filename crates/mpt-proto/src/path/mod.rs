@@ -1,6 +1,18 @@
 //! Paths: one way from here to a peer.
 
+mod health;
+mod meter;
+mod prober;
+
 use std::fmt;
+use std::net::SocketAddr;
+
+use crate::config::{PathConfig, ProbeConfig};
+use crate::time::Time;
+
+pub use health::{Cause, Health, State};
+pub use meter::Meter;
+pub use prober::Prober;
 
 /// A local socket, that is a way out of this host. Several paths may share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,6 +30,81 @@ pub struct PathId {
 
 /// The most paths a peer can have.
 pub const MAX_PATHS: usize = 32;
+
+/// What went over a path in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Datagrams.
+    pub packets: u64,
+    /// Bytes of them, from the GRE header on.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// Counts one datagram.
+    pub fn count(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// One path of a peer.
+#[derive(Debug)]
+pub struct Path {
+    /// Which.
+    pub id: PathId,
+    /// What people call it.
+    pub name: String,
+    /// The socket it uses.
+    pub link: LinkId,
+    /// The peer's address on it.
+    pub remote: SocketAddr,
+    /// Its configured share.
+    pub weight: u32,
+    /// Whether it can be used.
+    pub health: Health,
+    /// Asks whether it is alive.
+    pub prober: Option<Prober>,
+    /// How fast it has been used.
+    pub meter: Meter,
+    /// What was sent.
+    pub sent: Traffic,
+    /// What was received.
+    pub received: Traffic,
+    /// The socket takes nothing at the moment.
+    pub blocked: bool,
+    /// The number that the peer gives this path, as its probes say.
+    pub peer_number: Option<u8>,
+    /// The stamp of a probe of the peer's that is still to be answered.
+    pub owed_reply: Option<u64>,
+}
+
+impl Path {
+    /// Makes a path that is taken to be up until a witness objects.
+    pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
+        Self {
+            id: PathId { slot, generation: 0 },
+            name: config.name.clone(),
+            link: config.link,
+            remote: config.remote,
+            weight: config.weight,
+            health: Health::default(),
+            prober: probe.map(|probe| Prober::new(now, probe)),
+            meter: Meter::default(),
+            sent: Traffic::default(),
+            received: Traffic::default(),
+            blocked: false,
+            peer_number: None,
+            owed_reply: None,
+        }
+    }
+
+    /// Counts a datagram that was sent.
+    pub fn on_sent(&mut self, now: Time, bytes: usize) {
+        self.sent.count(bytes);
+        self.meter.on_sent(now, bytes);
+    }
+}
 
 impl fmt::Display for PathId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,96 @@
+//! What an endpoint is told: values that have been checked, without the file they came from.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::packet::Merge;
+use crate::path::LinkId;
+use crate::reseq;
+use crate::sched;
+
+/// One endpoint: a TUN device and the peers behind it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The largest inner packet in bytes; see [`inner_mtu`].
+    pub mtu: usize,
+    /// What the TUN device takes as super-packets.
+    pub merge: Merge,
+    /// The peers.
+    pub peers: Vec<PeerConfig>,
+}
+
+/// One peer.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// What people call it.
+    pub name: String,
+    /// Inner destinations that are sent to it, and inner sources that it may use.
+    pub networks: Vec<IpNet>,
+    /// How its paths are chosen.
+    pub scheduler: sched::Kind,
+    /// The form of its datagrams.
+    pub framing: PlainFraming,
+    /// How its packets are put back in order, when they carry sequence numbers; off when absent.
+    pub resequence: Option<reseq::Limits>,
+    /// How its paths are probed; they are taken to be alive when absent.
+    pub probe: Option<ProbeConfig>,
+    /// Its paths, 1 to 32.
+    pub paths: Vec<PathConfig>,
+}
+
+/// The optional fields of GRE (RFC 2784, RFC 2890) that plain mode sends. Whatever is received is understood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlainFraming {
+    /// Number packets, so that the receiver can restore their order.
+    pub sequence: bool,
+    /// Sent with every packet and demanded of every packet.
+    pub key: Option<u32>,
+    /// Cover header and payload with a checksum.
+    pub checksum: bool,
+}
+
+impl PlainFraming {
+    /// Bytes of GRE header: 4 to 16.
+    pub const fn overhead(&self) -> usize {
+        4 * (1 + self.sequence as usize + self.key.is_some() as usize + self.checksum as usize)
+    }
+}
+
+/// How a path is asked whether it is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeConfig {
+    /// Between probes while nothing is sent. Holds the bindings of address translators.
+    pub idle: Duration,
+    /// How long a probe may stay unanswered before the path is dead.
+    pub dead: Duration,
+}
+
+impl Default for ProbeConfig {
+    /// RFC 4787 has translators keep UDP bindings for 120 s, but many keep them for 30 s: 10 s survives two lost probes there.
+    /// With a probe every 0.1 s under traffic, 0.5 s finds a silent path in 0.6 s, and five lost probes in a row are no accident.
+    fn default() -> Self {
+        Self { idle: Duration::from_secs(10), dead: Duration::from_millis(500) }
+    }
+}
+
+/// One path of a peer.
+#[derive(Clone, Debug)]
+pub struct PathConfig {
+    /// What people call it.
+    pub name: String,
+    /// The socket it uses.
+    pub link: LinkId,
+    /// The peer's address on it.
+    pub remote: SocketAddr,
+    /// Its share under the weighted scheduler, 1 to 10000.
+    pub weight: u32,
+}
+
+/// The largest inner packet that fits an outer packet of `path_mtu` bytes to `remote`, with `framing` bytes between UDP and
+/// the inner header.
+pub fn inner_mtu(path_mtu: usize, remote: SocketAddr, framing: usize) -> usize {
+    let outer = if remote.is_ipv4() { 20 } else { 40 };
+    path_mtu.saturating_sub(outer + 8 + framing)
+}

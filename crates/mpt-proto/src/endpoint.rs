@@ -1,0 +1,254 @@
+//! The door to the core.
+//!
+//! ```text
+//!   TUN  -> handle_inner ----.                     .----> poll_transmit -> UDP
+//!                             >  peers, one each  <
+//!   UDP  -> handle_datagrams-'                     '----> poll_delivery -> TUN
+//!                 handle_deadline, handle_carrier, handle_blocked
+//! ```
+//!
+//! `handle_` takes something in from outside, `poll_` gives something out and is called until it gives nothing, and
+//! [`Endpoint::next_deadline`] says when to come back without being asked. Nothing happens in between.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::config::Config;
+use crate::drops::{Dropped, Drops};
+use crate::outbox::{Outbox, Transmit};
+use crate::packet::ip::Ip;
+use crate::packet::{Coalescer, Delivery, Offload, SuperPacket, clamp_mss};
+use crate::path::LinkId;
+use crate::peer::{PathEvent, Peer, Wake};
+use crate::routes::Routes;
+use crate::stats::Status;
+use crate::time::Time;
+
+/// Datagrams from one address that came with one receive.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// The socket.
+    pub link: LinkId,
+    /// The sender.
+    pub from: SocketAddr,
+    /// DSCP and ECN of the outer header.
+    pub tos: u8,
+    /// Bytes in each datagram but the last.
+    pub segment: usize,
+}
+
+/// One end of a tunnel.
+#[derive(Debug)]
+pub struct Endpoint {
+    mtu: usize,
+    peers: Vec<Peer>,
+    routes: Routes,
+    sources: HashMap<(LinkId, IpAddr), (usize, u8)>,
+    outbox: Outbox,
+    tun: Coalescer,
+    /// Peers to which something has happened since they were last flushed.
+    touched: Vec<usize>,
+    deadlines: BTreeSet<(Time, Wake, usize)>,
+    filed: Vec<Option<(Time, Wake)>>,
+    spare: Vec<Vec<u8>>,
+    drops: Drops,
+}
+
+/// A TUN read shorter than this is copied, so that a small packet does not keep a large buffer from its next use.
+const COPY_BELOW: usize = 4_096;
+/// Large buffers kept for reuse.
+const SPARE_BUFFERS: usize = 64;
+
+impl Endpoint {
+    /// Makes an endpoint. All its paths are taken to be up until they prove otherwise.
+    pub fn new(now: Time, config: &Config) -> Self {
+        let peers: Vec<_> = config.peers.iter().map(|peer| Peer::new(now, peer)).collect();
+        let routes =
+            Routes::new(peers.iter().enumerate().flat_map(|(i, p)| p.networks().iter().map(move |net| (*net, i))));
+        let source = |(i, peer): (usize, &Peer)| {
+            peer.sources().map(|(link, ip, slot)| ((link, ip), (i, slot))).collect::<Vec<_>>()
+        };
+        let mut endpoint = Self {
+            mtu: config.mtu,
+            routes,
+            sources: peers.iter().enumerate().flat_map(source).collect(),
+            outbox: Outbox::default(),
+            tun: Coalescer::new(config.merge),
+            touched: (0..peers.len()).collect(),
+            deadlines: BTreeSet::new(),
+            filed: vec![None; peers.len()],
+            spare: Vec::new(),
+            drops: Drops::default(),
+            peers,
+        };
+        (0..endpoint.peers.len()).for_each(|peer| endpoint.file(peer));
+        endpoint
+    }
+
+    /// Whether inner packets are wanted. While not, they are better off in the TUN device's queue.
+    pub fn has_room(&self) -> bool {
+        self.peers.iter().all(Peer::has_room)
+    }
+
+    /// Takes the `len` bytes that the TUN device wrote to `buffer`. A large buffer is kept and replaced by another one.
+    pub fn handle_inner(&mut self, now: Time, buffer: &mut Vec<u8>, len: usize, offload: Offload) {
+        let bytes = if len < COPY_BELOW { buffer[..len].to_vec() } else { self.exchange(buffer) };
+        if let Err((why, bytes)) = self.route(now, bytes, len, offload) {
+            self.drops.count(why);
+            self.give_back(bytes);
+        }
+    }
+
+    /// Takes datagrams from a socket. They are changed in place.
+    pub fn handle_datagrams(&mut self, now: Time, received: &Received, bytes: &mut [u8]) {
+        let Some((peer, slot)) = self.sources.get(&(received.link, received.from.ip())).copied() else {
+            return self.drops.count_many(Dropped::UnknownSource, bytes.len().div_ceil(received.segment.max(1)) as u64);
+        };
+        for datagram in bytes.chunks_mut(received.segment.max(1)) {
+            self.peers[peer].handle_datagram(now, slot, received.tos, datagram, &mut self.tun);
+        }
+        self.touch(peer);
+    }
+
+    /// A link lost or regained its carrier.
+    pub fn handle_carrier(&mut self, now: Time, link: LinkId, carrier: bool) {
+        self.for_all(|peer| peer.handle_carrier(now, link, carrier));
+    }
+
+    /// A link's socket is full, or takes datagrams again.
+    pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
+        self.for_all(|peer| peer.handle_blocked(link, blocked));
+    }
+
+    /// Datagrams could not be sent, or packets not be delivered.
+    pub fn handle_failure(&mut self, why: Dropped, packets: u64) {
+        self.drops.count_many(why, packets);
+    }
+
+    /// The operator takes a path of a peer up or down; false when there is none of that name.
+    pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> bool {
+        let Some(index) = self.peers.iter().position(|p| p.name() == peer) else { return false };
+        self.touch(index);
+        self.peers[index].enable_path(now, path, enabled)
+    }
+
+    /// Does what is due.
+    pub fn handle_deadline(&mut self, now: Time) {
+        while let Some((_, _, peer)) = self.deadlines.first().copied().filter(|(at, _, _)| *at <= now) {
+            self.peers[peer].handle_deadline(now, &mut self.tun);
+            self.touch(peer);
+            self.file(peer);
+            if self.filed[peer].is_some_and(|(at, _)| at <= now) {
+                // What remains due is a probe, which leaves with the next flush.
+                self.unfile(peer);
+            }
+        }
+    }
+
+    /// When to call [`Self::handle_deadline`], and why.
+    pub fn next_deadline(&self) -> Option<(Time, Wake)> {
+        self.deadlines.first().map(|(at, why, _)| (*at, *why))
+    }
+
+    /// The next run of datagrams to send.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        while let Some(index) = self.touched.pop() {
+            let peer = &mut self.peers[index];
+            peer.flush_probes(now, &mut self.outbox);
+            peer.flush(now, &mut self.outbox, &mut self.spare);
+            self.file(index);
+        }
+        self.spare.truncate(SPARE_BUFFERS);
+        self.outbox.flush();
+        self.outbox.poll()
+    }
+
+    /// Takes a sent run's buffer back.
+    pub fn recycle_transmit(&mut self, sent: Transmit) {
+        self.outbox.recycle(sent);
+    }
+
+    /// The next write to the TUN device.
+    pub fn poll_delivery(&mut self) -> Option<Delivery> {
+        self.tun.flush();
+        self.tun.poll()
+    }
+
+    /// Takes a delivered packet's buffer back.
+    pub fn recycle_delivery(&mut self, bytes: Vec<u8>) {
+        self.tun.recycle(bytes);
+    }
+
+    /// The next thing worth a line in the log: a peer's name and what became of one of its paths.
+    pub fn poll_event(&mut self) -> Option<(&str, PathEvent)> {
+        self.peers
+            .iter_mut()
+            .find_map(|peer| Some((peer.poll_event()?, &*peer)))
+            .map(|(event, peer)| (peer.name(), event))
+    }
+
+    /// All there is to tell.
+    pub fn status(&self) -> Status {
+        Status { peers: self.peers.iter().map(Peer::status).collect(), drops: self.drops.clone() }
+    }
+
+    /// The peers, for checks of what became of every packet.
+    pub fn peers(&self) -> &[Peer] {
+        &self.peers
+    }
+
+    fn route(&mut self, now: Time, bytes: Vec<u8>, len: usize, offload: Offload) -> Result<(), (Dropped, Vec<u8>)> {
+        let mut packet = SuperPacket::new(bytes, len, offload)?;
+        let Some(peer) = self.routes.lookup(packet.ip().destination) else {
+            return Err((Dropped::NoRoute, packet.into_buffer()));
+        };
+        if packet.len_of(0) > self.mtu {
+            return Err((Dropped::TooBig, packet.into_buffer()));
+        }
+        let (ip, partial): (Ip, bool) = (*packet.ip(), packet.checksum_is_partial());
+        clamp_mss(&ip, packet.bytes_mut(), self.mtu, partial);
+        self.peers[peer].handle_inner(now, packet);
+        self.touch(peer);
+        Ok(())
+    }
+
+    fn for_all(&mut self, mut act: impl FnMut(&mut Peer)) {
+        self.peers.iter_mut().for_each(&mut act);
+        self.touched = (0..self.peers.len()).collect();
+    }
+
+    fn touch(&mut self, peer: usize) {
+        if !self.touched.contains(&peer) {
+            self.touched.push(peer);
+        }
+    }
+
+    /// Files the peer's next deadline.
+    fn file(&mut self, peer: usize) {
+        let next = self.peers[peer].next_deadline();
+        if next != self.filed[peer] {
+            self.unfile(peer);
+            self.filed[peer] = next;
+            self.deadlines.extend(next.map(|(at, why)| (at, why, peer)));
+        }
+    }
+
+    fn unfile(&mut self, peer: usize) {
+        if let Some((at, why)) = self.filed[peer].take() {
+            self.deadlines.remove(&(at, why, peer));
+        }
+    }
+
+    fn exchange(&mut self, buffer: &mut Vec<u8>) -> Vec<u8> {
+        let size = buffer.len();
+        let mut other = self.spare.pop().unwrap_or_default();
+        other.resize(size, 0);
+        std::mem::replace(buffer, other)
+    }
+
+    fn give_back(&mut self, bytes: Vec<u8>) {
+        if bytes.len() >= COPY_BELOW && self.spare.len() < SPARE_BUFFERS {
+            self.spare.push(bytes);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Whether a path can be used, and if not, why.
+
+use std::fmt;
+
+/// The four witnesses. A path is up when none of them objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// The operator wants it used.
+    pub enabled: bool,
+    /// The interface has a carrier.
+    pub carrier: bool,
+    /// Its probes are answered.
+    pub answers: bool,
+    /// The peer has not reported it dead.
+    pub peer_agrees: bool,
+}
+
+/// Up, or down and for which reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// It carries traffic.
+    Up,
+    /// It does not.
+    Down(Cause),
+}
+
+/// Why a path is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The operator took it down.
+    Operator,
+    /// The interface has no carrier, or is gone.
+    Carrier,
+    /// The peer says that it lost it.
+    Peer,
+    /// Probes stay unanswered.
+    Silent,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self { enabled: true, carrier: true, answers: true, peer_agrees: true }
+    }
+}
+
+impl Health {
+    /// The verdict; the nearest cause when there are several.
+    pub fn state(&self) -> State {
+        match self {
+            Self { enabled: false, .. } => State::Down(Cause::Operator),
+            Self { carrier: false, .. } => State::Down(Cause::Carrier),
+            Self { peer_agrees: false, .. } => State::Down(Cause::Peer),
+            Self { answers: false, .. } => State::Down(Cause::Silent),
+            _ => State::Up,
+        }
+    }
+}
+
+impl State {
+    /// Whether it carries traffic.
+    pub fn is_up(self) -> bool {
+        self == Self::Up
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Up => "up",
+            Self::Down(Cause::Operator) => "down (operator)",
+            Self::Down(Cause::Carrier) => "down (no carrier)",
+            Self::Down(Cause::Peer) => "down (reported by the peer)",
+            Self::Down(Cause::Silent) => "down (silent)",
+        })
+    }
+}

@@ -1,0 +1,221 @@
+//! Is this path alive? Asked with probes that the peer answers on the same path, so both directions are proven.
+//!
+//! Probes are frequent while there is traffic, or doubt, and rare otherwise: an idle metered link pays for one probe every ten
+//! seconds. A path is dead when a probe stays unanswered for longer than the configured time and longer than round
+//! trips on it take (as in RFC 6298: `srtt + 4 rttvar`), so that a full buffer is not mistaken for a cut. A dead path is
+//! probed with back-off until it answers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::config::ProbeConfig;
+use crate::time::Time;
+
+/// The prober of one path.
+#[derive(Debug)]
+pub struct Prober {
+    config: ProbeConfig,
+    next: Time,
+    last_traffic: Option<Time>,
+    /// When each unanswered probe was sent, oldest first.
+    unanswered: VecDeque<Time>,
+    /// The pause before the next probe while the path is dead; none while it is alive.
+    back_off: Option<Duration>,
+    srtt: Duration,
+    rttvar: Duration,
+}
+
+/// Between probes under traffic or doubt.
+const BUSY_INTERVAL: Duration = Duration::from_millis(100);
+/// Traffic this recent counts.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+/// The first and the longest pause between probes of a dead path.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+
+impl Prober {
+    /// Makes one whose first probe is due at once.
+    pub fn new(now: Time, config: ProbeConfig) -> Self {
+        Self {
+            config,
+            next: now,
+            last_traffic: None,
+            unanswered: VecDeque::new(),
+            back_off: None,
+            srtt: Duration::ZERO,
+            rttvar: Duration::ZERO,
+        }
+    }
+
+    /// The tunnel carries traffic: the path is needed.
+    pub fn on_traffic(&mut self, now: Time) {
+        let was_busy = self.is_busy(now);
+        self.last_traffic = Some(now);
+        if !was_busy && self.back_off.is_none() {
+            self.next = self.next.min(now + BUSY_INTERVAL / 4);
+        }
+    }
+
+    /// Something happened that makes an answer interesting at once.
+    pub fn ask_now(&mut self, now: Time) {
+        self.next = now;
+        self.back_off = self.back_off.map(|_| BACK_OFF.0);
+    }
+
+    /// The stamp of a probe that is due.
+    pub fn poll(&mut self, now: Time) -> Option<u64> {
+        if now < self.next {
+            return None;
+        }
+        self.unanswered.push_back(now);
+        if self.unanswered.len() > 32 {
+            self.unanswered.pop_front();
+        }
+        self.next = now + self.retry(now);
+        self.back_off = self.back_off.map(|pause| (pause * 2).min(BACK_OFF.1));
+        Some(now.as_nanos())
+    }
+
+    /// The answer to a probe with `stamp` came. True when it answers one of ours.
+    pub fn on_reply(&mut self, now: Time, stamp: u64) -> bool {
+        let sent = Time::from_nanos(stamp);
+        if !self.unanswered.contains(&sent) {
+            return false;
+        }
+        self.unanswered.retain(|probe| *probe > sent);
+        self.sample(now.since(sent));
+        self.back_off = None;
+        if self.unanswered.is_empty() && !self.is_busy(now) {
+            self.next = now + self.config.idle;
+        }
+        true
+    }
+
+    /// Whether the path has just proved dead. Told once; then it is probed with back-off.
+    pub fn has_died(&mut self, now: Time) -> bool {
+        let died =
+            self.back_off.is_none() && self.unanswered.front().is_some_and(|sent| now >= *sent + self.patience());
+        if died {
+            self.declare_dead(now);
+        }
+        died
+    }
+
+    /// Takes the path for dead until it answers.
+    pub fn declare_dead(&mut self, now: Time) {
+        self.back_off = Some(BACK_OFF.0);
+        self.next = now + BACK_OFF.0;
+    }
+
+    /// When [`Self::poll`] or [`Self::has_died`] has something to say.
+    pub fn next_deadline(&self) -> Time {
+        let dies = self.unanswered.front().filter(|_| self.back_off.is_none()).map(|sent| *sent + self.patience());
+        dies.map_or(self.next, |dies| dies.min(self.next))
+    }
+
+    /// Smoothed round-trip time; zero until the first answer.
+    pub fn srtt(&self) -> Duration {
+        self.srtt
+    }
+
+    fn is_busy(&self, now: Time) -> bool {
+        self.last_traffic.is_some_and(|at| now.since(at) < BUSY_FOR)
+    }
+
+    /// The pause after a probe that is not answered. Without traffic a slow answer is given its time.
+    fn retry(&self, now: Time) -> Duration {
+        match self.back_off {
+            Some(pause) => pause,
+            None if self.is_busy(now) => BUSY_INTERVAL,
+            None => BUSY_INTERVAL.max(self.srtt + 4 * self.rttvar),
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        self.config.dead.max(self.srtt + 4 * self.rttvar)
+    }
+
+    /// RFC 6298 section 2.
+    fn sample(&mut self, rtt: Duration) {
+        if self.srtt.is_zero() {
+            (self.srtt, self.rttvar) = (rtt, rtt / 2);
+            return;
+        }
+        self.rttvar = (3 * self.rttvar + self.srtt.abs_diff(rtt)) / 4;
+        self.srtt = (7 * self.srtt + rtt) / 8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Time {
+        Time::after(Duration::from_millis(ms))
+    }
+
+    /// Runs a prober whose path answers after `rtt` unless `lost` says otherwise; gives the times of probes and of death.
+    fn run(prober: &mut Prober, until: u64, rtt: u64, lost: impl Fn(u64) -> bool) -> (Vec<u64>, Option<u64>) {
+        let (mut probes, mut died, mut answers) = (Vec::new(), None, VecDeque::new());
+        for ms in 0..until {
+            while answers.front().is_some_and(|(due, _)| *due <= ms) {
+                let (_, stamp) = answers.pop_front().unwrap();
+                prober.on_reply(at(ms), stamp);
+            }
+            if prober.has_died(at(ms)) {
+                died = died.or(Some(ms));
+            }
+            if let Some(stamp) = prober.poll(at(ms)) {
+                probes.push(ms);
+                if !lost(ms) {
+                    answers.push_back((ms + rtt, stamp));
+                }
+            }
+        }
+        (probes, died)
+    }
+
+    #[test]
+    fn an_idle_path_is_probed_every_ten_seconds() {
+        let mut prober = Prober::new(at(0), ProbeConfig::default());
+        let (probes, died) = run(&mut prober, 35_000, 50, |_| false);
+        assert_eq!((probes.len(), died), (4, None));
+        assert_eq!(prober.srtt(), Duration::from_millis(50));
+    }
+
+    #[test]
+    fn a_lost_probe_on_an_idle_path_is_followed_by_another_soon() {
+        let mut prober = Prober::new(at(0), ProbeConfig::default());
+        let (probes, died) = run(&mut prober, 9_000, 50, |ms| ms < 150);
+        assert_eq!((probes, died), (vec![0, 100, 200], None));
+    }
+
+    #[test]
+    fn a_silent_path_under_traffic_is_dead_within_six_tenths_of_a_second() {
+        let mut prober = Prober::new(at(0), ProbeConfig::default());
+        (0..4).for_each(|_| prober.on_traffic(at(0)));
+        prober.last_traffic = Some(Time::after(Duration::from_secs(60)));
+        let (_, died) = run(&mut prober, 3_000, 20, |ms| ms >= 1_010);
+        assert!((1_500..=1_610).contains(&died.unwrap()), "{died:?}");
+    }
+
+    #[test]
+    fn a_dead_path_is_probed_with_back_off_and_comes_back() {
+        let mut prober = Prober::new(at(0), ProbeConfig::default());
+        let (probes, died) = run(&mut prober, 10_000, 20, |_| true);
+        assert_eq!(died, Some(500));
+        let after: Vec<u64> = probes.into_iter().filter(|ms| *ms > 500).collect();
+        assert_eq!(after, [750, 1_000, 1_500, 2_500, 4_500, 6_500, 8_500]);
+        let stamp = prober.poll(at(10_500)).unwrap();
+        assert!(prober.on_reply(at(10_520), stamp));
+        assert!(prober.next_deadline() > at(20_000));
+    }
+
+    #[test]
+    fn an_answer_to_nothing_is_ignored() {
+        let mut prober = Prober::new(at(0), ProbeConfig::default());
+        let stamp = prober.poll(at(0)).unwrap();
+        assert!(!prober.on_reply(at(10), stamp + 1));
+        assert!(prober.on_reply(at(10), stamp));
+        assert!(!prober.on_reply(at(11), stamp), "a second time");
+    }
+}

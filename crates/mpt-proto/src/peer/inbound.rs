@@ -1,0 +1,98 @@
+//! The way in: datagram, header, path, order, inner packet. Each step takes what the one before it made.
+
+use ipnet::IpNet;
+
+use super::Peer;
+use crate::drops::Dropped;
+use crate::packet::ip::{Ip, Version, set_tos};
+use crate::packet::{Coalescer, ecn};
+use crate::time::Time;
+use crate::wire::gre::{self, Gre};
+use crate::wire::plain::Probe;
+
+/// A checked inner packet that came in a datagram, with the number that gives its place.
+#[derive(Debug)]
+struct Arrived<'a> {
+    slot: u8,
+    sequence: Option<u32>,
+    packet: &'a [u8],
+}
+
+impl Peer {
+    /// Takes a datagram that came over the path in `slot`; what is in order goes to `tun`.
+    pub fn handle_datagram(&mut self, now: Time, slot: u8, tos: u8, datagram: &mut [u8], tun: &mut Coalescer) {
+        self.paths[usize::from(slot)].received.count(datagram.len());
+        if let Err(why) = self.accept(now, slot, tos, datagram, tun) {
+            self.drops.count(why);
+        }
+    }
+
+    /// Delivers what has been held long enough.
+    pub(super) fn release(&mut self, now: Time, tun: &mut Coalescer) {
+        let Self { resequencer, delivered, .. } = self;
+        if let Some(resequencer) = resequencer {
+            resequencer.handle_deadline(now, &mut |packet| deliver(packet, delivered, tun));
+        }
+    }
+
+    fn accept(
+        &mut self,
+        now: Time,
+        slot: u8,
+        tos: u8,
+        datagram: &mut [u8],
+        tun: &mut Coalescer,
+    ) -> Result<(), Dropped> {
+        let (header, body) = Gre::decode(datagram)?;
+        let at = datagram.len() - body.len();
+        match header.protocol {
+            gre::IPV4 | gre::IPV6 => {
+                let arrived = self.decapsulate(slot, tos, &header, &mut datagram[at..])?;
+                self.put_in_order(now, arrived, tun)
+            }
+            gre::EXPERIMENTAL_1 if header.key.is_none() && header.sequence.is_none() => {
+                self.handle_probe(now, slot, Probe::decode(body)?);
+                Ok(())
+            }
+            _ => Err(Dropped::UnknownProtocol),
+        }
+    }
+
+    fn decapsulate<'a>(&self, slot: u8, tos: u8, header: &Gre, body: &'a mut [u8]) -> Result<Arrived<'a>, Dropped> {
+        if header.key != self.framing.key {
+            return Err(Dropped::WrongKey);
+        }
+        let ip = Ip::parse(body)?;
+        if (ip.version == Version::V4) != (header.protocol == gre::IPV4) {
+            return Err(Dropped::BadInner);
+        }
+        if !self.networks.iter().any(|net: &IpNet| net.contains(&ip.source)) {
+            return Err(Dropped::ForeignSource);
+        }
+        let merged = ecn::decapsulate(ip.tos, tos)?;
+        if merged != ip.tos {
+            set_tos(body, ip.version, merged);
+        }
+        Ok(Arrived { slot, sequence: header.sequence, packet: &body[..ip.total] })
+    }
+
+    fn put_in_order(&mut self, now: Time, arrived: Arrived<'_>, tun: &mut Coalescer) -> Result<(), Dropped> {
+        let Arrived { slot, sequence, packet } = arrived;
+        let Self { resequencer, delivered, .. } = self;
+        match (resequencer, sequence) {
+            (Some(resequencer), Some(seq)) => {
+                resequencer.handle(now, slot, seq, packet, &mut |packet| deliver(packet, delivered, tun))
+            }
+            _ => {
+                deliver(packet, delivered, tun);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn deliver(packet: &[u8], delivered: &mut u64, tun: &mut Coalescer) {
+    let ip = Ip::parse(packet).expect("checked on arrival");
+    tun.push(&ip, packet);
+    *delivered += 1;
+}

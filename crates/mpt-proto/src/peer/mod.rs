@@ -1,0 +1,184 @@
+//! One peer: its paths, and the corridor between the TUN device and the sockets.
+//!
+//! The rooms (queue, scheduler, framing, resequencer, prober) do not know each other. [`outbound`] and [`inbound`] know the
+//! sequence and nothing else; [`timers`] knows what is due when.
+
+mod inbound;
+mod outbound;
+mod timers;
+
+pub use timers::Wake;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::config::{PeerConfig, PlainFraming};
+use crate::drops::Drops;
+use crate::packet::SuperPacket;
+use crate::path::{Health, LinkId, Path, State};
+use crate::queue::Queue;
+use crate::reseq::Resequencer;
+use crate::sched::{Scheduler, View};
+use crate::stats::{PathStatus, PeerStatus};
+use crate::time::Time;
+
+/// One peer.
+#[derive(Debug)]
+pub struct Peer {
+    name: String,
+    networks: Vec<IpNet>,
+    framing: PlainFraming,
+    paths: Vec<Path>,
+    queue: Queue,
+    scheduler: Scheduler,
+    scheduler_name: &'static str,
+    scene: Vec<View>,
+    next_seq: u32,
+    resequencer: Option<Resequencer>,
+    events: VecDeque<PathEvent>,
+    /// Inner packets taken from the TUN device.
+    taken: u64,
+    /// Inner packets handed to the TUN device.
+    delivered: u64,
+    drops: Drops,
+}
+
+/// A path changed its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathEvent {
+    /// The path's name.
+    pub path: String,
+    /// What it was.
+    pub from: State,
+    /// What it is.
+    pub to: State,
+}
+
+/// Bytes that may wait for a path: four super-packets, so that every path can be given a full run.
+/// Plain mode has no windows, so packets wait only while a socket is full.
+const QUEUE_LIMIT: usize = 256 * 1024;
+
+impl Peer {
+    /// Makes a peer from its configuration.
+    pub fn new(now: Time, config: &PeerConfig) -> Self {
+        let paths = (0..).zip(&config.paths).map(|(slot, path)| Path::new(now, slot, path, config.probe)).collect();
+        Self {
+            name: config.name.clone(),
+            networks: config.networks.clone(),
+            framing: config.framing,
+            paths,
+            queue: Queue::new(QUEUE_LIMIT),
+            scheduler: Scheduler::new(config.scheduler),
+            scheduler_name: config.scheduler.name(),
+            scene: Vec::new(),
+            next_seq: 0,
+            resequencer: config.resequence.map(Resequencer::new),
+            events: VecDeque::new(),
+            taken: 0,
+            delivered: 0,
+            drops: Drops::default(),
+        }
+    }
+
+    /// What people call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its paths lead, by link and address.
+    pub fn sources(&self) -> impl Iterator<Item = (LinkId, IpAddr, u8)> {
+        self.paths.iter().map(|path| (path.link, path.remote.ip(), path.id.slot))
+    }
+
+    /// The inner prefixes behind it.
+    pub fn networks(&self) -> &[IpNet] {
+        &self.networks
+    }
+
+    /// Whether more inner packets are wanted.
+    pub fn has_room(&self) -> bool {
+        self.queue.has_room()
+    }
+
+    /// Takes a super-packet from the TUN device.
+    pub fn handle_inner(&mut self, now: Time, packet: SuperPacket) {
+        self.taken += packet.count() as u64;
+        for prober in self.paths.iter_mut().filter_map(|path| path.prober.as_mut()) {
+            prober.on_traffic(now);
+        }
+        self.queue.push(packet);
+    }
+
+    /// A link lost or regained its carrier.
+    pub fn handle_carrier(&mut self, now: Time, link: LinkId, carrier: bool) {
+        for slot in 0..self.paths.len() {
+            if self.paths[slot].link != link {
+                continue;
+            }
+            // What was alive before the cable was pulled must show that it is alive after.
+            let probed = self.paths[slot].prober.as_mut().map(|prober| prober.declare_dead(now)).is_some();
+            self.change(now, slot, |health| (health.carrier, health.answers) = (carrier, !probed));
+        }
+    }
+
+    /// The operator takes the named path up or down; false when there is none of that name.
+    pub fn enable_path(&mut self, now: Time, name: &str, enabled: bool) -> bool {
+        let Some(slot) = self.paths.iter().position(|path| path.name == name) else { return false };
+        self.change(now, slot, |health| health.enabled = enabled);
+        true
+    }
+
+    /// A link's socket is full, or takes datagrams again.
+    pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
+        self.paths.iter_mut().filter(|path| path.link == link).for_each(|path| path.blocked = blocked);
+    }
+
+    /// The next change of a path's state.
+    pub fn poll_event(&mut self) -> Option<PathEvent> {
+        self.events.pop_front()
+    }
+
+    /// Counts of packets taken, delivered, dropped and waiting, in that order.
+    pub fn ledger(&self) -> (u64, u64, &Drops, usize) {
+        (self.taken, self.delivered, &self.drops, self.queue.len())
+    }
+
+    /// All there is to tell.
+    pub fn status(&self) -> PeerStatus {
+        PeerStatus {
+            name: self.name.clone(),
+            scheduler: self.scheduler_name,
+            taken: self.taken,
+            delivered: self.delivered,
+            queued_bytes: self.queue.bytes(),
+            held: self.resequencer.as_ref().map_or(0, Resequencer::len),
+            hold_us: self.resequencer.as_ref().map_or(0, |r| r.hold().as_micros() as u64),
+            resequencer: self.resequencer.as_ref().map(Resequencer::stats),
+            drops: self.drops.clone(),
+            paths: self.paths.iter().map(PathStatus::of).collect(),
+        }
+    }
+
+    /// Changes a path's health, and does what a change of state asks for.
+    fn change(&mut self, now: Time, slot: usize, change: impl FnOnce(&mut Health)) {
+        let path = &mut self.paths[slot];
+        let before = path.health;
+        change(&mut path.health);
+        let (from, to) = (before.state(), path.health.state());
+        if from != to {
+            self.events.push_back(PathEvent { path: path.name.clone(), from, to });
+        }
+        let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
+        if own_view_changed {
+            self.tell_the_peer(now);
+        }
+    }
+
+    /// The numbers of the paths that are dead from this side, as a bit set.
+    fn dead(&self) -> u32 {
+        let own_view = |path: &&Path| !(path.health.enabled && path.health.carrier && path.health.answers);
+        self.paths.iter().filter(own_view).fold(0, |bits, path| bits | 1 << path.id.slot)
+    }
+}

@@ -1,0 +1,86 @@
+//! What is due when, and the probes that are sent because of it.
+
+use super::Peer;
+use crate::outbox::Outbox;
+use crate::packet::Coalescer;
+use crate::path::Path;
+use crate::time::Time;
+use crate::wire::plain::{PROBE_LEN, Probe};
+
+/// Why an endpoint wants to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wake {
+    /// A probe is due, or has stayed unanswered too long.
+    Probe,
+    /// Held packets have waited long enough.
+    Hold,
+}
+
+impl Peer {
+    /// When [`Self::handle_deadline`] has something to do, and why.
+    pub fn next_deadline(&self) -> Option<(Time, Wake)> {
+        let probes = self.paths.iter().filter_map(|path| Some((path.prober.as_ref()?.next_deadline(), Wake::Probe)));
+        let hold = self.resequencer.as_ref().and_then(|r| Some((r.next_deadline()?, Wake::Hold)));
+        probes.chain(hold).min()
+    }
+
+    /// Does what is due.
+    pub fn handle_deadline(&mut self, now: Time, tun: &mut Coalescer) {
+        for slot in 0..self.paths.len() {
+            if self.paths[slot].prober.as_mut().is_some_and(|prober| prober.has_died(now)) {
+                self.change(now, slot, |health| health.answers = false);
+            }
+        }
+        self.release(now, tun);
+    }
+
+    /// Sends the probes that are due and the answers that are owed.
+    pub fn flush_probes(&mut self, now: Time, outbox: &mut Outbox) {
+        let dead = self.dead();
+        for path in &mut self.paths {
+            if let Some(stamp) = path.owed_reply.take() {
+                send_probe(path, Probe { reply: true, path: path.id.slot, dead, stamp }, outbox);
+            }
+            if let Some(stamp) = path.prober.as_mut().and_then(|prober| prober.poll(now)) {
+                send_probe(path, Probe { reply: false, path: path.id.slot, dead, stamp }, outbox);
+            }
+        }
+    }
+
+    /// Takes a probe or an answer that came over the path in `slot`.
+    pub(super) fn handle_probe(&mut self, now: Time, slot: u8, probe: Probe) {
+        let path = &mut self.paths[usize::from(slot)];
+        path.peer_number = Some(probe.path);
+        if !probe.reply {
+            path.owed_reply = Some(probe.stamp);
+        } else if path.prober.as_mut().is_some_and(|prober| prober.on_reply(now, probe.stamp)) {
+            self.change(now, usize::from(slot), |health| health.answers = true);
+        }
+        self.heed(now, probe.dead);
+    }
+
+    /// Believes the peer about the paths that it lost.
+    fn heed(&mut self, now: Time, dead: u32) {
+        for slot in 0..self.paths.len() {
+            let Some(number) = self.paths[slot].peer_number.filter(|number| *number < 32) else { continue };
+            self.change(now, slot, |health| health.peer_agrees = dead & 1 << number == 0);
+        }
+    }
+
+    /// A path's health changed: ask the path itself, and let the probes on the others carry the word.
+    pub(super) fn tell_the_peer(&mut self, now: Time) {
+        for prober in self.paths.iter_mut().filter_map(|path| path.prober.as_mut()) {
+            prober.ask_now(now);
+        }
+    }
+}
+
+fn send_probe(path: &mut Path, probe: Probe, outbox: &mut Outbox) {
+    let mut slot = outbox.reserve(path.link, path.remote, PROBE_TOS, PROBE_LEN);
+    probe.encode(slot.bytes());
+    slot.commit();
+    path.sent.count(PROBE_LEN);
+}
+
+/// Network control (RFC 4594 section 3.1: CS6), so that a probe does not die in a queue of data.
+const PROBE_TOS: u8 = 0xc0;

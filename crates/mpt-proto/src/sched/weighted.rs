@@ -1,0 +1,51 @@
+//! Smooth weighted round robin, in bytes.
+//!
+//! Every path holds a credit. What is sent is paid for by the path that sent it and earned by all, in proportion to their weights,
+//! so credits always sum to zero and shares are exact in the long run for any weights, co-prime or not. The original
+//! expands weights into a list and overflows it; here nothing grows with the weights.
+
+use std::cmp::Reverse;
+
+use super::{Decision, Scene, Schedule, View};
+use crate::path::{MAX_PATHS, PathId};
+
+/// Shares paths by weight, or evenly.
+#[derive(Clone, Debug)]
+pub struct Weighted {
+    credit: [i64; MAX_PATHS],
+    even: bool,
+}
+
+impl Weighted {
+    /// Shares by the configured weights.
+    pub fn by_weight() -> Self {
+        Self { credit: [0; MAX_PATHS], even: false }
+    }
+
+    /// Shares evenly.
+    pub fn evenly() -> Self {
+        Self { credit: [0; MAX_PATHS], even: true }
+    }
+
+    fn weight(&self, configured: u32) -> i64 {
+        if self.even { 1 } else { i64::from(configured) }
+    }
+}
+
+impl Schedule for Weighted {
+    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
+        let due = |path: &View| self.credit[usize::from(path.id.slot)] + self.weight(path.weight) * len as i64;
+        let best = scene.open(len).max_by_key(|path| (due(path), Reverse(path.id)));
+        best.map_or(Decision::Wait, |path| Decision::Send(path.id))
+    }
+
+    fn on_sent(&mut self, path: PathId, bytes: usize, scene: &Scene<'_>) {
+        let mut total = 0;
+        for view in scene.open(bytes) {
+            let earned = self.weight(view.weight) * bytes as i64;
+            self.credit[usize::from(view.id.slot)] += earned;
+            total += earned;
+        }
+        self.credit[usize::from(path.slot)] -= total;
+    }
+}

@@ -1,0 +1,76 @@
+//! What an endpoint tells about itself: plain values for `status`, metrics and tests.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::drops::Drops;
+use crate::path::{Path, State, Traffic};
+use crate::reseq;
+
+/// An endpoint.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Its peers.
+    pub peers: Vec<PeerStatus>,
+    /// Packets that ended before they could be assigned to a peer.
+    pub drops: Drops,
+}
+
+/// A peer.
+#[derive(Clone, Debug)]
+pub struct PeerStatus {
+    /// What people call it.
+    pub name: String,
+    /// The scheduler's name.
+    pub scheduler: &'static str,
+    /// Inner packets taken from the TUN device.
+    pub taken: u64,
+    /// Inner packets handed to the TUN device.
+    pub delivered: u64,
+    /// Bytes that wait for a path.
+    pub queued_bytes: usize,
+    /// Packets that wait for an earlier one.
+    pub held: usize,
+    /// How long such a wait may last, in microseconds.
+    pub hold_us: u64,
+    /// What the resequencer did.
+    pub resequencer: Option<reseq::Stats>,
+    /// Packets that ended early.
+    pub drops: Drops,
+    /// The paths.
+    pub paths: Vec<PathStatus>,
+}
+
+/// A path.
+#[derive(Clone, Debug)]
+pub struct PathStatus {
+    /// What people call it.
+    pub name: String,
+    /// The peer's address on it.
+    pub remote: SocketAddr,
+    /// Its configured share.
+    pub weight: u32,
+    /// Up, or down and why.
+    pub state: State,
+    /// Smoothed round-trip time; absent until measured.
+    pub srtt: Option<Duration>,
+    /// What was sent.
+    pub sent: Traffic,
+    /// What was received.
+    pub received: Traffic,
+}
+
+impl PathStatus {
+    /// What `path` tells.
+    pub fn of(path: &Path) -> Self {
+        Self {
+            name: path.name.clone(),
+            remote: path.remote,
+            weight: path.weight,
+            state: path.health.state(),
+            srtt: path.prober.as_ref().map(|prober| prober.srtt()).filter(|srtt| !srtt.is_zero()),
+            sent: path.sent,
+            received: path.received,
+        }
+    }
+}
