@@ -13,6 +13,7 @@
 mod error;
 pub mod reactor;
 mod sys;
+pub mod udp;
 
 pub use error::Error;
 pub use reactor::Reactor;

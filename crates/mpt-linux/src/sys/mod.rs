@@ -4,7 +4,10 @@
 //! `io::Result`. No decision is made here.
 #![allow(unsafe_code)]
 
+mod control;
 pub mod epoll;
+pub mod message;
+pub mod option;
 
 use std::io;
 
