@@ -13,7 +13,9 @@
 mod error;
 pub mod reactor;
 mod sys;
+pub mod tun;
 pub mod udp;
 
 pub use error::Error;
 pub use reactor::Reactor;
+pub use tun::Tun;

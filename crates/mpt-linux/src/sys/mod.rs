@@ -8,6 +8,7 @@ mod control;
 pub mod epoll;
 pub mod message;
 pub mod option;
+pub mod tun;
 
 use std::io;
 
