@@ -1,0 +1,275 @@
+//! The one wait of the event loop: descriptors, signals and a deadline in nanoseconds, and the clock they are told by.
+//!
+//! ```text
+//! loop {
+//!     reactor.wait(next_deadline, &mut ready)?;      // the only place where the program sleeps
+//!     let now = reactor.now();                       // the only place where it reads the clock
+//!     for event in &ready { .. }
+//! }
+//! ```
+//!
+//! Level-triggered: what was not read is reported again, so a turn may stop early without losing anything. Pacing needs
+//! deadlines far below a millisecond, hence `epoll_pwait2`; kernels before 5.11 get milliseconds, rounded up, since a
+//! wait that ends early would turn into a busy loop.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use mpt_proto::time::Time;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{SigSet, Signal as SystemSignal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::Error;
+use crate::sys;
+
+/// Waits for registered descriptors and for a deadline.
+#[derive(Debug)]
+pub struct Reactor {
+    epoll: Epoll,
+    clock: Clock,
+    /// The kernel knows `epoll_pwait2`.
+    fine: bool,
+}
+
+/// What a descriptor was registered as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+/// What is wanted of a descriptor. Errors and hang-ups are always reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Nothing: the descriptor rests, its data wait in the kernel.
+    Nothing,
+    /// Something to read.
+    Read,
+    /// Room to write.
+    Write,
+    /// Either.
+    Both,
+}
+
+/// A descriptor that something can be done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// What it was registered as.
+    pub token: Token,
+    /// A read will bring something, or the descriptor's error.
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+}
+
+impl Reactor {
+    /// Makes an empty reactor whose clock tells the time since `clock` was started.
+    pub fn new(clock: Clock) -> Result<Self, Error> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::new("create epoll", errno))?;
+        Ok(Self { epoll, clock, fine: true })
+    }
+
+    /// Reports `fd` as `token` from the next wait on. The registration ends when `fd` is closed.
+    pub fn add(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), Error> {
+        let event = EpollEvent::new(interest.flags(), token.0);
+        self.epoll.add(fd, event).map_err(|errno| Error::new("register a descriptor", errno))
+    }
+
+    /// Changes what is wanted of `fd`.
+    pub fn modify(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), Error> {
+        let mut event = EpollEvent::new(interest.flags(), token.0);
+        self.epoll.modify(fd, &mut event).map_err(|errno| Error::new("change a registration", errno))
+    }
+
+    /// Reports `fd` no more.
+    pub fn remove(&self, fd: impl AsFd) -> Result<(), Error> {
+        self.epoll.delete(fd).map_err(|errno| Error::new("drop a registration", errno))
+    }
+
+    /// Waits until a descriptor is ready or `until` has come, and replaces the contents of `ready` by what is ready:
+    /// nothing after the deadline or a stray signal. Waits for ever without a deadline, not at all when it has passed.
+    pub fn wait(&mut self, until: Option<Time>, ready: &mut Vec<Ready>) -> Result<(), Error> {
+        let timeout = until.map(|until| until.since(self.clock.now()));
+        let mut events = [EpollEvent::empty(); EVENTS];
+        ready.clear();
+        match self.wait_for(&mut events, timeout) {
+            Ok(count) => ready.extend(events[..count].iter().map(Ready::from)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::new("wait for events", error)),
+        }
+        Ok(())
+    }
+
+    /// The time that has passed since the clock was started.
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn wait_for(&mut self, events: &mut [EpollEvent], timeout: Option<Duration>) -> io::Result<usize> {
+        if self.fine {
+            match sys::epoll::wait(self.epoll.0.as_fd(), events, timeout) {
+                Err(error) if error.raw_os_error() == Some(Errno::ENOSYS as i32) => self.fine = false,
+                result => return result,
+            }
+        }
+        Ok(self.epoll.wait(events, rounded_up(timeout))?)
+    }
+}
+
+/// The most events that one wait reports; the others are reported by the next.
+const EVENTS: usize = 64;
+
+/// Tells the time since it was started. Monotonic: it follows no wall clock, and stands still while the host sleeps.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// Starts at [`Time::START`].
+    pub fn start() -> Self {
+        // Every other room is handed the time; this is where it comes from.
+        Self(Instant::now())
+    }
+
+    /// The time since the start.
+    pub fn now(self) -> Time {
+        Time::after(self.0.elapsed())
+    }
+}
+
+/// SIGINT, SIGTERM and SIGHUP as something to read.
+#[derive(Debug)]
+pub struct Signals(SignalFd);
+
+/// A signal that the program obeys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGINT: somebody pressed Ctrl-C.
+    Interrupt,
+    /// SIGTERM: the service manager wants an end.
+    Terminate,
+    /// SIGHUP: read the configuration again.
+    Hangup,
+}
+
+impl Signals {
+    /// Takes the three signals away from their default action. To be called before the first thread is started, since a
+    /// thread that does not inherit the mask would die of them.
+    pub fn open() -> Result<Self, Error> {
+        let mask = SigSet::from_iter([SystemSignal::SIGINT, SystemSignal::SIGTERM, SystemSignal::SIGHUP]);
+        mask.thread_block()
+            .and_then(|()| SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC))
+            .map(Self)
+            .map_err(|errno| Error::new("watch for signals", errno))
+    }
+
+    /// The next signal, if one has come.
+    pub fn next_signal(&mut self) -> Result<Option<Signal>, Error> {
+        let info = self.0.read_signal().map_err(|errno| Error::new("read a signal", errno))?;
+        Ok(info.and_then(|info| match SystemSignal::try_from(info.ssi_signo as i32) {
+            Ok(SystemSignal::SIGINT) => Some(Signal::Interrupt),
+            Ok(SystemSignal::SIGTERM) => Some(Signal::Terminate),
+            Ok(SystemSignal::SIGHUP) => Some(Signal::Hangup),
+            _ => None,
+        }))
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Interest {
+    fn flags(self) -> EpollFlags {
+        match self {
+            Self::Nothing => EpollFlags::empty(),
+            Self::Read => EpollFlags::EPOLLIN,
+            Self::Write => EpollFlags::EPOLLOUT,
+            Self::Both => EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT,
+        }
+    }
+}
+
+impl From<&EpollEvent> for Ready {
+    fn from(event: &EpollEvent) -> Self {
+        let flags = event.events();
+        let readable = EpollFlags::EPOLLIN | EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP;
+        Self {
+            token: Token(event.data()),
+            readable: flags.intersects(readable),
+            writable: flags.contains(EpollFlags::EPOLLOUT),
+        }
+    }
+}
+
+/// Whole milliseconds, never fewer than asked for; days when it does not fit.
+fn rounded_up(timeout: Option<Duration>) -> EpollTimeout {
+    let Some(timeout) = timeout else { return EpollTimeout::NONE };
+    let millis = timeout.as_nanos().div_ceil(1_000_000);
+    EpollTimeout::try_from(millis.min(i32::MAX as u128) as i32).unwrap_or(EpollTimeout::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn a_descriptor_is_reported_until_it_rests() {
+        let mut reactor = Reactor::new(Clock::start()).unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        reactor.add(&near, Token(7), Interest::Read).unwrap();
+        let mut ready = Vec::new();
+
+        far.write_all(b"x").unwrap();
+        for _ in 0..2 {
+            reactor.wait(None, &mut ready).unwrap();
+            assert_eq!(ready, [Ready { token: Token(7), readable: true, writable: false }]);
+        }
+
+        reactor.modify(&near, Token(7), Interest::Nothing).unwrap();
+        reactor.wait(Some(Time::START), &mut ready).unwrap();
+        assert_eq!(ready, []);
+    }
+
+    #[test]
+    fn a_wait_never_ends_before_its_deadline() {
+        for fine in [true, false] {
+            let mut reactor = Reactor { fine, ..Reactor::new(Clock::start()).unwrap() };
+            let mut ready = Vec::new();
+            let until = reactor.now() + Duration::from_micros(300);
+            reactor.wait(Some(until), &mut ready).unwrap();
+            assert!(reactor.now() >= until, "woke {:?} early", until - reactor.now());
+        }
+    }
+
+    #[test]
+    fn milliseconds_are_rounded_up() {
+        let millis = |nanos| rounded_up(Some(Duration::from_nanos(nanos))).as_millis();
+        assert_eq!(millis(0), Some(0));
+        assert_eq!(millis(1), Some(1));
+        assert_eq!(millis(1_000_000), Some(1));
+        assert_eq!(millis(1_000_001), Some(2));
+        assert_eq!(millis(u64::MAX), Some(i32::MAX as u32));
+        assert_eq!(rounded_up(None), EpollTimeout::NONE);
+    }
+
+    #[test]
+    fn a_signal_is_something_to_read() {
+        let mut reactor = Reactor::new(Clock::start()).unwrap();
+        let mut signals = Signals::open().unwrap();
+        reactor.add(&signals, Token(1), Interest::Read).unwrap();
+        assert_eq!(signals.next_signal().unwrap(), None);
+
+        nix::sys::signal::raise(SystemSignal::SIGHUP).unwrap();
+
+        let mut ready = Vec::new();
+        reactor.wait(None, &mut ready).unwrap();
+        assert_eq!(ready[0].token, Token(1));
+        assert_eq!(signals.next_signal().unwrap(), Some(Signal::Hangup));
+        assert_eq!(signals.next_signal().unwrap(), None);
+    }
+}

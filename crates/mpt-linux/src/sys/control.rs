@@ -1,0 +1,83 @@
+//! Control messages (`cmsg(3)`): what travels beside the bytes of a datagram.
+
+use std::mem;
+use std::ptr;
+
+use nix::libc::{self, c_int};
+
+/// Aligned room for the few control messages of one `msghdr`, and how much of it is in use.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Control {
+    align: [libc::cmsghdr; 0],
+    bytes: [u8; ROOM],
+    len: usize,
+}
+
+/// Two messages of an `int` each take 48 bytes on 64-bit systems; the rest is for what later kernels may add.
+const ROOM: usize = 96;
+
+impl Control {
+    /// No control messages, and [`Control::room`] for the kernel to write some.
+    pub const EMPTY: Self = Self { align: [], bytes: [0; ROOM], len: 0 };
+
+    /// Appends one message. `T` is an integer.
+    pub fn push<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
+        // SAFETY: both only compute.
+        let (space, len) = unsafe { (libc::CMSG_SPACE(size_of::<T>() as u32), libc::CMSG_LEN(size_of::<T>() as u32)) };
+        assert!(self.len + space as usize <= ROOM, "no room for a control message");
+        // SAFETY: all zeroes is a valid `cmsghdr`, which is integers.
+        let mut header: libc::cmsghdr = unsafe { mem::zeroed() };
+        header.cmsg_len = len as _;
+        header.cmsg_level = level;
+        header.cmsg_type = kind;
+        // SAFETY: `space` bytes from `self.len` on are inside `bytes`, as asserted; `bytes` is aligned for a `cmsghdr`
+        // and every `space` is a multiple of that alignment. The data follow at `CMSG_DATA` and may be unaligned.
+        unsafe {
+            let at = self.bytes.as_mut_ptr().add(self.len).cast::<libc::cmsghdr>();
+            at.write(header);
+            libc::CMSG_DATA(at).cast::<T>().write_unaligned(value);
+        }
+        self.len += space as usize;
+    }
+
+    /// Points `message` at the messages that were pushed.
+    pub fn attach(&self, message: &mut libc::msghdr) {
+        if self.len > 0 {
+            message.msg_control = self.bytes.as_ptr().cast_mut().cast();
+            message.msg_controllen = self.len as _;
+        }
+    }
+
+    /// Points `message` at the whole room, for the kernel to write.
+    pub fn room(&mut self, message: &mut libc::msghdr) {
+        message.msg_control = self.bytes.as_mut_ptr().cast();
+        message.msg_controllen = ROOM as _;
+    }
+}
+
+/// Calls `each` with level, kind and value of every control message in `message` that carries a byte or an `int`.
+///
+/// # Safety
+/// The control part of `message` was written by the kernel and is still alive.
+pub unsafe fn for_each(message: &libc::msghdr, mut each: impl FnMut(c_int, c_int, c_int)) {
+    // SAFETY: the kernel wrote well-formed messages, as the caller promises, and `CMSG_NXTHDR` stays inside them. Data
+    // may be unaligned, and are read only as far as their length says.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(message);
+        while let Some(header) = at.as_ref() {
+            let data = libc::CMSG_DATA(at);
+            let value = if header.cmsg_len == libc::CMSG_LEN(1) as _ {
+                Some(c_int::from(ptr::read(data)))
+            } else if header.cmsg_len == libc::CMSG_LEN(4) as _ {
+                Some(ptr::read_unaligned(data.cast::<c_int>()))
+            } else {
+                None
+            };
+            if let Some(value) = value {
+                each(header.cmsg_level, header.cmsg_type, value);
+            }
+            at = libc::CMSG_NXTHDR(message, at);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! `sendmsg`, `sendmmsg` and `recvmmsg` with the control messages of a tunnel: TOS, GSO and GRO segment size.
+
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use nix::libc::{self, c_int};
+use nix::sys::socket::{SockaddrLike, SockaddrStorage};
+
+use super::check;
+use super::control::{self, Control};
+
+/// The most datagrams of one [`send_each`].
+pub const SEND_BATCH: usize = 64;
+
+/// The most messages of one [`receive`].
+pub const RECEIVE_BATCH: usize = 16;
+
+/// What the kernel says about one received message.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// Bytes in the message's buffer.
+    pub len: usize,
+    /// The sender.
+    pub from: SocketAddr,
+    /// TOS or traffic class, zero when the kernel did not say.
+    pub tos: u8,
+    /// Size of the datagrams that GRO joined, if it joined any.
+    pub segment: Option<usize>,
+}
+
+impl Arrival {
+    /// Nothing from nobody.
+    pub const NONE: Self =
+        Self { len: 0, from: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)), tos: 0, segment: None };
+}
+
+/// Sends `bytes` as datagrams of `segment` bytes each, the last one shorter if need be, in one message.
+pub fn send_segmented(fd: BorrowedFd<'_>, to: SocketAddr, tos: u8, segment: u16, bytes: &[u8]) -> io::Result<()> {
+    let to = SockaddrStorage::from(to);
+    let mut control = Control::EMPTY;
+    push_tos(&mut control, &to, tos);
+    control.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+    let mut part = io_part(bytes);
+    let message = outgoing(&to, &control, &mut part);
+    // SAFETY: `message` points at the address, the control messages and the bytes, which all outlive the call, and
+    // sendmsg only reads them.
+    check(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) } as i64).map(drop)
+}
+
+/// Sends the first [`SEND_BATCH`] of `datagrams`, each a message of its own, and returns how many the kernel took.
+/// An error means that it did not take the first.
+pub fn send_each<'a>(
+    fd: BorrowedFd<'_>,
+    to: SocketAddr,
+    tos: u8,
+    datagrams: impl Iterator<Item = &'a [u8]>,
+) -> io::Result<usize> {
+    let to = SockaddrStorage::from(to);
+    let mut control = Control::EMPTY;
+    push_tos(&mut control, &to, tos);
+    let mut parts = [io_part(&[]); SEND_BATCH];
+    // SAFETY: all zeroes is a valid `mmsghdr`: integers and null pointers.
+    let mut messages: [libc::mmsghdr; SEND_BATCH] = unsafe { mem::zeroed() };
+    let mut count = 0;
+    for ((message, part), bytes) in messages.iter_mut().zip(&mut parts).zip(datagrams) {
+        *part = io_part(bytes);
+        message.msg_hdr = outgoing(&to, &control, part);
+        count += 1;
+    }
+    // SAFETY: the first `count` messages point at the address, the control messages, `parts` and the datagrams, which
+    // all outlive the call; sendmmsg writes nothing but each `msg_len`.
+    check(unsafe { libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) })
+}
+
+/// Receives up to one message into each of `buffers` and writes what is known about it to `arrivals`; returns how many.
+pub fn receive<'a>(
+    fd: BorrowedFd<'_>,
+    buffers: impl Iterator<Item = &'a mut [u8]>,
+    arrivals: &mut [Arrival; RECEIVE_BATCH],
+) -> io::Result<usize> {
+    // SAFETY: all zeroes is a valid value of each of these types: integers, arrays of them, null pointers.
+    let (mut parts, mut names, mut messages): (
+        [libc::iovec; RECEIVE_BATCH],
+        [libc::sockaddr_in6; RECEIVE_BATCH],
+        [libc::mmsghdr; RECEIVE_BATCH],
+    ) = unsafe { mem::zeroed() };
+    let mut controls = [Control::EMPTY; RECEIVE_BATCH];
+    let mut room = 0;
+    for (i, buffer) in buffers.take(RECEIVE_BATCH).enumerate() {
+        parts[i] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        let header = &mut messages[i].msg_hdr;
+        header.msg_name = (&raw mut names[i]).cast();
+        header.msg_namelen = size_of::<libc::sockaddr_in6>() as _;
+        header.msg_iov = &raw mut parts[i];
+        header.msg_iovlen = 1;
+        controls[i].room(header);
+        room += 1;
+    }
+    let flags = libc::MSG_DONTWAIT as _;
+    // SAFETY: each of the first `room` messages points at a name, a control buffer and a byte buffer of its own, with
+    // their true lengths, all borrowed mutably or owned here for as long as the call lasts. The timeout is null.
+    let count =
+        check(unsafe { libc::recvmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), room, flags, std::ptr::null_mut()) })?;
+    for ((message, name), arrival) in messages[..count].iter().zip(&names).zip(arrivals) {
+        *arrival = arrived(message, name);
+    }
+    Ok(count)
+}
+
+fn arrived(message: &libc::mmsghdr, name: &libc::sockaddr_in6) -> Arrival {
+    let mut arrival = Arrival { len: message.msg_len as usize, from: socket_addr(name), ..Arrival::NONE };
+    let note = |level, kind, value: c_int| match (level, kind) {
+        (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => arrival.tos = value as u8,
+        (libc::SOL_UDP, libc::UDP_GRO) => arrival.segment = usize::try_from(value).ok(),
+        _ => {}
+    };
+    // SAFETY: recvmmsg has filled in `message`, and its control buffer belongs to the caller's frame.
+    unsafe { control::for_each(&message.msg_hdr, note) };
+    arrival
+}
+
+fn socket_addr(name: &libc::sockaddr_in6) -> SocketAddr {
+    if c_int::from(name.sin6_family) == libc::AF_INET6 {
+        let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
+        return SocketAddrV6::new(address, u16::from_be(name.sin6_port), 0, name.sin6_scope_id).into();
+    }
+    // SAFETY: `sockaddr_in` is smaller than `sockaddr_in6`, no more aligned, and valid in every bit pattern.
+    let name = unsafe { &*std::ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+    SocketAddrV4::new(Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)), u16::from_be(name.sin_port)).into()
+}
+
+/// Both sockets are born with TOS zero, so zero needs no message.
+fn push_tos(control: &mut Control, to: &SockaddrStorage, tos: u8) {
+    match (tos, to.family()) {
+        (0, _) => {}
+        (_, Some(nix::sys::socket::AddressFamily::Inet6)) => {
+            control.push(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, c_int::from(tos));
+        }
+        _ => control.push(libc::IPPROTO_IP, libc::IP_TOS, c_int::from(tos)),
+    }
+}
+
+fn outgoing(to: &SockaddrStorage, control: &Control, part: &mut libc::iovec) -> libc::msghdr {
+    // SAFETY: all zeroes is a valid `msghdr`: integers and null pointers.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_name = to.as_ptr().cast_mut().cast();
+    message.msg_namelen = to.len();
+    message.msg_iov = part;
+    message.msg_iovlen = 1;
+    control.attach(&mut message);
+    message
+}
+
+fn io_part(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}

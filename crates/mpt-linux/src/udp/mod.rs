@@ -1,0 +1,251 @@
+//! A UDP socket that sends and receives runs of equal datagrams, one system call a run.
+//!
+//! Fast twin: `UDP_SEGMENT` (GSO, Linux 4.18) cuts one large send into datagrams as late as the network card,
+//! `UDP_GRO` (5.0) joins what arrived into one large receive. Slow twin: `sendmmsg` and `recvmmsg` of single datagrams.
+//! The datagrams on the wire are the same. Each direction has its own twin; sending falls back for good when the kernel
+//! refuses a run whose datagrams it takes one by one, which some interfaces do only when the first run is sent.
+//!
+//! Sockets are never connected, so that one socket serves peers that roam, and no ICMP message, which anybody can forge,
+//! turns into an error of ours. An IPv6 socket is IPv6 only; IPv4 has its own.
+//!
+//! *Fragmentation.* Path-MTU discovery is `PROBE`: every datagram carries DF, and the kernel's own opinion of the path
+//! MTU, which it takes from ICMP messages, is not asked. A tunnel finds the MTU with authenticated probes (RFC 8899), which
+//! must be allowed to exceed that opinion; `DO` would refuse them, `WANT` and `DONT` would fragment. A datagram larger
+//! than the interface's MTU is refused with `EMSGSIZE`.
+//!
+//! *ECN and DSCP.* The outer TOS is given with every run and comes with every message. GRO never joins datagrams of
+//! different TOS, so one value holds for all of a message.
+
+mod receive;
+mod send;
+
+pub use receive::{Receive, Received};
+pub use send::{Datagrams, Rest, Sent};
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, sockopt};
+
+use crate::Error;
+use crate::sys;
+
+/// How a socket is to be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketSpec {
+    /// Address and port to bind to; the unspecified address for whatever the route prefers, port 0 for a free one.
+    pub local: SocketAddr,
+    /// The interface that every datagram must leave and arrive by, whatever the routes say.
+    pub device: Option<String>,
+    /// Try the fast twins.
+    pub offload: bool,
+    /// Bytes of receive buffer, as the kernel counts them: a 64 KiB message is charged with some 70 KiB.
+    pub receive_buffer: usize,
+}
+
+/// Holds a 10 Gbit/s path for 3 ms, longer than the event loop is ever away.
+pub const RECEIVE_BUFFER: usize = 4 << 20;
+
+impl Default for SocketSpec {
+    fn default() -> Self {
+        let local = (Ipv4Addr::UNSPECIFIED, 0).into();
+        Self { local, device: None, offload: true, receive_buffer: RECEIVE_BUFFER }
+    }
+}
+
+/// An open socket.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    local: SocketAddr,
+    gso: Twin,
+    gro: Twin,
+    /// The most segments of one GSO send that this kernel has not refused.
+    max_segments: usize,
+}
+
+/// Which of the two ways a socket works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Twin {
+    /// Runs of datagrams.
+    Fast,
+    /// Single datagrams.
+    Slow(Why),
+}
+
+/// Why a socket works slowly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Offload was switched off.
+    SwitchedOff,
+    /// The kernel refused, with this error number.
+    Refused(i32),
+}
+
+impl Socket {
+    /// Opens and binds a socket.
+    ///
+    /// Fails when the address is not of this host or is taken, when the device does not exist, and, on kernels before
+    /// 5.7, without CAP_NET_RAW when a device is named.
+    pub fn open(spec: &SocketSpec) -> Result<Self, Error> {
+        let fail = |errno: Errno| Error::new(spec.to_string(), errno).with_hint(open_hint(errno));
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let fd = socket::socket(family(spec.local), SockType::Datagram, flags, None).map_err(fail)?;
+        prepare(&fd, spec).map_err(fail)?;
+        socket::bind(fd.as_raw_fd(), &SockaddrStorage::from(spec.local)).map_err(fail)?;
+        let local = bound_to(&fd, spec.local).map_err(fail)?;
+        let (gso, gro) = (try_gso(&fd, spec.offload), try_gro(&fd, spec.offload));
+        Ok(Self { fd, local, gso, gro, max_segments: send::MAX_SEGMENTS })
+    }
+
+    /// The address and port that the socket is bound to.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// How the socket sends.
+    pub fn gso(&self) -> Twin {
+        self.gso
+    }
+
+    /// How the socket receives.
+    pub fn gro(&self) -> Twin {
+        self.gro
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl fmt::Display for SocketSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "open UDP socket {}", self.local)?;
+        self.device.as_ref().map_or(Ok(()), |device| write!(f, " on {device}"))
+    }
+}
+
+impl fmt::Display for Twin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fast => f.write_str("fast"),
+            Self::Slow(Why::SwitchedOff) => f.write_str("slow: offload is switched off"),
+            Self::Slow(Why::Refused(errno)) => write!(f, "slow: {}", io::Error::from_raw_os_error(*errno)),
+        }
+    }
+}
+
+fn family(address: SocketAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+/// Everything that must be said before the bind, so that no datagram arrives under other rules.
+fn prepare(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
+    if let Some(device) = &spec.device {
+        socket::setsockopt(fd, sockopt::BindToDevice, &device.into())?;
+    }
+    if spec.local.is_ipv4() {
+        socket::setsockopt(fd, sockopt::IpRecvTos, &true)?;
+        set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
+    } else {
+        socket::setsockopt(fd, sockopt::Ipv6V6Only, &true)?;
+        socket::setsockopt(fd, sockopt::Ipv6RecvTClass, &true)?;
+        set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
+    }
+    // Beyond net.core.rmem_max only with CAP_NET_ADMIN; without it the kernel takes as much as that allows.
+    socket::setsockopt(fd, sockopt::RcvBufForce, &spec.receive_buffer)
+        .or_else(|_| socket::setsockopt(fd, sockopt::RcvBuf, &spec.receive_buffer))
+}
+
+fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) -> nix::Result<()> {
+    sys::option::set(fd.as_fd(), level, name, value)
+        .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()))
+}
+
+fn bound_to(fd: &OwnedFd, asked: SocketAddr) -> nix::Result<SocketAddr> {
+    let bound: SockaddrStorage = socket::getsockname(fd.as_raw_fd())?;
+    let v4 = bound.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
+    Ok(v4.or_else(|| bound.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into()))).unwrap_or(asked))
+}
+
+/// A segment size of zero changes nothing, and is refused by kernels that know no segments.
+fn try_gso(fd: &OwnedFd, offload: bool) -> Twin {
+    twin(offload, || socket::setsockopt(fd, sockopt::UdpGsoSegment, &0))
+}
+
+fn try_gro(fd: &OwnedFd, offload: bool) -> Twin {
+    twin(offload, || socket::setsockopt(fd, sockopt::UdpGroSegment, &true))
+}
+
+fn twin(offload: bool, ask: impl FnOnce() -> nix::Result<()>) -> Twin {
+    match offload.then(ask) {
+        None => Twin::Slow(Why::SwitchedOff),
+        Some(Ok(())) => Twin::Fast,
+        Some(Err(errno)) => Twin::Slow(Why::Refused(errno as i32)),
+    }
+}
+
+fn open_hint(errno: Errno) -> Option<&'static str> {
+    match errno {
+        Errno::ENODEV => Some("no such interface: `ip link` lists them"),
+        Errno::EADDRNOTAVAIL => Some("no interface of this host has that address: `ip address` lists them"),
+        Errno::EADDRINUSE => Some("another socket has that port: `ss -ulpn` says whose"),
+        Errno::EAFNOSUPPORT => Some("this host has that IP version switched off"),
+        Errno::EPERM => {
+            Some("needs CAP_NET_RAW to bind to an interface: run as root or `setcap cap_net_admin,cap_net_raw+ep`")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without a UDP checksum the kernel refuses to segment (`EINVAL`), but sends single datagrams.
+    fn socket_that_refuses_gso() -> Socket {
+        let spec = SocketSpec { local: (Ipv4Addr::LOCALHOST, 0).into(), ..SocketSpec::default() };
+        let socket = Socket::open(&spec).unwrap();
+        set(&socket.fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        socket
+    }
+
+    fn lengths(socket: &mut Socket) -> Vec<usize> {
+        let (mut received, mut lengths) = (Receive::new(), Vec::new());
+        while socket.recv(&mut received).unwrap() > 0 {
+            lengths.extend(
+                received.iter_mut().flat_map(|m| m.bytes.chunks(m.segment).map(<[u8]>::len).collect::<Vec<_>>()),
+            );
+        }
+        lengths
+    }
+
+    #[test]
+    fn a_refusal_turns_the_fast_twin_off_and_loses_nothing() {
+        let (mut near, mut far) = (socket_that_refuses_gso(), socket_that_refuses_gso());
+        assert_eq!(near.gso(), Twin::Fast);
+
+        let sent = near.send(&Datagrams { to: far.local(), tos: 0, segment: 500, bytes: &[7; 30 * 500 + 100] });
+
+        assert_eq!(sent.datagrams, 31);
+        assert_eq!(near.gso(), Twin::Slow(Why::Refused(libc::EINVAL)));
+        assert_eq!(near.gso().to_string(), "slow: Invalid argument (os error 22)");
+        assert_eq!(lengths(&mut far), [vec![500; 30], vec![100]].concat());
+    }
+
+    #[test]
+    fn a_refusal_of_a_long_run_is_first_taken_for_an_old_kernel() {
+        let (mut near, mut far) = (socket_that_refuses_gso(), socket_that_refuses_gso());
+
+        let sent = near.send(&Datagrams { to: far.local(), tos: 0, segment: 10, bytes: &[7; 100 * 10] });
+
+        assert_eq!((sent.datagrams, near.max_segments), (100, 64));
+        assert_eq!(lengths(&mut far), [10; 100]);
+    }
+}

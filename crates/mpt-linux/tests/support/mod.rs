@@ -1,0 +1,33 @@
+//! A network namespace for each test, and what tests say when they may not have one.
+
+use std::process::Command;
+use std::thread;
+
+use nix::sched::{CloneFlags, unshare};
+
+/// Runs `test` on a thread with a network namespace of its own, in which only `lo` exists and is up. Threads and
+/// programs that the test starts share it; it disappears with the last of them.
+pub fn in_own_namespace(test: impl FnOnce() + Send + 'static) {
+    let thread = thread::spawn(move || {
+        if unshare(CloneFlags::CLONE_NEWNET).is_err() {
+            eprintln!("skipped: needs CAP_NET_ADMIN");
+            return;
+        }
+        ip("link set lo up");
+        test();
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs `ip` with these arguments in the thread's namespace.
+pub fn ip(arguments: &str) {
+    run("ip", arguments);
+}
+
+/// Runs a program with these arguments in the thread's namespace.
+pub fn run(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+}
