@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::drops::Drops;
 use crate::path::{Path, State, Traffic};
+use crate::peer::Ledger;
 use crate::reseq;
 
 /// An endpoint.
@@ -23,15 +24,11 @@ pub struct PeerStatus {
     pub name: String,
     /// The scheduler's name.
     pub scheduler: &'static str,
-    /// Inner packets taken from the TUN device.
-    pub taken: u64,
-    /// Inner packets handed to the TUN device.
-    pub delivered: u64,
+    /// What became of inner packets.
+    pub ledger: Ledger,
     /// Bytes that wait for a path.
     pub queued_bytes: usize,
-    /// Packets that wait for an earlier one.
-    pub held: usize,
-    /// How long such a wait may last, in microseconds.
+    /// How long a packet may wait for an earlier one, in microseconds.
     pub hold_us: u64,
     /// What the resequencer did.
     pub resequencer: Option<reseq::Stats>,

@@ -29,9 +29,9 @@ impl Peer {
 
     /// Delivers what has been held long enough.
     pub(super) fn release(&mut self, now: Time, tun: &mut Coalescer) {
-        let Self { resequencer, delivered, .. } = self;
+        let Self { resequencer, ledger, .. } = self;
         if let Some(resequencer) = resequencer {
-            resequencer.handle_deadline(now, &mut |packet| deliver(packet, delivered, tun));
+            resequencer.handle_deadline(now, &mut |packet| deliver(packet, &mut ledger.delivered, tun));
         }
     }
 
@@ -78,13 +78,17 @@ impl Peer {
 
     fn put_in_order(&mut self, now: Time, arrived: Arrived<'_>, tun: &mut Coalescer) -> Result<(), Dropped> {
         let Arrived { slot, sequence, packet } = arrived;
-        let Self { resequencer, delivered, .. } = self;
+        let Self { resequencer, ledger, .. } = self;
+        ledger.arrived += 1;
+        let mut deliver = |packet: &[u8]| deliver(packet, &mut ledger.delivered, tun);
         match (resequencer, sequence) {
             (Some(resequencer), Some(seq)) => {
-                resequencer.handle(now, slot, seq, packet, &mut |packet| deliver(packet, delivered, tun))
+                let kept = resequencer.handle(now, slot, seq, packet, &mut deliver);
+                ledger.dropped_in += u64::from(kept.is_err());
+                kept
             }
             _ => {
-                deliver(packet, delivered, tun);
+                deliver(packet);
                 Ok(())
             }
         }

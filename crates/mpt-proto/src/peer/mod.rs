@@ -10,7 +10,7 @@ mod timers;
 pub use timers::Wake;
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
@@ -36,13 +36,34 @@ pub struct Peer {
     scheduler_name: &'static str,
     scene: Vec<View>,
     next_seq: u32,
+    /// Counts the changes of what this side tells the peer about dead paths.
+    dead_version: u16,
+    heeded: timers::Heeded,
     resequencer: Option<Resequencer>,
     events: VecDeque<PathEvent>,
-    /// Inner packets taken from the TUN device.
-    taken: u64,
-    /// Inner packets handed to the TUN device.
-    delivered: u64,
+    ledger: Ledger,
     drops: Drops,
+}
+
+/// What became of inner packets. In both directions, what went in came out, was dropped, or is still here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Taken from the TUN device.
+    pub taken: u64,
+    /// Sent to the peer.
+    pub sent: u64,
+    /// Waiting for a path.
+    pub queued: u64,
+    /// Taken, and dropped before they were sent.
+    pub dropped_out: u64,
+    /// Arrived from the peer.
+    pub arrived: u64,
+    /// Handed to the TUN device.
+    pub delivered: u64,
+    /// Waiting for an earlier one.
+    pub held: u64,
+    /// Arrived, and dropped before they were delivered.
+    pub dropped_in: u64,
 }
 
 /// A path changed its state.
@@ -74,10 +95,11 @@ impl Peer {
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
             next_seq: 0,
-            resequencer: config.resequence.map(Resequencer::new),
+            dead_version: 0,
+            heeded: timers::Heeded::default(),
+            resequencer: config.resequence.map(|limits| Resequencer::new(limits, config.paths.len())),
             events: VecDeque::new(),
-            taken: 0,
-            delivered: 0,
+            ledger: Ledger::default(),
             drops: Drops::default(),
         }
     }
@@ -97,6 +119,11 @@ impl Peer {
         &self.networks
     }
 
+    /// Whether a path over `link` to `to` is up.
+    pub fn may_send_to(&self, link: LinkId, to: SocketAddr) -> bool {
+        self.paths.iter().any(|path| path.link == link && path.remote == to && path.health.state().is_up())
+    }
+
     /// Whether more inner packets are wanted.
     pub fn has_room(&self) -> bool {
         self.queue.has_room()
@@ -104,7 +131,7 @@ impl Peer {
 
     /// Takes a super-packet from the TUN device.
     pub fn handle_inner(&mut self, now: Time, packet: SuperPacket) {
-        self.taken += packet.count() as u64;
+        self.ledger.taken += packet.count() as u64;
         for prober in self.paths.iter_mut().filter_map(|path| path.prober.as_mut()) {
             prober.on_traffic(now);
         }
@@ -140,9 +167,10 @@ impl Peer {
         self.events.pop_front()
     }
 
-    /// Counts of packets taken, delivered, dropped and waiting, in that order.
-    pub fn ledger(&self) -> (u64, u64, &Drops, usize) {
-        (self.taken, self.delivered, &self.drops, self.queue.len())
+    /// What became of inner packets.
+    pub fn ledger(&self) -> Ledger {
+        let held = self.resequencer.as_ref().map_or(0, Resequencer::len) as u64;
+        Ledger { queued: self.queue.len() as u64, held, ..self.ledger }
     }
 
     /// All there is to tell.
@@ -150,10 +178,8 @@ impl Peer {
         PeerStatus {
             name: self.name.clone(),
             scheduler: self.scheduler_name,
-            taken: self.taken,
-            delivered: self.delivered,
+            ledger: self.ledger(),
             queued_bytes: self.queue.bytes(),
-            held: self.resequencer.as_ref().map_or(0, Resequencer::len),
             hold_us: self.resequencer.as_ref().map_or(0, |r| r.hold().as_micros() as u64),
             resequencer: self.resequencer.as_ref().map(Resequencer::stats),
             drops: self.drops.clone(),

@@ -64,6 +64,7 @@ impl Peer {
         slot.commit();
         self.next_seq = self.next_seq.wrapping_add(1);
         path.on_sent(now, len);
+        self.ledger.sent += 1;
         spare.extend(packet.into_buffer());
     }
 
@@ -84,6 +85,7 @@ impl Peer {
     fn discard_queue(&mut self, spare: &mut Vec<Vec<u8>>) {
         while let Some(packet) = self.queue.pop() {
             self.drops.count(Dropped::NoPath);
+            self.ledger.dropped_out += 1;
             spare.extend(packet.into_buffer());
         }
     }

@@ -1,5 +1,7 @@
 //! What is due when, and the probes that are sent because of it.
 
+use std::time::Duration;
+
 use super::Peer;
 use crate::outbox::Outbox;
 use crate::packet::Coalescer;
@@ -36,13 +38,13 @@ impl Peer {
 
     /// Sends the probes that are due and the answers that are owed.
     pub fn flush_probes(&mut self, now: Time, outbox: &mut Outbox) {
-        let dead = self.dead();
+        let (dead, version) = (self.dead(), self.dead_version);
         for path in &mut self.paths {
             if let Some(stamp) = path.owed_reply.take() {
-                send_probe(path, Probe { reply: true, path: path.id.slot, dead, stamp }, outbox);
+                send_probe(path, Probe { reply: true, path: path.id.slot, version, dead, stamp }, outbox);
             }
             if let Some(stamp) = path.prober.as_mut().and_then(|prober| prober.poll(now)) {
-                send_probe(path, Probe { reply: false, path: path.id.slot, dead, stamp }, outbox);
+                send_probe(path, Probe { reply: false, path: path.id.slot, version, dead, stamp }, outbox);
             }
         }
     }
@@ -56,19 +58,25 @@ impl Peer {
         } else if path.prober.as_mut().is_some_and(|prober| prober.on_reply(now, probe.stamp)) {
             self.change(now, usize::from(slot), |health| health.answers = true);
         }
-        self.heed(now, probe.dead);
+        self.heed(now, probe.version, probe.dead);
     }
 
-    /// Believes the peer about the paths that it lost.
-    fn heed(&mut self, now: Time, dead: u32) {
+    /// Believes the peer about the paths that it lost, unless a newer report came over a faster path.
+    fn heed(&mut self, now: Time, version: u16, dead: u32) {
+        let is_older = (version.wrapping_sub(self.heeded.version) as i16) < 0;
+        if is_older && now.since(self.heeded.at) < OVERTAKEN_WITHIN {
+            return;
+        }
+        self.heeded = Heeded { version, at: now };
         for slot in 0..self.paths.len() {
             let Some(number) = self.paths[slot].peer_number.filter(|number| *number < 32) else { continue };
             self.change(now, slot, |health| health.peer_agrees = dead & 1 << number == 0);
         }
     }
 
-    /// A path's health changed: ask the path itself, and let the probes on the others carry the word.
+    /// This side's view of a path changed: ask the path itself, and let the probes on the others carry the word.
     pub(super) fn tell_the_peer(&mut self, now: Time) {
+        self.dead_version = self.dead_version.wrapping_add(1);
         for prober in self.paths.iter_mut().filter_map(|path| path.prober.as_mut()) {
             prober.ask_now(now);
         }
@@ -82,5 +90,14 @@ fn send_probe(path: &mut Path, probe: Probe, outbox: &mut Outbox) {
     path.sent.count(PROBE_LEN);
 }
 
+/// The last report of the peer's that was believed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Heeded {
+    version: u16,
+    at: Time,
+}
+
+/// Reports overtake each other by no more than paths differ in delay. An older version after that is a peer that restarted.
+const OVERTAKEN_WITHIN: Duration = Duration::from_secs(2);
 /// Network control (RFC 4594 section 3.1: CS6), so that a probe does not die in a queue of data.
 const PROBE_TOS: u8 = 0xc0;

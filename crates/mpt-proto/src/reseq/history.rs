@@ -1,6 +1,8 @@
 //! Which of the last sequence numbers were delivered, one bit each.
 
 /// A ring of bits, the newest last.
+///
+/// What was before the beginning counts as not delivered: it may still come over a slower path.
 #[derive(Debug)]
 pub(super) struct History {
     words: [u64; Self::LEN / 64],
@@ -9,9 +11,8 @@ pub(super) struct History {
 }
 
 impl Default for History {
-    /// Everything before the beginning counts as delivered: nobody waits for it.
     fn default() -> Self {
-        Self { words: [u64::MAX; Self::LEN / 64], pushed: 0 }
+        Self { words: [0; Self::LEN / 64], pushed: 0 }
     }
 }
 

@@ -88,6 +88,8 @@ pub struct Resequencer {
     count: usize,
     history: History,
     marks: [Mark; MAX_PATHS],
+    last_arrival: Option<Time>,
+    paths: usize,
     /// Since when every path in use has passed the hole.
     passed_at: Option<Time>,
     given_up_at: Time,
@@ -117,16 +119,20 @@ struct Strays {
 const MIN_HOLD: Duration = Duration::from_millis(20);
 /// Assumed spread of the paths until the first hole has been filled.
 const FIRST_FILL: Duration = Duration::from_millis(100);
-/// A path that has delivered nothing for this long is not waited for.
+/// A path that has delivered nothing for this long, while others did, is not waited for.
 const IN_USE: Duration = Duration::from_millis(300);
+/// A first packet with a number below this comes from a peer that has just begun, with 0 (RFC 2890 section 2.2).
+const BEGINNING: u32 = 256;
+/// Nothing for this long, and the next packet begins a new burst.
+const SILENCE: Duration = Duration::from_millis(50);
 /// Old numbers in a row after which the peer is believed to have restarted.
 const RESTART_RUN: u32 = 16;
 /// How often what was learned fades by an eighth.
 const DECAY_EVERY: Duration = Duration::from_secs(1);
 
 impl Resequencer {
-    /// Makes one that waits for the first packet, whatever its number.
-    pub fn new(limits: Limits) -> Self {
+    /// Makes one for packets that come over the paths in the first `paths` slots.
+    pub fn new(limits: Limits, paths: usize) -> Self {
         Self {
             limits,
             next: None,
@@ -134,6 +140,8 @@ impl Resequencer {
             count: 0,
             history: History::default(),
             marks: [Mark::default(); MAX_PATHS],
+            last_arrival: None,
+            paths,
             passed_at: None,
             given_up_at: Time::START,
             peak_fill: FIRST_FILL,
@@ -158,7 +166,8 @@ impl Resequencer {
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<(), Dropped> {
         self.decay(now);
-        let next = *self.next.get_or_insert(u64::from(seq));
+        self.note_silence(now);
+        let next = *self.next.get_or_insert(if seq < BEGINNING { 0 } else { u64::from(seq) });
         let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
         let Some(full) = next.checked_add_signed(ahead).filter(|_| ahead > -(History::LEN as i64)) else {
             return self.handle_stray(seq, Dropped::TooOld, deliver);
@@ -258,6 +267,17 @@ impl Resequencer {
             self.peak_fill = self.peak_fill.max((self.hold() + lateness) / 2);
         }
         deliver(packet);
+    }
+
+    /// After a silence every path that was in use before it may bring the next packet, the slowest last.
+    fn note_silence(&mut self, now: Time) {
+        let Some(last) = self.last_arrival.replace(now) else {
+            return self.marks[..self.paths].fill(Mark { seq: 0, at: Some(now) });
+        };
+        if now.since(last) > SILENCE {
+            let was_in_use = |mark: &&mut Mark| mark.at.is_some_and(|at| last.since(at) < IN_USE);
+            self.marks.iter_mut().filter(was_in_use).for_each(|mark| mark.at = Some(now));
+        }
     }
 
     /// A number that was seen, or is too old to know. Enough of them in order are a peer that began again.

@@ -8,7 +8,7 @@ struct Bench {
 
 impl Bench {
     fn new(limits: Limits) -> Self {
-        Self { reseq: Resequencer::new(limits), out: Vec::new() }
+        Self { reseq: Resequencer::new(limits, 1), out: Vec::new() }
     }
 
     fn arrive(&mut self, ms: u64, slot: u8, seq: u32) -> Result<(), Dropped> {
@@ -36,9 +36,22 @@ const FIXED: Limits = Limits { window: 8, max_hold: Duration::from_millis(100), 
 #[test]
 fn what_arrives_in_order_is_delivered_at_once() {
     let mut b = Bench::new(Limits::default());
-    b.all(0, 0, 5..10);
-    assert_eq!(b.out, [5, 6, 7, 8, 9]);
+    b.all(0, 0, 0..5);
+    assert_eq!(b.out, [0, 1, 2, 3, 4]);
     assert_eq!(b.reseq.next_deadline(), None);
+}
+
+#[test]
+fn the_beginning_is_waited_for_and_the_middle_is_not() {
+    let mut beginning = Bench::new(Limits::default());
+    beginning.all(0, 1, [1, 2]);
+    assert_eq!(beginning.out, []);
+    beginning.all(15, 0, [0]);
+    assert_eq!(beginning.out, [0, 1, 2]);
+    let mut middle = Bench::new(Limits::default());
+    middle.all(0, 1, [5_001, 5_002]);
+    middle.all(15, 0, [5_000]);
+    assert_eq!(middle.out, [5_001, 5_002, 5_000]);
 }
 
 #[test]
@@ -68,8 +81,20 @@ fn a_packet_that_every_path_in_use_has_passed_is_lost() {
 fn a_path_that_has_gone_quiet_is_not_waited_for() {
     let mut b = Bench::new(Limits::default());
     b.all(0, 1, [0]);
-    b.all(400, 0, [1, 3]);
-    assert_eq!(b.out, [0, 1, 3]);
+    (1..=40).for_each(|i| b.all(i * 10, 0, [i as u32]));
+    b.all(410, 0, [42]);
+    assert_eq!(b.out.last(), Some(&42));
+}
+
+#[test]
+fn after_a_silence_the_slower_path_is_waited_for_again() {
+    let mut b = Bench::new(Limits::default());
+    b.all(0, 0, [0]);
+    b.all(20, 1, [1]);
+    b.all(5_000, 0, [2, 4]);
+    assert_eq!(b.out, [0, 1, 2], "3 may come over path 1");
+    b.all(5_020, 1, [3]);
+    assert_eq!(b.out, [0, 1, 2, 3, 4]);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! number). An endpoint that does not know it discards an unknown protocol type, as RFC 2784 section 2.3 asks.
 //!
 //! ```text
-//! | kind: 1 probe, 2 reply | path number of the sender | 0 | 0 | bit set of the sender's dead paths | stamp, echoed |
-//!   1                        1                           1   1   4                                    8
+//! | kind: 1 probe, 2 reply | path number of the sender | version of the bit set | the sender's dead paths | stamp, echoed |
+//!   1                        1                           2                        4 (bit set)               8
 //! ```
 
 use super::gre::{self, Gre};
@@ -21,6 +21,8 @@ pub struct Probe {
     pub reply: bool,
     /// The number that its sender gives the path it was sent on.
     pub path: u8,
+    /// Counts up with every change of `dead`, since probes overtake each other on paths of different delay.
+    pub version: u16,
     /// The numbers, as a bit set, of the paths that its sender considers dead.
     pub dead: u32,
     /// Whatever the asking side wrote; an answer returns it.
@@ -36,19 +38,26 @@ impl Probe {
     /// [`Dropped::Truncated`] or [`Dropped::UnknownProtocol`].
     pub fn decode(body: &[u8]) -> Result<Self, Dropped> {
         let body: &[u8; 16] = body.first_chunk().ok_or(Dropped::Truncated)?;
-        let [kind, path, _, _, d0, d1, d2, d3, stamp @ ..] = *body;
+        let [kind, path, v0, v1, d0, d1, d2, d3, stamp @ ..] = *body;
         let reply = match kind {
             1 => false,
             2 => true,
             _ => return Err(Dropped::UnknownProtocol),
         };
-        Ok(Self { reply, path, dead: u32::from_be_bytes([d0, d1, d2, d3]), stamp: u64::from_be_bytes(stamp) })
+        Ok(Self {
+            reply,
+            path,
+            version: u16::from_be_bytes([v0, v1]),
+            dead: u32::from_be_bytes([d0, d1, d2, d3]),
+            stamp: u64::from_be_bytes(stamp),
+        })
     }
 
     /// Writes the whole datagram, [`PROBE_LEN`] bytes.
     pub fn encode(&self, datagram: &mut [u8]) {
         HEADER.encode(datagram);
-        datagram[4..8].copy_from_slice(&[if self.reply { 2 } else { 1 }, self.path, 0, 0]);
+        datagram[4..6].copy_from_slice(&[if self.reply { 2 } else { 1 }, self.path]);
+        datagram[6..8].copy_from_slice(&self.version.to_be_bytes());
         datagram[8..12].copy_from_slice(&self.dead.to_be_bytes());
         datagram[12..20].copy_from_slice(&self.stamp.to_be_bytes());
     }
@@ -60,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_probe_survives_the_wire_and_a_cut_one_is_noticed() {
-        let probe = Probe { reply: true, path: 3, dead: 0x8000_0001, stamp: 0x0123_4567_89ab_cdef };
+        let probe = Probe { reply: true, path: 3, version: 0x0102, dead: 0x8000_0001, stamp: 0x0123_4567_89ab_cdef };
         let mut datagram = [0xff; PROBE_LEN];
         probe.encode(&mut datagram);
         let (header, body) = Gre::decode(&datagram).unwrap();

@@ -1,0 +1,263 @@
+//! Two endpoints, the links between them and the hosts behind them, in virtual time.
+//!
+//! ```text
+//! host a <-> endpoint a <== links, one pair a path ==> endpoint b <-> host b
+//! ```
+//!
+//! Events happen in order of time and, at the same time, in the order in which they were made, so a run depends on its
+//! inputs alone. The journal is a hash over everything that happened; two runs with one seed must have the same.
+
+use std::any::Any;
+use std::cmp::Reverse;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BinaryHeap, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use mpt_proto::config::Config;
+use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::packet::Offload;
+use mpt_proto::path::LinkId;
+use mpt_proto::time::Time;
+
+use crate::host::Host;
+use crate::laws::{self, Breach};
+use crate::link::{Fate, Link, PathSpec};
+use crate::seed::Seed;
+
+/// The simulated network.
+pub struct Network {
+    now: Time,
+    ends: [End; 2],
+    links: Vec<[Link; 2]>,
+    events: BinaryHeap<Reverse<(Time, u64, Frame)>>,
+    frames: u64,
+    journal: DefaultHasher,
+    breaches: Vec<Breach>,
+}
+
+/// One end.
+struct End {
+    endpoint: Endpoint,
+    host: Box<dyn Host>,
+    /// What the host gave and the endpoint has no room for: the TUN device's queue.
+    tun: VecDeque<Vec<u8>>,
+    tun_overflow: u64,
+    buffer: Vec<u8>,
+}
+
+/// A datagram on a link.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Frame {
+    to: usize,
+    path: usize,
+    tos: u8,
+    bytes: Vec<u8>,
+}
+
+/// The transmit queue of a TUN device (Linux: txqueuelen 500).
+const TUN_QUEUE: usize = 500;
+/// Ethernet, IPv4 and UDP headers.
+const HEADERS: usize = 14 + 20 + 8;
+const PORT: u16 = 4754;
+
+/// The address of an end on a path: 192.0.2.x for the near end, 198.51.100.x for the far one.
+pub fn address(end: usize, path: usize) -> SocketAddr {
+    let net = [[192, 0, 2], [198, 51, 100]][end];
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(net[0], net[1], net[2], path as u8 + 1)), PORT)
+}
+
+impl Network {
+    /// Joins two endpoints. Path `i` of both configurations uses link `i` and leads to [`address`]`(other end, i)`.
+    pub fn new(seed: Seed, configs: [&Config; 2], paths: &[PathSpec], hosts: [Box<dyn Host>; 2]) -> Self {
+        let link = |i: usize, spec: &PathSpec| {
+            let seed = seed.fork(&format!("path {i}"));
+            [Link::new(&spec.there, seed.fork("there")), Link::new(&spec.back, seed.fork("back"))]
+        };
+        let [near, far] = hosts;
+        let end = |config, host| End {
+            endpoint: Endpoint::new(Time::START, config),
+            host,
+            tun: VecDeque::new(),
+            tun_overflow: 0,
+            buffer: vec![0; 65_536],
+        };
+        Self {
+            now: Time::START,
+            ends: [end(configs[0], near), end(configs[1], far)],
+            links: paths.iter().enumerate().map(|(i, spec)| link(i, spec)).collect(),
+            events: BinaryHeap::new(),
+            frames: 0,
+            journal: DefaultHasher::new(),
+            breaches: Vec::new(),
+        }
+    }
+
+    /// Runs until `until`.
+    pub fn run(&mut self, until: Duration) {
+        let until = Time::after(until);
+        (0..2).for_each(|end| self.pump(end));
+        while let Some(next) = self.next_event().filter(|next| *next <= until) {
+            debug_assert!(next >= self.now, "time goes forward");
+            self.now = next;
+            self.step();
+        }
+        self.now = until;
+    }
+
+    /// An endpoint, to look at.
+    pub fn endpoint(&self, end: usize) -> &Endpoint {
+        &self.ends[end].endpoint
+    }
+
+    /// The host at `end`, which is a `H`.
+    pub fn host<H: Host>(&self, end: usize) -> &H {
+        let host: &dyn Any = &*self.ends[end].host;
+        host.downcast_ref().expect("the host that was put there")
+    }
+
+    /// A link: path and direction, 0 from the near end to the far one.
+    pub fn link(&mut self, path: usize, direction: usize) -> &mut Link {
+        &mut self.links[path][direction]
+    }
+
+    /// Tells an end that the carrier of one of its links is gone, or back.
+    pub fn carrier(&mut self, end: usize, path: usize, carrier: bool) {
+        self.ends[end].endpoint.handle_carrier(self.now, LinkId(path as u8), carrier);
+        self.pump(end);
+    }
+
+    /// What the TUN device of `end` had to drop because its endpoint had no room.
+    pub fn tun_overflow(&self, end: usize) -> u64 {
+        self.ends[end].tun_overflow
+    }
+
+    /// A number that is the same for two runs in which the same things happened.
+    pub fn journal(&self) -> u64 {
+        self.journal.finish()
+    }
+
+    /// The laws that were broken so far: those watched on the way, and those of the books at this moment.
+    pub fn breaches(&self) -> Vec<Breach> {
+        let books = self.ends.iter().flat_map(|end| laws::audit(&end.endpoint));
+        self.breaches.iter().cloned().chain(books).collect()
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        let frame = self.events.peek().map(|Reverse((at, _, _))| *at);
+        let wakes =
+            self.ends.iter().flat_map(|end| [end.endpoint.next_deadline().map(|(at, _)| at), end.host.next_deadline()]);
+        wakes.chain([frame]).flatten().min()
+    }
+
+    /// Does everything that is due at this instant.
+    fn step(&mut self) {
+        while self.events.peek().is_some_and(|Reverse((at, _, _))| *at <= self.now) {
+            let Some(Reverse((_, _, frame))) = self.events.pop() else { return };
+            self.arrive(frame);
+        }
+        for end in 0..2 {
+            self.wake(end);
+        }
+    }
+
+    fn arrive(&mut self, frame: Frame) {
+        let Frame { to, path, tos, mut bytes } = frame;
+        (self.now, to, path, &bytes).hash(&mut self.journal);
+        let received = Received { link: LinkId(path as u8), from: address(1 - to, path), tos, segment: bytes.len() };
+        self.ends[to].endpoint.handle_datagrams(self.now, &received, &mut bytes);
+        self.pump(to);
+    }
+
+    fn wake(&mut self, end: usize) {
+        let due = self.ends[end].endpoint.next_deadline().filter(|(at, _)| *at <= self.now);
+        let Some((_, why)) = due else { return self.pump(end) };
+        let before = self.activity(end);
+        self.ends[end].endpoint.handle_deadline(self.now);
+        self.pump(end);
+        if self.activity(end) == before {
+            self.breaches.push(Breach::IdleWake { end, at: self.now, why });
+        }
+    }
+
+    /// A figure that changes when anything comes out of an endpoint or changes in it.
+    fn activity(&self, end: usize) -> u64 {
+        let status = self.ends[end].endpoint.status();
+        let mut hasher = DefaultHasher::new();
+        format!("{status:?}").hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Moves packets between host, endpoint and links until nothing moves.
+    fn pump(&mut self, end: usize) {
+        loop {
+            let moved = self.host_to_tun(end)
+                | self.tun_to_endpoint(end)
+                | self.endpoint_to_links(end)
+                | self.endpoint_to_host(end);
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn host_to_tun(&mut self, end: usize) -> bool {
+        let End { host, tun, tun_overflow, .. } = &mut self.ends[end];
+        let mut moved = false;
+        while let Some(packet) = host.poll(self.now) {
+            moved = true;
+            if tun.len() < TUN_QUEUE {
+                tun.push_back(packet);
+            } else {
+                *tun_overflow += 1;
+            }
+        }
+        moved
+    }
+
+    fn tun_to_endpoint(&mut self, end: usize) -> bool {
+        let End { endpoint, tun, buffer, .. } = &mut self.ends[end];
+        if !endpoint.has_room() {
+            return false;
+        }
+        let Some(packet) = tun.pop_front() else { return false };
+        buffer[..packet.len()].copy_from_slice(&packet);
+        endpoint.handle_inner(self.now, buffer, packet.len(), Offload::default());
+        true
+    }
+
+    fn endpoint_to_links(&mut self, end: usize) -> bool {
+        let mut moved = false;
+        while let Some(run) = self.ends[end].endpoint.poll_transmit(self.now) {
+            moved = true;
+            let path = usize::from(run.link.0);
+            self.breaches.extend(laws::restraint(&self.ends[end].endpoint, &run, self.now));
+            for bytes in run.bytes().chunks(run.segment.max(1)) {
+                self.offer(end, path, run.tos, bytes);
+            }
+            self.ends[end].endpoint.recycle_transmit(run);
+        }
+        moved
+    }
+
+    fn offer(&mut self, end: usize, path: usize, tos: u8, bytes: &[u8]) {
+        let fate = self.links[path][end].push(self.now, HEADERS + bytes.len());
+        if let Fate::Deliver(at) = fate {
+            let frame = Frame { to: 1 - end, path, tos, bytes: bytes.to_vec() };
+            self.events.push(Reverse((at, self.frames, frame)));
+            self.frames += 1;
+        }
+    }
+
+    fn endpoint_to_host(&mut self, end: usize) -> bool {
+        let mut moved = false;
+        while let Some(delivery) = self.ends[end].endpoint.poll_delivery() {
+            moved = true;
+            (self.now, end, &delivery.bytes).hash(&mut self.journal);
+            self.ends[end].host.handle(self.now, &delivery.bytes);
+            self.ends[end].endpoint.recycle_delivery(delivery.bytes);
+        }
+        moved
+    }
+}

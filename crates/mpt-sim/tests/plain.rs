@@ -1,0 +1,156 @@
+//! Plain mode over links of every kind, with the five laws checked after every run.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig};
+use mpt_proto::packet::Merge;
+use mpt_proto::path::{Cause, LinkId, State};
+use mpt_proto::reseq::Limits;
+use mpt_proto::sched::Kind;
+use mpt_proto::time::Rate;
+use mpt_sim::host::{Sink, Source};
+use mpt_sim::laws;
+use mpt_sim::link::{Jitter, LinkSpec, Loss, Order, PathSpec, Queue};
+use mpt_sim::net::{Network, address};
+use mpt_sim::seed::Seed;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn mbit(n: u64) -> Rate {
+    Rate::from_bits(n * 1_000_000)
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn config(end: usize, weights: &[u32]) -> Config {
+    let path = |(i, weight): (usize, &u32)| PathConfig {
+        name: format!("path{i}"),
+        link: LinkId(i as u8),
+        remote: address(1 - end, i),
+        weight: *weight,
+    };
+    let peer = PeerConfig {
+        name: "peer".into(),
+        networks: vec!["0.0.0.0/0".parse().unwrap()],
+        scheduler: Kind::Weighted,
+        framing: PlainFraming { sequence: true, ..PlainFraming::default() },
+        resequence: Some(Limits::default()),
+        probe: Some(ProbeConfig::default()),
+        paths: weights.iter().enumerate().map(path).collect(),
+    };
+    Config { mtu: 1_464, merge: Merge::default(), peers: vec![peer] }
+}
+
+/// A run of one UDP source at `rate` for `length`, and half a second for what is still on its way.
+fn run(seed: u64, paths: &[PathSpec], weights: &[u32], rate: Rate, length: Duration) -> Network {
+    let hosts = [Box::new(Source::new(rate, 1_400, length)) as _, Box::new(Sink::default()) as _];
+    let mut net = Network::new(Seed(seed), [&config(0, weights), &config(1, weights)], paths, hosts);
+    net.run(length + ms(1_500));
+    net
+}
+
+fn assert_lawful(net: &Network) {
+    let mut breaches = net.breaches();
+    breaches.extend(laws::order(net.endpoint(1), net.host::<Sink>(1)));
+    assert!(breaches.is_empty(), "{breaches:#?}");
+}
+
+fn plain(rate: u64, delay: u64) -> LinkSpec {
+    LinkSpec::new(mbit(rate), ms(delay)).with_queue(Queue::Time(ms(400)))
+}
+
+/// Links of every kind the model knows, two paths each.
+fn zoo() -> Vec<(&'static str, Vec<PathSpec>)> {
+    let both = |link: LinkSpec| PathSpec::symmetric(link);
+    let jittery = |order| plain(100, 40).with_jitter(Jitter::Normal(ms(10)), order);
+    vec![
+        ("equal", vec![both(plain(100, 10)), both(plain(100, 10))]),
+        ("unequal delay", vec![both(plain(100, 10)), both(plain(100, 120))]),
+        ("jitter in order", vec![both(jittery(Order::Keep)), both(plain(100, 10))]),
+        ("jitter that reorders", vec![both(jittery(Order::Free)), both(jittery(Order::Free))]),
+        ("random loss", vec![both(plain(100, 10).with_loss(Loss::Random(0.02))), both(plain(100, 30))]),
+        (
+            "bursty loss",
+            vec![
+                both(plain(100, 10).with_loss(Loss::Bursts { worsen: 0.004, recover: 0.2, bad: 1.0 })),
+                both(plain(100, 30)),
+            ],
+        ),
+        ("small queue", vec![both(plain(20, 10).with_queue(Queue::Bytes(20_000))), both(plain(100, 30))]),
+    ]
+}
+
+#[test]
+fn the_laws_hold_on_every_kind_of_link() {
+    for (name, paths) in zoo() {
+        for seed in 1..4 {
+            let net = run(seed, &paths, &[1, 1], mbit(60), 2 * SECOND);
+            println!("{name}, seed {seed}");
+            assert_lawful(&net);
+            assert_eq!(net.journal(), run(seed, &paths, &[1, 1], mbit(60), 2 * SECOND).journal(), "{name}: repetition");
+        }
+    }
+}
+
+#[test]
+fn two_clean_paths_deliver_everything_in_order_at_the_sum_of_their_rates() {
+    let paths = [PathSpec::symmetric(plain(10, 5)), PathSpec::symmetric(plain(100, 20))];
+    // 1400 inner bytes are 1450 on the wire.
+    let rate = mbit(110).scale(1_400.0 / 1_450.0 * 0.99);
+    let net = run(1, &paths, &[10, 100], rate, 3 * SECOND);
+    assert_lawful(&net);
+    let sink = net.host::<Sink>(1);
+    assert!(sink.numbers.is_sorted());
+    assert_eq!(sink.numbers.len() as u64, net.host::<Source>(0).sent());
+    assert!(sink.goodput() > rate.scale(0.99), "{:?}", sink.goodput());
+}
+
+#[test]
+fn a_lost_carrier_moves_the_traffic_at_once_and_the_peer_is_told() {
+    let paths = [PathSpec::symmetric(plain(100, 10)), PathSpec::symmetric(plain(100, 10))];
+    let hosts = [Box::new(Source::new(mbit(50), 1_400, 4 * SECOND)) as _, Box::new(Sink::default()) as _];
+    let weights = [1, 1];
+    let mut net = Network::new(Seed(1), [&config(0, &weights), &config(1, &weights)], &paths, hosts);
+    net.run(SECOND);
+    net.link(0, 0).cut(true);
+    net.link(0, 1).cut(true);
+    net.carrier(0, 0, false);
+    net.run(SECOND + ms(30));
+    let state = |net: &Network, end: usize| net.endpoint(end).status().peers[0].paths[0].state;
+    assert_eq!(state(&net, 0), State::Down(Cause::Carrier));
+    assert_eq!(state(&net, 1), State::Down(Cause::Peer), "told over the other path");
+    net.run(3 * SECOND);
+    net.link(0, 0).cut(false);
+    net.link(0, 1).cut(false);
+    net.carrier(0, 0, true);
+    net.run(3 * SECOND + ms(60));
+    assert_eq!((state(&net, 0), state(&net, 1)), (State::Up, State::Up), "back after a round trip");
+    net.run(5 * SECOND);
+    assert_lawful(&net);
+    let sink = net.host::<Sink>(1);
+    assert!(sink.longest_gap < ms(60), "{:?}", sink.longest_gap);
+}
+
+#[test]
+fn a_silent_path_is_found_dead_and_found_alive_again() {
+    let paths = [PathSpec::symmetric(plain(100, 10)), PathSpec::symmetric(plain(100, 10))];
+    let hosts = [Box::new(Source::new(mbit(50), 1_400, 8 * SECOND)) as _, Box::new(Sink::default()) as _];
+    let mut net = Network::new(Seed(1), [&config(0, &[1, 1]), &config(1, &[1, 1])], &paths, hosts);
+    net.run(SECOND);
+    (0..2).for_each(|direction| net.link(1, direction).cut(true));
+    net.run(SECOND + ms(650));
+    for end in 0..2 {
+        assert!(!net.endpoint(end).status().peers[0].paths[1].state.is_up(), "end {end}");
+    }
+    net.run(4 * SECOND);
+    (0..2).for_each(|direction| net.link(1, direction).cut(false));
+    net.run(6 * SECOND + ms(100));
+    for end in 0..2 {
+        assert_eq!(net.endpoint(end).status().peers[0].paths[1].state, State::Up, "end {end}");
+    }
+    net.run(9 * SECOND);
+    assert_lawful(&net);
+}

@@ -1,0 +1,144 @@
+//! The loop: wait, take in, let the core think, give out.
+//!
+//! One thread does both directions and runs everything to completion, so there is no lock and nothing is reordered inside
+//! this process. The clock is read once a turn.
+
+use mpt_linux::reactor::{Interest, Ready, Token};
+use mpt_linux::udp::Receive;
+use mpt_linux::{Error, Reactor, Tun};
+use mpt_proto::drops::Dropped;
+use mpt_proto::endpoint::Endpoint;
+use mpt_proto::path::LinkId;
+use mpt_proto::time::Time;
+
+use super::links::Link;
+
+/// Sockets, TUN device and endpoint, and the buffers between them.
+#[derive(Debug)]
+pub struct Driver {
+    /// The core.
+    pub endpoint: Endpoint,
+    /// Waits for all of them.
+    pub reactor: Reactor,
+    tun: Tun,
+    links: Vec<Link>,
+    buffer: Vec<u8>,
+    receive: Receive,
+    /// The TUN device is being watched.
+    reading: bool,
+}
+
+/// The TUN device's token.
+pub const TUN: Token = Token(0);
+/// The first socket's token; the others follow.
+const LINKS: u64 = 1_000;
+/// Super-packets that are read before they are sent: enough to fill a run on each of several paths, few enough to
+/// stay in the processor's cache.
+const READS: usize = 4;
+
+impl Driver {
+    /// Watches everything.
+    pub fn new(endpoint: Endpoint, reactor: Reactor, tun: Tun, links: Vec<Link>) -> Result<Self, Error> {
+        reactor.add(&tun, TUN, Interest::Read)?;
+        for (i, link) in (LINKS..).zip(&links) {
+            reactor.add(link, Token(i), Interest::Read)?;
+        }
+        let buffer = vec![0; mpt_linux::tun::READ_BUFFER];
+        Ok(Self { endpoint, reactor, tun, links, buffer, receive: Receive::new(), reading: true })
+    }
+
+    /// The sockets.
+    pub fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// Serves a descriptor that is ready; false when it is none of this driver's.
+    pub fn handle(&mut self, now: Time, ready: &Ready) -> bool {
+        if ready.token == TUN {
+            self.read_tun(now);
+            return true;
+        }
+        let index = ready.token.0.checked_sub(LINKS).and_then(|i| usize::try_from(i).ok());
+        let Some(index) = index.filter(|i| *i < self.links.len()) else { return false };
+        if ready.writable {
+            self.links[index].send_waiting(&mut self.endpoint);
+            self.watch_link(index);
+        }
+        if ready.readable {
+            self.links[index].receive(now, &mut self.receive, &mut self.endpoint);
+            self.deliver();
+        }
+        true
+    }
+
+    /// Ends a turn: does what is due, gives out what there is, and says when the next turn must begin.
+    pub fn finish_turn(&mut self, now: Time) -> Option<Time> {
+        self.endpoint.handle_deadline(now);
+        self.transmit(now);
+        self.deliver();
+        self.watch_tun();
+        self.endpoint.next_deadline().map(|(at, _)| at)
+    }
+
+    fn read_tun(&mut self, now: Time) {
+        for _ in 0..READS {
+            if !self.endpoint.has_room() {
+                break;
+            }
+            match self.tun.read(&mut self.buffer) {
+                Ok(Some((offload, len))) => self.endpoint.handle_inner(now, &mut self.buffer, len, offload),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "read TUN");
+                    self.endpoint.handle_failure(Dropped::BadInner, 1);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn transmit(&mut self, now: Time) {
+        while let Some(run) = self.endpoint.poll_transmit(now) {
+            let index = usize::from(run.link.0);
+            let was_blocked = self.links[index].is_blocked();
+            self.links[index].send(run, &mut self.endpoint);
+            if !was_blocked && self.links[index].is_blocked() {
+                self.watch_link(index);
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(delivery) = self.endpoint.poll_delivery() {
+            let written = self.tun.write(delivery.offload, &delivery.bytes);
+            if !matches!(written, Ok(true)) {
+                tracing::debug!(?written, "write TUN");
+                self.endpoint.handle_failure(Dropped::DeliveryFailed, u64::from(delivery.packets));
+            }
+            self.endpoint.recycle_delivery(delivery.bytes);
+        }
+    }
+
+    /// Waits for a full socket to have room, and tells the endpoint.
+    fn watch_link(&mut self, index: usize) {
+        let blocked = self.links[index].is_blocked();
+        self.endpoint.handle_blocked(LinkId(index as u8), blocked);
+        let interest = if blocked { Interest::Both } else { Interest::Read };
+        if let Err(error) = self.reactor.modify(&self.links[index], Token(LINKS + index as u64), interest) {
+            tracing::warn!(%error, link = index, "cannot watch a socket");
+        }
+    }
+
+    /// While the queue is full, packets wait in the TUN device.
+    fn watch_tun(&mut self) {
+        let wanted = self.endpoint.has_room();
+        if wanted == self.reading {
+            return;
+        }
+        let interest = if wanted { Interest::Read } else { Interest::Nothing };
+        match self.reactor.modify(&self.tun, TUN, interest) {
+            Ok(()) => self.reading = wanted,
+            Err(error) => tracing::warn!(%error, "cannot watch the TUN device"),
+        }
+    }
+}
