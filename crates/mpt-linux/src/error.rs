@@ -9,6 +9,7 @@ use nix::libc;
 pub struct Error {
     what: String,
     cause: io::Error,
+    detail: Option<String>,
     hint: Option<&'static str>,
 }
 
@@ -17,7 +18,13 @@ impl Error {
     pub(crate) fn new(what: impl Into<String>, cause: impl Into<io::Error>) -> Self {
         let cause = cause.into();
         let hint = general_hint(&cause);
-        Self { what: what.into(), cause, hint }
+        Self { what: what.into(), cause, detail: None, hint }
+    }
+
+    /// Adds what the kernel said about it in words.
+    pub(crate) fn with_detail(mut self, detail: Option<String>) -> Self {
+        self.detail = detail;
+        self
     }
 
     /// Replaces the hint by one that knows the operation.
@@ -39,7 +46,8 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.what, self.cause)
+        write!(f, "{}: {}", self.what, self.cause)?;
+        self.detail.as_ref().map_or(Ok(()), |detail| write!(f, ": {detail}"))
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mpt_linux::udp::{Datagrams, Receive, Rest, Sent, Socket, SocketSpec, Twin};
 use nix::libc;
-use support::{in_own_namespace, ip, run};
+use support::{in_own_namespace, ip, output_of};
 
 #[test]
 fn a_run_arrives_as_one_message_with_its_segment_and_tos() {
@@ -83,7 +83,7 @@ fn a_full_socket_says_how_far_it_came_and_the_rest_can_follow() {
         ip("link set veth1 up");
         ip("neighbour add 10.9.1.2 lladdr 02:00:00:00:00:02 dev veth0");
         // A link so slow that what is sent stands in the queue, charged to the socket.
-        run("tc", "qdisc add dev veth0 root tbf rate 8kbit burst 2kb limit 10mb");
+        output_of("tc", "qdisc add dev veth0 root tbf rate 8kbit burst 2kb limit 10mb");
         for offload in [true, false] {
             let mut near = open("10.9.1.1:0", offload);
             let bytes = numbered(1000 * 1000);

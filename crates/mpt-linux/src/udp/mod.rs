@@ -41,6 +41,8 @@ pub struct SocketSpec {
     pub local: SocketAddr,
     /// The interface that every datagram must leave and arrive by, whatever the routes say.
     pub device: Option<String>,
+    /// The mark of every datagram, by which a routing rule can tell the tunnel's own datagrams from what it carries.
+    pub mark: Option<u32>,
     /// Try the fast twins.
     pub offload: bool,
     /// Bytes of receive buffer, as the kernel counts them: a 64 KiB message is charged with some 70 KiB.
@@ -53,7 +55,7 @@ pub const RECEIVE_BUFFER: usize = 4 << 20;
 impl Default for SocketSpec {
     fn default() -> Self {
         let local = (Ipv4Addr::UNSPECIFIED, 0).into();
-        Self { local, device: None, offload: true, receive_buffer: RECEIVE_BUFFER }
+        Self { local, device: None, mark: None, offload: true, receive_buffer: RECEIVE_BUFFER }
     }
 }
 
@@ -89,8 +91,8 @@ pub enum Why {
 impl Socket {
     /// Opens and binds a socket.
     ///
-    /// Fails when the address is not of this host or is taken, when the device does not exist, and, on kernels before
-    /// 5.7, without CAP_NET_RAW when a device is named.
+    /// Fails when the address is not of this host or is taken, when the device does not exist, without CAP_NET_ADMIN when
+    /// there is a mark, and, on kernels before 5.7, without CAP_NET_RAW when there is a device.
     pub fn open(spec: &SocketSpec) -> Result<Self, Error> {
         let fail = |errno: Errno| Error::new(spec.to_string(), errno).with_hint(open_hint(errno));
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
@@ -150,6 +152,9 @@ fn prepare(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
     if let Some(device) = &spec.device {
         socket::setsockopt(fd, sockopt::BindToDevice, &device.into())?;
     }
+    if let Some(mark) = spec.mark {
+        socket::setsockopt(fd, sockopt::Mark, &mark)?;
+    }
     if spec.local.is_ipv4() {
         socket::setsockopt(fd, sockopt::IpRecvTos, &true)?;
         set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
@@ -197,9 +202,9 @@ fn open_hint(errno: Errno) -> Option<&'static str> {
         Errno::EADDRNOTAVAIL => Some("no interface of this host has that address: `ip address` lists them"),
         Errno::EADDRINUSE => Some("another socket has that port: `ss -ulpn` says whose"),
         Errno::EAFNOSUPPORT => Some("this host has that IP version switched off"),
-        Errno::EPERM => {
-            Some("needs CAP_NET_RAW to bind to an interface: run as root or `setcap cap_net_admin,cap_net_raw+ep`")
-        }
+        Errno::EPERM => Some(
+            "needs CAP_NET_RAW for an interface and CAP_NET_ADMIN for a mark: run as root or `setcap cap_net_admin,cap_net_raw+ep`",
+        ),
         _ => None,
     }
 }

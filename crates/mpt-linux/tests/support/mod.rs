@@ -1,4 +1,5 @@
 //! A network namespace for each test, and what tests say when they may not have one.
+#![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::process::Command;
 use std::thread;
@@ -23,11 +24,12 @@ pub fn in_own_namespace(test: impl FnOnce() + Send + 'static) {
 
 /// Runs `ip` with these arguments in the thread's namespace.
 pub fn ip(arguments: &str) {
-    run("ip", arguments);
+    output_of("ip", arguments);
 }
 
-/// Runs a program with these arguments in the thread's namespace.
-pub fn run(program: &str, arguments: &str) {
+/// Runs a program with these arguments in the thread's namespace and returns what it printed.
+pub fn output_of(program: &str, arguments: &str) -> String {
     let output = Command::new(program).args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }

@@ -1,0 +1,74 @@
+//! Addresses of links.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+
+use super::{Change, Netlink, family};
+use crate::Error;
+
+/// An address and how many of its leading bits it shares with its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    /// The address, or for a route the network.
+    pub address: IpAddr,
+    /// 0 to 32 for IPv4, 0 to 128 for IPv6.
+    pub length: u8,
+}
+
+impl Netlink {
+    /// The addresses of a link that can be used: not those that another host may yet claim (RFC 4862 section 5.4).
+    pub fn addresses(&mut self, index: u32) -> Result<Vec<Prefix>, Error> {
+        let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        let answers = self.0.exchange(request, NLM_F_DUMP).map_err(|refusal| refusal.of("list addresses"))?;
+        let usable = |answer| match answer {
+            RouteNetlinkMessage::NewAddress(address) if address.header.index == index => usable(&address),
+            _ => None,
+        };
+        Ok(answers.into_iter().filter_map(usable).collect())
+    }
+
+    /// Adds an address to a link.
+    pub fn add_address(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
+        let what = format_args!("address {prefix} of link {index}").to_string();
+        self.add(RouteNetlinkMessage::NewAddress(message(index, prefix)), &what)
+    }
+
+    /// Removes an address from a link.
+    pub fn remove_address(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
+        let what = format_args!("address {prefix} of link {index}").to_string();
+        self.remove(RouteNetlinkMessage::DelAddress(message(index, prefix)), &what)
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+/// The address that a message is about, unless duplicate detection is under way or has failed.
+pub(super) fn usable(message: &AddressMessage) -> Option<Prefix> {
+    let waits = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if message.header.flags.intersects(waits) { None } else { prefix(message) }
+}
+
+/// The address that a message is about. On point-to-point links `Address` is the peer's and `Local` ours.
+pub(super) fn prefix(message: &AddressMessage) -> Option<Prefix> {
+    let find = |pick: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(pick);
+    let local = find(|a| if let AddressAttribute::Local(address) = a { Some(*address) } else { None });
+    let either = local.or_else(|| find(|a| if let AddressAttribute::Address(a) = a { Some(*a) } else { None }));
+    Some(Prefix { address: either?, length: message.header.prefix_len })
+}
+
+fn message(index: u32, prefix: Prefix) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = family(prefix.address.is_ipv6());
+    message.header.prefix_len = prefix.length;
+    message.header.index = index;
+    message.attributes = vec![AddressAttribute::Local(prefix.address), AddressAttribute::Address(prefix.address)];
+    message
+}

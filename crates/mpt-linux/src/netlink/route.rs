@@ -1,0 +1,148 @@
+//! Routes: changed one by one, and asked for by destination.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+    RouteVia,
+};
+use nix::libc;
+
+use super::{Change, Netlink, Prefix, family, socket::Refusal};
+use crate::Error;
+
+/// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).
+pub const MAIN_TABLE: u32 = 254;
+
+/// A route to a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The network; length 0 for all of the Internet.
+    pub to: Prefix,
+    /// The next router; none when the network is on the link itself.
+    pub via: Option<IpAddr>,
+    /// Index of the link.
+    pub device: u32,
+    /// The routing table.
+    pub table: u32,
+    /// The lowest metric of a network's routes wins. 0 is the lowest for IPv4 and means 1024 for IPv6.
+    pub metric: u32,
+    /// The source address of packets that have none yet.
+    pub source: Option<IpAddr>,
+}
+
+/// How a destination is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// Index of the link.
+    pub device: u32,
+    /// The source address that packets get.
+    pub source: Option<IpAddr>,
+    /// The next router; none when the destination is on the link itself.
+    pub gateway: Option<IpAddr>,
+    /// The largest IP packet in bytes, as far as is known: the path's when somebody measured it, or else the link's.
+    pub mtu: u32,
+}
+
+impl Netlink {
+    /// Adds a route. One to the same network in the same table with the same metric, whatever its router, is one that was
+    /// there already.
+    pub fn add_route(&mut self, route: &Route) -> Result<Change, Error> {
+        self.add(RouteNetlinkMessage::NewRoute(message(route)), &format_args!("route {route}"))
+    }
+
+    /// Removes a route.
+    pub fn remove_route(&mut self, route: &Route) -> Result<Change, Error> {
+        self.remove(RouteNetlinkMessage::DelRoute(message(route)), &format_args!("route {route}"))
+    }
+
+    /// How packets to `to` leave this host, through `device` if it is given. None when they do not.
+    pub fn route_to(&mut self, to: IpAddr, device: Option<u32>) -> Result<Option<Hop>, Error> {
+        let what = |refusal: Refusal| refusal.of(format!("look up the route to {to}"));
+        let answers = match self.0.exchange(RouteNetlinkMessage::GetRoute(question(to, device)), NLM_F_ACK) {
+            Err(refusal) if refusal.is(&[libc::ENETUNREACH, libc::EHOSTUNREACH]) => return Ok(None),
+            answers => answers.map_err(what)?,
+        };
+        let Some(RouteNetlinkMessage::NewRoute(answer)) = answers.into_iter().next() else { return Ok(None) };
+        let Some((mut hop, path_mtu)) = hop(&answer) else { return Ok(None) };
+        hop.mtu = match path_mtu {
+            Some(mtu) => mtu,
+            None => self.link_by_index(hop.device)?.map_or(0, |link| link.mtu),
+        };
+        Ok(Some(hop))
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.to)?;
+        self.via.map_or(Ok(()), |via| write!(f, " via {via}"))?;
+        write!(f, " on link {} in table {} with metric {}", self.device, self.table, self.metric)
+    }
+}
+
+fn message(route: &Route) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header = RouteHeader {
+        address_family: family(route.to.address.is_ipv6()),
+        destination_prefix_length: route.to.length,
+        // Tables above 255 are told by the attribute alone.
+        table: u8::try_from(route.table).unwrap_or(libc::RT_TABLE_UNSPEC),
+        protocol: RouteProtocol::Static,
+        scope: if route.via.is_some() || route.to.address.is_ipv6() { RouteScope::Universe } else { RouteScope::Link },
+        kind: RouteType::Unicast,
+        ..RouteHeader::default()
+    };
+    let network = RouteAttribute::Destination(route.to.address.into());
+    message.attributes = vec![network, RouteAttribute::Oif(route.device), RouteAttribute::Table(route.table)];
+    message.attributes.extend(route.via.map(|via| gateway(route.to.address, via)));
+    message.attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(source.into())));
+    message.attributes.extend((route.metric > 0).then_some(RouteAttribute::Priority(route.metric)));
+    message
+}
+
+/// An IPv6 router on the way to an IPv4 network is told in an attribute of its own (RFC 5549).
+fn gateway(to: IpAddr, via: IpAddr) -> RouteAttribute {
+    match (to, via) {
+        (IpAddr::V4(_), IpAddr::V6(via)) => RouteAttribute::Via(RouteVia::Inet6(via)),
+        _ => RouteAttribute::Gateway(via.into()),
+    }
+}
+
+fn question(to: IpAddr, device: Option<u32>) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(to.is_ipv6());
+    message.header.destination_prefix_length = if to.is_ipv6() { 128 } else { 32 };
+    message.attributes.push(RouteAttribute::Destination(to.into()));
+    message.attributes.extend(device.map(RouteAttribute::Oif));
+    message
+}
+
+/// The hop, without its MTU, and the path MTU when the route knows one.
+fn hop(message: &RouteMessage) -> Option<(Hop, Option<u32>)> {
+    let (mut device, mut source, mut gateway, mut path_mtu) = (None, None, None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => device = Some(*index),
+            RouteAttribute::PrefSource(address) => source = ip(address),
+            RouteAttribute::Gateway(address) => gateway = ip(address),
+            RouteAttribute::Via(RouteVia::Inet6(via)) => gateway = Some(IpAddr::V6(*via)),
+            RouteAttribute::Metrics(metrics) => {
+                path_mtu = metrics.iter().find_map(|m| if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None });
+            }
+            _ => {}
+        }
+    }
+    Some((Hop { device: device?, source, gateway, mtu: 0 }, path_mtu))
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
+        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
+        _ => None,
+    }
+}

@@ -1,0 +1,143 @@
+//! Netlink sockets: requests with their answers, and the frames of a datagram.
+
+use std::io;
+
+use netlink_packet_core::{
+    ErrorMessage, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NlasIterator,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+use crate::Error;
+
+/// A socket on which requests are answered in turn.
+#[derive(Debug)]
+pub struct Channel {
+    socket: Socket,
+    sequence: u32,
+}
+
+/// Why the kernel refused a request, in numbers and, when it knows better, in words.
+#[derive(Debug)]
+pub struct Refusal {
+    cause: io::Error,
+    said: Option<String>,
+}
+
+/// One frame of a datagram.
+pub type Frame = NetlinkMessage<RouteNetlinkMessage>;
+
+impl Channel {
+    /// Opens a socket that the kernel explains its refusals to.
+    pub fn open() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        // Since Linux 4.12; without them a refusal is a number, as before.
+        let _ = socket.set_ext_ack(true).and_then(|()| socket.set_cap_ack(true));
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Sends a request and collects the answers, up to the acknowledgement or the end of the list.
+    pub fn exchange(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>, Refusal> {
+        self.send(request, flags)?;
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            for frame in frames(&datagram) {
+                let (header, payload) = frame?.into_parts();
+                if header.sequence_number != self.sequence {
+                    continue; // the rest of an answer that was given up
+                }
+                match payload {
+                    NetlinkPayload::InnerMessage(answer) => answers.push(answer),
+                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(Refusal::from(error)),
+                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(request));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(drop)
+    }
+}
+
+/// The frames of a datagram; an error for one that cannot be understood, after which the others follow.
+pub fn frames(datagram: &[u8]) -> impl Iterator<Item = io::Result<Frame>> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        let (length, _) = rest.split_first_chunk()?;
+        let length = usize::try_from(u32::from_ne_bytes(*length)).ok().filter(|length| *length >= HEADER);
+        let Some(frame) = length.and_then(|length| rest.get(..length)) else {
+            rest = &[];
+            return Some(Err(io::Error::from(io::ErrorKind::InvalidData)));
+        };
+        rest = rest.get(frame.len().next_multiple_of(4)..).unwrap_or_default();
+        Some(deserialize(frame))
+    })
+}
+
+/// Length of a `struct nlmsghdr`.
+const HEADER: usize = 16;
+
+/// `NLMSGERR_ATTR_MSG`: the refusal in words.
+const ATTR_MSG: u16 = 1;
+
+fn deserialize<T: NetlinkDeserializable>(frame: &[u8]) -> io::Result<NetlinkMessage<T>> {
+    NetlinkMessage::deserialize(frame).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+}
+
+impl Refusal {
+    /// Whether the refusal is one of these error numbers.
+    pub fn is(&self, errnos: &[i32]) -> bool {
+        self.cause.raw_os_error().is_some_and(|errno| errnos.contains(&errno))
+    }
+
+    /// The refusal as the end of an operation.
+    pub fn of(self, what: impl Into<String>) -> Error {
+        Error::new(what, self.cause).with_detail(self.said)
+    }
+}
+
+impl From<io::Error> for Refusal {
+    fn from(cause: io::Error) -> Self {
+        Self { cause, said: None }
+    }
+}
+
+/// Behind the header of the request, which the acknowledgement repeats, stand attributes.
+impl From<ErrorMessage> for Refusal {
+    fn from(error: ErrorMessage) -> Self {
+        let attributes = error.header.get(HEADER..).unwrap_or_default();
+        let words = NlasIterator::new(attributes).map_while(Result::ok).find(|attribute| attribute.kind() == ATTR_MSG);
+        let said = words.map(|words| String::from_utf8_lossy(words.value()).trim_end_matches('\0').to_owned());
+        Self { cause: error.to_io(), said }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_that_lies_about_its_lengths_is_an_error_and_an_end() {
+        for length in [0_u32, 15, 17, u32::MAX] {
+            let mut datagram = [0; HEADER];
+            datagram[..4].copy_from_slice(&length.to_ne_bytes());
+            let read: Vec<_> = frames(&datagram).collect();
+            assert!(matches!(read[..], [Err(_)]), "length {length}: {read:?}");
+        }
+        assert_eq!(frames(&[]).count(), 0);
+        assert_eq!(frames(&[1, 2, 3]).count(), 0);
+    }
+}

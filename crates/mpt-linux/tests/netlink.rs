@@ -1,0 +1,222 @@
+//! rtnetlink against a kernel of our own: a namespace with a veth pair.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use mpt_linux::netlink::{Change, Event, Hop, Link, MAIN_TABLE, Monitor, Netlink, Prefix, Route, Rule};
+use mpt_linux::reactor::{Clock, Interest, Reactor, Token};
+use nix::libc;
+use support::{in_own_namespace, ip, output_of};
+
+#[test]
+fn a_link_is_found_by_name_and_changed() {
+    with_veth(|mut netlink, veth| {
+        netlink.set_mtu(veth, 1400).unwrap();
+        netlink.set_queue_length(veth, 77).unwrap();
+
+        let link = netlink.link("veth0").unwrap().unwrap();
+        assert_eq!(link, Link { index: veth, name: "veth0".into(), mtu: 1400, up: true, running: true });
+        assert!(output_of("ip", "link show veth0").contains("qlen 77"));
+        netlink.set_up(veth, false).unwrap();
+        assert!(!netlink.link_by_index(veth).unwrap().unwrap().up);
+        assert_eq!(netlink.links().unwrap().len(), 3);
+        assert_eq!(netlink.link("no-such-link").unwrap(), None);
+        assert_eq!(netlink.link_by_index(9999).unwrap(), None);
+    });
+}
+
+#[test]
+fn an_address_is_added_and_removed_once() {
+    with_veth(|mut netlink, veth| {
+        for address in ["10.9.2.1/24", "fd09:2::1/64"].map(prefix) {
+            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::Made);
+            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::AlreadySo);
+            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::Made);
+            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::AlreadySo);
+        }
+        let address = prefix("10.9.3.1/32");
+        netlink.add_address(veth, address).unwrap();
+        assert!(netlink.addresses(veth).unwrap().contains(&address));
+        ip("link delete veth0");
+        assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::AlreadySo, "the link is gone");
+    });
+}
+
+#[test]
+fn a_route_is_added_and_removed_once() {
+    with_veth(|mut netlink, veth| {
+        netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
+        ip("address add fd09:1::1/64 dev veth0 nodad");
+        for (to, via) in [("198.51.100.0/24", "10.9.1.2"), ("2001:db8::/32", "fd09:1::2")] {
+            for table in [MAIN_TABLE, 100, 100_000] {
+                let route = Route { table, metric: 7, ..route(to, Some(via), veth) };
+                assert_eq!(netlink.add_route(&route).unwrap(), Change::Made, "{route}");
+                assert_eq!(netlink.add_route(&route).unwrap(), Change::AlreadySo, "{route}");
+                assert_eq!(netlink.remove_route(&route).unwrap(), Change::Made, "{route}");
+                assert_eq!(netlink.remove_route(&route).unwrap(), Change::AlreadySo, "{route}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_destination_is_reached_by_the_best_route() {
+    with_veth(|mut netlink, veth| {
+        netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
+        netlink.add_address(veth, prefix("10.9.9.9/32")).unwrap();
+        let to = "198.51.100.7".parse().unwrap();
+        assert_eq!(netlink.route_to(to, None).unwrap(), None);
+
+        let source = Some("10.9.9.9".parse().unwrap());
+        netlink.add_route(&Route { source, ..route("0.0.0.0/0", Some("10.9.1.2"), veth) }).unwrap();
+
+        let gateway = Some("10.9.1.2".parse().unwrap());
+        assert_eq!(netlink.route_to(to, None).unwrap(), Some(Hop { device: veth, source, gateway, mtu: 1500 }));
+        assert_eq!(netlink.route_to(to, Some(veth)).unwrap().unwrap().device, veth);
+        let near = netlink.route_to("10.9.1.5".parse().unwrap(), None).unwrap().unwrap();
+        assert_eq!((near.gateway, near.source), (None, Some("10.9.1.1".parse().unwrap())));
+    });
+}
+
+#[test]
+fn a_rule_is_added_and_removed_once() {
+    with_veth(|mut netlink, _| {
+        for ipv6 in [false, true] {
+            let marked = Rule { ipv6, priority: 100, mark: Some(0x6d70), table: 51_820, suppress_prefix_length: None };
+            let main = Rule { mark: None, priority: 101, table: MAIN_TABLE, suppress_prefix_length: Some(0), ..marked };
+            for rule in [marked, main] {
+                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::Made, "{rule}");
+                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
+            }
+            let shown = output_of("ip", if ipv6 { "-6 rule show" } else { "-4 rule show" });
+            assert!(shown.contains("100:\tfrom all fwmark 0x6d70 lookup 51820"), "{shown}");
+            assert!(shown.contains("101:\tfrom all lookup main suppress_prefixlength 0"), "{shown}");
+            for rule in [marked, main] {
+                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::Made, "{rule}");
+                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_refusal_says_what_was_tried_and_what_the_kernel_thinks_of_it() {
+    with_veth(|mut netlink, veth| {
+        let error = netlink.add_route(&route("198.51.100.0/24", Some("192.0.2.1"), veth)).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ENETUNREACH));
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("add route 198.51.100.0/24 via 192.0.2.1 on link {veth}")), "{text}");
+        assert!(text.ends_with("Nexthop has invalid gateway"), "{text}");
+    });
+}
+
+#[test]
+fn the_loss_of_a_carrier_is_told_although_nobody_touched_the_link() {
+    with_veth(|_, veth| {
+        let mut monitor = Monitor::open().unwrap();
+        ip("link set veth1 down");
+        let lost = wait_for(&mut monitor, |event| matches!(event, Event::Link(l) if l.index == veth && !l.running));
+        assert!(matches!(lost, Event::Link(link) if link.up), "the link itself was not set down");
+
+        ip("link set veth1 up");
+        wait_for(&mut monitor, |event| matches!(event, Event::Link(l) if l.index == veth && l.running));
+    });
+}
+
+#[test]
+fn addresses_routes_and_links_are_told_as_they_come_and_go() {
+    with_veth(|mut netlink, veth| {
+        let mut monitor = Monitor::open().unwrap();
+        let address = prefix("10.9.4.1/24");
+        netlink.add_address(veth, address).unwrap();
+        wait_for(&mut monitor, |event| *event == Event::AddressAdded(veth, address));
+        netlink.remove_address(veth, address).unwrap();
+        wait_for(&mut monitor, |event| *event == Event::AddressRemoved(veth, address));
+        netlink.add_route(&route("198.51.100.0/24", None, veth)).unwrap();
+        wait_for(&mut monitor, |event| *event == Event::Routes);
+        ip("link delete veth0");
+        wait_for(&mut monitor, |event| *event == Event::LinkGone(veth));
+    });
+}
+
+#[test]
+fn an_ipv6_address_is_told_when_no_other_host_claims_it() {
+    with_veth(|mut netlink, veth| {
+        let mut monitor = Monitor::open().unwrap();
+        let address = prefix("fd09:4::1/64");
+        netlink.add_address(veth, address).unwrap();
+        assert!(!netlink.addresses(veth).unwrap().contains(&address), "before duplicate address detection");
+        wait_for(&mut monitor, |event| *event == Event::AddressAdded(veth, address));
+        assert!(netlink.addresses(veth).unwrap().contains(&address));
+    });
+}
+
+#[test]
+fn a_port_that_leaves_a_bridge_is_not_a_link_that_is_gone() {
+    with_veth(|_, veth| {
+        ip("link add br0 type bridge");
+        ip("link set veth0 master br0");
+        let mut monitor = Monitor::open().unwrap();
+        ip("link set veth0 nomaster");
+        ip("link delete br0");
+        let gone = wait_for(&mut monitor, |event| matches!(event, Event::LinkGone(_)));
+        assert_ne!(gone, Event::LinkGone(veth));
+    });
+}
+
+#[test]
+fn events_that_were_lost_are_told_as_such() {
+    with_veth(|mut netlink, veth| {
+        let mut monitor = Monitor::open().unwrap();
+        for _ in 0..2_000 {
+            netlink.add_address(veth, prefix("10.9.4.1/24")).unwrap();
+            netlink.remove_address(veth, prefix("10.9.4.1/24")).unwrap();
+        }
+        wait_for(&mut monitor, |event| *event == Event::Resync);
+    });
+}
+
+/// Runs `test` with the index of a link `veth0` that is up and has a carrier.
+fn with_veth(test: impl FnOnce(Netlink, u32) + Send + 'static) {
+    in_own_namespace(|| {
+        ip("link add veth0 type veth peer name veth1");
+        ip("link set veth0 up");
+        let mut monitor = Monitor::open().unwrap();
+        ip("link set veth1 up");
+        wait_for(&mut monitor, |event| matches!(event, Event::Link(link) if link.name == "veth0" && link.running));
+        let mut netlink = Netlink::open().unwrap();
+        let veth = netlink.link("veth0").unwrap().unwrap().index;
+        test(netlink, veth);
+    });
+}
+
+/// Waits for the event; the kernel delays some by a second.
+fn wait_for(monitor: &mut Monitor, wanted: impl Fn(&Event) -> bool) -> Event {
+    let mut reactor = Reactor::new(Clock::start()).unwrap();
+    let (mut ready, mut seen) = (Vec::new(), Vec::new());
+    reactor.add(&*monitor, Token(0), Interest::Read).unwrap();
+    let until = reactor.now() + Duration::from_secs(5);
+    while reactor.now() < until {
+        while let Some(event) = monitor.next_event().unwrap() {
+            if wanted(&event) {
+                return event;
+            }
+            seen.push(event);
+        }
+        reactor.wait(Some(until), &mut ready).unwrap();
+    }
+    panic!("heard only of {seen:?}");
+}
+
+fn prefix(text: &str) -> Prefix {
+    let (address, length) = text.split_once('/').unwrap();
+    Prefix { address: address.parse().unwrap(), length: length.parse().unwrap() }
+}
+
+fn route(to: &str, via: Option<&str>, device: u32) -> Route {
+    let via = via.map(|via| via.parse::<IpAddr>().unwrap());
+    Route { to: prefix(to), via, device, table: MAIN_TABLE, metric: 0, source: None }
+}
