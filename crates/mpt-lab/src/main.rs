@@ -118,7 +118,7 @@ fn print_report(report: &Report) {
         let direction = if number % 2 == 0 { "there" } else { "back" };
         println!("path {} {direction}: {line}", number / 2 + 1);
     }
-    println!("released late by {}; scheduling {:?}", report.lateness, report.urgency);
+    println!("off by {}; scheduling {:?}", report.deviation, report.urgency);
 }
 
 fn hosts(specs: &[PathSpec], name: Option<String>, seed: Seed) -> Result<(), Box<dyn Error>> {

@@ -38,6 +38,11 @@ impl Air {
         self.flying.peek().map(|flight| flight.due.at)
     }
 
+    /// How many frames are under way.
+    pub(super) fn len(&self) -> usize {
+        self.flying.len()
+    }
+
     /// Loses every frame of `line`.
     pub(super) fn forget(&mut self, line: usize) {
         self.flying.retain(|flight| flight.due.line != line);

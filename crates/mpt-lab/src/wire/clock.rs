@@ -39,8 +39,9 @@ impl Clock {
         self.latest[line]
     }
 
-    pub(super) fn rest(&self, duration: Duration) {
+    pub(super) fn rest(&mut self, duration: Duration) {
         let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::empty(), &TimeSpec::from(duration));
+        self.tick();
     }
 }
 

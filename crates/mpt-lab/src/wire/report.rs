@@ -9,8 +9,8 @@ use std::{fmt, time::Duration};
 pub struct Report {
     /// By line: path 0 there, path 0 back, path 1 there, ...
     pub lines: Vec<LineReport>,
-    /// How much later than meant frames were released.
-    pub lateness: Lateness,
+    /// How far from the meant time, early or late, frames were released.
+    pub deviation: Deviation,
     /// How urgently the kernel let it run.
     pub urgency: Urgency,
 }
@@ -18,7 +18,7 @@ pub struct Report {
 impl Report {
     pub(super) fn new(lines: usize) -> Self {
         let lines = vec![LineReport::default(); lines];
-        Self { lines, lateness: Lateness::default(), urgency: Urgency::Ordinary }
+        Self { lines, deviation: Deviation::default(), urgency: Urgency::Ordinary }
     }
 
     /// Frames that went missing although the model delivers them: the wire was too slow, or offloads are on.
@@ -58,25 +58,25 @@ impl fmt::Display for LineReport {
 
 /// A histogram of durations in steps of 10 us up to 20 ms.
 #[derive(Clone, Debug)]
-pub struct Lateness {
+pub struct Deviation {
     counts: Vec<u64>,
     total: u64,
     max: Duration,
 }
 
-impl Default for Lateness {
+impl Default for Deviation {
     fn default() -> Self {
         Self { counts: vec![0; STEPS], total: 0, max: Duration::ZERO }
     }
 }
 
-impl Lateness {
+impl Deviation {
     /// Counts one.
-    pub fn note(&mut self, late: Duration) {
-        let step = (late.as_nanos() / STEP.as_nanos()) as usize;
+    pub fn note(&mut self, off: Duration) {
+        let step = (off.as_nanos() / STEP.as_nanos()) as usize;
         self.counts[step.min(STEPS - 1)] += 1;
         self.total += 1;
-        self.max = self.max.max(late);
+        self.max = self.max.max(off);
     }
 
     /// The upper edge of the step below which a share `q` of them lies; zero if there are none.
@@ -97,7 +97,7 @@ impl Lateness {
     }
 }
 
-impl fmt::Display for Lateness {
+impl fmt::Display for Deviation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|q| self.quantile(q).as_micros());
         write!(f, "p50 {p50} us, p99 {p99} us, p99.9 {p999} us, max {} us", self.max.as_micros())
@@ -113,13 +113,13 @@ mod tests {
 
     #[test]
     fn a_quantile_is_the_edge_below_which_its_share_lies() {
-        let mut lateness = Lateness::default();
-        assert_eq!(lateness.quantile(0.5), Duration::ZERO);
+        let mut deviation = Deviation::default();
+        assert_eq!(deviation.quantile(0.5), Duration::ZERO);
         for micros in 0..1_000 {
-            lateness.note(Duration::from_micros(micros));
+            deviation.note(Duration::from_micros(micros));
         }
-        assert_eq!(lateness.quantile(0.5), Duration::from_micros(500));
-        assert_eq!(lateness.quantile(0.99), Duration::from_micros(990));
-        assert_eq!(lateness.max(), Duration::from_micros(999));
+        assert_eq!(deviation.quantile(0.5), Duration::from_micros(500));
+        assert_eq!(deviation.quantile(0.99), Duration::from_micros(990));
+        assert_eq!(deviation.max(), Duration::from_micros(999));
     }
 }
