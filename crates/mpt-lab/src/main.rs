@@ -1,3 +1,136 @@
-//! The laboratory of MPT.
+//! `mpt-lab`: the laboratory's command line. Stdout is data, stderr is talk.
 
-fn main() {}
+use clap::{Parser, Subcommand};
+use mpt_lab::{
+    topology::{self, Family, Host, Topology},
+    wire::{Pair, Remote, Report, Wire},
+};
+use mpt_sim::{link::PathSpec, seed::Seed};
+use std::{error::Error, io::BufRead, process::ExitCode, thread};
+
+/// Emulated links and experiments for MPT.
+#[derive(Parser)]
+#[command(name = "mpt-lab", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Connects pairs of interfaces of this network namespace by emulated links, until interrupted.
+    ///
+    /// Reads orders from stdin: "cut N", "restore N", "set N SPEC", "report"; pairs count from 1.
+    Wire {
+        /// Two interfaces for each pair: the one towards host A, the one towards host B.
+        #[arg(required = true, num_args = 2..)]
+        interfaces: Vec<String>,
+        /// What lies between, such as "rate=10mbit,delay=20ms,jitter=5ms,loss=0.5%,queue=400ms" or "THERE | BACK"; one for
+        /// all pairs, or one for each in order.
+        #[arg(long = "spec", required = true)]
+        specs: Vec<PathSpec>,
+        /// Seed of all chance.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Builds two hosts with these paths, prints how to use them, and waits until interrupted.
+    Hosts {
+        /// One path each.
+        #[arg(required = true)]
+        specs: Vec<PathSpec>,
+        /// Name of the hosts' namespaces, without -a and -b.
+        #[arg(long)]
+        name: Option<String>,
+        /// Seed of all chance.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Removes the namespaces of laboratories that were killed.
+    Clean,
+}
+
+fn main() -> ExitCode {
+    topology::on_every_exit();
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Box<dyn Error>> {
+    match command {
+        Command::Wire { interfaces, specs, seed } => wire(&interfaces, &specs, Seed(seed)),
+        Command::Hosts { specs, name, seed } => hosts(&specs, name, Seed(seed)),
+        Command::Clean => {
+            topology::remove_orphans().iter().for_each(|name| println!("{name}"));
+            Ok(())
+        }
+    }
+}
+
+fn wire(interfaces: &[String], specs: &[PathSpec], seed: Seed) -> Result<(), Box<dyn Error>> {
+    let (ends, odd) = interfaces.as_chunks::<2>();
+    if !odd.is_empty() || (specs.len() != 1 && specs.len() != ends.len()) {
+        return Err("interfaces come in pairs; hint: give one --spec for all pairs, or one for each".into());
+    }
+    let paths = specs.iter().cycle();
+    let pairs: Vec<Pair> = ends.iter().zip(paths).map(|([a, b], path)| pair(a, b, path)).collect();
+    let (wire, remote) = Wire::open(&pairs, seed)?;
+    let count = pairs.len();
+    thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if let Err(error) = obey(&line, &remote, count) {
+                eprintln!("{error}");
+            }
+        }
+        // Without a stdin there are no orders, but the wire goes on.
+        std::mem::forget(remote);
+    });
+    wire.run()?;
+    Ok(())
+}
+
+fn pair(a: &str, b: &str, path: &PathSpec) -> Pair {
+    Pair { a: a.into(), b: b.into(), path: path.clone() }
+}
+
+fn obey(line: &str, remote: &Remote, pairs: usize) -> Result<(), Box<dyn Error>> {
+    let words: Vec<&str> = line.splitn(3, ' ').collect();
+    let path = |number: &str| match number.parse::<usize>() {
+        Ok(number) if (1..=pairs).contains(&number) => Ok(number - 1),
+        _ => Err(format!("'{number}' is no pair; hint: 1 to {pairs}")),
+    };
+    match words[..] {
+        ["cut", number] => remote.cut(path(number)?),
+        ["restore", number] => remote.restore(path(number)?),
+        ["set", number, spec] => remote.change(path(number)?, spec.parse()?),
+        ["report"] => remote.report().iter().for_each(print_report),
+        _ => return Err("hint: cut N, restore N, set N SPEC, report".into()),
+    }
+    Ok(())
+}
+
+fn print_report(report: &Report) {
+    for (number, line) in report.lines.iter().enumerate() {
+        let direction = if number % 2 == 0 { "there" } else { "back" };
+        println!("path {} {direction}: {line}", number / 2 + 1);
+    }
+    println!("off by {}; scheduling {:?}", report.deviation, report.urgency);
+}
+
+fn hosts(specs: &[PathSpec], name: Option<String>, seed: Seed) -> Result<(), Box<dyn Error>> {
+    let name = name.unwrap_or_else(Topology::unique_name);
+    let topology = Topology::build(&name, specs, seed)?;
+    for (path, spec) in specs.iter().enumerate() {
+        let end = |host| topology::address(host, path, Family::V4);
+        println!("path {}: {} - {}: {spec}", path + 1, end(Host::A), end(Host::B));
+    }
+    println!("try: ip netns exec {} ping {}", topology.a.name(), topology::address(Host::B, 0, Family::V4));
+    std::io::stdin().lock().lines().map_while(Result::ok).for_each(|_| topology.report().iter().for_each(print_report));
+    loop {
+        thread::park();
+    }
+}

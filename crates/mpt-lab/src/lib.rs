@@ -1,0 +1,9 @@
+//! The laboratory: emulated links, experiments, reports.
+//!
+//! [`wire`] makes a link out of two interfaces; it drives the same [`mpt_sim::link::Link`] as the simulator does, by the
+//! machine's clock. [`topology`] builds two hosts of network namespaces with such links between them.
+
+pub mod error;
+pub mod sys;
+pub mod topology;
+pub mod wire;

@@ -1,0 +1,53 @@
+//! epoll with a timeout in nanoseconds, which nix' `Epoll` (milliseconds) does not have.
+
+use nix::{
+    errno::Errno,
+    libc,
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+};
+use std::{os::fd::AsFd, ptr, time::Duration};
+
+/// Tells which of several file descriptors can be read.
+pub struct Poller {
+    epoll: Epoll,
+    events: Vec<libc::epoll_event>,
+}
+
+impl Poller {
+    /// A poller of nothing.
+    pub fn new() -> nix::Result<Self> {
+        Ok(Self { epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, events: Vec::new() })
+    }
+
+    /// Watches `fd`; [`Poller::wait`] will call it `key`.
+    pub fn add(&mut self, fd: impl AsFd, key: usize) -> nix::Result<()> {
+        self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, key as u64))?;
+        self.events.push(libc::epoll_event { events: 0, u64: 0 });
+        Ok(())
+    }
+
+    /// Waits until something can be read or `timeout` is over, and lists the keys of what can be read.
+    pub fn wait(&mut self, timeout: Duration, ready: &mut Vec<usize>) -> nix::Result<()> {
+        ready.clear();
+        let timeout = libc::timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        // SAFETY: `events` has room for the number of entries given, `timeout` outlives the call, a null mask of length 0
+        // means none. The raw system call is used because glibc has a function for it only since 2.35.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                std::os::fd::AsRawFd::as_raw_fd(&self.epoll.0),
+                self.events.as_mut_ptr(),
+                self.events.len() as libc::c_int,
+                &raw const timeout,
+                ptr::null::<libc::sigset_t>(),
+                0_usize,
+            )
+        };
+        match Errno::result(count) {
+            Ok(count) => ready.extend(self.events[..count as usize].iter().map(|event| event.u64 as usize)),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}

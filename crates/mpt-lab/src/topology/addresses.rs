@@ -1,0 +1,134 @@
+//! Names and numbers of the two hosts, and the `ip` commands that give them out.
+
+use std::{
+    fmt::Write,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+/// One of the two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// Where traffic starts.
+    A,
+    /// Where it goes.
+    B,
+}
+
+impl Host {
+    fn number(self) -> u8 {
+        match self {
+            Self::A => 1,
+            Self::B => 2,
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+}
+
+/// An IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// A host's address on a path; paths are numbered from zero.
+pub fn address(host: Host, path: usize, family: Family) -> IpAddr {
+    let (number, host) = (path as u8 + 1, host.number());
+    match family {
+        Family::V4 => Ipv4Addr::new(192, 168, third_byte(number), host).into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, number.into(), 0, 0, 0, 0, 0, host.into()).into(),
+    }
+}
+
+/// The interface of a path on either host.
+pub fn interface(path: usize) -> String {
+    format!("eth{}", path + 1)
+}
+
+/// The interface of the middle namespace that a path's cable from `host` ends in.
+pub(super) fn wire_end(path: usize, host: Host) -> String {
+    let letter = if host == Host::A { 'a' } else { 'b' };
+    format!("{letter}{}", path + 1)
+}
+
+/// Commands for the middle namespace: the cables to both hosts.
+pub(super) fn cables(paths: usize, a: &str, b: &str) -> String {
+    let mut batch = String::new();
+    for path in 0..paths {
+        for (host, netns) in [(Host::A, a), (Host::B, b)] {
+            let (end, device, mac) = (wire_end(path, host), interface(path), mac(host, path));
+            line(&mut batch, format_args!("link add {end} type veth peer name {device} address {mac} netns {netns}"));
+            line(&mut batch, format_args!("link set {end} up"));
+        }
+    }
+    batch
+}
+
+/// Commands for a host: addresses, neighbours, and on host A a routing table for each address.
+pub(super) fn host_setup(paths: usize, host: Host) -> String {
+    let mut batch = String::new();
+    for path in 0..paths {
+        let device = interface(path);
+        line(&mut batch, format_args!("link set {device} up"));
+        for (family, prefix, nodad) in [(Family::V4, 24, ""), (Family::V6, 64, "nodad")] {
+            let (own, far) = (address(host, path, family), address(host.other(), path, family));
+            line(&mut batch, format_args!("address add {own}/{prefix} dev {device} {nodad}"));
+            let mac = mac(host.other(), path);
+            line(&mut batch, format_args!("neighbour replace {far} lladdr {mac} dev {device} nud permanent"));
+        }
+        if host == Host::A {
+            let far = |family| address(Host::B, path, family);
+            for far in [far(Family::V4), far(Family::V6)] {
+                line(&mut batch, format_args!("route add default via {far} dev {device} table {}", table(path)));
+            }
+        }
+    }
+    batch
+}
+
+/// Rules for host A: what comes from one of its addresses leaves through that path, wherever it goes.
+pub(super) fn source_rules(paths: usize, family: Family) -> String {
+    let mut batch = String::new();
+    for path in 0..paths {
+        line(&mut batch, format_args!("rule add from {} table {}", address(Host::A, path, family), table(path)));
+    }
+    batch
+}
+
+fn table(path: usize) -> usize {
+    101 + path
+}
+
+/// A locally administered address that tells host and path.
+fn mac(host: Host, path: usize) -> String {
+    format!("02:00:00:00:{:02x}:{:02x}", path + 1, host.number())
+}
+
+/// 11 to 19 for the first nine paths, 110 to 124 for the others: a one, and the path's number.
+fn third_byte(number: u8) -> u8 {
+    if number < 10 { 10 + number } else { 100 + number }
+}
+
+fn line(batch: &mut String, command: std::fmt::Arguments<'_>) {
+    writeln!(batch, "{command}").expect("a string takes everything");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_shows_its_path_and_host() {
+        assert_eq!(address(Host::A, 0, Family::V4).to_string(), "192.168.11.1");
+        assert_eq!(address(Host::B, 11, Family::V4).to_string(), "192.168.112.2");
+        assert_eq!(address(Host::B, 1, Family::V6).to_string(), "fd00:2::2");
+    }
+}

@@ -1,0 +1,224 @@
+//! Two hosts and any number of disjoint paths between them.
+//!
+//! ```text
+//! namespace A            namespace M (the wire)            namespace B
+//!   eth1 192.168.11.1  --- a1 ~~~ path 1 ~~~ b1 ---  192.168.11.2 eth1
+//!        fd00:1::1                                      fd00:1::2
+//!   eth2 192.168.12.1  --- a2 ~~~ path 2 ~~~ b2 ---  192.168.12.2 eth2
+//! ```
+//!
+//! What makes measurements mean something is set before anything runs: real frames (segmentation offloads off at all four
+//! ends of a path), CUBIC from a socket's birth (a socket born with BBR keeps pacing itself even after it is switched),
+//! no metrics remembered from one run to the next, static neighbours, receive processing of a flow on one processor (veth
+//! reorders otherwise). Host A has a routing table for each of its addresses, so a socket bound to one of them uses that
+//! path and no other, whichever address of B it talks to; host B answers by the subnet of the address.
+
+mod addresses;
+mod cleanup;
+mod netns;
+
+pub use addresses::{Family, Host, address, interface};
+pub use cleanup::{PREFIX, on_every_exit, remove_orphans};
+pub use netns::Netns;
+
+use crate::{
+    error::{During, LabError, Result, require},
+    wire::{Pair, Remote, Report, Wire},
+};
+use mpt_sim::{link::PathSpec, seed::Seed};
+use std::{fs, io, sync::mpsc, thread};
+
+/// The most paths that fit the numbering of addresses, and twice what a peer of the original MPT can have.
+pub const MOST_PATHS: usize = 24;
+
+/// Two hosts, their paths, and the wire that carries them; all gone when this is dropped.
+pub struct Topology {
+    remote: Option<Remote>,
+    wire: Option<thread::JoinHandle<io::Result<Report>>>,
+    paths: usize,
+    /// Host A, where traffic starts.
+    pub a: Netns,
+    /// Host B.
+    pub b: Netns,
+    middle: Netns,
+}
+
+impl Topology {
+    /// Builds hosts called `NAME-a` and `NAME-b` with the given paths. Refuses, and touches nothing, if one of the names is
+    /// taken.
+    pub fn build(name: &str, paths: &[PathSpec], seed: Seed) -> Result<Self> {
+        check(name, paths.len())?;
+        let host = |letter| Netns::create(&format!("{name}-{letter}"));
+        let (a, middle, b) = (host("a")?, host("m")?, host("b")?);
+        for netns in [&a, &middle, &b] {
+            set_parameters(netns)?;
+        }
+        middle.sysctl(&[("net/ipv6/conf/all/disable_ipv6", "1"), ("net/ipv6/conf/default/disable_ipv6", "1")])?;
+        middle.ip(&addresses::cables(paths.len(), a.name(), b.name()))?;
+        for (netns, host) in [(&a, Host::A), (&b, Host::B)] {
+            netns.ip(&addresses::host_setup(paths.len(), host))?;
+        }
+        a.ip(&addresses::source_rules(paths.len(), Family::V4))?;
+        a.ip6(&addresses::source_rules(paths.len(), Family::V6))?;
+        for netns in [&a, &middle, &b] {
+            netns.sh(REAL_FRAMES_IN_ORDER)?;
+        }
+        let (remote, wire) = start_wire(&middle, paths, seed)?;
+        Ok(Self { remote: Some(remote), wire: Some(wire), paths: paths.len(), a, b, middle })
+    }
+
+    /// A name that no other process uses.
+    pub fn unique_name() -> String {
+        format!("{PREFIX}-{}", std::process::id())
+    }
+
+    /// How many paths there are; they are numbered from zero.
+    pub fn paths(&self) -> usize {
+        self.paths
+    }
+
+    /// The namespace of a host.
+    pub fn host(&self, host: Host) -> &Netns {
+        match host {
+            Host::A => &self.a,
+            Host::B => &self.b,
+        }
+    }
+
+    /// Lets all frames of a path vanish while its interfaces stay up: a blackhole.
+    pub fn cut(&self, path: usize) {
+        self.wire_do(|remote| remote.cut(path));
+    }
+
+    /// Ends a blackhole.
+    pub fn restore(&self, path: usize) {
+        self.wire_do(|remote| remote.restore(path));
+    }
+
+    /// Gives a path another nature.
+    pub fn change(&self, path: usize, spec: PathSpec) {
+        self.wire_do(|remote| remote.change(path, spec));
+    }
+
+    /// Pulls a path's cable out of `host`, which loses its carrier; the other host notices nothing but silence.
+    pub fn unplug(&self, path: usize, host: Host) -> Result<()> {
+        self.cut(path);
+        self.middle.ip(&format!("link set {} down", addresses::wire_end(path, host)))
+    }
+
+    /// Puts a pulled cable back.
+    pub fn plug(&self, path: usize, host: Host) -> Result<()> {
+        self.middle.ip(&format!("link set {} up", addresses::wire_end(path, host)))?;
+        self.restore(path);
+        Ok(())
+    }
+
+    /// What the wire has done so far; none if it has ended.
+    pub fn report(&self) -> Option<Report> {
+        self.remote.as_ref()?.report()
+    }
+
+    fn wire_do(&self, order: impl FnOnce(&Remote)) {
+        if let Some(remote) = &self.remote {
+            order(remote);
+        }
+    }
+}
+
+impl Drop for Topology {
+    /// The wire first: its sockets keep the middle namespace alive.
+    fn drop(&mut self) {
+        self.remote = None;
+        if let Some(Ok(Err(error))) = self.wire.take().map(thread::JoinHandle::join) {
+            eprintln!("warning: the wire broke: {error}");
+        }
+    }
+}
+
+fn check(name: &str, paths: usize) -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(LabError::NotRoot);
+    }
+    ["ip", "ethtool", "sh"].into_iter().try_for_each(require)?;
+    if paths == 0 || paths > MOST_PATHS {
+        let message = format!("{paths} paths; hint: between 1 and {MOST_PATHS}");
+        return Err(LabError::Failed { command: format!("build {name}"), message });
+    }
+    let taken =
+        netns::list()?.into_iter().find(|other| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('-')));
+    taken.map_or(Ok(()), |other| Err(LabError::Clash(other)))
+}
+
+fn start_wire(
+    middle: &Netns,
+    paths: &[PathSpec],
+    seed: Seed,
+) -> Result<(Remote, thread::JoinHandle<io::Result<Report>>)> {
+    let pairs: Vec<Pair> = paths.iter().enumerate().map(|(path, spec)| pair(path, spec)).collect();
+    let (opened, when_open) = mpsc::channel();
+    let door = middle.door()?;
+    let thread = thread::Builder::new().name("wire".into()).spawn(move || {
+        door.walk_through()?;
+        let (wire, remote) = Wire::open(&pairs, seed)?;
+        let _ = opened.send(remote);
+        wire.run()
+    });
+    let thread = thread.during("start the wire's thread")?;
+    match when_open.recv() {
+        Ok(remote) => Ok((remote, thread)),
+        Err(_) => Err(why_it_ended(thread)),
+    }
+}
+
+fn why_it_ended(wire: thread::JoinHandle<io::Result<Report>>) -> LabError {
+    let source = match wire.join() {
+        Ok(Err(error)) => error,
+        _ => io::Error::other("it ended at once"),
+    };
+    LabError::System { what: "open the wire".into(), source }
+}
+
+fn pair(path: usize, spec: &PathSpec) -> Pair {
+    Pair { a: addresses::wire_end(path, Host::A), b: addresses::wire_end(path, Host::B), path: spec.clone() }
+}
+
+fn set_parameters(netns: &Netns) -> Result<()> {
+    allow_cubic()?;
+    netns.sysctl(&[
+        ("net/ipv4/tcp_congestion_control", "cubic"),
+        ("net/ipv4/tcp_no_metrics_save", "1"),
+        ("net/ipv4/tcp_rmem", BUFFERS),
+        ("net/ipv4/tcp_wmem", BUFFERS),
+        ("net/ipv4/ip_forward", "0"),
+        ("net/ipv4/conf/all/rp_filter", "0"),
+        ("net/ipv4/conf/default/rp_filter", "0"),
+        ("net/ipv6/conf/default/accept_dad", "0"),
+        ("net/ipv6/conf/default/accept_ra", "0"),
+        ("net/ipv6/conf/default/router_solicitations", "0"),
+    ])
+}
+
+/// A namespace may only choose a congestion control that the machine allows to all; what was allowed stays so.
+fn allow_cubic() -> Result<()> {
+    let file = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    let allowed = fs::read_to_string(file).during(file)?;
+    if allowed.split_whitespace().any(|name| name == "cubic") {
+        return Ok(());
+    }
+    fs::write(file, format!("{} cubic", allowed.trim())).during(file)
+}
+
+/// TCP buffers up to 32 MB: a window over 100 Mbit/s and 640 ms there and back takes 8 MB, of which the kernel counts
+/// twice the bytes, and the default of 6 MB would be what is measured.
+const BUFFERS: &str = "4096 131072 33554432";
+
+/// Switches super-frames off and binds the receive processing of a flow to one processor.
+const REAL_FRAMES_IN_ORDER: &str = r#"
+cpus=$(printf '%x' $(( (1 << $(nproc)) - 1 )))
+for folder in /sys/class/net/*; do
+    device=${folder##*/}
+    [ "$device" = lo ] && continue
+    ethtool -K "$device" tx off tso off gso off gro off
+    echo "$cpus" > "$folder/queues/rx-0/rps_cpus"
+done
+"#;
