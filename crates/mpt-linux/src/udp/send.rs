@@ -84,18 +84,21 @@ impl Socket {
     /// Sends the front of a run with one system call, two if GSO is refused. Returns how many datagrams the kernel took.
     fn send_some(&mut self, run: &Datagrams<'_>) -> io::Result<usize> {
         let chunk = run.front(self.max_segments);
-        if self.gso != Twin::Fast || chunk.count() == 1 {
+        if chunk.count() == 1 {
+            return self.send_at_once(&chunk, None);
+        }
+        if self.gso != Twin::Fast {
             return self.send_singly(run);
         }
-        match self.send_at_once(&chunk) {
+        let segment = u16::try_from(chunk.segment).expect("two segments fit into 65507 bytes");
+        match self.send_at_once(&chunk, Some(segment)) {
             Err(error) if is_refusal(&error) => self.send_refused(&chunk, &error),
             result => result,
         }
     }
 
-    fn send_at_once(&self, run: &Datagrams<'_>) -> io::Result<usize> {
-        let segment = u16::try_from(run.segment).expect("two segments fit into 65507 bytes");
-        message::send_segmented(self.as_fd(), run.to, run.tos, segment, run.bytes)?;
+    fn send_at_once(&self, run: &Datagrams<'_>, segment: Option<u16>) -> io::Result<usize> {
+        message::send(self.as_fd(), run.to, run.tos, segment, run.bytes)?;
         Ok(run.count())
     }
 
