@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use mpt_linux::netlink::{Change, Event, Hop, Link, MAIN_TABLE, Monitor, Netlink, Prefix, Route, Rule};
 use mpt_linux::reactor::{Clock, Interest, Reactor, Token};
+use mpt_linux::udp::{Datagrams, Rest, Socket, SocketSpec};
 use nix::libc;
 use support::{in_own_namespace, ip, output_of};
 
@@ -99,6 +100,24 @@ fn a_rule_is_added_and_removed_once() {
                 assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
             }
         }
+    });
+}
+
+#[test]
+fn a_marked_socket_follows_the_rule_for_its_mark() {
+    with_veth(|mut netlink, veth| {
+        netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
+        netlink.add_route(&Route { table: 100, ..route("198.51.100.0/24", None, veth) }).unwrap();
+        let mark = Some(0x6d70);
+        let rule = Rule { ipv6: false, priority: 100, mark, table: 100, suppress_prefix_length: None };
+        netlink.add_rule(&rule).unwrap();
+        let run = Datagrams { to: "198.51.100.7:9".parse().unwrap(), tos: 0, segment: 5, bytes: b"hello" };
+
+        let marked = Socket::open(&SocketSpec { mark, ..SocketSpec::default() }).unwrap().send(&run);
+        let unmarked = Socket::open(&SocketSpec::default()).unwrap().send(&run);
+
+        assert!(matches!(marked.rest, Rest::Nothing), "{marked:?}");
+        assert!(matches!(unmarked.rest, Rest::Failed(_)), "{unmarked:?}");
     });
 }
 

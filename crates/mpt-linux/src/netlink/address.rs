@@ -33,13 +33,13 @@ impl Netlink {
 
     /// Adds an address to a link.
     pub fn add_address(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
-        let what = format_args!("address {prefix} of link {index}").to_string();
+        let what = format!("address {prefix} of link {index}");
         self.add(RouteNetlinkMessage::NewAddress(message(index, prefix)), &what)
     }
 
     /// Removes an address from a link.
     pub fn remove_address(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
-        let what = format_args!("address {prefix} of link {index}").to_string();
+        let what = format!("address {prefix} of link {index}");
         self.remove(RouteNetlinkMessage::DelAddress(message(index, prefix)), &what)
     }
 }

@@ -5,10 +5,10 @@ use std::fmt;
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use nix::libc;
 
 use super::{Change, Netlink, family};
 use crate::Error;
-use nix::libc;
 
 /// Packets that match are looked up in `table`; when it has no route for them, the next rule has its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,12 +36,14 @@ impl Arrival {
         Self { len: 0, from: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)), tos: 0, segment: None };
 }
 
-/// Sends `bytes` as datagrams of `segment` bytes each, the last one shorter if need be, in one message.
-pub fn send_segmented(fd: BorrowedFd<'_>, to: SocketAddr, tos: u8, segment: u16, bytes: &[u8]) -> io::Result<()> {
+/// Sends `bytes` in one message: as one datagram, or as datagrams of `segment` bytes, the last one shorter if need be.
+pub fn send(fd: BorrowedFd<'_>, to: SocketAddr, tos: u8, segment: Option<u16>, bytes: &[u8]) -> io::Result<()> {
     let to = SockaddrStorage::from(to);
     let mut control = Control::EMPTY;
     push_tos(&mut control, &to, tos);
-    control.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+    if let Some(segment) = segment {
+        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+    }
     let mut part = io_part(bytes);
     let message = outgoing(&to, &control, &mut part);
     // SAFETY: `message` points at the address, the control messages and the bytes, which all outlive the call, and
@@ -104,19 +106,22 @@ pub fn receive<'a>(
     let count =
         check(unsafe { libc::recvmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), room, flags, std::ptr::null_mut()) })?;
     for ((message, name), arrival) in messages[..count].iter().zip(&names).zip(arrivals) {
-        *arrival = arrived(message, name);
+        // SAFETY: recvmmsg has filled in `message`; `controls` is still alive.
+        *arrival = unsafe { arrived(message, name) };
     }
     Ok(count)
 }
 
-fn arrived(message: &libc::mmsghdr, name: &libc::sockaddr_in6) -> Arrival {
+/// # Safety
+/// `message` is one that recvmmsg has filled in, and its control buffer is alive.
+unsafe fn arrived(message: &libc::mmsghdr, name: &libc::sockaddr_in6) -> Arrival {
     let mut arrival = Arrival { len: message.msg_len as usize, from: socket_addr(name), ..Arrival::NONE };
     let note = |level, kind, value: c_int| match (level, kind) {
         (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => arrival.tos = value as u8,
         (libc::SOL_UDP, libc::UDP_GRO) => arrival.segment = usize::try_from(value).ok(),
         _ => {}
     };
-    // SAFETY: recvmmsg has filled in `message`, and its control buffer belongs to the caller's frame.
+    // SAFETY: as the caller promises.
     unsafe { control::for_each(&message.msg_hdr, note) };
     arrival
 }

@@ -169,9 +169,9 @@ fn unless_blocked(result: io::Result<usize>) -> io::Result<Option<usize>> {
 fn open_hint(cause: &io::Error) -> Option<&'static str> {
     match cause.raw_os_error()? {
         libc::EBUSY => Some("already in use: another process holds this device; stop it or take another name"),
-        libc::EINVAL => {
-            Some("an interface name has 1 to 15 characters, and must not belong to another kind of interface")
-        }
+        libc::EINVAL => Some(
+            "an interface name has 1 to 15 characters, and must not belong to another kind of interface or to a multi-queue device",
+        ),
         libc::ENOENT | libc::ENODEV | libc::ENXIO => {
             Some("no /dev/net/tun: `modprobe tun`; in a container, pass the device in (`--device /dev/net/tun`)")
         }

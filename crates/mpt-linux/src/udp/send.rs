@@ -84,18 +84,21 @@ impl Socket {
     /// Sends the front of a run with one system call, two if GSO is refused. Returns how many datagrams the kernel took.
     fn send_some(&mut self, run: &Datagrams<'_>) -> io::Result<usize> {
         let chunk = run.front(self.max_segments);
-        if self.gso != Twin::Fast || chunk.count() == 1 {
+        if chunk.count() == 1 {
+            return self.send_at_once(&chunk, None);
+        }
+        if self.gso != Twin::Fast {
             return self.send_singly(run);
         }
-        match self.send_at_once(&chunk) {
+        let segment = u16::try_from(chunk.segment).expect("two segments fit into 65507 bytes");
+        match self.send_at_once(&chunk, Some(segment)) {
             Err(error) if is_refusal(&error) => self.send_refused(&chunk, &error),
             result => result,
         }
     }
 
-    fn send_at_once(&self, run: &Datagrams<'_>) -> io::Result<usize> {
-        let segment = u16::try_from(run.segment).expect("two segments fit into 65507 bytes");
-        message::send_segmented(self.as_fd(), run.to, run.tos, segment, run.bytes)?;
+    fn send_at_once(&self, run: &Datagrams<'_>, segment: Option<u16>) -> io::Result<usize> {
+        message::send(self.as_fd(), run.to, run.tos, segment, run.bytes)?;
         Ok(run.count())
     }
 
@@ -119,12 +122,17 @@ impl Socket {
 impl<'a> Datagrams<'a> {
     /// How many datagrams there are.
     pub fn count(&self) -> usize {
-        self.bytes.len().div_ceil(self.segment.max(1))
+        self.bytes.len().div_ceil(self.step())
     }
 
-    /// The run without its first `datagrams`, if anything is left. A run without a segment size is one datagram.
+    /// Bytes from one datagram to the next. A run without a segment size is one datagram.
+    fn step(&self) -> usize {
+        if self.segment == 0 { self.bytes.len().max(1) } else { self.segment }
+    }
+
+    /// The run without its first `datagrams`, if anything is left.
     fn after(&self, datagrams: usize) -> Option<Self> {
-        let segment = if self.segment == 0 { self.bytes.len() } else { self.segment };
+        let segment = self.step();
         let bytes = self.bytes.get(datagrams * segment..).filter(|bytes| !bytes.is_empty())?;
         Some(Self { segment, bytes, ..*self })
     }
@@ -180,6 +188,7 @@ mod tests {
     fn a_datagram_larger_than_ip_is_left_to_the_kernel_to_refuse() {
         let bytes = vec![0; 140_000];
         assert_eq!(run(70_000, &bytes).front(128).count(), 1);
-        assert_eq!(run(0, &bytes).after(0).unwrap().count(), 1);
+        assert_eq!((run(0, &bytes).count(), run(0, &bytes).after(0).unwrap().count()), (1, 1));
+        assert!(run(0, &[]).after(0).is_none());
     }
 }
