@@ -86,6 +86,8 @@ pub struct Resequencer {
     /// What follows `next`; the first entry is the hole itself, so it is empty or the queue is.
     held: VecDeque<Option<Held>>,
     count: usize,
+    /// How many numbers are missing at the front of `held`: the index of the first packet there.
+    missing: usize,
     history: History,
     marks: [Mark; MAX_PATHS],
     last_arrival: Option<Time>,
@@ -138,6 +140,7 @@ impl Resequencer {
             next: None,
             held: VecDeque::new(),
             count: 0,
+            missing: 0,
             history: History::default(),
             marks: [Mark::default(); MAX_PATHS],
             last_arrival: None,
@@ -194,8 +197,7 @@ impl Resequencer {
 
     /// When [`Self::handle_deadline`] has something to do.
     pub fn next_deadline(&self) -> Option<Time> {
-        let first = self.held.iter().flatten().next()?;
-        let expires = first.at + self.hold();
+        let expires = self.first_held()? + self.hold();
         Some(self.passed_at.map_or(expires, |at| expires.min(at + self.grace)))
     }
 
@@ -252,6 +254,7 @@ impl Resequencer {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.extend_from_slice(packet);
         self.held[index] = Some(Held { bytes, at: now });
+        self.missing = if self.count == 0 { index } else { self.missing.min(index) };
         self.count += 1;
         self.stats.held += 1;
         Ok(())
@@ -294,7 +297,7 @@ impl Resequencer {
         for held in std::mem::take(&mut self.held).into_iter().flatten() {
             deliver(&held.bytes);
         }
-        self.count = 0;
+        (self.count, self.missing) = (0, 0);
         self.next = Some(u64::from(seq) + 1);
         self.history = History::default();
         self.marks = [Mark::default(); MAX_PATHS];
@@ -305,9 +308,18 @@ impl Resequencer {
 
     /// Delivers what is held without a hole in front.
     fn deliver_run(&mut self, deliver: &mut impl FnMut(&[u8])) {
+        if !matches!(self.held.front(), Some(Some(_))) {
+            return;
+        }
         while let Some(Some(_)) = self.held.front() {
             self.release_front(deliver);
         }
+        self.missing = self.held.iter().take_while(|held| held.is_none()).count();
+    }
+
+    /// When the first packet behind the hole arrived.
+    fn first_held(&self) -> Option<Time> {
+        self.held.get(self.missing)?.as_ref().map(|held| held.at)
     }
 
     fn release_front(&mut self, deliver: &mut impl FnMut(&[u8])) {
@@ -322,6 +334,7 @@ impl Resequencer {
     /// Moves `next` past one number.
     fn step(&mut self, delivered: bool) {
         self.held.pop_front();
+        self.missing = self.missing.saturating_sub(1);
         self.history.push(delivered);
         self.next = self.next.map(|n| n + 1);
         self.passed_at = None;
@@ -336,7 +349,7 @@ impl Resequencer {
 
     /// Whether the hole at the front is lost, and how that is known.
     fn verdict(&mut self, now: Time) -> Option<GiveUp> {
-        let first = self.held.iter().flatten().next()?.at;
+        let first = self.first_held()?;
         if now >= first + self.hold() {
             return Some(GiveUp::Expired);
         }
@@ -354,7 +367,7 @@ impl Resequencer {
 
     /// Moves past the missing numbers at the front, to the first packet that is held.
     fn skip_hole(&mut self, now: Time, why: GiveUp) {
-        let missing = self.held.iter().take_while(|h| h.is_none()).count();
+        let missing = self.missing;
         (0..missing).for_each(|_| self.step(false));
         self.count_given_up(now, why, missing as u64);
     }
@@ -385,8 +398,8 @@ impl Resequencer {
     }
 
     fn note_fill(&mut self, now: Time) {
-        if let Some(first) = self.held.iter().flatten().next() {
-            let lasted = now.since(first.at);
+        if let Some(first) = self.first_held() {
+            let lasted = now.since(first);
             self.peak_fill = self.peak_fill.max(lasted);
             self.stats.longest_fill_ns = self.stats.longest_fill_ns.max(lasted.as_nanos() as u64);
         }

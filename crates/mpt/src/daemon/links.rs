@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use mpt_linux::udp::{Datagrams, Receive, Rest, Socket};
+use mpt_linux::Error;
+use mpt_linux::udp::{Datagrams, Receive, Rest, Socket, SocketSpec};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, Received};
 use mpt_proto::outbox::Transmit;
@@ -18,7 +19,9 @@ use mpt_proto::time::Time;
 pub struct Link {
     id: LinkId,
     socket: Socket,
-    device: Option<String>,
+    spec: SocketSpec,
+    /// The interface that it leaves by, as far as is known.
+    interface: Option<u32>,
     waiting: VecDeque<Unsent>,
 }
 
@@ -30,19 +33,38 @@ struct Unsent {
 }
 
 impl Link {
-    /// Makes a link of an open socket.
-    pub fn new(id: LinkId, socket: Socket, device: Option<String>) -> Self {
-        Self { id, socket, device, waiting: VecDeque::new() }
+    /// Opens the socket of a link that leaves by `interface`, as far as that is known.
+    ///
+    /// # Errors
+    /// As [`Socket::open`].
+    pub fn open(id: LinkId, spec: SocketSpec, interface: Option<u32>) -> Result<Self, Error> {
+        let socket = Socket::open(&spec)?;
+        Ok(Self { id, socket, spec, interface, waiting: VecDeque::new() })
     }
 
-    /// The interface that it is bound to.
-    pub fn device(&self) -> Option<&str> {
-        self.device.as_deref()
+    /// Which link it is.
+    pub fn id(&self) -> LinkId {
+        self.id
     }
 
-    /// The socket.
-    pub fn socket(&self) -> &Socket {
-        &self.socket
+    /// Whether it leaves by the interface of this index, or by one of this name that came back under another index.
+    pub fn leaves_by(&self, index: u32, name: &str) -> bool {
+        self.interface == Some(index) || self.spec.device.as_deref() == Some(name)
+    }
+
+    /// Whether its interface is gone and the one of this index has taken the name.
+    pub fn is_orphan_of(&self, index: u32, name: &str) -> bool {
+        self.spec.device.as_deref() == Some(name) && self.interface != Some(index)
+    }
+
+    /// Opens the socket anew on an interface that came back, which a bound socket does not follow by itself.
+    ///
+    /// # Errors
+    /// As [`Socket::open`]; the link keeps its old socket.
+    pub fn reopen(&mut self, interface: u32) -> Result<(), Error> {
+        self.socket = Socket::open(&self.spec)?;
+        self.interface = Some(interface);
+        Ok(())
     }
 
     /// Whether datagrams wait for the socket.

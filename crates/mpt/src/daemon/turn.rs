@@ -47,19 +47,31 @@ impl Driver {
         Ok(Self { endpoint, reactor, tun, links, buffer, receive: Receive::new(), reading: true })
     }
 
-    /// The sockets.
-    pub fn links(&self) -> &[Link] {
-        &self.links
+    /// Takes news of an interface: its carrier, or its return under another index.
+    pub fn handle_interface(&mut self, now: Time, index: u32, name: &str, running: bool) {
+        for link in self.links.iter_mut().filter(|link| link.leaves_by(index, name)) {
+            if running && link.is_orphan_of(index, name) {
+                let token = Token(LINKS + u64::from(link.id().0));
+                match link.reopen(index).and_then(|()| self.reactor.add(&*link, token, Interest::Read)) {
+                    Ok(()) => tracing::info!(interface = name, "interface is back"),
+                    Err(error) => tracing::warn!(interface = name, %error, "cannot use the interface that came back"),
+                }
+            }
+            self.endpoint.handle_carrier(now, link.id(), running);
+        }
     }
 
-    /// Serves a descriptor that is ready; false when it is none of this driver's.
-    pub fn handle(&mut self, now: Time, ready: &Ready) -> bool {
+    /// The interface of this index is gone.
+    pub fn handle_interface_gone(&mut self, now: Time, index: u32) {
+        self.handle_interface(now, index, "", false);
+    }
+
+    /// Serves a descriptor that is ready.
+    pub fn handle(&mut self, now: Time, ready: &Ready) {
         if ready.token == TUN {
-            self.read_tun(now);
-            return true;
+            return self.read_tun(now);
         }
-        let index = ready.token.0.checked_sub(LINKS).and_then(|i| usize::try_from(i).ok());
-        let Some(index) = index.filter(|i| *i < self.links.len()) else { return false };
+        let index = (ready.token.0 - LINKS) as usize;
         if ready.writable {
             self.links[index].send_waiting(&mut self.endpoint);
             self.watch_link(index);
@@ -68,7 +80,6 @@ impl Driver {
             self.links[index].receive(now, &mut self.receive, &mut self.endpoint);
             self.deliver();
         }
-        true
     }
 
     /// Ends a turn: does what is due, gives out what there is, and says when the next turn must begin.
