@@ -29,7 +29,7 @@ use std::fs;
 use std::path::Path;
 
 pub use model::File;
-pub use problem::Problem;
+pub use problem::{Problem, Severity};
 
 use problem::Log;
 use toml::de::DeTable;
@@ -63,5 +63,11 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
         std::io::ErrorKind::InvalidData => "the file must be UTF-8 text".to_owned(),
         _ => "name a configuration file; docs/config.md shows one to start from".to_owned(),
     };
-    Problem { file: path.to_owned(), line: None, what: format!("cannot be read: {error}"), hint: Some(hint) }
+    Problem {
+        severity: Severity::Error,
+        file: path.to_owned(),
+        line: None,
+        what: format!("cannot be read: {error}"),
+        hint: Some(hint),
+    }
 }

@@ -10,7 +10,7 @@ use mpt_proto::config::{PlainFraming, ProbeConfig};
 use mpt_proto::{reseq, sched};
 
 use super::defaults;
-use super::problem::Problem;
+use super::problem::{Problem, Severity};
 
 /// One tunnel.
 #[derive(Clone, Debug)]
@@ -105,7 +105,13 @@ impl Default for Plain {
 impl File {
     /// Something that turned out to be wrong with the value in `line`.
     pub fn problem(&self, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Problem {
-        Problem { file: self.path.clone(), line: Some(line), what: what.into(), hint: Some(hint.into()) }
+        Problem {
+            severity: Severity::Error,
+            file: self.path.clone(),
+            line: Some(line),
+            what: what.into(),
+            hint: Some(hint.into()),
+        }
     }
 }
 

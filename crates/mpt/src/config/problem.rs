@@ -5,9 +5,13 @@ use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 /// Something that is wrong with a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
+    /// Whether the file can be used all the same.
+    pub severity: Severity,
     /// The file.
     pub file: PathBuf,
     /// The line, from 1; absent when it is about the file as a whole.
@@ -18,13 +22,24 @@ pub struct Problem {
     pub hint: Option<String>,
 }
 
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// It can, but may not do what was meant.
+    Warning,
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:", self.file.display())?;
         if let Some(line) = self.line {
             write!(f, "{line}:")?;
         }
-        write!(f, " {}", self.what)?;
+        let severity = if self.severity == Severity::Warning { " warning:" } else { "" };
+        write!(f, "{severity} {}", self.what)?;
         match &self.hint {
             Some(hint) => write!(f, "\n  hint: {hint}"),
             None => Ok(()),
@@ -89,8 +104,8 @@ impl<'t> Log<'t> {
 
     /// Something in `line` is allowed, but not likely to be meant.
     pub fn warn(&mut self, line: usize, what: impl Into<String>, hint: &str) {
-        let problem = self.problem(line, format!("warning: {}", what.into()), Some(hint.to_owned()));
-        self.warnings.push(problem);
+        let problem = self.problem(line, what.into(), Some(hint.to_owned()));
+        self.warnings.push(Problem { severity: Severity::Warning, ..problem });
     }
 
     /// The file is not TOML. One such error is told per line: what follows in it is the parser's guess. So are the commas that
@@ -172,7 +187,7 @@ impl<'t> Log<'t> {
     }
 
     fn problem(&self, line: usize, what: String, hint: Option<String>) -> Problem {
-        Problem { file: self.path.to_owned(), line: Some(line), what, hint }
+        Problem { severity: Severity::Error, file: self.path.to_owned(), line: Some(line), what, hint }
     }
 
     fn syntax_hint(&self, message: &str, line: usize) -> Option<String> {

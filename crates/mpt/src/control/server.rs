@@ -93,7 +93,10 @@ impl Server {
     fn read(&mut self, token: Token) -> Option<(Token, Request)> {
         let refused = match self.connections.get_mut(&token)?.poll_line() {
             Ok(Input::Line(line)) => match serde_json::from_slice(&line) {
-                Ok(request) => return Some((token, request)),
+                Ok(request) => {
+                    tracing::debug!(?request, "asked");
+                    return Some((token, request));
+                }
                 Err(error) => format!("not a request: {error}"),
             },
             Ok(Input::TooLong) => format!("not a request: longer than {LINE_LIMIT} bytes"),
