@@ -1,5 +1,11 @@
-//! MPT.
-fn main() {
-    let f = std::env::args().nth(2).unwrap();
-    match mpt::config::load(std::path::Path::new(&f)) { Ok(f) => if let Err(e) = mpt::daemon::run(&f) { eprintln!("{e}") }, Err(p) => for p in p { eprintln!("{p}") } }
+//! MPT, the multipath tunnel.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use mpt::Failure;
+use mpt::cli::{self, Cli};
+
+fn main() -> ExitCode {
+    cli::run(Cli::parse(), |file| Err(Failure::new(format!("nothing brings {} up in this build", file.interface))))
 }

@@ -1,0 +1,142 @@
+//! What each command does.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fmt};
+
+use serde::Serialize;
+
+use super::{Chosen, Named, PathCommand, Tunnel, Up, render};
+use crate::config::{self, File, Problem};
+use crate::control::report::{self, Report};
+use crate::control::{Action, Client, Request, RunDir};
+use crate::{Failure, logging};
+
+/// Reads the file and hands it to `run`.
+pub fn up(arguments: Up, run: impl FnOnce(File) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut file = config::load(&arguments.file).map_err(|problems| {
+        tell(&problems);
+        unusable(&arguments.file)
+    })?;
+    tell(&file.warnings);
+    file.offload &= !arguments.no_offload;
+    logging::init(arguments.log);
+    run(file)
+}
+
+/// Prints how the tunnel is.
+pub fn status(named: Named) -> Result<(), Failure> {
+    let report = connect(&named.tunnel)?.status()?;
+    if named.json { print_json(&report) } else { print(render::status(&report)) }
+}
+
+/// Lists the paths, or takes one up or down.
+pub fn path(command: PathCommand) -> Result<(), Failure> {
+    match command {
+        PathCommand::List(named) => list(named),
+        PathCommand::Up(chosen) => set(chosen, Action::Up),
+        PathCommand::Down(chosen) => set(chosen, Action::Down),
+    }
+}
+
+/// Takes the tunnel down.
+pub fn down(tunnel: Tunnel) -> Result<(), Failure> {
+    connect(&tunnel)?.end()
+}
+
+/// Prints what is wrong with a file. Its problems are what was asked for, so they are data.
+pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
+    let (problems, verdict) = match config::load(file) {
+        Ok(file) => (file.warnings, Ok(())),
+        Err(errors) => (errors, Err(unusable(file))),
+    };
+    if json {
+        print_json(&problems)?
+    } else {
+        print(render::lines(&problems))?
+    }
+    verdict
+}
+
+/// Becomes `mpt-lab`; comes back only when that is not possible.
+pub fn lab(arguments: &[OsString]) -> Failure {
+    let error = Command::new(beside("mpt-lab")).args(arguments).exec();
+    match error.kind() {
+        ErrorKind::NotFound => Failure::new("mpt-lab is neither beside mpt nor in PATH")
+            .hint("install the laboratory, or build it with: cargo build --release -p mpt-lab"),
+        _ => Failure::new(format!("cannot run mpt-lab: {error}")),
+    }
+}
+
+fn list(named: Named) -> Result<(), Failure> {
+    #[derive(Serialize)]
+    struct Listed<'a> {
+        peer: &'a str,
+        #[serde(flatten)]
+        path: &'a report::Path,
+    }
+    let report = connect(&named.tunnel)?.status()?;
+    if !named.json {
+        return print(render::paths(&report));
+    }
+    print_json(&paths(&report).map(|(peer, path)| Listed { peer, path }).collect::<Vec<_>>())
+}
+
+/// All paths, each with the name of its peer.
+fn paths(report: &Report) -> impl Iterator<Item = (&str, &report::Path)> {
+    report.peers.iter().flat_map(|peer| peer.paths.iter().map(|path| (peer.name.as_str(), path)))
+}
+
+fn set(chosen: Chosen, action: Action) -> Result<(), Failure> {
+    let mut client = connect(&chosen.tunnel)?;
+    let (peer, path) = find(&client.status()?, &chosen.path)?;
+    client.order(&Request::Path { peer, path, action })
+}
+
+/// The peer and the path that `wanted`, which is PATH or PEER/PATH, stands for.
+fn find(report: &Report, wanted: &str) -> Result<(String, String), Failure> {
+    let full = |peer: &str, path: &report::Path| format!("{peer}/{}", path.name);
+    let is_wanted = |peer: &str, path: &report::Path| path.name == wanted || full(peer, path) == wanted;
+    let list = |found: Vec<_>| found.into_iter().map(|(peer, path)| full(peer, path)).collect::<Vec<_>>().join(", ");
+    let found: Vec<_> = paths(report).filter(|(peer, path)| is_wanted(peer, path)).collect();
+    match found[..] {
+        [(peer, path)] => Ok((peer.to_owned(), path.name.clone())),
+        [] => Err(Failure::new(format!("there is no path {wanted}"))
+            .hint(format!("paths: {}", list(paths(report).collect())))),
+        _ => Err(Failure::new(format!("several peers have a path {wanted}")).hint(format!("one of: {}", list(found)))),
+    }
+}
+
+fn connect(tunnel: &Tunnel) -> Result<Client, Failure> {
+    Client::connect(&RunDir::from_env(), tunnel.name.as_deref())
+}
+
+/// The program `name` in the directory of this one, or else wherever PATH leads.
+fn beside(name: &str) -> PathBuf {
+    let sibling = env::current_exe().ok().map(|program| program.with_file_name(name));
+    sibling.filter(|path| path.exists()).unwrap_or_else(|| name.into())
+}
+
+fn unusable(file: &Path) -> Failure {
+    Failure::new(format!("{} cannot be used", file.display()))
+}
+
+fn tell(problems: &[Problem]) {
+    eprint!("{}", render::lines(problems));
+}
+
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_string_pretty(value).expect("names and numbers can be written as JSON");
+    print(format!("{json}\n"))
+}
+
+/// Writes to stdout. A reader that has seen enough, such as `head`, is no failure.
+fn print(text: impl fmt::Display) -> Result<(), Failure> {
+    match write!(io::stdout(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(format!("cannot print: {error}"))),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,216 @@
+//! What people see: aligned tables, figures with three digits and a unit.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use crate::control::report::{Path, Peer, Report};
+
+/// How a tunnel is.
+pub fn status(report: &Report) -> String {
+    let tunnel = &report.tunnel;
+    let mut text = format!(
+        "{}  {}  port {}  mtu {}  up {}  {}\n",
+        tunnel.interface,
+        tunnel.mode,
+        tunnel.port,
+        tunnel.mtu_bytes,
+        span(tunnel.uptime_s),
+        tunnel.config
+    );
+    for peer in &report.peers {
+        text += &format!("\n{}  {}\n{}", peer.name, peer.scheduler, indented(&table(rows(peer))));
+        text += &dropped(&peer.drops);
+    }
+    text + &dropped(&report.drops)
+}
+
+/// The paths of all peers in one table.
+pub fn paths(report: &Report) -> String {
+    let mut all = Vec::new();
+    for peer in &report.peers {
+        let mut rows = rows(peer);
+        rows.iter_mut().for_each(|row| row.insert(0, peer.name.clone()));
+        rows[0][0] = "PEER".to_owned();
+        all.extend(rows.into_iter().skip(usize::from(!all.is_empty())));
+    }
+    table(all)
+}
+
+/// One thing per line.
+pub fn lines(things: &[impl Display]) -> String {
+    things.iter().map(|thing| format!("{thing}\n")).collect()
+}
+
+type Row = Vec<String>;
+
+/// Columns whose cells are figures, by their headings.
+const FIGURES: [&str; 5] = ["RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT"];
+
+fn rows(peer: &Peer) -> Vec<Row> {
+    let sent: u64 = peer.paths.iter().map(|path| path.sent_bytes).sum();
+    let heading = ["PATH", "STATE", "RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT", "REMOTE"].map(str::to_owned).to_vec();
+    [heading].into_iter().chain(peer.paths.iter().map(|path| row(path, sent))).collect()
+}
+
+fn row(path: &Path, sent_by_all: u64) -> Row {
+    vec![
+        path.name.clone(),
+        state(path),
+        path.srtt_us.map_or_else(|| "-".to_owned(), |us| format!("{} ms", digits(us as f64 / 1e3))),
+        bytes(path.sent_bytes),
+        bytes(path.received_bytes),
+        format!("{:.0} %", path.sent_bytes as f64 * 100.0 / sent_by_all.max(1) as f64),
+        path.weight.to_string(),
+        path.remote.clone(),
+    ]
+}
+
+fn state(path: &Path) -> String {
+    match path.cause.as_deref() {
+        None if path.up => "up".to_owned(),
+        None => "down".to_owned(),
+        Some("operator") => "down (by command)".to_owned(),
+        Some("carrier") => "down (no carrier)".to_owned(),
+        Some("silent") => "down (silent)".to_owned(),
+        Some("peer") => "down (peer says so)".to_owned(),
+        Some(other) => format!("down ({other})"),
+    }
+}
+
+fn dropped(drops: &BTreeMap<String, u64>) -> String {
+    let reasons: Vec<_> = drops.iter().map(|(why, count)| format!("{why} {count}")).collect();
+    if reasons.is_empty() { String::new() } else { format!("  dropped: {}\n", reasons.join(", ")) }
+}
+
+/// Columns two blanks apart, figures to the right.
+fn table(rows: Vec<Row>) -> String {
+    let Some(heading) = rows.first().cloned() else { return String::new() };
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..heading.len()).map(width).collect();
+    let cell = |(column, text): (usize, &String)| match FIGURES.contains(&heading[column].as_str()) {
+        true => format!("{text:>0$}", widths[column]),
+        false => format!("{text:<0$}", widths[column]),
+    };
+    rows.iter()
+        .map(|row| format!("{}\n", row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end()))
+        .collect()
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+/// A number of bytes, in powers of 1000 as links are sold.
+fn bytes(count: u64) -> String {
+    let (mut value, mut unit) = (count as f64, "B");
+    for larger in ["kB", "MB", "GB", "TB", "PB", "EB"] {
+        // What would be printed as 1000 is 1 of the next unit.
+        if value < 999.5 {
+            break;
+        }
+        (value, unit) = (value / 1e3, larger);
+    }
+    if unit == "B" { format!("{count} B") } else { format!("{} {unit}", digits(value)) }
+}
+
+/// Three digits, or two behind the point for small numbers.
+fn digits(value: f64) -> String {
+    match value {
+        _ if value >= 99.95 => format!("{value:.0}"),
+        _ if value >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+/// The two largest units of a time.
+fn span(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match () {
+        () if days > 0 => format!("{days} d {hours} h"),
+        () if hours > 0 => format!("{hours} h {minutes} min"),
+        () if minutes > 0 => format!("{minutes} min {} s", seconds % 60),
+        () => format!("{seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::report::Tunnel;
+
+    fn path(name: &str, cause: Option<&str>, sent_bytes: u64) -> Path {
+        Path {
+            name: name.to_owned(),
+            remote: "192.0.2.1:4754".to_owned(),
+            weight: 10,
+            up: cause.is_none(),
+            cause: cause.map(str::to_owned),
+            srtt_us: cause.is_none().then_some(12_345),
+            sent_packets: 1,
+            sent_bytes,
+            received_packets: 0,
+            received_bytes: 0,
+        }
+    }
+
+    fn report() -> Report {
+        let peer = Peer {
+            name: "office".to_owned(),
+            scheduler: "weighted".to_owned(),
+            taken_packets: 0,
+            delivered_packets: 0,
+            queued_bytes: 0,
+            held_packets: 0,
+            hold_us: 0,
+            reorder: None,
+            drops: BTreeMap::from([("no_path".to_owned(), 3)]),
+            paths: vec![path("dsl", None, 3_000_000), path("lte", Some("carrier"), 1_000_000)],
+        };
+        let tunnel = Tunnel {
+            interface: "mpt0".to_owned(),
+            mode: "plain".to_owned(),
+            config: "/etc/mpt/office.toml".to_owned(),
+            port: 4754,
+            mtu_bytes: 1464,
+            uptime_s: 7_500,
+            ..Tunnel::default()
+        };
+        Report { tunnel, peers: vec![peer], drops: BTreeMap::new() }
+    }
+
+    #[test]
+    fn a_tunnel_fits_a_screen() {
+        let expected = "\
+mpt0  plain  port 4754  mtu 1464  up 2 h 5 min  /etc/mpt/office.toml
+
+office  weighted
+  PATH  STATE                  RTT     SENT  RECEIVED  SHARE  WEIGHT  REMOTE
+  dsl   up                 12.3 ms  3.00 MB       0 B   75 %      10  192.0.2.1:4754
+  lte   down (no carrier)        -  1.00 MB       0 B   25 %      10  192.0.2.1:4754
+  dropped: no_path 3
+";
+        assert_eq!(status(&report()), expected);
+    }
+
+    #[test]
+    fn paths_of_all_peers_share_a_heading() {
+        let mut two = report();
+        two.peers.push(Peer { name: "home".to_owned(), ..two.peers[0].clone() });
+        let text = paths(&two);
+        assert_eq!(text.matches("PATH").count(), 1);
+        assert_eq!(text.lines().count(), 5);
+        assert!(text.lines().nth(3).is_some_and(|line| line.starts_with("home    dsl")), "{text}");
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        let all = [0, 999, 1_000, 12_345, 999_499, 999_500, 123_456_789, u64::MAX].map(bytes);
+        assert_eq!(all, ["0 B", "999 B", "1.00 kB", "12.3 kB", "999 kB", "1.00 MB", "123 MB", "18.4 EB"]);
+        assert_eq!([0.05, 9.994, 9.996, 99.94, 99.96].map(digits), ["0.05", "9.99", "10.0", "99.9", "100"]);
+    }
+
+    #[test]
+    fn times_have_two_units() {
+        assert_eq!([5, 65, 3_600, 90_000].map(span), ["5 s", "1 min 5 s", "1 h 0 min", "1 d 1 h"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! What can only be judged when several values are known.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::model::{At, File, Path};
+use super::problem::Log;
+
+/// Checks the values of `file` against one another.
+pub fn check(file: &File, log: &mut Log<'_>) {
+    mtu(file, log);
+    names(file, log);
+    networks(file, log);
+    routes(file, log);
+    for path in paths(file) {
+        addresses(path, log);
+        loops(path, file, log);
+    }
+    same_way(file, log);
+}
+
+/// IPv6 needs links of 1280 bytes (RFC 8200 section 5); the kernel takes the addresses of a smaller one away.
+const IPV6_MTU: usize = 1280;
+
+fn mtu(file: &File, log: &mut Log<'_>) {
+    let Some(mtu) = &file.mtu else { return };
+    let v6 = file.addresses.iter().chain(&file.routes).find(|net| net.addr().is_ipv6());
+    if let Some(net) = v6.filter(|_| **mtu < IPV6_MTU) {
+        let what = format!("mtu: {mtu} is too small for IPv6, and line {} has {net}", net.line);
+        log.error(mtu.line, what, Some(format!("mtu = {IPV6_MTU} or more, or no IPv6 in the tunnel")));
+    }
+}
+
+fn names(file: &File, log: &mut Log<'_>) {
+    let peers = file.peers.iter().map(|peer| &peer.name);
+    each_once(peers.map(|name| (name.value.clone(), name.line)), log, |name, first| {
+        (format!("name: the peer in line {first} is called {name:?} too"), "give each peer a name of its own")
+    });
+    for peer in &file.peers {
+        let paths = peer.paths.iter().map(|path| &path.name);
+        each_once(paths.map(|name| (name.value.clone(), name.line)), log, |name, first| {
+            let what = format!("name: the path in line {first} of this peer is called {name:?} too");
+            (what, "give each path of a peer a name of its own; without one it is called after its interface")
+        });
+    }
+}
+
+fn networks(file: &File, log: &mut Log<'_>) {
+    let all = file.peers.iter().flat_map(|peer| &peer.networks).map(|net| (net.value, net.line));
+    each_once(all, log, |net, first| {
+        let what = format!("networks: {net} is in line {first} already");
+        (what, "a packet goes to the peer with the longest prefix that matches; equal ones cannot be told apart")
+    });
+}
+
+fn routes(file: &File, log: &mut Log<'_>) {
+    let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
+    let served: Vec<_> = file.peers.iter().flat_map(|peer| &peer.networks).collect();
+    for route in file.routes.iter().filter(|route| !served.iter().any(|net| overlap(net, route))) {
+        let what = format!("routes: {route} leads into the tunnel, but no peer has it in its networks");
+        log.warn(route.line, what, "add it to the networks of the peer that it is behind");
+    }
+}
+
+/// A path's own addresses.
+fn addresses(path: &Path, log: &mut Log<'_>) {
+    let remote = path.remote.ip();
+    if let Some(local) = path.local.as_ref().filter(|local| local.is_ipv4() != remote.is_ipv4()) {
+        let what = format!("local: {local} and the remote address {remote} are of different IP versions");
+        log.error(
+            local.line,
+            what,
+            Some("a path is either IPv4 or IPv6; the tunnel carries both over either".to_owned()),
+        );
+    }
+    let link_local = matches!(remote, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    if link_local && path.interface.is_none() {
+        let what = format!("remote: {remote} is a link-local address, which means nothing without an interface");
+        log.error(path.remote.line, what, Some("for example interface = \"eth1\"".to_owned()));
+    }
+}
+
+/// A tunnel's own packets must not enter the tunnel.
+fn loops(path: &Path, file: &File, log: &mut Log<'_>) {
+    let remote = path.remote.ip();
+    if let Some(interface) = path.interface.as_ref().filter(|name| name.value == file.interface.value) {
+        let what = format!("interface: {:?} is the tunnel itself", interface.value);
+        log.error(interface.line, what, Some("name the interface that leads to the Internet".to_owned()));
+    } else if let Some(net) = file.addresses.iter().find(|net| net.contains(&remote)) {
+        let what = format!("remote: {remote} is inside the tunnel, whose address in line {} is {net}", net.line);
+        log.error(path.remote.line, what, Some("name the peer's address outside of the tunnel".to_owned()));
+    } else if let Some(route) = file.routes.iter().find(|route| path.interface.is_none() && route.contains(&remote)) {
+        let what = format!("remote: {remote} is routed into the tunnel by {route} in line {}", route.line);
+        log.error(path.remote.line, what, Some("bind the path, for example interface = \"eth1\"".to_owned()));
+    }
+}
+
+/// What a datagram shows of the path that it came on. The port is no part of it, because address translators change it.
+fn same_way(file: &File, log: &mut Log<'_>) {
+    let text = |interface: &Option<At<String>>| interface.as_ref().map(|name| name.value.clone());
+    let way = |path: &Path| (text(&path.interface), path.local.as_ref().map(|ip| ip.value), path.remote.ip());
+    each_once(paths(file).map(|path| (way(path), path.remote.line)), log, |(_, _, remote), first| {
+        let what =
+            format!("remote: the path in line {first} goes to {remote} over the same interface and local address");
+        (what, "paths to one address need an interface or a local address each")
+    });
+}
+
+fn paths(file: &File) -> impl Iterator<Item = &Path> {
+    file.peers.iter().flat_map(|peer| &peer.paths)
+}
+
+/// Notes what is there a second time; `tell` is given the value and the line of the first.
+fn each_once<K: Eq + Hash>(
+    all: impl Iterator<Item = (K, usize)>,
+    log: &mut Log<'_>,
+    tell: impl Fn(&K, usize) -> (String, &'static str),
+) {
+    let mut first = HashMap::new();
+    for (value, line) in all {
+        if let Some(first) = first.get(&value) {
+            let (what, hint) = tell(&value, *first);
+            log.error(line, what, Some(hint.to_owned()));
+        } else {
+            first.insert(value, line);
+        }
+    }
+}

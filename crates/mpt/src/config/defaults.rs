@@ -1,0 +1,35 @@
+//! Every default of the configuration file, with its reason.
+//!
+//! The timers of probes and the limits of the resequencer belong to the core, which gives its reasons there:
+//! [`mpt_proto::config::ProbeConfig`] and [`mpt_proto::reseq::Limits`].
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// One tunnel is the usual number, and its name says what made it.
+pub const INTERFACE: &str = "mpt0";
+
+/// GRE-in-UDP's port (RFC 8086 section 9). Both ends use the same, so that one rule in a firewall covers both directions.
+pub const PORT: u16 = 4754;
+
+/// A kernel or an interface that cannot do it is found out at run time, so there is nothing to be careful about.
+pub const OFFLOAD: bool = true;
+
+/// Four bytes per packet, without which the receiver cannot restore the order of packets from different paths.
+pub const SEQUENCE: bool = true;
+
+/// UDP's checksum covers the same bytes, and is computed by the network card.
+pub const CHECKSUM: bool = false;
+
+/// With one peer there is nothing to tell apart, and its name is only read in logs; several are numbered from 1.
+pub const PEER: &str = "peer";
+
+/// Paths are called after their interfaces, and numbered from 1 when they have none.
+pub const PATH: &str = "path";
+
+/// Equal shares, until somebody knows better.
+pub const WEIGHT: u32 = 1;
+
+/// With one peer, everything that is routed into the tunnel is for it.
+pub fn networks() -> [IpNet; 2] {
+    [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())]
+}

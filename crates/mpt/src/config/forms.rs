@@ -1,0 +1,204 @@
+//! The kinds of values in a configuration file: how each is written, and what is said when something else stands there.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use toml::de::DeValue;
+
+/// A kind of value.
+pub struct Form<T> {
+    /// What it is, to follow "is not".
+    pub is: String,
+    /// One that is right, as it is written.
+    example: String,
+    /// The words to choose from, if it is one of a few.
+    pub choices: Vec<&'static str>,
+    parse: Parse<T>,
+}
+
+type Parse<T> = Box<dyn Fn(&DeValue<'_>) -> Option<T>>;
+
+impl<T: 'static> Form<T> {
+    fn new(is: String, example: &str, parse: impl Fn(&DeValue<'_>) -> Option<T> + 'static) -> Self {
+        Self { is, example: example.to_owned(), choices: Vec::new(), parse: Box::new(parse) }
+    }
+
+    /// A kind that is written as a string.
+    fn text(is: &str, example: &str, parse: impl Fn(&str) -> Option<T> + 'static) -> Self {
+        Self::new(is.to_owned(), &format!("{example:?}"), move |value| parse(value.as_str()?))
+    }
+
+    /// This kind, or `"off"`.
+    pub fn or_off(self) -> Form<Option<T>> {
+        Form::new(format!("{} or \"off\"", self.is), &self.example, move |value| match value.as_str() {
+            Some("off") => Some(None),
+            _ => (self.parse)(value).map(Some),
+        })
+    }
+}
+
+impl<T> Form<T> {
+    /// The value, if it is of this kind.
+    pub fn parse(&self, value: &DeValue<'_>) -> Option<T> {
+        (self.parse)(value)
+    }
+
+    /// How `key` might be written.
+    pub fn example(&self, key: &str) -> String {
+        format!("for example {key} = {}", self.example)
+    }
+
+    /// How the list `key` might be written.
+    pub fn example_list(&self, key: &str) -> String {
+        format!("for example {key} = [{}]", self.example)
+    }
+}
+
+/// An integer that is `what`, for example "a number of bytes".
+pub fn integer(what: &str, range: RangeInclusive<u64>, example: u64) -> Form<u64> {
+    let is = format!("{what} from {} to {}", range.start(), range.end());
+    Form::new(is, &example.to_string(), move |value| {
+        let digits = value.as_integer()?;
+        u64::from_str_radix(digits.as_str(), digits.radix()).ok().filter(|n| range.contains(n))
+    })
+}
+
+/// A UDP port.
+pub fn port() -> Form<u16> {
+    let number = integer("a UDP port", 1..=65_535, 4754);
+    Form::new(number.is.clone(), "4754", move |value| number.parse(value).and_then(|n| u16::try_from(n).ok()))
+}
+
+/// Yes or no.
+pub fn boolean() -> Form<bool> {
+    Form::new("true or false".to_owned(), "true", |value| value.as_bool())
+}
+
+/// One of a few words.
+pub fn choice<T: Copy + 'static>(words: &[(&'static str, T)]) -> Form<T> {
+    let choices: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+    let is = format!("one of {}", choices.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", "));
+    let table = words.to_vec();
+    let find = move |text: &str| table.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+    Form { choices, ..Form::text(&is, words[0].0, find) }
+}
+
+/// A time in a range, written as a whole number and its unit.
+pub fn duration(range: RangeInclusive<Duration>, example: &str) -> Form<Duration> {
+    let is = format!("a duration from {} to {}", written(*range.start()), written(*range.end()));
+    Form::text(&is, example, move |text| time(text).filter(|time| range.contains(time)))
+}
+
+/// The name of a network interface, by the rules of the Linux kernel (`dev_valid_name`). A percent sign would make the kernel
+/// choose a number.
+pub fn interface(example: &str) -> Form<String> {
+    Form::text("an interface name of 1 to 15 characters, without blanks, \"/\", \":\" and \"%\"", example, |text| {
+        let fits = (1..=15).contains(&text.len()) && text != "." && text != "..";
+        let plain = text.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c));
+        (fits && plain).then(|| text.to_owned())
+    })
+}
+
+/// What people call a peer or a path. The slash separates the two in commands.
+pub fn name(example: &str) -> Form<String> {
+    Form::text("a name of 1 to 32 characters, without blanks and \"/\"", example, |text| {
+        let fits = (1..=32).contains(&text.chars().count());
+        let plain = text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '/');
+        (fits && plain).then(|| text.to_owned())
+    })
+}
+
+/// The address of an interface, with the length of its network's prefix.
+pub fn interface_address(example: &str) -> Form<IpNet> {
+    Form::text("an address with its prefix length", example, |text| {
+        text.parse().ok().filter(|net: &IpNet| text.contains('/') && is_host(net.addr()))
+    })
+}
+
+/// A network. Bits behind the prefix would be ignored, so they are an error.
+pub fn network(example: &str) -> Form<IpNet> {
+    Form::text("a prefix with no bits set behind its length", example, |text| {
+        text.parse().ok().filter(|net: &IpNet| *net == net.trunc())
+    })
+}
+
+/// The address of a host.
+pub fn host(example: &str) -> Form<IpAddr> {
+    Form::text("the IP address of a host", example, |text| text.parse().ok().filter(|ip| is_host(*ip)))
+}
+
+/// The address of a host, perhaps with a port.
+pub fn remote(example: &str) -> Form<(IpAddr, Option<u16>)> {
+    Form::text("the IP address of a host, with or without a port", example, |text| {
+        endpoint(text).filter(|(ip, port)| is_host(*ip) && *port != Some(0))
+    })
+}
+
+fn endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
+    let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    if let Some(inner) = bracketed {
+        return Some((inner.parse::<Ipv6Addr>().ok()?.into(), None));
+    }
+    let bare = text.parse().ok().map(|ip| (ip, None));
+    bare.or_else(|| text.parse().ok().map(|at: SocketAddr| (at.ip(), Some(at.port()))))
+}
+
+/// Whether it can be the address of one host.
+fn is_host(ip: IpAddr) -> bool {
+    let everybody = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+    !(ip.is_unspecified() || ip.is_multicast() || everybody)
+}
+
+/// Units of time by name, with their length in milliseconds.
+const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+
+fn time(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let (_, millis) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(*millis)?))
+}
+
+/// A duration as it is written in the file.
+fn written(time: Duration) -> String {
+    let millis = time.as_millis() as u64;
+    let (unit, length) = UNITS.iter().rev().find(|(_, length)| millis.is_multiple_of(*length)).unwrap_or(&UNITS[0]);
+    format!("{}{unit}", millis / length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_whole_numbers_with_a_unit() {
+        assert_eq!(time("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(time("10s"), Some(Duration::from_secs(10)));
+        assert_eq!(time("2m"), Some(Duration::from_secs(120)));
+        assert_eq!(time("1h"), Some(Duration::from_secs(3600)));
+        for wrong in ["", "10", "s", "-1s", "1.5s", "1 s", "1d", "99999999999999999999s", "18446744073709551615h"] {
+            assert_eq!(time(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_are_told_as_they_are_written() {
+        for text in ["1ms", "500ms", "10s", "90s", "2m", "1h"] {
+            assert_eq!(written(time(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_an_address_with_or_without_a_port() {
+        let v6: IpAddr = "2001:db8::1".parse().unwrap();
+        assert_eq!(endpoint("192.0.2.1"), Some(("192.0.2.1".parse().unwrap(), None)));
+        assert_eq!(endpoint("192.0.2.1:7"), Some(("192.0.2.1".parse().unwrap(), Some(7))));
+        assert_eq!(endpoint("2001:db8::1"), Some((v6, None)));
+        assert_eq!(endpoint("[2001:db8::1]"), Some((v6, None)));
+        assert_eq!(endpoint("[2001:db8::1]:7"), Some((v6, Some(7))));
+        for wrong in ["", "host", "[192.0.2.1]", "192.0.2.1:", "192.0.2.1:70000", "1.2.3", "[::1", ":7"] {
+            assert_eq!(endpoint(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The configuration file: from TOML to values that have been checked.
+//!
+//! ```text
+//!   FILE -> toml -> reader + forms -> schema -> model::File -> checks
+//!             \         \                \                      /
+//!              '---------'--> Log: every problem with its line <
+//! ```
+//!
+//! - [`model`] is what the rest of the program sees;
+//! - [`defaults`] holds every default with its reason;
+//! - `schema` is the file format: one function per table, one line per key;
+//! - `forms` are the kinds of values (a port, a duration, a prefix) and `reader` takes them out of a table;
+//! - `checks` is what can only be judged when several values are known.
+//!
+//! Reading goes on after an error, so that a user sees all of them at once. A value that is wrong is left out, and no
+//! further error follows from its absence. `docs/config.md` is the reference for people; a test keeps it complete.
+
+mod checks;
+pub mod defaults;
+mod forms;
+pub mod model;
+mod problem;
+mod reader;
+mod schema;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::path::Path;
+
+pub use model::File;
+pub use problem::{Problem, Severity};
+
+use problem::Log;
+use toml::de::DeTable;
+
+/// Reads and checks the file at `path`. What is odd but allowed is in [`File::warnings`].
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of its lines.
+pub fn load(path: &Path) -> Result<File, Vec<Problem>> {
+    match fs::read_to_string(path) {
+        Ok(text) => parse(path, &text),
+        Err(error) => Err(vec![unreadable(path, &error)]),
+    }
+}
+
+/// Reads and checks `text`, which came from the file at `path`.
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of its lines.
+pub fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
+    let mut log = Log::new(path, text);
+    let (document, errors) = DeTable::parse_recoverable(text);
+    errors.iter().for_each(|error| log.syntax(error));
+    let file = schema::file(document.get_ref(), &mut log);
+    let (errors, warnings) = log.finish();
+    if errors.is_empty() { Ok(File { warnings, ..file }) } else { Err(errors) }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
+    let hint = match error.kind() {
+        std::io::ErrorKind::InvalidData => "the file must be UTF-8 text".to_owned(),
+        _ => "name a configuration file; docs/config.md shows one to start from".to_owned(),
+    };
+    Problem {
+        severity: Severity::Error,
+        file: path.to_owned(),
+        line: None,
+        what: format!("cannot be read: {error}"),
+        hint: Some(hint),
+    }
+}

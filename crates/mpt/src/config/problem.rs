@@ -1,0 +1,234 @@
+//! What is wrong with a configuration file, where, and what to try.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// Something that is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Whether the file can be used all the same.
+    pub severity: Severity,
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1; absent when it is about the file as a whole.
+    pub line: Option<usize>,
+    /// What is wrong with which value.
+    pub what: String,
+    /// What to try.
+    pub hint: Option<String>,
+}
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// It can, but may not do what was meant.
+    Warning,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, "{line}:")?;
+        }
+        let severity = if self.severity == Severity::Warning { " warning:" } else { "" };
+        write!(f, "{severity} {}", self.what)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The problems of one file, as they are found.
+pub struct Log<'t> {
+    path: &'t Path,
+    text: &'t str,
+    errors: Vec<Problem>,
+    warnings: Vec<Problem>,
+    unknown: Vec<Unknown>,
+    /// Every key that was asked for, as `table.key`.
+    known: BTreeSet<String>,
+    /// Lines that are not TOML.
+    broken: BTreeSet<usize>,
+    comma_missed: bool,
+}
+
+/// A key that nobody asked for.
+struct Unknown {
+    table: &'static str,
+    key: String,
+    line: usize,
+}
+
+/// Values longer than this are cut in messages.
+const SHOWN: usize = 60;
+/// Words at least this alike are taken for misspellings of one another; 1 is equality. Two letters exchanged in a word of five
+/// come to 0.8, and unrelated keys of the schema stay below 0.6.
+const ALIKE: f64 = 0.7;
+
+impl<'t> Log<'t> {
+    /// Makes an empty one.
+    pub fn new(path: &'t Path, text: &'t str) -> Self {
+        Self {
+            path,
+            text,
+            errors: Vec::new(),
+            warnings: Vec::new(),
+            unknown: Vec::new(),
+            known: BTreeSet::new(),
+            broken: BTreeSet::new(),
+            comma_missed: false,
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &'t Path {
+        self.path
+    }
+
+    /// Something is wrong in `line`.
+    pub fn error(&mut self, line: usize, what: impl Into<String>, hint: Option<String>) {
+        if !self.broken.contains(&line) {
+            let problem = self.problem(line, what.into(), hint);
+            self.errors.push(problem);
+        }
+    }
+
+    /// Something in `line` is allowed, but not likely to be meant.
+    pub fn warn(&mut self, line: usize, what: impl Into<String>, hint: &str) {
+        let problem = self.problem(line, what.into(), Some(hint.to_owned()));
+        self.warnings.push(Problem { severity: Severity::Warning, ..problem });
+    }
+
+    /// The file is not TOML. One such error is told per line: what follows in it is the parser's guess. So are the commas that
+    /// it misses in all lines after a bracket that is not closed.
+    pub fn syntax(&mut self, error: &toml::de::Error) {
+        let line = error.span().map_or(1, |span| self.line(span.start));
+        let comma = error.message().starts_with("missing comma");
+        if !(comma && std::mem::replace(&mut self.comma_missed, comma)) {
+            self.error(line, format!("not TOML: {}", error.message()), self.syntax_hint(error.message(), line));
+        }
+        self.broken.insert(line);
+    }
+
+    /// Whether the file's structure cannot be trusted, so that nothing can be said about what is missing or unknown.
+    pub fn is_broken(&self) -> bool {
+        !self.broken.is_empty()
+    }
+
+    /// `key` was asked for in `table`, whether it is there or not.
+    pub fn knows(&mut self, table: &str, key: &str) {
+        self.known.insert(dotted(table, key));
+    }
+
+    /// `key` stands in `table`, and nobody asked for it.
+    pub fn unknown(&mut self, table: &'static str, key: &str, line: usize) {
+        self.unknown.push(Unknown { table, key: key.to_owned(), line });
+    }
+
+    /// The line of the byte at `offset`, from 1.
+    pub fn line(&self, offset: usize) -> usize {
+        1 + self.text.as_bytes()[..offset.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count()
+    }
+
+    /// A value as it stands in the file, fit for a line of a message.
+    pub fn shown(&self, span: Range<usize>) -> String {
+        let text = self.text.get(span).unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        let mut shown: String = line.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        if shown.len() < text.len() {
+            shown.push_str("...");
+        }
+        shown
+    }
+
+    /// Errors and warnings, each in the order of the lines.
+    pub fn finish(mut self) -> (Vec<Problem>, Vec<Problem>) {
+        if !self.is_broken() {
+            self.tell_unknown();
+        }
+        self.errors.sort_by_key(|problem| problem.line);
+        self.warnings.sort_by_key(|problem| problem.line);
+        (self.errors, self.warnings)
+    }
+
+    /// Every key that was asked for, as `table.key`.
+    #[cfg(test)]
+    pub fn known(&self) -> &BTreeSet<String> {
+        &self.known
+    }
+
+    fn tell_unknown(&mut self) {
+        for unknown in std::mem::take(&mut self.unknown) {
+            let Unknown { table, key, line } = &unknown;
+            self.error(*line, format!("unknown key {key:?} {}", place(table)), Some(self.guess(&unknown)));
+        }
+    }
+
+    /// The key that was meant, the table that the key belongs to, or what there is to choose from.
+    fn guess(&self, unknown: &Unknown) -> String {
+        let keys: Vec<_> = self.known.iter().map(|known| known.rsplit_once('.').unwrap_or(("", known))).collect();
+        let here: Vec<_> = keys.iter().filter(|(table, _)| *table == unknown.table).map(|(_, key)| *key).collect();
+        if let Some(key) = nearest(&unknown.key, here.iter().copied()) {
+            return format!("did you mean {key:?}?");
+        }
+        match keys.iter().find(|(_, key)| *key == unknown.key) {
+            Some((table, key)) => format!("{key:?} belongs {}", place(table)),
+            None => format!("known here: {}", here.join(", ")),
+        }
+    }
+
+    fn problem(&self, line: usize, what: String, hint: Option<String>) -> Problem {
+        Problem { severity: Severity::Error, file: self.path.to_owned(), line: Some(line), what, hint }
+    }
+
+    fn syntax_hint(&self, message: &str, line: usize) -> Option<String> {
+        let hint = match message {
+            _ if message.starts_with("missing comma") => "a bracket in an earlier line may not be closed",
+            _ if message.starts_with("duplicate") => {
+                "a key and a [table] can be there once; [[peer]] and [[peer.path]] can be repeated"
+            }
+            _ => {
+                return self.quotes(line).or_else(|| Some("addresses, durations and names stand in quotes".to_owned()));
+            }
+        };
+        Some(hint.to_owned())
+    }
+
+    /// The most common reason why a line is not TOML: a value that should stand in quotes.
+    fn quotes(&self, line: usize) -> Option<String> {
+        let (key, value) = self.text.lines().nth(line - 1)?.split_once('=')?;
+        let value = value.trim();
+        let is_word = |c: char| c.is_ascii_alphanumeric() || ".:/-_".contains(c);
+        let number = value.parse::<f64>().is_ok();
+        let bare = !value.is_empty() && !number && value.chars().all(is_word);
+        bare.then(|| format!("put the value in quotes: {} = {value:?}", key.trim()))
+    }
+}
+
+/// The word of `words` for which `word` may be a misspelling.
+pub fn nearest<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    let likeness = |other: &str| strsim::normalized_damerau_levenshtein(word, other);
+    let scored = words.into_iter().map(|other| (likeness(other), other)).filter(|(score, _)| *score >= ALIKE);
+    scored.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, other)| other)
+}
+
+fn dotted(table: &str, key: &str) -> String {
+    if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
+}
+
+fn place(table: &str) -> String {
+    match table {
+        "" => "at the top of the file, before the first [table]".to_owned(),
+        "peer" | "peer.path" => format!("in [[{table}]]"),
+        _ => format!("in [{table}]"),
+    }
+}

@@ -1,0 +1,202 @@
+//! Takes values out of a TOML table and notes what is wrong with them.
+//!
+//! A [`Reader`] is asked for keys; whatever was never asked for is unknown, so the list of known keys is the code that
+//! reads them and cannot go stale. An answer of `None` means that the key is absent, or that an error has been noted.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::forms::Form;
+use super::model::At;
+use super::problem::{Log, nearest};
+
+type Item<'a> = Spanned<DeValue<'a>>;
+
+/// One table of the file.
+pub struct Reader<'l, 't, 'a> {
+    table: &'a DeTable<'a>,
+    /// Its name with dots, empty for the top of the file.
+    name: &'static str,
+    /// The line of its header.
+    pub line: usize,
+    asked: Vec<&'static str>,
+    /// Where problems go.
+    pub log: &'l mut Log<'t>,
+}
+
+impl<'l, 't, 'a> Reader<'l, 't, 'a> {
+    /// Reads the table called `name`, whose header stands in `line`.
+    pub fn new(table: &'a DeTable<'a>, name: &'static str, line: usize, log: &'l mut Log<'t>) -> Self {
+        Self { table, name, line, asked: Vec::new(), log }
+    }
+
+    /// The value of `key`.
+    pub fn read<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Option<At<T>> {
+        let item = self.take(key)?;
+        self.accept(key, item, form, form.example(key))
+    }
+
+    /// The value of `key`, which must be there.
+    pub fn need<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Option<At<T>> {
+        if !self.has(key) {
+            self.missing(&format!("{key} is missing"), form.example(key));
+        }
+        self.read(key, form)
+    }
+
+    /// The value of `key`, or a default in its absence.
+    pub fn read_or<T: 'static>(&mut self, key: &'static str, form: &Form<T>, default: T) -> At<T> {
+        self.read(key, form).unwrap_or_else(|| self.at(default))
+    }
+
+    /// The values of the list `key`; those that are wrong are left out.
+    pub fn list<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Vec<At<T>> {
+        let Some(item) = self.take(key) else { return Vec::new() };
+        if let DeValue::Array(items) = item.get_ref() {
+            return items.iter().filter_map(|item| self.accept(key, item, form, form.example_list(key))).collect();
+        }
+        let shown = self.log.shown(item.span());
+        let hint = format!("in brackets, even when there is only one: {key} = [{shown}]");
+        self.log.error(self.line_of(item), format!("{key}: {shown} is not a list"), Some(hint));
+        Vec::new()
+    }
+
+    /// As [`Self::list`], for a list that must be there.
+    pub fn need_list<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Vec<At<T>> {
+        if !self.has(key) {
+            self.missing(&format!("{key} is missing"), form.example_list(key));
+        }
+        self.list(key, form)
+    }
+
+    /// Reads the table `[key]`, whose full name is `name`. An absent table is read as an empty one.
+    pub fn table<T>(
+        &mut self,
+        key: &'static str,
+        name: &'static str,
+        read: impl FnOnce(&mut Reader<'_, 't, '_>) -> T,
+    ) -> Option<T> {
+        let Some(item) = self.take(key) else {
+            return Some(read(&mut Reader::new(&DeTable::new(), name, self.line, self.log)));
+        };
+        match item.get_ref() {
+            DeValue::Table(table) => Some(self.descend(table, name, item.span(), read)),
+            _ => {
+                self.not_a_table(key, item, format!("write [{name}] on a line of its own"));
+                None
+            }
+        }
+    }
+
+    /// Reads each of the tables `[[key]]`, whose full name is `name`.
+    pub fn tables<T>(
+        &mut self,
+        key: &'static str,
+        name: &'static str,
+        mut read: impl FnMut(&mut Reader<'_, 't, '_>) -> T,
+    ) -> Vec<T> {
+        let Some(item) = self.take(key) else { return Vec::new() };
+        let hint = || format!("write [[{name}]] on a line of its own, once for each");
+        let Some(items) = item.get_ref().as_array() else {
+            self.not_a_table(key, item, hint());
+            return Vec::new();
+        };
+        let mut all = Vec::new();
+        for item in items {
+            match item.get_ref() {
+                DeValue::Table(table) => all.push(self.descend(table, name, item.span(), &mut read)),
+                _ => self.not_a_table(key, item, hint()),
+            }
+        }
+        all
+    }
+
+    /// How many tables `[[key]]` there are.
+    pub fn count(&self, key: &str) -> usize {
+        self.table.get(key).and_then(|item| item.get_ref().as_array()).map_or(0, |items| items.len())
+    }
+
+    /// A value that is not in the file.
+    pub fn at<T>(&self, value: T) -> At<T> {
+        At { value, line: self.line }
+    }
+
+    /// Notes that something is not there, unless the file is so broken that it may well be.
+    pub fn missing(&mut self, what: &str, hint: String) {
+        if !self.log.is_broken() {
+            self.log.error(self.line, what, Some(hint));
+        }
+    }
+
+    /// Whether `key` is there, right or wrong.
+    pub fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    /// Notes the keys that nobody asked for.
+    pub fn finish(&mut self) {
+        for (key, _) in self.table.iter().filter(|(key, _)| !self.asked.contains(&key.get_ref().as_ref())) {
+            let line = self.log.line(key.span().start);
+            self.log.unknown(self.name, key.get_ref(), line);
+        }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<&'a Item<'a>> {
+        self.asked.push(key);
+        self.log.knows(self.name, key);
+        self.table.get(key)
+    }
+
+    fn accept<T: 'static>(&mut self, key: &str, item: &Item<'_>, form: &Form<T>, example: String) -> Option<At<T>> {
+        let line = self.line_of(item);
+        match form.parse(item.get_ref()) {
+            Some(value) => Some(At { value, line }),
+            None => {
+                let shown = self.log.shown(item.span());
+                let hint = better(key, item.get_ref(), form).unwrap_or(example);
+                self.log.error(line, format!("{key}: {shown} is not {}", form.is), Some(hint));
+                None
+            }
+        }
+    }
+
+    fn descend<T>(
+        &mut self,
+        table: &'a DeTable<'a>,
+        name: &'static str,
+        span: Range<usize>,
+        read: impl FnOnce(&mut Reader<'_, 't, '_>) -> T,
+    ) -> T {
+        let line = self.log.line(span.start);
+        let mut reader = Reader::new(table, name, line, self.log);
+        let value = read(&mut reader);
+        reader.finish();
+        value
+    }
+
+    fn not_a_table(&mut self, key: &str, item: &Item<'_>, hint: String) {
+        let what = match item.get_ref() {
+            DeValue::Table(_) => format!("{key}: a single table where there can be several"),
+            _ => format!("{key}: {} is not a table", self.log.shown(item.span())),
+        };
+        self.log.error(self.line_of(item), what, Some(hint));
+    }
+
+    fn line_of(&self, item: &Item<'_>) -> usize {
+        self.log.line(item.span().start)
+    }
+}
+
+/// What was probably meant.
+fn better<T: 'static>(key: &str, value: &DeValue<'_>, form: &Form<T>) -> Option<String> {
+    let text = value.as_str()?;
+    if let Some(word) = nearest(text, form.choices.iter().copied()) {
+        return Some(format!("did you mean {word:?}?"));
+    }
+    let line = format!("x = {text}");
+    let bare = DeTable::parse(&line).ok()?;
+    let fits = bare.get_ref().values().all(|item| form.parse(item.get_ref()).is_some());
+    fits.then(|| format!("without quotes: {key} = {text}"))
+}

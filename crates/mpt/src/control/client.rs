@@ -1,0 +1,147 @@
+//! The commands' side: finds a running tunnel, asks it, and does not wait forever.
+
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use super::report::Report;
+use super::{Request, Response, RunDir};
+use crate::Failure;
+
+/// A daemon answers within a turn of its loop; one that takes longer is stuck or stopped.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// More than a thousand peers with 32 paths take.
+const RESPONSE_LIMIT: u64 = 64 << 20;
+
+/// A connection to a running tunnel.
+#[derive(Debug)]
+pub struct Client {
+    name: String,
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the tunnel `name`, or to the only one that runs.
+    ///
+    /// # Errors
+    /// When there is none, or more than one to choose from, or this user may not control it.
+    pub fn connect(directory: &RunDir, name: Option<&str>) -> Result<Self, Failure> {
+        match name {
+            Some(name) if directory.names().iter().any(|known| known == name) => Self::open(directory, name),
+            Some(name) => Err(not_running(&format!("the tunnel {name} is not running"), &directory.running())),
+            None => Self::only(directory),
+        }
+    }
+
+    /// The status report.
+    ///
+    /// # Errors
+    /// When the daemon does not answer, or not with a report.
+    pub fn status(&mut self) -> Result<Report, Failure> {
+        match self.ask(&Request::Status)? {
+            Response::Status(report) => Ok(report),
+            Response::Done {} | Response::Error { .. } => Err(self.nonsense("no status report")),
+        }
+    }
+
+    /// Asks for something to be done.
+    ///
+    /// # Errors
+    /// When the daemon does not answer, or refuses.
+    pub fn order(&mut self, request: &Request) -> Result<(), Failure> {
+        self.ask(request).map(|_| ())
+    }
+
+    /// Ends the tunnel, and waits until it has cleaned up.
+    ///
+    /// # Errors
+    /// When the daemon does not answer, or takes too long.
+    pub fn end(&mut self) -> Result<(), Failure> {
+        self.order(&Request::Down)?;
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).map(|_| ()).map_err(|error| self.lost(&error))
+    }
+
+    fn only(directory: &RunDir) -> Result<Self, Failure> {
+        match &directory.running()[..] {
+            [name] => Self::open(directory, name),
+            [] => Err(not_running("no tunnel is running", &[])),
+            names => Err(Failure::new(format!("{} tunnels are running", names.len()))
+                .hint(format!("name one of them: {}", names.join(", ")))),
+        }
+    }
+
+    fn open(directory: &RunDir, name: &str) -> Result<Self, Failure> {
+        let stream = UnixStream::connect(directory.socket(name)).map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
+                not_running(&format!("the tunnel {name} is not running; it seems to have crashed"), &[])
+            }
+            ErrorKind::PermissionDenied => {
+                Failure::new(format!("not allowed to control the tunnel {name}")).hint("run as root")
+            }
+            _ => Failure::new(format!("cannot reach the tunnel {name}: {error}")),
+        })?;
+        let limited = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        limited.map_err(|error| Failure::new(format!("cannot reach the tunnel {name}: {error}")))?;
+        Ok(Self { name: name.to_owned(), stream: BufReader::new(stream) })
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Response, Failure> {
+        let line = self.exchange(request).map_err(|error| self.lost(&error))?;
+        match serde_json::from_slice(&line) {
+            Ok(Response::Error { what, hint }) => Err(Failure { what, hint }),
+            Ok(response) => Ok(response),
+            Err(error) => Err(self.nonsense(&error.to_string())),
+        }
+    }
+
+    fn exchange(&mut self, request: &Request) -> io::Result<Vec<u8>> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line)?;
+        let mut answer = Vec::new();
+        self.stream.by_ref().take(RESPONSE_LIMIT).read_until(b'\n', &mut answer)?;
+        if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+    }
+
+    fn lost(&self, error: &io::Error) -> Failure {
+        let name = &self.name;
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                Failure::new(format!("the tunnel {name} did not answer within {} s", PATIENCE.as_secs()))
+                    .hint("its log may say what it is busy with")
+            }
+            _ => Failure::new(format!("the tunnel {name} broke the connection off: {error}")),
+        }
+    }
+
+    fn nonsense(&self, what: &str) -> Failure {
+        Failure::new(format!("the tunnel {} gave an answer that makes no sense: {what}", self.name))
+            .hint("it may be of another version than this command")
+    }
+}
+
+impl RunDir {
+    /// The interfaces of the tunnels that run, sorted.
+    pub fn running(&self) -> Vec<String> {
+        let mut names = self.names();
+        names.retain(|name| is_listening(&self.socket(name)));
+        names
+    }
+}
+
+/// Whether somebody listens at `socket`. One that may not be asked is believed to.
+fn is_listening(socket: &Path) -> bool {
+    match UnixStream::connect(socket) {
+        Ok(_) => true,
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+    }
+}
+
+fn not_running(what: &str, running: &[String]) -> Failure {
+    match running {
+        [] => Failure::new(what).hint("mpt up FILE starts one"),
+        names => Failure::new(what).hint(format!("running: {}", names.join(", "))),
+    }
+}

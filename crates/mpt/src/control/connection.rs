@@ -1,0 +1,200 @@
+//! One client's connection: lines in, lines out, neither without bound.
+//!
+//! The next line is only read when the last one has been answered and the answer has been taken, so a client that sends
+//! without reading is left waiting and costs [`LINE_LIMIT`] bytes and one answer.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use nix::sys::epoll::EpollFlags;
+
+/// The longest request in bytes; the longest that makes sense has two names and 60 bytes around them.
+pub const LINE_LIMIT: usize = 4096;
+
+/// A client's connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// A line was handed out and has not been answered.
+    asked: bool,
+    /// The client has said all that it will, or all that is listened to.
+    ended: bool,
+}
+
+/// What came in.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Input {
+    /// No whole line yet.
+    Nothing,
+    /// A line, without its end.
+    Line(Vec<u8>),
+    /// More than [`LINE_LIMIT`] bytes without an end.
+    TooLong,
+}
+
+impl Connection {
+    /// Takes over a stream.
+    ///
+    /// # Errors
+    /// When it cannot be made non-blocking.
+    pub fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, input: Vec::new(), output: Vec::new(), asked: false, ended: false })
+    }
+
+    /// The next line, unless the client first has to take an answer. Reads once.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn poll_line(&mut self) -> io::Result<Input> {
+        self.flush()?;
+        if self.asked || !self.output.is_empty() {
+            return Ok(Input::Nothing);
+        }
+        if !self.has_line() && !self.ended {
+            self.fill()?;
+        }
+        if let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
+            let mut line: Vec<_> = self.input.drain(..=end).collect();
+            line.pop();
+            self.asked = true;
+            return Ok(Input::Line(line));
+        }
+        if self.input.len() >= LINE_LIMIT {
+            self.input.clear();
+            self.ended = true;
+            return Ok(Input::TooLong);
+        }
+        Ok(Input::Nothing)
+    }
+
+    /// Answers the last line with `line`.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn answer(&mut self, line: &[u8]) -> io::Result<()> {
+        self.asked = false;
+        self.output.extend_from_slice(line);
+        self.output.push(b'\n');
+        self.flush()
+    }
+
+    /// Whether nothing more will come of it.
+    pub fn is_over(&self) -> bool {
+        self.ended && !self.asked && self.output.is_empty() && !self.has_line()
+    }
+
+    /// What to wait for. A whole line that waits in memory counts as something to write: the answer.
+    pub fn interest(&self) -> EpollFlags {
+        match () {
+            () if !self.output.is_empty() || self.has_line() => EpollFlags::EPOLLOUT,
+            () if self.asked || self.ended => EpollFlags::empty(),
+            () => EpollFlags::EPOLLIN,
+        }
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        let mut bytes = [0; LINE_LIMIT];
+        let room = LINE_LIMIT - self.input.len();
+        match self.stream.read(&mut bytes[..room]) {
+            Ok(0) => self.ended = true,
+            Ok(len) => self.input.extend_from_slice(&bytes[..len]),
+            Err(error) if is_transient(&error) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            match self.stream.write(&self.output) {
+                Ok(len) => drop(self.output.drain(..len)),
+                Err(error) if is_transient(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn has_line(&self) -> bool {
+        self.input.contains(&b'\n')
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (UnixStream, Connection) {
+        let (client, server) = UnixStream::pair().unwrap();
+        client.set_nonblocking(true).unwrap();
+        (client, Connection::new(server).unwrap())
+    }
+
+    #[test]
+    fn a_line_may_come_in_pieces() {
+        let (mut client, mut connection) = pair();
+        client.write_all(b"sta").unwrap();
+        assert_eq!(connection.poll_line().unwrap(), Input::Nothing);
+        client.write_all(b"tus\n").unwrap();
+        assert_eq!(connection.poll_line().unwrap(), Input::Line(b"status".to_vec()));
+    }
+
+    #[test]
+    fn the_next_line_waits_for_the_answer_to_the_last() {
+        let (mut client, mut connection) = pair();
+        client.write_all(b"one\ntwo\n").unwrap();
+        assert_eq!(connection.poll_line().unwrap(), Input::Line(b"one".to_vec()));
+        assert_eq!(connection.poll_line().unwrap(), Input::Nothing);
+        connection.answer(b"1").unwrap();
+        assert_eq!(connection.interest(), EpollFlags::EPOLLOUT);
+        assert_eq!(connection.poll_line().unwrap(), Input::Line(b"two".to_vec()));
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_off() {
+        let (mut client, mut connection) = pair();
+        client.write_all(&[b'x'; LINE_LIMIT]).unwrap();
+        assert_eq!(connection.poll_line().unwrap(), Input::TooLong);
+        assert!(connection.is_over());
+    }
+
+    #[test]
+    fn a_client_that_does_not_read_is_not_listened_to() {
+        let (mut client, mut connection) = pair();
+        client.write_all(b"one\ntwo\n").unwrap();
+        connection.poll_line().unwrap();
+        connection.answer(&vec![b'x'; 4 << 20]).unwrap();
+        assert_eq!(connection.poll_line().unwrap(), Input::Nothing);
+        assert_eq!(connection.interest(), EpollFlags::EPOLLOUT);
+    }
+
+    #[test]
+    fn a_client_that_sends_and_closes_its_side_gets_its_answer() {
+        let (mut client, mut connection) = pair();
+        client.write_all(b"status\n").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(connection.poll_line().unwrap(), Input::Line(b"status".to_vec()));
+        assert!(!connection.is_over());
+        connection.answer(b"fine").unwrap();
+        assert_eq!(connection.poll_line().unwrap(), Input::Nothing);
+        assert!(connection.is_over());
+        let mut answer = Vec::new();
+        drop(connection);
+        client.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer, b"fine\n");
+    }
+}

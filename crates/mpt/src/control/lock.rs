@@ -1,0 +1,83 @@
+//! One process per tunnel: a locked file that goes away with it.
+//!
+//! A lock of flock(2) ends with the process, however it ends, so nothing can be left locked. The file is removed by its
+//! holder; whoever then locks the removed file finds that its name leads elsewhere, and tries again.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// A file that this process has locked.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    _file: Flock<File>,
+}
+
+impl Lock {
+    /// Locks the file at `path`, which is made if need be and will hold this process's number. `None` when another process
+    /// has locked it.
+    pub fn take(path: &Path) -> io::Result<Option<Self>> {
+        loop {
+            let mut open = OpenOptions::new();
+            let file = open.create(true).truncate(false).write(true).mode(0o644).open(path)?;
+            let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(file) => file,
+                Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+                Err((_, errno)) => return Err(errno.into()),
+            };
+            if names(path, &file)? {
+                file.set_len(0)?;
+                writeln!(file, "{}", std::process::id())?;
+                return Ok(Some(Self { path: path.to_owned(), _file: file }));
+            }
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The name alone is harmless: what counts is the lock.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Whether `path` still leads to `file`.
+fn names(path: &Path, file: &File) -> io::Result<bool> {
+    let open = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_excludes_others_until_it_is_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mpt0.lock");
+        let first = Lock::take(&path).unwrap().unwrap();
+        assert!(Lock::take(&path).unwrap().is_none());
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        drop(first);
+        assert!(!path.exists());
+        assert!(Lock::take(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_file_left_behind_by_a_crash_is_no_lock() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mpt0.lock");
+        fs::write(&path, "4194304 and a long line\n").unwrap();
+        let _lock = Lock::take(&path).unwrap().unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+    }
+}

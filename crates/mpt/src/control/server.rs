@@ -1,0 +1,170 @@
+//! The daemon's side: one file descriptor to wait for, requests out of it, responses into it.
+//!
+//! Nothing here blocks. [`Server`] is itself something to wait for with epoll: it becomes readable when a client wants
+//! something, and [`Server::handle_ready`] then gives at most one request of each client, so that a client that asks
+//! without pause takes its turn among packets. There are at most [`CLIENTS`] connections; a new one takes the place of the oldest.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+
+use super::connection::{Connection, Input, LINE_LIMIT};
+use super::lock::Lock;
+use super::{Request, Response, RunDir};
+use crate::Failure;
+
+/// The most connections at a time.
+pub const CLIENTS: usize = 16;
+/// Root and its group; nobody else may control a tunnel.
+const SOCKET_MODE: u32 = 0o660;
+/// Anybody may see which tunnels run.
+const DIRECTORY_MODE: u32 = 0o755;
+
+/// Says which client a request came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Token(u64);
+
+/// A tunnel's control socket. Its file goes away when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    epoll: Epoll,
+    listener: UnixListener,
+    connections: BTreeMap<Token, Connection>,
+    next: u64,
+    socket: PathBuf,
+    /// Dropped last, when the socket is gone.
+    _lock: Lock,
+}
+
+impl Server {
+    /// Makes the socket of the tunnel `name` in `directory`, which is made if need be.
+    ///
+    /// # Errors
+    /// When the tunnel is running already, or the directory cannot be written.
+    pub fn bind(directory: &RunDir, name: &str) -> Result<Self, Failure> {
+        let failed = |path: &Path| {
+            let path = path.display().to_string();
+            move |error: io::Error| cannot_use(&path, &error)
+        };
+        let (socket, lock) = (directory.socket(name), directory.lock(name));
+        make_directory(&directory.0).map_err(failed(&directory.0))?;
+        let lock = Lock::take(&lock).map_err(failed(&lock))?.ok_or_else(|| is_running(name))?;
+        let listener = listen(&socket).map_err(failed(&socket))?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| failed(&socket)(errno.into()))?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|errno| failed(&socket)(errno.into()))?;
+        Ok(Self { epoll, listener, connections: BTreeMap::new(), next: 0, socket, _lock: lock })
+    }
+
+    /// Takes what clients have sent; to be called when this is readable. Every request must be answered with [`Self::respond`].
+    pub fn handle_ready(&mut self) -> Vec<(Token, Request)> {
+        self.accept();
+        let tokens: Vec<_> = self.connections.keys().copied().collect();
+        tokens.into_iter().filter_map(|token| self.read(token)).collect()
+    }
+
+    /// Answers a request. A client that is gone does not mind.
+    pub fn respond(&mut self, token: Token, response: &Response) {
+        let Some(connection) = self.connections.get_mut(&token) else { return };
+        let line = serde_json::to_vec(response).expect("names and numbers can be written as JSON");
+        let result = connection.answer(&line);
+        self.settle(token, result);
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..CLIENTS {
+            let Ok((stream, _)) = self.listener.accept() else { return };
+            let Ok(connection) = Connection::new(stream) else { continue };
+            if self.connections.len() >= CLIENTS {
+                self.connections.pop_first();
+            }
+            if self.epoll.add(&connection, EpollEvent::new(connection.interest(), 0)).is_ok() {
+                self.connections.insert(Token(self.next), connection);
+                self.next += 1;
+            }
+        }
+    }
+
+    fn read(&mut self, token: Token) -> Option<(Token, Request)> {
+        let refused = match self.connections.get_mut(&token)?.poll_line() {
+            Ok(Input::Line(line)) => match serde_json::from_slice(&line) {
+                Ok(request) => {
+                    tracing::debug!(?request, "asked");
+                    return Some((token, request));
+                }
+                Err(error) => format!("not a request: {error}"),
+            },
+            Ok(Input::TooLong) => format!("not a request: longer than {LINE_LIMIT} bytes"),
+            Ok(Input::Nothing) => {
+                self.settle(token, Ok(()));
+                return None;
+            }
+            Err(error) => {
+                self.settle(token, Err(error));
+                return None;
+            }
+        };
+        self.respond(token, &Failure::new(refused).hint(r#"for example {"command":"status"}"#).into());
+        None
+    }
+
+    /// Waits for what the connection needs next, or drops it.
+    fn settle(&mut self, token: Token, result: io::Result<()>) {
+        let Some(connection) = self.connections.get(&token) else { return };
+        let mut event = EpollEvent::new(connection.interest(), 0);
+        let lost = result.is_err() || connection.is_over() || self.epoll.modify(connection, &mut event).is_err();
+        if lost {
+            self.connections.remove(&token);
+        }
+    }
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A socket file that nobody listens to is found out by whoever connects.
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
+}
+
+/// Listens at `path`. What is there was left behind by a crash, because this process holds the lock.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+fn is_running(name: &str) -> Failure {
+    Failure::new(format!("the tunnel {name} is running already"))
+        .hint(format!("mpt status {name} shows it, mpt down {name} ends it"))
+}
+
+fn cannot_use(path: &str, error: &io::Error) -> Failure {
+    let failure = Failure::new(format!("cannot use {path}: {error}"));
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => failure.hint("run as root, or set MPT_RUN_DIR to a directory of your own"),
+        io::ErrorKind::InvalidInput => {
+            failure.hint("the path of a socket has at most 107 bytes; set MPT_RUN_DIR to a shorter one")
+        }
+        _ => failure,
+    }
+}

@@ -1,0 +1,181 @@
+//! The program as it is typed, against a daemon that knows nothing but its answers.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output};
+use std::thread::{self, JoinHandle};
+use std::{fs, path};
+
+use mpt::control::report::{Path, Peer, Report, Tunnel};
+use mpt::control::{Action, Request, Response, RunDir, Server};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use serde_json::Value;
+
+fn mpt(run: &path::Path, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mpt"));
+    command.env("MPT_RUN_DIR", run).args(words).output().expect("the program was built")
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).expect("text")
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).expect("text")
+}
+
+fn report(peers: &[(&str, &[&str])]) -> Report {
+    let path = |name: &&str| Path {
+        name: (*name).to_owned(),
+        remote: "192.0.2.1:4754".to_owned(),
+        weight: 1,
+        up: true,
+        cause: None,
+        srtt_us: None,
+        sent_packets: 0,
+        sent_bytes: 0,
+        received_packets: 0,
+        received_bytes: 0,
+    };
+    let peer = |(name, paths): &(&str, &[&str])| Peer {
+        name: (*name).to_owned(),
+        scheduler: "weighted".to_owned(),
+        taken_packets: 0,
+        delivered_packets: 0,
+        queued_bytes: 0,
+        held_packets: 0,
+        hold_us: 0,
+        reorder: None,
+        drops: BTreeMap::new(),
+        paths: paths.iter().map(path).collect(),
+    };
+    let tunnel = Tunnel { interface: "mpt0".to_owned(), mode: "plain".to_owned(), ..Tunnel::default() };
+    Report { tunnel, peers: peers.iter().map(peer).collect(), drops: BTreeMap::new() }
+}
+
+/// Answers until it is asked to end; tells what it was asked to do.
+fn daemon(run: &path::Path, report: Report) -> JoinHandle<Vec<Request>> {
+    let mut server = Server::bind(&RunDir::at(run), "mpt0").expect("a fresh directory");
+    thread::spawn(move || {
+        let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
+        epoll.add(&server, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("a server that can be waited for");
+        let mut orders = Vec::new();
+        while orders.last() != Some(&Request::Down) {
+            epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).expect("to wait");
+            for (token, request) in server.handle_ready() {
+                if request == Request::Status {
+                    server.respond(token, &Response::Status(report.clone()));
+                } else {
+                    server.respond(token, &Response::Done {});
+                    orders.push(request);
+                }
+            }
+        }
+        orders
+    })
+}
+
+#[test]
+fn status_is_a_table_or_json() {
+    let run = tempfile::tempdir().unwrap();
+    let daemon = daemon(run.path(), report(&[("office", &["dsl", "lte"])]));
+    let table = mpt(run.path(), &["status"]);
+    assert!(stdout(&table).starts_with("mpt0  plain"), "{table:?}");
+    assert!(stdout(&table).contains("\n  lte   up "), "{table:?}");
+    let json: Value = serde_json::from_slice(&mpt(run.path(), &["status", "mpt0", "--json"]).stdout).unwrap();
+    assert_eq!(json["peers"][0]["paths"][1]["name"], "lte");
+    let json: Value = serde_json::from_slice(&mpt(run.path(), &["path", "list", "--json"]).stdout).unwrap();
+    assert_eq!((&json[1]["peer"], &json[1]["name"]), (&Value::from("office"), &Value::from("lte")));
+    assert!(mpt(run.path(), &["down"]).status.success());
+    daemon.join().unwrap();
+}
+
+#[test]
+fn a_path_is_found_by_its_name_or_with_its_peer() {
+    let run = tempfile::tempdir().unwrap();
+    let daemon = daemon(run.path(), report(&[("office", &["dsl", "lte"]), ("home", &["dsl"])]));
+    assert!(mpt(run.path(), &["path", "down", "lte"]).status.success());
+    assert!(mpt(run.path(), &["path", "up", "mpt0", "home/dsl"]).status.success());
+    let unclear = mpt(run.path(), &["path", "down", "dsl"]);
+    assert_eq!(unclear.status.code(), Some(1));
+    assert_eq!(stderr(&unclear), "error: several peers have a path dsl\n  hint: one of: office/dsl, home/dsl\n");
+    let unknown = mpt(run.path(), &["path", "down", "5g"]);
+    assert_eq!(stderr(&unknown), "error: there is no path 5g\n  hint: paths: office/dsl, office/lte, home/dsl\n");
+    assert!(mpt(run.path(), &["down", "mpt0"]).status.success());
+    let order = |peer: &str, path: &str, action| Request::Path { peer: peer.to_owned(), path: path.to_owned(), action };
+    let expected = [order("office", "lte", Action::Down), order("home", "dsl", Action::Up), Request::Down];
+    assert_eq!(daemon.join().unwrap(), expected);
+}
+
+#[test]
+fn down_returns_when_everything_is_gone() {
+    let run = tempfile::tempdir().unwrap();
+    let daemon = daemon(run.path(), report(&[]));
+    assert!(mpt(run.path(), &["down"]).status.success());
+    assert!(!run.path().join("mpt0.sock").exists());
+    daemon.join().unwrap();
+}
+
+#[test]
+fn failures_and_wrong_usage_have_their_own_exit_codes() {
+    let run = tempfile::tempdir().unwrap();
+    let nothing = mpt(run.path(), &["status"]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert_eq!(
+        (stdout(&nothing), stderr(&nothing)),
+        ("", "error: no tunnel is running\n  hint: mpt up FILE starts one\n")
+    );
+    assert_eq!(mpt(run.path(), &["status", "a", "b"]).status.code(), Some(2));
+    assert_eq!(mpt(run.path(), &["staus"]).status.code(), Some(2));
+    assert_eq!(mpt(run.path(), &["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_check_prints_problems_as_data() {
+    let run = tempfile::tempdir().unwrap();
+    let file = run.path().join("tunnel.toml");
+    fs::write(
+        &file,
+        "mode = 'plain'\naddress = ['10.77.0.1/24']\nprot = 1\n[[peer]]\n[[peer.path]]\nremote = '192.0.2.1'",
+    )
+    .unwrap();
+    let name = file.to_str().unwrap();
+    let check = mpt(run.path(), &["config", "check", name]);
+    assert_eq!(check.status.code(), Some(1));
+    let expected = format!("{name}:3: unknown key \"prot\" at the top of the file, before the first [table]\n");
+    assert_eq!(stdout(&check), expected + "  hint: did you mean \"port\"?\n");
+    let check = mpt(run.path(), &["config", "check", name, "--json"]);
+    let json: Value = serde_json::from_slice(&check.stdout).unwrap();
+    assert_eq!((&json[0]["line"], &json[0]["severity"]), (&Value::from(3), &Value::from("error")));
+    fs::write(&file, "mode = 'plain'\naddress = ['10.77.0.1/24']\n[[peer]]\n[[peer.path]]\nremote = '192.0.2.1'")
+        .unwrap();
+    let check = mpt(run.path(), &["config", "check", name]);
+    assert_eq!((check.status.code(), stdout(&check), stderr(&check)), (Some(0), "", ""));
+}
+
+#[test]
+fn the_laboratory_is_another_program() {
+    // Links, because a copy that was written a moment ago may be busy.
+    let run = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (alone, program) = (run.path().join("mpt"), run.path().join("mpt-lab"));
+    fs::hard_link(env!("CARGO_BIN_EXE_mpt"), &alone).unwrap();
+    symlink("/bin/echo", &program).unwrap();
+    let lab = Command::new(&alone).args(["lab", "run", "--help"]).output().unwrap();
+    assert_eq!(stdout(&lab), "run --help\n", "{lab:?}");
+    fs::remove_file(&program).unwrap();
+    let lab = Command::new(&alone).arg("lab").env("PATH", run.path()).output().unwrap();
+    assert_eq!(lab.status.code(), Some(1));
+    assert!(stderr(&lab).contains("hint: install the laboratory"), "{lab:?}");
+}
+
+#[test]
+fn man_pages_and_completions_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let name = directory.path().to_str().unwrap();
+    assert!(mpt(directory.path(), &["generate", "man", name]).status.success());
+    assert!(mpt(directory.path(), &["generate", "completions", name]).status.success());
+    for file in ["mpt.1", "mpt-path-down.1", "mpt.bash", "mpt.fish", "_mpt"] {
+        assert!(directory.path().join(file).exists(), "{file}");
+    }
+    assert_eq!(mpt(directory.path(), &["generate", "man", "/nonexistent"]).status.code(), Some(1));
+}

@@ -1,0 +1,189 @@
+//! Talking to a running tunnel: a real socket, and clients of every kind.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread::{self, JoinHandle};
+
+use mpt::control::report::{Report, Tunnel};
+use mpt::control::{Action, Client, Request, Response, RunDir, Server};
+use mpt_proto::drops::Drops;
+use mpt_proto::stats::Status;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use tempfile::TempDir;
+
+struct Place {
+    directory: TempDir,
+    run: RunDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let run = RunDir::at(directory.path());
+        Self { directory, run }
+    }
+
+    fn connect(&self, name: &str) -> UnixStream {
+        UnixStream::connect(self.directory.path().join(format!("{name}.sock"))).expect("a server that listens")
+    }
+}
+
+fn report() -> Report {
+    Report::new(
+        Tunnel { interface: "mpt0".to_owned(), ..Tunnel::default() },
+        &Status { peers: Vec::new(), drops: Drops::default() },
+    )
+}
+
+/// Waits for the server as the daemon does, and answers until it is asked to end.
+fn serve(mut server: Server) -> JoinHandle<Vec<Request>> {
+    thread::spawn(move || {
+        let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
+        epoll.add(&server, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("a server that can be waited for");
+        let mut seen = Vec::new();
+        while seen.last() != Some(&Request::Down) {
+            epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).expect("to wait");
+            for (token, request) in server.handle_ready() {
+                let response = match &request {
+                    Request::Status => Response::Status(report()),
+                    Request::Path { path, .. } if path == "none" => {
+                        Response::Error { what: "no such path".to_owned(), hint: None }
+                    }
+                    Request::Path { .. } | Request::Down => Response::Done {},
+                };
+                server.respond(token, &response);
+                seen.push(request);
+            }
+        }
+        seen
+    })
+}
+
+#[test]
+fn a_client_asks_orders_and_ends() {
+    let place = Place::new();
+    let server = serve(Server::bind(&place.run, "mpt0").unwrap());
+    let order = |path: &str| Request::Path { peer: "office".to_owned(), path: path.to_owned(), action: Action::Down };
+    let mut client = Client::connect(&place.run, None).unwrap();
+    assert_eq!(client.status().unwrap(), report());
+    client.order(&order("dsl")).unwrap();
+    assert_eq!(client.order(&order("none")).unwrap_err().what, "no such path");
+    client.end().unwrap();
+    assert_eq!(server.join().unwrap(), [Request::Status, order("dsl"), order("none"), Request::Down]);
+    assert_eq!(fs::read_dir(place.directory.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn a_tunnel_runs_once() {
+    let place = Place::new();
+    let first = Server::bind(&place.run, "mpt0").unwrap();
+    assert_eq!(Server::bind(&place.run, "mpt0").unwrap_err().what, "the tunnel mpt0 is running already");
+    Server::bind(&place.run, "mpt1").unwrap();
+    drop(first);
+    Server::bind(&place.run, "mpt0").unwrap();
+}
+
+#[test]
+fn a_socket_left_behind_by_a_crash_is_replaced() {
+    let place = Place::new();
+    drop(UnixListener::bind(place.directory.path().join("mpt0.sock")).unwrap());
+    assert_eq!(place.run.running(), Vec::<String>::new());
+    let failure = Client::connect(&place.run, Some("mpt0")).unwrap_err();
+    assert_eq!(failure.what, "the tunnel mpt0 is not running; it seems to have crashed");
+    let _server = Server::bind(&place.run, "mpt0").unwrap();
+    assert_eq!(place.run.running(), ["mpt0"]);
+}
+
+#[test]
+fn only_root_and_its_group_may_connect() {
+    let place = Place::new();
+    let _server = Server::bind(&RunDir::at(place.directory.path().join("run/mpt")), "mpt0").unwrap();
+    let mode = |path: &str| fs::metadata(place.directory.path().join(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("run/mpt"), mode("run/mpt/mpt0.sock")), (0o755, 0o660));
+}
+
+#[test]
+fn without_a_name_the_choice_must_be_clear() {
+    let place = Place::new();
+    assert_eq!(Client::connect(&place.run, None).unwrap_err().what, "no tunnel is running");
+    let _servers = ["mpt1", "mpt0"].map(|name| Server::bind(&place.run, name).unwrap());
+    let failure = Client::connect(&place.run, None).unwrap_err();
+    assert_eq!(failure.hint.unwrap(), "name one of them: mpt0, mpt1");
+    let failure = Client::connect(&place.run, Some("../../etc/passwd")).unwrap_err();
+    assert_eq!(failure.hint.unwrap(), "running: mpt0, mpt1");
+    assert!(Client::connect(&place.run, Some("mpt1")).is_ok());
+}
+
+#[test]
+fn nonsense_is_answered_with_an_error_and_the_connection_goes_on() {
+    let place = Place::new();
+    let mut server = Server::bind(&place.run, "mpt0").unwrap();
+    let mut client = BufReader::new(place.connect("mpt0"));
+    let nonsense = ["", "{}", "\u{0}", "{\"command\":\"fly\"}", "{\"command\":\"path\",\"peer\":\"p\"}", "[[[["];
+    for line in nonsense {
+        client.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
+        assert_eq!(server.handle_ready(), []);
+        let mut answer = String::new();
+        client.read_line(&mut answer).unwrap();
+        assert!(answer.starts_with(r#"{"error":{"what":"not a request: "#), "{answer}");
+    }
+    client.get_mut().write_all(b"{\"command\":\"status\"}\n").unwrap();
+    assert_eq!(server.handle_ready().len(), 1);
+}
+
+#[test]
+fn a_client_that_asks_without_pause_takes_its_turn() {
+    let place = Place::new();
+    let mut server = Server::bind(&place.run, "mpt0").unwrap();
+    let (mut hasty, mut calm) = (place.connect("mpt0"), place.connect("mpt0"));
+    hasty.write_all("{\"command\":\"status\"}\n".repeat(100).as_bytes()).unwrap();
+    calm.write_all(b"{\"command\":\"status\"}\n").unwrap();
+    for turn in 0..100 {
+        let requests = server.handle_ready();
+        assert_eq!(requests.len(), if turn == 0 { 2 } else { 1 });
+        requests.iter().for_each(|(token, _)| server.respond(*token, &Response::Done {}));
+    }
+    assert_eq!(server.handle_ready(), []);
+}
+
+#[test]
+fn a_line_without_end_costs_the_client_its_connection() {
+    let place = Place::new();
+    let mut server = Server::bind(&place.run, "mpt0").unwrap();
+    let mut client = place.connect("mpt0");
+    client.write_all(&[b' '; 100_000]).unwrap();
+    assert_eq!(server.handle_ready(), []);
+    let mut answer = [0; 1000];
+    let len = client.read(&mut answer).unwrap();
+    assert!(answer[..len].starts_with(br#"{"error":{"what":"not a request: longer than 4096 bytes"#));
+    assert!(client.write_all(b"x").is_err());
+}
+
+#[test]
+fn the_oldest_of_many_connections_makes_room() {
+    let place = Place::new();
+    let mut server = Server::bind(&place.run, "mpt0").unwrap();
+    let mut idle: Vec<_> = (0..16).map(|_| place.connect("mpt0")).collect();
+    assert_eq!(server.handle_ready(), []);
+    let mut client = place.connect("mpt0");
+    client.write_all(b"{\"command\":\"down\"}\n").unwrap();
+    let requests = server.handle_ready();
+    assert_eq!(requests.iter().map(|(_, request)| request).collect::<Vec<_>>(), [&Request::Down]);
+    assert_eq!(idle[0].read(&mut [0]).unwrap(), 0, "closed");
+    idle[1].set_nonblocking(true).unwrap();
+    assert!(idle[1].read(&mut [0]).is_err(), "still open");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_named() {
+    let place = Place::new();
+    let file = place.directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let failure = Server::bind(&RunDir::at(&file), "mpt0").unwrap_err();
+    assert!(failure.what.starts_with(&format!("cannot use {}", file.display())), "{failure}");
+    let deep = RunDir::at(place.directory.path().join("x".repeat(120)));
+    let failure = Server::bind(&deep, "mpt0").unwrap_err();
+    assert!(failure.hint.is_some_and(|hint| hint.contains("MPT_RUN_DIR")));
+}
