@@ -9,3 +9,4 @@ pub mod drops;
 pub mod packet;
 pub mod path;
 pub mod time;
+pub mod wire;

@@ -1,0 +1,3 @@
+//! What stands on the wire, byte by byte. Codecs only: nothing here decides, remembers or waits.
+
+pub mod legacy;
