@@ -218,6 +218,6 @@ const LIFETIME: Duration = ROUND_TIME.saturating_mul(3);
 /// How many exchanges are remembered; each has been authenticated.
 const MAX_EXCHANGES: usize = 256;
 
-/// The longest description of a connection, in bytes: 20 paths and 20 networks, the most the original has room for, take
-/// less than 10 000.
-const MAX_TEXT: usize = 32 * 1024;
+/// The longest description of a connection, in bytes: 32 paths and 256 networks, more than the original has room for, take
+/// less than 40 000. A UDP payload ends at 65 507.
+const MAX_TEXT: usize = 48 * 1024;
