@@ -17,6 +17,7 @@
 mod fields;
 pub mod import;
 pub mod ini;
+pub mod merge;
 pub mod model;
 pub mod positional;
 mod problem;
