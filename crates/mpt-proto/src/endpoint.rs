@@ -85,6 +85,11 @@ impl Endpoint {
         endpoint
     }
 
+    /// The largest inner packet in bytes.
+    pub fn mtu(&self) -> usize {
+        self.mtu
+    }
+
     /// Whether inner packets are wanted. While not, they are better off in the TUN device's queue.
     pub fn has_room(&self) -> bool {
         self.peers.iter().all(Peer::has_room)

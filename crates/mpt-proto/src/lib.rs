@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod control;
 pub mod drops;
 pub mod endpoint;
 pub mod outbox;

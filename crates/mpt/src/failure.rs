@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::config::Problem;
+
 /// What went wrong, with what, and what to try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -35,3 +37,16 @@ impl fmt::Display for Failure {
 }
 
 impl Error for Failure {}
+
+impl From<mpt_linux::Error> for Failure {
+    fn from(error: mpt_linux::Error) -> Self {
+        Self { what: error.to_string(), hint: error.hint().map(str::to_owned) }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        let hint = problem.hint.clone();
+        Self { what: Problem { hint: None, ..problem }.to_string(), hint }
+    }
+}

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use mpt::Failure;
 use mpt::cli::{self, Cli};
+use mpt::daemon;
 
 fn main() -> ExitCode {
-    cli::run(Cli::parse(), |file| Err(Failure::new(format!("nothing brings {} up in this build", file.interface))))
+    cli::run(Cli::parse(), |file| daemon::run(&file))
 }

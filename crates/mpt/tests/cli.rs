@@ -41,6 +41,8 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         name: (*name).to_owned(),
         scheduler: "weighted".to_owned(),
         taken_packets: 0,
+        sent_packets: 0,
+        arrived_packets: 0,
         delivered_packets: 0,
         queued_bytes: 0,
         held_packets: 0,

@@ -1,4 +1,5 @@
-//! What stands on the wire.
+//! What stands on the wire, byte by byte. Codecs only: nothing here decides, remembers or waits.
 
 pub mod gre;
+pub mod legacy;
 pub mod plain;

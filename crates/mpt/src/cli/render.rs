@@ -158,6 +158,8 @@ mod tests {
             name: "office".to_owned(),
             scheduler: "weighted".to_owned(),
             taken_packets: 0,
+            sent_packets: 0,
+            arrived_packets: 0,
             delivered_packets: 0,
             queued_bytes: 0,
             held_packets: 0,

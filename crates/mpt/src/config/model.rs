@@ -95,6 +95,16 @@ pub struct At<T> {
     pub line: usize,
 }
 
+impl Mode {
+    /// Its name in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Plain(_) => "plain",
+        }
+    }
+}
+
 impl Default for Plain {
     fn default() -> Self {
         let framing = PlainFraming { sequence: defaults::SEQUENCE, key: None, checksum: defaults::CHECKSUM };

@@ -52,12 +52,16 @@ pub struct Peer {
     pub scheduler: String,
     /// Inner packets taken from the TUN device.
     pub taken_packets: u64,
+    /// Inner packets sent to the peer.
+    pub sent_packets: u64,
+    /// Inner packets that arrived from the peer.
+    pub arrived_packets: u64,
     /// Inner packets handed to the TUN device.
     pub delivered_packets: u64,
     /// Bytes that wait for a path.
     pub queued_bytes: usize,
     /// Packets that wait for an earlier one.
-    pub held_packets: usize,
+    pub held_packets: u64,
     /// How long such a wait may last.
     pub hold_us: u64,
     /// How order was restored; absent when it is not.
@@ -126,10 +130,12 @@ impl Peer {
         Self {
             name: peer.name.clone(),
             scheduler: peer.scheduler.to_owned(),
-            taken_packets: peer.taken,
-            delivered_packets: peer.delivered,
+            taken_packets: peer.ledger.taken,
+            sent_packets: peer.ledger.sent,
+            arrived_packets: peer.ledger.arrived,
+            delivered_packets: peer.ledger.delivered,
             queued_bytes: peer.queued_bytes,
-            held_packets: peer.held,
+            held_packets: peer.ledger.held,
             hold_us: peer.hold_us,
             reorder: peer.resequencer.as_ref().map(Reorder::new),
             drops: counts(&peer.drops),
@@ -190,6 +196,7 @@ mod tests {
 
     use mpt_proto::drops::Dropped;
     use mpt_proto::path::Traffic;
+    use mpt_proto::peer::Ledger;
     use serde_json::Value;
 
     use super::*;
@@ -211,10 +218,8 @@ mod tests {
         let peer = PeerStatus {
             name: "office".to_owned(),
             scheduler: "weighted",
-            taken: 4,
-            delivered: 5,
+            ledger: Ledger { taken: 4, delivered: 5, held: 7, ..Ledger::default() },
             queued_bytes: 6,
-            held: 7,
             hold_us: 8,
             resequencer: Some(Stats { longest_fill_ns: 9_999, ..Stats::default() }),
             drops: drops.clone(),

@@ -7,24 +7,18 @@ mod links;
 mod setup;
 mod turn;
 
-use std::fmt;
+use std::process;
 
+use mpt_linux::Reactor;
 use mpt_linux::netlink::{Event, Monitor, Netlink};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
-use mpt_linux::{Error, Reactor};
 use mpt_proto::time::Time;
 
-use crate::config::{File, Problem};
+use crate::Failure;
+use crate::config::File;
+use crate::control::report::{Report, Tunnel};
+use crate::control::{Action, Request, Response, RunDir, Server};
 use turn::Driver;
-
-/// Why the tunnel could not be opened or kept.
-#[derive(Debug)]
-pub enum Failure {
-    /// The system refused something.
-    System(Error),
-    /// The configuration does not fit this host.
-    Config(Box<Problem>),
-}
 
 /// Runs a tunnel until a signal or `mpt down` ends it.
 ///
@@ -33,19 +27,39 @@ pub enum Failure {
 pub fn run(file: &File) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let monitor = Monitor::open()?;
+    let control = Server::bind(&RunDir::from_env(), &file.interface)?;
     let driver = setup::open(file, Reactor::new(Clock::start())?)?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
-    Daemon { driver, signals, monitor }.serve()
+    driver.reactor.add(&control, CONTROL, Interest::Read)?;
+    let about = about(file, driver.endpoint.mtu());
+    Daemon { driver, signals, monitor, control, about }.serve()
 }
 
 const SIGNALS: Token = Token(1);
 const MONITOR: Token = Token(2);
+const CONTROL: Token = Token(3);
 
 struct Daemon {
     driver: Driver,
     signals: Signals,
     monitor: Monitor,
+    control: Server,
+    about: Tunnel,
+}
+
+/// What `status` says of the tunnel itself.
+fn about(file: &File, mtu: usize) -> Tunnel {
+    Tunnel {
+        interface: file.interface.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        mode: file.mode.name().to_owned(),
+        config: file.path.display().to_string(),
+        pid: process::id(),
+        uptime_s: 0,
+        port: *file.port,
+        mtu_bytes: mtu,
+    }
 }
 
 /// Whether the loop goes on.
@@ -76,6 +90,7 @@ impl Daemon {
         match ready.token {
             SIGNALS => return self.handle_signal(),
             MONITOR => self.handle_news(now)?,
+            CONTROL => return Ok(self.handle_requests(now)),
             _ => self.driver.handle(now, ready),
         }
         Ok(Goes::On)
@@ -103,6 +118,35 @@ impl Daemon {
         Ok(())
     }
 
+    fn handle_requests(&mut self, now: Time) -> Goes {
+        let mut goes = Goes::On;
+        for (client, request) in self.control.handle_ready() {
+            let response = self.answer(now, &request);
+            self.control.respond(client, &response);
+            if request == Request::Down {
+                tracing::info!("told to end");
+                goes = Goes::Out;
+            }
+        }
+        goes
+    }
+
+    fn answer(&mut self, now: Time, request: &Request) -> Response {
+        match request {
+            Request::Status => {
+                let about = Tunnel { uptime_s: now.as_nanos() / 1_000_000_000, ..self.about.clone() };
+                Response::Status(Report::new(about, &self.driver.endpoint.status()))
+            }
+            Request::Path { peer, path, action } => {
+                match self.driver.endpoint.enable_path(now, peer, path, *action == Action::Up) {
+                    true => Response::Done {},
+                    false => Failure::new(format!("no path {path} to a peer {peer}")).hint("mpt path list").into(),
+                }
+            }
+            Request::Down => Response::Done {},
+        }
+    }
+
     /// News were lost: asks for the state of every interface.
     fn look_again(&mut self, now: Time) -> Result<(), Failure> {
         for link in Netlink::open()?.links()? {
@@ -118,29 +162,3 @@ impl Daemon {
         }
     }
 }
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::System(error)
-    }
-}
-
-impl From<Problem> for Failure {
-    fn from(problem: Problem) -> Self {
-        Self::Config(Box::new(problem))
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(problem) => problem.fmt(f),
-            Self::System(error) => match error.hint() {
-                Some(hint) => write!(f, "{error}\n  hint: {hint}"),
-                None => error.fmt(f),
-            },
-        }
-    }
-}
-
-impl std::error::Error for Failure {}

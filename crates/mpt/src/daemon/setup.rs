@@ -14,9 +14,9 @@ use mpt_proto::endpoint::Endpoint;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
 
-use super::Failure;
 use super::links::Link;
 use super::turn::Driver;
+use crate::Failure;
 use crate::config::model::{At, File, Mode, Path, Peer, Plain};
 
 /// Opens the tunnel.
@@ -49,7 +49,8 @@ struct Links {
 
 impl Links {
     fn socket(&mut self, file: &File, path: &Path, netlink: &mut Netlink) -> Result<LinkId, Failure> {
-        let unspecified = if path.remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let unspecified =
+            if path.remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified), *file.port);
         let device = path.interface.as_deref().cloned();
         if let Some(known) = self.known.get(&(device.clone(), local)) {
@@ -125,12 +126,20 @@ fn check_mtu(file: &File, fits: usize) -> Result<usize, Failure> {
     let v6 = file.addresses.iter().find(|address| address.addr().is_ipv6());
     match (&file.mtu, v6) {
         (Some(mtu), _) if **mtu > fits => {
-            tracing::warn!(mtu = **mtu, fits, "the configured MTU is larger than the paths carry: large packets will be lost");
+            tracing::warn!(
+                mtu = **mtu,
+                fits,
+                "the configured MTU is larger than the paths carry: large packets will be lost"
+            );
             Ok(**mtu)
         }
         (Some(mtu), _) => Ok(**mtu),
         (None, Some(v6)) if fits < MIN_IPV6 => Err(file
-            .problem(v6.line, format!("the paths leave {fits} bytes for a packet, IPv6 needs {MIN_IPV6}"), "raise the MTU of the paths, or use IPv4 inside")
+            .problem(
+                v6.line,
+                format!("the paths leave {fits} bytes for a packet, IPv6 needs {MIN_IPV6}"),
+                "raise the MTU of the paths, or use IPv4 inside",
+            )
             .into()),
         (None, _) => Ok(fits),
     }
@@ -145,7 +154,8 @@ fn configure(file: &File, tun: &Tun, mtu: usize, netlink: &mut Netlink) -> Resul
     netlink.set_up(tun.index(), true)?;
     for net in &file.routes {
         let to = Prefix { address: net.network(), length: net.prefix_len() };
-        let route = Route { to, via: None, device: tun.index(), table: MAIN_TABLE, metric: 0, source: source_for(file, net) };
+        let route =
+            Route { to, via: None, device: tun.index(), table: MAIN_TABLE, metric: 0, source: source_for(file, net) };
         if netlink.add_route(&route)? == mpt_linux::netlink::Change::AlreadySo {
             tracing::warn!(%net, "there is a route to this network already; it stays as it is");
         }

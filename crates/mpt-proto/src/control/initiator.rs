@@ -1,0 +1,208 @@
+//! The half of an exchange that asks.
+//!
+//! Each request is sent up to [`TRIES`] times, [`TRY_INTERVAL`] apart. The exchanges of one connection stand in a queue,
+//! because replies to status changes do not say which path they are about. A reply that fails authentication is not
+//! believed, and does not end the exchange either: the right one may still come. Only when none does is it reported that
+//! the answers were wrong.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::{Code, Connection, Event, Pair, Path, Refused, Transmit};
+use crate::time::Time;
+use crate::wire::legacy::{AuthType, DOWN, Key, Message, Nonce, Opcode, PathEnds, UP};
+
+/// How often a request is sent before it is given up.
+pub const TRIES: u32 = 6;
+
+/// How long an answer is waited for before the request is sent again.
+pub const TRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The exchanges that this host has begun, or will begin when those before them are over.
+#[derive(Debug, Default)]
+pub(super) struct Initiator {
+    queue: VecDeque<Exchange>,
+}
+
+/// What a reply led to.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The exchange goes on.
+    NextRound,
+    /// The exchange is over.
+    Finished(Event),
+}
+
+#[derive(Debug)]
+struct Exchange {
+    pair: Pair,
+    to: SocketAddr,
+    opcode: Opcode,
+    code: u8,
+    auth: AuthType,
+    key: Key,
+    nonce: Nonce,
+    data: Vec<u8>,
+    /// The round whose reply is awaited: 1 or 3.
+    round: u8,
+    /// How often it has been sent; 0 before the exchange's turn has come.
+    tries: u32,
+    deadline: Time,
+    /// Whether an answer came that failed authentication.
+    forged: bool,
+}
+
+impl Initiator {
+    pub(super) fn tell_status(&mut self, connection: &Connection, to: SocketAddr, path: Path, up: bool) {
+        let ends = PathEnds { initiator: path.public, responder: path.remote }.encode();
+        let outdated = |e: &Exchange| e.waits() && e.pair == connection.pair && e.data == ends;
+        self.queue.retain(|exchange| !outdated(exchange));
+        let code = if up { UP } else { DOWN };
+        let auth = connection.auth;
+        self.queue.push_back(Exchange::new(connection, to, Opcode::PathStatus, code, auth, ends.to_vec()));
+    }
+
+    pub(super) fn create(&mut self, connection: &Connection, to: SocketAddr, text: &str) {
+        let auth = AuthType::Sha256;
+        self.queue.push_back(Exchange::new(connection, to, Opcode::Create, 0, auth, text.as_bytes().to_vec()));
+    }
+
+    /// Drops what is under way for a connection.
+    pub(super) fn forget(&mut self, pair: Pair) {
+        self.queue.retain(|exchange| exchange.pair != pair);
+    }
+
+    /// Sends the request of the connection's first exchange, if it has not been sent.
+    pub(super) fn drive(&mut self, now: Time, pair: Pair) -> Option<Transmit> {
+        let first = self.queue.iter_mut().find(|exchange| exchange.pair == pair)?;
+        first.waits().then(|| first.send(now))
+    }
+
+    /// Takes a reply; the connection's exchange ends or goes into its second half.
+    pub(super) fn on_reply(
+        &mut self,
+        pair: Pair,
+        from: IpAddr,
+        message: &Message<'_>,
+        bytes: &[u8],
+    ) -> Result<Outcome, Refused> {
+        let at = self.queue.iter().position(|exchange| exchange.pair == pair).ok_or(Refused::Unexpected)?;
+        let exchange = &mut self.queue[at];
+        exchange.accepts(from, message, bytes)?;
+        if message.code == Code::OK.0 && message.round == 2 {
+            exchange.begin_second_half(message.auth.nonce());
+            return Ok(Outcome::NextRound);
+        }
+        let event = exchange.result(message);
+        self.queue.remove(at);
+        Ok(Outcome::Finished(event))
+    }
+
+    /// Sends what is due again, and returns the exchanges that have been tried often enough.
+    pub(super) fn handle_timeout(&mut self, now: Time, transmits: &mut VecDeque<Transmit>) -> Vec<(Pair, Event)> {
+        let mut failed = Vec::new();
+        self.queue.retain_mut(|exchange| {
+            if exchange.waits() || now < exchange.deadline {
+                return true;
+            }
+            if exchange.tries < TRIES {
+                transmits.push_back(exchange.send(now));
+                return true;
+            }
+            failed.push((exchange.pair, exchange.failure(exchange.silence())));
+            false
+        });
+        failed
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.queue.iter().filter(|exchange| !exchange.waits()).map(|exchange| exchange.deadline).min()
+    }
+}
+
+impl Exchange {
+    fn new(c: &Connection, to: SocketAddr, opcode: Opcode, code: u8, auth: AuthType, data: Vec<u8>) -> Self {
+        let (pair, key, deadline) = (c.pair, c.key.clone(), Time::NEVER);
+        let nonce = [0; 4];
+        Self { pair, to, opcode, code, auth, key, nonce, data, round: 1, tries: 0, deadline, forged: false }
+    }
+
+    fn waits(&self) -> bool {
+        self.tries == 0
+    }
+
+    fn send(&mut self, now: Time) -> Transmit {
+        self.tries += 1;
+        self.deadline = now + TRY_INTERVAL;
+        let size = (self.data.len() as u32).to_le_bytes();
+        let message = Message {
+            opcode: self.opcode,
+            code: self.code,
+            auth: self.auth.with(self.nonce),
+            round: self.round,
+            initiator: self.pair.local,
+            responder: self.pair.remote,
+            body: if self.round == 1 { &size } else { &self.data },
+        };
+        Transmit { to: self.to, bytes: message.encode(&self.key) }
+    }
+
+    /// Whether a message is the reply that is awaited, from whom it must come.
+    fn accepts(&mut self, from: IpAddr, message: &Message<'_>, bytes: &[u8]) -> Result<(), Refused> {
+        if self.waits() || message.opcode != self.opcode || message.round != self.round + 1 {
+            return Err(Refused::Unexpected);
+        }
+        let refused = self.refuses(from, message, bytes);
+        self.forged |= refused.is_some();
+        refused.map_or(Ok(()), Err)
+    }
+
+    fn refuses(&self, from: IpAddr, message: &Message<'_>, bytes: &[u8]) -> Option<Refused> {
+        if message.auth.kind() != self.auth {
+            return Some(Refused::WrongAuthType);
+        }
+        let refused = match self.auth {
+            AuthType::Sha256 => (!self.key.verifies(bytes)).then_some(Refused::WrongDigest),
+            // Without a digest the address asked is all there is to tell the peer by.
+            AuthType::None | AuthType::Nonce => (from != self.to.ip().to_canonical()).then_some(Refused::UnknownSource),
+        };
+        let wrong_nonce = self.round == 3 && message.auth.nonce() != self.nonce;
+        refused.or(wrong_nonce.then_some(Refused::WrongNonce))
+    }
+
+    fn begin_second_half(&mut self, nonce: Nonce) {
+        self.nonce = nonce;
+        self.round = 3;
+        self.tries = 0;
+    }
+
+    /// What a final reply means.
+    fn result(&self, message: &Message<'_>) -> Event {
+        let connection = self.pair;
+        match (Code(message.code), self.opcode) {
+            (Code::OK, Opcode::PathStatus | Opcode::Keepalive) => Event::StatusConfirmed { connection },
+            (Code::OK, Opcode::Create) => match complete_lines(message.body) {
+                Some(text) => Event::Created { connection, text },
+                None => self.failure(Code::NO_CONNECTION),
+            },
+            (code, _) => self.failure(code),
+        }
+    }
+
+    fn failure(&self, code: Code) -> Event {
+        Event::ExchangeFailed { connection: self.pair, opcode: self.opcode, code }
+    }
+
+    /// Why nothing useful was heard.
+    fn silence(&self) -> Code {
+        if self.forged { Code::AUTHENTICATION } else { Code::TIMEOUT }
+    }
+}
+
+/// The text of a reply up to its last line end. The original forgets the authentication in the length of a reply and cuts
+/// the last 36 bytes off, so the last line may be a part of one.
+fn complete_lines(body: &[u8]) -> Option<String> {
+    let end = body.iter().rposition(|byte| *byte == b'\n')?;
+    String::from_utf8(body[..=end].to_vec()).ok()
+}

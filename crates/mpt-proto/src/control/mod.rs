@@ -1,0 +1,359 @@
+//! The control plane of the original MPT: path status changes and connection creation, in exchanges of four rounds.
+//!
+//! ```text
+//!   initiator                      responder
+//!       | 1  size of the data          |     each request is sent up to six times, 500 ms apart;
+//!       |----------------------------->|     a reply that was lost is given again, and what it
+//!       | 2  a nonce                   |     confirmed is done once
+//!       |<-----------------------------|
+//!       | 3  the data, with the nonce  |
+//!       |----------------------------->|     <- here something changes
+//!       | 4  the result                |
+//!       |<-----------------------------|
+//! ```
+//!
+//! Rounds 1 and 3 are requests and 2 and 4 are replies, so two hosts that begin at once simply hold two exchanges. (The
+//! original takes whatever arrives for its answer, and both exchanges fail. A peer that does so still hears ours, when
+//! it is repeated.) An exchange is a deadline and nothing else: data never waits for it.
+//!
+//! Most of this protocol is open to forgery, so [`Accept`] refuses what proves nothing unless it is told otherwise.
+//! Keepalives are the exception: they say only that a path from a configured address is alive.
+//!
+//! What a connection is made of, and the text that describes it, is the caller's affair: a peer's text comes out as
+//! [`Event::CreateRequested`], and [`Control::answer_create`] says what became of it.
+
+mod initiator;
+mod nonces;
+mod policy;
+mod responder;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::time::Time;
+use crate::wire::legacy::{AuthType, Key, Malformed, Message, Opcode};
+use initiator::{Initiator, Outcome};
+use nonces::Nonces;
+use responder::{Responder, Step};
+
+pub use initiator::{TRIES, TRY_INTERVAL};
+pub use policy::Accept;
+
+/// One host's half of every exchange with every peer.
+#[derive(Debug)]
+pub struct Control {
+    accept: Accept,
+    connections: Vec<Connection>,
+    initiator: Initiator,
+    responder: Responder,
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+}
+
+/// What the control plane must know of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Its name on the wire.
+    pub pair: Pair,
+    /// How its status changes are authenticated, in both directions.
+    pub auth: AuthType,
+    /// What both ends know.
+    pub key: Key,
+    /// Its paths.
+    pub paths: Vec<Path>,
+}
+
+/// The two tunnel addresses by which both ends know a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pair {
+    /// This host's tunnel address.
+    pub local: IpAddr,
+    /// The peer's tunnel address.
+    pub remote: IpAddr,
+}
+
+/// The two addresses by which both ends know a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// This host's address as the peer sees it.
+    pub public: IpAddr,
+    /// The peer's address as this host sees it.
+    pub remote: IpAddr,
+}
+
+/// A datagram for the control port's socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where it goes.
+    pub to: SocketAddr,
+    /// The UDP payload.
+    pub bytes: Vec<u8>,
+}
+
+/// What came of a datagram or a deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer says that a path went up or down.
+    PathStatus {
+        /// The connection the path belongs to.
+        connection: Pair,
+        /// The path.
+        path: Path,
+        /// Up, or down.
+        up: bool,
+    },
+    /// A keepalive came on the control port, from the far end of this path.
+    Keepalive {
+        /// The connection the path belongs to.
+        connection: Pair,
+        /// The path.
+        path: Path,
+    },
+    /// A peer asks for a connection; [`Control::answer_create`] answers.
+    CreateRequested {
+        /// The connection's tunnel addresses, as this host sees them.
+        connection: Pair,
+        /// Who asks.
+        from: SocketAddr,
+        /// The peer's side of the connection, in the original's INI format.
+        text: String,
+    },
+    /// The peer has heard of a status change.
+    StatusConfirmed {
+        /// The connection the path belongs to.
+        connection: Pair,
+    },
+    /// The peer has created the connection.
+    Created {
+        /// The connection.
+        connection: Pair,
+        /// The peer's side of it, in the original's INI format; complete lines only.
+        text: String,
+    },
+    /// An exchange that this host began came to nothing.
+    ExchangeFailed {
+        /// The connection it was about.
+        connection: Pair,
+        /// What it was to do.
+        opcode: Opcode,
+        /// Why.
+        code: Code,
+    },
+}
+
+/// Why a datagram changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Not a control message.
+    Malformed(Malformed),
+    /// No connection has these tunnel addresses.
+    UnknownConnection,
+    /// Not from the address it would have to come from.
+    UnknownSource,
+    /// Another authentication type than the connection's.
+    WrongAuthType,
+    /// Authentication types 0 and 1 prove nothing, and [`Accept::unauthenticated`] is off.
+    Unauthenticated,
+    /// The key is the one everybody knows, and [`Accept::public_key`] is off.
+    PublicKey,
+    /// The digest does not match.
+    WrongDigest,
+    /// Not the nonce of this exchange.
+    WrongNonce,
+    /// Nobody asked for this reply, or the round before this one is missing.
+    Unexpected,
+    /// This host creates no connections for others: [`Accept::create`] is not set.
+    CreateNotAccepted,
+    /// Too many exchanges at once.
+    Busy,
+}
+
+/// The result of an exchange, as in byte 1 of a reply and in the original's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Code(pub u8);
+
+impl Control {
+    /// A control plane without connections. `seed` makes its nonces: it must be random and secret.
+    pub fn new(accept: Accept, seed: [u8; 32]) -> Self {
+        Self {
+            accept,
+            connections: Vec::new(),
+            initiator: Initiator::default(),
+            responder: Responder::new(Nonces::new(seed)),
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Adds a connection, or replaces the one with the same tunnel addresses.
+    pub fn add_connection(&mut self, connection: Connection) {
+        self.connections.retain(|known| known.pair != connection.pair);
+        self.connections.push(connection);
+    }
+
+    /// Forgets a connection and what is under way for it.
+    pub fn remove_connection(&mut self, pair: Pair) {
+        self.connections.retain(|known| known.pair != pair);
+        self.initiator.forget(pair);
+        self.responder.forget(pair);
+    }
+
+    /// Tells the peer, at its control address `to`, that a path of the connection went up or down. The exchanges of one
+    /// connection happen one after the other; a newer status replaces an older one of the same path that still waits.
+    pub fn tell_status(&mut self, now: Time, pair: Pair, to: SocketAddr, path: Path, up: bool) -> Result<(), Refused> {
+        let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
+        self.initiator.tell_status(connection, to, path, up);
+        self.drive(now, pair);
+        Ok(())
+    }
+
+    /// Asks the peer, at its control address `to`, to create its side of the connection from `text`, which is this
+    /// host's side in the original's INI format. The original skips the first four bytes: they must be a comment.
+    pub fn create(&mut self, now: Time, pair: Pair, to: SocketAddr, text: &str) -> Result<(), Refused> {
+        let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
+        self.accept.key_may_be_used(&connection.key)?;
+        self.initiator.create(connection, to, text);
+        self.drive(now, pair);
+        Ok(())
+    }
+
+    /// Answers [`Event::CreateRequested`]: with this host's side of the new connection, or with the reason why not. No
+    /// answer is sent when the request has been forgotten meanwhile.
+    pub fn answer_create(&mut self, pair: Pair, answer: Result<&str, Code>) {
+        self.transmits.extend(self.responder.answer_create(pair, answer));
+    }
+
+    /// Takes a datagram that arrived on the control port from another host.
+    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
+        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+        let message = Message::decode(bytes).map_err(Refused::Malformed)?;
+        match (message.opcode, message.round) {
+            (Opcode::Keepalive, _) => self.on_keepalive(from, &message),
+            (_, 1 | 3) => self.on_request(now, from, &message, bytes),
+            (_, 2 | 4) => self.on_reply(now, from, &message, bytes),
+            _ => Err(Refused::Unexpected),
+        }
+    }
+
+    /// Sends again what has not been answered in time, or gives it up.
+    pub fn handle_timeout(&mut self, now: Time) {
+        for (pair, failed) in self.initiator.handle_timeout(now, &mut self.transmits) {
+            self.events.push_back(failed);
+            self.drive(now, pair);
+        }
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Control::handle_timeout`] has something to do; `None` while nothing is under way.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.initiator.next_deadline()
+    }
+
+    fn on_keepalive(&mut self, from: SocketAddr, message: &Message<'_>) -> Result<(), Refused> {
+        let pair = Pair { local: message.responder, remote: message.initiator };
+        let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
+        let path = connection.paths.iter().find(|path| path.remote == from.ip()).ok_or(Refused::UnknownSource)?;
+        self.events.push_back(Event::Keepalive { connection: pair, path: *path });
+        Ok(())
+    }
+
+    fn on_request(&mut self, now: Time, from: SocketAddr, message: &Message<'_>, bytes: &[u8]) -> Result<(), Refused> {
+        let pair = Pair { local: message.responder, remote: message.initiator };
+        let connection = find(&self.connections, pair);
+        let begun_with = self.responder.begun_with(now, pair, message);
+        let key = self.accept.authenticate(connection, begun_with, from.ip(), message, bytes)?.clone();
+        match self.responder.handle(now, from, message, bytes, key)? {
+            Step::Reply(transmit) => self.transmits.push_back(transmit),
+            Step::Act(data) => self.act(pair, from, message, data)?,
+        }
+        Ok(())
+    }
+
+    /// Does what the data of a round 3 asks for. It has been authenticated, and it has not been done before.
+    fn act(
+        &mut self,
+        pair: Pair,
+        from: SocketAddr,
+        message: &Message<'_>,
+        data: responder::Data,
+    ) -> Result<(), Refused> {
+        let connection = find(&self.connections, pair);
+        match (data, connection) {
+            (responder::Data::Status { ends, up }, Some(known)) => {
+                let paths = known.paths.iter().filter(|p| p.remote == ends.initiator && p.public == ends.responder);
+                let changes = paths.map(|path| Event::PathStatus { connection: pair, path: *path, up });
+                self.events.extend(changes);
+                self.transmits.extend(self.responder.confirm(pair, message.opcode));
+            }
+            (responder::Data::Status { .. }, None) => return Err(Refused::UnknownConnection),
+            (responder::Data::Text(_), Some(_)) => self.answer_create(pair, Err(Code::EXISTS)),
+            (responder::Data::Text(None), None) => self.answer_create(pair, Err(Code::NO_CONNECTION)),
+            (responder::Data::Text(Some(text)), None) => {
+                self.events.push_back(Event::CreateRequested { connection: pair, from, text });
+            }
+        }
+        Ok(())
+    }
+
+    fn on_reply(&mut self, now: Time, from: SocketAddr, message: &Message<'_>, bytes: &[u8]) -> Result<(), Refused> {
+        let pair = Pair { local: message.initiator, remote: message.responder };
+        match self.initiator.on_reply(pair, from.ip(), message, bytes)? {
+            Outcome::NextRound => {}
+            Outcome::Finished(event) => self.events.push_back(event),
+        }
+        self.drive(now, pair);
+        Ok(())
+    }
+
+    /// Sends what the connection's current exchange has ready.
+    fn drive(&mut self, now: Time, pair: Pair) {
+        self.transmits.extend(self.initiator.drive(now, pair));
+    }
+}
+
+impl Code {
+    /// Done.
+    pub const OK: Self = Self(0);
+    /// No answer.
+    pub const TIMEOUT: Self = Self(1);
+    /// The answers failed authentication.
+    pub const AUTHENTICATION: Self = Self(3);
+    /// The peer has no such connection, or could not read the text.
+    pub const NO_CONNECTION: Self = Self(4);
+    /// The connection exists.
+    pub const EXISTS: Self = Self(5);
+    /// No path is up.
+    pub const ALL_PATHS_DOWN: Self = Self(6);
+    /// A message of another round came. Sent and reported by the original, never by this machine.
+    pub const ROUND: Self = Self(9);
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match *self {
+            Self::OK => "done",
+            Self::TIMEOUT => "no answer",
+            Self::AUTHENTICATION => "the answer failed authentication",
+            Self::NO_CONNECTION => "the peer has no such connection, or could not read it",
+            Self::EXISTS => "the connection exists already",
+            Self::ALL_PATHS_DOWN => "all paths are down",
+            Self::ROUND => "a message of another round came",
+            Self(_) => "unknown error",
+        };
+        write!(f, "{text} (code {})", self.0)
+    }
+}
+
+fn find(connections: &[Connection], pair: Pair) -> Option<&Connection> {
+    connections.iter().find(|connection| connection.pair == pair)
+}

@@ -1,0 +1,37 @@
+//! The sign of life on a path: a control message behind a GRE header, on the data port.
+//!
+//! The GRE header (RFC 2784) is always the short one, without a sequence number even where data carries one, and its
+//! protocol type is that of the connection although no IP packet follows. What tells a keepalive from data is the first
+//! byte behind the header: 0xA1, where an IP packet has its version. A receiver looks at nothing else; it is the address
+//! the datagram came from that says which path is alive. It is never authenticated and never answered.
+
+use std::net::IpAddr;
+
+use super::{Auth, HEADER_LEN, Key, Message, Opcode};
+
+/// Length of a keepalive's UDP payload.
+pub const KEEPALIVE_LEN: usize = 4 + HEADER_LEN;
+
+/// The UDP payload of a keepalive between two tunnel addresses.
+pub fn keepalive(sender: IpAddr, receiver: IpAddr) -> Vec<u8> {
+    let message = Message {
+        opcode: Opcode::Keepalive,
+        code: 0,
+        auth: Auth::None,
+        round: 0,
+        initiator: sender,
+        responder: receiver,
+        body: &[],
+    };
+    let mut out = Vec::with_capacity(KEEPALIVE_LEN);
+    out.extend(if sender.is_ipv4() { [0, 0, 0x08, 0x00] } else { [0, 0, 0x86, 0xDD] });
+    out.extend(message.encode(&Key::PUBLIC));
+    out
+}
+
+/// Whether the UDP payload of a datagram on the data port is a keepalive, as the original's receiver tells.
+pub fn is_keepalive(payload: &[u8]) -> bool {
+    let sequence_number = payload.first().is_some_and(|flags| flags & 0x10 != 0);
+    let header = if sequence_number { 8 } else { 4 };
+    payload.len() >= 8 && payload.get(header) == Some(&(Opcode::Keepalive as u8))
+}

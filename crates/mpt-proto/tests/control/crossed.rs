@@ -1,0 +1,111 @@
+//! Both ends notice a failure at once, and begin an exchange towards each other.
+
+use mpt_proto::control::{Control, Event};
+use mpt_proto::wire::legacy::{DOWN, Message, Opcode, PathEnds};
+
+use crate::peer::*;
+
+/// Carries what both hosts send, as long as they send; `lost` says which datagrams, counted from 0, do not arrive.
+fn carry(now: u64, hosts: &mut [Control; 2], count: &mut usize, lost: impl Fn(usize) -> bool) {
+    loop {
+        let sent = [transmits(&mut hosts[0]), transmits(&mut hosts[1])];
+        if sent.iter().all(Vec::is_empty) {
+            return;
+        }
+        for (from, transmit) in (0..).zip(&sent).flat_map(|(host, list)| list.iter().map(move |t| (host, t))) {
+            if !lost(*count) {
+                let source = control(from as u8 + 1);
+                hosts[1 - from].handle_datagram(ms(now), source, &transmit.bytes).unwrap_or_default();
+            }
+            *count += 1;
+        }
+    }
+}
+
+#[test]
+fn two_of_ours_tell_each_other_at_once() {
+    for auth in TYPES {
+        let mut hosts = [trusting(1, auth), trusting(2, auth)];
+        hosts[0].tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+        hosts[1].tell_status(ms(0), pair(2), control(1), path(2), false).unwrap();
+        carry(0, &mut hosts, &mut 0, |_| false);
+        assert_eq!(events(&mut hosts[0]), [status(1, false), Event::StatusConfirmed { connection: pair(1) }]);
+        assert_eq!(events(&mut hosts[1]), [status(2, false), Event::StatusConfirmed { connection: pair(2) }]);
+    }
+}
+
+#[test]
+fn both_succeed_whichever_datagram_is_lost() {
+    for auth in TYPES {
+        for which in 0..12 {
+            let mut hosts = [trusting(1, auth), trusting(2, auth)];
+            hosts[0].tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+            hosts[1].tell_status(ms(0), pair(2), control(1), path(2), false).unwrap();
+            let mut count = 0;
+            for now in (0..6000).step_by(500) {
+                hosts.iter_mut().for_each(|host| host.handle_timeout(ms(now)));
+                carry(now, &mut hosts, &mut count, |n| n == which);
+            }
+            for (host, end) in hosts.iter_mut().zip(1..) {
+                let mut seen = events(host);
+                seen.retain(|event| *event == status(end, false));
+                assert_eq!(seen.len(), 1, "{auth:?}, host {end}, datagram {which} lost");
+                assert_eq!(host.next_deadline(), None);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_third_datagram_may_be_lost() {
+    for which in 0..3 {
+        let mut hosts = TYPES.map(|auth| [trusting(1, auth), trusting(2, auth)]);
+        for hosts in &mut hosts {
+            hosts[0].tell_status(ms(0), pair(1), control(2), path(1), true).unwrap();
+            let mut count = 0;
+            for now in (0..7000).step_by(500) {
+                hosts.iter_mut().for_each(|host| host.handle_timeout(ms(now)));
+                carry(now, hosts, &mut count, |n| n % 3 == which);
+            }
+            assert_eq!(events(&mut hosts[1]), [status(2, true)]);
+            assert_eq!(events(&mut hosts[0]), [Event::StatusConfirmed { connection: pair(1) }]);
+        }
+    }
+}
+
+#[test]
+fn an_original_that_takes_our_request_for_its_answer_hears_ours_when_it_is_repeated() {
+    for auth in TYPES {
+        let (mut ours, mut peer) = (trusting(1, auth), Peer::new(auth));
+        ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+        let theirs = peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &[32, 0, 0, 0]);
+        ours.handle_datagram(ms(0), control(2), &theirs).unwrap();
+        // The original expects round 2, sees our round 1 and gives up with error 9; our round 2 finds nobody waiting.
+        assert_eq!(transmits(&mut ours).len(), 2);
+
+        ours.handle_timeout(ms(500));
+        while let Some(request) = ours.poll_transmit() {
+            ours.handle_datagram(ms(501), control(2), &peer.reply(&request.bytes)).unwrap();
+        }
+        assert_eq!(peer.heard.len(), 1);
+        assert_eq!(events(&mut ours), [Event::StatusConfirmed { connection: pair(1) }]);
+    }
+}
+
+#[test]
+fn our_exchange_goes_on_while_the_peers_is_answered() {
+    for auth in TYPES {
+        let (mut ours, mut peer) = (trusting(1, auth), Peer::new(auth));
+        ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+        let our_round1 = ours.poll_transmit().unwrap();
+        ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &[32, 0, 0, 0]))
+            .unwrap();
+        let nonce = Message::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
+        ours.handle_datagram(ms(0), control(2), &peer.reply(&our_round1.bytes)).unwrap();
+        let our_round3 = ours.poll_transmit().unwrap();
+        let ends = PathEnds { initiator: path(2).public, responder: path(2).remote }.encode();
+        ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 3, nonce, &ends)).unwrap();
+        ours.handle_datagram(ms(0), control(2), &peer.reply(&our_round3.bytes)).unwrap();
+        assert_eq!(events(&mut ours), [status(1, false), Event::StatusConfirmed { connection: pair(1) }]);
+    }
+}

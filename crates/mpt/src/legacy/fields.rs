@@ -1,0 +1,131 @@
+//! Values with types: one section is read key by key, and every mistake is written down where it stands.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+
+use super::ini::{Entry, Ini};
+use super::model::Prefix;
+use super::{Note, Problem};
+
+/// One section of a file while it is being read.
+pub(super) struct Fields<'a> {
+    ini: &'a Ini,
+    section: String,
+    asked: HashSet<&'static str>,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn of(ini: &'a Ini, section: &str, problems: &'a mut Vec<Problem>) -> Self {
+        Self { ini, section: section.into(), asked: HashSet::new(), problems }
+    }
+
+    /// A number in a range.
+    pub(super) fn number<T>(&mut self, key: &'static str, default: T, range: RangeInclusive<T>) -> T
+    where
+        T: Copy + Display + FromStr + PartialOrd,
+    {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        self.parse(key, &expected, |text| text.parse().ok().filter(|n| range.contains(n))).unwrap_or(default)
+    }
+
+    /// 0 or 1.
+    pub(super) fn flag(&mut self, key: &'static str) -> bool {
+        self.number(key, 0, 0..=1) == 1
+    }
+
+    /// A text of less than 128 characters, which is all the original has room for.
+    pub(super) fn text(&mut self, key: &'static str) -> Option<String> {
+        let fits = |text: &str| (text.len() < 128).then(|| text.to_owned());
+        self.parse(key, "at most 127 characters", fits).filter(|text| !text.is_empty())
+    }
+
+    /// An address; the unspecified one stands for none.
+    pub(super) fn address(&mut self, key: &'static str, v6: bool) -> Option<IpAddr> {
+        let expected = if v6 { "an IPv6 address" } else { "an IPv4 address" };
+        let of_version = |text: &str| text.parse().ok().filter(|a: &IpAddr| a.is_ipv6() == v6 || is_none(*a));
+        self.parse(key, expected, of_version).filter(|address| !is_none(*address))
+    }
+
+    /// An address with a prefix length.
+    pub(super) fn prefix(&mut self, key: &'static str, v6: bool) -> Option<Prefix> {
+        let example = if v6 { "a prefix like 2001:db8::/64" } else { "a prefix like 10.0.2.0/24" };
+        self.parse(key, example, |text| text.parse().ok().filter(|p: &Prefix| p.address.is_ipv6() == v6))
+    }
+
+    /// Any value, read by `read`; an error says that `expected` was expected.
+    pub(super) fn parse<T>(
+        &mut self,
+        key: &'static str,
+        expected: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let entry = self.entry(key)?;
+        let value = read(&entry.value);
+        if value.is_none() {
+            let what = format!("expected {expected} for `{key}`, found `{}`", entry.value);
+            let hint = if self.ini.positional {
+                "values stand in a fixed order; a label like `# IP VERSION` behind a value says which it is"
+            } else {
+                "leave the line out for the default"
+            };
+            self.problems.push(Problem::new(&self.ini.file, entry.line, what, hint));
+        }
+        value
+    }
+
+    /// A remark for each key that nobody has asked for.
+    pub(super) fn unknown(self) -> Vec<Note> {
+        let sections = self.ini.sections.iter().filter(|s| s.name == self.section);
+        let unknown = sections.flat_map(|s| &s.entries).filter(|entry| !self.asked.contains(entry.key.as_str()));
+        unknown.map(|entry| Note::new(&self.ini.file, entry.line, ignored(&entry.key))).collect()
+    }
+
+    fn entry(&mut self, key: &'static str) -> Option<&'a Entry> {
+        self.asked.insert(key);
+        self.ini.entry(&self.section, key)
+    }
+}
+
+/// Why a key has no effect. The manual of the original names two that its program does not read.
+fn ignored(key: &str) -> String {
+    match key {
+        "gateway_ipaddr" => "`gateway_ipaddr` is not read by the original either: it reads `gw_ipaddr`".into(),
+        "default_cmd" => "`default_cmd` is not read by the original either: it reads `cmd_default`".into(),
+        "local_ipaddr" => "`local_ipaddr` belongs to an older generation: the original reads `private_ipaddr`".into(),
+        "mac_addr" => "the MAC address is not carried over: the system finds it by itself".into(),
+        "connection_count" => "the number of connections is not carried over: they are counted as they come".into(),
+        _ => format!("`{key}` is not a key of this section, and is ignored as the original ignores it"),
+    }
+}
+
+fn is_none(address: IpAddr) -> bool {
+    address.is_unspecified()
+}
+
+impl FromStr for Prefix {
+    type Err = ();
+
+    /// `10.0.2.0/24`, or short as in the papers: `10.0.2/24`. Without a length it is 0, as the original reads it.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (address, len) = text.split_once('/').unwrap_or((text, "0"));
+        let address = whole(address.trim()).ok_or(())?;
+        let len = len.trim().parse().map_err(drop)?;
+        if len <= Self::longest(address) { Ok(Self { address, len }) } else { Err(()) }
+    }
+}
+
+/// An address whose last zeros may be left out, if it is IPv4.
+fn whole(text: &str) -> Option<IpAddr> {
+    if text.contains(':') {
+        return text.parse().ok();
+    }
+    let mut octets = [0; 4];
+    for (at, part) in text.split('.').enumerate() {
+        *octets.get_mut(at)? = part.parse().ok()?;
+    }
+    Some(Ipv4Addr::from(octets).into())
+}

@@ -1,0 +1,252 @@
+//! A configuration of the original as a whole: its files together, and what of them has no effect here.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use super::ini::Ini;
+use super::model::{Connection, Interface, Tunnel};
+use super::{Note, Problem, positional};
+
+/// What a set of files says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LegacySetup {
+    /// What the daemon has once, with its tunnel interfaces.
+    pub interface: Interface,
+    /// The connections, in the order of their files.
+    pub connections: Vec<Connection>,
+    /// What connections are made of that peers ask for.
+    pub template: Option<Connection>,
+    /// What is not carried over, and why.
+    pub notes: Vec<Note>,
+}
+
+/// A file that has been read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its name, for messages and to tell what it is.
+    pub file: String,
+    /// What stands in it.
+    pub text: String,
+}
+
+impl LegacySetup {
+    /// Reads the files of the original that `paths` name. A directory is one that the original runs in, or its `conf`:
+    /// `interface.conf`, and all of `connections` that ends in `.conf`, and the template.
+    pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<Problem>> {
+        let mut problems = vec![];
+        let files: Vec<_> = paths.iter().flat_map(|path| files_of(path, &mut problems)).collect();
+        let sources = files.iter().filter_map(|file| match fs::read(file) {
+            Ok(bytes) => {
+                Some(Source { file: file.display().to_string(), text: String::from_utf8_lossy(&bytes).into() })
+            }
+            Err(error) => {
+                let what = format!("cannot be read: {error}");
+                problems.push(Problem::new(&file.display().to_string(), 0, what, "check its name and permissions"));
+                None
+            }
+        });
+        let sources: Vec<_> = sources.collect();
+        if problems.is_empty() { Self::read(&sources) } else { Err(problems) }
+    }
+
+    /// Reads files whose text is at hand. All mistakes are reported, those of all files together.
+    pub fn read(sources: &[Source]) -> Result<Self, Vec<Problem>> {
+        let mut reading = Reading::default();
+        sources.iter().for_each(|source| reading.take(source));
+        reading.finish()
+    }
+}
+
+/// The setup while it is being read.
+#[derive(Default)]
+struct Reading {
+    interfaces: Vec<(String, Interface)>,
+    connections: Vec<Connection>,
+    template: Option<Connection>,
+    problems: Vec<Problem>,
+    notes: Vec<Note>,
+}
+
+impl Reading {
+    fn take(&mut self, source: &Source) {
+        let name = source.file.rsplit('/').next().unwrap_or_default();
+        let inis = if positional::is_positional(&source.text) {
+            positional::read(&source.file, &source.text, positional::kind_of(name), &mut self.problems)
+        } else {
+            vec![Ini::parse(&source.file, &source.text, &mut self.problems)]
+        };
+        inis.iter().for_each(|ini| self.take_ini(ini, name));
+    }
+
+    fn take_ini(&mut self, ini: &Ini, name: &str) {
+        not_carried_over(ini, &mut self.notes);
+        if ini.line_of("general").is_some() || name == "interface.conf" {
+            let interface = Interface::read(ini, &mut self.problems, &mut self.notes);
+            self.interfaces.push((ini.file.clone(), interface));
+        } else if ini.line_of("connection").is_some() {
+            let connection = Connection::read(ini, &mut self.problems, &mut self.notes);
+            if name == "conf.template" {
+                self.template = Some(connection);
+            } else {
+                self.complete(ini, connection);
+            }
+        } else {
+            let what = "expected a section [general] or [connection]";
+            self.problems.push(Problem::new(&ini.file, 0, what, "name files of the original MPT, or their directory"));
+        }
+    }
+
+    /// A connection must lead somewhere; a template need not.
+    fn complete(&mut self, ini: &Ini, connection: Connection) {
+        let mut missing = |section: &str, key: &str, what: &str| {
+            let line = ini.entry(section, key).map(|e| e.line).or(ini.line_of(section)).unwrap_or_default();
+            let what = format!("expected `{key}` in [{section}]: {what}");
+            self.problems.push(Problem::new(&ini.file, line, what, format!("add a line like `{key} = 192.0.2.1`")));
+        };
+        if connection.ip_remote.is_none() {
+            missing("connection", "ip_remote", "the peer's tunnel address");
+        }
+        for (n, _) in connection.paths.iter().enumerate().filter(|(_, path)| path.remote_ipaddr.is_none()) {
+            missing(&format!("path_{n}"), "remote_ipaddr", "the peer's address on this path");
+        }
+        if connection.paths.is_empty() {
+            let line = ini.line_of("connection").unwrap_or_default();
+            let what = "expected at least one path";
+            self.problems.push(Problem::new(&ini.file, line, what, "write `path_count = 1` and a section [path_0]"));
+        }
+        self.connections.push(connection);
+    }
+
+    fn finish(mut self) -> Result<LegacySetup, Vec<Problem>> {
+        match self.interfaces.as_slice() {
+            [_] => {}
+            [] => self.problems.push(Problem::new(
+                "interface.conf",
+                0,
+                "is missing",
+                "name it, or the directory it is in",
+            )),
+            [.., (file, _)] => {
+                self.problems.push(Problem::new(file, 0, "is a second interface.conf", "name the files of one host"));
+            }
+        }
+        let interface = self.interfaces.pop().filter(|_| self.problems.is_empty());
+        let Some((_, interface)) = interface else { return Err(self.problems) };
+        for connection in self.connections.iter_mut().chain(&mut self.template) {
+            settle(connection, &interface, &mut self.notes);
+        }
+        self.check_addresses();
+        let Self { connections, template, notes, problems, .. } = self;
+        if problems.is_empty() { Ok(LegacySetup { interface, connections, template, notes }) } else { Err(problems) }
+    }
+
+    /// Both tunnel addresses together name a connection, so each must have them, and no two the same.
+    fn check_addresses(&mut self) {
+        for (n, connection) in self.connections.iter().enumerate() {
+            let twin =
+                |other: &&Connection| (other.ip_local, other.ip_remote) == (connection.ip_local, connection.ip_remote);
+            let (what, hint) = if connection.ip_local.is_none() {
+                ("expected `ip_local`: the tunnel interface has no such address".into(), "add ipv4_addr or ipv6_addr")
+            } else if let Some(other) = self.connections[..n].iter().find(twin) {
+                (format!("has the same tunnel addresses as {}", other.file), "give each peer an address of its own")
+            } else {
+                continue;
+            };
+            self.problems.push(Problem::new(&connection.file, 0, what, hint));
+        }
+    }
+}
+
+/// What the original takes from `interface.conf` whatever the connection says.
+fn settle(connection: &mut Connection, interface: &Interface, notes: &mut Vec<Note>) {
+    connection.local_cmd_port = interface.cmdport_local;
+    let tunnel_address = interface.tunnels.last().and_then(|tunnel| address_of(tunnel, connection.v6));
+    match (connection.ip_local, tunnel_address) {
+        (None, address) => connection.ip_local = address,
+        (Some(own), Some(address)) if own != address && !connection.v6 => {
+            let what = format!("`ip_local = {own}` is replaced by the tunnel interface's address {address}");
+            notes.push(Note::new(&connection.file, 0, what));
+            connection.ip_local = Some(address);
+        }
+        (Some(_), _) => {}
+    }
+}
+
+fn address_of(tunnel: &Tunnel, v6: bool) -> Option<IpAddr> {
+    let prefix = if v6 { tunnel.ipv6 } else { tunnel.ipv4 };
+    prefix.map(|prefix| prefix.address)
+}
+
+/// Remarks about keys that are read and have no effect here, and about sections beyond their count.
+fn not_carried_over(ini: &Ini, notes: &mut Vec<Note>) {
+    for section in &ini.sections {
+        let kind = section.name.trim_end_matches(|c: char| c.is_ascii_digit());
+        if kind == "interface_" {
+            let name = section.entries.iter().find(|entry| entry.key == "name").map_or("", |entry| &entry.value);
+            let what = format!("interface `{name}` is not carried over: what counts are the addresses that it has");
+            notes.push(Note::new(&ini.file, section.line, what));
+        }
+        for entry in &section.entries {
+            if let Some((.., why)) = WITHOUT_EFFECT.iter().find(|(s, key, _)| *s == kind && *key == entry.key) {
+                notes.push(Note::new(&ini.file, entry.line, format!("`{}` is not carried over: {why}", entry.key)));
+            }
+        }
+        if let Some(count) = counted_by(kind).and_then(|(section, key)| ini.entry(section, key)) {
+            let number = section.name[kind.len()..].parse::<usize>().ok();
+            if number.zip(count.value.parse().ok()).is_some_and(|(number, count): (usize, usize)| number >= count) {
+                let what = format!("[{}] is not carried over: `{}` is {}", section.name, count.key, count.value);
+                notes.push(Note::new(&ini.file, section.line, what));
+            }
+        }
+    }
+}
+
+fn counted_by(kind: &str) -> Option<(&'static str, &'static str)> {
+    match kind {
+        "tun_" => Some(("general", "tunnel_num")),
+        "path_" => Some(("connection", "path_count")),
+        "net_" => Some(("connection", "network_count")),
+        _ => None,
+    }
+}
+
+/// Section, key, and why it has no effect.
+const WITHOUT_EFFECT: [(&str, &str, &str); 6] = [
+    ("general", "cmd_timeout", "commands are answered at once"),
+    ("general", "interface_num", "interfaces are found when they are there"),
+    ("connection", "permission", "the original reads and shows it, and enforces nothing"),
+    ("connection", "status", "the original only shows it; what counts is the state of the paths"),
+    ("connection", "local_cmd_port", "`cmdport_local` of interface.conf is what counts"),
+    ("path_", "window_size", "the original reads it and does not use it"),
+];
+
+fn files_of(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+    if !path.is_dir() {
+        return vec![path.into()];
+    }
+    let conf = if path.join("conf").is_dir() { path.join("conf") } else { path.into() };
+    let mut files = vec![conf.join("interface.conf")];
+    match fs::read_dir(conf.join("connections")) {
+        Ok(entries) => {
+            let mut found: Vec<_> =
+                entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|p| is_read(p)).collect();
+            found.sort();
+            files.extend(found);
+        }
+        Err(error) => {
+            let what = format!("cannot be read: {error}");
+            let hint = "the original keeps its connections in conf/connections";
+            problems.push(Problem::new(&conf.join("connections").display().to_string(), 0, what, hint));
+        }
+    }
+    files
+}
+
+fn is_read(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "conf") || file.ends_with("conf.template")
+}
+
+#[cfg(test)]
+#[path = "import_tests.rs"]
+mod tests;

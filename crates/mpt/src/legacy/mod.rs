@@ -1,0 +1,30 @@
+//! Configuration of the original MPT, of all three generations.
+//!
+//! ```text
+//!   positional files, 2014 --+
+//!   positional files, 2019 --+--> ini::Ini --> model --> import::LegacySetup --> native configuration
+//!   INI files --------------------^  ^                          merge (connection create)
+//!                                    +-------- write <-----------^
+//! ```
+//!
+//! A positional file is turned into the sections and keys it stands for, and from there everything goes one way: one
+//! reader with one set of defaults, ranges and messages. Every value remembers its line, every mistake is reported with
+//! file, line, what was expected there and what to do, and all of them at once.
+//!
+//! Where the original crashes (no address for the tunnel, weight 0, more paths than it has room for, names that are too
+//! long) there is a defined meaning or an error here; the documentation of the field says which.
+
+mod fields;
+pub mod import;
+pub mod ini;
+pub mod merge;
+pub mod model;
+pub mod positional;
+mod problem;
+pub mod write;
+
+pub use import::{LegacySetup, Source};
+pub use problem::{Note, Problem};
+
+#[cfg(test)]
+mod samples;

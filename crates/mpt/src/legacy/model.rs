@@ -1,0 +1,368 @@
+//! What the original's files say, as types: `interface.conf`, and a connection, which is also the form of the template
+//! and of the text that hosts send each other to create one.
+//!
+//! Defaults are the original's. Where it crashes, this is read instead:
+//!
+//! | in the file | here |
+//! |---|---|
+//! | no `ipv4_addr` or `ipv6_addr` of the tunnel | the tunnel has no such address |
+//! | `weight_out = 0` | an error: 1 to 10 000 |
+//! | more than 20 paths or networks | up to 32 paths, 256 networks; an error beyond |
+//! | names and keys of 128 characters and more | an error |
+//! | `reorder_window` over 10 000 | an error |
+//! | an IPv6 network in an IPv4 connection | a network like any other |
+//! | fewer `[path_n]` than `path_count` | an error (the original makes paths of defaults, which lead nowhere) |
+
+use std::fmt;
+use std::net::IpAddr;
+
+use mpt_proto::control;
+use mpt_proto::path::MAX_PATHS;
+use mpt_proto::wire::legacy::{AuthType, Key};
+
+use super::fields::Fields;
+use super::ini::Ini;
+use super::{Note, Problem};
+
+/// `interface.conf`: what the daemon has once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Whether peers may create connections.
+    pub accept_remote: bool,
+    /// UDP port for control.
+    pub cmdport_local: u16,
+    /// How long the command line waits, in seconds.
+    pub cmd_timeout: u32,
+    /// The tunnel interfaces. The original keeps only the last.
+    pub tunnels: Vec<Tunnel>,
+}
+
+/// A TUN device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Its name.
+    pub name: String,
+    /// Its MTU, in bytes.
+    pub mtu: u16,
+    /// Its IPv4 address; a length of 0 in the file means none.
+    pub ipv4: Option<Prefix>,
+    /// Its IPv6 address; a length of 0 in the file means none.
+    pub ipv6: Option<Prefix>,
+}
+
+/// A connection between two tunnel addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The file it came from, or is to be saved in.
+    pub file: String,
+    /// A label.
+    pub name: String,
+    /// 1 send, 2 receive, 3 both "connection updates". The original never enforces it.
+    pub permission: u8,
+    /// Whether the tunnel carries IPv6.
+    pub v6: bool,
+    /// This host's tunnel address; none until it is taken from the tunnel interface.
+    pub ip_local: Option<IpAddr>,
+    /// UDP port for data on every path; 0 is whatever the system gives.
+    pub local_port: u16,
+    /// This host's UDP port for control; always that of [`Interface::cmdport_local`].
+    pub local_cmd_port: u16,
+    /// The peer's tunnel address; none in a template.
+    pub ip_remote: Option<IpAddr>,
+    /// The peer's UDP port for data.
+    pub remote_port: u16,
+    /// The peer's UDP port for control.
+    pub remote_cmd_port: u16,
+    /// Initial status, which is only displayed.
+    pub status: u8,
+    /// Size of the reordering window, in packets; 0 is no reordering and no sequence numbers.
+    pub reorder_window: u16,
+    /// The longest hold time of the reordering buffer, in milliseconds.
+    pub max_buffdelay_msec: u32,
+    /// How control messages are authenticated.
+    pub auth_type: AuthType,
+    /// The text of the key; without one the original uses a key that everybody knows.
+    pub auth_key: Option<Secret>,
+    /// Its paths.
+    pub paths: Vec<Path>,
+    /// The networks that may use it besides the two tunnel addresses.
+    pub networks: Vec<Network>,
+}
+
+/// One way to the peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The physical device.
+    pub interface_name: String,
+    /// Whether it is IPv6.
+    pub v6: bool,
+    /// Address the data socket is bound to; none is the interface's first.
+    pub private_ipaddr: Option<IpAddr>,
+    /// Address by which the peer knows this end.
+    pub public_ipaddr: Public,
+    /// Gateway for the route to the peer; none is to be found out.
+    pub gw_ipaddr: Option<IpAddr>,
+    /// The peer's address; none in a template.
+    pub remote_ipaddr: Option<IpAddr>,
+    /// Seconds between keepalives; 0 is none.
+    pub keepalive_time: u32,
+    /// Seconds without a keepalive after which the path is down; 0 is never.
+    pub dead_time: u32,
+    /// Share of the packets sent, 1 to 10 000.
+    pub weight_out: u16,
+    /// The peer's share; only told when a connection is created.
+    pub weight_in: u16,
+    /// Whether connections are created over it.
+    pub cmd_default: bool,
+    /// Initial status: 0 is up, 128 is down until a keepalive comes.
+    pub status: u8,
+    /// Read by the original, and not used.
+    pub window_size: u32,
+}
+
+/// Where a path's public address comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Public {
+    /// It must be found out, by asking a host outside.
+    #[default]
+    Discover,
+    /// It is the private one: no address translation.
+    Private,
+    /// It is this.
+    Is(IpAddr),
+}
+
+/// Networks behind both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// The network on this side.
+    pub src_addr: Prefix,
+    /// The network on the other side.
+    pub dst_addr: Prefix,
+}
+
+/// An address with the length of its network part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// An address in the network.
+    pub address: IpAddr,
+    /// Bits, at most 32 or 128.
+    pub len: u8,
+}
+
+/// A text that is not shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl Interface {
+    /// Reads `interface.conf`.
+    pub fn read(ini: &Ini, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Self {
+        let mut general = Fields::of(ini, "general", problems);
+        let tunnel_num = general.number("tunnel_num", 0, 0..=MAX_TUNNELS);
+        let accept_remote = general.flag("accept_remote");
+        let cmdport_local = general.number("cmdport_local", 65050, 1..=65535);
+        let cmd_timeout = general.number("cmd_timeout", 15, 0..=86400);
+        general.number("interface_num", 0, 0..=u32::MAX);
+        notes.extend(general.unknown());
+        if tunnel_num == 0 {
+            let line = ini.entry("general", "tunnel_num").map_or(0, |entry| entry.line);
+            problems.push(Problem::new(
+                &ini.file,
+                line,
+                "expected a `tunnel_num` of at least 1",
+                "write `tunnel_num = 1`",
+            ));
+        }
+        let tunnels = (0..tunnel_num).filter_map(|n| Tunnel::read(ini, n, problems, notes)).collect();
+        Self { accept_remote, cmdport_local, cmd_timeout, tunnels }
+    }
+}
+
+impl Tunnel {
+    fn read(ini: &Ini, number: usize, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Option<Self> {
+        let section = format!("tun_{number}");
+        announced(ini, &section, "tunnel_num", problems)?;
+        let mut fields = Fields::of(ini, &section, problems);
+        let tunnel = Self {
+            name: fields.text("name").unwrap_or_else(|| "tun0".into()),
+            mtu: fields.number("mtu", 1440, 68..=65535),
+            ipv4: fields.prefix("ipv4_addr", false).filter(|prefix| prefix.len > 0),
+            ipv6: fields.prefix("ipv6_addr", true).filter(|prefix| prefix.len > 0),
+        };
+        notes.extend(fields.unknown());
+        Some(tunnel)
+    }
+}
+
+impl Connection {
+    /// Reads a connection, a template, or the text of a create message.
+    pub fn read(ini: &Ini, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Self {
+        let mut fields = Fields::of(ini, "connection", problems);
+        let v6 = fields.number("ip_ver", 6, 0..=255) == 6;
+        let path_count = fields.number("path_count", 0, 0..=MAX_PATHS);
+        let network_count = fields.number("network_count", 0, 0..=MAX_NETWORKS);
+        let mut connection = Self {
+            file: ini.file.clone(),
+            name: fields.text("name").unwrap_or_else(|| "connection".into()),
+            permission: fields.number("permission", 0, 0..=3),
+            v6,
+            ip_local: fields.address("ip_local", v6),
+            local_port: fields.number("local_port", 0, 0..=65535),
+            local_cmd_port: fields.number("local_cmd_port", 65001, 0..=65535),
+            ip_remote: fields.address("ip_remote", v6),
+            remote_port: fields.number("remote_port", 65000, 1..=65535),
+            remote_cmd_port: fields.number("remote_cmd_port", 65050, 1..=65535),
+            status: fields.number("status", 128, 0..=255),
+            reorder_window: fields.number("reorder_window", 0, 0..=10_000),
+            max_buffdelay_msec: match fields.number("max_buffdelay_msec", 0, 0..=3_600_000) {
+                0 => 100,
+                msec => msec,
+            },
+            auth_type: fields.parse("auth_type", "0, 1 or 2", auth_type).unwrap_or_default(),
+            auth_key: fields.text("auth_key").map(Secret),
+            paths: vec![],
+            networks: vec![],
+        };
+        notes.extend(fields.unknown());
+        connection.paths = (0..path_count).filter_map(|n| Path::read(ini, n, problems, notes)).collect();
+        connection.networks = (0..network_count).filter_map(|n| Network::read(ini, n, problems, notes)).collect();
+        connection
+    }
+
+    /// Reads the text by which a peer describes a connection; `file` is what messages call it.
+    pub fn from_message(file: &str, text: &str) -> Result<Self, Vec<Problem>> {
+        let mut problems = vec![];
+        let connection = Self::read(&Ini::parse(file, text, &mut problems), &mut problems, &mut vec![]);
+        if problems.is_empty() { Ok(connection) } else { Err(problems) }
+    }
+
+    /// What the control plane must know of it; none before both tunnel addresses are known. A path without a known
+    /// public address cannot be named to the peer, and is left out.
+    pub fn for_control(&self) -> Option<control::Connection> {
+        let pair = control::Pair { local: self.ip_local?, remote: self.ip_remote? };
+        let named = |path: &Path| Some(control::Path { public: path.public()?, remote: path.remote_ipaddr? });
+        let paths = self.paths.iter().filter_map(named).collect();
+        Some(control::Connection { pair, auth: self.auth_type, key: self.key(), paths })
+    }
+
+    /// What its control messages are signed with.
+    pub fn key(&self) -> Key {
+        self.auth_key.as_ref().map_or(Key::PUBLIC, |secret| Key::from_text(&secret.0))
+    }
+}
+
+impl Path {
+    fn read(ini: &Ini, number: usize, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Option<Self> {
+        let section = format!("path_{number}");
+        announced(ini, &section, "path_count", problems)?;
+        let mut fields = Fields::of(ini, &section, problems);
+        let v6 = fields.number("ip_ver", 4, 0..=255) == 6;
+        let keepalive_time = fields.number("keepalive_time", 0, 0..=MAX_SECONDS);
+        let path = Self {
+            interface_name: fields.text("interface_name").unwrap_or_else(|| "unnamed_path".into()),
+            v6,
+            private_ipaddr: fields.address("private_ipaddr", v6),
+            public_ipaddr: public(&mut fields, v6),
+            gw_ipaddr: fields.address("gw_ipaddr", v6),
+            remote_ipaddr: fields.address("remote_ipaddr", v6),
+            keepalive_time,
+            dead_time: fields.number("dead_time", keepalive_time * 3, 0..=MAX_SECONDS * 3),
+            weight_out: fields.number("weight_out", 1, 1..=10_000),
+            weight_in: fields.number("weight_in", 1, 1..=10_000),
+            cmd_default: fields.flag("cmd_default"),
+            status: fields.number("status", 0, 0..=255),
+            window_size: fields.number("window_size", 1, 0..=u32::MAX),
+        };
+        notes.extend(fields.unknown());
+        Some(path)
+    }
+
+    /// The address by which the peer knows this end, if the file says it.
+    pub fn public(&self) -> Option<IpAddr> {
+        match self.public_ipaddr {
+            Public::Discover => None,
+            Public::Private => self.private_ipaddr,
+            Public::Is(address) => Some(address),
+        }
+    }
+}
+
+impl Network {
+    fn read(ini: &Ini, number: usize, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Option<Self> {
+        let section = format!("net_{number}");
+        let line = announced(ini, &section, "network_count", problems)?;
+        let mut fields = Fields::of(ini, &section, problems);
+        let v6 = fields.number("ip_ver", 4, 0..=255) == 6;
+        let (src_addr, dst_addr) = (fields.prefix("src_addr", v6), fields.prefix("dst_addr", v6));
+        notes.extend(fields.unknown());
+        for key in ["src_addr", "dst_addr"].into_iter().filter(|key| ini.entry(&section, key).is_none()) {
+            problems.push(Problem::new(
+                &ini.file,
+                line,
+                format!("expected `{key}` in [{section}]"),
+                "0.0.0.0/0 is everything",
+            ));
+        }
+        Some(Self { src_addr: src_addr?, dst_addr: dst_addr? })
+    }
+}
+
+impl Prefix {
+    /// The network of one address.
+    pub fn host(address: IpAddr) -> Self {
+        Self { address, len: Self::longest(address) }
+    }
+
+    /// How many bits an address has.
+    pub(super) fn longest(address: IpAddr) -> u8 {
+        if address.is_ipv4() { 32 } else { 128 }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.len)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+fn auth_type(text: &str) -> Option<AuthType> {
+    text.parse().ok().and_then(AuthType::from_wire)
+}
+
+fn public(fields: &mut Fields<'_>, v6: bool) -> Public {
+    let expected =
+        if v6 { "an IPv6 address or the word private_ipaddr" } else { "an IPv4 address or the word private_ipaddr" };
+    let read = |text: &str| match text.parse::<IpAddr>() {
+        Ok(address) if address.is_unspecified() => Some(Public::Discover),
+        Ok(address) if address.is_ipv6() == v6 => Some(Public::Is(address)),
+        _ => text.eq_ignore_ascii_case("private_ipaddr").then_some(Public::Private),
+    };
+    fields.parse("public_ipaddr", expected, read).unwrap_or_default()
+}
+
+/// The line of a section that a count has announced.
+fn announced(ini: &Ini, section: &str, count: &str, problems: &mut Vec<Problem>) -> Option<usize> {
+    let line = ini.line_of(section);
+    if line.is_none() {
+        let counted = ini.sections.iter().flat_map(|s| &s.entries).find(|entry| entry.key == count);
+        let what = format!("expected a section [{section}], as `{count}` says");
+        let hint = format!("sections are counted from 0: add [{section}] or lower `{count}`");
+        problems.push(Problem::new(&ini.file, counted.map_or(0, |entry| entry.line), what, hint));
+    }
+    line
+}
+
+/// More than anybody has; the original keeps one.
+const MAX_TUNNELS: usize = 16;
+
+/// More than anybody has; the original has room for 20.
+const MAX_NETWORKS: usize = 256;
+
+/// A day. The original has no limit.
+const MAX_SECONDS: u32 = 86_400;
