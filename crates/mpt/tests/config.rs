@@ -9,6 +9,9 @@ use mpt::config::model::{File, Mode, Plain};
 use mpt::config::{self, Problem};
 use mpt_proto::config::PlainFraming;
 use mpt_proto::sched;
+use proptest::{prop_assert, proptest};
+
+const EVERYTHING: &str = include_str!("config/everything.toml");
 
 fn parse(text: &str) -> Result<File, Vec<Problem>> {
     config::parse(Path::new("tunnel.toml"), text)
@@ -83,6 +86,38 @@ fn a_file_that_is_not_there_is_told_by_its_name() {
     let problems = config::load(Path::new("/nonexistent/tunnel.toml")).unwrap_err();
     assert_eq!(problems.len(), 1);
     assert!(problems[0].to_string().starts_with("/nonexistent/tunnel.toml: cannot be read: No such file"));
+}
+
+#[test]
+fn an_ipv4_address_in_ipv6_form_is_ipv4() {
+    let path = "local = '::ffff:192.0.2.1'\nremote = '[::ffff:192.0.2.2]:7'";
+    let file = parse(&format!("mode = 'plain'\naddress = []\n[[peer]]\n[[peer.path]]\n{path}")).unwrap();
+    let path = &file.peers[0].paths[0];
+    assert_eq!(path.local.map(|ip| ip.to_string()), Some("192.0.2.1".to_owned()));
+    assert_eq!(path.remote.to_string(), "192.0.2.2:7");
+    assert!(parse("mode = 'plain'\naddress = []\n[[peer]]\n[[peer.path]]\nremote = '::ffff:0.0.0.0'").is_err());
+}
+
+#[test]
+fn numbers_may_be_written_in_every_way_that_toml_has() {
+    for number in ["0x2000", "8_192", "0o20000", "+8192"] {
+        let text = format!("mode = 'plain'\naddress = []\nmtu = {number}\n[[peer]]\n[[peer.path]]\nremote = '::1'");
+        assert_eq!(parse(&text).unwrap().mtu.map(|mtu| mtu.value), Some(8_192), "{number}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn damaged_files_are_read_without_a_panic(at in 0..EVERYTHING.len(), cut in 0..80_usize, with in "[\\PC\n]{0,9}") {
+        let end = (at + cut).min(EVERYTHING.len());
+        if let (Some(before), Some(after)) = (EVERYTHING.get(..at), EVERYTHING.get(end..)) {
+            let text = format!("{before}{with}{after}");
+            let lines = text.lines().count().max(1);
+            for problem in parse(&text).err().into_iter().flatten() {
+                prop_assert!(problem.line.is_some_and(|line| (1..=lines + 1).contains(&line)), "{}", problem);
+            }
+        }
+    }
 }
 
 #[test]

@@ -124,15 +124,18 @@ pub fn network(example: &str) -> Form<IpNet> {
     })
 }
 
-/// The address of a host.
+/// The address of a host. An IPv4 address in IPv6 form (RFC 4291 section 2.5.5.2) is taken for what it is.
 pub fn host(example: &str) -> Form<IpAddr> {
-    Form::text("the IP address of a host", example, |text| text.parse().ok().filter(|ip| is_host(*ip)))
+    Form::text("the IP address of a host", example, |text| {
+        text.parse().ok().filter(|ip| is_host(*ip)).map(|ip: IpAddr| ip.to_canonical())
+    })
 }
 
 /// The address of a host, perhaps with a port.
 pub fn remote(example: &str) -> Form<(IpAddr, Option<u16>)> {
     Form::text("the IP address of a host, with or without a port", example, |text| {
-        endpoint(text).filter(|(ip, port)| is_host(*ip) && *port != Some(0))
+        let (ip, port) = endpoint(text).filter(|(ip, port)| is_host(*ip) && *port != Some(0))?;
+        Some((ip.to_canonical(), port))
     })
 }
 
@@ -147,6 +150,7 @@ fn endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
 
 /// Whether it can be the address of one host.
 fn is_host(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
     let everybody = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     !(ip.is_unspecified() || ip.is_multicast() || everybody)
 }

@@ -102,6 +102,14 @@ impl<'t> Log<'t> {
         }
     }
 
+    /// Something is missing from `line` or the table that begins there, or does not belong there. Not noted when the file is so
+    /// broken that it may well be otherwise.
+    pub fn structure(&mut self, line: usize, what: &str, hint: String) {
+        if !self.is_broken() {
+            self.error(line, what, Some(hint));
+        }
+    }
+
     /// Something in `line` is allowed, but not likely to be meant.
     pub fn warn(&mut self, line: usize, what: impl Into<String>, hint: &str) {
         let problem = self.problem(line, what.into(), Some(hint.to_owned()));
@@ -114,7 +122,7 @@ impl<'t> Log<'t> {
         let line = error.span().map_or(1, |span| self.line(span.start));
         let comma = error.message().starts_with("missing comma");
         if !(comma && std::mem::replace(&mut self.comma_missed, comma)) {
-            self.error(line, format!("not TOML: {}", error.message()), self.syntax_hint(error.message(), line));
+            self.error(line, format!("not TOML: {}", error.message()), Some(self.syntax_hint(error.message(), line)));
         }
         self.broken.insert(line);
     }
@@ -190,17 +198,14 @@ impl<'t> Log<'t> {
         Problem { severity: Severity::Error, file: self.path.to_owned(), line: Some(line), what, hint }
     }
 
-    fn syntax_hint(&self, message: &str, line: usize) -> Option<String> {
-        let hint = match message {
-            _ if message.starts_with("missing comma") => "a bracket in an earlier line may not be closed",
-            _ if message.starts_with("duplicate") => {
-                "a key and a [table] can be there once; [[peer]] and [[peer.path]] can be repeated"
-            }
-            _ => {
-                return self.quotes(line).or_else(|| Some("addresses, durations and names stand in quotes".to_owned()));
-            }
-        };
-        Some(hint.to_owned())
+    fn syntax_hint(&self, message: &str, line: usize) -> String {
+        if ["missing comma", "in array", "unclosed"].iter().any(|sign| message.contains(sign)) {
+            return "a bracket in this line or an earlier one may not be closed".to_owned();
+        }
+        if message.starts_with("duplicate") {
+            return "a key and a [table] can be there once; [[peer]] and [[peer.path]] can be repeated".to_owned();
+        }
+        self.quotes(line).unwrap_or_else(|| "addresses, durations and names stand in quotes".to_owned())
     }
 
     /// The most common reason why a line is not TOML: a value that should stand in quotes.

@@ -123,16 +123,25 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
         At { value, line: self.line }
     }
 
-    /// Notes that something is not there, unless the file is so broken that it may well be.
+    /// Notes that something is not there.
     pub fn missing(&mut self, what: &str, hint: String) {
-        if !self.log.is_broken() {
-            self.log.error(self.line, what, Some(hint));
-        }
+        self.log.structure(self.line, what, hint);
     }
 
     /// Whether `key` is there, right or wrong.
     pub fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
+    }
+
+    /// Whether `key` is not there, or an empty list.
+    pub fn lacks(&self, key: &str) -> bool {
+        let is_empty = |item: &Item<'_>| item.get_ref().as_array().is_some_and(|items| items.is_empty());
+        self.table.get(key).is_none_or(is_empty)
+    }
+
+    /// Where the value of `key` stands, or the header of the table.
+    pub fn line_of_key(&self, key: &str) -> Option<usize> {
+        self.table.get(key).map(|item| self.line_of(item))
     }
 
     /// Notes the keys that nobody asked for.

@@ -51,21 +51,17 @@ enum ModeName {
 fn mode(top: &mut Table<'_, '_, '_>) -> At<Mode> {
     let names = forms::choice(&[("native", ModeName::Native), ("plain", ModeName::Plain)]);
     let name = top.read("mode", &names);
-    let settings = top.table("plain", "plain", |table| {
-        let settings = plain(table);
-        table.at(settings)
-    });
+    let settings = top.table("plain", "plain", plain).unwrap_or_default();
     let native = !top.has("mode") || name.as_ref().is_some_and(|name| **name == ModeName::Native);
-    if let Some(settings) = settings.filter(|_| native && top.has("plain")) {
-        top.log.error(settings.line, "[plain] has no meaning in native mode", Some(PLAIN_MODE.to_owned()));
+    if let Some(line) = top.line_of_key("plain").filter(|_| native) {
+        let hint = "mode = \"plain\" at the top of the file; native mode is the default";
+        top.log.structure(line, "[plain] has no meaning in native mode", hint.to_owned());
     }
     name.unwrap_or_else(|| top.at(ModeName::Native)).map(|name| match name {
         ModeName::Native => Mode::Native,
-        ModeName::Plain => Mode::Plain(settings.map(|settings| settings.value).unwrap_or_default()),
+        ModeName::Plain => Mode::Plain(settings),
     })
 }
-
-const PLAIN_MODE: &str = "mode = \"plain\" at the top of the file; native mode is the default";
 
 fn plain(table: &mut Table<'_, '_, '_>) -> Plain {
     Plain { framing: framing(table), resequence: resequence(table), probe: probe(table) }
@@ -107,7 +103,7 @@ fn probe(table: &mut Table<'_, '_, '_>) -> Option<ProbeConfig> {
 }
 
 fn peers(top: &mut Table<'_, '_, '_>) -> Vec<Peer> {
-    if !top.has("peer") {
+    if top.lacks("peer") {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
     }
     let several = top.count("peer") > 1;
@@ -138,10 +134,11 @@ fn networks(table: &mut Table<'_, '_, '_>, several: bool) -> Vec<At<IpNet>> {
 }
 
 fn paths(table: &mut Table<'_, '_, '_>, port: u16) -> Vec<Path> {
-    let count = table.count("path");
-    if count == 0 && !table.has("path") {
+    if table.lacks("path") {
         table.missing("this peer has no path", "add [[peer.path]] with a remote address".to_owned());
-    } else if count > MAX_PATHS {
+    }
+    let count = table.count("path");
+    if count > MAX_PATHS {
         let hint = "several peers can share the load".to_owned();
         table.log.error(table.line, format!("this peer has {count} paths; {MAX_PATHS} is the most"), Some(hint));
     }

@@ -35,11 +35,11 @@ pub struct Token(u64);
 pub struct Server {
     epoll: Epoll,
     listener: UnixListener,
-    connections: BTreeMap<Token, Connection>,
     next: u64,
     socket: PathBuf,
-    /// Dropped last, when the socket is gone.
+    /// Goes before the connections, so that who waits for the tunnel's end can start it again at once.
     _lock: Lock,
+    connections: BTreeMap<Token, Connection>,
 }
 
 impl Server {
