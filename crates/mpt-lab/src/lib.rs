@@ -6,4 +6,5 @@
 pub mod error;
 pub mod sys;
 pub mod topology;
+pub mod traffic;
 pub mod wire;
