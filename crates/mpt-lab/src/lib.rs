@@ -4,6 +4,7 @@
 //! machine's clock. [`topology`] builds two hosts of network namespaces with such links between them.
 
 pub mod error;
+pub mod selftest;
 pub mod sys;
 pub mod topology;
 pub mod traffic;
