@@ -12,7 +12,7 @@ pub mod ping;
 use std::process::Child;
 
 /// A program that is killed when this is dropped.
-struct Running(Child);
+pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
