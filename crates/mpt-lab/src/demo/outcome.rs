@@ -79,7 +79,7 @@ impl Outcome {
 
     fn pulled(&self) -> Chart {
         let tunnel = self.tunnel_pull.as_ref().map(|pull| pull.line("MPT"));
-        let at = |time: Duration, what: &str| (time.as_secs_f64(), format!(" {what}"));
+        let at = |time: Duration, what: &str| (time.as_secs_f64(), format!("\u{a0}{what}"));
         Chart {
             title: format!("One TCP flow: the cable of path {} is pulled and put back", self.paths.len()),
             unit: UNIT.into(),
