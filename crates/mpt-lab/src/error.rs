@@ -16,6 +16,9 @@ pub enum LabError {
         /// The Debian package it is in.
         package: String,
     },
+    /// There is no tunnel to measure.
+    #[error("the program 'mpt' was not found; hint: cargo build --release -p mpt, or put it on the search path")]
+    NoTunnel,
     /// A program ended with an error.
     #[error("{command}: {message}")]
     Failed {

@@ -1,12 +1,23 @@
 //! `mpt-lab`: the laboratory's command line. Stdout is data, stderr is talk.
 
 use clap::{Parser, Subcommand};
+mod bar;
+
+use bar::Bar;
 use mpt_lab::{
+    demo::Demo,
     topology::{self, Family, Host, Topology},
     wire::{Pair, Remote, Report, Wire},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
-use std::{error::Error, io::BufRead, process::ExitCode, thread};
+use std::{
+    error::Error,
+    io::BufRead,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
 
 /// Emulated links and experiments for MPT.
 #[derive(Parser)]
@@ -45,6 +56,17 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Shows what one TCP flow gets from a 10 and a 100 Mbit/s link, and what happens when one is pulled.
+    Demo {
+        /// Where the picture goes.
+        #[arg(long, default_value = "demo-throughput.svg")]
+        picture: PathBuf,
+        /// Seconds for each measurement.
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+    },
+    /// Measures how exact the wire is on this machine, with all processors busy; takes a quarter of a minute.
+    Selftest,
     /// Removes the namespaces of laboratories that were killed.
     Clean,
 }
@@ -64,6 +86,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
         Command::Wire { interfaces, specs, seed } => wire(&interfaces, &specs, Seed(seed)),
         Command::Hosts { specs, name, seed } => hosts(&specs, name, Seed(seed)),
+        Command::Demo { picture, seconds } => demo(&picture, Duration::from_secs(seconds)),
+        Command::Selftest => selftest(),
         Command::Clean => {
             topology::remove_orphans().iter().for_each(|name| println!("{name}"));
             Ok(())
@@ -119,6 +143,25 @@ fn print_report(report: &Report) {
         println!("path {} {direction}: {line}", number / 2 + 1);
     }
     println!("off by {}; scheduling {:?}", report.deviation, report.urgency);
+}
+
+fn selftest() -> Result<(), Box<dyn Error>> {
+    let accuracy = mpt_lab::selftest::run(&mut |what| eprintln!("{what}"))?;
+    println!("{accuracy}");
+    if accuracy.holds() { Ok(()) } else { Err("the wire is not exact enough here".into()) }
+}
+
+fn demo(picture: &Path, time: Duration) -> Result<(), Box<dyn Error>> {
+    let mut bar = Bar::default();
+    let outcome = Demo { time, ..Demo::default() }.run(&mut |progress| bar.show(&progress))?;
+    bar.end();
+    print!("{outcome}");
+    outcome.draw(picture)?;
+    println!("\npicture: {}", picture.display());
+    if let Some(report) = outcome.wire.filter(|report| report.faults() > 0) {
+        eprintln!("warning: the wire itself missed {} frames; hint: mpt-lab selftest", report.faults());
+    }
+    outcome.tunnel.map(drop).map_err(Into::into)
 }
 
 fn hosts(specs: &[PathSpec], name: Option<String>, seed: Seed) -> Result<(), Box<dyn Error>> {

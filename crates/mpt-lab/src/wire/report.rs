@@ -16,7 +16,8 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn new(lines: usize) -> Self {
+    /// A report of `lines` directions in which nothing has happened.
+    pub(crate) fn new(lines: usize) -> Self {
         let lines = vec![LineReport::default(); lines];
         Self { lines, deviation: Deviation::default(), urgency: Urgency::Ordinary }
     }

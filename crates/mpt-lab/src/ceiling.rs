@@ -1,0 +1,77 @@
+//! What a perfect tunnel could deliver over given paths.
+//!
+//! Sum over the paths of `rate x (1 - loss) x (TCP payload in a full packet / bytes the shaper counts for the frame that
+//! carries it)`. Paths without a rate have no ceiling. Queues, delays and acknowledgements cost a perfect tunnel nothing.
+
+use mpt_proto::time::Rate;
+use mpt_sim::link::LinkSpec;
+
+/// How TCP payload is wrapped on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carriage {
+    /// Bytes of TCP payload in a full packet.
+    pub payload: usize,
+    /// Bytes the shaper counts for it: the Ethernet frame without check sequence.
+    pub frame: usize,
+}
+
+impl Carriage {
+    /// TCP without a tunnel over an MTU of 1500: 1448 of 1514 bytes.
+    pub const BARE: Self = Self { payload: 1500 - IP_TCP, frame: 1500 + ETHERNET };
+
+    /// TCP through a tunnel over IPv4 that adds `header` bytes after UDP's to packets of up to `mtu` bytes.
+    pub const fn tunnelled(mtu: usize, header: usize) -> Self {
+        Self { payload: mtu - IP_TCP, frame: ETHERNET + IPV4_UDP + header + mtu }
+    }
+
+    /// The share of a link's rate that is payload.
+    pub fn efficiency(self) -> f64 {
+        self.payload as f64 / self.frame as f64
+    }
+}
+
+/// The ceiling in Mbit/s of TCP payload in the direction that `links` describe; none without a rate on every link.
+pub fn ceiling(links: &[&LinkSpec], carriage: Carriage) -> Option<f64> {
+    links.iter().map(|link| usable(link)).sum::<Option<f64>>().map(|mbit| mbit * carriage.efficiency())
+}
+
+/// Mbit/s that come out of a link.
+fn usable(link: &LinkSpec) -> Option<f64> {
+    let start = link.start;
+    (start.rate != Rate::MAX).then(|| start.rate.bits() as f64 / 1e6 * (1.0 - start.loss.mean()))
+}
+
+/// Ethernet addresses and type.
+const ETHERNET: usize = 14;
+/// IPv4 and UDP headers.
+const IPV4_UDP: usize = 20 + 8;
+/// IPv4 and TCP headers, the latter with time stamps (RFC 7323).
+const IP_TCP: usize = 20 + 20 + 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(spec: &str) -> LinkSpec {
+        spec.parse().unwrap()
+    }
+
+    #[test]
+    fn a_bare_path_yields_what_iperf3_sees() {
+        // 10 Mbit/s x 1448 / 1514.
+        let solo = ceiling(&[&link("rate=10mbit")], Carriage::BARE).unwrap();
+        assert!((solo - 9.564).abs() < 0.001, "{solo}");
+    }
+
+    #[test]
+    fn paths_add_up_and_loss_and_headers_are_taken_off() {
+        let links = [&link("rate=10mbit,loss=5%"), &link("rate=100mbit")];
+        let ceiling = ceiling(&links, Carriage::tunnelled(1440, 4)).unwrap();
+        assert!((ceiling - (9.5 + 100.0) * 1388.0 / 1486.0).abs() < 1e-9, "{ceiling}");
+    }
+
+    #[test]
+    fn an_unshaped_path_has_no_ceiling() {
+        assert_eq!(ceiling(&[&link("rate=10mbit"), &link("delay=1ms")], Carriage::BARE), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! Charts of something over time, as SVG.
+
+use crate::error::{LabError, Result};
+use plotters::{
+    coord::Shift,
+    prelude::*,
+    series::DashedLineSeries,
+    style::text_anchor::{HPos, Pos, VPos},
+};
+use std::{fmt::Display, path::Path};
+
+/// One chart: lines over time, with marks.
+#[derive(Clone, Debug, Default)]
+pub struct Chart {
+    /// What it shows.
+    pub title: String,
+    /// What the vertical axis counts, with its unit.
+    pub unit: String,
+    /// The curves, in the order of the legend.
+    pub lines: Vec<Line>,
+    /// Horizontal dashed lines: a value and its name.
+    pub levels: Vec<(f64, String)>,
+    /// Vertical dashed lines: a time in seconds and what happened then.
+    pub events: Vec<(f64, String)>,
+}
+
+/// One curve.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Its name in the legend.
+    pub name: String,
+    /// Seconds, and values.
+    pub points: Vec<(f64, f64)>,
+}
+
+/// Draws charts below each other into one SVG file.
+pub fn draw(file: &Path, charts: &[Chart]) -> Result<()> {
+    let failed = |error: &dyn Display| LabError::Failed {
+        command: format!("draw {}", file.display()),
+        message: error.to_string(),
+    };
+    let area = SVGBackend::new(file, (WIDTH, HEIGHT * charts.len() as u32)).into_drawing_area();
+    area.fill(&WHITE).map_err(|error| failed(&error))?;
+    for (part, chart) in area.split_evenly((charts.len(), 1)).iter().zip(charts) {
+        chart.draw(part).map_err(|error| failed(&error))?;
+    }
+    area.present().map_err(|error| failed(&error))
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
+
+impl Chart {
+    fn draw(&self, area: &Area<'_>) -> Drawn {
+        let (plot, legend) = area.split_horizontally(WIDTH - LEGEND);
+        self.plot(&plot)?;
+        self.legend(&legend)
+    }
+
+    fn plot(&self, area: &Area<'_>) -> Drawn {
+        let (time, values) = (0.0..self.last_time(), 0.0..self.highest() * HEADROOM);
+        let mut chart = ChartBuilder::on(area)
+            .caption(&self.title, (FONT, 20))
+            .margin(12)
+            .x_label_area_size(44)
+            .y_label_area_size(64)
+            .build_cartesian_2d(time.clone(), values.clone())?;
+        chart
+            .configure_mesh()
+            .x_desc("time, s")
+            .y_desc(&self.unit)
+            .axis_desc_style((FONT, 15))
+            .label_style((FONT, 14))
+            .light_line_style(WHITE)
+            .bold_line_style(BLACK.mix(0.12))
+            .x_labels(SECONDS_LABELLED)
+            .x_label_formatter(&|time| short(*time))
+            .y_label_formatter(&|value| short(*value))
+            .draw()?;
+        for (line, colour) in self.coloured() {
+            chart.draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)))?;
+        }
+        for (value, _) in &self.levels {
+            chart.draw_series(dashed([(time.start, *value), (time.end, *value)]))?;
+        }
+        for (at, name) in &self.events {
+            chart.draw_series(dashed([(*at, values.start), (*at, values.end)]))?;
+            chart.draw_series([note(name, (*at, values.end))])?;
+        }
+        Ok(())
+    }
+
+    /// Beside the plot, where it hides nothing.
+    fn legend(&self, area: &Area<'_>) -> Drawn {
+        let mut y = HEIGHT as i32 / 4;
+        let name = |text: &str, y| Text::new(text.to_string(), (34, y - 8), (FONT, 14));
+        for (line, colour) in self.coloured() {
+            area.draw(&PathElement::new([(0, y), (26, y)], colour.stroke_width(3)))?;
+            area.draw(&name(&line.name, y))?;
+            y += LEGEND_LINE;
+        }
+        for (_, text) in &self.levels {
+            for x in [0, 10, 20] {
+                area.draw(&PathElement::new([(x, y), (x + 6, y)], BLACK.mix(0.6)))?;
+            }
+            area.draw(&name(text, y))?;
+            y += LEGEND_LINE;
+        }
+        Ok(())
+    }
+
+    fn coloured(&self) -> impl Iterator<Item = (&Line, &RGBColor)> {
+        self.lines.iter().zip(COLOURS.iter().cycle())
+    }
+
+    fn last_time(&self) -> f64 {
+        let ends = self.lines.iter().filter_map(|line| line.points.last()).map(|(time, _)| *time);
+        ends.fold(1.0, f64::max)
+    }
+
+    fn highest(&self) -> f64 {
+        let values = self.lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
+        values.chain(self.levels.iter().map(|(value, _)| *value)).fold(1.0, f64::max)
+    }
+}
+
+type Point = (f64, f64);
+
+fn dashed(ends: [Point; 2]) -> DashedLineSeries<std::array::IntoIter<Point, 2>, i32> {
+    DashedLineSeries::new(ends, 6, 4, BLACK.mix(0.6).into())
+}
+
+/// Right of a point and below it.
+fn note(text: &str, at: Point) -> Text<'static, Point, String> {
+    let style = TextStyle::from((FONT, 14)).pos(Pos::new(HPos::Left, VPos::Top)).color(&BLACK);
+    Text::new(text.to_string(), at, style)
+}
+
+/// Without the noise of binary fractions, and without needless zeros.
+fn short(value: f64) -> String {
+    format!("{}", (value * 100.0).round() / 100.0)
+}
+
+/// Of one chart, in pixels.
+const WIDTH: u32 = 960;
+const HEIGHT: u32 = 400;
+
+/// Of the legend beside it, and of one line of the legend.
+const LEGEND: u32 = 150;
+const LEGEND_LINE: i32 = 24;
+
+/// At most so many labels along the time.
+const SECONDS_LABELLED: usize = 14;
+
+/// Room above the highest value, for notes.
+const HEADROOM: f64 = 1.15;
+
+const FONT: &str = "sans-serif";
+
+/// Okabe and Ito's colours, told apart by nearly everybody ("Color universal design", 2008); yellow is left out on white.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(213, 94, 0),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_has_no_needless_digits() {
+        assert_eq!([short(0.5), short(2.0), short(0.1 + 0.2), short(100.0)], ["0.5", "2", "0.3", "100"]);
+    }
+
+    #[test]
+    fn every_line_level_and_event_is_named_in_the_picture() {
+        let chart = Chart {
+            title: "title".into(),
+            unit: "Mbit/s".into(),
+            lines: vec![Line { name: "path 1".into(), points: vec![(0.0, 1.0), (1.0, 9.5)] }],
+            levels: vec![(9.6, "ceiling".into())],
+            events: vec![(0.5, "pulled".into())],
+        };
+        let file = std::env::temp_dir().join(format!("mpt-lab-chart-{}.svg", std::process::id()));
+        draw(&file, &[chart]).unwrap();
+        let svg = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        for name in ["title", "Mbit/s", "time, s", "path 1", "ceiling", "pulled"] {
+            assert!(svg.contains(name), "{name} is missing");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a demonstration found, as a table and as a picture.
+
+use crate::{
+    chart::{self, Chart, Line},
+    error::{LabError, Result},
+    traffic::{
+        bulk::{Sample, longest_gap, rates},
+        iperf::Measured,
+    },
+    wire::Report,
+};
+use mpt_sim::link::PathSpec;
+use std::{fmt, path::Path, time::Duration};
+
+/// All figures of a demonstration, Mbit/s of TCP payload at the receiver.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The paths.
+    pub paths: Vec<PathSpec>,
+    /// Each path alone.
+    pub solo: Vec<Measured>,
+    /// What a perfect tunnel could deliver.
+    pub ceiling: Option<f64>,
+    /// The tunnel, or why there is no figure.
+    pub tunnel: std::result::Result<Measured, LabError>,
+    /// The kernel's multipath TCP.
+    pub mptcp: Measured,
+    /// The pulled cable under the tunnel.
+    pub tunnel_pull: Option<Pull>,
+    /// The pulled cable under multipath TCP.
+    pub mptcp_pull: Pull,
+    /// How well the wire kept time.
+    pub wire: Option<Report>,
+}
+
+/// A transfer during which a cable was pulled and put back.
+#[derive(Clone, Debug)]
+pub struct Pull {
+    /// When it was pulled.
+    pub pulled: Duration,
+    /// When it was put back.
+    pub plugged: Duration,
+    /// When the transfer ended.
+    pub end: Duration,
+    /// What had arrived when.
+    pub samples: Vec<Sample>,
+}
+
+impl Pull {
+    /// The longest time without progress while the cable was out, to 10 ms.
+    pub fn gap(&self) -> Duration {
+        longest_gap(&self.samples, self.pulled, self.plugged, self.end)
+    }
+
+    fn line(&self, name: &str) -> Line {
+        Line { name: name.into(), points: rates(&self.samples, RESOLUTION, self.end) }
+    }
+}
+
+impl Outcome {
+    /// Draws throughput over time into an SVG file.
+    pub fn draw(&self, file: &Path) -> Result<()> {
+        chart::draw(file, &[self.side_by_side(), self.pulled()])
+    }
+
+    fn side_by_side(&self) -> Chart {
+        let names = (1..).map(|path| format!("path {path} alone"));
+        let mut lines: Vec<Line> = names.zip(&self.solo).map(|(name, measured)| line(&name, measured)).collect();
+        lines.extend(self.tunnel.as_ref().ok().map(|measured| line("MPT", measured)));
+        lines.push(line("kernel MPTCP", &self.mptcp));
+        Chart {
+            title: "One TCP flow: each path alone, and all together".into(),
+            unit: UNIT.into(),
+            lines,
+            levels: self.ceiling.map(|mbit| (mbit, format!("ceiling {mbit:.1}"))).into_iter().collect(),
+            events: Vec::new(),
+        }
+    }
+
+    fn pulled(&self) -> Chart {
+        let tunnel = self.tunnel_pull.as_ref().map(|pull| pull.line("MPT"));
+        let at = |time: Duration, what: &str| (time.as_secs_f64(), format!("\u{a0}{what}"));
+        Chart {
+            title: format!("One TCP flow: the cable of path {} is pulled and put back", self.paths.len()),
+            unit: UNIT.into(),
+            lines: tunnel.into_iter().chain([self.mptcp_pull.line("kernel MPTCP")]).collect(),
+            levels: Vec::new(),
+            events: vec![at(self.mptcp_pull.pulled, "pulled"), at(self.mptcp_pull.plugged, "back")],
+        }
+    }
+
+    fn row(&self, f: &mut fmt::Formatter<'_>, name: &str, mbit: f64) -> fmt::Result {
+        match self.ceiling {
+            Some(ceiling) => writeln!(f, "{name:<40} {mbit:>8.2} {:>9.1} %", mbit / ceiling * 100.0),
+            None => writeln!(f, "{name:<40} {mbit:>8.2}"),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<40} {:>8} {:>11}", "one TCP flow", "Mbit/s", "of ceiling")?;
+        for (number, measured) in self.solo.iter().enumerate() {
+            self.row(f, &format!("path {} alone", number + 1), measured.goodput)?;
+        }
+        if let Some(ceiling) = self.ceiling {
+            self.row(f, "ceiling of a tunnel over all", ceiling)?;
+        }
+        match &self.tunnel {
+            Ok(measured) => self.row(f, "MPT over all", measured.goodput)?,
+            Err(_) => writeln!(f, "{:<40} {:>8}", "MPT over all", "absent")?,
+        }
+        self.row(f, "kernel MPTCP over all", self.mptcp.goodput)?;
+        writeln!(f, "\n{:<40} {:>8}", format!("cable of path {} pulled in mid-transfer", self.paths.len()), "gap, ms")?;
+        let pulls = [("MPT", self.tunnel_pull.as_ref()), ("kernel MPTCP", Some(&self.mptcp_pull))];
+        for (name, pull) in pulls {
+            let gap = pull.map_or("absent".into(), |pull| pull.gap().as_millis().to_string());
+            writeln!(f, "{name:<40} {gap:>8}")?;
+        }
+        Ok(())
+    }
+}
+
+fn line(name: &str, measured: &Measured) -> Line {
+    Line { name: name.into(), points: measured.series.clone() }
+}
+
+const UNIT: &str = "TCP payload, Mbit/s";
+
+/// Of the picture: fine enough to see a gap, coarse enough that single frames are no noise.
+const RESOLUTION: Duration = Duration::from_millis(100);

@@ -1,0 +1,202 @@
+//! One TCP flow that sends as fast as it can until told to stop, watched closely enough to see a gap of 10 ms.
+
+use crate::{
+    error::{During, Result},
+    topology::Netns,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::{
+    io::{self, Read, Write},
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Bytes that had arrived by some time since the flow began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// When.
+    pub at: Duration,
+    /// How many, since the beginning.
+    pub bytes: u64,
+}
+
+/// A flow from one host to the other; it ends when this is dropped.
+pub struct Bulk {
+    start: Instant,
+    stop: Arc<AtomicBool>,
+    samples: Arc<Mutex<Vec<Sample>>>,
+    threads: Vec<thread::JoinHandle<()>>,
+    /// Kept open: the kernel accepts further subflows only where somebody listens.
+    _listener: Socket,
+}
+
+/// Where a flow goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// The sender's address; the system's choice, if absent.
+    pub from: Option<IpAddr>,
+    /// The receiver's address.
+    pub to: IpAddr,
+    /// Multipath TCP in place of TCP.
+    pub mptcp: bool,
+}
+
+impl Bulk {
+    /// Connects and starts to send.
+    pub fn start(sender: &Netns, receiver: &Netns, route: Route) -> Result<Self> {
+        let to = SocketAddr::new(route.to, PORT);
+        let listener = receiver.enter(|| listen(to, route.mptcp))?.during(format!("listen on {to}"))?;
+        let source = sender.enter(|| connect(route, to))?.during(format!("connect to {to}"))?;
+        let (sink, _) = listener.accept().during("accept")?;
+        for socket in [&source, &sink] {
+            let limit = Some(Duration::from_millis(100));
+            socket.set_read_timeout(limit).and_then(|()| socket.set_write_timeout(limit)).during("set a time limit")?;
+        }
+        Ok(Self::run(source, sink, listener))
+    }
+
+    fn run(source: Socket, sink: Socket, listener: Socket) -> Self {
+        let (start, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+        let samples = Arc::new(Mutex::new(vec![Sample { at: Duration::ZERO, bytes: 0 }]));
+        let (stop_sending, stop_reading, noted) = (stop.clone(), stop.clone(), samples.clone());
+        let threads = vec![
+            thread::spawn(move || send(source, &stop_sending)),
+            thread::spawn(move || receive(sink, start, &stop_reading, &noted)),
+        ];
+        Self { start, stop, samples, threads, _listener: listener }
+    }
+
+    /// Time since the flow began.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// What has arrived so far, some [`RESOLUTION`] apart; without progress there is no sample.
+    pub fn samples(&self) -> Vec<Sample> {
+        self.samples.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Bulk {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+/// The longest time without progress that begins between `from` and `to`; until `end`, if nothing came afterwards.
+pub fn longest_gap(samples: &[Sample], from: Duration, to: Duration, end: Duration) -> Duration {
+    let nexts = samples.iter().skip(1).map(|sample| sample.at).chain([end]);
+    let pairs = samples.iter().map(|sample| sample.at).zip(nexts);
+    // A gap that a pulled cable makes begins with the last arrival before it, which may be a little earlier.
+    let inside = pairs.filter(|(begin, next)| *next > from && *begin < to);
+    inside.map(|(begin, next)| next.saturating_sub(begin)).max().unwrap_or_default()
+}
+
+/// Goodput in Mbit/s over intervals of `width`, each with the time of its end in seconds.
+pub fn rates(samples: &[Sample], width: Duration, end: Duration) -> Vec<(f64, f64)> {
+    let count = (end.as_nanos() / width.as_nanos()) as u32;
+    let arrived = |at: Duration| {
+        let index = samples.partition_point(|sample| sample.at <= at);
+        samples[..index].last().map_or(0, |sample| sample.bytes)
+    };
+    let mbit = |bytes: u64| bytes as f64 * 8.0 / 1e6 / width.as_secs_f64();
+    let interval = |i| ((width * i).as_secs_f64(), mbit(arrived(width * i) - arrived(width * (i - 1))));
+    (1..=count).map(interval).collect()
+}
+
+fn socket(of: SocketAddr, mptcp: bool) -> io::Result<Socket> {
+    let protocol = if mptcp { Protocol::MPTCP } else { Protocol::TCP };
+    Socket::new(Domain::for_address(of), Type::STREAM, Some(protocol))
+}
+
+fn listen(address: SocketAddr, mptcp: bool) -> io::Result<Socket> {
+    let socket = socket(address, mptcp)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1)?;
+    Ok(socket)
+}
+
+fn connect(route: Route, to: SocketAddr) -> io::Result<Socket> {
+    let socket = socket(to, route.mptcp)?;
+    if let Some(address) = route.from {
+        socket.bind(&SocketAddr::new(address, 0).into())?;
+    }
+    socket.connect_timeout(&to.into(), Duration::from_secs(10))?;
+    Ok(socket)
+}
+
+fn send(mut socket: Socket, stop: &AtomicBool) {
+    let block = [0; BLOCK];
+    while !stop.load(Relaxed) {
+        match socket.write(&block) {
+            Ok(_) => {}
+            Err(error) if is_time_limit(&error) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+fn receive(mut socket: Socket, start: Instant, stop: &AtomicBool, samples: &Mutex<Vec<Sample>>) {
+    let (mut block, mut bytes, mut last) = ([0; BLOCK], 0, Duration::ZERO);
+    while !stop.load(Relaxed) {
+        match socket.read(&mut block) {
+            Ok(0) => return,
+            Ok(count) => bytes += count as u64,
+            Err(error) if is_time_limit(&error) => continue,
+            Err(_) => return,
+        }
+        let at = start.elapsed();
+        if at - last >= RESOLUTION {
+            last = at;
+            samples.lock().unwrap_or_else(PoisonError::into_inner).push(Sample { at, bytes });
+        }
+    }
+}
+
+fn is_time_limit(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+/// How close together samples are: a tenth of the shortest gap that a person would notice.
+pub const RESOLUTION: Duration = Duration::from_millis(10);
+
+/// As iperf3 does for TCP.
+const BLOCK: usize = 128 << 10;
+
+/// Beside iperf3's.
+const PORT: u16 = 5202;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(points: &[(u64, u64)]) -> Vec<Sample> {
+        points.iter().map(|(millis, bytes)| Sample { at: Duration::from_millis(*millis), bytes: *bytes }).collect()
+    }
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_gap_counts_from_the_last_arrival_to_the_next() {
+        let samples = samples(&[(0, 0), (10, 1), (500, 2), (510, 3), (790, 4), (800, 5)]);
+        assert_eq!(longest_gap(&samples, ms(505), ms(800), ms(810)), ms(280));
+        assert_eq!(longest_gap(&samples, ms(505), ms(520), ms(810)), ms(280));
+        assert_eq!(longest_gap(&samples, ms(800), ms(900), ms(1_800)), ms(1_000), "silence to the end is a gap");
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        // 12,500 bytes in 100 ms are 1 Mbit/s.
+        let samples = samples(&[(0, 0), (50, 6_250), (100, 12_500), (210, 37_500)]);
+        assert_eq!(rates(&samples, ms(100), ms(300)), [(0.1, 1.0), (0.2, 0.0), (0.3, 2.0)]);
+    }
+}

@@ -1,0 +1,229 @@
+//! iperf3, started at both ends and read from its JSON: what arrives is the receiver's word, not the sender's.
+
+use super::Running;
+use crate::{
+    error::{During, LabError, Result, require},
+    topology::Netns,
+};
+use serde_json::Value;
+use std::{
+    io::Read,
+    net::IpAddr,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// One run of iperf3 with one stream.
+#[derive(Clone, Debug)]
+pub struct Iperf {
+    /// What is sent.
+    pub load: Load,
+    /// The sender's address, which chooses its path; the system's choice, if absent.
+    pub from: Option<IpAddr>,
+    /// The receiver's address.
+    pub to: IpAddr,
+    /// How long to send.
+    pub time: Duration,
+    /// How often goodput is noted in the series, at least 100 ms.
+    pub interval: Duration,
+    /// Multipath TCP in place of TCP.
+    pub mptcp: bool,
+}
+
+/// What iperf3 sends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Load {
+    /// As much TCP as goes.
+    Tcp,
+    /// TCP no faster than this many Mbit/s, written in blocks of `block` bytes.
+    PacedTcp {
+        /// The rate.
+        mbit: f64,
+        /// The size of a write.
+        block: usize,
+    },
+    /// UDP at this many Mbit/s in datagrams of `payload` bytes.
+    Udp {
+        /// The rate.
+        mbit: f64,
+        /// The size of a datagram's payload.
+        payload: usize,
+    },
+}
+
+/// What a run of iperf3 has found.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Payload that arrived, Mbit/s.
+    pub goodput: f64,
+    /// Segments TCP sent again.
+    pub retransmits: Option<u64>,
+    /// The sender's smoothed round trip, mean over the run.
+    pub round_trip: Option<Duration>,
+    /// Share of datagrams that did not arrive; UDP.
+    pub lost: Option<f64>,
+    /// RFC 3550 jitter; UDP.
+    pub jitter: Option<Duration>,
+    /// Seconds since the start at the end of each interval, and Mbit/s that arrived in it.
+    pub series: Vec<(f64, f64)>,
+    /// Processor use of the sending iperf3, 1 for one whole processor.
+    pub sender_cpu: f64,
+    /// Processor use of the receiving iperf3.
+    pub receiver_cpu: f64,
+}
+
+impl Iperf {
+    /// TCP for `time` to `to`, noted every 100 ms.
+    pub fn tcp(to: IpAddr, time: Duration) -> Self {
+        Self { load: Load::Tcp, from: None, to, time, interval: Duration::from_millis(100), mptcp: false }
+    }
+
+    /// The same from an address of the sender.
+    pub fn from(mut self, address: IpAddr) -> Self {
+        self.from = Some(address);
+        self
+    }
+
+    /// The same over multipath TCP.
+    pub fn over_mptcp(mut self) -> Self {
+        self.mptcp = true;
+        self
+    }
+
+    /// Runs from one host to the other. `progress` is told the share that is done, from 0 to 1.
+    pub fn run(&self, sender: &Netns, receiver: &Netns, progress: &mut dyn FnMut(f64)) -> Result<Measured> {
+        require("iperf3")?;
+        if self.mptcp {
+            require("mptcpize")?;
+        }
+        let mut server = Running(self.server(receiver).spawn().during("iperf3 -s")?);
+        wait_for_listener(receiver)?;
+        let mut client = Running(self.client(sender).spawn().during("iperf3 -c")?);
+        let sent = self.finish(&mut client, progress)?;
+        let received = self.finish(&mut server, &mut |_| {})?;
+        read(&sent, &received)
+    }
+
+    fn server(&self, host: &Netns) -> Command {
+        let mut command = self.program(host);
+        command.args(["-s", "-1", "-J", "-i", &self.interval.as_secs_f64().to_string()]);
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+    }
+
+    fn client(&self, host: &Netns) -> Command {
+        let mut command = self.program(host);
+        command.args(["-c", &self.to.to_string(), "-J", "-t", &self.time.as_secs_f64().ceil().to_string()]);
+        if let Some(address) = self.from {
+            command.args(["-B", &address.to_string()]);
+        }
+        match self.load {
+            Load::Tcp => {}
+            Load::PacedTcp { mbit, block } => drop(command.args(["-b", &format!("{mbit}M"), "-l", &block.to_string()])),
+            Load::Udp { mbit, payload } => {
+                command.args(["-u", "-b", &format!("{mbit}M"), "-l", &payload.to_string()]);
+            }
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+    }
+
+    fn program(&self, host: &Netns) -> Command {
+        if !self.mptcp {
+            return host.command("iperf3");
+        }
+        let mut command = host.command("mptcpize");
+        command.args(["run", "iperf3"]);
+        command
+    }
+
+    /// Waits for the end of one side and returns what it printed.
+    fn finish(&self, side: &mut Running, progress: &mut dyn FnMut(f64)) -> Result<Value> {
+        let mut output = side.0.stdout.take().expect("stdout is piped");
+        let reader = thread::spawn(move || {
+            let mut text = String::new();
+            output.read_to_string(&mut text).map(|_| text)
+        });
+        let start = Instant::now();
+        while side.0.try_wait().during("iperf3")?.is_none() {
+            if start.elapsed() > self.time + GRACE {
+                return Err(unreadable("it did not end"));
+            }
+            progress((start.elapsed().as_secs_f64() / self.time.as_secs_f64()).min(1.0));
+            thread::sleep(Duration::from_millis(50));
+        }
+        let text = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).during("read iperf3")?;
+        let value: Value = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+        value["error"].as_str().map_or(Ok(()), |error| Err(unreadable(error)))?;
+        Ok(value)
+    }
+}
+
+fn wait_for_listener(host: &Netns) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < GRACE {
+        if !host.sh("ss -Hltn sport = :5201")?.is_empty() {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Err(unreadable("the server does not listen"))
+}
+
+fn read(sent: &Value, received: &Value) -> Result<Measured> {
+    let udp = &received["end"]["sum"]["lost_percent"];
+    let sum = if udp.is_number() { &received["end"]["sum"] } else { &received["end"]["sum_received"] };
+    let goodput = sum["bits_per_second"].as_f64().ok_or_else(|| unreadable("no sum at the receiver"))?;
+    let cpu = |side: &Value| side["end"]["cpu_utilization_percent"]["host_total"].as_f64().unwrap_or(0.0) / 100.0;
+    let rtt = sent["end"]["streams"][0]["sender"]["mean_rtt"].as_u64();
+    Ok(Measured {
+        goodput: goodput / 1e6,
+        retransmits: sent["end"]["sum_sent"]["retransmits"].as_u64(),
+        round_trip: rtt.filter(|rtt| *rtt > 0).map(Duration::from_micros),
+        lost: udp.as_f64().map(|percent| percent / 100.0),
+        jitter: received["end"]["sum"]["jitter_ms"].as_f64().map(|ms| Duration::from_secs_f64(ms / 1e3)),
+        series: received["intervals"].as_array().into_iter().flatten().filter_map(interval).collect(),
+        sender_cpu: cpu(sent),
+        receiver_cpu: cpu(received),
+    })
+}
+
+fn interval(interval: &Value) -> Option<(f64, f64)> {
+    let sum = &interval["sum"];
+    Some((sum["end"].as_f64()?, sum["bits_per_second"].as_f64()? / 1e6))
+}
+
+fn unreadable(message: impl Into<String>) -> LabError {
+    LabError::Unreadable { tool: "iperf3", message: message.into() }
+}
+
+/// How long iperf3 may take to start, and to end after its time: the last bytes may stand in a deep queue.
+const GRACE: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn goodput_is_the_receivers_and_retransmits_the_senders() {
+        let sent = json!({"end": {
+            "sum_sent": {"bits_per_second": 9.9e6, "retransmits": 7},
+            "streams": [{"sender": {"mean_rtt": 20_100}}],
+            "cpu_utilization_percent": {"host_total": 3.0}}});
+        let received = json!({
+            "intervals": [{"sum": {"end": 0.1, "bits_per_second": 9.5e6}}],
+            "end": {"sum_received": {"bits_per_second": 9.4e6}, "cpu_utilization_percent": {"host_total": 5.0}}});
+        let measured = read(&sent, &received).unwrap();
+        assert_eq!((measured.goodput, measured.retransmits), (9.4, Some(7)));
+        assert_eq!(measured.round_trip, Some(Duration::from_micros(20_100)));
+        assert_eq!(measured.series, [(0.1, 9.5)]);
+        assert_eq!((measured.sender_cpu, measured.receiver_cpu), (0.03, 0.05));
+    }
+
+    #[test]
+    fn an_answer_without_a_sum_is_an_error() {
+        assert!(read(&json!({}), &json!({})).is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! Round trips, from ping.
+
+use crate::{
+    error::{LabError, Result, require},
+    topology::Netns,
+};
+use std::{net::IpAddr, time::Duration};
+
+/// A series of echo requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Ping {
+    /// The sender's address; the system's choice, if absent.
+    pub from: Option<IpAddr>,
+    /// Who is asked.
+    pub to: IpAddr,
+    /// How many requests.
+    pub count: u32,
+    /// Time from one request to the next, at least 2 ms.
+    pub interval: Duration,
+}
+
+impl Ping {
+    /// Sends all requests and returns the round trips of those that were answered within a second.
+    pub fn run(&self, host: &Netns) -> Result<Vec<Duration>> {
+        require("ping")?;
+        let mut command = host.command("ping");
+        command.args(["-n", "-W", "1", "-c", &self.count.to_string()]);
+        command.args(["-i", &self.interval.as_secs_f64().to_string()]);
+        if let Some(address) = self.from {
+            command.args(["-I", &address.to_string()]);
+        }
+        let output = command.arg(self.to.to_string()).output();
+        let output = output.map_err(|error| unreadable(error.to_string()))?;
+        // 1 says that not every request was answered.
+        match output.status.code() {
+            Some(0 | 1) => Ok(round_trips(&String::from_utf8_lossy(&output.stdout))),
+            _ => Err(unreadable(String::from_utf8_lossy(&output.stderr).trim())),
+        }
+    }
+}
+
+fn round_trips(text: &str) -> Vec<Duration> {
+    let millis = |line: &str| line.split_once("time=")?.1.split_whitespace().next()?.parse::<f64>().ok();
+    text.lines().filter_map(millis).map(|millis| Duration::from_secs_f64(millis / 1e3)).collect()
+}
+
+fn unreadable(message: impl Into<String>) -> LabError {
+    LabError::Unreadable { tool: "ping", message: message.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answered_requests_have_a_time_and_lost_ones_have_none() {
+        let text =
+            "PING 10.0.0.1\n64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=20.4 ms\nno answer yet for icmp_seq=2\n";
+        assert_eq!(round_trips(text), [Duration::from_micros(20_400)]);
+    }
+}

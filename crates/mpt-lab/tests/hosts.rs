@@ -1,0 +1,145 @@
+//! Hosts of real namespaces. These tests need root and do nothing without it.
+
+use mpt_lab::{
+    error::LabError,
+    topology::{Family, Host, Netns, Topology, address},
+    traffic::{
+        bulk::{self, Bulk, Route},
+        iperf::Iperf,
+        mptcp,
+        ping::Ping,
+    },
+};
+use mpt_sim::{link::PathSpec, seed::Seed};
+use std::{path::Path, thread, time::Duration};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn is_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+fn build(test: &str, specs: &[&str]) -> Topology {
+    let paths: Vec<PathSpec> = specs.iter().map(|spec| spec.parse().expect("a valid path")).collect();
+    Topology::build(&format!("{}-{test}", Topology::unique_name()), &paths, Seed(1)).expect("hosts")
+}
+
+fn ping(topology: &Topology, path: usize, family: Family, count: u32) -> Vec<Duration> {
+    let (from, to) = (address(Host::A, path, family), address(Host::B, path, family));
+    let ping = Ping { from: Some(from), to, count, interval: MS * 10 };
+    ping.run(&topology.a).expect("ping runs")
+}
+
+#[test]
+fn every_path_has_its_own_delay_in_both_ip_versions() {
+    if !is_root() {
+        return;
+    }
+    let topology = build("delay", &["delay=10ms", "delay=30ms | delay=10ms"]);
+    for (path, expected) in [(0, MS * 20), (1, MS * 40)] {
+        for family in [Family::V4, Family::V6] {
+            let best = ping(&topology, path, family, 5).into_iter().min().expect("an answer");
+            assert!(best >= expected - MS / 5 && best < expected + MS * 5, "path {path} {family:?}: {best:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cut_path_is_silent_and_a_restored_one_answers() {
+    if !is_root() {
+        return;
+    }
+    let topology = build("cut", &["delay=1ms", "delay=1ms"]);
+    topology.cut(1);
+    assert_eq!(ping(&topology, 1, Family::V4, 2), []);
+    assert_eq!(ping(&topology, 0, Family::V4, 2).len(), 2, "the other path is not touched");
+    topology.restore(1);
+    assert_eq!(ping(&topology, 1, Family::V4, 2).len(), 2);
+}
+
+#[test]
+fn a_pulled_cable_takes_the_carrier_with_it() {
+    if !is_root() {
+        return;
+    }
+    let topology = build("pull", &["delay=1ms"]);
+    let carrier = || topology.a.sh("cat /sys/class/net/eth1/carrier").expect("a carrier").trim().to_string();
+    topology.unplug(0, Host::A).expect("unplugged");
+    assert_eq!(carrier(), "0");
+    topology.plug(0, Host::A).expect("plugged");
+    assert_eq!(carrier(), "1");
+    assert_eq!(ping(&topology, 0, Family::V4, 2).len(), 2);
+}
+
+#[test]
+fn a_changed_path_has_its_new_delay() {
+    if !is_root() {
+        return;
+    }
+    let topology = build("change", &["delay=1ms"]);
+    topology.change(0, "delay=25ms".parse().expect("a valid path"));
+    assert!(ping(&topology, 0, Family::V4, 3).into_iter().min() >= Some(MS * 49));
+}
+
+#[test]
+fn iperf3_reports_the_goodput_of_the_rate() {
+    if !is_root() {
+        return;
+    }
+    let topology = build("iperf", &["rate=10mbit,queue=400ms"]);
+    let run = Iperf::tcp(address(Host::B, 0, Family::V4), MS * 2_000).from(address(Host::A, 0, Family::V4));
+    let measured = run.run(&topology.a, &topology.b, &mut |_| {}).expect("iperf3 runs");
+    // 1448 of 1514 bytes are payload. What is still in the queue at the end arrives in the receiver's time, too.
+    assert!((measured.goodput - 9.56).abs() < 0.3, "{measured:?}");
+    assert!(measured.series.len() >= 19);
+}
+
+#[test]
+fn multipath_tcp_adds_paths_up_and_survives_the_loss_of_one() {
+    if !is_root() {
+        return;
+    }
+    let topology = build("mptcp", &["rate=10mbit,delay=5ms", "rate=20mbit,delay=5ms"]);
+    mptcp::prepare(&topology).expect("endpoints");
+    let route = Route { from: None, to: address(Host::B, 0, Family::V4), mptcp: true };
+    let flow = Bulk::start(&topology.a, &topology.b, route).expect("a flow");
+    thread::sleep(MS * 2_000);
+    let end = flow.elapsed();
+    let mean = |rates: &[(f64, f64)]| rates.iter().map(|(_, mbit)| mbit).sum::<f64>() / rates.len() as f64;
+    let both = mean(&bulk::rates(&flow.samples(), MS * 100, end)[5..]);
+    assert!((22.0..30.0).contains(&both), "both paths: {both} Mbit/s");
+    topology.cut(1);
+    thread::sleep(MS * 3_000);
+    let end = flow.elapsed();
+    let (samples, last) = (flow.samples(), end - MS * 1_000);
+    let after = mean(&bulk::rates(&samples, MS * 100, end)[last.as_millis() as usize / 100..]);
+    assert!((5.0..10.0).contains(&after), "one path left: {after} Mbit/s");
+    assert!(bulk::longest_gap(&samples, MS * 2_000, MS * 3_000, end) < MS * 2_000);
+}
+
+#[test]
+fn nothing_is_left_behind_and_nothing_is_taken_over() {
+    if !is_root() {
+        return;
+    }
+    let name = format!("{}-clash", Topology::unique_name());
+    let mine = Netns::create(&format!("{name}-m")).expect("a namespace");
+    let taken = Topology::build(&name, &["".parse().expect("a valid path")], Seed(1));
+    assert!(matches!(taken, Err(LabError::Clash(_))));
+    assert!(!exists(&format!("{name}-a")), "the refused topology made nothing");
+    assert!(exists(mine.name()), "what was there stays");
+    drop(mine);
+    let topology = Topology::build(&name, &["".parse().expect("a valid path")], Seed(1)).expect("hosts");
+    let mut child = topology.b.command("sleep").arg("100").spawn().expect("a child");
+    drop(topology);
+    assert!(["a", "m", "b"].iter().all(|host| !exists(&format!("{name}-{host}"))));
+    assert!(!child.wait().expect("it ended").success(), "what ran inside was killed");
+}
+
+fn exists(namespace: &str) -> bool {
+    Path::new("/run/netns").join(namespace).exists()
+}
