@@ -79,6 +79,8 @@ fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str)
     let output = File::create(&log).during(log.display().to_string())?;
     let also = output.try_clone().during(log.display().to_string())?;
     let mut command = netns.command(&program.to_string_lossy());
+    // Two hosts on one machine: control sockets of the same name must not meet.
+    command.env("MPT_RUN_DIR", folder.join(format!("run-{host:?}")));
     let child = command.arg("up").arg(&file).stdout(output).stderr(also).spawn().during("mpt up")?;
     Ok(Running(child))
 }

@@ -195,6 +195,9 @@ impl Peer {
         let (from, to) = (before.state(), path.health.state());
         if from != to {
             self.events.push_back(PathEvent { path: path.name.clone(), from, to });
+            if let (Some(resequencer), false) = (&mut self.resequencer, to.is_up()) {
+                resequencer.handle_path_down(slot as u8);
+            }
         }
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {

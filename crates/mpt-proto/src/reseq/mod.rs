@@ -195,6 +195,11 @@ impl Resequencer {
         self.give_up_what_is_lost(now, deliver);
     }
 
+    /// The path in `slot` is down: it is not waited for.
+    pub fn handle_path_down(&mut self, slot: u8) {
+        self.marks[usize::from(slot)].at = None;
+    }
+
     /// When [`Self::handle_deadline`] has something to do.
     pub fn next_deadline(&self) -> Option<Time> {
         let expires = self.first_held()? + self.hold();

@@ -98,6 +98,16 @@ fn after_a_silence_the_slower_path_is_waited_for_again() {
 }
 
 #[test]
+fn a_path_that_went_down_is_not_waited_for() {
+    let mut b = Bench::new(Limits::default());
+    b.all(0, 1, [0]);
+    b.all(10, 0, [2]);
+    b.reseq.handle_path_down(1);
+    b.all(11, 0, [3]);
+    assert_eq!(b.out, [0, 2, 3]);
+}
+
+#[test]
 fn the_hold_ends_a_hole_that_a_path_in_use_has_not_passed() {
     let mut b = Bench::new(FIXED);
     b.all(0, 1, [0]);
