@@ -1,0 +1,4 @@
+//! Cryptography: who the peer is, what only the two of us can read, and what has been seen before.
+
+pub mod aead;
+pub mod keys;
