@@ -10,3 +10,4 @@ pub mod drops;
 pub mod packet;
 pub mod path;
 pub mod time;
+pub mod wire;

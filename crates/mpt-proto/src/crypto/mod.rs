@@ -2,3 +2,4 @@
 
 pub mod aead;
 pub mod keys;
+pub mod replay;

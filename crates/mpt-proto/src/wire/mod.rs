@@ -1,0 +1,3 @@
+//! The wire: how things look between two ends, and nothing about what they mean.
+
+pub mod native;
