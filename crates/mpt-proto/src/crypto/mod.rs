@@ -1,5 +1,6 @@
 //! Cryptography: who the peer is, what only the two of us can read, and what has been seen before.
 
 pub mod aead;
+pub mod handshake;
 pub mod keys;
 pub mod replay;

@@ -86,8 +86,8 @@ impl Windows {
     }
 }
 
-/// How far a number may lie behind the largest one: 92 ms at 1 Gbit/s in datagrams of 1,400 bytes. WireGuard
-/// has 8,128; paths that reorder more than that over such times are not seen.
+/// How far a number may lie behind the largest one: 92 ms at 1 Gbit/s in datagrams of 1,400 bytes, and about what
+/// WireGuard allows. It bounds reordering within a path only; between paths there is no bound.
 pub const WINDOW: u64 = 8192;
 const WORDS: usize = WINDOW as usize / 64 + 1;
 
