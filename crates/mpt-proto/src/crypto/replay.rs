@@ -185,6 +185,19 @@ mod tests {
     }
 
     #[test]
+    fn after_a_leap_of_any_size_the_whole_window_is_open() {
+        for leap in [64, 8_191, 8_192, 8_256, 8_320, 1_000_003] {
+            let mut window = Window::default();
+            (0..10_000).for_each(|number| window.accept(PathSeq(number)).unwrap());
+            let largest = 9_999 + leap;
+            window.accept(PathSeq(largest)).unwrap();
+            for number in (largest - WINDOW + 1).max(10_000)..largest {
+                assert_eq!(window.accept(PathSeq(number)), Ok(()), "{number} after a leap of {leap}");
+            }
+        }
+    }
+
+    #[test]
     fn numbers_go_on_where_32_bits_end() {
         let last = u64::from(u32::MAX);
         let mut window = Window { largest: Some(last - 1), words: [0; WORDS] };
