@@ -141,7 +141,7 @@ impl Sessions {
     /// The full number of a datagram, which must not have been seen. A new run of the peer has not been seen at all.
     fn number(&self, session: &Session, path: PathTag, sequence: u32) -> Result<PathSeq, Dropped> {
         if self.run != Some(session.hello.run) {
-            return Ok(expand(0, sequence));
+            return Ok(PathSeq(expand(0, sequence)));
         }
         let number = self.seen.expand(path, sequence);
         self.seen.check(path, number).map(|()| number)
