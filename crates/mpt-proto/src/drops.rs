@@ -56,6 +56,22 @@ drops! {
     CeOnNotEct = "ce_on_not_ect",
     /// The inner packet's hop limit, or a routing loop, ended it.
     Loop = "loop",
+    /// No session with the peer under which it could be sealed.
+    NoSession = "no_session",
+    /// A datagram or handshake message for a session that does not exist, or exists no longer.
+    UnknownSession = "unknown_session",
+    /// A datagram or handshake message that was not sealed by whom it claims to be from, or not in this form.
+    NotAuthentic = "not_authentic",
+    /// A handshake message whose sender does not know our public key, or not at the address it sends from.
+    BadMac = "bad_mac",
+    /// A handshake initiation not newer than the newest one of its sender: a replay, or overtaken on the way.
+    StaleHandshake = "stale_handshake",
+    /// A handshake from a source that begins too many of them while we are under load.
+    HandshakeFlood = "handshake_flood",
+    /// A handshake from a key that belongs to no peer.
+    UnknownPeer = "unknown_peer",
+    /// A handshake with a peer that offers no cipher that we may use.
+    NoCommonCipher = "no_common_cipher",
     /// The system refused to send it.
     SendFailed = "send_failed",
     /// The TUN device refused to take it.

@@ -7,6 +7,7 @@
 
 pub mod config;
 pub mod control;
+pub mod crypto;
 pub mod drops;
 pub mod endpoint;
 pub mod outbox;

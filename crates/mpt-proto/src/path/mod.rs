@@ -28,6 +28,11 @@ pub struct PathId {
     pub generation: u8,
 }
 
+/// The number of a datagram in its slot: one more for every datagram sent on any path that has had the slot. It never
+/// repeats between two ends that both go on running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathSeq(pub u64);
+
 /// The most paths a peer can have.
 pub const MAX_PATHS: usize = 32;
 

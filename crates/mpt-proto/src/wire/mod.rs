@@ -1,5 +1,7 @@
 //! What stands on the wire, byte by byte. Codecs only: nothing here decides, remembers or waits.
 
+pub mod frame;
 pub mod gre;
 pub mod legacy;
+pub mod native;
 pub mod plain;

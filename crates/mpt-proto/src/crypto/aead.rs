@@ -1,0 +1,211 @@
+//! Authenticated encryption of one datagram (RFC 5116), in place and without allocation.
+//!
+//! Two ciphers, both with 256-bit keys, 96-bit nonces and 128-bit tags: AES-256-GCM (NIST SP 800-38D) where both ends have
+//! AES in hardware, ChaCha20-Poly1305 (RFC 8439) elsewhere. The same two interfaces have two implementations: `aws-lc-rs` on
+//! targets with a C compiler, RustCrypto on wasm, so that the core builds there; a test holds their bytes against each other.
+//!
+//! Why `aws-lc-rs` and not `ring`, per 1400-byte packet with 12 bytes of associated data on an EPYC of 2024 (VAES, AVX-512),
+//! best of seven rounds of 40,000:
+//!
+//! ```text
+//!                      aws-lc-rs 1.19          ring 0.17.14
+//! AES-256-GCM          seal 182 ns, open 188   seal 249 ns, open 250
+//! ChaCha20-Poly1305    seal 698 ns, open 743   seal 707 ns, open 746
+//! AES-256-GCM, 64 B    seal  80 ns, open 105   seal  74 ns, open  83
+//! ```
+//!
+//! and it wipes the expanded key when a key is dropped, which `ring` does not.
+//!
+//! A nonce is used once under a key. Nothing here enforces that: [`crate::wire::native`] shows why it holds.
+
+#[cfg(not(target_family = "wasm"))]
+mod fast;
+#[cfg(any(target_family = "wasm", test))]
+mod portable;
+
+use std::fmt;
+
+#[cfg(not(target_family = "wasm"))]
+use fast as backend;
+#[cfg(target_family = "wasm")]
+use portable as backend;
+
+/// Bytes that sealing adds.
+pub const TAG: usize = 16;
+/// Bytes of a nonce.
+pub const NONCE: usize = 12;
+
+/// What datagrams of a session are sealed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cipher {
+    /// AES-256 in Galois/counter mode: four times as fast as the other on a CPU with AES, slow and leaky on one without.
+    Aes256Gcm,
+    /// ChaCha20 and Poly1305: constant time and good on every CPU.
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    /// The cipher that suits a CPU with or without AES instructions.
+    pub const fn preferred(has_aes: bool) -> Self {
+        if has_aes { Self::Aes256Gcm } else { Self::ChaCha20Poly1305 }
+    }
+
+    /// The name as it stands in `status` and in configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Aes256Gcm => "aes-256-gcm",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
+        }
+    }
+
+    /// How many 16-byte blocks may be sealed under one key before its owner looks for a new one. For AES this is half of
+    /// what RFC 9001 appendix B.1.1 derives for an advantage of 2^-57: 2^28 packets of 2^11 bytes, so 2^35 blocks (550 GB).
+    /// For ChaCha20 it is WireGuard's 2^60 messages (whitepaper section 6.1), counted in blocks, which is stricter.
+    pub const fn rekey_after_blocks(self) -> u64 {
+        match self {
+            Self::Aes256Gcm => 1 << 34,
+            Self::ChaCha20Poly1305 => 1 << 60,
+        }
+    }
+
+    /// How many blocks may be sealed under one key at all: twice [`Cipher::rekey_after_blocks`].
+    pub const fn reject_after_blocks(self) -> u64 {
+        self.rekey_after_blocks() * 2
+    }
+}
+
+impl fmt::Display for Cipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A datagram that was not sealed with this key, nonce and associated data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forged;
+
+/// One direction of one session, ready for use. Wiped on drop.
+pub struct Key {
+    cipher: Cipher,
+    inner: backend::Key,
+}
+
+impl Key {
+    /// Expands a secret; the caller wipes its copy.
+    pub fn new(cipher: Cipher, secret: &[u8; 32]) -> Self {
+        Self { cipher, inner: backend::Key::new(cipher, secret) }
+    }
+
+    /// Which cipher this is a key of.
+    pub fn cipher(&self) -> Cipher {
+        self.cipher
+    }
+
+    /// Seals all of `slot` but its last [`TAG`] bytes in place, and puts the tag there. Panics when the slot is shorter.
+    pub fn seal(&self, nonce: [u8; NONCE], associated: &[u8], slot: &mut [u8]) {
+        let (body, room) = slot.split_last_chunk_mut::<TAG>().expect("a slot has room for its tag");
+        *room = self.inner.seal(nonce, associated, body);
+    }
+
+    /// Opens `sealed`, a body and its tag, in place and returns the body. What `sealed` holds after a failure is undefined.
+    pub fn open<'a>(
+        &self,
+        nonce: [u8; NONCE],
+        associated: &[u8],
+        sealed: &'a mut [u8],
+    ) -> Result<&'a mut [u8], Forged> {
+        self.inner.open(nonce, associated, sealed)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({}, ..)", self.cipher)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BOTH: [Cipher; 2] = [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
+
+    fn hex(text: &str) -> Vec<u8> {
+        (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).unwrap()).collect()
+    }
+
+    #[test]
+    fn chacha20_poly1305_seals_the_example_of_rfc_8439_section_2_8_2() {
+        let key: [u8; 32] = std::array::from_fn(|i| 0x80 + i as u8);
+        let nonce = hex("070000004041424344454647").try_into().unwrap();
+        let text = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, \
+                     sunscreen would be it.";
+        let mut slot = [text.as_slice(), &[0; TAG]].concat();
+        Key::new(Cipher::ChaCha20Poly1305, &key).seal(nonce, &hex("50515253c0c1c2c3c4c5c6c7"), &mut slot);
+        assert_eq!(slot[..16], hex("d31a8d34648e60db7b86afbc53ef7ec2"));
+        assert_eq!(slot[text.len()..], hex("1ae10b594f09e26a7e902ecbd0600691"));
+    }
+
+    #[test]
+    fn aes_256_gcm_seals_the_zero_block_of_the_gcm_specification() {
+        // McGrew and Viega, "The Galois/Counter Mode of Operation", test case 14.
+        let mut slot = [0; 16 + TAG];
+        Key::new(Cipher::Aes256Gcm, &[0; 32]).seal([0; NONCE], &[], &mut slot);
+        assert_eq!(slot[..16], hex("cea7403d4d606b6e074ec5d3baf39d18"));
+        assert_eq!(slot[16..], hex("d0d1c8a799996bf0265b98b5d48ab919"));
+    }
+
+    proptest! {
+        #[test]
+        fn both_implementations_give_the_same_bytes(
+            secret: [u8; 32], nonce: [u8; NONCE], associated: Vec<u8>, body in prop::collection::vec(any::<u8>(), 0..2000),
+        ) {
+            for cipher in BOTH {
+                let (mut ours, mut theirs) = (body.clone(), body.clone());
+                let fast = fast::Key::new(cipher, &secret).seal(nonce, &associated, &mut ours);
+                let portable = portable::Key::new(cipher, &secret).seal(nonce, &associated, &mut theirs);
+                prop_assert_eq!(&ours, &theirs);
+                prop_assert_eq!(fast, portable);
+
+                let mut sealed = [ours, fast.to_vec()].concat();
+                let mut copy = sealed.clone();
+                prop_assert_eq!(fast::Key::new(cipher, &secret).open(nonce, &associated, &mut copy), Ok(&mut body.clone()[..]));
+                let opened = portable::Key::new(cipher, &secret).open(nonce, &associated, &mut sealed);
+                prop_assert_eq!(opened, Ok(&mut body.clone()[..]));
+            }
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        for cipher in BOTH {
+            let key = Key::new(cipher, &[7; 32]);
+            let mut slot = *b"a short message and room for tag";
+            key.seal([1; NONCE], b"header", &mut slot);
+            for bit in 0..slot.len() * 8 {
+                let mut flipped = slot;
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(key.open([1; NONCE], b"header", &mut flipped), Err(Forged), "bit {bit}");
+            }
+            assert_eq!(key.open([1; NONCE], b"Header", &mut slot.clone()), Err(Forged));
+            assert_eq!(key.open([2; NONCE], b"header", &mut slot.clone()), Err(Forged));
+            assert!(key.open([1; NONCE], b"header", &mut slot).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_is_shorter_than_a_tag_is_forged() {
+        for cipher in BOTH {
+            for len in 0..TAG {
+                assert_eq!(Key::new(cipher, &[7; 32]).open([0; NONCE], &[], &mut vec![0; len]), Err(Forged));
+                assert_eq!(portable::Key::new(cipher, &[7; 32]).open([0; NONCE], &[], &mut vec![0; len]), Err(Forged));
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_does_not_show_itself() {
+        assert_eq!(format!("{:?}", Key::new(Cipher::Aes256Gcm, &[7; 32])), "Key(aes-256-gcm, ..)");
+    }
+}

@@ -1,0 +1,347 @@
+//! What a stranger may cost: MAC1, MAC2 and cookies, as in the WireGuard whitepaper, section 5.4.7 and 5.3.
+//!
+//! MAC1 shows that the sender knows our public key, which a scanner does not; without it there is no answer of any kind.
+//! A cookie shows that the sender receives at the address that it sends from: it is a MAC over that address under a secret
+//! that changes every two minutes, so nothing is stored per sender. Under load a message without a valid MAC2, which is
+//! keyed with the cookie, gets a cookie reply (smaller than itself) or nothing, and no Diffie-Hellman is spent on it.
+//!
+//! ```text
+//! MAC1   = BLAKE2s-128(key: BLAKE2s("mpt-mac1" | receiver's public key), the message up to here, GRE header included)
+//! MAC2   = BLAKE2s-128(key: cookie, the message up to here); zero when the sender has no cookie
+//! cookie = BLAKE2s-128(key: secret of the period, IP address as IPv6 | port)
+//! reply  = XChaCha20-Poly1305(key: BLAKE2s("mpt-cook" | receiver's public key), nonce, cookie, associated data: MAC1)
+//! ```
+//!
+//! One difference to WireGuard: a MAC2 that is neither zero nor valid is refused even without load, so that no bit of a
+//! message can be changed. For that a cookie is used for one message only: one that has become stale, because the responder
+//! began anew or the sender's address changed, costs one attempt and no more.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use blake2::digest::consts::U16;
+use blake2::{Blake2s256, Blake2sMac, Digest};
+use chacha20poly1305::XChaCha20Poly1305;
+use chacha20poly1305::aead::{AeadInOut, KeyInit};
+use hmac::Mac;
+use zeroize::Zeroizing;
+
+use super::message::{COOKIE, COOKIE_REPLY_LEN, CookieReply, MAC, Signed, cookie_reply};
+use crate::crypto::keys::PublicKey;
+use crate::drops::Dropped;
+use crate::time::Time;
+
+/// Stands before everything that costs something: decides which handshake messages get further. One per endpoint.
+pub struct Gate {
+    mac1_key: [u8; 32],
+    reply_key: [u8; 32],
+    secret: Zeroizing<[u8; 32]>,
+    replies: u64,
+    meter: Meter,
+}
+
+/// Why a handshake message gets no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// It is dropped without an answer.
+    Away(Dropped),
+    /// We are under load, and this is to be sent back to where the message came from.
+    Back([u8; COOKIE_REPLY_LEN]),
+}
+
+impl Gate {
+    /// A gate for messages to `own`, with 32 bytes from a cryptographic random source.
+    pub fn new(own: &PublicKey, random: [u8; 32]) -> Self {
+        let (mac1_key, reply_key) = (mac1_key(own), reply_key(own));
+        Self { mac1_key, reply_key, secret: Zeroizing::new(random), replies: 0, meter: Meter::default() }
+    }
+
+    /// Lets a message that came from `from` pass, or not. Costs a few hashes, and nothing that stays.
+    pub fn admit(&mut self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Result<(), Turned> {
+        if !verify(&self.mac1_key, &[message.body], message.mac1) {
+            return Err(Turned::Away(Dropped::BadMac));
+        }
+        let loaded = self.meter.count(now);
+        match self.proof(now, from, message) {
+            Proof::Valid if loaded && !self.meter.source(self.bucket(from)) => {
+                Err(Turned::Away(Dropped::HandshakeFlood))
+            }
+            Proof::Valid => Ok(()),
+            Proof::Absent | Proof::Wrong if loaded => Err(Turned::Back(self.reply(now, from, message))),
+            Proof::Absent => Ok(()),
+            Proof::Wrong => Err(Turned::Away(Dropped::BadMac)),
+        }
+    }
+
+    fn proof(&self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Proof {
+        if *message.mac2 == [0; MAC] {
+            return Proof::Absent;
+        }
+        let period = period(now);
+        let valid = [period, period.saturating_sub(1)]
+            .into_iter()
+            .any(|period| verify(&self.cookie(period, from), &[message.body, message.mac1], message.mac2));
+        if valid { Proof::Valid } else { Proof::Wrong }
+    }
+
+    fn cookie(&self, period: u64, from: SocketAddr) -> [u8; COOKIE] {
+        let (ip, port) = (address(from), from.port().to_be_bytes());
+        mac(&*self.secret, &[b"cookie", &period.to_be_bytes(), &ip, &port])
+    }
+
+    fn reply(&mut self, now: Time, from: SocketAddr, message: &Signed<'_>) -> [u8; COOKIE_REPLY_LEN] {
+        self.replies += 1;
+        let nonce = self.nonce();
+        let mut cookie = self.cookie(period(now), from);
+        let tag = XChaCha20Poly1305::new(&self.reply_key.into()).encrypt_inout_detached(
+            &nonce.into(),
+            message.mac1,
+            cookie.as_mut_slice().into(),
+        );
+        let tag = tag.expect("16 bytes are below the limit of 256 GiB").into();
+        cookie_reply(message.sender, &nonce, &cookie, &tag)
+    }
+
+    /// Sixteen bytes that differ from run to run, and a counter.
+    fn nonce(&self) -> [u8; 24] {
+        let mut nonce = [0; 24];
+        nonce[..16].copy_from_slice(&mac(&*self.secret, &[b"nonce"]));
+        nonce[16..].copy_from_slice(&self.replies.to_be_bytes());
+        nonce
+    }
+
+    /// Which of the meter's buckets this source counts in. A host has one IPv4 address or one IPv6 /64.
+    fn bucket(&self, from: SocketAddr) -> usize {
+        let ip = address(from);
+        let host = if from.ip().to_canonical().is_ipv4() { &ip[..] } else { &ip[..8] };
+        usize::from(mac(&*self.secret, &[b"bucket", host])[0])
+    }
+}
+
+enum Proof {
+    Absent,
+    Valid,
+    Wrong,
+}
+
+/// How busy the gate is. Its size is fixed, so a flood from any number of addresses grows nothing.
+struct Meter {
+    second: u64,
+    messages: u32,
+    loaded_until: Time,
+    sources: [u8; 256],
+}
+
+impl Meter {
+    /// Counts a message with a valid MAC1; returns whether we are under load.
+    fn count(&mut self, now: Time) -> bool {
+        let second = (now - Time::START).as_secs();
+        if second != self.second {
+            *self = Self { second, messages: 0, sources: [0; 256], ..*self };
+        }
+        self.messages = self.messages.saturating_add(1);
+        if self.messages > LOAD {
+            self.loaded_until = now + Duration::from_secs(1);
+        }
+        now < self.loaded_until
+    }
+
+    /// Counts a proven source; returns whether it may go on this second.
+    fn source(&mut self, bucket: usize) -> bool {
+        self.sources[bucket] = self.sources[bucket].saturating_add(1);
+        self.sources[bucket] <= PER_SOURCE
+    }
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self { second: 0, messages: 0, loaded_until: Time::START, sources: [0; 256] }
+    }
+}
+
+/// A cookie that a busy peer gave us, for one message.
+pub struct Cookie {
+    bytes: [u8; COOKIE],
+    received: Time,
+}
+
+impl Cookie {
+    /// Opens a reply of `peer` to the message of ours that had this MAC1.
+    pub(in crate::crypto) fn open(
+        now: Time,
+        peer: &PublicKey,
+        mac1: &[u8; MAC],
+        reply: &CookieReply<'_>,
+    ) -> Option<Self> {
+        let (mut bytes, key) = (*reply.cookie, XChaCha20Poly1305::new(&reply_key(peer).into()));
+        let opened =
+            key.decrypt_inout_detached(reply.nonce.into(), mac1, bytes.as_mut_slice().into(), reply.tag.into());
+        opened.ok().map(|()| Self { bytes, received: now })
+    }
+
+    fn is_fresh(&self, now: Time) -> bool {
+        now - self.received < PERIOD
+    }
+}
+
+/// Appends MAC1 and MAC2 to a message for `receiver`; returns MAC1.
+pub(in crate::crypto) fn sign(
+    now: Time,
+    receiver: &PublicKey,
+    cookie: Option<Cookie>,
+    message: &mut Vec<u8>,
+) -> [u8; MAC] {
+    let mac1 = mac(&mac1_key(receiver), &[message]);
+    message.extend_from_slice(&mac1);
+    let fresh = cookie.filter(|cookie| cookie.is_fresh(now));
+    let mac2 = fresh.map_or([0; MAC], |cookie| mac(&cookie.bytes, &[message]));
+    message.extend_from_slice(&mac2);
+    mac1
+}
+
+/// How long a secret makes cookies, and how long a cookie is used (whitepaper section 5.4.7: two minutes). One period more
+/// is accepted.
+const PERIOD: Duration = Duration::from_secs(120);
+/// Messages with a valid MAC1 in a second beyond which we are under load, for at least another second. A thousand peers
+/// that rekey every two minutes make 9; 100 cost 1 % of a core (three Diffie-Hellmans of 38 us each).
+const LOAD: u32 = 100;
+/// Handshakes a second that one proven source may begin while we are under load, as WireGuard's ratelimiter allows.
+const PER_SOURCE: u8 = 20;
+
+fn period(now: Time) -> u64 {
+    (now - Time::START).as_secs() / PERIOD.as_secs()
+}
+
+fn address(from: SocketAddr) -> [u8; 16] {
+    match from.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn mac1_key(receiver: &PublicKey) -> [u8; 32] {
+    Blake2s256::new().chain_update(b"mpt-mac1").chain_update(receiver.as_bytes()).finalize().into()
+}
+
+fn reply_key(receiver: &PublicKey) -> [u8; 32] {
+    Blake2s256::new().chain_update(b"mpt-cook").chain_update(receiver.as_bytes()).finalize().into()
+}
+
+fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; MAC] {
+    keyed(key, parts).finalize().into_bytes().into()
+}
+
+/// Compares in constant time.
+fn verify(key: &[u8], parts: &[&[u8]], mac: &[u8; MAC]) -> bool {
+    keyed(key, parts).verify(mac.into()).is_ok()
+}
+
+fn keyed(key: &[u8], parts: &[&[u8]]) -> Blake2sMac<U16> {
+    let mut mac = <Blake2sMac<U16> as KeyInit>::new_from_slice(key).expect("BLAKE2s takes keys of up to 32 bytes");
+    parts.iter().for_each(|part| mac.update(part));
+    mac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::message::{Message, begin_initiation};
+    use super::*;
+    use crate::crypto::keys::KeyPair;
+    use crate::wire::native::SessionIndex;
+
+    const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 4754);
+    const NOW: Time = Time::after(Duration::from_secs(1_000));
+
+    fn gate() -> (PublicKey, Gate) {
+        let own = *KeyPair::generate([1; 32]).public();
+        (own, Gate::new(&own, [2; 32]))
+    }
+
+    fn message(receiver: &PublicKey, cookie: Option<Cookie>) -> (Vec<u8>, [u8; MAC]) {
+        let mut message = begin_initiation(SessionIndex::new(77));
+        message.extend_from_slice(&[0x5A; 122]);
+        let mac1 = sign(NOW, receiver, cookie, &mut message);
+        (message, mac1)
+    }
+
+    fn admit(gate: &mut Gate, now: Time, from: SocketAddr, message: &[u8]) -> Result<(), Turned> {
+        let Some(Message::Initiation(initiation)) = Message::decode(message) else { panic!("not an initiation") };
+        gate.admit(now, from, &initiation.signed)
+    }
+
+    fn load(gate: &mut Gate, own: &PublicKey) {
+        let (message, _) = message(own, None);
+        while admit(gate, NOW, HERE, &message).is_ok() {}
+    }
+
+    fn cookie(gate: &mut Gate, own: &PublicKey, from: SocketAddr) -> Cookie {
+        let (message, mac1) = message(own, None);
+        let Err(Turned::Back(reply)) = admit(gate, NOW, from, &message) else { panic!("no cookie") };
+        assert!(reply.len() < message.len());
+        let Some(Message::CookieReply(reply)) = Message::decode(&reply) else { panic!("not a cookie reply") };
+        assert_eq!(reply.receiver, SessionIndex::new(77));
+        assert!(Cookie::open(NOW, own, &[0; MAC], &reply).is_none(), "a reply to another message");
+        Cookie::open(NOW, own, &mac1, &reply).expect("the reply to our message")
+    }
+
+    #[test]
+    fn who_does_not_know_our_key_gets_no_answer_even_under_load() {
+        let (own, mut gate) = gate();
+        load(&mut gate, &own);
+        let (stranger, _) = message(KeyPair::generate([9; 32]).public(), None);
+        assert_eq!(admit(&mut gate, NOW, HERE, &stranger), Err(Turned::Away(Dropped::BadMac)));
+    }
+
+    #[test]
+    fn load_begins_with_the_101st_message_of_a_second_and_ends_a_second_after_the_last() {
+        let (own, mut gate) = gate();
+        let (message, _) = message(&own, None);
+        let admitted = (0..200).filter(|_| admit(&mut gate, NOW, HERE, &message).is_ok()).count();
+        assert_eq!(admitted, 100);
+        assert!(admit(&mut gate, NOW + Duration::from_millis(999), HERE, &message).is_err());
+        assert!(admit(&mut gate, NOW + Duration::from_millis(1_998), HERE, &message).is_err());
+        assert!(admit(&mut gate, NOW + Duration::from_millis(1_999), HERE, &message).is_ok());
+    }
+
+    #[test]
+    fn a_cookie_opens_the_gate_for_the_address_it_was_sent_to() {
+        let (own, mut gate) = gate();
+        load(&mut gate, &own);
+        let cookie = cookie(&mut gate, &own, HERE);
+        let (message, _) = message(&own, Some(cookie));
+        assert_eq!(admit(&mut gate, NOW, HERE, &message), Ok(()));
+        let elsewhere = SocketAddr::new(HERE.ip(), HERE.port() + 1);
+        assert!(matches!(admit(&mut gate, NOW, elsewhere, &message), Err(Turned::Back(_))));
+    }
+
+    #[test]
+    fn a_cookie_lasts_two_periods_at_most() {
+        let (own, mut gate) = gate();
+        load(&mut gate, &own);
+        let cookie = cookie(&mut gate, &own, HERE);
+        let (message, _) = message(&own, Some(cookie));
+        assert_eq!(admit(&mut gate, NOW + PERIOD, HERE, &message), Ok(()));
+        assert_eq!(admit(&mut gate, NOW + PERIOD * 2, HERE, &message), Err(Turned::Away(Dropped::BadMac)));
+    }
+
+    #[test]
+    fn a_source_with_a_cookie_begins_20_handshakes_a_second_under_load() {
+        let (own, mut gate) = gate();
+        load(&mut gate, &own);
+        let cookie = cookie(&mut gate, &own, HERE);
+        let (message, _) = message(&own, Some(cookie));
+        let admitted = (0..100).filter(|_| admit(&mut gate, NOW, HERE, &message).is_ok()).count();
+        assert_eq!(admitted, 20);
+        assert_eq!(admit(&mut gate, NOW, HERE, &message), Err(Turned::Away(Dropped::HandshakeFlood)));
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_source() {
+        let (_, gate) = gate();
+        let bucket = |ip: &str| gate.bucket(SocketAddr::new(ip.parse().unwrap(), 1));
+        assert_eq!(bucket("2001:db8::1"), bucket("2001:db8::2"));
+        assert_eq!(bucket("::ffff:192.0.2.1"), bucket("192.0.2.1"));
+        let hosts: std::collections::HashSet<_> = (0..100).map(|i| bucket(&format!("192.0.2.{i}"))).collect();
+        assert!(hosts.len() > 50, "{}", hosts.len());
+    }
+}

@@ -1,0 +1,217 @@
+//! Static keys: 32 bytes on Curve25519 (RFC 7748), written in base64 as `wg genkey`, `wg pubkey` and `wg genpsk` write them.
+//!
+//! Secrets are wiped on drop and never appear in `Debug` output. Randomness is handed in.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64ct::{Base64, Encoding};
+use x25519_dalek::StaticSecret;
+use zeroize::Zeroizing;
+
+/// An end's identity: a secret key, and the public key that follows from it.
+#[derive(Clone)]
+pub struct KeyPair {
+    secret: StaticSecret,
+    public: PublicKey,
+}
+
+impl KeyPair {
+    /// Makes a key pair of 32 bytes from a cryptographic random source.
+    pub fn generate(random: [u8; 32]) -> Self {
+        // RFC 7748 section 5 clamps on use; clamping at once makes the text equal to what `wg genkey` would print.
+        let secret = StaticSecret::from(curve_scalar(random));
+        let public = PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes());
+        Self { secret, public }
+    }
+
+    /// The public key.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// The secret key in base64, for a file that only its owner may read.
+    pub fn secret_base64(&self) -> Zeroizing<String> {
+        Zeroizing::new(encode(self.secret.as_bytes()))
+    }
+
+    /// The Diffie-Hellman secret shared with `peer`; all zero for the few public keys that do not contribute.
+    pub(super) fn diffie_hellman(&self, peer: &PublicKey) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(self.secret.diffie_hellman(&x25519_dalek::PublicKey::from(peer.0)).to_bytes())
+    }
+}
+
+impl FromStr for KeyPair {
+    type Err = KeyError;
+    fn from_str(secret: &str) -> Result<Self, KeyError> {
+        Ok(Self::generate(*decode(secret)?))
+    }
+}
+
+impl fmt::Debug for KeyPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyPair(public {})", self.public)
+    }
+}
+
+/// A peer's identity. Not a secret.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey([u8; 32]);
+
+impl PublicKey {
+    /// The key with these bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 32 bytes of the key.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        Ok(Self(*decode(text)?))
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&encode(&self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+/// A symmetric key that two ends share besides their key pairs, so that a session recorded today stays closed when
+/// Curve25519 falls. All zero, the default, means none.
+#[derive(Clone, Default)]
+pub struct PresharedKey(Zeroizing<[u8; 32]>);
+
+impl PresharedKey {
+    /// The key with these bytes, which should come from a cryptographic random source.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// The key in base64, for a file that only its owner may read.
+    pub fn to_base64(&self) -> Zeroizing<String> {
+        Zeroizing::new(encode(&self.0))
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl FromStr for PresharedKey {
+    type Err = KeyError;
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        Ok(Self(decode(text)?))
+    }
+}
+
+impl fmt::Debug for PresharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PresharedKey(..)")
+    }
+}
+
+/// Why a text is not a key. It never repeats the text, which may be a secret with a typing error in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyError {
+    /// The text has another length than 44 characters; it has this many.
+    Length(usize),
+    /// The text is not base64 as RFC 4648 section 4 defines it.
+    NotBase64,
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Length(found) => write!(f, "a key is {TEXT} characters of base64, this text has {found}"),
+            Self::NotBase64 => f.write_str("a key is 32 bytes in base64 and ends in \"=\", this text is not base64"),
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+/// Characters of 32 bytes in base64, with padding.
+const TEXT: usize = 44;
+
+fn encode(bytes: &[u8; 32]) -> String {
+    let mut text = Zeroizing::new([0; TEXT]);
+    Base64::encode(bytes, text.as_mut()).expect("32 bytes are 44 characters").to_owned()
+}
+
+fn decode(text: &str) -> Result<Zeroizing<[u8; 32]>, KeyError> {
+    if text.len() != TEXT {
+        return Err(KeyError::Length(text.chars().count()));
+    }
+    // 44 characters can stand for 33 bytes when the padding is missing.
+    let mut bytes = Zeroizing::new([0; 33]);
+    let decoded = Base64::decode(text, bytes.as_mut()).map_err(|_| KeyError::NotBase64)?;
+    decoded.try_into().map(Zeroizing::new).map_err(|_| KeyError::NotBase64)
+}
+
+fn curve_scalar(mut bytes: [u8; 32]) -> [u8; 32] {
+    bytes[0] &= 0b1111_1000;
+    bytes[31] = bytes[31] & 0b0111_1111 | 0b0100_0000;
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 7748 section 6.1: Alice's keys.
+    const ALICE: [u8; 32] = [
+        0x77, 0x07, 0x6d, 0x0a, 0x73, 0x18, 0xa5, 0x7d, 0x3c, 0x16, 0xc1, 0x72, 0x51, 0xb2, 0x66, 0x45, 0xdf, 0x4c,
+        0x2f, 0x87, 0xeb, 0xc0, 0x99, 0x2a, 0xb1, 0x77, 0xfb, 0xa5, 0x1d, 0xb9, 0x2c, 0x2a,
+    ];
+    const ALICE_PUBLIC: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
+
+    #[test]
+    fn the_public_key_follows_from_the_secret_as_in_rfc_7748() {
+        assert_eq!(KeyPair::generate(ALICE).public().to_string(), ALICE_PUBLIC);
+    }
+
+    #[test]
+    fn keys_survive_being_written_and_read() {
+        let pair = KeyPair::generate([0xff; 32]);
+        let read: KeyPair = pair.secret_base64().parse().unwrap();
+        assert_eq!(read.public(), pair.public());
+        assert_eq!(read.secret_base64(), pair.secret_base64());
+        assert_eq!(pair.public().to_string().parse(), Ok(*pair.public()));
+
+        let psk = PresharedKey::from_bytes([0xa5; 32]);
+        let read: PresharedKey = psk.to_base64().parse().unwrap();
+        assert_eq!(read.as_bytes(), psk.as_bytes());
+    }
+
+    #[test]
+    fn a_text_that_is_no_key_says_why() {
+        let read = |text: &str| text.parse::<PublicKey>().unwrap_err();
+        assert_eq!(read(&ALICE_PUBLIC[1..]), KeyError::Length(43));
+        assert_eq!(read(&format!("{ALICE_PUBLIC}\n")), KeyError::Length(45));
+        assert_eq!(read(&ALICE_PUBLIC.replace('h', "!")), KeyError::NotBase64);
+        assert_eq!(read(&ALICE_PUBLIC.replace('=', "A")), KeyError::NotBase64, "33 bytes");
+        assert_eq!(read(&ALICE_PUBLIC.replace("mo=", "mp=")), KeyError::NotBase64, "bits beyond the last byte");
+        assert_eq!(read(&"é".repeat(22)), KeyError::NotBase64);
+        assert_eq!(KeyError::Length(43).to_string(), "a key is 44 characters of base64, this text has 43");
+    }
+
+    #[test]
+    fn secrets_do_not_show_themselves() {
+        let pair = KeyPair::generate(ALICE);
+        assert_eq!(format!("{pair:?}"), format!("KeyPair(public {ALICE_PUBLIC})"));
+        assert_eq!(format!("{:?}", PresharedKey::from_bytes([1; 32])), "PresharedKey(..)");
+    }
+}

@@ -1,0 +1,180 @@
+//! Reading frames: an iterator that borrows and never panics.
+
+use std::net::IpAddr;
+
+use super::*;
+
+/// A body that cannot be what its type says. The datagram is not read any further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// The frames of an opened datagram, in order. Ends after the first [`Malformed`].
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Frames<'a> {
+    /// Reads the body of a datagram.
+    pub fn new(body: &'a [u8]) -> Self {
+        Self { rest: body }
+    }
+
+    /// Cuts the next frame off. Returns its type byte without [`LAST`], and its body.
+    fn cut(&mut self) -> Result<(u8, &'a [u8]), Malformed> {
+        let (kind, rest) = self.rest.split_first().ok_or(Malformed)?;
+        if kind & LAST != 0 {
+            self.rest = &[];
+            return Ok((kind & !LAST, rest));
+        }
+        let (len, rest) = take(rest)?;
+        let (body, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(len))).ok_or(Malformed)?;
+        self.rest = rest;
+        Ok((*kind, body))
+    }
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Result<Frame<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.rest.is_empty() {
+            match self.cut().and_then(|(kind, body)| decode(kind, body)) {
+                Ok(Some(frame)) => return Some(Ok(frame)),
+                Ok(None) => {}
+                Err(malformed) => {
+                    self.rest = &[];
+                    return Some(Err(malformed));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Reads one body; `None` for one from the future.
+fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, Malformed> {
+    Ok(Some(match kind {
+        DATA => Frame::Data(data(body, false)?),
+        _ if kind == DATA | FLAG => Frame::Data(data(body, true)?),
+        ACK => Frame::Ack(Ack::decode(body)?),
+        SKIP => Frame::Skip(skip(body)?),
+        REPAIR => Frame::Repair(repair(body)?),
+        PATH => return Ok(path(body)?.map(Frame::Path)),
+        ADDR => return Ok(addr(body)?.map(Frame::Addr)),
+        PROBE => Frame::Probe(body.len()),
+        CONTROL => Frame::Control(Tlvs::decode(body)?),
+        CLOSE => Frame::Close(close(body)?),
+        _ => return Ok(None),
+    }))
+}
+
+fn data(body: &[u8], partial_checksum: bool) -> Result<Data<'_>, Malformed> {
+    let (bucket, body) = take(body)?;
+    let (sequence, packet) = take(body)?;
+    let (bucket, sequence) = (u16::from_be_bytes(bucket), u32::from_be_bytes(sequence));
+    Ok(Data { header: DataHeader { bucket, sequence, partial_checksum }, packet })
+}
+
+fn skip(body: &[u8]) -> Result<Skip, Malformed> {
+    let (bucket, body) = take(body)?;
+    let (from, to) = take(body)?;
+    let (bucket, from) = (u16::from_be_bytes(bucket), u32::from_be_bytes(from));
+    Ok(Skip { bucket, from, to: u32::from_be_bytes(exactly(to)?) })
+}
+
+fn repair(body: &[u8]) -> Result<Repair<'_>, Malformed> {
+    let (first, body) = take(body)?;
+    let (count, body) = take(body)?;
+    let (seed, symbol) = take(body)?;
+    let (first, count, seed) = (u32::from_be_bytes(first), u16::from_be_bytes(count), u32::from_be_bytes(seed));
+    Ok(Repair { first, count, seed, symbol })
+}
+
+fn path(body: &[u8]) -> Result<Option<Path>, Malformed> {
+    let (kind, body) = body.split_first().ok_or(Malformed)?;
+    Ok(match *kind {
+        CHALLENGE => Some(Path::Challenge(exactly(body)?)),
+        RESPONSE => Some(Path::Response(exactly(body)?)),
+        STATUS => {
+            let [path, status, order @ ..] = exactly::<6>(body)?;
+            let (path, order) = (PathTag::from_byte(path), u32::from_be_bytes(order));
+            Status::decode(status).map(|status| Path::Status { path, status, order })
+        }
+        _ => None,
+    })
+}
+
+impl Status {
+    fn decode(byte: u8) -> Option<Self> {
+        [Self::Available, Self::Standby, Self::Draining].into_iter().find(|status| *status as u8 == byte)
+    }
+}
+
+fn addr(body: &[u8]) -> Result<Option<Addr>, Malformed> {
+    let ([kind, id], body) = take(body)?;
+    Ok(match kind {
+        ADD => {
+            let (port, ip) = take(body)?;
+            Some(Addr::Add { id, ip: address(ip)?, port: u16::from_be_bytes(port) })
+        }
+        REMOVE => exactly::<0>(body).map(|_| Some(Addr::Remove { id }))?,
+        _ => None,
+    })
+}
+
+fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
+    let v4 = exactly::<4>(bytes).map(IpAddr::from);
+    v4.or_else(|_| exactly::<16>(bytes).map(IpAddr::from))
+}
+
+fn close(body: &[u8]) -> Result<Close<'_>, Malformed> {
+    let (code, text) = take(body)?;
+    Ok(Close { code: u16::from_be_bytes(code), text: str::from_utf8(text).map_err(|_| Malformed)? })
+}
+
+/// Types, lengths and values, known to be whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tlvs<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Tlvs<'a> {
+    /// Reads what was written as type 1, length 2, value, as often as needed.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            rest = Self::cut(rest)?.2;
+        }
+        Ok(Self { rest: bytes })
+    }
+
+    /// The values as they stand on the wire.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    fn cut(bytes: &[u8]) -> Result<(u8, &[u8], &[u8]), Malformed> {
+        let ([kind, a, b], rest) = take(bytes)?;
+        let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([a, b]))).ok_or(Malformed)?;
+        Ok((kind, value, rest))
+    }
+}
+
+impl<'a> Iterator for Tlvs<'a> {
+    type Item = (u8, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (kind, value, rest) = Self::cut(self.rest).ok()?;
+        self.rest = rest;
+        Some((kind, value))
+    }
+}
+
+pub(super) fn take<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), Malformed> {
+    bytes.split_first_chunk().map(|(taken, rest)| (*taken, rest)).ok_or(Malformed)
+}
+
+fn exactly<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Malformed> {
+    bytes.try_into().map_err(|_| Malformed)
+}

@@ -1,0 +1,149 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::path::PathSeq;
+
+fn read(body: &[u8]) -> Vec<Result<Frame<'_>, Malformed>> {
+    Frames::new(body).collect()
+}
+
+/// Any frame, made of these parts.
+fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, room: &'a mut [u8; RUNS_LEN]) -> Frame<'a> {
+    let (short, id) = (n[0] as u16, n[1] as u8);
+    match kind {
+        0 => {
+            let header = DataHeader { bucket: short, sequence: n[1], partial_checksum: n[2] & 1 == 1 };
+            Frame::Data(Data { header, packet: bytes })
+        }
+        1 => {
+            let (largest, runs) = Runs::encode([u64::from(n[0])..=u64::from(n[0]) + u64::from(n[1])], room).unwrap();
+            Frame::Ack(Ack { path: PathTag::from_byte(id), largest, delay: n[1], received: n[2], ce: n[0], runs })
+        }
+        2 => Frame::Skip(Skip { bucket: short, from: n[1], to: n[2] }),
+        3 => Frame::Repair(Repair { first: n[1], count: short, seed: n[2], symbol: bytes }),
+        4 => Frame::Path(Path::Challenge((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
+        5 => Frame::Path(Path::Response((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
+        6 => {
+            let status = [Status::Available, Status::Standby, Status::Draining][n[0] as usize % 3];
+            Frame::Path(Path::Status { path: PathTag::from_byte(id), status, order: n[2] })
+        }
+        7 => Frame::Addr(Addr::Add { id, ip: IpAddr::from(n[2].to_be_bytes()), port: short }),
+        8 => Frame::Addr(Addr::Add { id, ip: IpAddr::from(u128::from(n[2]).to_be_bytes()), port: short }),
+        9 => Frame::Addr(Addr::Remove { id }),
+        10 => Frame::Probe(bytes.len()),
+        11 => Frame::Control(Tlvs::decode(&[9, 0, 2, 1, 2, 7, 0, 0]).unwrap()),
+        _ => Frame::Close(Close { code: short, text }),
+    }
+}
+
+fn parts() -> impl Strategy<Value = Vec<(u8, [u32; 3], Vec<u8>, String)>> {
+    prop::collection::vec((0..13u8, any::<[u32; 3]>(), prop::collection::vec(any::<u8>(), 0..200), ".{0,20}"), 1..6)
+}
+
+/// Writes the frames; the last one without a length.
+fn written(frames: &[Frame<'_>]) -> Vec<u8> {
+    let mut slot = vec![0; 4096];
+    let mut writer = Writer::new(&mut slot);
+    let (last, others) = frames.split_last().unwrap();
+    others.iter().for_each(|frame| writer.push(frame).unwrap());
+    let len = writer.finish(last).unwrap();
+    slot.truncate(len);
+    slot
+}
+
+proptest! {
+    #[test]
+    fn frames_read_as_they_were_written_and_no_cut_makes_the_reader_panic(parts in parts()) {
+        let mut rooms = vec![[0; RUNS_LEN]; parts.len()];
+        let frames: Vec<_> = parts
+            .iter()
+            .zip(&mut rooms)
+            .map(|((kind, n, bytes, text), room)| build(*kind, *n, bytes, text, room))
+            .collect();
+        let body = written(&frames);
+        prop_assert_eq!(read(&body), frames.iter().copied().map(Ok).collect::<Vec<_>>());
+        for len in 0..body.len() {
+            let cut = read(&body[..len]);
+            prop_assert!(cut.len() <= frames.len());
+            prop_assert!(cut.iter().rev().skip(1).all(Result::is_ok), "nothing follows what is malformed");
+        }
+    }
+
+    #[test]
+    fn nothing_makes_the_reader_panic(body in prop::collection::vec(any::<u8>(), 0..300)) {
+        let frames = read(&body);
+        prop_assert!(frames.iter().rev().skip(1).all(Result::is_ok));
+    }
+
+    #[test]
+    fn a_frame_that_does_not_fit_leaves_no_trace(parts in parts(), len in 0..64usize) {
+        let mut slot = vec![0; len];
+        let mut writer = Writer::new(&mut slot);
+        for (kind, n, bytes, text) in &parts {
+            let (before, mut room) = (writer.len(), [0; RUNS_LEN]);
+            if writer.push(&build(*kind, *n, bytes, text, &mut room)).is_err() {
+                prop_assert_eq!(writer.len(), before);
+            }
+        }
+        let len = writer.len();
+        prop_assert!(read(&slot[..len]).iter().all(Result::is_ok));
+    }
+}
+
+#[test]
+fn a_packet_alone_costs_seven_bytes() {
+    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, partial_checksum: true };
+    let frame = Frame::Data(Data { header, packet: b"packet" });
+    let body = written(&[frame]);
+    assert_eq!(body, b"\xC1\x01\x02\x03\x04\x05\x06packet");
+    assert_eq!(body[..DATA_HEADER], header.encode_last());
+}
+
+#[test]
+fn frames_from_the_future_are_skipped() {
+    let known = Frame::Addr(Addr::Remove { id: 5 });
+    let (unknown_type, flagged_skip) = ([0x3F, 0, 2, 1, 2], [SKIP | FLAG, 0, 1, 0]);
+    let (unknown_path, unknown_status, unknown_addr) =
+        ([PATH, 0, 1, 9], [PATH, 0, 7, 2, 0, 9, 0, 0, 0, 0], [ADDR, 0, 2, 9, 9]);
+    let body =
+        [&unknown_type[..], &flagged_skip, &unknown_path, &unknown_status, &unknown_addr, &written(&[known])].concat();
+    assert_eq!(read(&body), [Ok(known)]);
+    assert_eq!(read(&[0x7F | LAST, 1, 2, 3]), []);
+}
+
+#[test]
+fn a_body_of_the_wrong_length_ends_the_datagram() {
+    let after = written(&[Frame::Addr(Addr::Remove { id: 5 })]);
+    for wrong in [
+        &[DATA, 0, 5, 0, 0, 0, 0, 0][..],
+        &[SKIP, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[SKIP, 0, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[PATH, 0, 0],
+        &[PATH, 0, 8, CHALLENGE, 0, 0, 0, 0, 0, 0, 0],
+        &[ADDR, 0, 9, ADD, 0, 0, 0, 1, 2, 3, 4, 5],
+        &[ADDR, 0, 3, REMOVE, 0, 0],
+        &[CONTROL, 0, 4, 1, 0, 2, 0],
+        &[CLOSE, 0, 3, 0, 0, 0xFF],
+        &[ACK, 0, 1, 0],
+        &[PROBE, 0xFF, 0xFF],
+    ] {
+        assert_eq!(read(&[wrong, &after].concat()), [Err(Malformed)], "{wrong:?}");
+    }
+}
+
+#[test]
+fn control_gives_its_values_in_order() {
+    let tlvs = Tlvs::decode(&[9, 0, 2, 1, 2, 7, 0, 0]).unwrap();
+    assert_eq!(tlvs.collect::<Vec<_>>(), [(9, &[1, 2][..]), (7, &[])]);
+}
+
+#[test]
+fn an_ack_carries_the_state_of_one_path() {
+    let mut room = [0; RUNS_LEN];
+    let (largest, runs) = Runs::encode([90..=100, 80..=85], &mut room).unwrap();
+    let ack = Ack { path: PathTag::from_byte(17), largest, delay: 250, received: 4_000_000_000, ce: 3, runs };
+    let body = written(&[Frame::Ack(ack)]);
+    assert_eq!(body.len(), 1 + 21 + 3);
+    let Ok(Frame::Ack(got)) = read(&body)[0] else { panic!("not an ACK") };
+    assert_eq!((got.largest, got.iter().collect::<Vec<_>>()), (PathSeq(100), vec![90..=100, 80..=85]));
+}

@@ -1,0 +1,143 @@
+//! Writing frames into a reserved slot. A frame that does not fit leaves no trace.
+
+use std::net::IpAddr;
+
+use super::*;
+
+/// The frame does not fit into what is left of the slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// Appends frames to a slot.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    slot: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes from the beginning of `slot`.
+    pub fn new(slot: &'a mut [u8]) -> Self {
+        Self { slot, len: 0 }
+    }
+
+    /// Bytes written.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing has been written.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes left.
+    pub fn room(&self) -> usize {
+        self.slot.len() - self.len
+    }
+
+    /// Appends a frame that others may follow.
+    pub fn push(&mut self, frame: &Frame<'_>) -> Result<(), Full> {
+        let start = self.len;
+        let pushed = self.push_from(start, frame);
+        if pushed.is_err() {
+            self.len = start;
+        }
+        pushed
+    }
+
+    fn push_from(&mut self, start: usize, frame: &Frame<'_>) -> Result<(), Full> {
+        self.put(&[frame.kind(), 0, 0])?;
+        self.put_body(frame)?;
+        let len = u16::try_from(self.len - start - 3).map_err(|_| Full)?;
+        self.slot[start + 1..start + 3].copy_from_slice(&len.to_be_bytes());
+        Ok(())
+    }
+
+    /// Appends the last frame, which needs no length. Returns the bytes written in all.
+    pub fn finish(mut self, frame: &Frame<'_>) -> Result<usize, Full> {
+        self.put(&[frame.kind() | LAST])?;
+        self.put_body(frame)?;
+        Ok(self.len)
+    }
+
+    fn put_body(&mut self, frame: &Frame<'_>) -> Result<(), Full> {
+        match frame {
+            Frame::Data(data) => self.put_data(data),
+            Frame::Ack(ack) => self.put_ack(ack),
+            Frame::Skip(Skip { bucket, from, to }) => {
+                self.put_all([&bucket.to_be_bytes(), &from.to_be_bytes(), &to.to_be_bytes()])
+            }
+            Frame::Repair(Repair { first, count, seed, symbol }) => {
+                self.put_all([&first.to_be_bytes(), &count.to_be_bytes(), &seed.to_be_bytes(), symbol])
+            }
+            Frame::Path(path) => self.put_path(path),
+            Frame::Addr(addr) => self.put_addr(addr),
+            Frame::Probe(len) => self.reserve(*len).map(|padding| padding.fill(0)),
+            Frame::Control(tlvs) => self.put(tlvs.as_bytes()),
+            Frame::Close(Close { code, text }) => self.put_all([&code.to_be_bytes(), text.as_bytes()]),
+        }
+    }
+
+    fn put_data(&mut self, data: &Data<'_>) -> Result<(), Full> {
+        self.put_all([&data.header.bucket.to_be_bytes(), &data.header.sequence.to_be_bytes(), data.packet])
+    }
+
+    fn put_ack(&mut self, ack: &Ack<'_>) -> Result<(), Full> {
+        self.put_all([&[ack.path.to_byte()], &ack.largest.0.to_be_bytes(), &ack.delay.to_be_bytes()])?;
+        self.put_all([&ack.received.to_be_bytes(), &ack.ce.to_be_bytes(), ack.runs.as_bytes()])
+    }
+
+    fn put_path(&mut self, path: &Path) -> Result<(), Full> {
+        match path {
+            Path::Challenge(bytes) => self.put_all([&[CHALLENGE], bytes]),
+            Path::Response(bytes) => self.put_all([&[RESPONSE], bytes]),
+            Path::Status { path, status, order } => {
+                self.put_all([&[STATUS, path.to_byte(), *status as u8], &order.to_be_bytes()])
+            }
+        }
+    }
+
+    fn put_addr(&mut self, addr: &Addr) -> Result<(), Full> {
+        match addr {
+            Addr::Add { id, ip, port } => {
+                self.put_all([&[ADD, *id], &port.to_be_bytes()])?;
+                match ip {
+                    IpAddr::V4(v4) => self.put(&v4.octets()),
+                    IpAddr::V6(v6) => self.put(&v6.octets()),
+                }
+            }
+            Addr::Remove { id } => self.put(&[REMOVE, *id]),
+        }
+    }
+
+    fn put_all<const N: usize>(&mut self, parts: [&[u8]; N]) -> Result<(), Full> {
+        parts.into_iter().try_for_each(|part| self.put(part))
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        self.reserve(bytes.len()).map(|room| room.copy_from_slice(bytes))
+    }
+
+    fn reserve(&mut self, len: usize) -> Result<&mut [u8], Full> {
+        let room = self.slot[self.len..].get_mut(..len).ok_or(Full)?;
+        self.len += len;
+        Ok(room)
+    }
+}
+
+impl Frame<'_> {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Data(data) => data.header.kind(),
+            Self::Ack(_) => ACK,
+            Self::Skip(_) => SKIP,
+            Self::Repair(_) => REPAIR,
+            Self::Path(_) => PATH,
+            Self::Addr(_) => ADDR,
+            Self::Probe(_) => PROBE,
+            Self::Control(_) => CONTROL,
+            Self::Close(_) => CLOSE,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Two ends of native mode, each with the gate, the identity and the association that an endpoint would hold.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mpt_proto::crypto::association::{Association, Established, Event, Transmit};
+use mpt_proto::crypto::handshake::{Clock, Fresh, Gate, Identity, Knock, Message, Offer, Run, Turned};
+use mpt_proto::crypto::keys::{KeyPair, PresharedKey, PublicKey};
+use mpt_proto::drops::Dropped;
+use mpt_proto::path::{PathId, PathSeq};
+use mpt_proto::time::Time;
+use mpt_proto::wire::native::{HEADER, OVERHEAD, SessionIndex};
+
+/// SplitMix64 (Steele, Lea, Flood): one seed, the same journal.
+#[derive(Clone)]
+pub struct Chance(pub u64);
+
+impl Chance {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        std::array::from_fn(|_| self.next() as u8)
+    }
+
+    pub fn fresh(&mut self) -> Fresh {
+        Fresh { ephemeral: self.bytes(), index: SessionIndex::new(self.next() as u32), jitter: self.next() as u16 }
+    }
+}
+
+/// One end.
+pub struct End {
+    pub us: Identity,
+    pub gate: Gate,
+    pub peer: Association,
+    pub chance: Chance,
+    pub address: SocketAddr,
+}
+
+pub const PATH: PathId = PathId { slot: 2, generation: 0 };
+pub const START: Time = Time::after(Duration::from_secs(10));
+
+pub fn keys(seed: u8) -> KeyPair {
+    KeyPair::generate([seed; 32])
+}
+
+/// An end with the keys of this seed, the public key of its peer, and a preshared key of sevens.
+pub fn end(seed: u8, peer: PublicKey) -> End {
+    end_with(seed, peer, [7; 32], Offer::new(true))
+}
+
+pub fn end_with(seed: u8, peer: PublicKey, psk: [u8; 32], offer: Offer) -> End {
+    let (keys, mut chance) = (keys(seed), Chance(u64::from(seed)));
+    let gate = Gate::new(keys.public(), chance.bytes());
+    let peer = Association::new(peer, PresharedKey::from_bytes(psk), Run(chance.bytes()));
+    let us = Identity { keys, offer, clock: Clock::new(Duration::from_secs(1_800_000_000)) };
+    End { us, gate, peer, chance, address: SocketAddr::from(([192, 0, 2, seed], 4754)) }
+}
+
+pub fn two() -> (End, End) {
+    (end(1, *keys(2).public()), end(2, *keys(1).public()))
+}
+
+/// What an end does with a datagram.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reaction {
+    Answer(Vec<u8>),
+    Done,
+    Data(PathSeq, Vec<u8>),
+    Dropped(Dropped),
+}
+
+impl End {
+    /// The initiation that is due.
+    pub fn poll(&mut self, now: Time) -> Option<Transmit> {
+        let Self { us, peer, chance, .. } = self;
+        peer.poll_transmit(now, us, || chance.fresh())
+    }
+
+    pub fn initiate(&mut self, now: Time) -> Vec<u8> {
+        self.peer.request(now);
+        self.poll(now).expect("a requested initiation").message
+    }
+
+    /// Takes a datagram from the network, as an endpoint would.
+    pub fn handle(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> Reaction {
+        let reaction = match Message::decode(datagram) {
+            Some(message) => self.handle_handshake(now, from, message),
+            None => self.open(now, datagram),
+        };
+        reaction.unwrap_or_else(|turned| match turned {
+            Turned::Away(why) => Reaction::Dropped(why),
+            Turned::Back(reply) => Reaction::Answer(reply.to_vec()),
+        })
+    }
+
+    fn handle_handshake(&mut self, now: Time, from: SocketAddr, message: Message<'_>) -> Result<Reaction, Turned> {
+        let Self { us, gate, peer, chance, .. } = self;
+        match message {
+            Message::Initiation(initiation) => {
+                gate.admit(now, from, &initiation.signed)?;
+                let knock = Knock::open(us, &initiation).map_err(Turned::Away)?;
+                let answer = peer.handle_initiation(now, us, knock, || chance.fresh()).map_err(Turned::Away)?;
+                Ok(Reaction::Answer(answer.message))
+            }
+            Message::Response(response) => {
+                gate.admit(now, from, &response.signed)?;
+                peer.handle_response(now, us, &response).map(|()| Reaction::Done).map_err(Turned::Away)
+            }
+            Message::CookieReply(reply) => {
+                peer.handle_cookie(now, &reply).map(|()| Reaction::Done).map_err(Turned::Away)
+            }
+        }
+    }
+
+    fn open(&mut self, now: Time, datagram: &[u8]) -> Result<Reaction, Turned> {
+        let mut datagram = datagram.to_vec();
+        let opened = self.peer.open(now, &mut datagram).map_err(Turned::Away)?;
+        Ok(Reaction::Data(opened.number, opened.body.to_vec()))
+    }
+
+    pub fn seal(&mut self, now: Time, body: &[u8]) -> Result<Vec<u8>, Dropped> {
+        self.seal_on(now, PATH, body)
+    }
+
+    pub fn seal_on(&mut self, now: Time, path: PathId, body: &[u8]) -> Result<Vec<u8>, Dropped> {
+        let mut slot = vec![0; body.len() + OVERHEAD];
+        slot[HEADER..HEADER + body.len()].copy_from_slice(body);
+        self.peer.seal(now, path, &mut slot)?;
+        Ok(slot)
+    }
+
+    pub fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.peer.poll_event()).collect()
+    }
+
+    pub fn established(&mut self) -> Vec<Established> {
+        let events = self.events().into_iter();
+        events.filter_map(|event| if let Event::Established(e) = event { Some(e) } else { None }).collect()
+    }
+}
+
+/// Runs a handshake that `a` begins, without confirming it.
+pub fn shake(now: Time, a: &mut End, b: &mut End) {
+    let initiation = a.initiate(now);
+    let Reaction::Answer(response) = b.handle(now, a.address, &initiation) else { panic!("no response") };
+    assert_eq!(a.handle(now, b.address, &response), Reaction::Done);
+}
+
+/// Sends one datagram from `a` to `b`.
+pub fn send(now: Time, a: &mut End, b: &mut End, body: &[u8]) {
+    let datagram = a.seal(now, body).expect("a session");
+    assert!(matches!(b.handle(now, a.address, &datagram), Reaction::Data(_, got) if got == body));
+}

@@ -1,0 +1,306 @@
+//! What an attacker can do to a handshake and to a datagram: nothing. Every refusal is silent, and changes nothing.
+
+mod ends;
+
+use std::time::Duration;
+
+use blake2::digest::consts::U16;
+use blake2::digest::{Digest, KeyInit, Mac};
+use ends::*;
+use mpt_proto::crypto::aead::Cipher;
+use mpt_proto::crypto::association::Event;
+use mpt_proto::crypto::handshake::{COOKIE_REPLY_LEN, Ciphers, Offer};
+use mpt_proto::crypto::keys::PublicKey;
+use mpt_proto::drops::Dropped;
+use mpt_proto::path::PathId;
+use mpt_proto::time::Time;
+
+fn flipped(message: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {
+    (0..message.len() * 8).map(|bit| {
+        let mut message = message.to_vec();
+        message[bit / 8] ^= 1 << (bit % 8);
+        (bit, message)
+    })
+}
+
+/// An instant for the `i`th message, so that they come at 40 a second, which is no load.
+fn below_load(i: usize) -> Time {
+    START + Duration::from_millis(25) * i as u32
+}
+
+/// MAC1 as somebody who knows the receiver's public key, and nothing else, can compute it.
+fn resign(receiver: &PublicKey, message: &mut [u8]) {
+    let key = blake2::Blake2s256::new().chain_update(b"mpt-mac1").chain_update(receiver.as_bytes()).finalize();
+    let (body, macs) = message.split_at_mut(message.len() - 32);
+    let mut mac = <blake2::Blake2sMac<U16> as KeyInit>::new_from_slice(&key).expect("a key of 32 bytes");
+    mac.update(body);
+    macs[..16].copy_from_slice(&mac.finalize().into_bytes());
+}
+
+#[test]
+fn a_handshake_gives_both_ends_the_same_session_and_datagrams_go_both_ways() {
+    let (mut a, mut b) = two();
+    shake(START, &mut a, &mut b);
+    assert!(!b.peer.is_established(START), "a responder waits for the first datagram");
+    send(START, &mut a, &mut b, b"first");
+    send(START, &mut b, &mut a, b"second");
+
+    let (ours, theirs) = (a.established(), b.established());
+    assert_eq!((ours.len(), theirs.len()), (1, 1));
+    assert_eq!((ours[0].cipher, theirs[0].cipher), (Cipher::Aes256Gcm, Cipher::Aes256Gcm));
+    assert_eq!((ours[0].initiated, theirs[0].initiated), (true, false));
+    assert_eq!((ours[0].version, ours[0].restarted), (1, false));
+}
+
+#[test]
+fn the_cipher_is_the_one_that_the_slower_cpu_prefers() {
+    let mut a = end_with(1, *keys(2).public(), [7; 32], Offer { capabilities: 0xA5, ..Offer::new(true) });
+    let mut b = end_with(2, *keys(1).public(), [7; 32], Offer::new(false));
+    shake(START, &mut a, &mut b);
+    send(START, &mut a, &mut b, b"body");
+    let (ours, theirs) = (a.established()[0], b.established()[0]);
+    assert_eq!((ours.cipher, theirs.cipher), (Cipher::ChaCha20Poly1305, Cipher::ChaCha20Poly1305));
+    assert_eq!(theirs.hello.offer.capabilities, 0xA5);
+}
+
+#[test]
+fn ends_without_a_common_cipher_do_not_talk() {
+    let only = |cipher| Offer { ciphers: Ciphers::only(cipher), ..Offer::new(true) };
+    let mut a = end_with(1, *keys(2).public(), [7; 32], only(Cipher::Aes256Gcm));
+    let mut b = end_with(2, *keys(1).public(), [7; 32], only(Cipher::ChaCha20Poly1305));
+    let initiation = a.initiate(START);
+    assert_eq!(b.handle(START, a.address, &initiation), Reaction::Dropped(Dropped::NoCommonCipher));
+}
+
+#[test]
+fn every_flipped_bit_of_an_initiation_is_refused_without_an_answer() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    for (bit, forged) in flipped(&initiation) {
+        assert!(matches!(b.handle(below_load(bit), a.address, &forged), Reaction::Dropped(_)), "bit {bit}");
+    }
+    assert!(matches!(b.handle(START, a.address, &initiation), Reaction::Answer(_)), "and leaves no trace");
+}
+
+#[test]
+fn every_flipped_bit_of_an_initiation_is_refused_even_with_mac1_made_good() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    for (bit, mut forged) in flipped(&initiation[..initiation.len() - 32]) {
+        forged.extend_from_slice(&[0; 32]);
+        resign(b.us.keys.public(), &mut forged);
+        assert!(matches!(b.handle(below_load(bit), a.address, &forged), Reaction::Dropped(_)), "bit {bit}");
+    }
+    assert!(matches!(b.handle(START, a.address, &initiation), Reaction::Answer(_)), "and leaves no trace");
+}
+
+#[test]
+fn every_flipped_bit_of_a_response_is_refused_without_an_answer() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    let Reaction::Answer(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
+    for (bit, forged) in flipped(&response) {
+        assert!(matches!(a.handle(below_load(bit), b.address, &forged), Reaction::Dropped(_)), "bit {bit}");
+    }
+    for (bit, mut forged) in flipped(&response[..response.len() - 32]) {
+        forged.extend_from_slice(&[0; 32]);
+        resign(a.us.keys.public(), &mut forged);
+        assert!(matches!(a.handle(below_load(bit), b.address, &forged), Reaction::Dropped(_)), "bit {bit}");
+    }
+    assert_eq!(a.handle(START, b.address, &response), Reaction::Done, "and leaves no trace");
+}
+
+#[test]
+fn every_flipped_bit_of_a_datagram_is_refused_and_does_not_move_the_window() {
+    let (mut a, mut b) = two();
+    shake(START, &mut a, &mut b);
+    let datagram = a.seal(START, b"an inner packet").unwrap();
+    for (bit, forged) in flipped(&datagram) {
+        assert!(matches!(b.handle(START, a.address, &forged), Reaction::Dropped(_)), "bit {bit}");
+    }
+    assert!(matches!(b.handle(START, a.address, &datagram), Reaction::Data(..)));
+    assert_eq!(b.handle(START, a.address, &datagram), Reaction::Dropped(Dropped::Duplicate));
+}
+
+#[test]
+fn what_is_cut_anywhere_is_refused() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    for len in 0..initiation.len() {
+        assert!(matches!(b.handle(START, a.address, &initiation[..len]), Reaction::Dropped(_)), "{len}");
+    }
+    shake(START + Duration::from_secs(6), &mut b, &mut a);
+    let datagram = b.seal(START, b"an inner packet").unwrap();
+    for len in 0..datagram.len() {
+        assert!(matches!(a.handle(START, b.address, &datagram[..len]), Reaction::Dropped(_)), "{len}");
+    }
+}
+
+#[test]
+fn a_replayed_initiation_is_stale() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    assert!(matches!(b.handle(START, a.address, &initiation), Reaction::Answer(_)));
+    assert_eq!(b.handle(START, a.address, &initiation), Reaction::Dropped(Dropped::StaleHandshake));
+}
+
+#[test]
+fn an_initiation_that_a_later_one_has_overtaken_is_stale() {
+    let (mut a, mut b) = two();
+    let first = a.initiate(START);
+    let later = START + Duration::from_secs(6);
+    let second = a.poll(later).unwrap().message;
+    assert!(matches!(b.handle(later, a.address, &second), Reaction::Answer(_)));
+    assert_eq!(b.handle(later, a.address, &first), Reaction::Dropped(Dropped::StaleHandshake));
+}
+
+#[test]
+fn a_replayed_response_completes_nothing() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    let Reaction::Answer(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
+    assert_eq!(a.handle(START, b.address, &response), Reaction::Done);
+    assert_eq!(a.handle(START, b.address, &response), Reaction::Dropped(Dropped::UnknownSession));
+    assert_eq!(a.established().len(), 1);
+}
+
+#[test]
+fn a_wrong_preshared_key_completes_nothing() {
+    let mut a = end_with(1, *keys(2).public(), [8; 32], Offer::new(true));
+    let mut b = end(2, *keys(1).public());
+    let initiation = a.initiate(START);
+    let Reaction::Answer(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
+    assert_eq!(a.handle(START, b.address, &response), Reaction::Dropped(Dropped::NotAuthentic));
+    assert_eq!(a.seal(START, b""), Err(Dropped::NoSession));
+}
+
+#[test]
+fn an_initiator_that_nobody_knows_gets_no_answer() {
+    let (_, mut b) = two();
+    let mut stranger = end(3, *keys(2).public());
+    let initiation = stranger.initiate(START);
+    assert_eq!(b.handle(START, stranger.address, &initiation), Reaction::Dropped(Dropped::UnknownPeer));
+}
+
+#[test]
+fn an_initiation_for_another_responder_gets_no_answer() {
+    let (_, mut b) = two();
+    let mut a = end(1, *keys(3).public());
+    let initiation = a.initiate(START);
+    assert_eq!(b.handle(START, a.address, &initiation), Reaction::Dropped(Dropped::BadMac));
+    let mut resigned = initiation;
+    resign(b.us.keys.public(), &mut resigned);
+    assert_eq!(b.handle(START, a.address, &resigned), Reaction::Dropped(Dropped::NotAuthentic));
+}
+
+#[test]
+fn claiming_to_be_a_peer_without_its_secret_is_noticed_at_the_payload() {
+    // The static key of a known peer is public, so an attacker can seal it; `ss` is what it cannot compute.
+    let (_, mut b) = two();
+    let mut impostor = end(3, *keys(2).public());
+    let real = end(1, *keys(2).public()).initiate(START);
+    let mut forged = impostor.initiate(START);
+    forged[88..].copy_from_slice(&real[88..]);
+    resign(b.us.keys.public(), &mut forged);
+    assert!(matches!(b.handle(START, impostor.address, &forged), Reaction::Dropped(_)));
+}
+
+#[test]
+fn under_load_a_stranger_gets_a_cookie_and_who_returns_it_gets_in() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    let Reaction::Answer(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
+    assert_eq!(reply.len(), COOKIE_REPLY_LEN);
+    assert!(reply.len() < initiation.len());
+    assert_eq!(a.handle(START, b.address, &reply), Reaction::Done);
+
+    let later = START + Duration::from_millis(5_400);
+    let second = a.poll(later).unwrap();
+    assert!(second.with_cookie && second.attempt == 2);
+    let Reaction::Answer(cookie) = flood(&mut b, &initiation) else { panic!("no cookie") };
+    assert_eq!(cookie.len(), COOKIE_REPLY_LEN, "still under load");
+    let Reaction::Answer(response) = b.handle(later, a.address, &second.message) else { panic!("no response") };
+    assert_eq!(a.handle(later, b.address, &response), Reaction::Done);
+}
+
+/// Shows `b` one initiation until it asks for a cookie.
+fn flood(b: &mut End, initiation: &[u8]) -> Reaction {
+    let from = ([192, 0, 2, 1], 4754).into();
+    let mut reactions = (0..200).map(|_| b.handle(START + Duration::from_millis(5_400), from, initiation));
+    let cookie = reactions.find(|r| matches!(r, Reaction::Answer(reply) if reply.len() == COOKIE_REPLY_LEN));
+    cookie.expect("load")
+}
+
+#[test]
+fn a_cookie_reply_to_nothing_we_sent_or_with_a_flipped_bit_is_refused() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    let Reaction::Answer(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
+    for (bit, forged) in flipped(&reply) {
+        assert!(matches!(a.handle(START, b.address, &forged), Reaction::Dropped(_)), "bit {bit}");
+    }
+    assert_eq!(end(1, *keys(2).public()).handle(START, b.address, &reply), Reaction::Dropped(Dropped::UnknownSession));
+}
+
+#[test]
+fn a_stale_cookie_costs_one_attempt() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    let Reaction::Answer(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
+    assert_eq!(a.handle(START, b.address, &reply), Reaction::Done);
+
+    let mut b = end_with(2, *keys(1).public(), [7; 32], Offer::new(true));
+    b.gate = mpt_proto::crypto::handshake::Gate::new(b.us.keys.public(), [99; 32]);
+    let (second, third) = (START + Duration::from_secs(6), START + Duration::from_secs(12));
+    let with_cookie = a.poll(second).unwrap().message;
+    assert_eq!(b.handle(second, a.address, &with_cookie), Reaction::Dropped(Dropped::BadMac));
+    let without = a.poll(third).unwrap();
+    assert!(!without.with_cookie);
+    assert!(matches!(b.handle(third, a.address, &without.message), Reaction::Answer(_)));
+}
+
+#[test]
+fn garbage_makes_an_end_neither_answer_nor_change() {
+    let (mut a, mut b) = two();
+    shake(START, &mut a, &mut b);
+    send(START, &mut a, &mut b, b"confirmed");
+    b.events();
+    let seen = [a.initiate(START + Duration::from_secs(6)), a.seal(START, b"x").unwrap()];
+    let (mut chance, deadline) = (Chance(7), b.peer.next_deadline());
+    for i in 0..100_000 {
+        // One in twenty changes MAC2 only: 33 of those a second are no load.
+        let now = START + Duration::from_micros(1_500) * i;
+        let mut datagram = seen[chance.below(2) as usize].clone();
+        for _ in 0..=chance.below(4) {
+            let at = chance.below(datagram.len() as u64) as usize;
+            datagram[at] = datagram[at].wrapping_add(1 + chance.below(255) as u8);
+        }
+        if seen.contains(&datagram) {
+            continue;
+        }
+        datagram.truncate(datagram.len().saturating_sub((chance.below(3) * chance.below(20)) as usize));
+        let reaction = b.handle(now, a.address, &datagram);
+        assert!(matches!(reaction, Reaction::Dropped(_)), "{datagram:02x?}");
+    }
+    assert_eq!((b.events(), b.peer.next_deadline()), (vec![], deadline));
+    assert!(matches!(b.handle(START, a.address, &seen[1]), Reaction::Data(..)), "the window stands where it stood");
+}
+
+#[test]
+fn one_path_is_no_replay_of_another() {
+    let (mut a, mut b) = two();
+    shake(START, &mut a, &mut b);
+    for slot in 0..32 {
+        let datagram = a.seal_on(START, PathId { slot, generation: 9 }, b"x").unwrap();
+        assert!(matches!(b.handle(START, a.address, &datagram), Reaction::Data(number, _) if number.0 == 0));
+    }
+}
+
+#[test]
+fn a_retried_initiation_retires_the_name_of_the_one_before() {
+    let (mut a, _) = two();
+    a.peer.request(START);
+    let first = a.poll(START).unwrap().index;
+    a.poll(START + Duration::from_secs(6)).unwrap();
+    assert_eq!(a.events(), [Event::Retired(first)]);
+}
