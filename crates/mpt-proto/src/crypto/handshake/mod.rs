@@ -39,6 +39,8 @@ pub(super) use cookie::{Cookie, sign};
 pub(super) use message::MAC;
 pub(super) use noise::Secrets;
 
+use zeroize::Zeroize;
+
 use super::keys::{KeyPair, PresharedKey, PublicKey};
 use crate::drops::Dropped;
 use crate::time::Time;
@@ -72,6 +74,12 @@ pub struct Fresh {
     pub index: SessionIndex,
     /// Random: spreads the retries of ends that began at once.
     pub jitter: u16,
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        self.ephemeral.zeroize();
+    }
 }
 
 /// An initiation of ours that waits for its answer.

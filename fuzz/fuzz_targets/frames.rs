@@ -1,0 +1,22 @@
+//! Frames of any opened datagram: reading never panics, and what was read and written again reads the same.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use mpt_proto::wire::frame::{Frame, Frames, Writer};
+
+fuzz_target!(|body: &[u8]| {
+    let frames: Vec<Frame<'_>> = Frames::new(body).map_while(Result::ok).collect();
+    let mut slot = vec![0; body.len() + 3 * frames.len()];
+    let mut writer = Writer::new(&mut slot);
+    let fits = frames.iter().all(|frame| writer.push(frame).is_ok());
+    let len = writer.len();
+    let again: Vec<Frame<'_>> = Frames::new(&slot[..len]).map_while(Result::ok).collect();
+    assert!(!fits || again == frames, "{frames:?} became {again:?}");
+    for frame in frames {
+        match frame {
+            Frame::Ack(ack) => assert!(ack.iter().all(|run| run.start() <= run.end())),
+            Frame::Control(values) => assert!(values.map(|(_, value)| value.len()).sum::<usize>() <= body.len()),
+            _ => {}
+        }
+    }
+});
