@@ -1,5 +1,14 @@
 //! Paths: one way from here to a peer.
 
+pub mod ack;
+pub mod delivery;
+pub mod feedback;
+pub mod receive;
+pub mod rtt;
+pub mod sample;
+pub mod sent;
+pub mod window;
+
 use std::fmt;
 
 /// A local socket, that is a way out of this host. Several paths may share one.
@@ -15,6 +24,10 @@ pub struct PathId {
     /// Counts the paths that have had this slot.
     pub generation: u8,
 }
+
+/// Number of a datagram on its path. Every path counts for itself, so reordering between paths never looks like loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathSeq(pub u64);
 
 /// The most paths a peer can have.
 pub const MAX_PATHS: usize = 32;
