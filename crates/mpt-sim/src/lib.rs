@@ -1,1 +1,10 @@
 //! Links and hosts in virtual time around the MPT core.
+//!
+//! [`link`] says what a link does to a frame. It is written once and used twice: by the simulator, where time is a number,
+//! and by the laboratory's wire, where it is the machine's clock. [`seed`] makes every run repeatable.
+//!
+//! Nothing in this crate opens, reads a clock or draws randomness of its own.
+#![forbid(unsafe_code)]
+
+pub mod link;
+pub mod seed;

@@ -1,0 +1,176 @@
+//! What one direction of a link does to a frame.
+//!
+//! ```text
+//! push(now, bytes) -> queue full? -> rate -> delay + jitter -> loss -> Deliver(at) | Dropped(why)
+//! ```
+//!
+//! The order is that of a real bottleneck: frames wait for the transmitter in a queue that drops at its tail, then travel,
+//! and may get lost on the way; what is lost has used the transmitter all the same. (netem with `rate` and `delay` in one
+//! qdisc differs: its limit counts frames in flight, too.)
+//!
+//! The fate of a frame is known when it is offered, because the link's future is: rates, delays and losses change by a
+//! schedule that is part of the [`LinkSpec`], and chance comes from a seed. So the model holds no frames, has no timer, and
+//! serves virtual time and real time alike. Whoever drives it keeps the frame until [`Fate::Deliver`]'s instant.
+//!
+//! What is counted is the length given to [`Link::push`]: both drivers give Ethernet frames without the frame check
+//! sequence, as Linux' tbf counts them; 1514 bytes for a full-sized packet.
+
+mod bottleneck;
+mod chance;
+mod parse;
+pub mod shapes;
+mod spec;
+mod timeline;
+
+pub use parse::SpecError;
+pub use spec::{Change, Conditions, Jitter, LinkSpec, Loss, Order, PathSpec, Queue, Step};
+
+use crate::seed::{Rng, Seed};
+use bottleneck::Bottleneck;
+use chance::LossState;
+use mpt_proto::time::Time;
+use timeline::Timeline;
+
+/// One direction of a link.
+#[derive(Debug)]
+pub struct Link {
+    queue: Queue,
+    order: Order,
+    timeline: Timeline,
+    bottleneck: Bottleneck,
+    loss: LossState,
+    /// Apart, so that a link with jitter loses the same frames as one without.
+    jitter_rng: Rng,
+    loss_rng: Rng,
+    cut: bool,
+    last_delivery: Time,
+    counts: Counts,
+}
+
+impl Link {
+    /// A link that starts idle; its schedule counts from [`Time::START`].
+    pub fn new(spec: &LinkSpec, seed: Seed) -> Self {
+        Self {
+            queue: spec.queue,
+            order: spec.order,
+            timeline: Timeline::new(spec, Time::START),
+            bottleneck: Bottleneck::default(),
+            loss: LossState::default(),
+            jitter_rng: seed.fork("jitter").rng(),
+            loss_rng: seed.fork("loss").rng(),
+            cut: false,
+            last_delivery: Time::START,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Offers a frame of `bytes`. `now` never goes back.
+    pub fn push(&mut self, now: Time, bytes: usize) -> Fate {
+        let fate = self.decide(now, bytes as u64);
+        self.counts.add(fate, bytes as u64);
+        fate
+    }
+
+    /// Replaces the link's nature; the new schedule counts from `now`. Frames already accepted keep their fate.
+    pub fn change(&mut self, now: Time, spec: &LinkSpec) {
+        self.queue = spec.queue;
+        self.order = spec.order;
+        self.timeline = Timeline::new(spec, now);
+    }
+
+    /// Makes the link swallow every frame, or carry frames again. The driver forgets the frames in flight on a cut.
+    pub fn cut(&mut self, cut: bool) {
+        self.cut = cut;
+    }
+
+    /// What has become of the frames offered so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The queue in bytes at `now`, without the frame being sent.
+    pub fn backlog(&mut self, now: Time) -> u64 {
+        self.bottleneck.backlog(now)
+    }
+
+    fn decide(&mut self, now: Time, bytes: u64) -> Fate {
+        if self.cut || !self.timeline.at(now).up {
+            return Fate::Dropped(Why::Outage);
+        }
+        let Some(departure) = self.bottleneck.admit(now, bytes, self.queue, &self.timeline) else {
+            return Fate::Dropped(Why::QueueFull);
+        };
+        if departure == Time::NEVER {
+            return Fate::Dropped(Why::Outage);
+        }
+        self.travel(departure)
+    }
+
+    fn travel(&mut self, departure: Time) -> Fate {
+        let weather = *self.timeline.at(departure);
+        let mut arrival = departure + weather.jitter.around(weather.delay, &mut self.jitter_rng);
+        if self.order == Order::Keep {
+            arrival = arrival.max(self.last_delivery);
+        }
+        if self.loss.strikes(weather.loss, &mut self.loss_rng) {
+            return Fate::Dropped(Why::Loss);
+        }
+        if !self.timeline.at(arrival).up {
+            return Fate::Dropped(Why::Outage);
+        }
+        self.last_delivery = self.last_delivery.max(arrival);
+        Fate::Deliver(arrival)
+    }
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It comes out at the far end at this instant.
+    Deliver(Time),
+    /// It never comes out.
+    Dropped(Why),
+}
+
+/// Why a link dropped a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// The queue before the transmitter had no room.
+    QueueFull,
+    /// Lost at random on the way.
+    Loss,
+    /// The link was down when the frame was offered, or when it would have arrived.
+    Outage,
+}
+
+/// Frames and bytes by what became of them. `offered` is the sum of the other four.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames offered.
+    pub offered: u64,
+    /// Frames delivered.
+    pub delivered: u64,
+    /// Bytes in the delivered frames.
+    pub delivered_bytes: u64,
+    /// Frames dropped at the tail of the queue.
+    pub queue_full: u64,
+    /// Frames lost at random.
+    pub lost: u64,
+    /// Frames swallowed by an outage.
+    pub outage: u64,
+}
+
+impl Counts {
+    fn add(&mut self, fate: Fate, bytes: u64) {
+        self.offered += 1;
+        match fate {
+            Fate::Deliver(_) => {
+                self.delivered += 1;
+                self.delivered_bytes += bytes;
+            }
+            Fate::Dropped(Why::QueueFull) => self.queue_full += 1,
+            Fate::Dropped(Why::Loss) => self.lost += 1,
+            Fate::Dropped(Why::Outage) => self.outage += 1,
+        }
+    }
+}

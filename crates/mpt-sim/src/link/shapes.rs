@@ -1,0 +1,72 @@
+//! Schedules that real links show: swinging rates, wandering rates, recorded rates.
+
+use super::{Change, Step};
+use crate::seed::Seed;
+use mpt_proto::time::Rate;
+use rand::RngExt;
+use std::time::Duration;
+
+/// A rate that starts low and jumps between `low` and `high` every `half`; repeat after `2 * half`.
+pub fn swing(low: Rate, high: Rate, half: Duration) -> Vec<Step> {
+    vec![step(Duration::ZERO, low), step(half, high)]
+}
+
+/// A rate that wanders for `length`: every `every` it is multiplied or divided by up to `factor`, within `low` and `high`.
+/// The walk is made in the logarithm, as the rates of radio links vary by factors; it is reflected at the borders.
+pub fn walk(low: Rate, high: Rate, factor: f64, every: Duration, length: Duration, seed: Seed) -> Vec<Step> {
+    let (floor, ceiling) = (ln(low), ln(high));
+    let mut rng = seed.rng();
+    let mut place = (floor + ceiling) / 2.0;
+    let mut steps = Vec::new();
+    let mut at = Duration::ZERO;
+    while at < length && !every.is_zero() {
+        steps.push(step(at, Rate::from_bytes(place.exp() as u64)));
+        place = reflect(place + factor.ln() * rng.random_range(-1.0..=1.0), floor, ceiling);
+        at += every;
+    }
+    steps
+}
+
+/// Rates in Mbit/s as recorded, one for each `every`.
+pub fn trace(mbits: &[f64], every: Duration) -> Vec<Step> {
+    let at = |index: usize| every * index as u32;
+    mbits.iter().enumerate().map(|(index, mbit)| step(at(index), Rate::from_bits((mbit * 1e6) as u64))).collect()
+}
+
+fn step(at: Duration, rate: Rate) -> Step {
+    Step { at, change: Change::rate(rate) }
+}
+
+fn ln(rate: Rate) -> f64 {
+    (rate.bytes().max(1) as f64).ln()
+}
+
+fn reflect(place: f64, floor: f64, ceiling: f64) -> f64 {
+    let inside = if place > ceiling { 2.0 * ceiling - place } else { place };
+    if inside < floor { (2.0 * floor - inside).min(ceiling) } else { inside }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_moves_stays_within_its_borders_and_repeats_by_seed() {
+        let (low, high) = (Rate::from_bits(5_000_000), Rate::from_bits(50_000_000));
+        let make = |seed| walk(low, high, 1.5, Duration::from_millis(100), Duration::from_secs(60), Seed(seed));
+        let rates: Vec<Rate> = make(1).iter().filter_map(|step| step.change.rate).collect();
+        assert_eq!(rates.len(), 600);
+        assert!(rates.iter().all(|rate| (low.scale(0.999)..=high).contains(rate)), "{rates:?}");
+        let (least, most) = (rates.iter().min().unwrap(), rates.iter().max().unwrap());
+        assert!(*least < low.scale(1.5) && *most > high.scale(0.67), "it visits both ends: {least:?} {most:?}");
+        assert_eq!(make(1), make(1));
+        assert_ne!(make(1), make(2));
+    }
+
+    #[test]
+    fn a_trace_holds_each_rate_for_its_interval() {
+        let steps = trace(&[1.0, 2.5], Duration::from_millis(20));
+        assert_eq!(steps[0], step(Duration::ZERO, Rate::from_bits(1_000_000)));
+        assert_eq!(steps[1], step(Duration::from_millis(20), Rate::from_bits(2_500_000)));
+    }
+}
