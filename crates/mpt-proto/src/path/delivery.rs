@@ -26,16 +26,24 @@ pub struct Snapshot {
 /// One measurement of the delivery rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateSample {
-    /// Bytes delivered over [`RateSample::interval`], as a rate.
+    /// Bytes delivered over the longer of the two times below, as a rate.
     pub rate: Rate,
-    /// The longer of the time it took to send and the time it took to arrive.
-    pub interval: Duration,
+    /// The time it took to send.
+    pub sending: Duration,
+    /// The time it took to arrive.
+    pub arriving: Duration,
     /// Bytes delivered on the path when the packet of this sample was sent: what tells rounds apart.
     pub prior_delivered: u64,
     /// The sender had nothing more to send, so the path may be faster than this.
     pub app_limited: bool,
-    /// The data took a quarter longer to arrive than to be sent: a queue grew, and the rate is the bottleneck's.
-    pub stretched: bool,
+}
+
+impl RateSample {
+    /// Whether the data took clearly longer to arrive than to be sent, jitter aside: a queue grew meanwhile, so the rate
+    /// is the bottleneck's.
+    pub fn is_stretched(&self, jitter: Duration) -> bool {
+        self.arriving > self.sending + self.sending / 16 + jitter * 2
+    }
 }
 
 /// Delivery accounting of one path.
@@ -106,10 +114,10 @@ impl Delivery {
         let interval = sending.max(arriving);
         (interval > Duration::ZERO).then(|| RateSample {
             rate: Rate::of(self.delivered - then.delivered, interval),
-            interval,
+            sending,
+            arriving,
             prior_delivered: then.delivered,
             app_limited: then.app_limited,
-            stretched: then.delivered_at.is_some() && arriving > sending + sending / 4,
         })
     }
 
@@ -196,7 +204,7 @@ mod tests {
         let (delivery, samples) = steady(|_| 0);
         let last = samples.last().unwrap();
         assert_eq!(last.rate, Rate::from_bytes(1_000_000));
-        assert!(!last.stretched && !last.app_limited);
+        assert!(!last.is_stretched(Duration::ZERO) && !last.app_limited);
         assert_eq!(delivery.recent(Duration::from_millis(12)), Some(Rate::from_bytes(1_000_000)));
     }
 
@@ -221,7 +229,7 @@ mod tests {
         }
         // 10 packets, the last of which arrived 56 ms after the reading they started from.
         let last = last.unwrap();
-        assert!(last.stretched);
+        assert!(last.is_stretched(Duration::ZERO) && !last.is_stretched(Duration::from_millis(24)));
         assert_eq!(last.rate, Rate::of(10_000, Duration::from_millis(56)));
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::PathSeq;
 use super::ack::Ack;
 use super::delivery::{Delivery, RateSample};
-use super::rtt::{OneWay, OneWayDelay, Rtt};
+use super::rtt::{MIN_WINDOW, OneWay, OneWayDelay, Rtt};
 use super::sample::{AckSample, LossSample};
 use super::sent::{Confirmed, Fate, MAX_HOLD, Sent};
 use super::window::Least;
@@ -28,6 +28,7 @@ pub struct Feedback {
     delay: OneWayDelay,
     delivery: Delivery,
     rounds: Rounds,
+    sojourn: Sojourn,
     losses: LossFraction,
     ce: u64,
     rate: Rate,
@@ -87,7 +88,8 @@ impl Feedback {
     pub fn on_ack(&mut self, now: Time, ack: &Ack, mut tell: impl FnMut(Fate, u64)) -> AckOutcome {
         let largest_sent = self.sent.find(ack.largest);
         let confirmed = self.sent.on_ack(now, ack, &mut tell);
-        let round = confirmed.newest.is_some() && self.measure(now, ack, largest_sent, &confirmed);
+        let round =
+            (confirmed.newest.is_some() || confirmed.spurious > 0) && self.measure(now, ack, largest_sent, &confirmed);
         let loss = self.sent.detect(now, &self.rtt, &mut tell);
         self.losses.on_fates(now, confirmed.packets, loss.map_or(0, |l| l.packets), confirmed.spurious);
         let ce = ack.ce.saturating_sub(self.ce);
@@ -145,9 +147,10 @@ impl Feedback {
         &self.delay
     }
 
-    /// Least mean round-trip time of any round in the last ten seconds.
+    /// For how long a packet is in flight on average while the path is empty: the least mean of the last ten seconds. By
+    /// Little's law this times the rate is what must be in flight, whatever jitter and delayed ACKs add to a round trip.
     pub fn base_rtt(&self) -> Duration {
-        self.rounds.base.best().unwrap_or(self.rtt.smoothed())
+        self.sojourn.least.best().unwrap_or(self.rtt.smoothed())
     }
 
     /// The last rate at which data was delivered, over about a round trip.
@@ -182,11 +185,11 @@ impl Feedback {
         if let Some(sent_at) = largest_sent {
             self.rtt.on_sample(now, now.since(sent_at), ack.delay);
             self.delay.on_sample(now, OneWay::between(sent_at, ack.received_at), self.rtt.smoothed());
-            self.rounds.on_rtt(self.rtt.latest());
         }
         self.delivery.mark(ack.written_at(), self.recent_window() / 8);
         let prior = confirmed.newest.map_or(0, |(_, _, snapshot)| snapshot.delivered());
-        self.rounds.on_ack(now, prior, self.delivery.delivered())
+        self.sojourn.on_ack(now, confirmed);
+        self.rounds.on_ack(prior, self.delivery.delivered())
     }
 
     fn sample(&mut self, now: Time, confirmed: &Confirmed, round: bool) -> Option<AckSample> {
@@ -230,30 +233,41 @@ impl Feedback {
 }
 
 /// Rounds: a round ends when something that was sent after its beginning is acknowledged.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Rounds {
     ends_at: u64,
-    total: Duration,
-    samples: u32,
-    base: Least<Duration>,
 }
 
 impl Rounds {
-    fn on_rtt(&mut self, rtt: Duration) {
-        self.total += rtt;
-        self.samples += 1;
+    fn on_ack(&mut self, prior_delivered: u64, delivered: u64) -> bool {
+        let ended = prior_delivered >= self.ends_at;
+        if ended {
+            self.ends_at = delivered;
+        }
+        ended
     }
+}
 
-    fn on_ack(&mut self, now: Time, prior_delivered: u64, delivered: u64) -> bool {
-        if prior_delivered < self.ends_at {
-            return false;
+/// How long a packet is in flight on average: path, jitter, and the receiver's wait before it acknowledges.
+#[derive(Clone, Debug, Default)]
+struct Sojourn {
+    total: Duration,
+    packets: u64,
+    since: Time,
+    least: Least<Duration>,
+}
+
+impl Sojourn {
+    fn on_ack(&mut self, now: Time, confirmed: &Confirmed) {
+        self.total += confirmed.sojourn;
+        self.packets += confirmed.packets;
+        if self.packets >= ENOUGH_PACKETS {
+            let mean = self.total / u32::try_from(self.packets).unwrap_or(u32::MAX);
+            if now.since(self.since) >= mean / 2 {
+                self.least.insert(now, MIN_WINDOW, mean);
+                (self.total, self.packets, self.since) = (Duration::ZERO, 0, now);
+            }
         }
-        self.ends_at = delivered;
-        if self.samples > 0 {
-            self.base.insert(now, super::rtt::MIN_WINDOW, self.total / self.samples);
-            (self.total, self.samples) = (Duration::ZERO, 0);
-        }
-        true
     }
 }
 
@@ -286,6 +300,8 @@ const SILENT_ROUNDS: u32 = 3;
 const MAX_BACKOFF: u32 = 6;
 /// Fewer than five ACKs, which are a millisecond apart at best, do not make a rate.
 const MIN_RECENT: Duration = Duration::from_millis(5);
+/// The mean of so many packets is within a quarter of their jitter.
+const ENOUGH_PACKETS: u64 = 16;
 const LOSS_SPAN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub struct AckSample {
     pub srtt: Duration,
     /// Shortest round-trip time of the last ten seconds.
     pub min_rtt: Duration,
-    /// Least *mean* round-trip time of any round in the last ten seconds: what an empty path takes, its jitter included.
+    /// For how long a packet is in flight on average while the path is empty.
     pub base_rtt: Duration,
     /// Standing queue on the way out.
     pub queue: Duration,

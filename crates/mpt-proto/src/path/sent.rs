@@ -49,6 +49,8 @@ pub struct Confirmed {
     pub bytes: u64,
     /// Packets that were in flight.
     pub packets: u64,
+    /// The sum of the times for which these packets were in flight.
+    pub sojourn: Duration,
     /// Bytes that had been taken for lost.
     pub spurious_bytes: u64,
     /// Packets that had been taken for lost.
@@ -163,6 +165,7 @@ impl Sent {
             self.in_flight -= u64::from(packet.bytes);
             confirmed.bytes += u64::from(packet.bytes);
             confirmed.packets += 1;
+            confirmed.sojourn += now.since(packet.sent_at);
             if confirmed.newest.is_none_or(|(newest, ..)| newest.0 < seq) {
                 confirmed.newest = Some((PathSeq(seq), packet.sent_at, packet.snapshot));
             }

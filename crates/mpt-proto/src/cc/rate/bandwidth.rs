@@ -1,0 +1,72 @@
+//! How fast the bottleneck is.
+//!
+//! A delivery rate says how fast the path is only when the path was full. So the estimate rises with any sample above it,
+//! because nothing arrives faster than the bottleneck lets it, and falls only when data demonstrably took longer to arrive
+//! than to be sent: then the bottleneck was busy, and what arrived *is* its rate. A low sample without that proof says
+//! nothing and changes nothing, so neither an idle application nor a lossy path makes the estimate sink.
+
+use std::time::Duration;
+
+use crate::path::sample::AckSample;
+use crate::time::Time;
+
+/// Estimate of one path's bottleneck, in bytes per second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bandwidth {
+    rate: f64,
+    round_best: f64,
+    busy_best: f64,
+    busy: bool,
+    recent_before: f64,
+    shifted: Time,
+}
+
+impl Bandwidth {
+    /// The estimate, zero while there is none.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Takes in a sample; `busy` when it is proof that the bottleneck was.
+    pub fn on_ack(&mut self, ack: &AckSample, busy: bool) {
+        let Some(sample) = ack.rate else { return };
+        let rate = sample.rate.bytes() as f64;
+        self.rate = self.rate.max(rate);
+        self.round_best = self.round_best.max(rate);
+        if busy {
+            self.busy_best = self.busy_best.max(rate);
+            self.busy = true;
+        }
+    }
+
+    /// The queue is long: if the bottleneck has been seen to be busy, what came in during the last two windows is its
+    /// rate. Two, because one in which arrivals paused (a new route, a radio's scheduler) makes no slower link.
+    pub fn follow_down(&mut self, ack: &AckSample, window: Duration) {
+        let Some(recent) = ack.recent.filter(|_| self.busy) else { return };
+        if ack.now.since(self.shifted) >= window {
+            let recent = recent.bytes() as f64;
+            self.rate = self.rate.min(recent.max(self.recent_before));
+            (self.recent_before, self.shifted) = (recent, ack.now);
+        }
+    }
+
+    /// There is no queue to follow.
+    pub fn rest(&mut self, now: Time) {
+        (self.busy, self.recent_before, self.shifted) = (false, f64::INFINITY, now);
+    }
+
+    /// More was lost than usual: what arrived at best is what the path takes.
+    pub fn cut(&mut self) {
+        if self.round_best > 0.0 {
+            self.rate = self.rate.min(self.round_best);
+        }
+    }
+
+    /// Ends a round: the best of what arrived through a busy bottleneck is its rate.
+    pub fn end_round(&mut self) {
+        if self.busy_best > 0.0 {
+            self.rate = self.rate.min(self.busy_best);
+        }
+        (self.round_best, self.busy_best) = (0.0, 0.0);
+    }
+}

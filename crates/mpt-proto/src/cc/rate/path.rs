@@ -1,0 +1,266 @@
+//! One path of the rate-based controller: its phases.
+
+use std::time::Duration;
+
+use crate::path::rtt::INITIAL_RTT;
+use crate::path::sample::{AckSample, LossSample};
+use crate::time::{Rate, Time};
+
+use super::bandwidth::Bandwidth;
+use super::loss::Loss;
+
+/// One path.
+#[derive(Clone, Debug)]
+pub struct Path {
+    datagram: f64,
+    phase: Phase,
+    bandwidth: Bandwidth,
+    loss: Loss,
+    srtt: Duration,
+    base_rtt: Duration,
+    queue: Duration,
+    jitter: Duration,
+    /// Queue that stays when ours is gone: a longer route, or somebody else's.
+    foreign: Duration,
+    round_most_queue: Duration,
+    /// The most the buffer seems to hold before it drops.
+    ceiling: Duration,
+    patience: u32,
+    ecn_at: Time,
+}
+
+/// What the path is being asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// How fast it is at all: double every round trip until a queue forms, rates stop rising, or too much is lost.
+    Startup { best: f64, flat: u32 },
+    /// To empty its queue. `low_since` is when our own share of what is in flight became too small to queue, and the queue
+    /// at that time.
+    Drain { low_since: Option<(Time, Duration)> },
+    /// Nothing.
+    Cruise { rounds: u32 },
+    /// Whether it has become faster: a quarter more until `until`.
+    Probe { until: Time, from: f64 },
+    /// The answer to a probe that ended at `since`.
+    Await { since: Time, from: f64 },
+}
+
+impl Path {
+    pub fn new(datagram: u64) -> Self {
+        Self {
+            datagram: datagram as f64,
+            phase: Phase::Startup { best: 0.0, flat: 0 },
+            bandwidth: Bandwidth::default(),
+            loss: Loss::default(),
+            srtt: INITIAL_RTT,
+            base_rtt: INITIAL_RTT,
+            queue: Duration::ZERO,
+            jitter: Duration::ZERO,
+            foreign: Duration::ZERO,
+            round_most_queue: Duration::ZERO,
+            ceiling: MOST_TARGET,
+            patience: CRUISE_ROUNDS,
+            ecn_at: Time::START,
+        }
+    }
+
+    pub fn on_ack(&mut self, ack: &AckSample) {
+        self.observe(ack);
+        let stretched = ack.rate.is_some_and(|rate| rate.is_stretched(ack.jitter));
+        self.bandwidth.on_ack(ack, stretched && self.queue > self.target() / 4);
+        if self.queue > self.target() * 2 {
+            self.bandwidth.follow_down(ack, self.base() / 2);
+        } else if self.queue < self.target() {
+            self.bandwidth.rest(ack.now);
+        }
+        self.step(ack, stretched);
+        if ack.round {
+            self.end_round(ack);
+        }
+    }
+
+    pub fn on_loss(&mut self, loss: &LossSample) {
+        self.loss.on_lost(loss.packets);
+    }
+
+    pub fn on_spurious_loss(&mut self, packets: u64) {
+        self.loss.on_spurious(packets);
+    }
+
+    /// A mark is a queue that the router measured for us: what a probe was looking for.
+    pub fn on_ecn(&mut self, now: Time, newest_sent: Time) {
+        if newest_sent > self.ecn_at {
+            self.ecn_at = now;
+            self.bandwidth.cut();
+            self.drain();
+        }
+    }
+
+    pub fn window(&self) -> u64 {
+        if self.bandwidth.rate() == 0.0 {
+            return (INITIAL_WINDOW * self.datagram) as u64;
+        }
+        let (base, target) = (self.base().as_secs_f64(), self.target().as_secs_f64());
+        let time = match self.phase {
+            Phase::Startup { .. } => base * STARTUP_WINDOW,
+            Phase::Drain { .. } => base * DRAIN_WINDOW,
+            Phase::Cruise { .. } => base + target,
+            Phase::Probe { .. } | Phase::Await { .. } => base * PROBE_GAIN + target,
+        };
+        let bytes = self.bandwidth.rate() * time / (1.0 - self.loss.usual());
+        (bytes + SLACK * self.datagram).max(MIN_WINDOW * self.datagram) as u64
+    }
+
+    pub fn pacing(&self) -> Rate {
+        let gain = match self.phase {
+            Phase::Startup { .. } => STARTUP_GAIN,
+            Phase::Drain { .. } | Phase::Cruise { .. } | Phase::Await { .. } => 1.0,
+            Phase::Probe { .. } => PROBE_GAIN,
+        };
+        let rate = match self.bandwidth.rate() {
+            0.0 => INITIAL_WINDOW * self.datagram / self.srtt.min(FIRST_FLIGHT).as_secs_f64(),
+            rate => rate / (1.0 - self.loss.usual()),
+        };
+        Rate::from_bytes((rate * gain) as u64)
+    }
+
+    pub fn bottleneck(&self) -> Option<Rate> {
+        let rate = self.bandwidth.rate();
+        (rate > 0.0).then(|| Rate::from_bytes(rate as u64))
+    }
+
+    fn observe(&mut self, ack: &AckSample) {
+        (self.srtt, self.base_rtt, self.jitter) = (ack.srtt, ack.base_rtt, ack.jitter);
+        self.foreign = self.foreign.min(ack.queue);
+        self.queue = ack.queue - self.foreign;
+        self.round_most_queue = self.round_most_queue.max(self.queue);
+        self.loss.on_acked(ack.packets);
+    }
+
+    fn step(&mut self, ack: &AckSample, stretched: bool) {
+        let (target, queue) = (self.target(), self.queue);
+        match self.phase {
+            Phase::Drain { low_since } => self.step_drain(ack, low_since),
+            _ if queue > target && stretched => self.drain(),
+            Phase::Startup { .. } => {}
+            _ if queue > target * 2 => self.drain(),
+            Phase::Cruise { .. } => {}
+            Phase::Probe { from, .. } | Phase::Await { from, .. } if self.has_grown(from) => self.grow(),
+            Phase::Probe { until, from } if ack.now >= until => self.phase = Phase::Await { since: ack.now, from },
+            Phase::Probe { .. } => {}
+            Phase::Await { since, .. } if ack.newest_sent >= since => self.drain(),
+            Phase::Await { .. } => {}
+        }
+    }
+
+    fn has_grown(&self, from: f64) -> bool {
+        self.bandwidth.rate() > from * GROWN && self.queue < self.target() / 2
+    }
+
+    fn grow(&mut self) {
+        self.patience = CRUISE_ROUNDS;
+        self.phase = Phase::Startup { best: self.bandwidth.rate(), flat: 0 };
+    }
+
+    fn step_drain(&mut self, ack: &AckSample, low_since: Option<(Time, Duration)>) {
+        if self.queue <= self.target() / 4 {
+            self.phase = Phase::Cruise { rounds: self.patience };
+            return;
+        }
+        let low = ack.in_flight <= self.window();
+        let low_since = match low_since {
+            Some((since, then)) if low && self.queue > then * 3 / 4 => Some((since, then)),
+            _ if low => Some((ack.now, self.queue)),
+            _ => None,
+        };
+        self.phase = Phase::Drain { low_since };
+        if low_since.is_some_and(|(since, _)| ack.now.since(since) > self.srtt * 2) {
+            self.foreign += self.queue;
+            self.queue = Duration::ZERO;
+            self.probe(ack);
+        }
+    }
+
+    fn end_round(&mut self, ack: &AckSample) {
+        let quiet = matches!(self.phase, Phase::Cruise { .. }) && ack.queue <= self.target() / 4;
+        let congested = self.loss.is_excessive(self.loss_margin());
+        if congested {
+            self.on_congestion();
+        } else {
+            self.next_phase(ack);
+        }
+        self.loss.end_round(quiet);
+        self.bandwidth.end_round();
+        self.ceiling = (self.ceiling + self.ceiling / 32).min(MOST_TARGET);
+        self.round_most_queue = Duration::ZERO;
+    }
+
+    fn next_phase(&mut self, ack: &AckSample) {
+        match self.phase {
+            Phase::Startup { .. } if ack.app_limited => {}
+            Phase::Startup { best, flat } => self.startup_round(best, flat),
+            Phase::Cruise { rounds: 0 } if !ack.app_limited => self.probe(ack),
+            Phase::Cruise { rounds } => self.phase = Phase::Cruise { rounds: rounds.saturating_sub(1) },
+            Phase::Drain { .. } | Phase::Probe { .. } | Phase::Await { .. } => {}
+        }
+    }
+
+    /// BBR's full-pipe test: three rounds without a quarter more.
+    fn startup_round(&mut self, best: f64, flat: u32) {
+        let rate = self.bandwidth.rate();
+        let (best, flat) = if rate >= best * 1.25 { (rate, 0) } else { (best, flat + 1) };
+        self.phase = Phase::Startup { best, flat };
+        if flat >= FULL_ROUNDS {
+            self.drain();
+        }
+    }
+
+    /// More was lost than usual: what arrived is what the path takes.
+    fn on_congestion(&mut self) {
+        self.bandwidth.cut();
+        self.ceiling = (self.round_most_queue * 3 / 4).clamp(LEAST_TARGET, MOST_TARGET);
+        self.patience = (self.patience * 2).min(MOST_PATIENCE);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        self.phase = Phase::Drain { low_since: None };
+    }
+
+    fn probe(&mut self, ack: &AckSample) {
+        let pulse = self.base().min(self.target().mul_f64(1.0 / (PROBE_GAIN - 1.0)));
+        self.phase = Phase::Probe { until: ack.now + pulse, from: self.bandwidth.rate() };
+    }
+
+    fn base(&self) -> Duration {
+        self.base_rtt + self.foreign
+    }
+
+    /// How much queue is enough to know that the path is full.
+    fn target(&self) -> Duration {
+        let packets = Rate::from_bytes(self.bandwidth.rate() as u64).time_for(2 * self.datagram as u64);
+        let share = (self.base() / 4).min(self.ceiling).max(LEAST_TARGET);
+        share.max(packets.min(MOST_TARGET)) + self.jitter * 3
+    }
+
+    fn loss_margin(&self) -> f64 {
+        if matches!(self.phase, Phase::Startup { .. }) { STARTUP_LOSS } else { PROBE_LOSS }
+    }
+}
+
+const INITIAL_WINDOW: f64 = 32.0;
+const FIRST_FLIGHT: Duration = Duration::from_millis(100);
+const STARTUP_GAIN: f64 = 2.77;
+const STARTUP_WINDOW: f64 = 2.0;
+const FULL_ROUNDS: u32 = 3;
+const STARTUP_LOSS: f64 = 0.15;
+const PROBE_GAIN: f64 = 1.25;
+const PROBE_LOSS: f64 = 0.02;
+const GROWN: f64 = 1.1;
+const DRAIN_WINDOW: f64 = 1.0;
+const CRUISE_ROUNDS: u32 = 1;
+const MOST_PATIENCE: u32 = 8;
+const SLACK: f64 = 2.0;
+const MIN_WINDOW: f64 = 4.0;
+const LEAST_TARGET: Duration = Duration::from_millis(1);
+const MOST_TARGET: Duration = Duration::from_millis(25);
