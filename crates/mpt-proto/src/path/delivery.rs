@@ -28,6 +28,8 @@ pub struct Snapshot {
 pub struct RateSample {
     /// Bytes delivered over the longer of the two times below, as a rate.
     pub rate: Rate,
+    /// These bytes.
+    pub bytes: u64,
     /// The time it took to send.
     pub sending: Duration,
     /// The time it took to arrive.
@@ -40,9 +42,9 @@ pub struct RateSample {
 
 impl RateSample {
     /// Whether the data took clearly longer to arrive than to be sent, jitter aside: a queue grew meanwhile, so the rate
-    /// is the bottleneck's.
+    /// is the bottleneck's. Fewer than [`MIN_METERED`] bytes prove nothing.
     pub fn is_stretched(&self, jitter: Duration) -> bool {
-        self.arriving > self.sending + self.sending / 16 + jitter * 2
+        self.bytes >= MIN_METERED && self.arriving > self.sending + self.sending / 16 + jitter * 2
     }
 }
 
@@ -114,6 +116,7 @@ impl Delivery {
         let interval = sending.max(arriving);
         (interval > Duration::ZERO).then(|| RateSample {
             rate: Rate::of(self.delivered - then.delivered, interval),
+            bytes: self.delivered - then.delivered,
             sending,
             arriving,
             prior_delivered: then.delivered,
@@ -219,7 +222,7 @@ mod tests {
         let mut delivery = Delivery::default();
         delivery.on_sent(at(0), 0);
         delivery.on_delivered(at(20), there(10), 1_000);
-        let sent: Vec<_> = (20..30).map(|n| (at(n), delivery.on_sent(at(n), 1_000))).collect();
+        let sent: Vec<_> = (20..32).map(|n| (at(n), delivery.on_sent(at(n), 1_000))).collect();
         delivery.first_sent = at(20);
         let mut last = None;
         for (n, (sent_at, snapshot)) in sent.iter().enumerate() {
@@ -227,10 +230,10 @@ mod tests {
             delivery.on_delivered(at(40 + late), there(30 + late), 1_000);
             last = delivery.sample(*sent_at, snapshot);
         }
-        // 10 packets, the last of which arrived 56 ms after the reading they started from.
+        // 12 packets, the last of which arrived 64 ms after the reading they started from, sent within 11 ms.
         let last = last.unwrap();
-        assert!(last.is_stretched(Duration::ZERO) && !last.is_stretched(Duration::from_millis(24)));
-        assert_eq!(last.rate, Rate::of(10_000, Duration::from_millis(56)));
+        assert!(last.is_stretched(Duration::ZERO) && !last.is_stretched(Duration::from_millis(30)));
+        assert_eq!(last.rate, Rate::of(12_000, Duration::from_millis(64)));
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl Feedback {
     /// For how long a packet is in flight on average while the path is empty: the least mean of the last ten seconds. By
     /// Little's law this times the rate is what must be in flight, whatever jitter and delayed ACKs add to a round trip.
     pub fn base_rtt(&self) -> Duration {
-        self.sojourn.least.best().unwrap_or(self.rtt.smoothed())
+        self.sojourn.least.best().or(self.sojourn.mean()).unwrap_or(self.rtt.smoothed())
     }
 
     /// The last rate at which data was delivered, over about a round trip.
@@ -184,11 +184,12 @@ impl Feedback {
         self.delivery.on_delivered(now, ack.written_at(), confirmed.bytes + confirmed.spurious_bytes);
         if let Some(sent_at) = largest_sent {
             self.rtt.on_sample(now, now.since(sent_at), ack.delay);
-            self.delay.on_sample(now, OneWay::between(sent_at, ack.received_at), self.rtt.smoothed());
+            self.delay.on_sample(now, OneWay::between(sent_at, ack.received_at), self.sent.lateness() / 4);
         }
         self.delivery.mark(ack.written_at(), self.recent_window() / 8);
         let prior = confirmed.newest.map_or(0, |(_, _, snapshot)| snapshot.delivered());
-        self.sojourn.on_ack(now, confirmed);
+        let spread = self.delay.jitter().as_secs_f64() / self.rtt.smoothed().as_secs_f64();
+        self.sojourn.on_ack(now, confirmed, spread);
         self.rounds.on_ack(prior, self.delivery.delivered())
     }
 
@@ -258,16 +259,21 @@ struct Sojourn {
 }
 
 impl Sojourn {
-    fn on_ack(&mut self, now: Time, confirmed: &Confirmed) {
+    /// `spread` is the jitter as a fraction of the round trip. A mean of n packets is off by `spread / sqrt(n)`, and the
+    /// least of many means by about three times that: so many packets make a mean that this stays below a tenth.
+    fn on_ack(&mut self, now: Time, confirmed: &Confirmed, spread: f64) {
         self.total += confirmed.sojourn;
         self.packets += confirmed.packets;
-        if self.packets >= ENOUGH_PACKETS {
-            let mean = self.total / u32::try_from(self.packets).unwrap_or(u32::MAX);
-            if now.since(self.since) >= mean / 2 {
-                self.least.insert(now, MIN_WINDOW, mean);
-                (self.total, self.packets, self.since) = (Duration::ZERO, 0, now);
-            }
+        let enough = (spread * 30.0).powi(2).clamp(16.0, 512.0) as u64;
+        let Some(mean) = self.mean().filter(|_| self.packets >= enough) else { return };
+        if now.since(self.since) >= mean / 2 {
+            self.least.insert(now, MIN_WINDOW, mean);
+            (self.total, self.packets, self.since) = (Duration::ZERO, 0, now);
         }
+    }
+
+    fn mean(&self) -> Option<Duration> {
+        (self.packets > 0).then(|| self.total / u32::try_from(self.packets).unwrap_or(u32::MAX))
     }
 }
 
@@ -300,8 +306,6 @@ const SILENT_ROUNDS: u32 = 3;
 const MAX_BACKOFF: u32 = 6;
 /// Fewer than five ACKs, which are a millisecond apart at best, do not make a rate.
 const MIN_RECENT: Duration = Duration::from_millis(5);
-/// The mean of so many packets is within a quarter of their jitter.
-const ENOUGH_PACKETS: u64 = 16;
 const LOSS_SPAN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

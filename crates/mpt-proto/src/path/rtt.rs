@@ -95,11 +95,12 @@ pub struct OneWayDelay {
     floor: Least<OneWay>,
     recent: Least<OneWay>,
     jitter: Duration,
+    spread: Duration,
 }
 
 impl OneWayDelay {
-    /// Takes in the delay of one datagram; `rtt` is the path's smoothed round trip.
-    pub fn on_sample(&mut self, now: Time, delay: OneWay, rtt: Duration) {
+    /// Takes in the delay of one datagram. `spread` is what else is known of how delays vary: see [`OneWayDelay::jitter`].
+    pub fn on_sample(&mut self, now: Time, delay: OneWay, spread: Duration) {
         if let Some(last) = self.latest {
             let step = last.beyond(delay).max(delay.beyond(last));
             // RFC 3550 section 6.4.1: J += (|D| - J) / 16.
@@ -107,7 +108,8 @@ impl OneWayDelay {
         }
         self.latest = Some(delay);
         self.floor.insert(now, MIN_WINDOW, delay);
-        self.recent.insert(now, self.settling(rtt), delay);
+        self.spread = spread;
+        self.recent.insert(now, self.settling(), delay);
     }
 
     /// The least delay of the last [`MIN_WINDOW`]: what the path takes when it is empty.
@@ -129,15 +131,16 @@ impl OneWayDelay {
         }
     }
 
-    /// Interarrival jitter (RFC 3550 section 6.4.1).
+    /// Interarrival jitter (RFC 3550 section 6.4.1), or the spread where that is more. The samples are those of the highest
+    /// numbers to arrive: where packets overtake each other, these are the fast ones, and vary less than all do.
     pub fn jitter(&self) -> Duration {
-        self.jitter
+        self.jitter.max(self.spread)
     }
 
     /// Over how long the current minimum is taken. A steady path is believed at once, a jittery one only after several
     /// times its jitter, because it takes several samples until one of them is a fast one.
-    fn settling(&self, rtt: Duration) -> Duration {
-        (self.jitter * 4).clamp(rtt / 16, (rtt / 2).max(MIN_SETTLING)).max(MIN_SETTLING)
+    fn settling(&self) -> Duration {
+        (self.jitter() * 4).max(MIN_SETTLING)
     }
 }
 
@@ -194,7 +197,7 @@ mod tests {
         let mut delay = OneWayDelay::default();
         for n in 0..200 {
             let (sent, queue) = (Time::after(ms(n)), if n < 100 { 0 } else { 15 });
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + queue) * 1_000)), ms(40));
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + queue) * 1_000)), ms(0));
         }
         assert_eq!(delay.queue(), ms(15));
     }
@@ -204,7 +207,7 @@ mod tests {
         let mut delay = OneWayDelay::default();
         for n in 0..200 {
             let (sent, late) = (Time::after(ms(n)), if n % 4 == 0 { 0 } else { 30 });
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(40));
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0));
         }
         assert_eq!(delay.queue(), ms(0));
         assert!(delay.jitter() > ms(5), "{:?}", delay.jitter());
@@ -216,7 +219,7 @@ mod tests {
         let mut worst = Duration::ZERO;
         for n in 0..120_000 {
             let sent = Time::after(ms(n));
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20) * 1_000 + n / 10)), ms(40));
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20) * 1_000 + n / 10)), ms(0));
             worst = worst.max(delay.queue());
         }
         assert!(worst <= Duration::from_micros(1_100), "{worst:?}");

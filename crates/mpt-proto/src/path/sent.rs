@@ -112,10 +112,15 @@ impl Sent {
 
     /// How much later than a packet another may have been sent and yet arrive first.
     pub fn reordering_window(&self, rtt: &Rtt) -> Duration {
-        let seen = self.lateness.best().unwrap_or_default();
+        let seen = self.lateness();
         let bound = rtt.probe_timeout(Duration::ZERO);
         // RFC 9002 section 6.1.2: kTimeThreshold is 9/8 of a round trip, which leaves an eighth for reordering.
         (rtt.smoothed() / 8).max(seen + seen / 4).max(GRANULARITY).min(bound)
+    }
+
+    /// How late the latest of the late was, in the last seconds; zero on a path that keeps order.
+    pub fn lateness(&self) -> Duration {
+        self.lateness.best().unwrap_or_default()
     }
 
     /// Bytes in flight.

@@ -26,6 +26,11 @@ pub struct Path {
     /// The most the buffer seems to hold before it drops.
     ceiling: Duration,
     patience: u32,
+    acks: u32,
+    /// When it last cruised: what was sent then tells which loss is usual.
+    calm: (Time, Time),
+    /// When the path was last seen without a queue.
+    empty_at: Time,
     ecn_at: Time,
 }
 
@@ -37,6 +42,8 @@ enum Phase {
     /// To empty its queue. `low_since` is when our own share of what is in flight became too small to queue, and the queue
     /// at that time.
     Drain { low_since: Option<(Time, Duration)> },
+    /// To empty its queue for certain, so that its delay is known again. `low_since` is when too little was in flight.
+    Empty { low_since: Option<Time> },
     /// Nothing.
     Cruise { rounds: u32 },
     /// Whether it has become faster: a quarter more until `until`.
@@ -60,6 +67,9 @@ impl Path {
             round_most_queue: Duration::ZERO,
             ceiling: MOST_TARGET,
             patience: CRUISE_ROUNDS,
+            acks: 0,
+            calm: (Time::START, Time::START),
+            empty_at: Time::START,
             ecn_at: Time::START,
         }
     }
@@ -80,7 +90,7 @@ impl Path {
     }
 
     pub fn on_loss(&mut self, loss: &LossSample) {
-        self.loss.on_lost(loss.packets);
+        self.loss.on_lost(loss.packets, self.is_calm(loss.newest_sent));
     }
 
     pub fn on_spurious_loss(&mut self, packets: u64) {
@@ -104,6 +114,7 @@ impl Path {
         let time = match self.phase {
             Phase::Startup { .. } => base * STARTUP_WINDOW,
             Phase::Drain { .. } => base * DRAIN_WINDOW,
+            Phase::Empty { .. } => base * EMPTY_WINDOW,
             Phase::Cruise { .. } => base + target,
             Phase::Probe { .. } | Phase::Await { .. } => base * PROBE_GAIN + target,
         };
@@ -114,7 +125,7 @@ impl Path {
     pub fn pacing(&self) -> Rate {
         let gain = match self.phase {
             Phase::Startup { .. } => STARTUP_GAIN,
-            Phase::Drain { .. } | Phase::Cruise { .. } | Phase::Await { .. } => 1.0,
+            Phase::Drain { .. } | Phase::Empty { .. } | Phase::Cruise { .. } | Phase::Await { .. } => 1.0,
             Phase::Probe { .. } => PROBE_GAIN,
         };
         let rate = match self.bandwidth.rate() {
@@ -134,15 +145,33 @@ impl Path {
         self.foreign = self.foreign.min(ack.queue);
         self.queue = ack.queue - self.foreign;
         self.round_most_queue = self.round_most_queue.max(self.queue);
-        self.loss.on_acked(ack.packets);
+        self.loss.on_acked(ack.packets, self.is_calm(ack.newest_sent));
+        self.acks = self.acks.saturating_add(1);
+        if ack.queue <= LEAST_TARGET / 2 || self.acks == 1 {
+            self.empty_at = ack.now;
+        }
+        if matches!(self.phase, Phase::Cruise { .. }) {
+            self.calm.1 = ack.now;
+        }
+    }
+
+    /// Whether what was sent at `sent` was sent while cruising and met no queue.
+    fn is_calm(&self, sent: Time) -> bool {
+        let (from, until) = self.calm;
+        from <= sent && sent <= until && self.queue + self.foreign <= self.target() / 4
     }
 
     fn step(&mut self, ack: &AckSample, stretched: bool) {
         let (target, queue) = (self.target(), self.queue);
         match self.phase {
             Phase::Drain { low_since } => self.step_drain(ack, low_since),
+            Phase::Empty { low_since } => self.step_empty(ack, low_since),
+            Phase::Startup { .. } if self.acks < ENOUGH_ACKS => {}
             _ if queue > target && stretched => self.drain(),
             Phase::Startup { .. } => {}
+            _ if ack.now.since(self.empty_at) > STALE && !ack.app_limited => {
+                self.phase = Phase::Empty { low_since: None }
+            }
             _ if queue > target * 2 => self.drain(),
             Phase::Cruise { .. } => {}
             Phase::Probe { from, .. } | Phase::Await { from, .. } if self.has_grown(from) => self.grow(),
@@ -164,7 +193,7 @@ impl Path {
 
     fn step_drain(&mut self, ack: &AckSample, low_since: Option<(Time, Duration)>) {
         if self.queue <= self.target() / 4 {
-            self.phase = Phase::Cruise { rounds: self.patience };
+            self.cruise(ack);
             return;
         }
         let low = ack.in_flight <= self.window();
@@ -181,15 +210,24 @@ impl Path {
         }
     }
 
+    fn step_empty(&mut self, ack: &AckSample, low_since: Option<Time>) {
+        let low_since = low_since.or((ack.in_flight <= self.window()).then_some(ack.now));
+        self.phase = Phase::Empty { low_since };
+        if low_since.is_some_and(|since| ack.now.since(since) > self.srtt) {
+            self.empty_at = ack.now;
+            self.foreign = Duration::ZERO;
+            self.cruise(ack);
+        }
+    }
+
     fn end_round(&mut self, ack: &AckSample) {
-        let quiet = matches!(self.phase, Phase::Cruise { .. }) && ack.queue <= self.target() / 4;
         let congested = self.loss.is_excessive(self.loss_margin());
         if congested {
             self.on_congestion();
         } else {
             self.next_phase(ack);
         }
-        self.loss.end_round(quiet);
+        self.loss.end_round();
         self.bandwidth.end_round();
         self.ceiling = (self.ceiling + self.ceiling / 32).min(MOST_TARGET);
         self.round_most_queue = Duration::ZERO;
@@ -201,7 +239,7 @@ impl Path {
             Phase::Startup { best, flat } => self.startup_round(best, flat),
             Phase::Cruise { rounds: 0 } if !ack.app_limited => self.probe(ack),
             Phase::Cruise { rounds } => self.phase = Phase::Cruise { rounds: rounds.saturating_sub(1) },
-            Phase::Drain { .. } | Phase::Probe { .. } | Phase::Await { .. } => {}
+            Phase::Drain { .. } | Phase::Empty { .. } | Phase::Probe { .. } | Phase::Await { .. } => {}
         }
     }
 
@@ -219,8 +257,15 @@ impl Path {
     fn on_congestion(&mut self) {
         self.bandwidth.cut();
         self.ceiling = (self.round_most_queue * 3 / 4).clamp(LEAST_TARGET, MOST_TARGET);
-        self.patience = (self.patience * 2).min(MOST_PATIENCE);
+        if matches!(self.phase, Phase::Probe { .. } | Phase::Await { .. } | Phase::Drain { .. }) {
+            self.patience = (self.patience * 2).min(MOST_PATIENCE);
+        }
         self.drain();
+    }
+
+    fn cruise(&mut self, ack: &AckSample) {
+        self.calm = (ack.now, ack.now);
+        self.phase = Phase::Cruise { rounds: self.patience };
     }
 
     fn drain(&mut self) {
@@ -240,7 +285,7 @@ impl Path {
     fn target(&self) -> Duration {
         let packets = Rate::from_bytes(self.bandwidth.rate() as u64).time_for(2 * self.datagram as u64);
         let share = (self.base() / 4).min(self.ceiling).max(LEAST_TARGET);
-        share.max(packets.min(MOST_TARGET)) + self.jitter * 3
+        share.max(packets.min(MOST_TARGET)) + self.jitter
     }
 
     fn loss_margin(&self) -> f64 {
@@ -258,6 +303,9 @@ const PROBE_GAIN: f64 = 1.25;
 const PROBE_LOSS: f64 = 0.02;
 const GROWN: f64 = 1.1;
 const DRAIN_WINDOW: f64 = 1.0;
+const EMPTY_WINDOW: f64 = 0.5;
+const STALE: Duration = Duration::from_secs(5);
+const ENOUGH_ACKS: u32 = 24;
 const CRUISE_ROUNDS: u32 = 1;
 const MOST_PATIENCE: u32 = 8;
 const SLACK: f64 = 2.0;
