@@ -184,7 +184,7 @@ impl Feedback {
         self.delivery.on_delivered(now, ack.written_at(), confirmed.bytes + confirmed.spurious_bytes);
         if let Some(sent_at) = largest_sent {
             self.rtt.on_sample(now, now.since(sent_at), ack.delay);
-            self.delay.on_sample(now, OneWay::between(sent_at, ack.received_at), self.sent.lateness() / 4);
+            self.delay.on_sample(now, OneWay::between(sent_at, ack.received_at), self.sent.lateness() / 2);
         }
         self.delivery.mark(ack.written_at(), self.recent_window() / 8);
         let prior = confirmed.newest.map_or(0, |(_, _, snapshot)| snapshot.delivered());

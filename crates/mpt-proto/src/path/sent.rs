@@ -4,7 +4,8 @@
 //! was sent a *reordering window* later has arrived. Until reordering has been seen, three later packets are enough.
 //! Jitter inside a path reorders heavily (20 ms of it at 50 Mbit/s: by a hundred packets), so the window is learned per
 //! path: every packet that arrives after a later one, declared lost or not, shows how late a packet can be. The window is
-//! five quarters of the worst of the last seconds and shrinks by forgetting. It never exceeds the probe timeout.
+//! five quarters of what all but a few in a thousand stay below, shrinks by forgetting, and never exceeds two probe
+//! timeouts.
 //!
 //! Both thresholds are monotone in the packet number, so losses are taken off the front of the ring and nothing is looked
 //! at twice. The ring grows to the path's bandwidth-delay product and then allocates no more.
@@ -39,7 +40,7 @@ pub struct Sent {
     in_flight: u64,
     largest_acked: Option<(PathSeq, Time)>,
     lost: VecDeque<LostPacket>,
-    lateness: Most<Duration>,
+    lateness: Lateness,
 }
 
 /// What an ACK newly confirmed.
@@ -112,15 +113,14 @@ impl Sent {
 
     /// How much later than a packet another may have been sent and yet arrive first.
     pub fn reordering_window(&self, rtt: &Rtt) -> Duration {
-        let seen = self.lateness();
-        let bound = rtt.probe_timeout(Duration::ZERO);
+        let bound = rtt.probe_timeout(Duration::ZERO) * 2;
         // RFC 9002 section 6.1.2: kTimeThreshold is 9/8 of a round trip, which leaves an eighth for reordering.
-        (rtt.smoothed() / 8).max(seen + seen / 4).max(GRANULARITY).min(bound)
+        (rtt.smoothed() / 8).max(self.lateness.usual_worst()).max(GRANULARITY).min(bound)
     }
 
-    /// How late the latest of the late was, in the last seconds; zero on a path that keeps order.
+    /// How late packets are on average, counting those in order as not late; zero on a path that keeps order.
     pub fn lateness(&self) -> Duration {
-        self.lateness.best().unwrap_or_default()
+        self.lateness.mean
     }
 
     /// Bytes in flight.
@@ -148,7 +148,7 @@ impl Sent {
         lost.retain(|packet| {
             let here = covers(ack, packet.seq);
             if here {
-                note_lateness(lateness, *largest_acked, now, packet.seq, packet.sent_at);
+                lateness.note(now, *largest_acked, packet.seq, packet.sent_at);
                 confirmed.spurious += 1;
                 confirmed.spurious_bytes += u64::from(packet.bytes);
                 tell(Fate::Spurious, packet.token);
@@ -174,7 +174,7 @@ impl Sent {
             if confirmed.newest.is_none_or(|(newest, ..)| newest.0 < seq) {
                 confirmed.newest = Some((PathSeq(seq), packet.sent_at, packet.snapshot));
             }
-            note_lateness(&mut self.lateness, self.largest_acked, now, PathSeq(seq), packet.sent_at);
+            self.lateness.note(now, self.largest_acked, PathSeq(seq), packet.sent_at);
             tell(Fate::Acked, packet.token);
         }
     }
@@ -216,7 +216,7 @@ impl Sent {
 
     /// RFC 8985 section 6.2 step 4: counting packets is for paths that have not been seen to reorder.
     fn packet_threshold(&self) -> Option<u64> {
-        self.lateness.best().is_none().then_some(PACKET_THRESHOLD)
+        self.lateness.worst.best().is_none().then_some(PACKET_THRESHOLD)
     }
 
     /// How long a packet that a later one has overtaken is waited for when ACKs stop coming.
@@ -225,16 +225,36 @@ impl Sent {
     }
 }
 
-/// A packet that arrives after one that was sent later shows how wide the reordering window must be.
-fn note_lateness(
-    lateness: &mut Most<Duration>,
-    largest: Option<(PathSeq, Time)>,
-    now: Time,
-    seq: PathSeq,
-    sent_at: Time,
-) {
-    if let Some((_, largest_sent)) = largest.filter(|(largest, _)| *largest > seq) {
-        lateness.insert(now, LATENESS_WINDOW, largest_sent.since(sent_at));
+/// By how much earlier than the latest arrival so far a packet was sent that arrives after it.
+#[derive(Clone, Debug, Default)]
+struct Lateness {
+    worst: Most<Duration>,
+    /// What all but a few in a thousand stay below.
+    high: Duration,
+    mean: Duration,
+}
+
+impl Lateness {
+    /// Notes an arrival. `high` goes half of the way to a packet that was later, and sinks a little with each that was
+    /// not, so it settles where one packet in some hundreds is later: waiting for the very last would cost every real
+    /// loss a round trip more.
+    fn note(&mut self, now: Time, largest: Option<(PathSeq, Time)>, seq: PathSeq, sent_at: Time) {
+        let overtaken_by = largest.filter(|(largest, _)| *largest > seq);
+        let late = overtaken_by.map_or(Duration::ZERO, |(_, largest_sent)| largest_sent.since(sent_at));
+        self.mean = (self.mean * (LATENESS_MEMORY - 1) + late) / LATENESS_MEMORY;
+        if late > self.high {
+            self.high += (late - self.high) / 2;
+        } else {
+            self.high -= self.high / HIGH_MEMORY;
+        }
+        if overtaken_by.is_some() {
+            self.worst.insert(now, LATENESS_WINDOW, late);
+        }
+    }
+
+    /// How late a packet may be: forgotten when nothing has been late for a while.
+    fn usual_worst(&self) -> Duration {
+        self.worst.best().map_or(Duration::ZERO, |worst| (self.high + self.high / 4).min(worst))
     }
 }
 
@@ -286,6 +306,10 @@ const PACKET_THRESHOLD: u64 = 3;
 const GRANULARITY: Duration = Duration::from_millis(1);
 /// RFC 8985 section 6.2 keeps a widened window for 16 recoveries; a path that loses rarely would keep it for hours.
 const LATENESS_WINDOW: Duration = Duration::from_secs(5);
+/// Packets over which lateness is averaged.
+const LATENESS_MEMORY: u32 = 64;
+/// The pace at which the high mark sinks, in packets.
+const HIGH_MEMORY: u32 = 8192;
 /// How long a packet taken for lost can still prove it was not.
 const REMEMBERED: Duration = Duration::from_secs(1);
 /// A second of 5 % loss at 200 Mbit/s.
@@ -346,10 +370,10 @@ mod tests {
             sent.on_ack(at(61), &ack(&[(0, 20)]), &mut tell);
         });
         assert_eq!(told, [(Fate::Spurious, 0)]);
-        // 20 ms late, and a quarter for what has not been seen yet.
-        assert_eq!(sent.reordering_window(&rtt), Duration::from_millis(25));
-        sent.on_ack(at(70), &ack(&[(22, 40)]), &mut |_, _| {});
-        assert!(sent.detect(at(80), &rtt, &mut |_, _| {}).is_none(), "19 ms late is not lost on this path");
+        // Half of the way to 20 ms late, and a quarter for what has not been seen yet.
+        assert_eq!(sent.reordering_window(&rtt), Duration::from_micros(12_500));
+        sent.on_ack(at(70), &ack(&[(22, 33)]), &mut |_, _| {});
+        assert!(sent.detect(at(70), &rtt, &mut |_, _| {}).is_none(), "12 ms late is not lost on this path");
     }
 
     #[test]
@@ -357,17 +381,17 @@ mod tests {
         let (mut sent, rtt) = (sent(30), rtt_of_40_ms());
         sent.on_ack(at(60), &ack(&[(21, 21)]), &mut |_, _| {});
         sent.on_ack(at(61), &ack(&[(0, 5)]), &mut |_, _| {});
-        assert_eq!(sent.reordering_window(&rtt), Duration::from_micros(26_250));
+        assert!(sent.reordering_window(&rtt) > Duration::from_millis(15));
         sent.on_ack(at(6_000), &ack(&[(20, 20)]), &mut |_, _| {});
         assert_eq!(sent.reordering_window(&rtt), rtt.smoothed() / 8);
     }
 
     #[test]
-    fn the_window_never_exceeds_the_probe_timeout() {
+    fn the_window_never_exceeds_two_probe_timeouts() {
         let (mut sent, rtt) = (sent(2_000), rtt_of_40_ms());
         sent.on_ack(at(2_000), &ack(&[(1_999, 1_999)]), &mut |_, _| {});
         sent.on_ack(at(2_001), &ack(&[(0, 0)]), &mut |_, _| {});
-        assert_eq!(sent.reordering_window(&rtt), rtt.probe_timeout(Duration::ZERO));
+        assert_eq!(sent.reordering_window(&rtt), rtt.probe_timeout(Duration::ZERO) * 2);
     }
 
     #[test]

@@ -15,7 +15,10 @@ use crate::time::Time;
 pub struct Bandwidth {
     rate: f64,
     round_best: f64,
+    last_round_best: f64,
     busy_best: f64,
+    samples: u32,
+    busy_samples: u32,
     busy: bool,
     recent_before: f64,
     shifted: Time,
@@ -33,7 +36,9 @@ impl Bandwidth {
         let rate = sample.rate.bytes() as f64;
         self.rate = self.rate.max(rate);
         self.round_best = self.round_best.max(rate);
+        self.samples += 1;
         if busy {
+            self.busy_samples += 1;
             self.busy_best = self.busy_best.max(rate);
             self.busy = true;
         }
@@ -55,18 +60,21 @@ impl Bandwidth {
         (self.busy, self.recent_before, self.shifted) = (false, f64::INFINITY, now);
     }
 
-    /// More was lost than usual: what arrived at best is what the path takes.
+    /// More was lost than usual: what arrived at best in the last two rounds is what the path takes, but one look at it
+    /// takes no more than three tenths away (BBRv3's beta).
     pub fn cut(&mut self) {
-        if self.round_best > 0.0 {
-            self.rate = self.rate.min(self.round_best);
-        }
+        let best = self.round_best.max(self.last_round_best);
+        self.rate = self.rate.min(best.max(self.rate * MOST_CUT));
     }
 
-    /// Ends a round: the best of what arrived through a busy bottleneck is its rate.
+    /// Ends a round: if the bottleneck was busy for most of it, the best of what arrived through it is its rate.
     pub fn end_round(&mut self) {
-        if self.busy_best > 0.0 {
+        if self.busy_samples * 2 >= self.samples && self.busy_best > 0.0 {
             self.rate = self.rate.min(self.busy_best);
         }
-        (self.round_best, self.busy_best) = (0.0, 0.0);
+        self.last_round_best = std::mem::take(&mut self.round_best);
+        (self.busy_best, self.samples, self.busy_samples) = (0.0, 0, 0);
     }
 }
+
+const MOST_CUT: f64 = 0.7;

@@ -23,6 +23,7 @@ pub struct Path {
     /// Queue that stays when ours is gone: a longer route, or somebody else's.
     foreign: Duration,
     round_most_queue: Duration,
+    round_least_queue: Duration,
     /// The most the buffer seems to hold before it drops.
     ceiling: Duration,
     patience: u32,
@@ -31,6 +32,8 @@ pub struct Path {
     calm: (Time, Time),
     /// When the path was last seen without a queue.
     empty_at: Time,
+    /// When the path was last emptied on purpose.
+    emptied_at: Time,
     ecn_at: Time,
 }
 
@@ -65,11 +68,13 @@ impl Path {
             jitter: Duration::ZERO,
             foreign: Duration::ZERO,
             round_most_queue: Duration::ZERO,
+            round_least_queue: Duration::MAX,
             ceiling: MOST_TARGET,
             patience: CRUISE_ROUNDS,
             acks: 0,
             calm: (Time::START, Time::START),
             empty_at: Time::START,
+            emptied_at: Time::START,
             ecn_at: Time::START,
         }
     }
@@ -115,8 +120,7 @@ impl Path {
             Phase::Startup { .. } => base * STARTUP_WINDOW,
             Phase::Drain { .. } => base * DRAIN_WINDOW,
             Phase::Empty { .. } => base * EMPTY_WINDOW,
-            Phase::Cruise { .. } => base + target,
-            Phase::Probe { .. } | Phase::Await { .. } => base * PROBE_GAIN + target,
+            Phase::Cruise { .. } | Phase::Probe { .. } | Phase::Await { .. } => base * CRUISE_WINDOW + target,
         };
         let bytes = self.bandwidth.rate() * time / (1.0 - self.loss.usual());
         (bytes + SLACK * self.datagram).max(MIN_WINDOW * self.datagram) as u64
@@ -142,13 +146,16 @@ impl Path {
 
     fn observe(&mut self, ack: &AckSample) {
         (self.srtt, self.base_rtt, self.jitter) = (ack.srtt, ack.base_rtt, ack.jitter);
-        self.foreign = self.foreign.min(ack.queue);
-        self.queue = ack.queue - self.foreign;
+        self.queue = ack.queue.saturating_sub(self.foreign);
+        self.round_least_queue = self.round_least_queue.min(ack.queue);
         self.round_most_queue = self.round_most_queue.max(self.queue);
         self.loss.on_acked(ack.packets, self.is_calm(ack.newest_sent));
         self.acks = self.acks.saturating_add(1);
-        if ack.queue <= LEAST_TARGET / 2 || self.acks == 1 {
+        if ack.queue <= (self.target() / 8).max(LEAST_TARGET / 2) || self.acks == 1 {
             self.empty_at = ack.now;
+        }
+        if self.acks == 1 {
+            self.emptied_at = ack.now;
         }
         if matches!(self.phase, Phase::Cruise { .. }) {
             self.calm.1 = ack.now;
@@ -210,11 +217,19 @@ impl Path {
         }
     }
 
+    /// Nobody has seen the path empty for long, or the last time it was made sure of is very long ago.
+    fn must_empty(&self, ack: &AckSample) -> bool {
+        let stale = ack.now.since(self.empty_at) > STALE || ack.now.since(self.emptied_at) > VERY_STALE;
+        stale && !ack.app_limited
+    }
+
     fn step_empty(&mut self, ack: &AckSample, low_since: Option<Time>) {
         let low_since = low_since.or((ack.in_flight <= self.window()).then_some(ack.now));
         self.phase = Phase::Empty { low_since };
-        if low_since.is_some_and(|since| ack.now.since(since) > self.srtt) {
-            self.empty_at = ack.now;
+        let enough =
+            self.srtt + Rate::from_bytes(self.bandwidth.rate() as u64).time_for(EMPTY_PACKETS * self.datagram as u64);
+        if low_since.is_some_and(|since| ack.now.since(since) > enough) {
+            (self.empty_at, self.emptied_at) = (ack.now, ack.now);
             self.foreign = Duration::ZERO;
             self.cruise(ack);
         }
@@ -230,7 +245,8 @@ impl Path {
         self.loss.end_round();
         self.bandwidth.end_round();
         self.ceiling = (self.ceiling + self.ceiling / 32).min(MOST_TARGET);
-        self.round_most_queue = Duration::ZERO;
+        self.foreign -= self.foreign.saturating_sub(self.round_least_queue) / 4;
+        (self.round_least_queue, self.round_most_queue) = (Duration::MAX, Duration::ZERO);
     }
 
     fn next_phase(&mut self, ack: &AckSample) {
@@ -255,7 +271,9 @@ impl Path {
 
     /// More was lost than usual: what arrived is what the path takes.
     fn on_congestion(&mut self) {
-        self.bandwidth.cut();
+        if !matches!(self.phase, Phase::Drain { .. } | Phase::Empty { .. }) {
+            self.bandwidth.cut();
+        }
         self.ceiling = (self.round_most_queue * 3 / 4).clamp(LEAST_TARGET, MOST_TARGET);
         if matches!(self.phase, Phase::Probe { .. } | Phase::Await { .. } | Phase::Drain { .. }) {
             self.patience = (self.patience * 2).min(MOST_PATIENCE);
@@ -303,7 +321,10 @@ const PROBE_GAIN: f64 = 1.25;
 const PROBE_LOSS: f64 = 0.02;
 const GROWN: f64 = 1.1;
 const DRAIN_WINDOW: f64 = 1.0;
+const CRUISE_WINDOW: f64 = 1.5;
 const EMPTY_WINDOW: f64 = 0.5;
+const EMPTY_PACKETS: u64 = 20;
+const VERY_STALE: Duration = Duration::from_secs(30);
 const STALE: Duration = Duration::from_secs(5);
 const ENOUGH_ACKS: u32 = 24;
 const CRUISE_ROUNDS: u32 = 1;
