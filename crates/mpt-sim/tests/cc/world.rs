@@ -47,6 +47,7 @@ pub struct Lane {
     back: usize,
     starts: Time,
     demand: Demand,
+    limited_since: (Time, u64),
     next_seq: u64,
     next_send: Time,
     woken_for: Time,
@@ -121,7 +122,10 @@ impl World {
     }
 
     pub fn demand(&mut self, peer: usize, demand: Demand) {
-        self.peers[peer].paths.iter_mut().for_each(|lane| lane.demand = demand);
+        let now = self.now;
+        self.peers[peer].paths.iter_mut().for_each(|lane| {
+            (lane.demand, lane.limited_since) = (demand, (now, lane.next_seq));
+        });
     }
 
     pub fn cut(&mut self, link: usize, cut: bool) {
@@ -304,6 +308,7 @@ impl Lane {
             back,
             starts,
             demand: Demand::Endless,
+            limited_since: (starts, 0),
             next_seq: 0,
             next_send: starts,
             woken_for: Time::NEVER,

@@ -11,7 +11,7 @@ use crate::path::sample::AckSample;
 use crate::time::Time;
 
 /// Estimate of one path's bottleneck, in bytes per second.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
     rate: f64,
     round_best: f64,
@@ -25,16 +25,35 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
+    /// Nothing is known.
+    pub const fn new() -> Self {
+        Self {
+            rate: 0.0,
+            round_best: 0.0,
+            last_round_best: 0.0,
+            busy_best: 0.0,
+            samples: 0,
+            busy_samples: 0,
+            busy: false,
+            recent_before: f64::INFINITY,
+            shifted: Time::START,
+        }
+    }
+
     /// The estimate, zero while there is none.
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// Takes in a sample; `busy` when it is proof that the bottleneck was.
-    pub fn on_ack(&mut self, ack: &AckSample, busy: bool) {
+    /// Takes in a sample; `busy` when it is proof that the bottleneck was, `steady` when the path keeps time well enough
+    /// to believe what arrived within half a round trip.
+    pub fn on_ack(&mut self, ack: &AckSample, busy: bool, steady: bool) {
         let Some(sample) = ack.rate else { return };
         let rate = sample.rate.bytes() as f64;
-        self.rate = self.rate.max(rate);
+        let recent = ack.recent.filter(|_| steady).map_or(0.0, |recent| recent.bytes() as f64);
+        if !self.following() {
+            self.rate = self.rate.max(rate).max(recent);
+        }
         self.round_best = self.round_best.max(rate);
         self.samples += 1;
         if busy {
@@ -44,15 +63,20 @@ impl Bandwidth {
         }
     }
 
-    /// The queue is long: if the bottleneck has been seen to be busy, what came in during the last two windows is its
-    /// rate. Two, because one in which arrivals paused (a new route, a radio's scheduler) makes no slower link.
-    pub fn follow_down(&mut self, ack: &AckSample, window: Duration) {
+    /// The queue is long: if the bottleneck has been seen to be busy, what came in lately is its rate. The better of the
+    /// last two looks, because a pause in arrivals (a new route, a radio's scheduler) makes no slower link.
+    pub fn follow(&mut self, ack: &AckSample, window: Duration) {
         let Some(recent) = ack.recent.filter(|_| self.busy) else { return };
         if ack.now.since(self.shifted) >= window {
             let recent = recent.bytes() as f64;
-            self.rate = self.rate.min(recent.max(self.recent_before));
+            self.rate = if self.following() { recent.max(self.recent_before) } else { self.rate };
             (self.recent_before, self.shifted) = (recent, ack.now);
         }
+    }
+
+    /// Whether the estimate is what came in lately: then a sample that reaches back to better times says nothing.
+    fn following(&self) -> bool {
+        self.recent_before.is_finite()
     }
 
     /// There is no queue to follow.

@@ -28,6 +28,8 @@ pub struct Path {
     ceiling: Duration,
     patience: u32,
     acks: u32,
+    /// Whether the queue being drained is that of a probe.
+    probed: bool,
     /// When it last cruised: what was sent then tells which loss is usual.
     calm: (Time, Time),
     /// When the path was last seen without a queue.
@@ -60,7 +62,7 @@ impl Path {
         Self {
             datagram: datagram as f64,
             phase: Phase::Startup { best: 0.0, flat: 0 },
-            bandwidth: Bandwidth::default(),
+            bandwidth: Bandwidth::new(),
             loss: Loss::default(),
             srtt: INITIAL_RTT,
             base_rtt: INITIAL_RTT,
@@ -72,6 +74,7 @@ impl Path {
             ceiling: MOST_TARGET,
             patience: CRUISE_ROUNDS,
             acks: 0,
+            probed: false,
             calm: (Time::START, Time::START),
             empty_at: Time::START,
             emptied_at: Time::START,
@@ -82,9 +85,10 @@ impl Path {
     pub fn on_ack(&mut self, ack: &AckSample) {
         self.observe(ack);
         let stretched = ack.rate.is_some_and(|rate| rate.is_stretched(ack.jitter));
-        self.bandwidth.on_ack(ack, stretched && self.queue > self.target() / 4);
+        let steady = ack.jitter < self.base() / 16;
+        self.bandwidth.on_ack(ack, stretched && self.queue > self.target() / 4, steady);
         if self.queue > self.target() * 2 {
-            self.bandwidth.follow_down(ack, self.base() / 2);
+            self.bandwidth.follow(ack, self.base() / 4);
         } else if self.queue < self.target() {
             self.bandwidth.rest(ack.now);
         }
@@ -195,6 +199,7 @@ impl Path {
 
     fn grow(&mut self) {
         self.patience = CRUISE_ROUNDS;
+        self.probed = false;
         self.phase = Phase::Startup { best: self.bandwidth.rate(), flat: 0 };
     }
 
@@ -275,7 +280,7 @@ impl Path {
             self.bandwidth.cut();
         }
         self.ceiling = (self.round_most_queue * 3 / 4).clamp(LEAST_TARGET, MOST_TARGET);
-        if matches!(self.phase, Phase::Probe { .. } | Phase::Await { .. } | Phase::Drain { .. }) {
+        if self.probed {
             self.patience = (self.patience * 2).min(MOST_PATIENCE);
         }
         self.drain();
@@ -283,7 +288,8 @@ impl Path {
 
     fn cruise(&mut self, ack: &AckSample) {
         self.calm = (ack.now, ack.now);
-        self.phase = Phase::Cruise { rounds: self.patience };
+        self.probed = false;
+        self.phase = Phase::Cruise { rounds: self.patience - 1 };
     }
 
     fn drain(&mut self) {
@@ -292,6 +298,7 @@ impl Path {
 
     fn probe(&mut self, ack: &AckSample) {
         let pulse = self.base().min(self.target().mul_f64(1.0 / (PROBE_GAIN - 1.0)));
+        self.probed = true;
         self.phase = Phase::Probe { until: ack.now + pulse, from: self.bandwidth.rate() };
     }
 
