@@ -30,6 +30,8 @@ pub struct Path {
     acks: u32,
     /// Whether the queue being drained is that of a probe.
     probed: bool,
+    /// Whether the last probe found the path faster.
+    grown: bool,
     /// When it last cruised: what was sent then tells which loss is usual.
     calm: (Time, Time),
     /// When the path was last seen without a queue.
@@ -75,6 +77,7 @@ impl Path {
             patience: CRUISE_ROUNDS,
             acks: 0,
             probed: false,
+            grown: false,
             calm: (Time::START, Time::START),
             empty_at: Time::START,
             emptied_at: Time::START,
@@ -85,8 +88,8 @@ impl Path {
     pub fn on_ack(&mut self, ack: &AckSample) {
         self.observe(ack);
         let stretched = ack.rate.is_some_and(|rate| rate.is_stretched(ack.jitter));
-        let steady = ack.jitter < self.base() / 16;
-        self.bandwidth.on_ack(ack, stretched && self.queue > self.target() / 4, steady);
+        let busy = stretched && self.queue > self.target() / 4;
+        self.bandwidth.on_ack(ack, busy, self.is_steady());
         if self.queue > self.target() * 2 {
             self.bandwidth.follow(ack, self.base() / 4);
         } else if self.queue < self.target() {
@@ -122,7 +125,7 @@ impl Path {
         let (base, target) = (self.base().as_secs_f64(), self.target().as_secs_f64());
         let time = match self.phase {
             Phase::Startup { .. } => base * STARTUP_WINDOW,
-            Phase::Drain { .. } => base * DRAIN_WINDOW,
+            Phase::Drain { .. } => base + self.jitter.as_secs_f64().min(base * DRAIN_SLACK),
             Phase::Empty { .. } => base * EMPTY_WINDOW,
             Phase::Cruise { .. } | Phase::Probe { .. } | Phase::Await { .. } => base * CRUISE_WINDOW + target,
         };
@@ -185,7 +188,7 @@ impl Path {
             }
             _ if queue > target * 2 => self.drain(),
             Phase::Cruise { .. } => {}
-            Phase::Probe { from, .. } | Phase::Await { from, .. } if self.has_grown(from) => self.grow(),
+            Phase::Probe { from, .. } | Phase::Await { from, .. } if self.has_grown(from) => self.grow(ack),
             Phase::Probe { until, from } if ack.now >= until => self.phase = Phase::Await { since: ack.now, from },
             Phase::Probe { .. } => {}
             Phase::Await { since, .. } if ack.newest_sent >= since => self.drain(),
@@ -197,7 +200,16 @@ impl Path {
         self.bandwidth.rate() > from * GROWN && self.queue < self.target() / 2
     }
 
-    fn grow(&mut self) {
+    /// Whether the path keeps time so well that one look at it is enough.
+    fn is_steady(&self) -> bool {
+        self.jitter < self.base() / STEADY
+    }
+
+    /// The path is faster than it was. What jitter can pretend once has to be seen twice.
+    fn grow(&mut self, ack: &AckSample) {
+        if !self.is_steady() && !std::mem::replace(&mut self.grown, true) {
+            return self.probe(ack);
+        }
         self.patience = CRUISE_ROUNDS;
         self.probed = false;
         self.phase = Phase::Startup { best: self.bandwidth.rate(), flat: 0 };
@@ -288,7 +300,7 @@ impl Path {
 
     fn cruise(&mut self, ack: &AckSample) {
         self.calm = (ack.now, ack.now);
-        self.probed = false;
+        (self.probed, self.grown) = (false, false);
         self.phase = Phase::Cruise { rounds: self.patience - 1 };
     }
 
@@ -327,7 +339,8 @@ const STARTUP_LOSS: f64 = 0.15;
 const PROBE_GAIN: f64 = 1.25;
 const PROBE_LOSS: f64 = 0.02;
 const GROWN: f64 = 1.1;
-const DRAIN_WINDOW: f64 = 1.0;
+const DRAIN_SLACK: f64 = 0.1;
+const STEADY: u32 = 32;
 const CRUISE_WINDOW: f64 = 1.5;
 const EMPTY_WINDOW: f64 = 0.5;
 const EMPTY_PACKETS: u64 = 20;
