@@ -228,9 +228,7 @@ impl Path {
         };
         self.phase = Phase::Drain { low_since };
         if low_since.is_some_and(|(since, _)| ack.now.since(since) > self.srtt * 2) {
-            self.foreign += self.queue;
-            self.queue = Duration::ZERO;
-            self.probe(ack);
+            self.phase = Phase::Empty { low_since: None };
         }
     }
 
@@ -247,7 +245,7 @@ impl Path {
             self.srtt + Rate::from_bytes(self.bandwidth.rate() as u64).time_for(EMPTY_PACKETS * self.datagram as u64);
         if low_since.is_some_and(|since| ack.now.since(since) > enough) {
             (self.empty_at, self.emptied_at) = (ack.now, ack.now);
-            self.foreign = Duration::ZERO;
+            self.foreign = if ack.queue > self.target() { ack.queue } else { Duration::ZERO };
             self.cruise(ack);
         }
     }
