@@ -216,7 +216,7 @@ impl Path {
     }
 
     fn step_drain(&mut self, ack: &AckSample, low_since: Option<(Time, Duration)>) {
-        if self.queue <= self.target() / 4 {
+        if self.queue <= self.share() / 4 + self.jitter {
             self.cruise(ack);
             return;
         }
@@ -227,7 +227,7 @@ impl Path {
             _ => None,
         };
         self.phase = Phase::Drain { low_since };
-        if low_since.is_some_and(|(since, _)| ack.now.since(since) > self.srtt * 2) {
+        if low_since.is_some_and(|(since, _)| ack.now.since(since) > self.srtt * 2 + MIN_WAIT) {
             self.phase = Phase::Empty { low_since: None };
         }
     }
@@ -241,8 +241,7 @@ impl Path {
     fn step_empty(&mut self, ack: &AckSample, low_since: Option<Time>) {
         let low_since = low_since.or((ack.in_flight <= self.window()).then_some(ack.now));
         self.phase = Phase::Empty { low_since };
-        let enough =
-            self.srtt + Rate::from_bytes(self.bandwidth.rate() as u64).time_for(EMPTY_PACKETS * self.datagram as u64);
+        let enough = self.srtt + self.time_for(EMPTY_PACKETS);
         if low_since.is_some_and(|since| ack.now.since(since) > enough) {
             (self.empty_at, self.emptied_at) = (ack.now, ack.now);
             self.foreign = if ack.queue > self.target() { ack.queue } else { Duration::ZERO };
@@ -316,11 +315,20 @@ impl Path {
         self.base_rtt + self.foreign
     }
 
-    /// How much queue is enough to know that the path is full.
+    /// How much queue is enough to know that the path is full, jitter included.
     fn target(&self) -> Duration {
-        let packets = Rate::from_bytes(self.bandwidth.rate() as u64).time_for(2 * self.datagram as u64);
-        let share = (self.base() / 4).min(self.ceiling).max(LEAST_TARGET);
-        share.max(packets.min(MOST_TARGET)) + self.jitter
+        self.share() + self.jitter
+    }
+
+    /// A quarter of what the empty path takes, within bounds, and never less than two packets.
+    fn share(&self) -> Duration {
+        let packets = self.time_for(2);
+        (self.base() / 4).min(self.ceiling).max(LEAST_TARGET).max(packets.min(MOST_TARGET))
+    }
+
+    /// How long the bottleneck takes for some full packets.
+    fn time_for(&self, packets: u64) -> Duration {
+        Rate::from_bytes(self.bandwidth.rate() as u64).time_for(packets * self.datagram as u64)
     }
 
     fn loss_margin(&self) -> f64 {
@@ -338,6 +346,7 @@ const PROBE_GAIN: f64 = 1.25;
 const PROBE_LOSS: f64 = 0.02;
 const GROWN: f64 = 1.1;
 const DRAIN_SLACK: f64 = 0.1;
+const MIN_WAIT: Duration = Duration::from_millis(5);
 const STEADY: u32 = 32;
 const CRUISE_WINDOW: f64 = 1.5;
 const EMPTY_WINDOW: f64 = 0.5;
