@@ -216,7 +216,7 @@ impl Path {
     }
 
     fn step_drain(&mut self, ack: &AckSample, low_since: Option<(Time, Duration)>) {
-        if self.queue <= self.share() / 4 + self.jitter {
+        if self.queue <= self.drained() {
             self.cruise(ack);
             return;
         }
@@ -317,7 +317,12 @@ impl Path {
 
     /// How much queue is enough to know that the path is full, jitter included.
     fn target(&self) -> Duration {
-        self.share() + self.jitter
+        self.share() + self.jitter + BURST
+    }
+
+    /// How much queue is none: jitter keeps the latest minimum above that of the last ten seconds.
+    fn drained(&self) -> Duration {
+        (self.share() / 4 + self.jitter * 2 + BURST).min(self.target())
     }
 
     /// A quarter of what the empty path takes, within bounds, and never less than two packets.
@@ -347,6 +352,8 @@ const PROBE_LOSS: f64 = 0.02;
 const GROWN: f64 = 1.1;
 const DRAIN_SLACK: f64 = 0.1;
 const MIN_WAIT: Duration = Duration::from_millis(5);
+/// The packets of one burst wait for each other.
+const BURST: Duration = Duration::from_micros(500);
 const STEADY: u32 = 32;
 const CRUISE_WINDOW: f64 = 1.5;
 const EMPTY_WINDOW: f64 = 0.5;
@@ -357,6 +364,6 @@ const ENOUGH_ACKS: u32 = 24;
 const CRUISE_ROUNDS: u32 = 1;
 const MOST_PATIENCE: u32 = 8;
 const SLACK: f64 = 2.0;
-const MIN_WINDOW: f64 = 4.0;
+const MIN_WINDOW: f64 = 8.0;
 const LEAST_TARGET: Duration = Duration::from_millis(1);
 const MOST_TARGET: Duration = Duration::from_millis(25);
