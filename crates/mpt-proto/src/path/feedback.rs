@@ -208,6 +208,7 @@ impl Feedback {
             srtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
             base_rtt: self.base_rtt(),
+            sojourn: self.sojourn.recent,
             queue: self.delay.queue(),
             jitter: self.delay.jitter(),
             rate,
@@ -255,6 +256,7 @@ struct Sojourn {
     total: Duration,
     packets: u64,
     since: Time,
+    recent: Duration,
     least: Least<Duration>,
 }
 
@@ -262,6 +264,10 @@ impl Sojourn {
     /// `spread` is the jitter as a fraction of the round trip. A mean of n packets is off by `spread / sqrt(n)`, and the
     /// least of many means by about three times that: so many packets make a mean that this stays below a tenth.
     fn on_ack(&mut self, now: Time, confirmed: &Confirmed, spread: f64) {
+        if confirmed.packets > 0 {
+            let mean = confirmed.sojourn / u32::try_from(confirmed.packets).unwrap_or(u32::MAX);
+            self.recent = if self.recent.is_zero() { mean } else { (self.recent * 7 + mean) / 8 };
+        }
         self.total += confirmed.sojourn;
         self.packets += confirmed.packets;
         let enough = (spread * 30.0).powi(2).clamp(16.0, 512.0) as u64;

@@ -28,6 +28,8 @@ pub struct AckSample {
     pub min_rtt: Duration,
     /// For how long a packet is in flight on average while the path is empty.
     pub base_rtt: Duration,
+    /// For how long packets were in flight lately, on average.
+    pub sojourn: Duration,
     /// Standing queue on the way out.
     pub queue: Duration,
     /// Interarrival jitter.

@@ -18,6 +18,7 @@ pub struct Path {
     loss: Loss,
     srtt: Duration,
     base_rtt: Duration,
+    sojourn: Duration,
     queue: Duration,
     jitter: Duration,
     /// Queue that stays when ours is gone: a longer route, or somebody else's.
@@ -68,6 +69,7 @@ impl Path {
             loss: Loss::default(),
             srtt: INITIAL_RTT,
             base_rtt: INITIAL_RTT,
+            sojourn: INITIAL_RTT,
             queue: Duration::ZERO,
             jitter: Duration::ZERO,
             foreign: Duration::ZERO,
@@ -123,11 +125,12 @@ impl Path {
             return (INITIAL_WINDOW * self.datagram) as u64;
         }
         let (base, target) = (self.base().as_secs_f64(), self.target().as_secs_f64());
+        let flight = if self.is_steady() { base } else { base.max(self.sojourn.as_secs_f64()) };
         let time = match self.phase {
-            Phase::Startup { .. } => base * STARTUP_WINDOW,
+            Phase::Startup { .. } => flight * STARTUP_WINDOW,
             Phase::Drain { .. } => base + self.jitter.as_secs_f64().min(base * DRAIN_SLACK),
             Phase::Empty { .. } => base * EMPTY_WINDOW,
-            Phase::Cruise { .. } | Phase::Probe { .. } | Phase::Await { .. } => base * CRUISE_WINDOW + target,
+            Phase::Cruise { .. } | Phase::Probe { .. } | Phase::Await { .. } => flight * CRUISE_WINDOW + target,
         };
         let bytes = self.bandwidth.rate() * time / (1.0 - self.loss.usual());
         (bytes + SLACK * self.datagram).max(MIN_WINDOW * self.datagram) as u64
@@ -153,6 +156,7 @@ impl Path {
 
     fn observe(&mut self, ack: &AckSample) {
         (self.srtt, self.base_rtt, self.jitter) = (ack.srtt, ack.base_rtt, ack.jitter);
+        self.sojourn = ack.sojourn;
         self.queue = ack.queue.saturating_sub(self.foreign);
         self.round_least_queue = self.round_least_queue.min(ack.queue);
         self.round_most_queue = self.round_most_queue.max(self.queue);
