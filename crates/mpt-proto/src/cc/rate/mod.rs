@@ -3,8 +3,10 @@
 //! (essay follows)
 
 mod bandwidth;
+mod delay;
 mod loss;
 mod path;
+mod phase;
 
 use crate::path::PathId;
 use crate::path::sample::{AckSample, LossSample};
