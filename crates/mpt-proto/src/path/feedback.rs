@@ -150,7 +150,7 @@ impl Feedback {
     /// For how long a packet is in flight on average while the path is empty: the least mean of the last ten seconds. By
     /// Little's law this times the rate is what must be in flight, whatever jitter and delayed ACKs add to a round trip.
     pub fn base_rtt(&self) -> Duration {
-        self.sojourn.least.best().or(self.sojourn.mean()).unwrap_or(self.rtt.smoothed())
+        self.sojourn.least.best().unwrap_or(self.sojourn.recent.max(self.rtt.smoothed()))
     }
 
     /// The last rate at which data was delivered, over about a round trip.
@@ -264,13 +264,15 @@ impl Sojourn {
     /// `spread` is the jitter as a fraction of the round trip. A mean of n packets is off by `spread / sqrt(n)`, and the
     /// least of many means by about three times that: so many packets make a mean that this stays below a tenth.
     fn on_ack(&mut self, now: Time, confirmed: &Confirmed, spread: f64) {
-        if confirmed.packets > 0 {
-            let mean = confirmed.sojourn / u32::try_from(confirmed.packets).unwrap_or(u32::MAX);
+        let arrived = confirmed.packets + confirmed.spurious;
+        if arrived > 0 {
+            let mean = confirmed.sojourn / u32::try_from(arrived).unwrap_or(u32::MAX);
             self.recent = if self.recent.is_zero() { mean } else { (self.recent * 7 + mean) / 8 };
         }
         self.total += confirmed.sojourn;
-        self.packets += confirmed.packets;
-        let enough = (spread * 30.0).powi(2).clamp(16.0, 512.0) as u64;
+        self.packets += arrived;
+        let least = if self.least.best().is_some() { 16.0 } else { FIRST_PACKETS };
+        let enough = (spread * 30.0).powi(2).clamp(least, 512.0) as u64;
         let Some(mean) = self.mean().filter(|_| self.packets >= enough) else { return };
         if now.since(self.since) >= mean / 2 {
             self.least.insert(now, MIN_WINDOW, mean);
@@ -312,6 +314,8 @@ const SILENT_ROUNDS: u32 = 3;
 const MAX_BACKOFF: u32 = 6;
 /// Fewer than five ACKs, which are a millisecond apart at best, do not make a rate.
 const MIN_RECENT: Duration = Duration::from_millis(5);
+/// The first to arrive of a flight are its fast ones: a first mean needs two flights.
+const FIRST_PACKETS: f64 = 96.0;
 const LOSS_SPAN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -50,12 +50,13 @@ pub struct Confirmed {
     pub bytes: u64,
     /// Packets that were in flight.
     pub packets: u64,
-    /// The sum of the times for which these packets were in flight.
-    pub sojourn: Duration,
     /// Bytes that had been taken for lost.
     pub spurious_bytes: u64,
     /// Packets that had been taken for lost.
     pub spurious: u64,
+    /// The sum of the times for which all of these were in flight. Without those taken for lost it would be the mean of the
+    /// fast ones.
+    pub sojourn: Duration,
     /// The latest packet among them: its number, send time and snapshot.
     pub newest: Option<(PathSeq, Time, Snapshot)>,
 }
@@ -150,6 +151,7 @@ impl Sent {
             if here {
                 lateness.note(now, *largest_acked, packet.seq, packet.sent_at);
                 confirmed.spurious += 1;
+                confirmed.sojourn += now.since(packet.sent_at);
                 confirmed.spurious_bytes += u64::from(packet.bytes);
                 tell(Fate::Spurious, packet.token);
             }
