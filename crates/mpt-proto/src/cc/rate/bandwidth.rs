@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use crate::path::delivery::RateSample;
 use crate::path::sample::AckSample;
 use crate::time::Time;
 
@@ -49,7 +50,7 @@ impl Bandwidth {
     /// to believe what arrived within half a round trip.
     pub fn on_ack(&mut self, ack: &AckSample, busy: bool, steady: bool) {
         let Some(sample) = ack.rate else { return };
-        let rate = sample.rate.bytes() as f64;
+        let rate = sample.rate.bytes() as f64 * (1.0 - doubt(&sample, ack.jitter));
         let recent = ack.recent.filter(|_| steady).map_or(0.0, |recent| recent.bytes() as f64);
         if !self.following() {
             self.rate = self.rate.max(rate).max(recent);
@@ -101,4 +102,82 @@ impl Bandwidth {
     }
 }
 
+/// By what fraction a sample may be too high. Jitter J moves arrivals over the ends of an interval T, so a count of n is off
+/// by about sqrt(n J / T). One standard deviation is taken off: more keeps a flow from growing beside another.
+fn doubt(sample: &RateSample, jitter: Duration) -> f64 {
+    let interval = sample.sending.max(sample.arriving).as_secs_f64();
+    let packets = (sample.bytes as f64 / PACKET).max(1.0);
+    (jitter.as_secs_f64() / interval / packets).sqrt().min(MOST_DOUBT)
+}
+
+/// About a full packet, in bytes.
+const PACKET: f64 = 1_400.0;
+/// However jittery the path, something did arrive.
+const MOST_DOUBT: f64 = 0.3;
+/// BBRv3's beta.
 const MOST_CUT: f64 = 0.7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Rate;
+
+    const RTT: Duration = Duration::from_millis(40);
+
+    /// A sample over a round trip at `mbit`, from ACKs that say `recent` Mbit/s came in lately.
+    fn ack(ms: u64, mbit: u64, recent: u64) -> AckSample {
+        let rate = Rate::from_bits(mbit * 1_000_000);
+        let sample = RateSample {
+            rate,
+            bytes: rate.bytes_in(RTT),
+            sending: RTT,
+            arriving: RTT,
+            prior_delivered: 0,
+            app_limited: false,
+        };
+        let recent = Some(Rate::from_bits(recent * 1_000_000));
+        AckSample { now: Time::after(Duration::from_millis(ms)), rate: Some(sample), recent, ..AckSample::default() }
+    }
+
+    fn mbit(bandwidth: &Bandwidth) -> f64 {
+        bandwidth.rate() * 8e-6
+    }
+
+    #[test]
+    fn a_low_sample_says_nothing_unless_the_bottleneck_was_busy() {
+        let mut bandwidth = Bandwidth::new();
+        bandwidth.on_ack(&ack(0, 50, 0), false, false);
+        bandwidth.end_round();
+        bandwidth.on_ack(&ack(40, 5, 0), false, false);
+        bandwidth.end_round();
+        assert_eq!(mbit(&bandwidth), 50.0, "the application had little to send");
+        bandwidth.on_ack(&ack(80, 40, 0), true, false);
+        bandwidth.end_round();
+        assert_eq!(mbit(&bandwidth), 40.0, "a queue grew while 40 Mbit/s came out of it");
+    }
+
+    #[test]
+    fn a_link_that_collapses_is_followed_at_the_second_look() {
+        let mut bandwidth = Bandwidth::new();
+        bandwidth.on_ack(&ack(0, 50, 50), false, true);
+        bandwidth.rest(Time::START);
+        bandwidth.on_ack(&ack(20, 30, 5), true, true);
+        bandwidth.follow(&ack(20, 30, 5), RTT / 4);
+        assert_eq!(mbit(&bandwidth), 50.0);
+        bandwidth.follow(&ack(30, 30, 5), RTT / 4);
+        assert_eq!(mbit(&bandwidth), 5.0);
+        bandwidth.on_ack(&ack(35, 20, 5), true, true);
+        assert_eq!(mbit(&bandwidth), 5.0, "a sample that reaches back to better times is not believed");
+    }
+
+    #[test]
+    fn one_round_of_loss_takes_no_more_than_three_tenths() {
+        let mut bandwidth = Bandwidth::new();
+        bandwidth.on_ack(&ack(0, 50, 0), false, false);
+        bandwidth.end_round();
+        bandwidth.end_round();
+        bandwidth.on_ack(&ack(40, 10, 0), false, false);
+        bandwidth.cut();
+        assert!((mbit(&bandwidth) - 35.0).abs() < 1e-9);
+    }
+}

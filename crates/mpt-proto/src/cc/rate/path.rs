@@ -277,3 +277,112 @@ const MOST_PATIENCE: u32 = 8;
 const MIN_WAIT: Duration = Duration::from_millis(5);
 /// As many packets as make a mean sojourn (`path::feedback`), and some.
 const EMPTY_PACKETS: u64 = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::delivery::RateSample;
+
+    const RTT: Duration = Duration::from_millis(40);
+    const PACKET: u64 = 1_400;
+
+    /// A path and the clock of its ACKs.
+    struct Bench {
+        path: Path,
+        now: Time,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Self { path: Path::new(PACKET), now: Time::START }
+        }
+
+        /// A round trip of ACKs, a millisecond apart, on which `mbit` came in and `queue` stood.
+        fn round(&mut self, mbit: u64, queue: Duration, app_limited: bool) {
+            let rate = Rate::from_bits(mbit * 1_000_000);
+            for n in 1..=40 {
+                self.now += Duration::from_millis(1);
+                let arriving = RTT + if queue.is_zero() { Duration::ZERO } else { RTT / 4 };
+                let bytes = rate.bytes_in(arriving);
+                let sample = RateSample { rate, bytes, sending: RTT, arriving, prior_delivered: 0, app_limited };
+                self.path.on_ack(&AckSample {
+                    now: self.now,
+                    newest_sent: self.now - RTT,
+                    packets: rate.bytes_in(Duration::from_millis(1)) / PACKET,
+                    in_flight: rate.bytes_in(RTT / 2),
+                    round: n == 40,
+                    app_limited,
+                    srtt: RTT,
+                    min_rtt: RTT,
+                    base_rtt: RTT,
+                    sojourn: RTT,
+                    queue,
+                    rate: Some(sample),
+                    recent: Some(rate),
+                    ..AckSample::default()
+                });
+            }
+        }
+
+        fn mbit(&self) -> u64 {
+            self.path.bottleneck().map_or(0, Rate::bits) / 1_000_000
+        }
+    }
+
+    #[test]
+    fn before_the_first_answer_a_flight_is_paced_over_a_part_of_a_round_trip() {
+        let path = Path::new(PACKET);
+        assert_eq!(path.window(), 32 * PACKET);
+        assert_eq!(path.pacing().bytes(), (32.0 * 1_400.0 / 0.1 * 2.77) as u64);
+    }
+
+    #[test]
+    fn start_up_ends_with_a_queue_and_the_queue_is_drained() {
+        let mut bench = Bench::new();
+        bench.round(10, Duration::ZERO, false);
+        bench.round(20, Duration::ZERO, false);
+        assert!(bench.path.pacing() > Rate::from_bits(50_000_000));
+        bench.round(40, Duration::from_millis(15), false);
+        assert!(matches!(bench.path.phase, Phase::Drain { .. } | Phase::Empty { .. }), "{:?}", bench.path.phase);
+        bench.round(40, Duration::ZERO, false);
+        assert_eq!(bench.mbit(), 40);
+        assert!(bench.path.pacing() <= Rate::from_bits(50_000_000));
+    }
+
+    #[test]
+    fn start_up_ends_when_three_rounds_bring_nothing_more() {
+        let mut bench = Bench::new();
+        (0..4).for_each(|_| bench.round(20, Duration::ZERO, false));
+        assert!(!matches!(bench.path.phase, Phase::Startup { .. }), "{:?}", bench.path.phase);
+    }
+
+    #[test]
+    fn an_idle_application_changes_nothing() {
+        let mut bench = Bench::new();
+        (0..8).for_each(|_| bench.round(50, Duration::ZERO, false));
+        (0..200).for_each(|_| bench.round(2, Duration::ZERO, true));
+        assert_eq!(bench.mbit(), 50);
+    }
+
+    #[test]
+    fn a_queue_that_stays_when_half_is_in_flight_is_not_ours() {
+        let mut bench = Bench::new();
+        (0..8).for_each(|_| bench.round(50, Duration::ZERO, false));
+        (0..20).for_each(|_| bench.round(50, Duration::from_millis(30), false));
+        assert_eq!(bench.path.delay.queue(), Duration::ZERO);
+        assert_eq!(bench.path.delay.base(), RTT + Duration::from_millis(30));
+    }
+
+    #[test]
+    fn random_loss_raises_what_is_sent_not_what_is_believed() {
+        let mut bench = Bench::new();
+        for _ in 0..30 {
+            bench.round(50, Duration::ZERO, false);
+            let newest_sent = bench.now - RTT;
+            bench.path.on_loss(&LossSample { now: bench.now, packets: 8, newest_sent, ..LossSample::default() });
+        }
+        let usual = bench.path.loss.usual();
+        assert!(usual > 0.02 && usual < 0.06, "8 of 168 are 4.8 %: {usual}");
+        assert_eq!(bench.mbit(), 50);
+    }
+}
