@@ -47,7 +47,7 @@ pub struct Lane {
     back: usize,
     starts: Time,
     demand: Demand,
-    limited_since: (Time, u64),
+    given: u64,
     next_seq: u64,
     next_send: Time,
     woken_for: Time,
@@ -69,8 +69,8 @@ pub struct Lane {
 #[derive(Clone, Copy)]
 pub enum Demand {
     Endless,
-    /// At this rate, in `burst` bytes at a time.
-    Paced(Rate),
+    /// At this rate since this time.
+    Paced(Rate, Time),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,13 +121,13 @@ impl World {
         peer
     }
 
-    pub fn demand(&mut self, peer: usize, demand: Demand) {
-        let now = self.now;
-        self.peers[peer].paths.iter_mut().for_each(|lane| {
-            (lane.demand, lane.limited_since) = (demand, (now, lane.next_seq));
-        });
+    /// From here on the application gives no more than `rate`.
+    pub fn limit(&mut self, peer: usize, rate: Rate) {
+        let demand = Demand::Paced(rate, self.now);
+        self.peers[peer].paths.iter_mut().for_each(|lane| (lane.demand, lane.given) = (demand, 0));
     }
 
+    /// Makes a link swallow every frame, or carry frames again.
     pub fn cut(&mut self, link: usize, cut: bool) {
         self.links[link].cut(cut);
     }
@@ -151,10 +151,7 @@ impl World {
         &self.peers[peer].paths[lane]
     }
 
-    pub fn controller(&self, peer: usize) -> &Controller {
-        &self.peers[peer].controller
-    }
-
+    /// Share of the offered frames that found a full queue.
     pub fn dropped(&self, link: usize) -> f64 {
         let counts = self.links[link].counts();
         counts.queue_full as f64 / counts.offered.max(1) as f64
@@ -244,8 +241,8 @@ impl World {
             }
             let limit = match path.demand {
                 Demand::Endless => u64::MAX,
-                Demand::Paced(rate) => {
-                    rate.bytes_in(self.now.since(path.starts)).saturating_sub(path.next_seq * DATAGRAM)
+                Demand::Paced(rate, since) => {
+                    rate.bytes_in(self.now.since(since)).saturating_sub(path.given * DATAGRAM)
                 }
             };
             let burst = controller.burst(path.id).min(room).min(limit) / DATAGRAM;
@@ -256,6 +253,7 @@ impl World {
             }
             let rate = controller.pacing(path.id);
             path.next_send = path.next_send.max(self.now - Duration::from_millis(1)) + rate.time_for(burst * DATAGRAM);
+            path.given += burst;
             (0..burst).for_each(|_| self.transmit(peer, lane));
         }
     }
@@ -308,7 +306,7 @@ impl Lane {
             back,
             starts,
             demand: Demand::Endless,
-            limited_since: (starts, 0),
+            given: 0,
             next_seq: 0,
             next_send: starts,
             woken_for: Time::NEVER,
@@ -326,6 +324,11 @@ impl Lane {
     pub fn rate(&self, from: Duration, until: Duration) -> f64 {
         let at = |time: Duration| self.history[time.as_millis() as usize] as f64;
         (at(until) - at(from)) / (until - from).as_secs_f64()
+    }
+
+    /// How long after `from` the controller's estimate first is as `good` says, in milliseconds.
+    pub fn until_estimate(&self, from: usize, good: impl Fn(f64) -> bool) -> usize {
+        self.estimates[from..].iter().position(|rate| good(*rate as f64)).unwrap_or(usize::MAX)
     }
 
     fn tell_loss(&mut self, controller: &mut Controller, loss: Option<LossSample>) {
