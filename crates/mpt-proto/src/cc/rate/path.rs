@@ -105,7 +105,9 @@ impl Path {
 
     fn measure(&mut self, ack: &AckSample, stretched: bool) {
         let (queue, target) = (self.delay.queue(), self.delay.target());
-        self.bandwidth.on_ack(ack, stretched && queue > target / 4, self.delay.is_steady());
+        // A thin flow's samples are of few packets: only a queue beyond doubt makes them proof.
+        let proof = if ack.app_limited { target * 2 } else { target / 4 };
+        self.bandwidth.on_ack(ack, stretched && queue > proof, self.delay.is_steady());
         if queue > target * 2 {
             self.bandwidth.follow(ack, self.delay.base() / 4);
         } else if queue < target {
