@@ -65,7 +65,7 @@ impl Delay {
     /// Ends a round: a known ceiling is forgotten slowly, a foreign queue that shrank quickly.
     pub fn end_round(&mut self) {
         self.ceiling = (self.ceiling + self.ceiling / 32).min(MOST_QUEUE);
-        self.foreign -= self.foreign.saturating_sub(self.round_least) / 4;
+        self.foreign -= self.foreign.saturating_sub(self.round_least) / 8;
         (self.round_least, self.round_most) = (Duration::MAX, Duration::ZERO);
     }
 
