@@ -17,7 +17,7 @@ const SEED: u64 = 1;
 
 /// A link from its text.
 fn link(text: &str) -> LinkSpec {
-    text.parse().unwrap()
+    text.parse().expect("a valid link")
 }
 
 /// The way back for ACKs: as long and as jittery as the way there, but wide and steady in rate.

@@ -106,7 +106,7 @@ impl World {
 
     /// A peer that begins at `starts`, with one path over each of `lanes` (link there, link back).
     pub fn peer(&mut self, algorithm: &str, starts: Duration, lanes: &[(usize, usize)]) -> usize {
-        let mut controller = Controller::new(algorithm.parse().unwrap());
+        let mut controller = Controller::new(algorithm.parse().expect("a known algorithm"));
         let paths = lanes.iter().enumerate().map(|(slot, (there, back))| {
             let id = PathId { slot: slot as u8, generation: 0 };
             controller.add_path(id, DATAGRAM, None);
