@@ -117,9 +117,9 @@ impl Flow {
         !ack.app_limited && used >= self.cwnd * if self.slow_start() { 0.5 } else { 0.75 }
     }
 
-    fn reduce(&mut self, now: Time, packets: u64, factor: f64) {
+    fn reduce(&mut self, now: Time, lost: Option<u64>, factor: f64) {
         let undo = (self.cwnd, self.ssthresh, self.before_loss);
-        self.episode = Some(Episode { began: now, packets, undo });
+        self.episode = Some(Episode { began: now, lost, undo });
         self.before_loss = std::mem::take(&mut self.since_loss);
         self.reduced_from = self.cwnd;
         self.reductions += 1;
@@ -132,7 +132,8 @@ impl Flow {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Episode {
     began: Time,
-    packets: u64,
+    /// Packets it was made for that have not come back; none when a mark makes it final.
+    lost: Option<u64>,
     undo: (f64, f64, f64),
 }
 
@@ -171,16 +172,17 @@ pub struct Windowed<C> {
 
 impl<C: Coupling> Windowed<C> {
     /// Congestion experienced by what was sent at `newest_sent`: one reaction for each round trip.
-    fn congestion(&mut self, path: PathId, now: Time, newest_sent: Time, packets: u64) {
+    /// `lost` packets may yet turn out not to be; a mark cannot.
+    fn congestion(&mut self, path: PathId, now: Time, newest_sent: Time, lost: Option<u64>) {
         let Some(flow) = self.flows.0.get_mut(path) else { return };
         if let Some(episode) = flow.episode.as_mut().filter(|episode| newest_sent <= episode.began) {
-            episode.packets += packets;
+            episode.lost = episode.lost.zip(lost).map(|(before, more)| before + more);
             return;
         }
         let Some(flow) = self.flows.0.get(path) else { return };
         let factor = self.coupling.decrease(flow, &self.flows);
         if let Some(flow) = self.flows.0.get_mut(path) {
-            flow.reduce(now, packets, factor);
+            flow.reduce(now, lost, factor);
         }
     }
 
@@ -227,15 +229,15 @@ impl<C: Coupling + std::fmt::Debug> Control for Windowed<C> {
     }
 
     fn on_loss(&mut self, path: PathId, loss: &LossSample) {
-        self.congestion(path, loss.now, loss.newest_sent, loss.packets);
+        self.congestion(path, loss.now, loss.newest_sent, Some(loss.packets));
     }
 
     /// When nothing of what a reduction was made for was lost, the reduction is taken back.
     fn on_spurious_loss(&mut self, path: PathId, packets: u64) {
         let Some(flow) = self.flows.0.get_mut(path) else { return };
         let Some(episode) = &mut flow.episode else { return };
-        episode.packets = episode.packets.saturating_sub(packets);
-        if episode.packets == 0 {
+        episode.lost = episode.lost.map(|lost| lost.saturating_sub(packets));
+        if episode.lost == Some(0) {
             let (cwnd, ssthresh, before_loss) = episode.undo;
             flow.since_loss += std::mem::replace(&mut flow.before_loss, before_loss);
             (flow.cwnd, flow.ssthresh, flow.episode) = (flow.cwnd.max(cwnd), ssthresh, None);
@@ -244,7 +246,7 @@ impl<C: Coupling + std::fmt::Debug> Control for Windowed<C> {
     }
 
     fn on_ecn(&mut self, path: PathId, now: Time, newest_sent: Time) {
-        self.congestion(path, now, newest_sent, 0);
+        self.congestion(path, now, newest_sent, None);
     }
 
     fn window(&self, path: PathId) -> u64 {
@@ -350,6 +352,15 @@ pub(super) mod tests {
         assert_eq!(reno.window(PATH), 5_000, "one of the two was lost");
         reno.on_spurious_loss(PATH, 1);
         assert_eq!(reno.window(PATH), 10_000);
+    }
+
+    #[test]
+    fn a_reduction_for_a_mark_is_final() {
+        let mut reno = reno();
+        reno.on_loss(PATH, &loss(100, 50));
+        reno.on_ecn(PATH, at(105), at(60));
+        reno.on_spurious_loss(PATH, 1);
+        assert_eq!(reno.window(PATH), 5_000);
     }
 
     #[test]

@@ -100,7 +100,7 @@ const JITTERY: &[Case] = &[
     ("rate=50mbit,delay=20ms,jitter=5ms,order=free", 0.90, 20.0),
     ("rate=50mbit,delay=20ms,jitter=20ms,order=free", 0.90, 40.0),
     ("rate=50mbit,delay=20ms,jitter=5ms,order=keep", 0.90, 20.0),
-    ("rate=50mbit,delay=20ms,jitter=20ms,order=keep", 0.80, 40.0),
+    ("rate=50mbit,delay=20ms,jitter=20ms,order=keep", 0.70, 40.0),
     ("rate=40mbit,delay=30ms,jitter=5ms,loss=0.5%,order=free", 0.90, 30.0),
     ("rate=100mbit,delay=50ms,jitter=25ms,loss=1%,order=free", 0.90, 50.0),
     ("rate=20mbit,delay=50ms,jitter=20ms,loss=2%,order=free", 0.90, 50.0),
