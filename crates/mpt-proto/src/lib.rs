@@ -5,6 +5,7 @@
 //! `wasm32-unknown-unknown`. [`endpoint::Endpoint`] is the door; `ARCHITECTURE.md` follows a packet through the rooms.
 #![forbid(unsafe_code)]
 
+pub mod cc;
 pub mod config;
 pub mod control;
 pub mod crypto;

@@ -1,8 +1,16 @@
 //! Paths: one way from here to a peer.
 
+pub mod ack;
+pub mod delivery;
+pub mod feedback;
 mod health;
 mod meter;
 mod prober;
+pub mod receive;
+pub mod rtt;
+pub mod sample;
+pub mod sent;
+pub mod window;
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,0 +1,60 @@
+//! BALIA, balanced linked adaptation: Peng, Walid, Hwang, Low, "Multipath TCP: Analysis, Design, and Implementation"
+//! (IEEE/ACM ToN 2016), draft-walid-mptcp-congestion-control-04. Between LIA's friendliness and OLIA's responsiveness.
+
+use super::windowed::{Coupling, Flow, Flows};
+
+/// Balanced linked adaptation.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Balia;
+
+impl Balia {
+    /// `a_i = max(x_k) / x_i`, with `x_k = cwnd_k / rtt_k`.
+    fn alpha(me: &Flow, all: &Flows) -> f64 {
+        all.max(|f| f.packets() / f.srtt) / (me.packets() / me.srtt)
+    }
+}
+
+impl Coupling for Balia {
+    /// Per packet, in packets: `x_i / (rtt_i * (sum x_k)^2) * (1 + a_i) / 2 * (4 + a_i) / 5`.
+    fn increase(&mut self, me: &Flow, acked: f64, all: &Flows) -> f64 {
+        let a = Self::alpha(me, all);
+        let linked = me.packets() / me.srtt.powi(2) / all.sum(|f| f.packets() / f.srtt).powi(2);
+        acked * linked * (1.0 + a) / 2.0 * (4.0 + a) / 5.0
+    }
+
+    /// `cwnd_i -= cwnd_i / 2 * min(a_i, 1.5)`.
+    fn decrease(&mut self, me: &Flow, all: &Flows) -> f64 {
+        1.0 - Self::alpha(me, all).min(1.5) / 2.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reno::Reno;
+    use super::super::windowed::tests::{flows, step};
+    use super::*;
+
+    #[test]
+    fn one_path_is_reno() {
+        let flows = flows(&[(20.0, 10.0)]);
+        assert!((step(&mut Balia, 0, &flows) - step(&mut Reno, 0, &flows)).abs() < 1e-9);
+        assert_eq!(Balia.decrease(flows.iter().next().unwrap(), &flows), 0.5);
+    }
+
+    #[test]
+    fn equal_paths_each_grow_a_quarter_as_fast_as_reno() {
+        let flows = flows(&[(20.0, 10.0), (20.0, 10.0)]);
+        let ratio = step(&mut Balia, 0, &flows) / step(&mut Reno, 0, &flows);
+        assert!((ratio - 0.25).abs() < 1e-9, "{ratio}");
+    }
+
+    /// Windows of 40 and 10 packets at 20 ms: x = 2000 and 500, a = 1 and 4.
+    #[test]
+    fn a_slow_path_grows_by_more_and_falls_by_three_quarters() {
+        let flows = flows(&[(40.0, 20.0), (10.0, 20.0)]);
+        let expected = 1_000.0 * (500.0 / (0.020 * 2_500.0f64.powi(2))) * 2.5 * 1.6;
+        assert!((step(&mut Balia, 1, &flows) - expected).abs() < 1e-9);
+        let factors: Vec<_> = flows.iter().map(|f| Balia.decrease(f, &flows)).collect();
+        assert_eq!(factors, [0.5, 0.25]);
+    }
+}

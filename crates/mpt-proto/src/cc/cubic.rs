@@ -1,0 +1,140 @@
+//! CUBIC, RFC 9438: every path for itself; the window is a cubic function of the time since the last reduction, flat
+//! where it was reduced, and never below what Reno would have reached.
+
+use super::slots::Slots;
+use super::windowed::{Coupling, Flow, Flows};
+
+/// Every path is a CUBIC flow.
+#[derive(Clone, Debug, Default)]
+pub struct Cubic {
+    epochs: Slots<Epoch>,
+}
+
+/// What happened since the last reduction. Windows are in packets, times in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    reductions: u64,
+    began: f64,
+    w_max: f64,
+    k: f64,
+    w_est: f64,
+}
+
+impl Epoch {
+    /// Section 4.2: `K = cbrt((W_max - cwnd_epoch) / C)`.
+    fn begin(f: &Flow, w_max: f64) -> Self {
+        let w_max = w_max.max(f.packets());
+        Self {
+            reductions: f.reductions,
+            began: f.now,
+            w_max,
+            k: ((w_max - f.packets()) / C).cbrt(),
+            w_est: f.packets(),
+        }
+    }
+
+    /// Section 4.2, figure 1: `W_cubic(t) = C * (t - K)^3 + W_max`.
+    fn window(&self, t: f64) -> f64 {
+        C * (t - self.k).powi(3) + self.w_max
+    }
+
+    /// Section 4.3: `W_est += alpha_cubic * acked / cwnd`, with `alpha_cubic` one once `W_est` has reached `W_max`.
+    fn reno(&mut self, acked: f64, cwnd: f64) -> f64 {
+        let alpha = if self.w_est < self.w_max { 3.0 * (1.0 - BETA) / (1.0 + BETA) } else { 1.0 };
+        self.w_est += alpha * acked / cwnd;
+        self.w_est
+    }
+}
+
+impl Cubic {
+    fn epoch(&mut self, me: &Flow) -> &mut Epoch {
+        let current = self.epochs.get(me.id()).is_some_and(|epoch| epoch.reductions == me.reductions);
+        if !current {
+            let before = self.epochs.get(me.id()).map(|epoch| epoch.w_max);
+            self.epochs.insert(me.id(), Epoch::begin(me, converge(me.reduced_from / me.mss, before)));
+        }
+        self.epochs.get_mut(me.id()).expect("it was inserted above")
+    }
+}
+
+/// Section 4.7, fast convergence: a flow that is losing ground leaves some of it to newcomers.
+fn converge(reduced_from: f64, before: Option<f64>) -> f64 {
+    if before.is_some_and(|w_max| reduced_from < w_max) { reduced_from * (1.0 + BETA) / 2.0 } else { reduced_from }
+}
+
+impl Coupling for Cubic {
+    /// Sections 4.2 to 4.5: towards `W_cubic(t + RTT)`, at most half a window per round trip, at least Reno's.
+    fn increase(&mut self, me: &Flow, acked: f64, _: &Flows) -> f64 {
+        let (cwnd, acked) = (me.packets(), acked / me.mss);
+        let epoch = self.epoch(me);
+        let t = me.now - epoch.began;
+        let reno = epoch.reno(acked, cwnd);
+        let target = epoch.window(t + me.srtt).clamp(cwnd, 1.5 * cwnd);
+        let grown = cwnd + (target - cwnd) / cwnd * acked;
+        (if epoch.window(t) < reno { reno.max(cwnd) } else { grown } - cwnd) * me.mss
+    }
+
+    /// Section 4.6.
+    fn decrease(&mut self, _: &Flow, _: &Flows) -> f64 {
+        BETA
+    }
+}
+
+/// Section 4.6: beta_cubic.
+const BETA: f64 = 0.7;
+/// Section 5.1: C, in packets per second cubed.
+const C: f64 = 0.4;
+
+#[cfg(test)]
+mod tests {
+    use super::super::windowed::tests::flows;
+    use super::*;
+
+    /// A flow that was reduced from 1000 packets to 700 at time zero.
+    fn reduced() -> Flow {
+        let flow = flows(&[(700.0, 100.0)]).iter().next().unwrap().clone();
+        Flow { reductions: 1, reduced_from: 1_000_000.0, ..flow }
+    }
+
+    #[test]
+    fn the_plateau_is_the_window_before_the_reduction_and_reached_after_k() {
+        let epoch = Epoch::begin(&reduced(), 1_000.0);
+        // K = cbrt(1000 * 0.3 / 0.4) = 9.086 s
+        assert!((epoch.k - 9.0856).abs() < 1e-3, "{}", epoch.k);
+        assert!((epoch.window(0.0) - 700.0).abs() < 1e-9);
+        assert!((epoch.window(epoch.k) - 1_000.0).abs() < 1e-9);
+        assert!((epoch.window(epoch.k + 5.0) - 1_050.0).abs() < 1e-9);
+    }
+
+    /// The flow itself, one window acknowledged per round trip of 100 ms, follows the curve.
+    #[test]
+    fn the_window_follows_the_curve() {
+        let (mut cubic, mut flow, none) = (Cubic::default(), reduced(), Flows::default());
+        for round in 0..140 {
+            flow.now = f64::from(round) * 0.1;
+            for _ in 0..10 {
+                flow.cwnd += cubic.increase(&flow, flow.cwnd / 10.0, &none);
+            }
+        }
+        // 13.9 s after the reduction, and one round trip ahead.
+        let expected = 0.4 * (14.0f64 - 9.0856).powi(3) + 1_000.0;
+        assert!((flow.packets() - expected).abs() < 2.0, "{} is not {expected}", flow.packets());
+    }
+
+    /// Section 4.3: on short, slow paths CUBIC is Reno with its own beta: 3 * 0.3 / 1.7 packets per round trip.
+    #[test]
+    fn a_small_window_grows_as_reno_does() {
+        let mut cubic = Cubic::default();
+        let flow = flows(&[(10.0, 10.0)]).iter().next().unwrap().clone();
+        let flow = Flow { reductions: 1, reduced_from: 14_000.0, ..flow };
+        let step = cubic.increase(&flow, 10_000.0, &Flows::default());
+        assert!((step / 1_000.0 - 0.9 / 1.7).abs() < 1e-9, "{step}");
+    }
+
+    #[test]
+    fn a_flow_that_loses_ground_aims_lower() {
+        assert_eq!(converge(100.0, Some(120.0)), 85.0);
+        assert_eq!(converge(100.0, Some(90.0)), 100.0);
+        assert_eq!(converge(100.0, None), 100.0);
+    }
+}

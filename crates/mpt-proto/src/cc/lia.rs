@@ -1,0 +1,53 @@
+//! LIA, linked increases, RFC 6356: all paths together take what one TCP would get on the best of them, and no path takes
+//! more than a TCP would get there.
+
+use super::windowed::{Coupling, Flow, Flows};
+
+/// Linked increases.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lia;
+
+impl Lia {
+    /// RFC 6356 equation 2: `alpha = cwnd_total * max(cwnd_i / rtt_i^2) / (sum(cwnd_i / rtt_i))^2`.
+    fn alpha(all: &Flows) -> f64 {
+        let total = all.sum(|f| f.cwnd);
+        total * all.max(|f| f.cwnd / f.srtt.powi(2)) / all.sum(Flow::rate).powi(2)
+    }
+}
+
+impl Coupling for Lia {
+    /// RFC 6356 equation 1: `min(alpha * acked * MSS_i / cwnd_total, acked * MSS_i / cwnd_i)`.
+    fn increase(&mut self, me: &Flow, acked: f64, all: &Flows) -> f64 {
+        acked * me.mss * (Self::alpha(all) / all.sum(|f| f.cwnd)).min(1.0 / me.cwnd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reno::Reno;
+    use super::super::windowed::tests::{flows, step};
+    use super::*;
+
+    #[test]
+    fn two_equal_paths_each_grow_a_quarter_as_fast_as_reno() {
+        let flows = flows(&[(20.0, 10.0), (20.0, 10.0)]);
+        let ratio = step(&mut Lia, 0, &flows) / step(&mut Reno, 0, &flows);
+        assert!((ratio - 0.25).abs() < 1e-9, "{ratio}");
+    }
+
+    #[test]
+    fn one_path_is_reno() {
+        let flows = flows(&[(20.0, 10.0)]);
+        assert!((step(&mut Lia, 0, &flows) - step(&mut Reno, 0, &flows)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn no_path_grows_faster_than_reno() {
+        for paths in [[(20.0, 10.0), (20.0, 40.0)], [(2.0, 10.0), (90.0, 40.0)], [(90.0, 10.0), (2.0, 40.0)]] {
+            let flows = flows(&paths);
+            for me in 0..2 {
+                assert!(step(&mut Lia, me, &flows) <= step(&mut Reno, me, &flows) + 1e-9);
+            }
+        }
+    }
+}

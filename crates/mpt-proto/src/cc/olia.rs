@@ -1,0 +1,87 @@
+//! OLIA, opportunistic linked increases: Khalili, Gast, Popovic, Le Boudec, "MPTCP Is Not Pareto-Optimal" (IEEE/ACM ToN
+//! 2013), draft-khalili-mptcp-congestion-control-05. Pareto-optimal where LIA is not: window moves from the paths with the
+//! largest windows to those that are presumably best and have small ones.
+
+use super::windowed::{Coupling, Flow, Flows};
+
+/// Opportunistic linked increases.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Olia;
+
+impl Olia {
+    /// How good a path presumably is: `l_p^2 / rtt_p`, where `l_p` is the more that was acknowledged between two losses,
+    /// the last two or the last and the next.
+    fn quality(f: &Flow) -> f64 {
+        f.since_loss.max(f.before_loss).powi(2) / f.srtt
+    }
+
+    /// Draft section 3: `1/n / |collected|` on best paths without a maximal window, `-1/n / |max_w|` on paths with one
+    /// if there are such best paths, zero elsewhere.
+    fn alpha(me: &Flow, all: &Flows) -> f64 {
+        let (best, largest) = (all.max(Self::quality), all.max(Flow::packets));
+        let is_best = |f: &Flow| Self::quality(f) >= best;
+        let is_largest = |f: &Flow| f.packets() >= largest;
+        let count = |of: &dyn Fn(&Flow) -> bool| all.iter().filter(|f| of(f)).count() as f64;
+        let (paths, collected) = (count(&|_| true), count(&|f| is_best(f) && !is_largest(f)));
+        if collected == 0.0 {
+            0.0
+        } else if is_largest(me) {
+            -1.0 / paths / count(&is_largest)
+        } else if is_best(me) {
+            1.0 / paths / collected
+        } else {
+            0.0
+        }
+    }
+}
+
+impl Coupling for Olia {
+    /// Per packet, in packets: `(w_r / rtt_r^2) / (sum(w_p / rtt_p))^2 + alpha_r / w_r`.
+    fn increase(&mut self, me: &Flow, acked: f64, all: &Flows) -> f64 {
+        let linked = me.packets() / me.srtt.powi(2) / all.sum(|f| f.packets() / f.srtt).powi(2);
+        acked * (linked + Self::alpha(me, all) / me.packets())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reno::Reno;
+    use super::super::windowed::tests::{flows, step};
+    use super::*;
+
+    fn with_acked(paths: &[(f64, f64)], acked: &[f64]) -> Flows {
+        let mut set = Flows::default();
+        for (flow, acked) in flows(paths).iter().zip(acked) {
+            set.insert(Flow { since_loss: *acked, ..flow.clone() });
+        }
+        set
+    }
+
+    fn alphas(all: &Flows) -> Vec<f64> {
+        all.iter().map(|f| Olia::alpha(f, all)).collect()
+    }
+
+    #[test]
+    fn one_path_is_reno() {
+        let flows = flows(&[(20.0, 10.0)]);
+        assert!((step(&mut Olia, 0, &flows) - step(&mut Reno, 0, &flows)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn window_moves_from_the_largest_path_to_the_best_one() {
+        let flows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[20_000.0, 80_000.0]);
+        assert_eq!(alphas(&flows), [-0.5, 0.5]);
+    }
+
+    #[test]
+    fn nothing_moves_when_the_best_path_is_the_largest() {
+        let flows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[80_000.0, 20_000.0]);
+        assert_eq!(alphas(&flows), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn what_is_moved_adds_up_to_nothing() {
+        let flows = with_acked(&[(50.0, 20.0), (50.0, 20.0), (10.0, 20.0), (5.0, 20.0)], &[1.0, 1.0, 9.0, 2.0]);
+        assert_eq!(alphas(&flows), [-0.125, -0.125, 0.25, 0.0]);
+    }
+}

@@ -1,0 +1,183 @@
+//! How fast the bottleneck is.
+//!
+//! A delivery rate says how fast the path is only when the path was full. So the estimate rises with any sample above it,
+//! because nothing arrives faster than the bottleneck lets it, and falls only when data demonstrably took longer to arrive
+//! than to be sent: then the bottleneck was busy, and what arrived *is* its rate. A low sample without that proof says
+//! nothing and changes nothing, so neither an idle application nor a lossy path makes the estimate sink.
+
+use std::time::Duration;
+
+use crate::path::delivery::RateSample;
+use crate::path::sample::AckSample;
+use crate::time::Time;
+
+/// Estimate of one path's bottleneck, in bytes per second.
+#[derive(Clone, Copy, Debug)]
+pub struct Bandwidth {
+    rate: f64,
+    round_best: f64,
+    last_round_best: f64,
+    busy_best: f64,
+    samples: u32,
+    busy_samples: u32,
+    busy: bool,
+    recent_before: f64,
+    shifted: Time,
+}
+
+impl Bandwidth {
+    /// Nothing is known.
+    pub const fn new() -> Self {
+        Self {
+            rate: 0.0,
+            round_best: 0.0,
+            last_round_best: 0.0,
+            busy_best: 0.0,
+            samples: 0,
+            busy_samples: 0,
+            busy: false,
+            recent_before: f64::INFINITY,
+            shifted: Time::START,
+        }
+    }
+
+    /// The estimate, zero while there is none.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Takes in a sample; `busy` when it is proof that the bottleneck was, `steady` when the path keeps time well enough
+    /// to believe what arrived within half a round trip.
+    pub fn on_ack(&mut self, ack: &AckSample, busy: bool, steady: bool) {
+        let Some(sample) = ack.rate else { return };
+        let rate = sample.rate.bytes() as f64 * (1.0 - doubt(&sample, ack.jitter));
+        let recent = ack.recent.filter(|_| steady).map_or(0.0, |recent| recent.bytes() as f64);
+        if !self.following() {
+            self.rate = self.rate.max(rate).max(recent);
+        }
+        self.round_best = self.round_best.max(rate);
+        self.samples += 1;
+        if busy {
+            self.busy_samples += 1;
+            self.busy_best = self.busy_best.max(rate);
+            self.busy = true;
+        }
+    }
+
+    /// The queue is long: if the bottleneck has been seen to be busy, what came in lately is its rate. The better of the
+    /// last two looks, because a pause in arrivals (a new route, a radio's scheduler) makes no slower link.
+    pub fn follow(&mut self, ack: &AckSample, window: Duration) {
+        let Some(recent) = ack.recent.filter(|_| self.busy) else { return };
+        if ack.now.since(self.shifted) >= window {
+            let recent = recent.bytes() as f64;
+            self.rate = if self.following() { recent.max(self.recent_before) } else { self.rate };
+            (self.recent_before, self.shifted) = (recent, ack.now);
+        }
+    }
+
+    /// Whether the estimate is what came in lately: then a sample that reaches back to better times says nothing.
+    fn following(&self) -> bool {
+        self.recent_before.is_finite()
+    }
+
+    /// There is no queue to follow.
+    pub fn rest(&mut self, now: Time) {
+        (self.busy, self.recent_before, self.shifted) = (false, f64::INFINITY, now);
+    }
+
+    /// More was lost than usual: what arrived at best in the last two rounds is what the path takes, but one look at it
+    /// takes no more than three tenths away (BBRv3's beta).
+    pub fn cut(&mut self) {
+        let best = self.round_best.max(self.last_round_best);
+        self.rate = self.rate.min(best.max(self.rate * MOST_CUT));
+    }
+
+    /// Ends a round: if the bottleneck was busy for most of it, the best of what arrived through it is its rate.
+    pub fn end_round(&mut self) {
+        if self.busy_samples * 2 >= self.samples && self.busy_best > 0.0 {
+            self.rate = self.rate.min(self.busy_best);
+        }
+        self.last_round_best = std::mem::take(&mut self.round_best);
+        (self.busy_best, self.samples, self.busy_samples) = (0.0, 0, 0);
+    }
+}
+
+/// By what fraction a sample may be too high. Jitter J moves arrivals over the ends of an interval T, so a count of n is off
+/// by about sqrt(n J / T). One standard deviation is taken off: more keeps a flow from growing beside another.
+fn doubt(sample: &RateSample, jitter: Duration) -> f64 {
+    let interval = sample.sending.max(sample.arriving).as_secs_f64();
+    let packets = (sample.bytes as f64 / PACKET).max(1.0);
+    (jitter.as_secs_f64() / interval / packets).sqrt().min(MOST_DOUBT)
+}
+
+/// About a full packet, in bytes.
+const PACKET: f64 = 1_400.0;
+/// However jittery the path, something did arrive.
+const MOST_DOUBT: f64 = 0.3;
+/// BBRv3's beta.
+const MOST_CUT: f64 = 0.7;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Rate;
+
+    const RTT: Duration = Duration::from_millis(40);
+
+    /// A sample over a round trip at `mbit`, from ACKs that say `recent` Mbit/s came in lately.
+    fn ack(ms: u64, mbit: u64, recent: u64) -> AckSample {
+        let rate = Rate::from_bits(mbit * 1_000_000);
+        let sample = RateSample {
+            rate,
+            bytes: rate.bytes_in(RTT),
+            sending: RTT,
+            arriving: RTT,
+            prior_delivered: 0,
+            app_limited: false,
+        };
+        let recent = Some(Rate::from_bits(recent * 1_000_000));
+        AckSample { now: Time::after(Duration::from_millis(ms)), rate: Some(sample), recent, ..AckSample::default() }
+    }
+
+    fn mbit(bandwidth: &Bandwidth) -> f64 {
+        bandwidth.rate() * 8e-6
+    }
+
+    #[test]
+    fn a_low_sample_says_nothing_unless_the_bottleneck_was_busy() {
+        let mut bandwidth = Bandwidth::new();
+        bandwidth.on_ack(&ack(0, 50, 0), false, false);
+        bandwidth.end_round();
+        bandwidth.on_ack(&ack(40, 5, 0), false, false);
+        bandwidth.end_round();
+        assert_eq!(mbit(&bandwidth), 50.0, "the application had little to send");
+        bandwidth.on_ack(&ack(80, 40, 0), true, false);
+        bandwidth.end_round();
+        assert_eq!(mbit(&bandwidth), 40.0, "a queue grew while 40 Mbit/s came out of it");
+    }
+
+    #[test]
+    fn a_link_that_collapses_is_followed_at_the_second_look() {
+        let mut bandwidth = Bandwidth::new();
+        bandwidth.on_ack(&ack(0, 50, 50), false, true);
+        bandwidth.rest(Time::START);
+        bandwidth.on_ack(&ack(20, 30, 5), true, true);
+        bandwidth.follow(&ack(20, 30, 5), RTT / 4);
+        assert_eq!(mbit(&bandwidth), 50.0);
+        bandwidth.follow(&ack(30, 30, 5), RTT / 4);
+        assert_eq!(mbit(&bandwidth), 5.0);
+        bandwidth.on_ack(&ack(35, 20, 5), true, true);
+        assert_eq!(mbit(&bandwidth), 5.0, "a sample that reaches back to better times is not believed");
+    }
+
+    #[test]
+    fn one_round_of_loss_takes_no_more_than_three_tenths() {
+        let mut bandwidth = Bandwidth::new();
+        bandwidth.on_ack(&ack(0, 50, 0), false, false);
+        bandwidth.end_round();
+        bandwidth.end_round();
+        bandwidth.on_ack(&ack(40, 10, 0), false, false);
+        bandwidth.cut();
+        assert!((mbit(&bandwidth) - 35.0).abs() < 1e-9);
+    }
+}

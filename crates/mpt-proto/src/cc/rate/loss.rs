@@ -1,0 +1,106 @@
+//! What loss is the path's own, and what is too much.
+//!
+//! A radio link loses packets whatever the rate; a full buffer or a policer loses those that are too many. The first kind
+//! is learned while nothing is being tried (cruising, no queue) and from then on expected; only what exceeds it means
+//! congestion.
+
+/// Loss on one path: the expected fraction, and the count of the current round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Loss {
+    usual_lost: f64,
+    usual_total: f64,
+    acked: u64,
+    lost: u64,
+}
+
+impl Loss {
+    /// Counts packets that arrived; `calm` when they were sent while nothing was being tried.
+    pub fn on_acked(&mut self, packets: u64, calm: bool) {
+        self.acked += packets;
+        if calm {
+            self.usual_total += packets as f64;
+            if self.usual_total > MEMORY {
+                self.usual_lost /= 2.0;
+                self.usual_total /= 2.0;
+            }
+        }
+    }
+
+    /// Counts packets that did not; `calm` as above.
+    pub fn on_lost(&mut self, packets: u64, calm: bool) {
+        self.lost += packets;
+        if calm {
+            self.usual_lost += packets as f64;
+            self.usual_total += packets as f64;
+        }
+    }
+
+    /// Takes back packets that were counted as lost.
+    pub fn on_spurious(&mut self, packets: u64) {
+        let (here, before) = (self.lost.min(packets), packets.saturating_sub(self.lost));
+        self.lost -= here;
+        self.usual_lost = (self.usual_lost - before as f64).max(0.0);
+    }
+
+    /// The fraction that is lost whatever the rate, at most [`MOST`].
+    pub fn usual(&self) -> f64 {
+        if self.usual_total < ENOUGH { 0.0 } else { (self.usual_lost / self.usual_total).min(MOST) }
+    }
+
+    /// Whether the round lost more than usual by more than `margin`, beyond what chance explains (three sigma).
+    pub fn is_excessive(&self, margin: f64) -> bool {
+        let total = (self.acked + self.lost) as f64;
+        if total < SIGNIFICANT {
+            return false;
+        }
+        let p = self.usual().max(LEAST);
+        let bound = total * (self.usual() + margin) + 3.0 * (total * p * (1.0 - p)).sqrt();
+        self.lost as f64 > bound
+    }
+
+    /// Ends the round.
+    pub fn end_round(&mut self) {
+        (self.acked, self.lost) = (0, 0);
+    }
+}
+
+/// Rounds of fewer packets prove nothing: a burst of jitter looks like loss until it is over.
+const SIGNIFICANT: f64 = 40.0;
+/// Packets before a fraction is believed.
+const ENOUGH: f64 = 100.0;
+/// Packets after which the past counts half: 1 % is then known to within a third.
+const MEMORY: f64 = 2_000.0;
+/// A path that loses a third of everything is not worth sending faster on to make up for it.
+const MOST: f64 = 0.3;
+/// Some loss is always possible: what the spread of chance is computed from when none has been seen.
+const LEAST: f64 = 0.02;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(loss: &mut Loss, acked: u64, lost: u64, calm: bool) {
+        loss.end_round();
+        loss.on_acked(acked, calm);
+        loss.on_lost(lost, calm);
+    }
+
+    #[test]
+    fn five_percent_is_usual_once_it_was_lost_in_calm() {
+        let mut loss = Loss::default();
+        (0..10).for_each(|_| round(&mut loss, 95, 5, true));
+        assert!((loss.usual() - 0.05).abs() < 1e-9);
+        round(&mut loss, 950, 50, false);
+        assert!(!loss.is_excessive(0.02));
+        round(&mut loss, 850, 150, false);
+        assert!(loss.is_excessive(0.02));
+        assert!((loss.usual() - 0.05).abs() < 1e-9, "what a probe lost is not usual");
+    }
+
+    #[test]
+    fn a_few_losses_of_a_few_packets_mean_nothing() {
+        let mut loss = Loss::default();
+        round(&mut loss, 10, 2, false);
+        assert!(!loss.is_excessive(0.05));
+    }
+}

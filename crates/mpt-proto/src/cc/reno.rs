@@ -1,0 +1,25 @@
+//! Reno, RFC 5681: every path for itself, one packet per window per round trip, half on loss.
+
+use super::windowed::{Coupling, Flow, Flows};
+
+/// Every path is a Reno flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reno;
+
+impl Coupling for Reno {
+    /// RFC 5681 equation 3: `cwnd += MSS * acked / cwnd`.
+    fn increase(&mut self, me: &Flow, acked: f64, _: &Flows) -> f64 {
+        acked / me.packets()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::windowed::tests::{flows, step};
+    use super::*;
+
+    #[test]
+    fn a_window_of_acknowledged_packets_adds_one_packet() {
+        assert_eq!(step(&mut Reno, 0, &flows(&[(20.0, 10.0)])) * 20.0, 1_000.0);
+    }
+}

@@ -1,0 +1,119 @@
+//! wVegas, weighted Vegas: Cao, Xu, Fu, "Delay-based Congestion Control for Multipath TCP" (IEEE ICNP 2012),
+//! draft-xu-mptcp-congestion-control-05. Each path keeps a few packets of its own in the bottleneck's queue; how many is a
+//! share of a common total, in proportion to the path's rate, so that all paths see the same congestion.
+
+use super::slots::Slots;
+use super::windowed::{Adjustment, Coupling, Flow, Flows};
+
+/// Weighted Vegas.
+#[derive(Clone, Debug, Default)]
+pub struct Wvegas {
+    /// Least queueing delay of each path since it last backed off, in seconds.
+    least_queue: Slots<f64>,
+}
+
+impl Wvegas {
+    /// `diff_i = (cwnd_i / baseRTT_i - cwnd_i / RTT_i) * baseRTT_i`: packets of this path that stand in queues.
+    fn backlog(f: &Flow) -> f64 {
+        f.packets() * (1.0 - f.base_rtt / f.srtt)
+    }
+
+    /// `alpha_i = weight_i * total_alpha`, where `weight_i = rate_i / sum(rate)`.
+    fn alpha(me: &Flow, all: &Flows) -> f64 {
+        TOTAL_ALPHA * me.rate() / all.sum(Flow::rate)
+    }
+
+    /// Draft section 3.3: when the queueing delay has doubled, drain the link: `cwnd_i *= 0.5 * baseRTT_i / RTT_i`.
+    fn backs_off(&mut self, me: &Flow) -> bool {
+        let queue = me.srtt - me.base_rtt;
+        let least = self.least_queue.get(me.id()).map_or(queue, |least| least.min(queue));
+        let doubled = least > SMALLEST_QUEUE && queue >= 2.0 * least;
+        if doubled {
+            self.least_queue.remove(me.id());
+        } else {
+            self.least_queue.insert(me.id(), least.max(0.0));
+        }
+        doubled
+    }
+}
+
+impl Coupling for Wvegas {
+    /// Windows change once a round, by delay.
+    fn increase(&mut self, _: &Flow, _: f64, _: &Flows) -> f64 {
+        0.0
+    }
+
+    fn on_round(&mut self, me: &Flow, all: &Flows) -> Option<Adjustment> {
+        let backlog = Self::backlog(me);
+        if me.slow_start() {
+            let slow_start = backlog <= GAMMA;
+            let cwnd = if slow_start { me.cwnd } else { me.cwnd * me.base_rtt / me.srtt };
+            return Some(Adjustment { cwnd, slow_start });
+        }
+        let step = if backlog > Self::alpha(me, all) { -me.mss } else { me.mss };
+        let cwnd = if self.backs_off(me) { 0.5 * me.cwnd * me.base_rtt / me.srtt } else { me.cwnd + step };
+        Some(Adjustment { cwnd, slow_start: false })
+    }
+}
+
+/// Packets that all paths together keep in queues (draft section 3.2).
+const TOTAL_ALPHA: f64 = 10.0;
+/// Packets in the queue that end slow start.
+const GAMMA: f64 = 1.0;
+/// A queue shorter than a packet at 12 Mbit/s is the granularity of timers, and twice it is no congestion.
+const SMALLEST_QUEUE: f64 = 1e-3;
+
+#[cfg(test)]
+mod tests {
+    use super::super::windowed::tests::flows;
+    use super::*;
+
+    /// Two paths of 50 packets, the first over an empty queue, the second over one that doubles its round trip.
+    fn empty_and_full() -> Flows {
+        let mut set = flows(&[(50.0, 40.0), (50.0, 80.0)]);
+        let full = set.iter().nth(1).unwrap().clone();
+        set.insert(Flow { base_rtt: 0.040, ..full });
+        set
+    }
+
+    fn round(wvegas: &mut Wvegas, me: usize, all: &Flows) -> f64 {
+        wvegas.on_round(all.iter().nth(me).unwrap(), all).unwrap().cwnd
+    }
+
+    #[test]
+    fn the_total_is_shared_by_rate() {
+        let set = empty_and_full();
+        let alphas: Vec<_> = set.iter().map(|f| Wvegas::alpha(f, &set)).collect();
+        // 1250 and 625 packets/s of 1875: two thirds and one third of ten packets.
+        assert!((alphas[0] - 20.0 / 3.0).abs() < 1e-9 && (alphas[1] - 10.0 / 3.0).abs() < 1e-9, "{alphas:?}");
+    }
+
+    #[test]
+    fn a_packet_up_below_the_share_and_a_packet_down_above_it() {
+        let set = empty_and_full();
+        assert_eq!(Wvegas::backlog(set.iter().nth(1).unwrap()), 25.0);
+        assert_eq!(round(&mut Wvegas::default(), 0, &set), 51_000.0);
+        assert_eq!(round(&mut Wvegas::default(), 1, &set), 49_000.0);
+    }
+
+    #[test]
+    fn a_queue_that_doubles_halves_the_window_and_drains_the_link() {
+        let mut wvegas = Wvegas::default();
+        let mut set = flows(&[(50.0, 45.0)]);
+        let flow = set.iter().next().unwrap().clone();
+        set.insert(Flow { base_rtt: 0.040, ..flow.clone() });
+        round(&mut wvegas, 0, &set);
+        set.insert(Flow { base_rtt: 0.040, srtt: 0.050, ..flow });
+        assert!((round(&mut wvegas, 0, &set) - 50_000.0 * 0.5 * 0.8).abs() < 1e-6);
+    }
+
+    #[test]
+    fn slow_start_ends_with_the_first_packet_in_the_queue() {
+        let mut set = flows(&[(50.0, 42.0)]);
+        let flow = set.iter().next().unwrap().clone();
+        set.insert(Flow { base_rtt: 0.040, ssthresh: f64::INFINITY, ..flow });
+        let adjustment = Wvegas::default().on_round(set.iter().next().unwrap(), &set).unwrap();
+        assert!(!adjustment.slow_start);
+        assert!((adjustment.cwnd - 50_000.0 * 40.0 / 42.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,227 @@
+//! How long a path takes: round trips (RFC 9002 section 5), and one-way delays without a common clock.
+//!
+//! A round trip contains the way back, which may be another path's, and the time for which the receiver kept the ACK.
+//! Congestion stands on the way out, so what the rest of the core decides by is the *one-way* delay: the receiver's clock
+//! at arrival less our clock at sending. It is off by the unknown distance of the two clocks. That constant is the same
+//! on all paths of a peer, so paths compare, and it falls out of [`OneWayDelay::queue`], which is a difference too.
+//! Drift between the clocks (100 ppm is 1 ms in 10 s) is forgotten with the window of the minimum.
+
+use std::time::Duration;
+
+use super::ack::PeerTime;
+use super::window::Least;
+use crate::time::Time;
+
+/// Round-trip time of a path.
+#[derive(Clone, Debug, Default)]
+pub struct Rtt {
+    latest: Duration,
+    smoothed: Option<Duration>,
+    var: Duration,
+    min: Least<Duration>,
+}
+
+impl Rtt {
+    /// Takes in one round trip: `raw` from sending to the ACK's arrival, of which the receiver says it kept `held`.
+    /// RFC 9002 section 5.3, but the minimum forgets after [`MIN_WINDOW`] because a path's route may change under it.
+    pub fn on_sample(&mut self, now: Time, raw: Duration, held: Duration) {
+        let rtt = raw.saturating_sub(held).max(GRANULARITY);
+        self.latest = rtt;
+        self.min.insert(now, MIN_WINDOW, rtt);
+        let Some(smoothed) = self.smoothed else {
+            (self.smoothed, self.var) = (Some(rtt), rtt / 2);
+            return;
+        };
+        self.var = (self.var * 3 + smoothed.abs_diff(rtt)) / 4;
+        self.smoothed = Some((smoothed * 7 + rtt) / 8);
+    }
+
+    /// The last sample.
+    pub fn latest(&self) -> Duration {
+        self.latest
+    }
+
+    /// Smoothed round-trip time, [`INITIAL_RTT`] before the first sample.
+    pub fn smoothed(&self) -> Duration {
+        self.smoothed.unwrap_or(INITIAL_RTT)
+    }
+
+    /// Mean deviation of the samples.
+    pub fn var(&self) -> Duration {
+        if self.smoothed.is_some() { self.var } else { INITIAL_RTT / 2 }
+    }
+
+    /// The shortest round trip of the last [`MIN_WINDOW`].
+    pub fn min(&self) -> Duration {
+        self.min.best().unwrap_or(INITIAL_RTT)
+    }
+
+    /// Whether anything has been measured.
+    pub fn is_known(&self) -> bool {
+        self.smoothed.is_some()
+    }
+
+    /// How long to wait for an ACK before asking (RFC 9002 section 6.2.1), when the peer may hold it for `max_hold`.
+    pub fn probe_timeout(&self, max_hold: Duration) -> Duration {
+        self.smoothed() + (self.var() * 4).max(GRANULARITY) + max_hold
+    }
+}
+
+/// A one-way delay in nanoseconds, off by the unknown distance between two clocks. Only differences mean anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OneWay(i64);
+
+impl OneWay {
+    /// The delay of what left at `sent` by our clock and arrived at `received` by the peer's.
+    pub const fn between(sent: Time, received: PeerTime) -> Self {
+        Self((received.0 as i64).wrapping_mul(1_000).wrapping_sub(sent.as_nanos() as i64))
+    }
+
+    /// How much longer this delay is than `other`, zero when it is shorter.
+    pub fn beyond(self, other: Self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.0.saturating_sub(other.0)).unwrap_or(0))
+    }
+
+    /// Nanoseconds by which this delay exceeds `other`, negative when it is shorter.
+    pub const fn minus(self, other: Self) -> i64 {
+        self.0.saturating_sub(other.0)
+    }
+}
+
+/// One-way delay of a path, and what of it is queue.
+#[derive(Clone, Debug, Default)]
+pub struct OneWayDelay {
+    latest: Option<OneWay>,
+    floor: Least<OneWay>,
+    recent: Least<OneWay>,
+    jitter: Duration,
+    spread: Duration,
+}
+
+impl OneWayDelay {
+    /// Takes in the delay of one datagram. `spread` is what else is known of how delays vary: see [`OneWayDelay::jitter`].
+    pub fn on_sample(&mut self, now: Time, delay: OneWay, spread: Duration) {
+        if let Some(last) = self.latest {
+            let step = last.beyond(delay).max(delay.beyond(last));
+            // RFC 3550 section 6.4.1: J += (|D| - J) / 16.
+            self.jitter = (self.jitter * 15 + step) / 16;
+        }
+        self.latest = Some(delay);
+        self.floor.insert(now, MIN_WINDOW, delay);
+        self.spread = spread;
+        self.recent.insert(now, self.settling(), delay);
+    }
+
+    /// The least delay of the last [`MIN_WINDOW`]: what the path takes when it is empty.
+    pub fn floor(&self) -> Option<OneWay> {
+        self.floor.best()
+    }
+
+    /// The least delay of the last fraction of a round trip: what the path takes at present.
+    pub fn current(&self) -> Option<OneWay> {
+        self.recent.best()
+    }
+
+    /// Standing queue: by how much even the fastest of the latest datagrams exceeded the floor. A minimum on both sides,
+    /// as CoDel does (RFC 8289 section 3.1), so that neither jitter nor a burst looks like a queue.
+    pub fn queue(&self) -> Duration {
+        match (self.recent.best(), self.floor.best()) {
+            (Some(recent), Some(floor)) => recent.beyond(floor),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Interarrival jitter (RFC 3550 section 6.4.1), or the spread where that is more. The samples are those of the highest
+    /// numbers to arrive: where packets overtake each other, these are the fast ones, and vary less than all do.
+    pub fn jitter(&self) -> Duration {
+        self.jitter.max(self.spread)
+    }
+
+    /// Over how long the current minimum is taken. A steady path is believed at once, a jittery one only after several
+    /// times its jitter, because it takes several samples until one of them is a fast one.
+    fn settling(&self) -> Duration {
+        (self.jitter() * 4).max(MIN_SETTLING)
+    }
+}
+
+/// RFC 9002 section 6.2.2.
+pub const INITIAL_RTT: Duration = Duration::from_millis(333);
+/// How long a minimum is believed. BBR uses 10 s as well (draft-cardwell-iccrg-bbr-congestion-control, MinRTTFilterLen).
+pub const MIN_WINDOW: Duration = Duration::from_secs(10);
+/// No timer of ours is better than this (RFC 9002 section 6.1.2 recommends 1 ms; sub-millisecond paths exist in racks).
+const GRANULARITY: Duration = Duration::from_micros(100);
+/// Two ACKs are at least a millisecond apart, and a minimum needs a few of them.
+const MIN_SETTLING: Duration = Duration::from_millis(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn samples_are_smoothed_as_rfc_9002_says() {
+        let mut rtt = Rtt::default();
+        rtt.on_sample(Time::START, ms(100), ms(0));
+        assert_eq!((rtt.smoothed(), rtt.var()), (ms(100), ms(50)));
+        rtt.on_sample(Time::START, ms(190), ms(10));
+        // var = 3/4 * 50 + 1/4 * |100 - 180|, smoothed = 7/8 * 100 + 1/8 * 180
+        assert_eq!((rtt.smoothed(), rtt.var()), (ms(110), Duration::from_micros(57_500)));
+        assert_eq!(rtt.probe_timeout(ms(25)), ms(110 + 230 + 25));
+    }
+
+    #[test]
+    fn a_longer_route_becomes_the_minimum_after_the_window() {
+        let mut rtt = Rtt::default();
+        rtt.on_sample(Time::START, ms(20), ms(0));
+        rtt.on_sample(Time::after(Duration::from_secs(5)), ms(60), ms(0));
+        assert_eq!(rtt.min(), ms(20));
+        rtt.on_sample(Time::after(Duration::from_secs(11)), ms(60), ms(0));
+        assert_eq!(rtt.min(), ms(60));
+    }
+
+    /// Two paths of 20 and 50 ms, and a peer whose clock began 1000 s before ours.
+    #[test]
+    fn paths_compare_without_a_common_clock() {
+        let arrival = |sent: u64, takes: u64| PeerTime((1_000_000 + sent + takes) * 1_000);
+        let fast = OneWay::between(Time::after(ms(10)), arrival(10, 20));
+        let slow = OneWay::between(Time::after(ms(300)), arrival(300, 50));
+        assert_eq!(slow.beyond(fast), ms(30));
+        assert_eq!(fast.minus(slow), -30_000_000);
+    }
+
+    #[test]
+    fn a_queue_is_what_even_the_fastest_of_the_latest_datagrams_met() {
+        let mut delay = OneWayDelay::default();
+        for n in 0..200 {
+            let (sent, queue) = (Time::after(ms(n)), if n < 100 { 0 } else { 15 });
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + queue) * 1_000)), ms(0));
+        }
+        assert_eq!(delay.queue(), ms(15));
+    }
+
+    #[test]
+    fn one_late_datagram_is_no_queue() {
+        let mut delay = OneWayDelay::default();
+        for n in 0..200 {
+            let (sent, late) = (Time::after(ms(n)), if n % 4 == 0 { 0 } else { 30 });
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0));
+        }
+        assert_eq!(delay.queue(), ms(0));
+        assert!(delay.jitter() > ms(5), "{:?}", delay.jitter());
+    }
+
+    #[test]
+    fn a_clock_that_drifts_a_hundred_parts_per_million_makes_no_queue() {
+        let mut delay = OneWayDelay::default();
+        let mut worst = Duration::ZERO;
+        for n in 0..120_000 {
+            let sent = Time::after(ms(n));
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20) * 1_000 + n / 10)), ms(0));
+            worst = worst.max(delay.queue());
+        }
+        assert!(worst <= Duration::from_micros(1_100), "{worst:?}");
+    }
+}

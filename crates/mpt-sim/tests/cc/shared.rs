@@ -1,0 +1,83 @@
+//! Flows that share a bottleneck: the fairness examples of the multipath literature, and the default beside itself and
+//! beside loss-based flows.
+
+use crate::world::World;
+use crate::{back, link, ms, secs};
+
+const LINKS: [&str; 3] =
+    ["rate=50mbit,delay=20ms,queue=80ms", "rate=20mbit,delay=50ms,queue=100ms", "rate=100mbit,delay=10ms,queue=40ms"];
+
+/// One bottleneck and the way back.
+fn world(text: &str, seed: u64) -> (World, (usize, usize)) {
+    let spec = link(text);
+    let mut world = World::new(seed);
+    let lane = (world.link(&spec), world.link(&back(&spec)));
+    (world, lane)
+}
+
+/// What each of two single-path peers gets in a minute, as a share of both.
+fn beside(text: &str, first: &str, second: &str) -> (f64, f64) {
+    let (mut world, lane) = world(text, 1);
+    world.peer(first, ms(0), &[lane]);
+    world.peer(second, secs(5), &[lane]);
+    world.run_until(secs(76));
+    let rates = [0, 1].map(|peer| world.lane(peer, 0).rate(secs(15), secs(75)));
+    let total = link(text).start.rate.bytes() as f64;
+    println!(
+        "| `{text}` | {first} {:.0} % | {second} {:.0} % | dropped {:.2} % |",
+        rates[0] / total * 100.0,
+        rates[1] / total * 100.0,
+        world.dropped(lane.0) * 100.0
+    );
+    (rates[0] / (rates[0] + rates[1]), (rates[0] + rates[1]) / total)
+}
+
+/// What a peer with two paths through the bottleneck gets, compared with one Reno flow beside it.
+fn against_reno(text: &str, algorithm: &str) -> f64 {
+    let (mut world, lane) = world(text, 1);
+    world.peer(algorithm, ms(0), &[lane, lane]);
+    world.peer("reno", secs(2), &[lane]);
+    world.run_until(secs(222));
+    let rate = |peer, path| world.lane(peer, path).rate(secs(20), secs(220));
+    (rate(0, 0) + rate(0, 1)) / rate(1, 0)
+}
+
+/// RFC 6356 section 1, goal 2: a multipath flow should take no more from a shared resource than one TCP would. Windows
+/// saw, and who is cut first is chance, so the mean of three bottlenecks is judged.
+#[test]
+fn two_coupled_subflows_take_what_one_reno_takes() {
+    println!("| two subflows to one Reno | {} | mean |\n|---|---|---|---|---|", LINKS.join(" | "));
+    for (algorithm, least, most) in [("lia", 0.6, 1.4), ("olia", 0.5, 1.4), ("balia", 0.6, 1.7), ("reno", 1.6, 2.4)] {
+        let ratios = LINKS.map(|text| against_reno(text, algorithm));
+        let mean = ratios.iter().sum::<f64>() / 3.0;
+        println!("| {algorithm} | {:.2} | {:.2} | {:.2} | {mean:.2} |", ratios[0], ratios[1], ratios[2]);
+        assert!((least..=most).contains(&mean), "{algorithm}: {mean:.2}");
+    }
+}
+
+#[test]
+fn wvegas_is_fair_to_itself_and_yields_to_reno() {
+    let (share, used) = beside(LINKS[0], "wvegas", "wvegas");
+    assert!((0.4..=0.6).contains(&share) && used > 0.95, "{share:.2} {used:.2}");
+    assert!(against_reno(LINKS[0], "wvegas") < 0.5);
+}
+
+#[test]
+fn the_default_shares_with_itself() {
+    for text in LINKS {
+        let (share, used) = beside(text, "rate", "rate");
+        assert!((0.25..=0.75).contains(&share), "{text}: {share:.2}");
+        assert!(used > 0.95, "{text}: {used:.2}");
+    }
+}
+
+#[test]
+fn the_default_neither_starves_beside_loss_based_flows_nor_starves_them() {
+    for text in LINKS {
+        for other in ["reno", "cubic"] {
+            let (share, used) = beside(text, "rate", other);
+            assert!((0.15..=0.85).contains(&share), "{text} beside {other}: {share:.2}");
+            assert!(used > 0.95, "{text} beside {other}: {used:.2}");
+        }
+    }
+}
