@@ -1,0 +1,95 @@
+//! Feedback against a peer that may say anything: every packet has one fate, and nothing panics.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mpt_proto::cc::{Algorithm, Controller};
+use mpt_proto::path::ack::{Ack, PeerTime, Range};
+use mpt_proto::path::feedback::Feedback;
+use mpt_proto::path::sent::Fate;
+use mpt_proto::path::{PathId, PathSeq};
+use mpt_proto::time::Time;
+use proptest::prelude::*;
+
+const PATH: PathId = PathId { slot: 0, generation: 0 };
+
+/// What happens to a path's sender.
+#[derive(Clone, Debug)]
+enum Step {
+    Send(u32),
+    Skip(u64),
+    Hear(Box<Ack>),
+    Wait(Duration),
+    Abandon,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (1u32..2_000).prop_map(Step::Send),
+        1 => (1u64..5).prop_map(Step::Skip),
+        6 => ack(0..200).prop_map(|ack| Step::Hear(Box::new(ack))),
+        1 => ack(0..u64::MAX).prop_map(|ack| Step::Hear(Box::new(ack))),
+        4 => (0u64..200_000).prop_map(|us| Step::Wait(Duration::from_micros(us))),
+        1 => Just(Step::Abandon),
+    ]
+}
+
+fn ack(seqs: std::ops::Range<u64>) -> impl Strategy<Value = Ack> {
+    let ranges = prop::collection::vec((seqs.clone(), 0u64..20), 0..8);
+    (ranges, seqs, any::<u64>(), any::<u32>(), any::<u64>()).prop_map(|(ranges, largest, received_at, delay, ce)| Ack {
+        largest: PathSeq(largest),
+        received_at: PeerTime(received_at),
+        delay: Duration::from_micros(u64::from(delay)),
+        ranges: ranges.into_iter().map(|(first, more)| Range { first, last: first.saturating_add(more) }).collect(),
+        ce,
+        ..Ack::default()
+    })
+}
+
+/// A packet may be told acknowledged once, or lost once and then spurious once; nothing else.
+fn note(fates: &mut BTreeMap<u64, Vec<Fate>>, fate: Fate, token: u64) {
+    let told = fates.entry(token).or_default();
+    told.push(fate);
+    assert!(matches!(told[..], [Fate::Acked] | [Fate::Lost] | [Fate::Lost, Fate::Spurious]), "{token}: {told:?}");
+}
+
+proptest! {
+    #[test]
+    fn whatever_the_peer_says_each_packet_has_one_fate(steps in prop::collection::vec(step(), 1..200), name in 0usize..8) {
+        let algorithm: Algorithm = Algorithm::NAMES[name].parse().unwrap();
+        let mut controller = Controller::new(algorithm);
+        controller.add_path(PATH, 1_400, None);
+        let (mut feedback, mut fates, mut sizes) = (Feedback::default(), BTreeMap::new(), BTreeMap::new());
+        let (mut now, mut next) = (Time::START, 0);
+        for step in steps {
+            let mut tell = |fate, token| note(&mut fates, fate, token);
+            match step {
+                Step::Send(bytes) => {
+                    feedback.on_sent(now, PathSeq(next), bytes, next);
+                    sizes.insert(next, u64::from(bytes));
+                    next += 1;
+                }
+                Step::Skip(by) => next += by,
+                Step::Hear(ack) => {
+                    let outcome = feedback.on_ack(now, &ack, &mut tell);
+                    outcome.ack.iter().for_each(|ack| controller.on_ack(PATH, ack));
+                    outcome.loss.iter().for_each(|loss| controller.on_loss(PATH, loss));
+                    controller.on_spurious_loss(PATH, outcome.spurious);
+                }
+                Step::Wait(time) => {
+                    now += time;
+                    let wake = feedback.on_deadline(now, &mut tell);
+                    wake.loss.iter().for_each(|loss| controller.on_loss(PATH, loss));
+                }
+                Step::Abandon => {
+                    feedback.abandon(now, &mut tell);
+                }
+            }
+            let waiting: u64 = sizes.iter().filter(|(token, _)| !fates.contains_key(token)).map(|(_, bytes)| bytes).sum();
+            prop_assert_eq!(feedback.in_flight(), waiting);
+            let (room, burst) = (controller.room(PATH, feedback.in_flight()), controller.burst(PATH));
+            prop_assert!(room <= controller.window(PATH) && burst > 0);
+            controller.pacing(PATH);
+        }
+    }
+}
