@@ -16,6 +16,7 @@ pub mod packet;
 pub mod path;
 pub mod peer;
 pub mod queue;
+pub mod repair;
 pub mod reseq;
 pub mod routes;
 pub mod sched;

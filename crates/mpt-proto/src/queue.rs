@@ -6,14 +6,19 @@ use std::sync::Arc;
 use crate::packet::SuperPacket;
 use crate::packet::ip::Ip;
 
-/// One of the packets that a super-packet stands for.
-#[derive(Debug)]
+/// One of the packets that a super-packet stands for. A clone refers to the same bytes.
+#[derive(Clone, Debug)]
 pub struct InnerPacket {
     of: Arc<SuperPacket>,
     index: usize,
 }
 
 impl InnerPacket {
+    /// The first packet of a super-packet.
+    pub fn new(of: SuperPacket) -> Self {
+        Self { of: Arc::new(of), index: 0 }
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.of.len_of(self.index)

@@ -28,7 +28,7 @@ pub struct LinkId(pub u8);
 
 /// A path of one peer: its slot, and how often the slot has been given to a new path. A late word about a path that is
 /// gone never touches its successor, and a nonce built from both never repeats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId {
     /// Index among the peer's paths, below [`MAX_PATHS`].
     pub slot: u8,

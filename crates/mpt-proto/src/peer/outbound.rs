@@ -30,7 +30,7 @@ impl Peer {
         }
         while let Some(len) = self.queue.head_len() {
             let len = len + self.framing.overhead();
-            let scene = Scene { paths: &self.scene };
+            let scene = Scene { paths: &self.scene, backlog: self.queue.bytes() as u64 };
             let Decision::Send(path) = self.scheduler.choose(len, &scene) else { return };
             self.send_run(now, path, outbox, spare);
         }
@@ -48,7 +48,7 @@ impl Peer {
             sent += len as u64;
             self.transmit(now, scheduled, outbox, spare);
         }
-        self.scheduler.on_sent(path, sent as usize, &Scene { paths: &self.scene });
+        self.scheduler.on_sent(path, sent as usize, &Scene { paths: &self.scene, backlog: self.queue.bytes() as u64 });
         if let Some(view) = self.scene.iter_mut().find(|view| view.id == path) {
             view.room = view.room.saturating_sub(sent);
         }
@@ -78,6 +78,8 @@ impl Peer {
             srtt: path.prober.as_ref().map(|p| p.srtt()).unwrap_or_default(),
             room: if path.blocked { 0 } else { u64::MAX },
             burst: path.meter.burst(),
+            rate: path.meter.rate(),
+            ..View::default()
         }));
     }
 

@@ -4,12 +4,19 @@ use super::*;
 use proptest::prelude::*;
 
 fn view(slot: u8, weight: u32, srtt_ms: u64, room: u64) -> View {
-    View { id: PathId { slot, generation: 0 }, weight, srtt: Duration::from_millis(srtt_ms), room, burst: 1_500 }
+    View {
+        id: PathId { slot, generation: 0 },
+        weight,
+        srtt: Duration::from_millis(srtt_ms),
+        room,
+        burst: 1_500,
+        ..View::default()
+    }
 }
 
 /// Sends `count` packets of `len` bytes and says over which slots.
 fn send(scheduler: &mut Scheduler, paths: &[View], count: usize, len: usize) -> Vec<u8> {
-    let scene = Scene { paths };
+    let scene = Scene { paths, backlog: 1 << 30 };
     let mut sent = Vec::new();
     for _ in 0..count {
         if let Decision::Send(path) = scheduler.choose(len, &scene) {
@@ -88,7 +95,7 @@ proptest! {
         for (_, kind) in Kind::NAMES {
             let mut scheduler = Scheduler::new(*kind);
             for paths in &scenes {
-                let scene = Scene { paths };
+                let scene = Scene { paths, backlog: 1 << 30 };
                 match scheduler.choose(len, &scene) {
                     Decision::Wait => prop_assert_eq!(scene.open(len).count(), 0),
                     Decision::Send(path) => {

@@ -6,17 +6,21 @@
 //!
 //! Adding one is a file, a variant and a name.
 
+mod earliest;
 mod min_rtt;
 mod weighted;
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::path::PathId;
+use crate::time::Rate;
+use earliest::Earliest;
 use min_rtt::MinRtt;
 use weighted::Weighted;
 
 /// What a scheduler may know about a path that can be used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct View {
     /// Which path.
     pub id: PathId,
@@ -28,6 +32,12 @@ pub struct View {
     pub room: u64,
     /// Bytes worth sending on it in one go.
     pub burst: u64,
+    /// What its bottleneck passes, as far as is known.
+    pub rate: Rate,
+    /// One-way delay, more than that of the fastest path. Its queue is part of it.
+    pub delay: Duration,
+    /// When it will have room, as far as can be foreseen; zero when it has.
+    pub opens_in: Duration,
 }
 
 /// All a scheduler may look at: the paths that are up, in order of their slots.
@@ -35,6 +45,8 @@ pub struct View {
 pub struct Scene<'a> {
     /// The paths.
     pub paths: &'a [View],
+    /// Bytes that wait in the flow to be scheduled, the next packet included.
+    pub backlog: u64,
 }
 
 impl Scene<'_> {
@@ -72,12 +84,18 @@ pub enum Kind {
     RoundRobin,
     /// The path with the lowest round-trip time, the next one when that is full.
     MinRtt,
+    /// The path on which the packet arrives first, which may be worth a wait.
+    Earliest,
 }
 
 impl Kind {
     /// Every scheduler with its name in the configuration.
-    pub const NAMES: &'static [(&'static str, Self)] =
-        &[("weighted", Self::Weighted), ("round-robin", Self::RoundRobin), ("min-rtt", Self::MinRtt)];
+    pub const NAMES: &'static [(&'static str, Self)] = &[
+        ("weighted", Self::Weighted),
+        ("round-robin", Self::RoundRobin),
+        ("min-rtt", Self::MinRtt),
+        ("earliest", Self::Earliest),
+    ];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
@@ -91,6 +109,8 @@ pub enum Scheduler {
     Weighted(Weighted),
     /// [`Kind::MinRtt`].
     MinRtt(MinRtt),
+    /// [`Kind::Earliest`].
+    Earliest(Earliest),
     /// Somebody's experiment.
     Custom(Box<dyn Schedule + Send>),
 }
@@ -102,6 +122,7 @@ impl Scheduler {
             Kind::Weighted => Self::Weighted(Weighted::by_weight()),
             Kind::RoundRobin => Self::Weighted(Weighted::evenly()),
             Kind::MinRtt => Self::MinRtt(MinRtt),
+            Kind::Earliest => Self::Earliest(Earliest),
         }
     }
 }
@@ -111,6 +132,7 @@ impl Schedule for Scheduler {
         match self {
             Self::Weighted(s) => s.choose(len, scene),
             Self::MinRtt(s) => s.choose(len, scene),
+            Self::Earliest(s) => s.choose(len, scene),
             Self::Custom(s) => s.choose(len, scene),
         }
     }
@@ -119,16 +141,18 @@ impl Schedule for Scheduler {
         match self {
             Self::Weighted(s) => s.on_sent(path, bytes, scene),
             Self::MinRtt(s) => s.on_sent(path, bytes, scene),
+            Self::Earliest(s) => s.on_sent(path, bytes, scene),
             Self::Custom(s) => s.on_sent(path, bytes, scene),
         }
     }
 }
 
-impl std::fmt::Debug for Scheduler {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Weighted(_) => "Weighted",
             Self::MinRtt(_) => "MinRtt",
+            Self::Earliest(_) => "Earliest",
             Self::Custom(_) => "Custom",
         })
     }

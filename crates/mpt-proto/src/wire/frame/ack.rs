@@ -124,7 +124,7 @@ impl Iterator for Walk<'_> {
 }
 
 /// The most runs that are written; what is below has been told before.
-pub const MAX_RUNS: usize = 32;
+pub const MAX_RUNS: usize = 128;
 /// Bytes that they take at most: two numbers of eight bytes each.
 pub const RUNS_LEN: usize = MAX_RUNS * 16;
 

@@ -1,0 +1,236 @@
+//! What was sent and may have to be sent again.
+//!
+//! Every inner packet that leaves under a native session is remembered here, by reference, until it is known to have
+//! arrived. Feedback knows packets by their [`Token`] and tells their fate; what is lost on one path is sent again on
+//! whichever path brings it soonest. When that is no longer worth it, the receiver is told not to wait ([`Repair::skips`]).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::path::sent::Fate;
+use crate::queue::InnerPacket;
+use crate::time::Time;
+
+/// A packet's place in the order of its flow bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The bucket.
+    pub bucket: u16,
+    /// The packet's number there.
+    pub sequence: u32,
+}
+
+/// Names a packet that is remembered. One that was forgotten has a name that no other packet gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token(pub u64);
+
+impl Token {
+    /// Names no packet: what was sent need not be sent again.
+    pub const NONE: Self = Self(u64::MAX);
+
+    fn new(index: usize, generation: u32) -> Self {
+        Self(u64::from(generation) << 32 | index as u64)
+    }
+
+    fn index(self) -> usize {
+        (self.0 & 0xffff_ffff) as usize
+    }
+
+    fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// Packets that are under way, and those that must go again.
+#[derive(Debug, Default)]
+pub struct Repair {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    again: VecDeque<Token>,
+    skips: Vec<Place>,
+    resent: u64,
+    given_up: u64,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    generation: u32,
+    carried: Option<Carried>,
+}
+
+#[derive(Debug)]
+struct Carried {
+    packet: InnerPacket,
+    place: Place,
+    sent: Time,
+    copies: u32,
+}
+
+impl Repair {
+    /// Remembers a packet that is being sent for the first time.
+    pub fn remember(&mut self, now: Time, packet: InnerPacket, place: Place) -> Token {
+        let index = self.free.pop().map_or_else(
+            || {
+                self.entries.push(Entry::default());
+                self.entries.len() - 1
+            },
+            |index| index as usize,
+        );
+        let entry = &mut self.entries[index];
+        entry.carried = Some(Carried { packet, place, sent: now, copies: 1 });
+        Token::new(index, entry.generation)
+    }
+
+    /// Learns the fate of one copy of a packet; returns the packet when it needs no more care.
+    pub fn on_fate(&mut self, token: Token, fate: Fate) -> Option<InnerPacket> {
+        let carried = self.carried(token)?;
+        match fate {
+            Fate::Acked | Fate::Spurious => self.forget(token).map(|carried| carried.packet),
+            Fate::Lost => {
+                carried.copies -= 1;
+                if carried.copies == 0 {
+                    self.again.push_back(token);
+                }
+                None
+            }
+        }
+    }
+
+    /// Gives up what was first sent more than `useful` ago and is lost; returns the packets.
+    pub fn give_up(&mut self, now: Time, useful: Duration) -> impl Iterator<Item = InnerPacket> {
+        let mut done = Vec::new();
+        while let Some(token) = self.again.front().copied() {
+            match self.carried(token).map(|carried| now.since(carried.sent) > useful) {
+                Some(false) => break,
+                Some(true) => {
+                    let carried = self.forget(token).expect("just seen");
+                    self.skips.push(carried.place);
+                    self.given_up += 1;
+                    done.push(carried.packet);
+                }
+                None => {}
+            }
+            self.again.pop_front();
+        }
+        done.into_iter()
+    }
+
+    /// The first packet that must go again.
+    pub fn head(&mut self) -> Option<&InnerPacket> {
+        while let Some(token) = self.again.front().copied() {
+            if self.carried(token).is_some() {
+                break;
+            }
+            self.again.pop_front();
+        }
+        let token = *self.again.front()?;
+        self.entries[token.index()].carried.as_ref().map(|carried| &carried.packet)
+    }
+
+    /// Takes the packet that [`Self::head`] showed, to be sent once more.
+    pub fn pop(&mut self) -> Option<(Token, Place, InnerPacket)> {
+        let token = self.again.pop_front()?;
+        let carried = self.carried(token)?;
+        carried.copies += 1;
+        let sent = (token, carried.place, carried.packet.clone());
+        self.resent += 1;
+        Some(sent)
+    }
+
+    /// Places that the receiver need not wait for, told once.
+    pub fn skips(&mut self) -> Option<Place> {
+        self.skips.pop()
+    }
+
+    /// Whether there are places to tell the receiver about.
+    pub fn has_skips(&self) -> bool {
+        !self.skips.is_empty()
+    }
+
+    /// How many packets were sent again, and how many given up.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.resent, self.given_up)
+    }
+
+    /// Forgets everything, because the peer has begun anew.
+    pub fn clear(&mut self) {
+        let generations = self.entries.iter().map(|entry| entry.generation).max().unwrap_or(0);
+        *self = Self { resent: self.resent, given_up: self.given_up, ..Self::default() };
+        // Old tokens must not name new packets.
+        self.entries.push(Entry { generation: generations.wrapping_add(1), carried: None });
+        self.free.push(0);
+    }
+
+    fn carried(&mut self, token: Token) -> Option<&mut Carried> {
+        let entry = self.entries.get_mut(token.index()).filter(|entry| entry.generation == token.generation())?;
+        entry.carried.as_mut()
+    }
+
+    fn forget(&mut self, token: Token) -> Option<Carried> {
+        let entry = &mut self.entries[token.index()];
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(token.index() as u32);
+        entry.carried.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{Offload, SuperPacket};
+
+    fn packet() -> InnerPacket {
+        let mut bytes = vec![0u8; 40];
+        bytes[..4].copy_from_slice(&[0x45, 0, 0, 40]);
+        InnerPacket::new(SuperPacket::new(bytes, 40, Offload::default()).unwrap())
+    }
+
+    fn place(sequence: u32) -> Place {
+        Place { bucket: 7, sequence }
+    }
+
+    const USEFUL: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_lost_packet_goes_again_and_an_acknowledged_one_is_forgotten() {
+        let mut repair = Repair::default();
+        let tokens = [1, 2].map(|n| repair.remember(Time::START, packet(), place(n)));
+        assert!(repair.on_fate(tokens[0], Fate::Acked).is_some());
+        assert!(repair.on_fate(tokens[1], Fate::Lost).is_none());
+        assert_eq!(repair.pop().map(|(token, place, _)| (token, place.sequence)), Some((tokens[1], 2)));
+        assert!(repair.head().is_none());
+        assert!(repair.on_fate(tokens[1], Fate::Acked).is_some());
+        assert!(repair.on_fate(tokens[1], Fate::Lost).is_none(), "the first copy's fate is of no interest any more");
+        assert!(repair.head().is_none());
+    }
+
+    #[test]
+    fn what_arrives_after_all_is_not_sent_again() {
+        let mut repair = Repair::default();
+        let token = repair.remember(Time::START, packet(), place(1));
+        repair.on_fate(token, Fate::Lost);
+        repair.on_fate(token, Fate::Spurious);
+        assert!(repair.head().is_none());
+    }
+
+    #[test]
+    fn what_is_too_old_is_given_up_and_the_receiver_told_once() {
+        let mut repair = Repair::default();
+        let token = repair.remember(Time::START, packet(), place(9));
+        repair.on_fate(token, Fate::Lost);
+        assert_eq!(repair.give_up(Time::START + USEFUL, USEFUL).count(), 0);
+        assert_eq!(repair.give_up(Time::START + 2 * USEFUL, USEFUL).count(), 1);
+        assert_eq!((repair.skips(), repair.skips()), (Some(place(9)), None));
+        assert!(repair.head().is_none());
+    }
+
+    #[test]
+    fn a_token_of_a_cleared_store_names_nothing_new() {
+        let mut repair = Repair::default();
+        let token = repair.remember(Time::START, packet(), place(1));
+        repair.clear();
+        repair.remember(Time::START, packet(), place(2));
+        assert!(repair.on_fate(token, Fate::Acked).is_none());
+        assert!(repair.on_fate(Token::NONE, Fate::Lost).is_none());
+    }
+}
