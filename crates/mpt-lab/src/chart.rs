@@ -29,6 +29,8 @@ pub struct Chart {
 pub struct Line {
     /// Its name in the legend.
     pub name: String,
+    /// Which of the palette's colours it has, so that one thing looks alike in every chart.
+    pub colour: usize,
     /// Seconds, and values.
     pub points: Vec<(f64, f64)>,
 }
@@ -110,7 +112,7 @@ impl Chart {
     }
 
     fn coloured(&self) -> impl Iterator<Item = (&Line, &RGBColor)> {
-        self.lines.iter().zip(COLOURS.iter().cycle())
+        self.lines.iter().map(|line| (line, &COLOURS[line.colour % COLOURS.len()]))
     }
 
     fn last_time(&self) -> f64 {
@@ -182,7 +184,7 @@ mod tests {
         let chart = Chart {
             title: "title".into(),
             unit: "Mbit/s".into(),
-            lines: vec![Line { name: "path 1".into(), points: vec![(0.0, 1.0), (1.0, 9.5)] }],
+            lines: vec![Line { name: "path 1".into(), colour: 0, points: vec![(0.0, 1.0), (1.0, 9.5)] }],
             levels: vec![(9.6, "ceiling".into())],
             events: vec![(0.5, "pulled".into())],
         };

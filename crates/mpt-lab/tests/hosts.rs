@@ -5,7 +5,7 @@ use mpt_lab::{
     topology::{Family, Host, Netns, Topology, address},
     traffic::{
         bulk::{self, Bulk, Route},
-        iperf::Iperf,
+        iperf::{Iperf, Load},
         mptcp,
         ping::Ping,
     },
@@ -96,6 +96,20 @@ fn iperf3_reports_the_goodput_of_the_rate() {
     // 1448 of 1514 bytes are payload. What is still in the queue at the end arrives in the receiver's time, too.
     assert!((measured.goodput - 9.56).abs() < 0.3, "{measured:?}");
     assert!(measured.series.len() >= 19);
+}
+
+#[test]
+fn iperf3_over_udp_and_ipv6_reports_what_was_lost() {
+    if !is_root() {
+        return;
+    }
+    let topology = build("udp", &["rate=100mbit,loss=10%"]);
+    let tcp = Iperf::tcp(address(Host::B, 0, Family::V6), MS * 2_000).from(address(Host::A, 0, Family::V6));
+    let run = Iperf { load: Load::Udp { mbit: 8.0, payload: 1_000 }, ..tcp };
+    let measured = run.run(&topology.a, &topology.b, &mut |_| {}).expect("iperf3 runs");
+    // 2,000 datagrams: four standard deviations of the share lost are 0.027.
+    let lost = measured.lost.expect("a share for UDP");
+    assert!((lost - 0.1).abs() < 0.03 && (measured.goodput - 7.2).abs() < 0.3, "{measured:?}");
 }
 
 #[test]

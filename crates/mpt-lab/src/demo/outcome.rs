@@ -52,8 +52,8 @@ impl Pull {
         longest_gap(&self.samples, self.pulled, self.plugged, self.end)
     }
 
-    fn line(&self, name: &str) -> Line {
-        Line { name: name.into(), points: rates(&self.samples, RESOLUTION, self.end) }
+    fn line(&self, name: &str, colour: usize) -> Line {
+        Line { name: name.into(), colour, points: rates(&self.samples, RESOLUTION, self.end) }
     }
 }
 
@@ -64,10 +64,12 @@ impl Outcome {
     }
 
     fn side_by_side(&self) -> Chart {
-        let names = (1..).map(|path| format!("path {path} alone"));
-        let mut lines: Vec<Line> = names.zip(&self.solo).map(|(name, measured)| line(&name, measured)).collect();
-        lines.extend(self.tunnel.as_ref().ok().map(|measured| line("MPT", measured)));
-        lines.push(line("kernel MPTCP", &self.mptcp));
+        let solo = self.solo.iter().enumerate();
+        let mut lines: Vec<Line> = solo
+            .map(|(path, measured)| line(&format!("path {} alone", path + 1), FIRST_PATH + path, measured))
+            .collect();
+        lines.extend(self.tunnel.as_ref().ok().map(|measured| line("MPT", TUNNEL, measured)));
+        lines.push(line("kernel MPTCP", MPTCP, &self.mptcp));
         Chart {
             title: "One TCP flow: each path alone, and all together".into(),
             unit: UNIT.into(),
@@ -78,12 +80,12 @@ impl Outcome {
     }
 
     fn pulled(&self) -> Chart {
-        let tunnel = self.tunnel_pull.as_ref().map(|pull| pull.line("MPT"));
+        let tunnel = self.tunnel_pull.as_ref().map(|pull| pull.line("MPT", TUNNEL));
         let at = |time: Duration, what: &str| (time.as_secs_f64(), format!("\u{a0}{what}"));
         Chart {
             title: format!("One TCP flow: the cable of path {} is pulled and put back", self.paths.len()),
             unit: UNIT.into(),
-            lines: tunnel.into_iter().chain([self.mptcp_pull.line("kernel MPTCP")]).collect(),
+            lines: tunnel.into_iter().chain([self.mptcp_pull.line("kernel MPTCP", MPTCP)]).collect(),
             levels: Vec::new(),
             events: vec![at(self.mptcp_pull.pulled, "pulled"), at(self.mptcp_pull.plugged, "back")],
         }
@@ -121,9 +123,14 @@ impl fmt::Display for Outcome {
     }
 }
 
-fn line(name: &str, measured: &Measured) -> Line {
-    Line { name: name.into(), points: measured.series.clone() }
+fn line(name: &str, colour: usize, measured: &Measured) -> Line {
+    Line { name: name.into(), colour, points: measured.series.clone() }
 }
+
+/// Colours of the palette.
+const TUNNEL: usize = 0;
+const MPTCP: usize = 1;
+const FIRST_PATH: usize = 2;
 
 const UNIT: &str = "TCP payload, Mbit/s";
 

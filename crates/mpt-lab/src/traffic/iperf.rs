@@ -173,8 +173,8 @@ fn wait_for_listener(host: &Netns) -> Result<()> {
 
 fn read(sent: &Value, received: &Value) -> Result<Measured> {
     let udp = &received["end"]["sum"]["lost_percent"];
-    let sum = if udp.is_number() { &received["end"]["sum"] } else { &received["end"]["sum_received"] };
-    let goodput = sum["bits_per_second"].as_f64().ok_or_else(|| unreadable("no sum at the receiver"))?;
+    let goodput = if udp.is_number() { udp_goodput(received) } else { tcp_goodput(received) };
+    let goodput = goodput.ok_or_else(|| unreadable("no sum at the receiver"))?;
     let cpu = |side: &Value| side["end"]["cpu_utilization_percent"]["host_total"].as_f64().unwrap_or(0.0) / 100.0;
     let rtt = sent["end"]["streams"][0]["sender"]["mean_rtt"].as_u64();
     Ok(Measured {
@@ -187,6 +187,17 @@ fn read(sent: &Value, received: &Value) -> Result<Measured> {
         sender_cpu: cpu(sent),
         receiver_cpu: cpu(received),
     })
+}
+
+fn tcp_goodput(received: &Value) -> Option<f64> {
+    received["end"]["sum_received"]["bits_per_second"].as_f64()
+}
+
+/// From the intervals: the sum that version 3.12 gives for UDP at the receiver is zero.
+fn udp_goodput(received: &Value) -> Option<f64> {
+    let intervals = received["intervals"].as_array()?;
+    let bytes: f64 = intervals.iter().filter_map(|interval| interval["sum"]["bytes"].as_f64()).sum();
+    Some(bytes * 8.0 / intervals.last()?["sum"]["end"].as_f64()?)
 }
 
 fn interval(interval: &Value) -> Option<(f64, f64)> {
@@ -220,6 +231,16 @@ mod tests {
         assert_eq!(measured.round_trip, Some(Duration::from_micros(20_100)));
         assert_eq!(measured.series, [(0.1, 9.5)]);
         assert_eq!((measured.sender_cpu, measured.receiver_cpu), (0.03, 0.05));
+    }
+
+    #[test]
+    fn goodput_of_udp_is_the_sum_of_the_intervals() {
+        let received = json!({
+            "intervals": [{"sum": {"end": 0.5, "bytes": 50_000}}, {"sum": {"end": 1.0, "bytes": 75_000}}],
+            "end": {"sum": {"bits_per_second": 0.0, "lost_percent": 2.5, "jitter_ms": 0.25}}});
+        let measured = read(&json!({}), &received).unwrap();
+        assert_eq!((measured.goodput, measured.lost), (1.0, Some(0.025)));
+        assert_eq!(measured.jitter, Some(Duration::from_micros(250)));
     }
 
     #[test]
