@@ -15,10 +15,11 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use crate::config::{PeerConfig, PlainFraming};
-use crate::drops::Drops;
+use crate::drops::{Dropped, Drops};
+use crate::flow;
 use crate::packet::SuperPacket;
 use crate::path::{Health, LinkId, Path, State};
-use crate::queue::Queue;
+use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
 use crate::sched::{Scheduler, View};
 use crate::stats::{PathStatus, PeerStatus};
@@ -79,7 +80,7 @@ pub struct PathEvent {
 
 /// Bytes that may wait for a path: four super-packets, so that every path can be given a full run.
 /// Plain mode has no windows, so packets wait only while a socket is full.
-const QUEUE_LIMIT: usize = 256 * 1024;
+const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
 
 impl Peer {
     /// Makes a peer from its configuration.
@@ -90,7 +91,7 @@ impl Peer {
             networks: config.networks.clone(),
             framing: config.framing,
             paths,
-            queue: Queue::new(QUEUE_LIMIT),
+            queue: Queue::new(QUEUE_LIMIT, Aqm::Off),
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
@@ -135,7 +136,10 @@ impl Peer {
         for prober in self.paths.iter_mut().filter_map(|path| path.prober.as_mut()) {
             prober.on_traffic(now);
         }
-        self.queue.push(packet);
+        let bucket = flow::bucket(packet.ip(), packet.bytes());
+        let dropped = self.queue.push(now, bucket, packet);
+        self.drops.count_many(Dropped::QueueFull, dropped);
+        self.ledger.dropped_out += dropped;
     }
 
     /// A link lost or regained its carrier.
