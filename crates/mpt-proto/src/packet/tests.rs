@@ -71,7 +71,7 @@ fn cut(bytes: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
     (0..superpacket.count()).map(write).collect()
 }
 
-fn assert_checksums(packet: &[u8]) {
+pub(crate) fn assert_checksums(packet: &[u8]) {
     let ip = Ip::parse(packet).unwrap();
     assert_eq!(ip.total, packet.len());
     if ip.version == Version::V4 {
