@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use crate::config::{PeerConfig, PlainFraming};
+use crate::config::{PeerConfig, PlainFraming, Protocol};
 use crate::drops::Drops;
 use crate::packet::SuperPacket;
 use crate::path::{Health, LinkId, Path, State};
@@ -82,13 +82,14 @@ pub struct PathEvent {
 const QUEUE_LIMIT: usize = 256 * 1024;
 
 impl Peer {
-    /// Makes a peer from its configuration.
+    /// Makes a peer of plain mode from its configuration.
     pub fn new(now: Time, config: &PeerConfig) -> Self {
+        let Protocol::Plain(framing) = config.protocol else { unreachable!("a peer of native mode is not made here") };
         let paths = (0..).zip(&config.paths).map(|(slot, path)| Path::new(now, slot, path, config.probe)).collect();
         Self {
             name: config.name.clone(),
             networks: config.networks.clone(),
-            framing: config.framing,
+            framing,
             paths,
             queue: Queue::new(QUEUE_LIMIT),
             scheduler: Scheduler::new(config.scheduler),

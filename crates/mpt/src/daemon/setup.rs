@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_linux::udp::SocketSpec;
 use mpt_linux::{Reactor, Tun};
-use mpt_proto::config::{Config, PathConfig, PeerConfig};
+use mpt_proto::config::{Config, PathConfig, PeerConfig, Protocol};
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
@@ -35,7 +35,7 @@ pub fn open(file: &File, reactor: Reactor) -> Result<Driver, Failure> {
     let tun = Tun::open(&file.interface, file.offload)?;
     configure(file, &tun, mtu, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
-    let endpoint = Endpoint::new(reactor.now(), &Config { mtu, merge, peers });
+    let endpoint = Endpoint::new(reactor.now(), &Config { identity: None, mtu, merge, peers });
     tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.open.len(), "tunnel is up");
     Ok(Driver::new(endpoint, reactor, tun, links.open)?)
 }
@@ -78,13 +78,14 @@ fn peer_config(
 ) -> Result<PeerConfig, Failure> {
     let path = |path: &Path| -> Result<PathConfig, Failure> {
         let link = links.socket(file, path, netlink)?;
-        Ok(PathConfig { name: path.name.to_string(), link, remote: *path.remote, weight: path.weight })
+        let (name, remote) = (path.name.to_string(), Some(*path.remote));
+        Ok(PathConfig { name, link, remote, weight: path.weight, cap: None, standby: false })
     };
     Ok(PeerConfig {
         name: peer.name.to_string(),
         networks: peer.networks.iter().map(|net| **net).collect(),
         scheduler: file.scheduler,
-        framing: plain.framing,
+        protocol: Protocol::Plain(plain.framing),
         resequence: plain.resequence,
         probe: plain.probe,
         paths: peer.paths.iter().map(path).collect::<Result<_, _>>()?,
