@@ -4,7 +4,7 @@
 //! An input is a configuration (one byte) and a script. A step is one byte, what happens in the low three bits and to which
 //! path in the others, and what that needs.
 
-use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig};
+use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::endpoint::{Endpoint, Received};
 use mpt_proto::packet::ip::Ip;
 use mpt_proto::packet::{Merge, Offload, Segmentation, SegmentationKind};
@@ -54,10 +54,12 @@ impl Scene {
         let path = |i: u8| PathConfig {
             name: format!("path{i}"),
             link: LinkId(i),
-            remote: remote(i),
+            remote: Some(remote(i)),
             weight: 1 + 7 * u32::from(i),
+            cap: None,
+            standby: false,
         };
-        let limits = Limits { window: WINDOW, max_hold: Duration::from_millis(200), adaptive: true };
+        let limits = Limits { window: WINDOW, max_hold: Duration::from_millis(200), adaptive: true, repaired: false };
         let peer = PeerConfig {
             name: "peer".into(),
             networks: vec!["10.77.0.0/16".parse().expect("a prefix"), "fd77::/16".parse().expect("a prefix")],
@@ -68,12 +70,16 @@ impl Scene {
             } else {
                 Kind::Weighted
             },
-            framing: PlainFraming { sequence: bit(0), key: bit(1).then_some(4_711), checksum: bit(2) },
+            protocol: Protocol::Plain(PlainFraming {
+                sequence: bit(0),
+                key: bit(1).then_some(4_711),
+                checksum: bit(2),
+            }),
             resequence: bit(3).then_some(limits),
             probe: bit(4).then(ProbeConfig::default),
             paths: (0..PATHS).map(path).collect(),
         };
-        let config = Config { mtu: MTU, merge: Merge { tcp: bit(5), udp: bit(5) }, peers: vec![peer] };
+        let config = Config { identity: None, mtu: MTU, merge: Merge { tcp: bit(5), udp: bit(5) }, peers: vec![peer] };
         let endpoint = Endpoint::new(Time::START, &config);
         let mut scene = Self { endpoint, now: Time::START, probes: bit(4), buffer: vec![0; 65_536] };
         scene.take_everything();

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig};
+use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::drops::Dropped;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::{LinkId, MAX_PATHS};
@@ -38,19 +38,21 @@ fn config(end: usize, paths: usize, scheduler: Kind) -> Config {
     let path = |i: usize| PathConfig {
         name: format!("path{i}"),
         link: LinkId(i as u8),
-        remote: address(1 - end, i),
+        remote: Some(address(1 - end, i)),
         weight: 1,
+        cap: None,
+        standby: false,
     };
     let peer = PeerConfig {
         name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
         scheduler,
-        framing: PlainFraming { sequence: true, ..PlainFraming::default() },
+        protocol: Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
         resequence: Some(Limits::default()),
         probe: Some(ProbeConfig::default()),
         paths: (0..paths).map(path).collect(),
     };
-    Config { mtu: 1_464, merge: Merge { tcp: true, udp: false }, peers: vec![peer] }
+    Config { identity: None, mtu: 1_464, merge: Merge { tcp: true, udp: false }, peers: vec![peer] }
 }
 
 fn join(seed: u64, links: &[LinkSpec], scheduler: Kind, hosts: [Box<dyn Host>; 2]) -> Network {
