@@ -12,11 +12,11 @@ demo: prerequisites
 	$(CARGO) build --release -p mpt -p mpt-lab
 	./target/release/mpt-lab demo
 
-# The namespace tests run the program, so it is built before them. Examples in the documentation come first and the
-# others last, so that the last lines are those of the tests.
+# The namespace tests run the programs, which `cargo test` builds before it runs any test; `cargo build` would build half
+# of the dependencies a second time, with other features. Examples in the documentation come first, so that the last lines
+# are those of the tests.
 test: prerequisites check wasm docs
 	@[ "$$(id -u)" -eq 0 ] || echo "skipped: tests in network namespaces need root; hint: sudo make test"
-	$(CARGO) build --workspace
 	$(CARGO) test --workspace --doc --quiet
 	$(CARGO) test --workspace --lib --bins --tests
 

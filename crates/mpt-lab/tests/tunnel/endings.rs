@@ -1,6 +1,6 @@
 //! How a tunnel ends, and that nothing of it stays; who may not start one.
 
-use crate::rig::{Plan, Rig, inside, open_folder, output, program, text};
+use crate::rig::{Plan, Rig, open_folder, output, program, text};
 use mpt_lab::topology::{Family, Host};
 use nix::sys::signal::Signal;
 use std::fs;
@@ -59,7 +59,7 @@ fn a_second_tunnel_of_the_same_name_is_refused_and_the_first_goes_on() {
     let third = output(rig.program(Host::A).args(["up", &file]).env("MPT_RUN_DIR", other));
     assert_eq!(third.status.code(), Some(1));
     assert!(text(&third.stderr).contains("hint:"), "{}", text(&third.stderr));
-    assert!(rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
+    rig.wait_for_answer(&[], Family::V4, "the first tunnel");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Paths that are taken down, pulled and cut under a transfer, none of whose bytes may be lost or damaged.
 
 use crate::{
-    rig::{Plan, Rig},
+    rig::{Plan, Rig, inside},
     transfer::Transfer,
 };
 use mpt_lab::topology::{Family, Host};
@@ -76,9 +76,8 @@ fn with_every_path_down_packets_are_dropped_by_name_and_the_first_to_return_carr
     for path in ["eth1", "eth2"] {
         assert!(rig.mpt(Host::A, &["path", "down", path]).status.success());
     }
-    let to = crate::rig::inside(Host::B, Family::V4);
-    assert!(!rig.ping(Host::A, &[], to));
+    assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
     assert!(rig.status(Host::A)["peers"][0]["drops"]["no_path"].as_u64() >= Some(3));
     assert!(rig.mpt(Host::A, &["path", "up", "eth2"]).status.success());
-    rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], to));
+    rig.wait_for_answer(&[], Family::V4, "one path is back");
 }

@@ -2,7 +2,7 @@
 
 use mpt_lab::topology::{Family, Host, Netns, Topology, address, interface};
 use mpt_sim::{link::PathSpec, seed::Seed};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::{
     fmt::Write as _,
     fs::{self, File},
@@ -103,7 +103,7 @@ impl Rig {
         for host in [Host::A, Host::B] {
             self.launch(host, plan);
         }
-        self.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
+        self.wait_for_answer(&[], Family::V4, "a new tunnel");
     }
 
     /// Starts one daemon, and waits until it can be talked to.
@@ -161,6 +161,20 @@ impl Rig {
         command.output().expect("ping runs").status.success()
     }
 
+    /// Waits until host B answers host A through the tunnel: where many programs want the processor, a daemon may be kept
+    /// from it for so long that its peer takes the paths for dead.
+    pub fn wait_for_answer(&self, options: &[&str], family: Family, what: &str) {
+        let to = inside(Host::B, family);
+        self.wait_until(&format!("{to} answers: {what}"), |rig| rig.ping(Host::A, options, to));
+    }
+
+    /// The reasons for which a host dropped packets, but for paths that were taken for dead.
+    pub fn drops(&self, host: Host) -> Map<String, Value> {
+        let mut drops = self.status(host)["peers"][0]["drops"].as_object().expect("an object").clone();
+        drops.remove("no_path");
+        drops
+    }
+
     /// Sends a daemon a signal and waits for its end.
     pub fn signal(&mut self, host: Host, signal: nix::sys::signal::Signal) -> ExitStatus {
         let daemon = self.daemons[index(host)].as_ref().expect("a running daemon");
@@ -184,10 +198,11 @@ impl Rig {
         }
     }
 
-    /// The logs, for the message of a test that fails.
+    /// Logs and states, for the message of a test that fails.
     fn story(&self) -> String {
-        let log = |host| format!("{host:?}:\n{}", fs::read_to_string(self.log(host)).unwrap_or_default());
-        [Host::A, Host::B].map(log).concat()
+        let log = |host| fs::read_to_string(self.log(host)).unwrap_or_default();
+        let state = |host| text(&self.mpt(host, &["status", "--json"]).stdout);
+        [Host::A, Host::B].map(|host| format!("{host:?}:\n{}{}\n", log(host), state(host))).concat()
     }
 }
 

@@ -21,7 +21,7 @@ fn wireshark_reads_our_datagrams_as_gre_in_udp() {
         rig.start(&Plan::over(&[outer]).plain(plain));
         let mut wire = Capture::open(&rig.hosts.b, "eth1");
         for family in [Family::V4, Family::V6] {
-            assert!(rig.ping(Host::A, &[], inside(Host::B, family)));
+            rig.wait_for_answer(&[], family, "a ping to be captured");
         }
         let file = rig.folder.path().join("wire.pcap");
         wire.save(&file);
@@ -60,7 +60,7 @@ fn the_outer_header_asks_for_what_the_inner_one_asks_for() {
     // Expedited forwarding and ECT(0), and the two alone.
     for tos in [0xba, 0xb8, 0x02] {
         for family in [Family::V4, Family::V6] {
-            assert!(rig.ping(Host::A, &["-c", "8", "-Q", &tos.to_string()], inside(Host::B, family)), "{tos:02x}");
+            rig.wait_for_answer(&["-c", "8", "-Q", &tos.to_string()], family, "a ping to be captured");
         }
     }
     for wire in &mut wires {
