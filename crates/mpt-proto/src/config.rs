@@ -54,6 +54,16 @@ pub enum Protocol {
     Native(NativeConfig),
 }
 
+impl Protocol {
+    /// Who the peer is, in native mode.
+    pub fn public_key(&self) -> Option<PublicKey> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Native(native) => Some(native.public_key),
+        }
+    }
+}
+
 /// What native mode must know of a peer. Neither key shows itself in `Debug` unless it is public.
 #[derive(Clone, Debug)]
 pub struct NativeConfig {

@@ -4,6 +4,7 @@
 
 mod commands;
 mod generate;
+mod keys;
 mod render;
 
 use std::ffi::OsString;
@@ -44,6 +45,9 @@ enum Command {
     /// Check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Make keys for native mode
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Run experiments: links, traffic, reports (the program mpt-lab)
     #[command(disable_help_flag = true)]
     Lab {
@@ -119,6 +123,16 @@ enum ConfigCommand {
     },
 }
 
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum KeyCommand {
+    /// Print a new private key
+    New,
+    /// Read a private key from stdin, and print its public key
+    Public,
+    /// Print a new preshared key, a second secret that both ends know
+    Psk,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Generated {
     /// A page per command
@@ -135,6 +149,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
         Command::Path(command) => commands::path(command),
         Command::Down { tunnel } => commands::down(tunnel),
         Command::Config(ConfigCommand::Check { file, json }) => commands::check(&file, json),
+        Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
         Command::Generate { what, directory } => generate::write(what, &directory),
     };
