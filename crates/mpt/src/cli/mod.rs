@@ -5,6 +5,7 @@
 mod commands;
 mod generate;
 mod keys;
+mod pair;
 mod render;
 
 use std::ffi::OsString;
@@ -42,7 +43,7 @@ enum Command {
         #[command(flatten)]
         tunnel: Tunnel,
     },
-    /// Check configuration files
+    /// Write or check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Make keys for native mode
@@ -113,6 +114,8 @@ struct Chosen {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
+    /// Write a matching pair of files, a.toml and b.toml, for two hosts; asks for what is not said
+    New(pair::New),
     /// Name everything that is wrong with a file
     Check {
         /// The configuration file
@@ -148,6 +151,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
         Command::Status(named) => commands::status(named),
         Command::Path(command) => commands::path(command),
         Command::Down { tunnel } => commands::down(tunnel),
+        Command::Config(ConfigCommand::New(new)) => pair::run(new),
         Command::Config(ConfigCommand::Check { file, json }) => commands::check(&file, json),
         Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
