@@ -38,6 +38,16 @@ fn the_reference_has_every_key_and_no_other() {
 }
 
 #[test]
+fn the_pair_of_the_reference_knows_each_other() {
+    let examples = REFERENCE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let pair: Vec<_> = examples.take(2).map(|text| super::parse(Path::new("docs/config.md"), text).unwrap()).collect();
+    for (own, other) in [(0, 1), (1, 0)] {
+        let told = pair[own].peers[0].protocol.public_key();
+        assert_eq!(told, pair[other].identity.as_ref().map(|identity| *identity.public()));
+    }
+}
+
+#[test]
 fn every_example_in_the_reference_is_right() {
     let examples: Vec<_> = REFERENCE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(!examples.is_empty());
