@@ -5,16 +5,21 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_linux::udp::SocketSpec;
 use mpt_linux::{Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, Protocol};
+use mpt_proto::crypto::handshake::{self, Identity, Offer};
 use mpt_proto::endpoint::Endpoint;
+use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
+use mpt_proto::time::Time;
 use mpt_proto::wire::frame::DATA_HEADER;
 use mpt_proto::wire::native::OVERHEAD;
+use zeroize::Zeroizing;
 
 use super::links::Link;
 use super::turn::Driver;
@@ -26,9 +31,6 @@ use crate::config::model::{At, File, Mode, Path, Peer};
 /// # Errors
 /// What the system refused, with a hint, or what is wrong with the file now that the system has been looked at.
 pub fn open(file: &File, reactor: Reactor) -> Result<Driver, Failure> {
-    if *file.mode == Mode::Native {
-        return Err(file.problem(file.mode.line, "this build speaks plain mode only", "write mode = \"plain\"").into());
-    }
     let mut netlink = Netlink::open()?;
     let mut links = Links::default();
     if file.peers.iter().any(|peer| peer.paths.is_empty()) {
@@ -40,10 +42,34 @@ pub fn open(file: &File, reactor: Reactor) -> Result<Driver, Failure> {
     let tun = Tun::open(&file.interface, file.offload)?;
     configure(file, &tun, mtu, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
-    let identity = file.identity.clone();
-    let endpoint = Endpoint::new(reactor.now(), &Config { identity, mtu, merge, peers });
+    let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
     tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.open.len(), "tunnel is up");
     Ok(Driver::new(endpoint, reactor, tun, links.open)?)
+}
+
+/// The core: with keys, randomness and the time of day in native mode.
+fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure> {
+    let keys = match (*file.mode, &config.identity) {
+        (Mode::Native, Some(keys)) => keys.clone(),
+        _ => return Ok(Endpoint::new(now, config)),
+    };
+    let mut seed = Zeroizing::new([0; 32]);
+    getrandom::fill(&mut *seed).map_err(|error| Failure::new(format!("no randomness from the system: {error}")))?;
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Handshakes carry the time of day, counted from where the monotonic clock began.
+    let clock = handshake::Clock::new(today.saturating_sub(now - Time::START));
+    let identity = Identity { keys, offer: Offer::new(has_aes()), clock };
+    Ok(Endpoint::native(now, config, Local::new(identity, *seed)))
+}
+
+/// Whether this processor has AES instructions.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
 }
 
 /// The sockets, one for each local address and interface, however many paths use it.
