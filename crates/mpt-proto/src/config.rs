@@ -1,6 +1,6 @@
 //! What an endpoint is told: values that have been checked, without the file they came from.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -28,14 +28,14 @@ pub struct PeerConfig {
     pub name: String,
     /// Inner destinations that are sent to it, and inner sources that it may use.
     pub networks: Vec<IpNet>,
+    /// Inner sources of this side whose packets are sent to it; all when empty.
+    pub local_networks: Vec<IpNet>,
     /// How its paths are chosen.
     pub scheduler: sched::Kind,
     /// The form of its datagrams.
     pub framing: PlainFraming,
     /// How its packets are put back in order, when they carry sequence numbers; off when absent.
     pub resequence: Option<reseq::Limits>,
-    /// How its paths are probed; they are taken to be alive when absent.
-    pub probe: Option<ProbeConfig>,
     /// Its paths, 1 to 32.
     pub paths: Vec<PathConfig>,
 }
@@ -56,6 +56,30 @@ impl PlainFraming {
     pub const fn overhead(&self) -> usize {
         4 * (1 + self.sequence as usize + self.key.is_some() as usize + self.checksum as usize)
     }
+}
+
+/// How a path shows that it is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// It answers probes.
+    Probes(ProbeConfig),
+    /// Both ends send keepalives unasked, as the original MPT does.
+    Announces(AnnounceConfig),
+    /// It is taken to be alive.
+    Off,
+}
+
+/// Keepalives as the original MPT sends them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnnounceConfig {
+    /// Between keepalives that are sent; none are when absent.
+    pub every: Option<Duration>,
+    /// Without a keepalive for so long, the path is dead; never when absent.
+    pub dead: Option<Duration>,
+    /// This host's tunnel address, which stands in the keepalives that are sent.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: IpAddr,
 }
 
 /// How a path is asked whether it is alive.
@@ -86,6 +110,10 @@ pub struct PathConfig {
     pub remote: SocketAddr,
     /// Its share under the weighted scheduler, 1 to 10000.
     pub weight: u32,
+    /// How it shows that it is alive.
+    pub liveness: Liveness,
+    /// Taken to be alive from the start; or else it has to show it first, where there is a way.
+    pub alive: bool,
 }
 
 /// The largest inner packet that fits an outer packet of `path_mtu` bytes to `remote`, with `framing` bytes between UDP and

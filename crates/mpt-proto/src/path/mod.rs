@@ -1,9 +1,11 @@
 //! Paths: one way from here to a peer.
 
 pub mod ack;
+mod announcer;
 pub mod delivery;
 pub mod feedback;
 mod health;
+mod liveness;
 mod meter;
 mod prober;
 pub mod receive;
@@ -15,10 +17,12 @@ pub mod window;
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::config::{PathConfig, ProbeConfig};
+use crate::config::PathConfig;
 use crate::time::Time;
 
+pub use announcer::Announcer;
 pub use health::{Cause, Health, State};
+pub use liveness::Liveness;
 pub use meter::Meter;
 pub use prober::Prober;
 
@@ -76,8 +80,8 @@ pub struct Path {
     pub weight: u32,
     /// Whether it can be used.
     pub health: Health,
-    /// Asks whether it is alive.
-    pub prober: Option<Prober>,
+    /// How it shows that it is alive.
+    pub liveness: Liveness,
     /// How fast it has been used.
     pub meter: Meter,
     /// What was sent.
@@ -93,16 +97,18 @@ pub struct Path {
 }
 
 impl Path {
-    /// Makes a path that is taken to be up until a witness objects.
-    pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
+    /// Makes a path that is taken to be up until a witness objects, unless it has to show that it is alive first.
+    pub fn new(now: Time, slot: u8, config: &PathConfig) -> Self {
+        let mut liveness = Liveness::new(now, config.liveness);
+        let answers = config.alive || !liveness.declare_dead(now);
         Self {
             id: PathId { slot, generation: 0 },
             name: config.name.clone(),
             link: config.link,
             remote: config.remote,
             weight: config.weight,
-            health: Health::default(),
-            prober: probe.map(|probe| Prober::new(now, probe)),
+            health: Health { answers, ..Health::default() },
+            liveness,
             meter: Meter::default(),
             sent: Traffic::default(),
             received: Traffic::default(),

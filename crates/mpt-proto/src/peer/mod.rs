@@ -29,6 +29,7 @@ use crate::time::Time;
 pub struct Peer {
     name: String,
     networks: Vec<IpNet>,
+    local_networks: Vec<IpNet>,
     framing: PlainFraming,
     paths: Vec<Path>,
     queue: Queue,
@@ -84,10 +85,11 @@ const QUEUE_LIMIT: usize = 256 * 1024;
 impl Peer {
     /// Makes a peer from its configuration.
     pub fn new(now: Time, config: &PeerConfig) -> Self {
-        let paths = (0..).zip(&config.paths).map(|(slot, path)| Path::new(now, slot, path, config.probe)).collect();
+        let paths = (0..).zip(&config.paths).map(|(slot, path)| Path::new(now, slot, path)).collect();
         Self {
             name: config.name.clone(),
             networks: config.networks.clone(),
+            local_networks: config.local_networks.clone(),
             framing: config.framing,
             paths,
             queue: Queue::new(QUEUE_LIMIT),
@@ -119,6 +121,11 @@ impl Peer {
         &self.networks
     }
 
+    /// Whether packets from `source` may be sent to it.
+    pub fn takes_from(&self, source: IpAddr) -> bool {
+        self.local_networks.is_empty() || self.local_networks.iter().any(|net| net.contains(&source))
+    }
+
     /// Whether a path over `link` to `to` is up.
     pub fn may_send_to(&self, link: LinkId, to: SocketAddr) -> bool {
         self.paths.iter().any(|path| path.link == link && path.remote == to && path.health.state().is_up())
@@ -132,7 +139,7 @@ impl Peer {
     /// Takes a super-packet from the TUN device.
     pub fn handle_inner(&mut self, now: Time, packet: SuperPacket) {
         self.ledger.taken += packet.count() as u64;
-        for prober in self.paths.iter_mut().filter_map(|path| path.prober.as_mut()) {
+        for prober in self.paths.iter_mut().filter_map(|path| path.liveness.prober()) {
             prober.on_traffic(now);
         }
         self.queue.push(packet);
@@ -145,7 +152,7 @@ impl Peer {
                 continue;
             }
             // What was alive before the cable was pulled must show that it is alive after.
-            let probed = self.paths[slot].prober.as_mut().map(|prober| prober.declare_dead(now)).is_some();
+            let probed = self.paths[slot].liveness.declare_dead(now);
             self.change(now, slot, |health| (health.carrier, health.answers) = (carrier, !probed));
         }
     }
@@ -154,6 +161,16 @@ impl Peer {
     pub fn enable_path(&mut self, now: Time, name: &str, enabled: bool) -> bool {
         let Some(slot) = self.paths.iter().position(|path| path.name == name) else { return false };
         self.change(now, slot, |health| health.enabled = enabled);
+        true
+    }
+
+    /// The peer says, elsewhere than on the paths, that it took the named path up or down; false when there is none of that name.
+    pub fn handle_report(&mut self, now: Time, name: &str, up: bool) -> bool {
+        let Some(slot) = self.paths.iter().position(|path| path.name == name) else { return false };
+        match up {
+            true => self.handle_sign(now, slot),
+            false => self.change(now, slot, |health| health.peer_agrees = false),
+        }
         true
     }
 

@@ -75,7 +75,7 @@ impl Peer {
         self.scene.extend(usable.map(|path| View {
             id: path.id,
             weight: path.weight,
-            srtt: path.prober.as_ref().map(|p| p.srtt()).unwrap_or_default(),
+            srtt: path.liveness.srtt().unwrap_or_default(),
             room: if path.blocked { 0 } else { u64::MAX },
             burst: path.meter.burst(),
             rate: path.meter.rate(),

@@ -1,12 +1,12 @@
 //! What can only be judged when several values are known.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::model::{At, File, Path};
+use super::model::{At, File, Path, Peer};
 use super::problem::Log;
 
 /// Checks the values of `file` against one another.
@@ -49,8 +49,13 @@ fn names(file: &File, log: &mut Log<'_>) {
 }
 
 fn networks(file: &File, log: &mut Log<'_>) {
-    let all = file.peers.iter().flat_map(|peer| &peer.networks).map(|net| (net.value, net.line));
-    each_once(all, log, |net, first| {
+    let all = file.peers.iter().flat_map(|peer| {
+        let mut seen = HashSet::new();
+        let from: Vec<_> = peer.local_networks.iter().map(|net| net.value).collect();
+        let own = peer.networks.iter().filter(move |net| peer.original.is_none() || seen.insert(net.value));
+        own.map(move |net| ((net.value, from.clone()), net.line))
+    });
+    each_once(all, log, |(net, _), first| {
         let what = format!("networks: {net} is in line {first} already");
         (what, "a packet goes to the peer with the longest prefix that matches; equal ones cannot be told apart")
     });
@@ -92,17 +97,25 @@ fn loops(path: &Path, file: &File, log: &mut Log<'_>) {
     } else if let Some(net) = file.addresses.iter().find(|net| net.contains(&remote)) {
         let what = format!("remote: {remote} is inside the tunnel, whose address in line {} is {net}", net.line);
         log.error(path.remote.line, what, Some("name the peer's address outside of the tunnel".to_owned()));
-    } else if let Some(route) = file.routes.iter().find(|route| path.interface.is_none() && route.contains(&remote)) {
+    } else if let Some(route) = file.routes.iter().find(|route| leads_back(route, path)) {
         let what = format!("remote: {remote} is routed into the tunnel by {route} in line {}", route.line);
         log.error(path.remote.line, what, Some("bind the path, for example interface = \"eth1\"".to_owned()));
     }
+}
+
+/// Whether the tunnel's own packets would follow a route. For a default route there is a way out: the remote address gets a
+/// route of its own.
+fn leads_back(route: &IpNet, path: &Path) -> bool {
+    path.interface.is_none() && route.prefix_len() > 0 && route.contains(&path.remote.ip())
 }
 
 /// What a datagram shows of the path that it came on. The port is no part of it, because address translators change it.
 fn same_way(file: &File, log: &mut Log<'_>) {
     let text = |interface: &Option<At<String>>| interface.as_ref().map(|name| name.value.clone());
     let way = |path: &Path| (text(&path.interface), path.local.as_ref().map(|ip| ip.value), path.remote.ip());
-    each_once(paths(file).map(|path| (way(path), path.remote.line)), log, |(_, _, remote), first| {
+    let of = |peer: &Peer, path: &Path| ((peer.local_port.value, way(path)), path.remote.line);
+    let all = file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| of(peer, path)));
+    each_once(all, log, |(_, (_, _, remote)), first| {
         let what =
             format!("remote: the path in line {first} goes to {remote} over the same interface and local address");
         (what, "paths to one address need an interface or a local address each")

@@ -8,7 +8,8 @@
 //!
 //! - [`model`] is what the rest of the program sees;
 //! - [`defaults`] holds every default with its reason;
-//! - `schema` is the file format: one function per table, one line per key;
+//! - `schema` is the file format: one function per table, one line per key; `original` has the tables that only peers
+//!   need which run the original MPT;
 //! - `forms` are the kinds of values (a port, a duration, a prefix) and `reader` takes them out of a table;
 //! - `checks` is what can only be judged when several values are known.
 //!
@@ -19,6 +20,7 @@ mod checks;
 pub mod defaults;
 mod forms;
 pub mod model;
+mod original;
 mod problem;
 mod reader;
 mod schema;

@@ -6,17 +6,21 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use mpt_proto::config::{PlainFraming, ProbeConfig};
+use mpt_proto::config::{Liveness, PlainFraming, ProbeConfig};
+use mpt_proto::wire::legacy::AuthType;
 use mpt_proto::{reseq, sched};
 
 use super::defaults;
 use super::problem::{Problem, Severity};
+use crate::legacy::model::{Connection, Secret};
 
 /// One tunnel.
 #[derive(Clone, Debug)]
 pub struct File {
     /// Where it was read from.
     pub path: PathBuf,
+    /// In which form.
+    pub form: Form,
     /// Name of the TUN interface.
     pub interface: At<String>,
     /// Addresses of the TUN interface, with the prefix length of the network they are in.
@@ -33,10 +37,35 @@ pub struct File {
     pub offload: bool,
     /// What is spoken on the wire.
     pub mode: At<Mode>,
+    /// How peers that run the original MPT are talked to on its control port; not at all when absent.
+    pub original: Option<Original>,
     /// The other ends, at least one.
     pub peers: Vec<Peer>,
     /// What is odd but allowed.
     pub warnings: Vec<Problem>,
+}
+
+/// The form of a configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// One file of TOML.
+    #[default]
+    Toml,
+    /// A directory of the original MPT.
+    Original,
+}
+
+/// The control port of the original MPT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Original {
+    /// Local UDP port.
+    pub control_port: u16,
+    /// Whether messages that prove nothing may change the state of paths.
+    pub unauthenticated: bool,
+    /// Whether the key that everybody knows is one.
+    pub public_key: bool,
+    /// What connections are made of that peers ask for; they are refused when absent.
+    pub template: Option<Connection>,
 }
 
 /// What is spoken on the wire.
@@ -66,8 +95,44 @@ pub struct Peer {
     pub name: At<String>,
     /// Inner destinations that are sent to it, and inner sources that it may use.
     pub networks: Vec<At<IpNet>>,
+    /// Inner sources on this side whose packets are sent to it; all when empty.
+    pub local_networks: Vec<At<IpNet>>,
+    /// Local UDP port.
+    pub local_port: At<u16>,
+    /// Its settings of plain mode.
+    pub plain: Plain,
+    /// What names it on the wire of the original MPT, if that is what it runs.
+    pub original: Option<OriginalPeer>,
     /// The ways to it, 1 to 32.
     pub paths: Vec<Path>,
+}
+
+/// A connection as the original MPT knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginalPeer {
+    /// This host's tunnel address.
+    pub local: IpAddr,
+    /// The peer's tunnel address.
+    pub remote: IpAddr,
+    /// The peer's UDP port for control.
+    pub control_port: u16,
+    /// How control messages are authenticated.
+    pub auth: AuthType,
+    /// What they are authenticated with.
+    pub key: Option<Secret>,
+    /// The file by which the commands of the original know it.
+    pub file: String,
+}
+
+/// What the original MPT tells a peer about a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OriginalPath {
+    /// The address by which the peer knows this end, where that is not the local one.
+    pub public: Option<IpAddr>,
+    /// The share that the peer is asked to give it.
+    pub weight_in: u32,
+    /// Connections are created over it.
+    pub create: bool,
 }
 
 /// One way to a peer.
@@ -83,6 +148,14 @@ pub struct Path {
     pub remote: At<SocketAddr>,
     /// Its share under the weighted scheduler, 1 to 10000.
     pub weight: u32,
+    /// The next router on the way to `remote`, if a route is to be made for it.
+    pub gateway: Option<At<IpAddr>>,
+    /// How it shows that it is alive.
+    pub liveness: Liveness,
+    /// Taken to be alive from the start.
+    pub alive: bool,
+    /// What the original MPT tells a peer about it.
+    pub original: OriginalPath,
 }
 
 /// A value and the line that it stands in, so that what turns out to be wrong with it later can be told with its place.
@@ -112,13 +185,26 @@ impl Default for Plain {
     }
 }
 
+impl Default for OriginalPath {
+    fn default() -> Self {
+        Self { public: None, weight_in: defaults::WEIGHT, create: false }
+    }
+}
+
+impl Path {
+    /// The address by which the peer knows this end, as far as the configuration says.
+    pub fn public(&self) -> Option<IpAddr> {
+        self.original.public.or(self.local.as_deref().copied())
+    }
+}
+
 impl File {
     /// Something that turned out to be wrong with the value in `line`.
     pub fn problem(&self, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Problem {
         Problem {
             severity: Severity::Error,
             file: self.path.clone(),
-            line: Some(line),
+            line: Some(line).filter(|line| *line > 0),
             what: what.into(),
             hint: Some(hint.into()),
         }

@@ -6,33 +6,37 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use mpt_proto::config::{PlainFraming, ProbeConfig};
+use mpt_proto::config::{AnnounceConfig, Liveness, PlainFraming, ProbeConfig};
 use mpt_proto::path::MAX_PATHS;
 use mpt_proto::{reseq, sched};
 use toml::de::DeTable;
 
-use super::model::{At, File, Mode, Path, Peer, Plain};
+use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer, Plain};
 use super::problem::Log;
 use super::reader::Reader;
-use super::{checks, defaults, forms};
+use super::{checks, defaults, forms, original};
 
-type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
+/// A table while it is being read.
+pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 
 /// Reads the whole file. What is missing or wrong is noted and left out.
 pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     let path = log.path().to_owned();
     let mut top = Reader::new(document, "", 1, log);
+    let (mode, port) = (mode(&mut top), top.read_or("port", &forms::port(), defaults::PORT));
     let file = File {
         path,
-        mode: mode(&mut top),
+        form: Form::Toml,
         interface: top.read_or("interface", &forms::interface("mpt0"), defaults::INTERFACE.to_owned()),
         addresses: top.need_list("address", &forms::interface_address("10.77.0.1/24")),
-        port: top.read_or("port", &forms::port(), defaults::PORT),
         mtu: top.read("mtu", &forms::integer("a number of bytes", 576..=65_535, 1400)).map(|mtu| mtu.map(as_usize)),
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
         scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), sched::Kind::default()).value,
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
-        peers: peers(&mut top),
+        original: original::control(&mut top),
+        peers: peers(&mut top, &mode, port),
+        port,
+        mode,
         warnings: Vec::new(),
     };
     top.finish();
@@ -51,7 +55,7 @@ enum ModeName {
 fn mode(top: &mut Table<'_, '_, '_>) -> At<Mode> {
     let names = forms::choice(&[("native", ModeName::Native), ("plain", ModeName::Plain)]);
     let name = top.read("mode", &names);
-    let settings = top.table("plain", "plain", plain).unwrap_or_default();
+    let settings = top.table("plain", "plain", |table| plain(table, Plain::default())).unwrap_or_default();
     let native = !top.has("mode") || name.as_ref().is_some_and(|name| **name == ModeName::Native);
     if let Some(line) = top.line_of_key("plain").filter(|_| native) {
         let hint = "mode = \"plain\" at the top of the file; native mode is the default";
@@ -63,29 +67,39 @@ fn mode(top: &mut Table<'_, '_, '_>) -> At<Mode> {
     })
 }
 
-fn plain(table: &mut Table<'_, '_, '_>) -> Plain {
-    Plain { framing: framing(table), resequence: resequence(table), probe: probe(table) }
-}
-
-fn framing(table: &mut Table<'_, '_, '_>) -> PlainFraming {
-    let key = forms::integer("a GRE key", 0..=u64::from(u32::MAX), 7);
-    PlainFraming {
-        sequence: table.read_or("sequence", &forms::boolean(), defaults::SEQUENCE).value,
-        key: table.read("key", &key).map(|key| as_u32(key.value)),
-        checksum: table.read_or("checksum", &forms::boolean(), defaults::CHECKSUM).value,
+/// What is not said is as in `base`.
+fn plain(table: &mut Table<'_, '_, '_>, base: Plain) -> Plain {
+    Plain {
+        framing: framing(table, base.framing),
+        resequence: resequence(table, base.resequence),
+        probe: probe(table, base.probe),
     }
 }
 
-fn resequence(table: &mut Table<'_, '_, '_>) -> Option<reseq::Limits> {
+fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
+    let key = forms::integer("a GRE key", 0..=u64::from(u32::MAX), 7);
+    PlainFraming {
+        sequence: table.read_or("sequence", &forms::boolean(), base.sequence).value,
+        key: table.read("key", &key).map(|key| as_u32(key.value)).or(base.key),
+        checksum: table.read_or("checksum", &forms::boolean(), base.checksum).value,
+    }
+}
+
+fn resequence(table: &mut Table<'_, '_, '_>, base: Option<reseq::Limits>) -> Option<reseq::Limits> {
     #[derive(Clone, Copy, PartialEq)]
     enum Hold {
         Adaptive,
         Fixed,
         Off,
     }
-    let default = reseq::Limits::default();
+    let default = base.unwrap_or_default();
+    let usual = match base {
+        Some(limits) if limits.adaptive => Hold::Adaptive,
+        Some(_) => Hold::Fixed,
+        None => Hold::Off,
+    };
     let holds = forms::choice(&[("adaptive", Hold::Adaptive), ("fixed", Hold::Fixed), ("off", Hold::Off)]);
-    let hold = table.read_or("reorder", &holds, Hold::Adaptive).value;
+    let hold = table.read_or("reorder", &holds, usual).value;
     let window = forms::integer("a number of packets", 1..=65_536, default.window as u64);
     let window = table.read_or("reorder_window", &window, default.window as u64).map(as_usize);
     let delay = forms::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
@@ -94,15 +108,51 @@ fn resequence(table: &mut Table<'_, '_, '_>) -> Option<reseq::Limits> {
     (hold != Hold::Off).then_some(limits)
 }
 
-fn probe(table: &mut Table<'_, '_, '_>) -> Option<ProbeConfig> {
-    let (default, hour) = (ProbeConfig::default(), Duration::from_secs(3_600));
-    let idle = forms::duration(Duration::from_secs(1)..=hour, "10s").or_off();
-    let idle = table.read_or("keepalive", &idle, Some(default.idle)).value;
-    let dead = table.read_or("dead", &forms::duration(Duration::from_millis(50)..=hour, "500ms"), default.dead).value;
+fn probe(table: &mut Table<'_, '_, '_>, base: Option<ProbeConfig>) -> Option<ProbeConfig> {
+    let idle = table.read_or("keepalive", &keepalive(), base.map(|probe| probe.idle)).value;
+    let dead = table.read_or("dead", &dead(), base.unwrap_or_default().dead).value;
     idle.map(|idle| ProbeConfig { idle, dead })
 }
 
-fn peers(top: &mut Table<'_, '_, '_>) -> Vec<Peer> {
+fn keepalive() -> forms::Form<Option<Duration>> {
+    forms::duration(Duration::from_secs(1)..=DAY, "10s").or_off()
+}
+
+fn dead() -> forms::Form<Duration> {
+    forms::duration(Duration::from_millis(50)..=3 * DAY, "500ms")
+}
+
+/// The original MPT counts such times in seconds and has no limit; nobody waits longer.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A path's own keepalives: as the original MPT sends them, or as the peer's settings say.
+fn liveness(table: &mut Table<'_, '_, '_>, peer: &OfPeer) -> Liveness {
+    let usual = peer.plain.probe.filter(|_| peer.original.is_none());
+    let every = table.read_or("keepalive", &keepalive(), usual.map(|probe| probe.idle)).value;
+    let dead = table.read_or("dead", &dead().or_off(), usual.map(|probe| probe.dead)).value;
+    match (&peer.original, every, dead) {
+        (Some(OriginalPeer { local, remote, .. }), every, dead) => {
+            Liveness::Announces(AnnounceConfig { every, dead, local: *local, remote: *remote })
+        }
+        (None, Some(idle), dead) => {
+            Liveness::Probes(ProbeConfig { idle, dead: dead.unwrap_or(ProbeConfig::default().dead) })
+        }
+        (None, None, _) => Liveness::Off,
+    }
+}
+
+/// What a path takes from its peer.
+struct OfPeer {
+    port: u16,
+    plain: Plain,
+    original: Option<OriginalPeer>,
+}
+
+fn peers(top: &mut Table<'_, '_, '_>, mode: &Mode, local_port: At<u16>) -> Vec<Peer> {
+    let base = match mode {
+        Mode::Plain(plain) => *plain,
+        Mode::Native => Plain::default(),
+    };
     if top.lacks("peer") {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
     }
@@ -111,16 +161,23 @@ fn peers(top: &mut Table<'_, '_, '_>) -> Vec<Peer> {
     top.tables("peer", "peer", |table| {
         number += 1;
         let name = if several { format!("{}{number}", defaults::PEER) } else { defaults::PEER.to_owned() };
-        peer(table, name, several)
+        peer(table, name, several, base, local_port)
     })
 }
 
-fn peer(table: &mut Table<'_, '_, '_>, name: String, several: bool) -> Peer {
-    let port = table.read_or("port", &forms::port(), defaults::PORT);
+fn peer(table: &mut Table<'_, '_, '_>, name: String, several: bool, base: Plain, local_port: At<u16>) -> Peer {
+    let name = table.read_or("name", &forms::name("office"), name);
+    let port = table.read_or("port", &forms::port(), defaults::PORT).value;
+    let plain = table.table("plain", "plain", |table| plain(table, base)).unwrap_or(base);
+    let of_peer = OfPeer { port, plain, original: original::peer(table, &name) };
     Peer {
-        name: table.read_or("name", &forms::name("office"), name),
+        name,
         networks: networks(table, several),
-        paths: paths(table, port.value),
+        local_networks: table.list("local_networks", &forms::network("10.81.0.0/16")),
+        local_port: table.read("local_port", &forms::port()).unwrap_or(local_port),
+        paths: paths(table, &of_peer),
+        plain: of_peer.plain,
+        original: of_peer.original,
     }
 }
 
@@ -133,7 +190,7 @@ fn networks(table: &mut Table<'_, '_, '_>, several: bool) -> Vec<At<IpNet>> {
     }
 }
 
-fn paths(table: &mut Table<'_, '_, '_>, port: u16) -> Vec<Path> {
+fn paths(table: &mut Table<'_, '_, '_>, peer: &OfPeer) -> Vec<Path> {
     if table.lacks("path") {
         table.missing("this peer has no path", "add [[peer.path]] with a remote address".to_owned());
     }
@@ -145,24 +202,31 @@ fn paths(table: &mut Table<'_, '_, '_>, port: u16) -> Vec<Path> {
     let mut number = 0;
     let paths = table.tables("path", "peer.path", |table| {
         number += 1;
-        path(table, port, number)
+        path(table, peer, number)
     });
     paths.into_iter().flatten().collect()
 }
 
-fn path(table: &mut Table<'_, '_, '_>, port: u16, number: usize) -> Option<Path> {
+fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer, number: usize) -> Option<Path> {
     let name = table.read("name", &forms::name("dsl"));
     let interface = table.read("interface", &forms::interface("eth1"));
     let local = table.read("local", &forms::host("192.168.10.1"));
     let remote = table.need("remote", &forms::remote("192.168.10.2"));
     let weight = table.read_or("weight", &forms::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
+    let gateway = table.read("gateway", &forms::host("192.168.10.254"));
+    let alive = table.read_or("start", &forms::choice(&[("up", true), ("down", false)]), true).value;
+    let (liveness, original) = (liveness(table, peer), original::path(table));
     let unnamed = || interface.clone().unwrap_or_else(|| table.at(format!("{}{number}", defaults::PATH)));
     Some(Path {
         name: name.unwrap_or_else(unnamed),
-        remote: remote?.map(|(ip, own)| SocketAddr::new(ip, own.unwrap_or(port))),
+        remote: remote?.map(|(ip, own)| SocketAddr::new(ip, own.unwrap_or(peer.port))),
         weight: as_u32(weight.value),
         interface,
         local,
+        gateway,
+        liveness,
+        alive,
+        original,
     })
 }
 
@@ -171,6 +235,6 @@ fn as_usize(number: u64) -> usize {
     usize::try_from(number).expect("checked against a range that fits")
 }
 
-fn as_u32(number: u64) -> u32 {
+pub fn as_u32(number: u64) -> u32 {
     u32::try_from(number).expect("checked against a range that fits")
 }

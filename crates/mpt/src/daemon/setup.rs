@@ -29,7 +29,7 @@ pub fn open(file: &File, reactor: Reactor) -> Result<Driver, Failure> {
     };
     let mut netlink = Netlink::open()?;
     let mut links = Links::default();
-    let peers = file.peers.iter().map(|peer| peer_config(file, plain, peer, &mut links, &mut netlink));
+    let peers = file.peers.iter().map(|peer| peer_config(file, peer, &mut links, &mut netlink));
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
     let mtu = inner_mtu(file, plain, &mut netlink)?;
     let tun = Tun::open(&file.interface, file.offload)?;
@@ -71,22 +71,28 @@ fn too_many(file: &File, path: &Path) -> Failure {
 
 fn peer_config(
     file: &File,
-    plain: &Plain,
     peer: &Peer,
     links: &mut Links,
     netlink: &mut Netlink,
 ) -> Result<PeerConfig, Failure> {
     let path = |path: &Path| -> Result<PathConfig, Failure> {
         let link = links.socket(file, path, netlink)?;
-        Ok(PathConfig { name: path.name.to_string(), link, remote: *path.remote, weight: path.weight })
+        Ok(PathConfig {
+            name: path.name.to_string(),
+            link,
+            remote: *path.remote,
+            weight: path.weight,
+            liveness: path.liveness,
+            alive: path.alive,
+        })
     };
     Ok(PeerConfig {
         name: peer.name.to_string(),
         networks: peer.networks.iter().map(|net| **net).collect(),
+        local_networks: peer.local_networks.iter().map(|net| **net).collect(),
         scheduler: file.scheduler,
-        framing: plain.framing,
-        resequence: plain.resequence,
-        probe: plain.probe,
+        framing: peer.plain.framing,
+        resequence: peer.plain.resequence,
         paths: peer.paths.iter().map(path).collect::<Result<_, _>>()?,
     })
 }
