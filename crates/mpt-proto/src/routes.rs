@@ -64,6 +64,9 @@ mod tests {
         let nets = ["10.0.0.0/8", "10.7.0.0/16", "10.7.0.0/16"];
         let routes = Routes::new(nets.iter().map(|n| n.parse().unwrap()).zip(0..));
         let without = |refusing: &[usize]| routes.lookup("10.7.2.3".parse().unwrap(), |peer| !refusing.contains(&peer));
-        assert_eq!([without(&[]), without(&[1]), without(&[1, 2]), without(&[0, 1, 2])], [Some(1), Some(2), Some(0), None]);
+        assert_eq!(
+            [without(&[]), without(&[1]), without(&[1, 2]), without(&[0, 1, 2])],
+            [Some(1), Some(2), Some(0), None]
+        );
     }
 }

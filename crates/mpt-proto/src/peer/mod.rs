@@ -148,7 +148,8 @@ impl Peer {
     /// A link lost or regained its carrier.
     pub fn handle_carrier(&mut self, now: Time, link: LinkId, carrier: bool) {
         for slot in 0..self.paths.len() {
-            if self.paths[slot].link != link {
+            // An interface has news of other kinds too.
+            if self.paths[slot].link != link || self.paths[slot].health.carrier == carrier {
                 continue;
             }
             // What was alive before the cable was pulled must show that it is alive after.

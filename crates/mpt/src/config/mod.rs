@@ -60,6 +60,17 @@ pub fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
     if errors.is_empty() { Ok(File { warnings, ..file }) } else { Err(errors) }
 }
 
+/// Checks the values of a file against one another once more, after it was changed while the tunnel runs.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(file: &File) -> Result<(), Vec<Problem>> {
+    let mut log = Log::new(&file.path, "");
+    checks::check(file, &mut log);
+    let (errors, _) = log.finish();
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
 fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
     let hint = match error.kind() {
         std::io::ErrorKind::InvalidData => "the file must be UTF-8 text".to_owned(),

@@ -24,6 +24,10 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     let path = log.path().to_owned();
     let mut top = Reader::new(document, "", 1, log);
     let (mode, port) = (mode(&mut top), top.read_or("port", &forms::port(), defaults::PORT));
+    let original = original::control(&mut top);
+    if top.lacks("peer") && original.as_ref().is_none_or(|original| original.template.is_none()) {
+        top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
+    }
     let file = File {
         path,
         form: Form::Toml,
@@ -33,7 +37,7 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
         scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), sched::Kind::default()).value,
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
-        original: original::control(&mut top),
+        original,
         peers: peers(&mut top, &mode, port),
         port,
         mode,
@@ -129,16 +133,12 @@ const DAY: Duration = Duration::from_secs(86_400);
 fn liveness(table: &mut Table<'_, '_, '_>, peer: &OfPeer) -> Liveness {
     let usual = peer.plain.probe.filter(|_| peer.original.is_none());
     let every = table.read_or("keepalive", &keepalive(), usual.map(|probe| probe.idle)).value;
-    let dead = table.read_or("dead", &dead().or_off(), usual.map(|probe| probe.dead)).value;
-    match (&peer.original, every, dead) {
-        (Some(OriginalPeer { local, remote, .. }), every, dead) => {
-            Liveness::Announces(AnnounceConfig { every, dead, local: *local, remote: *remote })
-        }
-        (None, Some(idle), dead) => {
-            Liveness::Probes(ProbeConfig { idle, dead: dead.unwrap_or(ProbeConfig::default().dead) })
-        }
-        (None, None, _) => Liveness::Off,
+    if let Some(OriginalPeer { local, remote, .. }) = peer.original {
+        let dead = table.read_or("dead", &dead().or_off(), None).value;
+        return Liveness::Announces(AnnounceConfig { every, dead, local, remote });
     }
+    let dead = table.read_or("dead", &dead(), usual.unwrap_or_default().dead).value;
+    every.map_or(Liveness::Off, |idle| Liveness::Probes(ProbeConfig { idle, dead }))
 }
 
 /// What a path takes from its peer.
@@ -153,9 +153,6 @@ fn peers(top: &mut Table<'_, '_, '_>, mode: &Mode, local_port: At<u16>) -> Vec<P
         Mode::Plain(plain) => *plain,
         Mode::Native => Plain::default(),
     };
-    if top.lacks("peer") {
-        top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
-    }
     let several = top.count("peer") > 1;
     let mut number = 0;
     top.tables("peer", "peer", |table| {
