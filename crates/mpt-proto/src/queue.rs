@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::flow;
 use crate::packet::SuperPacket;
 use crate::packet::ip::Ip;
 
@@ -72,6 +73,11 @@ impl Queue {
     /// The first packet's length in bytes.
     pub fn head_len(&self) -> Option<usize> {
         self.waiting.front().map(|first| first.len_of(self.index))
+    }
+
+    /// The first packet's flow bucket.
+    pub fn head_bucket(&self) -> Option<u16> {
+        self.waiting.front().map(|first| flow::bucket(first.ip(), first.bytes()))
     }
 
     /// Takes the first packet out.

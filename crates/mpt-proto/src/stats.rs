@@ -7,6 +7,7 @@ use crate::drops::Drops;
 use crate::path::{Path, State, Traffic};
 use crate::peer::Ledger;
 use crate::reseq;
+use crate::time::Rate;
 
 /// An endpoint.
 #[derive(Clone, Debug)]
@@ -51,6 +52,10 @@ pub struct PathStatus {
     pub state: State,
     /// Smoothed round-trip time; absent until measured.
     pub srtt: Option<Duration>,
+    /// What its bottleneck passes, as far as is known.
+    pub rate: Option<Rate>,
+    /// The share of packets lost lately, 0 to 1; absent where nobody acknowledges.
+    pub loss: Option<f64>,
     /// What was sent.
     pub sent: Traffic,
     /// What was received.
@@ -66,6 +71,8 @@ impl PathStatus {
             weight: path.weight,
             state: path.health.state(),
             srtt: path.liveness.srtt(),
+            rate: None,
+            loss: None,
             sent: path.sent,
             received: path.received,
         }

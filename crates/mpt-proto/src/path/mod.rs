@@ -17,7 +17,7 @@ pub mod window;
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::config::PathConfig;
+use crate::config::{self, PathConfig, ProbeConfig};
 use crate::time::Time;
 
 pub use announcer::Announcer;
@@ -97,15 +97,17 @@ pub struct Path {
 }
 
 impl Path {
-    /// Makes a path that is taken to be up until a witness objects, unless it has to show that it is alive first.
-    pub fn new(now: Time, slot: u8, config: &PathConfig) -> Self {
-        let mut liveness = Liveness::new(now, config.liveness);
+    /// Makes a path with a known remote address, which is taken to be up until a witness objects, unless it has to show that
+    /// it is alive first.
+    pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
+        let usual = probe.map_or(config::Liveness::Off, config::Liveness::Probes);
+        let mut liveness = Liveness::new(now, config.liveness.unwrap_or(usual));
         let answers = config.alive || !liveness.declare_dead(now);
         Self {
             id: PathId { slot, generation: 0 },
             name: config.name.clone(),
             link: config.link,
-            remote: config.remote,
+            remote: config.remote.expect("a path without an address is not made"),
             weight: config.weight,
             health: Health { answers, ..Health::default() },
             liveness,

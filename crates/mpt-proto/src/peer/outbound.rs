@@ -21,7 +21,7 @@ struct Scheduled {
 impl Peer {
     /// Sends what may leave now. Buffers that are done with go to `spare`.
     pub fn flush(&mut self, now: Time, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
-        if self.queue.is_empty() {
+        if self.queue.is_empty() || self.native.is_some() {
             return;
         }
         self.look();

@@ -108,7 +108,8 @@ fn resequence(table: &mut Table<'_, '_, '_>, base: Option<reseq::Limits>) -> Opt
     let window = table.read_or("reorder_window", &window, default.window as u64).map(as_usize);
     let delay = forms::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
     let delay = table.read_or("reorder_delay", &delay, default.max_hold);
-    let limits = reseq::Limits { window: window.value, max_hold: delay.value, adaptive: hold == Hold::Adaptive };
+    let adaptive = hold == Hold::Adaptive;
+    let limits = reseq::Limits { window: window.value, max_hold: delay.value, adaptive, ..default };
     (hold != Hold::Off).then_some(limits)
 }
 

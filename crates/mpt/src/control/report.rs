@@ -212,6 +212,8 @@ mod tests {
             weight: 10,
             state: State::Down(Cause::Silent),
             srtt: Some(Duration::from_micros(12_345)),
+            rate: None,
+            loss: None,
             sent: Traffic { packets: 2, bytes: 3_000 },
             received: Traffic { packets: 1, bytes: 1_500 },
         };

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use mpt_linux::netlink::{Netlink, Prefix};
 use mpt_linux::udp::SocketSpec;
 use mpt_linux::{Reactor, Tun};
-use mpt_proto::config::{Config, PathConfig, PeerConfig};
+use mpt_proto::config::{Config, PathConfig, PeerConfig, Protocol};
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
@@ -40,7 +40,7 @@ pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let mut routes = Routes::new(tun.index());
     routes.settle(file, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
-    let endpoint = Endpoint::new(reactor.now(), &Config { mtu, merge, peers });
+    let endpoint = Endpoint::new(reactor.now(), &Config { identity: None, mtu, merge, peers });
     tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.len(), "tunnel is up");
     Ok(Opened { driver: Driver::new(endpoint, reactor, tun, links)?, sockets, routes })
 }
@@ -105,10 +105,12 @@ pub fn peer_config(
         Ok(PathConfig {
             name: path.name.to_string(),
             link,
-            remote: *path.remote,
+            remote: Some(*path.remote),
             weight: path.weight,
-            liveness: path.liveness,
+            liveness: Some(path.liveness),
             alive: path.alive,
+            cap: None,
+            standby: false,
         })
     };
     Ok(PeerConfig {
@@ -116,8 +118,9 @@ pub fn peer_config(
         networks: peer.networks.iter().map(|net| **net).collect(),
         local_networks: peer.local_networks.iter().map(|net| **net).collect(),
         scheduler: file.scheduler,
-        framing: peer.plain.framing,
+        protocol: Protocol::Plain(peer.plain.framing),
         resequence: peer.plain.resequence,
+        probe: peer.plain.probe,
         paths: peer.paths.iter().map(path).collect::<Result<_, _>>()?,
     })
 }
