@@ -3,6 +3,7 @@
 //! Whatever the cause, a new peer is a configuration that has been read and checked like any other, and a peer changes by
 //! being removed and added. Its sequence numbers then begin again, which the other end's resequencer understands.
 
+use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 use mpt_proto::control::{Code, Event, Pair};
 use mpt_proto::path::{Cause, State};
@@ -51,7 +52,7 @@ impl Daemon {
     }
 
     /// Sets and removes routes as the peers want it.
-    pub(super) fn settle_routes(&mut self, routes: Vec<At<ipnet::IpNet>>) -> Result<(), Failure> {
+    pub(super) fn settle_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
         self.file.routes = routes;
         Ok(self.routes.settle(&self.file, &mut Netlink::open()?)?)
     }
@@ -97,10 +98,11 @@ impl Daemon {
                 self.answer_create(connection, joined.map_or_else(Response::from, |()| Response::Done {}));
             }
             Event::ExchangeFailed { connection, opcode, code } => {
-                tracing::warn!(peer = %connection.remote, ?opcode, %code, "the peer could not be told");
                 if opcode == Opcode::Create {
                     let failure = Failure::new(format!("the connection was not created: {code}"));
                     self.answer_create(connection, failure.hint(hint(code)).into());
+                } else {
+                    tracing::warn!(peer = %connection.remote, %code, "the peer could not be told of a path");
                 }
             }
         }
@@ -134,7 +136,7 @@ impl Daemon {
             return Err(Code::NO_CONNECTION);
         }
         let described = write::message(&made);
-        self.enter(now, made).map_err(|failure| {
+        self.refuse_taken(&made).and_then(|()| self.enter(now, made)).map_err(|failure| {
             tracing::warn!(%failure, "no connection created");
             Code::NO_CONNECTION
         })?;
@@ -172,8 +174,20 @@ impl Daemon {
         self.settle_routes(self.file.routes.iter().copied().chain(more).collect())
     }
 
+    /// Refuses networks that belong to a peer already, as a whole or in part. A peer for everything leaves room for others.
+    fn refuse_taken(&self, connection: &Connection) -> Result<(), Failure> {
+        let (peer, _) = self.read(connection.clone())?;
+        let all = self.file.peers.iter().flat_map(|peer| &peer.networks).map(|net| net.value);
+        let all: Vec<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
+        let taken = |net: &IpNet| all.iter().any(|other| other.contains(net) || net.contains(other));
+        match peer.networks.iter().find(|net| taken(net)) {
+            Some(net) => Err(Failure::new(format!("the network {net} is another peer's, or has a part of it"))),
+            None => Ok(()),
+        }
+    }
+
     /// A connection as a peer, and the routes that it needs.
-    pub(super) fn read(&self, connection: Connection) -> Result<(Peer, Vec<At<ipnet::IpNet>>), Failure> {
+    pub(super) fn read(&self, connection: Connection) -> Result<(Peer, Vec<At<IpNet>>), Failure> {
         let interface = describe::interface(&self.file);
         let setup = LegacySetup { interface, connections: vec![connection], template: None, notes: Vec::new() };
         let text = toml::write(&setup, Allowed::default(), None).text;
