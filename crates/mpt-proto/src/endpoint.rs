@@ -133,7 +133,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes datagrams from a socket. They are changed in place.
+    /// Takes datagrams from a socket. They are changed in place. No bytes are one datagram without payload.
     pub fn handle_datagrams(&mut self, now: Time, received: &Received, bytes: &mut [u8]) {
         if self.local.is_some() {
             for datagram in bytes.chunks_mut(received.segment.max(1)) {
@@ -200,10 +200,14 @@ impl Endpoint {
     }
 
     fn handle_plain(&mut self, now: Time, received: &Received, bytes: &mut [u8]) {
+        let segment = received.segment.max(1);
         let Some((peer, slot)) = self.sources.get(&(received.link, received.from.ip())).copied() else {
-            return self.drops.count_many(Dropped::UnknownSource, bytes.len().div_ceil(received.segment.max(1)) as u64);
+            return self.drops.count_many(Dropped::UnknownSource, bytes.len().div_ceil(segment).max(1) as u64);
         };
-        for datagram in bytes.chunks_mut(received.segment.max(1)) {
+        if bytes.is_empty() {
+            self.peers[peer].handle_datagram(now, slot, received.tos, bytes, &mut self.tun);
+        }
+        for datagram in bytes.chunks_mut(segment) {
             self.peers[peer].handle_datagram(now, slot, received.tos, datagram, &mut self.tun);
         }
         self.touch(peer);

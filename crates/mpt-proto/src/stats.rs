@@ -33,6 +33,10 @@ pub struct PeerStatus {
     pub hold_us: u64,
     /// What the resequencer did.
     pub resequencer: Option<reseq::Stats>,
+    /// Packets that were sent again.
+    pub resent: u64,
+    /// Packets that were lost and not worth sending again.
+    pub given_up: u64,
     /// Packets that ended early.
     pub drops: Drops,
     /// The paths.

@@ -138,6 +138,12 @@ impl Network {
         self.pump(end);
     }
 
+    /// Ends the endpoint at `end` and starts another one in its place, which knows nothing of what was.
+    pub fn restart(&mut self, end: usize, config: &Config) {
+        self.ends[end].endpoint = Endpoint::new(self.now, config);
+        self.pump(end);
+    }
+
     /// What the TUN device of `end` had to drop because its endpoint had no room.
     pub fn tun_overflow(&self, end: usize) -> u64 {
         self.ends[end].tun_overflow

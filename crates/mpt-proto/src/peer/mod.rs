@@ -17,11 +17,12 @@ use ipnet::IpNet;
 
 use crate::config::{PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use crate::crypto::association::Association;
-use crate::drops::Drops;
+use crate::drops::{Dropped, Drops};
+use crate::flow;
 use crate::local::Local;
 use crate::packet::SuperPacket;
 use crate::path::{Health, LinkId, Path, State};
-use crate::queue::Queue;
+use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
 use crate::sched::{Scheduler, View};
 use crate::stats::{PathStatus, PeerStatus};
@@ -91,7 +92,7 @@ pub struct PathEvent {
 const PROBE_TOS: u8 = 0xc0;
 /// Bytes that may wait for a path: four super-packets, so that every path can be given a full run.
 /// Plain mode has no windows, so packets wait only while a socket is full.
-const QUEUE_LIMIT: usize = 256 * 1024;
+const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
 /// Native mode queues here and not in the network: a quarter of a second at 500 Mbit/s.
 const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
 
@@ -116,7 +117,10 @@ impl Peer {
             local_networks: config.local_networks.clone(),
             framing,
             probe: config.probe.unwrap_or_default(),
-            queue: Queue::new(if native.is_some() { NATIVE_QUEUE_LIMIT } else { QUEUE_LIMIT }),
+            queue: match native {
+                Some(_) => Queue::new(NATIVE_QUEUE_LIMIT, Aqm::default()),
+                None => Queue::new(QUEUE_LIMIT, Aqm::Off),
+            },
             native,
             fallen: 0,
             scheduler: Scheduler::new(config.scheduler),
@@ -181,7 +185,10 @@ impl Peer {
             // Acknowledgements tell native mode more than probes would.
             self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
         }
-        self.queue.push(packet);
+        let bucket = flow::bucket(packet.ip(), packet.bytes());
+        let dropped = self.queue.push(now, bucket, packet);
+        self.drops.count_many(Dropped::QueueFull, dropped);
+        self.ledger.dropped_out += dropped;
     }
 
     /// A link lost or regained its carrier.
@@ -233,6 +240,7 @@ impl Peer {
 
     /// All there is to tell.
     pub fn status(&self) -> PeerStatus {
+        let (resent, given_up) = self.native.as_ref().map_or((0, 0), |native| native.repair_counts());
         PeerStatus {
             name: self.name.clone(),
             scheduler: self.scheduler_name,
@@ -244,6 +252,8 @@ impl Peer {
                 .as_ref()
                 .map(|native| native.order_stats())
                 .or_else(|| self.resequencer.as_ref().map(Resequencer::stats)),
+            resent,
+            given_up,
             drops: self.drops.clone(),
             paths: self.paths.iter().map(|path| self.path_status(path)).collect(),
         }

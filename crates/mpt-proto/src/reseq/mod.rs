@@ -138,10 +138,11 @@ struct Mark {
     at: Option<Time>,
 }
 
-/// Consecutive arrivals that are old, and in order among themselves: a peer that restarted.
+/// Consecutive arrivals that are old, and in order on each path: a peer that restarted. Paths of different delay put them
+/// out of order among themselves.
 #[derive(Clone, Copy, Debug, Default)]
 struct Strays {
-    last: u32,
+    last: [u32; MAX_PATHS],
     run: u32,
 }
 
@@ -202,7 +203,7 @@ impl Resequencer {
         let next = *self.next.get_or_insert(if seq < BEGINNING { 0 } else { u64::from(seq) });
         let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
         let Some(full) = next.checked_add_signed(ahead).filter(|_| ahead > -(History::LEN as i64)) else {
-            return self.handle_stray(seq, Dropped::TooOld, deliver);
+            return self.handle_stray(slot, seq, Dropped::TooOld, deliver);
         };
         if full >= next {
             self.strays.run = 0;
@@ -212,7 +213,7 @@ impl Resequencer {
             return Ok(());
         }
         if self.history.contains(next - 1 - full) {
-            return self.handle_stray(seq, Dropped::Duplicate, deliver);
+            return self.handle_stray(slot, seq, Dropped::Duplicate, deliver);
         }
         self.strays.run = 0;
         self.handle_late(now, next - 1 - full, packet, deliver);
@@ -347,9 +348,16 @@ impl Resequencer {
     }
 
     /// A number that was seen, or is too old to know. Enough of them in order are a peer that began again.
-    fn handle_stray(&mut self, seq: u32, why: Dropped, deliver: &mut impl FnMut(&[u8])) -> Result<(), Dropped> {
-        let follows = (1..=64).contains(&seq.wrapping_sub(self.strays.last));
-        self.strays = Strays { last: seq, run: if follows { self.strays.run + 1 } else { 1 } };
+    fn handle_stray(
+        &mut self,
+        slot: u8,
+        seq: u32,
+        why: Dropped,
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> Result<(), Dropped> {
+        let last = std::mem::replace(&mut self.strays.last[usize::from(slot)], seq);
+        let follows = (1..=History::LEN as u32).contains(&seq.wrapping_sub(last));
+        self.strays.run = if follows { self.strays.run + 1 } else { 1 };
         // A sender that repairs sends some packets twice, and tells of its restarts by other means.
         if self.strays.run >= RESTART_RUN && !self.limits.repaired {
             self.restart(seq, deliver);

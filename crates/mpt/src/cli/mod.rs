@@ -6,7 +6,9 @@
 
 mod commands;
 mod generate;
+mod keys;
 mod legacy;
+mod pair;
 mod render;
 
 use std::ffi::OsString;
@@ -45,7 +47,7 @@ enum Command {
         #[command(flatten)]
         tunnel: Tunnel,
     },
-    /// Check configuration files
+    /// Write or check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Turn configuration files of the original MPT into one of ours
@@ -88,6 +90,9 @@ enum Command {
     /// Show how a running tunnel is, in the words of the original
     #[command(subcommand)]
     Show(ShowCommand),
+    /// Make keys for native mode
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Run experiments: links, traffic, reports (the program mpt-lab)
     #[command(disable_help_flag = true)]
     Lab {
@@ -217,6 +222,8 @@ struct Chosen {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
+    /// Write a matching pair of files, a.toml and b.toml, for two hosts; asks for what is not said
+    New(pair::New),
     /// Name everything that is wrong with a file
     Check {
         /// The configuration file
@@ -225,6 +232,16 @@ enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum KeyCommand {
+    /// Print a new private key
+    New,
+    /// Read a private key from stdin, and print its public key
+    Public,
+    /// Print a new preshared key, a second secret that both ends know
+    Psk,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -242,6 +259,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
         Command::Status(named) => commands::status(named),
         Command::Path(command) => commands::path(command),
         Command::Down { tunnel } => commands::down(tunnel),
+        Command::Config(ConfigCommand::New(new)) => pair::run(new),
         Command::Config(ConfigCommand::Check { file, json }) => commands::check(&file, json),
         Command::Import(import) => legacy::import(&import),
         Command::Addr { tunnel, action, address, interface, .. } => {
@@ -254,6 +272,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
         Command::Save(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Save { connection: file }),
         Command::Create(One { tunnel, file }) => legacy::order(tunnel, Request::Create { connection: file }),
         Command::Show(ShowCommand::Status(named)) => commands::status(named),
+        Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
         Command::Generate { what, directory } => generate::write(what, &directory),
     };

@@ -1,9 +1,13 @@
 //! Every default of the configuration file, with its reason.
 //!
-//! The timers of probes and the limits of the resequencer belong to the core, which gives its reasons there:
-//! [`mpt_proto::config::ProbeConfig`] and [`mpt_proto::reseq::Limits`].
+//! The timers of probes, the limits of the resequencer and the congestion control belong to the core, which gives its reasons
+//! there: [`mpt_proto::config::ProbeConfig`], [`mpt_proto::reseq::Limits`], [`mpt_proto::cc`].
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use mpt_proto::config::PlainFraming;
+use mpt_proto::sched;
+
+use super::model::Mode;
 
 /// One tunnel is the usual number, and its name says what made it.
 pub const INTERFACE: &str = "mpt0";
@@ -19,6 +23,11 @@ pub const SEQUENCE: bool = true;
 
 /// UDP's checksum covers the same bytes, and is computed by the network card.
 pub const CHECKSUM: bool = false;
+
+/// The optional fields of GRE, as above.
+pub fn framing() -> PlainFraming {
+    PlainFraming { sequence: SEQUENCE, key: None, checksum: CHECKSUM }
+}
 
 /// What the original MPT listens on unless its configuration says otherwise.
 pub const CONTROL_PORT: u16 = 65_050;
@@ -37,6 +46,16 @@ pub const PATH: &str = "path";
 
 /// Equal shares, until somebody knows better.
 pub const WEIGHT: u32 = 1;
+
+/// All paths carry traffic: that is what there are several for.
+pub const STANDBY: bool = false;
+
+/// Native mode measures what a prediction of arrivals needs; plain mode does not, and shares as it is told.
+pub fn scheduler(mode: Mode) -> sched::Kind {
+    let named = |wanted| sched::Kind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);
+    let wanted = if mode == Mode::Native { "earliest" } else { "weighted" };
+    named(wanted).unwrap_or_default()
+}
 
 /// With one peer, everything that is routed into the tunnel is for it.
 pub fn networks() -> [IpNet; 2] {

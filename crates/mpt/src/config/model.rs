@@ -6,7 +6,9 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use mpt_proto::config::{Liveness, PlainFraming, ProbeConfig};
+use mpt_proto::config::{Liveness, PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::crypto::keys::KeyPair;
+use mpt_proto::time::Rate;
 use mpt_proto::wire::legacy::AuthType;
 use mpt_proto::{reseq, sched};
 
@@ -35,10 +37,16 @@ pub struct File {
     pub scheduler: sched::Kind,
     /// Whether many packets go with one system call where the kernel can.
     pub offload: bool,
-    /// What is spoken on the wire.
+    /// What is spoken on the wire with all peers.
     pub mode: At<Mode>,
     /// How peers that run the original MPT are talked to on its control port; not at all when absent.
     pub original: Option<Original>,
+    /// Who we are; always there in native mode.
+    pub identity: Option<KeyPair>,
+    /// How received packets are put back in order; off when absent.
+    pub resequence: Option<reseq::Limits>,
+    /// How paths are probed; off when absent.
+    pub probe: Option<ProbeConfig>,
     /// The other ends, at least one.
     pub peers: Vec<Peer>,
     /// What is odd but allowed.
@@ -69,23 +77,12 @@ pub struct Original {
 }
 
 /// What is spoken on the wire.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Authenticated and encrypted.
     Native,
     /// Bare GRE-in-UDP (RFC 8086).
-    Plain(Plain),
-}
-
-/// Settings of plain mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plain {
-    /// The optional GRE fields that are sent.
-    pub framing: PlainFraming,
-    /// How received packets are put back in order; off when absent.
-    pub resequence: Option<reseq::Limits>,
-    /// How paths are probed; off when absent.
-    pub probe: Option<ProbeConfig>,
+    Plain,
 }
 
 /// The other end of a tunnel.
@@ -93,17 +90,19 @@ pub struct Plain {
 pub struct Peer {
     /// What people call it; unique in the file.
     pub name: At<String>,
+    /// What is spoken with it, of the file's mode; in native mode in the line of its public key.
+    pub protocol: At<Protocol>,
     /// Inner destinations that are sent to it, and inner sources that it may use.
     pub networks: Vec<At<IpNet>>,
     /// Inner sources on this side whose packets are sent to it; all when empty.
     pub local_networks: Vec<At<IpNet>>,
     /// Local UDP port.
     pub local_port: At<u16>,
-    /// Its settings of plain mode.
-    pub plain: Plain,
+    /// How its packets are put back in order; off when absent.
+    pub resequence: Option<reseq::Limits>,
     /// What names it on the wire of the original MPT, if that is what it runs.
     pub original: Option<OriginalPeer>,
-    /// The ways to it, 1 to 32.
+    /// The ways to it: 1 to 32, or in native mode none when it is the one who calls.
     pub paths: Vec<Path>,
 }
 
@@ -144,18 +143,23 @@ pub struct Path {
     pub interface: Option<At<String>>,
     /// The local address that it is bound to, of the same family as `remote`.
     pub local: Option<At<IpAddr>>,
-    /// The peer's address and port on it.
-    pub remote: At<SocketAddr>,
+    /// The peer's address and port on it. Absent in native mode where the peer calls, and then there is an interface or a
+    /// local address.
+    pub remote: Option<At<SocketAddr>>,
     /// Its share under the weighted scheduler, 1 to 10000.
     pub weight: u32,
     /// The next router on the way to `remote`, if a route is to be made for it.
     pub gateway: Option<At<IpAddr>>,
-    /// How it shows that it is alive.
-    pub liveness: Liveness,
+    /// How it shows that it is alive, where that is not as the file says for all.
+    pub liveness: Option<Liveness>,
     /// Taken to be alive from the start.
     pub alive: bool,
     /// What the original MPT tells a peer about it.
     pub original: OriginalPath,
+    /// The fastest that may be sent on it, in native mode.
+    pub cap: Option<Rate>,
+    /// Used only while no other path is alive, in native mode.
+    pub standby: bool,
 }
 
 /// A value and the line that it stands in, so that what turns out to be wrong with it later can be told with its place.
@@ -170,31 +174,44 @@ pub struct At<T> {
 
 impl Mode {
     /// Its name in the configuration.
-    pub fn name(&self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
-            Self::Plain(_) => "plain",
+            Self::Plain => "plain",
         }
     }
 }
 
-impl Default for Plain {
-    fn default() -> Self {
-        let framing = PlainFraming { sequence: defaults::SEQUENCE, key: None, checksum: defaults::CHECKSUM };
-        Self { framing, resequence: Some(reseq::Limits::default()), probe: Some(ProbeConfig::default()) }
+impl Path {
+    /// The line that a problem with where it leads is told with.
+    pub fn line(&self) -> usize {
+        self.remote.as_ref().map_or(self.name.line, |remote| remote.line)
+    }
+
+    /// The peer's address, unless the peer is the one who calls.
+    pub fn remote_ip(&self) -> Option<IpAddr> {
+        self.remote.as_ref().map(|remote| remote.ip())
+    }
+
+    /// The address by which the peer knows this end, as far as the configuration says.
+    pub fn public(&self) -> Option<IpAddr> {
+        self.original.public.or(self.local.as_deref().copied())
+    }
+}
+
+impl Peer {
+    /// The optional GRE fields that are sent, in plain mode.
+    pub fn framing(&self) -> PlainFraming {
+        match &self.protocol.value {
+            Protocol::Plain(framing) => *framing,
+            Protocol::Native(_) => PlainFraming::default(),
+        }
     }
 }
 
 impl Default for OriginalPath {
     fn default() -> Self {
         Self { public: None, weight_in: defaults::WEIGHT, create: false }
-    }
-}
-
-impl Path {
-    /// The address by which the peer knows this end, as far as the configuration says.
-    pub fn public(&self) -> Option<IpAddr> {
-        self.original.public.or(self.local.as_deref().copied())
     }
 }
 

@@ -4,7 +4,9 @@
 //! Everything that proves nothing is refused by default: see [`mpt_proto::control::Accept`].
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use mpt_proto::config::{AnnounceConfig, Liveness};
 use mpt_proto::wire::legacy::AuthType;
 
 use super::model::{At, Original, OriginalPath, OriginalPeer};
@@ -14,8 +16,9 @@ use crate::legacy::ini::Ini;
 use crate::legacy::model::{Connection, Secret};
 
 /// `[original]`, when it is there.
-pub fn control(top: &mut Table<'_, '_, '_>) -> Option<Original> {
+pub fn control(top: &mut Table<'_, '_, '_>, native: bool) -> Option<Original> {
     let there = top.has("original");
+    refuse(top, native);
     let read = top.table("original", "original", |table| Original {
         control_port: table.read_or("control_port", &forms::port(), defaults::CONTROL_PORT).value,
         unauthenticated: table.read_or("unauthenticated", &forms::boolean(), defaults::UNAUTHENTICATED).value,
@@ -51,8 +54,9 @@ fn beside(file: &Path, name: &str) -> PathBuf {
 }
 
 /// `[peer.original]`, when it is there.
-pub fn peer(table: &mut Table<'_, '_, '_>, name: &At<String>) -> Option<OriginalPeer> {
+pub fn peer(table: &mut Table<'_, '_, '_>, name: &At<String>, native: bool) -> Option<OriginalPeer> {
     let there = table.has("original");
+    refuse(table, native);
     let read = table.table("original", "peer.original", |table| {
         let auths = [("sha256", AuthType::Sha256), ("nonce", AuthType::Nonce), ("none", AuthType::None)];
         let (local, remote) = match there {
@@ -73,13 +77,43 @@ fn host(example: &str) -> forms::Form<std::net::IpAddr> {
     forms::host(example)
 }
 
-/// `[peer.path.original]`, or what it stands for in its absence.
-pub fn path(table: &mut Table<'_, '_, '_>) -> OriginalPath {
+/// `[peer.path.original]`, or what it stands for in its absence; how the path shows that it is alive, and whether it is taken to
+/// be so from the start.
+pub fn path(table: &mut Table<'_, '_, '_>, peer: Option<&OriginalPeer>) -> (OriginalPath, Option<Liveness>, bool) {
+    if peer.is_none() {
+        table.refuse("original", "for a peer without [peer.original]", "add [peer.original], or leave it out");
+    }
     let share = forms::integer("a share", 1..=10_000, 10);
-    let read = table.table("original", "peer.path.original", |table| OriginalPath {
-        public: table.read("public", &forms::host("203.0.113.7")).map(|public| public.value),
-        weight_in: as_u32(table.read_or("weight_in", &share, u64::from(defaults::WEIGHT)).value),
-        create: table.read_or("create", &forms::boolean(), false).value,
+    let read = table.table("original", "peer.path.original", |table| {
+        let path = OriginalPath {
+            public: table.read("public", &forms::host("203.0.113.7")).map(|public| public.value),
+            weight_in: as_u32(table.read_or("weight_in", &share, u64::from(defaults::WEIGHT)).value),
+            create: table.read_or("create", &forms::boolean(), false).value,
+        };
+        let every = table.read_or("keepalive", &seconds(DAY).or_off(), None).value;
+        let dead = table.read_or("dead", &seconds(3 * DAY).or_off(), None).value;
+        let starts = forms::choice(&[("up", true), ("down", false)]);
+        let announces = |peer: &OriginalPeer| AnnounceConfig { every, dead, local: peer.local, remote: peer.remote };
+        let liveness = peer.map(|peer| Liveness::Announces(announces(peer)));
+        (path, liveness, table.read_or("start", &starts, true).value)
     });
-    read.unwrap_or_default()
+    read.unwrap_or((OriginalPath::default(), None, true))
 }
+
+/// The original counts in seconds.
+fn seconds(longest: Duration) -> forms::Form<Duration> {
+    forms::duration(Duration::from_secs(1)..=longest, "5s")
+}
+
+fn refuse(table: &mut Table<'_, '_, '_>, native: bool) {
+    if native {
+        table.refuse(
+            "original",
+            "in native mode",
+            "mode = \"plain\" at the top of the file: the original knows no other",
+        );
+    }
+}
+
+/// The original has no limit; nobody waits longer.
+const DAY: Duration = Duration::from_secs(86_400);

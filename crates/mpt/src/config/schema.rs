@@ -1,20 +1,22 @@
 //! The file format: one function per table, one line per key.
 //!
-//! A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
+//! What only native mode has is in `native`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use mpt_proto::config::{AnnounceConfig, Liveness, PlainFraming, ProbeConfig};
+use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::path::MAX_PATHS;
-use mpt_proto::{reseq, sched};
+use mpt_proto::time::Rate;
+use mpt_proto::{cc, reseq, sched};
 use toml::de::DeTable;
 
-use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer, Plain};
+use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer};
 use super::problem::Log;
 use super::reader::Reader;
-use super::{checks, defaults, forms, original};
+use super::{checks, defaults, forms, native, original};
 
 /// A table while it is being read.
 pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
@@ -23,24 +25,28 @@ pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     let path = log.path().to_owned();
     let mut top = Reader::new(document, "", 1, log);
-    let (mode, port) = (mode(&mut top), top.read_or("port", &forms::port(), defaults::PORT));
-    let original = original::control(&mut top);
+    let wire = Wire::read(&mut top);
+    let mode = wire.mode.unwrap_or_else(|| top.at(Mode::Native));
+    let original = original::control(&mut top, wire.is(Mode::Native));
     if top.lacks("peer") && original.as_ref().is_none_or(|original| original.template.is_none()) {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
     }
     let file = File {
         path,
         form: Form::Toml,
+        mode,
+        original,
+        identity: identity(&mut top, &wire),
         interface: top.read_or("interface", &forms::interface("mpt0"), defaults::INTERFACE.to_owned()),
         addresses: top.need_list("address", &forms::interface_address("10.77.0.1/24")),
         mtu: top.read("mtu", &forms::integer("a number of bytes", 576..=65_535, 1400)).map(|mtu| mtu.map(as_usize)),
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
-        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), sched::Kind::default()).value,
+        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)).value,
+        resequence: wire.resequence,
+        probe: probe(&mut top),
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
-        original,
-        peers: peers(&mut top, &mode, port),
-        port,
-        mode,
+        peers: peers(&mut top, &wire),
+        port: wire.port,
         warnings: Vec::new(),
     };
     top.finish();
@@ -50,36 +56,52 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     file
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum ModeName {
-    Native,
-    Plain,
+/// What the top of the file says about the wire.
+struct Wire {
+    /// Absent when what stands there is neither; then nothing is said about what either of them needs or refuses.
+    mode: Option<At<Mode>>,
+    framing: PlainFraming,
+    congestion: cc::Kind,
+    resequence: Option<reseq::Limits>,
+    port: At<u16>,
 }
 
-fn mode(top: &mut Table<'_, '_, '_>) -> At<Mode> {
-    let names = forms::choice(&[("native", ModeName::Native), ("plain", ModeName::Plain)]);
-    let name = top.read("mode", &names);
-    let settings = top.table("plain", "plain", |table| plain(table, Plain::default())).unwrap_or_default();
-    let native = !top.has("mode") || name.as_ref().is_some_and(|name| **name == ModeName::Native);
-    if let Some(line) = top.line_of_key("plain").filter(|_| native) {
+impl Wire {
+    fn read(top: &mut Table<'_, '_, '_>) -> Self {
+        let mode = mode(top);
+        let framing = top.table("plain", "plain", |table| framing(table, defaults::framing())).unwrap_or_default();
+        let congestion = match mode.as_deref() {
+            Some(Mode::Plain) => cc::Kind::default(),
+            Some(Mode::Native) | None => native::congestion(top),
+        };
+        let resequence = resequence(top, Some(reseq::Limits::default()));
+        Self { mode, framing, congestion, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
+    }
+
+    fn is(&self, mode: Mode) -> bool {
+        self.mode.as_deref() == Some(&mode)
+    }
+}
+
+fn mode(top: &mut Table<'_, '_, '_>) -> Option<At<Mode>> {
+    let names = forms::choice(&[("native", Mode::Native), ("plain", Mode::Plain)]);
+    let mode = if top.has("mode") { top.read("mode", &names) } else { Some(top.read_or("mode", &names, Mode::Native)) };
+    if let Some(line) = top.line_of_key("plain").filter(|_| mode.as_deref() == Some(&Mode::Native)) {
         let hint = "mode = \"plain\" at the top of the file; native mode is the default";
         top.log.structure(line, "[plain] has no meaning in native mode", hint.to_owned());
     }
-    name.unwrap_or_else(|| top.at(ModeName::Native)).map(|name| match name {
-        ModeName::Native => Mode::Native,
-        ModeName::Plain => Mode::Plain(settings),
-    })
+    mode
+}
+
+fn identity(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<KeyPair> {
+    if wire.is(Mode::Plain) {
+        native::refuse(top, &native::TOP);
+        return None;
+    }
+    native::identity(top, wire.is(Mode::Native))
 }
 
 /// What is not said is as in `base`.
-fn plain(table: &mut Table<'_, '_, '_>, base: Plain) -> Plain {
-    Plain {
-        framing: framing(table, base.framing),
-        resequence: resequence(table, base.resequence),
-        probe: probe(table, base.probe),
-    }
-}
-
 fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
     let key = forms::integer("a GRE key", 0..=u64::from(u32::MAX), 7);
     PlainFraming {
@@ -109,87 +131,74 @@ fn resequence(table: &mut Table<'_, '_, '_>, base: Option<reseq::Limits>) -> Opt
     let delay = forms::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
     let delay = table.read_or("reorder_delay", &delay, default.max_hold);
     let adaptive = hold == Hold::Adaptive;
-    let limits = reseq::Limits { window: window.value, max_hold: delay.value, adaptive, ..default };
+    let limits = reseq::Limits { window: window.value, max_hold: delay.value, adaptive, repaired: false };
     (hold != Hold::Off).then_some(limits)
 }
 
-fn probe(table: &mut Table<'_, '_, '_>, base: Option<ProbeConfig>) -> Option<ProbeConfig> {
-    let idle = table.read_or("keepalive", &keepalive(), base.map(|probe| probe.idle)).value;
-    let dead = table.read_or("dead", &dead(), base.unwrap_or_default().dead).value;
+fn probe(table: &mut Table<'_, '_, '_>) -> Option<ProbeConfig> {
+    let (default, hour) = (ProbeConfig::default(), Duration::from_secs(3_600));
+    let idle = forms::duration(Duration::from_secs(1)..=hour, "10s").or_off();
+    let idle = table.read_or("keepalive", &idle, Some(default.idle)).value;
+    let dead = table.read_or("dead", &forms::duration(Duration::from_millis(50)..=hour, "500ms"), default.dead).value;
     idle.map(|idle| ProbeConfig { idle, dead })
 }
 
-fn keepalive() -> forms::Form<Option<Duration>> {
-    forms::duration(Duration::from_secs(1)..=DAY, "10s").or_off()
-}
-
-fn dead() -> forms::Form<Duration> {
-    forms::duration(Duration::from_millis(50)..=3 * DAY, "500ms")
-}
-
-/// The original MPT counts such times in seconds and has no limit; nobody waits longer.
-const DAY: Duration = Duration::from_secs(86_400);
-
-/// A path's own keepalives: as the original MPT sends them, or as the peer's settings say.
-fn liveness(table: &mut Table<'_, '_, '_>, peer: &OfPeer) -> Liveness {
-    let usual = peer.plain.probe.filter(|_| peer.original.is_none());
-    let every = table.read_or("keepalive", &keepalive(), usual.map(|probe| probe.idle)).value;
-    if let Some(OriginalPeer { local, remote, .. }) = peer.original {
-        let dead = table.read_or("dead", &dead().or_off(), None).value;
-        return Liveness::Announces(AnnounceConfig { every, dead, local, remote });
-    }
-    let dead = table.read_or("dead", &dead(), usual.unwrap_or_default().dead).value;
-    every.map_or(Liveness::Off, |idle| Liveness::Probes(ProbeConfig { idle, dead }))
-}
-
-/// What a path takes from its peer.
-struct OfPeer {
-    port: u16,
-    plain: Plain,
-    original: Option<OriginalPeer>,
-}
-
-fn peers(top: &mut Table<'_, '_, '_>, mode: &Mode, local_port: At<u16>) -> Vec<Peer> {
-    let base = match mode {
-        Mode::Plain(plain) => *plain,
-        Mode::Native => Plain::default(),
-    };
+fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Vec<Peer> {
     let several = top.count("peer") > 1;
     let mut number = 0;
-    top.tables("peer", "peer", |table| {
+    let peers = top.tables("peer", "peer", |table| {
         number += 1;
         let name = if several { format!("{}{number}", defaults::PEER) } else { defaults::PEER.to_owned() };
-        peer(table, name, several, base, local_port)
-    })
+        peer(table, wire, name, several)
+    });
+    peers.into_iter().flatten().collect()
 }
 
-fn peer(table: &mut Table<'_, '_, '_>, name: String, several: bool, base: Plain, local_port: At<u16>) -> Peer {
+fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: bool) -> Option<Peer> {
+    let port = table.read_or("port", &forms::port(), defaults::PORT);
     let name = table.read_or("name", &forms::name("office"), name);
-    let port = table.read_or("port", &forms::port(), defaults::PORT).value;
-    let plain = table.table("plain", "plain", |table| plain(table, base)).unwrap_or(base);
-    let of_peer = OfPeer { port, plain, original: original::peer(table, &name) };
-    Peer {
-        name,
-        networks: networks(table, several),
-        local_networks: table.list("local_networks", &forms::network("10.81.0.0/16")),
-        local_port: table.read("local_port", &forms::port()).unwrap_or(local_port),
-        paths: paths(table, &of_peer),
-        plain: of_peer.plain,
-        original: of_peer.original,
-    }
+    let protocol = protocol(table, wire);
+    let original = original::peer(table, &name, wire.is(Mode::Native));
+    let local_networks = table.list("local_networks", &forms::network("10.81.0.0/16"));
+    let local_port = table.read("local_port", &forms::port()).unwrap_or(wire.port);
+    let (networks, resequence) = (networks(table, wire, several), resequence(table, wire.resequence));
+    let paths = paths(table, &OfPeer { wire, port: port.value, original: original.as_ref() });
+    let protocol = protocol?;
+    Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths })
 }
 
-fn networks(table: &mut Table<'_, '_, '_>, several: bool) -> Vec<At<IpNet>> {
+fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> {
+    if wire.is(Mode::Plain) {
+        native::refuse(table, &native::PEER);
+        let framing = table.table("plain", "plain", |table| framing(table, wire.framing)).unwrap_or(wire.framing);
+        return Some(table.at(Protocol::Plain(framing)));
+    }
+    native::protocol(table, wire.congestion, wire.is(Mode::Native))
+}
+
+fn networks(table: &mut Table<'_, '_, '_>, wire: &Wire, several: bool) -> Vec<At<IpNet>> {
     let network = forms::network("10.77.0.2/32");
-    match several {
+    if wire.is(Mode::Native) && table.lacks("path") && !table.has("networks") {
+        let hint =
+            "add [[peer.path]] with a remote address; or, for a peer that calls us, networks = [\"10.77.0.2/32\"]";
+        table.missing("this peer has neither a path nor networks", hint.to_owned());
+    }
+    match several && !table.lacks("path") {
         true => table.need_list("networks", &network),
         false if table.has("networks") => table.list("networks", &network),
         false => defaults::networks().map(|net| table.at(net)).to_vec(),
     }
 }
 
-fn paths(table: &mut Table<'_, '_, '_>, peer: &OfPeer) -> Vec<Path> {
-    if table.lacks("path") {
+/// What a path takes from its peer.
+struct OfPeer<'p> {
+    wire: &'p Wire,
+    port: u16,
+    original: Option<&'p OriginalPeer>,
+}
+
+fn paths(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>) -> Vec<Path> {
+    if table.lacks("path") && peer.wire.is(Mode::Plain) {
         table.missing("this peer has no path", "add [[peer.path]] with a remote address".to_owned());
     }
     let count = table.count("path");
@@ -205,27 +214,44 @@ fn paths(table: &mut Table<'_, '_, '_>, peer: &OfPeer) -> Vec<Path> {
     paths.into_iter().flatten().collect()
 }
 
-fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer, number: usize) -> Option<Path> {
+fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Option<Path> {
+    let OfPeer { wire, port, .. } = *peer;
     let name = table.read("name", &forms::name("dsl"));
     let interface = table.read("interface", &forms::interface("eth1"));
     let local = table.read("local", &forms::host("192.168.10.1"));
-    let remote = table.need("remote", &forms::remote("192.168.10.2"));
+    // The address of a peer that calls is learned; the path is known by where the call comes in.
+    let learned = wire.is(Mode::Native) && !table.has("remote") && (table.has("interface") || table.has("local"));
+    let remote = forms::remote("192.168.10.2");
+    let remote = if learned { table.read("remote", &remote) } else { table.need("remote", &remote) };
     let weight = table.read_or("weight", &forms::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
+    let (cap, standby) = usage(table, wire);
     let gateway = table.read("gateway", &forms::host("192.168.10.254"));
-    let alive = table.read_or("start", &forms::choice(&[("up", true), ("down", false)]), true).value;
-    let (liveness, original) = (liveness(table, peer), original::path(table));
+    let (original, liveness, alive) = original::path(table, peer.original);
+    if remote.is_none() && !learned {
+        return None;
+    }
     let unnamed = || interface.clone().unwrap_or_else(|| table.at(format!("{}{number}", defaults::PATH)));
     Some(Path {
         name: name.unwrap_or_else(unnamed),
-        remote: remote?.map(|(ip, own)| SocketAddr::new(ip, own.unwrap_or(peer.port))),
+        remote: remote.map(|remote| remote.map(|(ip, own)| SocketAddr::new(ip, own.unwrap_or(port)))),
         weight: as_u32(weight.value),
         interface,
         local,
+        cap,
+        standby,
         gateway,
         liveness,
         alive,
         original,
     })
+}
+
+fn usage(table: &mut Table<'_, '_, '_>, wire: &Wire) -> (Option<Rate>, bool) {
+    if wire.is(Mode::Plain) {
+        native::refuse(table, &native::PATH);
+        return (None, defaults::STANDBY);
+    }
+    native::usage(table)
 }
 
 /// Numbers whose range has been checked.

@@ -90,7 +90,7 @@ impl ControlPort {
         let Some(over) = others.chain(up.then_some(path)).find(|other| is_up(&other.name)) else {
             return tracing::info!(peer = %peer.name, path = %path.name, "no path is up to tell the peer over");
         };
-        let to = SocketAddr::new(over.remote.ip(), original.control_port);
+        let Some(to) = over.remote_ip().map(|ip| SocketAddr::new(ip, original.control_port)) else { return };
         if let Err(why) = self.control.tell_status(now, pair(original), to, wire, up) {
             tracing::warn!(peer = %peer.name, ?why, "the peer cannot be told");
         }
@@ -141,7 +141,7 @@ pub fn pair(original: &OriginalPeer) -> Pair {
 
 /// A path's name on the wire; none without a public address.
 pub fn name_on_the_wire(path: &model::Path) -> Option<Path> {
-    Some(Path { public: path.public()?, remote: path.remote.ip() })
+    Some(Path { public: path.public()?, remote: path.remote_ip()? })
 }
 
 fn key(original: &OriginalPeer) -> Key {

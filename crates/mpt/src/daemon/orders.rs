@@ -65,7 +65,7 @@ impl Daemon {
     /// Takes the paths between two addresses up or down, as the original names paths.
     fn set_paths_between(&mut self, now: Time, local: IpAddr, remote: IpAddr, action: Action) -> Result<(), Failure> {
         let all = self.file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
-        let between = all.filter(|(_, path)| path.public() == Some(local) && path.remote.ip() == remote);
+        let between = all.filter(|(_, path)| path.public() == Some(local) && path.remote_ip() == Some(remote));
         let names: Vec<_> = between.map(|(peer, path)| (peer.name.to_string(), path.name.to_string())).collect();
         if names.is_empty() {
             return Err(Failure::new(format!("no path leads from {local} to {remote}")).hint("mpt path list"));
@@ -192,7 +192,7 @@ impl Daemon {
         let (described, original) = described.ok_or_else(|| no_original(connection))?;
         let pair = control_port::pair(original);
         let over = peer.paths.iter().find(|path| path.original.create).or(peer.paths.first());
-        let to = over.map(|path| SocketAddr::new(path.remote.ip(), original.control_port));
+        let to = over.and_then(|path| Some(SocketAddr::new(path.remote_ip()?, original.control_port)));
         let (Some(to), Some(port)) = (to, &mut self.control_port) else { return Err(no_original(connection)) };
         let text = write::message(&described);
         port.create(now, pair, to, &text).map_err(|why| match why {

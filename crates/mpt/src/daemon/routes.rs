@@ -73,19 +73,19 @@ impl Routes {
 
     fn lead_around(&mut self, file: &File, netlink: &mut Netlink) {
         let paths = || file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_way_around(file, path));
-        let remotes: HashSet<_> = paths().map(|path| path.remote.ip()).collect();
+        let remotes: HashSet<_> = paths().filter_map(|path| path.remote_ip()).collect();
         for route in self.around.extract_if(.., |route| !remotes.contains(&route.to.address)) {
             forget(&route, netlink);
         }
         for path in paths() {
             if let Err(error) = self.set_around(path, netlink) {
-                tracing::warn!(path = %path.name, remote = %path.remote.ip(), %error, "no route of its own");
+                tracing::warn!(path = %path.name, %error, "no route of its own");
             }
         }
     }
 
     fn set_around(&mut self, path: &Path, netlink: &mut Netlink) -> Result<(), Error> {
-        if self.around.iter().any(|route| route.to.address == path.remote.ip()) {
+        if self.around.iter().any(|route| Some(route.to.address) == path.remote_ip()) {
             return Ok(());
         }
         let Some(route) = around(path, netlink)? else { return Ok(()) };
@@ -112,25 +112,26 @@ fn forget(route: &Route, netlink: &mut Netlink) {
 
 /// A gateway is named, or everything is led into the tunnel and no interface keeps the path out of it.
 fn needs_way_around(file: &File, path: &Path) -> bool {
-    let everything = |net: &At<IpNet>| net.prefix_len() == 0 && net.addr().is_ipv4() == path.remote.is_ipv4();
+    let of_family = |net: &IpNet| path.remote_ip().is_some_and(|remote| remote.is_ipv4() == net.addr().is_ipv4());
+    let everything = |net: &At<IpNet>| net.prefix_len() == 0 && of_family(net);
     gateway(path).is_some() || path.interface.is_none() && file.routes.iter().any(everything)
 }
 
 /// The gateway, unless it is one of the path's ends: files of the original name those where there is no gateway.
 fn gateway(path: &Path) -> Option<IpAddr> {
-    let ends = [Some(path.remote.ip()), path.local.as_deref().copied()];
+    let ends = [path.remote_ip(), path.local.as_deref().copied()];
     path.gateway.as_deref().copied().filter(|gateway| !ends.contains(&Some(*gateway)))
 }
 
 /// The way that a path's datagrams take while nothing is led into the tunnel; none when there is no way.
 fn around(path: &Path, netlink: &mut Netlink) -> Result<Option<Route>, Error> {
+    let Some(remote) = path.remote_ip() else { return Ok(None) };
     let device = match &path.interface {
         Some(name) => netlink.link(name)?.map(|link| link.index),
         None => None,
     };
     let gateway = gateway(path);
-    let Some(hop) = netlink.route_to(gateway.unwrap_or(path.remote.ip()), device)? else { return Ok(None) };
-    let remote = path.remote.ip();
+    let Some(hop) = netlink.route_to(gateway.unwrap_or(remote), device)? else { return Ok(None) };
     let to = Prefix { address: remote, length: if remote.is_ipv4() { 32 } else { 128 } };
     let via = gateway.or(hop.gateway);
     Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric: 0, source: None }))

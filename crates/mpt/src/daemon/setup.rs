@@ -5,15 +5,22 @@
 //! the exception, and undo themselves: see [`super::routes`].
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpt_linux::netlink::{Netlink, Prefix};
 use mpt_linux::udp::SocketSpec;
 use mpt_linux::{Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, Protocol};
+use mpt_proto::crypto::handshake::{self, Identity, Offer};
 use mpt_proto::endpoint::Endpoint;
+use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
+use mpt_proto::time::Time;
+use mpt_proto::wire::frame::DATA_HEADER;
+use mpt_proto::wire::native::OVERHEAD;
+use zeroize::Zeroizing;
 
 use super::links::Link;
 use super::routes::Routes;
@@ -26,11 +33,11 @@ use crate::config::model::{File, Mode, Path, Peer};
 /// # Errors
 /// What the system refused, with a hint, or what is wrong with the file now that the system has been looked at.
 pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
-    let Mode::Plain(_) = &*file.mode else {
-        return Err(file.problem(file.mode.line, "this build speaks plain mode only", "write mode = \"plain\"").into());
-    };
     let mut netlink = Netlink::open()?;
     let mut sockets = Sockets::default();
+    if file.peers.iter().any(|peer| peer.paths.is_empty()) {
+        sockets.listen(file)?;
+    }
     let peers = file.peers.iter().map(|peer| peer_config(file, peer, &mut sockets, &mut netlink));
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
     let links = sockets.take_new();
@@ -40,7 +47,7 @@ pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let mut routes = Routes::new(tun.index());
     routes.settle(file, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
-    let endpoint = Endpoint::new(reactor.now(), &Config { identity: None, mtu, merge, peers });
+    let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
     tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.len(), "tunnel is up");
     Ok(Opened { driver: Driver::new(endpoint, reactor, tun, links)?, sockets, routes })
 }
@@ -53,6 +60,31 @@ pub struct Opened {
     pub sockets: Sockets,
     /// What has been routed.
     pub routes: Routes,
+}
+
+/// The core: with keys, randomness and the time of day in native mode.
+fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure> {
+    let keys = match (*file.mode, &config.identity) {
+        (Mode::Native, Some(keys)) => keys.clone(),
+        _ => return Ok(Endpoint::new(now, config)),
+    };
+    let mut seed = Zeroizing::new([0; 32]);
+    getrandom::fill(&mut *seed).map_err(|error| Failure::new(format!("no randomness from the system: {error}")))?;
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Handshakes carry the time of day, counted from where the monotonic clock began.
+    let clock = handshake::Clock::new(today.saturating_sub(now - Time::START));
+    let identity = Identity { keys, offer: Offer::new(has_aes()), clock };
+    Ok(Endpoint::native(now, config, Local::new(identity, *seed)))
+}
+
+/// Whether this processor has AES instructions.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
 }
 
 /// The sockets, one for each local address, port and interface, however many paths use it. They stay open to the end, so that
@@ -69,10 +101,9 @@ impl Sockets {
         std::mem::take(&mut self.new)
     }
 
+    /// The socket of a path.
     fn socket(&mut self, file: &File, port: u16, path: &Path, netlink: &mut Netlink) -> Result<LinkId, Failure> {
-        let unspecified =
-            if path.remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified), port);
+        let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified(path)), port);
         let device = path.interface.as_deref().cloned();
         if let Some(known) = self.known.get(&(device.clone(), local)) {
             return Ok(*known);
@@ -84,10 +115,33 @@ impl Sockets {
         self.known.insert((device, local), id);
         Ok(id)
     }
+
+    /// The sockets on which peers call that have no paths here.
+    fn listen(&mut self, file: &File) -> Result<(), Failure> {
+        for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+            let (local, id) = (SocketAddr::new(any, *file.port), LinkId(self.known.len() as u8));
+            match Link::open(id, SocketSpec { local, offload: file.offload, ..SocketSpec::default() }, None) {
+                Ok(link) => {
+                    self.new.push(link);
+                    self.known.insert((None, local), id);
+                }
+                // A host may have IPv6 switched off.
+                Err(error) if any.is_ipv6() => tracing::warn!(%error, "peers cannot call over IPv6"),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The unspecified address of a path's IP version, which is IPv4 where nothing says so.
+fn unspecified(path: &Path) -> IpAddr {
+    let known = path.remote.as_ref().map(|remote| remote.ip()).or_else(|| path.local.as_deref().copied());
+    if known.is_some_and(|ip| ip.is_ipv6()) { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
 fn too_many(file: &File, path: &Path) -> Failure {
-    file.problem(path.remote.line, "more than 256 local addresses", "let paths share a local address").into()
+    file.problem(path.line(), "more than 256 local addresses", "let paths share a local address").into()
 }
 
 /// What the core is told of a peer; its sockets are opened if need be.
@@ -101,16 +155,15 @@ pub fn peer_config(
     netlink: &mut Netlink,
 ) -> Result<PeerConfig, Failure> {
     let path = |path: &Path| -> Result<PathConfig, Failure> {
-        let link = sockets.socket(file, *peer.local_port, path, netlink)?;
         Ok(PathConfig {
             name: path.name.to_string(),
-            link,
-            remote: Some(*path.remote),
+            link: sockets.socket(file, *peer.local_port, path, netlink)?,
+            remote: path.remote.as_deref().copied(),
             weight: path.weight,
-            liveness: Some(path.liveness),
+            liveness: path.liveness,
             alive: path.alive,
-            cap: None,
-            standby: false,
+            cap: path.cap,
+            standby: path.standby,
         })
     };
     Ok(PeerConfig {
@@ -118,9 +171,9 @@ pub fn peer_config(
         networks: peer.networks.iter().map(|net| **net).collect(),
         local_networks: peer.local_networks.iter().map(|net| **net).collect(),
         scheduler: file.scheduler,
-        protocol: Protocol::Plain(peer.plain.framing),
-        resequence: peer.plain.resequence,
-        probe: peer.plain.probe,
+        protocol: peer.protocol.value.clone(),
+        resequence: peer.resequence,
+        probe: file.probe,
         paths: peer.paths.iter().map(path).collect::<Result<_, _>>()?,
     })
 }
@@ -137,25 +190,48 @@ fn interface_of(path: &Path, netlink: &mut Netlink) -> Result<Option<u32>, Failu
             }
         }
     }
-    Ok(netlink.route_to(path.remote.ip(), None)?.map(|hop| hop.device))
+    let Some(remote) = &path.remote else { return Ok(None) };
+    Ok(netlink.route_to(remote.ip(), None)?.map(|hop| hop.device))
 }
 
 /// The configured MTU, or the largest that fits every path.
 fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
     // Peers that come later are taken to be no further away than an Ethernet.
     let mut smallest = if file.peers.is_empty() { ETHERNET as usize - OVER_IPV6 } else { usize::from(u16::MAX) };
-    let framed = |peer: &'_ Peer| peer.plain.framing.overhead();
-    for (path, framing) in file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (path, framed(peer)))) {
-        let device = interface_of(path, netlink)?;
-        let hop = netlink.route_to(path.remote.ip(), device)?;
-        let outer = match (hop, device) {
-            (Some(hop), _) => hop.mtu,
-            (None, Some(device)) => netlink.link_by_index(device)?.map_or(ETHERNET, |link| link.mtu),
-            (None, None) => ETHERNET,
-        };
-        smallest = smallest.min(mpt_proto::config::inner_mtu(outer as usize, *path.remote, framing));
+    for peer in &file.peers {
+        let overhead = overhead(&peer.protocol);
+        for path in &peer.paths {
+            let outer = outer_mtu(path, netlink)? as usize;
+            smallest = smallest.min(mpt_proto::config::inner_mtu(outer, (unspecified(path), 0).into(), overhead));
+        }
+        if peer.paths.is_empty() {
+            // It may call over either, and IPv6 leaves less.
+            let any = (Ipv6Addr::UNSPECIFIED, 0).into();
+            smallest = smallest.min(mpt_proto::config::inner_mtu(ETHERNET as usize, any, overhead));
+        }
     }
     check_mtu(file, smallest)
+}
+
+/// Bytes between the outer UDP header and an inner packet, and behind it.
+fn overhead(protocol: &Protocol) -> usize {
+    match protocol {
+        Protocol::Plain(framing) => framing.overhead(),
+        Protocol::Native(_) => OVERHEAD + DATA_HEADER,
+    }
+}
+
+fn outer_mtu(path: &Path, netlink: &mut Netlink) -> Result<u32, Failure> {
+    let device = interface_of(path, netlink)?;
+    let hop = match &path.remote {
+        Some(remote) => netlink.route_to(remote.ip(), device)?,
+        None => None,
+    };
+    Ok(match (hop, device) {
+        (Some(hop), _) => hop.mtu,
+        (None, Some(device)) => netlink.link_by_index(device)?.map_or(ETHERNET, |link| link.mtu),
+        (None, None) => ETHERNET,
+    })
 }
 
 fn check_mtu(file: &File, fits: usize) -> Result<usize, Failure> {

@@ -41,11 +41,11 @@ pub fn connection(file: &File, peer: &Peer) -> Option<Connection> {
         local_port: *peer.local_port,
         local_cmd_port: file.original.as_ref().map_or(0, |control| control.control_port),
         ip_remote: Some(original.remote),
-        remote_port: peer.paths.first().map_or(0, |path| path.remote.port()),
+        remote_port: peer.paths.iter().find_map(|path| Some(path.remote.as_ref()?.port())).unwrap_or_default(),
         remote_cmd_port: original.control_port,
         status: 0,
         reorder_window: window(peer),
-        max_buffdelay_msec: peer.plain.resequence.map_or(DEFAULT_HOLD, |limits| limits.max_hold).as_millis() as u32,
+        max_buffdelay_msec: peer.resequence.map_or(DEFAULT_HOLD, |limits| limits.max_hold).as_millis() as u32,
         auth_type: original.auth,
         auth_key: original.key.clone(),
         paths: peer.paths.iter().map(path).collect(),
@@ -55,20 +55,20 @@ pub fn connection(file: &File, peer: &Peer) -> Option<Connection> {
 
 /// A window of 0 means no sequence numbers, so that numbers without reordering are a window of 1.
 fn window(peer: &Peer) -> u16 {
-    let window = peer.plain.resequence.map_or(1, |limits| limits.window.clamp(1, LARGEST_WINDOW));
-    if peer.plain.framing.sequence { window as u16 } else { 0 }
+    let window = peer.resequence.map_or(1, |limits| limits.window.clamp(1, LARGEST_WINDOW));
+    if peer.framing().sequence { window as u16 } else { 0 }
 }
 
 fn path(path: &model::Path) -> Path {
     let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs() as u32);
     let (every, dead) = match path.liveness {
-        Liveness::Announces(announce) => (announce.every, announce.dead),
-        Liveness::Probes(_) | Liveness::Off => (None, None),
+        Some(Liveness::Announces(announce)) => (announce.every, announce.dead),
+        Some(Liveness::Probes(_) | Liveness::Off) | None => (None, None),
     };
     let local = path.local.as_deref().copied();
     Path {
         interface_name: path.interface.as_deref().cloned().unwrap_or_else(|| "unnamed_path".into()),
-        v6: path.remote.is_ipv6(),
+        v6: path.remote_ip().is_some_and(|remote| remote.is_ipv6()),
         private_ipaddr: local,
         public_ipaddr: match (path.original.public, local) {
             (Some(public), _) => Public::Is(public),
@@ -76,7 +76,7 @@ fn path(path: &model::Path) -> Path {
             (None, None) => Public::Discover,
         },
         gw_ipaddr: path.gateway.as_deref().copied(),
-        remote_ipaddr: Some(path.remote.ip()),
+        remote_ipaddr: path.remote_ip(),
         keepalive_time: seconds(every),
         dead_time: seconds(dead),
         weight_out: path.weight as u16,

@@ -110,8 +110,9 @@ impl Out {
         if c.local_port == 0 {
             self.note(&c.file, "`local_port = 0`: the peer sends to a fixed port, so one must be named".into());
         }
-        self.header("[peer.plain]");
         self.order(c);
+        self.header("[peer.plain]");
+        self.line("sequence", c.reorder_window > 0);
         self.header("[peer.original]");
         self.address("local", c.ip_local);
         self.address("remote", c.ip_remote);
@@ -128,7 +129,6 @@ impl Out {
     }
 
     fn order(&mut self, c: &Connection) {
-        self.line("sequence", c.reorder_window > 0);
         match c.reorder_window {
             0 => self.text("reorder", "off"),
             window => {
@@ -158,16 +158,16 @@ impl Out {
         self.address("local", p.private_ipaddr);
         self.address("remote", p.remote_ipaddr);
         self.line("weight", p.weight_out);
-        self.text("keepalive", &seconds(p.keepalive_time));
-        self.text("dead", &seconds(p.dead_time));
         self.address("gateway", p.gw_ipaddr);
-        if p.status != 0 {
-            self.text("start", "down");
-        }
         self.discovered(c, p, name);
         self.header("[peer.path.original]");
         if let Public::Is(public) = p.public_ipaddr {
             self.address("public", Some(public));
+        }
+        self.text("keepalive", &seconds(p.keepalive_time));
+        self.text("dead", &seconds(p.dead_time));
+        if p.status != 0 {
+            self.text("start", "down");
         }
         self.line("weight_in", p.weight_in);
         self.line("create", p.cmd_default);

@@ -1,11 +1,13 @@
 //! The way out in native mode: handshakes first, then words about paths, then what was lost, then what is new.
 
+use std::time::Duration;
+
 use super::super::{PROBE_TOS, Peer};
 use super::{NATIVE_OVERHEAD, Native};
 use crate::local::Local;
 use crate::outbox::Outbox;
 use crate::path::{Path, PathId};
-use crate::queue::InnerPacket;
+use crate::queue::{self, InnerPacket};
 use crate::repair::{Place, Token};
 use crate::sched::{Decision, Scene, Schedule, View};
 use crate::time::{Rate, Time};
@@ -22,6 +24,9 @@ struct Scheduled {
 
 /// Bytes of frames in a datagram without data: fits IPv6's least MTU.
 const WORDS: usize = 1_280 - 40 - 8 - OVERHEAD;
+
+/// The longest that a flow's own queue is allowed to stand.
+const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
 
 impl Peer {
     /// Sends what may leave now.
@@ -158,10 +163,11 @@ impl Peer {
         spare.extend(given_up.filter_map(InnerPacket::into_buffer));
         native.pace = None;
         self.look_native(now, native);
+        self.set_queue_delay();
         if self.scene.is_empty() {
             return;
         }
-        while let Some((len, backlog)) = self.next_packet(native) {
+        while let Some((len, backlog)) = self.next_packet(now, native) {
             let scene = Scene { paths: &self.scene, backlog };
             let Decision::Send(path) = self.scheduler.choose(len, &scene) else {
                 native.pace = self.scheduler.wait(len, &scene).map(|wait| now + wait);
@@ -174,13 +180,22 @@ impl Peer {
         }
     }
 
+    /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
+    /// long. With paths further apart than the bound, waiting for the faster one is better anyway.
+    fn set_queue_delay(&mut self) {
+        let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
+        let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
+        let target = (spread * 3 / 2).clamp(queue::TARGET, MAX_QUEUE_DELAY);
+        self.queue.set_delay(target, (slowest * 2).max(queue::INTERVAL));
+    }
+
     /// The length of the next packet's datagram, and how much waits behind it.
-    fn next_packet(&mut self, native: &mut Native) -> Option<(usize, u64)> {
+    fn next_packet(&mut self, now: Time, native: &mut Native) -> Option<(usize, u64)> {
         if let Some(packet) = native.repair.head() {
             return Some((NATIVE_OVERHEAD + packet.len(), packet.len() as u64));
         }
-        let len = self.queue.head_len()?;
-        Some((NATIVE_OVERHEAD + len, self.queue.bytes() as u64))
+        let head = self.head(now)?;
+        Some((NATIVE_OVERHEAD + head.len, head.backlog as u64))
     }
 
     fn send_native_run(
@@ -193,7 +208,7 @@ impl Peer {
     ) {
         let view = *self.scene.iter().find(|view| view.id == path).expect("the scheduler chose from the scene");
         let mut sent = 0;
-        while let Some((len, _)) = self.next_packet(native) {
+        while let Some((len, _)) = self.next_packet(now, native) {
             let fits = sent + len as u64 <= view.room && (sent == 0 || sent + len as u64 <= view.burst);
             if !fits {
                 break;
@@ -211,7 +226,8 @@ impl Peer {
             let (token, place, packet) = native.repair.pop()?;
             return Some(Scheduled { path, token, place, packet });
         }
-        let (bucket, packet) = (self.queue.head_bucket()?, self.queue.pop()?);
+        let bucket = self.head(now)?.bucket;
+        let packet = self.queue.pop()?;
         let number = &mut native.numbers[usize::from(bucket)];
         let place = Place { bucket, sequence: *number };
         *number = number.wrapping_add(1);
@@ -232,7 +248,7 @@ impl Peer {
         let Scheduled { path, token, place, packet } = scheduled;
         let len = NATIVE_OVERHEAD + packet.len();
         let path = &mut self.paths[usize::from(path.slot)];
-        let mut slot = outbox.reserve(path.link, path.remote, packet.ip().tos, len);
+        let mut slot = outbox.reserve(path.link, path.remote, packet.tos(), len);
         let header = DataHeader { bucket: place.bucket, sequence: place.sequence, partial_checksum: false };
         let bytes = slot.bytes();
         bytes[HEADER..HEADER + DATA_HEADER].copy_from_slice(&header.encode_last());
@@ -300,7 +316,7 @@ fn view(now: Time, path: &Path, native: &Native) -> View {
 
 impl Native {
     /// For how long a lost packet is worth sending again.
-    fn useful(&self) -> std::time::Duration {
+    fn useful(&self) -> Duration {
         let slowest = self.carriers.iter().map(|carrier| carrier.feedback.rtt().smoothed()).max().unwrap_or_default();
         (slowest * 8).clamp(super::USEFUL.0, super::USEFUL.1)
     }
