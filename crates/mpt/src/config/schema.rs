@@ -28,9 +28,7 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     let wire = Wire::read(&mut top);
     let mode = wire.mode.unwrap_or_else(|| top.at(Mode::Native));
     let original = original::control(&mut top, wire.is(Mode::Native));
-    if top.lacks("peer") && original.as_ref().is_none_or(|original| original.template.is_none()) {
-        top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
-    }
+    let creates = original.as_ref().is_some_and(|original| original.template.is_some());
     let file = File {
         path,
         form: Form::Toml,
@@ -45,7 +43,7 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
         resequence: wire.resequence,
         probe: probe(&mut top),
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
-        peers: peers(&mut top, &wire),
+        peers: peers(&mut top, &wire, creates),
         port: wire.port,
         warnings: Vec::new(),
     };
@@ -143,7 +141,11 @@ fn probe(table: &mut Table<'_, '_, '_>) -> Option<ProbeConfig> {
     idle.map(|idle| ProbeConfig { idle, dead })
 }
 
-fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Vec<Peer> {
+/// The peers, of which there must be one, unless peers can have themselves created.
+fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire, creates: bool) -> Vec<Peer> {
+    if top.lacks("peer") && !creates {
+        top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
+    }
     let several = top.count("peer") > 1;
     let mut number = 0;
     let peers = top.tables("peer", "peer", |table| {
