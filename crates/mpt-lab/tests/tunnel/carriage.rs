@@ -6,7 +6,7 @@ use crate::{
     transfer::Transfer,
 };
 use mpt_lab::{
-    topology::{Family, Host},
+    topology::{Family, Host, address},
     traffic::iperf::Iperf,
 };
 use serde_json::Map;
@@ -60,6 +60,32 @@ fn ipv4_and_ipv6_travel_over_both_kinds_of_path_at_the_same_time() {
 fn twelve_paths_of_both_kinds_carry_their_parts() {
     // The original stopped at seven paths over IPv6.
     carries_both_versions("twelve", &BOTH.repeat(6));
+}
+
+#[test]
+fn the_setup_of_the_readme_uses_both_links() {
+    let Some(mut rig) = Rig::build("readme", &[FAST, FAST]) else { return };
+    let mut text = include_str!("../../../../README.md").to_owned();
+    let here = [
+        ("192.0.2.10", Host::B, 0),
+        ("192.0.2.11", Host::B, 1),
+        ("198.51.100.7", Host::A, 0),
+        ("203.0.113.9", Host::A, 1),
+    ];
+    for (there, host, path) in here {
+        text = text.replace(there, &address(host, path, Family::V4).to_string());
+    }
+    let sides = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    for (host, side) in [Host::A, Host::B].into_iter().zip(sides) {
+        rig.launch_with(host, side);
+    }
+    rig.wait_for_answer(&[], Family::V4, "the server");
+    let transfer = Transfer::start(&rig, Family::V4);
+    transfer.wait_for(&rig, 2 * MEGABYTE);
+    transfer.finish();
+    for path in [0, 1] {
+        assert!(rig.path(Host::B, path)["received_bytes"].as_u64() > Some(MEGABYTE / 2));
+    }
 }
 
 #[test]

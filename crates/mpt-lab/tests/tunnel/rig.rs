@@ -108,7 +108,12 @@ impl Rig {
 
     /// Starts one daemon, and waits until it can be talked to.
     pub fn launch(&mut self, host: Host, plan: &Plan) {
-        fs::write(self.file(host), plan.config(host)).expect("a file");
+        self.launch_with(host, &plan.config(host));
+    }
+
+    /// The same with a configuration of one's own.
+    pub fn launch_with(&mut self, host: Host, config: &str) {
+        fs::write(self.file(host), config).expect("a file");
         let log = File::create(self.log(host)).expect("a log");
         let mut command = self.program(host);
         command.arg("up").arg(self.file(host)).stdout(log.try_clone().expect("the log again")).stderr(log);

@@ -19,6 +19,17 @@ use crate::time::Time;
 use crate::wire::frame::{self, Ack, Data, Frame, Frames, Skip};
 use crate::wire::native::PathTag;
 
+/// How a datagram came.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    /// The path as the peer names it.
+    tag: PathTag,
+    /// Our path that leads back.
+    own: Option<u8>,
+    /// DSCP and ECN outside.
+    tos: u8,
+}
+
 impl Peer {
     /// Takes a native datagram for one of our sessions; what is in order goes to `tun`.
     pub fn handle_sealed(&mut self, now: Time, from: &From, datagram: &mut [u8], tun: &mut Coalescer) {
@@ -53,23 +64,15 @@ impl Peer {
                 break;
             };
             eliciting |= !matches!(frame, Frame::Ack(_));
-            self.handle_frame(now, &frame, tag, own, from.tos, native, tun);
+            self.handle_frame(now, &frame, Way { tag, own, tos: from.tos }, native, tun);
         }
         let received =
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
         received.on_packet(now, number, len as u64, eliciting, from.tos & ecn::MASK == ecn::CE);
     }
 
-    fn handle_frame(
-        &mut self,
-        now: Time,
-        frame: &Frame<'_>,
-        tag: PathTag,
-        own: Option<u8>,
-        tos: u8,
-        native: &mut Native,
-        tun: &mut Coalescer,
-    ) {
+    fn handle_frame(&mut self, now: Time, frame: &Frame<'_>, way: Way, native: &mut Native, tun: &mut Coalescer) {
+        let Way { tag, own, tos } = way;
         match frame {
             Frame::Data(data) => {
                 if let Err(why) = self.handle_data(now, data, tag, tos, native, tun) {

@@ -25,6 +25,10 @@ struct Scheduled {
 /// Bytes of frames in a datagram without data: fits IPv6's least MTU.
 const WORDS: usize = 1_280 - 40 - 8 - OVERHEAD;
 
+/// How late a process may be woken without losing its turn: what the pacer allowed meanwhile is sent at once.
+const LATENESS: Duration = Duration::from_millis(2);
+/// RFC 6928: ten packets.
+const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
 /// The longest that a flow's own queue is allowed to stand.
 const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
 
@@ -266,7 +270,7 @@ impl Peer {
         let carrier = &mut native.carriers[usize::from(path.slot)];
         native.control.on_sent(path, now, carrier.feedback.in_flight());
         let rate = native.control.pacing(path);
-        carrier.next_send = carrier.next_send.max(now) + rate.time_for(sent);
+        carrier.next_send = carrier.next_send.max(now - LATENESS) + rate.time_for(sent);
         let backlog = self.queue.bytes() as u64;
         self.scheduler.on_sent(path, sent as usize, &Scene { paths: &self.scene, backlog });
         let view = view(now, &self.paths[usize::from(path.slot)], native);
@@ -298,13 +302,16 @@ fn view(now: Time, path: &Path, native: &Native) -> View {
     let in_flight = carrier.feedback.in_flight();
     let room = native.control.room(path.id, in_flight);
     let pacing = native.control.pacing(path.id);
-    let rate = native.control.bottleneck(path.id).unwrap_or(pacing);
+    let srtt = carrier.feedback.rtt().smoothed();
+    // Few packets show little of a path: until it has been filled, it is expected to pass a first window each round trip.
+    let least = Rate::of(FIRST_WINDOW, srtt.max(Duration::from_millis(1)));
+    let rate = native.control.bottleneck(path.id).unwrap_or(pacing).max(least);
     let paced = carrier.next_send.since(now);
     let missing = super::DATAGRAM.saturating_sub(room);
     View {
         id: path.id,
         weight: path.weight,
-        srtt: carrier.feedback.rtt().smoothed(),
+        srtt,
         room: if path.blocked || !paced.is_zero() { 0 } else { room },
         burst: native.control.burst(path.id),
         rate: rate.min(Rate::from_bits(100_000_000_000)),
