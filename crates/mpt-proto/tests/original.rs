@@ -176,6 +176,21 @@ fn a_packet_needs_a_source_and_a_destination_of_the_connection_each_by_itself() 
 }
 
 #[test]
+fn nothing_is_marked_on_the_way_to_an_end_that_would_lose_the_mark() {
+    let mut endpoint = endpoint(vec![connection("c", false, true)]);
+    sent(&mut endpoint, at(0));
+    let mut packet = inner([10, 77, 0, 1], [10, 77, 0, 2]);
+    packet[1] = 0xb8 | 0b10;
+    packet[10..12].copy_from_slice(&[0, 0]);
+    let sum = mpt_proto::packet::checksum::checksum(0, &packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    push(&mut endpoint, at(1), packet.clone());
+    let run = endpoint.poll_transmit(at(1)).unwrap();
+    assert_eq!(run.tos, 0xb8, "DSCP is carried, ECN is not");
+    assert_eq!(run.bytes()[4..], packet, "and the packet is as it was");
+}
+
+#[test]
 fn a_packet_under_the_protocol_type_of_its_connection_is_taken() {
     let mut endpoint = endpoint(vec![connection("c", false, true)]);
     let packet = inner([10, 82, 0, 9], [10, 81, 0, 9]);

@@ -45,6 +45,8 @@ pub struct PathId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathSeq(pub u64);
 
+/// The two bits of ECN (RFC 3168).
+const ECN: u8 = 0b11;
 /// The most paths a peer can have.
 pub const MAX_PATHS: usize = 32;
 
@@ -117,6 +119,15 @@ impl Path {
             blocked: false,
             peer_number: None,
             owed_reply: None,
+        }
+    }
+
+    /// DSCP and ECN of the outer header for a packet that has `inner`. The original MPT loses a mark that is set on the way,
+    /// so that nothing may be marked on the way to it (RFC 6040 section 4.1: compatibility mode).
+    pub fn outer_tos(&self, inner: u8) -> u8 {
+        match self.liveness {
+            Liveness::Announces(_) => inner & !ECN,
+            Liveness::Probes(_) | Liveness::Off => inner,
         }
     }
 

@@ -66,7 +66,7 @@ impl Peer {
         let Scheduled { path, packet } = scheduled;
         let len = self.framing.overhead() + packet.len();
         let path = &mut self.paths[usize::from(path.slot)];
-        let mut slot = outbox.reserve(path.link, path.remote, packet.tos(), len);
+        let mut slot = outbox.reserve(path.link, path.remote, path.outer_tos(packet.tos()), len);
         encapsulate(&self.framing, self.next_seq, &packet, slot.bytes());
         slot.commit();
         self.next_seq = self.next_seq.wrapping_add(1);

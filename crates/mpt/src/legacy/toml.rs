@@ -323,3 +323,7 @@ const LONGEST_HOLD: u32 = 10_000;
 
 /// The longest name of a peer, in characters.
 const MAX_NAME: usize = 32;
+
+#[cfg(test)]
+#[path = "toml_tests.rs"]
+mod tests;
