@@ -55,6 +55,16 @@ impl Daemon {
         }
     }
 
+    /// Takes a peer out of the tunnel, and tells whoever waits for it.
+    fn end_peer(&mut self, index: usize) -> Peer {
+        let peer = self.remove_peer(index);
+        if let Some(original) = &peer.original {
+            let gone = Failure::new("the connection ended before the peer answered");
+            self.answer_create(control_port::pair(original), gone.into());
+        }
+        peer
+    }
+
     fn set_path(&mut self, now: Time, peer: &str, path: &str, action: Action) -> Result<(), Failure> {
         match self.driver.endpoint.enable_path(now, peer, path, action == Action::Up) {
             true => Ok(()),
@@ -115,7 +125,7 @@ impl Daemon {
         }
         let is_meant = |peer: &Peer| connection.is_none_or(|wanted| is_called(peer, wanted));
         while let Some(index) = self.file.peers.iter().position(is_meant) {
-            self.remove_peer(index);
+            self.end_peer(index);
         }
         for peer in fresh.peers.iter().filter(|peer| is_meant(peer)) {
             self.add_peer(now, peer.clone())?;
@@ -143,7 +153,7 @@ impl Daemon {
         for name in names {
             let meant = |p: &Peer| *p.name == name && connection.is_none_or(|wanted| is_called(p, wanted));
             if let Some(index) = self.file.peers.iter().position(meant) {
-                let peer = self.remove_peer(index);
+                let peer = self.end_peer(index);
                 self.add_peer(now, peer)?;
             }
         }
@@ -158,7 +168,7 @@ impl Daemon {
             let renamed = name.map_or(Ok(()), |name| folder::disable(&self.file.path, &name));
             renamed.map_err(|error| Failure::new(format!("cannot rename the file of {connection}: {error}")))?;
         }
-        let gone = self.remove_peer(index);
+        let gone = self.end_peer(index);
         let needed = |net: &ipnet::IpNet| {
             let mut left = self.file.peers.iter().flat_map(|peer| &peer.networks);
             left.any(|other| net.contains(&**other)) || !gone.networks.iter().any(|other| net.contains(&**other))

@@ -16,6 +16,7 @@ pub struct Hosts {
     names: [String; 2],
     pub folder: tempfile::TempDir,
     daemons: Vec<Child>,
+    sites: Vec<String>,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -36,7 +37,8 @@ impl Hosts {
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let names = ["a", "b"].map(|host| format!("compat-{}-{number}-{host}", std::process::id()));
-        let hosts = Self { names, folder: tempfile::tempdir().unwrap(), daemons: Vec::new(), _turn: turn };
+        let hosts =
+            Self { names, folder: tempfile::tempdir().unwrap(), daemons: Vec::new(), sites: Vec::new(), _turn: turn };
         hosts.build();
         Some(hosts)
     }
@@ -54,6 +56,24 @@ impl Hosts {
                 ));
             }
         }
+    }
+
+    /// Puts a network behind a host, which forwards for it, and a machine with the address `prefix`.9 in it.
+    pub fn attach_site(&mut self, host: usize, prefix: &str) {
+        let (name, site) = (&self.names[host], format!("{}-site", self.names[host]));
+        sh(&format!(
+            "ip netns add {site}; ip link add s0 netns {name} type veth peer name s0 netns {site}; \
+             ip -n {name} addr add {prefix}.1/24 dev s0; ip -n {name} link set s0 up; \
+             ip -n {site} addr add {prefix}.9/24 dev s0; ip -n {site} link set s0 up; \
+             ip -n {site} route add default via {prefix}.1"
+        ));
+        self.sites.push(site);
+        self.sh(host, "echo 1 > /proc/sys/net/ipv4/ip_forward");
+    }
+
+    /// How many of ten pings from the machine in a site are answered.
+    pub fn ping_from_site(&self, site: usize, to: &str) -> u32 {
+        received(&sh(&format!("ip netns exec {} ping -c 10 -i 0.02 -W 1 -q {to} || true", self.sites[site])))
     }
 
     /// The folder that is host `host`'s own.
@@ -127,9 +147,7 @@ impl Hosts {
     pub fn ping(&self, host: usize, from: Option<&str>, to: &str) -> u32 {
         let from = from.map_or(String::new(), |from| format!("-I {from}"));
         let script = format!("ping -c 10 -i 0.02 -W 1 -q {from} {to} || true");
-        let said = self.sh(host, &script);
-        let count = said.split(" received").next().and_then(|head| head.rsplit(' ').next());
-        count.and_then(|count| count.parse().ok()).unwrap_or_default()
+        received(&self.sh(host, &script))
     }
 
     /// Waits for the first answer, then wants all of ten.
@@ -184,10 +202,16 @@ impl Drop for Hosts {
         for daemon in &mut self.daemons {
             let _ = daemon.kill().and_then(|()| daemon.wait());
         }
-        for name in &self.names {
+        for name in self.names.iter().chain(&self.sites) {
             let _ = Command::new("ip").args(["netns", "delete", name]).status();
         }
     }
+}
+
+/// What ping's summary says.
+fn received(summary: &str) -> u32 {
+    let count = summary.split(" received").next().and_then(|head| head.rsplit(' ').next());
+    count.and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
 /// tcpdump says that it listens before it has lost anything.

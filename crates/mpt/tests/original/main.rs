@@ -190,11 +190,13 @@ fn sites_reach_each_other_and_routes_go_with_the_tunnel() {
         text.replace("network_count = 0", "network_count = 1")
             + &format!("\n[net_0]\nsrc_addr = 10.{near}.0.0/24\ndst_addr = 10.{far}.0.0/24\n")
     };
-    let Some(hosts) = running(site, &[]) else { return };
-    hosts.sh(0, "ip addr add 10.81.0.1/24 dev lo");
-    hosts.sh(1, "ip addr add 10.82.0.1/24 dev lo");
+    let Some(mut hosts) = running(site, &[]) else { return };
+    hosts.attach_site(0, "10.81.0");
+    hosts.attach_site(1, "10.82.0");
     hosts.reaches(0, Some("10.81.0.1"), "10.82.0.1");
     hosts.reaches(1, None, "10.81.0.1");
+    assert_eq!(hosts.ping_from_site(0, "10.82.0.9"), 10, "from site to site");
+    assert_eq!(hosts.ping_from_site(1, "10.77.0.1"), 10, "from site to tunnel");
     hosts.sh(0, "ip addr add 10.99.0.1/32 dev lo");
     assert_eq!(hosts.ping(0, Some("10.99.0.1"), "10.82.0.1"), 0, "from a network that is none of the connection's");
     hosts.down(0);
