@@ -56,6 +56,8 @@ impl Scene {
             link: LinkId(i),
             remote: Some(remote(i)),
             weight: 1 + 7 * u32::from(i),
+            liveness: None,
+            alive: true,
             cap: None,
             standby: false,
         };
@@ -63,6 +65,7 @@ impl Scene {
         let peer = PeerConfig {
             name: "peer".into(),
             networks: vec!["10.77.0.0/16".parse().expect("a prefix"), "fd77::/16".parse().expect("a prefix")],
+            local_networks: vec![],
             scheduler: if bit(7) {
                 Kind::MinRtt
             } else if bit(6) {

@@ -1,6 +1,6 @@
 //! What an endpoint is told: values that have been checked, without the file they came from.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -33,6 +33,8 @@ pub struct PeerConfig {
     pub name: String,
     /// Inner destinations that are sent to it, and inner sources that it may use.
     pub networks: Vec<IpNet>,
+    /// Inner sources of this side whose packets are sent to it; all when empty.
+    pub local_networks: Vec<IpNet>,
     /// How its paths are chosen.
     pub scheduler: sched::Kind,
     /// What is spoken with it.
@@ -93,6 +95,30 @@ impl PlainFraming {
     }
 }
 
+/// How a path shows that it is alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// It answers probes.
+    Probes(ProbeConfig),
+    /// Both ends send keepalives unasked, as the original MPT does.
+    Announces(AnnounceConfig),
+    /// It is taken to be alive.
+    Off,
+}
+
+/// Keepalives as the original MPT sends them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnnounceConfig {
+    /// Between keepalives that are sent; none are when absent.
+    pub every: Option<Duration>,
+    /// Without a keepalive for so long, the path is dead; never when absent.
+    pub dead: Option<Duration>,
+    /// This host's tunnel address, which stands in the keepalives that are sent.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: IpAddr,
+}
+
 /// How a path is asked whether it is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeConfig {
@@ -121,6 +147,10 @@ pub struct PathConfig {
     pub remote: Option<SocketAddr>,
     /// Its share under the weighted scheduler, 1 to 10000.
     pub weight: u32,
+    /// How it shows that it is alive, where that is not as the peer's `probe` says.
+    pub liveness: Option<Liveness>,
+    /// Taken to be alive from the start; or else it has to show it first, where there is a way.
+    pub alive: bool,
     /// The fastest that native mode may send on it.
     pub cap: Option<Rate>,
     /// Used only while no other path is alive.

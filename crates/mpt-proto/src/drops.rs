@@ -36,6 +36,8 @@ drops! {
     WrongKey = "wrong_key",
     /// A datagram from an address that belongs to no path.
     UnknownSource = "unknown_source",
+    /// A message of the original MPT on the data port that is no keepalive, or not expected.
+    UnknownControl = "unknown_control",
     /// An inner packet that is not IP, or whose lengths contradict each other.
     BadInner = "bad_inner",
     /// An inner packet from the TUN device for which no peer has a matching prefix.

@@ -13,7 +13,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::Config;
+use crate::config::{Config, PeerConfig};
 use crate::crypto::handshake::{Knock, Message, Turned};
 use crate::drops::{Dropped, Drops};
 use crate::local::Local;
@@ -75,32 +75,43 @@ impl Endpoint {
     }
 
     fn with(now: Time, config: &Config, mut local: Option<Local>) -> Self {
-        let peers: Vec<_> = config.peers.iter().map(|peer| Peer::new(now, peer, local.as_mut())).collect();
-        if let Some(local) = &mut local {
-            let keys = config.peers.iter().enumerate().filter_map(|(i, peer)| Some((peer.protocol.public_key()?, i)));
-            keys.for_each(|(key, peer)| local.know(key, peer));
-        }
-        let routes =
-            Routes::new(peers.iter().enumerate().flat_map(|(i, p)| p.networks().iter().map(move |net| (*net, i))));
-        let source = |(i, peer): (usize, &Peer)| {
-            peer.sources().map(|(link, ip, slot)| ((link, ip), (i, slot))).collect::<Vec<_>>()
-        };
+        let numbered = config.peers.iter().enumerate();
+        let peers = numbered.map(|(index, peer)| Self::make_peer(now, index, peer, local.as_mut())).collect();
         let mut endpoint = Self {
             mtu: config.mtu,
+            peers,
             local,
-            routes,
-            sources: peers.iter().enumerate().flat_map(source).collect(),
+            routes: Routes::default(),
+            sources: HashMap::new(),
             outbox: Outbox::default(),
             tun: Coalescer::new(config.merge),
-            touched: (0..peers.len()).collect(),
+            touched: Vec::new(),
             deadlines: BTreeSet::new(),
-            filed: vec![None; peers.len()],
+            filed: Vec::new(),
             spare: Vec::new(),
             drops: Drops::default(),
-            peers,
         };
-        (0..endpoint.peers.len()).for_each(|peer| endpoint.file(peer));
+        endpoint.number_peers();
         endpoint
+    }
+
+    /// Adds a peer while the tunnel runs, and tells its index.
+    pub fn add_peer(&mut self, now: Time, config: &PeerConfig) -> usize {
+        let index = self.peers.len();
+        self.peers.push(Self::make_peer(now, index, config, self.local.as_mut()));
+        self.number_peers();
+        index
+    }
+
+    /// Removes the peer of this name, with what waits for it; false when there is none. Those behind it move up.
+    pub fn remove_peer(&mut self, name: &str) -> bool {
+        let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
+        self.peers.remove(index);
+        if let Some(local) = &mut self.local {
+            local.forget_peer(index);
+        }
+        self.number_peers();
+        true
     }
 
     /// The largest inner packet in bytes.
@@ -224,6 +235,13 @@ impl Endpoint {
         self.peers[index].enable_path(now, path, enabled)
     }
 
+    /// A peer says, elsewhere than on the paths, that one of them went up or down; false when there is none of that name.
+    pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> bool {
+        let Some(index) = self.peers.iter().position(|p| p.name() == peer) else { return false };
+        self.touch(index);
+        self.peers[index].handle_report(now, path, up)
+    }
+
     /// Does what is due.
     pub fn handle_deadline(&mut self, now: Time) {
         while let Some((_, _, peer)) = self.deadlines.first().copied().filter(|(at, _, _)| *at <= now) {
@@ -298,7 +316,8 @@ impl Endpoint {
 
     fn route(&mut self, now: Time, bytes: Vec<u8>, len: usize, offload: Offload) -> Result<(), (Dropped, Vec<u8>)> {
         let mut packet = SuperPacket::new(bytes, len, offload)?;
-        let Some(peer) = self.routes.lookup(packet.ip().destination) else {
+        let Ip { source, destination, .. } = *packet.ip();
+        let Some(peer) = self.routes.lookup(destination, |peer| self.peers[peer].takes_from(source)) else {
             return Err((Dropped::NoRoute, packet.into_buffer()));
         };
         if packet.len_of(0) > self.mtu {
@@ -309,6 +328,27 @@ impl Endpoint {
         self.peers[peer].handle_inner(now, packet);
         self.touch(peer);
         Ok(())
+    }
+
+    fn make_peer(now: Time, index: usize, config: &PeerConfig, mut local: Option<&mut Local>) -> Peer {
+        if let Some((local, key)) = local.as_deref_mut().zip(config.protocol.public_key()) {
+            local.know(key, index);
+        }
+        Peer::new(now, config, local)
+    }
+
+    /// Builds everything anew that knows peers by their index.
+    fn number_peers(&mut self) {
+        let numbered = || self.peers.iter().enumerate();
+        self.routes = Routes::new(numbered().flat_map(|(i, peer)| peer.networks().iter().map(move |net| (*net, i))));
+        let sources = |(i, peer): (usize, &Peer)| {
+            peer.sources().map(|(link, ip, slot)| ((link, ip), (i, slot))).collect::<Vec<_>>()
+        };
+        self.sources = numbered().flat_map(sources).collect();
+        self.touched = (0..self.peers.len()).collect();
+        self.deadlines.clear();
+        self.filed = vec![None; self.peers.len()];
+        (0..self.peers.len()).for_each(|peer| self.file(peer));
     }
 
     fn for_all(&mut self, mut act: impl FnMut(&mut Peer)) {

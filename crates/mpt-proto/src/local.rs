@@ -57,6 +57,17 @@ impl Local {
         self.peers.insert(key, peer);
     }
 
+    /// A peer is gone with its sessions, and those behind it move up.
+    pub fn forget_peer(&mut self, gone: usize) {
+        let stays = |peer: &mut usize| {
+            let stays = *peer != gone;
+            *peer -= usize::from(*peer > gone);
+            stays
+        };
+        self.peers.retain(|_, peer| stays(peer));
+        self.names.sessions.retain(|_, peer| stays(peer));
+    }
+
     /// The peer with this key.
     pub fn peer(&self, key: &PublicKey) -> Option<usize> {
         self.peers.get(key).copied()

@@ -12,16 +12,16 @@ use ipnet::IpNet;
 pub struct Routes {
     /// Prefix lengths in use, longest first, IPv4 and IPv6.
     lengths: [Vec<u8>; 2],
-    peers: HashMap<IpNet, usize>,
+    peers: HashMap<IpNet, Vec<usize>>,
 }
 
 impl Routes {
-    /// Makes a table. Of two equal prefixes the first counts.
+    /// Makes a table. Of the peers behind equal prefixes the first has precedence.
     pub fn new(prefixes: impl IntoIterator<Item = (IpNet, usize)>) -> Self {
         let mut routes = Self::default();
         for (net, peer) in prefixes {
             let net = net.trunc();
-            routes.peers.entry(net).or_insert(peer);
+            routes.peers.entry(net).or_default().push(peer);
             routes.lengths[family(&net.addr())].push(net.prefix_len());
         }
         for lengths in &mut routes.lengths {
@@ -31,10 +31,11 @@ impl Routes {
         routes
     }
 
-    /// The peer behind `address`.
-    pub fn lookup(&self, address: IpAddr) -> Option<usize> {
+    /// The peer behind `address` by the longest prefix among those that `accept` lets pass.
+    pub fn lookup(&self, address: IpAddr, accept: impl Fn(usize) -> bool) -> Option<usize> {
         let prefix = |len: &u8| IpNet::new(address, *len).expect("a length of this family").trunc();
-        self.lengths[family(&address)].iter().find_map(|len| self.peers.get(&prefix(len))).copied()
+        let peers = self.lengths[family(&address)].iter().filter_map(|len| self.peers.get(&prefix(len))).flatten();
+        peers.copied().find(|peer| accept(*peer))
     }
 }
 
@@ -50,11 +51,22 @@ mod tests {
     fn the_longest_prefix_wins_in_each_family() {
         let nets = ["0.0.0.0/0", "10.0.0.0/8", "10.7.0.0/16", "fd00::/8"];
         let routes = Routes::new(nets.iter().map(|n| n.parse().unwrap()).zip(0..));
-        let lookup = |a: &str| routes.lookup(a.parse().unwrap());
+        let lookup = |a: &str| routes.lookup(a.parse().unwrap(), |_| true);
         assert_eq!(lookup("192.0.2.1"), Some(0));
         assert_eq!(lookup("10.1.2.3"), Some(1));
         assert_eq!(lookup("10.7.2.3"), Some(2));
         assert_eq!(lookup("fd12::1"), Some(3));
         assert_eq!(lookup("2001:db8::1"), None);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_take_the_packet_leaves_it_to_the_next() {
+        let nets = ["10.0.0.0/8", "10.7.0.0/16", "10.7.0.0/16"];
+        let routes = Routes::new(nets.iter().map(|n| n.parse().unwrap()).zip(0..));
+        let without = |refusing: &[usize]| routes.lookup("10.7.2.3".parse().unwrap(), |peer| !refusing.contains(&peer));
+        assert_eq!(
+            [without(&[]), without(&[1]), without(&[1, 2]), without(&[0, 1, 2])],
+            [Some(1), Some(2), Some(0), None]
+        );
     }
 }

@@ -74,7 +74,7 @@ impl PathStatus {
             remote: path.remote,
             weight: path.weight,
             state: path.health.state(),
-            srtt: path.prober.as_ref().map(|prober| prober.srtt()).filter(|srtt| !srtt.is_zero()),
+            srtt: path.liveness.srtt(),
             rate: None,
             loss: None,
             sent: path.sent,

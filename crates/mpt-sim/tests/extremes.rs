@@ -40,12 +40,15 @@ fn config(end: usize, paths: usize, scheduler: Kind) -> Config {
         link: LinkId(i as u8),
         remote: Some(address(1 - end, i)),
         weight: 1,
+        liveness: None,
+        alive: true,
         cap: None,
         standby: false,
     };
     let peer = PeerConfig {
         name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
+        local_networks: vec![],
         scheduler,
         protocol: Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
         resequence: Some(Limits::default()),

@@ -37,6 +37,8 @@ fn endpoint(end: usize, paths: usize) -> Endpoint {
         link: LinkId(i as u8),
         remote: Some(address(1 - end, i)),
         weight: 1,
+        liveness: None,
+        alive: true,
         cap: None,
         standby: false,
     };
@@ -48,6 +50,7 @@ fn endpoint(end: usize, paths: usize) -> Endpoint {
     let peer = PeerConfig {
         name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
+        local_networks: vec![],
         scheduler: Kind::Earliest,
         protocol: Protocol::Native(native),
         resequence: Some(Limits { max_hold: SECOND, window: 32_768, ..Limits::default() }),

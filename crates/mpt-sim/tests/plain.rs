@@ -31,12 +31,15 @@ fn config(end: usize, weights: &[u32]) -> Config {
         link: LinkId(i as u8),
         remote: Some(address(1 - end, i)),
         weight: *weight,
+        liveness: None,
+        alive: true,
         cap: None,
         standby: false,
     };
     let peer = PeerConfig {
         name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
+        local_networks: vec![],
         scheduler: Kind::Weighted,
         protocol: Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
         resequence: Some(Limits::default()),

@@ -16,9 +16,11 @@
 //! *ECN and DSCP.* The outer TOS is given with every run and comes with every message. GRO never joins datagrams of
 //! different TOS, so one value holds for all of a message.
 
+mod both;
 mod receive;
 mod send;
 
+pub use both::BothFamilies;
 pub use receive::{Receive, Received};
 pub use send::{Datagrams, Rest, Sent};
 

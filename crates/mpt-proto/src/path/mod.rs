@@ -1,9 +1,11 @@
 //! Paths: one way from here to a peer.
 
 pub mod ack;
+mod announcer;
 pub mod delivery;
 pub mod feedback;
 mod health;
+mod liveness;
 mod meter;
 mod prober;
 pub mod receive;
@@ -15,10 +17,12 @@ pub mod window;
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::config::{PathConfig, ProbeConfig};
+use crate::config::{self, PathConfig, ProbeConfig};
 use crate::time::Time;
 
+pub use announcer::Announcer;
 pub use health::{Cause, Health, State};
+pub use liveness::Liveness;
 pub use meter::Meter;
 pub use prober::Prober;
 
@@ -41,6 +45,8 @@ pub struct PathId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathSeq(pub u64);
 
+/// The two bits of ECN (RFC 3168).
+const ECN: u8 = 0b11;
 /// The most paths a peer can have.
 pub const MAX_PATHS: usize = 32;
 
@@ -76,8 +82,8 @@ pub struct Path {
     pub weight: u32,
     /// Whether it can be used.
     pub health: Health,
-    /// Asks whether it is alive.
-    pub prober: Option<Prober>,
+    /// How it shows that it is alive.
+    pub liveness: Liveness,
     /// How fast it has been used.
     pub meter: Meter,
     /// What was sent.
@@ -93,22 +99,35 @@ pub struct Path {
 }
 
 impl Path {
-    /// Makes a path with a known remote address, which is taken to be up until a witness objects.
+    /// Makes a path with a known remote address, which is taken to be up until a witness objects, unless it has to show that
+    /// it is alive first.
     pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
+        let usual = probe.map_or(config::Liveness::Off, config::Liveness::Probes);
+        let mut liveness = Liveness::new(now, config.liveness.unwrap_or(usual));
+        let answers = config.alive || !liveness.declare_dead(now);
         Self {
             id: PathId { slot, generation: 0 },
             name: config.name.clone(),
             link: config.link,
             remote: config.remote.expect("a path without an address is not made"),
             weight: config.weight,
-            health: Health::default(),
-            prober: probe.map(|probe| Prober::new(now, probe)),
+            health: Health { answers, ..Health::default() },
+            liveness,
             meter: Meter::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
             blocked: false,
             peer_number: None,
             owed_reply: None,
+        }
+    }
+
+    /// DSCP and ECN of the outer header for a packet that has `inner`. The original MPT loses a mark that is set on the way,
+    /// so that nothing may be marked on the way to it (RFC 6040 section 4.1: compatibility mode).
+    pub fn outer_tos(&self, inner: u8) -> u8 {
+        match self.liveness {
+            Liveness::Announces(_) => inner & !ECN,
+            Liveness::Probes(_) | Liveness::Off => inner,
         }
     }
 

@@ -4,10 +4,11 @@ use ipnet::IpNet;
 
 use super::Peer;
 use crate::drops::Dropped;
-use crate::packet::ip::{Ip, Version, set_tos};
+use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
 use crate::time::Time;
 use crate::wire::gre::{self, Gre};
+use crate::wire::legacy;
 use crate::wire::plain::Probe;
 
 /// A checked inner packet that came in a datagram, with the number that gives its place.
@@ -46,6 +47,10 @@ impl Peer {
         let (header, body) = Gre::decode(datagram)?;
         let at = datagram.len() - body.len();
         match header.protocol {
+            gre::IPV4 | gre::IPV6 if body.first().is_some_and(|first| *first >= legacy::CONTROL) => {
+                let keepalive = legacy::is_keepalive(datagram) && self.listens(slot);
+                keepalive.then(|| self.handle_sign(now, usize::from(slot))).ok_or(Dropped::UnknownControl)
+            }
             gre::IPV4 | gre::IPV6 => {
                 let arrived = self.decapsulate(slot, tos, &header, &mut datagram[at..])?;
                 self.put_in_order(now, arrived, tun)
@@ -58,14 +63,17 @@ impl Peer {
         }
     }
 
+    /// Whether keepalives are expected on the path in `slot`.
+    fn listens(&mut self, slot: u8) -> bool {
+        self.paths[usize::from(slot)].liveness.announcer().is_some()
+    }
+
+    /// The packet's own version counts, not the protocol type: the original MPT writes that of its connection.
     fn decapsulate<'a>(&self, slot: u8, tos: u8, header: &Gre, body: &'a mut [u8]) -> Result<Arrived<'a>, Dropped> {
         if header.key != self.framing.key {
             return Err(Dropped::WrongKey);
         }
         let ip = Ip::parse(body)?;
-        if (ip.version == Version::V4) != (header.protocol == gre::IPV4) {
-            return Err(Dropped::BadInner);
-        }
         if !self.networks.iter().any(|net: &IpNet| net.contains(&ip.source)) {
             return Err(Dropped::ForeignSource);
         }

@@ -35,6 +35,7 @@ use native::Native;
 pub struct Peer {
     name: String,
     networks: Vec<IpNet>,
+    local_networks: Vec<IpNet>,
     framing: PlainFraming,
     native: Option<Box<Native>>,
     probe: ProbeConfig,
@@ -113,6 +114,7 @@ impl Peer {
         Self {
             name: config.name.clone(),
             networks: config.networks.clone(),
+            local_networks: config.local_networks.clone(),
             framing,
             probe: config.probe.unwrap_or_default(),
             queue: match native {
@@ -161,6 +163,11 @@ impl Peer {
         &self.networks
     }
 
+    /// Whether packets from `source` may be sent to it.
+    pub fn takes_from(&self, source: IpAddr) -> bool {
+        self.local_networks.is_empty() || self.local_networks.iter().any(|net| net.contains(&source))
+    }
+
     /// Whether a path over `link` to `to` is up.
     pub fn may_send_to(&self, link: LinkId, to: SocketAddr) -> bool {
         self.paths.iter().any(|path| path.link == link && path.remote == to && path.health.state().is_up())
@@ -176,7 +183,7 @@ impl Peer {
         self.ledger.taken += packet.count() as u64;
         if self.native.is_none() {
             // Acknowledgements tell native mode more than probes would.
-            self.paths.iter_mut().filter_map(|path| path.prober.as_mut()).for_each(|prober| prober.on_traffic(now));
+            self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
         }
         let bucket = flow::bucket(packet.ip(), packet.bytes());
         let dropped = self.queue.push(now, bucket, packet);
@@ -187,11 +194,12 @@ impl Peer {
     /// A link lost or regained its carrier.
     pub fn handle_carrier(&mut self, now: Time, link: LinkId, carrier: bool) {
         for slot in 0..self.paths.len() {
-            if self.paths[slot].link != link {
+            // An interface has news of other kinds too.
+            if self.paths[slot].link != link || self.paths[slot].health.carrier == carrier {
                 continue;
             }
             // What was alive before the cable was pulled must show that it is alive after.
-            let probed = self.paths[slot].prober.as_mut().map(|prober| prober.declare_dead(now)).is_some();
+            let probed = self.paths[slot].liveness.declare_dead(now);
             self.change(now, slot, |health| (health.carrier, health.answers) = (carrier, !probed));
         }
     }
@@ -200,6 +208,16 @@ impl Peer {
     pub fn enable_path(&mut self, now: Time, name: &str, enabled: bool) -> bool {
         let Some(slot) = self.paths.iter().position(|path| path.name == name) else { return false };
         self.change(now, slot, |health| health.enabled = enabled);
+        true
+    }
+
+    /// The peer says, elsewhere than on the paths, that it took the named path up or down; false when there is none of that name.
+    pub fn handle_report(&mut self, now: Time, name: &str, up: bool) -> bool {
+        let Some(slot) = self.paths.iter().position(|path| path.name == name) else { return false };
+        match up {
+            true => self.handle_sign(now, slot),
+            false => self.change(now, slot, |health| health.peer_agrees = false),
+        }
         true
     }
 

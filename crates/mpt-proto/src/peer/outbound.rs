@@ -66,7 +66,7 @@ impl Peer {
         let Scheduled { path, packet } = scheduled;
         let len = self.framing.overhead() + packet.len();
         let path = &mut self.paths[usize::from(path.slot)];
-        let mut slot = outbox.reserve(path.link, path.remote, packet.tos(), len);
+        let mut slot = outbox.reserve(path.link, path.remote, path.outer_tos(packet.tos()), len);
         encapsulate(&self.framing, self.next_seq, &packet, slot.bytes());
         slot.commit();
         self.next_seq = self.next_seq.wrapping_add(1);
@@ -82,7 +82,7 @@ impl Peer {
         self.scene.extend(usable.map(|path| View {
             id: path.id,
             weight: path.weight,
-            srtt: path.prober.as_ref().map(|p| p.srtt()).unwrap_or_default(),
+            srtt: path.liveness.srtt().unwrap_or_default(),
             room: if path.blocked { 0 } else { u64::MAX },
             burst: path.meter.burst(),
             rate: path.meter.rate(),

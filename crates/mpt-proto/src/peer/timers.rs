@@ -29,7 +29,7 @@ pub enum Wake {
 impl Peer {
     /// When [`Self::handle_deadline`] has something to do, and why.
     pub fn next_deadline(&self) -> Option<(Time, Wake)> {
-        let probes = self.paths.iter().filter_map(|path| Some((path.prober.as_ref()?.next_deadline(), Wake::Probe)));
+        let probes = self.paths.iter().filter_map(|path| Some((path.liveness.next_deadline()?, Wake::Probe)));
         let hold = self.resequencer.as_ref().and_then(|r| Some((r.next_deadline()?, Wake::Hold)));
         let native = self.native.as_ref().and_then(|native| native.next_deadline());
         let probes = probes.filter(|_| self.native.as_ref().is_none_or(|native| native.is_probing()));
@@ -39,7 +39,7 @@ impl Peer {
     /// Does what is due.
     pub fn handle_deadline(&mut self, now: Time, tun: &mut Coalescer) {
         for slot in 0..self.paths.len() {
-            if self.paths[slot].prober.as_mut().is_some_and(|prober| prober.has_died(now)) {
+            if self.paths[slot].liveness.has_died(now) {
                 self.change(now, slot, |health| health.answers = false);
             }
         }
@@ -54,9 +54,10 @@ impl Peer {
             if let Some(stamp) = path.owed_reply.take() {
                 send_probe(path, Probe { reply: true, path: path.id.slot, version, dead, stamp }, outbox);
             }
-            if let Some(stamp) = path.prober.as_mut().and_then(|prober| prober.poll(now)) {
+            if let Some(stamp) = path.liveness.prober().and_then(|prober| prober.poll(now)) {
                 send_probe(path, Probe { reply: false, path: path.id.slot, version, dead, stamp }, outbox);
             }
+            announce(now, path, outbox);
         }
     }
 
@@ -66,10 +67,18 @@ impl Peer {
         path.peer_number = Some(probe.path);
         if !probe.reply {
             path.owed_reply = Some(probe.stamp);
-        } else if path.prober.as_mut().is_some_and(|prober| prober.on_reply(now, probe.stamp)) {
+        } else if path.liveness.prober().is_some_and(|prober| prober.on_reply(now, probe.stamp)) {
             self.change(now, usize::from(slot), |health| health.answers = true);
         }
         self.heed(now, probe.version, probe.dead);
+    }
+
+    /// The path in `slot` was heard of: a keepalive came over it, or word that the peer has it up.
+    pub(super) fn handle_sign(&mut self, now: Time, slot: usize) {
+        if let Some(announcer) = self.paths[slot].liveness.announcer() {
+            announcer.on_heard(now);
+        }
+        self.change(now, slot, |health| (health.answers, health.peer_agrees) = (true, true));
     }
 
     /// Believes the peer about the paths that it lost, unless a newer report came over a faster path.
@@ -91,7 +100,7 @@ impl Peer {
             return;
         }
         self.dead_version = self.dead_version.wrapping_add(1);
-        for prober in self.paths.iter_mut().filter_map(|path| path.prober.as_mut()) {
+        for prober in self.paths.iter_mut().filter_map(|path| path.liveness.prober()) {
             prober.ask_now(now);
         }
     }
@@ -102,6 +111,16 @@ fn send_probe(path: &mut Path, probe: Probe, outbox: &mut Outbox) {
     probe.encode(slot.bytes());
     slot.commit();
     path.sent.count(PROBE_LEN);
+}
+
+/// Sends the keepalive that is due, unless this end does not want the path used.
+fn announce(now: Time, path: &mut Path, outbox: &mut Outbox) {
+    let speaks = path.health.enabled && path.health.carrier;
+    let Some(datagram) = path.liveness.announcer().and_then(|announcer| announcer.poll(now, speaks)) else { return };
+    let mut slot = outbox.reserve(path.link, path.remote, 0, datagram.len());
+    slot.bytes().copy_from_slice(datagram);
+    slot.commit();
+    path.sent.count(datagram.len());
 }
 
 /// The last report of the peer's that was believed.

@@ -122,6 +122,18 @@ mod tests {
     }
 
     #[test]
+    fn all_fields_stand_where_linux_has_them() {
+        // RFC 2784 and RFC 2890: checksum and reserved, key, sequence number. The words of header and payload add up to
+        // b000 + 0800 + 0007 + 0001 + 4500 = fd08, whose complement is 02f7.
+        let gre = Gre { checksum: true, key: Some(7), sequence: Some(1), ..BARE };
+        let expected = [0xb0, 0, 8, 0, 0x02, 0xf7, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, 0x45, 0];
+        assert_eq!(encoded(gre, &[0x45, 0]), expected);
+        assert_eq!(Gre::decode(&expected), Ok((gre, &[0x45, 0][..])));
+        // Key alone, as of `ip link add type gre key 7`.
+        assert_eq!(encoded(Gre { key: Some(7), ..BARE }, &[]), [0x20, 0, 8, 0, 0, 0, 0, 7]);
+    }
+
+    #[test]
     fn every_combination_of_fields_survives_the_wire() {
         for bits in 0..8 {
             let gre = Gre {

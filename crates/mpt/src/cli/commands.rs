@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write as _};
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +10,7 @@ use std::{env, fmt};
 
 use serde::Serialize;
 
-use super::{Chosen, Named, PathCommand, Tunnel, Up, render};
+use super::{Chosen, Named, PathCommand, Tunnel, Up, legacy, render};
 use crate::config::{self, File, Problem};
 use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
@@ -17,14 +18,19 @@ use crate::{Failure, logging};
 
 /// Reads the file and hands it to `run`.
 pub fn up(arguments: Up, run: impl FnOnce(File) -> Result<(), Failure>) -> Result<(), Failure> {
-    let mut file = config::load(&arguments.file).map_err(|problems| {
-        tell(&problems);
-        unusable(&arguments.file)
-    })?;
+    let read = if arguments.legacy { legacy::load(&arguments) } else { load(&arguments.file) };
+    let mut file = read?;
     tell(&file.warnings);
     file.offload &= !arguments.no_offload;
     logging::init(arguments.log);
     run(file)
+}
+
+fn load(file: &Path) -> Result<File, Failure> {
+    config::load(file).map_err(|problems| {
+        tell(&problems);
+        unusable(file)
+    })
 }
 
 /// Prints how the tunnel is.
@@ -91,9 +97,17 @@ fn paths(report: &Report) -> impl Iterator<Item = (&str, &report::Path)> {
 }
 
 fn set(chosen: Chosen, action: Action) -> Result<(), Failure> {
+    if let Some((local, remote)) = ends(&chosen) {
+        return connect(&Tunnel { name: None })?.order(&Request::Ends { local, remote, action });
+    }
     let mut client = connect(&chosen.tunnel)?;
     let (peer, path) = find(&client.status()?, &chosen.path)?;
     client.order(&Request::Path { peer, path, action })
+}
+
+/// A path as the original names it, which is two addresses where ours has the tunnel's name and the path's.
+fn ends(chosen: &Chosen) -> Option<(IpAddr, IpAddr)> {
+    Some((chosen.tunnel.name.as_ref()?.parse().ok()?, chosen.path.parse().ok()?))
 }
 
 /// The peer and the path that `wanted`, which is PATH or PEER/PATH, stands for.
@@ -110,7 +124,7 @@ fn find(report: &Report, wanted: &str) -> Result<(String, String), Failure> {
     }
 }
 
-fn connect(tunnel: &Tunnel) -> Result<Client, Failure> {
+pub(super) fn connect(tunnel: &Tunnel) -> Result<Client, Failure> {
     Client::connect(&RunDir::from_env(), tunnel.name.as_deref())
 }
 
@@ -120,7 +134,7 @@ fn beside(name: &str) -> PathBuf {
     sibling.filter(|path| path.exists()).unwrap_or_else(|| name.into())
 }
 
-fn unusable(file: &Path) -> Failure {
+pub(super) fn unusable(file: &Path) -> Failure {
     Failure::new(format!("{} cannot be used", file.display()))
 }
 

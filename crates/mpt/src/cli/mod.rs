@@ -1,10 +1,13 @@
-//! The command line: what can be typed. What it does is in `commands`, what is printed in `render`.
+//! The command line: what can be typed. What it does is in `commands` and `legacy`, what is printed in `render`.
+//!
+//! Commands of the original MPT take its arguments; where ours has the same name, it takes both.
 //!
 //! Stdout is data and stderr is talk, so that output can be piped. Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 mod commands;
 mod generate;
 mod keys;
+mod legacy;
 mod pair;
 mod render;
 
@@ -17,6 +20,7 @@ use tracing_subscriber::filter::Targets;
 
 use crate::Failure;
 use crate::config::File;
+use crate::control::Request;
 
 /// A multipath tunnel: one IP interface over many Internet links.
 #[derive(Debug, Parser)]
@@ -46,6 +50,46 @@ enum Command {
     /// Write or check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Turn configuration files of the original MPT into one of ours
+    Import(Import),
+    /// Give an interface an address, or take one away
+    #[command(alias = "address")]
+    Addr {
+        #[command(flatten)]
+        tunnel: Running,
+        /// Give, or take away
+        action: AddressAction,
+        /// The address; /24 and /64 if there is no length
+        address: String,
+        /// The word dev
+        #[arg(value_parser = ["dev"])]
+        dev: String,
+        /// The interface
+        interface: String,
+    },
+    /// Take an interface with all its paths up or down
+    #[command(alias = "interface")]
+    Int {
+        #[command(flatten)]
+        tunnel: Running,
+        /// The interface
+        interface: String,
+        /// Up or down
+        action: UpOrDown,
+    },
+    /// Read the configuration again, and begin anew with one connection or with all
+    Reload(OneOrAll),
+    /// Begin anew with one connection or with all, as they are
+    Restart(OneOrAll),
+    /// End a connection, and take its file out of use
+    Delete(One),
+    /// Write one connection or all to their files
+    Save(OneOrAll),
+    /// Ask the peer to create its side of a connection
+    Create(One),
+    /// Show how a running tunnel is, in the words of the original
+    #[command(subcommand)]
+    Show(ShowCommand),
     /// Make keys for native mode
     #[command(subcommand)]
     Key(KeyCommand),
@@ -70,6 +114,15 @@ enum Command {
 struct Up {
     /// The configuration file
     file: PathBuf,
+    /// The file is a configuration directory of the original MPT
+    #[arg(long)]
+    legacy: bool,
+    /// With --legacy: believe control messages that prove nothing (auth_type 0 and 1)
+    #[arg(long, requires = "legacy")]
+    unauthenticated: bool,
+    /// With --legacy: believe control messages signed with the key that everybody knows
+    #[arg(long, requires = "legacy")]
+    public_key: bool,
     /// One packet per system call, whatever the file says
     #[arg(long)]
     no_offload: bool,
@@ -82,6 +135,61 @@ struct Up {
 struct Tunnel {
     /// The tunnel's interface; the only running tunnel if left out
     name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Running {
+    /// The tunnel's interface, when several tunnels are running
+    #[arg(long, value_name = "NAME")]
+    tunnel: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct Import {
+    /// Files, or a directory with conf/interface.conf and conf/connections
+    #[arg(required = true)]
+    from: Vec<PathBuf>,
+    /// Where to write; to stdout if left out
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct One {
+    #[command(flatten)]
+    tunnel: Running,
+    /// The connection's file in the directory of the original, or the peer's name
+    file: String,
+}
+
+#[derive(Debug, Args)]
+struct OneOrAll {
+    #[command(flatten)]
+    tunnel: Running,
+    /// The connection's file in the directory of the original, or the peer's name; all if left out
+    file: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ShowCommand {
+    /// The same as mpt status
+    Status(Named),
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AddressAction {
+    /// Give
+    Add,
+    /// Take away
+    Del,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum UpOrDown {
+    /// Up
+    Up,
+    /// Down
+    Down,
 }
 
 #[derive(Debug, Args)]
@@ -108,7 +216,7 @@ enum PathCommand {
 struct Chosen {
     #[command(flatten)]
     tunnel: Tunnel,
-    /// The path's name, or PEER/PATH when several peers have one of that name
+    /// The path's name, or PEER/PATH when several peers have one of that name; or this host's address and the peer's
     path: String,
 }
 
@@ -153,6 +261,17 @@ pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
         Command::Down { tunnel } => commands::down(tunnel),
         Command::Config(ConfigCommand::New(new)) => pair::run(new),
         Command::Config(ConfigCommand::Check { file, json }) => commands::check(&file, json),
+        Command::Import(import) => legacy::import(&import),
+        Command::Addr { tunnel, action, address, interface, .. } => {
+            legacy::address(tunnel, action, &address, interface)
+        }
+        Command::Int { tunnel, interface, action } => legacy::interface(tunnel, interface, action),
+        Command::Reload(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Reload { connection: file }),
+        Command::Restart(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Restart { connection: file }),
+        Command::Delete(One { tunnel, file }) => legacy::order(tunnel, Request::Delete { connection: file }),
+        Command::Save(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Save { connection: file }),
+        Command::Create(One { tunnel, file }) => legacy::order(tunnel, Request::Create { connection: file }),
+        Command::Show(ShowCommand::Status(named)) => commands::status(named),
         Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
         Command::Generate { what, directory } => generate::write(what, &directory),

@@ -1,12 +1,12 @@
 //! What can only be judged when several values are known.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use super::model::{File, Mode, Path};
+use super::model::{File, Mode, Path, Peer};
 use super::problem::Log;
 
 /// Checks the values of `file` against one another.
@@ -63,8 +63,13 @@ fn keys(file: &File, log: &mut Log<'_>) {
 }
 
 fn networks(file: &File, log: &mut Log<'_>) {
-    let all = file.peers.iter().flat_map(|peer| &peer.networks).map(|net| (net.value, net.line));
-    each_once(all, log, |net, first| {
+    let all = file.peers.iter().flat_map(|peer| {
+        let mut seen = HashSet::new();
+        let from: Vec<_> = peer.local_networks.iter().map(|net| net.value).collect();
+        let own = peer.networks.iter().filter(move |net| peer.original.is_none() || seen.insert(net.value));
+        own.map(move |net| ((net.value, from.clone()), net.line))
+    });
+    each_once(all, log, |(net, _), first| {
         let what = format!("networks: {net} is in line {first} already");
         (what, "a packet goes to the peer with the longest prefix that matches; equal ones cannot be told apart")
     });
@@ -110,10 +115,16 @@ fn loops(path: &Path, file: &File, log: &mut Log<'_>) {
     if let Some(net) = file.addresses.iter().find(|net| net.contains(&remote)) {
         let what = format!("remote: {remote} is inside the tunnel, whose address in line {} is {net}", net.line);
         log.error(at.line, what, Some("name the peer's address outside of the tunnel".to_owned()));
-    } else if let Some(route) = file.routes.iter().find(|route| path.interface.is_none() && route.contains(&remote)) {
+    } else if let Some(route) = file.routes.iter().find(|route| leads_back(route, path, remote)) {
         let what = format!("remote: {remote} is routed into the tunnel by {route} in line {}", route.line);
         log.error(at.line, what, Some("bind the path, for example interface = \"eth1\"".to_owned()));
     }
+}
+
+/// Whether the tunnel's own packets would follow a route. For a default route there is a way out: the remote address gets a
+/// route of its own.
+fn leads_back(route: &IpNet, path: &Path, remote: IpAddr) -> bool {
+    path.interface.is_none() && route.prefix_len() > 0 && route.contains(&remote)
 }
 
 /// The way of a path, by which it is told from the others.
@@ -121,6 +132,7 @@ fn loops(path: &Path, file: &File, log: &mut Log<'_>) {
 struct Way {
     interface: Option<String>,
     local: Option<IpAddr>,
+    port: u16,
     to: To,
 }
 
@@ -137,7 +149,7 @@ enum To {
 fn same_way(file: &File, log: &mut Log<'_>) {
     let ways = (0..)
         .zip(&file.peers)
-        .flat_map(|(i, peer)| peer.paths.iter().map(move |path| (way(*file.mode, i, path), path.line())));
+        .flat_map(|(i, peer)| peer.paths.iter().map(move |path| (way(*file.mode, i, peer, path), path.line())));
     each_once(ways, log, |way, first| {
         let same = |remote: String| {
             format!("remote: the path in line {first} goes to {remote} over the same interface and local address")
@@ -151,14 +163,14 @@ fn same_way(file: &File, log: &mut Log<'_>) {
     });
 }
 
-fn way(mode: Mode, peer: usize, path: &Path) -> Way {
+fn way(mode: Mode, number: usize, peer: &Peer, path: &Path) -> Way {
     let to = match (&path.remote, mode) {
         (Some(remote), Mode::Plain) => To::Host(remote.ip()),
         (Some(remote), Mode::Native) => To::Port(remote.value),
-        (None, _) => To::Caller(peer),
+        (None, _) => To::Caller(number),
     };
     let interface = path.interface.as_ref().map(|name| name.value.clone());
-    Way { interface, local: path.local.as_ref().map(|ip| ip.value), to }
+    Way { interface, local: path.local.as_ref().map(|ip| ip.value), port: *peer.local_port, to }
 }
 
 fn paths(file: &File) -> impl Iterator<Item = &Path> {

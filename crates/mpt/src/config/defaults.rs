@@ -4,6 +4,7 @@
 //! there: [`mpt_proto::config::ProbeConfig`], [`mpt_proto::reseq::Limits`], [`mpt_proto::cc`].
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use mpt_proto::config::PlainFraming;
 use mpt_proto::sched;
 
 use super::model::Mode;
@@ -22,6 +23,20 @@ pub const SEQUENCE: bool = true;
 
 /// UDP's checksum covers the same bytes, and is computed by the network card.
 pub const CHECKSUM: bool = false;
+
+/// The optional fields of GRE, as above.
+pub fn framing() -> PlainFraming {
+    PlainFraming { sequence: SEQUENCE, key: None, checksum: CHECKSUM }
+}
+
+/// What the original MPT listens on unless its configuration says otherwise.
+pub const CONTROL_PORT: u16 = 65_050;
+
+/// Authentication types 0 and 1 of the original MPT hold no secret: anybody could take paths down.
+pub const UNAUTHENTICATED: bool = false;
+
+/// A key that is printed in a program's source proves nothing either.
+pub const PUBLIC_KEY: bool = false;
 
 /// With one peer there is nothing to tell apart, and its name is only read in logs; several are numbered from 1.
 pub const PEER: &str = "peer";

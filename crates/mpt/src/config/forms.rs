@@ -134,6 +134,13 @@ pub fn interface(example: &str) -> Form<String> {
     })
 }
 
+/// Any text of 1 to 127 characters, which is all that the original MPT has room for.
+pub fn text(what: &str, example: &str) -> Form<String> {
+    Form::text(&format!("{what} of 1 to 127 characters"), example, |text| {
+        (1..128).contains(&text.len()).then(|| text.to_owned())
+    })
+}
+
 /// What people call a peer or a path. The slash separates the two in commands.
 pub fn name(example: &str) -> Form<String> {
     Form::text("a name of 1 to 32 characters, without blanks and \"/\"", example, |text| {

@@ -9,7 +9,8 @@
 //! - [`model`] is what the rest of the program sees;
 //! - [`defaults`] holds every default with its reason;
 //! - `schema` is the file format: one function per table, one line per key;
-//! - `native` are the parts of it that only native mode has, and `secrets` the files with keys;
+//! - `native` are the parts of it that only native mode has, `original` those for peers that run the original MPT, and
+//!   `secrets` the files with keys;
 //! - `forms` are the kinds of values (a port, a duration, a prefix) and `reader` takes them out of a table;
 //! - `checks` is what can only be judged when several values are known.
 //!
@@ -21,6 +22,7 @@ pub mod defaults;
 mod forms;
 pub mod model;
 mod native;
+mod original;
 mod problem;
 mod reader;
 mod schema;
@@ -62,6 +64,17 @@ fn checked(mut log: Log<'_>, text: &str) -> Result<File, Vec<Problem>> {
     let file = schema::file(document.get_ref(), &mut log);
     let (errors, warnings) = log.finish();
     if errors.is_empty() { Ok(File { warnings, ..file }) } else { Err(errors) }
+}
+
+/// Checks the values of a file against one another once more, after it was changed while the tunnel runs.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(file: &File) -> Result<(), Vec<Problem>> {
+    let mut log = Log::new(&file.path, "");
+    checks::check(file, &mut log);
+    let (errors, _) = log.finish();
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Problem {

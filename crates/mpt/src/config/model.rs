@@ -6,18 +6,23 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use mpt_proto::config::{ProbeConfig, Protocol};
+use mpt_proto::config::{Liveness, PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::time::Rate;
+use mpt_proto::wire::legacy::AuthType;
 use mpt_proto::{reseq, sched};
 
+use super::defaults;
 use super::problem::{Problem, Severity};
+use crate::legacy::model::{Connection, Secret};
 
 /// One tunnel.
 #[derive(Clone, Debug)]
 pub struct File {
     /// Where it was read from.
     pub path: PathBuf,
+    /// In which form.
+    pub form: Form,
     /// Name of the TUN interface.
     pub interface: At<String>,
     /// Addresses of the TUN interface, with the prefix length of the network they are in.
@@ -34,6 +39,8 @@ pub struct File {
     pub offload: bool,
     /// What is spoken on the wire with all peers.
     pub mode: At<Mode>,
+    /// How peers that run the original MPT are talked to on its control port; not at all when absent.
+    pub original: Option<Original>,
     /// Who we are; always there in native mode.
     pub identity: Option<KeyPair>,
     /// How received packets are put back in order; off when absent.
@@ -44,6 +51,29 @@ pub struct File {
     pub peers: Vec<Peer>,
     /// What is odd but allowed.
     pub warnings: Vec<Problem>,
+}
+
+/// The form of a configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// One file of TOML.
+    #[default]
+    Toml,
+    /// A directory of the original MPT.
+    Original,
+}
+
+/// The control port of the original MPT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Original {
+    /// Local UDP port.
+    pub control_port: u16,
+    /// Whether messages that prove nothing may change the state of paths.
+    pub unauthenticated: bool,
+    /// Whether the key that everybody knows is one.
+    pub public_key: bool,
+    /// What connections are made of that peers ask for; they are refused when absent.
+    pub template: Option<Connection>,
 }
 
 /// What is spoken on the wire.
@@ -64,8 +94,44 @@ pub struct Peer {
     pub protocol: At<Protocol>,
     /// Inner destinations that are sent to it, and inner sources that it may use.
     pub networks: Vec<At<IpNet>>,
+    /// Inner sources on this side whose packets are sent to it; all when empty.
+    pub local_networks: Vec<At<IpNet>>,
+    /// Local UDP port.
+    pub local_port: At<u16>,
+    /// How its packets are put back in order; off when absent.
+    pub resequence: Option<reseq::Limits>,
+    /// What names it on the wire of the original MPT, if that is what it runs.
+    pub original: Option<OriginalPeer>,
     /// The ways to it: 1 to 32, or in native mode none when it is the one who calls.
     pub paths: Vec<Path>,
+}
+
+/// A connection as the original MPT knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginalPeer {
+    /// This host's tunnel address.
+    pub local: IpAddr,
+    /// The peer's tunnel address.
+    pub remote: IpAddr,
+    /// The peer's UDP port for control.
+    pub control_port: u16,
+    /// How control messages are authenticated.
+    pub auth: AuthType,
+    /// What they are authenticated with.
+    pub key: Option<Secret>,
+    /// The file by which the commands of the original know it.
+    pub file: String,
+}
+
+/// What the original MPT tells a peer about a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OriginalPath {
+    /// The address by which the peer knows this end, where that is not the local one.
+    pub public: Option<IpAddr>,
+    /// The share that the peer is asked to give it.
+    pub weight_in: u32,
+    /// Connections are created over it.
+    pub create: bool,
 }
 
 /// One way to a peer.
@@ -82,6 +148,14 @@ pub struct Path {
     pub remote: Option<At<SocketAddr>>,
     /// Its share under the weighted scheduler, 1 to 10000.
     pub weight: u32,
+    /// The next router on the way to `remote`, if a route is to be made for it.
+    pub gateway: Option<At<IpAddr>>,
+    /// How it shows that it is alive, where that is not as the file says for all.
+    pub liveness: Option<Liveness>,
+    /// Taken to be alive from the start.
+    pub alive: bool,
+    /// What the original MPT tells a peer about it.
+    pub original: OriginalPath,
     /// The fastest that may be sent on it, in native mode.
     pub cap: Option<Rate>,
     /// Used only while no other path is alive, in native mode.
@@ -113,6 +187,32 @@ impl Path {
     pub fn line(&self) -> usize {
         self.remote.as_ref().map_or(self.name.line, |remote| remote.line)
     }
+
+    /// The peer's address, unless the peer is the one who calls.
+    pub fn remote_ip(&self) -> Option<IpAddr> {
+        self.remote.as_ref().map(|remote| remote.ip())
+    }
+
+    /// The address by which the peer knows this end, as far as the configuration says.
+    pub fn public(&self) -> Option<IpAddr> {
+        self.original.public.or(self.local.as_deref().copied())
+    }
+}
+
+impl Peer {
+    /// The optional GRE fields that are sent, in plain mode.
+    pub fn framing(&self) -> PlainFraming {
+        match &self.protocol.value {
+            Protocol::Plain(framing) => *framing,
+            Protocol::Native(_) => PlainFraming::default(),
+        }
+    }
+}
+
+impl Default for OriginalPath {
+    fn default() -> Self {
+        Self { public: None, weight_in: defaults::WEIGHT, create: false }
+    }
 }
 
 impl File {
@@ -121,7 +221,7 @@ impl File {
         Problem {
             severity: Severity::Error,
             file: self.path.clone(),
-            line: Some(line),
+            line: Some(line).filter(|line| *line > 0),
             what: what.into(),
             hint: Some(hint.into()),
         }

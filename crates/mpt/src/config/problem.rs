@@ -210,7 +210,9 @@ impl<'t> Log<'t> {
         if let Some(key) = nearest(&unknown.key, here.iter().copied()) {
             return format!("did you mean {key:?}?");
         }
-        match keys.iter().find(|(_, key)| *key == unknown.key) {
+        // What many tables have is most likely meant for the one nearest to the top.
+        let elsewhere = keys.iter().filter(|(_, key)| *key == unknown.key);
+        match elsewhere.min_by_key(|(table, _)| table.len()) {
             Some((table, key)) => format!("{key:?} belongs {}", place(table)),
             None => format!("known here: {}", here.join(", ")),
         }

@@ -1,6 +1,6 @@
 //! The file format: one function per table, one line per key.
 //!
-//! What only native mode has is in `native`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
+//! What only native mode has is in `native`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,12 +13,13 @@ use mpt_proto::time::Rate;
 use mpt_proto::{cc, reseq, sched};
 use toml::de::DeTable;
 
-use super::model::{At, File, Mode, Path, Peer};
+use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer};
 use super::problem::Log;
 use super::reader::Reader;
-use super::{checks, defaults, forms, native};
+use super::{checks, defaults, forms, native, original};
 
-type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
+/// A table while it is being read.
+pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 
 /// Reads the whole file. What is missing or wrong is noted and left out.
 pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
@@ -26,20 +27,24 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     let mut top = Reader::new(document, "", 1, log);
     let wire = Wire::read(&mut top);
     let mode = wire.mode.unwrap_or_else(|| top.at(Mode::Native));
+    let original = original::control(&mut top, wire.is(Mode::Native));
+    let creates = original.as_ref().is_some_and(|original| original.template.is_some());
     let file = File {
         path,
+        form: Form::Toml,
         mode,
+        original,
         identity: identity(&mut top, &wire),
         interface: top.read_or("interface", &forms::interface("mpt0"), defaults::INTERFACE.to_owned()),
         addresses: top.need_list("address", &forms::interface_address("10.77.0.1/24")),
-        port: top.read_or("port", &forms::port(), defaults::PORT),
         mtu: top.read("mtu", &forms::integer("a number of bytes", 576..=65_535, 1400)).map(|mtu| mtu.map(as_usize)),
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
         scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)).value,
-        resequence: resequence(&mut top),
+        resequence: wire.resequence,
         probe: probe(&mut top),
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
-        peers: peers(&mut top, &wire),
+        peers: peers(&mut top, &wire, creates),
+        port: wire.port,
         warnings: Vec::new(),
     };
     top.finish();
@@ -55,17 +60,20 @@ struct Wire {
     mode: Option<At<Mode>>,
     framing: PlainFraming,
     congestion: cc::Kind,
+    resequence: Option<reseq::Limits>,
+    port: At<u16>,
 }
 
 impl Wire {
     fn read(top: &mut Table<'_, '_, '_>) -> Self {
         let mode = mode(top);
-        let framing = top.table("plain", "plain", framing).unwrap_or_default();
+        let framing = top.table("plain", "plain", |table| framing(table, defaults::framing())).unwrap_or_default();
         let congestion = match mode.as_deref() {
             Some(Mode::Plain) => cc::Kind::default(),
             Some(Mode::Native) | None => native::congestion(top),
         };
-        Self { mode, framing, congestion }
+        let resequence = resequence(top, Some(reseq::Limits::default()));
+        Self { mode, framing, congestion, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
     }
 
     fn is(&self, mode: Mode) -> bool {
@@ -91,25 +99,31 @@ fn identity(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<KeyPair> {
     native::identity(top, wire.is(Mode::Native))
 }
 
-fn framing(table: &mut Table<'_, '_, '_>) -> PlainFraming {
+/// What is not said is as in `base`.
+fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
     let key = forms::integer("a GRE key", 0..=u64::from(u32::MAX), 7);
     PlainFraming {
-        sequence: table.read_or("sequence", &forms::boolean(), defaults::SEQUENCE).value,
-        key: table.read("key", &key).map(|key| as_u32(key.value)),
-        checksum: table.read_or("checksum", &forms::boolean(), defaults::CHECKSUM).value,
+        sequence: table.read_or("sequence", &forms::boolean(), base.sequence).value,
+        key: table.read("key", &key).map(|key| as_u32(key.value)).or(base.key),
+        checksum: table.read_or("checksum", &forms::boolean(), base.checksum).value,
     }
 }
 
-fn resequence(table: &mut Table<'_, '_, '_>) -> Option<reseq::Limits> {
+fn resequence(table: &mut Table<'_, '_, '_>, base: Option<reseq::Limits>) -> Option<reseq::Limits> {
     #[derive(Clone, Copy, PartialEq)]
     enum Hold {
         Adaptive,
         Fixed,
         Off,
     }
-    let default = reseq::Limits::default();
+    let default = base.unwrap_or_default();
+    let usual = match base {
+        Some(limits) if limits.adaptive => Hold::Adaptive,
+        Some(_) => Hold::Fixed,
+        None => Hold::Off,
+    };
     let holds = forms::choice(&[("adaptive", Hold::Adaptive), ("fixed", Hold::Fixed), ("off", Hold::Off)]);
-    let hold = table.read_or("reorder", &holds, Hold::Adaptive).value;
+    let hold = table.read_or("reorder", &holds, usual).value;
     let window = forms::integer("a number of packets", 1..=65_536, default.window as u64);
     let window = table.read_or("reorder_window", &window, default.window as u64).map(as_usize);
     let delay = forms::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
@@ -127,8 +141,9 @@ fn probe(table: &mut Table<'_, '_, '_>) -> Option<ProbeConfig> {
     idle.map(|idle| ProbeConfig { idle, dead })
 }
 
-fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Vec<Peer> {
-    if top.lacks("peer") {
+/// The peers, of which there must be one, unless peers can have themselves created.
+fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire, creates: bool) -> Vec<Peer> {
+    if top.lacks("peer") && !creates {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
     }
     let several = top.count("peer") > 1;
@@ -145,15 +160,20 @@ fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: bool)
     let port = table.read_or("port", &forms::port(), defaults::PORT);
     let name = table.read_or("name", &forms::name("office"), name);
     let protocol = protocol(table, wire);
-    let networks = networks(table, wire, several);
-    let paths = paths(table, wire, port.value);
-    Some(Peer { name, protocol: protocol?, networks, paths })
+    let original = original::peer(table, &name, wire.is(Mode::Native));
+    let local_networks = table.list("local_networks", &forms::network("10.81.0.0/16"));
+    let local_port = table.read("local_port", &forms::port()).unwrap_or(wire.port);
+    let (networks, resequence) = (networks(table, wire, several), resequence(table, wire.resequence));
+    let paths = paths(table, &OfPeer { wire, port: port.value, original: original.as_ref() });
+    let protocol = protocol?;
+    Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths })
 }
 
 fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> {
     if wire.is(Mode::Plain) {
         native::refuse(table, &native::PEER);
-        return Some(table.at(Protocol::Plain(wire.framing)));
+        let framing = table.table("plain", "plain", |table| framing(table, wire.framing)).unwrap_or(wire.framing);
+        return Some(table.at(Protocol::Plain(framing)));
     }
     native::protocol(table, wire.congestion, wire.is(Mode::Native))
 }
@@ -172,8 +192,15 @@ fn networks(table: &mut Table<'_, '_, '_>, wire: &Wire, several: bool) -> Vec<At
     }
 }
 
-fn paths(table: &mut Table<'_, '_, '_>, wire: &Wire, port: u16) -> Vec<Path> {
-    if table.lacks("path") && wire.is(Mode::Plain) {
+/// What a path takes from its peer.
+struct OfPeer<'p> {
+    wire: &'p Wire,
+    port: u16,
+    original: Option<&'p OriginalPeer>,
+}
+
+fn paths(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>) -> Vec<Path> {
+    if table.lacks("path") && peer.wire.is(Mode::Plain) {
         table.missing("this peer has no path", "add [[peer.path]] with a remote address".to_owned());
     }
     let count = table.count("path");
@@ -184,12 +211,13 @@ fn paths(table: &mut Table<'_, '_, '_>, wire: &Wire, port: u16) -> Vec<Path> {
     let mut number = 0;
     let paths = table.tables("path", "peer.path", |table| {
         number += 1;
-        path(table, wire, port, number)
+        path(table, peer, number)
     });
     paths.into_iter().flatten().collect()
 }
 
-fn path(table: &mut Table<'_, '_, '_>, wire: &Wire, port: u16, number: usize) -> Option<Path> {
+fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Option<Path> {
+    let OfPeer { wire, port, .. } = *peer;
     let name = table.read("name", &forms::name("dsl"));
     let interface = table.read("interface", &forms::interface("eth1"));
     let local = table.read("local", &forms::host("192.168.10.1"));
@@ -199,6 +227,8 @@ fn path(table: &mut Table<'_, '_, '_>, wire: &Wire, port: u16, number: usize) ->
     let remote = if learned { table.read("remote", &remote) } else { table.need("remote", &remote) };
     let weight = table.read_or("weight", &forms::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
     let (cap, standby) = usage(table, wire);
+    let gateway = table.read("gateway", &forms::host("192.168.10.254"));
+    let (original, liveness, alive) = original::path(table, peer.original);
     if remote.is_none() && !learned {
         return None;
     }
@@ -211,6 +241,10 @@ fn path(table: &mut Table<'_, '_, '_>, wire: &Wire, port: u16, number: usize) ->
         local,
         cap,
         standby,
+        gateway,
+        liveness,
+        alive,
+        original,
     })
 }
 
@@ -227,6 +261,6 @@ fn as_usize(number: u64) -> usize {
     usize::try_from(number).expect("checked against a range that fits")
 }
 
-fn as_u32(number: u64) -> u32 {
+pub fn as_u32(number: u64) -> u32 {
     u32::try_from(number).expect("checked against a range that fits")
 }

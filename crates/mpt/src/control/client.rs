@@ -11,6 +11,8 @@ use crate::Failure;
 
 /// A daemon answers within a turn of its loop; one that takes longer is stuck or stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// One that asks a peer first gives the peer two rounds of six tries, 500 ms apart.
+const PATIENCE_FOR_PEERS: Duration = Duration::from_secs(8);
 /// More than a thousand peers with 32 paths take.
 const RESPONSE_LIMIT: u64 = 64 << 20;
 
@@ -50,6 +52,8 @@ impl Client {
     /// # Errors
     /// When the daemon does not answer, or refuses.
     pub fn order(&mut self, request: &Request) -> Result<(), Failure> {
+        let patience = if matches!(request, Request::Create { .. }) { PATIENCE_FOR_PEERS } else { PATIENCE };
+        self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|error| self.lost(&error))?;
         self.ask(request).map(|_| ())
     }
 
@@ -109,7 +113,7 @@ impl Client {
         let name = &self.name;
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                Failure::new(format!("the tunnel {name} did not answer within {} s", PATIENCE.as_secs()))
+                Failure::new(format!("the tunnel {name} did not answer in time"))
                     .hint("its log may say what it is busy with")
             }
             _ => Failure::new(format!("the tunnel {name} broke the connection off: {error}")),

@@ -1,5 +1,7 @@
 //! Requests and responses.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use super::report::Report;
@@ -19,6 +21,58 @@ pub enum Request {
         path: String,
         /// Up or down.
         action: Action,
+    },
+    /// Take the paths between two addresses up or down.
+    Ends {
+        /// This host's address, as the peer knows it.
+        local: IpAddr,
+        /// The peer's.
+        remote: IpAddr,
+        /// Up or down.
+        action: Action,
+    },
+    /// Give an interface an address (up) or take it away (down).
+    Address {
+        /// Give, or take away.
+        action: Action,
+        /// The address.
+        address: IpAddr,
+        /// The length of its network's prefix.
+        length: u8,
+        /// The interface.
+        interface: String,
+    },
+    /// Take an interface with all its paths up or down.
+    Interface {
+        /// The interface.
+        interface: String,
+        /// Up or down.
+        action: Action,
+    },
+    /// Read the configuration again, and begin anew with one connection or with all.
+    Reload {
+        /// A file of the original's, or a peer's name.
+        connection: Option<String>,
+    },
+    /// Begin anew with one connection or with all.
+    Restart {
+        /// A file of the original's, or a peer's name.
+        connection: Option<String>,
+    },
+    /// End a connection, and take its file out of use.
+    Delete {
+        /// A file of the original's, or a peer's name.
+        connection: String,
+    },
+    /// Write one connection or all to their files.
+    Save {
+        /// A file of the original's, or a peer's name.
+        connection: Option<String>,
+    },
+    /// Ask the peer to create its side of a connection; answered when the peer has answered.
+    Create {
+        /// A file of the original's, or a peer's name.
+        connection: String,
     },
     /// End.
     Down,

@@ -230,6 +230,7 @@ mod tests {
             rate: Some(Rate::from_bits(8_000_000)),
             loss: Some(0.25),
             srtt: Some(Duration::from_micros(12_345)),
+
             sent: Traffic { packets: 2, bytes: 3_000 },
             received: Traffic { packets: 1, bytes: 1_500 },
         };

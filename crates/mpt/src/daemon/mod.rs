@@ -1,9 +1,14 @@
 //! The daemon: `mpt up`.
 //!
-//! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets. This file is the loop that
-//! holds them together with signals, the control socket and news of interfaces.
+//! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes.
+//! [`orders`] does what commands ask for, [`peers`] lets peers come and go, [`control_port`] talks to the original MPT. This
+//! file is the loop that holds them together with signals, the control socket and news of interfaces.
 
+mod control_port;
 mod links;
+mod orders;
+mod peers;
+mod routes;
 mod setup;
 mod turn;
 
@@ -17,7 +22,11 @@ use mpt_proto::time::Time;
 use crate::Failure;
 use crate::config::File;
 use crate::control::report::{Report, Tunnel};
-use crate::control::{Action, Request, Response, RunDir, Server};
+use crate::control::{Request, RunDir, Server};
+use control_port::ControlPort;
+use orders::Pending;
+use routes::Routes;
+use setup::{Opened, Sockets};
 use turn::Driver;
 
 /// Runs a tunnel until a signal or `mpt down` ends it.
@@ -28,17 +37,23 @@ pub fn run(file: &File) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let monitor = Monitor::open()?;
     let control = Server::bind(&RunDir::from_env(), &file.interface)?;
-    let driver = setup::open(file, Reactor::new(Clock::start())?)?;
+    let Opened { driver, sockets, routes } = setup::open(file, Reactor::new(Clock::start())?)?;
+    let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
     driver.reactor.add(&control, CONTROL, Interest::Read)?;
+    if let Some(port) = &control_port {
+        driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
+    }
     let about = about(file, driver.endpoint.mtu());
-    Daemon { driver, signals, monitor, control, about }.serve()
+    let (file, pending) = (file.clone(), Vec::new());
+    Daemon { driver, signals, monitor, control, about, file, sockets, routes, control_port, pending }.serve()
 }
 
 const SIGNALS: Token = Token(1);
 const MONITOR: Token = Token(2);
 const CONTROL: Token = Token(3);
+const CONTROL_PORT: Token = Token(4);
 
 struct Daemon {
     driver: Driver,
@@ -46,6 +61,13 @@ struct Daemon {
     monitor: Monitor,
     control: Server,
     about: Tunnel,
+    /// What is running: the file as it was read, with the peers that have come and gone since.
+    file: File,
+    sockets: Sockets,
+    routes: Routes,
+    control_port: Option<ControlPort>,
+    /// Commands that wait for a peer.
+    pending: Vec<Pending>,
 }
 
 /// What `status` says of the tunnel itself.
@@ -72,7 +94,7 @@ enum Goes {
 impl Daemon {
     fn serve(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
-        let mut wake = self.driver.finish_turn(self.driver.reactor.now());
+        let mut wake = self.finish_turn(self.driver.reactor.now());
         loop {
             self.driver.reactor.wait(wake, &mut ready)?;
             let now = self.driver.reactor.now();
@@ -81,28 +103,48 @@ impl Daemon {
                     return Ok(());
                 }
             }
-            wake = self.driver.finish_turn(now);
-            self.tell();
+            wake = self.finish_turn(now);
         }
+    }
+
+    /// Does what is due, and says when the next turn must begin.
+    fn finish_turn(&mut self, now: Time) -> Option<Time> {
+        self.tell(now);
+        let control = self.serve_control_port(now);
+        let data = self.driver.finish_turn(now);
+        // What was found out just now must still be told, without waiting for another reason to wake up.
+        let told = self.tell(now).then_some(now);
+        [control, data, told].into_iter().flatten().min()
     }
 
     fn handle(&mut self, now: Time, ready: &Ready) -> Result<Goes, Failure> {
         match ready.token {
-            SIGNALS => return self.handle_signal(),
+            SIGNALS => return self.handle_signal(now),
             MONITOR => self.handle_news(now)?,
             CONTROL => return Ok(self.handle_requests(now)),
+            CONTROL_PORT => {
+                if let Some(port) = &mut self.control_port {
+                    port.handle_ready(now);
+                }
+            }
             _ => self.driver.handle(now, ready),
         }
         Ok(Goes::On)
     }
 
-    fn handle_signal(&mut self) -> Result<Goes, Failure> {
+    fn handle_signal(&mut self, now: Time) -> Result<Goes, Failure> {
         match self.signals.next_signal()? {
             Some(Signal::Interrupt | Signal::Terminate) => {
                 tracing::info!("asked to end");
                 Ok(Goes::Out)
             }
-            Some(Signal::Hangup) | None => Ok(Goes::On),
+            Some(Signal::Hangup) => {
+                if let Err(failure) = self.reload(now, None) {
+                    tracing::warn!(%failure, "not reloaded");
+                }
+                Ok(Goes::On)
+            }
+            None => Ok(Goes::On),
         }
     }
 
@@ -121,8 +163,9 @@ impl Daemon {
     fn handle_requests(&mut self, now: Time) -> Goes {
         let mut goes = Goes::On;
         for (client, request) in self.control.handle_ready() {
-            let response = self.answer(now, &request);
-            self.control.respond(client, &response);
+            if let Some(response) = self.order(now, client, &request) {
+                self.control.respond(client, &response);
+            }
             if request == Request::Down {
                 tracing::info!("told to end");
                 goes = Goes::Out;
@@ -131,20 +174,10 @@ impl Daemon {
         goes
     }
 
-    fn answer(&mut self, now: Time, request: &Request) -> Response {
-        match request {
-            Request::Status => {
-                let about = Tunnel { uptime_s: now.as_nanos() / 1_000_000_000, ..self.about.clone() };
-                Response::Status(Report::new(about, &self.driver.endpoint.status()))
-            }
-            Request::Path { peer, path, action } => {
-                match self.driver.endpoint.enable_path(now, peer, path, *action == Action::Up) {
-                    true => Response::Done {},
-                    false => Failure::new(format!("no path {path} to a peer {peer}")).hint("mpt path list").into(),
-                }
-            }
-            Request::Down => Response::Done {},
-        }
+    /// How the tunnel is.
+    fn report_now(&self, now: Time) -> Report {
+        let about = Tunnel { uptime_s: now.as_nanos() / 1_000_000_000, ..self.about.clone() };
+        Report::new(about, &self.driver.endpoint.status())
     }
 
     /// News were lost: asks for the state of every interface.
@@ -155,10 +188,15 @@ impl Daemon {
         Ok(())
     }
 
-    /// Logs what happened.
-    fn tell(&mut self) {
+    /// Logs what happened, and tells the peer; whether there was anything.
+    fn tell(&mut self, now: Time) -> bool {
+        let mut any = false;
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
             tracing::info!(peer, path = event.path, from = %event.from, to = %event.to, "path");
+            let peer = peer.to_owned();
+            self.tell_peer(now, &peer, &event);
+            any = true;
         }
+        any
     }
 }

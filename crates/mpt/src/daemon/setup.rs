@@ -1,13 +1,14 @@
 //! From a checked configuration to an open tunnel: sockets, TUN device, addresses and routes.
 //!
 //! Everything that is made here hangs on the TUN device, which the kernel removes with this process, however it ends. So
-//! there is nothing to undo, and nothing half done is left behind when a later step fails.
+//! there is nothing to undo, and nothing half done is left behind when a later step fails. Routes beside the tunnel are
+//! the exception, and undo themselves: see [`super::routes`].
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route};
+use mpt_linux::netlink::{Netlink, Prefix};
 use mpt_linux::udp::SocketSpec;
 use mpt_linux::{Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, Protocol};
@@ -22,29 +23,43 @@ use mpt_proto::wire::native::OVERHEAD;
 use zeroize::Zeroizing;
 
 use super::links::Link;
+use super::routes::Routes;
 use super::turn::Driver;
 use crate::Failure;
-use crate::config::model::{At, File, Mode, Path, Peer};
+use crate::config::model::{File, Mode, Path, Peer};
 
 /// Opens the tunnel.
 ///
 /// # Errors
 /// What the system refused, with a hint, or what is wrong with the file now that the system has been looked at.
-pub fn open(file: &File, reactor: Reactor) -> Result<Driver, Failure> {
+pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let mut netlink = Netlink::open()?;
-    let mut links = Links::default();
+    let mut sockets = Sockets::default();
     if file.peers.iter().any(|peer| peer.paths.is_empty()) {
-        links.listen(file)?;
+        sockets.listen(file)?;
     }
-    let peers = file.peers.iter().map(|peer| peer_config(file, peer, &mut links, &mut netlink));
+    let peers = file.peers.iter().map(|peer| peer_config(file, peer, &mut sockets, &mut netlink));
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
+    let links = sockets.take_new();
     let mtu = inner_mtu(file, &mut netlink)?;
     let tun = Tun::open(&file.interface, file.offload)?;
     configure(file, &tun, mtu, &mut netlink)?;
+    let mut routes = Routes::new(tun.index());
+    routes.settle(file, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
     let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
-    tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.open.len(), "tunnel is up");
-    Ok(Driver::new(endpoint, reactor, tun, links.open)?)
+    tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.len(), "tunnel is up");
+    Ok(Opened { driver: Driver::new(endpoint, reactor, tun, links)?, sockets, routes })
+}
+
+/// An open tunnel.
+pub struct Opened {
+    /// What moves packets.
+    pub driver: Driver,
+    /// What has been opened for it.
+    pub sockets: Sockets,
+    /// What has been routed.
+    pub routes: Routes,
 }
 
 /// The core: with keys, randomness and the time of day in native mode.
@@ -72,25 +87,31 @@ fn has_aes() -> bool {
     return false;
 }
 
-/// The sockets, one for each local address and interface, however many paths use it.
-#[derive(Default)]
-struct Links {
-    open: Vec<Link>,
+/// The sockets, one for each local address, port and interface, however many paths use it. They stay open to the end, so that
+/// a peer that is removed and added again finds its own.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    new: Vec<Link>,
     known: BTreeMap<(Option<String>, SocketAddr), LinkId>,
 }
 
-impl Links {
+impl Sockets {
+    /// Those that have been opened since this was last asked.
+    pub fn take_new(&mut self) -> Vec<Link> {
+        std::mem::take(&mut self.new)
+    }
+
     /// The socket of a path.
-    fn socket(&mut self, file: &File, path: &Path, netlink: &mut Netlink) -> Result<LinkId, Failure> {
-        let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified(path)), *file.port);
+    fn socket(&mut self, file: &File, port: u16, path: &Path, netlink: &mut Netlink) -> Result<LinkId, Failure> {
+        let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified(path)), port);
         let device = path.interface.as_deref().cloned();
         if let Some(known) = self.known.get(&(device.clone(), local)) {
             return Ok(*known);
         }
-        let id = LinkId(u8::try_from(self.open.len()).map_err(|_| too_many(file, path))?);
+        let id = LinkId(u8::try_from(self.known.len()).map_err(|_| too_many(file, path))?);
         let spec = SocketSpec { local, device: device.clone(), offload: file.offload, ..SocketSpec::default() };
         let interface = interface_of(path, netlink)?;
-        self.open.push(Link::open(id, spec, interface)?);
+        self.new.push(Link::open(id, spec, interface)?);
         self.known.insert((device, local), id);
         Ok(id)
     }
@@ -98,10 +119,10 @@ impl Links {
     /// The sockets on which peers call that have no paths here.
     fn listen(&mut self, file: &File) -> Result<(), Failure> {
         for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
-            let (local, id) = (SocketAddr::new(any, *file.port), LinkId(self.open.len() as u8));
+            let (local, id) = (SocketAddr::new(any, *file.port), LinkId(self.known.len() as u8));
             match Link::open(id, SocketSpec { local, offload: file.offload, ..SocketSpec::default() }, None) {
                 Ok(link) => {
-                    self.open.push(link);
+                    self.new.push(link);
                     self.known.insert((None, local), id);
                 }
                 // A host may have IPv6 switched off.
@@ -123,18 +144,35 @@ fn too_many(file: &File, path: &Path) -> Failure {
     file.problem(path.line(), "more than 256 local addresses", "let paths share a local address").into()
 }
 
-fn peer_config(file: &File, peer: &Peer, links: &mut Links, netlink: &mut Netlink) -> Result<PeerConfig, Failure> {
+/// What the core is told of a peer; its sockets are opened if need be.
+///
+/// # Errors
+/// What the system refused.
+pub fn peer_config(
+    file: &File,
+    peer: &Peer,
+    sockets: &mut Sockets,
+    netlink: &mut Netlink,
+) -> Result<PeerConfig, Failure> {
     let path = |path: &Path| -> Result<PathConfig, Failure> {
-        let link = links.socket(file, path, netlink)?;
-        let (name, remote) = (path.name.to_string(), path.remote.as_deref().copied());
-        Ok(PathConfig { name, link, remote, weight: path.weight, cap: path.cap, standby: path.standby })
+        Ok(PathConfig {
+            name: path.name.to_string(),
+            link: sockets.socket(file, *peer.local_port, path, netlink)?,
+            remote: path.remote.as_deref().copied(),
+            weight: path.weight,
+            liveness: path.liveness,
+            alive: path.alive,
+            cap: path.cap,
+            standby: path.standby,
+        })
     };
     Ok(PeerConfig {
         name: peer.name.to_string(),
         networks: peer.networks.iter().map(|net| **net).collect(),
+        local_networks: peer.local_networks.iter().map(|net| **net).collect(),
         scheduler: file.scheduler,
         protocol: peer.protocol.value.clone(),
-        resequence: file.resequence,
+        resequence: peer.resequence,
         probe: file.probe,
         paths: peer.paths.iter().map(path).collect::<Result<_, _>>()?,
     })
@@ -158,7 +196,8 @@ fn interface_of(path: &Path, netlink: &mut Netlink) -> Result<Option<u32>, Failu
 
 /// The configured MTU, or the largest that fits every path.
 fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
-    let mut smallest = usize::from(u16::MAX);
+    // Peers that come later are taken to be no further away than an Ethernet.
+    let mut smallest = if file.peers.is_empty() { ETHERNET as usize - OVER_IPV6 } else { usize::from(u16::MAX) };
     for peer in &file.peers {
         let overhead = overhead(&peer.protocol);
         for path in &peer.paths {
@@ -218,29 +257,17 @@ fn check_mtu(file: &File, fits: usize) -> Result<usize, Failure> {
     }
 }
 
-/// Gives the TUN device its MTU, addresses and routes, and brings it up.
+/// Gives the TUN device its MTU and addresses, and brings it up.
 fn configure(file: &File, tun: &Tun, mtu: usize, netlink: &mut Netlink) -> Result<(), Failure> {
     netlink.set_mtu(tun.index(), mtu as u32)?;
     for address in &file.addresses {
         netlink.add_address(tun.index(), Prefix { address: address.addr(), length: address.prefix_len() })?;
     }
-    netlink.set_up(tun.index(), true)?;
-    for net in &file.routes {
-        let to = Prefix { address: net.network(), length: net.prefix_len() };
-        let route =
-            Route { to, via: None, device: tun.index(), table: MAIN_TABLE, metric: 0, source: source_for(file, net) };
-        if netlink.add_route(&route)? == mpt_linux::netlink::Change::AlreadySo {
-            tracing::warn!(%net, "there is a route to this network already; it stays as it is");
-        }
-    }
-    Ok(())
-}
-
-/// Our own address of the route's family, so that packets of this host carry one that the peer accepts.
-fn source_for(file: &File, net: &At<ipnet::IpNet>) -> Option<IpAddr> {
-    file.addresses.iter().map(|address| address.addr()).find(|address| address.is_ipv4() == net.addr().is_ipv4())
+    Ok(netlink.set_up(tun.index(), true).map(drop)?)
 }
 
 const ETHERNET: u32 = 1_500;
+/// IPv6, UDP and GRE with a sequence number.
+const OVER_IPV6: usize = 40 + 8 + 8;
 /// RFC 8200 section 5.
 const MIN_IPV6: usize = 1_280;

@@ -47,6 +47,13 @@ impl Driver {
         Ok(Self { endpoint, reactor, tun, links, buffer, receive: Receive::new(), reading: true })
     }
 
+    /// Watches one more socket, whose number must be the next.
+    pub fn add_link(&mut self, link: Link) -> Result<(), Error> {
+        self.reactor.add(&link, Token(LINKS + u64::from(link.id().0)), Interest::Read)?;
+        self.links.push(link);
+        Ok(())
+    }
+
     /// Takes news of an interface: its carrier, or its return under another index.
     pub fn handle_interface(&mut self, now: Time, index: u32, name: &str, running: bool) {
         for link in self.links.iter_mut().filter(|link| link.leaves_by(index, name)) {

@@ -132,7 +132,7 @@ impl Peer {
     /// The answer to one of our challenges proves the path in both directions.
     fn handle_response(&mut self, now: Time, own: Option<u8>, stamp: u64) {
         let Some(own) = own.map(usize::from) else { return };
-        if self.paths[own].prober.as_mut().is_some_and(|prober| prober.on_reply(now, stamp)) {
+        if self.paths[own].liveness.prober().is_some_and(|prober| prober.on_reply(now, stamp)) {
             self.change(now, own, |health| (health.answers, health.peer_agrees) = (true, true));
         }
     }
@@ -201,6 +201,8 @@ impl Peer {
             link: from.link,
             remote: Some(from.from),
             weight: 1,
+            liveness: None,
+            alive: true,
             cap: None,
             standby: false,
         };
@@ -212,7 +214,7 @@ impl Peer {
 
     fn doubt(&mut self, now: Time, slot: u8) {
         let slot = usize::from(slot);
-        if let Some(prober) = self.paths[slot].prober.as_mut() {
+        if let Some(prober) = self.paths[slot].liveness.prober() {
             prober.declare_dead(now);
             prober.ask_now(now);
         }

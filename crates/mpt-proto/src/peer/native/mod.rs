@@ -179,7 +179,7 @@ impl Native {
                         self.begin_anew(paths);
                     }
                     // The first datagram under it is what lets the responder use it.
-                    paths.iter_mut().filter_map(|path| path.prober.as_mut()).for_each(|prober| prober.ask_now(now));
+                    paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.ask_now(now));
                     agreed = true;
                 }
             }

@@ -80,7 +80,7 @@ impl Peer {
     /// What must go over this very path.
     fn send_path_words(&mut self, now: Time, slot: usize, native: &mut Native, outbox: &mut Outbox) {
         let (path, carrier) = (&mut self.paths[slot], &mut native.carriers[slot]);
-        let stamp = path.prober.as_mut().and_then(|prober| prober.poll(now));
+        let stamp = path.liveness.prober().and_then(|prober| prober.poll(now));
         let challenge = stamp.map(|stamp| Frame::Path(frame::Path::Challenge(stamp.to_be_bytes())));
         let response = carrier.challenged.take().map(|bytes| Frame::Path(frame::Path::Response(bytes)));
         let probe = std::mem::take(&mut carrier.probe).then_some(Frame::Probe(0));

@@ -49,7 +49,7 @@ impl Peer {
             control.on_loss(id, loss);
         }
         if wake.suspect {
-            if let Some(prober) = self.paths[slot].prober.as_mut() {
+            if let Some(prober) = self.paths[slot].liveness.prober() {
                 prober.declare_dead(now);
                 prober.ask_now(now);
             }

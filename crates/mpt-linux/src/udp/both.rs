@@ -1,0 +1,110 @@
+//! A UDP socket for both families on one port, for the few messages of a control plane: one datagram a call, never blocking.
+//!
+//! It is an IPv6 socket that takes IPv4 too (RFC 4291 section 2.5.5.2), whatever the system's default is, or an IPv4 socket
+//! on a host without IPv6. Addresses go in and come out in the form of their family.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, sockopt};
+
+use super::open_hint;
+use crate::Error;
+
+/// An open socket.
+#[derive(Debug)]
+pub struct BothFamilies {
+    socket: UdpSocket,
+    v6: bool,
+}
+
+impl BothFamilies {
+    /// Opens one on `port` of every address of this host.
+    ///
+    /// Fails when the port is taken.
+    pub fn open(port: u16) -> Result<Self, Error> {
+        let opened = match open(AddressFamily::Inet6, (Ipv6Addr::UNSPECIFIED, port).into()) {
+            Err(Errno::EAFNOSUPPORT) => open(AddressFamily::Inet, (Ipv4Addr::UNSPECIFIED, port).into()),
+            opened => opened,
+        };
+        let fail = |errno| Error::new(format!("open UDP port {port}"), errno).with_hint(open_hint(errno));
+        let socket = opened.map_err(fail)?;
+        let v6 = socket.local_addr().is_ok_and(|local| local.is_ipv6());
+        Ok(Self { socket, v6 })
+    }
+
+    /// Takes one datagram into `buffer`, if there is one: its length, which the buffer may have cut, and its sender.
+    pub fn recv(&self, buffer: &mut [u8]) -> Result<Option<(usize, SocketAddr)>, Error> {
+        match self.socket.recv_from(buffer) {
+            Ok((len, from)) => Ok(Some((len, SocketAddr::new(from.ip().to_canonical(), from.port())))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(Error::new("receive on a UDP socket", error)),
+        }
+    }
+
+    /// Sends one datagram. What a full socket does not take is lost, as on the way.
+    pub fn send(&self, to: SocketAddr, bytes: &[u8]) -> Result<(), Error> {
+        let ip = match to.ip() {
+            IpAddr::V4(v4) if self.v6 => v4.to_ipv6_mapped().into(),
+            ip => ip,
+        };
+        match self.socket.send_to(bytes, SocketAddr::new(ip, to.port())) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(Error::new(format!("send to {to}"), error)),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+impl AsFd for BothFamilies {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn open(family: AddressFamily, local: SocketAddr) -> nix::Result<UdpSocket> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let fd = socket::socket(family, SockType::Datagram, flags, None)?;
+    if family == AddressFamily::Inet6 {
+        socket::setsockopt(&fd, sockopt::Ipv6V6Only, &false)?;
+    }
+    socket::bind(fd.as_raw_fd(), &SockaddrStorage::from(local))?;
+    Ok(fd.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn received(socket: &BothFamilies) -> (Vec<u8>, SocketAddr) {
+        let mut buffer = [0; 64];
+        let (len, from) = loop {
+            if let Some(received) = socket.recv(&mut buffer).unwrap() {
+                break received;
+            }
+            std::thread::yield_now();
+        };
+        (buffer[..len].to_vec(), from)
+    }
+
+    #[test]
+    fn both_families_are_heard_on_one_port_and_answered() {
+        let socket = BothFamilies::open(0).unwrap();
+        let port = socket.socket.local_addr().unwrap().port();
+        for host in [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let Ok(peer) = UdpSocket::bind((host, 0)) else { continue };
+            peer.send_to(b"hello", (host, port)).unwrap();
+            let (bytes, from) = received(&socket);
+            assert_eq!((bytes.as_slice(), from), (&b"hello"[..], peer.local_addr().unwrap()));
+            socket.send(from, b"yes").unwrap();
+            let mut answer = [0; 8];
+            assert_eq!(peer.recv(&mut answer).unwrap(), 3);
+        }
+    }
+
+    #[test]
+    fn nothing_there_is_no_error() {
+        assert_eq!(BothFamilies::open(0).unwrap().recv(&mut [0; 8]).unwrap(), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! The data plane as the original MPT has it: an endpoint with a peer that announces itself, fed and read byte by byte.
+#![allow(clippy::unwrap_used, reason = "a test that finds nothing to unwrap has failed")]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mpt_proto::config::{AnnounceConfig, Config, Liveness, PathConfig, PeerConfig, PlainFraming, Protocol};
+use mpt_proto::drops::Dropped;
+use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::packet::{Merge, Offload};
+use mpt_proto::path::{Cause, LinkId, State};
+use mpt_proto::sched::Kind;
+use mpt_proto::time::Time;
+use mpt_proto::wire::legacy;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(ms: u64) -> Time {
+    Time::after(Duration::from_millis(ms))
+}
+
+fn remote(path: u8) -> SocketAddr {
+    SocketAddr::from(([192, 168, 10 + path, 2], 4754))
+}
+
+/// A connection of two paths with keepalives every second and a dead time of three.
+fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
+    let (local, far) = ("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
+    let announces = AnnounceConfig { every: Some(SECOND), dead: Some(3 * SECOND), local, remote: far };
+    let path = |number: u8| PathConfig {
+        name: format!("v{number}"),
+        link: LinkId(number),
+        remote: Some(remote(number)),
+        weight: 1,
+        liveness: Some(Liveness::Announces(announces)),
+        alive,
+        cap: None,
+        standby: false,
+    };
+    PeerConfig {
+        name: name.into(),
+        networks: vec!["10.77.0.2/32".parse().unwrap(), "10.82.0.0/24".parse().unwrap()],
+        local_networks: vec!["10.77.0.1/32".parse().unwrap(), "10.81.0.0/24".parse().unwrap()],
+        scheduler: Kind::Weighted,
+        protocol: Protocol::Plain(PlainFraming { sequence, ..PlainFraming::default() }),
+        resequence: None,
+        probe: None,
+        paths: vec![path(0), path(1)],
+    }
+}
+
+fn endpoint(peers: Vec<PeerConfig>) -> Endpoint {
+    Endpoint::new(at(0), &Config { identity: None, mtu: 1_440, merge: Merge::default(), peers })
+}
+
+/// Everything that is sent now, with the link it leaves by.
+fn sent(endpoint: &mut Endpoint, now: Time) -> Vec<(u8, Vec<u8>)> {
+    endpoint.handle_deadline(now);
+    let mut all = Vec::new();
+    while let Some(run) = endpoint.poll_transmit(now) {
+        all.extend(run.bytes().chunks(run.segment).map(|datagram| (run.link.0, datagram.to_vec())));
+    }
+    all
+}
+
+fn receive(endpoint: &mut Endpoint, now: Time, path: u8, datagram: &[u8]) {
+    let received = Received { link: LinkId(path), from: remote(path), tos: 0, segment: datagram.len() };
+    endpoint.handle_datagrams(now, &received, &mut datagram.to_vec());
+}
+
+fn keepalive() -> Vec<u8> {
+    legacy::keepalive("10.77.0.2".parse().unwrap(), "10.77.0.1".parse().unwrap())
+}
+
+/// An empty UDP packet.
+fn inner(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
+    packet.extend(source.into_iter().chain(destination));
+    packet.extend([0, 1, 0, 2, 0, 8, 0, 0]);
+    let sum = mpt_proto::packet::checksum::checksum(0, &packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+fn push(endpoint: &mut Endpoint, now: Time, mut packet: Vec<u8>) {
+    let len = packet.len();
+    endpoint.handle_inner(now, &mut packet, len, Offload::default());
+}
+
+fn events(endpoint: &mut Endpoint) -> Vec<(String, State)> {
+    std::iter::from_fn(|| endpoint.poll_event().map(|(_, event)| (event.path, event.to))).collect()
+}
+
+#[test]
+fn keepalives_leave_on_every_path_every_second_in_the_short_form() {
+    let mut endpoint = endpoint(vec![connection("c", true, true)]);
+    let expected = legacy::keepalive("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
+    for second in 0..3 {
+        let now = at(second * 1_000);
+        (0..2).for_each(|path| receive(&mut endpoint, now, path, &keepalive()));
+        assert_eq!(sent(&mut endpoint, now), [(0, expected.clone()), (1, expected.clone())], "second {second}");
+    }
+    assert_eq!(sent(&mut endpoint, at(2_500)), []);
+}
+
+#[test]
+fn a_path_without_keepalives_is_dead_after_the_dead_time_and_revived_by_one() {
+    let mut endpoint = endpoint(vec![connection("c", false, true)]);
+    receive(&mut endpoint, at(1_000), 0, &keepalive());
+    sent(&mut endpoint, at(2_999));
+    assert_eq!(events(&mut endpoint), []);
+    sent(&mut endpoint, at(3_000));
+    assert_eq!(events(&mut endpoint), [("v1".into(), State::Down(Cause::Silent))]);
+    receive(&mut endpoint, at(3_500), 1, &keepalive());
+    assert_eq!(events(&mut endpoint), [("v1".into(), State::Up)]);
+}
+
+#[test]
+fn a_path_that_the_operator_took_down_is_silent_and_one_that_is_dead_is_not() {
+    let mut endpoint = endpoint(vec![connection("c", false, true)]);
+    sent(&mut endpoint, at(0));
+    endpoint.enable_path(at(1), "c", "v0", false);
+    let links = |sent: Vec<(u8, Vec<u8>)>| sent.into_iter().map(|(link, _)| link).collect::<Vec<_>>();
+    assert_eq!(links(sent(&mut endpoint, at(4_000))), [1], "v1 has been dead for a second");
+    endpoint.enable_path(at(4_001), "c", "v0", true);
+    assert_eq!(links(sent(&mut endpoint, at(5_000))), [0, 1]);
+}
+
+#[test]
+fn a_path_that_starts_down_waits_for_a_keepalive() {
+    let mut endpoint = endpoint(vec![connection("c", false, false)]);
+    assert!(!endpoint.status().peers[0].paths[0].state.is_up());
+    receive(&mut endpoint, at(10), 0, &keepalive());
+    assert!(endpoint.status().peers[0].paths[0].state.is_up());
+}
+
+#[test]
+fn word_of_the_peer_takes_a_path_down_and_its_keepalive_brings_it_back() {
+    let mut endpoint = endpoint(vec![connection("c", false, true)]);
+    assert!(endpoint.handle_report(at(1), "c", "v0", false));
+    assert_eq!(events(&mut endpoint), [("v0".into(), State::Down(Cause::Peer))]);
+    receive(&mut endpoint, at(2), 0, &keepalive());
+    assert_eq!(events(&mut endpoint), [("v0".into(), State::Up)]);
+    assert!(!endpoint.handle_report(at(3), "c", "v7", false) && !endpoint.handle_report(at(3), "x", "v0", false));
+}
+
+#[test]
+fn other_control_messages_on_the_data_port_are_counted_and_change_nothing() {
+    let mut endpoint = endpoint(vec![connection("c", false, false)]);
+    for opcode in (0xa0..=0xff).filter(|opcode| *opcode != 0xa1) {
+        let mut datagram = keepalive();
+        datagram[4] = opcode;
+        receive(&mut endpoint, at(1), 0, &datagram);
+    }
+    let status = endpoint.status();
+    assert_eq!(status.peers[0].drops.of(Dropped::UnknownControl), 95);
+    assert!(!status.peers[0].paths[0].state.is_up());
+}
+
+#[test]
+fn a_packet_needs_a_source_and_a_destination_of_the_connection_each_by_itself() {
+    let mut endpoint = endpoint(vec![connection("c", true, true)]);
+    sent(&mut endpoint, at(0));
+    let (host, site, stranger) = ([10, 77, 0, 1], [10, 81, 0, 9], [10, 99, 0, 1]);
+    let (far_host, far_site) = ([10, 77, 0, 2], [10, 82, 0, 9]);
+    for (source, destination) in [(host, far_host), (host, far_site), (site, far_host), (site, far_site)] {
+        push(&mut endpoint, at(1), inner(source, destination));
+    }
+    push(&mut endpoint, at(1), inner(stranger, far_host));
+    push(&mut endpoint, at(1), inner(host, stranger));
+    let numbers: Vec<_> = sent(&mut endpoint, at(1)).iter().map(|(_, d)| (d[0], d[7])).collect();
+    let mut sorted = numbers.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, [(0x10, 0), (0x10, 1), (0x10, 2), (0x10, 3)], "one counter for both paths");
+    assert_eq!(endpoint.status().drops.of(Dropped::NoRoute), 2);
+}
+
+#[test]
+fn nothing_is_marked_on_the_way_to_an_end_that_would_lose_the_mark() {
+    let mut endpoint = endpoint(vec![connection("c", false, true)]);
+    sent(&mut endpoint, at(0));
+    let mut packet = inner([10, 77, 0, 1], [10, 77, 0, 2]);
+    packet[1] = 0xb8 | 0b10;
+    packet[10..12].copy_from_slice(&[0, 0]);
+    let sum = mpt_proto::packet::checksum::checksum(0, &packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    push(&mut endpoint, at(1), packet.clone());
+    let run = endpoint.poll_transmit(at(1)).unwrap();
+    assert_eq!(run.tos, 0xb8, "DSCP is carried, ECN is not");
+    assert_eq!(run.bytes()[4..], packet, "and the packet is as it was");
+}
+
+#[test]
+fn a_packet_under_the_protocol_type_of_its_connection_is_taken() {
+    let mut endpoint = endpoint(vec![connection("c", false, true)]);
+    let packet = inner([10, 82, 0, 9], [10, 81, 0, 9]);
+    receive(&mut endpoint, at(1), 0, &[&[0, 0, 0x86, 0xdd], packet.as_slice()].concat());
+    assert_eq!(endpoint.poll_delivery().unwrap().bytes, packet);
+}
+
+#[test]
+fn peers_come_and_go_while_others_go_on() {
+    let mut endpoint = endpoint(vec![connection("first", false, true)]);
+    let mut second = connection("second", true, true);
+    second.networks = vec!["10.77.0.3/32".parse().unwrap()];
+    second.paths.iter_mut().for_each(|path| path.link = LinkId(path.link.0 + 2));
+    assert_eq!(endpoint.add_peer(at(0), &second), 1);
+    sent(&mut endpoint, at(0));
+
+    assert!(endpoint.remove_peer("first") && !endpoint.remove_peer("first"));
+    push(&mut endpoint, at(1), inner([10, 77, 0, 1], [10, 77, 0, 3]));
+    push(&mut endpoint, at(1), inner([10, 77, 0, 1], [10, 77, 0, 2]));
+
+    let sent = sent(&mut endpoint, at(1));
+    assert_eq!(sent.iter().map(|(link, _)| *link).collect::<Vec<_>>(), [2]);
+    assert_eq!(endpoint.status().drops.of(Dropped::NoRoute), 1);
+    receive(&mut endpoint, at(2), 0, &keepalive());
+    assert_eq!(endpoint.status().drops.of(Dropped::UnknownSource), 1);
+    assert!(endpoint.next_deadline().is_some_and(|(at_, _)| at_ <= at(1_000)));
+}

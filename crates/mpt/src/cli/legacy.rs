@@ -1,0 +1,86 @@
+//! What the commands of the original MPT do, and the way over from its files.
+
+use std::fs;
+use std::net::IpAddr;
+
+use super::commands::{connect, print, unusable};
+use super::{AddressAction, Import, Running, Tunnel, Up, UpOrDown};
+use crate::Failure;
+use crate::config::File;
+use crate::control::{Action, Request};
+use crate::legacy::toml::{self, Allowed};
+use crate::legacy::{LegacySetup, folder};
+
+/// Reads a configuration directory of the original.
+pub fn load(up: &Up) -> Result<File, Failure> {
+    let allowed = Allowed { unauthenticated: up.unauthenticated, public_key: up.public_key };
+    let (file, notes) = folder::load(&up.file, allowed).map_err(|problems| {
+        problems.iter().for_each(|problem| eprintln!("{problem}"));
+        unusable(&up.file)
+    })?;
+    notes.iter().for_each(|note| eprintln!("{note}"));
+    Ok(file)
+}
+
+/// Writes files of the original as one of ours. What is not carried over is told, and no failure.
+pub fn import(import: &Import) -> Result<(), Failure> {
+    let setup = LegacySetup::load(&import.from).map_err(|problems| {
+        problems.iter().for_each(|problem| eprintln!("{problem}"));
+        Failure::new("nothing was imported")
+    })?;
+    let imported = toml::write(&setup, Allowed::default(), folder::template(&setup).as_deref());
+    imported.notes.iter().for_each(|note| eprintln!("{note}"));
+    match &import.output {
+        None => print(imported.text),
+        Some(file) => fs::write(file, imported.text)
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()))),
+    }
+}
+
+/// Gives an interface an address or takes it away.
+pub fn address(tunnel: Running, action: AddressAction, text: &str, interface: String) -> Result<(), Failure> {
+    let (address, length) = prefix(text).ok_or_else(|| {
+        Failure::new(format!("{text} is not an address")).hint("for example 10.77.0.1/24 or fd77::1/64")
+    })?;
+    let action = match action {
+        AddressAction::Add => Action::Up,
+        AddressAction::Del => Action::Down,
+    };
+    order(tunnel, Request::Address { action, address, length, interface })
+}
+
+/// Takes an interface up or down.
+pub fn interface(tunnel: Running, interface: String, action: UpOrDown) -> Result<(), Failure> {
+    let action = match action {
+        UpOrDown::Up => Action::Up,
+        UpOrDown::Down => Action::Down,
+    };
+    order(tunnel, Request::Interface { interface, action })
+}
+
+/// Asks a running tunnel to do something.
+pub fn order(tunnel: Running, request: Request) -> Result<(), Failure> {
+    connect(&Tunnel { name: tunnel.tunnel })?.order(&request)
+}
+
+/// An address with the length of its prefix: /24, or /64 for IPv6, where none is said.
+fn prefix(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+    let address: IpAddr = address.parse().ok()?;
+    let (usual, longest) = if address.is_ipv4() { (24, 32) } else { (64, 128) };
+    let length = length.map_or(Some(usual), |length| length.parse().ok())?;
+    (length <= longest).then_some((address, length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_without_a_length_gets_the_usual_one() {
+        assert_eq!(prefix("10.77.0.1"), Some(("10.77.0.1".parse().unwrap(), 24)));
+        assert_eq!(prefix("fd77::1"), Some(("fd77::1".parse().unwrap(), 64)));
+        assert_eq!(prefix("fd77::1/128"), Some(("fd77::1".parse().unwrap(), 128)));
+        assert_eq!([prefix("10.77.0.1/33"), prefix("10.77.0"), prefix("x/24"), prefix("10.77.0.1/")], [None; 4]);
+    }
+}

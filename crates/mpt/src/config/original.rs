@@ -1,0 +1,119 @@
+//! Tables that are only needed to talk to the original MPT: its control port, and what names a connection and its paths
+//! on its wire.
+//!
+//! Everything that proves nothing is refused by default: see [`mpt_proto::control::Accept`].
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mpt_proto::config::{AnnounceConfig, Liveness};
+use mpt_proto::wire::legacy::AuthType;
+
+use super::model::{At, Original, OriginalPath, OriginalPeer};
+use super::schema::{Table, as_u32};
+use super::{defaults, forms};
+use crate::legacy::ini::Ini;
+use crate::legacy::model::{Connection, Secret};
+
+/// `[original]`, when it is there.
+pub fn control(top: &mut Table<'_, '_, '_>, native: bool) -> Option<Original> {
+    let there = top.has("original");
+    refuse(top, native);
+    let read = top.table("original", "original", |table| Original {
+        control_port: table.read_or("control_port", &forms::port(), defaults::CONTROL_PORT).value,
+        unauthenticated: table.read_or("unauthenticated", &forms::boolean(), defaults::UNAUTHENTICATED).value,
+        public_key: table.read_or("public_key", &forms::boolean(), defaults::PUBLIC_KEY).value,
+        template: template(table),
+    });
+    read.filter(|_| there)
+}
+
+/// The template stands in a file of the original's form, because the peers that use it describe themselves in it too.
+fn template(table: &mut Table<'_, '_, '_>) -> Option<Connection> {
+    let file = table.read("template", &forms::text("the name of a file", "conf.template"))?;
+    let path = beside(table.log.path(), &file.value);
+    let mut problems = Vec::new();
+    let read = std::fs::read_to_string(&path).map(|text| {
+        let ini = Ini::parse(&path.display().to_string(), &text, &mut problems);
+        Connection::read(&ini, &mut problems, &mut Vec::new())
+    });
+    let wrong = match &read {
+        Err(error) => Some(format!("{} cannot be read: {error}", path.display())),
+        Ok(_) => problems.first().map(|problem| format!("{}:{}: {}", problem.file, problem.line, problem.what)),
+    };
+    if let Some(what) = wrong {
+        table.log.error(file.line, format!("template: {what}"), Some("a conf.template of the original".to_owned()));
+        return None;
+    }
+    read.ok()
+}
+
+/// A path in the file is relative to the file.
+fn beside(file: &Path, name: &str) -> PathBuf {
+    file.parent().unwrap_or(Path::new("")).join(name)
+}
+
+/// `[peer.original]`, when it is there.
+pub fn peer(table: &mut Table<'_, '_, '_>, name: &At<String>, native: bool) -> Option<OriginalPeer> {
+    let there = table.has("original");
+    refuse(table, native);
+    let read = table.table("original", "peer.original", |table| {
+        let auths = [("sha256", AuthType::Sha256), ("nonce", AuthType::Nonce), ("none", AuthType::None)];
+        let (local, remote) = match there {
+            true => (table.need("local", &host("10.77.0.1")), table.need("remote", &host("10.77.0.2"))),
+            false => (table.read("local", &host("10.77.0.1")), table.read("remote", &host("10.77.0.2"))),
+        };
+        let control_port = table.read_or("control_port", &forms::port(), defaults::CONTROL_PORT).value;
+        let auth = table.read_or("auth", &forms::choice(&auths), AuthType::Sha256).value;
+        let key = table.read("key", &forms::text("a key", "0f1e2d3c4b5a69788796a5b4c3d2e1f0"));
+        let file = table.read_or("file", &forms::text("the name of a file", "c.conf"), format!("{name}.conf")).value;
+        let key = key.map(|key| Secret(key.value));
+        Some(OriginalPeer { local: local?.value, remote: remote?.value, control_port, auth, key, file })
+    });
+    read.flatten().filter(|_| there)
+}
+
+fn host(example: &str) -> forms::Form<std::net::IpAddr> {
+    forms::host(example)
+}
+
+/// `[peer.path.original]`, or what it stands for in its absence; how the path shows that it is alive, and whether it is taken to
+/// be so from the start.
+pub fn path(table: &mut Table<'_, '_, '_>, peer: Option<&OriginalPeer>) -> (OriginalPath, Option<Liveness>, bool) {
+    if peer.is_none() {
+        table.refuse("original", "for a peer without [peer.original]", "add [peer.original], or leave it out");
+    }
+    let share = forms::integer("a share", 1..=10_000, 10);
+    let read = table.table("original", "peer.path.original", |table| {
+        let path = OriginalPath {
+            public: table.read("public", &forms::host("203.0.113.7")).map(|public| public.value),
+            weight_in: as_u32(table.read_or("weight_in", &share, u64::from(defaults::WEIGHT)).value),
+            create: table.read_or("create", &forms::boolean(), false).value,
+        };
+        let every = table.read_or("keepalive", &seconds(DAY).or_off(), None).value;
+        let dead = table.read_or("dead", &seconds(3 * DAY).or_off(), None).value;
+        let starts = forms::choice(&[("up", true), ("down", false)]);
+        let announces = |peer: &OriginalPeer| AnnounceConfig { every, dead, local: peer.local, remote: peer.remote };
+        let liveness = peer.map(|peer| Liveness::Announces(announces(peer)));
+        (path, liveness, table.read_or("start", &starts, true).value)
+    });
+    read.unwrap_or((OriginalPath::default(), None, true))
+}
+
+/// The original counts in seconds.
+fn seconds(longest: Duration) -> forms::Form<Duration> {
+    forms::duration(Duration::from_secs(1)..=longest, "5s")
+}
+
+fn refuse(table: &mut Table<'_, '_, '_>, native: bool) {
+    if native {
+        table.refuse(
+            "original",
+            "in native mode",
+            "mode = \"plain\" at the top of the file: the original knows no other",
+        );
+    }
+}
+
+/// The original has no limit; nobody waits longer.
+const DAY: Duration = Duration::from_secs(86_400);

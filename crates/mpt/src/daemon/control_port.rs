@@ -1,0 +1,163 @@
+//! The control port of the original MPT, inside the daemon's loop: datagrams and deadlines into [`Control`], and what comes
+//! of them out as events. An exchange is never waited for.
+//!
+//! The original also takes its own commands on this port, from any process of the host; here they are asked for at the
+//! control socket (`crate::control`), and such datagrams are refused.
+
+use std::fs::File as OsFile;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use mpt_linux::udp::BothFamilies;
+use mpt_proto::control::{Accept, Connection, Control, Event, Pair, Path, Refused};
+use mpt_proto::time::Time;
+use mpt_proto::wire::legacy::Key;
+
+use crate::Failure;
+use crate::config::model::{self, Original, OriginalPeer, Peer};
+
+/// The control plane with its socket.
+#[derive(Debug)]
+pub struct ControlPort {
+    control: Control,
+    socket: BothFamilies,
+    buffer: Vec<u8>,
+    /// What has been refused so far: each kind is told once, so that nobody fills the log from outside.
+    refused: Vec<Refused>,
+}
+
+impl ControlPort {
+    /// Opens the port, for these peers.
+    ///
+    /// # Errors
+    /// When the port is taken, or the system has no random numbers.
+    pub fn open(original: &Original, peers: &[Peer]) -> Result<Self, Failure> {
+        let accept = Accept {
+            unauthenticated: original.unauthenticated,
+            public_key: original.public_key,
+            create: original.template.as_ref().map(|template| template.key()),
+        };
+        let mut port = Self {
+            control: Control::new(accept, seed()?),
+            socket: BothFamilies::open(original.control_port)?,
+            buffer: vec![0; LARGEST_DATAGRAM],
+            refused: Vec::new(),
+        };
+        peers.iter().for_each(|peer| port.add(peer));
+        Ok(port)
+    }
+
+    /// Knows a peer from here on, if it runs the original.
+    pub fn add(&mut self, peer: &Peer) {
+        let Some(original) = &peer.original else { return };
+        let key = key(original);
+        let paths = peer.paths.iter().filter_map(name_on_the_wire).collect();
+        self.control.add_connection(Connection { pair: pair(original), auth: original.auth, key, paths });
+    }
+
+    /// Forgets a peer, and what is under way for it.
+    pub fn remove(&mut self, peer: &Peer) {
+        if let Some(original) = &peer.original {
+            self.control.remove_connection(pair(original));
+        }
+    }
+
+    /// Takes what has arrived, at most [`DATAGRAMS`], so that packets have their turn.
+    pub fn handle_ready(&mut self, now: Time) {
+        for _ in 0..DATAGRAMS {
+            match self.socket.recv(&mut self.buffer) {
+                Ok(Some((len, from))) => self.take(now, from, len),
+                Ok(None) => return,
+                Err(error) => return tracing::debug!(%error, "control port"),
+            }
+        }
+    }
+
+    fn take(&mut self, now: Time, from: SocketAddr, len: usize) {
+        let Err(why) = self.control.handle_datagram(now, from, &self.buffer[..len]) else { return };
+        if self.refused.contains(&why) {
+            return tracing::debug!(%from, ?why, "control message refused");
+        }
+        tracing::warn!(%from, ?why, "control message refused; further ones for this reason are not told");
+        self.refused.push(why);
+    }
+
+    /// Tells a peer that a path of its went up or down, over another path that is up.
+    pub fn tell(&mut self, now: Time, peer: &Peer, path: &model::Path, up: bool, is_up: impl Fn(&str) -> bool) {
+        let Some((original, wire)) = peer.original.as_ref().zip(name_on_the_wire(path)) else { return };
+        let others = peer.paths.iter().filter(|other| *other.name != *path.name);
+        let Some(over) = others.chain(up.then_some(path)).find(|other| is_up(&other.name)) else {
+            return tracing::info!(peer = %peer.name, path = %path.name, "no path is up to tell the peer over");
+        };
+        let Some(to) = over.remote_ip().map(|ip| SocketAddr::new(ip, original.control_port)) else { return };
+        if let Err(why) = self.control.tell_status(now, pair(original), to, wire, up) {
+            tracing::warn!(peer = %peer.name, ?why, "the peer cannot be told");
+        }
+    }
+
+    /// Asks a peer to create its side of a connection.
+    ///
+    /// # Errors
+    /// When the key is one that everybody knows, and that is not allowed.
+    pub fn create(&mut self, now: Time, pair: Pair, to: SocketAddr, text: &str) -> Result<(), Refused> {
+        self.control.create(now, pair, to, text)
+    }
+
+    /// Access to the exchanges.
+    pub fn control(&mut self) -> &mut Control {
+        &mut self.control
+    }
+
+    /// The next thing that happened, when what is due has been done.
+    pub fn poll_event(&mut self, now: Time) -> Option<Event> {
+        if self.control.next_deadline().is_some_and(|at| at <= now) {
+            self.control.handle_timeout(now);
+        }
+        self.control.poll_event()
+    }
+
+    /// Sends what is to be sent, and says when to come back.
+    pub fn flush(&mut self) -> Option<Time> {
+        while let Some(transmit) = self.control.poll_transmit() {
+            if let Err(error) = self.socket.send(transmit.to, &transmit.bytes) {
+                tracing::debug!(%error, "control port");
+            }
+        }
+        self.control.next_deadline()
+    }
+}
+
+impl AsFd for ControlPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// A connection's name on the wire.
+pub fn pair(original: &OriginalPeer) -> Pair {
+    Pair { local: original.local, remote: original.remote }
+}
+
+/// A path's name on the wire; none without a public address.
+pub fn name_on_the_wire(path: &model::Path) -> Option<Path> {
+    Some(Path { public: path.public()?, remote: path.remote_ip()? })
+}
+
+fn key(original: &OriginalPeer) -> Key {
+    original.key.as_ref().map_or(Key::PUBLIC, |key| Key::from_text(&key.0))
+}
+
+/// Nonces must be unpredictable.
+fn seed() -> Result<[u8; 32], Failure> {
+    let mut seed = [0; 32];
+    let read = OsFile::open(RANDOM).and_then(|mut random| random.read_exact(&mut seed));
+    read.map(|()| seed).map_err(|error| Failure::new(format!("cannot read {RANDOM}: {error}")))
+}
+
+/// Random numbers from the kernel.
+const RANDOM: &str = "/dev/urandom";
+/// More than a UDP payload.
+const LARGEST_DATAGRAM: usize = 1 << 16;
+/// Datagrams of one turn; a peer's exchanges are a few.
+const DATAGRAMS: usize = 32;

@@ -1,0 +1,248 @@
+//! What commands ask for, beyond status and end: the original's `addr`, `int`, `path`, `reload`, `restart`, `delete`, `save`
+//! and `create`, which serve peers of every kind as far as they can.
+//!
+//! A connection is named by its file, as the original names it, or by the peer's name.
+
+use std::net::{IpAddr, SocketAddr};
+
+use mpt_linux::netlink::{Change, Netlink, Prefix};
+use mpt_proto::control::{Pair, Refused};
+use mpt_proto::time::Time;
+
+use super::{Daemon, control_port};
+use crate::Failure;
+use crate::config::model::{Form, Peer};
+use crate::config::{self, File};
+use crate::control::{Action, Request, Response, Token};
+use crate::legacy::toml::Allowed;
+use crate::legacy::{describe, folder, write};
+
+/// A command that waits for a peer.
+#[derive(Debug)]
+pub(super) struct Pending {
+    client: Token,
+    pair: Pair,
+}
+
+impl Daemon {
+    /// Carries a request out. None: the answer comes when a peer has answered.
+    pub(super) fn order(&mut self, now: Time, client: Token, request: &Request) -> Option<Response> {
+        let done = match request {
+            Request::Status => return Some(Response::Status(self.report_now(now))),
+            Request::Down => Ok(()),
+            Request::Path { peer, path, action } => self.set_path(now, peer, path, *action),
+            Request::Ends { local, remote, action } => self.set_paths_between(now, *local, *remote, *action),
+            Request::Address { action, address, length, interface } => {
+                set_address(*action, Prefix { address: *address, length: *length }, interface)
+            }
+            Request::Interface { interface, action } => self.set_interface(now, interface, *action),
+            Request::Reload { connection } => self.reload(now, connection.as_deref()),
+            Request::Restart { connection } => self.restart(now, connection.as_deref()),
+            Request::Delete { connection } => self.delete(connection),
+            Request::Save { connection } => self.save(connection.as_deref()),
+            Request::Create { connection } => {
+                let begun = self.create(now, client, connection);
+                return begun.err().map(Response::from);
+            }
+        };
+        Some(done.map_or_else(Response::from, |()| Response::Done {}))
+    }
+
+    /// Answers whoever asked for the connection to be created.
+    pub(super) fn answer_create(&mut self, pair: Pair, response: Response) {
+        for pending in self.pending.extract_if(.., |pending| pending.pair == pair) {
+            self.control.respond(pending.client, &response);
+        }
+    }
+
+    /// Takes a peer out of the tunnel, and tells whoever waits for it.
+    fn end_peer(&mut self, index: usize) -> Peer {
+        let peer = self.remove_peer(index);
+        if let Some(original) = &peer.original {
+            let gone = Failure::new("the connection ended before the peer answered");
+            self.answer_create(control_port::pair(original), gone.into());
+        }
+        peer
+    }
+
+    fn set_path(&mut self, now: Time, peer: &str, path: &str, action: Action) -> Result<(), Failure> {
+        match self.driver.endpoint.enable_path(now, peer, path, action == Action::Up) {
+            true => Ok(()),
+            false => Err(Failure::new(format!("no path {path} to a peer {peer}")).hint("mpt path list")),
+        }
+    }
+
+    /// Takes the paths between two addresses up or down, as the original names paths.
+    fn set_paths_between(&mut self, now: Time, local: IpAddr, remote: IpAddr, action: Action) -> Result<(), Failure> {
+        let all = self.file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
+        let between = all.filter(|(_, path)| path.public() == Some(local) && path.remote_ip() == Some(remote));
+        let names: Vec<_> = between.map(|(peer, path)| (peer.name.to_string(), path.name.to_string())).collect();
+        if names.is_empty() {
+            return Err(Failure::new(format!("no path leads from {local} to {remote}")).hint("mpt path list"));
+        }
+        names.iter().try_for_each(|(peer, path)| self.set_path(now, peer, path, action))
+    }
+
+    /// Takes an interface with all its paths up or down. The paths go first, so that the peers can still be told.
+    fn set_interface(&mut self, now: Time, name: &str, action: Action) -> Result<(), Failure> {
+        let mut netlink = Netlink::open()?;
+        let none = || Failure::new(format!("there is no interface {name}")).hint("`ip link` lists them");
+        let link = netlink.link(name)?.ok_or_else(none)?;
+        let up = action == Action::Up;
+        if up {
+            netlink.set_up(link.index, true)?;
+        }
+        for (peer, path) in self.paths_by(name, &netlink.addresses(link.index)?) {
+            self.driver.endpoint.enable_path(now, &peer, &path, up);
+        }
+        if !up {
+            self.tell(now);
+            self.serve_control_port(now);
+            netlink.set_up(link.index, false)?;
+        } else if let Err(error) = self.routes.settle(&self.file, &mut netlink) {
+            tracing::warn!(%error, "routes");
+        }
+        Ok(())
+    }
+
+    /// The paths that leave by an interface: bound to it, or to an address of its.
+    fn paths_by(&self, interface: &str, addresses: &[Prefix]) -> Vec<(String, String)> {
+        let by_address = |local: &IpAddr| addresses.iter().any(|prefix| prefix.address == *local);
+        let all = self.file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
+        let by_it = all.filter(|(_, path)| match &path.interface {
+            Some(name) => **name == interface,
+            None => path.local.as_deref().is_some_and(by_address),
+        });
+        by_it.map(|(peer, path)| (peer.name.to_string(), path.name.to_string())).collect()
+    }
+
+    /// Reads the configuration again, and begins anew with what it says of one connection or of all. The tunnel's interface
+    /// stays as it is.
+    pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
+        let fresh = self.read_again()?;
+        if let Some(wanted) = connection {
+            find(&fresh, wanted)?;
+        }
+        let is_meant = |peer: &Peer| connection.is_none_or(|wanted| is_called(peer, wanted));
+        while let Some(index) = self.file.peers.iter().position(is_meant) {
+            self.end_peer(index);
+        }
+        for peer in fresh.peers.iter().filter(|peer| is_meant(peer)) {
+            self.add_peer(now, peer.clone())?;
+        }
+        self.settle_routes(fresh.routes)
+    }
+
+    fn read_again(&self) -> Result<File, Failure> {
+        let unusable = |what: String| Failure::new(what).hint("nothing was changed");
+        match self.file.form {
+            Form::Toml => config::load(&self.file.path)
+                .map_err(|problems| unusable(problems.first().map_or_else(String::new, ToString::to_string))),
+            Form::Original => folder::load(&self.file.path, Allowed::default())
+                .map(|(file, _)| file)
+                .map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default())),
+        }
+    }
+
+    /// Begins anew with one connection or with all, without reading anything: every path is up again.
+    fn restart(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
+        if let Some(wanted) = connection {
+            find(&self.file, wanted)?;
+        }
+        let names: Vec<_> = self.file.peers.iter().map(|peer| peer.name.to_string()).collect();
+        for name in names {
+            let meant = |p: &Peer| *p.name == name && connection.is_none_or(|wanted| is_called(p, wanted));
+            if let Some(index) = self.file.peers.iter().position(meant) {
+                let peer = self.end_peer(index);
+                self.add_peer(now, peer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a connection and takes its file out of use.
+    fn delete(&mut self, connection: &str) -> Result<(), Failure> {
+        let index = find(&self.file, connection)?;
+        if self.file.form == Form::Original {
+            let name = self.file.peers[index].original.as_ref().map(|original| original.file.clone());
+            let renamed = name.map_or(Ok(()), |name| folder::disable(&self.file.path, &name));
+            renamed.map_err(|error| Failure::new(format!("cannot rename the file of {connection}: {error}")))?;
+        }
+        let gone = self.end_peer(index);
+        let needed = |net: &ipnet::IpNet| {
+            let mut left = self.file.peers.iter().flat_map(|peer| &peer.networks);
+            left.any(|other| net.contains(&**other)) || !gone.networks.iter().any(|other| net.contains(&**other))
+        };
+        let routes = self.file.routes.iter().copied().filter(|net| needed(net)).collect();
+        self.settle_routes(routes)
+    }
+
+    /// Writes one connection or all to their files.
+    fn save(&self, connection: Option<&str>) -> Result<(), Failure> {
+        if self.file.form == Form::Toml {
+            let what = format!("{} is not written by commands", self.file.path.display());
+            return Err(Failure::new(what).hint("it says what is meant already; change it, and `mpt reload`"));
+        }
+        if let Some(wanted) = connection {
+            find(&self.file, wanted)?;
+        }
+        for peer in self.file.peers.iter().filter(|peer| connection.is_none_or(|wanted| is_called(peer, wanted))) {
+            let Some(saved) = describe::connection(&self.file, peer) else { continue };
+            let file = saved.file.clone();
+            let failed = |error| Failure::new(format!("cannot write {file}: {error}"));
+            folder::save(&self.file.path, saved).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Asks the peer to create its side of a connection.
+    fn create(&mut self, now: Time, client: Token, connection: &str) -> Result<(), Failure> {
+        let peer = &self.file.peers[find(&self.file, connection)?];
+        let described = describe::connection(&self.file, peer).zip(peer.original.as_ref());
+        let (described, original) = described.ok_or_else(|| no_original(connection))?;
+        let pair = control_port::pair(original);
+        let over = peer.paths.iter().find(|path| path.original.create).or(peer.paths.first());
+        let to = over.and_then(|path| Some(SocketAddr::new(path.remote_ip()?, original.control_port)));
+        let (Some(to), Some(port)) = (to, &mut self.control_port) else { return Err(no_original(connection)) };
+        let text = write::message(&described);
+        port.create(now, pair, to, &text).map_err(|why| match why {
+            Refused::PublicKey => Failure::new("this connection has no key but the one that everybody knows")
+                .hint("set auth_key, or allow it: --public-key, or public_key = true in [original]"),
+            _ => Failure::new(format!("the peer cannot be asked: {why:?}")),
+        })?;
+        self.pending.push(Pending { client, pair });
+        Ok(())
+    }
+}
+
+fn no_original(connection: &str) -> Failure {
+    Failure::new(format!("{connection} is not a connection of the original MPT"))
+        .hint("it needs [peer.original], and the file needs [original]")
+}
+
+/// Whether a peer is meant by a file's name or by its own.
+fn is_called(peer: &Peer, wanted: &str) -> bool {
+    *peer.name == wanted || peer.original.as_ref().is_some_and(|original| original.file == wanted)
+}
+
+fn find(file: &File, wanted: &str) -> Result<usize, Failure> {
+    file.peers.iter().position(|peer| is_called(peer, wanted)).ok_or_else(|| {
+        let known = file.peers.iter().map(|peer| peer.original.as_ref().map_or(&*peer.name, |original| &original.file));
+        let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
+        Failure::new(format!("there is no connection {wanted}")).hint(format!("connections: {known}"))
+    })
+}
+
+fn set_address(action: Action, prefix: Prefix, interface: &str) -> Result<(), Failure> {
+    let mut netlink = Netlink::open()?;
+    let none = || Failure::new(format!("there is no interface {interface}")).hint("`ip link` lists them");
+    let index = netlink.link(interface)?.ok_or_else(none)?.index;
+    let (change, already) = match action {
+        Action::Up => (netlink.add_address(index, prefix)?, "has the address"),
+        Action::Down => (netlink.remove_address(index, prefix)?, "does not have the address"),
+    };
+    match change {
+        Change::Made => Ok(()),
+        Change::AlreadySo => Err(Failure::new(format!("{interface} {already} {prefix} already"))),
+    }
+}

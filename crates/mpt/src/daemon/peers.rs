@@ -1,0 +1,250 @@
+//! Peers that come, change and go while the tunnel runs: by command, or because a peer asks for a connection.
+//!
+//! Whatever the cause, a new peer is a configuration that has been read and checked like any other, and a peer changes by
+//! being removed and added. Its sequence numbers then begin again, which the other end's resequencer understands.
+
+use ipnet::IpNet;
+use mpt_linux::netlink::Netlink;
+use mpt_proto::control::{Code, Event, Pair};
+use mpt_proto::path::{Cause, State};
+use mpt_proto::peer::PathEvent;
+use mpt_proto::time::Time;
+use mpt_proto::wire::legacy::Opcode;
+
+use super::{Daemon, control_port, setup};
+use crate::Failure;
+use crate::config::model::{At, Peer};
+use crate::config::{self, File};
+use crate::control::Response;
+use crate::legacy::model::Connection;
+use crate::legacy::toml::{self, Allowed};
+use crate::legacy::{LegacySetup, describe, merge, write};
+
+impl Daemon {
+    /// Brings a peer into the tunnel.
+    ///
+    /// # Errors
+    /// What the system refused; the tunnel is then without it.
+    pub(super) fn add_peer(&mut self, now: Time, peer: Peer) -> Result<(), Failure> {
+        let mut netlink = Netlink::open()?;
+        let config = setup::peer_config(&self.file, &peer, &mut self.sockets, &mut netlink)?;
+        for link in self.sockets.take_new() {
+            self.driver.add_link(link)?;
+        }
+        self.driver.endpoint.add_peer(now, &config);
+        if let Some(port) = &mut self.control_port {
+            port.add(&peer);
+        }
+        tracing::info!(peer = %peer.name, paths = peer.paths.len(), "peer added");
+        self.file.peers.push(peer);
+        self.look_again(now)
+    }
+
+    /// Takes the peer at `index` out of the tunnel.
+    pub(super) fn remove_peer(&mut self, index: usize) -> Peer {
+        let peer = self.file.peers.remove(index);
+        self.driver.endpoint.remove_peer(&peer.name);
+        if let Some(port) = &mut self.control_port {
+            port.remove(&peer);
+        }
+        tracing::info!(peer = %peer.name, "peer removed");
+        peer
+    }
+
+    /// Sets and removes routes as the peers want it.
+    pub(super) fn settle_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
+        self.file.routes = routes;
+        Ok(self.routes.settle(&self.file, &mut Netlink::open()?)?)
+    }
+
+    /// Tells the peer what became of a path of its, where that is this host's doing or finding.
+    pub(super) fn tell_peer(&mut self, now: Time, name: &str, event: &PathEvent) {
+        let Some(up) = worth_telling(event.from, event.to) else { return };
+        let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { return };
+        let Some(path) = peer.paths.iter().find(|path| *path.name == event.path) else { return };
+        let status = self.driver.endpoint.status();
+        let states = status.peers.iter().filter(|peer| peer.name == name).flat_map(|peer| &peer.paths);
+        let is_up = |name: &str| states.clone().any(|path| path.name == name && path.state.is_up());
+        if let Some(port) = &mut self.control_port {
+            port.tell(now, peer, path, up, is_up);
+        }
+    }
+
+    /// Does what came of the control port's messages, and says when it needs to be looked at again.
+    pub(super) fn serve_control_port(&mut self, now: Time) -> Option<Time> {
+        while let Some(event) = self.control_port.as_mut()?.poll_event(now) {
+            self.handle_event(now, event);
+        }
+        self.control_port.as_mut()?.flush()
+    }
+
+    fn handle_event(&mut self, now: Time, event: Event) {
+        match event {
+            Event::PathStatus { connection, path, up } => self.report(now, connection, path, up),
+            Event::Keepalive { connection, path } => self.report(now, connection, path, true),
+            Event::StatusConfirmed { connection } => tracing::debug!(peer = %connection.remote, "the peer was told"),
+            Event::CreateRequested { connection, from, text } => {
+                let made = self.create_for(now, connection, &text);
+                match &made {
+                    Ok(_) => tracing::info!(%from, peer = %connection.remote, "connection created"),
+                    Err(code) => tracing::warn!(%from, peer = %connection.remote, %code, "no connection created"),
+                }
+                if let Some(port) = &mut self.control_port {
+                    port.control().answer_create(connection, made.as_deref().map_err(|code| *code));
+                }
+            }
+            Event::Created { connection, text } => {
+                let joined = self.join(now, connection, &text);
+                self.answer_create(connection, joined.map_or_else(Response::from, |()| Response::Done {}));
+            }
+            Event::ExchangeFailed { connection, opcode, code } => {
+                if opcode == Opcode::Create {
+                    let failure = Failure::new(format!("the connection was not created: {code}"));
+                    self.answer_create(connection, failure.hint(hint(code)).into());
+                } else {
+                    tracing::warn!(peer = %connection.remote, %code, "the peer could not be told of a path");
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, now: Time, pair: Pair, path: mpt_proto::control::Path, up: bool) {
+        let Some(index) = self.peer_of(pair) else { return };
+        let peer = &self.file.peers[index];
+        for ours in peer.paths.iter().filter(|ours| control_port::name_on_the_wire(ours) == Some(path)) {
+            self.driver.endpoint.handle_report(now, &peer.name, &ours.name, up);
+        }
+    }
+
+    pub(super) fn peer_of(&self, pair: Pair) -> Option<usize> {
+        let is_it = |peer: &Peer| peer.original.as_ref().is_some_and(|o| control_port::pair(o) == pair);
+        self.file.peers.iter().position(is_it)
+    }
+
+    /// Makes this host's side of a connection that a peer asks for; its description, as the peer wants it.
+    fn create_for(&mut self, now: Time, pair: Pair, text: &str) -> Result<String, Code> {
+        let peer = Connection::from_message("peer", text).map_err(|_| Code::NO_CONNECTION)?;
+        let interface = describe::interface(&self.file);
+        let original = self.file.original.as_mut().ok_or(Code::NO_CONNECTION)?;
+        let template = original.template.as_mut().ok_or(Code::NO_CONNECTION)?;
+        template.local_cmd_port = original.control_port;
+        let tunnel = interface.tunnels.last().ok_or(Code::NO_CONNECTION)?;
+        let key = template.auth_key.clone();
+        let made = merge::for_peer(template, &peer, tunnel, key)?;
+        // What was authenticated is a message about these two addresses, so the text must be about them too.
+        if (made.ip_local, made.ip_remote) != (Some(pair.local), Some(pair.remote)) {
+            return Err(Code::NO_CONNECTION);
+        }
+        let described = write::message(&made);
+        self.refuse_taken(&made).and_then(|()| self.enter(now, made)).map_err(|failure| {
+            tracing::warn!(%failure, "no connection created");
+            Code::NO_CONNECTION
+        })?;
+        Ok(described)
+    }
+
+    /// Makes our side of a connection agree with what the peer has made of it.
+    fn join(&mut self, now: Time, pair: Pair, text: &str) -> Result<(), Failure> {
+        let index = self.peer_of(pair).ok_or_else(|| Failure::new("the connection is gone meanwhile"))?;
+        let own = describe::connection(&self.file, &self.file.peers[index]);
+        let answer = Connection::from_message("the peer's answer", text).ok();
+        let both = own.zip(answer).and_then(|(own, answer)| merge::with_answer(&own, &answer).ok());
+        let both = both.ok_or_else(|| Failure::new("the peer's answer does not describe this connection"))?;
+        let before = self.remove_peer(index);
+        self.enter(now, both).inspect_err(|_| {
+            // What worked before works on.
+            if let Err(failure) = self.add_peer(now, before) {
+                tracing::error!(%failure, "the connection is gone");
+            }
+        })
+    }
+
+    /// Brings a connection into the tunnel, as a peer that has been read and checked like one from a file.
+    fn enter(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
+        let taken = |peer: &Peer| *peer.name == connection.name;
+        let by_file = connection.file.trim_end_matches(".conf").to_owned();
+        let name = if self.file.peers.iter().any(taken) { by_file } else { connection.name.clone() };
+        let (peer, routes) = self.read(Connection { name, ..connection })?;
+        let mut whole = self.file.clone();
+        whole.peers.push(peer.clone());
+        config::check(&whole).map_err(first)?;
+        self.add_peer(now, peer)?;
+        let more: Vec<_> =
+            routes.into_iter().filter(|net| !self.file.routes.iter().any(|r| r.value == net.value)).collect();
+        self.settle_routes(self.file.routes.iter().copied().chain(more).collect())
+    }
+
+    /// Refuses networks that belong to a peer already, as a whole or in part. A peer for everything leaves room for others.
+    fn refuse_taken(&self, connection: &Connection) -> Result<(), Failure> {
+        let (peer, _) = self.read(connection.clone())?;
+        let all = self.file.peers.iter().flat_map(|peer| &peer.networks).map(|net| net.value);
+        let all: Vec<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
+        let taken = |net: &IpNet| all.iter().any(|other| other.contains(net) || net.contains(other));
+        match peer.networks.iter().find(|net| taken(net)) {
+            Some(net) => Err(Failure::new(format!("the network {net} is another peer's, or has a part of it"))),
+            None => Ok(()),
+        }
+    }
+
+    /// A connection as a peer, and the routes that it needs.
+    pub(super) fn read(&self, connection: Connection) -> Result<(Peer, Vec<At<IpNet>>), Failure> {
+        let interface = describe::interface(&self.file);
+        let setup = LegacySetup { interface, connections: vec![connection], template: None, notes: Vec::new() };
+        let text = toml::write(&setup, Allowed::default(), None).text;
+        let File { mut peers, routes, .. } = config::parse(&self.file.path, &text).map_err(first)?;
+        let peer = peers.pop().ok_or_else(|| Failure::new("no connection"))?;
+        Ok((peer, routes))
+    }
+}
+
+/// The first of several problems; where they come from there is no file to look at.
+fn first(problems: Vec<config::Problem>) -> Failure {
+    let what = problems.into_iter().next().map_or_else(String::new, |problem| problem.what);
+    Failure::new(what)
+}
+
+/// What the peer is told of a change, as the original tells it: what this host did or found out, not what it was told, and
+/// not that keepalives are heard again, because the peer hears ours.
+fn worth_telling(from: State, to: State) -> Option<bool> {
+    let ours = |state: State| matches!(state, State::Down(Cause::Operator | Cause::Carrier));
+    match (from, to) {
+        (from, to) if ours(to) => (!ours(from)).then_some(false),
+        (State::Up, State::Down(Cause::Silent)) => Some(false),
+        (from, State::Up | State::Down(Cause::Peer)) if ours(from) => Some(true),
+        _ => None,
+    }
+}
+
+fn hint(code: Code) -> &'static str {
+    match code {
+        Code::TIMEOUT => "is the peer up, its control port reachable, accept_remote = 1, and the key the same?",
+        Code::AUTHENTICATION => "the keys of both ends must be the same",
+        Code::EXISTS => "the peer has this connection; mpt restart uses it",
+        _ => "the peer's log may say more",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peer_is_told_of_what_this_host_does_or_finds() {
+        let down = State::Down;
+        for (from, to, told) in [
+            (State::Up, down(Cause::Operator), Some(false)),
+            (State::Up, down(Cause::Carrier), Some(false)),
+            (State::Up, down(Cause::Silent), Some(false)),
+            (down(Cause::Peer), down(Cause::Operator), Some(false)),
+            (down(Cause::Operator), State::Up, Some(true)),
+            (down(Cause::Carrier), down(Cause::Peer), Some(true)),
+            (State::Up, down(Cause::Peer), None),
+            (down(Cause::Peer), State::Up, None),
+            (down(Cause::Silent), State::Up, None),
+            (down(Cause::Carrier), down(Cause::Silent), None),
+            (down(Cause::Operator), down(Cause::Carrier), None),
+        ] {
+            assert_eq!(worth_telling(from, to), told, "{from} -> {to}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The routes that a tunnel needs: into it for the networks behind peers, and around it for its own datagrams.
+//!
+//! Routes into the tunnel hang on the TUN device, which the kernel removes with this process. Those around it are on other
+//! interfaces, so they are removed when this is dropped; a process that is killed leaves them behind, as the original MPT
+//! does, and finds them when it comes back.
+//!
+//! The whole Internet (0.0.0.0/0, ::/0) is led into the tunnel as two halves, which win over the default route without
+//! replacing it; a path that is bound to an interface goes on using that interface's default route, and the remote
+//! addresses of others get routes of their own.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use mpt_linux::Error;
+use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route};
+
+use crate::config::File;
+use crate::config::model::{At, Path};
+
+/// What has been set.
+#[derive(Debug)]
+pub struct Routes {
+    tun: u32,
+    into: Vec<Route>,
+    around: Vec<Route>,
+}
+
+impl Routes {
+    /// Nothing yet, for the TUN device of this index.
+    pub fn new(tun: u32) -> Self {
+        Self { tun, into: Vec::new(), around: Vec::new() }
+    }
+
+    /// Sets what a configuration needs and removes what it does not.
+    ///
+    /// # Errors
+    /// When a route into the tunnel cannot be set. One around it may be missing: the path is then down, and others are not.
+    pub fn settle(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
+        self.lead_around(file, netlink);
+        let wanted: Vec<_> = file.routes.iter().flat_map(|net| self.inwards(file, net)).collect();
+        for route in self.into.extract_if(.., |route| !wanted.contains(route)) {
+            netlink.remove_route(&route)?;
+        }
+        for route in wanted {
+            if self.into.contains(&route) {
+                continue;
+            }
+            match netlink.add_route(&route)? {
+                Change::Made => self.into.push(route),
+                Change::AlreadySo => {
+                    tracing::warn!(net = %route.to, "there is a route to this network already; it stays as it is");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn inwards(&self, file: &File, net: &IpNet) -> Vec<Route> {
+        let route = |net: &IpNet| Route {
+            to: Prefix { address: net.network(), length: net.prefix_len() },
+            via: None,
+            device: self.tun,
+            table: MAIN_TABLE,
+            metric: 0,
+            source: source_for(file, net),
+        };
+        match net.prefix_len() {
+            0 => net.subnets(1).into_iter().flatten().map(|half| route(&half)).collect(),
+            _ => vec![route(net)],
+        }
+    }
+
+    fn lead_around(&mut self, file: &File, netlink: &mut Netlink) {
+        let paths = || file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_way_around(file, path));
+        let remotes: HashSet<_> = paths().filter_map(|path| path.remote_ip()).collect();
+        for route in self.around.extract_if(.., |route| !remotes.contains(&route.to.address)) {
+            forget(&route, netlink);
+        }
+        for path in paths() {
+            if let Err(error) = self.set_around(path, netlink) {
+                tracing::warn!(path = %path.name, %error, "no route of its own");
+            }
+        }
+    }
+
+    fn set_around(&mut self, path: &Path, netlink: &mut Netlink) -> Result<(), Error> {
+        if self.around.iter().any(|route| Some(route.to.address) == path.remote_ip()) {
+            return Ok(());
+        }
+        let Some(route) = around(path, netlink)? else { return Ok(()) };
+        if netlink.add_route(&route)? == Change::Made {
+            self.around.push(route);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Routes {
+    fn drop(&mut self) {
+        if let (false, Ok(mut netlink)) = (self.around.is_empty(), Netlink::open()) {
+            self.around.iter().for_each(|route| forget(route, &mut netlink));
+        }
+    }
+}
+
+fn forget(route: &Route, netlink: &mut Netlink) {
+    if let Err(error) = netlink.remove_route(route) {
+        tracing::warn!(%error, "a route is left behind");
+    }
+}
+
+/// A gateway is named, or everything is led into the tunnel and no interface keeps the path out of it.
+fn needs_way_around(file: &File, path: &Path) -> bool {
+    let of_family = |net: &IpNet| path.remote_ip().is_some_and(|remote| remote.is_ipv4() == net.addr().is_ipv4());
+    let everything = |net: &At<IpNet>| net.prefix_len() == 0 && of_family(net);
+    gateway(path).is_some() || path.interface.is_none() && file.routes.iter().any(everything)
+}
+
+/// The gateway, unless it is one of the path's ends: files of the original name those where there is no gateway.
+fn gateway(path: &Path) -> Option<IpAddr> {
+    let ends = [path.remote_ip(), path.local.as_deref().copied()];
+    path.gateway.as_deref().copied().filter(|gateway| !ends.contains(&Some(*gateway)))
+}
+
+/// The way that a path's datagrams take while nothing is led into the tunnel; none when there is no way.
+fn around(path: &Path, netlink: &mut Netlink) -> Result<Option<Route>, Error> {
+    let Some(remote) = path.remote_ip() else { return Ok(None) };
+    let device = match &path.interface {
+        Some(name) => netlink.link(name)?.map(|link| link.index),
+        None => None,
+    };
+    let gateway = gateway(path);
+    let Some(hop) = netlink.route_to(gateway.unwrap_or(remote), device)? else { return Ok(None) };
+    let to = Prefix { address: remote, length: if remote.is_ipv4() { 32 } else { 128 } };
+    let via = gateway.or(hop.gateway);
+    Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric: 0, source: None }))
+}
+
+/// Our own address of the route's family, so that packets of this host carry one that the peer accepts.
+fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
+    file.addresses.iter().map(|address| address.addr()).find(|address| address.is_ipv4() == net.addr().is_ipv4())
+}

@@ -1,0 +1,255 @@
+//! Directories of the original MPT, run as they are on two hosts of real namespaces: data, keepalives, commands, failures,
+//! creation, sites. These tests need root and say so without it.
+#![allow(clippy::unwrap_used, reason = "a test that finds nothing to unwrap has failed")]
+
+mod hosts;
+mod kernel;
+
+use std::fs;
+use std::process::Command;
+
+use hosts::{Hosts, bytes, directory, succeeds, wait_for};
+
+/// Two hosts whose directories have been changed at both ends, and run.
+fn running(change: impl Fn(&str) -> String, allowed: &[&str]) -> Option<Hosts> {
+    let mut hosts = Hosts::make()?;
+    (0..2).for_each(|host| directory(&hosts.folder(host), host, &change));
+    hosts.up_legacy(allowed);
+    Some(hosts)
+}
+
+fn unchanged(text: &str) -> String {
+    text.to_owned()
+}
+
+/// With a key, so that control messages prove something.
+fn keyed(text: &str) -> String {
+    text.replace("auth_type = 0", "auth_type = 2\nauth_key = 5d3c8f1a90b24e67a1c3d5e7f9012345")
+}
+
+#[test]
+fn both_hosts_reach_each_other_and_tcp_flows() {
+    let Some(hosts) = running(unchanged, &[]) else { return };
+    hosts.reaches(0, None, "10.77.0.2");
+    hosts.reaches(1, None, "10.77.0.1");
+    if !succeeds(Command::new("iperf3").arg("--version")) {
+        return eprintln!("skipped: needs iperf3");
+    }
+    hosts.sh(1, "iperf3 -s -1 -D --logfile /dev/null");
+    let ran = wait_for("iperf3", || {
+        Some(hosts.sh(0, "iperf3 -c 10.77.0.2 -n 5M >/dev/null && echo done || true"))
+            .filter(|said| said.contains("done"))
+    });
+    assert!(ran.is_some());
+}
+
+#[test]
+fn a_keepalive_has_the_bytes_of_the_originals() {
+    let Some(hosts) = running(unchanged, &[]) else { return };
+    let filter = "udp and src 192.168.10.1 and udp[12] = 0xa1";
+    let Some(seen) = hosts.capture("v0", filter, 1, || {}) else { return };
+    let expected = bytes(
+        "0000 0800  a100 0000 00 04 0000
+         0000 0000 0000 0000 0000 ffff 0a4d 0001
+         0000 0000 0000 0000 0000 ffff 0a4d 0002",
+    );
+    assert_eq!(seen, [expected]);
+}
+
+#[test]
+fn data_carries_a_number_of_the_connection_when_there_is_a_window() {
+    for (window, headers) in [(0, ["0000 0800", "0000 0800"]), (900, ["1000 0800 0000 0000", "1000 0800 0000 0001"])] {
+        let numbered = |text: &str| text.replace("reorder_window = 0", &format!("reorder_window = {window}"));
+        let Some(hosts) = running(numbered, &[]) else { return };
+        let at = if window == 0 { 12 } else { 16 };
+        // IPv4 of ICMP: the sixth byte of what follows the flags of the header tells nothing that an address does not.
+        let filter = format!("udp and (src 192.168.10.1 or src 192.168.11.1) and udp[{at}] = 0x45");
+        let Some(mut seen) = hosts.capture("any", &filter, 2, || assert_eq!(hosts.ping(0, None, "10.77.0.2"), 10))
+        else {
+            return;
+        };
+        // The two paths are two interfaces, and either may be seen first.
+        seen.sort_by_key(|payload| payload[4..8].to_vec());
+        for (payload, header) in seen.iter().zip(headers) {
+            let header = bytes(header);
+            assert_eq!(payload[..header.len()], header, "window {window}: {payload:02x?}");
+            assert_eq!(payload[header.len()], 0x45);
+        }
+        assert_eq!(seen.len(), 2);
+    }
+}
+
+#[test]
+fn a_path_taken_down_by_command_is_down_at_both_ends_and_comes_back() {
+    let Some(hosts) = running(keyed, &[]) else { return };
+    hosts.reaches(0, None, "10.77.0.2");
+    hosts.order(0, &["path", "down", "192.168.11.1", "192.168.11.2"]);
+    hosts.expect(0, "v1", "operator");
+    hosts.expect(1, "v1", "peer");
+    assert_eq!(hosts.ping(0, None, "10.77.0.2"), 10);
+    hosts.order(0, &["path", "up", "192.168.11.1", "192.168.11.2"]);
+    hosts.expect(0, "v1", "up");
+    hosts.expect(1, "v1", "up");
+    let unknown = hosts.mpt(0, &["path", "down", "192.168.11.1", "192.168.99.2"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    hosts.order(0, &["int", "v1", "down"]);
+    assert_eq!(hosts.state(0, "v1"), "operator");
+    hosts.order(0, &["int", "v1", "up"]);
+    hosts.expect(0, "v1", "up");
+    hosts.expect(1, "v1", "up");
+}
+
+#[test]
+fn a_silent_path_is_left_after_the_dead_time_and_revived_by_a_keepalive() {
+    let Some(hosts) = running(unchanged, &[]) else { return };
+    hosts.reaches(0, None, "10.77.0.2");
+    hosts.sh(1, "nft add table inet cut; nft add chain inet cut in \"{ type filter hook input priority 0; }\"; nft add rule inet cut in iifname v1 drop; nft add chain inet cut out \"{ type filter hook output priority 0; }\"; nft add rule inet cut out oifname v1 drop");
+    hosts.expect(0, "v1", "silent");
+    hosts.expect(1, "v1", "silent");
+    assert_eq!(hosts.ping(0, None, "10.77.0.2"), 10, "over the other path");
+    hosts.sh(1, "nft delete table inet cut");
+    hosts.expect(0, "v1", "up");
+    hosts.expect(1, "v1", "up");
+}
+
+#[test]
+fn what_proves_nothing_is_refused_unless_it_is_allowed() {
+    let Some(hosts) = running(unchanged, &[]) else { return };
+    hosts.reaches(0, None, "10.77.0.2");
+    hosts.order(0, &["path", "down", "v1"]);
+    assert!(wait_for("a refusal", || hosts.log(1).contains("Unauthenticated").then_some(())).is_some());
+    assert_ne!(hosts.state(1, "v1"), "peer");
+    drop(hosts);
+
+    let Some(hosts) = running(unchanged, &["--unauthenticated"]) else { return };
+    hosts.order(0, &["path", "down", "v1"]);
+    hosts.expect(1, "v1", "peer");
+}
+
+#[test]
+fn a_connection_is_created_at_a_host_that_has_none_and_saved_with_its_key() {
+    let Some(mut hosts) = Hosts::make() else { return };
+    (0..2).for_each(|host| directory(&hosts.folder(host), host, keyed));
+    let connections = hosts.folder(1).join("conf/connections");
+    fs::remove_file(connections.join("c.conf")).unwrap();
+    hosts.up_legacy(&[]);
+    assert_eq!(hosts.ping(0, None, "10.77.0.2"), 0);
+
+    hosts.order(0, &["create", "c.conf"]);
+    hosts.reaches(0, None, "10.77.0.2");
+    let again = hosts.mpt(0, &["create", "c.conf"]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("exists already"), "{again:?}");
+
+    hosts.order(1, &["save"]);
+    let saved = fs::read_to_string(connections.join("peer_10_77_0_1.conf")).unwrap();
+    assert!(saved.contains("auth_key = 5d3c8f1a90b24e67a1c3d5e7f9012345"), "{saved}");
+    hosts.down(1);
+    let folder = hosts.folder(1);
+    hosts.up(1, &["--legacy", folder.to_str().unwrap()]);
+    hosts.reaches(0, None, "10.77.0.2");
+    hosts.order(0, &["path", "down", "v1"]);
+    hosts.expect(1, "v1", "peer");
+}
+
+#[test]
+fn saving_and_loading_changes_nothing() {
+    let Some(hosts) = running(keyed, &[]) else { return };
+    let file = hosts.folder(0).join("conf/connections/c.conf");
+    let keys = |text: &str| {
+        let lines = text.lines().filter(|line| line.contains(" = ")).map(str::to_owned);
+        lines.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = keys(&fs::read_to_string(&file).unwrap());
+    hosts.order(0, &["save", "c.conf"]);
+    let after = keys(&fs::read_to_string(&file).unwrap());
+    assert_eq!(before.difference(&after).collect::<Vec<_>>(), Vec::<&String>::new());
+    hosts.order(0, &["reload", "c.conf"]);
+    hosts.order(1, &["restart"]);
+    hosts.reaches(0, None, "10.77.0.2");
+}
+
+#[test]
+fn a_deleted_connection_is_gone_and_its_file_disabled() {
+    let Some(hosts) = running(unchanged, &[]) else { return };
+    hosts.order(0, &["delete", "c.conf"]);
+    assert_eq!(hosts.state(0, "v0"), "none");
+    let connections = hosts.folder(0).join("conf/connections");
+    assert!(connections.join("c.conf.disabled").exists() && !connections.join("c.conf").exists());
+    assert_eq!(hosts.mpt(0, &["reload", "c.conf"]).status.code(), Some(1));
+    fs::rename(connections.join("c.conf.disabled"), connections.join("c.conf")).unwrap();
+    hosts.order(0, &["reload"]);
+    hosts.reaches(0, None, "10.77.0.2");
+}
+
+#[test]
+fn sites_reach_each_other_and_routes_go_with_the_tunnel() {
+    let site = |text: &str| {
+        let mirrored = text.contains("ip_local = 10.77.0.2");
+        let (near, far) = if mirrored { (82, 81) } else { (81, 82) };
+        text.replace("network_count = 0", "network_count = 1")
+            + &format!("\n[net_0]\nsrc_addr = 10.{near}.0.0/24\ndst_addr = 10.{far}.0.0/24\n")
+    };
+    let Some(mut hosts) = running(site, &[]) else { return };
+    hosts.attach_site(0, "10.81.0");
+    hosts.attach_site(1, "10.82.0");
+    hosts.reaches(0, Some("10.81.0.1"), "10.82.0.1");
+    hosts.reaches(1, None, "10.81.0.1");
+    assert_eq!(hosts.ping_from_site(0, "10.82.0.9"), 10, "from site to site");
+    assert_eq!(hosts.ping_from_site(1, "10.77.0.1"), 10, "from site to tunnel");
+    hosts.sh(0, "ip addr add 10.99.0.1/32 dev lo");
+    assert_eq!(hosts.ping(0, Some("10.99.0.1"), "10.82.0.1"), 0, "from a network that is none of the connection's");
+    hosts.down(0);
+    assert!(!hosts.sh(0, "ip route").contains("10.82"));
+}
+
+#[test]
+fn the_whole_internet_is_led_into_the_tunnel_but_not_the_tunnel_itself() {
+    let everything = |text: &str| {
+        let mirrored = text.contains("ip_local = 10.77.0.2");
+        let (near, far) = if mirrored { ("0.0.0.0/0", "10.77.0.1/32") } else { ("10.77.0.1/32", "0.0.0.0/0") };
+        text.replace("network_count = 0", "network_count = 1")
+            + &format!("\n[net_0]\nsrc_addr = {near}\ndst_addr = {far}\n")
+    };
+    let Some(hosts) = running(everything, &[]) else { return };
+    hosts.sh(1, "ip addr add 198.51.100.7/32 dev lo");
+    hosts.reaches(0, Some("10.77.0.1"), "198.51.100.7");
+    let routes = hosts.sh(0, "ip route");
+    assert!(routes.contains("0.0.0.0/1 dev tunh") && routes.contains("128.0.0.0/1 dev tunh"), "{routes}");
+    hosts.down(0);
+    assert!(!hosts.sh(0, "ip route").contains("/1 "));
+}
+
+#[test]
+fn a_path_that_follows_the_default_route_keeps_it_when_the_tunnel_takes_the_rest() {
+    let Some(mut hosts) = Hosts::make() else { return };
+    hosts.sh(0, "ip route add default via 192.168.10.2 dev v0");
+    hosts.sh(1, "ip addr add 203.0.113.2/32 dev lo; ip addr add 198.51.100.7/32 dev lo");
+    let ends = [("192.168.10.1", "203.0.113.2", 1, "routes = [\"0.0.0.0/0\"]"), ("203.0.113.2", "192.168.10.1", 2, "")];
+    for (host, (local, remote, number, routes)) in ends.into_iter().enumerate() {
+        let file = hosts.folder.path().join(format!("{host}.toml"));
+        let text = format!(
+            "mode = \"plain\"\naddress = [\"10.77.0.{number}/24\"]\n{routes}\n[[peer]]\n[[peer.path]]\n\
+             local = \"{local}\"\nremote = \"{remote}\"\n"
+        );
+        fs::write(&file, text).unwrap();
+        hosts.up(host, &[file.to_str().unwrap()]);
+    }
+    hosts.reaches(0, None, "198.51.100.7");
+    assert!(hosts.sh(0, "ip route get 198.51.100.7").contains("dev mpt0"));
+    assert!(hosts.sh(0, "ip route get 203.0.113.2").contains("via 192.168.10.2 dev v0"));
+    hosts.down(0);
+    let routes = hosts.sh(0, "ip route");
+    assert!(!routes.contains("203.0.113.2") && routes.contains("default via 192.168.10.2"), "{routes}");
+}
+
+#[test]
+fn addresses_are_given_and_taken_away() {
+    let Some(hosts) = running(unchanged, &[]) else { return };
+    hosts.order(0, &["addr", "add", "10.99.0.1", "dev", "tunh"]);
+    assert!(hosts.sh(0, "ip addr show dev tunh").contains("10.99.0.1/24"));
+    assert_eq!(hosts.mpt(0, &["addr", "add", "10.99.0.1/24", "dev", "tunh"]).status.code(), Some(1));
+    hosts.order(0, &["address", "del", "10.99.0.1/24", "dev", "tunh"]);
+    assert!(!hosts.sh(0, "ip addr show dev tunh").contains("10.99.0.1"));
+    assert_eq!(hosts.mpt(0, &["addr", "add", "10.99.0.1", "on", "tunh"]).status.code(), Some(2));
+}
