@@ -67,7 +67,7 @@ fn bad() -> Vec<(&'static str, u8, Vec<u8>)> {
 
 /// No probes of its own, and only its own networks: what host B sends would be an answer.
 fn quiet(outer: Family) -> Plan {
-    Plan::over(&[outer]).plain("keepalive = \"off\"").peer("networks = [\"10.77.0.0/24\", \"fd77::/64\"]")
+    Plan::over(&[outer]).on(Host::B, "keepalive = \"off\"").peer("networks = [\"10.77.0.0/24\", \"fd77::/64\"]")
 }
 
 #[test]
