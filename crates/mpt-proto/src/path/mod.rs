@@ -90,6 +90,8 @@ pub struct Path {
     pub sent: Traffic,
     /// What was received.
     pub received: Traffic,
+    /// When the peer was last heard on it, in native mode.
+    pub heard: Time,
     /// The socket takes nothing at the moment.
     pub blocked: bool,
     /// The number that the peer gives this path, as its probes say.
@@ -116,6 +118,7 @@ impl Path {
             meter: Meter::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
+            heard: Time::START,
             blocked: false,
             peer_number: None,
             owed_reply: None,

@@ -55,7 +55,9 @@ impl Peer {
         let (tag, number) = (opened.path, opened.number);
         let own = self.path_towards(now, from, tag, native);
         if let Some(own) = own {
-            self.paths[usize::from(own)].received.count(len);
+            let path = &mut self.paths[usize::from(own)];
+            path.received.count(len);
+            path.heard = now;
         }
         let mut eliciting = false;
         for frame in Frames::new(opened.body) {

@@ -27,6 +27,8 @@ const WORDS: usize = 1_280 - 40 - 8 - OVERHEAD;
 
 /// How late a process may be woken without losing its turn: what the pacer allowed meanwhile is sent at once.
 const LATENESS: Duration = Duration::from_millis(2);
+/// Longer than packets of one flow are apart on paths in use, shorter than three round trips of a fast path.
+const JUST_NOW: Duration = Duration::from_millis(25);
 /// RFC 6928: ten packets.
 const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
 /// The longest that a flow's own queue is allowed to stand.
@@ -45,7 +47,7 @@ impl Peer {
         let Some(mut native) = self.native.take() else { return };
         native.settle(&mut self.paths, now, local);
         self.send_handshake(now, index, &mut native, local, outbox);
-        let best = self.best_path(&native).filter(|_| native.is_established(now));
+        let best = self.best_path(now, &native).filter(|_| native.is_established(now));
         native.speaks = best.is_some();
         if let Some(best) = best {
             self.send_words(now, best, &mut native, outbox);
@@ -151,12 +153,14 @@ impl Peer {
         }
     }
 
-    /// The path on which a word arrives soonest; one that is believed dead rather than none.
-    fn best_path(&self, native: &Native) -> Option<usize> {
+    /// The path on which a word arrives soonest; one that is believed dead rather than none. An end that only receives gets no
+    /// acknowledgements that would tell it of a dead path, so what the peer was heard on just now goes first.
+    fn best_path(&self, now: Time, native: &Native) -> Option<usize> {
         let usable = self.paths.iter().filter(|path| path.health.enabled && path.health.carrier);
         let best = usable.min_by_key(|path| {
             let feedback = native.feedback(path.id.slot);
-            (!path.health.state().is_up(), feedback.is_suspected(), feedback.rtt().smoothed())
+            let is_quiet = now.since(path.heard) > JUST_NOW;
+            (!path.health.state().is_up(), feedback.is_suspected(), is_quiet, feedback.rtt().smoothed())
         });
         best.map(|path| usize::from(path.id.slot))
     }
