@@ -77,20 +77,27 @@ impl Path {
     }
 
     pub fn window(&self) -> u64 {
-        let (rate, datagram) = (self.sending_rate(), self.datagram as f64);
-        if rate == 0.0 {
-            return INITIAL_WINDOW * self.datagram;
-        }
-        let bytes = rate * self.phase.window(&self.delay) + SLACK * datagram;
-        bytes.max(MIN_WINDOW * datagram) as u64
+        let datagram = self.datagram as f64;
+        let bytes = self.sending_rate() * self.phase.window(&self.delay) + SLACK * datagram;
+        bytes.max(self.least_window() * datagram) as u64
     }
 
     pub fn pacing(&self) -> Rate {
-        let rate = match self.sending_rate() {
-            0.0 => (INITIAL_WINDOW * self.datagram) as f64 / self.delay.srtt().min(FIRST_FLIGHT).as_secs_f64(),
-            rate => rate,
+        let first = INITIAL_WINDOW * self.datagram as f64 / self.delay.srtt().min(FIRST_FLIGHT).as_secs_f64();
+        let rate = match self.phase {
+            Phase::Startup { .. } => self.sending_rate().max(first),
+            _ => self.sending_rate(),
         };
         Rate::from_bytes((rate * self.phase.gain()) as u64)
+    }
+
+    /// Datagrams that may be in flight whatever was measured. Until the path has been filled, what was measured may be a
+    /// few probes, and says nothing.
+    fn least_window(&self) -> f64 {
+        match self.phase {
+            Phase::Startup { .. } => INITIAL_WINDOW,
+            _ => MIN_WINDOW,
+        }
     }
 
     pub fn bottleneck(&self) -> Option<Rate> {
@@ -255,7 +262,7 @@ impl Path {
 
 /// Packets in the first flight. RFC 6928 has 10, large content networks 30 and more; the receiver answers the first 32
 /// packets at once, which makes the next estimate good.
-const INITIAL_WINDOW: u64 = 32;
+const INITIAL_WINDOW: f64 = 32.0;
 /// The first flight takes a round trip, but no longer than this.
 const FIRST_FLIGHT: Duration = Duration::from_millis(100);
 /// What a receiver may hold back unacknowledged at 1 % of volume, and two for the road: see `path::receive`.

@@ -185,11 +185,13 @@ impl Peer {
     }
 
     /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
-    /// long. With paths further apart than the bound, waiting for the faster one is better anyway.
+    /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for a
+    /// round trip: a path finds its rate in several of them, and a drop before that would end the inner TCP's slow start.
+    /// Only the flow that fills the queue waits in it.
     fn set_queue_delay(&mut self) {
         let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
         let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
-        let target = (spread * 3 / 2).clamp(queue::TARGET, MAX_QUEUE_DELAY);
+        let target = (spread * 3 / 2).max(slowest).clamp(queue::TARGET, MAX_QUEUE_DELAY);
         self.queue.set_delay(target, (slowest * 2).max(queue::INTERVAL));
     }
 
