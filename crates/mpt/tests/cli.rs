@@ -1,7 +1,7 @@
 //! The program as it is typed, against a daemon that knows nothing but its answers.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::{Command, Output};
 use std::thread::{self, JoinHandle};
 use std::{fs, path};
@@ -185,4 +185,29 @@ fn man_pages_and_completions_are_written() {
         assert!(directory.path().join(file).exists(), "{file}");
     }
     assert_eq!(mpt(directory.path(), &["generate", "man", "/nonexistent"]).status.code(), Some(1));
+}
+
+#[test]
+fn files_of_the_original_become_one_of_ours_that_passes_its_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("interface.conf", "[general]\ntunnel_num = 1\n[tun_0]\nipv4_addr = 10.77.0.1/24\n");
+    write(
+        "c.conf",
+        "[connection]\nip_ver = 4\nip_remote = 10.77.0.2\nlocal_port = 4754\npath_count = 1\nauth_type = 2\n\
+         auth_key = 0123456789abcdef\n[path_0]\nremote_ipaddr = 192.0.2.2\nwindow_size = 7\n",
+    );
+    let path = |name: &str| folder.path().join(name).display().to_string();
+
+    let imported = mpt(folder.path(), &["import", &path("interface.conf"), &path("c.conf"), "-o", &path("ours.toml")]);
+
+    assert!(imported.status.success() && stdout(&imported).is_empty(), "{imported:?}");
+    assert!(stderr(&imported).contains("c.conf:10: `window_size` is not carried over"), "{imported:?}");
+    assert!(mpt(folder.path(), &["config", "check", &path("ours.toml")]).status.success());
+    let mode = fs::metadata(path("ours.toml")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it holds a key");
+
+    let wrong = mpt(folder.path(), &["import", &path("c.conf")]);
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(stderr(&wrong).contains("interface.conf: is missing"), "{wrong:?}");
 }

@@ -1,6 +1,5 @@
 //! What the commands of the original MPT do, and the way over from its files.
 
-use std::fs;
 use std::net::IpAddr;
 
 use super::commands::{connect, print, unusable};
@@ -32,7 +31,7 @@ pub fn import(import: &Import) -> Result<(), Failure> {
     imported.notes.iter().for_each(|note| eprintln!("{note}"));
     match &import.output {
         None => print(imported.text),
-        Some(file) => fs::write(file, imported.text)
+        Some(file) => folder::write_secret(file, &imported.text)
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()))),
     }
 }

@@ -2,7 +2,8 @@
 //! time.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::ini::Ini;
@@ -40,8 +41,20 @@ pub fn save(folder: &Path, connection: Connection) -> io::Result<()> {
     let file = connections(folder).join(&connection.file);
     let before = fs::read_to_string(&file).ok().and_then(|text| read(&text));
     let new = file.with_extension("conf.new");
-    fs::write(&new, write::file(&with_idle_keys(connection, before)))?;
+    write_secret(&new, &write::file(&with_idle_keys(connection, before)))?;
+    if let Ok(known) = fs::metadata(&file) {
+        fs::set_permissions(&new, known.permissions())?;
+    }
     fs::rename(new, file)
+}
+
+/// Writes a file that holds keys, and that only its owner may read when it is new.
+///
+/// # Errors
+/// What the system says.
+pub fn write_secret(file: &Path, text: &str) -> io::Result<()> {
+    let mut new = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    new.write_all(text.as_bytes())
 }
 
 /// Takes a connection's file out of use, as the original does: it is renamed.

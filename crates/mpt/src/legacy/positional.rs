@@ -34,7 +34,7 @@ pub fn is_positional(text: &str) -> bool {
 
 /// What a file of this name is about.
 pub fn kind_of(name: &str) -> Kind {
-    if name.contains("interface") { Kind::Interface } else { Kind::Connection }
+    if name.to_lowercase().contains("interface") { Kind::Interface } else { Kind::Connection }
 }
 
 /// Reads a file into sections and keys, one [`Ini`] for each connection in it.
