@@ -56,9 +56,8 @@ fn bad() -> Vec<(&'static str, u8, Vec<u8>)> {
         ("wrong_key", 0, behind(Gre { key: Some(1), ..BARE }, &packet(0))),
         ("bad_inner", 0, behind(BARE, &[])),
         // A keepalive of the original MPT (original-mpt.md section 1.5 (d)).
-        ("bad_inner", 0, behind(BARE, &[&[0xa1, 0, 0, 0, 0, 4, 0, 0][..], &[0; 32]].concat())),
+        ("unknown_control", 0, behind(BARE, &[&[0xa1, 0, 0, 0, 0, 4, 0, 0][..], &[0; 32]].concat())),
         ("bad_inner", 0, with(good(), 4 + 2, 0xff)),
-        ("bad_inner", 0, behind(Gre { protocol: gre::IPV6, ..BARE }, &packet(0))),
         ("bad_inner", 0, behind(BARE, &[0; 60_000])),
         ("foreign_source", 0, behind(BARE, &foreign())),
         ("ce_on_not_ect", 3, good()),
