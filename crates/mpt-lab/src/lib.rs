@@ -10,6 +10,7 @@ pub mod ceiling;
 pub mod chart;
 pub mod demo;
 pub mod error;
+pub mod plan;
 pub mod selftest;
 pub mod sys;
 pub mod topology;
