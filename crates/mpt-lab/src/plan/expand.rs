@@ -78,7 +78,7 @@ impl Expander<'_> {
     /// Every combination of values; the first axis turns slowest.
     fn points(&self) -> Vec<Vec<String>> {
         self.axes.iter().fold(vec![Vec::new()], |points, axis| {
-            let longer = |point: &Vec<String>, value: &String| [point.as_slice(), &[value.clone()]].concat();
+            let longer = |point: &Vec<String>, value: &String| [point.as_slice(), std::slice::from_ref(value)].concat();
             points.iter().flat_map(|point| axis.values.iter().map(move |value| longer(point, value))).collect()
         })
     }
@@ -215,7 +215,9 @@ fn publish(file: &PlanFile, source: &Source<'_>, cases: &mut [Case]) -> Parsed<(
         match published.get_ref() {
             Published::All(values) => {
                 fits(published.span(), values.len())?;
-                cases.iter_mut().zip(values).for_each(|(case, value)| drop(case.published.insert(*metric, *value)));
+                for (case, value) in cases.iter_mut().zip(values) {
+                    case.published.insert(*metric, *value);
+                }
             }
             Published::Some(values) => {
                 for (name, value) in values {

@@ -49,6 +49,20 @@ pub struct Plan {
     pub claims: Vec<Claim>,
 }
 
+impl Plan {
+    /// The figure that the paper publishes first: what its single paths are published in.
+    pub fn published_metric(&self) -> Option<Metric> {
+        self.cases.iter().flat_map(|case| case.published.keys()).min().copied()
+    }
+
+    /// Adds the cases of another selection from the same plan.
+    pub fn take(&mut self, other: Self) {
+        let new = other.cases.into_iter().filter(|case| self.cases.iter().all(|known| known.name != case.name));
+        let new: Vec<Case> = new.collect();
+        self.cases.extend(new);
+    }
+}
+
 /// A time in a full run, and in a quick one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lengths {
@@ -74,6 +88,13 @@ pub struct Axis {
     pub unit: String,
     /// Its values as text.
     pub values: Vec<String>,
+}
+
+impl Axis {
+    /// Its name with its unit.
+    pub fn labelled(&self) -> String {
+        if self.unit.is_empty() { self.name.clone() } else { format!("{}, {}", self.name, self.unit) }
+    }
 }
 
 /// One measurement of an experiment.
