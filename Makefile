@@ -1,7 +1,8 @@
 # MPT. `make demo` shows what it does, `make test` proves that it does it.
 
 CARGO ?= cargo
-.PHONY: all demo test check docs wasm prerequisites clean
+FUZZ_SECONDS ?= 30
+.PHONY: all demo test check docs wasm fuzz prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -11,16 +12,21 @@ demo: prerequisites
 	$(CARGO) build --release -p mpt -p mpt-lab
 	./target/release/mpt-lab demo
 
+# The namespace tests run the programs, which `cargo test` builds before it runs any test; `cargo build` would build half
+# of the dependencies a second time, with other features. Examples in the documentation come first, so that the last lines
+# are those of the tests.
 test: prerequisites check wasm docs
-	$(CARGO) build --workspace
-	$(CARGO) test --workspace
+	@[ "$$(id -u)" -eq 0 ] || echo "skipped: tests in network namespaces need root; hint: sudo make test"
+	$(CARGO) test --workspace --doc --quiet
+	$(CARGO) test --workspace --lib --bins --tests
 
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
+# What is documented is read in the source as well, where a link to a private room leads somewhere.
 docs:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --workspace --no-deps --quiet
 
 # The core touches nothing: it builds for a target on which there is nothing to touch.
 wasm:
@@ -28,6 +34,15 @@ wasm:
 	 || rustup target add wasm32-unknown-unknown >/dev/null 2>&1; then \
 	  $(CARGO) check -p mpt-proto --target wasm32-unknown-unknown; \
 	else echo "skipped: the target wasm32-unknown-unknown cannot be installed"; fi
+
+# Searches for input that breaks something, FUZZ_SECONDS with each target. Needs a nightly compiler.
+# `make test` runs the same functions over the seeds and over generated input.
+fuzz:
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
+	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
+	  mkdir -p corpus/$$target && \
+	  cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	done
 
 prerequisites:
 	@./scripts/prerequisites

@@ -40,7 +40,7 @@ pub(crate) struct Run {
     #[arg(long)]
     json: bool,
     /// How MPT speaks.
-    #[arg(long, value_enum, default_value_t = Speech::Plain)]
+    #[arg(long, value_enum, default_value_t = Speech::Native)]
     mode: Speech,
     /// MPT as the papers had it: static weights, no resequencing.
     #[arg(long, conflicts_with = "mode")]
@@ -52,6 +52,8 @@ pub(crate) struct Run {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Speech {
+    /// Authenticated and encrypted, adaptive.
+    Native,
     /// GRE-in-UDP with sequence numbers.
     Plain,
 }
@@ -132,6 +134,7 @@ fn options(run: &Run) -> Result<Options, Box<dyn Error>> {
     }
     let mode = match run.mode {
         _ if run.original => Mode::Original,
+        Speech::Native => Mode::Native,
         Speech::Plain => Mode::Plain,
     };
     Ok(Options { keys: run.keys.clone(), quick: run.quick, seed: run.seed, mode, against })

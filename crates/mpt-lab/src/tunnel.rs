@@ -1,19 +1,25 @@
 //! The MPT tunnel between the two hosts: a daemon on each, run from the `mpt` program.
 
 use crate::{
-    error::{During, LabError, Result},
+    error::{During, LabError, Result, run},
     plan::Settings,
     topology::{Family, Host, Netns, Topology, address, interface},
     traffic::{Running, ping::Ping},
 };
-use mpt_proto::time::Rate;
+use mpt_proto::{
+    time::Rate,
+    wire::{frame, native},
+};
 use mpt_sim::link::PathSpec;
 use serde::{Deserialize, Serialize};
 use std::{
-    fmt::Write,
-    fs::{self, File},
+    fmt::Write as _,
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -22,6 +28,8 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
+    /// Authenticated and encrypted; finds rates by itself, repairs and restores the order.
+    Native,
     /// GRE-in-UDP with sequence numbers; resequencing, static shares.
     Plain,
     /// The same as the papers had it: static shares, nothing put back in order.
@@ -32,6 +40,7 @@ impl Mode {
     /// Its name on the command line and in results.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Native => "native",
             Self::Plain => "plain",
             Self::Original => "original",
         }
@@ -40,6 +49,7 @@ impl Mode {
     /// Bytes between the outer UDP header and the inner packet.
     pub fn overhead(self) -> usize {
         match self {
+            Self::Native => NATIVE,
             Self::Plain => HEADER,
             Self::Original => GRE,
         }
@@ -74,22 +84,28 @@ impl<'a> Layout<'a> {
         self.settings.mtu.map_or(fits, |wanted| wanted.min(fits))
     }
 
-    /// The configuration of one end.
-    fn config(&self, host: Host) -> String {
+    /// The configuration of one end; `keys` are its private key and the peer's public one.
+    fn config(&self, host: Host, keys: &Keys) -> String {
         let own = if host == Host::A { 1 } else { 2 };
         let prefix = if self.inner == Family::V4 { 24 } else { 64 };
         let mut text = String::new();
         let mut line = |words: std::fmt::Arguments<'_>| writeln!(text, "{words}").expect("a string takes everything");
-        line(format_args!("mode = \"plain\"\naddress = [\"{}/{prefix}\"]", inner(self.inner, own)));
+        match self.mode {
+            Mode::Native => line(format_args!("private_key = \"{}\"", keys.private)),
+            Mode::Plain | Mode::Original => line(format_args!("mode = \"plain\"")),
+        }
+        line(format_args!("address = [\"{}/{prefix}\"]", inner(self.inner, own)));
         line(format_args!("mtu = {}", self.mtu()));
         if let Some(scheduler) = &self.settings.scheduler {
             line(format_args!("scheduler = \"{scheduler}\""));
         }
-        match self.mode {
-            Mode::Plain => {}
-            Mode::Original => line(format_args!("\n[plain]\nsequence = false\nreorder = \"off\"")),
+        if self.mode == Mode::Original {
+            line(format_args!("reorder = \"off\"\n\n[plain]\nsequence = false"));
         }
         line(format_args!("\n[[peer]]"));
+        if self.mode == Mode::Native {
+            line(format_args!("public_key = \"{}\"", keys.peer));
+        }
         for path in 0..self.paths.len() {
             let (local, remote) = (address(host, path, self.outer), address(host.other(), path, self.outer));
             line(format_args!("[[peer.path]]\ninterface = \"{}\"", interface(path)));
@@ -120,8 +136,9 @@ impl Tunnel {
     pub fn up(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
         let program = program().ok_or(LabError::NoTunnel)?;
         let folder = Folder::create(topology.a.name())?;
-        let daemon = |host| start(&program, &folder.0, topology.host(host), host, &layout.config(host));
-        let mut daemons = [daemon(Host::A)?, daemon(Host::B)?];
+        let (a, b) = key_pairs(&program)?;
+        let daemon = |host, keys| start(&program, &folder.0, topology.host(host), host, &layout.config(host, keys));
+        let mut daemons = [daemon(Host::A, &a)?, daemon(Host::B, &b)?];
         wait_for_answer(topology, inner(layout.inner, 2), &mut daemons, &folder.0)?;
         Ok(Self { daemons, _folder: folder })
     }
@@ -130,6 +147,25 @@ impl Tunnel {
     pub fn processes(&self) -> Vec<u32> {
         self.daemons.iter().map(|daemon| daemon.0.id()).collect()
     }
+}
+
+/// What one end knows of keys.
+struct Keys {
+    private: String,
+    /// The peer's public key.
+    peer: String,
+}
+
+/// Fresh keys for both ends.
+fn key_pairs(program: &Path) -> Result<(Keys, Keys)> {
+    let pair = || {
+        let private = run(Command::new(program).args(["key", "new"]))?.trim().to_owned();
+        let script = "printf '%s\\n' \"$1\" | \"$0\" key public";
+        let public = run(Command::new("sh").args(["-c", script]).arg(program).arg(&private))?.trim().to_owned();
+        Ok((private, public))
+    };
+    let ((private_a, public_a), (private_b, public_b)) = (pair()?, pair()?);
+    Ok((Keys { private: private_a, peer: public_b }, Keys { private: private_b, peer: public_a }))
 }
 
 /// A host's address inside the tunnel.
@@ -150,6 +186,8 @@ pub const INTERFACE: &str = "mpt0";
 /// The inner MTU of the published experiments.
 pub const MTU: usize = 1440;
 
+/// Header, tag and the header of the one frame of a full datagram.
+const NATIVE: usize = native::OVERHEAD + frame::DATA_HEADER;
 /// GRE, and GRE with a sequence number.
 const GRE: usize = 4;
 pub(crate) const HEADER: usize = 8;
@@ -172,7 +210,7 @@ fn program() -> Option<PathBuf> {
 
 fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str) -> Result<Running> {
     let (file, log) = (folder.join(format!("{host:?}.toml")), log(folder, host));
-    fs::write(&file, config).during(file.display().to_string())?;
+    write_secret(&file, config).during(file.display().to_string())?;
     let output = File::create(&log).during(log.display().to_string())?;
     let also = output.try_clone().during(log.display().to_string())?;
     let mut command = netns.command(&program.to_string_lossy());
@@ -180,6 +218,12 @@ fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str)
     command.env("MPT_RUN_DIR", folder.join(format!("run-{host:?}")));
     let child = command.arg("up").arg(&file).stdout(output).stderr(also).spawn().during("mpt up")?;
     Ok(Running(child))
+}
+
+/// A file with a key in it is nobody else's to read.
+fn write_secret(file: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    file.write_all(text.as_bytes())
 }
 
 fn wait_for_answer(topology: &Topology, to: IpAddr, daemons: &mut [Running; 2], folder: &Path) -> Result<()> {
@@ -244,9 +288,12 @@ mod tests {
     fn each_end_has_its_own_view_of_the_same_paths() {
         let paths = ["rate=10mbit".parse().unwrap(), "rate=100mbit | rate=20mbit".parse().unwrap()];
         let layout = Layout::plain(&paths);
-        let (a, b) = (layout.config(Host::A), layout.config(Host::B));
+        let keys = Keys { private: "own".into(), peer: "other".into() };
+        let (a, b) = (layout.config(Host::A, &keys), layout.config(Host::B, &keys));
         assert!(a.contains("local = \"192.168.12.1\"\nremote = \"192.168.12.2\"\nweight = 100\n"), "{a}");
         assert!(b.contains("local = \"192.168.12.2\"\nremote = \"192.168.12.1\"\nweight = 20\n"), "{b}");
+        let native = Layout { mode: Mode::Native, ..layout }.config(Host::A, &keys);
+        assert!(native.contains("private_key = \"own\"") && native.contains("public_key = \"other\""), "{native}");
         assert!(a.contains("address = [\"10.77.0.1/24\"]") && b.contains("address = [\"10.77.0.2/24\"]"));
     }
 

@@ -5,14 +5,19 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::cc;
+use crate::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use crate::packet::Merge;
 use crate::path::LinkId;
 use crate::reseq;
 use crate::sched;
+use crate::time::Rate;
 
 /// One endpoint: a TUN device and the peers behind it.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Who we are to peers in native mode; not needed when there are none.
+    pub identity: Option<KeyPair>,
     /// The largest inner packet in bytes; see [`inner_mtu`].
     pub mtu: usize,
     /// What the TUN device takes as super-packets.
@@ -30,14 +35,44 @@ pub struct PeerConfig {
     pub networks: Vec<IpNet>,
     /// How its paths are chosen.
     pub scheduler: sched::Kind,
-    /// The form of its datagrams.
-    pub framing: PlainFraming,
+    /// What is spoken with it.
+    pub protocol: Protocol,
     /// How its packets are put back in order, when they carry sequence numbers; off when absent.
     pub resequence: Option<reseq::Limits>,
     /// How its paths are probed; they are taken to be alive when absent.
     pub probe: Option<ProbeConfig>,
-    /// Its paths, 1 to 32.
+    /// Its paths: 1 to 32 in plain mode; in native mode also none, when the peer is the one who calls.
     pub paths: Vec<PathConfig>,
+}
+
+/// What is spoken with a peer.
+#[derive(Clone, Debug)]
+pub enum Protocol {
+    /// Bare GRE-in-UDP (RFC 8086).
+    Plain(PlainFraming),
+    /// Authenticated and encrypted.
+    Native(NativeConfig),
+}
+
+impl Protocol {
+    /// Who the peer is, in native mode.
+    pub fn public_key(&self) -> Option<PublicKey> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Native(native) => Some(native.public_key),
+        }
+    }
+}
+
+/// What native mode must know of a peer. Neither key shows itself in `Debug` unless it is public.
+#[derive(Clone, Debug)]
+pub struct NativeConfig {
+    /// Who it is.
+    pub public_key: PublicKey,
+    /// The secret that is shared with it besides; all zero for none.
+    pub preshared_key: PresharedKey,
+    /// How much its paths may have in flight.
+    pub congestion: cc::Kind,
 }
 
 /// The optional fields of GRE (RFC 2784, RFC 2890) that plain mode sends. Whatever is received is understood.
@@ -82,10 +117,14 @@ pub struct PathConfig {
     pub name: String,
     /// The socket it uses.
     pub link: LinkId,
-    /// The peer's address on it.
-    pub remote: SocketAddr,
+    /// The peer's address on it. Always there in plain mode; learned from the peer's call when absent in native mode.
+    pub remote: Option<SocketAddr>,
     /// Its share under the weighted scheduler, 1 to 10000.
     pub weight: u32,
+    /// The fastest that native mode may send on it.
+    pub cap: Option<Rate>,
+    /// Used only while no other path is alive.
+    pub standby: bool,
 }
 
 /// The largest inner packet that fits an outer packet of `path_mtu` bytes to `remote`, with `framing` bytes between UDP and

@@ -24,6 +24,8 @@ macro_rules! drops {
 drops! {
     /// A datagram too short for the header it announces.
     Truncated = "truncated",
+    /// A sealed datagram or a handshake message whose contents contradict themselves.
+    Malformed = "malformed",
     /// GRE version or reserved bits that RFC 2784 section 2.3 tells a receiver to discard.
     BadGre = "bad_gre",
     /// A GRE protocol type that this tunnel does not carry.

@@ -14,7 +14,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::config::Config;
+use crate::crypto::handshake::{Knock, Message, Turned};
 use crate::drops::{Dropped, Drops};
+use crate::local::Local;
 use crate::outbox::{Outbox, Transmit};
 use crate::packet::ip::Ip;
 use crate::packet::{Coalescer, Delivery, Offload, SuperPacket, clamp_mss};
@@ -23,6 +25,7 @@ use crate::peer::{PathEvent, Peer, Wake};
 use crate::routes::Routes;
 use crate::stats::Status;
 use crate::time::Time;
+use crate::wire::native::Header;
 
 /// Datagrams from one address that came with one receive.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +44,7 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Endpoint {
     mtu: usize,
+    local: Option<Local>,
     peers: Vec<Peer>,
     routes: Routes,
     sources: HashMap<(LinkId, IpAddr), (usize, u8)>,
@@ -62,7 +66,20 @@ const SPARE_BUFFERS: usize = 64;
 impl Endpoint {
     /// Makes an endpoint. All its paths are taken to be up until they prove otherwise.
     pub fn new(now: Time, config: &Config) -> Self {
-        let peers: Vec<_> = config.peers.iter().map(|peer| Peer::new(now, peer)).collect();
+        Self::with(now, config, None)
+    }
+
+    /// Makes an endpoint that can have native peers.
+    pub fn native(now: Time, config: &Config, local: Local) -> Self {
+        Self::with(now, config, Some(local))
+    }
+
+    fn with(now: Time, config: &Config, mut local: Option<Local>) -> Self {
+        let peers: Vec<_> = config.peers.iter().map(|peer| Peer::new(now, peer, local.as_mut())).collect();
+        if let Some(local) = &mut local {
+            let keys = config.peers.iter().enumerate().filter_map(|(i, peer)| Some((peer.protocol.public_key()?, i)));
+            keys.for_each(|(key, peer)| local.know(key, peer));
+        }
         let routes =
             Routes::new(peers.iter().enumerate().flat_map(|(i, p)| p.networks().iter().map(move |net| (*net, i))));
         let source = |(i, peer): (usize, &Peer)| {
@@ -70,6 +87,7 @@ impl Endpoint {
         };
         let mut endpoint = Self {
             mtu: config.mtu,
+            local,
             routes,
             sources: peers.iter().enumerate().flat_map(source).collect(),
             outbox: Outbox::default(),
@@ -104,12 +122,81 @@ impl Endpoint {
         }
     }
 
-    /// Takes datagrams from a socket. They are changed in place.
+    /// Takes datagrams from a socket. They are changed in place. No bytes are one datagram without payload.
     pub fn handle_datagrams(&mut self, now: Time, received: &Received, bytes: &mut [u8]) {
-        let Some((peer, slot)) = self.sources.get(&(received.link, received.from.ip())).copied() else {
-            return self.drops.count_many(Dropped::UnknownSource, bytes.len().div_ceil(received.segment.max(1)) as u64);
+        if self.local.is_some() {
+            for datagram in bytes.chunks_mut(received.segment.max(1)) {
+                self.handle_native(now, received, datagram);
+            }
+        } else {
+            self.handle_plain(now, received, bytes);
+        }
+    }
+
+    /// Native datagrams find their peer by session or by key, so one socket serves them all; others by their address.
+    fn handle_native(&mut self, now: Time, received: &Received, datagram: &mut [u8]) {
+        if let Some(header) = Header::decode(datagram) {
+            let peer = self.local.as_ref().and_then(|local| local.peer_of(header.session));
+            let Some(peer) = peer else { return self.drops.count(Dropped::UnknownSession) };
+            self.peers[peer].handle_sealed(now, received, datagram, &mut self.tun);
+            self.touch(peer);
+        } else if datagram.starts_with(&HANDSHAKE) {
+            if let Err(why) = self.handle_handshake(now, received, datagram) {
+                self.drops.count(why);
+            }
+        } else {
+            self.handle_plain(now, received, datagram);
+        }
+    }
+
+    fn handle_handshake(&mut self, now: Time, received: &Received, datagram: &[u8]) -> Result<(), Dropped> {
+        let Self { local: Some(local), peers, outbox, .. } = self else { return Err(Dropped::UnknownProtocol) };
+        let message = Message::decode(datagram).ok_or(Dropped::Malformed)?;
+        let signed = match &message {
+            Message::Initiation(initiation) => Some(&initiation.signed),
+            Message::Response(response) => Some(&response.signed),
+            Message::CookieReply(_) => None,
         };
-        for datagram in bytes.chunks_mut(received.segment.max(1)) {
+        if let Some(Err(turned)) = signed.map(|signed| local.gate().admit(now, received.from, signed)) {
+            let Turned::Back(cookie) = turned else { return Err(turned.reason()) };
+            answer(outbox, received, &cookie);
+            return Ok(());
+        }
+        let peer = match message {
+            Message::Initiation(initiation) => {
+                let knock = Knock::open(local.identity(), &initiation)?;
+                let peer = local.peer(knock.peer()).ok_or(Dropped::UnknownPeer)?;
+                let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
+                let (identity, names) = local.parts();
+                let response = association.handle_initiation(now, identity, knock, || names.fresh(peer))?;
+                answer(outbox, received, &response.message);
+                peer
+            }
+            Message::Response(response) => {
+                let peer = local.peer_of(response.receiver).ok_or(Dropped::UnknownSession)?;
+                let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
+                association.handle_response(now, local.identity(), &response)?;
+                peer
+            }
+            Message::CookieReply(reply) => {
+                let peer = local.peer_of(reply.receiver).ok_or(Dropped::UnknownSession)?;
+                peers[peer].association().ok_or(Dropped::UnknownPeer)?.handle_cookie(now, &reply)?;
+                peer
+            }
+        };
+        self.touch(peer);
+        Ok(())
+    }
+
+    fn handle_plain(&mut self, now: Time, received: &Received, bytes: &mut [u8]) {
+        let segment = received.segment.max(1);
+        let Some((peer, slot)) = self.sources.get(&(received.link, received.from.ip())).copied() else {
+            return self.drops.count_many(Dropped::UnknownSource, bytes.len().div_ceil(segment).max(1) as u64);
+        };
+        if bytes.is_empty() {
+            self.peers[peer].handle_datagram(now, slot, received.tos, bytes, &mut self.tun);
+        }
+        for datagram in bytes.chunks_mut(segment) {
             self.peers[peer].handle_datagram(now, slot, received.tos, datagram, &mut self.tun);
         }
         self.touch(peer);
@@ -159,8 +246,15 @@ impl Endpoint {
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         while let Some(index) = self.touched.pop() {
             let peer = &mut self.peers[index];
-            peer.flush_probes(now, &mut self.outbox);
-            peer.flush(now, &mut self.outbox, &mut self.spare);
+            match &mut self.local {
+                Some(local) if peer.is_native() => {
+                    peer.flush_native(now, index, local, &mut self.outbox, &mut self.spare);
+                }
+                _ => {
+                    peer.flush_probes(now, &mut self.outbox);
+                    peer.flush(now, &mut self.outbox, &mut self.spare);
+                }
+            }
             self.file(index);
         }
         self.spare.truncate(SPARE_BUFFERS);
@@ -257,3 +351,13 @@ impl Endpoint {
         }
     }
 }
+
+/// Answers a handshake message where it came from.
+fn answer(outbox: &mut Outbox, received: &Received, message: &[u8]) {
+    let mut slot = outbox.reserve(received.link, received.from, 0, message.len());
+    slot.bytes().copy_from_slice(message);
+    slot.commit();
+}
+
+/// How a handshake message begins: GRE without options, protocol type 0x88B6.
+const HANDSHAKE: [u8; 4] = [0, 0, 0x88, 0xb6];

@@ -11,6 +11,8 @@ pub mod control;
 pub mod crypto;
 pub mod drops;
 pub mod endpoint;
+pub mod flow;
+pub mod local;
 pub mod outbox;
 pub mod packet;
 pub mod path;

@@ -7,6 +7,7 @@ use crate::drops::Drops;
 use crate::path::{Path, State, Traffic};
 use crate::peer::Ledger;
 use crate::reseq;
+use crate::time::Rate;
 
 /// An endpoint.
 #[derive(Clone, Debug)]
@@ -32,6 +33,10 @@ pub struct PeerStatus {
     pub hold_us: u64,
     /// What the resequencer did.
     pub resequencer: Option<reseq::Stats>,
+    /// Packets that were sent again.
+    pub resent: u64,
+    /// Packets that were lost and not worth sending again.
+    pub given_up: u64,
     /// Packets that ended early.
     pub drops: Drops,
     /// The paths.
@@ -51,6 +56,10 @@ pub struct PathStatus {
     pub state: State,
     /// Smoothed round-trip time; absent until measured.
     pub srtt: Option<Duration>,
+    /// What its bottleneck passes, as far as is known.
+    pub rate: Option<Rate>,
+    /// The share of packets lost lately, 0 to 1; absent where nobody acknowledges.
+    pub loss: Option<f64>,
     /// What was sent.
     pub sent: Traffic,
     /// What was received.
@@ -66,6 +75,8 @@ impl PathStatus {
             weight: path.weight,
             state: path.health.state(),
             srtt: path.prober.as_ref().map(|prober| prober.srtt()).filter(|srtt| !srtt.is_zero()),
+            rate: None,
+            loss: None,
             sent: path.sent,
             received: path.received,
         }

@@ -71,6 +71,8 @@ pub struct Sink {
     pub bytes: u64,
     /// The longest time without one.
     pub longest_gap: Duration,
+    /// When it ended.
+    pub gap_ended: Time,
 }
 
 impl Sink {
@@ -102,7 +104,9 @@ impl Host for Sink {
         self.numbers.extend(number);
         self.bytes += packet.len() as u64;
         let (first, last) = self.span.unwrap_or((now, now));
-        self.longest_gap = self.longest_gap.max(now - last);
+        if now - last > self.longest_gap {
+            (self.longest_gap, self.gap_ended) = (now - last, now);
+        }
         self.span = Some((first, now));
     }
 

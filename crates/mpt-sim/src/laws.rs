@@ -12,7 +12,6 @@ use mpt_proto::endpoint::Endpoint;
 use mpt_proto::outbox::Transmit;
 use mpt_proto::peer::Wake;
 use mpt_proto::time::Time;
-use mpt_proto::wire::plain::PROBE_LEN;
 
 use crate::host::Sink;
 
@@ -83,7 +82,10 @@ pub fn order(endpoint: &Endpoint, sink: &Sink) -> Vec<Breach> {
 
 /// Restraint, for one run of datagrams about to be sent.
 pub fn restraint(endpoint: &Endpoint, run: &Transmit, at: Time) -> Option<Breach> {
-    let is_probe = run.segment == PROBE_LEN;
+    let is_word = run.segment < SMALLEST_DATA;
     let up = || endpoint.peers().iter().any(|peer| peer.may_send_to(run.link, run.to));
-    (!is_probe && !up()).then_some(Breach::Unrestrained { link: run.link.0, at })
+    (!is_word && !up()).then_some(Breach::Unrestrained { link: run.link.0, at })
 }
+
+/// Probes, acknowledgements and handshakes are shorter, and may go where data may not; hosts that are watched send longer packets.
+const SMALLEST_DATA: usize = 600;

@@ -33,6 +33,8 @@ pub struct Network {
     links: Vec<[Link; 2]>,
     events: BinaryHeap<Reverse<(Time, u64, Frame)>>,
     frames: u64,
+    /// Steps since time went on.
+    stalled: u32,
     journal: DefaultHasher,
     breaches: Vec<Breach>,
 }
@@ -71,24 +73,26 @@ pub fn address(end: usize, path: usize) -> SocketAddr {
 impl Network {
     /// Joins two endpoints. Path `i` of both configurations uses link `i` and leads to [`address`]`(other end, i)`.
     pub fn new(seed: Seed, configs: [&Config; 2], paths: &[PathSpec], hosts: [Box<dyn Host>; 2]) -> Self {
+        Self::between(seed, configs.map(|config| Endpoint::new(Time::START, config)), paths, hosts)
+    }
+
+    /// Joins two endpoints that exist already.
+    pub fn between(seed: Seed, endpoints: [Endpoint; 2], paths: &[PathSpec], hosts: [Box<dyn Host>; 2]) -> Self {
         let link = |i: usize, spec: &PathSpec| {
             let seed = seed.fork(&format!("path {i}"));
             [Link::new(&spec.there, seed.fork("there")), Link::new(&spec.back, seed.fork("back"))]
         };
         let [near, far] = hosts;
-        let end = |config, host| End {
-            endpoint: Endpoint::new(Time::START, config),
-            host,
-            tun: VecDeque::new(),
-            tun_overflow: 0,
-            buffer: vec![0; 65_536],
-        };
+        let [near_end, far_end] = endpoints;
+        let end =
+            |endpoint, host| End { endpoint, host, tun: VecDeque::new(), tun_overflow: 0, buffer: vec![0; 65_536] };
         Self {
             now: Time::START,
-            ends: [end(configs[0], near), end(configs[1], far)],
+            ends: [end(near_end, near), end(far_end, far)],
             links: paths.iter().enumerate().map(|(i, spec)| link(i, spec)).collect(),
             events: BinaryHeap::new(),
             frames: 0,
+            stalled: 0,
             journal: DefaultHasher::new(),
             breaches: Vec::new(),
         }
@@ -99,8 +103,14 @@ impl Network {
         let until = Time::after(until);
         (0..2).for_each(|end| self.pump(end));
         while let Some(next) = self.next_event().filter(|next| *next <= until) {
-            debug_assert!(next >= self.now, "time goes forward");
-            self.now = next;
+            assert!(
+                self.stalled < 10_000,
+                "time stands still at {:?}: {:?}",
+                self.now,
+                self.ends.iter().map(|end| end.endpoint.next_deadline()).collect::<Vec<_>>()
+            );
+            self.stalled = if next > self.now { 0 } else { self.stalled + 1 };
+            self.now = self.now.max(next);
             self.step();
         }
         self.now = until;
@@ -125,6 +135,12 @@ impl Network {
     /// Tells an end that the carrier of one of its links is gone, or back.
     pub fn carrier(&mut self, end: usize, path: usize, carrier: bool) {
         self.ends[end].endpoint.handle_carrier(self.now, LinkId(path as u8), carrier);
+        self.pump(end);
+    }
+
+    /// Ends the endpoint at `end` and starts another one in its place, which knows nothing of what was.
+    pub fn restart(&mut self, end: usize, config: &Config) {
+        self.ends[end].endpoint = Endpoint::new(self.now, config);
         self.pump(end);
     }
 

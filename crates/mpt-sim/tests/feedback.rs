@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mpt_proto::cc::{Algorithm, Controller};
+use mpt_proto::cc::{Algorithm, Controller, Kind};
 use mpt_proto::path::ack::{Ack, PeerTime, Range};
 use mpt_proto::path::feedback::Feedback;
 use mpt_proto::path::sent::Fate;
@@ -55,9 +55,8 @@ fn note(fates: &mut BTreeMap<u64, Vec<Fate>>, fate: Fate, token: u64) {
 
 proptest! {
     #[test]
-    fn whatever_the_peer_says_each_packet_has_one_fate(steps in prop::collection::vec(step(), 1..200), name in 0usize..8) {
-        let algorithm: Algorithm = Algorithm::NAMES[name].parse().unwrap();
-        let mut controller = Controller::new(algorithm);
+    fn whatever_the_peer_says_each_packet_has_one_fate(steps in prop::collection::vec(step(), 1..200), name in 0..Kind::NAMES.len()) {
+        let mut controller = Controller::new(Algorithm::new(Kind::NAMES[name].1));
         controller.add_path(PATH, 1_400, None);
         let (mut feedback, mut fates, mut sizes) = (Feedback::default(), BTreeMap::new(), BTreeMap::new());
         let (mut now, mut next) = (Time::START, 0);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig};
+use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::packet::Merge;
 use mpt_proto::path::{Cause, LinkId, State};
 use mpt_proto::reseq::Limits;
@@ -29,19 +29,21 @@ fn config(end: usize, weights: &[u32]) -> Config {
     let path = |(i, weight): (usize, &u32)| PathConfig {
         name: format!("path{i}"),
         link: LinkId(i as u8),
-        remote: address(1 - end, i),
+        remote: Some(address(1 - end, i)),
         weight: *weight,
+        cap: None,
+        standby: false,
     };
     let peer = PeerConfig {
         name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         scheduler: Kind::Weighted,
-        framing: PlainFraming { sequence: true, ..PlainFraming::default() },
+        protocol: Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
         resequence: Some(Limits::default()),
         probe: Some(ProbeConfig::default()),
         paths: weights.iter().enumerate().map(path).collect(),
     };
-    Config { mtu: 1_464, merge: Merge::default(), peers: vec![peer] }
+    Config { identity: None, mtu: 1_464, merge: Merge::default(), peers: vec![peer] }
 }
 
 /// A run of one UDP source at `rate` for `length`, and half a second for what is still on its way.

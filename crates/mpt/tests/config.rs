@@ -5,16 +5,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use mpt::config::model::{File, Mode, Plain};
+use mpt::config::model::{File, Mode};
 use mpt::config::{self, Problem};
-use mpt_proto::config::PlainFraming;
-use mpt_proto::sched;
+use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::time::Rate;
+use mpt_proto::{cc, reseq, sched};
 use proptest::{prop_assert, proptest};
 
 const EVERYTHING: &str = include_str!("config/everything.toml");
 
 fn parse(text: &str) -> Result<File, Vec<Problem>> {
     config::parse(Path::new("tunnel.toml"), text)
+}
+
+fn framing(file: &File) -> PlainFraming {
+    match file.peers[0].protocol.value {
+        Protocol::Plain(framing) => framing,
+        Protocol::Native(_) => panic!("not plain"),
+    }
 }
 
 /// Everything that is said about a file.
@@ -39,46 +47,87 @@ fn every_file_gets_the_messages_it_deserves() {
 }
 
 #[test]
+fn no_message_repeats_a_key() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
+    let secret = "dwdtCnMY";
+    assert!(EVERYTHING.contains(secret));
+    for file in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.extension().is_some_and(|extension| extension == "toml") {
+            assert!(!said(&file).contains(secret), "{}", file.display());
+        }
+    }
+    assert!(!format!("{:?}", parse(EVERYTHING).unwrap()).contains(secret));
+}
+
+#[test]
 fn a_short_file_is_filled_in_with_defaults() {
     let file =
         parse("mode = 'plain'\naddress = ['10.77.0.1/24']\n[[peer]]\n[[peer.path]]\nremote = '192.0.2.1'").unwrap();
     assert_eq!(file.interface.value, "mpt0");
     assert_eq!((file.port.value, file.mtu, file.offload), (4754, None, true));
     assert_eq!(file.scheduler, sched::Kind::Weighted);
-    assert_eq!(file.mode.value, Mode::Plain(Plain::default()));
+    assert_eq!((file.mode.value, file.identity.is_none()), (Mode::Plain, true));
+    assert_eq!((file.resequence, file.probe), (Some(reseq::Limits::default()), Some(ProbeConfig::default())));
     let [peer] = &file.peers[..] else { panic!("one peer") };
     assert_eq!(peer.name.value, "peer");
+    assert_eq!(framing(&file), PlainFraming { sequence: true, key: None, checksum: false });
     assert_eq!(peer.networks.iter().map(|net| net.to_string()).collect::<Vec<_>>(), ["0.0.0.0/0", "::/0"]);
     let [path] = &peer.paths[..] else { panic!("one path") };
     assert_eq!((path.name.as_str(), path.weight), ("path1", 1));
-    assert_eq!(path.remote.value, "192.0.2.1:4754".parse::<SocketAddr>().unwrap());
+    assert_eq!(path.remote.map(|at| at.value), "192.0.2.1:4754".parse::<SocketAddr>().ok());
 }
 
 #[test]
 fn every_setting_arrives_where_it_belongs() {
     let text = "mode = 'plain'\naddress = []\nscheduler = 'min-rtt'\noffload = false\nmtu = 1280\nport = 1\n\
-        [plain]\nsequence = false\nkey = 4294967295\nchecksum = true\nreorder = 'fixed'\nreorder_window = 65536\n\
-        reorder_delay = '10s'\nkeepalive = '1h'\ndead = '2m'\n\
+        reorder = 'fixed'\nreorder_window = 65536\nreorder_delay = '10s'\nkeepalive = '1h'\ndead = '2m'\n\
+        [plain]\nsequence = false\nkey = 4294967295\nchecksum = true\n\
         [[peer]]\nname = 'a'\nport = 2\n[[peer.path]]\nlocal = '2001:db8::1'\nremote = '2001:db8::2'\nweight = 10000";
     let file = parse(text).unwrap();
-    let Mode::Plain(plain) = file.mode.value else { panic!("plain") };
-    assert_eq!(plain.framing, PlainFraming { sequence: false, key: Some(u32::MAX), checksum: true });
-    let limits = plain.resequence.unwrap();
+    assert_eq!(framing(&file), PlainFraming { sequence: false, key: Some(u32::MAX), checksum: true });
+    let limits = file.resequence.unwrap();
     assert_eq!((limits.window, limits.max_hold, limits.adaptive), (65_536, Duration::from_secs(10), false));
-    let probe = plain.probe.unwrap();
+    let probe = file.probe.unwrap();
     assert_eq!((probe.idle, probe.dead), (Duration::from_secs(3_600), Duration::from_secs(120)));
     assert_eq!((file.scheduler, file.offload), (sched::Kind::MinRtt, false));
     assert_eq!(file.mtu.map(|mtu| mtu.value), Some(1280));
     let path = &file.peers[0].paths[0];
     assert_eq!(path.local.map(|ip| ip.value), Some("2001:db8::1".parse::<IpAddr>().unwrap()));
-    assert_eq!((path.remote.to_string(), path.weight), ("[2001:db8::2]:2".to_owned(), 10_000));
+    assert_eq!((path.remote.unwrap().to_string(), path.weight), ("[2001:db8::2]:2".to_owned(), 10_000));
+}
+
+#[test]
+fn every_setting_of_native_mode_arrives_where_it_belongs() {
+    let file = parse(EVERYTHING).unwrap();
+    assert_eq!(file.identity.unwrap().public().to_string(), "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=");
+    let Protocol::Native(native) = &file.peers[0].protocol.value else { panic!("native") };
+    assert_eq!(native.public_key.to_string(), "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=");
+    assert_eq!(*native.preshared_key.to_base64(), native.public_key.to_string());
+    assert_eq!(native.congestion, cc::Kind::Rate);
+    let [dsl, wwan, waiting] = &file.peers[0].paths[..] else { panic!("three paths") };
+    assert_eq!((dsl.cap, dsl.standby), (Some(Rate::from_bits(50_000_000)), false));
+    assert_eq!((wwan.cap, wwan.standby), (None, true));
+    assert_eq!((waiting.remote, waiting.name.as_str()), (None, "eth2"));
+    assert!(file.peers[1].paths.is_empty());
+}
+
+#[test]
+fn native_mode_is_the_default_and_predicts_arrivals_where_it_can() {
+    let keys = EVERYTHING.lines().filter(|line| line.starts_with("private_key") || line.starts_with("public_key"));
+    let [private, public, _] = keys.collect::<Vec<_>>()[..] else { panic!("three keys") };
+    let text = format!("{private}\naddress = []\n[[peer]]\n{public}\nnetworks = ['10.77.0.2/32']");
+    let file = parse(&text).unwrap();
+    assert_eq!(file.mode.value, Mode::Native);
+    let predicts = sched::Kind::NAMES.iter().any(|(name, _)| *name == "earliest");
+    assert_eq!(file.scheduler.name(), if predicts { "earliest" } else { "weighted" });
 }
 
 #[test]
 fn probes_and_reordering_can_be_turned_off() {
-    let text = "mode = 'plain'\naddress = []\n[plain]\nreorder = 'off'\nkeepalive = 'off'\n[[peer]]\n[[peer.path]]\nremote = '::1'";
-    let Mode::Plain(plain) = parse(text).unwrap().mode.value else { panic!("plain") };
-    assert_eq!((plain.resequence, plain.probe), (None, None));
+    let text =
+        "mode = 'plain'\naddress = []\nreorder = 'off'\nkeepalive = 'off'\n[[peer]]\n[[peer.path]]\nremote = '::1'";
+    let file = parse(text).unwrap();
+    assert_eq!((file.resequence, file.probe), (None, None));
 }
 
 #[test]
@@ -94,7 +143,7 @@ fn an_ipv4_address_in_ipv6_form_is_ipv4() {
     let file = parse(&format!("mode = 'plain'\naddress = []\n[[peer]]\n[[peer.path]]\n{path}")).unwrap();
     let path = &file.peers[0].paths[0];
     assert_eq!(path.local.map(|ip| ip.to_string()), Some("192.0.2.1".to_owned()));
-    assert_eq!(path.remote.to_string(), "192.0.2.2:7");
+    assert_eq!(path.remote.unwrap().to_string(), "192.0.2.2:7");
     assert!(parse("mode = 'plain'\naddress = []\n[[peer]]\n[[peer.path]]\nremote = '::ffff:0.0.0.0'").is_err());
 }
 

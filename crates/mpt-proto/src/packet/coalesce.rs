@@ -2,8 +2,8 @@
 //!
 //! The rules are those of the kernel's own receive offload: packets of one TCP or UDP flow whose headers differ only as
 //! segmentation would make them differ, in sequence, each as long as the first, the last perhaps shorter. A packet whose
-//! transport checksum is wrong is never merged, since the kernel computes a fresh checksum for what is merged and
-//! a damaged packet would become a valid one.
+//! checksums are wrong is never merged, since what is merged gets fresh ones and a damaged packet would become a
+//! valid one.
 
 use std::collections::VecDeque;
 
@@ -149,19 +149,20 @@ impl Coalescer {
 impl Shape {
     /// The shape of a packet that may be merged with others: TCP with data and no flags but ACK, PSH and FIN, or UDP.
     fn of(ip: &Ip, packet: &[u8]) -> Option<Self> {
-        let plain_header = ip.version == Version::V6 || ip.transport == 20;
-        if ip.fragment || !plain_header {
+        if ip.fragment || !network_header_is_plain(ip, packet) {
             return None;
         }
         let transport = &packet[ip.transport..ip.total];
-        let header = match ip.protocol {
-            TCP if transport.len() > 20 && transport[13] & !(FIN | PSH) == ACK => usize::from(transport[12] >> 4) * 4,
+        let (header, least) = match ip.protocol {
+            TCP if transport.len() > 20 && transport[13] & !(FIN | PSH) == ACK => {
+                (usize::from(transport[12] >> 4) * 4, 20)
+            }
             UDP if transport.len() > 8 && word(transport, 4) as usize == transport.len() && word(transport, 6) != 0 => {
-                8
+                (8, 8)
             }
             _ => return None,
         };
-        if header < 8
+        if header < least
             || header >= transport.len()
             || checksum::fold(checksum::sum(ip.pseudo_sum(transport.len()), transport)) != 0xffff
         {
@@ -282,6 +283,11 @@ impl Open {
             put_word(&mut self.bytes, self.shape.transport + 4, (len - self.shape.transport) as u16);
         }
     }
+}
+
+/// Without options, and undamaged: the merged packet gets a fresh IPv4 header checksum.
+fn network_header_is_plain(ip: &Ip, packet: &[u8]) -> bool {
+    ip.version == Version::V6 || (ip.transport == 20 && checksum::fold(checksum::sum(0, &packet[..20])) == 0xffff)
 }
 
 fn addresses(version: Version, packet: &[u8]) -> &[u8] {

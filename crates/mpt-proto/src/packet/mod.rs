@@ -24,4 +24,4 @@ fn put_word(bytes: &mut [u8], offset: usize, value: u16) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -101,6 +101,12 @@ impl SuperPacket {
         self.cut.map_or(self.ip.total, |cut| cut.header + self.payload(cut, index).len())
     }
 
+    /// The length in bytes of all its packets, each with its own header.
+    pub fn len_of_all(&self) -> usize {
+        let last = self.count() - 1;
+        last * self.len_of(0) + self.len_of(last)
+    }
+
     /// Writes packet number `index` to `out`, which is exactly as long as [`Self::len_of`] says. All checksums are final.
     pub fn write(&self, index: usize, out: &mut [u8]) {
         match self.cut {

@@ -71,7 +71,7 @@ fn cut(bytes: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
     (0..superpacket.count()).map(write).collect()
 }
 
-fn assert_checksums(packet: &[u8]) {
+pub(crate) fn assert_checksums(packet: &[u8]) {
     let ip = Ip::parse(packet).unwrap();
     assert_eq!(ip.total, packet.len());
     if ip.version == Version::V4 {
@@ -194,6 +194,42 @@ fn a_damaged_packet_is_passed_on_as_it_is() {
     packets[1][100] ^= 1;
     let out = coalesce(&packets, BOTH);
     assert_eq!(out.iter().map(|d| d.bytes.clone()).collect::<Vec<_>>(), packets);
+}
+
+/// The packet with `change` made and a transport checksum that covers it.
+fn forged(version: Version, seq: u32, change: impl Fn(&mut [u8])) -> Vec<u8> {
+    let mut p = packet(version, TCP, 1_000, seq);
+    change(&mut p);
+    let ip = Ip::parse(&p).unwrap();
+    put_word(&mut p, ip.transport + 16, 0);
+    let sum = checksum::checksum(ip.pseudo_sum(ip.total - ip.transport), &p[ip.transport..]);
+    put_word(&mut p, ip.transport + 16, sum);
+    p
+}
+
+#[test]
+fn a_tcp_header_that_claims_less_than_twenty_bytes_is_passed_on_as_it_is() {
+    for words in 0..5u8 {
+        let taken_for_payload = 1_000 + 20 - 4 * u32::from(words);
+        let packets =
+            [1_000, 1_000 + taken_for_payload].map(|seq| forged(Version::V6, seq, |p| p[40 + 12] = words << 4));
+        let out = coalesce(&packets, BOTH);
+        assert_eq!(out.iter().map(|d| d.bytes.clone()).collect::<Vec<_>>(), packets, "{words} words");
+    }
+}
+
+#[test]
+fn a_damaged_ipv4_header_does_not_become_a_valid_one() {
+    let mut packets = [1_000, 2_000, 3_000].map(|seq| packet(Version::V4, TCP, 1_000, seq));
+    for (count, packet) in (0..).zip(&mut packets) {
+        put_word(packet, 4, 0x1234 + count);
+    }
+    let out = coalesce(&packets, BOTH);
+    assert_eq!(
+        out.iter().map(|d| d.bytes.clone()).collect::<Vec<_>>(),
+        packets,
+        "header checksums are off by the count"
+    );
 }
 
 /// A SYN with the options NOP, MSS, so that the value stands at an odd or an even offset.

@@ -93,13 +93,13 @@ pub struct Path {
 }
 
 impl Path {
-    /// Makes a path that is taken to be up until a witness objects.
+    /// Makes a path with a known remote address, which is taken to be up until a witness objects.
     pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
         Self {
             id: PathId { slot, generation: 0 },
             name: config.name.clone(),
             link: config.link,
-            remote: config.remote,
+            remote: config.remote.expect("a path without an address is not made"),
             weight: config.weight,
             health: Health::default(),
             prober: probe.map(|probe| Prober::new(now, probe)),

@@ -95,7 +95,7 @@ impl Peer {
     }
 }
 
-fn deliver(packet: &[u8], delivered: &mut u64, tun: &mut Coalescer) {
+pub(super) fn deliver(packet: &[u8], delivered: &mut u64, tun: &mut Coalescer) {
     let ip = Ip::parse(packet).expect("checked on arrival");
     tun.push(&ip, packet);
     *delivered += 1;

@@ -4,6 +4,7 @@
 //! sequence and nothing else; [`timers`] knows what is due when.
 
 mod inbound;
+mod native;
 mod outbound;
 mod timers;
 
@@ -14,23 +15,32 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use crate::config::{PeerConfig, PlainFraming};
-use crate::drops::Drops;
+use crate::config::{PeerConfig, PlainFraming, ProbeConfig, Protocol};
+use crate::crypto::association::Association;
+use crate::drops::{Dropped, Drops};
+use crate::flow;
+use crate::local::Local;
 use crate::packet::SuperPacket;
 use crate::path::{Health, LinkId, Path, State};
-use crate::queue::Queue;
+use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
 use crate::sched::{Scheduler, View};
 use crate::stats::{PathStatus, PeerStatus};
 use crate::time::Time;
+pub use native::NATIVE_OVERHEAD;
+use native::Native;
 
-/// One peer.
+/// One peer. In plain mode `framing`, `next_seq` and `resequencer` are in use, in native mode `native`.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
     networks: Vec<IpNet>,
     framing: PlainFraming,
+    native: Option<Box<Native>>,
+    probe: ProbeConfig,
     paths: Vec<Path>,
+    /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
+    fallen: u32,
     queue: Queue,
     scheduler: Scheduler,
     scheduler_name: &'static str,
@@ -77,31 +87,62 @@ pub struct PathEvent {
     pub to: State,
 }
 
+/// Network control (RFC 4594 section 3.1: CS6), so that a probe or an acknowledgement does not die in a queue of data.
+const PROBE_TOS: u8 = 0xc0;
 /// Bytes that may wait for a path: four super-packets, so that every path can be given a full run.
 /// Plain mode has no windows, so packets wait only while a socket is full.
-const QUEUE_LIMIT: usize = 256 * 1024;
+const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
+/// Native mode queues here and not in the network: a quarter of a second at 500 Mbit/s.
+const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
 
 impl Peer {
-    /// Makes a peer from its configuration.
-    pub fn new(now: Time, config: &PeerConfig) -> Self {
-        let paths = (0..).zip(&config.paths).map(|(slot, path)| Path::new(now, slot, path, config.probe)).collect();
+    /// Makes a peer from its configuration. One of native mode needs `local`.
+    pub fn new(now: Time, config: &PeerConfig, local: Option<&mut Local>) -> Self {
+        let known: Vec<_> = config.paths.iter().filter(|path| path.remote.is_some()).cloned().collect();
+        let limits = config.resequence.unwrap_or_default();
+        let (framing, native) = match (&config.protocol, local) {
+            (Protocol::Plain(framing), _) => (*framing, None),
+            (Protocol::Native(native), Some(local)) => {
+                (PlainFraming::default(), Some(Box::new(Native::new(now, native, limits, &known, local.run()))))
+            }
+            (Protocol::Native(_), None) => unreachable!("an endpoint with native peers has an identity"),
+        };
+        let resequencer = config.resequence.filter(|_| native.is_none());
+        let probe = if native.is_some() { Some(config.probe.unwrap_or_default()) } else { config.probe };
+        let paths: Vec<_> = (0..).zip(&known).map(|(slot, path)| Path::new(now, slot, path, probe)).collect();
         Self {
             name: config.name.clone(),
             networks: config.networks.clone(),
-            framing: config.framing,
-            paths,
-            queue: Queue::new(QUEUE_LIMIT),
+            framing,
+            probe: config.probe.unwrap_or_default(),
+            queue: match native {
+                Some(_) => Queue::new(NATIVE_QUEUE_LIMIT, Aqm::default()),
+                None => Queue::new(QUEUE_LIMIT, Aqm::Off),
+            },
+            native,
+            fallen: 0,
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
             next_seq: 0,
             dead_version: 0,
             heeded: timers::Heeded::default(),
-            resequencer: config.resequence.map(|limits| Resequencer::new(limits, config.paths.len())),
+            resequencer: resequencer.map(|limits| Resequencer::new(limits, paths.len())),
+            paths,
             events: VecDeque::new(),
             ledger: Ledger::default(),
             drops: Drops::default(),
         }
+    }
+
+    /// Whether it speaks native mode.
+    pub fn is_native(&self) -> bool {
+        self.native.is_some()
+    }
+
+    /// The sessions with this peer, in native mode.
+    pub fn association(&mut self) -> Option<&mut Association> {
+        self.native.as_deref_mut().map(Native::association)
     }
 
     /// What people call it.
@@ -111,7 +152,8 @@ impl Peer {
 
     /// Where its paths lead, by link and address.
     pub fn sources(&self) -> impl Iterator<Item = (LinkId, IpAddr, u8)> {
-        self.paths.iter().map(|path| (path.link, path.remote.ip(), path.id.slot))
+        let plain = self.native.is_none();
+        self.paths.iter().filter(move |_| plain).map(|path| (path.link, path.remote.ip(), path.id.slot))
     }
 
     /// The inner prefixes behind it.
@@ -132,10 +174,14 @@ impl Peer {
     /// Takes a super-packet from the TUN device.
     pub fn handle_inner(&mut self, now: Time, packet: SuperPacket) {
         self.ledger.taken += packet.count() as u64;
-        for prober in self.paths.iter_mut().filter_map(|path| path.prober.as_mut()) {
-            prober.on_traffic(now);
+        if self.native.is_none() {
+            // Acknowledgements tell native mode more than probes would.
+            self.paths.iter_mut().filter_map(|path| path.prober.as_mut()).for_each(|prober| prober.on_traffic(now));
         }
-        self.queue.push(packet);
+        let bucket = flow::bucket(packet.ip(), packet.bytes());
+        let dropped = self.queue.push(now, bucket, packet);
+        self.drops.count_many(Dropped::QueueFull, dropped);
+        self.ledger.dropped_out += dropped;
     }
 
     /// A link lost or regained its carrier.
@@ -169,21 +215,41 @@ impl Peer {
 
     /// What became of inner packets.
     pub fn ledger(&self) -> Ledger {
-        let held = self.resequencer.as_ref().map_or(0, Resequencer::len) as u64;
+        let plain = self.resequencer.as_ref().map_or(0, Resequencer::len);
+        let held = self.native.as_ref().map_or(plain, |native| native.held()) as u64;
         Ledger { queued: self.queue.len() as u64, held, ..self.ledger }
     }
 
     /// All there is to tell.
     pub fn status(&self) -> PeerStatus {
+        let (resent, given_up) = self.native.as_ref().map_or((0, 0), |native| native.repair_counts());
         PeerStatus {
             name: self.name.clone(),
             scheduler: self.scheduler_name,
             ledger: self.ledger(),
             queued_bytes: self.queue.bytes(),
             hold_us: self.resequencer.as_ref().map_or(0, |r| r.hold().as_micros() as u64),
-            resequencer: self.resequencer.as_ref().map(Resequencer::stats),
+            resequencer: self
+                .native
+                .as_ref()
+                .map(|native| native.order_stats())
+                .or_else(|| self.resequencer.as_ref().map(Resequencer::stats)),
+            resent,
+            given_up,
             drops: self.drops.clone(),
-            paths: self.paths.iter().map(PathStatus::of).collect(),
+            paths: self.paths.iter().map(|path| self.path_status(path)).collect(),
+        }
+    }
+
+    fn path_status(&self, path: &Path) -> PathStatus {
+        let status = PathStatus::of(path);
+        let Some(native) = &self.native else { return status };
+        let feedback = native.feedback(path.id.slot);
+        PathStatus {
+            srtt: feedback.rtt().is_known().then(|| feedback.rtt().smoothed()).or(status.srtt),
+            rate: native.rate(path.id),
+            loss: Some(feedback.loss()),
+            ..status
         }
     }
 
@@ -198,10 +264,22 @@ impl Peer {
             if let (Some(resequencer), false) = (&mut self.resequencer, to.is_up()) {
                 resequencer.handle_path_down(slot as u8);
             }
+            if !to.is_up() {
+                self.fallen |= 1 << slot;
+            }
         }
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {
             self.tell_the_peer(now);
+        }
+    }
+
+    /// Takes what is in flight on paths that went down for lost, so that it is sent again elsewhere.
+    fn settle_paths(&mut self, now: Time) {
+        let fallen = std::mem::take(&mut self.fallen);
+        let Some(native) = &mut self.native else { return };
+        for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {
+            native.fail_path(now, path.id);
         }
     }
 

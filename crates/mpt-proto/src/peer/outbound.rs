@@ -6,7 +6,7 @@ use crate::drops::Dropped;
 use crate::outbox::Outbox;
 use crate::packet::ip::Version;
 use crate::path::PathId;
-use crate::queue::InnerPacket;
+use crate::queue::{Head, InnerPacket};
 use crate::sched::{Decision, Scene, Schedule, View};
 use crate::time::Time;
 use crate::wire::gre::{self, Gre};
@@ -21,27 +21,34 @@ struct Scheduled {
 impl Peer {
     /// Sends what may leave now. Buffers that are done with go to `spare`.
     pub fn flush(&mut self, now: Time, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
-        if self.queue.is_empty() {
+        if self.queue.is_empty() || self.native.is_some() {
             return;
         }
         self.look();
         if self.scene.is_empty() {
             return self.discard_queue(spare);
         }
-        while let Some(len) = self.queue.head_len() {
-            let len = len + self.framing.overhead();
-            let scene = Scene { paths: &self.scene, backlog: self.queue.bytes() as u64 };
+        while let Some(head) = self.head(now) {
+            let len = head.len + self.framing.overhead();
+            let scene = Scene { paths: &self.scene, backlog: head.backlog as u64 };
             let Decision::Send(path) = self.scheduler.choose(len, &scene) else { return };
             self.send_run(now, path, outbox, spare);
         }
+    }
+
+    /// The packet that is next. What the queue drops on the way to it is booked.
+    pub(super) fn head(&mut self, now: Time) -> Option<Head> {
+        let head = self.queue.head(now, &mut self.drops);
+        self.ledger.dropped_out += self.queue.take_dropped();
+        head
     }
 
     /// Sends the packets at the head of the queue over `path`, as many as belong into one run.
     fn send_run(&mut self, now: Time, path: PathId, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
         let view = *self.scene.iter().find(|view| view.id == path).expect("the scheduler chose from the scene");
         let mut sent = 0;
-        while let Some(len) = self.queue.head_len() {
-            let len = len + self.framing.overhead();
+        while let Some(head) = self.head(now) {
+            let len = head.len + self.framing.overhead();
             let fits = sent + len as u64 <= view.room && (sent == 0 || sent + len as u64 <= view.burst);
             let Some(packet) = fits.then(|| self.queue.pop()).flatten() else { break };
             let scheduled = Scheduled { path, packet };
@@ -59,7 +66,7 @@ impl Peer {
         let Scheduled { path, packet } = scheduled;
         let len = self.framing.overhead() + packet.len();
         let path = &mut self.paths[usize::from(path.slot)];
-        let mut slot = outbox.reserve(path.link, path.remote, packet.ip().tos, len);
+        let mut slot = outbox.reserve(path.link, path.remote, packet.tos(), len);
         encapsulate(&self.framing, self.next_seq, &packet, slot.bytes());
         slot.commit();
         self.next_seq = self.next_seq.wrapping_add(1);
@@ -85,7 +92,7 @@ impl Peer {
 
     /// Without a path, old packets only delay those that follow when there is one again.
     fn discard_queue(&mut self, spare: &mut Vec<Vec<u8>>) {
-        while let Some(packet) = self.queue.pop() {
+        for packet in self.queue.drain() {
             self.drops.count(Dropped::NoPath);
             self.ledger.dropped_out += 1;
             spare.extend(packet.into_buffer());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Peer;
+use super::{PROBE_TOS, Peer};
 use crate::outbox::Outbox;
 use crate::packet::Coalescer;
 use crate::path::Path;
@@ -16,6 +16,14 @@ pub enum Wake {
     Probe,
     /// Held packets have waited long enough.
     Hold,
+    /// An acknowledgement is due.
+    Ack,
+    /// Something in flight is lost, or its fate must be asked for.
+    Loss,
+    /// The pacer lets the next packet go.
+    Pace,
+    /// A handshake is due, or a session has expired.
+    Session,
 }
 
 impl Peer {
@@ -23,7 +31,9 @@ impl Peer {
     pub fn next_deadline(&self) -> Option<(Time, Wake)> {
         let probes = self.paths.iter().filter_map(|path| Some((path.prober.as_ref()?.next_deadline(), Wake::Probe)));
         let hold = self.resequencer.as_ref().and_then(|r| Some((r.next_deadline()?, Wake::Hold)));
-        probes.chain(hold).min()
+        let native = self.native.as_ref().and_then(|native| native.next_deadline());
+        let probes = probes.filter(|_| self.native.as_ref().is_none_or(|native| native.is_probing()));
+        probes.chain(hold).chain(native).min()
     }
 
     /// Does what is due.
@@ -34,6 +44,7 @@ impl Peer {
             }
         }
         self.release(now, tun);
+        self.handle_native_deadline(now, tun);
     }
 
     /// Sends the probes that are due and the answers that are owed.
@@ -76,6 +87,9 @@ impl Peer {
 
     /// This side's view of a path changed: ask the path itself, and let the probes on the others carry the word.
     pub(super) fn tell_the_peer(&mut self, now: Time) {
+        if self.native.is_some() {
+            return;
+        }
         self.dead_version = self.dead_version.wrapping_add(1);
         for prober in self.paths.iter_mut().filter_map(|path| path.prober.as_mut()) {
             prober.ask_now(now);
@@ -99,5 +113,3 @@ pub(super) struct Heeded {
 
 /// Reports overtake each other by no more than paths differ in delay. An older version after that is a peer that restarted.
 const OVERTAKEN_WITHIN: Duration = Duration::from_secs(2);
-/// Network control (RFC 4594 section 3.1: CS6), so that a probe does not die in a queue of data.
-const PROBE_TOS: u8 = 0xc0;

@@ -176,13 +176,15 @@ impl Repair {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::packet::{Offload, SuperPacket};
 
     fn packet() -> InnerPacket {
         let mut bytes = vec![0u8; 40];
         bytes[..4].copy_from_slice(&[0x45, 0, 0, 40]);
-        InnerPacket::new(SuperPacket::new(bytes, 40, Offload::default()).unwrap())
+        InnerPacket::new(Arc::new(SuperPacket::new(bytes, 40, Offload::default()).unwrap()), 0, false)
     }
 
     fn place(sequence: u32) -> Place {

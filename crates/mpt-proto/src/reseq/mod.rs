@@ -7,7 +7,9 @@
 //!   whose own jitter reorders get a *grace* on top, learned from packets that came after they were given up;
 //! - it has lasted longer than the *hold*, twice the longest hole that was filled lately. A fixed hold would be too short for
 //!   one pair of paths and a stall for another;
-//! - more is held than the window allows.
+//! - more is held than the window allows;
+//! - the sender says that it will not send it again. A sender that repairs knows what is lost better than the order of
+//!   arrival tells, so with such a one the second rule does not apply.
 //!
 //! A packet that comes after its hole was given up is delivered all the same, once: the inner TCP takes it as the reordering
 //! it is, where a drop would cost a retransmission. Sequence numbers are those of RFC 2890 (32 bits, from 0) and are
@@ -33,12 +35,15 @@ pub struct Limits {
     pub max_hold: Duration,
     /// Whether the hold adapts below `max_hold`, or is always that.
     pub adaptive: bool,
+    /// Whether the sender sends again what was lost, and says when it gives up. Then a hole that every path has passed is
+    /// still worth waiting for.
+    pub repaired: bool,
 }
 
 impl Default for Limits {
     /// Room for 0.1 s at 2 Gbit/s of full-size packets, and a hold for paths that differ by up to half a second.
     fn default() -> Self {
-        Self { window: 16_384, max_hold: Duration::from_millis(500), adaptive: true }
+        Self { window: 16_384, max_hold: Duration::from_millis(500), adaptive: true, repaired: false }
     }
 }
 
@@ -57,20 +62,41 @@ pub struct Stats {
     pub expired: u64,
     /// Sequence numbers given up because the window was full.
     pub overrun: u64,
+    /// Sequence numbers that the sender gave up.
+    pub skipped: u64,
     /// Restarts of the peer's numbering.
     pub restarts: u64,
     /// The longest any hole lasted before it was filled, in nanoseconds.
     pub longest_fill_ns: u64,
 }
 
+impl std::ops::Add for Stats {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            in_order: self.in_order + other.in_order,
+            held: self.held + other.held,
+            late: self.late + other.late,
+            passed: self.passed + other.passed,
+            expired: self.expired + other.expired,
+            overrun: self.overrun + other.overrun,
+            skipped: self.skipped + other.skipped,
+            restarts: self.restarts + other.restarts,
+            longest_fill_ns: self.longest_fill_ns.max(other.longest_fill_ns),
+        }
+    }
+}
+
 /// Why a hole was given up.
 #[derive(Clone, Copy, Debug)]
 enum GiveUp {
+    Skipped,
     Passed,
     Expired,
     Overrun,
 }
 
+/// A packet that waits; without bytes, a number that the sender has given up.
 #[derive(Debug)]
 struct Held {
     bytes: Vec<u8>,
@@ -86,6 +112,8 @@ pub struct Resequencer {
     /// What follows `next`; the first entry is the hole itself, so it is empty or the queue is.
     held: VecDeque<Option<Held>>,
     count: usize,
+    /// How many entries of `held` are not holes.
+    waiting: usize,
     /// How many numbers are missing at the front of `held`: the index of the first packet there.
     missing: usize,
     history: History,
@@ -110,10 +138,11 @@ struct Mark {
     at: Option<Time>,
 }
 
-/// Consecutive arrivals that are old, and in order among themselves: a peer that restarted.
+/// Consecutive arrivals that are old, and in order on each path: a peer that restarted. Paths of different delay put them
+/// out of order among themselves.
 #[derive(Clone, Copy, Debug, Default)]
 struct Strays {
-    last: u32,
+    last: [u32; MAX_PATHS],
     run: u32,
 }
 
@@ -140,6 +169,7 @@ impl Resequencer {
             next: None,
             held: VecDeque::new(),
             count: 0,
+            waiting: 0,
             missing: 0,
             history: History::default(),
             marks: [Mark::default(); MAX_PATHS],
@@ -173,7 +203,7 @@ impl Resequencer {
         let next = *self.next.get_or_insert(if seq < BEGINNING { 0 } else { u64::from(seq) });
         let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
         let Some(full) = next.checked_add_signed(ahead).filter(|_| ahead > -(History::LEN as i64)) else {
-            return self.handle_stray(seq, Dropped::TooOld, deliver);
+            return self.handle_stray(slot, seq, Dropped::TooOld, deliver);
         };
         if full >= next {
             self.strays.run = 0;
@@ -183,7 +213,7 @@ impl Resequencer {
             return Ok(());
         }
         if self.history.contains(next - 1 - full) {
-            return self.handle_stray(seq, Dropped::Duplicate, deliver);
+            return self.handle_stray(slot, seq, Dropped::Duplicate, deliver);
         }
         self.strays.run = 0;
         self.handle_late(now, next - 1 - full, packet, deliver);
@@ -195,6 +225,26 @@ impl Resequencer {
         self.give_up_what_is_lost(now, deliver);
     }
 
+    /// The sender will not send the numbers from `from` to `to`, both included, again.
+    pub fn handle_skip(&mut self, now: Time, from: u32, to: u32, deliver: &mut impl FnMut(&[u8])) {
+        let Some(mut next) = self.next else { return };
+        let count = u64::from(to.wrapping_sub(from)) + 1;
+        if count > self.limits.window as u64 {
+            return;
+        }
+        for seq in (0..count).map(|i| from.wrapping_add(i as u32)) {
+            let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
+            if ahead == 0 {
+                self.count_given_up(now, GiveUp::Skipped, 1);
+                self.step(false);
+                self.deliver_run(deliver);
+                next = self.next.expect("known since above");
+            } else if (1..self.limits.window as i64).contains(&ahead) && self.is_missing(ahead as usize) {
+                self.hold_back(now, ahead as usize, Vec::new());
+            }
+        }
+    }
+
     /// The path in `slot` is down: it is not waited for.
     pub fn handle_path_down(&mut self, slot: u8) {
         self.marks[usize::from(slot)].at = None;
@@ -203,7 +253,7 @@ impl Resequencer {
     /// When [`Self::handle_deadline`] has something to do.
     pub fn next_deadline(&self) -> Option<Time> {
         let expires = self.first_held()? + self.hold();
-        Some(self.passed_at.map_or(expires, |at| expires.min(at + self.grace)))
+        Some(self.passed_at.filter(|_| !self.limits.repaired).map_or(expires, |at| expires.min(at + self.grace)))
     }
 
     /// What has happened so far.
@@ -218,7 +268,7 @@ impl Resequencer {
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.waiting == 0
     }
 
     /// How long a hole may last.
@@ -250,19 +300,28 @@ impl Resequencer {
             return Ok(());
         }
         let index = (full - next) as usize;
-        if self.held.len() <= index {
-            self.held.resize_with(index + 1, || None);
-        }
-        if self.held[index].is_some() {
+        if !self.is_missing(index) {
             return Err(Dropped::Duplicate);
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.extend_from_slice(packet);
-        self.held[index] = Some(Held { bytes, at: now });
-        self.missing = if self.count == 0 { index } else { self.missing.min(index) };
-        self.count += 1;
+        self.hold_back(now, index, bytes);
         self.stats.held += 1;
         Ok(())
+    }
+
+    fn is_missing(&self, index: usize) -> bool {
+        self.held.get(index).is_none_or(Option::is_none)
+    }
+
+    fn hold_back(&mut self, now: Time, index: usize, bytes: Vec<u8>) {
+        if self.held.len() <= index {
+            self.held.resize_with(index + 1, || None);
+        }
+        self.missing = if self.waiting == 0 { index } else { self.missing.min(index) };
+        self.waiting += 1;
+        self.count += usize::from(!bytes.is_empty());
+        self.held[index] = Some(Held { bytes, at: now });
     }
 
     /// A packet whose hole was given up `back` numbers before the newest delivered one.
@@ -289,20 +348,28 @@ impl Resequencer {
     }
 
     /// A number that was seen, or is too old to know. Enough of them in order are a peer that began again.
-    fn handle_stray(&mut self, seq: u32, why: Dropped, deliver: &mut impl FnMut(&[u8])) -> Result<(), Dropped> {
-        let follows = (1..=64).contains(&seq.wrapping_sub(self.strays.last));
-        self.strays = Strays { last: seq, run: if follows { self.strays.run + 1 } else { 1 } };
-        if self.strays.run >= RESTART_RUN {
+    fn handle_stray(
+        &mut self,
+        slot: u8,
+        seq: u32,
+        why: Dropped,
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> Result<(), Dropped> {
+        let last = std::mem::replace(&mut self.strays.last[usize::from(slot)], seq);
+        let follows = (1..=History::LEN as u32).contains(&seq.wrapping_sub(last));
+        self.strays.run = if follows { self.strays.run + 1 } else { 1 };
+        // A sender that repairs sends some packets twice, and tells of its restarts by other means.
+        if self.strays.run >= RESTART_RUN && !self.limits.repaired {
             self.restart(seq, deliver);
         }
         Err(why)
     }
 
     fn restart(&mut self, seq: u32, deliver: &mut impl FnMut(&[u8])) {
-        for held in std::mem::take(&mut self.held).into_iter().flatten() {
+        for held in std::mem::take(&mut self.held).into_iter().flatten().filter(|held| !held.bytes.is_empty()) {
             deliver(&held.bytes);
         }
-        (self.count, self.missing) = (0, 0);
+        (self.count, self.waiting, self.missing) = (0, 0, 0);
         self.next = Some(u64::from(seq) + 1);
         self.history = History::default();
         self.marks = [Mark::default(); MAX_PATHS];
@@ -329,11 +396,15 @@ impl Resequencer {
 
     fn release_front(&mut self, deliver: &mut impl FnMut(&[u8])) {
         let Some(Some(mut held)) = self.held.front_mut().map(Option::take) else { return };
-        deliver(&held.bytes);
-        held.bytes.clear();
-        self.spare.push(held.bytes);
-        self.count -= 1;
-        self.step(true);
+        let is_packet = !held.bytes.is_empty();
+        self.waiting -= 1;
+        if is_packet {
+            deliver(&held.bytes);
+            held.bytes.clear();
+            self.spare.push(held.bytes);
+            self.count -= 1;
+        }
+        self.step(is_packet);
     }
 
     /// Moves `next` past one number.
@@ -361,7 +432,8 @@ impl Resequencer {
         if self.passed_at.is_none() && self.every_path_has_passed(now) {
             self.passed_at = Some(now);
         }
-        self.passed_at.filter(|at| self.limits.adaptive && now >= *at + self.grace).map(|_| GiveUp::Passed)
+        let may_tell = self.limits.adaptive && !self.limits.repaired;
+        self.passed_at.filter(|at| may_tell && now >= *at + self.grace).map(|_| GiveUp::Passed)
     }
 
     fn every_path_has_passed(&self, now: Time) -> bool {
@@ -380,6 +452,7 @@ impl Resequencer {
     fn count_given_up(&mut self, now: Time, why: GiveUp, missing: u64) {
         self.given_up_at = now;
         *match why {
+            GiveUp::Skipped => &mut self.stats.skipped,
             GiveUp::Passed => &mut self.stats.passed,
             GiveUp::Expired => &mut self.stats.expired,
             GiveUp::Overrun => &mut self.stats.overrun,
@@ -389,7 +462,7 @@ impl Resequencer {
     /// Lets go of the oldest until `full` lies inside the window.
     fn make_room(&mut self, now: Time, full: u64, deliver: &mut impl FnMut(&[u8])) {
         let window = self.limits.window as u64;
-        while self.count > 0 && full - self.next.unwrap_or_default() >= window {
+        while self.waiting > 0 && full - self.next.unwrap_or_default() >= window {
             self.skip_hole(now, GiveUp::Overrun);
             self.deliver_run(deliver);
         }

@@ -31,7 +31,7 @@ fn at(ms: u64) -> Time {
     Time::after(Duration::from_millis(ms))
 }
 
-const FIXED: Limits = Limits { window: 8, max_hold: Duration::from_millis(100), adaptive: false };
+const FIXED: Limits = Limits { window: 8, max_hold: Duration::from_millis(100), adaptive: false, repaired: false };
 
 #[test]
 fn what_arrives_in_order_is_delivered_at_once() {
@@ -177,6 +177,23 @@ fn a_peer_that_restarts_is_heard_after_a_few_packets() {
         assert_eq!((dropped, b.out.len()), (16, 84), "after {sent_before}");
         assert_eq!(b.reseq.stats().restarts, 1);
     }
+}
+
+#[test]
+fn a_repairing_sender_is_waited_for_until_it_gives_up() {
+    let mut b = Bench::new(Limits { repaired: true, ..Limits::default() });
+    b.all(0, 0, [0, 2, 3, 6]);
+    b.all(0, 1, [7]);
+    assert_eq!(b.out, [0], "both paths have passed 1, and still it may come");
+    let out = &mut b.out;
+    let mut deliver = |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap()));
+    b.reseq.handle_skip(at(40), 4, 4, &mut deliver);
+    b.reseq.handle_skip(at(50), 1, 1, &mut deliver);
+    assert_eq!(b.out, [0, 2, 3]);
+    b.all(60, 0, [5]);
+    assert_eq!(b.out, [0, 2, 3, 5, 6, 7]);
+    assert!(b.reseq.is_empty());
+    assert_eq!(b.reseq.stats().skipped, 1);
 }
 
 mod properties {

@@ -19,7 +19,7 @@ pub struct Earliest;
 
 impl Schedule for Earliest {
     fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        let arrival = |path: &View| path.opens_in + path.rate.time_for(len as u64) + path.delay;
+        let arrival = |path: &View| arrival(path, len);
         let best_open = scene.open(len).min_by_key(|path| (arrival(path), path.id));
         let Some(open) = best_open else { return Decision::Wait };
         let arrives = arrival(open);
@@ -30,6 +30,16 @@ impl Schedule for Earliest {
         let drained = soonest + Rate::from_bytes(rate).time_for(scene.backlog).min(FOREVER);
         if arrives < drained { Decision::Send(open.id) } else { Decision::Wait }
     }
+
+    /// Until the path opens that is worth the wait. One whose window is full opens with an acknowledgement.
+    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
+        let closed = scene.paths.iter().filter(|path| path.room < len as u64);
+        closed.min_by_key(|path| (arrival(path, len), path.id)).filter(|path| path.paced).map(|path| path.opens_in)
+    }
+}
+
+fn arrival(path: &View, len: usize) -> Duration {
+    path.opens_in.saturating_add(path.rate.time_for(len as u64).min(FOREVER)).saturating_add(path.delay)
 }
 
 /// Longer than any backlog is worth predicting.

@@ -38,6 +38,8 @@ pub struct View {
     pub delay: Duration,
     /// When it will have room, as far as can be foreseen; zero when it has.
     pub opens_in: Duration,
+    /// Whether only its pacer keeps it from sending, so that waiting alone will open it.
+    pub paced: bool,
 }
 
 /// All a scheduler may look at: the paths that are up, in order of their slots.
@@ -69,6 +71,11 @@ pub enum Decision {
 pub trait Schedule {
     /// Chooses a path for a packet of `len` bytes, overhead included.
     fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision;
+
+    /// After [`Decision::Wait`]: when asking again may bring another answer, if time alone can bring one.
+    fn wait(&self, _len: usize, scene: &Scene<'_>) -> Option<Duration> {
+        scene.paths.iter().filter(|path| path.paced && !path.opens_in.is_zero()).map(|path| path.opens_in).min()
+    }
 
     /// `bytes` were sent on `path`.
     fn on_sent(&mut self, _path: PathId, _bytes: usize, _scene: &Scene<'_>) {}
@@ -134,6 +141,15 @@ impl Schedule for Scheduler {
             Self::MinRtt(s) => s.choose(len, scene),
             Self::Earliest(s) => s.choose(len, scene),
             Self::Custom(s) => s.choose(len, scene),
+        }
+    }
+
+    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
+        match self {
+            Self::Weighted(s) => s.wait(len, scene),
+            Self::MinRtt(s) => s.wait(len, scene),
+            Self::Earliest(s) => s.wait(len, scene),
+            Self::Custom(s) => s.wait(len, scene),
         }
     }
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use mpt_proto::cc::Controller;
+use mpt_proto::cc::{Algorithm, Controller, Kind};
 use mpt_proto::path::ack::Ack;
 use mpt_proto::path::feedback::{AckOutcome, Feedback};
 use mpt_proto::path::receive::Received;
@@ -106,7 +106,8 @@ impl World {
 
     /// A peer that begins at `starts`, with one path over each of `lanes` (link there, link back).
     pub fn peer(&mut self, algorithm: &str, starts: Duration, lanes: &[(usize, usize)]) -> usize {
-        let mut controller = Controller::new(algorithm.parse().expect("a known algorithm"));
+        let (_, kind) = Kind::NAMES.iter().find(|(name, _)| *name == algorithm).expect("a known algorithm");
+        let mut controller = Controller::new(Algorithm::new(*kind));
         let paths = lanes.iter().enumerate().map(|(slot, (there, back))| {
             let id = PathId { slot: slot as u8, generation: 0 };
             controller.add_path(id, DATAGRAM, None);

@@ -134,7 +134,7 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 }
 
 /// Writes to stdout. A reader that has seen enough, such as `head`, is no failure.
-fn print(text: impl fmt::Display) -> Result<(), Failure> {
+pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
     match write!(io::stdout(), "{text}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(format!("cannot print: {error}"))),
         Ok(()) | Err(_) => Ok(()),

@@ -4,6 +4,8 @@
 
 mod commands;
 mod generate;
+mod keys;
+mod pair;
 mod render;
 
 use std::ffi::OsString;
@@ -41,9 +43,12 @@ enum Command {
         #[command(flatten)]
         tunnel: Tunnel,
     },
-    /// Check configuration files
+    /// Write or check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Make keys for native mode
+    #[command(subcommand)]
+    Key(KeyCommand),
     /// Run experiments: links, traffic, reports (the program mpt-lab)
     #[command(disable_help_flag = true)]
     Lab {
@@ -109,6 +114,8 @@ struct Chosen {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
+    /// Write a matching pair of files, a.toml and b.toml, for two hosts; asks for what is not said
+    New(pair::New),
     /// Name everything that is wrong with a file
     Check {
         /// The configuration file
@@ -117,6 +124,16 @@ enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+enum KeyCommand {
+    /// Print a new private key
+    New,
+    /// Read a private key from stdin, and print its public key
+    Public,
+    /// Print a new preshared key, a second secret that both ends know
+    Psk,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -134,7 +151,9 @@ pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
         Command::Status(named) => commands::status(named),
         Command::Path(command) => commands::path(command),
         Command::Down { tunnel } => commands::down(tunnel),
+        Command::Config(ConfigCommand::New(new)) => pair::run(new),
         Command::Config(ConfigCommand::Check { file, json }) => commands::check(&file, json),
+        Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
         Command::Generate { what, directory } => generate::write(what, &directory),
     };

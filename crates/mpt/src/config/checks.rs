@@ -2,17 +2,18 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
-use super::model::{At, File, Path};
+use super::model::{File, Mode, Path};
 use super::problem::Log;
 
 /// Checks the values of `file` against one another.
 pub fn check(file: &File, log: &mut Log<'_>) {
     mtu(file, log);
     names(file, log);
+    keys(file, log);
     networks(file, log);
     routes(file, log);
     for path in paths(file) {
@@ -48,6 +49,19 @@ fn names(file: &File, log: &mut Log<'_>) {
     }
 }
 
+/// The key is all by which an end knows its peers.
+fn keys(file: &File, log: &mut Log<'_>) {
+    let keys = || file.peers.iter().filter_map(|peer| Some((peer.protocol.public_key()?, peer.protocol.line)));
+    each_once(keys(), log, |_, first| {
+        (format!("public_key: the peer in line {first} has the same"), "give each peer a key of its own: mpt key new")
+    });
+    let own = file.identity.as_ref().map(|identity| *identity.public());
+    for (_, line) in keys().filter(|(key, _)| Some(*key) == own) {
+        let hint = "the peer's is made from the peer's private key: mpt key public, there";
+        log.error(line, "public_key: this is the one of this end itself", Some(hint.to_owned()));
+    }
+}
+
 fn networks(file: &File, log: &mut Log<'_>) {
     let all = file.peers.iter().flat_map(|peer| &peer.networks).map(|net| (net.value, net.line));
     each_once(all, log, |net, first| {
@@ -67,7 +81,8 @@ fn routes(file: &File, log: &mut Log<'_>) {
 
 /// A path's own addresses.
 fn addresses(path: &Path, log: &mut Log<'_>) {
-    let remote = path.remote.ip();
+    let Some(at) = &path.remote else { return };
+    let remote = at.ip();
     if let Some(local) = path.local.as_ref().filter(|local| local.is_ipv4() != remote.is_ipv4()) {
         let what = format!("local: {local} and the remote address {remote} are of different IP versions");
         log.error(
@@ -79,34 +94,71 @@ fn addresses(path: &Path, log: &mut Log<'_>) {
     let link_local = matches!(remote, IpAddr::V6(ip) if ip.is_unicast_link_local());
     if link_local && path.interface.is_none() {
         let what = format!("remote: {remote} is a link-local address, which means nothing without an interface");
-        log.error(path.remote.line, what, Some("for example interface = \"eth1\"".to_owned()));
+        log.error(at.line, what, Some("for example interface = \"eth1\"".to_owned()));
     }
 }
 
 /// A tunnel's own packets must not enter the tunnel.
 fn loops(path: &Path, file: &File, log: &mut Log<'_>) {
-    let remote = path.remote.ip();
     if let Some(interface) = path.interface.as_ref().filter(|name| name.value == file.interface.value) {
         let what = format!("interface: {:?} is the tunnel itself", interface.value);
         log.error(interface.line, what, Some("name the interface that leads to the Internet".to_owned()));
-    } else if let Some(net) = file.addresses.iter().find(|net| net.contains(&remote)) {
+        return;
+    }
+    let Some(at) = &path.remote else { return };
+    let remote = at.ip();
+    if let Some(net) = file.addresses.iter().find(|net| net.contains(&remote)) {
         let what = format!("remote: {remote} is inside the tunnel, whose address in line {} is {net}", net.line);
-        log.error(path.remote.line, what, Some("name the peer's address outside of the tunnel".to_owned()));
+        log.error(at.line, what, Some("name the peer's address outside of the tunnel".to_owned()));
     } else if let Some(route) = file.routes.iter().find(|route| path.interface.is_none() && route.contains(&remote)) {
         let what = format!("remote: {remote} is routed into the tunnel by {route} in line {}", route.line);
-        log.error(path.remote.line, what, Some("bind the path, for example interface = \"eth1\"".to_owned()));
+        log.error(at.line, what, Some("bind the path, for example interface = \"eth1\"".to_owned()));
     }
 }
 
-/// What a datagram shows of the path that it came on. The port is no part of it, because address translators change it.
+/// The way of a path, by which it is told from the others.
+#[derive(PartialEq, Eq, Hash)]
+struct Way {
+    interface: Option<String>,
+    local: Option<IpAddr>,
+    to: To,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum To {
+    /// In plain mode all that a datagram shows. The port is no part of it, because address translators change it.
+    Host(IpAddr),
+    /// In native mode a datagram names its path, so that one way is only a mistake.
+    Port(SocketAddr),
+    /// Wherever this peer calls from.
+    Caller(usize),
+}
+
 fn same_way(file: &File, log: &mut Log<'_>) {
-    let text = |interface: &Option<At<String>>| interface.as_ref().map(|name| name.value.clone());
-    let way = |path: &Path| (text(&path.interface), path.local.as_ref().map(|ip| ip.value), path.remote.ip());
-    each_once(paths(file).map(|path| (way(path), path.remote.line)), log, |(_, _, remote), first| {
-        let what =
-            format!("remote: the path in line {first} goes to {remote} over the same interface and local address");
+    let ways = (0..)
+        .zip(&file.peers)
+        .flat_map(|(i, peer)| peer.paths.iter().map(move |path| (way(*file.mode, i, path), path.line())));
+    each_once(ways, log, |way, first| {
+        let same = |remote: String| {
+            format!("remote: the path in line {first} goes to {remote} over the same interface and local address")
+        };
+        let what = match way.to {
+            To::Host(remote) => same(remote.to_string()),
+            To::Port(remote) => same(remote.to_string()),
+            To::Caller(_) => format!("remote: the path in line {first} waits at the same interface and local address"),
+        };
         (what, "paths to one address need an interface or a local address each")
     });
+}
+
+fn way(mode: Mode, peer: usize, path: &Path) -> Way {
+    let to = match (&path.remote, mode) {
+        (Some(remote), Mode::Plain) => To::Host(remote.ip()),
+        (Some(remote), Mode::Native) => To::Port(remote.value),
+        (None, _) => To::Caller(peer),
+    };
+    let interface = path.interface.as_ref().map(|name| name.value.clone());
+    Way { interface, local: path.local.as_ref().map(|ip| ip.value), to }
 }
 
 fn paths(file: &File) -> impl Iterator<Item = &Path> {

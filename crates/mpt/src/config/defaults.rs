@@ -1,9 +1,12 @@
 //! Every default of the configuration file, with its reason.
 //!
-//! The timers of probes and the limits of the resequencer belong to the core, which gives its reasons there:
-//! [`mpt_proto::config::ProbeConfig`] and [`mpt_proto::reseq::Limits`].
+//! The timers of probes, the limits of the resequencer and the congestion control belong to the core, which gives its reasons
+//! there: [`mpt_proto::config::ProbeConfig`], [`mpt_proto::reseq::Limits`], [`mpt_proto::cc`].
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use mpt_proto::sched;
+
+use super::model::Mode;
 
 /// One tunnel is the usual number, and its name says what made it.
 pub const INTERFACE: &str = "mpt0";
@@ -28,6 +31,16 @@ pub const PATH: &str = "path";
 
 /// Equal shares, until somebody knows better.
 pub const WEIGHT: u32 = 1;
+
+/// All paths carry traffic: that is what there are several for.
+pub const STANDBY: bool = false;
+
+/// Native mode measures what a prediction of arrivals needs; plain mode does not, and shares as it is told.
+pub fn scheduler(mode: Mode) -> sched::Kind {
+    let named = |wanted| sched::Kind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);
+    let wanted = if mode == Mode::Native { "earliest" } else { "weighted" };
+    named(wanted).unwrap_or_default()
+}
 
 /// With one peer, everything that is routed into the tunnel is for it.
 pub fn networks() -> [IpNet; 2] {

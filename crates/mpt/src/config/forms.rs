@@ -2,9 +2,13 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use mpt_proto::crypto::keys::KeyError;
+use mpt_proto::time::Rate;
 use toml::de::DeValue;
 
 /// A kind of value.
@@ -15,6 +19,10 @@ pub struct Form<T> {
     example: String,
     /// The words to choose from, if it is one of a few.
     pub choices: Vec<&'static str>,
+    /// Whether no message may repeat what is written there.
+    pub hidden: bool,
+    /// Where one comes from, if an example is no help.
+    source: Option<&'static str>,
     parse: Parse<T>,
 }
 
@@ -22,7 +30,14 @@ type Parse<T> = Box<dyn Fn(&DeValue<'_>) -> Option<T>>;
 
 impl<T: 'static> Form<T> {
     fn new(is: String, example: &str, parse: impl Fn(&DeValue<'_>) -> Option<T> + 'static) -> Self {
-        Self { is, example: example.to_owned(), choices: Vec::new(), parse: Box::new(parse) }
+        Self {
+            is,
+            example: example.to_owned(),
+            choices: Vec::new(),
+            hidden: false,
+            source: None,
+            parse: Box::new(parse),
+        }
     }
 
     /// A kind that is written as a string.
@@ -45,9 +60,9 @@ impl<T> Form<T> {
         (self.parse)(value)
     }
 
-    /// How `key` might be written.
+    /// How `key` might be written, or where its value comes from.
     pub fn example(&self, key: &str) -> String {
-        format!("for example {key} = {}", self.example)
+        self.source.map_or_else(|| format!("for example {key} = {}", self.example), str::to_owned)
     }
 
     /// How the list `key` might be written.
@@ -89,6 +104,24 @@ pub fn choice<T: Copy + 'static>(words: &[(&'static str, T)]) -> Form<T> {
 pub fn duration(range: RangeInclusive<Duration>, example: &str) -> Form<Duration> {
     let is = format!("a duration from {} to {}", written(*range.start()), written(*range.end()));
     Form::text(&is, example, move |text| time(text).filter(|time| range.contains(time)))
+}
+
+/// A rate in a range, written as a whole number and its unit.
+pub fn rate(range: RangeInclusive<u64>, example: &str) -> Form<Rate> {
+    let is = format!("a rate from {} to {}", told(*range.start(), &RATES), told(*range.end(), &RATES));
+    Form::text(&is, example, move |text| measure(text, &RATES).filter(|bits| range.contains(bits)).map(Rate::from_bits))
+}
+
+/// A key. No message repeats it: even where a public key belongs, somebody may have written a private one.
+pub fn key<T: FromStr<Err = KeyError> + 'static>(source: &'static str) -> Form<T> {
+    let form = Form::text("a key: 44 characters of base64, the last one \"=\"", "", |text| text.parse().ok());
+    Form { hidden: true, source: Some(source), ..form }
+}
+
+/// The path of a file with a key in it. No message repeats it: somebody may have written the key.
+pub fn key_file(example: &str) -> Form<PathBuf> {
+    let absolute = |text: &str| text.starts_with('/').then(|| PathBuf::from(text));
+    Form { hidden: true, ..Form::text("the absolute path of a file", example, absolute) }
 }
 
 /// The name of a network interface, by the rules of the Linux kernel (`dev_valid_name`). A percent sign would make the kernel
@@ -155,20 +188,33 @@ fn is_host(ip: IpAddr) -> bool {
     !(ip.is_unspecified() || ip.is_multicast() || everybody)
 }
 
-/// Units of time by name, with their length in milliseconds.
-const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+/// Units by name, with their size, from the smallest to the largest.
+type Units = [(&'static str, u64)];
+/// In milliseconds.
+const TIMES: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+/// In bits per second, as links are sold.
+const RATES: [(&str, u64); 3] = [("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
 
 fn time(text: &str) -> Option<Duration> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    let (_, millis) = UNITS.iter().find(|(name, _)| *name == unit)?;
-    Some(Duration::from_millis(number.parse::<u64>().ok()?.checked_mul(*millis)?))
+    measure(text, &TIMES).map(Duration::from_millis)
 }
 
 /// A duration as it is written in the file.
 fn written(time: Duration) -> String {
-    let millis = time.as_millis() as u64;
-    let (unit, length) = UNITS.iter().rev().find(|(_, length)| millis.is_multiple_of(*length)).unwrap_or(&UNITS[0]);
-    format!("{}{unit}", millis / length)
+    told(time.as_millis() as u64, &TIMES)
+}
+
+/// A whole number and its unit.
+fn measure(text: &str, units: &Units) -> Option<u64> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let (_, size) = units.iter().find(|(name, _)| *name == unit)?;
+    number.parse::<u64>().ok()?.checked_mul(*size)
+}
+
+/// In the largest unit of which it is a multiple.
+fn told(amount: u64, units: &Units) -> String {
+    let (unit, size) = units.iter().rev().find(|(_, size)| amount.is_multiple_of(*size)).unwrap_or(&units[0]);
+    format!("{}{unit}", amount / size)
 }
 
 #[cfg(test)]
@@ -191,6 +237,18 @@ mod tests {
         for text in ["1ms", "500ms", "10s", "90s", "2m", "1h"] {
             assert_eq!(written(time(text).unwrap()), text);
         }
+    }
+
+    #[test]
+    fn rates_are_bits_per_second() {
+        let form = |text: &str| measure(text, &RATES).map(Rate::from_bits);
+        assert_eq!(form("8kbit"), Some(Rate::from_bytes(1_000)));
+        assert_eq!(form("50mbit"), Some(Rate::from_bytes(6_250_000)));
+        assert_eq!(form("1gbit"), Some(Rate::from_bytes(125_000_000)));
+        for wrong in ["50", "50Mbit", "50 mbit", "0.5gbit", "50mbit/s", "18446744073709551615gbit"] {
+            assert_eq!(form(wrong), None, "{wrong}");
+        }
+        assert_eq!((told(64_000, &RATES), told(100_000_000_000, &RATES)), ("64kbit".to_owned(), "100gbit".to_owned()));
     }
 
     #[test]

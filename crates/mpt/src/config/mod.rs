@@ -9,6 +9,7 @@
 //! - [`model`] is what the rest of the program sees;
 //! - [`defaults`] holds every default with its reason;
 //! - `schema` is the file format: one function per table, one line per key;
+//! - `native` are the parts of it that only native mode has, and `secrets` the files with keys;
 //! - `forms` are the kinds of values (a port, a duration, a prefix) and `reader` takes them out of a table;
 //! - `checks` is what can only be judged when several values are known.
 //!
@@ -19,13 +20,14 @@ mod checks;
 pub mod defaults;
 mod forms;
 pub mod model;
+mod native;
 mod problem;
 mod reader;
 mod schema;
+pub(crate) mod secrets;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
 use std::path::Path;
 
 pub use model::File;
@@ -34,23 +36,27 @@ pub use problem::{Problem, Severity};
 use problem::Log;
 use toml::de::DeTable;
 
-/// Reads and checks the file at `path`. What is odd but allowed is in [`File::warnings`].
+/// Reads and checks the file at `path`, and the files with keys that it names. What is odd but allowed is in
+/// [`File::warnings`].
 ///
 /// # Errors
-/// Everything that is wrong with it, in the order of its lines.
+/// Everything that is wrong with it, in the order of its lines; also that others may read it when there is a secret in it.
 pub fn load(path: &Path) -> Result<File, Vec<Problem>> {
-    match fs::read_to_string(path) {
-        Ok(text) => parse(path, &text),
+    match secrets::read(path, u64::MAX) {
+        Ok(read) => checked(Log::new(path, &read.text).with_permissions(read.permissions), &read.text),
         Err(error) => Err(vec![unreadable(path, &error)]),
     }
 }
 
-/// Reads and checks `text`, which came from the file at `path`.
+/// Reads and checks `text`, which stands or will stand in the file at `path`, and the files with keys that it names.
 ///
 /// # Errors
 /// Everything that is wrong with it, in the order of its lines.
 pub fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
-    let mut log = Log::new(path, text);
+    checked(Log::new(path, text), text)
+}
+
+fn checked(mut log: Log<'_>, text: &str) -> Result<File, Vec<Problem>> {
     let (document, errors) = DeTable::parse_recoverable(text);
     errors.iter().for_each(|error| log.syntax(error));
     let file = schema::file(document.get_ref(), &mut log);

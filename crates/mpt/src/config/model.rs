@@ -6,10 +6,11 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use mpt_proto::config::{PlainFraming, ProbeConfig};
+use mpt_proto::config::{ProbeConfig, Protocol};
+use mpt_proto::crypto::keys::KeyPair;
+use mpt_proto::time::Rate;
 use mpt_proto::{reseq, sched};
 
-use super::defaults;
 use super::problem::{Problem, Severity};
 
 /// One tunnel.
@@ -31,8 +32,14 @@ pub struct File {
     pub scheduler: sched::Kind,
     /// Whether many packets go with one system call where the kernel can.
     pub offload: bool,
-    /// What is spoken on the wire.
+    /// What is spoken on the wire with all peers.
     pub mode: At<Mode>,
+    /// Who we are; always there in native mode.
+    pub identity: Option<KeyPair>,
+    /// How received packets are put back in order; off when absent.
+    pub resequence: Option<reseq::Limits>,
+    /// How paths are probed; off when absent.
+    pub probe: Option<ProbeConfig>,
     /// The other ends, at least one.
     pub peers: Vec<Peer>,
     /// What is odd but allowed.
@@ -40,23 +47,12 @@ pub struct File {
 }
 
 /// What is spoken on the wire.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Authenticated and encrypted.
     Native,
     /// Bare GRE-in-UDP (RFC 8086).
-    Plain(Plain),
-}
-
-/// Settings of plain mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plain {
-    /// The optional GRE fields that are sent.
-    pub framing: PlainFraming,
-    /// How received packets are put back in order; off when absent.
-    pub resequence: Option<reseq::Limits>,
-    /// How paths are probed; off when absent.
-    pub probe: Option<ProbeConfig>,
+    Plain,
 }
 
 /// The other end of a tunnel.
@@ -64,9 +60,11 @@ pub struct Plain {
 pub struct Peer {
     /// What people call it; unique in the file.
     pub name: At<String>,
+    /// What is spoken with it, of the file's mode; in native mode in the line of its public key.
+    pub protocol: At<Protocol>,
     /// Inner destinations that are sent to it, and inner sources that it may use.
     pub networks: Vec<At<IpNet>>,
-    /// The ways to it, 1 to 32.
+    /// The ways to it: 1 to 32, or in native mode none when it is the one who calls.
     pub paths: Vec<Path>,
 }
 
@@ -79,10 +77,15 @@ pub struct Path {
     pub interface: Option<At<String>>,
     /// The local address that it is bound to, of the same family as `remote`.
     pub local: Option<At<IpAddr>>,
-    /// The peer's address and port on it.
-    pub remote: At<SocketAddr>,
+    /// The peer's address and port on it. Absent in native mode where the peer calls, and then there is an interface or a
+    /// local address.
+    pub remote: Option<At<SocketAddr>>,
     /// Its share under the weighted scheduler, 1 to 10000.
     pub weight: u32,
+    /// The fastest that may be sent on it, in native mode.
+    pub cap: Option<Rate>,
+    /// Used only while no other path is alive, in native mode.
+    pub standby: bool,
 }
 
 /// A value and the line that it stands in, so that what turns out to be wrong with it later can be told with its place.
@@ -97,18 +100,18 @@ pub struct At<T> {
 
 impl Mode {
     /// Its name in the configuration.
-    pub fn name(&self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
-            Self::Plain(_) => "plain",
+            Self::Plain => "plain",
         }
     }
 }
 
-impl Default for Plain {
-    fn default() -> Self {
-        let framing = PlainFraming { sequence: defaults::SEQUENCE, key: None, checksum: defaults::CHECKSUM };
-        Self { framing, resequence: Some(reseq::Limits::default()), probe: Some(ProbeConfig::default()) }
+impl Path {
+    /// The line that a problem with where it leads is told with.
+    pub fn line(&self) -> usize {
+        self.remote.as_ref().map_or(self.name.line, |remote| remote.line)
     }
 }
 

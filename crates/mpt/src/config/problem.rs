@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::secrets;
+
 /// Something that is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
@@ -56,6 +58,8 @@ pub struct Log<'t> {
     unknown: Vec<Unknown>,
     /// Every key that was asked for, as `table.key`.
     known: BTreeSet<String>,
+    /// The file's permissions, until it has been said that they are too wide for what it holds.
+    permissions: Option<u32>,
     /// Lines that are not TOML.
     broken: BTreeSet<usize>,
     comma_missed: bool,
@@ -84,9 +88,15 @@ impl<'t> Log<'t> {
             warnings: Vec::new(),
             unknown: Vec::new(),
             known: BTreeSet::new(),
+            permissions: None,
             broken: BTreeSet::new(),
             comma_missed: false,
         }
+    }
+
+    /// The file has these permissions.
+    pub fn with_permissions(self, permissions: u32) -> Self {
+        Self { permissions: Some(permissions), ..self }
     }
 
     /// The file.
@@ -107,6 +117,15 @@ impl<'t> Log<'t> {
     pub fn structure(&mut self, line: usize, what: &str, hint: String) {
         if !self.is_broken() {
             self.error(line, what, Some(hint));
+        }
+    }
+
+    /// A secret stands in `line` under `key`, so others must not be able to read the file. It is enough to be told once.
+    pub fn secret(&mut self, line: usize, key: &str) {
+        if let Some(loose) = self.permissions.and_then(secrets::Loose::of) {
+            self.permissions = None;
+            let what = format!("{key}: a secret, and this file {loose}");
+            self.error(line, what, Some(secrets::chmod(self.path)));
         }
     }
 
@@ -150,6 +169,9 @@ impl<'t> Log<'t> {
     /// A value as it stands in the file, fit for a line of a message.
     pub fn shown(&self, span: Range<usize>) -> String {
         let text = self.text.get(span).unwrap_or_default();
+        if may_be_key(text) {
+            return "what stands here".to_owned();
+        }
         let line = text.lines().next().unwrap_or_default();
         let mut shown: String = line.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
         if shown.len() < text.len() {
@@ -205,17 +227,20 @@ impl<'t> Log<'t> {
         if message.starts_with("duplicate") {
             return "a key and a [table] can be there once; [[peer]] and [[peer.path]] can be repeated".to_owned();
         }
-        self.quotes(line).unwrap_or_else(|| "addresses, durations and names stand in quotes".to_owned())
+        self.quotes(line).unwrap_or_else(|| "addresses, durations, keys and names stand in quotes".to_owned())
     }
 
     /// The most common reason why a line is not TOML: a value that should stand in quotes.
     fn quotes(&self, line: usize) -> Option<String> {
         let (key, value) = self.text.lines().nth(line - 1)?.split_once('=')?;
-        let value = value.trim();
+        let (key, value) = (key.trim(), value.trim());
+        if key.ends_with("_key") || may_be_key(value) {
+            return (!value.starts_with('"')).then(|| format!("put the value in quotes: {key} = \"...\""));
+        }
         let is_word = |c: char| c.is_ascii_alphanumeric() || ".:/-_".contains(c);
         let number = value.parse::<f64>().is_ok();
         let bare = !value.is_empty() && !number && value.chars().all(is_word);
-        bare.then(|| format!("put the value in quotes: {} = {value:?}", key.trim()))
+        bare.then(|| format!("put the value in quotes: {key} = {value:?}"))
     }
 }
 
@@ -224,6 +249,12 @@ pub fn nearest<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Opti
     let likeness = |other: &str| strsim::normalized_damerau_levenshtein(word, other);
     let scored = words.into_iter().map(|other| (likeness(other), other)).filter(|(score, _)| *score >= ALIKE);
     scored.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, other)| other)
+}
+
+/// Whether a piece of a file may be a key, or most of one: those are 44 characters of base64.
+fn may_be_key(text: &str) -> bool {
+    let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+    text.split(|c| !is_base64(c)).any(|word| word.len() >= 40)
 }
 
 fn dotted(table: &str, key: &str) -> String {

@@ -144,6 +144,13 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
         self.table.get(key).map(|item| self.line_of(item))
     }
 
+    /// Notes that `key`, if it is there, has no meaning, for the reason that is in `why`.
+    pub fn refuse(&mut self, key: &'static str, why: &str, hint: &str) {
+        if let Some(line) = self.take(key).map(|item| self.line_of(item)) {
+            self.log.structure(line, &format!("{key} has no meaning {why}"), hint.to_owned());
+        }
+    }
+
     /// Notes the keys that nobody asked for.
     pub fn finish(&mut self) {
         for (key, _) in self.table.iter().filter(|(key, _)| !self.asked.contains(&key.get_ref().as_ref())) {
@@ -162,6 +169,11 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
         let line = self.line_of(item);
         match form.parse(item.get_ref()) {
             Some(value) => Some(At { value, line }),
+            None if form.hidden => {
+                let shape = shape(item.get_ref());
+                self.log.error(line, format!("{key}: {shape} is not {}", form.is), Some(example));
+                None
+            }
             None => {
                 let shown = self.log.shown(item.span());
                 let hint = better(key, item.get_ref(), form).unwrap_or(example);
@@ -195,6 +207,14 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
 
     fn line_of(&self, item: &Item<'_>) -> usize {
         self.log.line(item.span().start)
+    }
+}
+
+/// What can be said about a value that must not be repeated.
+fn shape(value: &DeValue<'_>) -> String {
+    match value.as_str() {
+        Some(text) => format!("a text of length {}", text.chars().count()),
+        None => "this value".to_owned(),
     }
 }
 

@@ -1,20 +1,22 @@
 //! The file format: one function per table, one line per key.
 //!
-//! A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
+//! What only native mode has is in `native`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use mpt_proto::config::{PlainFraming, ProbeConfig};
+use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::path::MAX_PATHS;
-use mpt_proto::{reseq, sched};
+use mpt_proto::time::Rate;
+use mpt_proto::{cc, reseq, sched};
 use toml::de::DeTable;
 
-use super::model::{At, File, Mode, Path, Peer, Plain};
+use super::model::{At, File, Mode, Path, Peer};
 use super::problem::Log;
 use super::reader::Reader;
-use super::{checks, defaults, forms};
+use super::{checks, defaults, forms, native};
 
 type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 
@@ -22,17 +24,22 @@ type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     let path = log.path().to_owned();
     let mut top = Reader::new(document, "", 1, log);
+    let wire = Wire::read(&mut top);
+    let mode = wire.mode.unwrap_or_else(|| top.at(Mode::Native));
     let file = File {
         path,
-        mode: mode(&mut top),
+        mode,
+        identity: identity(&mut top, &wire),
         interface: top.read_or("interface", &forms::interface("mpt0"), defaults::INTERFACE.to_owned()),
         addresses: top.need_list("address", &forms::interface_address("10.77.0.1/24")),
         port: top.read_or("port", &forms::port(), defaults::PORT),
         mtu: top.read("mtu", &forms::integer("a number of bytes", 576..=65_535, 1400)).map(|mtu| mtu.map(as_usize)),
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
-        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), sched::Kind::default()).value,
+        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)).value,
+        resequence: resequence(&mut top),
+        probe: probe(&mut top),
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
-        peers: peers(&mut top),
+        peers: peers(&mut top, &wire),
         warnings: Vec::new(),
     };
     top.finish();
@@ -42,29 +49,46 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     file
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum ModeName {
-    Native,
-    Plain,
+/// What the top of the file says about the wire.
+struct Wire {
+    /// Absent when what stands there is neither; then nothing is said about what either of them needs or refuses.
+    mode: Option<At<Mode>>,
+    framing: PlainFraming,
+    congestion: cc::Kind,
 }
 
-fn mode(top: &mut Table<'_, '_, '_>) -> At<Mode> {
-    let names = forms::choice(&[("native", ModeName::Native), ("plain", ModeName::Plain)]);
-    let name = top.read("mode", &names);
-    let settings = top.table("plain", "plain", plain).unwrap_or_default();
-    let native = !top.has("mode") || name.as_ref().is_some_and(|name| **name == ModeName::Native);
-    if let Some(line) = top.line_of_key("plain").filter(|_| native) {
+impl Wire {
+    fn read(top: &mut Table<'_, '_, '_>) -> Self {
+        let mode = mode(top);
+        let framing = top.table("plain", "plain", framing).unwrap_or_default();
+        let congestion = match mode.as_deref() {
+            Some(Mode::Plain) => cc::Kind::default(),
+            Some(Mode::Native) | None => native::congestion(top),
+        };
+        Self { mode, framing, congestion }
+    }
+
+    fn is(&self, mode: Mode) -> bool {
+        self.mode.as_deref() == Some(&mode)
+    }
+}
+
+fn mode(top: &mut Table<'_, '_, '_>) -> Option<At<Mode>> {
+    let names = forms::choice(&[("native", Mode::Native), ("plain", Mode::Plain)]);
+    let mode = if top.has("mode") { top.read("mode", &names) } else { Some(top.read_or("mode", &names, Mode::Native)) };
+    if let Some(line) = top.line_of_key("plain").filter(|_| mode.as_deref() == Some(&Mode::Native)) {
         let hint = "mode = \"plain\" at the top of the file; native mode is the default";
         top.log.structure(line, "[plain] has no meaning in native mode", hint.to_owned());
     }
-    name.unwrap_or_else(|| top.at(ModeName::Native)).map(|name| match name {
-        ModeName::Native => Mode::Native,
-        ModeName::Plain => Mode::Plain(settings),
-    })
+    mode
 }
 
-fn plain(table: &mut Table<'_, '_, '_>) -> Plain {
-    Plain { framing: framing(table), resequence: resequence(table), probe: probe(table) }
+fn identity(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<KeyPair> {
+    if wire.is(Mode::Plain) {
+        native::refuse(top, &native::TOP);
+        return None;
+    }
+    native::identity(top, wire.is(Mode::Native))
 }
 
 fn framing(table: &mut Table<'_, '_, '_>) -> PlainFraming {
@@ -90,7 +114,8 @@ fn resequence(table: &mut Table<'_, '_, '_>) -> Option<reseq::Limits> {
     let window = table.read_or("reorder_window", &window, default.window as u64).map(as_usize);
     let delay = forms::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
     let delay = table.read_or("reorder_delay", &delay, default.max_hold);
-    let limits = reseq::Limits { window: window.value, max_hold: delay.value, adaptive: hold == Hold::Adaptive };
+    let adaptive = hold == Hold::Adaptive;
+    let limits = reseq::Limits { window: window.value, max_hold: delay.value, adaptive, repaired: false };
     (hold != Hold::Off).then_some(limits)
 }
 
@@ -102,39 +127,53 @@ fn probe(table: &mut Table<'_, '_, '_>) -> Option<ProbeConfig> {
     idle.map(|idle| ProbeConfig { idle, dead })
 }
 
-fn peers(top: &mut Table<'_, '_, '_>) -> Vec<Peer> {
+fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Vec<Peer> {
     if top.lacks("peer") {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
     }
     let several = top.count("peer") > 1;
     let mut number = 0;
-    top.tables("peer", "peer", |table| {
+    let peers = top.tables("peer", "peer", |table| {
         number += 1;
         let name = if several { format!("{}{number}", defaults::PEER) } else { defaults::PEER.to_owned() };
-        peer(table, name, several)
-    })
+        peer(table, wire, name, several)
+    });
+    peers.into_iter().flatten().collect()
 }
 
-fn peer(table: &mut Table<'_, '_, '_>, name: String, several: bool) -> Peer {
+fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: bool) -> Option<Peer> {
     let port = table.read_or("port", &forms::port(), defaults::PORT);
-    Peer {
-        name: table.read_or("name", &forms::name("office"), name),
-        networks: networks(table, several),
-        paths: paths(table, port.value),
-    }
+    let name = table.read_or("name", &forms::name("office"), name);
+    let protocol = protocol(table, wire);
+    let networks = networks(table, wire, several);
+    let paths = paths(table, wire, port.value);
+    Some(Peer { name, protocol: protocol?, networks, paths })
 }
 
-fn networks(table: &mut Table<'_, '_, '_>, several: bool) -> Vec<At<IpNet>> {
+fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> {
+    if wire.is(Mode::Plain) {
+        native::refuse(table, &native::PEER);
+        return Some(table.at(Protocol::Plain(wire.framing)));
+    }
+    native::protocol(table, wire.congestion, wire.is(Mode::Native))
+}
+
+fn networks(table: &mut Table<'_, '_, '_>, wire: &Wire, several: bool) -> Vec<At<IpNet>> {
     let network = forms::network("10.77.0.2/32");
-    match several {
+    if wire.is(Mode::Native) && table.lacks("path") && !table.has("networks") {
+        let hint =
+            "add [[peer.path]] with a remote address; or, for a peer that calls us, networks = [\"10.77.0.2/32\"]";
+        table.missing("this peer has neither a path nor networks", hint.to_owned());
+    }
+    match several && !table.lacks("path") {
         true => table.need_list("networks", &network),
         false if table.has("networks") => table.list("networks", &network),
         false => defaults::networks().map(|net| table.at(net)).to_vec(),
     }
 }
 
-fn paths(table: &mut Table<'_, '_, '_>, port: u16) -> Vec<Path> {
-    if table.lacks("path") {
+fn paths(table: &mut Table<'_, '_, '_>, wire: &Wire, port: u16) -> Vec<Path> {
+    if table.lacks("path") && wire.is(Mode::Plain) {
         table.missing("this peer has no path", "add [[peer.path]] with a remote address".to_owned());
     }
     let count = table.count("path");
@@ -145,25 +184,42 @@ fn paths(table: &mut Table<'_, '_, '_>, port: u16) -> Vec<Path> {
     let mut number = 0;
     let paths = table.tables("path", "peer.path", |table| {
         number += 1;
-        path(table, port, number)
+        path(table, wire, port, number)
     });
     paths.into_iter().flatten().collect()
 }
 
-fn path(table: &mut Table<'_, '_, '_>, port: u16, number: usize) -> Option<Path> {
+fn path(table: &mut Table<'_, '_, '_>, wire: &Wire, port: u16, number: usize) -> Option<Path> {
     let name = table.read("name", &forms::name("dsl"));
     let interface = table.read("interface", &forms::interface("eth1"));
     let local = table.read("local", &forms::host("192.168.10.1"));
-    let remote = table.need("remote", &forms::remote("192.168.10.2"));
+    // The address of a peer that calls is learned; the path is known by where the call comes in.
+    let learned = wire.is(Mode::Native) && !table.has("remote") && (table.has("interface") || table.has("local"));
+    let remote = forms::remote("192.168.10.2");
+    let remote = if learned { table.read("remote", &remote) } else { table.need("remote", &remote) };
     let weight = table.read_or("weight", &forms::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
+    let (cap, standby) = usage(table, wire);
+    if remote.is_none() && !learned {
+        return None;
+    }
     let unnamed = || interface.clone().unwrap_or_else(|| table.at(format!("{}{number}", defaults::PATH)));
     Some(Path {
         name: name.unwrap_or_else(unnamed),
-        remote: remote?.map(|(ip, own)| SocketAddr::new(ip, own.unwrap_or(port))),
+        remote: remote.map(|remote| remote.map(|(ip, own)| SocketAddr::new(ip, own.unwrap_or(port)))),
         weight: as_u32(weight.value),
         interface,
         local,
+        cap,
+        standby,
     })
+}
+
+fn usage(table: &mut Table<'_, '_, '_>, wire: &Wire) -> (Option<Rate>, bool) {
+    if wire.is(Mode::Plain) {
+        native::refuse(table, &native::PATH);
+        return (None, defaults::STANDBY);
+    }
+    native::usage(table)
 }
 
 /// Numbers whose range has been checked.

@@ -9,6 +9,7 @@ use super::problem::Log;
 use super::schema;
 
 const REFERENCE: &str = include_str!("../../../../docs/config.md");
+const SETUP: &str = include_str!("../../../../docs/native-setup.md");
 const EVERYTHING: &str = include_str!("../../tests/config/everything.toml");
 
 /// Every key that the schema asks for when every table is there.
@@ -37,12 +38,27 @@ fn the_reference_has_every_key_and_no_other() {
     assert_eq!(keys_of_the_reference(), keys_of_the_schema());
 }
 
+/// The files that a page shows.
+fn examples(page: &str) -> Vec<&str> {
+    page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
 #[test]
-fn every_example_in_the_reference_is_right() {
-    let examples: Vec<_> = REFERENCE.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert!(!examples.is_empty());
-    for example in examples {
-        let file = super::parse(Path::new("docs/config.md"), example);
+fn a_pair_that_is_shown_knows_each_other() {
+    for page in [REFERENCE, SETUP] {
+        let file = |text: &&str| super::parse(Path::new("docs"), text).unwrap();
+        let pair: Vec<_> = examples(page).iter().take(2).map(file).collect();
+        for (own, other) in [(0, 1), (1, 0)] {
+            let told = pair[own].peers[0].protocol.public_key();
+            assert_eq!(told, pair[other].identity.as_ref().map(|identity| *identity.public()));
+        }
+    }
+}
+
+#[test]
+fn every_example_is_right() {
+    for example in [examples(REFERENCE), examples(SETUP)].concat() {
+        let file = super::parse(Path::new("docs"), example);
         assert!(file.as_ref().is_ok_and(|file| file.warnings.is_empty()), "{example}\n{file:#?}");
         assert!(example.lines().filter(|line| !line.trim().is_empty()).count() < 12, "longer than promised");
     }

@@ -44,7 +44,7 @@ pub struct Tunnel {
 }
 
 /// A peer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Peer {
     /// What people call it.
     pub name: String,
@@ -64,6 +64,10 @@ pub struct Peer {
     pub held_packets: u64,
     /// How long such a wait may last.
     pub hold_us: u64,
+    /// Packets that were sent again because they were lost on the way; native mode.
+    pub resent_packets: u64,
+    /// Packets that were lost and not worth sending again; native mode.
+    pub given_up_packets: u64,
     /// How order was restored; absent when it is not.
     pub reorder: Option<Reorder>,
     /// Packets that ended early, by reason.
@@ -87,6 +91,8 @@ pub struct Reorder {
     pub expired: u64,
     /// Given up because the window was full.
     pub overrun: u64,
+    /// Given up because the sender did.
+    pub skipped: u64,
     /// Restarts of the peer's numbering.
     pub restarts: u64,
     /// The longest that a gap lasted before it was filled.
@@ -94,7 +100,7 @@ pub struct Reorder {
 }
 
 /// A path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Path {
     /// What people call it.
     pub name: String,
@@ -108,6 +114,10 @@ pub struct Path {
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
+    /// What its bottleneck passes, as native mode has found out.
+    pub rate_bits_per_s: Option<u64>,
+    /// The share of datagrams lost lately, 0 to 1; native mode.
+    pub loss: Option<f64>,
     /// Datagrams sent.
     pub sent_packets: u64,
     /// Bytes of them, from the GRE header on.
@@ -137,6 +147,8 @@ impl Peer {
             queued_bytes: peer.queued_bytes,
             held_packets: peer.ledger.held,
             hold_us: peer.hold_us,
+            resent_packets: peer.resent,
+            given_up_packets: peer.given_up,
             reorder: peer.resequencer.as_ref().map(Reorder::new),
             drops: counts(&peer.drops),
             paths: peer.paths.iter().map(Path::new).collect(),
@@ -153,6 +165,7 @@ impl Reorder {
             passed: stats.passed,
             expired: stats.expired,
             overrun: stats.overrun,
+            skipped: stats.skipped,
             restarts: stats.restarts,
             longest_fill_us: stats.longest_fill_ns / 1_000,
         }
@@ -168,6 +181,8 @@ impl Path {
             up: path.state.is_up(),
             cause: cause(path.state).map(str::to_owned),
             srtt_us: path.srtt.map(|srtt| srtt.as_micros() as u64),
+            rate_bits_per_s: path.rate.map(|rate| rate.bits()),
+            loss: path.loss,
             sent_packets: path.sent.packets,
             sent_bytes: path.sent.bytes,
             received_packets: path.received.packets,
@@ -197,6 +212,7 @@ mod tests {
     use mpt_proto::drops::Dropped;
     use mpt_proto::path::Traffic;
     use mpt_proto::peer::Ledger;
+    use mpt_proto::time::Rate;
     use serde_json::Value;
 
     use super::*;
@@ -211,6 +227,8 @@ mod tests {
             remote: "[2001:db8::1]:4754".parse().unwrap(),
             weight: 10,
             state: State::Down(Cause::Silent),
+            rate: Some(Rate::from_bits(8_000_000)),
+            loss: Some(0.25),
             srtt: Some(Duration::from_micros(12_345)),
             sent: Traffic { packets: 2, bytes: 3_000 },
             received: Traffic { packets: 1, bytes: 1_500 },
@@ -221,6 +239,8 @@ mod tests {
             ledger: Ledger { taken: 4, delivered: 5, held: 7, ..Ledger::default() },
             queued_bytes: 6,
             hold_us: 8,
+            resent: 3,
+            given_up: 1,
             resequencer: Some(Stats { longest_fill_ns: 9_999, ..Stats::default() }),
             drops: drops.clone(),
             paths: vec![path],

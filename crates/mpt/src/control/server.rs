@@ -161,7 +161,9 @@ fn is_running(name: &str) -> Failure {
 fn cannot_use(path: &str, error: &io::Error) -> Failure {
     let failure = Failure::new(format!("cannot use {path}: {error}"));
     match error.kind() {
-        io::ErrorKind::PermissionDenied => failure.hint("run as root, or set MPT_RUN_DIR to a directory of your own"),
+        io::ErrorKind::PermissionDenied => failure.hint(
+            "needs CAP_NET_ADMIN: run as root; or give the program that capability, and MPT_RUN_DIR a directory of your own",
+        ),
         io::ErrorKind::InvalidInput => {
             failure.hint("the path of a socket has at most 107 bytes; set MPT_RUN_DIR to a shorter one")
         }

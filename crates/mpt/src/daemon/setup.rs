@@ -5,39 +5,71 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_linux::udp::SocketSpec;
 use mpt_linux::{Reactor, Tun};
-use mpt_proto::config::{Config, PathConfig, PeerConfig};
+use mpt_proto::config::{Config, PathConfig, PeerConfig, Protocol};
+use mpt_proto::crypto::handshake::{self, Identity, Offer};
 use mpt_proto::endpoint::Endpoint;
+use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
+use mpt_proto::time::Time;
+use mpt_proto::wire::frame::DATA_HEADER;
+use mpt_proto::wire::native::OVERHEAD;
+use zeroize::Zeroizing;
 
 use super::links::Link;
 use super::turn::Driver;
 use crate::Failure;
-use crate::config::model::{At, File, Mode, Path, Peer, Plain};
+use crate::config::model::{At, File, Mode, Path, Peer};
 
 /// Opens the tunnel.
 ///
 /// # Errors
 /// What the system refused, with a hint, or what is wrong with the file now that the system has been looked at.
 pub fn open(file: &File, reactor: Reactor) -> Result<Driver, Failure> {
-    let Mode::Plain(plain) = &*file.mode else {
-        return Err(file.problem(file.mode.line, "this build speaks plain mode only", "write mode = \"plain\"").into());
-    };
     let mut netlink = Netlink::open()?;
     let mut links = Links::default();
-    let peers = file.peers.iter().map(|peer| peer_config(file, plain, peer, &mut links, &mut netlink));
+    if file.peers.iter().any(|peer| peer.paths.is_empty()) {
+        links.listen(file)?;
+    }
+    let peers = file.peers.iter().map(|peer| peer_config(file, peer, &mut links, &mut netlink));
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
-    let mtu = inner_mtu(file, plain, &mut netlink)?;
+    let mtu = inner_mtu(file, &mut netlink)?;
     let tun = Tun::open(&file.interface, file.offload)?;
     configure(file, &tun, mtu, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
-    let endpoint = Endpoint::new(reactor.now(), &Config { mtu, merge, peers });
+    let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
     tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.open.len(), "tunnel is up");
     Ok(Driver::new(endpoint, reactor, tun, links.open)?)
+}
+
+/// The core: with keys, randomness and the time of day in native mode.
+fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure> {
+    let keys = match (*file.mode, &config.identity) {
+        (Mode::Native, Some(keys)) => keys.clone(),
+        _ => return Ok(Endpoint::new(now, config)),
+    };
+    let mut seed = Zeroizing::new([0; 32]);
+    getrandom::fill(&mut *seed).map_err(|error| Failure::new(format!("no randomness from the system: {error}")))?;
+    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // Handshakes carry the time of day, counted from where the monotonic clock began.
+    let clock = handshake::Clock::new(today.saturating_sub(now - Time::START));
+    let identity = Identity { keys, offer: Offer::new(has_aes()), clock };
+    Ok(Endpoint::native(now, config, Local::new(identity, *seed)))
+}
+
+/// Whether this processor has AES instructions.
+fn has_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return false;
 }
 
 /// The sockets, one for each local address and interface, however many paths use it.
@@ -48,10 +80,9 @@ struct Links {
 }
 
 impl Links {
+    /// The socket of a path.
     fn socket(&mut self, file: &File, path: &Path, netlink: &mut Netlink) -> Result<LinkId, Failure> {
-        let unspecified =
-            if path.remote.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified), *file.port);
+        let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified(path)), *file.port);
         let device = path.interface.as_deref().cloned();
         if let Some(known) = self.known.get(&(device.clone(), local)) {
             return Ok(*known);
@@ -63,30 +94,48 @@ impl Links {
         self.known.insert((device, local), id);
         Ok(id)
     }
+
+    /// The sockets on which peers call that have no paths here.
+    fn listen(&mut self, file: &File) -> Result<(), Failure> {
+        for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
+            let (local, id) = (SocketAddr::new(any, *file.port), LinkId(self.open.len() as u8));
+            match Link::open(id, SocketSpec { local, offload: file.offload, ..SocketSpec::default() }, None) {
+                Ok(link) => {
+                    self.open.push(link);
+                    self.known.insert((None, local), id);
+                }
+                // A host may have IPv6 switched off.
+                Err(error) if any.is_ipv6() => tracing::warn!(%error, "peers cannot call over IPv6"),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The unspecified address of a path's IP version, which is IPv4 where nothing says so.
+fn unspecified(path: &Path) -> IpAddr {
+    let known = path.remote.as_ref().map(|remote| remote.ip()).or_else(|| path.local.as_deref().copied());
+    if known.is_some_and(|ip| ip.is_ipv6()) { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
 fn too_many(file: &File, path: &Path) -> Failure {
-    file.problem(path.remote.line, "more than 256 local addresses", "let paths share a local address").into()
+    file.problem(path.line(), "more than 256 local addresses", "let paths share a local address").into()
 }
 
-fn peer_config(
-    file: &File,
-    plain: &Plain,
-    peer: &Peer,
-    links: &mut Links,
-    netlink: &mut Netlink,
-) -> Result<PeerConfig, Failure> {
+fn peer_config(file: &File, peer: &Peer, links: &mut Links, netlink: &mut Netlink) -> Result<PeerConfig, Failure> {
     let path = |path: &Path| -> Result<PathConfig, Failure> {
         let link = links.socket(file, path, netlink)?;
-        Ok(PathConfig { name: path.name.to_string(), link, remote: *path.remote, weight: path.weight })
+        let (name, remote) = (path.name.to_string(), path.remote.as_deref().copied());
+        Ok(PathConfig { name, link, remote, weight: path.weight, cap: path.cap, standby: path.standby })
     };
     Ok(PeerConfig {
         name: peer.name.to_string(),
         networks: peer.networks.iter().map(|net| **net).collect(),
         scheduler: file.scheduler,
-        framing: plain.framing,
-        resequence: plain.resequence,
-        probe: plain.probe,
+        protocol: peer.protocol.value.clone(),
+        resequence: file.resequence,
+        probe: file.probe,
         paths: peer.paths.iter().map(path).collect::<Result<_, _>>()?,
     })
 }
@@ -103,23 +152,47 @@ fn interface_of(path: &Path, netlink: &mut Netlink) -> Result<Option<u32>, Failu
             }
         }
     }
-    Ok(netlink.route_to(path.remote.ip(), None)?.map(|hop| hop.device))
+    let Some(remote) = &path.remote else { return Ok(None) };
+    Ok(netlink.route_to(remote.ip(), None)?.map(|hop| hop.device))
 }
 
 /// The configured MTU, or the largest that fits every path.
-fn inner_mtu(file: &File, plain: &Plain, netlink: &mut Netlink) -> Result<usize, Failure> {
+fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
     let mut smallest = usize::from(u16::MAX);
-    for path in file.peers.iter().flat_map(|peer| &peer.paths) {
-        let device = interface_of(path, netlink)?;
-        let hop = netlink.route_to(path.remote.ip(), device)?;
-        let outer = match (hop, device) {
-            (Some(hop), _) => hop.mtu,
-            (None, Some(device)) => netlink.link_by_index(device)?.map_or(ETHERNET, |link| link.mtu),
-            (None, None) => ETHERNET,
-        };
-        smallest = smallest.min(mpt_proto::config::inner_mtu(outer as usize, *path.remote, plain.framing.overhead()));
+    for peer in &file.peers {
+        let overhead = overhead(&peer.protocol);
+        for path in &peer.paths {
+            let outer = outer_mtu(path, netlink)? as usize;
+            smallest = smallest.min(mpt_proto::config::inner_mtu(outer, (unspecified(path), 0).into(), overhead));
+        }
+        if peer.paths.is_empty() {
+            // It may call over either, and IPv6 leaves less.
+            let any = (Ipv6Addr::UNSPECIFIED, 0).into();
+            smallest = smallest.min(mpt_proto::config::inner_mtu(ETHERNET as usize, any, overhead));
+        }
     }
     check_mtu(file, smallest)
+}
+
+/// Bytes between the outer UDP header and an inner packet, and behind it.
+fn overhead(protocol: &Protocol) -> usize {
+    match protocol {
+        Protocol::Plain(framing) => framing.overhead(),
+        Protocol::Native(_) => OVERHEAD + DATA_HEADER,
+    }
+}
+
+fn outer_mtu(path: &Path, netlink: &mut Netlink) -> Result<u32, Failure> {
+    let device = interface_of(path, netlink)?;
+    let hop = match &path.remote {
+        Some(remote) => netlink.route_to(remote.ip(), device)?,
+        None => None,
+    };
+    Ok(match (hop, device) {
+        (Some(hop), _) => hop.mtu,
+        (None, Some(device)) => netlink.link_by_index(device)?.map_or(ETHERNET, |link| link.mtu),
+        (None, None) => ETHERNET,
+    })
 }
 
 fn check_mtu(file: &File, fits: usize) -> Result<usize, Failure> {

@@ -49,6 +49,16 @@ pub enum Turned {
     Back([u8; COOKIE_REPLY_LEN]),
 }
 
+impl Turned {
+    /// The reason for the count.
+    pub fn reason(self) -> Dropped {
+        match self {
+            Self::Away(why) => why,
+            Self::Back(_) => Dropped::HandshakeFlood,
+        }
+    }
+}
+
 impl Gate {
     /// A gate for messages to `own`, with 32 bytes from a cryptographic random source.
     pub fn new(own: &PublicKey, random: [u8; 32]) -> Self {

@@ -1,0 +1,87 @@
+//! What is on the wire, and what comes out of the tunnel.
+
+use mpt_lab::{
+    sys::packet::{Arrival, BATCH, Frame, PacketSocket},
+    topology::Netns,
+};
+use mpt_proto::{
+    packet::ip::{Ip, UDP},
+    wire::gre,
+};
+use std::{fs, path::Path};
+
+/// Everything that comes in at an interface from the moment this is opened.
+pub struct Capture {
+    socket: PacketSocket,
+    frames: [Frame; BATCH],
+    seen: Vec<Vec<u8>>,
+}
+
+/// A datagram of the tunnel's, as it came over a path.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// The outer header.
+    pub outer: Ip,
+    /// GRE header and payload.
+    pub payload: Vec<u8>,
+}
+
+const ETHERNET: usize = 14;
+const ROOM: usize = 66_000;
+
+impl Capture {
+    /// Listens at an interface of a host.
+    pub fn open(host: &Netns, interface: &str) -> Self {
+        let socket = host.enter(|| PacketSocket::open(interface)).expect("a namespace").expect("a packet socket");
+        Self { socket, frames: std::array::from_fn(|_| Frame::with_room(ROOM)), seen: Vec::new() }
+    }
+
+    /// All frames so far.
+    pub fn frames(&mut self) -> &[Vec<u8>] {
+        loop {
+            let mut arrivals = [Arrival::default(); BATCH];
+            let count = self.socket.receive(&mut self.frames, &mut arrivals).expect("frames");
+            self.seen.extend(self.frames[..count].iter().map(|frame| frame.bytes().to_vec()));
+            if count == 0 {
+                return &self.seen;
+            }
+        }
+    }
+
+    /// The tunnel's datagrams among them.
+    pub fn datagrams(&mut self) -> Vec<Datagram> {
+        self.frames().iter().filter_map(|frame| datagram(&frame[ETHERNET..])).collect()
+    }
+
+    /// The inner packets that the tunnel's datagrams carry, each with its outer header.
+    pub fn tunnelled(&mut self) -> Vec<(Ip, Ip)> {
+        let inner = |datagram: &Datagram| {
+            let (_, inner) = gre::Gre::decode(&datagram.payload).ok()?;
+            Some((datagram.outer, Ip::parse(inner).ok()?))
+        };
+        self.datagrams().iter().filter_map(inner).collect()
+    }
+
+    /// All IP packets so far at an interface without Ethernet header, with their bytes.
+    pub fn packets(&mut self) -> Vec<(Ip, Vec<u8>)> {
+        self.frames().iter().filter_map(|bytes| Some((Ip::parse(bytes).ok()?, bytes.clone()))).collect()
+    }
+
+    /// Writes all frames so far to a file that Wireshark reads (libpcap format 2.4, link type Ethernet).
+    pub fn save(&mut self, file: &Path) {
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let mut bytes = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, ROOM as u32, 1]);
+        for frame in self.frames() {
+            bytes.extend(words(&[0, 0, frame.len() as u32, frame.len() as u32]));
+            bytes.extend(frame);
+        }
+        fs::write(file, bytes).expect("a file");
+    }
+}
+
+fn datagram(packet: &[u8]) -> Option<Datagram> {
+    let outer = Ip::parse(packet).ok().filter(|ip| ip.protocol == UDP && !ip.fragment)?;
+    let (_, to) = outer.ports(packet)?;
+    let payload = packet[outer.transport + 8..outer.total].to_vec();
+    (to == gre::PORT).then_some(Datagram { outer, payload })
+}

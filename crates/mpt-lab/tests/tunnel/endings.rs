@@ -1,0 +1,85 @@
+//! How a tunnel ends, and that nothing of it stays; who may not start one.
+
+use crate::rig::{Plan, Rig, open_folder, output, program, text};
+use mpt_lab::topology::{Family, Host};
+use nix::sys::signal::Signal;
+use std::fs;
+
+const NOBODY: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+
+fn plan() -> Plan {
+    Plan::over(&[Family::V4]).on(Host::A, "routes = [\"10.99.0.0/24\"]")
+}
+
+/// Everything that a tunnel made on host A: its interface, addresses, routes, UDP socket and control socket.
+fn traces(rig: &Rig) -> String {
+    let script = "set +e; ip -o link show dev mpt0; ip -o address | grep -w mpt0; ip route | grep -E 'mpt0|10.99'; \
+                  ip -6 route | grep -w mpt0; ss -Hulpn sport = :4754; true";
+    let sockets = fs::read_dir(rig.run_dir(Host::A)).into_iter().flatten().flatten();
+    let sockets = sockets.map(|entry| entry.path().display().to_string()).filter(|path| path.ends_with(".sock"));
+    rig.hosts.a.sh(&format!("{{ {script}; }} 2>/dev/null")).expect("a look around") + &sockets.collect::<String>()
+}
+
+#[test]
+fn every_ending_leaves_nothing_behind_and_the_next_tunnel_starts() {
+    let Some(mut rig) = Rig::up("end", &["delay=1ms"], &plan()) else { return };
+    for part in ["mpt0", "10.77.0.1", "fd77::1", "10.99.0.0/24", ":4754", "mpt0.sock"] {
+        assert!(traces(&rig).contains(part), "{part} of a running tunnel: {}", traces(&rig));
+    }
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        assert!(rig.signal(Host::A, signal).success(), "{signal}");
+        assert_eq!(traces(&rig), "", "{signal}");
+        rig.start(&plan());
+    }
+    assert!(rig.mpt(Host::A, &["down"]).status.success());
+    assert_eq!(traces(&rig), "", "when mpt down returns, all is done");
+    assert!(rig.wait_for_end(Host::A).success());
+    rig.start(&plan());
+}
+
+#[test]
+fn a_killed_tunnel_leaves_nothing_but_a_socket_file_that_does_not_matter() {
+    let Some(mut rig) = Rig::up("kill", &["delay=1ms"], &plan()) else { return };
+    assert!(!rig.signal(Host::A, Signal::SIGKILL).success());
+    assert!(traces(&rig).ends_with("mpt0.sock") && !traces(&rig).contains("10.77"), "{}", traces(&rig));
+    let status = rig.mpt(Host::A, &["status"]);
+    assert!(!status.status.success() && text(&status.stderr).contains("hint:"), "{}", text(&status.stderr));
+    rig.start(&plan());
+}
+
+#[test]
+fn a_second_tunnel_of_the_same_name_is_refused_and_the_first_goes_on() {
+    let Some(rig) = Rig::up("twice", &["delay=1ms"], &plan()) else { return };
+    let file = rig.file(Host::A).display().to_string();
+    let second = rig.mpt(Host::A, &["up", &file]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("running already"), "{}", text(&second.stderr));
+    // Another directory of control sockets knows nothing of the first; the system does.
+    let other = rig.folder.path().join("other");
+    let third = output(rig.program(Host::A).args(["up", &file]).env("MPT_RUN_DIR", other));
+    assert_eq!(third.status.code(), Some(1));
+    assert!(text(&third.stderr).contains("hint:"), "{}", text(&third.stderr));
+    rig.wait_for_answer(&[], Family::V4, "the first tunnel");
+}
+
+#[test]
+fn without_privileges_the_error_names_the_capability() {
+    let Some(mut rig) = Rig::build("nobody", &["delay=1ms"]) else { return };
+    rig.launch(Host::A, &plan());
+    rig.signal(Host::A, Signal::SIGTERM);
+    open_folder(rig.folder.path());
+    // Where this was built, nobody may look.
+    let program_for_all = rig.folder.path().join("mpt");
+    fs::copy(program(), &program_for_all).expect("a copy");
+    let run_dir = rig.folder.path().join("run-nobody");
+    open_folder(&run_dir);
+    // A directory of one's own for the control socket, and the usual one.
+    for run_dir in [run_dir.as_path(), "/run/mpt".as_ref()] {
+        let mut command = rig.hosts.a.command("setpriv");
+        command.args(NOBODY).arg(&program_for_all).arg("up").arg(rig.file(Host::A)).env("MPT_RUN_DIR", run_dir);
+        let refused = output(&mut command);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains("CAP_NET_ADMIN"), "{}: {said}", run_dir.display());
+    }
+}

@@ -1,0 +1,83 @@
+//! Paths that are taken down, pulled and cut under a transfer, none of whose bytes may be lost or damaged.
+
+use crate::{
+    rig::{Plan, Rig, inside},
+    transfer::Transfer,
+};
+use mpt_lab::topology::{Family, Host};
+
+const SPECS: [&str; 2] = ["rate=50mbit,delay=3ms", "rate=50mbit,delay=3ms"];
+const MEGABYTE: u64 = 1_000_000;
+
+fn plan() -> Plan {
+    Plan::over(&[Family::V4, Family::V6])
+}
+
+fn sent(rig: &Rig, path: usize) -> u64 {
+    rig.path(Host::A, path)["sent_bytes"].as_u64().expect("a number")
+}
+
+/// Waits until the first path is down on both hosts, for these reasons.
+fn wait_until_down(rig: &Rig, causes: [&[&str]; 2]) {
+    for (host, causes) in [Host::A, Host::B].into_iter().zip(causes) {
+        rig.wait_until(&format!("path 1 of {host:?} is down: {causes:?}"), |rig| {
+            let path = rig.path(host, 0);
+            path["up"] == false && causes.iter().any(|cause| path["cause"] == *cause)
+        });
+    }
+}
+
+/// While the first path is down, the transfer goes on over the second; when it is back, over both.
+fn survives(rig: &Rig, take_down: impl FnOnce(), causes: [&[&str]; 2], bring_back: impl FnOnce()) {
+    let transfer = Transfer::start(rig, Family::V4);
+    transfer.wait_for(rig, MEGABYTE);
+    take_down();
+    wait_until_down(rig, causes);
+    let before = [sent(rig, 0), sent(rig, 1)];
+    transfer.wait_for(rig, 3 * MEGABYTE);
+    // Probes of a path that is down are no more than some hundred bytes a second.
+    assert!(sent(rig, 0) - before[0] < 20_000, "nothing but probes: {} bytes", sent(rig, 0) - before[0]);
+    assert!(sent(rig, 1) - before[1] > 3 * MEGABYTE);
+    bring_back();
+    for host in [Host::A, Host::B] {
+        rig.wait_until(&format!("path 1 of {host:?} is up"), |rig| rig.path(host, 0)["up"] == true);
+    }
+    let before = sent(rig, 0);
+    rig.wait_until("path 1 carries traffic", |rig| sent(rig, 0) > before + MEGABYTE);
+    transfer.finish();
+}
+
+#[test]
+fn a_path_that_is_taken_down_by_command_hands_its_traffic_over() {
+    let Some(rig) = Rig::up("command", &SPECS, &plan()) else { return };
+    let order = |action| assert!(rig.mpt(Host::A, &["path", action, "eth1"]).status.success());
+    survives(&rig, || order("down"), [&["operator"], &["peer"]], || order("up"));
+    assert_eq!(rig.mpt(Host::A, &["path", "down", "eth9"]).status.code(), Some(1), "there is no such path");
+}
+
+#[test]
+fn a_pulled_cable_is_survived_and_its_return_is_noticed() {
+    let Some(rig) = Rig::up("cable", &SPECS, &plan()) else { return };
+    let pull = || rig.hosts.unplug(0, Host::A).expect("pulled");
+    let plug = || rig.hosts.plug(0, Host::A).expect("plugged");
+    survives(&rig, pull, [&["carrier"], &["peer", "silent"]], plug);
+}
+
+#[test]
+fn a_silent_blackhole_is_found_and_survived() {
+    let Some(rig) = Rig::up("hole", &SPECS, &plan()) else { return };
+    let either: &[&str] = &["silent", "peer"];
+    survives(&rig, || rig.hosts.cut(0), [either, either], || rig.hosts.restore(0));
+}
+
+#[test]
+fn with_every_path_down_packets_are_dropped_by_name_and_the_first_to_return_carries_them() {
+    let Some(rig) = Rig::up("all", &SPECS, &plan()) else { return };
+    for path in ["eth1", "eth2"] {
+        assert!(rig.mpt(Host::A, &["path", "down", path]).status.success());
+    }
+    assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
+    assert!(rig.status(Host::A)["peers"][0]["drops"]["no_path"].as_u64() >= Some(3));
+    assert!(rig.mpt(Host::A, &["path", "up", "eth2"]).status.success());
+    rig.wait_for_answer(&[], Family::V4, "one path is back");
+}

@@ -1,0 +1,268 @@
+//! Two hosts with a daemon each.
+
+use mpt_lab::topology::{Family, Host, Netns, Topology, address, interface};
+use mpt_sim::{link::PathSpec, seed::Seed};
+use serde_json::{Map, Value};
+use std::{
+    fmt::Write as _,
+    fs::{self, File},
+    io::{self, Write as _},
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// How long anything may take that has to happen.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Two hosts, and the daemons that run on them.
+pub struct Rig {
+    pub hosts: Topology,
+    pub folder: TempDir,
+    daemons: [Option<Daemon>; 2],
+}
+
+/// What the daemons are told.
+#[derive(Clone)]
+pub struct Plan {
+    /// The IP version of each path.
+    outer: Vec<Family>,
+    /// Lines for the top of the file, of host A and of host B.
+    top: [String; 2],
+    /// Lines of `[plain]`, the same on both.
+    plain: String,
+    /// Lines of `[[peer]]`, the same on both.
+    peer: String,
+}
+
+impl Plan {
+    /// One path for each of `outer`; IPv4 and IPv6 inside.
+    pub fn over(outer: &[Family]) -> Self {
+        Self { outer: outer.to_vec(), top: Default::default(), plain: String::new(), peer: String::new() }
+    }
+
+    /// With a line at the top of one host's file.
+    pub fn on(mut self, host: Host, line: &str) -> Self {
+        writeln!(self.top[index(host)], "{line}").expect("a string takes everything");
+        self
+    }
+
+    /// With lines under `[plain]`.
+    pub fn plain(self, lines: &str) -> Self {
+        Self { plain: lines.into(), ..self }
+    }
+
+    /// With lines under `[[peer]]`.
+    pub fn peer(self, lines: &str) -> Self {
+        Self { peer: lines.into(), ..self }
+    }
+
+    fn config(&self, host: Host) -> String {
+        let far = if host == Host::A { Host::B } else { Host::A };
+        let (v4, v6) = (inside(host, Family::V4), inside(host, Family::V6));
+        let mut text = format!("mode = \"plain\"\naddress = [\"{v4}/24\", \"{v6}/64\"]\n{}\n", self.top[index(host)]);
+        write!(text, "[plain]\n{}\n\n[[peer]]\n{}\n", self.plain, self.peer).expect("a string takes everything");
+        for (path, family) in self.outer.iter().enumerate() {
+            let (local, remote) = (address(host, path, *family), address(far, path, *family));
+            let interface = interface(path);
+            write!(text, "[[peer.path]]\ninterface = \"{interface}\"\nlocal = \"{local}\"\nremote = \"{remote}\"\n")
+                .expect("a string takes everything");
+        }
+        text
+    }
+}
+
+impl Rig {
+    /// Builds the hosts, with a path for each of `specs`. None, and a word on stderr, without root.
+    pub fn build(test: &str, specs: &[&str]) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            // Past the test harness, which keeps the words of tests that pass to itself.
+            writeln!(io::stderr(), "skipped: needs root: {test}").expect("stderr takes a line");
+            return None;
+        }
+        let paths: Vec<PathSpec> = specs.iter().map(|spec| spec.parse().expect("a valid path")).collect();
+        let name = format!("{}-{test}", Topology::unique_name());
+        let hosts = Topology::build(&name, &paths, Seed(1)).expect("hosts");
+        let folder = TempDir::with_prefix(name).expect("a folder");
+        Some(Self { hosts, folder, daemons: [None, None] })
+    }
+
+    /// The same with a running tunnel.
+    pub fn up(test: &str, specs: &[&str], plan: &Plan) -> Option<Self> {
+        let mut rig = Self::build(test, specs)?;
+        rig.start(plan);
+        Some(rig)
+    }
+
+    /// Starts both daemons, in place of those that run, and waits until the tunnel answers.
+    pub fn start(&mut self, plan: &Plan) {
+        self.daemons = [None, None];
+        for host in [Host::A, Host::B] {
+            self.launch(host, plan);
+        }
+        self.wait_for_answer(&[], Family::V4, "a new tunnel");
+    }
+
+    /// Starts one daemon, and waits until it can be talked to.
+    pub fn launch(&mut self, host: Host, plan: &Plan) {
+        self.launch_with(host, &plan.config(host));
+    }
+
+    /// The same with a configuration of one's own.
+    pub fn launch_with(&mut self, host: Host, config: &str) {
+        fs::write(self.file(host), config).expect("a file");
+        let log = File::create(self.log(host)).expect("a log");
+        let mut command = self.program(host);
+        command.arg("up").arg(self.file(host)).stdout(log.try_clone().expect("the log again")).stderr(log);
+        self.daemons[index(host)] = Some(Daemon(command.spawn().expect("mpt up")));
+        self.wait_until("the daemon answers", |rig| rig.mpt(host, &["status"]).status.success());
+    }
+
+    /// Runs `mpt` with these arguments on a host, to its end.
+    pub fn mpt(&self, host: Host, arguments: &[&str]) -> Output {
+        self.program(host).args(arguments).output().expect("mpt runs")
+    }
+
+    /// What `mpt status --json` says.
+    pub fn status(&self, host: Host) -> Value {
+        let output = self.mpt(host, &["status", "--json"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// What `mpt status --json` says of a path.
+    pub fn path(&self, host: Host, path: usize) -> Value {
+        self.status(host)["peers"][0]["paths"][path].clone()
+    }
+
+    /// The program on a host. Two hosts on one machine must not share a directory of control sockets.
+    pub fn program(&self, host: Host) -> Command {
+        let mut command = self.hosts.host(host).command(&program().to_string_lossy());
+        command.env("MPT_RUN_DIR", self.run_dir(host));
+        command
+    }
+
+    /// Where a host's control sockets are.
+    pub fn run_dir(&self, host: Host) -> PathBuf {
+        self.folder.path().join(format!("run-{host:?}"))
+    }
+
+    /// A host's configuration.
+    pub fn file(&self, host: Host) -> PathBuf {
+        self.folder.path().join(format!("{host:?}.toml"))
+    }
+
+    fn log(&self, host: Host) -> PathBuf {
+        self.folder.path().join(format!("{host:?}.log"))
+    }
+
+    /// Whether `ping` with these options is answered at least once.
+    pub fn ping(&self, from: Host, options: &[&str], to: IpAddr) -> bool {
+        let mut command = self.hosts.host(from).command("ping");
+        command.args(["-n", "-c", "3", "-i", "0.02", "-W", "1"]).args(options).arg(to.to_string());
+        command.output().expect("ping runs").status.success()
+    }
+
+    /// Waits until host B answers host A through the tunnel: where many programs want the processor, a daemon may be kept
+    /// from it for so long that its peer takes the paths for dead.
+    pub fn wait_for_answer(&self, options: &[&str], family: Family, what: &str) {
+        let to = inside(Host::B, family);
+        self.wait_until(&format!("{to} answers: {what}"), |rig| rig.ping(Host::A, options, to));
+    }
+
+    /// The reasons for which a host dropped packets, but for paths that were taken for dead.
+    pub fn drops(&self, host: Host) -> Map<String, Value> {
+        let mut drops = self.status(host)["peers"][0]["drops"].as_object().expect("an object").clone();
+        drops.remove("no_path");
+        drops
+    }
+
+    /// Sends a daemon a signal and waits for its end.
+    pub fn signal(&mut self, host: Host, signal: nix::sys::signal::Signal) -> ExitStatus {
+        let daemon = self.daemons[index(host)].as_ref().expect("a running daemon");
+        let pid = nix::unistd::Pid::from_raw(daemon.0.id() as i32);
+        nix::sys::signal::kill(pid, signal).expect("a signal");
+        self.wait_for_end(host)
+    }
+
+    /// Waits for a daemon's end.
+    pub fn wait_for_end(&mut self, host: Host) -> ExitStatus {
+        let mut daemon = self.daemons[index(host)].take().expect("a running daemon");
+        daemon.0.wait().expect("it ends")
+    }
+
+    /// Waits for what has to happen.
+    pub fn wait_until(&self, what: &str, happened: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !happened(self) {
+            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}\n{}", self.story());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Logs and states, for the message of a test that fails.
+    fn story(&self) -> String {
+        let log = |host| fs::read_to_string(self.log(host)).unwrap_or_default();
+        let state = |host| text(&self.mpt(host, &["status", "--json"]).stdout);
+        [Host::A, Host::B].map(|host| format!("{host:?}:\n{}{}\n", log(host), state(host))).concat()
+    }
+}
+
+/// A running daemon, killed when this is dropped.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A host's address inside the tunnel.
+pub fn inside(host: Host, family: Family) -> IpAddr {
+    let text = match (host, family) {
+        (Host::A, Family::V4) => "10.77.0.1",
+        (Host::B, Family::V4) => "10.77.0.2",
+        (Host::A, Family::V6) => "fd77::1",
+        (Host::B, Family::V6) => "fd77::2",
+    };
+    text.parse().expect("an address")
+}
+
+/// Runs a shell script on a host.
+pub fn sh(host: &Netns, script: &str) -> String {
+    host.sh(script).expect(script)
+}
+
+/// The program that was built beside this test.
+pub fn program() -> PathBuf {
+    let own = std::env::current_exe().expect("a test is a program");
+    let program = own.ancestors().nth(2).expect("target/PROFILE/deps/TEST").join("mpt");
+    assert!(program.is_file(), "no {}; hint: cargo build --workspace", program.display());
+    program
+}
+
+/// Runs a command that nobody answers.
+pub fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().expect("it runs")
+}
+
+/// What a file says, for a message.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Makes a folder that everybody may write to.
+pub fn open_folder(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::create_dir_all(folder).expect("a folder");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("its mode");
+}
+
+fn index(host: Host) -> usize {
+    usize::from(host == Host::B)
+}

@@ -1,0 +1,101 @@
+//! Flows by number: which of 1024 buckets a packet belongs to.
+//!
+//! What must stay in order, and what is to get a fair share, is a flow: addresses, protocol and ports. Nobody keeps a
+//! table of them; a hash of those fields is enough (RFC 8290 section 4.1), and two flows that meet in a bucket
+//! share its turn and its order. Fragments do not all show ports, so all of them go by addresses and protocol alone, as do
+//! protocols without ports. The hash has no key: who can choose ports to meet another's flow is already inside.
+
+use std::net::IpAddr;
+
+use crate::packet::ip::Ip;
+
+/// How many buckets there are, the default of RFC 8290 (section 5.2): of 100 flows, each has one to itself with a probability of
+/// (1023 / 1024)^99 = 91 %.
+pub const BUCKETS: usize = 1_024;
+
+/// The bucket of the packet `bytes`, which [`Ip::parse`] has accepted as `ip`; below [`BUCKETS`].
+/// The two directions of a conversation need not be in the same one.
+pub fn bucket(ip: &Ip, bytes: &[u8]) -> u16 {
+    let (source, destination) = (number(ip.source), number(ip.destination));
+    let (from, to) = ip.ports(bytes).unwrap_or_default();
+    let rest = u64::from(ip.protocol) << 32 | u64::from(from) << 16 | u64::from(to);
+    let words = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64, rest];
+    let hash = words.into_iter().fold(0, |hash, word| mix(hash ^ word));
+    (hash % BUCKETS as u64) as u16
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(v4) => u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): every bit of
+/// the input changes every bit of the output with a probability near one half.
+fn mix(mut bits: u64) -> u64 {
+    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::ip::{TCP, UDP, Version};
+    use crate::packet::tests::packet;
+
+    fn bucket_of(bytes: &[u8]) -> u16 {
+        bucket(&Ip::parse(bytes).unwrap(), bytes)
+    }
+
+    /// By how much the counts differ from an even spread: near the number of buckets when they are random.
+    fn chi_square(buckets: impl Iterator<Item = u16>) -> f64 {
+        let mut counts = vec![0u32; BUCKETS];
+        buckets.for_each(|bucket| counts[usize::from(bucket)] += 1);
+        let even = f64::from(counts.iter().sum::<u32>()) / BUCKETS as f64;
+        counts.iter().map(|n| (f64::from(*n) - even).powi(2) / even).sum()
+    }
+
+    /// Chi-square with 1023 degrees of freedom has mean 1023 and standard deviation sqrt(2 * 1023) = 45.
+    fn assert_even(buckets: impl Iterator<Item = u16>) {
+        let chi_square = chi_square(buckets);
+        assert!((1_023.0 - chi_square).abs() < 5.0 * 45.0, "{chi_square}");
+    }
+
+    #[test]
+    fn neighbouring_ports_and_neighbouring_hosts_spread_evenly() {
+        for version in [Version::V4, Version::V6] {
+            let mut bytes = packet(version, TCP, 100, 1);
+            let (host, port) = if version == Version::V4 { (14, 20) } else { (22, 40) };
+            for at in [host, port] {
+                let with = |n: u16| {
+                    bytes[at..at + 2].copy_from_slice(&n.to_be_bytes());
+                    bucket_of(&bytes)
+                };
+                assert_even((0..=u16::MAX).map(with));
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_has_one_bucket_whatever_it_carries() {
+        let first = packet(Version::V6, TCP, 100, 1);
+        let second = packet(Version::V6, TCP, 1_000, 77);
+        assert_eq!(bucket_of(&first), bucket_of(&second));
+        assert_ne!(bucket_of(&first), bucket_of(&packet(Version::V6, UDP, 100, 1)));
+    }
+
+    #[test]
+    fn all_fragments_of_a_packet_have_one_bucket() {
+        let mut fragments = [0x20, 0x00].map(|more| {
+            let mut bytes = packet(Version::V4, UDP, 1_000, 1);
+            bytes[6] = more;
+            bytes
+        });
+        fragments[1][7] = 125;
+        fragments[1][20..24].copy_from_slice(b"data");
+        assert_eq!(bucket_of(&fragments[0]), bucket_of(&fragments[1]));
+    }
+}

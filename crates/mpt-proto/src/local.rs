@@ -1,0 +1,102 @@
+//! What an endpoint is to all its native peers: its keys, its gate against floods, its source of randomness and the names
+//! of its sessions.
+
+use std::collections::HashMap;
+
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
+
+use crate::crypto::handshake::{Fresh, Gate, Identity, Run};
+use crate::crypto::keys::PublicKey;
+use crate::wire::native::SessionIndex;
+
+/// This end of every session.
+pub struct Local {
+    identity: Identity,
+    gate: Gate,
+    names: Names,
+    peers: HashMap<PublicKey, usize>,
+}
+
+/// The names of sessions, and the randomness that they and every ephemeral key are made of.
+pub struct Names {
+    random: ChaCha20Rng,
+    sessions: HashMap<SessionIndex, usize>,
+}
+
+impl Local {
+    /// Makes it from an identity and a seed from a cryptographic random source, which is never used twice.
+    pub fn new(identity: Identity, seed: [u8; 32]) -> Self {
+        let mut names = Names { random: ChaCha20Rng::from_seed(seed), sessions: HashMap::new() };
+        let gate = Gate::new(identity.keys.public(), names.draw());
+        Self { identity, gate, names, peers: HashMap::new() }
+    }
+
+    /// Who we are.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Stands before everything that costs something.
+    pub fn gate(&mut self) -> &mut Gate {
+        &mut self.gate
+    }
+
+    /// The identity and the names, to be used together.
+    pub fn parts(&mut self) -> (&Identity, &mut Names) {
+        (&self.identity, &mut self.names)
+    }
+
+    /// A number that tells this run of a peer from every other.
+    pub fn run(&mut self) -> Run {
+        Run(self.names.draw())
+    }
+
+    /// Knows the peer with this key by its index from here on.
+    pub fn know(&mut self, key: PublicKey, peer: usize) {
+        self.peers.insert(key, peer);
+    }
+
+    /// The peer with this key.
+    pub fn peer(&self, key: &PublicKey) -> Option<usize> {
+        self.peers.get(key).copied()
+    }
+
+    /// The peer that a session belongs to.
+    pub fn peer_of(&self, session: SessionIndex) -> Option<usize> {
+        self.names.sessions.get(&session).copied()
+    }
+
+    /// A session is gone, and its name is free.
+    pub fn forget(&mut self, session: SessionIndex) {
+        self.names.sessions.remove(&session);
+    }
+}
+
+impl Names {
+    /// What a handshake message with `peer` needs new. The session's name is taken from here on.
+    pub fn fresh(&mut self, peer: usize) -> Fresh {
+        let ephemeral = self.draw();
+        let jitter = u16::from_be_bytes(self.draw());
+        let index = loop {
+            let index = SessionIndex::new(u32::from_be_bytes(self.draw()));
+            if !self.sessions.contains_key(&index) {
+                break index;
+            }
+        };
+        self.sessions.insert(index, peer);
+        Fresh { ephemeral, index, jitter }
+    }
+
+    fn draw<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.random.fill_bytes(&mut bytes);
+        bytes
+    }
+}
+
+impl std::fmt::Debug for Local {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Local").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}

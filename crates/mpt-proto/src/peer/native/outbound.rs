@@ -1,0 +1,330 @@
+//! The way out in native mode: handshakes first, then words about paths, then what was lost, then what is new.
+
+use std::time::Duration;
+
+use super::super::{PROBE_TOS, Peer};
+use super::{NATIVE_OVERHEAD, Native};
+use crate::local::Local;
+use crate::outbox::Outbox;
+use crate::path::{Path, PathId};
+use crate::queue::{self, InnerPacket};
+use crate::repair::{Place, Token};
+use crate::sched::{Decision, Scene, Schedule, View};
+use crate::time::{Rate, Time};
+use crate::wire::frame::{self, Ack, DATA_HEADER, DataHeader, Frame, RUNS_LEN, Runs, Skip, Writer};
+use crate::wire::native::{HEADER, OVERHEAD, PathTag};
+
+/// An inner packet that has been given a path and a place.
+struct Scheduled {
+    path: PathId,
+    token: Token,
+    place: Place,
+    packet: InnerPacket,
+}
+
+/// Bytes of frames in a datagram without data: fits IPv6's least MTU.
+const WORDS: usize = 1_280 - 40 - 8 - OVERHEAD;
+
+/// How late a process may be woken without losing its turn: what the pacer allowed meanwhile is sent at once.
+const LATENESS: Duration = Duration::from_millis(2);
+/// RFC 6928: ten packets.
+const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
+/// The longest that a flow's own queue is allowed to stand.
+const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
+
+impl Peer {
+    /// Sends what may leave now.
+    pub fn flush_native(
+        &mut self,
+        now: Time,
+        index: usize,
+        local: &mut Local,
+        outbox: &mut Outbox,
+        spare: &mut Vec<Vec<u8>>,
+    ) {
+        let Some(mut native) = self.native.take() else { return };
+        native.settle(&mut self.paths, now, local);
+        self.send_handshake(now, index, &mut native, local, outbox);
+        let best = self.best_path(&native).filter(|_| native.is_established(now));
+        native.speaks = best.is_some();
+        if let Some(best) = best {
+            self.send_words(now, best, &mut native, outbox);
+            self.send_packets(now, &mut native, outbox, spare);
+        } else if !self.queue.is_empty() {
+            native.association.request(now);
+        }
+        spare.append(&mut native.returned);
+        self.native = Some(native);
+    }
+
+    /// An initiation that is due goes over every path that may work: the first to arrive is answered, the others are stale.
+    fn send_handshake(&mut self, now: Time, index: usize, native: &mut Native, local: &mut Local, outbox: &mut Outbox) {
+        let (identity, names) = local.parts();
+        let Some(message) = native.association.poll_transmit(now, identity, || names.fresh(index)) else { return };
+        for path in self.paths.iter().filter(|path| path.health.enabled && path.health.carrier) {
+            let mut slot = outbox.reserve(path.link, path.remote, PROBE_TOS, message.message.len());
+            slot.bytes().copy_from_slice(&message.message);
+            slot.commit();
+        }
+    }
+
+    /// Probes, answers, acknowledgements and skips.
+    fn send_words(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
+        for slot in 0..self.paths.len() {
+            self.send_path_words(now, slot, native, outbox);
+        }
+        self.send_acks(now, best, native, outbox);
+        self.send_skips(now, best, native, outbox);
+    }
+
+    /// What must go over this very path.
+    fn send_path_words(&mut self, now: Time, slot: usize, native: &mut Native, outbox: &mut Outbox) {
+        let (path, carrier) = (&mut self.paths[slot], &mut native.carriers[slot]);
+        let stamp = path.prober.as_mut().and_then(|prober| prober.poll(now));
+        let challenge = stamp.map(|stamp| Frame::Path(frame::Path::Challenge(stamp.to_be_bytes())));
+        let response = carrier.challenged.take().map(|bytes| Frame::Path(frame::Path::Response(bytes)));
+        let probe = std::mem::take(&mut carrier.probe).then_some(Frame::Probe(0));
+        let frames = [challenge, response, probe];
+        if frames.iter().any(Option::is_some) {
+            self.send_frames(now, slot, native, frames.into_iter().flatten(), true, outbox);
+        }
+    }
+
+    fn send_acks(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
+        for slot in 0..native.received.len() {
+            let due =
+                |received: &&mut Box<crate::path::receive::Received>| received.ack_due().is_some_and(|at| at <= now);
+            let Some(ack) = native.received[slot].as_mut().filter(due).and_then(|received| received.take_ack(now))
+            else {
+                continue;
+            };
+            let mut room = [0; RUNS_LEN];
+            let ranges = ack.ranges.as_slice().iter().map(|range| range.first..=range.last);
+            let Some((_, runs)) = Runs::encode(ranges, &mut room) else { continue };
+            let frame = Ack {
+                path: PathTag::from(PathId { slot: ack.slot, generation: 0 }),
+                largest: ack.largest,
+                delay: u32::try_from(ack.delay.as_micros()).unwrap_or(u32::MAX),
+                received: ack.received_at.0 as u32,
+                ce: ack.ce as u32,
+                runs,
+            };
+            self.send_frames(now, best, native, [Frame::Ack(frame)].into_iter(), false, outbox);
+        }
+    }
+
+    fn send_skips(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
+        while native.repair.has_skips() {
+            let mut frames = Vec::new();
+            while let Some(place) = native.repair.skips().filter(|_| frames.len() < WORDS / 16) {
+                frames.push(Frame::Skip(Skip { bucket: place.bucket, from: place.sequence, to: place.sequence }));
+            }
+            self.send_frames(now, best, native, frames.into_iter(), true, outbox);
+        }
+    }
+
+    /// Seals frames into a datagram of their own. `eliciting` ones are acknowledged, and so become measurements.
+    fn send_frames<'f>(
+        &mut self,
+        now: Time,
+        slot: usize,
+        native: &mut Native,
+        frames: impl Iterator<Item = Frame<'f>>,
+        eliciting: bool,
+        outbox: &mut Outbox,
+    ) {
+        let mut body = [0; WORDS];
+        let mut writer = Writer::new(&mut body);
+        for frame in frames {
+            // What does not fit is a word that will be said again.
+            let _ = writer.push(&frame);
+        }
+        let len = writer.len();
+        let path = &mut self.paths[slot];
+        let mut datagram = outbox.reserve(path.link, path.remote, PROBE_TOS, OVERHEAD + len);
+        datagram.bytes()[HEADER..HEADER + len].copy_from_slice(&body[..len]);
+        let Ok(number) = native.association.seal(now, path.id, datagram.bytes()) else { return };
+        datagram.commit();
+        path.sent.count(OVERHEAD + len);
+        if eliciting {
+            native.carriers[slot].feedback.on_sent(now, number, (OVERHEAD + len) as u32, Token::NONE.0);
+        }
+    }
+
+    /// The path on which a word arrives soonest; one that is believed dead rather than none.
+    fn best_path(&self, native: &Native) -> Option<usize> {
+        let usable = self.paths.iter().filter(|path| path.health.enabled && path.health.carrier);
+        let best = usable.min_by_key(|path| {
+            let feedback = native.feedback(path.id.slot);
+            (!path.health.state().is_up(), feedback.is_suspected(), feedback.rtt().smoothed())
+        });
+        best.map(|path| usize::from(path.id.slot))
+    }
+
+    /// What was lost goes first, then what is new, for as long as the scheduler finds a path.
+    fn send_packets(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
+        let given_up = native.repair.give_up(now, native.useful());
+        spare.extend(given_up.filter_map(InnerPacket::into_buffer));
+        native.pace = None;
+        self.look_native(now, native);
+        self.set_queue_delay();
+        if self.scene.is_empty() {
+            return;
+        }
+        while let Some((len, backlog)) = self.next_packet(now, native) {
+            let scene = Scene { paths: &self.scene, backlog };
+            let Decision::Send(path) = self.scheduler.choose(len, &scene) else {
+                native.pace = self.scheduler.wait(len, &scene).map(|wait| now + wait);
+                return;
+            };
+            self.send_native_run(now, path, native, outbox, spare);
+        }
+        for carrier in &mut native.carriers {
+            carrier.feedback.on_app_limited();
+        }
+    }
+
+    /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
+    /// long. With paths further apart than the bound, waiting for the faster one is better anyway.
+    fn set_queue_delay(&mut self) {
+        let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
+        let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
+        let target = (spread * 3 / 2).clamp(queue::TARGET, MAX_QUEUE_DELAY);
+        self.queue.set_delay(target, (slowest * 2).max(queue::INTERVAL));
+    }
+
+    /// The length of the next packet's datagram, and how much waits behind it.
+    fn next_packet(&mut self, now: Time, native: &mut Native) -> Option<(usize, u64)> {
+        if let Some(packet) = native.repair.head() {
+            return Some((NATIVE_OVERHEAD + packet.len(), packet.len() as u64));
+        }
+        let head = self.head(now)?;
+        Some((NATIVE_OVERHEAD + head.len, head.backlog as u64))
+    }
+
+    fn send_native_run(
+        &mut self,
+        now: Time,
+        path: PathId,
+        native: &mut Native,
+        outbox: &mut Outbox,
+        spare: &mut Vec<Vec<u8>>,
+    ) {
+        let view = *self.scene.iter().find(|view| view.id == path).expect("the scheduler chose from the scene");
+        let mut sent = 0;
+        while let Some((len, _)) = self.next_packet(now, native) {
+            let fits = sent + len as u64 <= view.room && (sent == 0 || sent + len as u64 <= view.burst);
+            if !fits {
+                break;
+            }
+            let Some(scheduled) = self.take_packet(now, path, native) else { break };
+            sent += len as u64;
+            self.seal_packet(now, scheduled, native, outbox, spare);
+        }
+        self.after_run(now, path, sent, native);
+    }
+
+    /// Takes the next packet out and gives it its place.
+    fn take_packet(&mut self, now: Time, path: PathId, native: &mut Native) -> Option<Scheduled> {
+        if native.repair.head().is_some() {
+            let (token, place, packet) = native.repair.pop()?;
+            return Some(Scheduled { path, token, place, packet });
+        }
+        let bucket = self.head(now)?.bucket;
+        let packet = self.queue.pop()?;
+        let number = &mut native.numbers[usize::from(bucket)];
+        let place = Place { bucket, sequence: *number };
+        *number = number.wrapping_add(1);
+        self.ledger.sent += 1;
+        let token = native.repair.remember(now, packet.clone(), place);
+        Some(Scheduled { path, token, place, packet })
+    }
+
+    /// Writes and seals one datagram in place.
+    fn seal_packet(
+        &mut self,
+        now: Time,
+        scheduled: Scheduled,
+        native: &mut Native,
+        outbox: &mut Outbox,
+        spare: &mut Vec<Vec<u8>>,
+    ) {
+        let Scheduled { path, token, place, packet } = scheduled;
+        let len = NATIVE_OVERHEAD + packet.len();
+        let path = &mut self.paths[usize::from(path.slot)];
+        let mut slot = outbox.reserve(path.link, path.remote, packet.tos(), len);
+        let header = DataHeader { bucket: place.bucket, sequence: place.sequence, partial_checksum: false };
+        let bytes = slot.bytes();
+        bytes[HEADER..HEADER + DATA_HEADER].copy_from_slice(&header.encode_last());
+        packet.write(&mut bytes[HEADER + DATA_HEADER..HEADER + DATA_HEADER + packet.len()]);
+        let number = native.association.seal(now, path.id, bytes).expect("established, and a session lasts for a turn");
+        slot.commit();
+        path.on_sent(now, len);
+        let feedback = &mut native.carriers[usize::from(path.id.slot)].feedback;
+        feedback.on_sent(now, number, len as u32, token.0);
+        spare.extend(packet.into_buffer());
+    }
+
+    /// Tells controller, pacer and scheduler what was sent.
+    fn after_run(&mut self, now: Time, path: PathId, sent: u64, native: &mut Native) {
+        let carrier = &mut native.carriers[usize::from(path.slot)];
+        native.control.on_sent(path, now, carrier.feedback.in_flight());
+        let rate = native.control.pacing(path);
+        carrier.next_send = carrier.next_send.max(now - LATENESS) + rate.time_for(sent);
+        let backlog = self.queue.bytes() as u64;
+        self.scheduler.on_sent(path, sent as usize, &Scene { paths: &self.scene, backlog });
+        let view = view(now, &self.paths[usize::from(path.slot)], native);
+        if let Some(old) = self.scene.iter_mut().find(|view| view.id == path) {
+            *old = View { delay: old.delay, ..view };
+        }
+    }
+
+    /// Takes a fresh look at the paths.
+    fn look_native(&mut self, now: Time, native: &Native) {
+        self.scene.clear();
+        let usable = self.paths.iter().filter(|path| path.health.state().is_up());
+        self.scene.extend(usable.map(|path| view(now, path, native)));
+        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().current()).collect();
+        let fastest = delays.iter().flatten().min().copied();
+        let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
+        for (view, delay) in self.scene.iter_mut().zip(delays) {
+            view.delay = match (delay, fastest) {
+                (Some(delay), Some(fastest)) => delay.beyond(fastest),
+                _ => (view.srtt - least) / 2,
+            };
+        }
+    }
+}
+
+/// One path as the scheduler sees it.
+fn view(now: Time, path: &Path, native: &Native) -> View {
+    let carrier = &native.carriers[usize::from(path.id.slot)];
+    let in_flight = carrier.feedback.in_flight();
+    let room = native.control.room(path.id, in_flight);
+    let pacing = native.control.pacing(path.id);
+    let srtt = carrier.feedback.rtt().smoothed();
+    // Few packets show little of a path: until it has been filled, it is expected to pass a first window each round trip.
+    let least = Rate::of(FIRST_WINDOW, srtt.max(Duration::from_millis(1)));
+    let rate = native.control.bottleneck(path.id).unwrap_or(pacing).max(least);
+    let paced = carrier.next_send.since(now);
+    let missing = super::DATAGRAM.saturating_sub(room);
+    View {
+        id: path.id,
+        weight: path.weight,
+        srtt,
+        room: if path.blocked || !paced.is_zero() { 0 } else { room },
+        burst: native.control.burst(path.id),
+        rate: rate.min(Rate::from_bits(100_000_000_000)),
+        opens_in: if missing > 0 { paced.max(rate.time_for(missing)) } else { paced },
+        paced: missing == 0 && !path.blocked,
+        ..View::default()
+    }
+}
+
+impl Native {
+    /// For how long a lost packet is worth sending again.
+    fn useful(&self) -> Duration {
+        let slowest = self.carriers.iter().map(|carrier| carrier.feedback.rtt().smoothed()).max().unwrap_or_default();
+        (slowest * 8).clamp(super::USEFUL.0, super::USEFUL.1)
+    }
+}

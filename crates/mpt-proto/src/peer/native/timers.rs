@@ -1,0 +1,69 @@
+//! What is due in native mode.
+
+use super::super::inbound::deliver;
+use super::super::{Peer, Wake};
+use super::Native;
+use crate::packet::Coalescer;
+use crate::repair::Token;
+use crate::time::Time;
+
+impl Native {
+    /// The next deadline, and why.
+    pub(in crate::peer) fn next_deadline(&self) -> Option<(Time, Wake)> {
+        let session = self.association.next_deadline().map(|at| (at, Wake::Session));
+        let pace = self.pace.map(|at| (at, Wake::Pace));
+        let acks = self.received.iter().flatten().filter(|_| self.speaks);
+        let acks = acks.filter_map(|received| Some((received.ack_due()?, Wake::Ack)));
+        let losses = self.carriers.iter().filter_map(|carrier| Some((carrier.feedback.next_deadline()?.0, Wake::Loss)));
+        let holds =
+            self.holding.iter().filter_map(|bucket| Some((self.order.get(bucket)?.next_deadline()?, Wake::Hold)));
+        session.into_iter().chain(pace).chain(acks).chain(losses).chain(holds).min()
+    }
+}
+
+impl Peer {
+    /// Does what is due in native mode.
+    pub(in crate::peer) fn handle_native_deadline(&mut self, now: Time, tun: &mut Coalescer) {
+        let Some(mut native) = self.native.take() else { return };
+        native.association.handle_timeout(now);
+        for slot in 0..self.paths.len() {
+            self.handle_feedback_deadline(now, slot, &mut native);
+        }
+        self.release_native(now, &mut native, tun);
+        self.native = Some(native);
+        self.settle_paths(now);
+    }
+
+    fn handle_feedback_deadline(&mut self, now: Time, slot: usize, native: &mut Native) {
+        let id = self.paths[slot].id;
+        let Native { carriers, repair, returned, control, .. } = native;
+        let carrier = &mut carriers[slot];
+        if carrier.feedback.next_deadline().is_none_or(|(at, _)| at > now) {
+            return;
+        }
+        let wake = carrier.feedback.on_deadline(now, |fate, token| {
+            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
+        });
+        carrier.probe |= wake.probe;
+        if let Some(loss) = &wake.loss {
+            control.on_loss(id, loss);
+        }
+        if wake.suspect {
+            if let Some(prober) = self.paths[slot].prober.as_mut() {
+                prober.declare_dead(now);
+                prober.ask_now(now);
+            }
+            self.change(now, slot, |health| health.answers = false);
+        }
+    }
+
+    fn release_native(&mut self, now: Time, native: &mut Native, tun: &mut Coalescer) {
+        let Self { ledger, .. } = self;
+        let Native { holding, order, .. } = native;
+        holding.retain(|bucket| {
+            let Some(order) = order.get_mut(bucket) else { return false };
+            order.handle_deadline(now, &mut |packet| deliver(packet, &mut ledger.delivered, tun));
+            !order.is_empty()
+        });
+    }
+}

@@ -1,0 +1,62 @@
+//! One inner packet, by reference.
+
+use std::sync::Arc;
+
+use crate::packet::SuperPacket;
+use crate::packet::ecn;
+use crate::packet::ip::{self, Ip};
+
+/// One of the packets that a super-packet stands for, and what the queue made of its ECN field.
+///
+/// A clone is the same packet again, at the cost of a counter.
+#[derive(Clone, Debug)]
+pub struct InnerPacket {
+    of: Arc<SuperPacket>,
+    index: usize,
+    marked: bool,
+}
+
+impl InnerPacket {
+    pub(crate) fn new(of: Arc<SuperPacket>, index: usize, marked: bool) -> Self {
+        Self { of, index, marked }
+    }
+
+    /// Its length in bytes; a packet has a header, so it is never empty.
+    #[expect(clippy::len_without_is_empty, reason = "it never is")]
+    pub fn len(&self) -> usize {
+        self.of.len_of(self.index)
+    }
+
+    /// The header that it shares with its super-packet, as it was before a mark.
+    pub fn ip(&self) -> &Ip {
+        self.of.ip()
+    }
+
+    /// Its type of service, with the mark if it has one.
+    pub fn tos(&self) -> u8 {
+        self.ip().tos | if self.marked { ecn::CE } else { 0 }
+    }
+
+    /// Writes the packet to `out`, which is as long as it is.
+    pub fn write(&self, out: &mut [u8]) {
+        self.of.write(self.index, out);
+        if self.marked {
+            ip::set_tos(out, self.ip().version, self.tos());
+        }
+    }
+
+    /// The super-packet's buffer, if this was the last of its packets.
+    pub fn into_buffer(self) -> Option<Vec<u8>> {
+        Arc::into_inner(self.of).map(SuperPacket::into_buffer)
+    }
+
+    /// Whether no packet of its super-packet follows.
+    pub(super) fn is_last(&self) -> bool {
+        self.index + 1 == self.of.count()
+    }
+
+    /// The bytes of its super-packet.
+    pub(super) fn charge(&self) -> usize {
+        self.of.bytes().len()
+    }
+}

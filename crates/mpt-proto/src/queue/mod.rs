@@ -1,0 +1,238 @@
+//! Where inner packets wait for a path: FQ-CoDel (RFC 8290), one queue for each peer.
+//!
+//! ```text
+//!   push(super-packet) -> bucket 0 ---.
+//!                         bucket 1 ----> whose turn? -> CoDel -> head, pop -> scheduler
+//!                         ...      ---'  (rounds)       drop, mark
+//!                         bucket 1023
+//! ```
+//!
+//! Paths are not given more than they carry, so what a fast sender has too much stands here, where something can be done
+//! about it: every flow waits in a bucket of its own, buckets take turns by bytes, a flow that sends little goes before
+//! those that are backlogged, and of a flow whose queue stands too long CoDel drops packets, or marks them if
+//! their transport understands that (ECN, RFC 3168).
+//!
+//! It takes super-packets and gives single packets, which refer to the super-packet: nothing is copied, and the buffer
+//! comes back with the last of its packets. Memory is bounded in bytes of super-packets that are not done with.
+//! Every step costs the same however much waits; only a push beyond the limit looks at all buckets.
+
+mod bucket;
+mod codel;
+mod inner;
+mod rounds;
+mod store;
+
+use std::time::Duration;
+
+use crate::drops::{Dropped, Drops};
+use crate::flow::BUCKETS;
+use crate::packet::SuperPacket;
+use crate::time::Time;
+use bucket::{Bucket, List, Verdict};
+use codel::Delay;
+pub use inner::InnerPacket;
+use rounds::Rounds;
+use store::Store;
+
+/// The packets that wait for a path to one peer.
+#[derive(Debug)]
+pub struct Queue {
+    buckets: Vec<Bucket>,
+    rounds: Rounds,
+    store: Store,
+    aqm: Aqm,
+    /// The bucket of the packet that [`Self::head`] described.
+    chosen: Option<u16>,
+    packets: usize,
+    /// Bytes of the packets that wait.
+    bytes: usize,
+    /// Bytes of the super-packets they belong to.
+    held: usize,
+    limit: usize,
+    /// Packets that CoDel dropped and nobody has asked about.
+    dropped: u64,
+}
+
+/// What is done about a queue that stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aqm {
+    /// Nothing: flows share fairly, and each is first in, first out.
+    Off,
+    /// CoDel (RFC 8289), for each flow.
+    CoDel {
+        /// How long a queue may stand.
+        target: Duration,
+        /// For how long it may be longer, about the longest round trip of the flows.
+        interval: Duration,
+    },
+}
+
+/// The packet that would be next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Its length in bytes.
+    pub len: usize,
+    /// Its flow's bucket.
+    pub bucket: u16,
+    /// The flow has just begun, or sends little.
+    pub sparse: bool,
+    /// Bytes of its flow that wait, its own among them.
+    pub backlog: usize,
+}
+
+impl Queue {
+    /// Makes one that holds super-packets of `limit_bytes` together, and of [`LARGEST`] at least.
+    pub fn new(limit_bytes: usize, aqm: Aqm) -> Self {
+        Self {
+            buckets: std::iter::repeat_with(Bucket::default).take(BUCKETS).collect(),
+            rounds: Rounds::default(),
+            store: Store::default(),
+            aqm,
+            chosen: None,
+            packets: 0,
+            bytes: 0,
+            held: 0,
+            limit: limit_bytes.max(LARGEST),
+            dropped: 0,
+        }
+    }
+
+    /// Takes a super-packet of the flow in `bucket`, which [`crate::flow::bucket`] computed. Returns how many packets were
+    /// dropped because there was no room: those at the front of the flow with the most bytes.
+    pub fn push(&mut self, now: Time, bucket: u16, packet: SuperPacket) -> u64 {
+        self.packets += packet.count();
+        self.bytes += packet.len_of_all();
+        self.held += packet.bytes().len();
+        let flow = &mut self.buckets[usize::from(bucket)];
+        flow.push(&mut self.store, now, packet);
+        self.rounds.enlist(bucket, flow);
+        self.shed()
+    }
+
+    /// The packet that is next, after CoDel has had its say; what it drops is counted in `drops` and in
+    /// [`Self::take_dropped`]. The answer stays the same until [`Self::pop`], unless a new flow begins or its packets are
+    /// dropped for want of room. None when the queue is empty, and only then.
+    pub fn head(&mut self, now: Time, drops: &mut Drops) -> Option<Head> {
+        self.chosen = self.rounds.pick(&mut self.buckets);
+        let bucket = self.chosen?;
+        self.police(now, bucket, drops);
+        let flow = &self.buckets[usize::from(bucket)];
+        let len = flow.front_len(&self.store)?;
+        Some(Head { len, bucket, sparse: flow.list == List::New, backlog: flow.backlog })
+    }
+
+    /// Takes out the packet that [`Self::head`] described last; none if there was none, or it has been taken or dropped.
+    pub fn pop(&mut self) -> Option<InnerPacket> {
+        let bucket = self.chosen.take()?;
+        let packet = self.take(bucket)?;
+        self.buckets[usize::from(bucket)].deficit -= packet.len() as i64;
+        Some(packet)
+    }
+
+    /// Takes out everything, with no word from CoDel.
+    pub fn drain(&mut self) -> impl Iterator<Item = InnerPacket> {
+        self.chosen = None;
+        std::iter::from_fn(|| {
+            let bucket = self.rounds.pick(&mut self.buckets)?;
+            self.take(bucket)
+        })
+    }
+
+    /// How many packets [`Self::head`] has dropped since this was asked last.
+    pub fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Changes CoDel's settings, for instance when the round trip over the paths has changed. Nothing when it is off.
+    pub fn set_delay(&mut self, target: Duration, interval: Duration) {
+        if self.aqm != Aqm::Off {
+            self.aqm = Aqm::CoDel { target, interval };
+        }
+    }
+
+    /// Whether a super-packet of any length fits.
+    pub fn has_room(&self) -> bool {
+        self.held + LARGEST <= self.limit
+    }
+
+    /// How many packets wait.
+    pub fn len(&self) -> usize {
+        self.packets
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+
+    /// How many bytes wait, each packet with its own header.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Drops packets at the front of a flow until CoDel lets one pass, which it does with the last at the latest.
+    fn police(&mut self, now: Time, bucket: u16, drops: &mut Drops) {
+        let Aqm::CoDel { target, interval } = self.aqm else { return };
+        let delay = Delay { target, interval };
+        while self.buckets[usize::from(bucket)].judge(&self.store, now, delay) == Some(Verdict::Drop) {
+            self.take(bucket);
+            drops.count(Dropped::Aqm);
+            self.dropped += 1;
+        }
+    }
+
+    /// Takes out the packet at the front of a flow.
+    fn take(&mut self, bucket: u16) -> Option<InnerPacket> {
+        let packet = self.buckets[usize::from(bucket)].take(&mut self.store)?;
+        self.packets -= 1;
+        self.bytes -= packet.len();
+        if packet.is_last() {
+            self.held -= packet.charge();
+        }
+        Some(packet)
+    }
+
+    /// Drops until the limit is kept, and returns how many packets.
+    fn shed(&mut self) -> u64 {
+        let before = self.packets;
+        while self.held > self.limit {
+            let fattest = (0..BUCKETS).max_by_key(|i| self.buckets[*i].backlog).expect("there are buckets");
+            self.halve(fattest as u16);
+        }
+        (before - self.packets) as u64
+    }
+
+    /// Drops half of what waits in a flow, but little more than [`SHED_BATCH`] packets: from its front, where its sender
+    /// learns of it first, and whole super-packets, since part of one gives no memory back.
+    fn halve(&mut self, bucket: u16) {
+        self.chosen = self.chosen.filter(|chosen| *chosen != bucket);
+        let (half, before) = (self.buckets[usize::from(bucket)].backlog / 2, self.packets);
+        while self.buckets[usize::from(bucket)].backlog > half && before - self.packets < SHED_BATCH {
+            while self.take(bucket).is_some_and(|packet| !packet.is_last()) {}
+        }
+    }
+}
+
+impl Default for Aqm {
+    fn default() -> Self {
+        Self::CoDel { target: TARGET, interval: INTERVAL }
+    }
+}
+
+/// Bytes of the longest super-packet: an IPv6 header and what its length field can say.
+pub const LARGEST: usize = 40 + 65_535;
+
+/// RFC 8289 section 4.3 has 5 ms, for a link that takes one packet after the other. Paths are served in runs of packets, and
+/// the scheduler may let a packet wait for a faster path: both make the front of a busy queue up to some ten
+/// milliseconds old though nothing stands. Beyond 15 ms people would hear of it (the lab's limit for the median).
+pub const TARGET: Duration = Duration::from_millis(15);
+
+/// A round trip of most flows in the Internet (RFC 8289 section 4.2): a sender cannot answer sooner, so a queue that is gone
+/// by then was a burst. Where the paths alone take longer, [`Queue::set_delay`] says so.
+pub const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Packets dropped at once for want of room, so that the search for the fattest flow is paid for (RFC 8290 section 4.1).
+const SHED_BATCH: usize = 64;
+
+#[cfg(test)]
+mod tests;

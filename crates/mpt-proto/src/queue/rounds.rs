@@ -1,0 +1,67 @@
+//! Whose turn it is: deficit round robin with a list of new flows (RFC 8290 section 4.2).
+//!
+//! ```text
+//!   first packet -> new --- turn used up, or empty ---> old --- empty ---> neither
+//!                                                       | ^
+//!                                                       '-' turn used up
+//! ```
+//!
+//! New flows go first. A flow that sends less than a quantum between two rounds is new again each time: it is sparse, and
+//! meets no queue but other sparse ones. An empty new flow passes through the old list, so that none can starve
+//! the others by emptying itself.
+
+use std::collections::VecDeque;
+
+use super::bucket::{Bucket, List};
+
+/// The two lists of flows, by bucket number. A bucket is in one at most.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    new: VecDeque<u16>,
+    old: VecDeque<u16>,
+}
+
+impl Rounds {
+    /// A flow has something to send; if it is in neither list, it is new.
+    pub fn enlist(&mut self, number: u16, bucket: &mut Bucket) {
+        if bucket.list == List::Neither {
+            (bucket.list, bucket.deficit) = (List::New, QUANTUM);
+            self.new.push_back(number);
+        }
+    }
+
+    /// The flow whose turn it is. The same as before, until it has sent, or a new flow has come.
+    pub fn pick(&mut self, buckets: &mut [Bucket]) -> Option<u16> {
+        loop {
+            let number = *self.new.front().or(self.old.front())?;
+            let bucket = &mut buckets[usize::from(number)];
+            if bucket.deficit > 0 && bucket.backlog > 0 {
+                return Some(number);
+            }
+            self.pass(number, bucket);
+        }
+    }
+
+    /// Ends the turn of the first flow.
+    fn pass(&mut self, number: u16, bucket: &mut Bucket) {
+        let from = bucket.list;
+        match from {
+            List::New => self.new.pop_front(),
+            List::Old | List::Neither => self.old.pop_front(),
+        };
+        if bucket.deficit <= 0 {
+            bucket.deficit += QUANTUM;
+            bucket.list = List::Old;
+        } else {
+            bucket.on_empty();
+            bucket.list = if from == List::New { List::Old } else { List::Neither };
+        }
+        if bucket.list == List::Old {
+            self.old.push_back(number);
+        }
+    }
+}
+
+/// Bytes that a flow may send in a turn: an Ethernet frame (RFC 8290 section 5.2), so that a packet of any flow waits for
+/// one packet of each other.
+pub(super) const QUANTUM: i64 = 1_514;

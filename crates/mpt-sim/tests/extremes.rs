@@ -1,0 +1,265 @@
+//! Plain mode at its extremes, under the five laws: the most paths there can be, every scheduler, IPv6 inside, no path left at
+//! all, and an end that begins anew in the middle of a stream.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::drops::Dropped;
+use mpt_proto::packet::Merge;
+use mpt_proto::path::{LinkId, MAX_PATHS};
+use mpt_proto::reseq::Limits;
+use mpt_proto::sched::Kind;
+use mpt_proto::time::{Rate, Time};
+use mpt_sim::host::{Host, Sink, Source};
+use mpt_sim::laws::{self, Breach};
+use mpt_sim::link::{Jitter, LinkSpec, Loss, Order, PathSpec, Queue};
+use mpt_sim::net::{Network, address};
+use mpt_sim::seed::Seed;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Bytes of an inner packet, and of the frame that carries it: GRE with a sequence number, UDP, IPv4, Ethernet.
+const INNER: usize = 1_400;
+const FRAME: f64 = (INNER + 8 + 8 + 20 + 14) as f64;
+
+fn mbit(n: u64) -> Rate {
+    Rate::from_bits(n * 1_000_000)
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn path(rate: u64, delay: u64) -> LinkSpec {
+    LinkSpec::new(mbit(rate), ms(delay)).with_queue(Queue::Time(ms(400)))
+}
+
+fn config(end: usize, paths: usize, scheduler: Kind) -> Config {
+    let path = |i: usize| PathConfig {
+        name: format!("path{i}"),
+        link: LinkId(i as u8),
+        remote: Some(address(1 - end, i)),
+        weight: 1,
+        cap: None,
+        standby: false,
+    };
+    let peer = PeerConfig {
+        name: "peer".into(),
+        networks: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
+        scheduler,
+        protocol: Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
+        resequence: Some(Limits::default()),
+        probe: Some(ProbeConfig::default()),
+        paths: (0..paths).map(path).collect(),
+    };
+    Config { identity: None, mtu: 1_464, merge: Merge { tcp: true, udp: false }, peers: vec![peer] }
+}
+
+fn join(seed: u64, links: &[LinkSpec], scheduler: Kind, hosts: [Box<dyn Host>; 2]) -> Network {
+    let paths: Vec<PathSpec> = links.iter().cloned().map(PathSpec::symmetric).collect();
+    let configs = [config(0, links.len(), scheduler), config(1, links.len(), scheduler)];
+    Network::new(Seed(seed), [&configs[0], &configs[1]], &paths, hosts)
+}
+
+fn source(rate: Rate, length: Duration) -> Box<Source> {
+    Box::new(Source::new(rate, INNER, length))
+}
+
+fn sink() -> Box<Sink> {
+    Box::new(Sink::default())
+}
+
+fn breaches(net: &Network, sink: &Sink) -> Vec<Breach> {
+    net.breaches().into_iter().chain(laws::order(net.endpoint(1), sink)).collect()
+}
+
+fn assert_lawful(net: &Network) {
+    assert_eq!(breaches(net, net.host(1)), []);
+}
+
+fn cut_all(net: &mut Network, paths: usize, cut: bool) {
+    for path in 0..paths {
+        (0..2).for_each(|direction| net.link(path, direction).cut(cut));
+    }
+}
+
+fn up(net: &Network, end: usize) -> usize {
+    net.endpoint(end).status().peers[0].paths.iter().filter(|path| path.state.is_up()).count()
+}
+
+#[test]
+fn thirty_two_paths_deliver_everything_in_order_at_the_sum_of_their_rates() {
+    let links: Vec<_> = (0..MAX_PATHS as u64).map(|i| path(5, 2 + 3 * i)).collect();
+    let rate = mbit(5 * MAX_PATHS as u64).scale(INNER as f64 / FRAME * 0.99);
+    let mut net = join(1, &links, Kind::Weighted, [source(rate, 2 * SECOND), sink()]);
+    net.run(4 * SECOND);
+    assert_lawful(&net);
+    let (sent, sink) = (net.host::<Source>(0).sent(), net.host::<Sink>(1));
+    assert!(sink.numbers.iter().copied().eq(0..sent), "{} of {sent}", sink.numbers.len());
+    assert!(
+        sink.goodput() > rate.scale(0.95),
+        "the slowest packet comes 93 ms after the fastest: {:?}",
+        sink.goodput()
+    );
+}
+
+#[test]
+fn the_last_of_thirty_two_paths_carries_on_alone_and_all_return() {
+    let links = vec![path(20, 5); MAX_PATHS];
+    let mut net = join(1, &links, Kind::Weighted, [source(mbit(10), 5 * SECOND), sink()]);
+    net.run(SECOND);
+    cut_all(&mut net, MAX_PATHS - 1, true);
+    net.run(2 * SECOND);
+    assert_eq!((up(&net, 0), up(&net, 1)), (1, 1));
+    cut_all(&mut net, MAX_PATHS - 1, false);
+    net.run(5 * SECOND);
+    assert_eq!((up(&net, 0), up(&net, 1)), (MAX_PATHS, MAX_PATHS));
+    net.run(6 * SECOND);
+    assert_lawful(&net);
+}
+
+#[test]
+fn every_scheduler_keeps_the_laws_on_every_kind_of_link() {
+    let zoo = [
+        path(60, 80),
+        path(100, 30).with_jitter(Jitter::Normal(ms(8)), Order::Free),
+        path(30, 10).with_loss(Loss::Random(0.02)),
+        path(30, 20).with_loss(Loss::Bursts { worsen: 0.004, recover: 0.2, bad: 1.0 }),
+        path(20, 5).with_queue(Queue::Bytes(20_000)),
+    ];
+    for (name, kind) in Kind::NAMES {
+        let run = || {
+            let mut net = join(7, &zoo, *kind, [source(mbit(60), 2 * SECOND), sink()]);
+            net.run(SECOND);
+            cut_all(&mut net, 2, true);
+            net.run(SECOND + ms(900));
+            cut_all(&mut net, 2, false);
+            net.run(4 * SECOND);
+            net
+        };
+        let net = run();
+        println!("{name}");
+        assert_lawful(&net);
+        assert!(net.host::<Sink>(1).numbers.len() > 1_000, "{name}");
+        assert_eq!(net.journal(), run().journal(), "{name}: repetition");
+    }
+}
+
+/// A host whose packets are IPv6 outside of it.
+struct V6<H>(H);
+
+impl<H: Host> Host for V6<H> {
+    fn handle(&mut self, now: Time, packet: &[u8]) {
+        assert_eq!(packet[0] >> 4, 6);
+        // The number stands as far behind the longer header.
+        self.0.handle(now, &packet[20..]);
+    }
+
+    fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
+        let v4 = self.0.poll(now)?;
+        let mut packet = vec![0; 40];
+        packet[0] = 0x60;
+        packet[4..6].copy_from_slice(&((v4.len() - 20) as u16).to_be_bytes());
+        packet[6..8].copy_from_slice(&[17, 64]);
+        (packet[8], packet[23], packet[24], packet[39]) = (0xfd, 1, 0xfd, 2);
+        packet.extend_from_slice(&v4[20..]);
+        Some(packet)
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.0.next_deadline()
+    }
+}
+
+#[test]
+fn ipv6_inside_is_carried_whole_and_in_order() {
+    let links = [path(20, 5), path(60, 40)];
+    let hosts: [Box<dyn Host>; 2] =
+        [Box::new(V6(Source::new(mbit(30), INNER, 2 * SECOND))), Box::new(V6(Sink::default()))];
+    let mut net = join(1, &links, Kind::RoundRobin, hosts);
+    net.run(4 * SECOND);
+    let (sent, sink) = (net.host::<V6<Source>>(0).0.sent(), &net.host::<V6<Sink>>(1).0);
+    assert_eq!(breaches(&net, sink), []);
+    assert!(sink.numbers.iter().copied().eq(0..sent), "{} of {sent}", sink.numbers.len());
+}
+
+#[test]
+fn an_outage_of_all_paths_drops_by_name_and_ends_by_itself() {
+    let links = [path(50, 10), path(50, 30)];
+    let mut net = join(1, &links, Kind::Weighted, [source(mbit(20), 10 * SECOND), sink()]);
+    net.run(SECOND);
+    cut_all(&mut net, 2, true);
+    net.run(4 * SECOND);
+    assert_eq!(up(&net, 0), 0, "the far end has nothing to send, and nobody is left to tell it");
+    let dropped = net.endpoint(0).status().peers[0].drops.of(Dropped::NoPath);
+    // 20 Mbit/s of 1400 bytes are 1785 a second; the outage is known after 0.6 s.
+    assert!((4_000..5_400).contains(&dropped), "{dropped} of three seconds");
+    cut_all(&mut net, 2, false);
+    // Dead paths are probed at least every two seconds.
+    net.run(6 * SECOND + ms(200));
+    assert_eq!((up(&net, 0), up(&net, 1)), (2, 2));
+    let before = net.host::<Sink>(1).numbers.len();
+    net.run(8 * SECOND);
+    let after = net.host::<Sink>(1).numbers.len() - before;
+    assert!((3_100..3_300).contains(&after), "1.8 s at 1785 a second: {after}");
+    net.run(11 * SECOND);
+    assert_lawful(&net);
+}
+
+#[test]
+fn all_carriers_lost_at_once_are_an_outage_until_the_first_returns() {
+    let links = [path(50, 10), path(50, 10)];
+    let mut net = join(1, &links, Kind::MinRtt, [source(mbit(20), 6 * SECOND), sink()]);
+    net.run(SECOND);
+    cut_all(&mut net, 2, true);
+    (0..2).for_each(|path| net.carrier(0, path, false));
+    net.run(3 * SECOND);
+    assert_eq!(up(&net, 0), 0);
+    (0..2).for_each(|direction| net.link(1, direction).cut(false));
+    net.carrier(0, 1, true);
+    net.run(3 * SECOND + ms(100));
+    assert_eq!(up(&net, 0), 1, "a carrier that returns is asked at once");
+    net.run(7 * SECOND);
+    assert_lawful(&net);
+}
+
+/// Restarts one end in the middle of a stream; returns the numbers that are missing of those sent before and after.
+fn restart(end: usize, delays: [u64; 2]) -> (Network, Vec<u64>) {
+    let links = delays.map(|delay| path(50, delay));
+    let mut net = join(1, &links, Kind::Weighted, [source(mbit(40), 4 * SECOND), sink()]);
+    net.run(2 * SECOND);
+    net.restart(end, &config(end, 2, Kind::Weighted));
+    net.run(6 * SECOND);
+    let mut seen = vec![false; net.host::<Source>(0).sent() as usize];
+    net.host::<Sink>(1).numbers.iter().for_each(|number| seen[*number as usize] = true);
+    let missing = (0..).zip(seen).filter(|(_, seen)| !seen).map(|(number, _)| number).collect();
+    (net, missing)
+}
+
+#[test]
+fn a_sender_that_restarts_is_recognised_by_its_numbers() {
+    let (net, missing) = restart(0, [10, 10]);
+    assert_eq!(net.breaches(), []);
+    assert_eq!(net.host::<Sink>(1).repeated(), []);
+    let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
+    assert_eq!(reorder.restarts, 1, "{reorder:?}");
+    // Sixteen old numbers in a row are what it takes to believe it.
+    assert!(missing.len() <= 16, "{} are missing", missing.len());
+}
+
+#[test]
+fn a_sender_that_restarts_under_packets_still_on_their_way_is_recognised() {
+    let (net, missing) = restart(0, [10, 60]);
+    assert_eq!(net.breaches(), []);
+    assert_eq!(net.host::<Sink>(1).repeated(), []);
+    // Until the last of the old ones is there, 50 ms after the first of the new, nothing proves a restart: 179 packets, of
+    // which the fast path brings half, and the sixteen.
+    assert!(missing.len() <= 90 + 16, "{} are missing", missing.len());
+}
+
+#[test]
+fn a_receiver_that_restarts_goes_on_from_the_numbers_that_it_sees() {
+    let (net, missing) = restart(1, [10, 10]);
+    assert_lawful(&net);
+    assert!(missing.is_empty(), "{} are missing", missing.len());
+}

@@ -1,0 +1,98 @@
+//! `mpt key`: keys as `wg genkey`, `wg pubkey` and `wg genpsk` write them.
+//!
+//! Private and preshared keys go to stdout and nowhere else. Copies that are ours are wiped.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+
+use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
+use zeroize::Zeroizing;
+
+use super::KeyCommand;
+use super::commands::print;
+use crate::Failure;
+use crate::config::secrets::Loose;
+
+/// Does what was asked for.
+pub fn run(command: KeyCommand) -> Result<(), Failure> {
+    match command {
+        KeyCommand::New => print_secret(&new_pair()?.secret_base64()),
+        KeyCommand::Psk => print_secret(&new_psk()?.to_base64()),
+        KeyCommand::Public => print(format_args!("{}\n", public_of(&mut io::stdin())?)),
+    }
+}
+
+/// A new key pair.
+pub fn new_pair() -> Result<KeyPair, Failure> {
+    Ok(KeyPair::generate(*random()?))
+}
+
+/// A new preshared key.
+pub fn new_psk() -> Result<PresharedKey, Failure> {
+    Ok(PresharedKey::from_bytes(*random()?))
+}
+
+fn random() -> Result<Zeroizing<[u8; 32]>, Failure> {
+    let mut bytes = Zeroizing::new([0; 32]);
+    match getrandom::fill(bytes.as_mut()) {
+        Ok(()) => Ok(bytes),
+        Err(error) => Err(Failure::new(format!("the system gives no random bytes: {error}"))),
+    }
+}
+
+/// The public key of the private key that `from` has.
+fn public_of(from: &mut impl io::Read) -> Result<String, Failure> {
+    let mut text = Zeroizing::new(String::new());
+    from.take(INPUT).read_to_string(&mut text).map_err(|error| no_key(&error.to_string()))?;
+    let pair: KeyPair = text.trim().parse().map_err(|error| no_key(&format!("{error}")))?;
+    Ok(pair.public().to_string())
+}
+
+fn no_key(why: &str) -> Failure {
+    Failure::new(format!("there is no private key on stdin: {why}"))
+        .hint("mpt key public < FILE, or mpt key new | mpt key public")
+}
+
+fn print_secret(secret: &str) -> Result<(), Failure> {
+    if let Some(loose) = loose_stdout() {
+        eprintln!("warning: the file {loose}\n  hint: chmod 600 it before it is used");
+    }
+    print(format_args!("{secret}\n"))
+}
+
+/// Whether stdout is a file that others may read.
+fn loose_stdout() -> Option<Loose> {
+    let file = File::from(io::stdout().as_fd().try_clone_to_owned().ok()?);
+    let metadata = file.metadata().ok()?;
+    metadata.is_file().then(|| Loose::of(metadata.permissions().mode() & 0o7777)).flatten()
+}
+
+/// Bytes that are read of stdin. A key has 45; this is enough to tell that it is something else.
+const INPUT: u64 = 4_096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_public_key_follows_from_the_private_one_as_in_rfc_7748() {
+        let mut alice = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=\n".as_bytes();
+        assert_eq!(public_of(&mut alice).unwrap(), "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=");
+    }
+
+    #[test]
+    fn what_is_no_key_is_not_repeated() {
+        let told = |mut text: &[u8]| public_of(&mut text).unwrap_err().what;
+        let short = "there is no private key on stdin: a key is 44 characters of base64, this text has 6";
+        assert_eq!(told(b"secret"), short);
+        assert!(told(b"\xff").contains("UTF-8"));
+    }
+
+    #[test]
+    fn no_two_keys_are_alike() {
+        assert_ne!(new_pair().unwrap().public(), new_pair().unwrap().public());
+        assert_ne!(new_psk().unwrap().to_base64(), new_psk().unwrap().to_base64());
+    }
+}

@@ -1,0 +1,148 @@
+//! `mpt config new`: two files for two hosts that match each other, each as short as one written by hand.
+//!
+//! ```text
+//!   flags --enough--------------> Pair --write--> text --config::parse--> a.toml, b.toml (0600)
+//!     '--not enough--> ask -------^
+//! ```
+//!
+//! A host that has addresses can be called at them, and the other one gets a path to each. A host that has none, which only
+//! native mode allows, calls: the other one has no path to it, and learns where it is. Nothing is written that `mpt config
+//! check` would not pass.
+
+mod ask;
+mod write;
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use ipnet::IpNet;
+
+use super::commands::print;
+use super::keys;
+use crate::config::{self, Problem, defaults};
+use crate::{Failure, cli::render};
+use write::{Host, Keys, Pair};
+
+/// What can be said on the command line. Lists may be separated by commas.
+#[derive(Debug, Args)]
+pub struct New {
+    /// Addresses at which host A can be reached from outside: one for each path, or one for all
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    a_address: Vec<IpAddr>,
+    /// Interfaces by which host A reaches the Internet: one for each path
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    a_interface: Vec<String>,
+    /// As --a-address, for host B
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    b_address: Vec<IpAddr>,
+    /// As --a-interface, for host B
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    b_interface: Vec<String>,
+    /// Network inside the tunnel, IPv4, IPv6 or one of each; host A gets its first address and host B its second
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', default_value = "10.77.0.0/24")]
+    network: Vec<IpNet>,
+    /// UDP port of both hosts
+    #[arg(long, default_value_t = defaults::PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// Plain mode: everybody on the way can read and forge, and every GRE-in-UDP speaks it
+    #[arg(long)]
+    plain: bool,
+    /// Give both hosts a preshared key besides
+    #[arg(long, conflicts_with = "plain")]
+    psk: bool,
+    /// Directory for a.toml and b.toml
+    #[arg(long, value_name = "DIRECTORY", default_value = ".")]
+    into: PathBuf,
+    /// Overwrite files that are there; the keys in them are lost
+    #[arg(long)]
+    force: bool,
+}
+
+/// Writes the pair.
+pub fn run(mut new: New) -> Result<(), Failure> {
+    let (force, files) = (new.force, ["a.toml", "b.toml"].map(|name| new.into.join(name)));
+    if let Some(there) = files.iter().find(|file| !force && file.exists()) {
+        let hint = "--force overwrites it, and the key in it is lost; --into DIRECTORY writes elsewhere";
+        return Err(Failure::new(format!("{} is there already", there.display())).hint(hint));
+    }
+    new.complete()?;
+    let texts = new.pair()?.texts()?;
+    for (file, text) in files.iter().zip(&texts) {
+        check(file, text)?;
+    }
+    for (file, text) in files.iter().zip(&texts) {
+        save(file, text, force).map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))?;
+        print(format_args!("{}\n", file.display()))?;
+    }
+    eprintln!("a.toml is for host A and b.toml for host B; each runs its own with: mpt up FILE");
+    Ok(())
+}
+
+impl New {
+    /// Asks on the terminal, if there is one, for what has to be known.
+    fn complete(&mut self) -> Result<(), Failure> {
+        match self.missing() {
+            None => Ok(()),
+            Some(_) if io::stdin().is_terminal() => ask::complete(self, &mut io::stdin().lock(), &mut io::stderr()),
+            Some(missing) => Err(missing),
+        }
+    }
+
+    /// What has to be known before anything can be written.
+    fn missing(&self) -> Option<Failure> {
+        let (a, b) = (self.a_address.is_empty(), self.b_address.is_empty());
+        if self.plain && (a || b) {
+            let failure = Failure::new("in plain mode both hosts must be told where the other one is");
+            return Some(failure.hint("--a-address IP --b-address IP, with several addresses for several paths"));
+        }
+        (a && b).then(|| {
+            let failure = Failure::new("neither host has an address at which the other one can call it");
+            failure.hint("for example --b-address 203.0.113.7 --a-interface eth1,wwan0")
+        })
+    }
+
+    fn pair(self) -> Result<Pair, Failure> {
+        for (flag, interfaces, far) in
+            [("a", &self.a_interface, &self.b_address), ("b", &self.b_interface, &self.a_address)]
+        {
+            if far.is_empty() && !interfaces.is_empty() {
+                let failure =
+                    Failure::new(format!("--{flag}-interface has no meaning without an address of the other host"));
+                return Err(failure.hint("a host that is called answers by the interface that the call came in by"));
+            }
+        }
+        let keys = match self.plain {
+            true => None,
+            false => Some(Keys {
+                pairs: [keys::new_pair()?, keys::new_pair()?],
+                shared: self.psk.then(keys::new_psk).transpose()?,
+            }),
+        };
+        let a = Host { addresses: self.a_address, interfaces: self.a_interface };
+        let b = Host { addresses: self.b_address, interfaces: self.b_interface };
+        Ok(Pair { keys, hosts: [a, b], networks: self.network, port: self.port })
+    }
+}
+
+/// Writes nothing that could not be used.
+fn check(file: &Path, text: &str) -> Result<(), Failure> {
+    let wrong =
+        |problem: Problem| Failure { what: format!("this would be wrong: {}", problem.what), hint: problem.hint };
+    match config::parse(file, text) {
+        Ok(file) => eprint!("{}", render::lines(&file.warnings)),
+        Err(errors) => errors.into_iter().next().map_or(Ok(()), |first| Err(wrong(first)))?,
+    }
+    Ok(())
+}
+
+/// Writes a file that only its owner may read. One that is there is replaced, so that its permissions do not stay.
+fn save(file: &Path, text: &str, force: bool) -> io::Result<()> {
+    if force && file.exists() {
+        fs::remove_file(file)?;
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(text.as_bytes())
+}

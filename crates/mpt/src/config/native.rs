@@ -1,0 +1,113 @@
+//! What native mode must be told: who we are, who the peer is, how a path may be used.
+//!
+//! A secret stands in the configuration file or in a file of its own, and either is refused while others may read it.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use mpt_proto::cc;
+use mpt_proto::config::{NativeConfig, Protocol};
+use mpt_proto::crypto::keys::{KeyError, KeyPair, PresharedKey, PublicKey};
+use mpt_proto::time::Rate;
+
+use super::model::At;
+use super::reader::Reader;
+use super::{defaults, forms, secrets};
+
+type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
+
+/// Who we are. That nothing is said about it is an error only when it is `needed`.
+pub fn identity(top: &mut Table<'_, '_, '_>, needed: bool) -> Option<KeyPair> {
+    if needed && !top.has("private_key") && !top.has("private_key_file") {
+        top.missing("private_key is missing", format!("{NEW_KEY}; mpt config new writes whole files"));
+    }
+    let secret = Secret { key: "private_key", file: "private_key_file", source: NEW_KEY };
+    secret.read(top).map(|key| key.value)
+}
+
+/// How much may be in flight.
+pub fn congestion(top: &mut Table<'_, '_, '_>) -> cc::Kind {
+    top.read_or("congestion", &forms::choice(cc::Kind::NAMES), cc::Kind::default()).value
+}
+
+/// Who the peer is, in the line of its public key.
+pub fn protocol(table: &mut Table<'_, '_, '_>, congestion: cc::Kind, needed: bool) -> Option<At<Protocol>> {
+    if needed && !table.has("public_key") {
+        table.missing("public_key is missing", PUBLIC_KEY.to_owned());
+    }
+    let public_key = table.read("public_key", &forms::key::<PublicKey>(PUBLIC_KEY));
+    let secret =
+        Secret { key: "preshared_key", file: "preshared_key_file", source: "mpt key psk makes one for both ends" };
+    let preshared_key: PresharedKey = secret.read(table).map(|key| key.value).unwrap_or_default();
+    public_key.map(|key| key.map(|public_key| Protocol::Native(NativeConfig { public_key, preshared_key, congestion })))
+}
+
+/// The fastest that may be sent on a path, and whether it stands by.
+pub fn usage(table: &mut Table<'_, '_, '_>) -> (Option<Rate>, bool) {
+    let cap = table.read("rate", &forms::rate(64_000..=100_000_000_000, "50mbit"));
+    let roles = forms::choice(&[("available", false), ("standby", true)]);
+    (cap.map(|cap| cap.value), table.read_or("role", &roles, defaults::STANDBY).value)
+}
+
+/// Notes that keys of native mode are there.
+pub fn refuse(table: &mut Table<'_, '_, '_>, keys: &[&'static str]) {
+    for key in keys {
+        table.refuse(key, "in plain mode", "leave it out; or leave mode out, because native mode is the default");
+    }
+}
+
+/// Keys of native mode at the top of the file.
+pub const TOP: [&str; 3] = ["private_key", "private_key_file", "congestion"];
+/// In a peer.
+pub const PEER: [&str; 3] = ["public_key", "preshared_key", "preshared_key_file"];
+/// In a path.
+pub const PATH: [&str; 2] = ["rate", "role"];
+
+const NEW_KEY: &str = "mpt key new makes one";
+const PUBLIC_KEY: &str = "mpt key public, at the peer, makes it from the private key there";
+/// Bytes that are read of a file with a key, which has 45. Enough to tell that it is something else.
+const KEY_FILE: u64 = 4_096;
+
+/// A secret and the two keys under which it may stand.
+struct Secret {
+    key: &'static str,
+    file: &'static str,
+    source: &'static str,
+}
+
+impl Secret {
+    fn read<T: FromStr<Err = KeyError> + 'static>(&self, table: &mut Table<'_, '_, '_>) -> Option<At<T>> {
+        let here = table.read(self.key, &forms::key(self.source));
+        let elsewhere = table.read(self.file, &forms::key_file("/etc/mpt/secret.key"));
+        let Some(line) = table.line_of_key(self.key) else {
+            return self.read_file(table, elsewhere?);
+        };
+        table.log.secret(line, self.key);
+        if let Some(second) = table.line_of_key(self.file) {
+            let what = format!("{}: line {line} has the key already", self.file);
+            table.log.error(second, what, Some("leave one of the two out".to_owned()));
+        }
+        here
+    }
+
+    fn read_file<T: FromStr<Err = KeyError>>(&self, table: &mut Table<'_, '_, '_>, at: At<PathBuf>) -> Option<At<T>> {
+        let line = at.line;
+        match read_key(&at, self.source) {
+            Ok(value) => Some(At { value, line }),
+            Err((what, hint)) => {
+                table.log.error(line, format!("{}: the file {what}", self.file), Some(hint));
+                None
+            }
+        }
+    }
+}
+
+/// The key in a file of its own, or what is wrong with the file and what to try.
+fn read_key<T: FromStr<Err = KeyError>>(path: &Path, source: &str) -> Result<T, (String, String)> {
+    let read =
+        secrets::read(path, KEY_FILE).map_err(|error| (format!("cannot be read: {error}"), source.to_owned()))?;
+    match secrets::Loose::of(read.permissions) {
+        Some(loose) => Err((loose.to_string(), secrets::chmod(path))),
+        None => read.text.trim().parse().map_err(|error| (format!("holds no key: {error}"), source.to_owned())),
+    }
+}

@@ -1,0 +1,26 @@
+//! The setup that the README shows is right, and as short as it says.
+
+use std::fs;
+use std::path::Path;
+
+use mpt::config;
+
+/// The configurations in the README.
+fn configurations() -> Vec<String> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("the README");
+    text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().expect("its end").to_owned()).collect()
+}
+
+#[test]
+fn both_sides_of_the_readmes_setup_are_accepted_and_under_twelve_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let sides = configurations();
+    assert_eq!(sides.len(), 2);
+    for side in sides {
+        let file = folder.path().join("tunnel.toml");
+        fs::write(&file, &side).unwrap();
+        let loaded = config::load(&file).unwrap_or_else(|problems| panic!("{side}{problems:?}"));
+        assert!(loaded.warnings.is_empty(), "{side}{:?}", loaded.warnings);
+        assert!(side.lines().count() < 12, "{side}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Secrets in files: what is read, what is refused, and what is said about it.
+#![allow(clippy::unwrap_used)]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use mpt::config::model::File;
+use mpt::config::{self, Problem};
+use mpt_proto::config::{NativeConfig, Protocol};
+use tempfile::TempDir;
+
+/// RFC 7748 section 6.1: Alice's keys and Bob's.
+const ALICE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
+const ALICE_PUBLIC: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
+const BOB_PUBLIC: &str = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
+
+/// A directory for configuration files and keys.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn write(&self, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    /// Loads a tunnel to Bob with these keys at the top and in the peer.
+    fn load(&self, mode: u32, top: &str, peer: &str) -> Result<File, Vec<Problem>> {
+        let peer = format!("[[peer]]\npublic_key = '{BOB_PUBLIC}'\n{peer}\n[[peer.path]]\nremote = '192.0.2.1'\n");
+        config::load(&self.write("tunnel.toml", &format!("{top}\naddress = ['10.77.0.1/24']\n{peer}"), mode))
+    }
+
+    /// What is said about it, with the directory left out.
+    fn said(&self, loaded: Result<File, Vec<Problem>>) -> String {
+        let problems = loaded.expect_err("something is wrong with it");
+        let lines: Vec<_> = problems.iter().map(Problem::to_string).collect();
+        lines.join("\n").replace(self.0.path().to_str().unwrap(), "DIR")
+    }
+}
+
+fn key_file(key: &str, path: &Path) -> String {
+    format!("{key} = '{}'", path.display())
+}
+
+fn native(file: &File) -> &NativeConfig {
+    match &file.peers[0].protocol.value {
+        Protocol::Native(native) => native,
+        Protocol::Plain(_) => panic!("not native"),
+    }
+}
+
+#[test]
+fn a_file_with_a_private_key_must_be_its_owners_alone() {
+    let place = Place::new();
+    let top = format!("private_key = '{ALICE}'");
+    let expected = "DIR/tunnel.toml:1: private_key: a secret, and this file is open to others than its owner (mode 0644)\n  \
+                    hint: chmod 600 DIR/tunnel.toml";
+    assert_eq!(place.said(place.load(0o644, &top, "")), expected);
+    let file = place.load(0o600, &top, "").unwrap();
+    assert_eq!(file.identity.unwrap().public().to_string(), ALICE_PUBLIC);
+}
+
+#[test]
+fn a_preshared_key_is_a_secret_too_and_one_hint_is_enough() {
+    let place = Place::new();
+    let secret = place.write("private.key", &format!("{ALICE}\n"), 0o400);
+    let shared = format!("preshared_key = '{ALICE}'");
+    let said = place.said(place.load(0o640, &key_file("private_key_file", &secret), &shared));
+    assert!(said.starts_with("DIR/tunnel.toml:5: preshared_key: a secret, and this file is open"), "{said}");
+    let said = place.said(place.load(0o640, &format!("private_key = '{ALICE}'"), &shared));
+    assert_eq!(said.matches("chmod").count(), 1, "{said}");
+}
+
+#[test]
+fn a_file_without_secrets_may_be_read_by_everybody() {
+    let place = Place::new();
+    let secret = place.write("private.key", &format!("{ALICE}\n"), 0o600);
+    let shared = place.write("office.psk", ALICE, 0o600);
+    let peer = key_file("preshared_key_file", &shared);
+    let file = place.load(0o644, &key_file("private_key_file", &secret), &peer).unwrap();
+    assert_eq!(file.identity.as_ref().unwrap().public().to_string(), ALICE_PUBLIC);
+    assert_eq!(*native(&file).preshared_key.to_base64(), ALICE);
+}
+
+#[test]
+fn a_key_file_must_be_its_owners_alone() {
+    let place = Place::new();
+    let secret = place.write("private.key", ALICE, 0o640);
+    let expected = "DIR/tunnel.toml:1: private_key_file: the file is open to others than its owner (mode 0640)\n  \
+                    hint: chmod 600 DIR/private.key";
+    assert_eq!(place.said(place.load(0o600, &key_file("private_key_file", &secret), "")), expected);
+}
+
+#[test]
+fn a_key_file_that_holds_something_else_is_told_by_its_length() {
+    let place = Place::new();
+    let secret = place.write("private.key", &ALICE[1..], 0o600);
+    let expected = "DIR/tunnel.toml:1: private_key_file: the file holds no key: a key is 44 characters of base64, this text has 43\n  \
+                    hint: mpt key new makes one";
+    assert_eq!(place.said(place.load(0o600, &key_file("private_key_file", &secret), "")), expected);
+    let endless = place.said(place.load(0o600, "private_key_file = '/dev/zero'", ""));
+    assert!(endless.contains("private_key_file: the file"), "{endless}");
+}
+
+#[test]
+fn without_a_preshared_key_it_is_all_zero() {
+    let place = Place::new();
+    let file = place.load(0o600, &format!("private_key = '{ALICE}'"), "").unwrap();
+    assert_eq!(*native(&file).preshared_key.to_base64(), format!("{}=", "A".repeat(43)));
+}

@@ -1,0 +1,7 @@
+//! Anything at all happens to an endpoint; see `harness/endpoint.rs`.
+#![no_main]
+
+#[path = "../harness/endpoint.rs"]
+mod endpoint;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| endpoint::check(input));

@@ -1,0 +1,195 @@
+//! Anything at all happens to an endpoint: it does not panic, its books balance, it sends nothing but what it must, its memory
+//! stays bounded.
+//!
+//! An input is a configuration (one byte) and a script. A step is one byte, what happens in the low three bits and to which
+//! path in the others, and what that needs.
+
+use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::packet::ip::Ip;
+use mpt_proto::packet::{Merge, Offload, Segmentation, SegmentationKind};
+use mpt_proto::path::LinkId;
+use mpt_proto::reseq::Limits;
+use mpt_proto::sched::Kind;
+use mpt_proto::time::Time;
+use mpt_proto::wire::gre::Gre;
+use mpt_proto::wire::plain::{PROBE_LEN, Probe};
+use mpt_sim::laws;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Paths of the endpoint.
+pub const PATHS: u8 = 3;
+const MTU: usize = 1_464;
+const WINDOW: usize = 64;
+
+/// Does what `input` says.
+pub fn check(input: &[u8]) {
+    let Some((config, script)) = input.split_first() else { return };
+    let mut scene = Scene::new(*config);
+    let mut script = Script(script);
+    while let Some(step) = script.byte() {
+        scene.step(step, &mut script);
+    }
+}
+
+/// An endpoint, and the time it believes it to be.
+pub struct Scene {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    now: Time,
+    probes: bool,
+    buffer: Vec<u8>,
+}
+
+/// Where the peer's end of a path is.
+pub fn remote(path: u8) -> SocketAddr {
+    SocketAddr::from(([198, 51, 100, path + 1], 4754))
+}
+
+impl Scene {
+    /// One that is configured by the bits of a byte: sequence, key, checksum, order restored, probes, merging, scheduler.
+    pub fn new(bits: u8) -> Self {
+        let bit = |n: u8| bits & 1 << n != 0;
+        let path = |i: u8| PathConfig {
+            name: format!("path{i}"),
+            link: LinkId(i),
+            remote: Some(remote(i)),
+            weight: 1 + 7 * u32::from(i),
+            cap: None,
+            standby: false,
+        };
+        let limits = Limits { window: WINDOW, max_hold: Duration::from_millis(200), adaptive: true, repaired: false };
+        let peer = PeerConfig {
+            name: "peer".into(),
+            networks: vec!["10.77.0.0/16".parse().expect("a prefix"), "fd77::/16".parse().expect("a prefix")],
+            scheduler: if bit(7) {
+                Kind::MinRtt
+            } else if bit(6) {
+                Kind::RoundRobin
+            } else {
+                Kind::Weighted
+            },
+            protocol: Protocol::Plain(PlainFraming {
+                sequence: bit(0),
+                key: bit(1).then_some(4_711),
+                checksum: bit(2),
+            }),
+            resequence: bit(3).then_some(limits),
+            probe: bit(4).then(ProbeConfig::default),
+            paths: (0..PATHS).map(path).collect(),
+        };
+        let config = Config { identity: None, mtu: MTU, merge: Merge { tcp: bit(5), udp: bit(5) }, peers: vec![peer] };
+        let endpoint = Endpoint::new(Time::START, &config);
+        let mut scene = Self { endpoint, now: Time::START, probes: bit(4), buffer: vec![0; 65_536] };
+        scene.take_everything();
+        scene
+    }
+
+    fn step(&mut self, step: u8, script: &mut Script<'_>) {
+        let (path, more) = (step >> 3 & 3, step & 0x80 != 0);
+        match step & 7 {
+            0 | 1 => self.datagram(path, script.byte().unwrap_or(0), &mut script.bytes().to_vec()),
+            2 => self.run_of_datagrams(path, script),
+            3 | 4 => self.inner(script),
+            5 => self.pass(Duration::from_millis(script.byte().unwrap_or(0).into()) * if more { 20 } else { 1 }),
+            6 => self.endpoint.handle_carrier(self.now, LinkId(path), more),
+            _ if path == 0 => {
+                self.endpoint.enable_path(self.now, "peer", "path1", more);
+            }
+            _ => self.endpoint.handle_blocked(LinkId(path - 1), more),
+        }
+        self.take_everything();
+        self.check_state();
+    }
+
+    /// One datagram comes in, from the peer's address on `path` or, beyond the last, from somewhere else. Anything that is
+    /// sent because of it is an answer to a probe.
+    pub fn datagram(&mut self, path: u8, tos: u8, bytes: &mut [u8]) {
+        let asked = is_question(bytes) && path < PATHS;
+        // A probe may say that a path is back, for which packets have been waiting.
+        let waiting = self.endpoint.peers()[0].ledger().queued > 0;
+        let received = Received { link: LinkId(path), from: remote(path), tos, segment: bytes.len() };
+        self.endpoint.handle_datagrams(self.now, &received, bytes);
+        let sent = self.take_everything();
+        assert!(self.probes || waiting || sent == usize::from(asked), "{sent} datagrams in answer");
+    }
+
+    fn run_of_datagrams(&mut self, path: u8, script: &mut Script<'_>) {
+        let segment = script.byte().unwrap_or(0).into();
+        let received = Received { link: LinkId(path), from: remote(path), tos: 0, segment };
+        self.endpoint.handle_datagrams(self.now, &received, &mut script.bytes().to_vec());
+    }
+
+    fn inner(&mut self, script: &mut Script<'_>) {
+        let size = script.byte().unwrap_or(0);
+        let kind = [SegmentationKind::Tcp4 { cwr: true }, SegmentationKind::Tcp6 { cwr: false }, SegmentationKind::Udp];
+        let request =
+            |size: u8| Segmentation { kind: kind[usize::from(size % 3)], size: u16::from(size) * 5, header: 40 };
+        let bytes = script.bytes();
+        self.buffer[..bytes.len()].copy_from_slice(bytes);
+        let offload = Offload { checksum: None, segmentation: (size > 0).then(|| request(size)) };
+        self.endpoint.handle_inner(self.now, &mut self.buffer, bytes.len(), offload);
+        self.buffer.resize(65_536, 0);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.endpoint.handle_deadline(self.now);
+        self.take_everything();
+        let next = self.endpoint.next_deadline();
+        assert!(next.is_none_or(|(at, _)| at > self.now), "what was due is done: {next:?} at {:?}", self.now);
+    }
+
+    /// Takes what the endpoint gives out, and returns how many datagrams it sent.
+    fn take_everything(&mut self) -> usize {
+        let mut sent = 0;
+        while let Some(run) = self.endpoint.poll_transmit(self.now) {
+            assert_eq!(run.to, remote(run.link.0), "datagrams go to the peer and nowhere else");
+            assert_eq!(laws::restraint(&self.endpoint, &run, self.now), None);
+            let is_valid = |datagram| Gre::decode(datagram).is_ok();
+            assert!(run.bytes().chunks(run.segment).all(is_valid), "what is sent is valid");
+            sent += run.count();
+            self.endpoint.recycle_transmit(run);
+        }
+        while let Some(delivery) = self.endpoint.poll_delivery() {
+            let ip = Ip::parse(&delivery.bytes).expect("what is delivered is an IP packet");
+            assert_eq!(ip.total, delivery.bytes.len());
+            self.endpoint.recycle_delivery(delivery.bytes);
+        }
+        while self.endpoint.poll_event().is_some() {}
+        sent
+    }
+
+    fn check_state(&self) {
+        assert_eq!(laws::audit(&self.endpoint), []);
+        let ledger = self.endpoint.peers()[0].ledger();
+        assert!(ledger.held <= WINDOW as u64, "{ledger:?}");
+        let status = self.endpoint.status();
+        assert!(status.peers[0].queued_bytes <= 256 * 1_024 + 65_536 || !self.endpoint.has_room(), "{status:?}");
+    }
+}
+
+fn is_question(datagram: &[u8]) -> bool {
+    let Ok((header, body)) = Gre::decode(datagram) else { return false };
+    let is_probe = header.protocol == 0x88b5 && header.key.is_none() && header.sequence.is_none();
+    is_probe && body.len() >= PROBE_LEN - 4 && Probe::decode(body).is_ok_and(|probe| !probe.reply)
+}
+
+struct Script<'a>(&'a [u8]);
+
+impl<'a> Script<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    /// A length of two bytes, and as many, or what is there of them.
+    fn bytes(&mut self) -> &'a [u8] {
+        let len = usize::from(u16::from_be_bytes([self.byte().unwrap_or(0), self.byte().unwrap_or(0)]));
+        let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        bytes
+    }
+}

@@ -1,0 +1,34 @@
+//! Reading any datagram never panics, gives it the right name when it is bad, and what was read and written again reads
+//! the same.
+
+use mpt_proto::drops::Dropped;
+use mpt_proto::wire::gre::{EXPERIMENTAL_1, Gre};
+use mpt_proto::wire::plain::{PROBE_LEN, Probe};
+
+/// Reads `datagram` as a receiver would.
+pub fn check(datagram: &[u8]) {
+    match Gre::decode(datagram) {
+        Err(why) => assert!(matches!(why, Dropped::Truncated | Dropped::BadGre | Dropped::BadChecksum), "{why}"),
+        Ok((header, body)) => {
+            assert_eq!(header.len() + body.len(), datagram.len());
+            let mut again = datagram.to_vec();
+            header.encode(&mut again);
+            assert_eq!(Gre::decode(&again), Ok((header, body)));
+            if header.protocol == EXPERIMENTAL_1 {
+                check_probe(body);
+            }
+        }
+    }
+}
+
+fn check_probe(body: &[u8]) {
+    match Probe::decode(body) {
+        Err(why) => assert!(matches!(why, Dropped::Truncated | Dropped::UnknownProtocol), "{why}"),
+        Ok(probe) => {
+            let mut datagram = [0; PROBE_LEN];
+            probe.encode(&mut datagram);
+            let (_, again) = Gre::decode(&datagram).expect("a header of our own");
+            assert_eq!(Probe::decode(again), Ok(probe));
+        }
+    }
+}
