@@ -7,7 +7,7 @@ use mpt_lab::{
         self, Options,
         contender::Contender,
         record::{self, Record},
-        result::CaseResult,
+        result::{CaseResult, Substrate},
         store::{self, Store},
     },
     plan::{self, Plan},
@@ -45,9 +45,20 @@ pub(crate) struct Run {
     /// MPT as the papers had it: static weights, no resequencing.
     #[arg(long, conflicts_with = "mode")]
     original: bool,
+    /// Where it is measured: in network namespaces, or in the simulator, which needs no privileges.
+    #[arg(long, value_enum, default_value_t = Ground::Netns)]
+    substrate: Ground,
     /// Where results are kept; by default a folder below lab-results that is named after the run.
     #[arg(long)]
     out: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Ground {
+    /// Kernel namespaces and the wire.
+    Netns,
+    /// Virtual time.
+    Sim,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -137,7 +148,11 @@ fn options(run: &Run) -> Result<Options, Box<dyn Error>> {
         Speech::Native => Mode::Native,
         Speech::Plain => Mode::Plain,
     };
-    Ok(Options { keys: run.keys.clone(), quick: run.quick, seed: run.seed, mode, against })
+    let substrate = match run.substrate {
+        Ground::Netns => Substrate::Netns,
+        Ground::Sim => Substrate::Sim,
+    };
+    Ok(Options { keys: run.keys.clone(), quick: run.quick, seed: run.seed, substrate, mode, against })
 }
 
 /// The same for the same run, so that repeating the command goes on where it was.
@@ -145,7 +160,8 @@ fn default_folder(options: &Options) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '-' };
     let keys: String = options.keys.join("+").trim_start_matches("./").chars().map(plain).collect();
     let quick = if options.quick { "-quick" } else { "" };
-    Path::new("lab-results").join(format!("{keys}-{}{quick}-{}", options.mode.name(), options.seed))
+    let sim = if options.substrate == Substrate::Sim { "-sim" } else { "" };
+    Path::new("lab-results").join(format!("{keys}-{}{sim}{quick}-{}", options.mode.name(), options.seed))
 }
 
 fn records(plans: &[Plan], results: &[CaseResult]) -> Vec<Record> {

@@ -120,25 +120,9 @@ impl Measurement<'_> {
         let mut run = Run { goodput: bulk::rates(&samples, RESOLUTION, end), ..Run::default() };
         run.metrics.insert(Metric::Goodput, bytes as f64 * 8.0 / 1e6 / end.as_secs_f64());
         if self.events {
-            run.metrics.extend(self.outage(&samples, &run.goodput, end));
+            run.metrics.extend(outage(self.case, self.quick, &samples, &run.goodput, end));
         }
         Ok(run)
-    }
-
-    /// The longest gap from the first event to the last, and how long the rate takes to be back after the last.
-    fn outage(&self, samples: &[bulk::Sample], rates: &[(f64, f64)], end: Duration) -> Vec<(Metric, f64)> {
-        let at = |event: &Event| event.at.of(self.quick);
-        let (Some(first), Some(last)) = (self.case.events.first(), self.case.events.last()) else { return Vec::new() };
-        let until = if first == last { end } else { at(last) };
-        let gap = bulk::longest_gap(samples, at(first), until, end);
-        let mut found = vec![(Metric::Gap, ms(gap))];
-        let before: Vec<f64> =
-            rates.iter().filter(|(t, _)| in_second_before(*t, at(first))).map(|(_, rate)| *rate).collect();
-        let back = recovery(rates, at(last).as_secs_f64(), mean(&before) * 0.9);
-        if first != last {
-            found.extend(back.map(|seconds| (Metric::Recovery, seconds * 1e3)));
-        }
-        found
     }
 
     fn ping(&self, count: u32) -> Result<Run> {
@@ -296,6 +280,28 @@ fn rates(carried: &[(f64, Vec<u64>)], path: usize) -> Vec<(f64, f64)> {
         (pair[1].0, bytes as f64 * 8e-6 / (pair[1].0 - pair[0].0))
     };
     carried.windows(2).map(rate).collect()
+}
+
+/// The longest gap from the first event to the last, and how long the rate takes to be back after the last.
+pub(super) fn outage(
+    case: &Case,
+    quick: bool,
+    samples: &[bulk::Sample],
+    rates: &[(f64, f64)],
+    end: Duration,
+) -> Vec<(Metric, f64)> {
+    let at = |event: &Event| event.at.of(quick);
+    let (Some(first), Some(last)) = (case.events.first(), case.events.last()) else { return Vec::new() };
+    let until = if first == last { end } else { at(last) };
+    let gap = bulk::longest_gap(samples, at(first), until, end);
+    let mut found = vec![(Metric::Gap, ms(gap))];
+    let before: Vec<f64> =
+        rates.iter().filter(|(t, _)| in_second_before(*t, at(first))).map(|(_, rate)| *rate).collect();
+    let back = recovery(rates, at(last).as_secs_f64(), mean(&before) * 0.9);
+    if first != last {
+        found.extend(back.map(|seconds| (Metric::Recovery, seconds * 1e3)));
+    }
+    found
 }
 
 /// Seconds from `from` until two intervals in a row have at least `rate`.

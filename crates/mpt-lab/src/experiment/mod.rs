@@ -13,6 +13,7 @@ pub mod contender;
 mod measure;
 pub mod record;
 pub mod result;
+mod sim;
 pub mod store;
 
 use crate::{
@@ -27,6 +28,7 @@ use measure::Measurement;
 use mpt_sim::seed::Seed;
 use result::{CaseResult, Outcome, Run, Substrate};
 use serde::{Deserialize, Serialize};
+use sim::Simulation;
 use std::time::{Duration, Instant};
 use store::Store;
 
@@ -39,6 +41,8 @@ pub struct Options {
     pub quick: bool,
     /// Of all chance.
     pub seed: u64,
+    /// Where it is measured.
+    pub substrate: Substrate,
     /// How MPT speaks.
     pub mode: Mode,
     /// What it is compared with, by name.
@@ -92,37 +96,69 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn run(&mut self) -> Result<CaseResult> {
-        let (case, mode) = (self.case, self.options.mode);
-        let seed = Seed(self.options.seed).fork(&format!("{}/{}", self.plan.key, case.name));
+        match self.options.substrate {
+            Substrate::Netns => self.on_the_wire(),
+            Substrate::Sim => Ok(self.in_virtual_time()),
+        }
+    }
+
+    fn on_the_wire(&mut self) -> Result<CaseResult> {
+        let (case, mode, seed) = (self.case, self.options.mode, self.seed());
         let topology = Topology::build(&Topology::unique_name(), &case.paths, seed)?;
-        let length = self.plan.length.of(self.options.quick);
         let mut outcomes = Vec::new();
         for contender in self.options.contenders(case) {
             let ground = Ground { topology: &topology, case, mode, seed };
-            outcomes.push(self.contend(&ground, contender, length));
+            outcomes.push(self.contend(contender, &|session, _| session.once(&ground, &contender)));
         }
-        Ok(CaseResult {
+        let faults = topology.report().map_or(0, |report| report.faults());
+        Ok(CaseResult { faults, ..self.result(outcomes) })
+    }
+
+    fn in_virtual_time(&mut self) -> CaseResult {
+        let (length, quick, mode) = (self.length(), self.options.quick, self.options.mode);
+        let mut outcomes = Vec::new();
+        for contender in self.options.contenders(self.case) {
+            outcomes.push(self.contend(contender, &|session, repetition| {
+                session.tell(&contender, 0.0);
+                let seed = session.seed().fork(&format!("repetition {repetition}"));
+                Simulation { case: session.case, mode, seed, length, quick }.run(contender)
+            }));
+        }
+        self.result(outcomes)
+    }
+
+    fn seed(&self) -> Seed {
+        Seed(self.options.seed).fork(&format!("{}/{}", self.plan.key, self.case.name))
+    }
+
+    fn length(&self) -> Duration {
+        self.plan.length.of(self.options.quick)
+    }
+
+    fn result(&self, outcomes: Vec<Outcome>) -> CaseResult {
+        let (case, options) = (self.case, self.options);
+        CaseResult {
             experiment: self.plan.key.clone(),
             case: case.name.clone(),
             at: case.at.clone(),
-            substrate: Substrate::Netns,
-            seed: self.options.seed,
-            repetitions: self.options.repetitions(self.plan),
-            ceiling: ceiling::of(case, mode, length),
-            faults: topology.report().map_or(0, |report| report.faults()),
+            substrate: options.substrate,
+            seed: options.seed,
+            repetitions: options.repetitions(self.plan),
+            ceiling: ceiling::of(case, options.mode, self.length()),
+            faults: 0,
             outcomes,
-        })
+        }
     }
 
     /// All repetitions of one contender; the first failure ends them.
-    fn contend(&mut self, ground: &Ground<'_>, contender: Contender, length: Duration) -> Outcome {
+    fn contend(&mut self, contender: Contender, once: &dyn Fn(&mut Self, u32) -> Result<Run>) -> Outcome {
         let mut outcome = Outcome { name: contender.name(), absent: None, runs: Vec::new() };
-        for _ in 0..self.options.repetitions(self.plan) {
-            match self.once(ground, &contender, length) {
+        for repetition in 0..self.options.repetitions(self.plan) {
+            match once(self, repetition) {
                 Ok(run) => outcome.runs.push(run),
                 Err(error) => outcome.absent = Some(error.to_string()),
             }
-            self.clock.step(length);
+            self.clock.step(self.length());
             if outcome.absent.is_some() {
                 break;
             }
@@ -130,15 +166,18 @@ impl Session<'_> {
         outcome
     }
 
-    fn once(&mut self, ground: &Ground<'_>, contender: &Contender, length: Duration) -> Result<Run> {
-        let what = format!("{}/{}: {}", self.plan.key, self.case.name, contender.name());
-        let (clock, progress) = (&*self.clock, &mut *self.progress);
+    fn once(&mut self, ground: &Ground<'_>, contender: &Contender) -> Result<Run> {
+        self.tell(contender, 0.0);
         let standing = contender.stand(ground)?;
-        let mut tell = |share: f64| progress(clock.progress(what.clone(), share, length));
-        tell(0.0);
-        let quick = self.options.quick;
-        Measurement { case: self.case, standing: &standing, length, quick, events: contender.meets_events() }
-            .run(&mut tell)
+        let (case, quick, length) = (self.case, self.options.quick, self.length());
+        let measurement = Measurement { case, standing: &standing, length, quick, events: contender.meets_events() };
+        measurement.run(&mut |share| self.tell(contender, share))
+    }
+
+    fn tell(&mut self, contender: &Contender, share: f64) {
+        let what = format!("{}/{}: {}", self.plan.key, self.case.name, contender.name());
+        let progress = self.clock.progress(what, share, self.length());
+        (self.progress)(progress);
     }
 }
 

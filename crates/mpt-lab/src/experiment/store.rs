@@ -98,7 +98,7 @@ const FINISHED: &str = "finished";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tunnel::Mode;
+    use crate::{experiment::result::Substrate, tunnel::Mode};
 
     fn result(case: &str) -> CaseResult {
         CaseResult { experiment: "T".into(), case: case.into(), ..CaseResult::default() }
@@ -107,7 +107,14 @@ mod tests {
     #[test]
     fn an_interrupted_run_goes_on_and_a_finished_one_begins_anew() {
         let folder = std::env::temp_dir().join(format!("mpt-lab-store-{}", std::process::id()));
-        let options = Options { keys: vec!["T".into()], quick: true, seed: 1, mode: Mode::Plain, against: Vec::new() };
+        let options = Options {
+            keys: vec!["T".into()],
+            quick: true,
+            seed: 1,
+            substrate: Substrate::Netns,
+            mode: Mode::Plain,
+            against: Vec::new(),
+        };
         let mut store = Store::open(&folder, &options).unwrap();
         store.add(result("0")).unwrap();
         // The machine stopped in the middle of a line.

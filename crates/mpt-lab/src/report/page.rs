@@ -6,7 +6,10 @@ use super::{
 };
 use crate::{
     error::Result,
-    experiment::{Options, result::CaseResult},
+    experiment::{
+        Options,
+        result::{CaseResult, Substrate},
+    },
     plan::Plan,
 };
 
@@ -27,9 +30,13 @@ pub fn html(plans: &[Plan], results: &[CaseResult], options: &Options) -> Result
 }
 
 fn circumstances(options: &Options) -> String {
+    let place = match options.substrate {
+        Substrate::Netns => "network namespaces and the wire",
+        Substrate::Sim => "simulated, in virtual time",
+    };
     let length = if options.quick { "quick run: fewer cases, a few seconds each, once" } else { "full run" };
     format!(
-        "{length}; seed {}; MPT in {} mode. TCP payload at the receiver, unless a table says otherwise.",
+        "{length}; {place}; seed {}; MPT in {} mode. TCP payload at the receiver, unless a table says otherwise.",
         options.seed,
         options.mode.name()
     )

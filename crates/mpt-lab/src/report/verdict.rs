@@ -138,7 +138,10 @@ impl Yardstick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{experiment::result::Run, plan};
+    use crate::{
+        experiment::result::{Run, Substrate},
+        plan,
+    };
 
     fn verdicts(key: &str, mode: Mode, mbit: f64, ceiling: f64) -> Vec<Verdict> {
         let plans = plan::select(key).unwrap();
@@ -150,7 +153,8 @@ mod tests {
             outcomes: vec![ours],
             ..CaseResult::default()
         };
-        let options = Options { keys: vec![], quick: true, seed: 1, mode, against: vec![] };
+        let options =
+            Options { keys: vec![], quick: true, seed: 1, substrate: Substrate::Netns, mode, against: vec![] };
         judge(&plans[0], &[&result], &options).iter().map(|judgement| judgement.verdict).collect()
     }
 

@@ -21,7 +21,7 @@ pub struct TcpSink {
     waiting: u32,
     at_once: bool,
     due: Option<Time>,
-    /// Segments readable so far, whenever that changed by a hundred milliseconds or more.
+    /// Bytes readable so far, noted ten milliseconds apart at the least; without progress nothing is noted.
     pub series: Vec<(Time, u64)>,
 }
 
@@ -118,7 +118,7 @@ impl Host for TcpSink {
 const DELAY: Duration = Duration::from_millis(40);
 
 /// Of the series.
-const RESOLUTION: Duration = Duration::from_millis(100);
+const RESOLUTION: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {

@@ -11,6 +11,7 @@ use std::{collections::VecDeque, time::Duration};
 /// The sending end of a transfer that never runs out of data.
 #[derive(Debug)]
 pub struct TcpSource {
+    start: Time,
     mtu: usize,
     /// The first segment that is not acknowledged.
     first: u64,
@@ -66,6 +67,7 @@ impl TcpSource {
     /// Sends packets of `mtu` bytes.
     pub fn new(mtu: usize) -> Self {
         Self {
+            start: Time::START,
             mtu,
             first: 0,
             sent: VecDeque::new(),
@@ -84,6 +86,11 @@ impl TcpSource {
             reordered: false,
             highest: 0,
         }
+    }
+
+    /// Waits until `start` before it begins.
+    pub fn starting(self, start: Time) -> Self {
+        Self { start, ..self }
     }
 
     fn on_ack(&mut self, now: Time, next: u64, ranges: &[Range]) {
@@ -238,11 +245,15 @@ impl Host for TcpSource {
         if self.timeout.is_some_and(|end| end <= now) {
             self.on_timeout(now);
         }
+        if now < self.start {
+            return None;
+        }
         self.send(now).map(|number| Segment::Data(number).write(self.mtu))
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        self.patience_ends.into_iter().chain(self.timeout).min()
+        let begin = Some(self.start).filter(|_| self.first == 0 && self.sent.is_empty());
+        self.patience_ends.into_iter().chain(self.timeout).chain(begin).min()
     }
 
     /// TCP small queues: about a millisecond at 100 Mbit/s.
