@@ -1,7 +1,10 @@
 //! How far a run is, on stderr: a bar on a terminal, a line for each step elsewhere.
 
-use mpt_lab::demo::Progress;
-use std::io::{IsTerminal, Write, stderr};
+use mpt_lab::progress::Progress;
+use std::{
+    io::{IsTerminal, Write, stderr},
+    time::Duration,
+};
 
 /// What is shown.
 #[derive(Default)]
@@ -12,14 +15,15 @@ pub(crate) struct Bar {
 impl Bar {
     /// Shows progress in place of what was shown before.
     pub(crate) fn show(&mut self, progress: &Progress) {
-        let Progress { step, of, what, share } = progress;
+        let Progress { step, of, what, share, remaining } = progress;
+        let left = remaining.map(|time| format!(", {} left", minutes(time))).unwrap_or_default();
         if stderr().is_terminal() {
             let done = (share * WIDTH as f64) as usize;
             let bar = "#".repeat(done) + &"-".repeat(WIDTH - done.min(WIDTH));
-            eprint!("\r\x1b[K[{bar}] {step}/{of} {what}");
+            eprint!("\r\x1b[K[{bar}] {step}/{of}{left} {what}");
             let _ = stderr().flush();
         } else if self.step != *step {
-            eprintln!("{step}/{of} {what}");
+            eprintln!("{step}/{of}{left} {what}");
         }
         self.step = *step;
     }
@@ -30,6 +34,12 @@ impl Bar {
             eprint!("\r\x1b[K");
         }
     }
+}
+
+/// Minutes and seconds.
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02}", seconds / 60, seconds % 60)
 }
 
 const WIDTH: usize = 30;

@@ -19,6 +19,9 @@ pub enum LabError {
     /// There is no tunnel to measure.
     #[error("the program 'mpt' was not found; hint: cargo build --release -p mpt, or put it on the search path")]
     NoTunnel,
+    /// A contender that a case has no use for.
+    #[error("not applicable: {0}")]
+    Inapplicable(&'static str),
     /// A program ended with an error.
     #[error("{command}: {message}")]
     Failed {

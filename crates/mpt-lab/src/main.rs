@@ -1,9 +1,10 @@
 //! `mpt-lab`: the laboratory's command line. Stdout is data, stderr is talk.
 
-use clap::{Parser, Subcommand};
 mod bar;
+mod command;
 
 use bar::Bar;
+use clap::{Parser, Subcommand};
 use mpt_lab::{
     demo::Demo,
     topology::{self, Family, Host, Topology},
@@ -56,6 +57,15 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Prints the experiments there are.
+    List,
+    /// Runs experiments and writes their report; repeated after an interruption, it goes on where it was.
+    Run(command::Run),
+    /// Writes the report of a run again.
+    Report {
+        /// The run's folder.
+        folder: PathBuf,
+    },
     /// Shows what one TCP flow gets from a 10 and a 100 Mbit/s link, and what happens when one is pulled.
     Demo {
         /// Where the picture goes.
@@ -86,6 +96,9 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
         Command::Wire { interfaces, specs, seed } => wire(&interfaces, &specs, Seed(seed)),
         Command::Hosts { specs, name, seed } => hosts(&specs, name, Seed(seed)),
+        Command::List => command::list(),
+        Command::Run(run) => command::run(&run),
+        Command::Report { folder } => command::report(&folder),
         Command::Demo { picture, seconds } => demo(&picture, Duration::from_secs(seconds)),
         Command::Selftest => selftest(),
         Command::Clean => {

@@ -1,68 +1,203 @@
 //! The MPT tunnel between the two hosts: a daemon on each, run from the `mpt` program.
 
 use crate::{
-    error::{During, LabError, Result},
+    error::{During, LabError, Result, run},
+    plan::Settings,
     topology::{Family, Host, Netns, Topology, address, interface},
     traffic::{Running, ping::Ping},
 };
-use mpt_proto::time::Rate;
+use mpt_proto::{
+    time::Rate,
+    wire::{frame, native},
+};
 use mpt_sim::link::PathSpec;
+use serde::{Deserialize, Serialize};
 use std::{
-    fmt::Write,
-    fs::{self, File},
-    net::{IpAddr, Ipv4Addr},
+    fmt::Write as _,
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
+/// How the tunnel speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Authenticated and encrypted; finds rates by itself, repairs and restores the order.
+    Native,
+    /// GRE-in-UDP with sequence numbers; resequencing, static shares.
+    Plain,
+    /// The same as the papers had it: static shares, nothing put back in order.
+    Original,
+}
+
+impl Mode {
+    /// Its name on the command line and in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Plain => "plain",
+            Self::Original => "original",
+        }
+    }
+
+    /// Bytes between the outer UDP header and the inner packet.
+    pub fn overhead(self) -> usize {
+        match self {
+            Self::Native => NATIVE,
+            Self::Plain => HEADER,
+            Self::Original => GRE,
+        }
+    }
+}
+
+/// What a tunnel is made from.
+#[derive(Clone, Debug)]
+pub struct Layout<'a> {
+    /// The paths, of which only speeds are looked at, for weights.
+    pub paths: &'a [PathSpec],
+    /// What it is told besides.
+    pub settings: Settings,
+    /// IP version of its addresses.
+    pub inner: Family,
+    /// IP version of the paths.
+    pub outer: Family,
+    /// How it speaks.
+    pub mode: Mode,
+}
+
+impl<'a> Layout<'a> {
+    /// A plain tunnel of IPv4 over IPv4 with the inner MTU of the published experiments.
+    pub fn plain(paths: &'a [PathSpec]) -> Self {
+        let settings = Settings { mtu: Some(MTU), ..Settings::default() };
+        Self { paths, settings, inner: Family::V4, outer: Family::V4, mode: Mode::Plain }
+    }
+
+    /// The largest packet inside: what is wanted, or what fits.
+    pub fn mtu(&self) -> usize {
+        let fits = 1500 - ip_udp(self.outer) - self.mode.overhead();
+        self.settings.mtu.map_or(fits, |wanted| wanted.min(fits))
+    }
+
+    /// The configuration of one end; `keys` are its private key and the peer's public one.
+    fn config(&self, host: Host, keys: &Keys) -> String {
+        let own = if host == Host::A { 1 } else { 2 };
+        let prefix = if self.inner == Family::V4 { 24 } else { 64 };
+        let mut text = String::new();
+        let mut line = |words: std::fmt::Arguments<'_>| writeln!(text, "{words}").expect("a string takes everything");
+        match self.mode {
+            Mode::Native => line(format_args!("private_key = \"{}\"", keys.private)),
+            Mode::Plain | Mode::Original => line(format_args!("mode = \"plain\"")),
+        }
+        line(format_args!("address = [\"{}/{prefix}\"]", inner(self.inner, own)));
+        line(format_args!("mtu = {}", self.mtu()));
+        if let Some(scheduler) = &self.settings.scheduler {
+            line(format_args!("scheduler = \"{scheduler}\""));
+        }
+        if self.mode == Mode::Original {
+            line(format_args!("reorder = \"off\"\n\n[plain]\nsequence = false"));
+        }
+        line(format_args!("\n[[peer]]"));
+        if self.mode == Mode::Native {
+            line(format_args!("public_key = \"{}\"", keys.peer));
+        }
+        for path in 0..self.paths.len() {
+            let (local, remote) = (address(host, path, self.outer), address(host.other(), path, self.outer));
+            line(format_args!("[[peer.path]]\ninterface = \"{}\"", interface(path)));
+            line(format_args!("local = \"{local}\"\nremote = \"{remote}\"\nweight = {}", self.weight(path, host)));
+        }
+        text
+    }
+
+    /// A path's share: what is set, or its speed in Mbit/s, and 1 for all where there is none.
+    fn weight(&self, path: usize, host: Host) -> u64 {
+        if let Some(weights) = &self.settings.weights {
+            return weights[path].into();
+        }
+        let spec = &self.paths[path];
+        let rate = if host == Host::A { spec.there.start.rate } else { spec.back.start.rate };
+        if rate == Rate::MAX { 1 } else { (rate.bits() / 1_000_000).max(1) }
+    }
+}
+
 /// A running tunnel; both daemons end when this is dropped.
 pub struct Tunnel {
-    _daemons: [Running; 2],
+    daemons: [Running; 2],
     _folder: Folder,
 }
 
 impl Tunnel {
     /// Starts both daemons and waits until the tunnel answers.
-    pub fn up(topology: &Topology, paths: &[PathSpec]) -> Result<Self> {
+    pub fn up(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
         let program = program().ok_or(LabError::NoTunnel)?;
         let folder = Folder::create(topology.a.name())?;
-        let daemon = |host| start(&program, &folder.0, topology.host(host), host, &config(paths, host));
-        let mut daemons = [daemon(Host::A)?, daemon(Host::B)?];
-        wait_for_answer(topology, &mut daemons, &folder.0)?;
-        Ok(Self { _daemons: daemons, _folder: folder })
+        let (a, b) = key_pairs(&program)?;
+        let daemon = |host, keys| start(&program, &folder.0, topology.host(host), host, &layout.config(host, keys));
+        let mut daemons = [daemon(Host::A, &a)?, daemon(Host::B, &b)?];
+        wait_for_answer(topology, inner(layout.inner, 2), &mut daemons, &folder.0)?;
+        Ok(Self { daemons, _folder: folder })
+    }
+
+    /// The processes of both ends.
+    pub fn processes(&self) -> Vec<u32> {
+        self.daemons.iter().map(|daemon| daemon.0.id()).collect()
     }
 }
 
-/// A host's address inside the tunnel.
-pub fn inner_address(host: Host) -> IpAddr {
-    let number = if host == Host::A { 1 } else { 2 };
-    Ipv4Addr::new(10, 77, 0, number).into()
+/// What one end knows of keys.
+struct Keys {
+    private: String,
+    /// The peer's public key.
+    peer: String,
 }
+
+/// Fresh keys for both ends.
+fn key_pairs(program: &Path) -> Result<(Keys, Keys)> {
+    let pair = || {
+        let private = run(Command::new(program).args(["key", "new"]))?.trim().to_owned();
+        let script = "printf '%s\\n' \"$1\" | \"$0\" key public";
+        let public = run(Command::new("sh").args(["-c", script]).arg(program).arg(&private))?.trim().to_owned();
+        Ok((private, public))
+    };
+    let ((private_a, public_a), (private_b, public_b)) = (pair()?, pair()?);
+    Ok((Keys { private: private_a, peer: public_b }, Keys { private: private_b, peer: public_a }))
+}
+
+/// A host's address inside the tunnel.
+pub fn inner_address(host: Host, family: Family) -> IpAddr {
+    inner(family, if host == Host::A { 1 } else { 2 })
+}
+
+fn inner(family: Family, number: u8) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 77, 0, number).into(),
+        Family::V6 => Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, number.into()).into(),
+    }
+}
+
+/// The tunnel's interface on either host.
+pub const INTERFACE: &str = "mpt0";
 
 /// The inner MTU of the published experiments.
 pub const MTU: usize = 1440;
 
-/// GRE with a sequence number.
-pub const HEADER: usize = 8;
+/// Header, tag and the header of the one frame of a full datagram.
+const NATIVE: usize = native::OVERHEAD + frame::DATA_HEADER;
+/// GRE, and GRE with a sequence number.
+const GRE: usize = 4;
+pub(crate) const HEADER: usize = 8;
 
-/// The configuration of one end: plain mode, weights equal to the paths' speeds, as in the published experiments.
-fn config(paths: &[PathSpec], host: Host) -> String {
-    let (own, far) = if host == Host::A { (Host::A, Host::B) } else { (Host::B, Host::A) };
-    let mut text = format!("mode = \"plain\"\naddress = [\"{}/24\"]\nmtu = {MTU}\n\n[[peer]]\n", inner_address(own));
-    for (path, spec) in paths.iter().enumerate() {
-        let link = if host == Host::A { &spec.there } else { &spec.back };
-        let (local, remote) = (address(own, path, Family::V4), address(far, path, Family::V4));
-        writeln!(text, "[[peer.path]]\ninterface = \"{}\"", interface(path)).expect("a string takes everything");
-        writeln!(text, "local = \"{local}\"\nremote = \"{remote}\"").expect("a string takes everything");
-        writeln!(text, "weight = {}", weight(link.start.rate)).expect("a string takes everything");
+/// Outer headers.
+pub(crate) fn ip_udp(outer: Family) -> usize {
+    match outer {
+        Family::V4 => 20 + 8,
+        Family::V6 => 40 + 8,
     }
-    text
-}
-
-/// A path's speed in Mbit/s, and 1 for all where there is none.
-fn weight(rate: Rate) -> u64 {
-    if rate == Rate::MAX { 1 } else { (rate.bits() / 1_000_000).max(1) }
 }
 
 /// The program beside this one, or the first on the search path.
@@ -75,7 +210,7 @@ fn program() -> Option<PathBuf> {
 
 fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str) -> Result<Running> {
     let (file, log) = (folder.join(format!("{host:?}.toml")), log(folder, host));
-    fs::write(&file, config).during(file.display().to_string())?;
+    write_secret(&file, config).during(file.display().to_string())?;
     let output = File::create(&log).during(log.display().to_string())?;
     let also = output.try_clone().during(log.display().to_string())?;
     let mut command = netns.command(&program.to_string_lossy());
@@ -85,8 +220,14 @@ fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str)
     Ok(Running(child))
 }
 
-fn wait_for_answer(topology: &Topology, daemons: &mut [Running; 2], folder: &Path) -> Result<()> {
-    let (start, to) = (Instant::now(), inner_address(Host::B));
+/// A file with a key in it is nobody else's to read.
+fn write_secret(file: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+    file.write_all(text.as_bytes())
+}
+
+fn wait_for_answer(topology: &Topology, to: IpAddr, daemons: &mut [Running; 2], folder: &Path) -> Result<()> {
+    let start = Instant::now();
     while start.elapsed() < PATIENCE {
         for (daemon, host) in daemons.iter_mut().zip([Host::A, Host::B]) {
             if let Some(status) = daemon.0.try_wait().during("mpt up")? {
@@ -119,10 +260,10 @@ fn last_words(log: &Path) -> String {
 }
 
 /// A folder that is removed when this is dropped.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn create(name: &str) -> Result<Self> {
+    pub(crate) fn create(name: &str) -> Result<Self> {
         let folder = std::env::temp_dir().join(name);
         fs::create_dir_all(&folder).during(folder.display().to_string())?;
         Ok(Self(folder))
@@ -146,9 +287,22 @@ mod tests {
     #[test]
     fn each_end_has_its_own_view_of_the_same_paths() {
         let paths = ["rate=10mbit".parse().unwrap(), "rate=100mbit | rate=20mbit".parse().unwrap()];
-        let (a, b) = (config(&paths, Host::A), config(&paths, Host::B));
+        let layout = Layout::plain(&paths);
+        let keys = Keys { private: "own".into(), peer: "other".into() };
+        let (a, b) = (layout.config(Host::A, &keys), layout.config(Host::B, &keys));
         assert!(a.contains("local = \"192.168.12.1\"\nremote = \"192.168.12.2\"\nweight = 100\n"), "{a}");
         assert!(b.contains("local = \"192.168.12.2\"\nremote = \"192.168.12.1\"\nweight = 20\n"), "{b}");
+        let native = Layout { mode: Mode::Native, ..layout }.config(Host::A, &keys);
+        assert!(native.contains("private_key = \"own\"") && native.contains("public_key = \"other\""), "{native}");
         assert!(a.contains("address = [\"10.77.0.1/24\"]") && b.contains("address = [\"10.77.0.2/24\"]"));
+    }
+
+    #[test]
+    fn the_inner_mtu_is_what_the_paths_leave() {
+        let paths = ["rate=10mbit".parse().unwrap()];
+        let plain = Layout::plain(&paths);
+        assert_eq!(plain.mtu(), 1440);
+        let computed = Layout { settings: Settings::default(), outer: Family::V6, ..plain };
+        assert_eq!(computed.mtu(), 1500 - 40 - 8 - 8);
     }
 }

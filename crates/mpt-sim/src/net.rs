@@ -221,7 +221,8 @@ impl Network {
     fn host_to_tun(&mut self, end: usize) -> bool {
         let End { host, tun, tun_overflow, .. } = &mut self.ends[end];
         let mut moved = false;
-        while let Some(packet) = host.poll(self.now) {
+        while tun.len() < host.patience() {
+            let Some(packet) = host.poll(self.now) else { break };
             moved = true;
             if tun.len() < TUN_QUEUE {
                 tun.push_back(packet);

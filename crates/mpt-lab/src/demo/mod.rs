@@ -10,13 +10,14 @@ pub use outcome::{Outcome, Pull};
 use crate::{
     ceiling::{Carriage, ceiling},
     error::Result,
+    progress::Progress,
     topology::{Family, Host, Topology, address},
     traffic::{
         bulk::{Bulk, Route},
         iperf::{Iperf, Measured},
         mptcp,
     },
-    tunnel::{self, Tunnel, inner_address},
+    tunnel::{self, Layout, Tunnel, inner_address},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{thread, time::Duration};
@@ -28,19 +29,6 @@ pub struct Demo {
     pub paths: Vec<PathSpec>,
     /// Length of each measurement.
     pub time: Duration,
-}
-
-/// How far a demonstration is.
-#[derive(Clone, Debug)]
-pub struct Progress {
-    /// Number of the step, from 1.
-    pub step: usize,
-    /// Number of steps.
-    pub of: usize,
-    /// What is being done.
-    pub what: String,
-    /// The share of the step that is done, from 0 to 1.
-    pub share: f64,
 }
 
 impl Default for Demo {
@@ -103,8 +91,8 @@ impl Stage<'_> {
     }
 
     fn through_the_tunnel(&mut self) -> Result<(Measured, Pull)> {
-        let _tunnel = Tunnel::up(self.topology, &self.demo.paths)?;
-        let to = inner_address(Host::B);
+        let _tunnel = Tunnel::up(self.topology, &Layout::plain(&self.demo.paths))?;
+        let to = inner_address(Host::B, Family::V4);
         let measured = self.measure("MPT over all paths", Iperf::tcp(to, self.demo.time))?;
         let pull = self.pull("MPT", Route { from: None, to, mptcp: false })?;
         Ok((measured, pull))
@@ -113,7 +101,7 @@ impl Stage<'_> {
     fn measure(&mut self, what: &str, run: Iperf) -> Result<Measured> {
         self.step += 1;
         let (step, of) = (self.step, self.demo.steps());
-        let mut tell = |share| (self.progress)(Progress { step, of, what: what.into(), share });
+        let mut tell = |share| (self.progress)(Progress { step, of, what: what.into(), share, remaining: None });
         run.run(&self.topology.a, &self.topology.b, &mut tell)
     }
 
@@ -136,7 +124,13 @@ impl Stage<'_> {
     fn wait_until(&mut self, flow: &Bulk, time: Duration, what: &str) {
         while flow.elapsed() < time {
             let share = flow.elapsed().as_secs_f64() / END.as_secs_f64();
-            (self.progress)(Progress { step: self.step, of: self.demo.steps(), what: what.into(), share });
+            (self.progress)(Progress {
+                step: self.step,
+                of: self.demo.steps(),
+                what: what.into(),
+                share,
+                remaining: None,
+            });
             thread::sleep(Duration::from_millis(50));
         }
     }

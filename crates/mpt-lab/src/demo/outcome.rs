@@ -53,7 +53,7 @@ impl Pull {
     }
 
     fn line(&self, name: &str, colour: usize) -> Line {
-        Line { name: name.into(), colour, points: rates(&self.samples, RESOLUTION, self.end) }
+        Line { name: name.into(), colour, points: rates(&self.samples, RESOLUTION, self.end), marked: false }
     }
 }
 
@@ -75,7 +75,7 @@ impl Outcome {
             unit: UNIT.into(),
             lines,
             levels: self.ceiling.map(|mbit| (mbit, format!("ceiling {mbit:.1}"))).into_iter().collect(),
-            events: Vec::new(),
+            ..Chart::default()
         }
     }
 
@@ -86,8 +86,8 @@ impl Outcome {
             title: format!("One TCP flow: the cable of path {} is pulled and put back", self.paths.len()),
             unit: UNIT.into(),
             lines: tunnel.into_iter().chain([self.mptcp_pull.line("kernel MPTCP", MPTCP)]).collect(),
-            levels: Vec::new(),
             events: vec![at(self.mptcp_pull.pulled, "pulled"), at(self.mptcp_pull.plugged, "back")],
+            ..Chart::default()
         }
     }
 
@@ -124,7 +124,7 @@ impl fmt::Display for Outcome {
 }
 
 fn line(name: &str, colour: usize, measured: &Measured) -> Line {
-    Line { name: name.into(), colour, points: measured.series.clone() }
+    Line { name: name.into(), colour, points: measured.series.clone(), marked: false }
 }
 
 /// Colours of the palette.

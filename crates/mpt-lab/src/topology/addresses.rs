@@ -22,7 +22,7 @@ impl Host {
         }
     }
 
-    fn other(self) -> Self {
+    pub(crate) fn other(self) -> Self {
         match self {
             Self::A => Self::B,
             Self::B => Self::A,
@@ -92,6 +92,31 @@ pub(super) fn host_setup(paths: usize, host: Host) -> String {
         }
     }
     batch
+}
+
+/// Commands for host A: another IPv4 address on a path, or the first one again.
+pub(super) fn new_lease(path: usize, renew: bool) -> String {
+    let (first, second, device) = (address(Host::A, path, Family::V4), leased(path), interface(path));
+    let (old, new) = if renew { (first, second) } else { (second, first) };
+    let (far, table) = (address(Host::B, path, Family::V4), table(path));
+    let mut batch = String::new();
+    line(&mut batch, format_args!("address del {old}/24 dev {device}"));
+    line(&mut batch, format_args!("address add {new}/24 dev {device}"));
+    line(&mut batch, format_args!("route replace default via {far} dev {device} table {table}"));
+    line(&mut batch, format_args!("rule del from {old} table {table}"));
+    line(&mut batch, format_args!("rule add from {new} table {table}"));
+    batch
+}
+
+/// Commands for host B: whose the other address is.
+pub(super) fn new_neighbour(path: usize) -> String {
+    let (new, device, mac) = (leased(path), interface(path), mac(Host::A, path));
+    format!("neighbour replace {new} lladdr {mac} dev {device} nud permanent\n")
+}
+
+/// Host A's other address on a path.
+fn leased(path: usize) -> IpAddr {
+    Ipv4Addr::new(192, 168, third_byte(path as u8 + 1), 101).into()
 }
 
 /// Rules for host A: what comes from one of its addresses leaves through that path, wherever it goes.

@@ -113,6 +113,12 @@ impl Topology {
         Ok(())
     }
 
+    /// Gives host A another IPv4 address on a path, as a new lease does; without `renew` the one it started with.
+    pub fn renumber(&self, path: usize, renew: bool) -> Result<()> {
+        self.a.ip(&addresses::new_lease(path, renew))?;
+        self.b.ip(&addresses::new_neighbour(path))
+    }
+
     /// What the wire has done so far; none if it has ended.
     pub fn report(&self) -> Option<Report> {
         self.remote.as_ref()?.report()

@@ -115,7 +115,7 @@ fn socket(of: SocketAddr, mptcp: bool) -> io::Result<Socket> {
     Socket::new(Domain::for_address(of), Type::STREAM, Some(protocol))
 }
 
-fn listen(address: SocketAddr, mptcp: bool) -> io::Result<Socket> {
+pub(super) fn listen(address: SocketAddr, mptcp: bool) -> io::Result<Socket> {
     let socket = socket(address, mptcp)?;
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
@@ -123,7 +123,7 @@ fn listen(address: SocketAddr, mptcp: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn connect(route: Route, to: SocketAddr) -> io::Result<Socket> {
+pub(super) fn connect(route: Route, to: SocketAddr) -> io::Result<Socket> {
     let socket = socket(to, route.mptcp)?;
     if let Some(address) = route.from {
         socket.bind(&SocketAddr::new(address, 0).into())?;
@@ -168,7 +168,7 @@ fn is_time_limit(error: &io::Error) -> bool {
 pub const RESOLUTION: Duration = Duration::from_millis(10);
 
 /// As iperf3 does for TCP.
-const BLOCK: usize = 128 << 10;
+pub(super) const BLOCK: usize = 128 << 10;
 
 /// Beside iperf3's.
 const PORT: u16 = 5202;

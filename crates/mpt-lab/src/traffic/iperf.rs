@@ -29,19 +29,26 @@ pub struct Iperf {
     pub interval: Duration,
     /// Multipath TCP in place of TCP.
     pub mptcp: bool,
+    /// The sender's congestion control; the host's, if absent.
+    pub congestion: Option<&'static str>,
 }
 
 /// What iperf3 sends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Load {
-    /// As much TCP as goes.
-    Tcp,
-    /// TCP no faster than this many Mbit/s, written in blocks of `block` bytes.
+    /// As much TCP as goes, in so many streams.
+    Tcp {
+        /// How many.
+        streams: u32,
+    },
+    /// TCP no faster than this many Mbit/s, without Nagle's algorithm.
     PacedTcp {
         /// The rate.
         mbit: f64,
         /// The size of a write.
         block: usize,
+        /// The size of both sockets' buffers.
+        window: usize,
     },
     /// UDP at this many Mbit/s in datagrams of `payload` bytes.
     Udp {
@@ -76,7 +83,15 @@ pub struct Measured {
 impl Iperf {
     /// TCP for `time` to `to`, noted every 100 ms.
     pub fn tcp(to: IpAddr, time: Duration) -> Self {
-        Self { load: Load::Tcp, from: None, to, time, interval: Duration::from_millis(100), mptcp: false }
+        Self {
+            load: Load::Tcp { streams: 1 },
+            from: None,
+            to,
+            time,
+            interval: Duration::from_millis(100),
+            mptcp: false,
+            congestion: None,
+        }
     }
 
     /// The same from an address of the sender.
@@ -119,11 +134,17 @@ impl Iperf {
             command.args(["-B", &address.to_string()]);
         }
         match self.load {
-            Load::Tcp => {}
-            Load::PacedTcp { mbit, block } => drop(command.args(["-b", &format!("{mbit}M"), "-l", &block.to_string()])),
+            Load::Tcp { streams } => drop(command.args(["-P", &streams.to_string()])),
+            Load::PacedTcp { mbit, block, window } => {
+                let (block, window) = (block.to_string(), window.to_string());
+                command.args(["-b", &format!("{mbit}M"), "-l", &block, "-w", &window, "-N"]);
+            }
             Load::Udp { mbit, payload } => {
                 command.args(["-u", "-b", &format!("{mbit}M"), "-l", &payload.to_string()]);
             }
+        }
+        if let Some(congestion) = self.congestion {
+            command.args(["-C", congestion]);
         }
         command.stdout(Stdio::piped()).stderr(Stdio::null());
         command
@@ -160,6 +181,7 @@ impl Iperf {
     }
 }
 
+/// Waits until iperf3 listens: a client that is too early gives up.
 fn wait_for_listener(host: &Netns) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < GRACE {

@@ -4,10 +4,14 @@
 //! to 10 ms. [`mptcp`] prepares the kernel's multipath TCP, the first thing to be compared with. Goodput is what arrives at
 //! the receiver, in bits of TCP or UDP payload.
 
+pub mod acks;
+pub mod background;
 pub mod bulk;
+pub mod download;
 pub mod iperf;
 pub mod mptcp;
 pub mod ping;
+pub mod voice;
 
 use std::process::Child;
 

@@ -15,7 +15,7 @@ const MOST_SUBFLOWS: usize = 8;
 /// Lets connections from host A use every path.
 pub fn prepare(topology: &Topology) -> Result<()> {
     let limits = format!("mptcp limits set subflow {MOST_SUBFLOWS} add_addr_accepted {MOST_SUBFLOWS}\n");
-    let mut batch = limits.clone();
+    let mut batch = format!("mptcp endpoint flush\n{limits}");
     for path in 0..topology.paths() {
         let (address, device) = (address(Host::A, path, Family::V4), interface(path));
         writeln!(batch, "mptcp endpoint add {address} dev {device} subflow").expect("a string takes everything");

@@ -4,7 +4,7 @@ use crate::{
     error::{LabError, Result, require},
     topology::Netns,
 };
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, process::Command, thread, time::Duration};
 
 /// A series of echo requests.
 #[derive(Clone, Copy, Debug)]
@@ -23,19 +23,34 @@ impl Ping {
     /// Sends all requests and returns the round trips of those that were answered within a second.
     pub fn run(&self, host: &Netns) -> Result<Vec<Duration>> {
         require("ping")?;
+        answers(self.command(host))
+    }
+
+    /// The same on a thread of its own.
+    pub fn in_background(&self, host: &Netns) -> Result<thread::JoinHandle<Result<Vec<Duration>>>> {
+        require("ping")?;
+        let command = self.command(host);
+        Ok(thread::spawn(move || answers(command)))
+    }
+
+    fn command(&self, host: &Netns) -> Command {
         let mut command = host.command("ping");
         command.args(["-n", "-W", "1", "-c", &self.count.to_string()]);
         command.args(["-i", &self.interval.as_secs_f64().to_string()]);
         if let Some(address) = self.from {
             command.args(["-I", &address.to_string()]);
         }
-        let output = command.arg(self.to.to_string()).output();
-        let output = output.map_err(|error| unreadable(error.to_string()))?;
-        // 1 says that not every request was answered.
-        match output.status.code() {
-            Some(0 | 1) => Ok(round_trips(&String::from_utf8_lossy(&output.stdout))),
-            _ => Err(unreadable(String::from_utf8_lossy(&output.stderr).trim())),
-        }
+        command.arg(self.to.to_string());
+        command
+    }
+}
+
+fn answers(mut command: Command) -> Result<Vec<Duration>> {
+    let output = command.output().map_err(|error| unreadable(error.to_string()))?;
+    // 1 says that not every request was answered.
+    match output.status.code() {
+        Some(0 | 1) => Ok(round_trips(&String::from_utf8_lossy(&output.stdout))),
+        _ => Err(unreadable(String::from_utf8_lossy(&output.stderr).trim())),
     }
 }
 

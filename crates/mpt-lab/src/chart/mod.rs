@@ -1,4 +1,8 @@
-//! Charts of something over time, as SVG.
+//! Charts as SVG: lines over time or over anything else, and bars.
+
+mod bars;
+
+pub use bars::{Bars, Series};
 
 use crate::error::{LabError, Result};
 use plotters::{
@@ -7,13 +11,15 @@ use plotters::{
     series::DashedLineSeries,
     style::text_anchor::{HPos, Pos, VPos},
 };
-use std::{fmt::Display, path::Path};
+use std::{fmt::Display, ops::Range, path::Path};
 
-/// One chart: lines over time, with marks.
-#[derive(Clone, Debug, Default)]
+/// One chart: lines, with marks.
+#[derive(Clone, Debug)]
 pub struct Chart {
     /// What it shows.
     pub title: String,
+    /// What the horizontal axis counts, with its unit.
+    pub across: String,
     /// What the vertical axis counts, with its unit.
     pub unit: String,
     /// The curves, in the order of the legend.
@@ -31,8 +37,18 @@ pub struct Line {
     pub name: String,
     /// Which of the palette's colours it has, so that one thing looks alike in every chart.
     pub colour: usize,
-    /// Seconds, and values.
+    /// Where across, and values.
     pub points: Vec<(f64, f64)>,
+    /// Whether every point is marked, as single measurements are.
+    pub marked: bool,
+}
+
+impl Default for Chart {
+    /// Nothing over time.
+    fn default() -> Self {
+        let (title, unit, across) = (String::new(), String::new(), "time, s".into());
+        Self { title, across, unit, lines: Vec::new(), levels: Vec::new(), events: Vec::new() }
+    }
 }
 
 /// Draws charts below each other into one SVG file.
@@ -41,12 +57,27 @@ pub fn draw(file: &Path, charts: &[Chart]) -> Result<()> {
         command: format!("draw {}", file.display()),
         message: error.to_string(),
     };
-    let area = SVGBackend::new(file, (WIDTH, HEIGHT * charts.len() as u32)).into_drawing_area();
-    area.fill(&WHITE).map_err(|error| failed(&error))?;
-    for (part, chart) in area.split_evenly((charts.len(), 1)).iter().zip(charts) {
-        chart.draw(part).map_err(|error| failed(&error))?;
+    let mut text = String::new();
+    below_each_other(&mut text, charts).map_err(|error| failed(&error))?;
+    std::fs::write(file, text).map_err(|error| failed(&error))
+}
+
+/// One chart as SVG.
+pub fn svg(chart: &Chart) -> Result<String> {
+    let mut text = String::new();
+    match below_each_other(&mut text, std::slice::from_ref(chart)) {
+        Ok(()) => Ok(text),
+        Err(error) => Err(LabError::Failed { command: "draw a chart".into(), message: error.to_string() }),
     }
-    area.present().map_err(|error| failed(&error))
+}
+
+fn below_each_other(text: &mut String, charts: &[Chart]) -> Drawn {
+    let area = SVGBackend::with_string(text, (WIDTH, HEIGHT * charts.len() as u32)).into_drawing_area();
+    area.fill(&WHITE)?;
+    for (part, chart) in area.split_evenly((charts.len(), 1)).iter().zip(charts) {
+        chart.draw(part)?;
+    }
+    Ok(area.present()?)
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -60,7 +91,7 @@ impl Chart {
     }
 
     fn plot(&self, area: &Area<'_>) -> Drawn {
-        let (time, values) = (0.0..self.last_time(), 0.0..self.highest() * HEADROOM);
+        let (time, values) = (self.width(), 0.0..self.highest() * HEADROOM);
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, (FONT, 20))
             .margin(12)
@@ -69,7 +100,7 @@ impl Chart {
             .build_cartesian_2d(time.clone(), values.clone())?;
         chart
             .configure_mesh()
-            .x_desc("time, s")
+            .x_desc(&self.across)
             .y_desc(&self.unit)
             .axis_desc_style((FONT, 15))
             .label_style((FONT, 14))
@@ -81,6 +112,8 @@ impl Chart {
             .draw()?;
         for (line, colour) in self.coloured() {
             chart.draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)))?;
+            let marks = line.points.iter().filter(|_| line.marked).map(|point| Circle::new(*point, 3, colour.filled()));
+            chart.draw_series(marks)?;
         }
         for (value, _) in &self.levels {
             chart.draw_series(dashed([(time.start, *value), (time.end, *value)]))?;
@@ -115,14 +148,16 @@ impl Chart {
         self.lines.iter().map(|line| (line, &COLOURS[line.colour % COLOURS.len()]))
     }
 
-    fn last_time(&self) -> f64 {
-        let ends = self.lines.iter().filter_map(|line| line.points.last()).map(|(time, _)| *time);
-        ends.fold(1.0, f64::max)
+    /// From nothing or the first point, to the last one.
+    fn width(&self) -> Range<f64> {
+        let across = || self.lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x);
+        let (first, last) = (across().fold(0.0, f64::min), across().fold(f64::MIN, f64::max));
+        first..if last > first { last } else { first + 1.0 }
     }
 
     fn highest(&self) -> f64 {
         let values = self.lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
-        values.chain(self.levels.iter().map(|(value, _)| *value)).fold(1.0, f64::max)
+        values.chain(self.levels.iter().map(|(value, _)| *value)).fold(0.0, f64::max).max(LEAST)
     }
 }
 
@@ -154,13 +189,16 @@ const LEGEND_LINE: i32 = 24;
 /// At most so many labels along the time.
 const SECONDS_LABELLED: usize = 14;
 
+/// No scale ends below this: where everything is zero, there is still a scale.
+const LEAST: f64 = 0.01;
+
 /// Room above the highest value, for notes.
 const HEADROOM: f64 = 1.15;
 
 const FONT: &str = "sans-serif";
 
 /// Okabe and Ito's colours, told apart by nearly everybody ("Color universal design", 2008); yellow is left out on white.
-const COLOURS: [RGBColor; 7] = [
+const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
@@ -168,6 +206,7 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(204, 121, 167),
     RGBColor(86, 180, 233),
     RGBColor(0, 0, 0),
+    RGBColor(150, 150, 150),
 ];
 
 #[cfg(test)]
@@ -184,9 +223,10 @@ mod tests {
         let chart = Chart {
             title: "title".into(),
             unit: "Mbit/s".into(),
-            lines: vec![Line { name: "path 1".into(), colour: 0, points: vec![(0.0, 1.0), (1.0, 9.5)] }],
+            lines: vec![Line { name: "path 1".into(), colour: 0, points: vec![(0.0, 1.0), (1.0, 9.5)], marked: false }],
             levels: vec![(9.6, "ceiling".into())],
             events: vec![(0.5, "pulled".into())],
+            ..Chart::default()
         };
         let file = std::env::temp_dir().join(format!("mpt-lab-chart-{}.svg", std::process::id()));
         draw(&file, &[chart]).unwrap();

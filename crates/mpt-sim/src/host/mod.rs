@@ -1,5 +1,7 @@
 //! What stands at the ends of the tunnel: it gives packets to the TUN device and takes packets from it.
 
+pub mod tcp;
+
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -16,6 +18,10 @@ pub trait Host: Any {
     fn poll(&mut self, now: Time) -> Option<Vec<u8>>;
     /// When [`Self::poll`] may have something to give without having taken anything.
     fn next_deadline(&self) -> Option<Time>;
+    /// How many of its packets may wait in the TUN device before it holds the next one back, as TCP does.
+    fn patience(&self) -> usize {
+        usize::MAX
+    }
 }
 
 /// Sends numbered UDP packets at a steady rate.

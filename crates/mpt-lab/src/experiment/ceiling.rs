@@ -1,0 +1,116 @@
+//! The ceiling of a case: what a perfect tunnel could deliver, over links that may change.
+
+use crate::{
+    ceiling::Carriage,
+    plan::{Case, Load},
+    tunnel::{Layout, Mode, ip_udp},
+};
+use mpt_proto::time::Rate;
+use mpt_sim::link::{Conditions, LinkSpec, PathSpec, Queue};
+use std::time::Duration;
+
+/// Mbit/s of payload in the direction of the data, or of what is offered if that is less; none where a path has no rate.
+pub fn of(case: &Case, mode: Mode, length: Duration) -> Option<f64> {
+    let links = case.paths.iter().map(|path| if downwards(case) { &path.back } else { &path.there });
+    let sum = links.map(|link| mean(link, length)).sum::<Option<f64>>()?;
+    let offered = match case.traffic.load {
+        Load::Paced { mbit, .. } => mbit,
+        Load::Udp { mbit, .. } => mbit.unwrap_or(f64::MAX),
+        Load::Ping { .. } => return None,
+        _ => f64::MAX,
+    };
+    Some((sum * carriage(case, mode).efficiency()).min(offered))
+}
+
+/// How the case's payload is wrapped.
+pub fn carriage(case: &Case, mode: Mode) -> Carriage {
+    let layout =
+        Layout { paths: &case.paths, settings: case.tunnel.clone(), inner: case.inner, outer: case.outer, mode };
+    let around = ETHERNET + ip_udp(case.outer) + mode.overhead();
+    match case.traffic.load {
+        Load::Udp { payload, .. } => Carriage { payload, frame: around + ip_udp(case.inner) + payload },
+        _ => {
+            let tcp = ip_udp(case.inner) - UDP + TCP;
+            Carriage { payload: layout.mtu() - tcp, frame: around + layout.mtu() }
+        }
+    }
+}
+
+/// Whether the data goes from B to A, as downloads do.
+pub fn downwards(case: &Case) -> bool {
+    matches!(case.traffic.load, Load::Http { .. } | Load::Ftp { .. })
+}
+
+/// The mean of what comes out of a link in Mbit/s, over a run of `length`.
+fn mean(link: &LinkSpec, length: Duration) -> Option<f64> {
+    let usable = |weather: Conditions| match weather {
+        Conditions { up: false, .. } => Some(0.0),
+        Conditions { rate: Rate::MAX, .. } => None,
+        _ => Some(weather.rate.bits() as f64 / 1e6 * (1.0 - weather.loss.mean())),
+    };
+    let period = link.repeat.unwrap_or(length).min(length);
+    let (mut weather, mut from, mut area) = (link.start, Duration::ZERO, 0.0);
+    for step in link.steps.iter().take_while(|step| step.at < period) {
+        area += usable(weather)? * (step.at - from).as_secs_f64();
+        (weather, from) = (step.change.applied_to(weather), step.at);
+    }
+    area += usable(weather)? * (period - from).as_secs_f64();
+    Some(area / period.as_secs_f64())
+}
+
+/// A single link of the summed rate, else like the fastest of the paths, and of equals the one with the least delay; none
+/// where a rate is missing or changes.
+pub fn ideal(paths: &[PathSpec]) -> Option<PathSpec> {
+    let there: Vec<&LinkSpec> = paths.iter().map(|path| &path.there).collect();
+    let back: Vec<&LinkSpec> = paths.iter().map(|path| &path.back).collect();
+    Some(PathSpec { there: ideal_link(&there)?, back: ideal_link(&back)? })
+}
+
+fn ideal_link(links: &[&LinkSpec]) -> Option<LinkSpec> {
+    let steady = |link: &&&LinkSpec| link.start.rate != Rate::MAX && link.steps.is_empty();
+    if links.iter().filter(steady).count() < links.len() {
+        return None;
+    }
+    let sum: u64 = links.iter().map(|link| link.start.rate.bits()).sum();
+    let best = links.iter().max_by_key(|link| (link.start.rate.bits(), std::cmp::Reverse(link.start.delay)))?;
+    let mut ideal = (*best).clone();
+    ideal.start.rate = Rate::from_bits(sum);
+    // As long in time, so as many more bytes as there is rate.
+    if let Queue::Bytes(bytes) = ideal.queue {
+        ideal.queue = Queue::Bytes(bytes * sum / best.start.rate.bits().max(1));
+    }
+    Some(ideal)
+}
+
+const ETHERNET: usize = 14;
+const UDP: usize = 8;
+/// With time stamps (RFC 7323).
+const TCP: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(text: &str) -> LinkSpec {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_link_that_swings_counts_with_its_mean() {
+        let ten = Duration::from_secs(10);
+        assert_eq!(mean(&link("rate=50mbit; 5s: rate=5mbit; 10s: repeat"), ten), Some(27.5));
+        assert_eq!(mean(&link("rate=50mbit; 5s: rate=5mbit; 10s: repeat"), ten / 2), Some(50.0));
+        assert_eq!(mean(&link("rate=10mbit,loss=10%; 5s: down"), ten), Some(4.5));
+        assert_eq!(mean(&link("delay=1ms"), ten), None);
+    }
+
+    #[test]
+    fn the_ideal_link_is_the_fastest_with_all_the_rate() {
+        let paths: Vec<PathSpec> = ["rate=10mbit,delay=5ms,loss=1%", "rate=40mbit,delay=30ms,queue=20kB"]
+            .map(|text| text.parse().unwrap())
+            .into();
+        let ideal = ideal(&paths).unwrap();
+        assert_eq!(ideal.there, link("rate=50mbit,delay=30ms,queue=25kB"));
+        assert!(super::ideal(&["".parse().unwrap()]).is_none());
+    }
+}

@@ -1,0 +1,383 @@
+//! One measurement: traffic on a contender, what happens to the paths meanwhile, and what comes of it.
+
+use super::{ceiling::downwards, contender::Standing, result::Run};
+use crate::{
+    error::Result,
+    plan::{Beside, Case, Event, Happening, Load, Metric},
+    topology::Host,
+    traffic::{
+        acks::Capture,
+        background::Background,
+        bulk::{self, Bulk, Route},
+        download::{Download, Protocol},
+        iperf::{self, Iperf},
+        ping::Ping,
+        voice::{self, Call},
+    },
+};
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+/// A measurement to be made.
+pub(super) struct Measurement<'a> {
+    pub(super) case: &'a Case,
+    pub(super) standing: &'a Standing<'a>,
+    pub(super) length: Duration,
+    pub(super) quick: bool,
+    /// Whether the case's events happen.
+    pub(super) events: bool,
+}
+
+impl Measurement<'_> {
+    /// Lets the traffic run. `progress` is told the share that is done.
+    pub(super) fn run(&self, progress: &mut dyn FnMut(f64)) -> Result<Run> {
+        let standing = self.standing;
+        let before = processor_seconds(&standing.processes);
+        let mut watch = Watch::new(self);
+        let company = Company::start(self)?;
+        let result = self.load(&mut |share| {
+            watch.look();
+            progress(share);
+        });
+        let mut run = result?;
+        company.finish(&mut run)?;
+        let (paths, events) = watch.finish()?;
+        (run.paths, run.events) = (paths, events);
+        let gigabytes = run.metrics.get(&Metric::Goodput).map(|mbit| mbit * self.length.as_secs_f64() / 8e3);
+        let spent = processor_seconds(&standing.processes).zip(before).map(|(after, before)| after - before);
+        run.cpu_s_per_gb = spent.zip(gigabytes.filter(|gb| *gb > 0.0)).map(|(seconds, gb)| seconds / gb);
+        Ok(run)
+    }
+
+    fn load(&self, progress: &mut dyn FnMut(f64)) -> Result<Run> {
+        match &self.case.traffic.load {
+            Load::Tcp { congestion, streams } => {
+                let load = iperf::Load::Tcp { streams: *streams };
+                self.iperf(Iperf { congestion: Some(congestion.name()), ..self.plain_iperf(load) }, progress)
+            }
+            Load::Udp { mbit, payload } => {
+                let mbit = mbit.unwrap_or_else(|| self.offered());
+                let load = iperf::Load::Udp { mbit, payload: *payload };
+                self.iperf(self.plain_iperf(load), progress)
+            }
+            Load::Paced { mbit, block, window } => self.paced(*mbit, *block, *window, progress),
+            Load::Http { mbyte } => self.download(Protocol::Http, *mbyte, progress),
+            Load::Ftp { mbyte } => self.download(Protocol::Ftp, *mbyte, progress),
+            Load::Bulk => self.bulk(progress),
+            Load::Ping { count } => self.ping(*count),
+        }
+    }
+
+    fn plain_iperf(&self, load: iperf::Load) -> Iperf {
+        let Standing { from, to, mptcp, .. } = *self.standing;
+        Iperf { load, from, mptcp, ..Iperf::tcp(to, self.length) }
+    }
+
+    fn iperf(&self, iperf: Iperf, progress: &mut dyn FnMut(f64)) -> Result<Run> {
+        let topology = &self.standing.topology;
+        let measured = iperf.run(&topology.a, &topology.b, progress)?;
+        let mut run = Run { goodput: measured.series, ..Run::default() };
+        run.metrics.insert(Metric::Goodput, measured.goodput);
+        run.metrics.extend(measured.lost.map(|share| (Metric::Lost, share * 100.0)));
+        Ok(run)
+    }
+
+    fn paced(&self, mbit: f64, block: usize, window: usize, progress: &mut dyn FnMut(f64)) -> Result<Run> {
+        let capture = Capture::start(&self.standing.topology.a, &self.standing.device)?;
+        let load = iperf::Load::PacedTcp { mbit, block, window };
+        let mut run = self.iperf(self.plain_iperf(load), progress)?;
+        let delays = capture.finish()?;
+        let steps: Vec<f64> = delays.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
+        if !steps.is_empty() {
+            run.metrics.insert(Metric::Delay, mean(&delays));
+            run.metrics.insert(Metric::DelayVariance, variance(&delays));
+            run.metrics.insert(Metric::Jitter, mean(&steps));
+            run.metrics.insert(Metric::JitterVariance, variance(&steps));
+        }
+        run.delays = delays;
+        Ok(run)
+    }
+
+    fn download(&self, protocol: Protocol, mbyte: u64, progress: &mut dyn FnMut(f64)) -> Result<Run> {
+        let Standing { from, to, mptcp, .. } = *self.standing;
+        let download = Download { protocol, mbyte, from, to, time: self.length, mptcp };
+        let mbit = download.run(&self.standing.topology, progress)?;
+        let metrics = [(Metric::Goodput, mbit), (Metric::Download, mbyte as f64 * 8.0 / mbit)];
+        Ok(Run { metrics: metrics.into(), ..Run::default() })
+    }
+
+    fn bulk(&self, progress: &mut dyn FnMut(f64)) -> Result<Run> {
+        let topology = &self.standing.topology;
+        let flow = Bulk::start(&topology.a, &topology.b, self.route())?;
+        while flow.elapsed() < self.length {
+            progress(flow.elapsed().as_secs_f64() / self.length.as_secs_f64());
+            thread::sleep(Duration::from_millis(10));
+        }
+        let (end, samples) = (flow.elapsed(), flow.samples());
+        let bytes = samples.last().map_or(0, |sample| sample.bytes);
+        let mut run = Run { goodput: bulk::rates(&samples, RESOLUTION, end), ..Run::default() };
+        run.metrics.insert(Metric::Goodput, bytes as f64 * 8.0 / 1e6 / end.as_secs_f64());
+        if self.events {
+            run.metrics.extend(outage(self.case, self.quick, &samples, &run.goodput, end));
+        }
+        Ok(run)
+    }
+
+    fn ping(&self, count: u32) -> Result<Run> {
+        let Standing { from, to, .. } = *self.standing;
+        let ping = Ping { from, to, count, interval: Duration::from_millis(100) };
+        let trips: Vec<f64> = ping.run(&self.standing.topology.a)?.into_iter().map(ms).collect();
+        let metrics = [(Metric::Jitter, voice::jitter(&trips)), (Metric::Delay, mean(&trips) / 2.0)];
+        Ok(Run { metrics: metrics.into(), delays: trips.iter().map(|trip| trip / 2.0).collect(), ..Run::default() })
+    }
+
+    fn route(&self) -> Route {
+        let Standing { from, to, mptcp, .. } = *self.standing;
+        Route { from, to, mptcp }
+    }
+
+    /// What UDP offers: a little less than all that the paths could carry through a tunnel.
+    fn offered(&self) -> f64 {
+        let length = Duration::from_secs(1);
+        super::ceiling::of(self.case, crate::tunnel::Mode::Plain, length).map_or(UNSHAPED, |mbit| mbit * 0.98)
+    }
+}
+
+/// What goes on beside the load.
+struct Company {
+    call: Option<Call>,
+    pings: Option<thread::JoinHandle<Result<Vec<Duration>>>>,
+    _background: Option<Background>,
+}
+
+impl Company {
+    fn start(measurement: &Measurement<'_>) -> Result<Self> {
+        let Standing { from, to, topology, .. } = measurement.standing;
+        let beside = |what| measurement.case.traffic.beside.contains(&what);
+        let call = || Call::start(&topology.a, &topology.b, *from, *to, measurement.length);
+        let background = || Background::start(&topology.a, &topology.b, measurement.route());
+        let count = (measurement.length.as_millis() / 50) as u32;
+        let ping = Ping { from: *from, to: *to, count, interval: Duration::from_millis(50) };
+        Ok(Self {
+            call: beside(Beside::Voice).then(call).transpose()?,
+            pings: beside(Beside::Ping).then(|| ping.in_background(&topology.a)).transpose()?,
+            _background: beside(Beside::Background).then(background).transpose()?,
+        })
+    }
+
+    fn finish(self, run: &mut Run) -> Result<()> {
+        if let Some(call) = self.call {
+            let quality = call.finish();
+            run.metrics.insert(Metric::VoiceLost, quality.lost * 100.0);
+            if !quality.delays.is_empty() {
+                run.metrics.insert(Metric::VoiceDelay, quantile(&quality.delays, 0.5));
+                run.metrics.insert(Metric::VoiceDelayP99, quantile(&quality.delays, 0.99));
+                run.metrics.insert(Metric::VoiceJitter, quality.jitter);
+                run.metrics.insert(Metric::VoiceGap, quality.gap);
+                run.delays = quality.delays;
+            }
+        }
+        if let Some(pings) = self.pings {
+            let trips = pings.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let trips: Vec<f64> = trips.into_iter().map(ms).collect();
+            if !trips.is_empty() {
+                run.metrics.insert(Metric::Ping, quantile(&trips, 0.5));
+                run.metrics.insert(Metric::PingP99, quantile(&trips, 0.99));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes events happen, and notes what comes out of every path.
+struct Watch<'a> {
+    measurement: &'a Measurement<'a>,
+    started: Instant,
+    pending: Vec<Event>,
+    happened: Vec<(f64, String)>,
+    /// Seconds, and bytes that came out of each path.
+    carried: Vec<(f64, Vec<u64>)>,
+    failed: Result<()>,
+}
+
+type Watched = (Vec<Vec<(f64, f64)>>, Vec<(f64, String)>);
+
+impl<'a> Watch<'a> {
+    fn new(measurement: &'a Measurement<'a>) -> Self {
+        let pending = if measurement.events { measurement.case.events.clone() } else { Vec::new() };
+        let (happened, carried) = (Vec::new(), Vec::new());
+        Self { measurement, started: Instant::now(), pending, happened, carried, failed: Ok(()) }
+    }
+
+    fn look(&mut self) {
+        let now = self.started.elapsed();
+        while let Some(event) = self.pending.first().filter(|event| event.at.of(self.measurement.quick) <= now).copied()
+        {
+            self.pending.remove(0);
+            self.happened.push((self.started.elapsed().as_secs_f64(), told(event)));
+            if let Err(error) = self.make(event.path, event.what) {
+                self.failed = Err(error);
+            }
+        }
+        if self.carried.last().is_none_or(|(at, _)| now.as_secs_f64() - at >= RESOLUTION.as_secs_f64()) {
+            self.carried.extend(self.count().map(|bytes| (now.as_secs_f64(), bytes)));
+        }
+    }
+
+    fn make(&self, path: usize, what: Happening) -> Result<()> {
+        let topology = &self.measurement.standing.topology;
+        match what {
+            Happening::Unplug => topology.unplug(path, Host::A)?,
+            Happening::Plug => topology.plug(path, Host::A)?,
+            Happening::Cut => topology.cut(path),
+            Happening::Restore => topology.restore(path),
+            Happening::Renumber => topology.renumber(path, true)?,
+        }
+        Ok(())
+    }
+
+    fn count(&self) -> Option<Vec<u64>> {
+        let line = usize::from(downwards(self.measurement.case));
+        let report = self.measurement.standing.topology.report()?;
+        Some(report.lines.iter().skip(line).step_by(2).map(|line| line.link.delivered_bytes).collect())
+    }
+
+    /// Puts back what events changed; what was noted.
+    fn finish(self) -> Result<Watched> {
+        for event in self.measurement.case.events.iter().filter(|_| self.measurement.events) {
+            let topology = &self.measurement.standing.topology;
+            match event.what {
+                Happening::Renumber if self.happened.iter().any(|(_, what)| *what == told(*event)) => {
+                    topology.renumber(event.path, false)?;
+                }
+                Happening::Unplug => topology.plug(event.path, Host::A)?,
+                Happening::Cut => topology.restore(event.path),
+                _ => {}
+            }
+        }
+        self.failed?;
+        let paths = self.carried.first().map_or(0, |(_, bytes)| bytes.len());
+        Ok(((0..paths).map(|path| rates(&self.carried, path)).collect(), self.happened))
+    }
+}
+
+fn told(event: Event) -> String {
+    let what = match event.what {
+        Happening::Unplug => "pulled",
+        Happening::Plug => "back",
+        Happening::Cut => "silent",
+        Happening::Restore => "back",
+        Happening::Renumber => "renumbered",
+    };
+    format!("path {} {what}", event.path + 1)
+}
+
+fn rates(carried: &[(f64, Vec<u64>)], path: usize) -> Vec<(f64, f64)> {
+    let rate = |pair: &[(f64, Vec<u64>)]| {
+        let bytes = pair[1].1[path].saturating_sub(pair[0].1[path]);
+        (pair[1].0, bytes as f64 * 8e-6 / (pair[1].0 - pair[0].0))
+    };
+    carried.windows(2).map(rate).collect()
+}
+
+/// The longest gap from the first event to the last, and how long the rate takes to be back after the last.
+pub(super) fn outage(
+    case: &Case,
+    quick: bool,
+    samples: &[bulk::Sample],
+    rates: &[(f64, f64)],
+    end: Duration,
+) -> Vec<(Metric, f64)> {
+    let at = |event: &Event| event.at.of(quick);
+    let (Some(first), Some(last)) = (case.events.first(), case.events.last()) else { return Vec::new() };
+    let until = if first == last { end } else { at(last) };
+    let gap = bulk::longest_gap(samples, at(first), until, end);
+    let mut found = vec![(Metric::Gap, ms(gap))];
+    let before: Vec<f64> =
+        rates.iter().filter(|(t, _)| in_second_before(*t, at(first))).map(|(_, rate)| *rate).collect();
+    let back = recovery(rates, at(last).as_secs_f64(), mean(&before) * 0.9);
+    if first != last {
+        found.extend(back.map(|seconds| (Metric::Recovery, seconds * 1e3)));
+    }
+    found
+}
+
+/// Seconds from `from` until two intervals in a row have at least `rate`.
+fn recovery(rates: &[(f64, f64)], from: f64, rate: f64) -> Option<f64> {
+    let after: Vec<&(f64, f64)> = rates.iter().filter(|(at, _)| *at > from).collect();
+    let back = after.windows(2).find(|pair| pair.iter().all(|(_, mbit)| *mbit >= rate))?;
+    Some(back[0].0 - from)
+}
+
+fn in_second_before(at: f64, event: Duration) -> bool {
+    let event = event.as_secs_f64();
+    at > event - 1.0 && at <= event
+}
+
+/// What processes have used so far; none where there are none.
+fn processor_seconds(processes: &[u32]) -> Option<f64> {
+    let ticks = |process: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // proc_pid_stat(5): the name in parentheses may have blanks; user and system time are the 12th and 13th after it.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
+    };
+    let sum = processes.iter().map(ticks).sum::<Option<f64>>()?;
+    (!processes.is_empty()).then_some(sum / TICKS)
+}
+
+pub(super) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+fn variance(values: &[f64]) -> f64 {
+    let mean = mean(values);
+    values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len().max(1) as f64
+}
+
+/// Of values that are there.
+pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[((sorted.len() - 1) as f64 * q).round() as usize]
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+const RESOLUTION: Duration = Duration::from_millis(100);
+
+/// USER_HZ of every Linux architecture that is left (proc_pid_stat(5)).
+const TICKS: f64 = 100.0;
+
+/// Mbit/s, where nothing limits what is offered.
+const UNSHAPED: f64 = 2_000.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_back_when_it_stays() {
+        let rates = [(1.0, 10.0), (1.1, 2.0), (1.2, 9.5), (1.3, 3.0), (1.4, 9.5), (1.5, 9.1)];
+        let seconds = recovery(&rates, 1.0, 9.0).unwrap();
+        assert!((seconds - 0.4).abs() < 1e-9);
+        assert_eq!(recovery(&rates, 1.4, 9.0), None);
+    }
+
+    #[test]
+    fn statistics_are_those_of_the_textbook() {
+        let values = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
+        assert_eq!((mean(&values), variance(&values)), (5.0, 4.0));
+        assert_eq!((quantile(&values, 0.0), quantile(&values, 1.0), quantile(&[3.0], 0.5)), (2.0, 9.0, 3.0));
+    }
+
+    #[test]
+    fn a_process_has_used_some_time() {
+        assert!(processor_seconds(&[std::process::id()]).is_some());
+        assert_eq!(processor_seconds(&[]), None);
+    }
+}

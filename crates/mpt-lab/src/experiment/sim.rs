@@ -1,0 +1,193 @@
+//! The same cases in virtual time: MPT's core and a TCP of the simulator's on modelled links. It needs no privileges, and
+//! the same seed gives the same figures.
+//!
+//! The tunnel gets [`SETTLED`] to shake hands before the flow begins, as in the laboratory, and the links' schedules begin with
+//! the flow. Other tunnels, UDP, and flows that are not greedy are not simulated.
+
+use super::{
+    ceiling::{downwards, ideal},
+    contender::Contender,
+    measure::outage,
+    result::Run,
+};
+use crate::{
+    error::{LabError, Result},
+    plan::{Case, Happening, Load, Metric},
+    traffic::bulk::{Sample, rates},
+    tunnel::{Layout, Mode},
+};
+use mpt_proto::{
+    cc,
+    config::{Config, NativeConfig, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol},
+    crypto::{
+        handshake::{Clock, Identity, Offer},
+        keys::{KeyPair, PresharedKey},
+    },
+    endpoint::Endpoint,
+    local::Local,
+    packet::Merge,
+    path::LinkId,
+    reseq, sched,
+    time::{Rate, Time},
+};
+use mpt_sim::{
+    direct::Direct,
+    host::{
+        Host,
+        tcp::{TcpSink, TcpSource},
+    },
+    link::PathSpec,
+    net::{Network, address},
+    seed::Seed,
+};
+use std::time::Duration;
+
+/// One case to be simulated.
+pub(super) struct Simulation<'a> {
+    pub(super) case: &'a Case,
+    pub(super) mode: Mode,
+    pub(super) seed: Seed,
+    pub(super) length: Duration,
+    pub(super) quick: bool,
+}
+
+impl Simulation<'_> {
+    /// Lets a contender run.
+    pub(super) fn run(&self, contender: Contender) -> Result<Run> {
+        match self.case.traffic.load {
+            Load::Tcp { streams: 1, .. } | Load::Bulk | Load::Http { .. } | Load::Ftp { .. } => {}
+            _ => return Err(LabError::Inapplicable("the simulator has one greedy TCP flow")),
+        }
+        match contender {
+            Contender::Solo(path) => Ok(self.direct(&self.turned(&self.case.paths[path]))),
+            Contender::Ideal => match ideal(&self.case.paths) {
+                Some(path) => Ok(self.direct(&self.turned(&path))),
+                None => Err(LabError::Inapplicable("a single link of rates that change, or are not limited")),
+            },
+            Contender::Mpt => self.tunnel(),
+            Contender::Mptcp | Contender::Rival(_) => Err(LabError::Inapplicable("only MPT is simulated")),
+        }
+    }
+
+    fn direct(&self, path: &PathSpec) -> Run {
+        let mut net = Direct::new(self.seed, path, hosts(1_500, Time::START));
+        net.run(self.length);
+        self.result(net.host::<TcpSink>(1), Duration::ZERO, false)
+    }
+
+    fn tunnel(&self) -> Result<Run> {
+        let paths: Vec<PathSpec> = self.case.paths.iter().map(|path| self.turned(path)).collect();
+        let settings = self.case.tunnel.clone();
+        let (inner, outer) = (self.case.inner, self.case.outer);
+        let layout = Layout { paths: &paths, settings, inner, outer, mode: self.mode };
+        let ends = [endpoint(0, &layout), endpoint(1, &layout)];
+        let mut net = Network::between(self.seed, ends, &paths, hosts(layout.mtu(), Time::after(SETTLED)));
+        net.run(SETTLED);
+        for (number, path) in paths.iter().enumerate() {
+            net.link(number, 0).change(Time::after(SETTLED), &path.there);
+            net.link(number, 1).change(Time::after(SETTLED), &path.back);
+        }
+        for event in &self.case.events {
+            net.run(SETTLED + event.at.of(self.quick));
+            happen(&mut net, event.path, event.what)?;
+        }
+        net.run(SETTLED + self.length);
+        Ok(self.result(net.host::<TcpSink>(1), SETTLED, true))
+    }
+
+    fn result(&self, sink: &TcpSink, begin: Duration, events: bool) -> Run {
+        let sample = |(at, bytes): &(Time, u64)| Sample {
+            at: Duration::from_nanos(at.as_nanos()).saturating_sub(begin),
+            bytes: *bytes,
+        };
+        let samples: Vec<Sample> = sink.series.iter().map(sample).collect();
+        let goodput = rates(&samples, Duration::from_millis(100), self.length);
+        let mut run = Run { goodput, ..Run::default() };
+        run.metrics.insert(Metric::Goodput, sink.bytes() as f64 * 8e-6 / self.length.as_secs_f64());
+        if events {
+            run.metrics.extend(outage(self.case, self.quick, &samples, &run.goodput, self.length));
+        }
+        run
+    }
+
+    /// The simulated flow goes from A to B; downloads go the other way.
+    fn turned(&self, path: &PathSpec) -> PathSpec {
+        match downwards(self.case) {
+            true => PathSpec { there: path.back.clone(), back: path.there.clone() },
+            false => path.clone(),
+        }
+    }
+}
+
+fn hosts(mtu: usize, start: Time) -> [Box<dyn Host>; 2] {
+    [Box::new(TcpSource::new(mtu).starting(start)), Box::new(TcpSink::new(mtu))]
+}
+
+fn happen(net: &mut Network, path: usize, what: Happening) -> Result<()> {
+    let cut = match what {
+        Happening::Unplug | Happening::Cut => true,
+        Happening::Plug | Happening::Restore => false,
+        Happening::Renumber => return Err(LabError::Inapplicable("simulated addresses do not change")),
+    };
+    (0..2).for_each(|direction| net.link(path, direction).cut(cut));
+    if matches!(what, Happening::Unplug | Happening::Plug) {
+        net.carrier(0, path, !cut);
+    }
+    Ok(())
+}
+
+fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
+    let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
+    let native = || NativeConfig {
+        public_key: *keys(1 - end).public(),
+        preshared_key: PresharedKey::from_bytes([0; 32]),
+        congestion: cc::Kind::Rate,
+    };
+    let (protocol, scheduler) = match layout.mode {
+        Mode::Native => (Protocol::Native(native()), sched::Kind::Earliest),
+        Mode::Plain => {
+            (Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }), sched::Kind::Weighted)
+        }
+        Mode::Original => (Protocol::Plain(PlainFraming::default()), sched::Kind::Weighted),
+    };
+    let named = |name: &String| sched::Kind::NAMES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
+    let peer = PeerConfig {
+        name: "peer".into(),
+        networks: vec![EVERYTHING.parse().expect("a prefix")],
+        scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(scheduler),
+        protocol,
+        resequence: (layout.mode != Mode::Original).then(reseq::Limits::default),
+        probe: Some(ProbeConfig::default()),
+        paths: (0..layout.paths.len()).map(|path| path_config(end, path, layout)).collect(),
+    };
+    let config = Config { identity: None, mtu: layout.mtu(), merge: Merge::default(), peers: vec![peer] };
+    match layout.mode {
+        Mode::Native => {
+            let identity = Identity { keys: keys(end), offer: Offer::new(true), clock: Clock::new(YEAR) };
+            Endpoint::native(Time::START, &config, Local::new(identity, [end as u8 + 7; 32]))
+        }
+        Mode::Plain | Mode::Original => Endpoint::new(Time::START, &config),
+    }
+}
+
+fn path_config(end: usize, path: usize, layout: &Layout<'_>) -> PathConfig {
+    let spec = &layout.paths[path];
+    let rate = if end == 0 { spec.there.start.rate } else { spec.back.start.rate };
+    let speed = if rate == Rate::MAX { 1 } else { (rate.bits() / 1_000_000).max(1) as u32 };
+    PathConfig {
+        name: format!("path{}", path + 1),
+        link: LinkId(path as u8),
+        remote: Some(address(1 - end, path)),
+        weight: layout.settings.weights.as_ref().map_or(speed, |weights| weights[path]),
+        cap: None,
+        standby: false,
+    }
+}
+
+/// Long enough for a handshake and a first estimate over a satellite, as the laboratory's daemons have.
+const SETTLED: Duration = Duration::from_secs(2);
+
+const EVERYTHING: &str = "0.0.0.0/0";
+
+/// Any time of day will do for the handshake, if it is the same at both ends.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);

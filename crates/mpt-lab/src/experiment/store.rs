@@ -1,0 +1,133 @@
+//! Where a run's results are kept: a folder with the options in `run.json` and a line of `measured.jsonl` for every case as
+//! soon as it is done, so that a run that was interrupted goes on where it was.
+
+use super::{Options, result::CaseResult};
+use crate::error::{During, LabError, Result};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// The results of one run.
+#[derive(Debug)]
+pub struct Store {
+    folder: PathBuf,
+    lines: File,
+    /// What was measured so far, in order.
+    pub results: Vec<CaseResult>,
+}
+
+impl Store {
+    /// Opens `folder` for a run. Goes on with what is there if it belongs to the same options and was not finished, else
+    /// begins anew.
+    pub fn open(folder: &Path, options: &Options) -> Result<Self> {
+        let what = || folder.display().to_string();
+        fs::create_dir_all(folder).during(what())?;
+        let same = read_options(folder).is_ok_and(|old| old == *options);
+        if !same || folder.join(FINISHED).exists() {
+            begin(folder, options)?;
+        }
+        let results = read_results(folder)?;
+        let lines = OpenOptions::new().append(true).create(true).open(folder.join(MEASURED)).during(what())?;
+        Ok(Self { folder: folder.into(), lines, results })
+    }
+
+    /// Where it is kept.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What was measured of a case.
+    pub fn find(&self, experiment: &str, case: &str) -> Option<&CaseResult> {
+        self.results.iter().find(|result| result.experiment == experiment && result.case == case)
+    }
+
+    /// Keeps a result.
+    pub fn add(&mut self, result: CaseResult) -> Result<()> {
+        let line = serde_json::to_string(&result).expect("results are plain data");
+        writeln!(self.lines, "{line}").during(self.folder.join(MEASURED).display().to_string())?;
+        self.results.push(result);
+        Ok(())
+    }
+
+    /// Notes that nothing is missing, so that the same command begins anew.
+    pub fn finish(&self) -> Result<()> {
+        File::create(self.folder.join(FINISHED)).map(drop).during(self.folder.display().to_string())
+    }
+}
+
+fn begin(folder: &Path, options: &Options) -> Result<()> {
+    for name in [MEASURED, FINISHED] {
+        // What is not there need not be removed; what cannot be removed is noticed when it is written.
+        let _ = fs::remove_file(folder.join(name));
+    }
+    let text = serde_json::to_string_pretty(options).expect("options are plain data");
+    fs::write(folder.join(OPTIONS), text).during(folder.join(OPTIONS).display().to_string())
+}
+
+/// The options of the run in `folder`.
+pub fn read_options(folder: &Path) -> Result<Options> {
+    let file = folder.join(OPTIONS);
+    let text = fs::read_to_string(&file).during(file.display().to_string())?;
+    serde_json::from_str(&text).map_err(|error| broken(&file, &error))
+}
+
+/// The results in `folder`; a last line that was not written to its end does not count.
+pub fn read_results(folder: &Path) -> Result<Vec<CaseResult>> {
+    let file = folder.join(MEASURED);
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    let results = whole.map(serde_json::from_str).collect::<std::result::Result<_, _>>();
+    if !text.is_empty() && !text.ends_with('\n') {
+        let kept = text.rfind('\n').map_or("", |end| &text[..=end]);
+        fs::write(&file, kept).during(file.display().to_string())?;
+    }
+    results.map_err(|error| broken(&file, &error))
+}
+
+fn broken(file: &Path, error: &serde_json::Error) -> LabError {
+    let message = format!("{error}; hint: remove the folder to begin anew");
+    LabError::Failed { command: format!("read {}", file.display()), message }
+}
+
+const OPTIONS: &str = "run.json";
+const MEASURED: &str = "measured.jsonl";
+const FINISHED: &str = "finished";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{experiment::result::Substrate, tunnel::Mode};
+
+    fn result(case: &str) -> CaseResult {
+        CaseResult { experiment: "T".into(), case: case.into(), ..CaseResult::default() }
+    }
+
+    #[test]
+    fn an_interrupted_run_goes_on_and_a_finished_one_begins_anew() {
+        let folder = std::env::temp_dir().join(format!("mpt-lab-store-{}", std::process::id()));
+        let options = Options {
+            keys: vec!["T".into()],
+            quick: true,
+            seed: 1,
+            substrate: Substrate::Netns,
+            mode: Mode::Plain,
+            against: Vec::new(),
+        };
+        let mut store = Store::open(&folder, &options).unwrap();
+        store.add(result("0")).unwrap();
+        // The machine stopped in the middle of a line.
+        write!(store.lines, "{{\"experiment\":\"T\",\"ca").unwrap();
+        let mut again = Store::open(&folder, &options).unwrap();
+        assert_eq!(again.results, [result("0")]);
+        again.add(result("1")).unwrap();
+        assert_eq!(Store::open(&folder, &options).unwrap().results, [result("0"), result("1")]);
+        again.finish().unwrap();
+        assert!(Store::open(&folder, &options).unwrap().results.is_empty());
+        store.add(result("0")).unwrap();
+        let other = Options { seed: 2, ..options };
+        assert!(Store::open(&folder, &other).unwrap().results.is_empty(), "another seed is another run");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

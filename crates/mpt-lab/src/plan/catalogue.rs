@@ -1,0 +1,109 @@
+//! All plans that the program brings along, and how they are chosen by name.
+
+use super::{Plan, Problem, parse};
+use std::path::{Path, PathBuf};
+
+/// The plans of the catalogue, in its order.
+pub fn catalogue() -> Result<Vec<Plan>, Problem> {
+    FILES.iter().map(|(name, text)| parse(&Path::new("lab").join(name), text)).collect()
+}
+
+/// The plans that `key` means, each with the cases to run: a plan's key (`E1.I`), a group (`E1`), a case (`E1.I/50`, or
+/// `rtt_40` where the name is its own), `all`, or the file of a plan (`./mine.toml`).
+///
+/// # Errors
+/// What is wrong with the file, or what there is to choose from.
+pub fn select(key: &str) -> Result<Vec<Plan>, Box<dyn std::error::Error>> {
+    if key.ends_with(".toml") {
+        let file = PathBuf::from(key);
+        let text = std::fs::read_to_string(&file).map_err(|error| format!("{key}: {error}; hint: a plan's file"))?;
+        return Ok(vec![parse(&file, &text)?]);
+    }
+    let plans = catalogue()?;
+    let named = |plan: &&Plan| key == "all" || plan.key == key || plan.key.starts_with(&format!("{key}."));
+    let whole: Vec<Plan> = plans.iter().filter(named).cloned().collect();
+    let chosen = if whole.is_empty() { plans.iter().find_map(|plan| one_case(plan, key)) } else { None };
+    match (whole.is_empty(), chosen) {
+        (false, _) => Ok(whole),
+        (true, Some(plan)) => Ok(vec![plan]),
+        (true, None) => Err(unknown(key, &plans).into()),
+    }
+}
+
+fn one_case(plan: &Plan, key: &str) -> Option<Plan> {
+    let name = key.strip_prefix(&plan.key).and_then(|rest| rest.strip_prefix('/')).unwrap_or(key);
+    let own_name = plan.axes.is_empty() || name != key;
+    let case = plan.cases.iter().find(|case| own_name && case.name == name)?;
+    Some(Plan { cases: vec![super::Case { quick: true, ..case.clone() }], ..plan.clone() })
+}
+
+fn unknown(key: &str, plans: &[Plan]) -> String {
+    let likeness = |plan: &&Plan| (strsim::normalized_damerau_levenshtein(key, &plan.key) * 100.0) as u32;
+    let keys: Vec<&str> = plans.iter().map(|plan| plan.key.as_str()).collect();
+    let hint = match plans.iter().max_by_key(likeness).filter(|plan| likeness(plan) >= 60) {
+        Some(plan) => format!("did you mean {}?", plan.key),
+        None => format!("one of {}, or all; 'mpt-lab list' tells more", keys.join(", ")),
+    };
+    format!("there is no experiment '{key}'; hint: {hint}")
+}
+
+/// By file, so that a mistake in one is told with its place.
+const FILES: &[(&str, &str)] = &[
+    ("e1-1.toml", include_str!("../../../../lab/e1-1.toml")),
+    ("e1-2.toml", include_str!("../../../../lab/e1-2.toml")),
+    ("e1-3.toml", include_str!("../../../../lab/e1-3.toml")),
+    ("e1-4.toml", include_str!("../../../../lab/e1-4.toml")),
+    ("e1-5.toml", include_str!("../../../../lab/e1-5.toml")),
+    ("e1-6.toml", include_str!("../../../../lab/e1-6.toml")),
+    ("e2-udp.toml", include_str!("../../../../lab/e2-udp.toml")),
+    ("e2-http.toml", include_str!("../../../../lab/e2-http.toml")),
+    ("e2-udp-unshaped.toml", include_str!("../../../../lab/e2-udp-unshaped.toml")),
+    ("e2-http-unshaped.toml", include_str!("../../../../lab/e2-http-unshaped.toml")),
+    ("e3-delay.toml", include_str!("../../../../lab/e3-delay.toml")),
+    ("e3-jitter.toml", include_str!("../../../../lab/e3-jitter.toml")),
+    ("e3-loss.toml", include_str!("../../../../lab/e3-loss.toml")),
+    ("e3-mixed.toml", include_str!("../../../../lab/e3-mixed.toml")),
+    ("e4.toml", include_str!("../../../../lab/e4.toml")),
+    ("static.toml", include_str!("../../../../lab/static.toml")),
+    ("dynamic.toml", include_str!("../../../../lab/dynamic.toml")),
+    ("outages.toml", include_str!("../../../../lab/outages.toml")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_in_the_folder_is_in_the_catalogue() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
+        let mut files: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .filter(|name| name.ends_with(".toml"))
+            .collect();
+        let mut known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        files.sort();
+        known.sort_unstable();
+        assert_eq!(files, known);
+    }
+
+    #[test]
+    fn every_plan_of_the_catalogue_can_be_read_and_has_its_own_key() {
+        let plans = catalogue().unwrap_or_else(|problem| panic!("{problem}"));
+        for plan in &plans {
+            assert_eq!(plans.iter().filter(|other| other.key == plan.key).count(), 1, "{}", plan.key);
+            assert!(plan.cases.iter().any(|case| case.quick), "{} has a quick run", plan.key);
+        }
+    }
+
+    #[test]
+    fn a_key_is_a_plan_a_group_a_case_or_everything() {
+        let keys = |key| select(key).unwrap().iter().map(|plan| plan.key.clone()).collect::<Vec<_>>();
+        assert_eq!(keys("E1.I"), ["E1.I"]);
+        assert_eq!(keys("E3").len(), 4);
+        assert_eq!(keys("all").len(), FILES.len());
+        assert_eq!(select("E1.I/50").unwrap()[0].cases.len(), 1);
+        assert_eq!(select("rtt_40").unwrap()[0].cases[0].name, "rtt_40");
+        assert!(select("E1.X").unwrap_err().to_string().contains("did you mean E1."));
+    }
+}

@@ -1,0 +1,259 @@
+//! From the text of a plan to its cases: axes multiplied out, braces filled, links parsed, references checked.
+
+use super::{
+    Axis, Case, Claim, Event, Lengths, Load, Plan, Settings, Traffic,
+    file::{CaseFile, EventFile, Kind, PlanFile, Published, Text, TrafficFile},
+    problem::{Problem, Source},
+};
+use crate::topology::{Family, MOST_PATHS};
+use std::time::Duration;
+use toml::Spanned;
+
+type Parsed<T> = Result<T, Problem>;
+
+/// The plan that a file describes.
+pub(super) fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
+    let axes = file.axis.iter().map(|axis| Axis {
+        name: axis.name.clone(),
+        unit: axis.unit.clone(),
+        values: axis.values.get_ref().iter().map(ToString::to_string).collect(),
+    });
+    let axes: Vec<Axis> = axes.collect();
+    let mut cases = Expander { file, source, axes: &axes }.cases()?;
+    publish(file, source, &mut cases)?;
+    Ok(Plan {
+        key: file.key.get_ref().clone(),
+        title: file.title.clone(),
+        paper: file.paper.clone(),
+        length: Lengths {
+            full: seconds(source, &file.seconds)?,
+            quick: seconds(source, file.quick_seconds.as_ref().unwrap_or(&file.seconds))?,
+        },
+        repetitions: between(source, &file.repetitions, 1, 100)?,
+        figure: file.figure,
+        claims: file.claim.iter().map(|claim| checked_claim(source, claim, &cases)).collect::<Parsed<_>>()?,
+        axes,
+        cases,
+    })
+}
+
+fn checked_claim(source: &Source<'_>, claim: &Spanned<super::file::ClaimFile>, cases: &[Case]) -> Parsed<Claim> {
+    let written = claim.get_ref();
+    if let Some(name) = written.cases.iter().find(|name| cases.iter().all(|case| case.name != **name)) {
+        let known: Vec<&str> = cases.iter().map(|case| case.name.as_str()).take(12).collect();
+        return Err(source.problem(claim.span(), format!("there is no case '{name}'"), known.join(", ")));
+    }
+    if written.at_least.is_none() && written.at_most.is_none() {
+        return Err(source.problem(claim.span(), "a claim without a bound", "at_least = 0.95, at_most, or both"));
+    }
+    Ok(Claim {
+        metric: written.metric,
+        of: written.of,
+        at_least: written.at_least,
+        at_most: written.at_most,
+        cases: written.cases.clone(),
+        original: written.original,
+    })
+}
+
+struct Expander<'a> {
+    file: &'a PlanFile,
+    source: &'a Source<'a>,
+    axes: &'a [Axis],
+}
+
+impl Expander<'_> {
+    fn cases(&self) -> Parsed<Vec<Case>> {
+        match (self.axes.is_empty(), self.file.case.is_empty()) {
+            (false, false) => {
+                let place = self.file.case[0].name.span();
+                Err(self.source.problem(place, "cases beside axes", "give [[axis]] or [[case]], not both"))
+            }
+            (true, true) => Ok(vec![self.case(Vec::new(), None)?]),
+            (true, false) => self.file.case.iter().map(|case| self.case(Vec::new(), Some(case))).collect(),
+            (false, true) => self.points().into_iter().map(|at| self.case(at, None)).collect(),
+        }
+    }
+
+    /// Every combination of values; the first axis turns slowest.
+    fn points(&self) -> Vec<Vec<String>> {
+        self.axes.iter().fold(vec![Vec::new()], |points, axis| {
+            let longer = |point: &Vec<String>, value: &String| [point.as_slice(), std::slice::from_ref(value)].concat();
+            points.iter().flat_map(|point| axis.values.iter().map(move |value| longer(point, value))).collect()
+        })
+    }
+
+    fn case(&self, at: Vec<String>, own: Option<&CaseFile>) -> Parsed<Case> {
+        let file = self.file;
+        let paths = self.paths(own.and_then(|own| own.paths.as_ref()).unwrap_or(&file.paths), &at)?;
+        let events = own.and_then(|own| own.event.as_ref()).unwrap_or(&file.event);
+        Ok(Case {
+            name: own.map_or_else(|| name(&at), |own| own.name.get_ref().clone()),
+            quick: own.map_or_else(|| self.is_quick(&at), |own| own.quick),
+            tunnel: self.settings(&at, paths.len())?,
+            inner: self.family(file.inner.as_ref(), &at)?,
+            outer: self.family(file.outer.as_ref(), &at)?,
+            traffic: self.traffic(own.and_then(|own| own.traffic.as_ref()).or(file.traffic.as_ref()))?,
+            events: events.iter().map(|event| self.event(event, paths.len())).collect::<Parsed<_>>()?,
+            published: own.map(|own| own.published.clone()).unwrap_or_default(),
+            published_solo: own.map(|own| own.published_solo.clone()).unwrap_or_default(),
+            paths,
+            at,
+        })
+    }
+
+    fn is_quick(&self, at: &[String]) -> bool {
+        let among = |(axis, value): (&super::file::AxisFile, &String)| {
+            axis.quick.as_ref().is_none_or(|quick| quick.iter().any(|word| word.to_string() == *value))
+        };
+        self.file.axis.iter().zip(at).all(among)
+    }
+
+    fn paths(&self, written: &[Text], at: &[String]) -> Parsed<Vec<mpt_sim::link::PathSpec>> {
+        let copies: usize = self.file.copies.as_ref().map_or(Ok(1), |copies| self.number(copies, at))?;
+        if !(1..=MOST_PATHS).contains(&(written.len() * copies)) {
+            let place = self.file.key.span();
+            let what = format!("{} paths", written.len() * copies);
+            return Err(self.source.problem(place, what, format!("between 1 and {MOST_PATHS}")));
+        }
+        let parse = |text: &Text| {
+            let filled = self.filled(text, at)?;
+            filled.parse().map_err(|error| self.source.problem(text.span(), format!("{error}"), ""))
+        };
+        let once = written.iter().map(parse).collect::<Parsed<Vec<_>>>()?;
+        Ok(once.iter().cycle().take(once.len() * copies).cloned().collect())
+    }
+
+    fn settings(&self, at: &[String], paths: usize) -> Parsed<Settings> {
+        let file = self.file;
+        let weights = |list: &Vec<Text>| list.iter().map(|text| self.number(text, at)).collect::<Parsed<Vec<u32>>>();
+        let weights = file.weights.as_ref().map(weights).transpose()?;
+        if weights.as_ref().is_some_and(|weights| weights.len() != paths) {
+            let place = file.weights.iter().flatten().next().map_or(0..0, Spanned::span);
+            return Err(self.source.problem(
+                place,
+                format!("weights for other than {paths} paths"),
+                "one for each path",
+            ));
+        }
+        Ok(Settings { weights, scheduler: file.scheduler.clone(), mtu: file.mtu })
+    }
+
+    fn family(&self, text: Option<&Text>, at: &[String]) -> Parsed<Family> {
+        let Some(text) = text else { return Ok(Family::V4) };
+        match self.filled(text, at)?.as_str() {
+            "4" => Ok(Family::V4),
+            "6" => Ok(Family::V6),
+            other => Err(self.source.problem(text.span(), format!("'{other}' is no IP version"), "4 or 6")),
+        }
+    }
+
+    fn event(&self, event: &EventFile, paths: usize) -> Parsed<Event> {
+        let path = *event.path.get_ref();
+        if !(1..=paths).contains(&path) {
+            let hint = format!("paths count from 1 to {paths}");
+            return Err(self.source.problem(event.path.span(), format!("there is no path {path}"), hint));
+        }
+        let time = |seconds: f64| Duration::try_from_secs_f64(seconds);
+        let (full, quick) = (time(event.at), time(event.quick.unwrap_or(event.at)));
+        match (full, quick) {
+            (Ok(full), Ok(quick)) => Ok(Event { at: Lengths { full, quick }, path: path - 1, what: event.what }),
+            _ => Err(self.source.problem(event.path.span(), "a time below zero", "seconds from the start")),
+        }
+    }
+
+    fn traffic(&self, written: Option<&Spanned<TrafficFile>>) -> Parsed<Traffic> {
+        let Some(written) = written else {
+            let place = self.file.key.span();
+            return Err(self.source.problem(place, "no traffic", "[traffic] with kind = \"tcp\""));
+        };
+        let (t, missing) = (written.get_ref(), |key: &str| {
+            self.source.problem(written.span(), format!("{key} is missing"), "this kind of traffic needs it")
+        });
+        let load = match t.kind {
+            Kind::Tcp => Load::Tcp { congestion: t.congestion, streams: t.streams },
+            Kind::Paced => Load::Paced {
+                mbit: t.mbit.ok_or_else(|| missing("mbit"))?,
+                block: t.block.ok_or_else(|| missing("block"))?,
+                window: t.window.ok_or_else(|| missing("window"))?,
+            },
+            Kind::Udp => Load::Udp { mbit: t.mbit, payload: t.payload.unwrap_or(UDP_PAYLOAD) },
+            Kind::Http => Load::Http { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
+            Kind::Ftp => Load::Ftp { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
+            Kind::Bulk => Load::Bulk,
+            Kind::Ping => Load::Ping { count: t.count.unwrap_or(20) },
+        };
+        Ok(Traffic { load, beside: t.beside.clone() })
+    }
+
+    fn number<T: std::str::FromStr>(&self, text: &Text, at: &[String]) -> Parsed<T> {
+        let filled = self.filled(text, at)?;
+        filled.parse().map_err(|_| self.source.problem(text.span(), format!("'{filled}' is not a number here"), "10"))
+    }
+
+    /// The text with the case's values in place of the axes' names in braces.
+    fn filled(&self, text: &Text, at: &[String]) -> Parsed<String> {
+        let mut filled = text.get_ref().to_string();
+        for (axis, value) in self.axes.iter().zip(at) {
+            filled = filled.replace(&format!("{{{}}}", axis.name), value);
+        }
+        if !filled.contains('{') {
+            return Ok(filled);
+        }
+        let names: Vec<String> = self.axes.iter().map(|axis| format!("{{{}}}", axis.name)).collect();
+        Err(self.source.problem(text.span(), format!("'{filled}' names no axis"), names.join(", ")))
+    }
+}
+
+fn publish(file: &PlanFile, source: &Source<'_>, cases: &mut [Case]) -> Parsed<()> {
+    let count = cases.len();
+    let fits = |span, len: usize| match len == count {
+        true => Ok(()),
+        false => Err(source.problem(span, format!("{len} values for {count} cases"), "one for each case, in order")),
+    };
+    for (metric, published) in &file.published {
+        match published.get_ref() {
+            Published::All(values) => {
+                fits(published.span(), values.len())?;
+                for (case, value) in cases.iter_mut().zip(values) {
+                    case.published.insert(*metric, *value);
+                }
+            }
+            Published::Some(values) => {
+                for (name, value) in values {
+                    let case = cases.iter_mut().find(|case| case.name == *name);
+                    let unknown = || source.problem(published.span(), format!("there is no case '{name}'"), "");
+                    case.ok_or_else(unknown)?.published.insert(*metric, *value);
+                }
+            }
+        }
+    }
+    for solo in &file.published_solo {
+        fits(solo.span(), solo.get_ref().len())?;
+        cases.iter_mut().zip(solo.get_ref()).for_each(|(case, value)| case.published_solo.push(*value));
+    }
+    Ok(())
+}
+
+fn name(at: &[String]) -> String {
+    if at.is_empty() { "all".into() } else { at.join("/") }
+}
+
+fn seconds(source: &Source<'_>, written: &Spanned<f64>) -> Parsed<Duration> {
+    let seconds = *written.get_ref();
+    match (1.0..=3600.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(source.problem(written.span(), format!("{seconds} seconds"), "between 1 and 3600")),
+    }
+}
+
+fn between(source: &Source<'_>, written: &Spanned<u32>, least: u32, most: u32) -> Parsed<u32> {
+    let number = *written.get_ref();
+    match (least..=most).contains(&number) {
+        true => Ok(number),
+        false => Err(source.problem(written.span(), format!("{number}"), format!("between {least} and {most}"))),
+    }
+}
+
+/// Fits every tunnel over every path: 1280 bytes of IPv6 (RFC 8200 section 5) less its header and UDP's.
+const UDP_PAYLOAD: usize = 1_232;

@@ -1,0 +1,240 @@
+//! The paper's figure, drawn again from what was measured: lines, bars, a grid of bars, or throughput over time; and the
+//! distributions of delays wherever there are any.
+
+use crate::{
+    chart::{self, Bars, Chart, Line, Series},
+    error::Result,
+    experiment::result::{CaseResult, Outcome, Run},
+    plan::{Figure, Metric, Plan},
+};
+
+/// The pictures of an experiment, as SVG.
+pub(super) fn all(plan: &Plan, results: &[&CaseResult]) -> Result<Vec<String>> {
+    let mut pictures = match plan.figure {
+        Figure::Lines => lines(plan, results)?,
+        Figure::Bars => vec![bars(plan, results)?],
+        Figure::Grid => vec![grid(plan, results)?],
+        Figure::Time => over_time(results)?,
+    };
+    for result in results.iter().filter(|result| result.outcomes.iter().any(|outcome| !delays(outcome).is_empty())) {
+        pictures.push(chart::svg(&distribution(result))?);
+    }
+    Ok(pictures)
+}
+
+/// What a plan is drawn by: what its paper published, else what was measured first.
+fn drawn(plan: &Plan, results: &[&CaseResult]) -> Metric {
+    let measured = || results.iter().flat_map(|result| &result.outcomes).flat_map(|outcome| &outcome.runs);
+    plan.published_metric()
+        .or_else(|| measured().flat_map(|run| run.metrics.keys()).min().copied())
+        .unwrap_or(Metric::Goodput)
+}
+
+/// Who is in any of the results, MPT first, and each path by itself.
+fn names(results: &[&CaseResult]) -> Vec<String> {
+    let mut names: Vec<String> = vec!["mpt".into()];
+    for outcome in results.iter().flat_map(|result| &result.outcomes).filter(|outcome| !outcome.runs.is_empty()) {
+        if !names.contains(&outcome.name) {
+            names.push(outcome.name.clone());
+        }
+    }
+    // Twelve paths alone are twelve lines on each other.
+    let paths = names.iter().filter(|name| name.starts_with("path ")).count();
+    names.retain(|name| !name.starts_with("path ") || paths <= 3);
+    names
+}
+
+/// Lines over the first axis, one picture for each combination of the others.
+fn lines(plan: &Plan, results: &[&CaseResult]) -> Result<Vec<String>> {
+    let mut rest: Vec<&[String]> = Vec::new();
+    results.iter().map(|result| result.at.get(1..).unwrap_or_default()).for_each(|others| {
+        if !rest.contains(&others) {
+            rest.push(others);
+        }
+    });
+    let belongs = |result: &&&CaseResult, others: &[String]| result.at.get(1..).unwrap_or_default() == others;
+    rest.iter()
+        .map(|others| {
+            let own: Vec<&CaseResult> = results.iter().filter(|result| belongs(result, others)).copied().collect();
+            chart::svg(&over_axis(plan, &own, others))
+        })
+        .collect()
+}
+
+fn over_axis(plan: &Plan, results: &[&CaseResult], others: &[String]) -> Chart {
+    let metric = drawn(plan, results);
+    let x = |result: &CaseResult| result.at.first().and_then(|value| value.parse::<f64>().ok());
+    let line = |name: &str, colour: usize, y: &dyn Fn(&CaseResult) -> Option<f64>| {
+        let points = results.iter().filter_map(|result| Some((x(result)?, y(result)?))).collect();
+        Line { name: name.into(), colour, points, marked: true }
+    };
+    let measured = |name: &String| {
+        line(&shown(name), colour(name), &|result| result.outcome(name).and_then(|outcome| outcome.median(metric)))
+    };
+    let mut lines: Vec<Line> = names(results).iter().map(measured).collect();
+    let published =
+        |result: &CaseResult| plan.cases.iter().find(|case| case.name == result.case)?.published.get(&metric).copied();
+    lines.push(line("published", PUBLISHED, &published));
+    if metric == Metric::Goodput {
+        lines.push(line("ceiling", CEILING, &|result| result.ceiling));
+    }
+    lines.retain(|line| !line.points.is_empty());
+    let values = plan.axes.iter().skip(1).zip(others).map(|(axis, value)| format!(", {} {value}", axis.name));
+    Chart {
+        title: format!("{}: {}{}", plan.key, plan.title, values.collect::<String>()),
+        across: plan.axes.first().map(|axis| axis.labelled()).unwrap_or_default(),
+        unit: labelled(metric),
+        lines,
+        ..Chart::default()
+    }
+}
+
+/// A group of bars for each case.
+fn bars(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
+    let metric = drawn(plan, results);
+    let series = |name: &str, colour: usize, y: &dyn Fn(&CaseResult) -> Option<f64>| Series {
+        name: name.into(),
+        colour,
+        values: results.iter().map(|result| y(result)).collect(),
+    };
+    let published =
+        |result: &CaseResult| plan.cases.iter().find(|case| case.name == result.case)?.published.get(&metric).copied();
+    let mut all = vec![series("published", PUBLISHED, &published)];
+    for name in names(results) {
+        let y = |result: &CaseResult| result.outcome(&name).and_then(|outcome| outcome.median(metric));
+        all.push(series(&shown(&name), colour(&name), &y));
+    }
+    if metric == Metric::Goodput {
+        all.push(series("ceiling", CEILING, &|result| result.ceiling));
+    }
+    all.retain(|series| series.values.iter().any(Option::is_some));
+    let groups = results.iter().map(|result| result.case.clone()).collect();
+    let title = format!("{}: {}", plan.key, plan.title);
+    Bars { title, across: "case".into(), unit: labelled(metric), groups, series: all, graded: false }.svg()
+}
+
+/// A group for each value of the first axis, a bar for each of the second.
+fn grid(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
+    let metric = drawn(plan, results);
+    let along = |axis: usize| {
+        let mut values: Vec<&String> = Vec::new();
+        results.iter().filter_map(|result| result.at.get(axis)).for_each(|value| {
+            if !values.contains(&value) {
+                values.push(value);
+            }
+        });
+        values
+    };
+    let (first, second) = (along(0), along(1));
+    let at = |a: &String, b: &String| {
+        let result = results.iter().find(|result| result.at.first() == Some(a) && result.at.get(1) == Some(b))?;
+        result.ours()?.median(metric)
+    };
+    let name = |axis: usize| plan.axes.get(axis).map(|axis| axis.labelled()).unwrap_or_default();
+    let bar = |b: &&String| Series {
+        name: format!("{} {b}", plan.axes.get(1).map_or("", |axis| &axis.name)),
+        colour: 0,
+        values: first.iter().map(|a| at(a, b)).collect(),
+    };
+    let title = format!("{}: {}, MPT", plan.key, plan.title);
+    let groups = first.iter().map(|value| (*value).clone()).collect();
+    let series = second.iter().map(bar).collect();
+    Bars { title, across: name(0), unit: labelled(metric), groups, series, graded: true }.svg()
+}
+
+/// For each case who got how much when, and what came out of each path for MPT.
+fn over_time(results: &[&CaseResult]) -> Result<Vec<String>> {
+    let mut pictures = Vec::new();
+    for result in results {
+        let first = |outcome: &Outcome| outcome.runs.first().cloned();
+        let whole = result.outcomes.iter().filter(|outcome| matches!(outcome.name.as_str(), "mpt" | "mptcp"));
+        let line = |(name, run): (String, Run)| Line {
+            colour: colour(&name),
+            name: shown(&name),
+            points: run.goodput,
+            marked: false,
+        };
+        let lines: Vec<Line> =
+            whole.filter_map(|outcome| Some((outcome.name.clone(), first(outcome)?))).map(line).collect();
+        let ours = result.ours().and_then(first).unwrap_or_default();
+        let title = format!("{}: throughput over time", result.case);
+        let levels = result.ceiling.map(|ceiling| (ceiling, format!("ceiling {ceiling:.1}"))).into_iter().collect();
+        let unit = "TCP payload, Mbit/s".to_owned();
+        pictures.push(chart::svg(&Chart { title, unit, lines, levels, events: events(&ours), ..Chart::default() })?);
+        let path = |(number, points): (usize, &Vec<(f64, f64)>)| Line {
+            name: format!("path {}", number + 1),
+            colour: FIRST_PATH + number,
+            points: points.clone(),
+            marked: false,
+        };
+        let lines = ours.paths.iter().enumerate().map(path).collect();
+        let title = format!("{}: what MPT got out of each path", result.case);
+        let unit = "frames, Mbit/s".to_owned();
+        pictures.push(chart::svg(&Chart { title, unit, lines, events: events(&ours), ..Chart::default() })?);
+    }
+    Ok(pictures)
+}
+
+fn events(run: &Run) -> Vec<(f64, String)> {
+    run.events.iter().map(|(at, what)| (*at, format!("\u{a0}{what}"))).collect()
+}
+
+/// Which share of the delays is below what.
+fn distribution(result: &CaseResult) -> Chart {
+    let line = |outcome: &Outcome| {
+        let mut sorted = delays(outcome);
+        sorted.sort_by(f64::total_cmp);
+        let step = (sorted.len() / POINTS).max(1);
+        let share = |(rank, delay): (usize, &f64)| (*delay, (rank + 1) as f64 / sorted.len() as f64 * 100.0);
+        let points =
+            sorted.iter().enumerate().filter(|(rank, _)| rank % step == 0 || rank + 1 == sorted.len()).map(share);
+        Line { name: shown(&outcome.name), colour: colour(&outcome.name), points: points.collect(), marked: false }
+    };
+    let known = result.outcomes.iter().filter(|outcome| !delays(outcome).is_empty());
+    Chart {
+        title: format!("{}/{}: distribution of one-way delays", result.experiment, result.case),
+        across: "one-way delay, ms".into(),
+        unit: "share of packets below, %".into(),
+        lines: known.map(line).collect(),
+        ..Chart::default()
+    }
+}
+
+fn delays(outcome: &Outcome) -> Vec<f64> {
+    outcome.runs.iter().flat_map(|run| run.delays.iter().copied()).collect()
+}
+
+fn labelled(metric: Metric) -> String {
+    format!("{}, {}", metric.title(), metric.unit())
+}
+
+/// What contenders are called in pictures.
+fn shown(name: &str) -> String {
+    match name {
+        "mpt" => "MPT".into(),
+        "mptcp" => "kernel MPTCP".into(),
+        "ideal" => "ideal single link".into(),
+        path if path.starts_with("path ") => format!("{path} alone"),
+        other => other.into(),
+    }
+}
+
+/// One thing looks alike in every picture.
+fn colour(name: &str) -> usize {
+    match name {
+        "mpt" => 0,
+        "mptcp" => 1,
+        "ideal" => 4,
+        "path 1" => FIRST_PATH,
+        "path 2" => FIRST_PATH + 1,
+        _ => 5,
+    }
+}
+
+/// Colours of the palette.
+const FIRST_PATH: usize = 2;
+const PUBLISHED: usize = 6;
+const CEILING: usize = 7;
+
+/// Of a distribution: finer than a pixel is not seen.
+const POINTS: usize = 400;

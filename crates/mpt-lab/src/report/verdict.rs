@@ -1,0 +1,170 @@
+//! Whether what was claimed came out.
+
+use crate::{
+    experiment::{
+        Options,
+        result::{CaseResult, Outcome},
+    },
+    plan::{Claim, Metric, Plan, Yardstick},
+    tunnel::Mode,
+};
+use std::fmt;
+
+/// A claim, looked at for one case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// The case.
+    pub case: String,
+    /// What came out.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: String,
+}
+
+/// What came of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The bound is kept.
+    Reproduced,
+    /// The bound is kept, and the paper's figure is surpassed.
+    Beaten,
+    /// The bound is not kept.
+    Missed,
+    /// There is nothing to judge by.
+    Open,
+}
+
+impl Verdict {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::Beaten => "beaten",
+            Self::Missed => "missed",
+            Self::Open => "open",
+        }
+    }
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<10} {:<14} {}", self.verdict.name(), self.case, self.reason)
+    }
+}
+
+/// Looks at every claim of a plan that is about the way MPT was run.
+pub fn judge(plan: &Plan, results: &[&CaseResult], options: &Options) -> Vec<Judgement> {
+    let original = options.mode == Mode::Original;
+    let mut judgements = Vec::new();
+    for claim in plan.claims.iter().filter(|claim| claim.original == original) {
+        let concerned = |result: &&&CaseResult| claim.cases.is_empty() || claim.cases.contains(&result.case);
+        for result in results.iter().filter(concerned) {
+            let published = plan.cases.iter().find(|case| case.name == result.case);
+            let published = published.and_then(|case| case.published.get(&claim.metric)).copied();
+            // Most cases of a grid are only published as a picture.
+            if claim.of != Yardstick::Published || published.is_some() {
+                judgements.push(of_case(claim, result, published));
+            }
+        }
+    }
+    judgements
+}
+
+fn of_case(claim: &Claim, result: &CaseResult, published: Option<f64>) -> Judgement {
+    let ours = result.ours().and_then(|ours| ours.median(claim.metric));
+    let yardstick = yardstick(claim, result, published);
+    let case = result.case.clone();
+    let (Some(ours), Some(yardstick)) = (ours, yardstick.filter(|yardstick| *yardstick > 0.0)) else {
+        let missing = if ours.is_none() { "MPT has no" } else { "there is nothing to compare" };
+        let why = result.ours().and_then(|ours| ours.absent.clone()).unwrap_or_default();
+        let reason = format!("{missing} {} {}: {why}", claim.metric.title(), claim.of.name());
+        return Judgement { case, verdict: Verdict::Open, reason };
+    };
+    let ratio = ours / yardstick;
+    let kept = claim.at_least.is_none_or(|least| ratio >= least) && claim.at_most.is_none_or(|most| ratio <= most);
+    let surpassed =
+        published.is_some_and(|figure| if claim.metric.more_is_better() { ours > figure } else { ours < figure });
+    let verdict = match (kept, surpassed && !claim.original) {
+        (true, true) => Verdict::Beaten,
+        (true, false) => Verdict::Reproduced,
+        (false, _) => Verdict::Missed,
+    };
+    Judgement { case, verdict, reason: reason(claim, ours, yardstick) }
+}
+
+fn yardstick(claim: &Claim, result: &CaseResult, published: Option<f64>) -> Option<f64> {
+    let of = |outcome: &Outcome| outcome.median(claim.metric);
+    match claim.of {
+        Yardstick::Ceiling => result.ceiling.filter(|_| claim.metric == Metric::Goodput),
+        Yardstick::Ideal => result.outcome("ideal").and_then(of),
+        Yardstick::Mptcp => result.outcome("mptcp").and_then(of),
+        Yardstick::Solo => result.solo().filter_map(of).max_by(f64::total_cmp),
+        Yardstick::Published => published,
+        Yardstick::Unit => Some(1.0),
+    }
+}
+
+fn reason(claim: &Claim, ours: f64, yardstick: f64) -> String {
+    let (unit, title) = (claim.metric.unit(), claim.metric.title());
+    if claim.of == Yardstick::Unit {
+        let bound = bounds(claim, |bound| format!("{bound} {unit}"));
+        return format!("{title} {ours:.2} {unit}, claimed {bound}");
+    }
+    let bound = bounds(claim, |bound| format!("{:.0} %", bound * 100.0));
+    let percent = ours / yardstick * 100.0;
+    format!("{title} {ours:.2} {unit} is {percent:.1} % of the {} ({yardstick:.2}), claimed {bound}", claim.of.name())
+}
+
+fn bounds(claim: &Claim, written: impl Fn(f64) -> String) -> String {
+    let least = claim.at_least.map(|bound| format!("at least {}", written(bound)));
+    let most = claim.at_most.map(|bound| format!("at most {}", written(bound)));
+    least.into_iter().chain(most).collect::<Vec<_>>().join(" and ")
+}
+
+impl Yardstick {
+    /// What it is called in a reason.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ceiling => "ceiling",
+            Self::Ideal => "ideal single link",
+            Self::Solo => "best path alone",
+            Self::Mptcp => "kernel's MPTCP",
+            Self::Published => "published figure",
+            Self::Unit => "bound",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        experiment::result::{Run, Substrate},
+        plan,
+    };
+
+    fn verdicts(key: &str, mode: Mode, mbit: f64, ceiling: f64) -> Vec<Verdict> {
+        let plans = plan::select(key).unwrap();
+        let run = Run { metrics: [(Metric::Goodput, mbit)].into(), ..Run::default() };
+        let ours = Outcome { name: "mpt".into(), absent: None, runs: vec![run] };
+        let result = CaseResult {
+            case: plans[0].cases[0].name.clone(),
+            ceiling: Some(ceiling),
+            outcomes: vec![ours],
+            ..CaseResult::default()
+        };
+        let options =
+            Options { keys: vec![], quick: true, seed: 1, substrate: Substrate::Netns, mode, against: vec![] };
+        judge(&plans[0], &[&result], &options).iter().map(|judgement| judgement.verdict).collect()
+    }
+
+    #[test]
+    fn a_claim_is_beaten_missed_or_reproduced() {
+        // Published: 52.65. The claims: 95 % of the ceiling, and within 25 % of the paper in the paper's mode.
+        assert_eq!(verdicts("E1.I/50", Mode::Plain, 99.0, 103.0), [Verdict::Beaten]);
+        assert_eq!(verdicts("E1.I/50", Mode::Plain, 90.0, 103.0), [Verdict::Missed]);
+        assert_eq!(verdicts("E1.I/50", Mode::Original, 60.0, 103.0), [Verdict::Reproduced]);
+        assert_eq!(verdicts("E1.I/50", Mode::Original, 70.0, 103.0), [Verdict::Missed]);
+        assert!(verdicts("rtt_40", Mode::Plain, 90.0, 100.0).contains(&Verdict::Open), "nobody to compare with");
+    }
+}

@@ -1,0 +1,150 @@
+//! Downloads from a stock server on host B with a stock client on host A.
+//!
+//! The file is sparse, so no disk is read; a download that is not through after its time is cut off, and its goodput is that
+//! of the part that came.
+
+use super::Running;
+use crate::{
+    error::{During, LabError, Result, require},
+    topology::Topology,
+    tunnel::Folder,
+};
+use std::{
+    fs::File,
+    net::IpAddr,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// One download.
+#[derive(Clone, Debug)]
+pub struct Download {
+    /// How the file is asked for.
+    pub protocol: Protocol,
+    /// The size of the file.
+    pub mbyte: u64,
+    /// The client's address; the system's choice, if absent.
+    pub from: Option<IpAddr>,
+    /// The server's address.
+    pub to: IpAddr,
+    /// The longest it may take.
+    pub time: Duration,
+    /// Multipath TCP in place of TCP.
+    pub mptcp: bool,
+}
+
+/// How a file is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// With Python's web server.
+    Http,
+    /// With pyftpdlib's server.
+    Ftp,
+}
+
+impl Protocol {
+    fn port(self) -> u16 {
+        match self {
+            Self::Http => 8080,
+            Self::Ftp => 2121,
+        }
+    }
+}
+
+impl Download {
+    /// Goodput in Mbit/s. `progress` is told the share of the time that is gone.
+    pub fn run(&self, topology: &Topology, progress: &mut dyn FnMut(f64)) -> Result<f64> {
+        self.check(topology)?;
+        let folder = Folder::create(&format!("{}-files", topology.b.name()))?;
+        let file = File::create(folder.0.join("file")).during("a file to download")?;
+        file.set_len(self.mbyte * 1_000_000).during("a file to download")?;
+        let mut server = Running(self.server(topology, &folder).spawn().during("start a server")?);
+        self.wait_for_listener(topology, &mut server)?;
+        let mut client = Running(self.client(topology).spawn().during("curl")?);
+        let start = Instant::now();
+        while client.0.try_wait().during("curl")?.is_none() {
+            progress((start.elapsed().as_secs_f64() / self.time.as_secs_f64()).min(1.0));
+            thread::sleep(Duration::from_millis(50));
+        }
+        goodput(&std::io::read_to_string(client.0.stdout.take().expect("stdout is piped")).during("read curl")?)
+    }
+
+    fn check(&self, topology: &Topology) -> Result<()> {
+        ["curl", "python3"].into_iter().try_for_each(require)?;
+        if self.mptcp {
+            require("mptcpize")?;
+        }
+        let absent = || LabError::Missing { tool: "pyftpdlib".into(), package: "python3-pyftpdlib".into() };
+        match self.protocol {
+            Protocol::Http => Ok(()),
+            Protocol::Ftp => topology.b.sh("python3 -c 'import pyftpdlib'").map(drop).map_err(|_| absent()),
+        }
+    }
+
+    fn server(&self, topology: &Topology, folder: &Folder) -> Command {
+        let mut command = self.program(topology.b.command("env"));
+        let (to, port) = (self.to.to_string(), self.protocol.port().to_string());
+        match self.protocol {
+            Protocol::Http => command.args(["python3", "-m", "http.server", "--bind", &to, &port]),
+            Protocol::Ftp => command.args(["python3", "-m", "pyftpdlib", "-i", &to, "-p", &port]),
+        };
+        command.current_dir(&folder.0).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn client(&self, topology: &Topology) -> Command {
+        let mut command = self.program(topology.a.command("env"));
+        let scheme = if self.protocol == Protocol::Http { "http" } else { "ftp" };
+        let host = if self.to.is_ipv4() { self.to.to_string() } else { format!("[{}]", self.to) };
+        command.args(["curl", "-s", "-o", "/dev/null", "-w", "%{size_download} %{time_total} %{time_starttransfer}"]);
+        command.args(["--max-time", &self.time.as_secs_f64().to_string()]);
+        if let Some(from) = self.from {
+            command.args(["--interface", &from.to_string()]);
+        }
+        command.arg(format!("{scheme}://{host}:{}/file", self.protocol.port()));
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+    }
+
+    /// `env` runs what follows as it is; `mptcpize run` gives it multipath sockets.
+    fn program(&self, mut env: Command) -> Command {
+        if self.mptcp {
+            env.args(["mptcpize", "run"]);
+        }
+        env
+    }
+
+    fn wait_for_listener(&self, topology: &Topology, server: &mut Running) -> Result<()> {
+        let (start, script) = (Instant::now(), format!("ss -Hltn sport = :{}", self.protocol.port()));
+        while start.elapsed() < PATIENCE && server.0.try_wait().during("the server")?.is_none() {
+            if !topology.b.sh(&script)?.is_empty() {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Err(LabError::Unreadable { tool: "the server", message: "it does not listen".into() })
+    }
+}
+
+/// From curl's bytes, its time, and the time until the first byte came.
+fn goodput(written: &str) -> Result<f64> {
+    let words: Vec<f64> = written.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    match words[..] {
+        [bytes, total, first] if total > first && bytes > 0.0 => Ok(bytes * 8.0 / 1e6 / (total - first)),
+        _ => Err(LabError::Unreadable { tool: "curl", message: format!("nothing came: '{written}'") }),
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goodput_counts_from_the_first_byte() {
+        assert_eq!(goodput("1250000 1.5 0.5").unwrap(), 10.0);
+        assert!(goodput("0 3.0 0.0").is_err() && goodput("").is_err());
+    }
+}

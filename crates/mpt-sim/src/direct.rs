@@ -1,0 +1,65 @@
+//! Two hosts on one link, without a tunnel: what a path alone, or an ideal single link, is worth.
+
+use crate::{
+    host::Host,
+    link::{Fate, Link, PathSpec},
+    seed::Seed,
+};
+use mpt_proto::time::Time;
+use std::{any::Any, cmp::Reverse, collections::BinaryHeap, time::Duration};
+
+/// The hosts and the link.
+pub struct Direct {
+    now: Time,
+    hosts: [Box<dyn Host>; 2],
+    links: [Link; 2],
+    /// When a packet arrives, its number, where, and what it is.
+    events: BinaryHeap<Reverse<(Time, u64, usize, Vec<u8>)>>,
+    packets: u64,
+}
+
+impl Direct {
+    /// Joins two hosts.
+    pub fn new(seed: Seed, path: &PathSpec, hosts: [Box<dyn Host>; 2]) -> Self {
+        let links = [Link::new(&path.there, seed.fork("there")), Link::new(&path.back, seed.fork("back"))];
+        Self { now: Time::START, hosts, links, events: BinaryHeap::new(), packets: 0 }
+    }
+
+    /// Runs until `until`.
+    pub fn run(&mut self, until: Duration) {
+        let until = Time::after(until);
+        (0..2).for_each(|end| self.pump(end));
+        while let Some(next) = self.next_event().filter(|next| *next <= until) {
+            self.now = self.now.max(next);
+            while self.events.peek().is_some_and(|Reverse((at, ..))| *at <= self.now) {
+                let Some(Reverse((_, _, end, packet))) = self.events.pop() else { return };
+                self.hosts[end].handle(self.now, &packet);
+                self.pump(end);
+            }
+            (0..2).for_each(|end| self.pump(end));
+        }
+        self.now = until;
+    }
+
+    /// The host at `end`, which is a `H`.
+    pub fn host<H: Host>(&self, end: usize) -> &H {
+        let host: &dyn Any = &*self.hosts[end];
+        host.downcast_ref().expect("the host that was put there")
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        let arrival = self.events.peek().map(|Reverse((at, ..))| *at);
+        self.hosts.iter().filter_map(|host| host.next_deadline()).chain(arrival).min()
+    }
+
+    fn pump(&mut self, end: usize) {
+        while let Some(packet) = self.hosts[end].poll(self.now) {
+            if let Fate::Deliver(at) = self.links[end].push(self.now, ETHERNET + packet.len()) {
+                self.events.push(Reverse((at, self.packets, 1 - end, packet)));
+                self.packets += 1;
+            }
+        }
+    }
+}
+
+const ETHERNET: usize = 14;

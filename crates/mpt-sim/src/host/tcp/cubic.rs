@@ -1,0 +1,125 @@
+//! CUBIC (RFC 9438) in segments, with HyStart's test of delay as Linux has it (net/ipv4/tcp_cubic.c).
+
+use mpt_proto::time::Time;
+use std::time::Duration;
+
+/// A congestion window.
+#[derive(Clone, Debug)]
+pub(super) struct Cubic {
+    /// The window.
+    pub(super) window: f64,
+    threshold: f64,
+    /// The window before the last reduction.
+    highest: f64,
+    epoch: Option<Epoch>,
+    round: Round,
+}
+
+/// Since the last reduction.
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    began: Time,
+    /// Until the window is back where it was.
+    time_back: f64,
+    origin: f64,
+    /// What Reno would have (RFC 9438 section 4.3).
+    reno: f64,
+}
+
+/// The round trips of one window.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    /// The segment that ends it.
+    end: u64,
+    samples: u32,
+    least: Option<Duration>,
+}
+
+impl Cubic {
+    pub(super) fn new() -> Self {
+        let round = Round::default();
+        Self { window: INITIAL, threshold: f64::MAX, highest: 0.0, epoch: None, round }
+    }
+
+    /// `count` segments have been acknowledged after `trip`; `next` is the next to be sent.
+    pub(super) fn on_ack(&mut self, now: Time, count: f64, trip: Duration, least: Duration, acked: u64, next: u64) {
+        if self.window < self.threshold {
+            self.window += count;
+            self.look_at_delay(trip, least, acked, next);
+            return;
+        }
+        let epoch = self.epoch.get_or_insert_with(|| {
+            let origin = self.highest.max(self.window);
+            Epoch { began: now, time_back: ((origin - self.window) / C).cbrt(), origin, reno: self.window }
+        });
+        let t = (now - epoch.began + trip).as_secs_f64();
+        let target = (epoch.origin + C * (t - epoch.time_back).powi(3)).clamp(self.window, 1.5 * self.window);
+        epoch.reno += 3.0 * (1.0 - BETA) / (1.0 + BETA) * count / self.window;
+        self.window = (self.window + (target - self.window) / self.window * count).max(epoch.reno);
+    }
+
+    /// Something was lost, for the first time in this window.
+    pub(super) fn on_loss(&mut self) {
+        // Fast convergence (section 4.7): a flow that did not get back where it was leaves room.
+        self.highest = if self.window < self.highest { self.window * (1.0 + BETA) / 2.0 } else { self.window };
+        self.window = (self.window * BETA).max(2.0);
+        self.threshold = self.window;
+        self.epoch = None;
+    }
+
+    /// Nothing has been heard for a long time.
+    pub(super) fn on_timeout(&mut self) {
+        self.on_loss();
+        self.window = 1.0;
+    }
+
+    /// Leaves slow start when a round's least trip is longer than the least ever by an eighth, 4 to 16 ms.
+    fn look_at_delay(&mut self, trip: Duration, least: Duration, acked: u64, next: u64) {
+        if acked >= self.round.end {
+            self.round = Round { end: next, ..Round::default() };
+        }
+        let round = &mut self.round;
+        round.samples += 1;
+        round.least = Some(round.least.map_or(trip, |known| known.min(trip)));
+        let margin = (least / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
+        if round.samples >= 8 && self.window >= 16.0 && round.least > Some(least + margin) {
+            self.threshold = self.window;
+        }
+    }
+}
+
+/// RFC 6928.
+const INITIAL: f64 = 10.0;
+const BETA: f64 = 0.7;
+const C: f64 = 0.4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_back_after_the_time_of_the_formula() {
+        let mut cubic = Cubic { window: 100.0, ..Cubic::new() };
+        cubic.on_loss();
+        assert_eq!(cubic.window, 70.0);
+        // K = cbrt(100 * 0.3 / 0.4) = 4.217 s; a round trip of 200 ms.
+        let trip = Duration::from_millis(200);
+        let mut now = Time::START;
+        while cubic.window < 99.0 {
+            cubic.on_ack(now, cubic.window, trip, trip, 0, 0);
+            now += trip;
+        }
+        let seconds = (now - Time::START).as_secs_f64();
+        assert!((3.0..4.6).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn slow_start_ends_when_trips_grow() {
+        let mut cubic = Cubic::new();
+        let least = Duration::from_millis(20);
+        for number in 0..30 {
+            cubic.on_ack(Time::START, 1.0, least + Duration::from_millis(5), least, number, 1_000);
+        }
+        assert!(cubic.threshold < 30.0);
+    }
+}

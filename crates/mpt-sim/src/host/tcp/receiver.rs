@@ -1,0 +1,155 @@
+//! Takes segments, acknowledges them, and notes when how much was readable.
+
+use super::segment::{MOST_RANGES, Range, Segment};
+use crate::host::Host;
+use mpt_proto::time::Time;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+/// The receiving end of a transfer.
+#[derive(Debug)]
+pub struct TcpSink {
+    mtu: usize,
+    next: u64,
+    /// Ranges above `next`, by their beginning.
+    early: BTreeMap<u64, u64>,
+    /// Which of them grew last: they are told first.
+    recent: VecDeque<u64>,
+    duplicate: Option<Range>,
+    waiting: u32,
+    at_once: bool,
+    due: Option<Time>,
+    /// Bytes readable so far, noted ten milliseconds apart at the least; without progress nothing is noted.
+    pub series: Vec<(Time, u64)>,
+}
+
+impl TcpSink {
+    /// Takes packets of up to `mtu` bytes.
+    pub fn new(mtu: usize) -> Self {
+        Self {
+            mtu,
+            next: 0,
+            early: BTreeMap::new(),
+            recent: VecDeque::new(),
+            duplicate: None,
+            waiting: 0,
+            at_once: false,
+            due: None,
+            series: vec![(Time::START, 0)],
+        }
+    }
+
+    /// Bytes the application could read so far.
+    pub fn bytes(&self) -> u64 {
+        self.next * (self.mtu - super::HEADERS) as u64
+    }
+
+    fn take(&mut self, now: Time, number: u64) {
+        let is_old =
+            number < self.next || self.early.range(..=number).next_back().is_some_and(|(_, end)| number < *end);
+        if is_old {
+            self.duplicate = Some((number, number + 1));
+            self.at_once = true;
+            return;
+        }
+        self.at_once |= number != self.next || !self.early.is_empty();
+        self.waiting += 1;
+        self.at_once |= self.waiting >= 2;
+        self.due = self.due.or(Some(now + DELAY));
+        self.insert(number);
+        if let Some(end) = self.early.remove(&self.next) {
+            self.next = end;
+            if self.series.last().is_none_or(|(at, _)| now - *at >= RESOLUTION) {
+                self.series.push((now, self.bytes()));
+            }
+        }
+    }
+
+    /// Joins a segment with the ranges beside it.
+    fn insert(&mut self, number: u64) {
+        let (mut from, mut to) = (number, number + 1);
+        if let Some((start, _)) = self.early.range(..=number).next_back().filter(|(_, end)| **end == number) {
+            from = *start;
+        }
+        if let Some(end) = self.early.remove(&to) {
+            to = end;
+        }
+        self.early.insert(from, to);
+        self.recent.push_front(from);
+        self.recent.truncate(4 * MOST_RANGES);
+    }
+
+    fn ranges(&mut self) -> Vec<Range> {
+        let mut ranges: Vec<Range> = self.duplicate.take().into_iter().collect();
+        for from in &self.recent {
+            let range = self.early.range(..=*from).next_back().map(|(from, to)| (*from, *to));
+            if let Some(range) = range.filter(|range| range.1 > *from && !ranges.contains(range)) {
+                ranges.push(range);
+            }
+        }
+        ranges.truncate(MOST_RANGES);
+        ranges
+    }
+}
+
+impl Host for TcpSink {
+    fn handle(&mut self, now: Time, packet: &[u8]) {
+        if let Some(Segment::Data(number)) = Segment::read(packet, self.mtu) {
+            self.take(now, number);
+        }
+    }
+
+    fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
+        if !self.at_once && self.due.is_none_or(|due| due > now) {
+            return None;
+        }
+        (self.at_once, self.due, self.waiting) = (false, None, 0);
+        Some(Segment::Ack(self.next, self.ranges()).write(self.mtu))
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.due
+    }
+}
+
+/// Linux' least delay of an acknowledgement (TCP_DELACK_MIN).
+const DELAY: Duration = Duration::from_millis(40);
+
+/// Of the series.
+const RESOLUTION: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acks(sink: &mut TcpSink, numbers: &[u64]) -> Vec<Segment> {
+        let mut acks = Vec::new();
+        for number in numbers {
+            sink.handle(Time::START, &Segment::Data(*number).write(1_400));
+            acks.extend(sink.poll(Time::START).and_then(|packet| Segment::read(&packet, 1_400)));
+        }
+        acks
+    }
+
+    #[test]
+    fn every_second_segment_is_acknowledged_and_every_hole_at_once() {
+        let mut sink = TcpSink::new(1_400);
+        assert_eq!(acks(&mut sink, &[0, 1, 2]), [Segment::Ack(2, vec![])]);
+        assert_eq!(acks(&mut sink, &[4]), [Segment::Ack(3, vec![(4, 5)])]);
+        assert_eq!(acks(&mut sink, &[6, 5]), [Segment::Ack(3, vec![(6, 7), (4, 5)]), Segment::Ack(3, vec![(4, 7)])]);
+        assert_eq!(acks(&mut sink, &[3]), [Segment::Ack(7, vec![])]);
+        assert_eq!(acks(&mut sink, &[3]), [Segment::Ack(7, vec![(3, 4)])], "a duplicate is told");
+        assert_eq!(sink.bytes(), 7 * (1_400 - 52));
+    }
+
+    #[test]
+    fn a_single_segment_is_acknowledged_a_little_later() {
+        let mut sink = TcpSink::new(1_400);
+        assert_eq!(acks(&mut sink, &[0]), []);
+        let due = sink.next_deadline().unwrap();
+        assert_eq!(due, Time::START + DELAY);
+        assert!(sink.poll(due).is_some() && sink.poll(due).is_none());
+    }
+}

@@ -1,0 +1,101 @@
+//! IPv4 packets with TCP inside (RFC 9293), as far as data and acknowledgements need them.
+
+use super::HEADERS;
+use mpt_proto::packet::checksum;
+
+/// Numbers of segments, not of bytes: all are full. A run of less than 4 GiB does not wrap.
+pub(super) type Range = (u64, u64);
+
+/// What a packet says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Segment {
+    /// The segment of this number.
+    Data(u64),
+    /// All below is here, and these ranges; the first may tell of a duplicate (RFC 2883).
+    Ack(u64, Vec<Range>),
+}
+
+impl Segment {
+    /// The packet, in which a full segment has `mtu` bytes.
+    pub(super) fn write(&self, mtu: usize) -> Vec<u8> {
+        let payload = (mtu - HEADERS) as u64;
+        let bytes = |number: u64| (number * payload) as u32;
+        let (len, seq, ack, sacks): (_, _, _, &[Range]) = match self {
+            Self::Data(number) => (mtu, bytes(*number), 0, &[]),
+            Self::Ack(next, sacks) => (HEADERS + sack_len(sacks), 0, bytes(*next), sacks),
+        };
+        let mut packet = vec![0; len];
+        let from_source = matches!(self, Self::Data(_));
+        ip_header(&mut packet, from_source);
+        let header = 32 + sack_len(sacks);
+        let (own, far) = if from_source { (PORT + 1, PORT) } else { (PORT, PORT + 1) };
+        packet[20..22].copy_from_slice(&own.to_be_bytes());
+        packet[22..24].copy_from_slice(&far.to_be_bytes());
+        packet[24..28].copy_from_slice(&seq.to_be_bytes());
+        packet[28..32].copy_from_slice(&ack.to_be_bytes());
+        packet[32..36].copy_from_slice(&[(header as u8 / 4) << 4, ACK, 0xff, 0xff]);
+        // Two pads, then the time stamps, whose values nobody looks at.
+        packet[40..44].copy_from_slice(&[1, 1, 8, 10]);
+        if !sacks.is_empty() {
+            packet[52..56].copy_from_slice(&[1, 1, 5, 2 + 8 * sacks.len() as u8]);
+            for ((from, to), place) in sacks.iter().zip(packet[56..].chunks_exact_mut(8)) {
+                place[..4].copy_from_slice(&bytes(*from).to_be_bytes());
+                place[4..].copy_from_slice(&bytes(*to).to_be_bytes());
+            }
+        }
+        packet
+    }
+
+    /// What a packet says; none if it is none of ours.
+    pub(super) fn read(packet: &[u8], mtu: usize) -> Option<Self> {
+        let payload = (mtu - HEADERS) as u64;
+        let number =
+            |at: usize| Some(u64::from(u32::from_be_bytes(packet.get(at..at + 4)?.try_into().ok()?)) / payload);
+        let port = u16::from_be_bytes(packet.get(20..22)?.try_into().ok()?);
+        if packet[9] != TCP || port == PORT + 1 {
+            return (packet[9] == TCP && packet.len() == mtu).then_some(Self::Data(number(24)?));
+        }
+        let header = usize::from(packet.get(32)? >> 4) * 4;
+        let blocks = header.saturating_sub(32 + 4) / 8;
+        let block = |i: usize| Some((number(56 + 8 * i)?, number(60 + 8 * i)?));
+        Some(Self::Ack(number(28)?, (0..blocks).map(block).collect::<Option<_>>()?))
+    }
+}
+
+fn sack_len(sacks: &[Range]) -> usize {
+    if sacks.is_empty() { 0 } else { 4 + 8 * sacks.len() }
+}
+
+fn ip_header(packet: &mut [u8], from_source: bool) {
+    let len = packet.len();
+    packet[..10].copy_from_slice(&[0x45, 0, (len >> 8) as u8, len as u8, 0, 0, 0x40, 0, 64, TCP]);
+    let (own, far) = if from_source { (1, 2) } else { (2, 1) };
+    packet[12..20].copy_from_slice(&[10, 77, 0, own, 10, 77, 0, far]);
+    let sum = checksum::checksum(0, &packet[..20]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+const TCP: u8 = 6;
+const ACK: u8 = 0x10;
+/// The receiver's, as iperf3's; the sender's is the next.
+const PORT: u16 = 5201;
+
+/// The most ranges that fit beside time stamps (RFC 2018 section 3).
+pub(super) const MOST_RANGES: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for segment in [Segment::Data(7), Segment::Ack(9, vec![]), Segment::Ack(9, vec![(11, 13), (15, 16), (20, 40)])]
+        {
+            let packet = segment.write(1_400);
+            assert_eq!(Segment::read(&packet, 1_400), Some(segment));
+            assert!(packet.len() <= 1_400 && packet.len() == usize::from(packet[2]) << 8 | usize::from(packet[3]));
+        }
+        assert_eq!(Segment::Data(0).write(1_400).len(), 1_400);
+        assert_eq!(Segment::read(&[0; 19], 1_400), None);
+    }
+}

@@ -1,0 +1,60 @@
+//! The simulator's TCP on links whose goodput is known, from arithmetic or from Linux on the laboratory's wire (docs/lab.md).
+#![allow(clippy::unwrap_used)]
+
+use mpt_sim::{
+    direct::Direct,
+    host::tcp::{TcpSink, TcpSource},
+    link::PathSpec,
+    seed::Seed,
+};
+use std::time::Duration;
+
+/// Mbit/s over `seconds`, median of three seeds.
+fn goodput(path: &str, seconds: u64) -> f64 {
+    let path: PathSpec = path.parse().unwrap();
+    let mut runs: Vec<f64> = (1..4)
+        .map(|seed| {
+            let hosts = [Box::new(TcpSource::new(1_500)) as _, Box::new(TcpSink::new(1_500)) as _];
+            let mut net = Direct::new(Seed(seed), &path, hosts);
+            net.run(Duration::from_secs(seconds));
+            net.host::<TcpSink>(1).bytes() as f64 * 8e-6 / seconds as f64
+        })
+        .collect();
+    runs.sort_by(f64::total_cmp);
+    println!("{path}: {runs:?}");
+    runs[1]
+}
+
+#[test]
+fn a_clean_link_is_filled() {
+    // 1448 of 1514 bytes are payload.
+    for rate in [10.0, 100.0] {
+        let mbit = goodput(&format!("rate={rate}mbit,delay=5ms,queue=100ms"), 10);
+        assert!(mbit > rate * 1448.0 / 1514.0 * 0.97 && mbit < rate * 1448.0 / 1514.0, "{mbit}");
+    }
+}
+
+#[test]
+fn a_long_link_loses_its_beginning_only() {
+    let mbit = goodput("rate=10mbit,delay=25ms,queue=400ms", 5);
+    assert!((8.9..9.5).contains(&mbit), "9.29 to 9.35 with Linux: {mbit}");
+}
+
+#[test]
+fn random_loss_costs_what_it_costs_linux() {
+    let mbit = goodput("rate=100mbit,delay=25ms,loss=0.1%,queue=400ms", 20);
+    assert!((10.0..32.0).contains(&mbit), "14 to 27 with Linux: {mbit}");
+}
+
+#[test]
+fn reordering_alone_does_not_stop_it() {
+    let kept = goodput("rate=50mbit,delay=20ms", 10);
+    let reordered = goodput("rate=50mbit,delay=20ms,jitter=3ms,order=free", 10);
+    assert!(reordered > kept * 0.4, "{reordered} of {kept}");
+}
+
+#[test]
+fn an_outage_is_survived() {
+    let mbit = goodput("rate=20mbit,delay=10ms; 3s: down; 4s: up", 10);
+    assert!(mbit > 20.0 * 0.95 * 0.75, "{mbit}");
+}
