@@ -8,13 +8,16 @@ use crate::{
 use mpt_proto::time::Time;
 use std::{any::Any, cmp::Reverse, collections::BinaryHeap, time::Duration};
 
+/// When a packet arrives, a number that keeps equals in order, the end it arrives at, and the packet.
+type Arrival = (Time, u64, usize, Vec<u8>);
+
 /// The hosts and the link.
 pub struct Direct {
     now: Time,
     hosts: [Box<dyn Host>; 2],
     links: [Link; 2],
     /// When a packet arrives, its number, where, and what it is.
-    events: BinaryHeap<Reverse<(Time, u64, usize, Vec<u8>)>>,
+    events: BinaryHeap<Reverse<Arrival>>,
     packets: u64,
 }
 

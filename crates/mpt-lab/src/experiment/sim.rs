@@ -152,6 +152,7 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
     };
     let named = |name: &String| sched::Kind::NAMES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
     let peer = PeerConfig {
+        local_networks: vec![],
         name: "peer".into(),
         networks: vec![EVERYTHING.parse().expect("a prefix")],
         scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(scheduler),
@@ -175,6 +176,8 @@ fn path_config(end: usize, path: usize, layout: &Layout<'_>) -> PathConfig {
     let rate = if end == 0 { spec.there.start.rate } else { spec.back.start.rate };
     let speed = if rate == Rate::MAX { 1 } else { (rate.bits() / 1_000_000).max(1) as u32 };
     PathConfig {
+        alive: true,
+        liveness: None,
         name: format!("path{}", path + 1),
         link: LinkId(path as u8),
         remote: Some(address(1 - end, path)),
