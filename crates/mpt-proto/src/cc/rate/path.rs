@@ -132,6 +132,7 @@ impl Path {
             Phase::Drain { low } => self.step_drain(ack, low),
             Phase::Empty { low } => self.step_empty(ack, low),
             Phase::Startup { .. } if self.acks < ENOUGH_ACKS => {}
+            Phase::Startup { .. } if ack.app_limited && queue <= target * 2 => {}
             _ if queue > target && stretched => self.drain(),
             Phase::Startup { .. } => {}
             _ if self.delay.is_stale(ack.now) && !ack.app_limited => self.empty(),

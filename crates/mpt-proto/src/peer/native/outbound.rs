@@ -179,12 +179,13 @@ impl Peer {
             let scene = Scene { paths: &self.scene, backlog };
             let Decision::Send(path) = self.scheduler.choose(len, &scene) else {
                 native.pace = self.scheduler.wait(len, &scene).map(|wait| now + wait);
-                return;
+                break;
             };
             self.send_native_run(now, path, native, outbox, spare);
         }
-        for carrier in &mut native.carriers {
-            carrier.feedback.on_app_limited();
+        // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
+        for path in self.scene.iter().filter(|path| path.room > 0) {
+            native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
         }
     }
 

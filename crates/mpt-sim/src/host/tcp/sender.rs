@@ -93,6 +93,16 @@ impl TcpSource {
         Self { start, ..self }
     }
 
+    /// The congestion window, in segments.
+    pub fn window(&self) -> f64 {
+        self.cubic.window
+    }
+
+    /// The smoothed round trip.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.trips.smoothed
+    }
+
     fn on_ack(&mut self, now: Time, next: u64, ranges: &[Range]) {
         let duplicate = ranges.first().filter(|range| range.1 <= next);
         if duplicate.is_some() {
