@@ -21,7 +21,7 @@ use crate::drops::{Dropped, Drops};
 use crate::flow;
 use crate::local::Local;
 use crate::packet::SuperPacket;
-use crate::path::{Health, LinkId, Path, State};
+use crate::path::{Cause, Health, LinkId, Path, State};
 use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
 use crate::sched::{Scheduler, View};
@@ -285,6 +285,12 @@ impl Peer {
             if !to.is_up() {
                 self.fallen |= 1 << slot;
             }
+            if matches!((from, to), (State::Up, State::Down(Cause::Silent | Cause::Carrier))) {
+                path.damping.on_failure(now);
+            }
+        }
+        if !before.is_alive() && path.health.is_alive() {
+            path.damping.on_return(now);
         }
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {
@@ -294,6 +300,7 @@ impl Peer {
 
     /// Takes what is in flight on paths that went down for lost, so that it is sent again elsewhere.
     fn settle_paths(&mut self, now: Time) {
+        self.weigh_paths(now);
         let fallen = std::mem::take(&mut self.fallen);
         let Some(native) = &mut self.native else { return };
         for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {

@@ -137,6 +137,13 @@ impl Repair {
         Some(sent)
     }
 
+    /// Sends a packet that is in flight once more, because nothing has been heard of it for too long.
+    pub fn send_copy(&mut self, token: Token) {
+        if self.carried(token).is_some_and(|carried| carried.copies == 1) {
+            self.again.push_back(token);
+        }
+    }
+
     /// Places that the receiver need not wait for, told once.
     pub fn skips(&mut self) -> Option<Place> {
         self.skips.pop()

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use mpt_proto::drops::Drops;
-use mpt_proto::path::{Cause, State};
+use mpt_proto::path::{Cause, Doubt, State};
 use mpt_proto::reseq::Stats;
 use mpt_proto::stats::{PathStatus, PeerStatus, Status};
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,7 @@ pub struct Path {
     pub weight: u32,
     /// Whether it carries traffic.
     pub up: bool,
-    /// Why it does not: `operator`, `carrier`, `silent` or `peer`.
+    /// Why it does not: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy` or `narrow`.
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
@@ -198,6 +198,9 @@ fn cause(state: State) -> Option<&'static str> {
         State::Down(Cause::Carrier) => Some("carrier"),
         State::Down(Cause::Peer) => Some("peer"),
         State::Down(Cause::Silent) => Some("silent"),
+        State::Down(Cause::Doubted(Doubt::Flapping)) => Some("flapping"),
+        State::Down(Cause::Doubted(Doubt::Lossy)) => Some("lossy"),
+        State::Down(Cause::Doubted(Doubt::Narrow)) => Some("narrow"),
     }
 }
 

@@ -169,6 +169,10 @@ impl Peer {
         if outcome.spurious > 0 {
             control.on_spurious_loss(id, outcome.spurious);
         }
+        let arrived = outcome.ack.zip(self.paths[slot].liveness.prober());
+        if arrived.is_some_and(|(sample, prober)| prober.on_arrived(sample.newest_sent)) {
+            self.change(now, slot, |health| (health.answers, health.peer_agrees) = (true, true));
+        }
     }
 
     /// Which of our paths leads back to where a datagram came from. An address that is new is challenged before it is used.

@@ -1,9 +1,10 @@
 //! Native mode of one peer: everything that plain mode has not. Sessions, feedback and congestion control for each path,
 //! repair, and an order for each flow bucket instead of one for all.
 //!
-//! `outbound` is the way out, `inbound` the way in, `timers` what is due; they are the corridor of [`super`] in native
+//! `outbound` is the way out, `inbound` the way in, `timers` what is due, `doubts` which paths are left alone; they are the corridor of [`super`] in native
 //! mode, and the only rooms that know the sequence.
 
+mod doubts;
 mod inbound;
 mod outbound;
 mod timers;
@@ -19,6 +20,7 @@ use crate::flow;
 use crate::local::Local;
 use crate::path::feedback::Feedback;
 use crate::path::receive::Received;
+use crate::path::worth::VETTING;
 use crate::path::{MAX_PATHS, Path, PathId};
 use crate::repair::Repair;
 use crate::reseq::{Limits, Resequencer};
@@ -52,6 +54,8 @@ pub(super) struct Native {
     pace: Option<Time>,
     /// Buffers of packets that have arrived.
     returned: Vec<Vec<u8>>,
+    /// When data was last sent.
+    used: Time,
     /// There is a session and a path, so that probes and acknowledgements leave when they are due.
     speaks: bool,
 }
@@ -61,8 +65,12 @@ struct Carrier {
     feedback: Feedback,
     /// When the pacer lets the next packet go.
     next_send: Time,
-    /// Something must be acknowledged soon, or the tail of what was sent is lost.
-    probe: bool,
+    /// Probes to send at once, because something must be acknowledged soon.
+    probes: u32,
+    /// Probes by which the path is judged that are still to be sent.
+    vetting: u32,
+    /// When it was last probed to judge it.
+    probed: Time,
     /// A challenge of the peer's that is to be answered.
     challenged: Option<[u8; 8]>,
     /// Marks reported so far.
@@ -71,7 +79,15 @@ struct Carrier {
 
 impl Carrier {
     fn new() -> Self {
-        Self { feedback: Feedback::default(), next_send: Time::START, probe: false, challenged: None, ce: 0 }
+        Self {
+            feedback: Feedback::default(),
+            next_send: Time::START,
+            probes: 0,
+            vetting: VETTING,
+            probed: Time::START,
+            challenged: None,
+            ce: 0,
+        }
     }
 }
 
@@ -97,6 +113,7 @@ impl Native {
             peer_clock: 0,
             pace: None,
             returned: Vec::new(),
+            used: Time::START,
             speaks: false,
         };
         for (slot, path) in (0..).zip(paths) {

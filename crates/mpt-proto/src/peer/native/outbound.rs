@@ -44,6 +44,7 @@ impl Peer {
         outbox: &mut Outbox,
         spare: &mut Vec<Vec<u8>>,
     ) {
+        self.settle_paths(now);
         let Some(mut native) = self.native.take() else { return };
         native.settle(&mut self.paths, now, local);
         self.send_handshake(now, index, &mut native, local, outbox);
@@ -81,14 +82,18 @@ impl Peer {
 
     /// What must go over this very path.
     fn send_path_words(&mut self, now: Time, slot: usize, native: &mut Native, outbox: &mut Outbox) {
+        native.judge(now, &self.paths[slot]);
         let (path, carrier) = (&mut self.paths[slot], &mut native.carriers[slot]);
         let stamp = path.liveness.prober().and_then(|prober| prober.poll(now));
         let challenge = stamp.map(|stamp| Frame::Path(frame::Path::Challenge(stamp.to_be_bytes())));
         let response = carrier.challenged.take().map(|bytes| Frame::Path(frame::Path::Response(bytes)));
-        let probe = std::mem::take(&mut carrier.probe).then_some(Frame::Probe(0));
-        let frames = [challenge, response, probe];
+        let probes = std::mem::take(&mut carrier.probes);
+        let frames = [challenge, response];
         if frames.iter().any(Option::is_some) {
             self.send_frames(now, slot, native, frames.into_iter().flatten(), true, outbox);
+        }
+        for _ in 0..probes {
+            self.send_frames(now, slot, native, [Frame::Probe(0)].into_iter(), true, outbox);
         }
     }
 
@@ -240,6 +245,7 @@ impl Peer {
         let packet = self.queue.pop()?;
         let number = &mut native.numbers[usize::from(bucket)];
         let place = Place { bucket, sequence: *number };
+        native.used = now;
         *number = number.wrapping_add(1);
         self.ledger.sent += 1;
         let token = native.repair.remember(now, packet.clone(), place);

@@ -44,7 +44,12 @@ impl Peer {
         let wake = carrier.feedback.on_deadline(now, |fate, token| {
             returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
         });
-        carrier.probe |= wake.probe;
+        if wake.probe {
+            // Two, as RFC 9002 section 6.2.4 has it: the path is suspected when nothing comes back.
+            carrier.probes = 2;
+            // If the last packet was lost, the answer to the probe would only begin its repair (RFC 8985 section 7.3).
+            carrier.feedback.tail().into_iter().for_each(|token| repair.send_copy(Token(token)));
+        }
         if let Some(loss) = &wake.loss {
             control.on_loss(id, loss);
         }

@@ -1,0 +1,76 @@
+//! Paths that fall silent, that fail again and again, and that lose most of what they carry.
+
+use super::world::*;
+use mpt_proto::path::{Cause, Doubt, State};
+
+const CLEAN: &str = "rate=50mbit,delay=20ms";
+const FLAPPING: State = State::Down(Cause::Doubted(Doubt::Flapping));
+const LOSSY: State = State::Down(Cause::Doubted(Doubt::Lossy));
+
+#[test]
+fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_of_a_second() {
+    let fast = "rate=100mbit,delay=10ms";
+    let mut net = tcp(1, &[fast, fast]);
+    net.run(3 * SECOND);
+    cut(&mut net, 1, true);
+    net.run(6 * SECOND);
+    tell(&net);
+    assert_eq!(path(&net, 1).state, State::Down(Cause::Silent));
+    let gap = longest_gap(&net, 3 * SECOND);
+    assert!(gap < ms(3 * 20 + 100), "{gap:?}");
+    cut(&mut net, 1, false);
+    net.run(9 * SECOND);
+    tell(&net);
+    assert_eq!(path(&net, 1).state, State::Up, "a first failure is forgiven");
+    assert_eq!(net.breaches(), []);
+}
+
+#[test]
+fn a_path_that_loses_half_costs_nothing() {
+    let alone = goodput(&[CLEAN], 10 * SECOND);
+    for loss in ["50%", "30%"] {
+        let both = goodput(&[CLEAN, &format!("{CLEAN},loss={loss}")], 10 * SECOND);
+        println!("{loss}: {both} beside {alone} alone");
+        assert!(both > alone * 0.97, "{loss}: {both} of {alone}");
+    }
+}
+
+#[test]
+fn a_lossy_path_carries_probes_only_and_comes_back_when_its_loss_falls() {
+    let mut net = tcp(1, &[CLEAN, "rate=50mbit,delay=20ms,loss=50%; 6s: loss=0%"]);
+    net.run(4 * SECOND);
+    assert_eq!(path(&net, 1).state, LOSSY);
+    let before = path(&net, 1).sent;
+    net.run(5 * SECOND);
+    let after = path(&net, 1).sent;
+    assert!(after.bytes - before.bytes < 5_000, "{} bytes in a second", after.bytes - before.bytes);
+    net.run(12 * SECOND);
+    tell(&net);
+    assert_eq!(path(&net, 1).state, State::Up);
+    assert_eq!(net.breaches(), []);
+}
+
+#[test]
+fn the_only_path_is_used_however_bad_it_is() {
+    let mut net = tcp(1, &["rate=50mbit,delay=20ms,loss=50%"]);
+    net.run(6 * SECOND);
+    tell(&net);
+    assert_eq!(path(&net, 0).state, State::Up);
+    assert!(mbit(&net, 5 * SECOND) > 1.0);
+}
+
+#[test]
+fn a_flapping_path_costs_the_good_one_less_than_a_twentieth() {
+    let alone = goodput(&[CLEAN], 12 * SECOND);
+    let flapping = format!("{CLEAN}; 300ms: down; 600ms: repeat");
+    let mut net = tcp(1, &[CLEAN, &flapping]);
+    let mut states = Vec::new();
+    for tick in 0..1_300 {
+        net.run(ms(10 * tick));
+        states.push(path(&net, 1).state);
+    }
+    tell(&net);
+    let both = mbit(&net, 12 * SECOND);
+    assert!(states.contains(&FLAPPING));
+    assert!(both > alone * 0.95, "{both} of {alone}");
+}
