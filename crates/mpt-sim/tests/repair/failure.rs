@@ -28,7 +28,7 @@ fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_
 #[test]
 fn a_path_that_loses_half_costs_nothing() {
     let alone = goodput(&[CLEAN], 10 * SECOND);
-    for loss in ["50%", "30%"] {
+    for loss in ["50%", "30%", "10%"] {
         let both = goodput(&[CLEAN, &format!("{CLEAN},loss={loss}")], 10 * SECOND);
         println!("{loss}: {both} beside {alone} alone");
         assert!(both > alone * 0.97, "{loss}: {both} of {alone}");
@@ -56,7 +56,7 @@ fn the_only_path_is_used_however_bad_it_is() {
     net.run(6 * SECOND);
     tell(&net);
     assert_eq!(path(&net, 0).state, State::Up);
-    assert!(mbit(&net, 5 * SECOND) > 1.0);
+    assert!(mbit(&net, 5 * SECOND) > 0.1);
 }
 
 #[test]

@@ -68,10 +68,7 @@ fn links(paths: &[&str]) -> Vec<PathSpec> {
 
 /// A greedy TCP flow from the first end to the second, from [`SETTLED`] on.
 pub fn tcp(seed: u64, paths: &[&str]) -> Network {
-    let hosts = [
-        Box::new(TcpSource::new(MTU).starting(Time::after(SETTLED))) as _,
-        Box::new(TcpSink::new(MTU)) as _,
-    ];
+    let hosts = [Box::new(TcpSource::new(MTU).starting(Time::after(SETTLED))) as _, Box::new(TcpSink::new(MTU)) as _];
     let ends = [endpoint(0, paths.len()), endpoint(1, paths.len())];
     Network::between(Seed(seed), ends, &links(paths), hosts)
 }
@@ -107,10 +104,14 @@ pub fn path(net: &Network, number: usize) -> PathStatus {
 
 pub fn tell(net: &Network) {
     let status = sender(net);
+    println!("{:?}", net.endpoint(1).status().peers[0].resequencer);
     println!("resent {}, given up {}, {:?}", status.resent, status.given_up, status.drops.iter().collect::<Vec<_>>());
     for path in &status.paths {
         let rate = path.rate.map(|rate| rate.bits() / 1_000_000);
-        println!("  {} {}: {} sent, {rate:?} Mbit/s, {:?}, {:?} lost", path.name, path.state, path.sent.packets, path.srtt, path.loss);
+        println!(
+            "  {} {}: {} sent, {rate:?} Mbit/s, {:?}, {:?} lost",
+            path.name, path.state, path.sent.packets, path.srtt, path.loss
+        );
     }
 }
 

@@ -14,7 +14,7 @@ use crate::time::Time;
 /// Between probes of a path in doubt: 64 of them, which make a verdict, take 1.6 s and cost 23 kbit/s.
 const PROBE_EVERY: Duration = Duration::from_millis(25);
 /// Between the probes of a new path: it is judged after a third of a second and a round trip.
-const VET_EVERY: Duration = Duration::from_millis(10);
+const VET_EVERY: Duration = Duration::from_millis(5);
 /// Data this recent makes it worth while to know how a path is.
 const IN_USE: Duration = Duration::from_secs(5);
 

@@ -31,6 +31,8 @@ const LATENESS: Duration = Duration::from_millis(2);
 const JUST_NOW: Duration = Duration::from_millis(25);
 /// RFC 6928: ten packets.
 const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
+/// A path that loses more is as far away as one that loses this.
+const MOST_LOSS: f64 = 0.5;
 /// The longest that a flow's own queue is allowed to stand.
 const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
 
@@ -300,10 +302,13 @@ impl Peer {
         let fastest = delays.iter().flatten().min().copied();
         let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
         for (view, delay) in self.scene.iter_mut().zip(delays) {
-            view.delay = match (delay, fastest) {
+            let delay = match (delay, fastest) {
                 (Some(delay), Some(fastest)) => delay.beyond(fastest),
                 _ => (view.srtt - least) / 2,
             };
+            // What is lost arrives a round trip later, if it is not lost again.
+            let loss = native.feedback(view.id.slot).loss().min(MOST_LOSS);
+            view.delay = delay + view.srtt.mul_f64(loss / (1.0 - loss));
         }
     }
 }

@@ -54,11 +54,15 @@ impl Peer {
             control.on_loss(id, loss);
         }
         if wake.suspect {
+            // Where there is no other path, silence is believed only when probes say the same.
+            let others = self.paths.iter().any(|path| path.id != id && path.health.is_alive());
             if let Some(prober) = self.paths[slot].liveness.prober() {
-                prober.declare_dead(now);
+                if others {
+                    prober.declare_dead(now);
+                }
                 prober.ask_now(now);
             }
-            self.change(now, slot, |health| health.answers = false);
+            self.change(now, slot, |health| health.answers &= !others);
         }
     }
 
