@@ -35,6 +35,8 @@ pub struct PeerStatus {
     pub resequencer: Option<reseq::Stats>,
     /// Packets that were sent again.
     pub resent: u64,
+    /// Packets that were lost and came back by forward error correction.
+    pub recovered: u64,
     /// Packets that were lost and not worth sending again.
     pub given_up: u64,
     /// Packets that ended early.

@@ -50,6 +50,7 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         held_packets: 0,
         hold_us: 0,
         resent_packets: 0,
+        recovered_packets: 0,
         given_up_packets: 0,
         reorder: None,
         drops: BTreeMap::new(),

@@ -138,9 +138,8 @@ impl Feedback {
     /// Declares everything in flight lost, because the path is gone or what it carried was sent elsewhere. A packet that
     /// arrives after all is told as [`Fate::Spurious`].
     pub fn abandon(&mut self, now: Time, mut tell: impl FnMut(Fate, u64)) -> Option<LossSample> {
-        let loss = self.sent.abandon(now, &mut tell);
-        self.losses.on_fates(now, 0, loss.map_or(0, |l| l.packets), 0);
-        loss
+        // That the path fell silent says nothing about what it loses while it speaks.
+        self.sent.abandon(now, &mut tell)
     }
 
     /// Round-trip time.
@@ -179,8 +178,8 @@ impl Feedback {
         self.sent.in_flight()
     }
 
-    /// The token of the packet in flight that was sent last.
-    pub fn tail(&self) -> Option<u64> {
+    /// The tokens of the packets in flight, the last one first.
+    pub fn tail(&self) -> impl Iterator<Item = u64> {
         self.sent.tail()
     }
 

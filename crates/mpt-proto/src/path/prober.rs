@@ -31,6 +31,8 @@ pub struct Prober {
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 /// Traffic this recent counts.
 const BUSY_FOR: Duration = Duration::from_secs(1);
+/// How long the first answer may take: RFC 6298 section 2.1. A satellite takes more than half of it.
+const UNKNOWN: Duration = Duration::from_secs(1);
 /// A dead path is not probed more often than this, however short its round trip.
 const LEAST_PAUSE: Duration = Duration::from_millis(25);
 /// The first pause between probes of a dead path, or two round trips if that is less, and the longest.
@@ -148,7 +150,8 @@ impl Prober {
     }
 
     fn patience(&self) -> Duration {
-        self.config.dead.max(self.srtt + 4 * self.rttvar)
+        let usual = if self.srtt.is_zero() { UNKNOWN } else { self.srtt + 4 * self.rttvar };
+        self.config.dead.max(usual)
     }
 
     /// RFC 6298 section 2.
@@ -219,9 +222,9 @@ mod tests {
     fn a_dead_path_is_probed_with_back_off_and_comes_back() {
         let mut prober = Prober::new(at(0), ProbeConfig::default());
         let (probes, died) = run(&mut prober, 10_000, 20, |_| true);
-        assert_eq!(died, Some(500));
-        let after: Vec<u64> = probes.into_iter().filter(|ms| *ms > 500).collect();
-        assert_eq!(after, [750, 1_000, 1_500, 2_500, 4_500, 6_500, 8_500]);
+        assert_eq!(died, Some(1_000), "no round trip is known yet");
+        let after: Vec<u64> = probes.into_iter().filter(|ms| *ms > 1_000).collect();
+        assert_eq!(after, [1_250, 1_500, 2_000, 3_000, 5_000, 7_000, 9_000]);
         let stamp = prober.poll(at(10_500)).unwrap();
         assert!(prober.on_reply(at(10_520), stamp));
         assert!(prober.next_deadline() > at(20_000));

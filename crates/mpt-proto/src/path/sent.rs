@@ -134,9 +134,9 @@ impl Sent {
         self.ring.front().map(|packet| packet.sent_at)
     }
 
-    /// Token of the packet in flight that was sent last.
-    pub fn tail(&self) -> Option<u64> {
-        self.ring.iter().rev().find(|packet| packet.waiting).map(|packet| packet.token)
+    /// Tokens of the packets in flight, the last one first.
+    pub fn tail(&self) -> impl Iterator<Item = u64> {
+        self.ring.iter().rev().filter(|packet| packet.waiting).map(|packet| packet.token)
     }
 
     /// Send time and number of a packet in flight.

@@ -253,6 +253,7 @@ impl Peer {
                 .map(|native| native.order_stats())
                 .or_else(|| self.resequencer.as_ref().map(Resequencer::stats)),
             resent,
+            recovered: self.native.as_ref().map_or(0, |native| native.recovered()),
             given_up,
             drops: self.drops.clone(),
             paths: self.paths.iter().map(|path| self.path_status(path)).collect(),

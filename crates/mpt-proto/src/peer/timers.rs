@@ -24,6 +24,8 @@ pub enum Wake {
     Pace,
     /// A handshake is due, or a session has expired.
     Session,
+    /// The last packets sent are to be covered by a repair symbol.
+    Cover,
     /// A path that failed has stayed well for long enough.
     Trust,
 }

@@ -4,6 +4,8 @@
 //! arrived. Feedback knows packets by their [`Token`] and tells their fate; what is lost on one path is sent again on
 //! whichever path brings it soonest. When that is no longer worth it, the receiver is told not to wait ([`Repair::skips`]).
 
+pub mod fec;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -2,6 +2,9 @@
 
 use super::world::*;
 use mpt_proto::path::{Cause, Doubt, State};
+use mpt_proto::repair::fec::Mode;
+use mpt_proto::time::{Rate, Time};
+use mpt_sim::host::{Sink, Source};
 
 const CLEAN: &str = "rate=50mbit,delay=20ms";
 const FLAPPING: State = State::Down(Cause::Doubted(Doubt::Flapping));
@@ -73,4 +76,21 @@ fn a_flapping_path_costs_the_good_one_less_than_a_twentieth() {
     let both = mbit(&net, 12 * SECOND);
     assert!(states.contains(&FLAPPING));
     assert!(both > alone * 0.95, "{both} of {alone}");
+}
+
+#[test]
+fn the_last_packet_of_a_burst_is_back_within_two_round_trips() {
+    let mut net = udp(1, &["rate=50mbit,delay=50ms"], Rate::from_bits(4_000_000), 2 * SECOND, Mode::Auto);
+    // The last packets leave while the path swallows everything, and nothing follows them.
+    net.run(2 * SECOND - ms(6));
+    net.link(0, 0).cut(true);
+    net.run(2 * SECOND);
+    net.link(0, 0).cut(false);
+    net.run(5 * SECOND);
+    let (sink, sent) = (net.host::<Sink>(1), net.host::<Source>(0).sent());
+    assert!(sink.numbers.last() == Some(&(sent - 1)), "{:?} of {sent}", sink.numbers.last());
+    let late = sink.gap_ended - Time::after(2 * SECOND);
+    println!("{late:?}");
+    assert!(late < ms(50 + 2 * 100), "{late:?} after it was sent, where 50 ms are usual");
+    assert_eq!(net.breaches(), []);
 }

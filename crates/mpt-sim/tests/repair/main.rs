@@ -2,4 +2,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod failure;
+mod fec;
 mod world;

@@ -10,6 +10,7 @@ use mpt_proto::endpoint::Endpoint;
 use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
+use mpt_proto::repair::fec;
 use mpt_proto::reseq::Limits;
 use mpt_proto::sched::Kind;
 use mpt_proto::stats::{PathStatus, PeerStatus};
@@ -30,7 +31,7 @@ pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-fn endpoint(end: usize, paths: usize) -> Endpoint {
+fn endpoint(end: usize, paths: usize, fec: fec::Mode) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
     let path = |i: usize| PathConfig {
         name: format!("path{i}"),
@@ -46,6 +47,7 @@ fn endpoint(end: usize, paths: usize) -> Endpoint {
         public_key: *keys(1 - end).public(),
         preshared_key: PresharedKey::from_bytes([0; 32]),
         congestion: cc::Kind::Rate,
+        fec,
     };
     let peer = PeerConfig {
         name: "peer".into(),
@@ -68,15 +70,19 @@ fn links(paths: &[&str]) -> Vec<PathSpec> {
 
 /// A greedy TCP flow from the first end to the second, from [`SETTLED`] on.
 pub fn tcp(seed: u64, paths: &[&str]) -> Network {
+    tcp_with(seed, paths, fec::Mode::Auto)
+}
+
+pub fn tcp_with(seed: u64, paths: &[&str], fec: fec::Mode) -> Network {
     let hosts = [Box::new(TcpSource::new(MTU).starting(Time::after(SETTLED))) as _, Box::new(TcpSink::new(MTU)) as _];
-    let ends = [endpoint(0, paths.len()), endpoint(1, paths.len())];
+    let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
     Network::between(Seed(seed), ends, &links(paths), hosts)
 }
 
 /// Numbered packets of 1400 bytes at a steady rate, for so long.
-pub fn udp(seed: u64, paths: &[&str], rate: Rate, length: Duration) -> Network {
+pub fn udp(seed: u64, paths: &[&str], rate: Rate, length: Duration, fec: fec::Mode) -> Network {
     let hosts = [Box::new(Source::new(rate, 1_400, length)) as _, Box::new(Sink::default()) as _];
-    let ends = [endpoint(0, paths.len()), endpoint(1, paths.len())];
+    let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
     Network::between(Seed(seed), ends, &links(paths), hosts)
 }
 
@@ -105,7 +111,13 @@ pub fn path(net: &Network, number: usize) -> PathStatus {
 pub fn tell(net: &Network) {
     let status = sender(net);
     println!("{:?}", net.endpoint(1).status().peers[0].resequencer);
-    println!("resent {}, given up {}, {:?}", status.resent, status.given_up, status.drops.iter().collect::<Vec<_>>());
+    println!(
+        "resent {}, recovered {}, given up {}, {:?}",
+        status.resent,
+        net.endpoint(1).status().peers[0].recovered,
+        status.given_up,
+        status.drops.iter().collect::<Vec<_>>()
+    );
     for path in &status.paths {
         let rate = path.rate.map(|rate| rate.bits() / 1_000_000);
         println!(

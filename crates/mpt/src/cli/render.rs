@@ -167,6 +167,7 @@ mod tests {
             held_packets: 0,
             hold_us: 0,
             resent_packets: 0,
+            recovered_packets: 0,
             given_up_packets: 0,
             reorder: None,
             drops: BTreeMap::from([("no_path".to_owned(), 3)]),

@@ -66,6 +66,8 @@ pub struct Peer {
     pub hold_us: u64,
     /// Packets that were sent again because they were lost on the way; native mode.
     pub resent_packets: u64,
+    /// Packets of the peer's that were lost and came back by forward error correction; native mode.
+    pub recovered_packets: u64,
     /// Packets that were lost and not worth sending again; native mode.
     pub given_up_packets: u64,
     /// How order was restored; absent when it is not.
@@ -148,6 +150,7 @@ impl Peer {
             held_packets: peer.ledger.held,
             hold_us: peer.hold_us,
             resent_packets: peer.resent,
+            recovered_packets: peer.recovered,
             given_up_packets: peer.given_up,
             reorder: peer.resequencer.as_ref().map(Reorder::new),
             drops: counts(&peer.drops),
@@ -244,6 +247,7 @@ mod tests {
             queued_bytes: 6,
             hold_us: 8,
             resent: 3,
+            recovered: 2,
             given_up: 1,
             resequencer: Some(Stats { longest_fill_ns: 9_999, ..Stats::default() }),
             drops: drops.clone(),

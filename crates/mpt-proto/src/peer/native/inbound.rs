@@ -59,15 +59,21 @@ impl Peer {
             path.received.count(len);
             path.heard = now;
         }
-        let mut eliciting = false;
+        let (mut eliciting, mut data, mut repair) = (false, None, None);
         for frame in Frames::new(opened.body) {
             let Ok(frame) = frame else {
                 self.drops.count(Dropped::Malformed);
                 break;
             };
             eliciting |= !matches!(frame, Frame::Ack(_));
+            match frame {
+                Frame::Data(frame) => data = Some(frame),
+                Frame::Repair(frame) => repair = Some(frame),
+                _ => {}
+            }
             self.handle_frame(now, &frame, Way { tag, own, tos: from.tos }, native, tun);
         }
+        self.handle_protection(now, tag, number, (data, repair), native, tun);
         let received =
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
         received.on_packet(now, number, len as u64, eliciting, from.tos & ecn::MASK == ecn::CE);
@@ -89,7 +95,7 @@ impl Peer {
                 }
             }
             Frame::Path(frame::Path::Response(bytes)) => self.handle_response(now, own, u64::from_be_bytes(*bytes)),
-            // Of no consequence here; a version that uses them says more.
+            // Repair symbols are handled with the datagram that they came in. The others are of no consequence here; a version that uses them says more.
             Frame::Path(frame::Path::Status { .. })
             | Frame::Probe(_)
             | Frame::Repair(_)
@@ -99,7 +105,7 @@ impl Peer {
         }
     }
 
-    fn handle_data(
+    pub(super) fn handle_data(
         &mut self,
         now: Time,
         data: &Data<'_>,

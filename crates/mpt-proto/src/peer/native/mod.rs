@@ -1,12 +1,13 @@
 //! Native mode of one peer: everything that plain mode has not. Sessions, feedback and congestion control for each path,
 //! repair, and an order for each flow bucket instead of one for all.
 //!
-//! `outbound` is the way out, `inbound` the way in, `timers` what is due, `doubts` which paths are left alone; they are the corridor of [`super`] in native
+//! `outbound` is the way out, `inbound` the way in, `timers` what is due, `doubts` which paths are left alone, `protection` what is corrected; they are the corridor of [`super`] in native
 //! mode, and the only rooms that know the sequence.
 
 mod doubts;
 mod inbound;
 mod outbound;
+mod protection;
 mod timers;
 
 use std::collections::{BTreeSet, HashMap};
@@ -23,6 +24,7 @@ use crate::path::receive::Received;
 use crate::path::worth::VETTING;
 use crate::path::{MAX_PATHS, Path, PathId};
 use crate::repair::Repair;
+use crate::repair::fec::{self, Decoder, Encoder, Policy, Rhythm};
 use crate::reseq::{Limits, Resequencer};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
@@ -48,6 +50,11 @@ pub(super) struct Native {
     holding: BTreeSet<u16>,
     limits: Limits,
     repair: Repair,
+    fec: fec::Mode,
+    /// What repair symbols are solved with, by slot of the peer's paths that bring any.
+    decoders: [Option<Box<Decoder>>; MAX_PATHS],
+    /// Packets that came back that way.
+    recovered: u64,
     /// The peer's clock as its last ACK told it, in microseconds.
     peer_clock: u64,
     /// When the pacer lets the next packet go, if one waits for that.
@@ -71,6 +78,12 @@ struct Carrier {
     vetting: u32,
     /// When it was last probed to judge it.
     probed: Time,
+    /// Makes repair symbols of what is sent, to this rhythm if at all.
+    encoder: Encoder,
+    policy: Policy,
+    rhythm: Option<Rhythm>,
+    /// When the last packet was sent that it knows.
+    protected: Time,
     /// A challenge of the peer's that is to be answered.
     challenged: Option<[u8; 8]>,
     /// Marks reported so far.
@@ -85,6 +98,10 @@ impl Carrier {
             probes: 0,
             vetting: VETTING,
             probed: Time::START,
+            encoder: Encoder::default(),
+            policy: Policy::default(),
+            rhythm: None,
+            protected: Time::START,
             challenged: None,
             ce: 0,
         }
@@ -110,6 +127,9 @@ impl Native {
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
             repair: Repair::default(),
+            fec: config.fec,
+            decoders: std::array::from_fn(|_| None),
+            recovered: 0,
             peer_clock: 0,
             pace: None,
             returned: Vec::new(),
@@ -169,6 +189,11 @@ impl Native {
         self.repair.counts()
     }
 
+    /// How many packets came back by forward error correction.
+    pub(super) fn recovered(&self) -> u64 {
+        self.recovered
+    }
+
     /// A path went down: what is in flight on it is lost, and nobody waits for it.
     pub(super) fn fail_path(&mut self, now: Time, id: PathId) {
         let Self { carriers, repair, returned, control, order, mirror, .. } = self;
@@ -212,6 +237,7 @@ impl Native {
         self.order.clear();
         self.holding.clear();
         self.repair.clear();
+        self.decoders = std::array::from_fn(|_| None);
         for path in paths {
             self.carriers[usize::from(path.id.slot)] = Carrier::new();
         }

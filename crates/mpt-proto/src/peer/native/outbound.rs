@@ -77,6 +77,8 @@ impl Peer {
     fn send_words(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
         for slot in 0..self.paths.len() {
             self.send_path_words(now, slot, native, outbox);
+            let id = self.paths[slot].id;
+            self.send_symbol(now, id, native, outbox);
         }
         self.send_acks(now, best, native, outbox);
         self.send_skips(now, best, native, outbox);
@@ -233,6 +235,7 @@ impl Peer {
             let Some(scheduled) = self.take_packet(now, path, native) else { break };
             sent += len as u64;
             self.seal_packet(now, scheduled, native, outbox, spare);
+            sent += self.send_symbol(now, path, native, outbox);
         }
         self.after_run(now, path, sent, native);
     }
@@ -276,12 +279,14 @@ impl Peer {
         path.on_sent(now, len);
         let feedback = &mut native.carriers[usize::from(path.id.slot)].feedback;
         feedback.on_sent(now, number, len as u32, token.0);
+        native.carriers[usize::from(path.id.slot)].protect(now, number, place, &packet);
         spare.extend(packet.into_buffer());
     }
 
     /// Tells controller, pacer and scheduler what was sent.
     fn after_run(&mut self, now: Time, path: PathId, sent: u64, native: &mut Native) {
         let carrier = &mut native.carriers[usize::from(path.slot)];
+        carrier.set_rhythm(now, native.fec, false);
         native.control.on_sent(path, now, carrier.feedback.in_flight());
         let rate = native.control.pacing(path);
         carrier.next_send = carrier.next_send.max(now - LATENESS) + rate.time_for(sent);

@@ -17,7 +17,15 @@ impl Native {
         let losses = self.carriers.iter().filter_map(|carrier| Some((carrier.feedback.next_deadline()?.0, Wake::Loss)));
         let holds =
             self.holding.iter().filter_map(|bucket| Some((self.order.get(bucket)?.next_deadline()?, Wake::Hold)));
-        session.into_iter().chain(pace).chain(acks).chain(losses).chain(holds).min()
+        let covers = self.carriers.iter().filter_map(|carrier| Some((carrier.covers_at()?, Wake::Cover)));
+        session
+            .into_iter()
+            .chain(covers.filter(|_| self.speaks))
+            .chain(pace)
+            .chain(acks)
+            .chain(losses)
+            .chain(holds)
+            .min()
     }
 }
 
@@ -47,8 +55,9 @@ impl Peer {
         if wake.probe {
             // Two, as RFC 9002 section 6.2.4 has it: the path is suspected when nothing comes back.
             carrier.probes = 2;
-            // If the last packet was lost, the answer to the probe would only begin its repair (RFC 8985 section 7.3).
-            carrier.feedback.tail().into_iter().for_each(|token| repair.send_copy(Token(token)));
+            // If the last packets were lost, the answer to the probe would only begin their repair (RFC 8985 section 7.3).
+            let data = carrier.feedback.tail().map(Token).filter(|token| *token != Token::NONE);
+            data.take(2).for_each(|token| repair.send_copy(token));
         }
         if let Some(loss) = &wake.loss {
             control.on_loss(id, loss);
