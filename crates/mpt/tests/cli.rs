@@ -34,6 +34,7 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         srtt_us: None,
         rate_bits_per_s: None,
         loss: None,
+        mtu_bytes: None,
         sent_packets: 0,
         sent_bytes: 0,
         received_packets: 0,

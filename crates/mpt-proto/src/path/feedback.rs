@@ -142,6 +142,12 @@ impl Feedback {
         self.sent.abandon(now, &mut tell)
     }
 
+    /// So many packets that were lost say nothing of what the path loses.
+    pub fn excuse(&mut self, now: Time, lost: u64) {
+        self.losses.on_fates(now, 0, 0, lost);
+        self.worth.on_fates(now, 0, 0, lost, false);
+    }
+
     /// Round-trip time.
     pub fn rtt(&self) -> &Rtt {
         &self.rtt

@@ -8,6 +8,7 @@ pub mod feedback;
 mod health;
 mod liveness;
 mod meter;
+pub mod pmtu;
 mod prober;
 pub mod receive;
 pub mod rtt;

@@ -21,7 +21,7 @@ use crate::drops::{Dropped, Drops};
 use crate::flow;
 use crate::local::Local;
 use crate::packet::SuperPacket;
-use crate::path::{Cause, Health, LinkId, Path, State};
+use crate::path::{Cause, Doubt, Health, LinkId, Path, State};
 use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
 use crate::sched::{Scheduler, View};
@@ -97,14 +97,14 @@ const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
 const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
 
 impl Peer {
-    /// Makes a peer from its configuration. One of native mode needs `local`.
-    pub fn new(now: Time, config: &PeerConfig, local: Option<&mut Local>) -> Self {
+    /// Makes a peer from its configuration, to which inner packets of up to `mtu` bytes are sent. One of native mode needs `local`.
+    pub fn new(now: Time, mtu: usize, config: &PeerConfig, local: Option<&mut Local>) -> Self {
         let known: Vec<_> = config.paths.iter().filter(|path| path.remote.is_some()).cloned().collect();
         let limits = config.resequence.unwrap_or_default();
         let (framing, native) = match (&config.protocol, local) {
             (Protocol::Plain(framing), _) => (*framing, None),
             (Protocol::Native(native), Some(local)) => {
-                (PlainFraming::default(), Some(Box::new(Native::new(now, native, limits, &known, local.run()))))
+                (PlainFraming::default(), Some(Box::new(Native::new(now, mtu, native, limits, &known, local.run()))))
             }
             (Protocol::Native(_), None) => unreachable!("an endpoint with native peers has an identity"),
         };
@@ -156,6 +156,11 @@ impl Peer {
     pub fn sources(&self) -> impl Iterator<Item = (LinkId, IpAddr, u8)> {
         let plain = self.native.is_none();
         self.paths.iter().filter(move |_| plain).map(|path| (path.link, path.remote.ip(), path.id.slot))
+    }
+
+    /// The largest inner packet that its paths carry, where they have been found to carry less than they should.
+    pub fn carries(&self) -> Option<usize> {
+        self.native.as_ref()?.carries()
     }
 
     /// The inner prefixes behind it.
@@ -268,6 +273,7 @@ impl Peer {
             srtt: feedback.rtt().is_known().then(|| feedback.rtt().smoothed()).or(status.srtt),
             rate: native.rate(path.id),
             loss: Some(feedback.loss()),
+            mtu: native.carries_on(path.id.slot),
             in_flight: Some(feedback.in_flight()),
             queue: Some(feedback.delay().queue()),
             ..status
@@ -288,7 +294,8 @@ impl Peer {
             if !to.is_up() {
                 self.fallen |= 1 << slot;
             }
-            if matches!((from, to), (State::Up, State::Down(Cause::Silent | Cause::Carrier))) {
+            let failed = matches!(to, State::Down(Cause::Silent | Cause::Carrier | Cause::Doubted(Doubt::Lossy)));
+            if from.is_up() && failed {
                 path.damping.on_failure(now);
             }
         }

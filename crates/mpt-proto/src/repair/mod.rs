@@ -30,6 +30,16 @@ impl Token {
     /// Names no packet: what was sent need not be sent again.
     pub const NONE: Self = Self(u64::MAX);
 
+    /// Names no packet either, but a probe of this size.
+    pub const fn probe(size: usize) -> Self {
+        Self(PROBE << 32 | size as u64)
+    }
+
+    /// The size of the probe that it names.
+    pub fn probed_size(self) -> Option<usize> {
+        (self.0 >> 32 == PROBE && self != Self::NONE).then_some((self.0 & 0xffff_ffff) as usize)
+    }
+
     fn new(index: usize, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | index as u64)
     }
@@ -42,6 +52,9 @@ impl Token {
         (self.0 >> 32) as u32
     }
 }
+
+/// A generation that no packet reaches.
+const PROBE: u64 = u32::MAX as u64;
 
 /// Packets that are under way, and those that must go again.
 #[derive(Debug, Default)]
@@ -127,6 +140,16 @@ impl Repair {
         }
         let token = *self.again.front()?;
         self.entries[token.index()].carried.as_ref().map(|carried| &carried.packet)
+    }
+
+    /// Gives up the packet that [`Self::head`] showed, and returns it.
+    pub fn give_up_head(&mut self) -> Option<InnerPacket> {
+        let token = self.again.pop_front()?;
+        self.carried(token)?;
+        let carried = self.forget(token)?;
+        self.skips.push(carried.place);
+        self.given_up += 1;
+        Some(carried.packet)
     }
 
     /// Takes the packet that [`Self::head`] showed, to be sent once more.

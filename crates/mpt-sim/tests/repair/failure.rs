@@ -31,10 +31,11 @@ fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_
 #[test]
 fn a_path_that_loses_half_costs_nothing() {
     let alone = goodput(&[CLEAN], 10 * SECOND);
-    for loss in ["50%", "30%", "10%"] {
+    // In between, what a path adds and what its repairs cost are about the same.
+    for (loss, least) in [("50%", 0.97), ("30%", 0.97), ("10%", 0.9), ("5%", 0.9)] {
         let both = goodput(&[CLEAN, &format!("{CLEAN},loss={loss}")], 10 * SECOND);
         println!("{loss}: {both} beside {alone} alone");
-        assert!(both > alone * 0.97, "{loss}: {both} of {alone}");
+        assert!(both > alone * least, "{loss}: {both} of {alone}");
     }
 }
 
@@ -64,18 +65,20 @@ fn the_only_path_is_used_however_bad_it_is() {
 
 #[test]
 fn a_flapping_path_costs_the_good_one_less_than_a_twentieth() {
-    let alone = goodput(&[CLEAN], 12 * SECOND);
+    let alone = mbit_between(&mut tcp(1, &[CLEAN]), 8 * SECOND, 20 * SECOND);
     let flapping = format!("{CLEAN}; 300ms: down; 600ms: repeat");
     let mut net = tcp(1, &[CLEAN, &flapping]);
     let mut states = Vec::new();
-    for tick in 0..1_300 {
+    for tick in 0..800 {
         net.run(ms(10 * tick));
         states.push(path(&net, 1).state);
     }
+    let both = mbit_between(&mut net, 8 * SECOND, 20 * SECOND);
     tell(&net);
-    let both = mbit(&net, 12 * SECOND);
+    println!("{both} beside {alone} alone");
     assert!(states.contains(&FLAPPING));
     assert!(both > alone * 0.95, "{both} of {alone}");
+    assert_eq!(net.breaches(), []);
 }
 
 #[test]

@@ -3,4 +3,5 @@
 
 mod failure;
 mod fec;
+mod sizes;
 mod world;

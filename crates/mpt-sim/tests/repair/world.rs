@@ -70,11 +70,13 @@ fn links(paths: &[&str]) -> Vec<PathSpec> {
 
 /// A greedy TCP flow from the first end to the second, from [`SETTLED`] on.
 pub fn tcp(seed: u64, paths: &[&str]) -> Network {
-    tcp_with(seed, paths, fec::Mode::Auto)
+    tcp_of(seed, paths, MTU)
 }
 
-pub fn tcp_with(seed: u64, paths: &[&str], fec: fec::Mode) -> Network {
-    let hosts = [Box::new(TcpSource::new(MTU).starting(Time::after(SETTLED))) as _, Box::new(TcpSink::new(MTU)) as _];
+/// One whose packets are of up to `mtu` bytes.
+pub fn tcp_of(seed: u64, paths: &[&str], mtu: usize) -> Network {
+    let fec = fec::Mode::Auto;
+    let hosts = [Box::new(TcpSource::new(mtu).starting(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
     let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
     Network::between(Seed(seed), ends, &links(paths), hosts)
 }
@@ -93,6 +95,14 @@ pub fn goodput(paths: &[&str], length: Duration) -> f64 {
     assert_eq!(net.breaches(), []);
     tell(&net);
     mbit(&net, length)
+}
+
+/// Mbit/s that it brings from one moment to another.
+pub fn mbit_between(net: &mut Network, from: Duration, until: Duration) -> f64 {
+    net.run(from);
+    let before = net.host::<TcpSink>(1).bytes();
+    net.run(until);
+    (net.host::<TcpSink>(1).bytes() - before) as f64 * 8e-6 / (until - from).as_secs_f64()
 }
 
 pub fn mbit(net: &Network, length: Duration) -> f64 {

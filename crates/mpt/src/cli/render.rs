@@ -148,6 +148,7 @@ mod tests {
             srtt_us: cause.is_none().then_some(12_345),
             rate_bits_per_s: None,
             loss: None,
+            mtu_bytes: None,
             sent_packets: 1,
             sent_bytes,
             received_packets: 0,

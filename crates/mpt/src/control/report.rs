@@ -120,6 +120,8 @@ pub struct Path {
     pub rate_bits_per_s: Option<u64>,
     /// The share of datagrams lost lately, 0 to 1; native mode.
     pub loss: Option<f64>,
+    /// The largest inner packet that it carries, as native mode has found out.
+    pub mtu_bytes: Option<usize>,
     /// Datagrams sent.
     pub sent_packets: u64,
     /// Bytes of them, from the GRE header on.
@@ -186,6 +188,7 @@ impl Path {
             srtt_us: path.srtt.map(|srtt| srtt.as_micros() as u64),
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
+            mtu_bytes: path.mtu,
             sent_packets: path.sent.packets,
             sent_bytes: path.sent.bytes,
             received_packets: path.received.packets,
@@ -235,6 +238,7 @@ mod tests {
             state: State::Down(Cause::Silent),
             rate: Some(Rate::from_bits(8_000_000)),
             loss: Some(0.25),
+            mtu: Some(1_437),
             in_flight: None,
             queue: None,
             srtt: Some(Duration::from_micros(12_345)),

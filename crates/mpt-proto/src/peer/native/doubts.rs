@@ -11,7 +11,7 @@ use super::Native;
 use crate::path::{Doubt, MAX_PATHS, Path};
 use crate::time::Time;
 
-/// Between probes of a path in doubt: 64 of them, which make a verdict, take 1.6 s and cost 23 kbit/s.
+/// Between probes of a path in doubt: as many as make a verdict take 3.2 s and cost 23 kbit/s.
 const PROBE_EVERY: Duration = Duration::from_millis(25);
 /// Between the probes of a new path: it is judged after a third of a second and a round trip.
 const VET_EVERY: Duration = Duration::from_millis(5);
@@ -22,6 +22,11 @@ impl Peer {
     /// Weighs what is held against each path, and lets go of what is no longer.
     pub(in crate::peer) fn weigh_paths(&mut self, now: Time) {
         let Some(native) = &self.native else { return };
+        for path in self.paths.iter_mut().filter(|path| path.health.doubt == Some(Doubt::Lossy)) {
+            if !native.feedback(path.id.slot).is_worthless() {
+                path.damping.on_return(now);
+            }
+        }
         let mut doubts = [None; MAX_PATHS];
         for path in self.paths.iter().filter(|path| path.health.is_alive()) {
             doubts[usize::from(path.id.slot)] = native.doubt(now, path);
@@ -41,7 +46,8 @@ impl Peer {
     pub(in crate::peer) fn doubt_deadline(&self, native: &Native) -> Option<(Time, Wake)> {
         let deadlines = self.paths.iter().flat_map(|path| {
             let trusted = Some(path.damping.until()).filter(|_| path.health.doubt == Some(Doubt::Flapping));
-            [native.judged_next(path).map(|at| (at, Wake::Probe)), trusted.map(|at| (at, Wake::Trust))]
+            let judged = native.judged_next(path).map(|at| (at, Wake::Probe));
+            [judged, native.sized_next(path), trusted.map(|at| (at, Wake::Trust))]
         });
         deadlines.flatten().min()
     }
@@ -52,7 +58,10 @@ impl Native {
         if self.feedback(path.id.slot).is_worthless() {
             return Some(Doubt::Lossy);
         }
-        (path.damping.until() > now).then_some(Doubt::Flapping)
+        if path.damping.until() > now {
+            return Some(Doubt::Flapping);
+        }
+        self.is_narrow(path.id.slot).then_some(Doubt::Narrow)
     }
 
     /// When the next probe is due by which the path is judged.

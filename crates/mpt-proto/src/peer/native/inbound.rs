@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use super::super::inbound::deliver;
 use super::super::{Ledger, Peer};
-use super::Native;
+use super::sizes::on_probe_fate;
+use super::{Carrier, Native};
 use crate::crypto::association::Opened;
 use crate::crypto::replay;
 use crate::drops::Dropped;
@@ -160,9 +161,13 @@ impl Peer {
             ce: replay::expand(carrier.ce, ack.ce),
         };
         carrier.ce = told.ce;
-        let outcome = carrier.feedback.on_ack(now, &told, |fate, token| {
-            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
+        let Carrier { feedback, pmtu, .. } = carrier;
+        let mut excused = 0;
+        let outcome = feedback.on_ack(now, &told, |fate, token| match Token(token).probed_size() {
+            Some(size) => excused += on_probe_fate(now, size, fate, pmtu),
+            None => returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer())),
         });
+        feedback.excuse(now, excused);
         if let Some(sample) = &outcome.ack {
             control.on_ack(id, sample);
             if outcome.ce > 0 {

@@ -1,13 +1,14 @@
 //! Native mode of one peer: everything that plain mode has not. Sessions, feedback and congestion control for each path,
 //! repair, and an order for each flow bucket instead of one for all.
 //!
-//! `outbound` is the way out, `inbound` the way in, `timers` what is due, `doubts` which paths are left alone, `protection` what is corrected; they are the corridor of [`super`] in native
+//! `outbound` is the way out, `inbound` the way in, `timers` what is due, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are the corridor of [`super`] in native
 //! mode, and the only rooms that know the sequence.
 
 mod doubts;
 mod inbound;
 mod outbound;
 mod protection;
+mod sizes;
 mod timers;
 
 use std::collections::{BTreeSet, HashMap};
@@ -20,11 +21,12 @@ use crate::crypto::handshake::Run;
 use crate::flow;
 use crate::local::Local;
 use crate::path::feedback::Feedback;
+use crate::path::pmtu::Pmtu;
 use crate::path::receive::Received;
 use crate::path::worth::VETTING;
 use crate::path::{MAX_PATHS, Path, PathId};
-use crate::repair::Repair;
 use crate::repair::fec::{self, Decoder, Encoder, Policy, Rhythm};
+use crate::repair::{Repair, Token};
 use crate::reseq::{Limits, Resequencer};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
@@ -49,6 +51,8 @@ pub(super) struct Native {
     /// Buckets in which something is held.
     holding: BTreeSet<u16>,
     limits: Limits,
+    /// The largest datagram that is to be sent.
+    wanted: usize,
     repair: Repair,
     fec: fec::Mode,
     /// What repair symbols are solved with, by slot of the peer's paths that bring any.
@@ -84,6 +88,8 @@ struct Carrier {
     rhythm: Option<Rhythm>,
     /// When the last packet was sent that it knows.
     protected: Time,
+    /// How large its datagrams may be.
+    pmtu: Pmtu,
     /// A challenge of the peer's that is to be answered.
     challenged: Option<[u8; 8]>,
     /// Marks reported so far.
@@ -91,7 +97,8 @@ struct Carrier {
 }
 
 impl Carrier {
-    fn new() -> Self {
+    /// One from which datagrams of up to `wanted` bytes are wanted.
+    fn new(wanted: usize) -> Self {
         Self {
             feedback: Feedback::default(),
             next_send: Time::START,
@@ -102,6 +109,7 @@ impl Carrier {
             policy: Policy::default(),
             rhythm: None,
             protected: Time::START,
+            pmtu: Pmtu::new(wanted),
             challenged: None,
             ce: 0,
         }
@@ -115,7 +123,14 @@ const DATAGRAM: u64 = 1_472;
 
 impl Native {
     /// Makes the native side of a peer with these paths; asks for a session at once when there is somebody to ask.
-    pub(super) fn new(now: Time, config: &NativeConfig, limits: Limits, paths: &[PathConfig], run: Run) -> Self {
+    pub(super) fn new(
+        now: Time,
+        mtu: usize,
+        config: &NativeConfig,
+        limits: Limits,
+        paths: &[PathConfig],
+        run: Run,
+    ) -> Self {
         let mut native = Self {
             association: Association::new(config.public_key, config.preshared_key.clone(), run),
             control: Controller::new(Algorithm::new(config.congestion)),
@@ -126,6 +141,7 @@ impl Native {
             order: HashMap::new(),
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
+            wanted: mtu + NATIVE_OVERHEAD,
             repair: Repair::default(),
             fec: config.fec,
             decoders: std::array::from_fn(|_| None),
@@ -146,7 +162,7 @@ impl Native {
     }
 
     pub(super) fn add_path(&mut self, id: PathId, cap: Option<Rate>) {
-        self.carriers.push(Carrier::new());
+        self.carriers.push(Carrier::new(self.wanted));
         self.control.add_path(id, DATAGRAM, cap);
     }
 
@@ -199,8 +215,10 @@ impl Native {
         let Self { carriers, repair, returned, control, order, mirror, .. } = self;
         let carrier = &mut carriers[usize::from(id.slot)];
         let loss = carrier.feedback.abandon(now, |fate, token| {
-            returned.extend(repair.on_fate(crate::repair::Token(token), fate).and_then(|packet| packet.into_buffer()));
+            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
         });
+        // A path on which only small datagrams pass falls silent, too.
+        carrier.pmtu.doubt();
         if let Some(loss) = loss {
             control.on_loss(id, &loss);
         }
@@ -239,7 +257,7 @@ impl Native {
         self.repair.clear();
         self.decoders = std::array::from_fn(|_| None);
         for path in paths {
-            self.carriers[usize::from(path.id.slot)] = Carrier::new();
+            self.carriers[usize::from(path.id.slot)] = Carrier::new(self.wanted);
         }
     }
 }

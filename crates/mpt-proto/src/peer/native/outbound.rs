@@ -77,6 +77,7 @@ impl Peer {
     fn send_words(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
         for slot in 0..self.paths.len() {
             self.send_path_words(now, slot, native, outbox);
+            self.send_sized_probe(now, slot, native, outbox);
             let id = self.paths[slot].id;
             self.send_symbol(now, id, native, outbox);
         }
@@ -185,12 +186,22 @@ impl Peer {
             return;
         }
         while let Some((len, backlog)) = self.next_packet(now, native) {
+            let narrow = self.set_narrow_aside(len, native);
+            if self.scene.is_empty() && !self.may_widen(native) {
+                self.drop_too_big(now, native);
+                self.put_back(narrow);
+                continue;
+            }
             let scene = Scene { paths: &self.scene, backlog };
-            let Decision::Send(path) = self.scheduler.choose(len, &scene) else {
-                native.pace = self.scheduler.wait(len, &scene).map(|wait| now + wait);
+            let decision = self.scheduler.choose(len, &scene);
+            match decision {
+                Decision::Send(path) => self.send_native_run(now, path, native, outbox, spare),
+                Decision::Wait => native.pace = self.scheduler.wait(len, &scene).map(|wait| now + wait),
+            }
+            self.put_back(narrow);
+            if decision == Decision::Wait {
                 break;
-            };
-            self.send_native_run(now, path, native, outbox, spare);
+            }
         }
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
         for path in self.scene.iter().filter(|path| path.room > 0) {
@@ -230,7 +241,7 @@ impl Peer {
         let mut sent = 0;
         while let Some((len, _)) = self.next_packet(now, native) {
             let fits = sent + len as u64 <= view.room && (sent == 0 || sent + len as u64 <= view.burst);
-            if !fits {
+            if !fits || len > native.limit(path.slot) {
                 break;
             }
             let Some(scheduled) = self.take_packet(now, path, native) else { break };

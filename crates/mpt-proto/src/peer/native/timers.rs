@@ -2,7 +2,8 @@
 
 use super::super::inbound::deliver;
 use super::super::{Peer, Wake};
-use super::Native;
+use super::sizes::on_probe_fate;
+use super::{Carrier, Native};
 use crate::packet::Coalescer;
 use crate::repair::Token;
 use crate::time::Time;
@@ -49,9 +50,13 @@ impl Peer {
         if carrier.feedback.next_deadline().is_none_or(|(at, _)| at > now) {
             return;
         }
-        let wake = carrier.feedback.on_deadline(now, |fate, token| {
-            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
+        let Carrier { feedback, pmtu, .. } = carrier;
+        let mut excused = 0;
+        let wake = feedback.on_deadline(now, |fate, token| match Token(token).probed_size() {
+            Some(size) => excused += on_probe_fate(now, size, fate, pmtu),
+            None => returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer())),
         });
+        feedback.excuse(now, excused);
         if wake.probe {
             // Two, as RFC 9002 section 6.2.4 has it: the path is suspected when nothing comes back.
             carrier.probes = 2;
