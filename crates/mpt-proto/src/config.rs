@@ -9,6 +9,7 @@ use crate::cc;
 use crate::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use crate::packet::Merge;
 use crate::path::LinkId;
+use crate::repair::fec;
 use crate::reseq;
 use crate::sched;
 use crate::time::Rate;
@@ -75,6 +76,8 @@ pub struct NativeConfig {
     pub preshared_key: PresharedKey,
     /// How much its paths may have in flight.
     pub congestion: cc::Kind,
+    /// Whether lost packets may be brought back by forward error correction.
+    pub fec: fec::Mode,
 }
 
 /// The optional fields of GRE (RFC 2784, RFC 2890) that plain mode sends. Whatever is received is understood.
