@@ -1,9 +1,10 @@
 //! Native mode of one peer: everything that plain mode has not. Sessions, feedback and congestion control for each path,
 //! repair, and an order for each flow bucket instead of one for all.
 //!
-//! `outbound` is the way out, `inbound` the way in, `timers` what is due; they are the corridor of [`super`] in native
+//! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due; they are the corridor of [`super`] in native
 //! mode, and the only rooms that know the sequence.
 
+mod copies;
 mod inbound;
 mod outbound;
 mod timers;
@@ -21,7 +22,7 @@ use crate::path::feedback::Feedback;
 use crate::path::receive::Received;
 use crate::path::{MAX_PATHS, Path, PathId};
 use crate::repair::Repair;
-use crate::reseq::{Limits, Resequencer};
+use crate::reseq::{Limits, Resequencer, Unordered};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
@@ -45,7 +46,12 @@ pub(super) struct Native {
     /// Buckets in which something is held.
     holding: BTreeSet<u16>,
     limits: Limits,
+    /// The buckets of class realtime, in which nothing is held.
+    unordered: HashMap<u16, Unordered>,
+    /// How many of their packets were delivered.
+    unheld: u64,
     repair: Repair,
+    copies: copies::Copies,
     /// The peer's clock as its last ACK told it, in microseconds.
     peer_clock: u64,
     /// When the pacer lets the next packet go, if one waits for that.
@@ -93,7 +99,10 @@ impl Native {
             order: HashMap::new(),
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
+            unordered: HashMap::new(),
+            unheld: 0,
             repair: Repair::default(),
+            copies: copies::Copies::default(),
             peer_clock: 0,
             pace: None,
             returned: Vec::new(),
@@ -144,7 +153,8 @@ impl Native {
 
     /// What the resequencers of all buckets did, together.
     pub(super) fn order_stats(&self) -> crate::reseq::Stats {
-        self.order.values().fold(crate::reseq::Stats::default(), |sum, bucket| sum + bucket.stats())
+        let unheld = crate::reseq::Stats { unordered: self.unheld, ..Default::default() };
+        self.order.values().fold(unheld, |sum, bucket| sum + bucket.stats())
     }
 
     /// How many packets were sent again, and how many given up.
@@ -193,7 +203,9 @@ impl Native {
         self.mirror = [None; MAX_PATHS];
         self.numbers.fill(0);
         self.order.clear();
+        self.unordered.clear();
         self.holding.clear();
+        self.copies.clear();
         self.repair.clear();
         for path in paths {
             self.carriers[usize::from(path.id.slot)] = Carrier::new();
