@@ -172,9 +172,14 @@ mod tests {
 
     #[test]
     fn telephony_signalling_and_conferences_are_realtime_without_a_rule() {
-        for (dscp, class) in
-            [(EF, Class::Realtime), (40, Class::Realtime), (34, Class::Realtime), (38, Class::Realtime), (0, Class::Bulk), (10, Class::Bulk)]
-        {
+        for (dscp, class) in [
+            (EF, Class::Realtime),
+            (40, Class::Realtime),
+            (34, Class::Realtime),
+            (38, Class::Realtime),
+            (0, Class::Bulk),
+            (10, Class::Bulk),
+        ] {
             assert_eq!(mark(&[], &udp(dscp, 1, 2)), Mark { class, rule: None }, "{dscp}");
         }
         let unmoved = Classifier::new(&[], false);
@@ -184,7 +189,11 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_fits_decides() {
-        let rules = [ports(5_004..=5_005, Class::Interactive), ports(5_000..=6_000, Class::Realtime), Rule { class: Some(Class::Bulk), ..Rule::default() }];
+        let rules = [
+            ports(5_004..=5_005, Class::Interactive),
+            ports(5_000..=6_000, Class::Realtime),
+            Rule { class: Some(Class::Bulk), ..Rule::default() },
+        ];
         assert_eq!(mark(&rules, &udp(EF, 9, 5_004)), Mark { class: Class::Interactive, rule: Some(0) });
         assert_eq!(mark(&rules, &udp(0, 5_500, 9)), Mark { class: Class::Realtime, rule: Some(1) });
         assert_eq!(mark(&rules, &udp(EF, 9, 9)), Mark { class: Class::Bulk, rule: Some(2) });
@@ -203,7 +212,8 @@ mod tests {
         };
         let right = udp(EF, 7, 9);
         let ip = Ip::parse(&right).unwrap();
-        let pattern = Pattern { source: Some(IpNet::from(ip.source)), destination: Some(IpNet::from(ip.destination)), ..pattern };
+        let pattern =
+            Pattern { source: Some(IpNet::from(ip.source)), destination: Some(IpNet::from(ip.destination)), ..pattern };
         let fits = |pattern: &Pattern, bytes: &[u8]| {
             let ip = Ip::parse(bytes).unwrap();
             pattern.fits(&ip, ip.ports(bytes))

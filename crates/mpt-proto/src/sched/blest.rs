@@ -89,7 +89,12 @@ mod tests {
         let idle = [windowed(0, 10, 100_000, 50_000), full[1]];
         let mut blest = Blest::default();
         for second in 1..=100 {
-            let scene = |paths| Scene { paths, now: Time::after(std::time::Duration::from_secs(second)), backlog: 1_100_000, bucket: 0 };
+            let scene = |paths| Scene {
+                paths,
+                now: Time::after(std::time::Duration::from_secs(second)),
+                backlog: 1_100_000,
+                bucket: 0,
+            };
             assert!(blest.on_idle(&Scene { backlog: 0, ..scene(&idle) }).is_none());
             blest.choose(1_250, &scene(&full));
         }

@@ -116,7 +116,15 @@ fn path_of((slot, (weight, srtt, cwnd, used, paced, mbit)): (u8, (u32, u64, u64,
     let opens_in = if paced || path.window < 1_472 { Duration::from_millis(1) } else { Duration::ZERO };
     let room = if paced { 0 } else { path.window };
     let oldest = if path.in_flight > 0 { path.srtt } else { Duration::ZERO };
-    View { weight, room, paced: paced && path.window >= 1_472, opens_in, oldest, rate: Rate::from_bits(mbit * 1_000_000), ..path }
+    View {
+        weight,
+        room,
+        paced: paced && path.window >= 1_472,
+        opens_in,
+        oldest,
+        rate: Rate::from_bits(mbit * 1_000_000),
+        ..path
+    }
 }
 
 proptest! {

@@ -83,7 +83,14 @@ fn take(list: &mut VecDeque<Owed>, now: Time, path: impl Fn(&Owed) -> Option<Pat
 
 impl Peer {
     /// Notes on how many more paths a packet must go that is leaving on `path`.
-    pub(super) fn owe_copies(&mut self, now: Time, path: PathId, token: Token, packet: &InnerPacket, native: &mut Native) {
+    pub(super) fn owe_copies(
+        &mut self,
+        now: Time,
+        path: PathId,
+        token: Token,
+        packet: &InnerPacket,
+        native: &mut Native,
+    ) {
         let copies = if self.scheduler.is_redundant() { u32::MAX } else { self.classifier.copies(packet.mark()) };
         let more = copies.min(self.scene.len() as u32).saturating_sub(1);
         if more == 0 {
@@ -97,7 +104,13 @@ impl Peer {
     }
 
     /// Sends the copies for which there is room.
-    pub(super) fn send_copies(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
+    pub(super) fn send_copies(
+        &mut self,
+        now: Time,
+        native: &mut Native,
+        outbox: &mut Outbox,
+        spare: &mut Vec<Vec<u8>>,
+    ) {
         if native.copies.is_empty() {
             return;
         }

@@ -249,7 +249,9 @@ impl Peer {
         let scene = Scene { paths, backlog: next.backlog, now, bucket: next.bucket };
         let own_way = self.scheduler.keeps_flows() || self.scheduler.is_redundant();
         let (decision, wait) = match next.mark.class {
-            Class::Realtime if !own_way => (sched::urgent(next.len, paths, 0).map_or(Decision::Wait, Decision::Send), None),
+            Class::Realtime if !own_way => {
+                (sched::urgent(next.len, paths, 0).map_or(Decision::Wait, Decision::Send), None)
+            }
             Class::Interactive if !own_way => ask(&mut sched::Earliest, next.len, &scene),
             Class::Realtime | Class::Interactive | Class::Bulk => ask(&mut self.scheduler, next.len, &scene),
         };
