@@ -86,7 +86,7 @@ fn every_scheduler_keeps_the_laws_in_native_mode() {
         "rate=60mbit,delay=80ms",
         "rate=100mbit,delay=30ms,jitter=8ms,order=free",
         "rate=30mbit,delay=10ms,loss=2%",
-        "rate=20mbit,delay=5ms,queue=20000",
+        "rate=20mbit,delay=5ms,queue=20kB",
     ]
     .iter()
     .map(|path| path.parse().unwrap())

@@ -203,13 +203,13 @@ impl Peer {
             self.send_native_run(now, path, &next, native, outbox, spare);
             self.send_copies(now, native, outbox, spare);
         }
-        if !self.queue.is_empty() || native.repair.head().is_some() {
-            return;
+        // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
+        for path in self.scene.iter().filter(|path| path.room > 0) {
+            native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
         }
-        for carrier in &mut native.carriers {
-            carrier.feedback.on_app_limited();
+        if self.queue.is_empty() && native.repair.head().is_none() {
+            self.rescue(now, native, outbox, spare);
         }
-        self.rescue(now, native, outbox, spare);
     }
 
     /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
@@ -353,7 +353,7 @@ impl Peer {
         self.scene.clear();
         let usable = self.paths.iter().filter(|path| path.health.state().is_up());
         self.scene.extend(usable.map(|path| view(now, path, native)));
-        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().current()).collect();
+        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().expected()).collect();
         let fastest = delays.iter().flatten().min().copied();
         let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
         for (view, delay) in self.scene.iter_mut().zip(delays) {
