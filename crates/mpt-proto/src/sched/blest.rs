@@ -12,7 +12,9 @@
 //! window allows and the queue is empty. What it has released, waiting or in flight, stands for M. *lambda* grows by 0.01 when the
 //! fast path had room and nobody had data though the slow path did, and sinks to 1 otherwise, once a round trip of the slow path.
 
-use super::{Decision, Scene, Schedule, View, fastest};
+use std::time::Duration;
+
+use super::{Decision, Scene, Schedule, View, fastest, opening};
 use crate::time::Time;
 
 /// Estimates blocking.
@@ -38,6 +40,11 @@ impl Schedule for Blest {
         }
         self.adapt(scene.now, slow);
         if self.would_block(len as f64, scene, fast, slow) { Decision::Wait } else { Decision::Send(slow.id) }
+    }
+
+    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
+        let fast = fastest(scene.paths.iter())?;
+        opening(scene, |path| path.id == fast.id || !self.would_block(len as f64, scene, fast, path))
     }
 
     fn on_idle(&mut self, scene: &Scene<'_>) -> Option<super::Rescue> {
@@ -89,12 +96,8 @@ mod tests {
         let idle = [windowed(0, 10, 100_000, 50_000), full[1]];
         let mut blest = Blest::default();
         for second in 1..=100 {
-            let scene = |paths| Scene {
-                paths,
-                now: Time::after(std::time::Duration::from_secs(second)),
-                backlog: 1_100_000,
-                bucket: 0,
-            };
+            let scene =
+                |paths| Scene { paths, now: Time::after(Duration::from_secs(second)), backlog: 1_100_000, bucket: 0 };
             assert!(blest.on_idle(&Scene { backlog: 0, ..scene(&idle) }).is_none());
             blest.choose(1_250, &scene(&full));
         }

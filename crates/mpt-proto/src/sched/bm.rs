@@ -5,7 +5,9 @@
 //! so that is what fills it without a queue, times the tolerance. It is for congestion control that fills buffers (`cubic`, `reno`, `lia`,
 //! `olia`, `balia`); `rate` and `wvegas` keep queues short themselves.
 
-use super::{Decision, Scene, Schedule, View, fastest};
+use std::time::Duration;
+
+use super::{Decision, Scene, Schedule, View, fastest, opening};
 
 /// Caps what is in flight.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +17,10 @@ impl Schedule for Bm {
     fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
         let best = fastest(scene.open(len).filter(|path| is_short(path, len as u64)));
         best.map_or(Decision::Wait, |path| Decision::Send(path.id))
+    }
+
+    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
+        opening(scene, |path| is_short(path, len as u64))
     }
 }
 
@@ -36,8 +42,6 @@ const TOLERANCE: f64 = 1.5;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::conformance::{choose, windowed};
     use super::*;
 

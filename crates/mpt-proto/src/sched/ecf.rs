@@ -4,7 +4,9 @@
 //! round-trip times and windows of the paper. [`super::earliest`] is the same thought with one-way delays and measured rates.
 //! *k*, what is not yet sent, is what waits of the flow here.
 
-use super::{Decision, Scene, Schedule, View, fastest};
+use std::time::Duration;
+
+use super::{Decision, Scene, Schedule, View, fastest, opening};
 
 /// Compares completion times.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,27 +18,30 @@ impl Schedule for Ecf {
     fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
         let Some(fast) = fastest(scene.paths.iter()) else { return Decision::Wait };
         let Some(slow) = fastest(scene.open(len)) else { return Decision::Wait };
-        if slow.id != fast.id && self.is_worth_waiting(scene.backlog as f64, fast, slow) {
-            return Decision::Wait;
+        if slow.id == fast.id {
+            return Decision::Send(fast.id);
         }
-        Decision::Send(slow.id)
+        let (is_behind, waits) = self.judge(scene.backlog as f64, fast, slow);
+        self.waiting = is_behind && (self.waiting || waits);
+        if waits { Decision::Wait } else { Decision::Send(slow.id) }
+    }
+
+    fn wait(&self, _len: usize, scene: &Scene<'_>) -> Option<Duration> {
+        let fast = fastest(scene.paths.iter())?;
+        opening(scene, |path| path.id == fast.id || !self.judge(scene.backlog as f64, fast, path).1)
     }
 }
 
 impl Ecf {
-    fn is_worth_waiting(&mut self, k: f64, fast: &View, slow: &View) -> bool {
+    /// Whether the slow path would end the transfer later than the fast one, and whether the fast one is therefore worth waiting for.
+    fn judge(&self, k: f64, fast: &View, slow: &View) -> (bool, bool) {
         let (rtt_f, rtt_s) = (fast.srtt.as_secs_f64(), slow.srtt.as_secs_f64());
         let delta = fast.rtt_var.max(slow.rtt_var).as_secs_f64();
         let (window_f, window_s) = (fast.cwnd.max(1) as f64, slow.cwnd.max(1) as f64);
         let hysteresis = if self.waiting { 1.0 + BETA } else { 1.0 };
         let rounds = 1.0 + k / window_f;
-        if rounds * rtt_f >= hysteresis * (rtt_s + delta) {
-            self.waiting = false;
-            return false;
-        }
-        let wait = k / window_s * rtt_s >= 2.0 * rtt_f + delta;
-        self.waiting |= wait;
-        wait
+        let is_behind = rounds * rtt_f < hysteresis * (rtt_s + delta);
+        (is_behind, is_behind && k / window_s * rtt_s >= 2.0 * rtt_f + delta)
     }
 }
 

@@ -114,7 +114,7 @@ pub trait Schedule {
 
     /// After [`Decision::Wait`]: when asking again may bring another answer, if time alone can bring one.
     fn wait(&self, _len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        scene.paths.iter().filter(|path| path.paced && !path.opens_in.is_zero()).map(|path| path.opens_in).min()
+        opening(scene, |_| true)
     }
 
     /// `bytes` were sent on `path`.
@@ -134,6 +134,12 @@ pub trait Schedule {
     fn is_redundant(&self) -> bool {
         false
     }
+}
+
+/// When the pacer of a path that would be taken lets go.
+fn opening(scene: &Scene<'_>, is_taken: impl Fn(&View) -> bool) -> Option<Duration> {
+    let paced = scene.paths.iter().filter(|path| path.paced && !path.opens_in.is_zero());
+    paced.filter(|path| is_taken(path)).map(|path| path.opens_in).min()
 }
 
 /// The path with the lowest round-trip time.

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{Decision, Rescue, Scene, Schedule, View, fastest};
+use super::{Decision, Rescue, Scene, Schedule, View, fastest, opening};
 use crate::path::MAX_PATHS;
 use crate::time::Time;
 
@@ -28,8 +28,12 @@ struct Penalty {
 
 impl Schedule for Rp {
     fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        let allowed = |path: &&View| path.in_flight == 0 || path.in_flight + len as u64 <= self.limit(scene.now, path);
-        fastest(scene.open(len).filter(allowed)).map_or(Decision::Wait, |path| Decision::Send(path.id))
+        let best = fastest(scene.open(len).filter(|path| self.allows(len, scene.now, path)));
+        best.map_or(Decision::Wait, |path| Decision::Send(path.id))
+    }
+
+    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
+        opening(scene, |path| self.allows(len, scene.now, path))
     }
 
     fn on_idle(&mut self, scene: &Scene<'_>) -> Option<Rescue> {
@@ -42,6 +46,10 @@ impl Schedule for Rp {
 }
 
 impl Rp {
+    fn allows(&self, len: usize, now: Time, path: &View) -> bool {
+        path.in_flight == 0 || path.in_flight.saturating_add(len as u64) <= self.limit(now, path)
+    }
+
     fn penalise(&mut self, now: Time, path: &View) {
         let limit = self.limit(now, path).min(path.cwnd);
         let penalty = &mut self.penalties[usize::from(path.id.slot)];

@@ -19,7 +19,9 @@ fn realtime_goes_before_interactive_and_both_before_bulk() {
 fn bulk_keeps_a_ninth_whatever_others_are_marked_as() {
     let mut queue = Queue::new(ROOMY, Aqm::Off);
     for i in 0..20 {
-        [BULK, INTERACTIVE, REALTIME].map(|bucket| queue.push(NOW, bucket, many(i * 100_000, 44, PAYLOAD)));
+        for bucket in [BULK, INTERACTIVE, REALTIME] {
+            queue.push(NOW, bucket, many(i * 100_000, 44, PAYLOAD));
+        }
     }
     let order = order(&mut queue, 950);
     assert!(order[..46].iter().all(|bucket| *bucket != BULK), "64 KiB are lent");
