@@ -10,11 +10,12 @@
 //!
 //! *M*, MPTCP's send window, is what a tunnel does not have: who is blocked here is the flow inside, when it has sent all that its own
 //! window allows and the queue is empty. What it has released, waiting or in flight, stands for M. *lambda* grows by 0.01 when the
-//! fast path had room and nobody had data though the slow path did, and sinks to 1 otherwise, once a round trip of the slow path.
+//! fast path could have sent for a round trip and nobody had data while the slow path still owed some, and sinks to 1 otherwise, once a round trip of the slow path.
 
 use std::time::Duration;
 
-use super::{Decision, Scene, Schedule, View, fastest, opening};
+use super::{Decision, Rescue, Scene, Schedule, View, fastest, opening};
+use crate::path::PathId;
 use crate::time::Time;
 
 /// Estimates blocking.
@@ -23,11 +24,12 @@ pub struct Blest {
     lambda: f64,
     blocked: bool,
     adapted: Time,
+    sent: Time,
 }
 
 impl Default for Blest {
     fn default() -> Self {
-        Self { lambda: 1.0, blocked: false, adapted: Time::START }
+        Self { lambda: 1.0, blocked: false, adapted: Time::START, sent: Time::START }
     }
 }
 
@@ -47,8 +49,13 @@ impl Schedule for Blest {
         opening(scene, |path| path.id == fast.id || !self.would_block(len as f64, scene, fast, path))
     }
 
-    fn on_idle(&mut self, scene: &Scene<'_>) -> Option<super::Rescue> {
-        let fast = fastest(scene.paths.iter()).filter(|path| path.room > 0)?;
+    fn on_sent(&mut self, _path: PathId, _bytes: usize, scene: &Scene<'_>) {
+        self.sent = scene.now;
+    }
+
+    fn on_idle(&mut self, scene: &Scene<'_>) -> Option<Rescue> {
+        let fast =
+            fastest(scene.paths.iter()).filter(|path| path.room > 0 && scene.now.since(self.sent) >= path.srtt)?;
         self.blocked |= scene.paths.iter().any(|path| path.id != fast.id && path.in_flight > 0);
         None
     }
@@ -57,7 +64,7 @@ impl Schedule for Blest {
 impl Blest {
     fn would_block(&self, len: f64, scene: &Scene<'_>, fast: &View, slow: &View) -> bool {
         let rounds = slow.srtt.as_secs_f64() / fast.srtt.as_secs_f64().max(1e-6);
-        let sends = (fast.cwnd as f64 + len * (rounds - 1.0) / 2.0) * rounds;
+        let sends = (fast.flight() as f64 + len * (rounds - 1.0) / 2.0) * rounds;
         let released = scene.backlog as f64 + scene.paths.iter().map(|path| path.in_flight as f64).sum::<f64>();
         // With nothing under way nobody would ask again.
         let is_idle = scene.paths.iter().all(|path| path.in_flight == 0 && !path.paced);

@@ -2,7 +2,7 @@
 //!
 //! Lim, Nahum, Towsley, Gibbens: "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", CoNEXT 2017, algorithm 1, with the
 //! round-trip times and windows of the paper. [`super::earliest`] is the same thought with one-way delays and measured rates.
-//! *k*, what is not yet sent, is what waits of the flow here.
+//! *k*, what is not yet sent, is what waits of the flow here; a window is no more than a round trip at the path's rate.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Ecf {
     fn judge(&self, k: f64, fast: &View, slow: &View) -> (bool, bool) {
         let (rtt_f, rtt_s) = (fast.srtt.as_secs_f64(), slow.srtt.as_secs_f64());
         let delta = fast.rtt_var.max(slow.rtt_var).as_secs_f64();
-        let (window_f, window_s) = (fast.cwnd.max(1) as f64, slow.cwnd.max(1) as f64);
+        let (window_f, window_s) = (fast.flight().max(1) as f64, slow.flight().max(1) as f64);
         let hysteresis = if self.waiting { 1.0 + BETA } else { 1.0 };
         let rounds = 1.0 + k / window_f;
         let is_behind = rounds * rtt_f < hysteresis * (rtt_s + delta);

@@ -55,7 +55,7 @@ pub struct View {
     pub cwnd: u64,
     /// Bytes that are.
     pub in_flight: u64,
-    /// For how long the oldest of them has been.
+    /// For how long the oldest of them has been, if it is an inner packet.
     pub oldest: Duration,
     /// Bytes worth sending on it in one go.
     pub burst: u64,
@@ -80,6 +80,14 @@ pub struct Scene<'a> {
     pub now: Time,
     /// The flow's bucket.
     pub bucket: u16,
+}
+
+impl View {
+    /// Bytes that are in flight when the path is full: its window, or a round trip at its rate where the window is kept wider than that.
+    fn flight(&self) -> u64 {
+        let filled = self.rate.bytes_in(self.srtt);
+        if filled == 0 { self.cwnd } else { self.cwnd.min(filled) }
+    }
 }
 
 impl Scene<'_> {

@@ -3,20 +3,21 @@
 //! Raiciu, Paasch et al.: "How Hard Can It Be? Designing and Implementing a Deployable Multipath TCP", NSDI 2012, section 4.2. When the receive
 //! window blocks, the segment that blocks is sent once more on the fast path, and the window of the path that holds it is halved, once a round trip of it.
 //!
-//! A tunnel has no receive window of its own. Blocked here is a flow that has nothing more to send while the fast path has room and a slower one still
-//! owes a packet for longer than the fast path's round trip. The halved window is a limit of the scheduler's own, below the
+//! A tunnel has no receive window of its own. Blocked here is a flow that has sent nothing for a round trip of the fast path, though that has room,
+//! while a slower one still owes a packet for longer. The halved window is a limit of the scheduler's own, below the
 //! congestion controller's, and grows by a packet each round trip.
 
 use std::time::Duration;
 
 use super::{Decision, Rescue, Scene, Schedule, View, fastest, opening};
-use crate::path::MAX_PATHS;
+use crate::path::{MAX_PATHS, PathId};
 use crate::time::Time;
 
 /// Halves windows.
 #[derive(Clone, Debug, Default)]
 pub struct Rp {
     penalties: [Option<Penalty>; MAX_PATHS],
+    sent: Time,
 }
 
 /// What a path may have in flight, and since when.
@@ -36,8 +37,15 @@ impl Schedule for Rp {
         opening(scene, |path| self.allows(len, scene.now, path))
     }
 
+    fn on_sent(&mut self, _path: PathId, _bytes: usize, scene: &Scene<'_>) {
+        self.sent = scene.now;
+    }
+
     fn on_idle(&mut self, scene: &Scene<'_>) -> Option<Rescue> {
         let fast = fastest(scene.paths.iter().filter(|path| path.room >= PACKET))?;
+        if scene.now.since(self.sent) < fast.srtt {
+            return None;
+        }
         let slower = scene.paths.iter().filter(|path| path.srtt > fast.srtt && path.oldest > fast.srtt);
         let slow = slower.max_by_key(|path| (path.oldest, path.id))?;
         self.penalise(scene.now, slow);
@@ -86,8 +94,9 @@ mod tests {
     #[test]
     fn what_blocks_is_sent_once_more_on_the_fast_path() {
         let mut rp = Rp::default();
-        assert!(rp.on_idle(&scene(&late(10), 0)).is_none(), "the fast path would not have been faster");
-        let rescue = rp.on_idle(&scene(&late(11), 0)).unwrap();
+        assert!(rp.on_idle(&scene(&late(10), 10)).is_none(), "the fast path would not have been faster");
+        assert!(rp.on_idle(&scene(&late(11), 9)).is_none(), "it may have more in a moment");
+        let rescue = rp.on_idle(&scene(&late(11), 10)).unwrap();
         assert_eq!((rescue.from.slot, rescue.to.slot), (1, 0));
     }
 
@@ -95,13 +104,13 @@ mod tests {
     fn a_window_is_halved_once_a_round_trip_and_grows_by_a_packet() {
         let (mut rp, paths) = (Rp::default(), late(50));
         let limit = |rp: &Rp, ms| rp.limit(Time::after(Duration::from_millis(ms)), &paths[1]);
-        rp.on_idle(&scene(&paths, 0));
-        rp.on_idle(&scene(&paths, 99));
-        assert_eq!(limit(&rp, 99), 100_000);
-        assert_eq!(limit(&rp, 1_000), 100_000 + 10 * PACKET);
-        rp.on_idle(&scene(&paths, 1_000));
-        assert_eq!(limit(&rp, 1_000), (100_000 + 10 * PACKET) / 2);
+        rp.on_idle(&scene(&paths, 10));
+        rp.on_idle(&scene(&paths, 109));
+        assert_eq!(limit(&rp, 109), 100_000);
+        assert_eq!(limit(&rp, 1_010), 100_000 + 10 * PACKET);
+        rp.on_idle(&scene(&paths, 1_010));
+        assert_eq!(limit(&rp, 1_010), (100_000 + 10 * PACKET) / 2);
         let full = [View { room: 0, ..paths[0] }, paths[1]];
-        assert_eq!(rp.choose(1_250, &scene(&full, 1_000)), Decision::Wait, "100 kB are more than that");
+        assert_eq!(rp.choose(1_250, &scene(&full, 1_010)), Decision::Wait, "100 kB are more than that");
     }
 }

@@ -386,6 +386,7 @@ fn view(now: Time, path: &Path, native: &Native) -> View {
     let paced = carrier.next_send.since(now);
     let missing = super::DATAGRAM.saturating_sub(room);
     let rtt = carrier.feedback.rtt();
+    let oldest = carrier.feedback.oldest().filter(|(_, token)| *token != Token::NONE.0);
     View {
         id: path.id,
         weight: path.weight,
@@ -395,7 +396,7 @@ fn view(now: Time, path: &Path, native: &Native) -> View {
         window: if path.blocked { 0 } else { room },
         cwnd: native.control.window(path.id),
         in_flight,
-        oldest: carrier.feedback.oldest().map_or(Duration::ZERO, |(sent, _)| now.since(sent)),
+        oldest: oldest.map_or(Duration::ZERO, |(sent, _)| now.since(sent)),
         room: if path.blocked || !paced.is_zero() { 0 } else { room },
         burst: native.control.burst(path.id),
         rate: rate.min(Rate::from_bits(100_000_000_000)),
