@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
+use crate::classify::Classifier;
 use crate::config::{PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use crate::crypto::association::Association;
 use crate::drops::{Dropped, Drops};
@@ -43,6 +44,7 @@ pub struct Peer {
     /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
     fallen: u32,
     queue: Queue,
+    classifier: Classifier,
     scheduler: Scheduler,
     scheduler_name: &'static str,
     scene: Vec<View>,
@@ -108,7 +110,8 @@ impl Peer {
             }
             (Protocol::Native(_), None) => unreachable!("an endpoint with native peers has an identity"),
         };
-        let resequencer = config.resequence.filter(|_| native.is_none());
+        let is_native = native.is_some();
+        let resequencer = config.resequence.filter(|_| !is_native);
         let probe = if native.is_some() { Some(config.probe.unwrap_or_default()) } else { config.probe };
         let paths: Vec<_> = (0..).zip(&known).map(|(slot, path)| Path::new(now, slot, path, probe)).collect();
         Self {
@@ -123,6 +126,7 @@ impl Peer {
             },
             native,
             fallen: 0,
+            classifier: Classifier::new(&config.rules, is_native),
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
@@ -184,13 +188,15 @@ impl Peer {
     }
 
     /// Takes a super-packet from the TUN device.
-    pub fn handle_inner(&mut self, now: Time, packet: SuperPacket) {
+    pub fn handle_inner(&mut self, now: Time, mut packet: SuperPacket) {
         self.ledger.taken += packet.count() as u64;
         if self.native.is_none() {
             // Acknowledgements tell native mode more than probes would.
             self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
         }
-        let bucket = flow::bucket(packet.ip(), packet.bytes());
+        let mark = self.classifier.classify(packet.ip(), packet.bytes());
+        packet.set_mark(mark);
+        let bucket = flow::bucket(packet.ip(), packet.bytes(), mark.class);
         let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
         native.gather(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
         self.native = Some(native);

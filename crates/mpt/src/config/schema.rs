@@ -1,6 +1,6 @@
 //! The file format: one function per table, one line per key.
 //!
-//! What only native mode has is in `native`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
+//! What only native mode has is in `native`, rules are in `rules`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use toml::de::DeTable;
 use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer};
 use super::problem::Log;
 use super::reader::Reader;
-use super::{checks, defaults, forms, native, original};
+use super::{checks, defaults, forms, native, original, rules};
 
 /// A table while it is being read.
 pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
@@ -40,7 +40,8 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
         addresses: top.need_list("address", &forms::interface_address("10.77.0.1/24")),
         mtu: top.read("mtu", &forms::integer("a number of bytes", 576..=65_535, 1400)).map(|mtu| mtu.map(as_usize)),
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
-        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)).value,
+        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)),
+        rules: rules::rules(&mut top, wire.mode.as_deref().copied()),
         resequence: wire.resequence,
         probe: probe(&mut top),
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,

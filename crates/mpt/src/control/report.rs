@@ -97,6 +97,8 @@ pub struct Reorder {
     pub skipped: u64,
     /// Restarts of the peer's numbering.
     pub restarts: u64,
+    /// Delivered as they came, because packets of class realtime are never held.
+    pub unordered: u64,
     /// The longest that a gap lasted before it was filled.
     pub longest_fill_us: u64,
 }
@@ -172,6 +174,7 @@ impl Reorder {
             overrun: stats.overrun,
             skipped: stats.skipped,
             restarts: stats.restarts,
+            unordered: stats.unordered,
             longest_fill_us: stats.longest_fill_ns / 1_000,
         }
     }

@@ -6,10 +6,12 @@ use super::super::inbound::deliver;
 use super::super::{Ledger, Peer};
 use super::sizes::on_probe_fate;
 use super::{Carrier, Native};
+use crate::classify::Class;
 use crate::crypto::association::Opened;
 use crate::crypto::replay;
 use crate::drops::Dropped;
 use crate::endpoint::Received as From;
+use crate::flow;
 use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
 use crate::path::ack::{self, PeerTime, Range};
@@ -250,6 +252,15 @@ fn put_in_order(
 ) -> Result<(), Dropped> {
     ledger.arrived += 1;
     let (bucket, limits) = (data.header.bucket, native.limits);
+    if flow::class(bucket) == Class::Realtime {
+        let taken = native.unordered.entry(bucket).or_default().handle(data.header.sequence);
+        match taken {
+            Ok(()) => deliver(packet, &mut ledger.delivered, tun),
+            Err(_) => ledger.dropped_in += 1,
+        }
+        native.unheld += u64::from(taken.is_ok());
+        return taken;
+    }
     let order = native.order.entry(bucket).or_insert_with(|| Resequencer::new(limits, 0));
     let delivered = &mut ledger.delivered;
     let kept =

@@ -1,10 +1,12 @@
 //! Native mode of one peer: everything that plain mode has not. Sessions, feedback and congestion control for each path,
 //! repair, and an order for each flow bucket instead of one for all.
 //!
-//! `outbound` is the way out, `inbound` the way in, `timers` what is due, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are the corridor of [`super`] in native
-//! mode, and the only rooms that know the sequence.
+//! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
+//! `batch` what is gathered, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
+//! the corridor of [`super`] in native mode, and the only rooms that know the sequence.
 
 mod batch;
+mod copies;
 mod doubts;
 mod inbound;
 mod outbound;
@@ -29,7 +31,7 @@ use crate::path::worth::VETTING;
 use crate::path::{MAX_PATHS, Path, PathId};
 use crate::repair::fec::{self, Decoder, Encoder, Policy, Rhythm};
 use crate::repair::{Repair, Token};
-use crate::reseq::{Limits, Resequencer};
+use crate::reseq::{Limits, Resequencer, Unordered};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
@@ -56,7 +58,12 @@ pub(super) struct Native {
     limits: Limits,
     /// The largest datagram that is to be sent.
     wanted: usize,
+    /// The buckets of class realtime, in which nothing is held.
+    unordered: HashMap<u16, Unordered>,
+    /// How many of their packets were delivered.
+    unheld: u64,
     repair: Repair,
+    copies: copies::Copies,
     batch: Batch,
     fec: fec::Mode,
     /// What repair symbols are solved with, by slot of the peer's paths that bring any.
@@ -146,7 +153,10 @@ impl Native {
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
             wanted: mtu + NATIVE_OVERHEAD,
+            unordered: HashMap::new(),
+            unheld: 0,
             repair: Repair::default(),
+            copies: copies::Copies::default(),
             batch: Batch::default(),
             fec: config.fec,
             decoders: std::array::from_fn(|_| None),
@@ -222,7 +232,8 @@ impl Native {
 
     /// What the resequencers of all buckets did, together.
     pub(super) fn order_stats(&self) -> crate::reseq::Stats {
-        self.order.values().fold(crate::reseq::Stats::default(), |sum, bucket| sum + bucket.stats())
+        let unheld = crate::reseq::Stats { unordered: self.unheld, ..Default::default() };
+        self.order.values().fold(unheld, |sum, bucket| sum + bucket.stats())
     }
 
     /// How many packets were sent again, and how many given up.
@@ -278,7 +289,9 @@ impl Native {
         self.mirror = [None; MAX_PATHS];
         self.numbers.fill(0);
         self.order.clear();
+        self.unordered.clear();
         self.holding.clear();
+        self.copies.clear();
         self.repair.clear();
         self.decoders = std::array::from_fn(|_| None);
         for path in paths {
