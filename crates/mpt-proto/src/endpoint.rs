@@ -13,7 +13,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::{Config, PeerConfig};
+use crate::config::{Config, PathConfig, PeerConfig};
 use crate::crypto::handshake::{Knock, Message, Turned};
 use crate::drops::{Dropped, Drops};
 use crate::local::Local;
@@ -112,6 +112,22 @@ impl Endpoint {
         }
         self.number_peers();
         true
+    }
+
+    /// Gives a peer in native mode one more path; false when there is no such peer, or no room.
+    pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+        self.with_peer(peer, |peer| peer.add_path(now, config))
+    }
+
+    /// Takes a path from a peer in native mode; false when there is none of that name. What is in flight on it is sent again
+    /// on the others.
+    pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> bool {
+        self.with_peer(peer, |peer| peer.remove_path(now, path))
+    }
+
+    /// Says whether a path of a peer in native mode is used only while no other is alive; false when there is none of that name.
+    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> bool {
+        self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
     }
 
     /// The largest inner packet in bytes.
@@ -218,6 +234,11 @@ impl Endpoint {
         self.for_all(|peer| peer.handle_carrier(now, link, carrier));
     }
 
+    /// A link has another local address than before, which its peers do not know yet.
+    pub fn handle_moved(&mut self, now: Time, link: LinkId) {
+        self.for_all(|peer| peer.handle_moved(now, link));
+    }
+
     /// A link's socket is full, or takes datagrams again.
     pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
         self.for_all(|peer| peer.handle_blocked(link, blocked));
@@ -230,16 +251,12 @@ impl Endpoint {
 
     /// The operator takes a path of a peer up or down; false when there is none of that name.
     pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> bool {
-        let Some(index) = self.peers.iter().position(|p| p.name() == peer) else { return false };
-        self.touch(index);
-        self.peers[index].enable_path(now, path, enabled)
+        self.with_peer(peer, |peer| peer.enable_path(now, path, enabled))
     }
 
     /// A peer says, elsewhere than on the paths, that one of them went up or down; false when there is none of that name.
     pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> bool {
-        let Some(index) = self.peers.iter().position(|p| p.name() == peer) else { return false };
-        self.touch(index);
-        self.peers[index].handle_report(now, path, up)
+        self.with_peer(peer, |peer| peer.handle_report(now, path, up))
     }
 
     /// Does what is due.
@@ -349,6 +366,12 @@ impl Endpoint {
         self.deadlines.clear();
         self.filed = vec![None; self.peers.len()];
         (0..self.peers.len()).for_each(|peer| self.file(peer));
+    }
+
+    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> bool) -> bool {
+        let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
+        self.touch(index);
+        act(&mut self.peers[index])
     }
 
     fn for_all(&mut self, mut act: impl FnMut(&mut Peer)) {

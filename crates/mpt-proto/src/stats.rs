@@ -60,6 +60,8 @@ pub struct PathStatus {
     pub rate: Option<Rate>,
     /// The share of packets lost lately, 0 to 1; absent where nobody acknowledges.
     pub loss: Option<f64>,
+    /// Whether this end wants it used only while no other path is alive, and whether the peer does.
+    pub standby: [bool; 2],
     /// What was sent.
     pub sent: Traffic,
     /// What was received.
@@ -77,6 +79,7 @@ impl PathStatus {
             srtt: path.liveness.srtt(),
             rate: None,
             loss: None,
+            standby: [path.standby, path.peer_standby],
             sent: path.sent,
             received: path.received,
         }

@@ -42,6 +42,8 @@ pub struct Peer {
     paths: Vec<Path>,
     /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
     fallen: u32,
+    /// Paths that this end does not use any more and whose peer is still to be told so, as a bit set.
+    draining: u32,
     queue: Queue,
     scheduler: Scheduler,
     scheduler_name: &'static str,
@@ -123,6 +125,7 @@ impl Peer {
             },
             native,
             fallen: 0,
+            draining: 0,
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
@@ -255,7 +258,7 @@ impl Peer {
             resent,
             given_up,
             drops: self.drops.clone(),
-            paths: self.paths.iter().map(|path| self.path_status(path)).collect(),
+            paths: self.paths.iter().filter(|path| !path.is_vacant()).map(|path| self.path_status(path)).collect(),
         }
     }
 
@@ -286,6 +289,12 @@ impl Peer {
                 self.fallen |= 1 << slot;
             }
         }
+        match (before.may_speak(), path.health.may_speak()) {
+            (true, false) => self.draining |= 1 << slot,
+            (false, true) => self.announce(now, slot),
+            (true, true) | (false, false) => {}
+        }
+        let path = &self.paths[slot];
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {
             self.tell_the_peer(now);
@@ -298,6 +307,17 @@ impl Peer {
         let Some(native) = &mut self.native else { return };
         for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {
             native.fail_path(now, path.id);
+        }
+    }
+
+    /// The peer is to hear of a path at once, though it may know nothing of it yet.
+    fn announce(&mut self, now: Time, slot: usize) {
+        self.draining &= !(1 << slot);
+        if let Some(prober) = self.paths[slot].liveness.prober() {
+            prober.ask_now(now);
+        }
+        if let Some(native) = &mut self.native {
+            native.greet(now, slot);
         }
     }
 

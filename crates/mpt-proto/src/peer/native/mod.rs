@@ -2,10 +2,13 @@
 //! repair, and an order for each flow bucket instead of one for all.
 //!
 //! `outbound` is the way out, `inbound` the way in, `timers` what is due; they are the corridor of [`super`] in native
-//! mode, and the only rooms that know the sequence.
+//! mode, and the only rooms that know the sequence. `paths` lets paths come and go and says what they are for, `roam`
+//! follows the peer's addresses.
 
 mod inbound;
 mod outbound;
+mod paths;
+mod roam;
 mod timers;
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,6 +28,7 @@ use crate::reseq::{Limits, Resequencer};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
+use roam::Move;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
 pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
@@ -54,6 +58,14 @@ pub(super) struct Native {
     returned: Vec<Vec<u8>>,
     /// There is a session and a path, so that probes and acknowledgements leave when they are due.
     speaks: bool,
+    /// There is a session, so that an address can be challenged.
+    seals: bool,
+    /// Counts our words about what paths are for.
+    words: u32,
+    /// The count of the last word that was believed, by slot of the peer's paths.
+    heeded: [Option<u32>; MAX_PATHS],
+    /// Our last initiation while it waits for its answer, and the paths that it has not gone over yet, as a bit set.
+    knock: Option<(Vec<u8>, u32)>,
 }
 
 /// What native mode keeps for one of our paths.
@@ -65,13 +77,25 @@ struct Carrier {
     probe: bool,
     /// A challenge of the peer's that is to be answered.
     challenged: Option<[u8; 8]>,
+    /// Where the peer has called from and is not known to be.
+    moving: Option<Move>,
+    /// The fastest that may be sent.
+    cap: Option<Rate>,
     /// Marks reported so far.
     ce: u64,
 }
 
 impl Carrier {
-    fn new() -> Self {
-        Self { feedback: Feedback::default(), next_send: Time::START, probe: false, challenged: None, ce: 0 }
+    fn new(cap: Option<Rate>) -> Self {
+        Self {
+            feedback: Feedback::default(),
+            next_send: Time::START,
+            probe: false,
+            challenged: None,
+            moving: None,
+            cap,
+            ce: 0,
+        }
     }
 }
 
@@ -98,6 +122,10 @@ impl Native {
             pace: None,
             returned: Vec::new(),
             speaks: false,
+            seals: false,
+            words: 0,
+            heeded: [None; MAX_PATHS],
+            knock: None,
         };
         for (slot, path) in (0..).zip(paths) {
             native.add_path(PathId { slot, generation: 0 }, path.cap);
@@ -109,7 +137,12 @@ impl Native {
     }
 
     pub(super) fn add_path(&mut self, id: PathId, cap: Option<Rate>) {
-        self.carriers.push(Carrier::new());
+        let slot = usize::from(id.slot);
+        if slot < self.carriers.len() {
+            self.carriers[slot] = Carrier::new(cap);
+        } else {
+            self.carriers.push(Carrier::new(cap));
+        }
         self.control.add_path(id, DATAGRAM, cap);
     }
 
@@ -174,10 +207,11 @@ impl Native {
             match event {
                 Event::Retired(index) => local.forget(index),
                 Event::GaveUp => self.association.request(now),
-                Event::Established(session) => {
-                    if session.restarted {
+                Event::Established(_) => {
+                    if self.association.take_restarted() {
                         self.begin_anew(paths);
                     }
+                    self.knock = None;
                     // The first datagram under it is what lets the responder use it.
                     paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.ask_now(now));
                     agreed = true;
@@ -195,8 +229,10 @@ impl Native {
         self.order.clear();
         self.holding.clear();
         self.repair.clear();
+        self.heeded = [None; MAX_PATHS];
         for path in paths {
-            self.carriers[usize::from(path.id.slot)] = Carrier::new();
+            let carrier = &mut self.carriers[usize::from(path.id.slot)];
+            *carrier = Carrier { moving: carrier.moving.take(), ..Carrier::new(carrier.cap) };
         }
     }
 }
