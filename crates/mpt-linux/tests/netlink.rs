@@ -125,7 +125,7 @@ fn a_marked_socket_follows_the_rule_for_its_mark() {
 fn only_a_route_that_there_is_reaches() {
     with_veth(|mut netlink, veth| {
         netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
-        let mut reaches = |netlink: &mut Netlink, to: &str, from: &str| {
+        let reaches = |netlink: &mut Netlink, to: &str, from: &str| {
             netlink.reaches(to.parse().unwrap(), from.parse().unwrap(), veth).unwrap()
         };
         assert!(reaches(&mut netlink, "10.9.1.7", "10.9.1.1"));

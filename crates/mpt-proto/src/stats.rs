@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::drops::Drops;
-use crate::path::{Path, State, Traffic};
+use crate::path::{LinkId, Path, State, Traffic};
 use crate::peer::Ledger;
 use crate::reseq;
 use crate::time::Rate;
@@ -48,6 +48,8 @@ pub struct PeerStatus {
 pub struct PathStatus {
     /// What people call it.
     pub name: String,
+    /// The socket it uses.
+    pub link: LinkId,
     /// The peer's address on it.
     pub remote: SocketAddr,
     /// Its configured share.
@@ -73,6 +75,7 @@ impl PathStatus {
     pub fn of(path: &Path) -> Self {
         Self {
             name: path.name.clone(),
+            link: path.link,
             remote: path.remote,
             weight: path.weight,
             state: path.health.state(),

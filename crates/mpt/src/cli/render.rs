@@ -67,6 +67,10 @@ fn row(path: &Path, sent_by_all: u64) -> Row {
 
 fn state(path: &Path) -> String {
     match path.cause.as_deref() {
+        None if path.up && path.used_bytes.is_some_and(|used| Some(used) >= path.limit_bytes) => {
+            "up (limit used up)".to_owned()
+        }
+        None if path.up && path.reserve => "up (standby)".to_owned(),
         None if path.up => "up".to_owned(),
         None => "down".to_owned(),
         Some("operator") => "down (by command)".to_owned(),

@@ -118,6 +118,18 @@ pub struct Path {
     pub rate_bits_per_s: Option<u64>,
     /// The share of datagrams lost lately, 0 to 1; native mode.
     pub loss: Option<f64>,
+    /// What this end wants it used for: `available`, `standby` or `metered`.
+    #[serde(default)]
+    pub role: String,
+    /// Whether it is used only while no other path is alive, because one end wants it so or its limit is used up.
+    #[serde(default)]
+    pub reserve: bool,
+    /// Bytes that have passed this month, outer headers included; metered paths.
+    #[serde(default)]
+    pub used_bytes: Option<u64>,
+    /// Bytes that may pass in a month; metered paths.
+    #[serde(default)]
+    pub limit_bytes: Option<u64>,
     /// Datagrams sent.
     pub sent_packets: u64,
     /// Bytes of them, from the GRE header on.
@@ -183,6 +195,10 @@ impl Path {
             srtt_us: path.srtt.map(|srtt| srtt.as_micros() as u64),
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
+            role: if path.standby[0] { "standby" } else { "available" }.to_owned(),
+            reserve: path.standby[0] || path.standby[1],
+            used_bytes: None,
+            limit_bytes: None,
             sent_packets: path.sent.packets,
             sent_bytes: path.sent.bytes,
             received_packets: path.received.packets,
@@ -210,7 +226,7 @@ mod tests {
     use std::time::Duration;
 
     use mpt_proto::drops::Dropped;
-    use mpt_proto::path::Traffic;
+    use mpt_proto::path::{LinkId, Traffic};
     use mpt_proto::peer::Ledger;
     use mpt_proto::time::Rate;
     use serde_json::Value;
@@ -224,13 +240,14 @@ mod tests {
         drops.count(Dropped::NoPath);
         let path = PathStatus {
             name: "dsl".to_owned(),
+            link: LinkId(0),
             remote: "[2001:db8::1]:4754".parse().unwrap(),
             weight: 10,
             state: State::Down(Cause::Silent),
             rate: Some(Rate::from_bits(8_000_000)),
             loss: Some(0.25),
             srtt: Some(Duration::from_micros(12_345)),
-
+            standby: [false, true],
             sent: Traffic { packets: 2, bytes: 3_000 },
             received: Traffic { packets: 1, bytes: 1_500 },
         };
