@@ -18,7 +18,7 @@ use crate::crypto::handshake::{Knock, Message, Turned};
 use crate::drops::{Dropped, Drops};
 use crate::local::Local;
 use crate::outbox::{Outbox, Transmit};
-use crate::packet::ip::Ip;
+use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Delivery, Offload, SuperPacket, clamp_mss};
 use crate::path::LinkId;
 use crate::peer::{PathEvent, Peer, Wake};
@@ -234,6 +234,11 @@ impl Endpoint {
         self.for_all(|peer| peer.handle_carrier(now, link, carrier));
     }
 
+    /// A link is gone, with the paths over it that native peers have. Its number may be given to another one.
+    pub fn remove_link(&mut self, now: Time, link: LinkId) {
+        self.for_all(|peer| peer.remove_link(now, link));
+    }
+
     /// A link has another local address than before, which its peers do not know yet.
     pub fn handle_moved(&mut self, now: Time, link: LinkId) {
         self.for_all(|peer| peer.handle_moved(now, link));
@@ -337,6 +342,10 @@ impl Endpoint {
         let Some(peer) = self.routes.lookup(destination, |peer| self.peers[peer].takes_from(source)) else {
             return Err((Dropped::NoRoute, packet.into_buffer()));
         };
+        let ports = packet.ip().ports(packet.bytes()).filter(|_| packet.ip().protocol == UDP);
+        if ports.is_some_and(|(_, port)| self.peers[peer].is_at(SocketAddr::new(destination, port))) {
+            return Err((Dropped::Loop, packet.into_buffer()));
+        }
         if packet.len_of(0) > self.mtu {
             return Err((Dropped::TooBig, packet.into_buffer()));
         }

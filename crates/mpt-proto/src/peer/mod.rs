@@ -171,6 +171,11 @@ impl Peer {
         self.local_networks.is_empty() || self.local_networks.iter().any(|net| net.contains(&source))
     }
 
+    /// Whether one of its paths leads there.
+    pub fn is_at(&self, to: SocketAddr) -> bool {
+        self.paths.iter().any(|path| path.remote == to && !path.is_vacant())
+    }
+
     /// Whether a path over `link` to `to` is up.
     pub fn may_send_to(&self, link: LinkId, to: SocketAddr) -> bool {
         self.paths.iter().any(|path| path.link == link && path.remote == to && path.health.state().is_up())

@@ -54,6 +54,15 @@ impl Link {
         Ok(Self { id, socket, spec, interface: Some(interface), managed: true, waiting: VecDeque::new() })
     }
 
+    /// Opens a socket on which peers call.
+    ///
+    /// # Errors
+    /// As [`Socket::open`].
+    pub fn listen(id: LinkId, spec: SocketSpec) -> Result<Self, Error> {
+        let socket = Socket::open(&spec)?;
+        Ok(Self { id, socket, spec, interface: None, managed: true, waiting: VecDeque::new() })
+    }
+
     /// Leaves from another local address, or by an interface that came back under another index.
     ///
     /// # Errors

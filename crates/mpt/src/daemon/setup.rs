@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpt_linux::netlink::{Netlink, Prefix};
-use mpt_linux::udp::SocketSpec;
+use mpt_linux::udp::{Socket, SocketSpec};
 use mpt_linux::{Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, Protocol};
 use mpt_proto::crypto::handshake::{self, Identity, Offer};
@@ -36,7 +36,7 @@ pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let mut netlink = Netlink::open()?;
     let mut sockets = Sockets::default();
     if file.peers.iter().any(Peer::calls) {
-        sockets.listen(file)?;
+        check_port(file)?;
     }
     let peers = file.peers.iter().map(|peer| peer_config(file, peer, &mut sockets, &mut netlink));
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
@@ -143,24 +143,14 @@ impl Sockets {
         self.known.insert((device, local), id);
         Ok(id)
     }
+}
 
-    /// The sockets on which peers call that have no paths here.
-    fn listen(&mut self, file: &File) -> Result<(), Failure> {
-        for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
-            let local = SocketAddr::new(any, *file.port);
-            let id = self.free_number().expect("nothing else is open yet");
-            match Link::open(id, SocketSpec { local, offload: file.offload, ..SocketSpec::default() }, None) {
-                Ok(link) => {
-                    self.new.push(link);
-                    self.known.insert((None, local), id);
-                }
-                // A host may have IPv6 switched off.
-                Err(error) if any.is_ipv6() => tracing::warn!(%error, "peers cannot call over IPv6"),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
+/// Peers are to call on every address of this host, where another program may have the port. The sockets themselves follow
+/// the addresses.
+fn check_port(file: &File) -> Result<(), Failure> {
+    let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), *file.port);
+    Socket::open(&SocketSpec { local, offload: false, ..SocketSpec::default() })?;
+    Ok(())
 }
 
 /// The unspecified address of a path's IP version, which is IPv4 where nothing says so.

@@ -1,7 +1,7 @@
 //! Paths that follow the interfaces: tells [`pathman`] what netlink says, and does what it decides. Configured paths in
 //! native mode follow the addresses of their interfaces, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -26,6 +26,8 @@ pub(super) struct Uplinks {
     /// By the peer's name.
     peers: BTreeMap<String, Paths>,
     links: BTreeMap<Key, LinkId>,
+    /// The sockets on which peers call, one for each address of this host: an answer then comes from where the call went.
+    listening: BTreeMap<IpAddr, LinkId>,
     /// The addresses from which a configured socket could leave when it was last looked at.
     configured: BTreeMap<LinkId, Vec<IpAddr>>,
     /// When something changed that has not been looked at.
@@ -52,6 +54,7 @@ impl Uplinks {
             tun,
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
+            listening: BTreeMap::new(),
             configured: BTreeMap::new(),
             due: None,
             looked: Time::START,
@@ -101,6 +104,9 @@ impl Daemon {
         let mut netlink = Netlink::open()?;
         let interfaces = self.uplinks.interfaces(&mut netlink)?;
         self.follow_configured(now, &interfaces);
+        if self.file.peers.iter().any(Peer::calls) {
+            self.listen(now, &interfaces);
+        }
         let autos = self.file.peers.iter().filter_map(|peer| Some((peer, peer.auto.as_ref()?)));
         let plans: Vec<_> = autos.map(|(peer, auto)| (peer.name.to_string(), plan(peer, auto))).collect();
         for (name, plan) in plans {
@@ -180,6 +186,35 @@ impl Daemon {
         opened.inspect_err(|_| self.sockets.give_back(id))?;
         self.uplinks.links.insert(key, id);
         Ok(id)
+    }
+
+    /// Listens on every address there is, and on no other.
+    fn listen(&mut self, now: Time, interfaces: &[Interface]) {
+        let all = interfaces.iter().filter(|interface| interface.index != self.uplinks.tun);
+        let all: BTreeSet<_> = all.flat_map(|interface| &interface.addresses).filter(|own| !is_narrow(**own)).collect();
+        for (address, id) in self.uplinks.listening.extract_if(.., |address, _| !all.contains(address)) {
+            tracing::info!(%address, "peers cannot call here any more");
+            self.driver.endpoint.remove_link(now, id);
+            self.driver.remove_link(id);
+            self.sockets.give_back(id);
+        }
+        for address in all {
+            if self.uplinks.listening.contains_key(address) {
+                continue;
+            }
+            let Some(id) = self.sockets.take_number() else {
+                return tracing::warn!(%address, "there are too many sockets: peers cannot call here");
+            };
+            let local = SocketAddr::new(*address, *self.file.port);
+            let spec = SocketSpec { local, offload: self.file.offload, ..SocketSpec::default() };
+            match Link::listen(id, spec).and_then(|link| self.driver.add_link(link)) {
+                Ok(()) => drop(self.uplinks.listening.insert(*address, id)),
+                Err(error) => {
+                    self.sockets.give_back(id);
+                    tracing::warn!(%address, %error, "peers cannot call here");
+                }
+            }
+        }
     }
 
     /// Forgets the paths of a peer that is gone.

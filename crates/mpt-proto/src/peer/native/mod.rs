@@ -60,6 +60,8 @@ pub(super) struct Native {
     speaks: bool,
     /// There is a session, so that an address can be challenged.
     seals: bool,
+    /// When the last session began.
+    agreed: Time,
     /// Counts our words about what paths are for.
     words: u32,
     /// The count of the last word that was believed, by slot of the peer's paths.
@@ -123,6 +125,7 @@ impl Native {
             returned: Vec::new(),
             speaks: false,
             seals: false,
+            agreed: now,
             words: 0,
             heeded: [None; MAX_PATHS],
             knock: None,
@@ -214,6 +217,7 @@ impl Native {
                     self.knock = None;
                     // The first datagram under it is what lets the responder use it.
                     paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.ask_now(now));
+                    self.agreed = now;
                     agreed = true;
                 }
             }

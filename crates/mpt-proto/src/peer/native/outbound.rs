@@ -61,6 +61,9 @@ impl Peer {
         } else if !self.queue.is_empty() {
             native.association.request(now);
         }
+        if native.seals && self.is_deaf(now, &native) {
+            native.association.request(now);
+        }
         spare.append(&mut native.returned);
         self.native = Some(native);
     }

@@ -3,6 +3,8 @@
 //! A slot outlives its paths: its datagrams go on counting, and the generation tells the paths apart. What is in flight on a
 //! path that goes is sent again on the others, and the peer is told on those, because it would find out too late.
 
+use std::time::Duration;
+
 use super::super::Peer;
 use super::Native;
 use crate::config::PathConfig;
@@ -55,6 +57,24 @@ impl Peer {
                 self.announce(now, slot);
             }
         }
+    }
+
+    /// Whether nothing is heard any more of a peer that can be called: it may have begun anew, and know nothing of the session.
+    pub(super) fn is_deaf(&self, now: Time, native: &Native) -> bool {
+        let is_asked = |path: &Path| !path.learned && path.may_speak();
+        let is_silent = |path: &Path| !path.health.answers && now.since(path.heard) >= DEAF_AFTER;
+        now.since(native.agreed) >= DEAF_AFTER && self.paths.iter().any(is_asked) && self.paths.iter().all(is_silent)
+    }
+
+    /// Removes the paths over a link that is gone.
+    pub fn remove_link(&mut self, now: Time, link: LinkId) {
+        let Some(mut native) = self.native.take() else { return };
+        for slot in 0..self.paths.len() {
+            if self.paths[slot].link == link {
+                self.vacate(now, slot, &mut native);
+            }
+        }
+        self.native = Some(native);
     }
 
     /// A slot that no path has, or a new one.
@@ -125,6 +145,9 @@ impl Peer {
         }
     }
 }
+
+/// Longer than a probe of a new session takes to be answered.
+const DEAF_AFTER: Duration = Duration::from_secs(1);
 
 impl Native {
     /// What one of our paths is to be used for, in words that are newer than all before.
