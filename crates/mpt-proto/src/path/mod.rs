@@ -139,9 +139,9 @@ impl Path {
         }
     }
 
-    /// Whether anything may be said on it but challenges.
+    /// Whether anything may be said on it but challenges. On one that the peer does not use it has to speak first.
     pub fn may_speak(&self) -> bool {
-        self.proven && self.health.may_speak()
+        self.proven && self.health.may_speak() && self.health.peer_agrees
     }
 
     /// Leaves its slot empty, so that those behind it keep theirs.

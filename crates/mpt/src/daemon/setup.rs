@@ -180,7 +180,8 @@ pub fn peer_config(
             remote: path.remote.as_deref().copied(),
             weight: path.weight,
             liveness: path.liveness,
-            alive: path.alive,
+            // Until a path has shown that it is alive, its silence costs packets.
+            alive: path.alive && *file.mode == Mode::Plain,
             cap: path.cap,
             standby: path.standby,
         })

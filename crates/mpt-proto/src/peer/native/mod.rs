@@ -41,8 +41,11 @@ pub(super) struct Native {
     carriers: Vec<Carrier>,
     /// What arrived, by slot of the peer's paths.
     received: [Option<Box<Received>>; MAX_PATHS],
-    /// Which of our paths goes back the way that the peer's path in a slot came.
-    mirror: [Option<u8>; MAX_PATHS],
+    /// Which of our paths goes back the way that the peer's path in a slot came, and that path's generation.
+    mirror: [Option<(u8, u8)>; MAX_PATHS],
+    /// The generation in which a path of the peer's led back to one of ours that was removed, by its slot: what it still sends
+    /// there brings no new one about.
+    severed: [Option<u8>; MAX_PATHS],
     /// The next number in each flow bucket.
     numbers: Vec<u32>,
     order: HashMap<u16, Resequencer>,
@@ -115,6 +118,7 @@ impl Native {
             carriers: Vec::new(),
             received: std::array::from_fn(|_| None),
             mirror: [None; MAX_PATHS],
+            severed: [None; MAX_PATHS],
             numbers: vec![0; flow::BUCKETS],
             order: HashMap::new(),
             holding: BTreeSet::new(),
@@ -198,7 +202,7 @@ impl Native {
         if let Some(loss) = loss {
             control.on_loss(id, &loss);
         }
-        for slot in (0..MAX_PATHS).filter(|slot| mirror[*slot] == Some(id.slot)) {
+        for slot in (0..MAX_PATHS).filter(|slot| mirror[*slot].is_some_and(|(own, _)| own == id.slot)) {
             order.values_mut().for_each(|bucket| bucket.handle_path_down(slot as u8));
         }
     }
@@ -228,7 +232,7 @@ impl Native {
     /// The peer has begun anew: numbers, order and what is in flight mean nothing any more.
     fn begin_anew(&mut self, paths: &[Path]) {
         self.received = std::array::from_fn(|_| None);
-        self.mirror = [None; MAX_PATHS];
+        (self.mirror, self.severed) = ([None; MAX_PATHS], [None; MAX_PATHS]);
         self.numbers.fill(0);
         self.order.clear();
         self.holding.clear();

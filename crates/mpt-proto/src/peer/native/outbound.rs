@@ -58,7 +58,7 @@ impl Peer {
         if let Some(best) = best {
             self.send_words(now, best, &mut native, outbox);
             self.send_packets(now, &mut native, outbox, spare);
-        } else if !self.queue.is_empty() {
+        } else if !self.queue.is_empty() && self.paths.iter().any(Path::may_speak) {
             native.association.request(now);
         }
         if native.seals && self.is_deaf(now, &native) {

@@ -106,14 +106,18 @@ impl Peer {
         native.fail_path(now, id);
         native.control.remove_path(id);
         native.carriers[slot].moving = None;
-        native.mirror.iter_mut().for_each(|mirror| *mirror = mirror.filter(|own| usize::from(*own) != slot));
+        for (mirror, severed) in native.mirror.iter_mut().zip(&mut native.severed) {
+            if let Some((_, generation)) = mirror.take_if(|(own, _)| usize::from(*own) == slot) {
+                *severed = Some(generation);
+            }
+        }
         self.paths[slot].vacate();
     }
 
     /// What the peer wants one of its paths to be used for. A word that was overtaken by a later one is not heeded.
     pub(super) fn handle_status(&mut self, now: Time, tag: PathTag, status: Status, order: u32, native: &mut Native) {
         let (heeded, mirror) = (&mut native.heeded[usize::from(tag.slot())], native.mirror[usize::from(tag.slot())]);
-        let Some(own) = mirror.map(usize::from) else { return };
+        let Some(own) = mirror.map(|(own, _)| usize::from(own)) else { return };
         if heeded.is_some_and(|newest| order.wrapping_sub(newest) as i32 <= 0) {
             return;
         }

@@ -112,11 +112,13 @@ impl Peer {
         len: usize,
         native: &mut Native,
     ) -> (Option<u8>, bool) {
-        let mirror = native.mirror[usize::from(tag.slot())];
+        let theirs = usize::from(tag.slot());
+        let mirror = native.mirror[theirs].map(|(own, _)| own);
         let here = |path: &&Path| path.link == from.link && path.remote == from.from;
         if let Some(slot) = self.paths.iter().find(here).map(|path| path.id.slot) {
             if newest || mirror.is_none() {
-                native.mirror[usize::from(tag.slot())] = Some(slot);
+                native.mirror[theirs] = Some((slot, tag.generation()));
+                native.severed[theirs] = None;
             }
             let unproven = !self.paths[usize::from(slot)].proven;
             let carrier = &mut native.carriers[usize::from(slot)];
@@ -128,6 +130,9 @@ impl Peer {
             }
             return (Some(slot), unproven);
         }
+        if mirror.is_none() && native.severed[theirs] == Some(tag.generation()) {
+            return (None, false);
+        }
         let Some(slot) = mirror.or_else(|| self.learn_path(now, from, native)) else { return (None, false) };
         let moving = &mut native.carriers[usize::from(slot)].moving;
         if newest && moving.as_ref().is_none_or(|there| !there.is_at(from)) {
@@ -135,7 +140,7 @@ impl Peer {
         }
         let Some(there) = moving.as_mut().filter(|there| there.is_at(from)) else { return (None, false) };
         there.on_received(now, len);
-        native.mirror[usize::from(tag.slot())] = Some(slot);
+        native.mirror[theirs] = Some((slot, tag.generation()));
         (Some(slot), true)
     }
 
