@@ -64,6 +64,10 @@ pub struct PathStatus {
     pub loss: Option<f64>,
     /// Whether this end wants it used only while no other path is alive, and whether the peer does.
     pub standby: [bool; 2],
+    /// Bytes sent and not yet acknowledged; absent where nobody acknowledges.
+    pub in_flight: Option<u64>,
+    /// How much longer than at its best the path takes at present; absent where nobody acknowledges.
+    pub queue: Option<Duration>,
     /// What was sent.
     pub sent: Traffic,
     /// What was received.
@@ -83,6 +87,8 @@ impl PathStatus {
             rate: None,
             loss: None,
             standby: [path.standby, path.peer_standby],
+            in_flight: None,
+            queue: None,
             sent: path.sent,
             received: path.received,
         }

@@ -188,8 +188,8 @@ fn who_passes_on_what_it_saw_gets_a_challenge_and_no_data() {
 #[test]
 fn a_caller_that_moved_is_followed_when_it_answers_the_challenge() {
     let mut world = World::new();
-    world.caller = somewhere(7);
     let data = world.catch(0);
+    world.caller = somewhere(7);
     world.carry(data);
     assert_eq!(world.remotes(), [(address(0, 0), true)], "not yet");
     world.say(1);
