@@ -184,8 +184,8 @@ impl Peer {
             (
                 !path.health.state().is_up(),
                 feedback.is_suspected(),
-                path.is_reserve(),
                 is_quiet,
+                path.is_reserve(),
                 feedback.rtt().smoothed(),
             )
         });
@@ -213,6 +213,11 @@ impl Peer {
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
         for path in self.scene.iter().filter(|path| path.room > 0) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
+        }
+        for path in self.paths.iter().filter(|path| path.is_reserve()) {
+            if self.scene.iter().all(|view| view.id != path.id) {
+                native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
+            }
         }
     }
 
