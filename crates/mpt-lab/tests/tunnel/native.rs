@@ -50,7 +50,8 @@ fn an_interface_that_comes_and_goes_is_a_path_that_comes_and_goes() {
     transfer.wait_for(&rig, MEGABYTE);
     let own = address(Host::A, 1, Family::V4);
     let far = address(Host::B, 1, Family::V4);
-    let up = format!("link set usb0 up\nroute replace default via {far} dev usb0 table 102\nrule add from {own} table 102");
+    let up =
+        format!("link set usb0 up\nroute replace default via {far} dev usb0 table 102\nrule add from {own} table 102");
     rig.hosts.a.ip(&up).expect("here");
     rig.wait_until_up(Host::A, &["eth1", "usb0"]);
     transfer.wait_for(&rig, MEGABYTE);
@@ -95,14 +96,17 @@ fn a_configured_path_survives_a_new_lease() {
 fn behind_a_translator(rig: &Rig) -> Netns {
     let name = rig.hosts.a.name().replace("-a", "-c");
     let guest = Netns::create(&name).expect("a namespace");
-    let cable = format!("link add lan type veth peer name eth0 netns {name}\nlink set lan up\naddress add 10.99.0.1/24 dev lan");
+    let cable = format!(
+        "link add lan type veth peer name eth0 netns {name}\nlink set lan up\naddress add 10.99.0.1/24 dev lan"
+    );
     rig.hosts.a.ip(&cable).expect("a cable");
     guest.ip("link set eth0 up\naddress add 10.99.0.2/24 dev eth0\nroute add default via 10.99.0.1").expect("a host");
     rig.hosts.a.sysctl(&[("net/ipv4/ip_forward", "1")]).expect("a router");
     let rules = "nft add table ip nat; nft 'add chain ip nat post { type nat hook postrouting priority 100; }'; \
                  nft add rule ip nat post oifname eth1 meta l4proto udp masquerade to :20000-60000 fully-random";
     rig.hosts.a.sh(rules).expect("a translator");
-    let forgets = [("net/netfilter/nf_conntrack_udp_timeout", "1"), ("net/netfilter/nf_conntrack_udp_timeout_stream", "1")];
+    let forgets =
+        [("net/netfilter/nf_conntrack_udp_timeout", "1"), ("net/netfilter/nf_conntrack_udp_timeout_stream", "1")];
     rig.hosts.a.sysctl(&forgets).expect("a forgetful one");
     guest
 }
@@ -176,7 +180,8 @@ fn the_largest_packet_passes_whole_and_a_larger_one_in_fragments_or_not_at_all()
     assert_eq!(mtu, 1_500 - 28 - 12 - 16 - 7);
     let ping = |size: u64, fragments: &str| {
         let (size, to) = ((size - 28).to_string(), inside(Host::B, Family::V4).to_string());
-        let said = output(rig.hosts.a.command("ping").args(["-n", "-c", "1", "-W", "2", "-M", fragments, "-s", &size, &to]));
+        let said =
+            output(rig.hosts.a.command("ping").args(["-n", "-c", "1", "-W", "2", "-M", fragments, "-s", &size, &to]));
         (said.status.success(), text(&said.stdout) + &text(&said.stderr))
     };
     assert!(ping(mtu, "do").0);
@@ -192,7 +197,8 @@ fn a_tunnel_carries_a_tunnel() {
     let called = Native::called().only("networks = [\"10.78.0.1/32\"]").inside("10.78.0.2").on_top("port = 4755");
     let _called = Third::start(&rig, &rig.hosts.b, "mpt1", &called);
     let to = format!("remote = \"{}:4755\"\ninterfaces = [\"mpt0\"]", inside(Host::B, Family::V4));
-    let _caller = Third::start(&rig, &rig.hosts.a, "mpt1", &Native::caller(&to).inside("10.78.0.1").on_top("port = 4755"));
+    let _caller =
+        Third::start(&rig, &rig.hosts.a, "mpt1", &Native::caller(&to).inside("10.78.0.1").on_top("port = 4755"));
     rig.wait_until("the inner tunnel answers", |rig| pings(&rig.hosts.a, "10.78.0.2"));
     let transfer = Transfer::between(&rig.hosts.a, &rig.hosts.b, IpAddr::from([10, 78, 0, 2]));
     transfer.wait_for(&rig, MEGABYTE / 2);

@@ -66,7 +66,8 @@ impl Metering {
     /// Watches the metered paths of a configuration that has changed.
     pub(super) fn watch(&mut self, file: &File) {
         let paths = file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
-        let metered = paths.filter_map(|(peer, path)| Some((peer.name.to_string(), path.name.to_string(), path.limit?)));
+        let metered =
+            paths.filter_map(|(peer, path)| Some((peer.name.to_string(), path.name.to_string(), path.limit?)));
         self.limits = metered.map(|(peer, path, limit)| ((peer, path), limit)).collect();
         self.next = Time::START;
     }
@@ -188,7 +189,10 @@ mod tests {
         let at = |seconds| month(UNIX_EPOCH + Duration::from_secs(seconds));
         // `date -u +%s -d ...`
         assert_eq!(at(0), "1970-01");
-        assert_eq!((at(951_782_399), at(951_782_400), at(951_868_800)), ("2000-02".into(), "2000-02".into(), "2000-03".into()));
+        assert_eq!(
+            (at(951_782_399), at(951_782_400), at(951_868_800)),
+            ("2000-02".into(), "2000-02".into(), "2000-03".into())
+        );
         assert_eq!((at(1_798_761_599), at(1_798_761_600)), ("2026-12".into(), "2027-01".into()));
     }
 }

@@ -96,11 +96,7 @@ impl Peer {
                 self.handle_status(now, *path, *status, *order, native);
             }
             // Of no consequence here; a version that uses them says more.
-            Frame::Probe(_)
-            | Frame::Repair(_)
-            | Frame::Addr(_)
-            | Frame::Control(_)
-            | Frame::Close(_) => {}
+            Frame::Probe(_) | Frame::Repair(_) | Frame::Addr(_) | Frame::Control(_) | Frame::Close(_) => {}
         }
     }
 
