@@ -19,7 +19,8 @@ impl Native {
         let moves = moves.filter_map(|there| Some((there.next_deadline()?, Wake::Probe)));
         let holds =
             self.holding.iter().filter_map(|bucket| Some((self.order.get(bucket)?.next_deadline()?, Wake::Hold)));
-        session.into_iter().chain(pace).chain(acks).chain(losses).chain(moves).chain(holds).min()
+        let batch = self.batch.due().map(|at| (at, Wake::Batch));
+        session.into_iter().chain(batch).chain(pace).chain(acks).chain(losses).chain(moves).chain(holds).min()
     }
 }
 
@@ -32,6 +33,9 @@ impl Peer {
             self.handle_feedback_deadline(now, slot, &mut native);
         }
         self.release_native(now, &mut native, tun);
+        if native.batch.due().is_some_and(|at| at <= now) {
+            native.batch.release(now).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
+        }
         self.native = Some(native);
         self.settle_paths(now);
     }
