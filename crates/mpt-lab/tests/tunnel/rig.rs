@@ -214,10 +214,11 @@ impl Rig {
 pub struct Daemon(Child);
 
 impl Daemon {
-    /// Starts one with a configuration that is written to `file`, and may hold keys.
+    /// Starts one with a configuration that is written to `file`, for its owner alone when there is a key in it.
     pub fn start(mut program: Command, config: &str, file: &Path, log: &Path) -> Self {
         fs::write(file, config).expect("a file");
-        fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("its mode");
+        let mode = if config.contains("private_key") { 0o600 } else { 0o644 };
+        fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("its mode");
         let log = File::create(log).expect("a log");
         program.arg("up").arg(file).stdout(log.try_clone().expect("the log again")).stderr(log);
         Self(program.spawn().expect("mpt up"))

@@ -100,7 +100,7 @@ pub struct Reorder {
 }
 
 /// A path.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Path {
     /// What people call it.
     pub name: String,

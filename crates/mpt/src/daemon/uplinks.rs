@@ -192,12 +192,17 @@ impl Daemon {
     fn listen(&mut self, now: Time, interfaces: &[Interface]) {
         let all = interfaces.iter().filter(|interface| interface.index != self.uplinks.tun);
         let all: BTreeSet<_> = all.flat_map(|interface| &interface.addresses).filter(|own| !is_narrow(**own)).collect();
-        for (address, id) in self.uplinks.listening.extract_if(.., |address, _| !all.contains(address)) {
-            tracing::info!(%address, "peers cannot call here any more");
-            self.driver.endpoint.remove_link(now, id);
-            self.driver.remove_link(id);
-            self.sockets.give_back(id);
-        }
+        let (driver, sockets) = (&mut self.driver, &mut self.sockets);
+        self.uplinks.listening.retain(|address, id| {
+            let stays = all.contains(address);
+            if !stays {
+                tracing::info!(%address, "peers cannot call here any more");
+                driver.endpoint.remove_link(now, *id);
+                driver.remove_link(*id);
+                sockets.give_back(*id);
+            }
+            stays
+        });
         for address in all {
             if self.uplinks.listening.contains_key(address) {
                 continue;
@@ -226,10 +231,15 @@ impl Daemon {
     fn close_unused(&mut self) {
         let status = self.driver.endpoint.status();
         let used = |link: LinkId| status.peers.iter().flat_map(|peer| &peer.paths).any(|path| path.link == link);
-        for (_, id) in self.uplinks.links.extract_if(.., |_, id| !used(*id)) {
-            self.driver.remove_link(id);
-            self.sockets.give_back(id);
-        }
+        let (driver, sockets) = (&mut self.driver, &mut self.sockets);
+        self.uplinks.links.retain(|_, id| {
+            let stays = used(*id);
+            if !stays {
+                driver.remove_link(*id);
+                sockets.give_back(*id);
+            }
+            stays
+        });
     }
 
     /// Configured sockets: one whose address is gone leaves from another of its interface, if it names one; and every
