@@ -55,6 +55,8 @@ pub struct Endpoint {
     deadlines: BTreeSet<(Time, Wake, usize)>,
     filed: Vec<Option<(Time, Wake)>>,
     spare: Vec<Vec<u8>>,
+    /// Some peer has told something new of its addresses.
+    told: bool,
     drops: Drops,
 }
 
@@ -89,6 +91,7 @@ impl Endpoint {
             deadlines: BTreeSet::new(),
             filed: Vec::new(),
             spare: Vec::new(),
+            told: false,
             drops: Drops::default(),
         };
         endpoint.number_peers();
@@ -117,6 +120,29 @@ impl Endpoint {
     /// Gives a peer in native mode one more path; false when there is no such peer, or no room.
     pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
         self.with_peer(peer, |peer| peer.add_path(now, config))
+    }
+
+    /// The same, to an address that the peer has told; see [`Self::told_addresses`].
+    pub fn add_told_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+        self.with_peer(peer, |peer| peer.add_told_path(now, config))
+    }
+
+    /// Tells a peer in native mode at which addresses it can reach this end; false when there is no such peer.
+    pub fn tell_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> bool {
+        self.with_peer(peer, |peer| {
+            peer.tell_addresses(now, all);
+            true
+        })
+    }
+
+    /// The addresses at which a peer says that it can be reached.
+    pub fn told_addresses(&self, peer: &str) -> Vec<SocketAddr> {
+        self.peers.iter().find(|p| p.name() == peer).map(Peer::told_addresses).unwrap_or_default()
+    }
+
+    /// Whether any peer has told something new of its addresses since this was last asked.
+    pub fn take_told(&mut self) -> bool {
+        std::mem::take(&mut self.told)
     }
 
     /// Takes a path from a peer in native mode; false when there is none of that name. What is in flight on it is sent again
@@ -166,6 +192,7 @@ impl Endpoint {
             let peer = self.local.as_ref().and_then(|local| local.peer_of(header.session));
             let Some(peer) = peer else { return self.drops.count(Dropped::UnknownSession) };
             self.peers[peer].handle_sealed(now, received, datagram, &mut self.tun);
+            self.told |= self.peers[peer].take_told();
             self.touch(peer);
         } else if datagram.starts_with(&HANDSHAKE) {
             if let Err(why) = self.handle_handshake(now, received, datagram) {

@@ -44,6 +44,8 @@ pub struct Peer {
     fallen: u32,
     /// Paths that this end does not use any more and whose peer is still to be told so, as a bit set.
     draining: u32,
+    /// What the peer says of its addresses has changed.
+    told: bool,
     queue: Queue,
     scheduler: Scheduler,
     scheduler_name: &'static str,
@@ -126,6 +128,7 @@ impl Peer {
             native,
             fallen: 0,
             draining: 0,
+            told: false,
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),

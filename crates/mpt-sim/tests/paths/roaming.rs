@@ -194,7 +194,7 @@ fn a_caller_that_moved_is_followed_when_it_answers_the_challenge() {
     assert_eq!(world.remotes(), [(address(0, 0), true)], "not yet");
     world.say(1);
     let lost = world.settle();
-    assert!(to(address(0, 0), &lost).len() >= 1, "data goes to the address before until the challenge is answered");
+    assert!(!to(address(0, 0), &lost).is_empty(), "data goes to the address before until the challenge is answered");
     assert_eq!(world.remotes(), [(somewhere(7), true)]);
     world.pass(Duration::from_secs(1));
     assert_eq!(world.delivered, 2, "what was lost on the way is sent again");
@@ -251,4 +251,26 @@ fn a_new_path_gets_nothing_but_challenges_until_it_answers() {
     assert!(!there.is_empty() && there.iter().all(|datagram| datagram.bytes.len() < 100));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(5), false)]);
     assert_eq!(world.delivered, 50);
+}
+
+#[test]
+fn an_address_that_the_peer_tells_gets_a_few_challenges_and_is_used_when_it_answers() {
+    let mut world = World::new();
+    let told = SocketAddr::new(address(1, 0).ip(), 4_800);
+    world.ends[1].tell_addresses(world.now, "peer", &[told, somewhere(9)]);
+    world.settle();
+    assert!(world.ends[0].take_told() && !world.ends[0].take_told());
+    assert_eq!(world.ends[0].told_addresses("peer"), [told, somewhere(9)]);
+    // The peer may tell whose address it likes: whoever is there gets five challenges in half a minute.
+    let config = mpt_proto::config::PathConfig { name: "told".into(), remote: Some(somewhere(9)), ..path(0) };
+    assert!(world.ends[0].add_told_path(world.now, "peer", &config));
+    (0..20).for_each(|_| world.say(0));
+    let astray = world.pass(Duration::from_secs(29));
+    let there = to(somewhere(9), &astray);
+    assert!((1..=5).contains(&there.len()) && there.iter().all(|datagram| datagram.bytes.len() < 100), "{there:?}");
+    assert_eq!(world.delivered, 20);
+    assert!(world.ends[0].remove_path(world.now, "peer", "told"));
+    world.ends[1].tell_addresses(world.now, "peer", &[told]);
+    world.settle();
+    assert_eq!(world.ends[0].told_addresses("peer"), [told]);
 }

@@ -95,8 +95,9 @@ impl Peer {
             Frame::Path(frame::Path::Status { path, status, order }) => {
                 self.handle_status(now, *path, *status, *order, native);
             }
+            Frame::Addr(addr) => self.handle_addr(addr, native),
             // Of no consequence here; a version that uses them says more.
-            Frame::Probe(_) | Frame::Repair(_) | Frame::Addr(_) | Frame::Control(_) | Frame::Close(_) => {}
+            Frame::Probe(_) | Frame::Repair(_) | Frame::Control(_) | Frame::Close(_) => {}
         }
     }
 

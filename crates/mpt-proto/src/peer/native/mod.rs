@@ -5,6 +5,7 @@
 //! mode, and the only rooms that know the sequence. `paths` lets paths come and go and says what they are for, `roam`
 //! follows the peer's addresses.
 
+mod addresses;
 mod batch;
 mod inbound;
 mod outbound;
@@ -30,6 +31,7 @@ use crate::reseq::{Limits, Resequencer};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
+use addresses::Addresses;
 use batch::Batch;
 use roam::Move;
 
@@ -73,6 +75,8 @@ pub(super) struct Native {
     words: u32,
     /// The count of the last word that was believed, by slot of the peer's paths.
     heeded: [Option<u32>; MAX_PATHS],
+    /// Where the ends say that they can be reached.
+    addresses: Addresses,
     /// Our last initiation while it waits for its answer, and the paths that it has not gone over yet, as a bit set.
     knock: Option<(Vec<u8>, u32)>,
 }
@@ -137,6 +141,7 @@ impl Native {
             agreed: now,
             words: 0,
             heeded: [None; MAX_PATHS],
+            addresses: Addresses::default(),
             knock: None,
         };
         for (slot, path) in (0..).zip(paths) {
@@ -263,6 +268,7 @@ impl Native {
         self.holding.clear();
         self.repair.clear();
         self.heeded = [None; MAX_PATHS];
+        self.addresses.forget_peers();
         for path in paths {
             let carrier = &mut self.carriers[usize::from(path.id.slot)];
             *carrier = Carrier { moving: carrier.moving.take(), ..Carrier::new(carrier.cap) };

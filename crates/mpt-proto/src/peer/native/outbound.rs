@@ -107,9 +107,11 @@ impl Peer {
         let probe = std::mem::take(&mut carrier.probe).then_some(Frame::Probe(0));
         // A challenge is repeated until it is answered, and with it what the path is for.
         let word = challenge.is_some().then(|| native.word(id, status));
+        let addresses: Vec<_> = challenge.iter().flat_map(|_| native.addresses.words()).collect();
         let frames = [challenge, word, response, probe];
         if frames.iter().any(Option::is_some) {
-            self.send_frames(now, slot, native, frames.into_iter().flatten(), true, outbox);
+            let frames = frames.into_iter().flatten().chain(addresses);
+            self.send_frames(now, slot, native, frames, true, outbox);
         }
     }
 

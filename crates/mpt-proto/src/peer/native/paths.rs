@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::super::Peer;
 use super::Native;
+use super::roam::Move;
 use crate::config::PathConfig;
 use crate::outbox::Outbox;
 use crate::path::{LinkId, MAX_PATHS, Path, PathId};
@@ -29,6 +30,19 @@ impl Peer {
             self.announce(now, usize::from(slot));
         }
         slot.is_some()
+    }
+
+    /// Adds a path to an address that the peer has told: it is used when the peer has answered there.
+    pub fn add_told_path(&mut self, now: Time, config: &PathConfig) -> bool {
+        let Some(mut native) = self.native.take() else { return false };
+        let place = self.free_slot().zip(config.remote);
+        if let Some((slot, remote)) = place {
+            let path = Path::new(now, slot, &PathConfig { alive: false, ..config.clone() }, Some(self.probe));
+            let id = self.put_path(Path { proven: false, ..path }, &mut native, config.cap);
+            native.carriers[usize::from(id.slot)].moving = Some(Move::told(now, config.link, remote));
+        }
+        self.native = Some(native);
+        place.is_some()
     }
 
     /// Removes a path; false when there is none of that name, or no native mode.

@@ -39,6 +39,8 @@ pub(super) struct Move {
     credit: usize,
     tries: u32,
     next: Option<Time>,
+    /// The peer told us that it can be reached there.
+    told: bool,
 }
 
 /// RFC 9000 section 8.1: what an address that is not proven may get for each byte that came from it.
@@ -47,6 +49,8 @@ const AMPLIFICATION: usize = 3;
 const RETRY: Duration = Duration::from_millis(100);
 /// Challenges in a row that may stay unanswered. Whoever goes on calling is asked again.
 const TRIES: u32 = 5;
+/// Between rounds of challenges to an address that the peer told and is not heard from.
+const PAUSE: Duration = Duration::from_secs(30);
 /// A challenge and a response, each with kind and length.
 const WORDS: usize = 2 * (3 + 9);
 
@@ -60,7 +64,14 @@ impl Move {
             credit: 0,
             tries: 0,
             next: Some(now),
+            told: false,
         }
+    }
+
+    /// One that the peer has told. A peer could tell somebody else's, so it is asked first, and seldom when it is silent.
+    pub(super) fn told(now: Time, link: LinkId, remote: SocketAddr) -> Self {
+        let credit = TRIES as usize * (OVERHEAD + WORDS);
+        Self { link, remote, secret: None, challenged: None, credit, tries: 0, next: Some(now), told: true }
     }
 
     fn is_at(&self, from: &From) -> bool {
@@ -93,6 +104,9 @@ impl Move {
         if due {
             self.tries += 1;
             self.next = (self.tries < TRIES).then(|| now + RETRY * 2u32.pow(self.tries - 1));
+            if self.told && self.next.is_none() {
+                *self = Self { secret: self.secret, next: Some(now + PAUSE), ..Self::told(now, self.link, self.remote) };
+            }
         }
         let challenge = due.then(|| Frame::Path(frame::Path::Challenge(*self.secret.get_or_insert_with(draw))));
         let response = self.challenged.take().map(|bytes| Frame::Path(frame::Path::Response(bytes)));
