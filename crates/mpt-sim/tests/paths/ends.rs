@@ -36,8 +36,10 @@ pub fn endpoint(end: usize, paths: Vec<PathConfig>) -> Endpoint {
         public_key: *keys(1 - end).public(),
         preshared_key: PresharedKey::from_bytes([0; 32]),
         congestion: cc::Kind::Rate,
+        fec: mpt_proto::repair::fec::Mode::default(),
     };
     let peer = PeerConfig {
+        rules: vec![],
         name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         local_networks: vec![],
