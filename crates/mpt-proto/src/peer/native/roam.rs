@@ -105,7 +105,8 @@ impl Move {
             self.tries += 1;
             self.next = (self.tries < TRIES).then(|| now + RETRY * 2u32.pow(self.tries - 1));
             if self.told && self.next.is_none() {
-                *self = Self { secret: self.secret, next: Some(now + PAUSE), ..Self::told(now, self.link, self.remote) };
+                *self =
+                    Self { secret: self.secret, next: Some(now + PAUSE), ..Self::told(now, self.link, self.remote) };
             }
         }
         let challenge = due.then(|| Frame::Path(frame::Path::Challenge(*self.secret.get_or_insert_with(draw))));
