@@ -58,6 +58,9 @@ pub const PAIRS: Pairs = Pairs::One;
 /// The same goes for a second port, unless the network shares by flow.
 pub const PORTS: u64 = 1;
 
+/// A copy costs as much as its packet, so it is for those who ask.
+pub const DUPLICATE: u8 = 1;
+
 /// Native mode measures what a prediction of arrivals needs; plain mode does not, and shares as it is told.
 pub fn scheduler(mode: Mode) -> sched::Kind {
     let named = |wanted| sched::Kind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::super::Peer;
-use super::Native;
+use super::{Carrier, Native};
 use super::roam::Move;
 use crate::config::PathConfig;
 use crate::outbox::Outbox;
@@ -119,7 +119,7 @@ impl Peer {
         let id = self.paths[slot].id;
         native.fail_path(now, id);
         native.control.remove_path(id);
-        native.carriers[slot].moving = None;
+        native.carriers[slot] = Carrier::new(native.wanted, None);
         for (mirror, severed) in native.mirror.iter_mut().zip(&mut native.severed) {
             if let Some((_, generation)) = mirror.take_if(|(own, _)| usize::from(*own) == slot) {
                 *severed = Some(generation);
