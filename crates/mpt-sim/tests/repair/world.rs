@@ -54,7 +54,6 @@ fn endpoint(end: usize, paths: usize, fec: fec::Mode) -> Endpoint {
         rules: vec![],
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         local_networks: vec![],
-        rules: vec![],
         scheduler: Kind::Earliest,
         protocol: Protocol::Native(native),
         resequence: Some(Limits::default()),

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::super::Peer;
-use super::{Carrier, Native};
 use super::roam::Move;
+use super::{Carrier, Native};
 use crate::config::PathConfig;
 use crate::outbox::Outbox;
 use crate::path::{LinkId, MAX_PATHS, Path, PathId};
