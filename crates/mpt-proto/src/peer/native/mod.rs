@@ -4,6 +4,7 @@
 //! `outbound` is the way out, `inbound` the way in, `timers` what is due, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are the corridor of [`super`] in native
 //! mode, and the only rooms that know the sequence.
 
+mod batch;
 mod doubts;
 mod inbound;
 mod outbound;
@@ -20,6 +21,7 @@ use crate::crypto::association::{Association, Event};
 use crate::crypto::handshake::Run;
 use crate::flow;
 use crate::local::Local;
+use crate::packet::SuperPacket;
 use crate::path::feedback::Feedback;
 use crate::path::pmtu::Pmtu;
 use crate::path::receive::Received;
@@ -31,6 +33,7 @@ use crate::reseq::{Limits, Resequencer};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
+use batch::Batch;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
 pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
@@ -54,6 +57,7 @@ pub(super) struct Native {
     /// The largest datagram that is to be sent.
     wanted: usize,
     repair: Repair,
+    batch: Batch,
     fec: fec::Mode,
     /// What repair symbols are solved with, by slot of the peer's paths that bring any.
     decoders: [Option<Box<Decoder>>; MAX_PATHS],
@@ -143,6 +147,7 @@ impl Native {
             limits: Limits { repaired: true, ..limits },
             wanted: mtu + NATIVE_OVERHEAD,
             repair: Repair::default(),
+            batch: Batch::default(),
             fec: config.fec,
             decoders: std::array::from_fn(|_| None),
             recovered: 0,
@@ -188,6 +193,26 @@ impl Native {
     /// The rate at which a path may be used.
     pub(super) fn rate(&self, id: PathId) -> Option<Rate> {
         self.control.bottleneck(id)
+    }
+
+    /// Keeps an ACK of a flow inside back until it can leave with others; returns what is to leave now.
+    pub(super) fn gather(
+        &mut self,
+        now: Time,
+        bucket: u16,
+        packet: SuperPacket,
+    ) -> impl Iterator<Item = (u16, SuperPacket)> {
+        let known = self.carriers.iter().map(|carrier| carrier.feedback.rtt()).filter(|rtt| rtt.is_known());
+        let rtt = known.map(|rtt| rtt.smoothed()).min().unwrap_or_default();
+        let now_or_later = self.batch.gather(now, bucket, packet, rtt);
+        let overtaken = now_or_later.is_some() && self.batch.holds(bucket);
+        let earlier = overtaken.then(|| self.batch.release(now));
+        earlier.into_iter().flatten().chain(now_or_later.map(|packet| (bucket, packet)))
+    }
+
+    /// ACKs of flows inside that wait for others.
+    pub(super) fn gathered(&self) -> usize {
+        self.batch.len()
     }
 
     /// Packets held in all buckets.

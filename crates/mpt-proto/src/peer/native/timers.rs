@@ -18,9 +18,11 @@ impl Native {
         let losses = self.carriers.iter().filter_map(|carrier| Some((carrier.feedback.next_deadline()?.0, Wake::Loss)));
         let holds =
             self.holding.iter().filter_map(|bucket| Some((self.order.get(bucket)?.next_deadline()?, Wake::Hold)));
+        let batch = self.batch.due().map(|at| (at, Wake::Batch));
         let covers = self.carriers.iter().filter_map(|carrier| Some((carrier.covers_at()?, Wake::Cover)));
         session
             .into_iter()
+            .chain(batch)
             .chain(covers.filter(|_| self.speaks))
             .chain(pace)
             .chain(acks)
@@ -39,6 +41,9 @@ impl Peer {
             self.handle_feedback_deadline(now, slot, &mut native);
         }
         self.release_native(now, &mut native, tun);
+        if native.batch.due().is_some_and(|at| at <= now) {
+            native.batch.release(now).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
+        }
         self.native = Some(native);
         self.settle_paths(now);
     }
