@@ -6,6 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::cc;
+use crate::classify::Rule;
 use crate::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use crate::packet::Merge;
 use crate::path::LinkId;
@@ -38,6 +39,8 @@ pub struct PeerConfig {
     pub local_networks: Vec<IpNet>,
     /// How its paths are chosen.
     pub scheduler: sched::Kind,
+    /// Which packets are treated otherwise; the first that fits a packet decides.
+    pub rules: Vec<Rule>,
     /// What is spoken with it.
     pub protocol: Protocol,
     /// How its packets are put back in order, when they carry sequence numbers; off when absent.

@@ -47,6 +47,7 @@ fn endpoint(end: usize, paths: usize) -> Endpoint {
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         local_networks: vec![],
         scheduler: Kind::Earliest,
+        rules: vec![],
         protocol: Protocol::Native(native),
         resequence: Some(Limits::default()),
         probe: Some(ProbeConfig::default()),

@@ -53,6 +53,7 @@ fn endpoint(end: usize, paths: usize) -> Endpoint {
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         local_networks: vec![],
         scheduler: Kind::Earliest,
+        rules: vec![],
         protocol: Protocol::Native(native),
         resequence: Some(Limits { max_hold: SECOND, window: 32_768, ..Limits::default() }),
         probe: Some(ProbeConfig::default()),

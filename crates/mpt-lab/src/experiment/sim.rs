@@ -157,6 +157,7 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
         name: "peer".into(),
         networks: vec![EVERYTHING.parse().expect("a prefix")],
         scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(scheduler),
+        rules: vec![],
         protocol,
         resequence: (layout.mode != Mode::Original).then(reseq::Limits::default),
         probe: Some(ProbeConfig::default()),

@@ -189,6 +189,11 @@ impl Feedback {
         self.sent.tail()
     }
 
+    /// When the oldest packet in flight was sent, and its token.
+    pub fn oldest(&self) -> Option<(Time, u64)> {
+        self.sent.oldest()
+    }
+
     /// How much later than a packet another may have been sent and yet arrive first.
     pub fn reordering_window(&self) -> Duration {
         self.sent.reordering_window(&self.rtt)

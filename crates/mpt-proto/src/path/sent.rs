@@ -129,9 +129,9 @@ impl Sent {
         self.in_flight
     }
 
-    /// Send time of the oldest packet in flight.
-    pub fn oldest(&self) -> Option<Time> {
-        self.ring.front().map(|packet| packet.sent_at)
+    /// Send time and token of the oldest packet in flight.
+    pub fn oldest(&self) -> Option<(Time, u64)> {
+        self.ring.front().map(|packet| (packet.sent_at, packet.token))
     }
 
     /// Tokens of the packets in flight, the last one first.

@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
+use crate::classify::Classifier;
 use crate::config::{PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use crate::crypto::association::Association;
 use crate::drops::{Dropped, Drops};
@@ -42,7 +43,12 @@ pub struct Peer {
     paths: Vec<Path>,
     /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
     fallen: u32,
+    /// Paths that this end does not use any more and whose peer is still to be told so, as a bit set.
+    draining: u32,
+    /// What the peer says of its addresses has changed.
+    told: bool,
     queue: Queue,
+    classifier: Classifier,
     scheduler: Scheduler,
     scheduler_name: &'static str,
     scene: Vec<View>,
@@ -108,7 +114,8 @@ impl Peer {
             }
             (Protocol::Native(_), None) => unreachable!("an endpoint with native peers has an identity"),
         };
-        let resequencer = config.resequence.filter(|_| native.is_none());
+        let is_native = native.is_some();
+        let resequencer = config.resequence.filter(|_| !is_native);
         let probe = if native.is_some() { Some(config.probe.unwrap_or_default()) } else { config.probe };
         let paths: Vec<_> = (0..).zip(&known).map(|(slot, path)| Path::new(now, slot, path, probe)).collect();
         Self {
@@ -123,6 +130,9 @@ impl Peer {
             },
             native,
             fallen: 0,
+            classifier: Classifier::new(&config.rules, is_native),
+            draining: 0,
+            told: false,
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
@@ -173,6 +183,11 @@ impl Peer {
         self.local_networks.is_empty() || self.local_networks.iter().any(|net| net.contains(&source))
     }
 
+    /// Whether one of its paths leads there.
+    pub fn is_at(&self, to: SocketAddr) -> bool {
+        self.paths.iter().any(|path| path.remote == to && !path.is_vacant())
+    }
+
     /// Whether a path over `link` to `to` is up.
     pub fn may_send_to(&self, link: LinkId, to: SocketAddr) -> bool {
         self.paths.iter().any(|path| path.link == link && path.remote == to && path.health.state().is_up())
@@ -184,13 +199,15 @@ impl Peer {
     }
 
     /// Takes a super-packet from the TUN device.
-    pub fn handle_inner(&mut self, now: Time, packet: SuperPacket) {
+    pub fn handle_inner(&mut self, now: Time, mut packet: SuperPacket) {
         self.ledger.taken += packet.count() as u64;
         if self.native.is_none() {
             // Acknowledgements tell native mode more than probes would.
             self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
         }
-        let bucket = flow::bucket(packet.ip(), packet.bytes());
+        let mark = self.classifier.classify(packet.ip(), packet.bytes());
+        packet.set_mark(mark);
+        let bucket = flow::bucket(packet.ip(), packet.bytes(), mark.class);
         let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
         native.gather(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
         self.native = Some(native);
@@ -267,7 +284,7 @@ impl Peer {
             recovered: self.native.as_ref().map_or(0, |native| native.recovered()),
             given_up,
             drops: self.drops.clone(),
-            paths: self.paths.iter().map(|path| self.path_status(path)).collect(),
+            paths: self.paths.iter().filter(|path| !path.is_vacant()).map(|path| self.path_status(path)).collect(),
         }
     }
 
@@ -308,6 +325,12 @@ impl Peer {
         if !before.is_alive() && path.health.is_alive() {
             path.damping.on_return(now);
         }
+        match (before.may_speak(), path.health.may_speak()) {
+            (true, false) => self.draining |= 1 << slot,
+            (false, true) => self.announce(now, slot),
+            (true, true) | (false, false) => {}
+        }
+        let path = &self.paths[slot];
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {
             self.tell_the_peer(now);
@@ -321,6 +344,17 @@ impl Peer {
         let Some(native) = &mut self.native else { return };
         for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {
             native.fail_path(now, path.id);
+        }
+    }
+
+    /// The peer is to hear of a path at once, though it may know nothing of it yet.
+    fn announce(&mut self, now: Time, slot: usize) {
+        self.draining &= !(1 << slot);
+        if let Some(prober) = self.paths[slot].liveness.prober() {
+            prober.ask_now(now);
+        }
+        if let Some(native) = &mut self.native {
+            native.greet(now, slot);
         }
     }
 

@@ -50,19 +50,19 @@ pub const MAX_SPAN: u64 = 256;
 /// Sources in a window, at most.
 const MAX_SOURCES: usize = 128;
 
-/// Ten bits of bucket, two that are zero, and twenty of the number there: what is reordered by a million packets is lost.
+/// Eleven bits of bucket, one that is zero, and twenty of the number there: what is reordered by a million packets is lost.
 fn encode_place(place: Place) -> [u8; PLACE] {
-    (u32::from(place.bucket) << 22 | place.sequence & SEQUENCE).to_be_bytes()
+    (u32::from(place.bucket) << 21 | place.sequence & SEQUENCE).to_be_bytes()
 }
 
 /// The bucket, and the low bits of the number.
 fn decode_place(bytes: [u8; PLACE]) -> Place {
     let word = u32::from_be_bytes(bytes);
-    Place { bucket: (word >> 22) as u16, sequence: word & SEQUENCE }
+    Place { bucket: (word >> 21) as u16, sequence: word & SEQUENCE }
 }
 
 const SEQUENCE: u32 = (1 << 20) - 1;
-const _: () = assert!(crate::flow::BUCKETS <= 1 << 10, "a bucket has ten bits");
+const _: () = assert!(crate::flow::BUCKETS <= 1 << 11, "a bucket has eleven bits");
 
 /// The number that has these low bits and is nearest to `near`.
 pub fn widen(near: u32, low: u32) -> u32 {
