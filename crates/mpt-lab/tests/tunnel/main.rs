@@ -13,6 +13,7 @@ mod native;
 mod native_host;
 mod paths;
 mod rig;
+mod sizes;
 mod stranger;
 mod transfer;
 mod wire;
