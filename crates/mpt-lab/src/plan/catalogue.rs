@@ -66,6 +66,8 @@ const FILES: &[(&str, &str)] = &[
     ("e4.toml", include_str!("../../../../lab/e4.toml")),
     ("static.toml", include_str!("../../../../lab/static.toml")),
     ("dynamic.toml", include_str!("../../../../lab/dynamic.toml")),
+    ("latency.toml", include_str!("../../../../lab/latency.toml")),
+    ("flows.toml", include_str!("../../../../lab/flows.toml")),
     ("outages.toml", include_str!("../../../../lab/outages.toml")),
 ];
 
