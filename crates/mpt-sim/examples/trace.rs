@@ -81,10 +81,11 @@ fn main() {
         let far = net.endpoint(1).status();
         let order = far.peers[0].resequencer.unwrap_or_default();
         print!(
-            "{at:6.2} {:6.1} | cwnd {:5.0} rtt {:4.0} | q {:4} kB aqm {:3} re {:3} gu {:3} | held {:4} late {} exp {} ovr {} |",
+            "{at:6.2} {:6.1} | cwnd {:5.0} rtt {:4.0} cut {:?} | q {:4} kB aqm {:3} re {:3} gu {:3} | held {:4} late {} exp {} ovr {} |",
             (bytes - before) as f64 * 8e-6 / step,
             tcp.window(),
             tcp.round_trip().unwrap_or_default().as_secs_f64() * 1e3,
+            tcp.reductions(),
             peer.queued_bytes / 1_000,
             peer.drops.of(Dropped::Aqm),
             peer.resent - resent,

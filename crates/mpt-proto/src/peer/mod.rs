@@ -186,6 +186,12 @@ impl Peer {
             self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
         }
         let bucket = flow::bucket(packet.ip(), packet.bytes());
+        let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
+        native.gather(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
+        self.native = Some(native);
+    }
+
+    fn enqueue(&mut self, now: Time, bucket: u16, packet: SuperPacket) {
         let dropped = self.queue.push(now, bucket, packet);
         self.drops.count_many(Dropped::QueueFull, dropped);
         self.ledger.dropped_out += dropped;
@@ -234,8 +240,8 @@ impl Peer {
     /// What became of inner packets.
     pub fn ledger(&self) -> Ledger {
         let plain = self.resequencer.as_ref().map_or(0, Resequencer::len);
-        let held = self.native.as_ref().map_or(plain, |native| native.held()) as u64;
-        Ledger { queued: self.queue.len() as u64, held, ..self.ledger }
+        let (held, gathered) = self.native.as_ref().map_or((plain, 0), |native| (native.held(), native.gathered()));
+        Ledger { queued: (self.queue.len() + gathered) as u64, held: held as u64, ..self.ledger }
     }
 
     /// All there is to tell.

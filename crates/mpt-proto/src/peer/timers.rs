@@ -22,6 +22,8 @@ pub enum Wake {
     Loss,
     /// The pacer lets the next packet go.
     Pace,
+    /// Acknowledgements of flows inside have been gathered for long enough.
+    Batch,
     /// A handshake is due, or a session has expired.
     Session,
 }

@@ -4,6 +4,7 @@
 //! `outbound` is the way out, `inbound` the way in, `timers` what is due; they are the corridor of [`super`] in native
 //! mode, and the only rooms that know the sequence.
 
+mod batch;
 mod inbound;
 mod outbound;
 mod timers;
@@ -17,6 +18,7 @@ use crate::crypto::association::{Association, Event};
 use crate::crypto::handshake::Run;
 use crate::flow;
 use crate::local::Local;
+use crate::packet::SuperPacket;
 use crate::path::feedback::Feedback;
 use crate::path::receive::Received;
 use crate::path::{MAX_PATHS, Path, PathId};
@@ -25,6 +27,7 @@ use crate::reseq::{Limits, Resequencer};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
+use batch::Batch;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
 pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
@@ -46,6 +49,7 @@ pub(super) struct Native {
     holding: BTreeSet<u16>,
     limits: Limits,
     repair: Repair,
+    batch: Batch,
     /// The peer's clock as its last ACK told it, in microseconds.
     peer_clock: u64,
     /// When the pacer lets the next packet go, if one waits for that.
@@ -94,6 +98,7 @@ impl Native {
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
             repair: Repair::default(),
+            batch: Batch::default(),
             peer_clock: 0,
             pace: None,
             returned: Vec::new(),
@@ -135,6 +140,26 @@ impl Native {
     /// The rate at which a path may be used.
     pub(super) fn rate(&self, id: PathId) -> Option<Rate> {
         self.control.bottleneck(id)
+    }
+
+    /// Keeps an ACK of a flow inside back until it can leave with others; returns what is to leave now.
+    pub(super) fn gather(
+        &mut self,
+        now: Time,
+        bucket: u16,
+        packet: SuperPacket,
+    ) -> impl Iterator<Item = (u16, SuperPacket)> {
+        let known = self.carriers.iter().map(|carrier| carrier.feedback.rtt()).filter(|rtt| rtt.is_known());
+        let rtt = known.map(|rtt| rtt.smoothed()).min().unwrap_or_default();
+        let now_or_later = self.batch.gather(now, bucket, packet, rtt);
+        let overtaken = now_or_later.is_some() && self.batch.holds(bucket);
+        let earlier = overtaken.then(|| self.batch.release(now));
+        earlier.into_iter().flatten().chain(now_or_later.map(|packet| (bucket, packet)))
+    }
+
+    /// ACKs of flows inside that wait for others.
+    pub(super) fn gathered(&self) -> usize {
+        self.batch.len()
     }
 
     /// Packets held in all buckets.

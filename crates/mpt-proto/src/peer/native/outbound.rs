@@ -291,7 +291,7 @@ impl Peer {
         self.scene.clear();
         let usable = self.paths.iter().filter(|path| path.health.state().is_up());
         self.scene.extend(usable.map(|path| view(now, path, native)));
-        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().current()).collect();
+        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().expected()).collect();
         let fastest = delays.iter().flatten().min().copied();
         let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
         for (view, delay) in self.scene.iter_mut().zip(delays) {

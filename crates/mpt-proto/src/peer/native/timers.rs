@@ -17,7 +17,8 @@ impl Native {
         let losses = self.carriers.iter().filter_map(|carrier| Some((carrier.feedback.next_deadline()?.0, Wake::Loss)));
         let holds =
             self.holding.iter().filter_map(|bucket| Some((self.order.get(bucket)?.next_deadline()?, Wake::Hold)));
-        session.into_iter().chain(pace).chain(acks).chain(losses).chain(holds).min()
+        let batch = self.batch.due().map(|at| (at, Wake::Batch));
+        session.into_iter().chain(batch).chain(pace).chain(acks).chain(losses).chain(holds).min()
     }
 }
 
@@ -30,6 +31,9 @@ impl Peer {
             self.handle_feedback_deadline(now, slot, &mut native);
         }
         self.release_native(now, &mut native, tun);
+        if native.batch.due().is_some_and(|at| at <= now) {
+            native.batch.release(now).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
+        }
         self.native = Some(native);
         self.settle_paths(now);
     }

@@ -40,6 +40,8 @@ pub struct TcpSource {
     highest: u64,
     /// How many segments have to overtake one that is lost, for a sender that goes by that alone.
     overtaken: Option<usize>,
+    /// Reductions of the window: after losses, after timeouts, and those undone.
+    reductions: [u32; 3],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +90,7 @@ impl TcpSource {
             reordered: false,
             highest: 0,
             overtaken: None,
+            reductions: [0; 3],
         }
     }
 
@@ -105,6 +108,11 @@ impl TcpSource {
     /// The congestion window, in segments.
     pub fn window(&self) -> f64 {
         self.cubic.window
+    }
+
+    /// How often the window was reduced: after losses, after timeouts; and how often that was undone.
+    pub fn reductions(&self) -> [u32; 3] {
+        self.reductions
     }
 
     /// The smoothed round trip.
@@ -198,6 +206,7 @@ impl TcpSource {
         if first_lost.is_some_and(|number| number >= self.recovery) {
             self.before = Some((self.cubic.clone(), 0));
             self.cubic.on_loss();
+            self.reductions[0] += 1;
             self.recovery = self.first + self.sent.len() as u64;
         }
     }
@@ -222,6 +231,7 @@ impl TcpSource {
                 self.cubic = before.clone();
                 self.recovery = self.first;
                 self.before = None;
+                self.reductions[2] += 1;
             }
         }
     }
@@ -239,6 +249,7 @@ impl TcpSource {
         (self.lost, self.in_flight) = (self.lost + self.in_flight, 0);
         self.before = None;
         self.cubic.on_timeout();
+        self.reductions[1] += 1;
         self.recovery = self.first + self.sent.len() as u64;
         self.timed_out = true;
         self.backoff = (self.backoff + 1).min(10);
