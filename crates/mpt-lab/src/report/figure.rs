@@ -89,13 +89,18 @@ fn over_axis(plan: &Plan, results: &[&CaseResult], others: &[String]) -> Chart {
     }
 }
 
-/// A group of bars for each case.
+/// A group of bars for each case; as shares of the ceiling, where ceilings differ so much that low bars could not be read.
 fn bars(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
     let metric = drawn(plan, results);
+    let relative = metric == Metric::Goodput && ceilings_differ(results);
+    let scaled = |result: &CaseResult, value: f64| match result.ceiling.filter(|_| relative) {
+        Some(ceiling) => value / ceiling * 100.0,
+        None => value,
+    };
     let series = |name: &str, colour: usize, y: &dyn Fn(&CaseResult) -> Option<f64>| Series {
         name: name.into(),
         colour,
-        values: results.iter().map(|result| y(result)).collect(),
+        values: results.iter().map(|result| y(result).map(|value| scaled(result, value))).collect(),
     };
     let published =
         |result: &CaseResult| plan.cases.iter().find(|case| case.name == result.case)?.published.get(&metric).copied();
@@ -104,13 +109,21 @@ fn bars(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
         let y = |result: &CaseResult| result.outcome(&name).and_then(|outcome| outcome.median(metric));
         all.push(series(&shown(&name), colour(&name), &y));
     }
-    if metric == Metric::Goodput {
+    if metric == Metric::Goodput && !relative {
         all.push(series("ceiling", CEILING, &|result| result.ceiling));
     }
     all.retain(|series| series.values.iter().any(Option::is_some));
     let groups = results.iter().map(|result| result.case.clone()).collect();
     let title = format!("{}: {}", plan.key, plan.title);
-    Bars { title, across: "case".into(), unit: labelled(metric), groups, series: all, graded: false }.svg()
+    let unit = if relative { format!("{}, % of the ceiling", metric.title()) } else { labelled(metric) };
+    Bars { title, across: "case".into(), unit, groups, series: all, graded: false }.svg()
+}
+
+fn ceilings_differ(results: &[&CaseResult]) -> bool {
+    let ceilings: Vec<f64> = results.iter().filter_map(|result| result.ceiling).collect();
+    let (least, most) =
+        (ceilings.iter().copied().fold(f64::MAX, f64::min), ceilings.iter().copied().fold(0.0, f64::max));
+    ceilings.len() == results.len() && most > least * MOST_UNLIKE
 }
 
 /// A group for each value of the first axis, a bar for each of the second.
@@ -230,6 +243,9 @@ fn colour(name: &str) -> usize {
         _ => 5,
     }
 }
+
+/// A bar of a third of the height is still read well.
+const MOST_UNLIKE: f64 = 3.0;
 
 /// Colours of the palette.
 const FIRST_PATH: usize = 2;
