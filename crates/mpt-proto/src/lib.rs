@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cc;
+pub mod classify;
 pub mod config;
 pub mod control;
 pub mod crypto;

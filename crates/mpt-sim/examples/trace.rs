@@ -40,12 +40,14 @@ fn endpoint(end: usize, paths: usize) -> Endpoint {
         public_key: *keys(1 - end).public(),
         preshared_key: PresharedKey::from_bytes([0; 32]),
         congestion: cc::Kind::Rate,
+        fec: mpt_proto::repair::fec::Mode::default(),
     };
     let peer = PeerConfig {
         name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         local_networks: vec![],
         scheduler: Kind::Earliest,
+        rules: vec![],
         protocol: Protocol::Native(native),
         resequence: Some(Limits::default()),
         probe: Some(ProbeConfig::default()),
@@ -111,7 +113,13 @@ fn main() {
         }
         if std::env::var("BACK").is_ok() {
             let near = net.endpoint(0).status().peers[0].clone();
-            print!("\n  back: q {} B re {} held {} exp {}", far.peers[0].queued_bytes, far.peers[0].resent, near.ledger.held, near.resequencer.unwrap_or_default().expired);
+            print!(
+                "\n  back: q {} B re {} held {} exp {}",
+                far.peers[0].queued_bytes,
+                far.peers[0].resent,
+                near.ledger.held,
+                near.resequencer.unwrap_or_default().expired
+            );
             for path in &far.peers[0].paths {
                 print!(
                     " | sent {} est {:.2} fl {} q {} srtt {} l {:.2}",

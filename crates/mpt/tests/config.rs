@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mpt::config::model::{File, Mode};
 use mpt::config::{self, Problem};
+use mpt_proto::classify::{Class, Pattern, Rule};
 use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::time::Rate;
 use mpt_proto::{cc, reseq, sched};
@@ -65,7 +66,7 @@ fn a_short_file_is_filled_in_with_defaults() {
         parse("mode = 'plain'\naddress = ['10.77.0.1/24']\n[[peer]]\n[[peer.path]]\nremote = '192.0.2.1'").unwrap();
     assert_eq!(file.interface.value, "mpt0");
     assert_eq!((file.port.value, file.mtu, file.offload), (4754, None, true));
-    assert_eq!(file.scheduler, sched::Kind::Weighted);
+    assert_eq!(file.scheduler.value, sched::Kind::Weighted);
     assert_eq!((file.mode.value, file.identity.is_none()), (Mode::Plain, true));
     assert_eq!((file.resequence, file.probe), (Some(reseq::Limits::default()), Some(ProbeConfig::default())));
     let [peer] = &file.peers[..] else { panic!("one peer") };
@@ -89,7 +90,7 @@ fn every_setting_arrives_where_it_belongs() {
     assert_eq!((limits.window, limits.max_hold, limits.adaptive), (65_536, Duration::from_secs(10), false));
     let probe = file.probe.unwrap();
     assert_eq!((probe.idle, probe.dead), (Duration::from_secs(3_600), Duration::from_secs(120)));
-    assert_eq!((file.scheduler, file.offload), (sched::Kind::MinRtt, false));
+    assert_eq!((file.scheduler.value, file.offload), (sched::Kind::MinRtt, false));
     assert_eq!(file.mtu.map(|mtu| mtu.value), Some(1280));
     let path = &file.peers[0].paths[0];
     assert_eq!(path.local.map(|ip| ip.value), Some("2001:db8::1".parse::<IpAddr>().unwrap()));
@@ -177,4 +178,21 @@ fn hostile_text_is_refused_without_a_panic() {
         assert!(!problems.is_empty());
         assert!(problems.iter().all(|problem| !problem.to_string().contains('\u{1b}')));
     }
+}
+
+#[test]
+fn every_condition_of_a_rule_arrives_where_it_belongs() {
+    let file = parse(EVERYTHING).unwrap();
+    let [rule] = &file.rules[..] else { panic!("one rule") };
+    let pattern = Pattern {
+        dscp: Some(46),
+        protocol: Some(17),
+        port: Some(5_004..=5_060),
+        source_port: Some(1..=65_535),
+        destination_port: Some(5_060..=5_060),
+        source: "10.81.0.0/16".parse().ok(),
+        destination: "10.82.0.0/16".parse().ok(),
+    };
+    let wanted = Rule { pattern, class: Some(Class::Realtime), duplicate: 2, path: Some("dsl".to_owned()) };
+    assert_eq!(rule.value, wanted);
 }

@@ -15,13 +15,14 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
+use crate::classify::Classifier;
 use crate::config::{PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use crate::crypto::association::Association;
 use crate::drops::{Dropped, Drops};
 use crate::flow;
 use crate::local::Local;
 use crate::packet::SuperPacket;
-use crate::path::{Health, LinkId, Path, State};
+use crate::path::{Cause, Doubt, Health, LinkId, Path, State};
 use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
 use crate::sched::{Scheduler, View};
@@ -43,6 +44,7 @@ pub struct Peer {
     /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
     fallen: u32,
     queue: Queue,
+    classifier: Classifier,
     scheduler: Scheduler,
     scheduler_name: &'static str,
     scene: Vec<View>,
@@ -97,18 +99,19 @@ const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
 const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
 
 impl Peer {
-    /// Makes a peer from its configuration. One of native mode needs `local`.
-    pub fn new(now: Time, config: &PeerConfig, local: Option<&mut Local>) -> Self {
+    /// Makes a peer from its configuration, to which inner packets of up to `mtu` bytes are sent. One of native mode needs `local`.
+    pub fn new(now: Time, mtu: usize, config: &PeerConfig, local: Option<&mut Local>) -> Self {
         let known: Vec<_> = config.paths.iter().filter(|path| path.remote.is_some()).cloned().collect();
         let limits = config.resequence.unwrap_or_default();
         let (framing, native) = match (&config.protocol, local) {
             (Protocol::Plain(framing), _) => (*framing, None),
             (Protocol::Native(native), Some(local)) => {
-                (PlainFraming::default(), Some(Box::new(Native::new(now, native, limits, &known, local.run()))))
+                (PlainFraming::default(), Some(Box::new(Native::new(now, mtu, native, limits, &known, local.run()))))
             }
             (Protocol::Native(_), None) => unreachable!("an endpoint with native peers has an identity"),
         };
-        let resequencer = config.resequence.filter(|_| native.is_none());
+        let is_native = native.is_some();
+        let resequencer = config.resequence.filter(|_| !is_native);
         let probe = if native.is_some() { Some(config.probe.unwrap_or_default()) } else { config.probe };
         let paths: Vec<_> = (0..).zip(&known).map(|(slot, path)| Path::new(now, slot, path, probe)).collect();
         Self {
@@ -123,6 +126,7 @@ impl Peer {
             },
             native,
             fallen: 0,
+            classifier: Classifier::new(&config.rules, is_native),
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
@@ -158,6 +162,11 @@ impl Peer {
         self.paths.iter().filter(move |_| plain).map(|path| (path.link, path.remote.ip(), path.id.slot))
     }
 
+    /// The largest inner packet that its paths carry, where they have been found to carry less than they should.
+    pub fn carries(&self) -> Option<usize> {
+        self.native.as_ref()?.carries()
+    }
+
     /// The inner prefixes behind it.
     pub fn networks(&self) -> &[IpNet] {
         &self.networks
@@ -179,13 +188,15 @@ impl Peer {
     }
 
     /// Takes a super-packet from the TUN device.
-    pub fn handle_inner(&mut self, now: Time, packet: SuperPacket) {
+    pub fn handle_inner(&mut self, now: Time, mut packet: SuperPacket) {
         self.ledger.taken += packet.count() as u64;
         if self.native.is_none() {
             // Acknowledgements tell native mode more than probes would.
             self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
         }
-        let bucket = flow::bucket(packet.ip(), packet.bytes());
+        let mark = self.classifier.classify(packet.ip(), packet.bytes());
+        packet.set_mark(mark);
+        let bucket = flow::bucket(packet.ip(), packet.bytes(), mark.class);
         let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
         native.gather(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
         self.native = Some(native);
@@ -259,6 +270,7 @@ impl Peer {
                 .map(|native| native.order_stats())
                 .or_else(|| self.resequencer.as_ref().map(Resequencer::stats)),
             resent,
+            recovered: self.native.as_ref().map_or(0, |native| native.recovered()),
             given_up,
             drops: self.drops.clone(),
             paths: self.paths.iter().map(|path| self.path_status(path)).collect(),
@@ -273,6 +285,7 @@ impl Peer {
             srtt: feedback.rtt().is_known().then(|| feedback.rtt().smoothed()).or(status.srtt),
             rate: native.rate(path.id),
             loss: Some(feedback.loss()),
+            mtu: native.carries_on(path.id.slot),
             in_flight: Some(feedback.in_flight()),
             queue: Some(feedback.delay().queue()),
             ..status
@@ -293,6 +306,13 @@ impl Peer {
             if !to.is_up() {
                 self.fallen |= 1 << slot;
             }
+            let failed = matches!(to, State::Down(Cause::Silent | Cause::Carrier | Cause::Doubted(Doubt::Lossy)));
+            if from.is_up() && failed {
+                path.damping.on_failure(now);
+            }
+        }
+        if !before.is_alive() && path.health.is_alive() {
+            path.damping.on_return(now);
         }
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {
@@ -302,6 +322,7 @@ impl Peer {
 
     /// Takes what is in flight on paths that went down for lost, so that it is sent again elsewhere.
     fn settle_paths(&mut self, now: Time) {
+        self.weigh_paths(now);
         let fallen = std::mem::take(&mut self.fallen);
         let Some(native) = &mut self.native else { return };
         for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {

@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use mpt_proto::sched::Kind;
 
 use super::model::{File, Mode, Path, Peer};
 use super::problem::Log;
@@ -16,6 +17,8 @@ pub fn check(file: &File, log: &mut Log<'_>) {
     keys(file, log);
     networks(file, log);
     routes(file, log);
+    rules(file, log);
+    copies(file, log);
     for path in paths(file) {
         addresses(path, log);
         loops(path, file, log);
@@ -81,6 +84,26 @@ fn routes(file: &File, log: &mut Log<'_>) {
     for route in file.routes.iter().filter(|route| !served.iter().any(|net| overlap(net, route))) {
         let what = format!("routes: {route} leads into the tunnel, but no peer has it in its networks");
         log.warn(route.line, what, "add it to the networks of the peer that it is behind");
+    }
+}
+
+/// Peers that call have paths that get their names when they do.
+fn rules(file: &File, log: &mut Log<'_>) {
+    let calls = file.peers.iter().any(|peer| peer.paths.is_empty());
+    for (rule, name) in file.rules.iter().filter_map(|rule| Some((rule, rule.path.as_ref()?))) {
+        if !calls && !paths(file).any(|path| path.name.value == *name) {
+            let what = format!("path: no path is called {name:?}");
+            log.warn(rule.line, what, "the name of a [[peer.path]]: its name, or its interface");
+        }
+    }
+}
+
+/// Only a number tells a copy from its packet.
+fn copies(file: &File, log: &mut Log<'_>) {
+    let Some(peer) = file.peers.iter().find(|peer| !peer.framing().sequence) else { return };
+    if file.scheduler.value == Kind::Redundant && *file.mode == Mode::Plain {
+        let what = format!("scheduler: \"redundant\" needs numbers, and the peer {:?} gets none", peer.name.value);
+        log.error(file.scheduler.line, what, Some("sequence = true in [plain]".to_owned()));
     }
 }
 

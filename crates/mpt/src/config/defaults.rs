@@ -50,6 +50,9 @@ pub const WEIGHT: u32 = 1;
 /// All paths carry traffic: that is what there are several for.
 pub const STANDBY: bool = false;
 
+/// A copy costs as much as its packet, so it is for those who ask.
+pub const DUPLICATE: u8 = 1;
+
 /// Native mode measures what a prediction of arrivals needs; plain mode does not, and shares as it is told.
 pub fn scheduler(mode: Mode) -> sched::Kind {
     let named = |wanted| sched::Kind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);

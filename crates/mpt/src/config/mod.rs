@@ -9,6 +9,7 @@
 //! - [`model`] is what the rest of the program sees;
 //! - [`defaults`] holds every default with its reason;
 //! - `schema` is the file format: one function per table, one line per key;
+//! - `rules` says which packets are treated otherwise than others;
 //! - `native` are the parts of it that only native mode has, `original` those for peers that run the original MPT, and
 //!   `secrets` the files with keys;
 //! - `forms` are the kinds of values (a port, a duration, a prefix) and `reader` takes them out of a table;
@@ -25,6 +26,7 @@ mod native;
 mod original;
 mod problem;
 mod reader;
+mod rules;
 mod schema;
 pub(crate) mod secrets;
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use mpt_proto::classify::Rule;
 use mpt_proto::config::{Liveness, PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::time::Rate;
@@ -34,7 +35,9 @@ pub struct File {
     /// Prefixes that are routed into the TUN interface besides those of its addresses.
     pub routes: Vec<At<IpNet>>,
     /// How paths are chosen.
-    pub scheduler: sched::Kind,
+    pub scheduler: At<sched::Kind>,
+    /// Which packets are treated otherwise, in the order in which they are asked.
+    pub rules: Vec<At<Rule>>,
     /// Whether many packets go with one system call where the kernel can.
     pub offload: bool,
     /// What is spoken on the wire with all peers.

@@ -1,6 +1,6 @@
 //! The file format: one function per table, one line per key.
 //!
-//! What only native mode has is in `native`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
+//! What only native mode has is in `native`, rules are in `rules`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::path::MAX_PATHS;
+use mpt_proto::repair::fec;
 use mpt_proto::time::Rate;
 use mpt_proto::{cc, reseq, sched};
 use toml::de::DeTable;
@@ -16,7 +17,7 @@ use toml::de::DeTable;
 use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer};
 use super::problem::Log;
 use super::reader::Reader;
-use super::{checks, defaults, forms, native, original};
+use super::{checks, defaults, forms, native, original, rules};
 
 /// A table while it is being read.
 pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
@@ -39,7 +40,8 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
         addresses: top.need_list("address", &forms::interface_address("10.77.0.1/24")),
         mtu: top.read("mtu", &forms::integer("a number of bytes", 576..=65_535, 1400)).map(|mtu| mtu.map(as_usize)),
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
-        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)).value,
+        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)),
+        rules: rules::rules(&mut top, wire.mode.as_deref().copied()),
         resequence: wire.resequence,
         probe: probe(&mut top),
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
@@ -60,6 +62,7 @@ struct Wire {
     mode: Option<At<Mode>>,
     framing: PlainFraming,
     congestion: cc::Kind,
+    fec: fec::Mode,
     resequence: Option<reseq::Limits>,
     port: At<u16>,
 }
@@ -68,12 +71,12 @@ impl Wire {
     fn read(top: &mut Table<'_, '_, '_>) -> Self {
         let mode = mode(top);
         let framing = top.table("plain", "plain", |table| framing(table, defaults::framing())).unwrap_or_default();
-        let congestion = match mode.as_deref() {
-            Some(Mode::Plain) => cc::Kind::default(),
-            Some(Mode::Native) | None => native::congestion(top),
+        let (congestion, fec) = match mode.as_deref() {
+            Some(Mode::Plain) => (cc::Kind::default(), fec::Mode::default()),
+            Some(Mode::Native) | None => (native::congestion(top), native::fec(top)),
         };
         let resequence = resequence(top, Some(reseq::Limits::default()));
-        Self { mode, framing, congestion, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
+        Self { mode, framing, congestion, fec, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
     }
 
     fn is(&self, mode: Mode) -> bool {
@@ -175,7 +178,7 @@ fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> 
         let framing = table.table("plain", "plain", |table| framing(table, wire.framing)).unwrap_or(wire.framing);
         return Some(table.at(Protocol::Plain(framing)));
     }
-    native::protocol(table, wire.congestion, wire.is(Mode::Native))
+    native::protocol(table, (wire.congestion, wire.fec), wire.is(Mode::Native))
 }
 
 fn networks(table: &mut Table<'_, '_, '_>, wire: &Wire, several: bool) -> Vec<At<IpNet>> {

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use crate::classify::Class;
 use crate::packet::SuperPacket;
 use crate::packet::ip::TCP;
 use crate::time::Time;
@@ -61,10 +62,10 @@ impl Batch {
     }
 }
 
-/// Whether it is a TCP segment that acknowledges and does nothing else.
+/// Whether it is a TCP segment that acknowledges and does nothing else, and is in no hurry.
 fn is_pure_ack(packet: &SuperPacket) -> bool {
     let (ip, bytes) = (packet.ip(), packet.bytes());
-    if ip.protocol != TCP || ip.fragment || packet.count() > 1 {
+    if packet.mark().class != Class::Bulk || ip.protocol != TCP || ip.fragment || packet.count() > 1 {
         return false;
     }
     let Some((header, flags)) = bytes.get(ip.transport + 12).zip(bytes.get(ip.transport + 13)) else { return false };
