@@ -68,6 +68,7 @@ const FILES: &[(&str, &str)] = &[
     ("dynamic.toml", include_str!("../../../../lab/dynamic.toml")),
     ("latency.toml", include_str!("../../../../lab/latency.toml")),
     ("flows.toml", include_str!("../../../../lab/flows.toml")),
+    ("schedulers.toml", include_str!("../../../../lab/schedulers.toml")),
     ("outages.toml", include_str!("../../../../lab/outages.toml")),
 ];
 

@@ -17,7 +17,8 @@ pub(super) fn all(plan: &Plan, results: &[&CaseResult]) -> Result<Vec<String>> {
         Figure::Time => over_time(results)?,
     };
     for result in results.iter().filter(|result| result.outcomes.iter().any(|outcome| !delays(outcome).is_empty())) {
-        pictures.push(chart::svg(&distribution(result))?);
+        pictures.push(chart::svg(&distribution(result, "one-way delay", delays))?);
+        pictures.push(chart::svg(&distribution(result, "difference of consecutive one-way delays", steps))?);
     }
     Ok(pictures)
 }
@@ -192,21 +193,21 @@ fn events(run: &Run) -> Vec<(f64, String)> {
     run.events.iter().map(|(at, what)| (*at, format!("\u{a0}{what}"))).collect()
 }
 
-/// Which share of the delays is below what.
-fn distribution(result: &CaseResult) -> Chart {
+/// Which share of the packets has less of something, in ms.
+fn distribution(result: &CaseResult, what: &str, of: fn(&Outcome) -> Vec<f64>) -> Chart {
     let line = |outcome: &Outcome| {
-        let mut sorted = delays(outcome);
+        let mut sorted = of(outcome);
         sorted.sort_by(f64::total_cmp);
         let step = (sorted.len() / POINTS).max(1);
-        let share = |(rank, delay): (usize, &f64)| (*delay, (rank + 1) as f64 / sorted.len() as f64 * 100.0);
+        let share = |(rank, value): (usize, &f64)| (*value, (rank + 1) as f64 / sorted.len() as f64 * 100.0);
         let points =
             sorted.iter().enumerate().filter(|(rank, _)| rank % step == 0 || rank + 1 == sorted.len()).map(share);
         Line { name: shown(&outcome.name), colour: colour(&outcome.name), points: points.collect(), marked: false }
     };
-    let known = result.outcomes.iter().filter(|outcome| !delays(outcome).is_empty());
+    let known = result.outcomes.iter().filter(|outcome| !of(outcome).is_empty());
     Chart {
-        title: format!("{}/{}: distribution of one-way delays", result.experiment, result.case),
-        across: "one-way delay, ms".into(),
+        title: format!("{}/{}: distribution of the {what}", result.experiment, result.case),
+        across: format!("{what}, ms"),
         unit: "share of packets below, %".into(),
         lines: known.map(line).collect(),
         ..Chart::default()
@@ -215,6 +216,12 @@ fn distribution(result: &CaseResult) -> Chart {
 
 fn delays(outcome: &Outcome) -> Vec<f64> {
     outcome.runs.iter().flat_map(|run| run.delays.iter().copied()).collect()
+}
+
+/// Jitter as the papers have it.
+fn steps(outcome: &Outcome) -> Vec<f64> {
+    let of = |run: &Run| run.delays.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect::<Vec<_>>();
+    outcome.runs.iter().flat_map(of).collect()
 }
 
 fn labelled(metric: Metric) -> String {
