@@ -92,6 +92,7 @@ fn main() -> ExitCode {
     match begin(&command).and_then(|()| run(command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            topology::hold_if_ending();
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }

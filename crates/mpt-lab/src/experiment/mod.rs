@@ -160,7 +160,9 @@ impl Session<'_> {
     fn contend(&mut self, contender: Contender, once: &dyn Fn(&mut Self, u32) -> Result<Run>) -> Outcome {
         let mut outcome = Outcome { name: contender.name(), absent: None, runs: Vec::new() };
         for repetition in 0..self.options.repetitions(self.plan) {
-            match once(self, repetition) {
+            let run = once(self, repetition);
+            topology::hold_if_ending();
+            match run {
                 Ok(run) => outcome.runs.push(run),
                 Err(error) => outcome.absent = Some(error.to_string()),
             }

@@ -19,7 +19,7 @@ mod netns;
 mod unprivileged;
 
 pub use addresses::{Family, Host, address, interface};
-pub use cleanup::{PREFIX, on_every_exit, remove_orphans};
+pub use cleanup::{PREFIX, hold_if_ending, on_every_exit, remove_orphans};
 pub use netns::Netns;
 pub use unprivileged::enter_own_namespaces;
 
