@@ -6,18 +6,22 @@ use mpt_lab::{
     experiment::{
         self, Options,
         contender::Contender,
+        matrix,
         record::{self, Record},
         result::{CaseResult, Substrate},
         store::{self, Store},
     },
     plan::{self, Plan},
+    progress::Progress,
     report, rivals,
     tunnel::Mode,
 };
 use std::{
     error::Error,
     fs,
+    io::{IsTerminal, stderr},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 type Done = Result<(), Box<dyn Error>>;
@@ -45,7 +49,8 @@ pub(crate) struct Run {
     /// MPT as the papers had it: static weights, no resequencing.
     #[arg(long, conflicts_with = "mode")]
     original: bool,
-    /// Where it is measured: in network namespaces, or in the simulator, which needs no privileges.
+    /// Where it is measured: in network namespaces, in those of a user namespace, or in the simulator; the last two need no
+    /// privileges.
     #[arg(long, value_enum, default_value_t = Ground::Netns)]
     substrate: Ground,
     /// Where results are kept; by default a folder below lab-results that is named after the run.
@@ -57,6 +62,8 @@ pub(crate) struct Run {
 enum Ground {
     /// Kernel namespaces and the wire.
     Netns,
+    /// The same without privileges, in a user namespace.
+    Emu,
     /// Virtual time.
     Sim,
 }
@@ -67,6 +74,13 @@ enum Speech {
     Native,
     /// GRE-in-UDP with sequence numbers.
     Plain,
+}
+
+impl Run {
+    /// Whether it needs namespaces of its own to run in.
+    pub(crate) fn is_unprivileged(&self) -> bool {
+        matches!(self.substrate, Ground::Emu)
+    }
 }
 
 /// Prints what there is to run.
@@ -117,6 +131,29 @@ pub(crate) fn report(folder: &Path) -> Done {
     Ok(())
 }
 
+/// Computes the simulator's figures and shows where they are not the committed ones, or commits them to the file.
+pub(crate) fn matrix(accept: bool) -> Done {
+    let committed = fs::read_to_string(matrix::FILE).unwrap_or_default();
+    if !Path::new(matrix::FILE).parent().is_some_and(Path::is_dir) {
+        return Err(format!("{} is not here; hint: run it at the root of the source tree", matrix::FILE).into());
+    }
+    let bar = Mutex::new(Bar::default());
+    let computed = matrix::compute(&|step, of| {
+        let progress = Progress { step, of, what: "matrix".into(), share: step as f64 / of as f64, remaining: None };
+        if stderr().is_terminal() {
+            bar.lock().unwrap_or_else(PoisonError::into_inner).show(&progress);
+        }
+    })?;
+    Bar::default().end();
+    let changed = matrix::difference(&committed, &computed);
+    changed.iter().for_each(|line| println!("{line}"));
+    match (changed.is_empty(), accept) {
+        (_, true) => Ok(fs::write(matrix::FILE, computed)?),
+        (true, false) => Ok(()),
+        (false, false) => Err(format!("{} lines differ; hint: mpt-lab matrix --accept", changed.len()).into()),
+    }
+}
+
 fn write(folder: &Path, plans: &[Plan], results: &[CaseResult], options: &Options) -> Done {
     let records = records(plans, results);
     fs::write(folder.join("results.csv"), record::csv(&records))?;
@@ -150,6 +187,7 @@ fn options(run: &Run) -> Result<Options, Box<dyn Error>> {
     };
     let substrate = match run.substrate {
         Ground::Netns => Substrate::Netns,
+        Ground::Emu => Substrate::Emu,
         Ground::Sim => Substrate::Sim,
     };
     Ok(Options { keys: run.keys.clone(), quick: run.quick, seed: run.seed, substrate, mode, against })
@@ -160,8 +198,11 @@ fn default_folder(options: &Options) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '-' };
     let keys: String = options.keys.join("+").trim_start_matches("./").chars().map(plain).collect();
     let quick = if options.quick { "-quick" } else { "" };
-    let sim = if options.substrate == Substrate::Sim { "-sim" } else { "" };
-    Path::new("lab-results").join(format!("{keys}-{}{sim}{quick}-{}", options.mode.name(), options.seed))
+    let place = match options.substrate {
+        Substrate::Netns => String::new(),
+        other => format!("-{}", other.name()),
+    };
+    Path::new("lab-results").join(format!("{keys}-{}{place}{quick}-{}", options.mode.name(), options.seed))
 }
 
 fn records(plans: &[Plan], results: &[CaseResult]) -> Vec<Record> {

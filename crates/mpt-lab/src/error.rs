@@ -6,8 +6,16 @@ use std::{io, process::Command};
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// The laboratory makes network namespaces, which only root may.
-    #[error("network namespaces need root; hint: run with sudo, or use the simulator")]
+    #[error(
+        "network namespaces need root; hint: run with sudo, in namespaces of your own (--substrate emu), or in the simulator (--substrate sim)"
+    )]
     NotRoot,
+    /// The kernel keeps user namespaces from this user.
+    #[error(
+        "this system gives users no namespaces of their own ({0}); hint: sysctl kernel.unprivileged_userns_clone=1 or \
+         kernel.apparmor_restrict_unprivileged_userns=0, where there is such a setting, or use --substrate sim"
+    )]
+    NoUserNamespace(io::Error),
     /// A program that an experiment needs is not installed.
     #[error("'{tool}' is not installed; hint: apt install {package}")]
     Missing {

@@ -66,6 +66,12 @@ enum Command {
         /// The run's folder.
         folder: PathBuf,
     },
+    /// Computes the committed matrix of the simulator's figures, and shows where it differs.
+    Matrix {
+        /// Writes it.
+        #[arg(long)]
+        accept: bool,
+    },
     /// Shows what one TCP flow gets from a 10 and a 100 Mbit/s link, and what happens when one is pulled.
     Demo {
         /// Where the picture goes.
@@ -82,14 +88,24 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    topology::on_every_exit();
-    match run(Cli::parse().command) {
+    let command = Cli::parse().command;
+    match begin(&command).and_then(|()| run(command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            topology::hold_if_ending();
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// What has to be done before there is a second thread.
+fn begin(command: &Command) -> Result<(), Box<dyn Error>> {
+    if matches!(command, Command::Run(run) if run.is_unprivileged()) {
+        topology::enter_own_namespaces()?;
+    }
+    topology::on_every_exit();
+    Ok(())
 }
 
 fn run(command: Command) -> Result<(), Box<dyn Error>> {
@@ -99,6 +115,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::List => command::list(),
         Command::Run(run) => command::run(&run),
         Command::Report { folder } => command::report(&folder),
+        Command::Matrix { accept } => command::matrix(accept),
         Command::Demo { picture, seconds } => demo(&picture, Duration::from_secs(seconds)),
         Command::Selftest => selftest(),
         Command::Clean => {

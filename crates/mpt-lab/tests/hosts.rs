@@ -55,7 +55,7 @@ fn a_cut_path_is_silent_and_a_restored_one_answers() {
     }
     let topology = build("cut", &["delay=1ms", "delay=1ms"]);
     topology.cut(1);
-    assert_eq!(ping(&topology, 1, Family::V4, 2), []);
+    assert!(ping(&topology, 1, Family::V4, 2).is_empty());
     assert_eq!(ping(&topology, 0, Family::V4, 2).len(), 2, "the other path is not touched");
     topology.restore(1);
     assert_eq!(ping(&topology, 1, Family::V4, 2).len(), 2);

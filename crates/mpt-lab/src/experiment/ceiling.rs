@@ -29,6 +29,10 @@ pub fn carriage(case: &Case, mode: Mode) -> Carriage {
     let around = ETHERNET + ip_udp(case.outer) + mode.overhead();
     match case.traffic.load {
         Load::Udp { payload, .. } => Carriage { payload, frame: around + ip_udp(case.inner) + payload },
+        Load::Quic => {
+            let payload = layout.mtu() - ip_udp(case.inner) - QUIC;
+            Carriage { payload, frame: around + layout.mtu() }
+        }
         _ => {
             let tcp = ip_udp(case.inner) - UDP + TCP;
             Carriage { payload: layout.mtu() - tcp, frame: around + layout.mtu() }
@@ -38,7 +42,7 @@ pub fn carriage(case: &Case, mode: Mode) -> Carriage {
 
 /// Whether the data goes from B to A, as downloads do.
 pub fn downwards(case: &Case) -> bool {
-    matches!(case.traffic.load, Load::Http { .. } | Load::Ftp { .. })
+    matches!(case.traffic.load, Load::Http { .. } | Load::Ftp { .. } | Load::Quic)
 }
 
 /// The mean of what comes out of a link in Mbit/s, over a run of `length`.
@@ -86,6 +90,9 @@ const ETHERNET: usize = 14;
 const UDP: usize = 8;
 /// With time stamps (RFC 7323).
 const TCP: usize = 32;
+/// Short header with a connection ID of 8 bytes and a packet number of 2 (RFC 9000 section 17.3), the head of a STREAM frame
+/// that fills the packet (section 19.8), and the tag.
+const QUIC: usize = 11 + 6 + 16;
 
 #[cfg(test)]
 mod tests {

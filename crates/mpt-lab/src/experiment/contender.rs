@@ -75,6 +75,15 @@ enum Alive {
     Rival { _tunnel: RivalTunnel },
 }
 
+impl Standing<'_> {
+    /// Lets the schedules of links begin.
+    pub(super) fn begin_schedules(&self, case: &Case) {
+        if let Floor::Shared(topology) = self.topology {
+            case.paths.iter().enumerate().for_each(|(path, spec)| topology.change(path, spec.clone()));
+        }
+    }
+}
+
 impl Contender {
     /// What `--against` takes, besides the names of other tunnels.
     pub const NAMES: [&str; 3] = ["solo", "ideal", "mptcp"];
@@ -107,9 +116,7 @@ impl Contender {
 
     /// Brings it up.
     pub(super) fn stand<'a>(&self, ground: &Ground<'a>) -> Result<Standing<'a>> {
-        // Schedules of links count from here.
         let Ground { topology, case, .. } = *ground;
-        case.paths.iter().enumerate().for_each(|(path, spec)| topology.change(path, spec.clone()));
         match self {
             Self::Solo(path) => Ok(bare(Floor::Shared(topology), *path, case.inner)),
             Self::Ideal => stand_ideal(ground),

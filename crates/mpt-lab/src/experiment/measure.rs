@@ -2,7 +2,7 @@
 
 use super::{ceiling::downwards, contender::Standing, result::Run};
 use crate::{
-    error::Result,
+    error::{LabError, Result},
     plan::{Beside, Case, Event, Happening, Load, Metric},
     topology::Host,
     traffic::{
@@ -12,6 +12,7 @@ use crate::{
         download::{Download, Protocol},
         iperf::{self, Iperf},
         ping::Ping,
+        quic::Quic,
         voice::{self, Call},
     },
 };
@@ -34,6 +35,8 @@ impl Measurement<'_> {
     /// Lets the traffic run. `progress` is told the share that is done.
     pub(super) fn run(&self, progress: &mut dyn FnMut(f64)) -> Result<Run> {
         let standing = self.standing;
+        let quiet = Quiet::listen(self)?;
+        standing.begin_schedules(self.case);
         let before = processor_seconds(&standing.processes);
         let mut watch = Watch::new(self);
         let company = Company::start(self)?;
@@ -42,7 +45,7 @@ impl Measurement<'_> {
             progress(share);
         });
         let mut run = result?;
-        company.finish(&mut run)?;
+        company.finish(&quiet, &mut run)?;
         let (paths, events) = watch.finish()?;
         (run.paths, run.events) = (paths, events);
         let gigabytes = run.metrics.get(&Metric::Goodput).map(|mbit| mbit * self.length.as_secs_f64() / 8e3);
@@ -65,6 +68,7 @@ impl Measurement<'_> {
             Load::Paced { mbit, block, window } => self.paced(*mbit, *block, *window, progress),
             Load::Http { mbyte } => self.download(Protocol::Http, *mbyte, progress),
             Load::Ftp { mbyte } => self.download(Protocol::Ftp, *mbyte, progress),
+            Load::Quic => self.quic(progress),
             Load::Bulk => self.bulk(progress),
             Load::Ping { count } => self.ping(*count),
         }
@@ -108,6 +112,15 @@ impl Measurement<'_> {
         Ok(Run { metrics: metrics.into(), ..Run::default() })
     }
 
+    fn quic(&self, progress: &mut dyn FnMut(f64)) -> Result<Run> {
+        let Standing { from, to, mptcp, .. } = *self.standing;
+        if mptcp {
+            return Err(LabError::Inapplicable("QUIC does not run over multipath TCP"));
+        }
+        let samples = Quic { from, to, time: self.length }.run(&self.standing.topology, progress)?;
+        Ok(greedy(&samples, self.length))
+    }
+
     fn bulk(&self, progress: &mut dyn FnMut(f64)) -> Result<Run> {
         let topology = &self.standing.topology;
         let flow = Bulk::start(&topology.a, &topology.b, self.route())?;
@@ -116,9 +129,7 @@ impl Measurement<'_> {
             thread::sleep(Duration::from_millis(10));
         }
         let (end, samples) = (flow.elapsed(), flow.samples());
-        let bytes = samples.last().map_or(0, |sample| sample.bytes);
-        let mut run = Run { goodput: bulk::rates(&samples, RESOLUTION, end), ..Run::default() };
-        run.metrics.insert(Metric::Goodput, bytes as f64 * 8.0 / 1e6 / end.as_secs_f64());
+        let mut run = greedy(&samples, end);
         if self.events {
             run.metrics.extend(outage(self.case, self.quick, &samples, &run.goodput, end));
         }
@@ -145,6 +156,33 @@ impl Measurement<'_> {
     }
 }
 
+/// Goodput over time and as a whole, until `end`.
+pub(super) fn greedy(samples: &[bulk::Sample], end: Duration) -> Run {
+    let bytes = samples.last().map_or(0, |sample| sample.bytes);
+    let metrics = [(Metric::Goodput, bytes as f64 * 8e-6 / end.as_secs_f64())];
+    Run { goodput: bulk::rates(samples, RESOLUTION, end), metrics: metrics.into(), ..Run::default() }
+}
+
+/// Medians without the load, in ms: what is above them later is what the load added.
+struct Quiet {
+    call: Option<f64>,
+    ping: Option<f64>,
+}
+
+impl Quiet {
+    fn listen(measurement: &Measurement<'_>) -> Result<Self> {
+        let Standing { from, to, topology, .. } = measurement.standing;
+        let beside = |what| measurement.case.traffic.beside.contains(&what);
+        let median = |values: &[f64]| (!values.is_empty()).then(|| quantile(values, 0.5));
+        let call = || Call::start(&topology.a, &topology.b, *from, *to, QUIET).map(Call::finish);
+        let call = beside(Beside::Voice).then(call).transpose()?;
+        let ping = Ping { from: *from, to: *to, count: 20, interval: QUIET / 20 };
+        let trips = beside(Beside::Ping).then(|| ping.run(&topology.a)).transpose()?.unwrap_or_default();
+        let trips: Vec<f64> = trips.into_iter().map(ms).collect();
+        Ok(Self { call: call.and_then(|quality| median(&quality.delays)), ping: median(&trips) })
+    }
+}
+
 /// What goes on beside the load.
 struct Company {
     call: Option<Call>,
@@ -167,15 +205,17 @@ impl Company {
         })
     }
 
-    fn finish(self, run: &mut Run) -> Result<()> {
+    fn finish(self, quiet: &Quiet, run: &mut Run) -> Result<()> {
         if let Some(call) = self.call {
             let quality = call.finish();
             run.metrics.insert(Metric::VoiceLost, quality.lost * 100.0);
             if !quality.delays.is_empty() {
-                run.metrics.insert(Metric::VoiceDelay, quantile(&quality.delays, 0.5));
-                run.metrics.insert(Metric::VoiceDelayP99, quantile(&quality.delays, 0.99));
+                note(run, &quality.delays, [Metric::VoiceDelay, Metric::VoiceDelayP99], 0.0);
                 run.metrics.insert(Metric::VoiceJitter, quality.jitter);
                 run.metrics.insert(Metric::VoiceGap, quality.gap);
+                if let Some(quiet) = quiet.call {
+                    note(run, &quality.delays, [Metric::VoiceAdded, Metric::VoiceAddedP99], quiet);
+                }
                 run.delays = quality.delays;
             }
         }
@@ -183,12 +223,20 @@ impl Company {
             let trips = pings.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             let trips: Vec<f64> = trips.into_iter().map(ms).collect();
             if !trips.is_empty() {
-                run.metrics.insert(Metric::Ping, quantile(&trips, 0.5));
-                run.metrics.insert(Metric::PingP99, quantile(&trips, 0.99));
+                note(run, &trips, [Metric::Ping, Metric::PingP99], 0.0);
+            }
+            if let Some(quiet) = quiet.ping.filter(|_| !trips.is_empty()) {
+                note(run, &trips, [Metric::PingAdded, Metric::PingAddedP99], quiet);
             }
         }
         Ok(())
     }
+}
+
+/// Median and 99th percentile above `base`.
+fn note(run: &mut Run, values: &[f64], [median, p99]: [Metric; 2], base: f64) {
+    run.metrics.insert(median, quantile(values, 0.5) - base);
+    run.metrics.insert(p99, quantile(values, 0.99) - base);
 }
 
 /// Makes events happen, and notes what comes out of every path.
@@ -261,6 +309,20 @@ impl<'a> Watch<'a> {
         let paths = self.carried.first().map_or(0, |(_, bytes)| bytes.len());
         Ok(((0..paths).map(|path| rates(&self.carried, path)).collect(), self.happened))
     }
+}
+
+/// The programs that a case's traffic takes.
+pub(super) fn tools(case: &Case) -> Vec<&'static str> {
+    let mut tools: Vec<&str> = match case.traffic.load {
+        Load::Tcp { .. } | Load::Udp { .. } => vec!["iperf3"],
+        Load::Paced { .. } => vec!["iperf3", "tcpdump", "tshark"],
+        Load::Http { .. } => Protocol::Http.tools().into(),
+        Load::Ftp { .. } => Protocol::Ftp.tools().into(),
+        Load::Quic | Load::Bulk => Vec::new(),
+        Load::Ping { .. } => vec!["ping"],
+    };
+    tools.extend(case.traffic.beside.contains(&Beside::Ping).then_some("ping"));
+    tools
 }
 
 fn told(event: Event) -> String {
@@ -349,6 +411,9 @@ fn ms(time: Duration) -> f64 {
 }
 
 const RESOLUTION: Duration = Duration::from_millis(100);
+
+/// How long a call and echo requests are listened to before the load.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// USER_HZ of every Linux architecture that is left (proc_pid_stat(5)).
 const TICKS: f64 = 100.0;

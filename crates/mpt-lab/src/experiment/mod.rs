@@ -10,6 +10,7 @@
 
 pub mod ceiling;
 pub mod contender;
+pub mod matrix;
 mod measure;
 pub mod record;
 pub mod result;
@@ -17,10 +18,10 @@ mod sim;
 pub mod store;
 
 use crate::{
-    error::Result,
+    error::{Result, require},
     plan::{Case, Plan},
     progress::Progress,
-    topology::Topology,
+    topology::{self, Topology},
     tunnel::Mode,
 };
 use contender::{Contender, Ground};
@@ -73,6 +74,11 @@ impl Options {
 /// # Errors
 /// What keeps the laboratory as a whole from working; a contender that fails is part of the results.
 pub fn run(plans: &[Plan], options: &Options, store: &mut Store, progress: &mut dyn FnMut(Progress)) -> Result<()> {
+    if options.substrate != Substrate::Sim {
+        topology::check_privileges()?;
+        let cases = plans.iter().flat_map(|plan| options.cases(plan));
+        cases.flat_map(measure::tools).try_for_each(require)?;
+    }
     let mut clock = Clock::new(plans, options, store);
     for plan in plans {
         for case in options.cases(plan) {
@@ -97,7 +103,7 @@ struct Session<'a> {
 impl Session<'_> {
     fn run(&mut self) -> Result<CaseResult> {
         match self.options.substrate {
-            Substrate::Netns => self.on_the_wire(),
+            Substrate::Netns | Substrate::Emu => self.on_the_wire(),
             Substrate::Sim => Ok(self.in_virtual_time()),
         }
     }
@@ -154,7 +160,9 @@ impl Session<'_> {
     fn contend(&mut self, contender: Contender, once: &dyn Fn(&mut Self, u32) -> Result<Run>) -> Outcome {
         let mut outcome = Outcome { name: contender.name(), absent: None, runs: Vec::new() };
         for repetition in 0..self.options.repetitions(self.plan) {
-            match once(self, repetition) {
+            let run = once(self, repetition);
+            topology::hold_if_ending();
+            match run {
                 Ok(run) => outcome.runs.push(run),
                 Err(error) => outcome.absent = Some(error.to_string()),
             }

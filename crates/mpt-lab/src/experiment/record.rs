@@ -12,7 +12,7 @@ pub struct Record {
     pub experiment: String,
     /// The case's name.
     pub case: String,
-    /// Where it was measured: `netns` or `sim`.
+    /// Where it was measured: `netns`, `emu` or `sim`.
     pub substrate: &'static str,
     /// What was measured.
     pub metric: &'static str,

@@ -35,6 +35,8 @@ pub enum Substrate {
     /// Kernel namespaces and the wire, by the machine's clock.
     #[default]
     Netns,
+    /// The same in a user namespace, without privileges; the machine's settings are what they are.
+    Emu,
     /// The simulator, in virtual time.
     Sim,
 }
@@ -44,6 +46,7 @@ impl Substrate {
     pub fn name(self) -> &'static str {
         match self {
             Self::Netns => "netns",
+            Self::Emu => "emu",
             Self::Sim => "sim",
         }
     }

@@ -81,7 +81,11 @@ impl Simulation<'_> {
         let (inner, outer) = (self.case.inner, self.case.outer);
         let layout = Layout { paths: &paths, settings, inner, outer, mode: self.mode };
         let ends = [endpoint(0, &layout), endpoint(1, &layout)];
-        let mut net = Network::between(self.seed, ends, &paths, hosts(layout.mtu(), Time::after(SETTLED)));
+        let hosts = match self.mode {
+            Mode::Original => hosts_of_the_time(layout.mtu()),
+            Mode::Native | Mode::Plain => hosts(layout.mtu(), Time::after(SETTLED)),
+        };
+        let mut net = Network::between(self.seed, ends, &paths, hosts);
         net.run(SETTLED);
         for (number, path) in paths.iter().enumerate() {
             net.link(number, 0).change(Time::after(SETTLED), &path.there);
@@ -101,8 +105,7 @@ impl Simulation<'_> {
             bytes: *bytes,
         };
         let samples: Vec<Sample> = sink.series.iter().map(sample).collect();
-        let goodput = rates(&samples, Duration::from_millis(100), self.length);
-        let mut run = Run { goodput, ..Run::default() };
+        let mut run = Run { goodput: rates(&samples, Duration::from_millis(100), self.length), ..Run::default() };
         run.metrics.insert(Metric::Goodput, sink.bytes() as f64 * 8e-6 / self.length.as_secs_f64());
         if events {
             run.metrics.extend(outage(self.case, self.quick, &samples, &run.goodput, self.length));
@@ -121,6 +124,12 @@ impl Simulation<'_> {
 
 fn hosts(mtu: usize, start: Time) -> [Box<dyn Host>; 2] {
     [Box::new(TcpSource::new(mtu).starting(start)), Box::new(TcpSink::new(mtu))]
+}
+
+/// The papers' machines had a TCP before RACK (RFC 8985).
+fn hosts_of_the_time(mtu: usize) -> [Box<dyn Host>; 2] {
+    let source = TcpSource::new(mtu).starting(Time::after(SETTLED)).before_rack();
+    [Box::new(source), Box::new(TcpSink::new(mtu))]
 }
 
 fn happen(net: &mut Network, path: usize, what: Happening) -> Result<()> {

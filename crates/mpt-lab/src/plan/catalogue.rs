@@ -66,6 +66,9 @@ const FILES: &[(&str, &str)] = &[
     ("e4.toml", include_str!("../../../../lab/e4.toml")),
     ("static.toml", include_str!("../../../../lab/static.toml")),
     ("dynamic.toml", include_str!("../../../../lab/dynamic.toml")),
+    ("latency.toml", include_str!("../../../../lab/latency.toml")),
+    ("flows.toml", include_str!("../../../../lab/flows.toml")),
+    ("schedulers.toml", include_str!("../../../../lab/schedulers.toml")),
     ("outages.toml", include_str!("../../../../lab/outages.toml")),
 ];
 
@@ -94,6 +97,18 @@ mod tests {
             assert_eq!(plans.iter().filter(|other| other.key == plan.key).count(), 1, "{}", plan.key);
             assert!(plan.cases.iter().any(|case| case.quick), "{} has a quick run", plan.key);
         }
+    }
+
+    #[test]
+    fn a_quick_run_of_everything_takes_less_than_twenty_minutes() {
+        // Beside each path alone, an ideal link, MPTCP and MPT; what comes before and after a measurement took 0.7 to 0.9 s.
+        let around = std::time::Duration::from_secs(1);
+        let of = |plan: &Plan| {
+            let runs: usize = plan.cases.iter().filter(|case| case.quick).map(|case| case.paths.len() + 3).sum();
+            (plan.length.quick + around) * runs as u32
+        };
+        let whole: std::time::Duration = catalogue().unwrap().iter().map(of).sum();
+        assert!(whole.as_secs() < 20 * 60, "{whole:?}");
     }
 
     #[test]

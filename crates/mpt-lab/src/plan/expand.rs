@@ -191,6 +191,7 @@ impl Expander<'_> {
             Kind::Udp => Load::Udp { mbit: t.mbit, payload: t.payload.unwrap_or(UDP_PAYLOAD) },
             Kind::Http => Load::Http { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
             Kind::Ftp => Load::Ftp { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
+            Kind::Quic => Load::Quic,
             Kind::Bulk => Load::Bulk,
             Kind::Ping => Load::Ping { count: t.count.unwrap_or(20) },
         };

@@ -100,6 +100,7 @@ pub(super) enum Kind {
     Udp,
     Http,
     Ftp,
+    Quic,
     Bulk,
     Ping,
 }

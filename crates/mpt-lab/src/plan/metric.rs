@@ -28,6 +28,10 @@ pub enum Metric {
     VoiceDelay,
     /// 99th percentile of it.
     VoiceDelayP99,
+    /// Median above that of the same call without the load.
+    VoiceAdded,
+    /// 99th percentile above that median.
+    VoiceAddedP99,
     /// Mean difference of its consecutive one-way delays.
     VoiceJitter,
     /// Share of its packets that did not arrive.
@@ -38,6 +42,10 @@ pub enum Metric {
     Ping,
     /// 99th percentile of it.
     PingP99,
+    /// Median round trip above that without the load.
+    PingAdded,
+    /// 99th percentile above that median.
+    PingAddedP99,
 }
 
 impl Metric {
@@ -55,11 +63,15 @@ impl Metric {
             Self::JitterVariance => "jitter_variance",
             Self::VoiceDelay => "voice_delay",
             Self::VoiceDelayP99 => "voice_delay_p99",
+            Self::VoiceAdded => "voice_added",
+            Self::VoiceAddedP99 => "voice_added_p99",
             Self::VoiceJitter => "voice_jitter",
             Self::VoiceLost => "voice_lost",
             Self::VoiceGap => "voice_gap",
             Self::Ping => "ping",
             Self::PingP99 => "ping_p99",
+            Self::PingAdded => "ping_added",
+            Self::PingAddedP99 => "ping_added_p99",
         }
     }
 
@@ -72,6 +84,7 @@ impl Metric {
             Self::DelayVariance | Self::JitterVariance => "ms²",
             Self::Gap | Self::Recovery | Self::Delay | Self::Jitter | Self::Ping | Self::PingP99 => "ms",
             Self::VoiceDelay | Self::VoiceDelayP99 | Self::VoiceJitter | Self::VoiceGap => "ms",
+            Self::VoiceAdded | Self::VoiceAddedP99 | Self::PingAdded | Self::PingAddedP99 => "ms",
         }
     }
 
@@ -89,11 +102,15 @@ impl Metric {
             Self::JitterVariance => "variance of the jitter",
             Self::VoiceDelay => "voice, one-way delay, median",
             Self::VoiceDelayP99 => "voice, one-way delay, p99",
+            Self::VoiceAdded => "voice, added by the load, median",
+            Self::VoiceAddedP99 => "voice, added by the load, p99",
             Self::VoiceJitter => "voice, mean jitter",
             Self::VoiceLost => "voice, packets lost",
             Self::VoiceGap => "voice, longest gap",
             Self::Ping => "ping beside the load, median",
             Self::PingP99 => "ping beside the load, p99",
+            Self::PingAdded => "ping, added by the load, median",
+            Self::PingAddedP99 => "ping, added by the load, p99",
         }
     }
 

@@ -180,6 +180,8 @@ pub enum Load {
         /// The size of the file.
         mbyte: u64,
     },
+    /// A download over QUIC with a stock implementation at both ends.
+    Quic,
     /// One TCP flow whose gaps are seen to 10 ms.
     Bulk,
     /// So many echo requests.
@@ -293,6 +295,8 @@ pub enum Yardstick {
     Solo,
     /// The kernel's multipath TCP, in the same run.
     Mptcp,
+    /// The case that this one is a variation of, which is named by what stands before the slash, in the same run.
+    Stem,
     /// The paper's figure.
     Published,
     /// One unit of the metric.

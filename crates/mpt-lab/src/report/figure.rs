@@ -17,7 +17,8 @@ pub(super) fn all(plan: &Plan, results: &[&CaseResult]) -> Result<Vec<String>> {
         Figure::Time => over_time(results)?,
     };
     for result in results.iter().filter(|result| result.outcomes.iter().any(|outcome| !delays(outcome).is_empty())) {
-        pictures.push(chart::svg(&distribution(result))?);
+        pictures.push(chart::svg(&distribution(result, "one-way delay", delays))?);
+        pictures.push(chart::svg(&distribution(result, "difference of consecutive one-way delays", steps))?);
     }
     Ok(pictures)
 }
@@ -89,13 +90,18 @@ fn over_axis(plan: &Plan, results: &[&CaseResult], others: &[String]) -> Chart {
     }
 }
 
-/// A group of bars for each case.
+/// A group of bars for each case; as shares of the ceiling, where ceilings differ so much that low bars could not be read.
 fn bars(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
     let metric = drawn(plan, results);
+    let relative = metric == Metric::Goodput && ceilings_differ(results);
+    let scaled = |result: &CaseResult, value: f64| match result.ceiling.filter(|_| relative) {
+        Some(ceiling) => value / ceiling * 100.0,
+        None => value,
+    };
     let series = |name: &str, colour: usize, y: &dyn Fn(&CaseResult) -> Option<f64>| Series {
         name: name.into(),
         colour,
-        values: results.iter().map(|result| y(result)).collect(),
+        values: results.iter().map(|result| y(result).map(|value| scaled(result, value))).collect(),
     };
     let published =
         |result: &CaseResult| plan.cases.iter().find(|case| case.name == result.case)?.published.get(&metric).copied();
@@ -104,13 +110,21 @@ fn bars(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
         let y = |result: &CaseResult| result.outcome(&name).and_then(|outcome| outcome.median(metric));
         all.push(series(&shown(&name), colour(&name), &y));
     }
-    if metric == Metric::Goodput {
+    if metric == Metric::Goodput && !relative {
         all.push(series("ceiling", CEILING, &|result| result.ceiling));
     }
     all.retain(|series| series.values.iter().any(Option::is_some));
     let groups = results.iter().map(|result| result.case.clone()).collect();
     let title = format!("{}: {}", plan.key, plan.title);
-    Bars { title, across: "case".into(), unit: labelled(metric), groups, series: all, graded: false }.svg()
+    let unit = if relative { format!("{}, % of the ceiling", metric.title()) } else { labelled(metric) };
+    Bars { title, across: "case".into(), unit, groups, series: all, graded: false }.svg()
+}
+
+fn ceilings_differ(results: &[&CaseResult]) -> bool {
+    let ceilings: Vec<f64> = results.iter().filter_map(|result| result.ceiling).collect();
+    let (least, most) =
+        (ceilings.iter().copied().fold(f64::MAX, f64::min), ceilings.iter().copied().fold(0.0, f64::max));
+    ceilings.len() == results.len() && most > least * MOST_UNLIKE
 }
 
 /// A group for each value of the first axis, a bar for each of the second.
@@ -179,21 +193,21 @@ fn events(run: &Run) -> Vec<(f64, String)> {
     run.events.iter().map(|(at, what)| (*at, format!("\u{a0}{what}"))).collect()
 }
 
-/// Which share of the delays is below what.
-fn distribution(result: &CaseResult) -> Chart {
+/// Which share of the packets has less of something, in ms.
+fn distribution(result: &CaseResult, what: &str, of: fn(&Outcome) -> Vec<f64>) -> Chart {
     let line = |outcome: &Outcome| {
-        let mut sorted = delays(outcome);
+        let mut sorted = of(outcome);
         sorted.sort_by(f64::total_cmp);
         let step = (sorted.len() / POINTS).max(1);
-        let share = |(rank, delay): (usize, &f64)| (*delay, (rank + 1) as f64 / sorted.len() as f64 * 100.0);
+        let share = |(rank, value): (usize, &f64)| (*value, (rank + 1) as f64 / sorted.len() as f64 * 100.0);
         let points =
             sorted.iter().enumerate().filter(|(rank, _)| rank % step == 0 || rank + 1 == sorted.len()).map(share);
         Line { name: shown(&outcome.name), colour: colour(&outcome.name), points: points.collect(), marked: false }
     };
-    let known = result.outcomes.iter().filter(|outcome| !delays(outcome).is_empty());
+    let known = result.outcomes.iter().filter(|outcome| !of(outcome).is_empty());
     Chart {
-        title: format!("{}/{}: distribution of one-way delays", result.experiment, result.case),
-        across: "one-way delay, ms".into(),
+        title: format!("{}/{}: distribution of the {what}", result.experiment, result.case),
+        across: format!("{what}, ms"),
         unit: "share of packets below, %".into(),
         lines: known.map(line).collect(),
         ..Chart::default()
@@ -202,6 +216,12 @@ fn distribution(result: &CaseResult) -> Chart {
 
 fn delays(outcome: &Outcome) -> Vec<f64> {
     outcome.runs.iter().flat_map(|run| run.delays.iter().copied()).collect()
+}
+
+/// Jitter as the papers have it.
+fn steps(outcome: &Outcome) -> Vec<f64> {
+    let of = |run: &Run| run.delays.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect::<Vec<_>>();
+    outcome.runs.iter().flat_map(of).collect()
 }
 
 fn labelled(metric: Metric) -> String {
@@ -230,6 +250,9 @@ fn colour(name: &str) -> usize {
         _ => 5,
     }
 }
+
+/// A bar of a third of the height is still read well.
+const MOST_UNLIKE: f64 = 3.0;
 
 /// Colours of the palette.
 const FIRST_PATH: usize = 2;

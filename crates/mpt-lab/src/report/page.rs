@@ -32,6 +32,7 @@ pub fn html(plans: &[Plan], results: &[CaseResult], options: &Options) -> Result
 fn circumstances(options: &Options) -> String {
     let place = match options.substrate {
         Substrate::Netns => "network namespaces and the wire",
+        Substrate::Emu => "network namespaces and the wire in a user namespace",
         Substrate::Sim => "simulated, in virtual time",
     };
     let length = if options.quick { "quick run: fewer cases, a few seconds each, once" } else { "full run" };

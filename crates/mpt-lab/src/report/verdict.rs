@@ -63,16 +63,18 @@ pub fn judge(plan: &Plan, results: &[&CaseResult], options: &Options) -> Vec<Jud
             let published = published.and_then(|case| case.published.get(&claim.metric)).copied();
             // Most cases of a grid are only published as a picture.
             if claim.of != Yardstick::Published || published.is_some() {
-                judgements.push(of_case(claim, result, published));
+                let stem = result.case.rsplit_once('/').map_or("", |(stem, _)| stem);
+                let stem = results.iter().find(|result| result.case == stem).copied();
+                judgements.push(of_case(claim, result, stem, published));
             }
         }
     }
     judgements
 }
 
-fn of_case(claim: &Claim, result: &CaseResult, published: Option<f64>) -> Judgement {
+fn of_case(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, published: Option<f64>) -> Judgement {
     let ours = result.ours().and_then(|ours| ours.median(claim.metric));
-    let yardstick = yardstick(claim, result, published);
+    let yardstick = yardstick(claim, result, stem, published);
     let case = result.case.clone();
     let (Some(ours), Some(yardstick)) = (ours, yardstick.filter(|yardstick| *yardstick > 0.0)) else {
         let missing = if ours.is_none() { "MPT has no" } else { "there is nothing to compare" };
@@ -92,13 +94,14 @@ fn of_case(claim: &Claim, result: &CaseResult, published: Option<f64>) -> Judgem
     Judgement { case, verdict, reason: reason(claim, ours, yardstick) }
 }
 
-fn yardstick(claim: &Claim, result: &CaseResult, published: Option<f64>) -> Option<f64> {
+fn yardstick(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, published: Option<f64>) -> Option<f64> {
     let of = |outcome: &Outcome| outcome.median(claim.metric);
     match claim.of {
         Yardstick::Ceiling => result.ceiling.filter(|_| claim.metric == Metric::Goodput),
         Yardstick::Ideal => result.outcome("ideal").and_then(of),
         Yardstick::Mptcp => result.outcome("mptcp").and_then(of),
         Yardstick::Solo => result.solo().filter_map(of).max_by(f64::total_cmp),
+        Yardstick::Stem => stem.and_then(CaseResult::ours).and_then(of),
         Yardstick::Published => published,
         Yardstick::Unit => Some(1.0),
     }
@@ -129,6 +132,7 @@ impl Yardstick {
             Self::Ideal => "ideal single link",
             Self::Solo => "best path alone",
             Self::Mptcp => "kernel's MPTCP",
+            Self::Stem => "single CUBIC flow",
             Self::Published => "published figure",
             Self::Unit => "bound",
         }

@@ -64,8 +64,11 @@ impl PacketSocket {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         // Protocol 0: nothing is received before the socket is bound to its interface.
         let fd = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
-        setsockopt(&fd, sockopt::RcvBufForce, &RECEIVE_BUFFER)?;
-        setsockopt(&fd, sockopt::SndBufForce, &SEND_BUFFER)?;
+        // Past the machine's limit only root of the machine may go.
+        setsockopt(&fd, sockopt::RcvBufForce, &RECEIVE_BUFFER)
+            .or_else(|_| setsockopt(&fd, sockopt::RcvBuf, &RECEIVE_BUFFER))?;
+        setsockopt(&fd, sockopt::SndBufForce, &SEND_BUFFER)
+            .or_else(|_| setsockopt(&fd, sockopt::SndBuf, &SEND_BUFFER))?;
         setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
         let socket = Self { fd };
         socket.set_packet_option(libc::PACKET_IGNORE_OUTGOING, 1)?;

@@ -10,12 +10,18 @@ use nix::{
     unistd::Pid,
 };
 use std::{
-    sync::{Mutex, MutexGuard, Once, PoisonError},
+    sync::{
+        Mutex, MutexGuard, Once, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
 };
 
 /// What the names of all the laboratory's namespaces begin with.
 pub const PREFIX: &str = "mptlab";
+
+/// Set by a signal.
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 static ALIVE: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -29,6 +35,13 @@ pub fn on_every_exit() {
     });
 }
 
+/// Holds up a thread of a laboratory that a signal is ending: what fails under its hands then is no result.
+pub fn hold_if_ending() {
+    while ENDING.load(Relaxed) {
+        thread::park();
+    }
+}
+
 fn clean_up_on_signals() {
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
     if signals.thread_block().is_err() {
@@ -36,6 +49,7 @@ fn clean_up_on_signals() {
     }
     thread::spawn(move || {
         let Ok(signal) = signals.wait() else { return };
+        ENDING.store(true, Relaxed);
         eprintln!("\n{signal}: cleaning up");
         remove_all();
         std::process::exit(128 + signal as i32);

@@ -16,10 +16,12 @@
 mod addresses;
 mod cleanup;
 mod netns;
+mod unprivileged;
 
 pub use addresses::{Family, Host, address, interface};
-pub use cleanup::{PREFIX, on_every_exit, remove_orphans};
+pub use cleanup::{PREFIX, hold_if_ending, on_every_exit, remove_orphans};
 pub use netns::Netns;
+pub use unprivileged::enter_own_namespaces;
 
 use crate::{
     error::{During, LabError, Result, require},
@@ -141,10 +143,13 @@ impl Drop for Topology {
     }
 }
 
+/// Checks that namespaces can be made: by root, be it of a user namespace.
+pub fn check_privileges() -> Result<()> {
+    if nix::unistd::geteuid().is_root() { Ok(()) } else { Err(LabError::NotRoot) }
+}
+
 fn check(name: &str, paths: usize) -> Result<()> {
-    if !nix::unistd::geteuid().is_root() {
-        return Err(LabError::NotRoot);
-    }
+    check_privileges()?;
     ["ip", "ethtool", "sh"].into_iter().try_for_each(require)?;
     if paths == 0 || paths > MOST_PATHS {
         let message = format!("{paths} paths; hint: between 1 and {MOST_PATHS}");
@@ -225,6 +230,7 @@ for folder in /sys/class/net/*; do
     device=${folder##*/}
     [ "$device" = lo ] && continue
     ethtool -K "$device" tx off tso off gso off gro off
-    echo "$cpus" > "$folder/queues/rx-0/rps_cpus"
+    # In a user namespace the kernel keeps this to itself.
+    { echo "$cpus" > "$folder/queues/rx-0/rps_cpus"; } 2>/dev/null || ! grep -q 4294967295 /proc/self/uid_map
 done
 "#;

@@ -8,11 +8,11 @@ use crate::{
     topology::Netns,
     tunnel::Folder,
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
+use std::{
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
 };
-use std::process::{Command, Stdio};
 
 /// A capture under way.
 pub struct Capture {
@@ -26,19 +26,22 @@ impl Capture {
         ["tcpdump", "tshark"].into_iter().try_for_each(require)?;
         let folder = Folder::create(&format!("{}-capture", host.name()))?;
         let mut command = host.command("tcpdump");
-        command.args(["-i", device, "-s", "120", "-U", "-Z", "root", "-w"]).arg(folder.0.join("packets"));
+        command
+            .args(["-i", device, "-s", "120", "-U", "--immediate-mode", "-Z", "root", "-w"])
+            .arg(folder.0.join("packets"));
         command.args(["tcp", "port", "5201"]).stdout(Stdio::null()).stderr(Stdio::null());
         let tcpdump = Running(command.spawn().during("tcpdump")?);
         Ok(Self { tcpdump, folder })
     }
 
     /// Ends the capture; half of the time to each acknowledgement, in ms.
-    pub fn finish(mut self) -> Result<Vec<f64>> {
-        // An interrupted tcpdump writes what it holds.
-        let _ = kill(Pid::from_raw(self.tcpdump.0.id() as i32), Signal::SIGINT);
-        let _ = self.tcpdump.0.wait();
+    pub fn finish(self) -> Result<Vec<f64>> {
+        let Self { tcpdump, folder } = self;
+        // Every packet is written as it comes. The laboratory keeps signals that could be caught from its children.
+        thread::sleep(Duration::from_millis(200));
+        drop(tcpdump);
         let mut tshark = Command::new("tshark");
-        tshark.arg("-r").arg(self.folder.0.join("packets"));
+        tshark.arg("-r").arg(folder.0.join("packets"));
         // Large flows are the data connection; iperf3's control connection acknowledges a handful of packets.
         tshark.args(["-Y", "tcp.analysis.ack_rtt && tcp.len == 0 && tcp.srcport == 5201"]);
         tshark.args(["-T", "fields", "-e", "tcp.stream", "-e", "tcp.analysis.ack_rtt"]);

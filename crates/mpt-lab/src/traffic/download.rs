@@ -10,7 +10,8 @@ use crate::{
     tunnel::Folder,
 };
 use std::{
-    fs::File,
+    fs::{self, File},
+    io,
     net::IpAddr,
     process::{Command, Stdio},
     thread,
@@ -39,11 +40,19 @@ pub struct Download {
 pub enum Protocol {
     /// With Python's web server.
     Http,
-    /// With pyftpdlib's server.
+    /// With vsftpd.
     Ftp,
 }
 
 impl Protocol {
+    /// The programs it takes.
+    pub fn tools(self) -> &'static [&'static str] {
+        match self {
+            Self::Http => &["curl", "python3"],
+            Self::Ftp => &["curl", "vsftpd"],
+        }
+    }
+
     fn port(self) -> u16 {
         match self {
             Self::Http => 8080,
@@ -55,10 +64,13 @@ impl Protocol {
 impl Download {
     /// Goodput in Mbit/s. `progress` is told the share of the time that is gone.
     pub fn run(&self, topology: &Topology, progress: &mut dyn FnMut(f64)) -> Result<f64> {
-        self.check(topology)?;
+        self.check()?;
         let folder = Folder::create(&format!("{}-files", topology.b.name()))?;
         let file = File::create(folder.0.join("file")).during("a file to download")?;
         file.set_len(self.mbyte * 1_000_000).during("a file to download")?;
+        if self.protocol == Protocol::Ftp {
+            self.configure_vsftpd(&folder).during("configure vsftpd")?;
+        }
         let mut server = Running(self.server(topology, &folder).spawn().during("start a server")?);
         self.wait_for_listener(topology, &mut server)?;
         let mut client = Running(self.client(topology).spawn().during("curl")?);
@@ -67,19 +79,12 @@ impl Download {
             progress((start.elapsed().as_secs_f64() / self.time.as_secs_f64()).min(1.0));
             thread::sleep(Duration::from_millis(50));
         }
-        goodput(&std::io::read_to_string(client.0.stdout.take().expect("stdout is piped")).during("read curl")?)
+        goodput(&io::read_to_string(client.0.stdout.take().expect("stdout is piped")).during("read curl")?)
     }
 
-    fn check(&self, topology: &Topology) -> Result<()> {
-        ["curl", "python3"].into_iter().try_for_each(require)?;
-        if self.mptcp {
-            require("mptcpize")?;
-        }
-        let absent = || LabError::Missing { tool: "pyftpdlib".into(), package: "python3-pyftpdlib".into() };
-        match self.protocol {
-            Protocol::Http => Ok(()),
-            Protocol::Ftp => topology.b.sh("python3 -c 'import pyftpdlib'").map(drop).map_err(|_| absent()),
-        }
+    fn check(&self) -> Result<()> {
+        self.protocol.tools().iter().try_for_each(|tool| require(tool))?;
+        if self.mptcp { require("mptcpize") } else { Ok(()) }
     }
 
     fn server(&self, topology: &Topology, folder: &Folder) -> Command {
@@ -87,10 +92,29 @@ impl Download {
         let (to, port) = (self.to.to_string(), self.protocol.port().to_string());
         match self.protocol {
             Protocol::Http => command.args(["python3", "-m", "http.server", "--bind", &to, &port]),
-            Protocol::Ftp => command.args(["python3", "-m", "pyftpdlib", "-i", &to, "-p", &port]),
+            Protocol::Ftp => command.arg("vsftpd").arg(folder.0.join(VSFTPD)),
         };
         command.current_dir(&folder.0).stdout(Stdio::null()).stderr(Stdio::null());
         command
+    }
+
+    /// An anonymous server of the one file.
+    fn configure_vsftpd(&self, folder: &Folder) -> io::Result<()> {
+        let empty = folder.0.join("empty");
+        fs::create_dir_all(&empty)?;
+        let version = if self.to.is_ipv4() {
+            "listen=YES\nlisten_address"
+        } else {
+            "listen=NO\nlisten_ipv6=YES\nlisten_address6"
+        };
+        let (to, port, root) = (self.to, self.protocol.port(), folder.0.display());
+        let text = format!(
+            "{version}={to}\nlisten_port={port}\nbackground=NO\nanonymous_enable=YES\nno_anon_password=YES\nlocal_enable=NO\n\
+             nopriv_user=nobody\nanon_root={root}\nsecure_chroot_dir={}\nxferlog_enable=NO\n\
+             seccomp_sandbox=NO\n",
+            empty.display()
+        );
+        fs::write(folder.0.join(VSFTPD), text)
     }
 
     fn client(&self, topology: &Topology) -> Command {
@@ -135,6 +159,9 @@ fn goodput(written: &str) -> Result<f64> {
         _ => Err(LabError::Unreadable { tool: "curl", message: format!("nothing came: '{written}'") }),
     }
 }
+
+/// Its configuration's name.
+const VSFTPD: &str = "vsftpd.conf";
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -11,6 +11,7 @@ pub mod download;
 pub mod iperf;
 pub mod mptcp;
 pub mod ping;
+pub mod quic;
 pub mod voice;
 
 use std::process::Child;

@@ -38,6 +38,8 @@ pub struct TcpSource {
     reordered: bool,
     /// The highest segment that was acknowledged out of order.
     highest: u64,
+    /// How many segments have to overtake one that is lost, for a sender that goes by that alone.
+    overtaken: Option<usize>,
     /// Reductions of the window: after losses, after timeouts, and those undone.
     reductions: [u32; 3],
 }
@@ -87,8 +89,15 @@ impl TcpSource {
             quarters: 1,
             reordered: false,
             highest: 0,
+            overtaken: None,
             reductions: [0; 3],
         }
+    }
+
+    /// Finds losses as Linux did before RACK: by how many segments overtook one (RFC 6675), which has to be more than ever
+    /// overtook one that was only late; what is lost again waits for the timeout.
+    pub fn before_rack(self) -> Self {
+        Self { overtaken: Some(DUPLICATES), ..self }
     }
 
     /// Waits until `start` before it begins.
@@ -152,6 +161,8 @@ impl TcpSource {
         if !sent.again {
             self.trips.note(now - sent.at);
             self.reordered |= number < self.highest;
+            let extent = self.highest.saturating_sub(number) as usize;
+            self.overtaken = self.overtaken.map(|known| known.max(extent.min(MOST_OVERTAKEN)));
         }
         // What came sooner than anything ever did was not what was sent again, but what was sent first.
         if !sent.again || now - sent.at >= self.trips.least {
@@ -166,7 +177,20 @@ impl TcpSource {
         self.patience_ends = None;
         let window = self.reordering();
         let mut first_lost = None;
+        let mut above = self.sent.iter().filter(|sent| sent.state == State::Arrived).count();
         for (number, sent) in (self.first..).zip(&mut self.sent) {
+            if let Some(needed) = self.overtaken {
+                above -= usize::from(sent.state == State::Arrived);
+                if above < needed {
+                    break;
+                }
+                if sent.state == State::UnderWay && !sent.again {
+                    sent.state = State::Lost;
+                    (self.in_flight, self.lost) = (self.in_flight - 1, self.lost + 1);
+                    first_lost = first_lost.or(Some(number));
+                }
+                continue;
+            }
             if sent.state != State::UnderWay || sent.at >= self.newest {
                 continue;
             }
@@ -213,6 +237,12 @@ impl TcpSource {
     }
 
     fn on_timeout(&mut self, now: Time) {
+        // So many were overtaken for nothing: what was learnt of reordering was too much (tcp_enter_loss).
+        if self.first >= self.recovery
+            && self.sent.iter().filter(|sent| sent.state == State::Arrived).count() >= DUPLICATES
+        {
+            self.overtaken = self.overtaken.map(|_| DUPLICATES);
+        }
         for sent in self.sent.iter_mut().filter(|sent| sent.state == State::UnderWay) {
             sent.state = State::Lost;
         }
@@ -297,6 +327,10 @@ impl Trips {
         once * 2u32.pow(backoff)
     }
 }
+
+/// RFC 6675's DupThresh, and Linux' tcp_max_reordering.
+const DUPLICATES: usize = 3;
+const MOST_OVERTAKEN: usize = 300;
 
 /// RFC 6298 section 2.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,0 +1,209 @@
+//! The program `mpt-lab` as people and scripts run it.
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+use std::{
+    fs, io,
+    os::unix::{fs::symlink, process::CommandExt},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+const PLAN: &str = r#"key = "T"
+title = "a test"
+paper = "none"
+seconds = 1
+paths = ["rate={rate}mbit,delay=5ms", "rate=10mbit,delay=10ms"]
+published.goodput = [1.5, 2.5, 3.5]
+
+[[axis]]
+name = "rate"
+values = [5, 10, 20]
+
+[traffic]
+kind = "tcp"
+"#;
+
+/// The contract: these fields, in this order, on every line.
+const FIELDS: [&str; 15] = [
+    "experiment",
+    "case",
+    "substrate",
+    "metric",
+    "unit",
+    "solo",
+    "ceiling",
+    "published",
+    "ours",
+    "ours_min",
+    "ours_max",
+    "peers",
+    "cpu_s_per_gb",
+    "seed",
+    "repetitions",
+];
+
+#[test]
+fn every_line_of_json_has_the_same_fields_and_null_for_what_is_absent() {
+    let folder = TempDir::new().expect("a folder");
+    let output = sim(&folder, PLAN, &["--json", "--against", "solo,mptcp,openvpn"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let lines: Vec<String> = text(&output.stdout).lines().map(String::from).collect();
+    assert_eq!(lines.len(), 3, "one metric of three cases: {lines:?}");
+    for line in lines {
+        let mut from = 0;
+        for field in FIELDS {
+            let place = line[from..]
+                .find(&format!("\"{field}\":"))
+                .unwrap_or_else(|| panic!("no {field}, in order, in {line}"));
+            from += place;
+        }
+        let value: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(value.as_object().expect("an object").len(), FIELDS.len(), "{line}");
+        assert_eq!(
+            (&value["experiment"], &value["substrate"], &value["seed"]),
+            (&"T".into(), &"sim".into(), &1.into())
+        );
+        assert!(
+            value["cpu_s_per_gb"].is_null() && value["peers"]["mptcp"].is_null() && value["peers"]["openvpn"].is_null()
+        );
+        assert!(value["solo"]["2"].is_f64() && value["ours"].is_f64() && value["published"].is_f64(), "{line}");
+    }
+    let told = text(&output.stderr);
+    assert!(told.contains("absent: mptcp: ") && told.contains("absent: openvpn: "), "{told}");
+}
+
+#[test]
+fn a_malformed_plan_is_told_with_its_line_and_a_hint() {
+    let folder = TempDir::new().expect("a folder");
+    let output = sim(&folder, &PLAN.replace("seconds = 1", "secnods = 1"), &[]);
+    assert!(!output.status.success());
+    let told = text(&output.stderr);
+    assert!(told.contains("plan.toml:4: unknown field `secnods`\n  hint: did you mean 'seconds'?"), "{told}");
+}
+
+#[test]
+fn what_nobody_knows_is_refused_with_what_there_is() {
+    let run = |arguments: &[&str]| text(&lab().args(arguments).output().expect("mpt-lab").stderr);
+    assert!(run(&["run", "E1.X"]).contains("did you mean E1."));
+    assert!(
+        run(&["run", "E1.I", "--against", "tcp"])
+            .contains("there is no 'tcp' to compare with; hint: solo, ideal, mptcp")
+    );
+    assert!(run(&["report", "/nonexistent"]).contains("/nonexistent/run.json"));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures_after_a_crash_too() {
+    let (whole, crashed) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    let arguments = ["--json", "--against", "none"];
+    let expected = sim(&whole, PLAN, &arguments);
+    let mut child = start_sim(&crashed, PLAN, &arguments);
+    let measured = crashed.path().join("out/measured.jsonl");
+    wait_for("the first case", || fs::read_to_string(&measured).is_ok_and(|text| text.contains('\n')));
+    child.kill().and_then(|()| child.wait()).expect("killed");
+    let output = sim(&crashed, PLAN, &arguments);
+    let told = text(&output.stderr);
+    // It may have been through before it was killed.
+    assert!(told.contains("going on with ") || crashed.path().join("out/finished").exists(), "{told}");
+    assert_eq!(text(&output.stdout), text(&expected.stdout));
+}
+
+#[test]
+fn without_privileges_it_says_what_to_do() {
+    let mut command = lab();
+    if nix::unistd::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let folder = TempDir::new().expect("a folder");
+    fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("open to all");
+    let out = folder.path().join("out");
+    let output = match command.args(["run", "E1.I/0", "--quick", "--out"]).arg(out).output() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return eprintln!("skipped: the program is not for all");
+        }
+        output => output.expect("mpt-lab"),
+    };
+    assert!(!output.status.success());
+    let told = text(&output.stderr);
+    assert!(told.contains("need root; hint: ") && told.contains("--substrate sim"), "{told}");
+}
+
+#[test]
+fn a_missing_tool_is_told_with_its_package_before_anything_is_made() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let folder = TempDir::new().expect("a folder");
+    let path = std::env::var_os("PATH").expect("a search path");
+    for tool in ["ip", "ethtool", "sh"] {
+        let found = std::env::split_paths(&path).map(|folder| folder.join(tool)).find(|file| file.is_file());
+        symlink(found.expect("installed"), folder.path().join(tool)).expect("a link");
+    }
+    let missing = |key: &str| {
+        let mut command = lab();
+        command.args(["run", key, "--quick", "--out"]).arg(folder.path().join("out")).env("PATH", folder.path());
+        text(&command.output().expect("mpt-lab").stderr)
+    };
+    assert!(missing("E1.I/0").contains("'iperf3' is not installed; hint: apt install iperf3"));
+    assert!(missing("E3.I/0").contains("hint: apt install curl"));
+    assert!(missing("E1.V").contains("'ping' is not installed; hint: apt install iputils-ping"));
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let folder = TempDir::new().expect("a folder");
+    let mut command = lab();
+    command.args(["run", "E1.I/0", "--against", "none", "--out"]).arg(folder.path().join("out"));
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("mpt-lab");
+    let ours = format!("mptlab-{}-", child.id());
+    let namespaces = || {
+        let names = fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.filter(|name| name.to_string_lossy().starts_with(&ours)).count()
+    };
+    wait_for("three namespaces", || namespaces() == 3);
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("a signal");
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(128 + Signal::SIGINT as i32));
+    assert_eq!(namespaces(), 0);
+}
+
+fn sim(folder: &TempDir, plan: &str, arguments: &[&str]) -> Output {
+    start_sim(folder, plan, arguments).wait_with_output().expect("it ends")
+}
+
+fn start_sim(folder: &TempDir, plan: &str, arguments: &[&str]) -> Child {
+    let (file, out) = (folder.path().join("plan.toml"), folder.path().join("out"));
+    fs::write(&file, plan).expect("a plan");
+    let mut command = lab();
+    command.arg("run").arg(file).args(["--substrate", "sim", "--out"]).arg(out).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpt-lab")
+}
+
+fn lab() -> Command {
+    Command::new(Path::new(env!("CARGO_BIN_EXE_mpt-lab")))
+}
+
+fn wait_for(what: &str, happened: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The user that owns nothing.
+const NOBODY: u32 = 65_534;
