@@ -10,6 +10,7 @@ use crate::classify::Rule;
 use crate::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use crate::packet::Merge;
 use crate::path::LinkId;
+use crate::repair::fec;
 use crate::reseq;
 use crate::sched;
 use crate::time::Rate;
@@ -78,6 +79,8 @@ pub struct NativeConfig {
     pub preshared_key: PresharedKey,
     /// How much its paths may have in flight.
     pub congestion: cc::Kind,
+    /// Whether lost packets may be brought back by forward error correction.
+    pub fec: fec::Mode,
 }
 
 /// The optional fields of GRE (RFC 2784, RFC 2890) that plain mode sends. Whatever is received is understood.

@@ -76,7 +76,8 @@ impl Endpoint {
 
     fn with(now: Time, config: &Config, mut local: Option<Local>) -> Self {
         let numbered = config.peers.iter().enumerate();
-        let peers = numbered.map(|(index, peer)| Self::make_peer(now, index, peer, local.as_mut())).collect();
+        let peers =
+            numbered.map(|(index, peer)| Self::make_peer(now, index, config.mtu, peer, local.as_mut())).collect();
         let mut endpoint = Self {
             mtu: config.mtu,
             peers,
@@ -98,7 +99,7 @@ impl Endpoint {
     /// Adds a peer while the tunnel runs, and tells its index.
     pub fn add_peer(&mut self, now: Time, config: &PeerConfig) -> usize {
         let index = self.peers.len();
-        self.peers.push(Self::make_peer(now, index, config, self.local.as_mut()));
+        self.peers.push(Self::make_peer(now, index, self.mtu, config, self.local.as_mut()));
         self.number_peers();
         index
     }
@@ -114,9 +115,9 @@ impl Endpoint {
         true
     }
 
-    /// The largest inner packet in bytes.
+    /// The largest inner packet in bytes that every path carries: less than was configured when one has been found narrow.
     pub fn mtu(&self) -> usize {
-        self.mtu
+        self.peers.iter().filter_map(Peer::carries).fold(self.mtu, usize::min)
     }
 
     /// Whether inner packets are wanted. While not, they are better off in the TUN device's queue.
@@ -324,17 +325,18 @@ impl Endpoint {
             return Err((Dropped::TooBig, packet.into_buffer()));
         }
         let (ip, partial): (Ip, bool) = (*packet.ip(), packet.checksum_is_partial());
-        clamp_mss(&ip, packet.bytes_mut(), self.mtu, partial);
+        let carried = self.peers[peer].carries().map_or(self.mtu, |carried| carried.min(self.mtu));
+        clamp_mss(&ip, packet.bytes_mut(), carried, partial);
         self.peers[peer].handle_inner(now, packet);
         self.touch(peer);
         Ok(())
     }
 
-    fn make_peer(now: Time, index: usize, config: &PeerConfig, mut local: Option<&mut Local>) -> Peer {
+    fn make_peer(now: Time, index: usize, mtu: usize, config: &PeerConfig, mut local: Option<&mut Local>) -> Peer {
         if let Some((local, key)) = local.as_deref_mut().zip(config.protocol.public_key()) {
             local.know(key, index);
         }
-        Peer::new(now, config, local)
+        Peer::new(now, mtu, config, local)
     }
 
     /// Builds everything anew that knows peers by their index.

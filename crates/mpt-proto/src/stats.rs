@@ -35,6 +35,8 @@ pub struct PeerStatus {
     pub resequencer: Option<reseq::Stats>,
     /// Packets that were sent again.
     pub resent: u64,
+    /// Packets that were lost and came back by forward error correction.
+    pub recovered: u64,
     /// Packets that were lost and not worth sending again.
     pub given_up: u64,
     /// Packets that ended early.
@@ -58,6 +60,8 @@ pub struct PathStatus {
     pub srtt: Option<Duration>,
     /// What its bottleneck passes, as far as is known.
     pub rate: Option<Rate>,
+    /// The largest inner packet that it carries, once that is known.
+    pub mtu: Option<usize>,
     /// The share of packets lost lately, 0 to 1; absent where nobody acknowledges.
     pub loss: Option<f64>,
     /// Bytes sent and not yet acknowledged; absent where nobody acknowledges.
@@ -81,6 +85,7 @@ impl PathStatus {
             srtt: path.liveness.srtt(),
             rate: None,
             loss: None,
+            mtu: None,
             in_flight: None,
             queue: None,
             sent: path.sent,

@@ -40,6 +40,7 @@ fn endpoint(end: usize, paths: usize) -> Endpoint {
         public_key: *keys(1 - end).public(),
         preshared_key: PresharedKey::from_bytes([0; 32]),
         congestion: cc::Kind::Rate,
+        fec: mpt_proto::repair::fec::Mode::default(),
     };
     let peer = PeerConfig {
         name: "peer".into(),

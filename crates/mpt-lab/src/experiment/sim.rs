@@ -142,6 +142,7 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
         public_key: *keys(1 - end).public(),
         preshared_key: PresharedKey::from_bytes([0; 32]),
         congestion: cc::Kind::Rate,
+        fec: mpt_proto::repair::fec::Mode::default(),
     };
     let (protocol, scheduler) = match layout.mode {
         Mode::Native => (Protocol::Native(native()), sched::Kind::Earliest),

@@ -216,6 +216,11 @@ impl Association {
         Ok(number)
     }
 
+    /// The number that the next datagram on the path in `slot` will have.
+    pub fn next_number(&self, slot: u8) -> PathSeq {
+        self.sessions.next_number(slot)
+    }
+
     /// Opens a datagram in place, once.
     pub fn open<'a>(&mut self, now: Time, datagram: &'a mut [u8]) -> Result<Opened<'a>, Dropped> {
         let (opened, confirmed) = self.sessions.open(now, datagram)?;

@@ -2,17 +2,20 @@
 
 pub mod ack;
 mod announcer;
+mod damping;
 pub mod delivery;
 pub mod feedback;
 mod health;
 mod liveness;
 mod meter;
+pub mod pmtu;
 mod prober;
 pub mod receive;
 pub mod rtt;
 pub mod sample;
 pub mod sent;
 pub mod window;
+pub mod worth;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,7 +24,8 @@ use crate::config::{self, PathConfig, ProbeConfig};
 use crate::time::Time;
 
 pub use announcer::Announcer;
-pub use health::{Cause, Health, State};
+pub use damping::Damping;
+pub use health::{Cause, Doubt, Health, State};
 pub use liveness::Liveness;
 pub use meter::Meter;
 pub use prober::Prober;
@@ -84,6 +88,8 @@ pub struct Path {
     pub health: Health,
     /// How it shows that it is alive.
     pub liveness: Liveness,
+    /// How often it failed lately.
+    pub damping: Damping,
     /// How fast it has been used.
     pub meter: Meter,
     /// What was sent.
@@ -115,6 +121,7 @@ impl Path {
             weight: config.weight,
             health: Health { answers, ..Health::default() },
             liveness,
+            damping: Damping::default(),
             meter: Meter::default(),
             sent: Traffic::default(),
             received: Traffic::default(),

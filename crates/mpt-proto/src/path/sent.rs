@@ -134,6 +134,11 @@ impl Sent {
         self.ring.front().map(|packet| (packet.sent_at, packet.token))
     }
 
+    /// Tokens of the packets in flight, the last one first.
+    pub fn tail(&self) -> impl Iterator<Item = u64> {
+        self.ring.iter().rev().filter(|packet| packet.waiting).map(|packet| packet.token)
+    }
+
     /// Send time and number of a packet in flight.
     pub fn find(&self, seq: PathSeq) -> Option<Time> {
         let packet = self.ring.get(usize::try_from(seq.0.checked_sub(self.base)?).ok()?)?;

@@ -22,7 +22,7 @@ use crate::drops::{Dropped, Drops};
 use crate::flow;
 use crate::local::Local;
 use crate::packet::SuperPacket;
-use crate::path::{Health, LinkId, Path, State};
+use crate::path::{Cause, Doubt, Health, LinkId, Path, State};
 use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
 use crate::sched::{Scheduler, View};
@@ -99,14 +99,14 @@ const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
 const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
 
 impl Peer {
-    /// Makes a peer from its configuration. One of native mode needs `local`.
-    pub fn new(now: Time, config: &PeerConfig, local: Option<&mut Local>) -> Self {
+    /// Makes a peer from its configuration, to which inner packets of up to `mtu` bytes are sent. One of native mode needs `local`.
+    pub fn new(now: Time, mtu: usize, config: &PeerConfig, local: Option<&mut Local>) -> Self {
         let known: Vec<_> = config.paths.iter().filter(|path| path.remote.is_some()).cloned().collect();
         let limits = config.resequence.unwrap_or_default();
         let (framing, native) = match (&config.protocol, local) {
             (Protocol::Plain(framing), _) => (*framing, None),
             (Protocol::Native(native), Some(local)) => {
-                (PlainFraming::default(), Some(Box::new(Native::new(now, native, limits, &known, local.run()))))
+                (PlainFraming::default(), Some(Box::new(Native::new(now, mtu, native, limits, &known, local.run()))))
             }
             (Protocol::Native(_), None) => unreachable!("an endpoint with native peers has an identity"),
         };
@@ -160,6 +160,11 @@ impl Peer {
     pub fn sources(&self) -> impl Iterator<Item = (LinkId, IpAddr, u8)> {
         let plain = self.native.is_none();
         self.paths.iter().filter(move |_| plain).map(|path| (path.link, path.remote.ip(), path.id.slot))
+    }
+
+    /// The largest inner packet that its paths carry, where they have been found to carry less than they should.
+    pub fn carries(&self) -> Option<usize> {
+        self.native.as_ref()?.carries()
     }
 
     /// The inner prefixes behind it.
@@ -265,6 +270,7 @@ impl Peer {
                 .map(|native| native.order_stats())
                 .or_else(|| self.resequencer.as_ref().map(Resequencer::stats)),
             resent,
+            recovered: self.native.as_ref().map_or(0, |native| native.recovered()),
             given_up,
             drops: self.drops.clone(),
             paths: self.paths.iter().map(|path| self.path_status(path)).collect(),
@@ -279,6 +285,7 @@ impl Peer {
             srtt: feedback.rtt().is_known().then(|| feedback.rtt().smoothed()).or(status.srtt),
             rate: native.rate(path.id),
             loss: Some(feedback.loss()),
+            mtu: native.carries_on(path.id.slot),
             in_flight: Some(feedback.in_flight()),
             queue: Some(feedback.delay().queue()),
             ..status
@@ -299,6 +306,13 @@ impl Peer {
             if !to.is_up() {
                 self.fallen |= 1 << slot;
             }
+            let failed = matches!(to, State::Down(Cause::Silent | Cause::Carrier | Cause::Doubted(Doubt::Lossy)));
+            if from.is_up() && failed {
+                path.damping.on_failure(now);
+            }
+        }
+        if !before.is_alive() && path.health.is_alive() {
+            path.damping.on_return(now);
         }
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {
@@ -308,6 +322,7 @@ impl Peer {
 
     /// Takes what is in flight on paths that went down for lost, so that it is sent again elsewhere.
     fn settle_paths(&mut self, now: Time) {
+        self.weigh_paths(now);
         let fallen = std::mem::take(&mut self.fallen);
         let Some(native) = &mut self.native else { return };
         for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {

@@ -5,6 +5,8 @@
 //! whichever path brings it soonest. When that is no longer worth it, the receiver is told not to wait ([`Repair::skips`]). For a packet of class
 //! realtime it is worth little for long: it goes again before all others or not at all, and nobody waits for it.
 
+pub mod fec;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -30,6 +32,16 @@ impl Token {
     /// Names no packet: what was sent need not be sent again.
     pub const NONE: Self = Self(u64::MAX);
 
+    /// Names no packet either, but a probe of this size.
+    pub const fn probe(size: usize) -> Self {
+        Self(PROBE << 32 | size as u64)
+    }
+
+    /// The size of the probe that it names.
+    pub fn probed_size(self) -> Option<usize> {
+        (self.0 >> 32 == PROBE && self != Self::NONE).then_some((self.0 & 0xffff_ffff) as usize)
+    }
+
     fn new(index: usize, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | index as u64)
     }
@@ -42,6 +54,9 @@ impl Token {
         (self.0 >> 32) as u32
     }
 }
+
+/// A generation that no packet reaches.
+const PROBE: u64 = u32::MAX as u64;
 
 /// Packets that are under way, and those that must go again.
 #[derive(Debug, Default)]
@@ -163,6 +178,16 @@ impl Repair {
         entry.and_then(|entry| entry.carried.as_ref()).is_some_and(|carried| carried.copies == 1 && !carried.repeated)
     }
 
+    /// Gives up the packet that [`Self::head`] showed, and returns it.
+    pub fn give_up_head(&mut self) -> Option<InnerPacket> {
+        let token = self.again.pop_front()?;
+        self.carried(token)?;
+        let carried = self.forget(token)?;
+        self.skips.push(carried.place);
+        self.given_up += 1;
+        Some(carried.packet)
+    }
+
     /// Takes the packet that [`Self::head`] showed, to be sent once more.
     pub fn pop(&mut self) -> Option<(Token, Place, InnerPacket)> {
         let token = self.again.pop_front()?;
@@ -171,6 +196,13 @@ impl Repair {
         let sent = (token, carried.place, carried.packet.clone());
         self.resent += 1;
         Some(sent)
+    }
+
+    /// Sends a packet that is in flight once more, because nothing has been heard of it for too long.
+    pub fn send_copy(&mut self, token: Token) {
+        if self.carried(token).is_some_and(|carried| carried.copies == 1) {
+            self.again.push_back(token);
+        }
     }
 
     /// Places that the receiver need not wait for, told once.

@@ -271,6 +271,11 @@ impl Resequencer {
         self.marks[usize::from(slot)].at = None;
     }
 
+    /// The low 32 bits of the number that is delivered next, once there was one.
+    pub fn next_number(&self) -> Option<u32> {
+        self.next.map(|next| next as u32)
+    }
+
     /// When [`Self::handle_deadline`] has something to do.
     pub fn next_deadline(&self) -> Option<Time> {
         let expires = self.first_held()? + self.hold();

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use mpt_proto::cc;
 use mpt_proto::config::{NativeConfig, Protocol};
 use mpt_proto::crypto::keys::{KeyError, KeyPair, PresharedKey, PublicKey};
+use mpt_proto::repair::fec;
 use mpt_proto::time::Rate;
 
 use super::model::At;
@@ -30,8 +31,17 @@ pub fn congestion(top: &mut Table<'_, '_, '_>) -> cc::Kind {
     top.read_or("congestion", &forms::choice(cc::Kind::NAMES), cc::Kind::default()).value
 }
 
+/// Whether lost packets may be brought back by forward error correction.
+pub fn fec(top: &mut Table<'_, '_, '_>) -> fec::Mode {
+    top.read_or("fec", &forms::choice(fec::Mode::NAMES), fec::Mode::default()).value
+}
+
 /// Who the peer is, in the line of its public key.
-pub fn protocol(table: &mut Table<'_, '_, '_>, congestion: cc::Kind, needed: bool) -> Option<At<Protocol>> {
+pub fn protocol(
+    table: &mut Table<'_, '_, '_>,
+    (congestion, fec): (cc::Kind, fec::Mode),
+    needed: bool,
+) -> Option<At<Protocol>> {
     if needed && !table.has("public_key") {
         table.missing("public_key is missing", PUBLIC_KEY.to_owned());
     }
@@ -39,7 +49,8 @@ pub fn protocol(table: &mut Table<'_, '_, '_>, congestion: cc::Kind, needed: boo
     let secret =
         Secret { key: "preshared_key", file: "preshared_key_file", source: "mpt key psk makes one for both ends" };
     let preshared_key: PresharedKey = secret.read(table).map(|key| key.value).unwrap_or_default();
-    public_key.map(|key| key.map(|public_key| Protocol::Native(NativeConfig { public_key, preshared_key, congestion })))
+    public_key
+        .map(|key| key.map(|public_key| Protocol::Native(NativeConfig { public_key, preshared_key, congestion, fec })))
 }
 
 /// The fastest that may be sent on a path, and whether it stands by.
@@ -57,7 +68,7 @@ pub fn refuse(table: &mut Table<'_, '_, '_>, keys: &[&'static str]) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 3] = ["private_key", "private_key_file", "congestion"];
+pub const TOP: [&str; 4] = ["private_key", "private_key_file", "congestion", "fec"];
 /// In a peer.
 pub const PEER: [&str; 3] = ["public_key", "preshared_key", "preshared_key_file"];
 /// In a path.

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::path::MAX_PATHS;
+use mpt_proto::repair::fec;
 use mpt_proto::time::Rate;
 use mpt_proto::{cc, reseq, sched};
 use toml::de::DeTable;
@@ -61,6 +62,7 @@ struct Wire {
     mode: Option<At<Mode>>,
     framing: PlainFraming,
     congestion: cc::Kind,
+    fec: fec::Mode,
     resequence: Option<reseq::Limits>,
     port: At<u16>,
 }
@@ -69,12 +71,12 @@ impl Wire {
     fn read(top: &mut Table<'_, '_, '_>) -> Self {
         let mode = mode(top);
         let framing = top.table("plain", "plain", |table| framing(table, defaults::framing())).unwrap_or_default();
-        let congestion = match mode.as_deref() {
-            Some(Mode::Plain) => cc::Kind::default(),
-            Some(Mode::Native) | None => native::congestion(top),
+        let (congestion, fec) = match mode.as_deref() {
+            Some(Mode::Plain) => (cc::Kind::default(), fec::Mode::default()),
+            Some(Mode::Native) | None => (native::congestion(top), native::fec(top)),
         };
         let resequence = resequence(top, Some(reseq::Limits::default()));
-        Self { mode, framing, congestion, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
+        Self { mode, framing, congestion, fec, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
     }
 
     fn is(&self, mode: Mode) -> bool {
@@ -176,7 +178,7 @@ fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> 
         let framing = table.table("plain", "plain", |table| framing(table, wire.framing)).unwrap_or(wire.framing);
         return Some(table.at(Protocol::Plain(framing)));
     }
-    native::protocol(table, wire.congestion, wire.is(Mode::Native))
+    native::protocol(table, (wire.congestion, wire.fec), wire.is(Mode::Native))
 }
 
 fn networks(table: &mut Table<'_, '_, '_>, wire: &Wire, several: bool) -> Vec<At<IpNet>> {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use mpt_proto::drops::Drops;
-use mpt_proto::path::{Cause, State};
+use mpt_proto::path::{Cause, Doubt, State};
 use mpt_proto::reseq::Stats;
 use mpt_proto::stats::{PathStatus, PeerStatus, Status};
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,8 @@ pub struct Peer {
     pub hold_us: u64,
     /// Packets that were sent again because they were lost on the way; native mode.
     pub resent_packets: u64,
+    /// Packets of the peer's that were lost and came back by forward error correction; native mode.
+    pub recovered_packets: u64,
     /// Packets that were lost and not worth sending again; native mode.
     pub given_up_packets: u64,
     /// How order was restored; absent when it is not.
@@ -112,7 +114,7 @@ pub struct Path {
     pub weight: u32,
     /// Whether it carries traffic.
     pub up: bool,
-    /// Why it does not: `operator`, `carrier`, `silent` or `peer`.
+    /// Why it does not: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy` or `narrow`.
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
@@ -120,6 +122,8 @@ pub struct Path {
     pub rate_bits_per_s: Option<u64>,
     /// The share of datagrams lost lately, 0 to 1; native mode.
     pub loss: Option<f64>,
+    /// The largest inner packet that it carries, as native mode has found out.
+    pub mtu_bytes: Option<usize>,
     /// Datagrams sent.
     pub sent_packets: u64,
     /// Bytes of them, from the GRE header on.
@@ -150,6 +154,7 @@ impl Peer {
             held_packets: peer.ledger.held,
             hold_us: peer.hold_us,
             resent_packets: peer.resent,
+            recovered_packets: peer.recovered,
             given_up_packets: peer.given_up,
             reorder: peer.resequencer.as_ref().map(Reorder::new),
             drops: counts(&peer.drops),
@@ -186,6 +191,7 @@ impl Path {
             srtt_us: path.srtt.map(|srtt| srtt.as_micros() as u64),
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
+            mtu_bytes: path.mtu,
             sent_packets: path.sent.packets,
             sent_bytes: path.sent.bytes,
             received_packets: path.received.packets,
@@ -201,6 +207,9 @@ fn cause(state: State) -> Option<&'static str> {
         State::Down(Cause::Carrier) => Some("carrier"),
         State::Down(Cause::Peer) => Some("peer"),
         State::Down(Cause::Silent) => Some("silent"),
+        State::Down(Cause::Doubted(Doubt::Flapping)) => Some("flapping"),
+        State::Down(Cause::Doubted(Doubt::Lossy)) => Some("lossy"),
+        State::Down(Cause::Doubted(Doubt::Narrow)) => Some("narrow"),
     }
 }
 
@@ -232,6 +241,7 @@ mod tests {
             state: State::Down(Cause::Silent),
             rate: Some(Rate::from_bits(8_000_000)),
             loss: Some(0.25),
+            mtu: Some(1_437),
             in_flight: None,
             queue: None,
             srtt: Some(Duration::from_micros(12_345)),
@@ -246,6 +256,7 @@ mod tests {
             queued_bytes: 6,
             hold_us: 8,
             resent: 3,
+            recovered: 2,
             given_up: 1,
             resequencer: Some(Stats { longest_fill_ns: 9_999, ..Stats::default() }),
             drops: drops.clone(),

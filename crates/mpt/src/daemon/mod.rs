@@ -112,9 +112,29 @@ impl Daemon {
         self.tell(now);
         let control = self.serve_control_port(now);
         let data = self.driver.finish_turn(now);
+        self.adapt_mtu();
         // What was found out just now must still be told, without waiting for another reason to wake up.
         let told = self.tell(now).then_some(now);
         [control, data, told].into_iter().flatten().min()
+    }
+
+    /// Gives the TUN device the MTU that all paths carry, so that the kernel's own TCP and its ICMP tell everybody.
+    fn adapt_mtu(&mut self) {
+        let mtu = self.driver.endpoint.mtu();
+        if mtu == self.about.mtu_bytes {
+            return;
+        }
+        let before = std::mem::replace(&mut self.about.mtu_bytes, mtu);
+        let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.driver.tun_index(), mtu as u32));
+        match set {
+            Ok(()) if mtu < before => {
+                tracing::warn!(mtu, before, "a path carries less than the tunnel's mtu, which is lowered");
+            }
+            Ok(()) => tracing::info!(mtu, before, "the paths carry more again"),
+            Err(error) => {
+                tracing::warn!(mtu, %error, "a path carries less than the tunnel's mtu, which cannot be changed")
+            }
+        }
     }
 
     fn handle(&mut self, now: Time, ready: &Ready) -> Result<Goes, Failure> {

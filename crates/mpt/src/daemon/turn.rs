@@ -98,6 +98,11 @@ impl Driver {
         self.endpoint.next_deadline().map(|(at, _)| at)
     }
 
+    /// The TUN device's interface index.
+    pub fn tun_index(&self) -> u32 {
+        self.tun.index()
+    }
+
     fn read_tun(&mut self, now: Time) {
         for _ in 0..READS {
             if !self.endpoint.has_room() {

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use super::super::inbound::deliver;
 use super::super::{Ledger, Peer};
-use super::Native;
+use super::sizes::on_probe_fate;
+use super::{Carrier, Native};
 use crate::classify::Class;
 use crate::crypto::association::Opened;
 use crate::crypto::replay;
@@ -61,15 +62,21 @@ impl Peer {
             path.received.count(len);
             path.heard = now;
         }
-        let mut eliciting = false;
+        let (mut eliciting, mut data, mut repair) = (false, None, None);
         for frame in Frames::new(opened.body) {
             let Ok(frame) = frame else {
                 self.drops.count(Dropped::Malformed);
                 break;
             };
             eliciting |= !matches!(frame, Frame::Ack(_));
+            match frame {
+                Frame::Data(frame) => data = Some(frame),
+                Frame::Repair(frame) => repair = Some(frame),
+                _ => {}
+            }
             self.handle_frame(now, &frame, Way { tag, own, tos: from.tos }, native, tun);
         }
+        self.handle_protection(now, tag, number, (data, repair), native, tun);
         let received =
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
         received.on_packet(now, number, len as u64, eliciting, from.tos & ecn::MASK == ecn::CE);
@@ -91,7 +98,7 @@ impl Peer {
                 }
             }
             Frame::Path(frame::Path::Response(bytes)) => self.handle_response(now, own, u64::from_be_bytes(*bytes)),
-            // Of no consequence here; a version that uses them says more.
+            // Repair symbols are handled with the datagram that they came in. The others are of no consequence here; a version that uses them says more.
             Frame::Path(frame::Path::Status { .. })
             | Frame::Probe(_)
             | Frame::Repair(_)
@@ -101,7 +108,7 @@ impl Peer {
         }
     }
 
-    fn handle_data(
+    pub(super) fn handle_data(
         &mut self,
         now: Time,
         data: &Data<'_>,
@@ -156,9 +163,13 @@ impl Peer {
             ce: replay::expand(carrier.ce, ack.ce),
         };
         carrier.ce = told.ce;
-        let outcome = carrier.feedback.on_ack(now, &told, |fate, token| {
-            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
+        let Carrier { feedback, pmtu, .. } = carrier;
+        let mut excused = 0;
+        let outcome = feedback.on_ack(now, &told, |fate, token| match Token(token).probed_size() {
+            Some(size) => excused += on_probe_fate(now, size, fate, pmtu),
+            None => returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer())),
         });
+        feedback.excuse(now, excused);
         if let Some(sample) = &outcome.ack {
             control.on_ack(id, sample);
             if outcome.ce > 0 {
@@ -170,6 +181,10 @@ impl Peer {
         }
         if outcome.spurious > 0 {
             control.on_spurious_loss(id, outcome.spurious);
+        }
+        let arrived = outcome.ack.zip(self.paths[slot].liveness.prober());
+        if arrived.is_some_and(|(sample, prober)| prober.on_arrived(sample.newest_sent)) {
+            self.change(now, slot, |health| (health.answers, health.peer_agrees) = (true, true));
         }
     }
 

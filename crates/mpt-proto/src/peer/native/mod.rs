@@ -1,13 +1,17 @@
 //! Native mode of one peer: everything that plain mode has not. Sessions, feedback and congestion control for each path,
 //! repair, and an order for each flow bucket instead of one for all.
 //!
-//! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due; they are the corridor of [`super`] in native
-//! mode, and the only rooms that know the sequence.
+//! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
+//! `batch` what is gathered, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
+//! the corridor of [`super`] in native mode, and the only rooms that know the sequence.
 
 mod batch;
 mod copies;
+mod doubts;
 mod inbound;
 mod outbound;
+mod protection;
+mod sizes;
 mod timers;
 
 use std::collections::{BTreeSet, HashMap};
@@ -21,9 +25,12 @@ use crate::flow;
 use crate::local::Local;
 use crate::packet::SuperPacket;
 use crate::path::feedback::Feedback;
+use crate::path::pmtu::Pmtu;
 use crate::path::receive::Received;
+use crate::path::worth::VETTING;
 use crate::path::{MAX_PATHS, Path, PathId};
-use crate::repair::Repair;
+use crate::repair::fec::{self, Decoder, Encoder, Policy, Rhythm};
+use crate::repair::{Repair, Token};
 use crate::reseq::{Limits, Resequencer, Unordered};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
@@ -49,6 +56,8 @@ pub(super) struct Native {
     /// Buckets in which something is held.
     holding: BTreeSet<u16>,
     limits: Limits,
+    /// The largest datagram that is to be sent.
+    wanted: usize,
     /// The buckets of class realtime, in which nothing is held.
     unordered: HashMap<u16, Unordered>,
     /// How many of their packets were delivered.
@@ -56,12 +65,19 @@ pub(super) struct Native {
     repair: Repair,
     copies: copies::Copies,
     batch: Batch,
+    fec: fec::Mode,
+    /// What repair symbols are solved with, by slot of the peer's paths that bring any.
+    decoders: [Option<Box<Decoder>>; MAX_PATHS],
+    /// Packets that came back that way.
+    recovered: u64,
     /// The peer's clock as its last ACK told it, in microseconds.
     peer_clock: u64,
     /// When the pacer lets the next packet go, if one waits for that.
     pace: Option<Time>,
     /// Buffers of packets that have arrived.
     returned: Vec<Vec<u8>>,
+    /// When data was last sent.
+    used: Time,
     /// There is a session and a path, so that probes and acknowledgements leave when they are due.
     speaks: bool,
 }
@@ -71,8 +87,20 @@ struct Carrier {
     feedback: Feedback,
     /// When the pacer lets the next packet go.
     next_send: Time,
-    /// Something must be acknowledged soon, or the tail of what was sent is lost.
-    probe: bool,
+    /// Probes to send at once, because something must be acknowledged soon.
+    probes: u32,
+    /// Probes by which the path is judged that are still to be sent.
+    vetting: u32,
+    /// When it was last probed to judge it.
+    probed: Time,
+    /// Makes repair symbols of what is sent, to this rhythm if at all.
+    encoder: Encoder,
+    policy: Policy,
+    rhythm: Option<Rhythm>,
+    /// When the last packet was sent that it knows.
+    protected: Time,
+    /// How large its datagrams may be.
+    pmtu: Pmtu,
     /// A challenge of the peer's that is to be answered.
     challenged: Option<[u8; 8]>,
     /// Marks reported so far.
@@ -80,8 +108,22 @@ struct Carrier {
 }
 
 impl Carrier {
-    fn new() -> Self {
-        Self { feedback: Feedback::default(), next_send: Time::START, probe: false, challenged: None, ce: 0 }
+    /// One from which datagrams of up to `wanted` bytes are wanted.
+    fn new(wanted: usize) -> Self {
+        Self {
+            feedback: Feedback::default(),
+            next_send: Time::START,
+            probes: 0,
+            vetting: VETTING,
+            probed: Time::START,
+            encoder: Encoder::default(),
+            policy: Policy::default(),
+            rhythm: None,
+            protected: Time::START,
+            pmtu: Pmtu::new(wanted),
+            challenged: None,
+            ce: 0,
+        }
     }
 }
 
@@ -92,7 +134,14 @@ const DATAGRAM: u64 = 1_472;
 
 impl Native {
     /// Makes the native side of a peer with these paths; asks for a session at once when there is somebody to ask.
-    pub(super) fn new(now: Time, config: &NativeConfig, limits: Limits, paths: &[PathConfig], run: Run) -> Self {
+    pub(super) fn new(
+        now: Time,
+        mtu: usize,
+        config: &NativeConfig,
+        limits: Limits,
+        paths: &[PathConfig],
+        run: Run,
+    ) -> Self {
         let mut native = Self {
             association: Association::new(config.public_key, config.preshared_key.clone(), run),
             control: Controller::new(Algorithm::new(config.congestion)),
@@ -103,14 +152,19 @@ impl Native {
             order: HashMap::new(),
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
+            wanted: mtu + NATIVE_OVERHEAD,
             unordered: HashMap::new(),
             unheld: 0,
             repair: Repair::default(),
             copies: copies::Copies::default(),
             batch: Batch::default(),
+            fec: config.fec,
+            decoders: std::array::from_fn(|_| None),
+            recovered: 0,
             peer_clock: 0,
             pace: None,
             returned: Vec::new(),
+            used: Time::START,
             speaks: false,
         };
         for (slot, path) in (0..).zip(paths) {
@@ -123,7 +177,7 @@ impl Native {
     }
 
     pub(super) fn add_path(&mut self, id: PathId, cap: Option<Rate>) {
-        self.carriers.push(Carrier::new());
+        self.carriers.push(Carrier::new(self.wanted));
         self.control.add_path(id, DATAGRAM, cap);
     }
 
@@ -187,13 +241,20 @@ impl Native {
         self.repair.counts()
     }
 
+    /// How many packets came back by forward error correction.
+    pub(super) fn recovered(&self) -> u64 {
+        self.recovered
+    }
+
     /// A path went down: what is in flight on it is lost, and nobody waits for it.
     pub(super) fn fail_path(&mut self, now: Time, id: PathId) {
         let Self { carriers, repair, returned, control, order, mirror, .. } = self;
         let carrier = &mut carriers[usize::from(id.slot)];
         let loss = carrier.feedback.abandon(now, |fate, token| {
-            returned.extend(repair.on_fate(crate::repair::Token(token), fate).and_then(|packet| packet.into_buffer()));
+            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
         });
+        // A path on which only small datagrams pass falls silent, too.
+        carrier.pmtu.doubt();
         if let Some(loss) = loss {
             control.on_loss(id, &loss);
         }
@@ -232,8 +293,9 @@ impl Native {
         self.holding.clear();
         self.copies.clear();
         self.repair.clear();
+        self.decoders = std::array::from_fn(|_| None);
         for path in paths {
-            self.carriers[usize::from(path.id.slot)] = Carrier::new();
+            self.carriers[usize::from(path.id.slot)] = Carrier::new(self.wanted);
         }
     }
 }

@@ -45,6 +45,8 @@ const LATENESS: Duration = Duration::from_millis(2);
 const JUST_NOW: Duration = Duration::from_millis(25);
 /// RFC 6928: ten packets.
 const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
+/// A path that loses more is as far away as one that loses this.
+const MOST_LOSS: f64 = 0.5;
 /// The longest that a flow's own queue is allowed to stand.
 const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
 
@@ -58,6 +60,7 @@ impl Peer {
         outbox: &mut Outbox,
         spare: &mut Vec<Vec<u8>>,
     ) {
+        self.settle_paths(now);
         let Some(mut native) = self.native.take() else { return };
         native.settle(&mut self.paths, now, local);
         self.send_handshake(now, index, &mut native, local, outbox);
@@ -88,6 +91,9 @@ impl Peer {
     fn send_words(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
         for slot in 0..self.paths.len() {
             self.send_path_words(now, slot, native, outbox);
+            self.send_sized_probe(now, slot, native, outbox);
+            let id = self.paths[slot].id;
+            self.send_symbol(now, id, native, outbox);
         }
         self.send_acks(now, best, native, outbox);
         self.send_skips(now, best, native, outbox);
@@ -95,14 +101,18 @@ impl Peer {
 
     /// What must go over this very path.
     fn send_path_words(&mut self, now: Time, slot: usize, native: &mut Native, outbox: &mut Outbox) {
+        native.judge(now, &self.paths[slot]);
         let (path, carrier) = (&mut self.paths[slot], &mut native.carriers[slot]);
         let stamp = path.liveness.prober().and_then(|prober| prober.poll(now));
         let challenge = stamp.map(|stamp| Frame::Path(frame::Path::Challenge(stamp.to_be_bytes())));
         let response = carrier.challenged.take().map(|bytes| Frame::Path(frame::Path::Response(bytes)));
-        let probe = std::mem::take(&mut carrier.probe).then_some(Frame::Probe(0));
-        let frames = [challenge, response, probe];
+        let probes = std::mem::take(&mut carrier.probes);
+        let frames = [challenge, response];
         if frames.iter().any(Option::is_some) {
             self.send_frames(now, slot, native, frames.into_iter().flatten(), true, outbox);
+        }
+        for _ in 0..probes {
+            self.send_frames(now, slot, native, [Frame::Probe(0)].into_iter(), true, outbox);
         }
     }
 
@@ -192,16 +202,26 @@ impl Peer {
         self.queue.unpark();
         self.send_copies(now, native, outbox, spare);
         while let Some(next) = self.next_packet(now, native) {
-            let Decision::Send(path) = self.choose_native(now, &next, native) else {
-                // Another flow may be content with what is open.
-                if next.again || !self.scene.iter().any(|path| path.room > 0) {
-                    break;
-                }
-                self.queue.park();
+            let narrow = self.set_narrow_aside(next.len, native);
+            if self.scene.is_empty() && !self.may_widen(native) {
+                self.drop_too_big(now, native);
+                self.put_back(narrow);
                 continue;
-            };
-            self.send_native_run(now, path, &next, native, outbox, spare);
-            self.send_copies(now, native, outbox, spare);
+            }
+            let decision = self.choose_native(now, &next, native);
+            if let Decision::Send(path) = decision {
+                self.send_native_run(now, path, &next, native, outbox, spare);
+            }
+            self.put_back(narrow);
+            if decision != Decision::Wait {
+                self.send_copies(now, native, outbox, spare);
+                continue;
+            }
+            // Another flow may be content with what is open.
+            if next.again || !self.scene.iter().any(|path| path.room > 0) {
+                break;
+            }
+            self.queue.park();
         }
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
         for path in self.scene.iter().filter(|path| path.room > 0) {
@@ -275,7 +295,7 @@ impl Peer {
         let mut sent = 0;
         while let Some(next) = self.next_packet(now, native).filter(|next| self.goes_along(first, next)) {
             let fits = sent + next.len as u64 <= room && (sent == 0 || sent + next.len as u64 <= view.burst);
-            if !fits {
+            if !fits || next.len > native.limit(path.slot) {
                 break;
             }
             let Some(scheduled) = self.take_packet(now, path, &next, native) else { break };
@@ -284,6 +304,7 @@ impl Peer {
                 self.owe_copies(now, path, scheduled.token, &scheduled.packet, native);
             }
             self.seal_packet(now, scheduled, native, outbox, spare);
+            sent += self.send_symbol(now, path, native, outbox);
         }
         self.after_run(now, path, sent, native);
     }
@@ -303,6 +324,7 @@ impl Peer {
         let packet = self.queue.pop()?;
         let number = &mut native.numbers[usize::from(bucket)];
         let place = Place { bucket, sequence: *number };
+        native.used = now;
         *number = number.wrapping_add(1);
         self.ledger.sent += 1;
         let token = native.repair.remember(now, packet.clone(), place);
@@ -331,12 +353,14 @@ impl Peer {
         path.on_sent(now, len);
         let feedback = &mut native.carriers[usize::from(path.id.slot)].feedback;
         feedback.on_sent(now, number, len as u32, token.0);
+        native.carriers[usize::from(path.id.slot)].protect(now, number, place, &packet);
         spare.extend(packet.into_buffer());
     }
 
     /// Tells controller, pacer and scheduler what was sent.
     pub(super) fn after_run(&mut self, now: Time, path: PathId, sent: u64, native: &mut Native) {
         let carrier = &mut native.carriers[usize::from(path.slot)];
+        carrier.set_rhythm(now, native.fec, false);
         native.control.on_sent(path, now, carrier.feedback.in_flight());
         let rate = native.control.pacing(path);
         carrier.next_send = carrier.next_send.max(now - LATENESS) + rate.time_for(sent);
@@ -357,10 +381,13 @@ impl Peer {
         let fastest = delays.iter().flatten().min().copied();
         let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
         for (view, delay) in self.scene.iter_mut().zip(delays) {
-            view.delay = match (delay, fastest) {
+            let delay = match (delay, fastest) {
                 (Some(delay), Some(fastest)) => delay.beyond(fastest),
                 _ => (view.srtt - least) / 2,
             };
+            // What is lost arrives a round trip later, if it is not lost again.
+            let loss = native.feedback(view.id.slot).loss().min(MOST_LOSS);
+            view.delay = delay + view.srtt.mul_f64(loss / (1.0 - loss));
         }
     }
 }
