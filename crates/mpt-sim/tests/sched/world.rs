@@ -57,6 +57,7 @@ impl World<'_> {
             public_key: *keys(1 - end).public(),
             preshared_key: PresharedKey::from_bytes([0; 32]),
             congestion: self.congestion,
+            fec: mpt_proto::repair::fec::Mode::default(),
         };
         let peer = PeerConfig {
             name: "peer".into(),
