@@ -13,12 +13,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::{Config, PeerConfig};
+use crate::config::{Config, PathConfig, PeerConfig};
 use crate::crypto::handshake::{Knock, Message, Turned};
 use crate::drops::{Dropped, Drops};
 use crate::local::Local;
 use crate::outbox::{Outbox, Transmit};
-use crate::packet::ip::Ip;
+use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Delivery, Offload, SuperPacket, clamp_mss};
 use crate::path::LinkId;
 use crate::peer::{PathEvent, Peer, Wake};
@@ -55,6 +55,8 @@ pub struct Endpoint {
     deadlines: BTreeSet<(Time, Wake, usize)>,
     filed: Vec<Option<(Time, Wake)>>,
     spare: Vec<Vec<u8>>,
+    /// Some peer has told something new of its addresses.
+    told: bool,
     drops: Drops,
 }
 
@@ -90,6 +92,7 @@ impl Endpoint {
             deadlines: BTreeSet::new(),
             filed: Vec::new(),
             spare: Vec::new(),
+            told: false,
             drops: Drops::default(),
         };
         endpoint.number_peers();
@@ -113,6 +116,45 @@ impl Endpoint {
         }
         self.number_peers();
         true
+    }
+
+    /// Gives a peer in native mode one more path; false when there is no such peer, or no room.
+    pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+        self.with_peer(peer, |peer| peer.add_path(now, config))
+    }
+
+    /// The same, to an address that the peer has told; see [`Self::told_addresses`].
+    pub fn add_told_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+        self.with_peer(peer, |peer| peer.add_told_path(now, config))
+    }
+
+    /// Tells a peer in native mode at which addresses it can reach this end; false when there is no such peer.
+    pub fn tell_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> bool {
+        self.with_peer(peer, |peer| {
+            peer.tell_addresses(now, all);
+            true
+        })
+    }
+
+    /// The addresses at which a peer says that it can be reached.
+    pub fn told_addresses(&self, peer: &str) -> Vec<SocketAddr> {
+        self.peers.iter().find(|p| p.name() == peer).map(Peer::told_addresses).unwrap_or_default()
+    }
+
+    /// Whether any peer has told something new of its addresses since this was last asked.
+    pub fn take_told(&mut self) -> bool {
+        std::mem::take(&mut self.told)
+    }
+
+    /// Takes a path from a peer in native mode; false when there is none of that name. What is in flight on it is sent again
+    /// on the others.
+    pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> bool {
+        self.with_peer(peer, |peer| peer.remove_path(now, path))
+    }
+
+    /// Says whether a path of a peer in native mode is used only while no other is alive; false when there is none of that name.
+    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> bool {
+        self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
     }
 
     /// The largest inner packet in bytes that every path carries: less than was configured when one has been found narrow.
@@ -151,6 +193,7 @@ impl Endpoint {
             let peer = self.local.as_ref().and_then(|local| local.peer_of(header.session));
             let Some(peer) = peer else { return self.drops.count(Dropped::UnknownSession) };
             self.peers[peer].handle_sealed(now, received, datagram, &mut self.tun);
+            self.told |= self.peers[peer].take_told();
             self.touch(peer);
         } else if datagram.starts_with(&HANDSHAKE) {
             if let Err(why) = self.handle_handshake(now, received, datagram) {
@@ -219,6 +262,16 @@ impl Endpoint {
         self.for_all(|peer| peer.handle_carrier(now, link, carrier));
     }
 
+    /// A link is gone, with the paths over it that native peers have. Its number may be given to another one.
+    pub fn remove_link(&mut self, now: Time, link: LinkId) {
+        self.for_all(|peer| peer.remove_link(now, link));
+    }
+
+    /// A link has another local address than before, which its peers do not know yet.
+    pub fn handle_moved(&mut self, now: Time, link: LinkId) {
+        self.for_all(|peer| peer.handle_moved(now, link));
+    }
+
     /// A link's socket is full, or takes datagrams again.
     pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
         self.for_all(|peer| peer.handle_blocked(link, blocked));
@@ -231,16 +284,12 @@ impl Endpoint {
 
     /// The operator takes a path of a peer up or down; false when there is none of that name.
     pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> bool {
-        let Some(index) = self.peers.iter().position(|p| p.name() == peer) else { return false };
-        self.touch(index);
-        self.peers[index].enable_path(now, path, enabled)
+        self.with_peer(peer, |peer| peer.enable_path(now, path, enabled))
     }
 
     /// A peer says, elsewhere than on the paths, that one of them went up or down; false when there is none of that name.
     pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> bool {
-        let Some(index) = self.peers.iter().position(|p| p.name() == peer) else { return false };
-        self.touch(index);
-        self.peers[index].handle_report(now, path, up)
+        self.with_peer(peer, |peer| peer.handle_report(now, path, up))
     }
 
     /// Does what is due.
@@ -321,6 +370,10 @@ impl Endpoint {
         let Some(peer) = self.routes.lookup(destination, |peer| self.peers[peer].takes_from(source)) else {
             return Err((Dropped::NoRoute, packet.into_buffer()));
         };
+        let ports = packet.ip().ports(packet.bytes()).filter(|_| packet.ip().protocol == UDP);
+        if ports.is_some_and(|(_, port)| self.peers[peer].is_at(SocketAddr::new(destination, port))) {
+            return Err((Dropped::Loop, packet.into_buffer()));
+        }
         if packet.len_of(0) > self.mtu {
             return Err((Dropped::TooBig, packet.into_buffer()));
         }
@@ -351,6 +404,12 @@ impl Endpoint {
         self.deadlines.clear();
         self.filed = vec![None; self.peers.len()];
         (0..self.peers.len()).for_each(|peer| self.file(peer));
+    }
+
+    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> bool) -> bool {
+        let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
+        self.touch(index);
+        act(&mut self.peers[index])
     }
 
     fn for_all(&mut self, mut act: impl FnMut(&mut Peer)) {

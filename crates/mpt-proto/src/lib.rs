@@ -17,6 +17,7 @@ pub mod local;
 pub mod outbox;
 pub mod packet;
 pub mod path;
+pub mod pathman;
 pub mod peer;
 pub mod queue;
 pub mod repair;

@@ -39,6 +39,7 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         sent_bytes: 0,
         received_packets: 0,
         received_bytes: 0,
+        ..Path::default()
     };
     let peer = |(name, paths): &(&str, &[&str])| Peer {
         name: (*name).to_owned(),

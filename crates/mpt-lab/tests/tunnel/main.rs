@@ -9,6 +9,8 @@ mod carriage;
 mod endings;
 mod forwarding;
 mod hostile;
+mod native;
+mod native_host;
 mod paths;
 mod rig;
 mod stranger;

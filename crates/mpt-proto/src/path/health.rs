@@ -59,6 +59,11 @@ impl Default for Health {
 }
 
 impl Health {
+    /// Whether this end may say anything on the path.
+    pub fn may_speak(&self) -> bool {
+        self.enabled && self.carrier
+    }
+
     /// The verdict; the nearest cause when there are several.
     pub fn state(&self) -> State {
         match self {

@@ -108,6 +108,12 @@ impl Prober {
         revives
     }
 
+    /// The path is known to be alive by other proof than an answer: the next probe finds out how fast it is.
+    pub fn on_proof(&mut self, now: Time) {
+        self.unanswered.clear();
+        (self.back_off, self.next) = (None, now);
+    }
+
     /// Whether the path has just proved dead. Told once; then it is probed with back-off.
     pub fn has_died(&mut self, now: Time) -> bool {
         let died =

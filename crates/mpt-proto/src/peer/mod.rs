@@ -43,6 +43,10 @@ pub struct Peer {
     paths: Vec<Path>,
     /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
     fallen: u32,
+    /// Paths that this end does not use any more and whose peer is still to be told so, as a bit set.
+    draining: u32,
+    /// What the peer says of its addresses has changed.
+    told: bool,
     queue: Queue,
     classifier: Classifier,
     scheduler: Scheduler,
@@ -127,6 +131,8 @@ impl Peer {
             native,
             fallen: 0,
             classifier: Classifier::new(&config.rules, is_native),
+            draining: 0,
+            told: false,
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
@@ -175,6 +181,11 @@ impl Peer {
     /// Whether packets from `source` may be sent to it.
     pub fn takes_from(&self, source: IpAddr) -> bool {
         self.local_networks.is_empty() || self.local_networks.iter().any(|net| net.contains(&source))
+    }
+
+    /// Whether one of its paths leads there.
+    pub fn is_at(&self, to: SocketAddr) -> bool {
+        self.paths.iter().any(|path| path.remote == to && !path.is_vacant())
     }
 
     /// Whether a path over `link` to `to` is up.
@@ -273,7 +284,7 @@ impl Peer {
             recovered: self.native.as_ref().map_or(0, |native| native.recovered()),
             given_up,
             drops: self.drops.clone(),
-            paths: self.paths.iter().map(|path| self.path_status(path)).collect(),
+            paths: self.paths.iter().filter(|path| !path.is_vacant()).map(|path| self.path_status(path)).collect(),
         }
     }
 
@@ -314,6 +325,12 @@ impl Peer {
         if !before.is_alive() && path.health.is_alive() {
             path.damping.on_return(now);
         }
+        match (before.may_speak(), path.health.may_speak()) {
+            (true, false) => self.draining |= 1 << slot,
+            (false, true) => self.announce(now, slot),
+            (true, true) | (false, false) => {}
+        }
+        let path = &self.paths[slot];
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {
             self.tell_the_peer(now);
@@ -327,6 +344,17 @@ impl Peer {
         let Some(native) = &mut self.native else { return };
         for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {
             native.fail_path(now, path.id);
+        }
+    }
+
+    /// The peer is to hear of a path at once, though it may know nothing of it yet.
+    fn announce(&mut self, now: Time, slot: usize) {
+        self.draining &= !(1 << slot);
+        if let Some(prober) = self.paths[slot].liveness.prober() {
+            prober.ask_now(now);
+        }
+        if let Some(native) = &mut self.native {
+            native.greet(now, slot);
         }
     }
 

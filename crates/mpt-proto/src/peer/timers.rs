@@ -35,7 +35,9 @@ pub enum Wake {
 impl Peer {
     /// When [`Self::handle_deadline`] has something to do, and why.
     pub fn next_deadline(&self) -> Option<(Time, Wake)> {
-        let probes = self.paths.iter().filter_map(|path| Some((path.liveness.next_deadline()?, Wake::Probe)));
+        // In native mode a path that this end does not use is not probed.
+        let asked = self.paths.iter().filter(|path| self.native.is_none() || path.may_speak());
+        let probes = asked.filter_map(|path| Some((path.liveness.next_deadline()?, Wake::Probe)));
         let hold = self.resequencer.as_ref().and_then(|r| Some((r.next_deadline()?, Wake::Hold)));
         let native = self.native.as_ref().and_then(|native| native.next_deadline());
         let doubts = self.native.as_ref().and_then(|native| self.doubt_deadline(native));

@@ -51,6 +51,7 @@ fn endpoint(end: usize, paths: usize, fec: fec::Mode) -> Endpoint {
     };
     let peer = PeerConfig {
         name: "peer".into(),
+        rules: vec![],
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         local_networks: vec![],
         scheduler: Kind::Earliest,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use mpt_proto::sched::Kind;
 
-use super::model::{File, Mode, Path, Peer};
+use super::model::{Auto, File, Mode, Path, Peer};
 use super::problem::Log;
 
 /// Checks the values of `file` against one another.
@@ -24,6 +24,17 @@ pub fn check(file: &File, log: &mut Log<'_>) {
         loops(path, file, log);
     }
     same_way(file, log);
+    file.peers.iter().filter_map(|peer| peer.auto.as_ref()).for_each(|auto| remotes(auto, file, log));
+}
+
+/// Paths that follow the interfaces leave by them, so that routes do not lead them into the tunnel; its own network does.
+fn remotes(auto: &Auto, file: &File, log: &mut Log<'_>) {
+    for at in &auto.remotes {
+        if let Some(net) = file.addresses.iter().find(|net| net.contains(&at.ip())) {
+            let what = format!("remote: {} is inside the tunnel, whose address in line {} is {net}", at.ip(), net.line);
+            log.error(at.line, what, Some("name the peer's address outside of the tunnel".to_owned()));
+        }
+    }
 }
 
 /// IPv6 needs links of 1280 bytes (RFC 8200 section 5); the kernel takes the addresses of a smaller one away.

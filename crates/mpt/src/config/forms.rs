@@ -171,6 +171,37 @@ pub fn rate(range: RangeInclusive<u64>, example: &str) -> Form<Rate> {
     Form::text(&is, example, move |text| measure(text, &RATES).filter(|bits| range.contains(bits)).map(Rate::from_bits))
 }
 
+/// An amount of data in a range, written as a whole number and its unit.
+pub fn volume(range: RangeInclusive<u64>, example: &str) -> Form<u64> {
+    let is = format!("an amount of data from {} to {}", told(*range.start(), &VOLUMES), told(*range.end(), &VOLUMES));
+    Form::text(&is, example, move |text| measure(text, &VOLUMES).filter(|bytes| range.contains(bytes)))
+}
+
+/// One of a kind, or a list of them that is not empty.
+pub fn some<T: 'static>(one: Form<T>) -> Form<Vec<T>> {
+    let (is, example) = (format!("{}, or a list of them", one.is), one.example.clone());
+    let parse = move |value: &DeValue<'_>| match value.as_array() {
+        Some(items) => items.iter().map(|item| (one.parse)(item.get_ref())).collect::<Option<Vec<T>>>(),
+        None => (one.parse)(value).map(|one| vec![one]),
+    };
+    Form { example, ..Form::new(is, "", move |value| parse(value).filter(|all| !all.is_empty())) }
+}
+
+/// Interfaces that are used: all of them, or patterns.
+pub fn interfaces() -> Form<Vec<String>> {
+    let is = "\"auto\", or a list of patterns such as \"eth*\" and \"!docker*\"".to_owned();
+    let pattern = |text: &str| {
+        let name = text.strip_prefix('!').unwrap_or(text);
+        let plain = name.chars().all(|c| c.is_ascii_graphic() && !"/:%!".contains(c));
+        ((1..=15).contains(&name.len()) && plain).then(|| text.to_owned())
+    };
+    Form::new(is, "\"auto\"", move |value| match (value.as_str(), value.as_array()) {
+        (Some("auto"), _) => Some(Vec::new()),
+        (_, Some(items)) if !items.is_empty() => items.iter().map(|item| pattern(item.get_ref().as_str()?)).collect(),
+        _ => None,
+    })
+}
+
 /// A key. No message repeats it: even where a public key belongs, somebody may have written a private one.
 pub fn key<T: FromStr<Err = KeyError> + 'static>(source: &'static str) -> Form<T> {
     let form = Form::text("a key: 44 characters of base64, the last one \"=\"", "", |text| text.parse().ok());
@@ -260,6 +291,9 @@ type Units = [(&'static str, u64)];
 const TIMES: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 /// In bits per second, as links are sold.
 const RATES: [(&str, u64); 3] = [("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
+
+/// In bytes, as they are sold.
+const VOLUMES: [(&str, u64); 3] = [("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
 
 fn time(text: &str) -> Option<Duration> {
     measure(text, &TIMES).map(Duration::from_millis)

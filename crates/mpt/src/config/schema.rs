@@ -10,11 +10,11 @@ use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::path::MAX_PATHS;
 use mpt_proto::repair::fec;
-use mpt_proto::time::Rate;
 use mpt_proto::{cc, reseq, sched};
 use toml::de::DeTable;
 
 use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer};
+use super::native::Usage;
 use super::problem::Log;
 use super::reader::Reader;
 use super::{checks, defaults, forms, native, original, rules};
@@ -166,10 +166,11 @@ fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: bool)
     let original = original::peer(table, &name, wire.is(Mode::Native));
     let local_networks = table.list("local_networks", &forms::network("10.81.0.0/16"));
     let local_port = table.read("local_port", &forms::port()).unwrap_or(wire.port);
+    let auto = if wire.is(Mode::Plain) { None } else { native::auto(table, port.value) };
     let (networks, resequence) = (networks(table, wire, several), resequence(table, wire.resequence));
     let paths = paths(table, &OfPeer { wire, port: port.value, original: original.as_ref() });
     let protocol = protocol?;
-    Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths })
+    Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths, auto })
 }
 
 fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> {
@@ -183,12 +184,13 @@ fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> 
 
 fn networks(table: &mut Table<'_, '_, '_>, wire: &Wire, several: bool) -> Vec<At<IpNet>> {
     let network = forms::network("10.77.0.2/32");
-    if wire.is(Mode::Native) && table.lacks("path") && !table.has("networks") {
+    let calls = table.lacks("path") && !table.has("remote") && !table.has("interfaces");
+    if wire.is(Mode::Native) && calls && !table.has("networks") {
         let hint =
-            "add [[peer.path]] with a remote address; or, for a peer that calls us, networks = [\"10.77.0.2/32\"]";
+            "add remote = \"203.0.113.7\", its address; or, for a peer that calls us, networks = [\"10.77.0.2/32\"]";
         table.missing("this peer has neither a path nor networks", hint.to_owned());
     }
-    match several && !table.lacks("path") {
+    match several && !calls {
         true => table.need_list("networks", &network),
         false if table.has("networks") => table.list("networks", &network),
         false => defaults::networks().map(|net| table.at(net)).to_vec(),
@@ -229,7 +231,7 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Opti
     let remote = forms::remote("192.168.10.2");
     let remote = if learned { table.read("remote", &remote) } else { table.need("remote", &remote) };
     let weight = table.read_or("weight", &forms::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
-    let (cap, standby) = usage(table, wire);
+    let Usage { cap, standby, limit } = usage(table, wire);
     let gateway = table.read("gateway", &forms::host("192.168.10.254"));
     let (original, liveness, alive) = original::path(table, peer.original);
     if remote.is_none() && !learned {
@@ -244,6 +246,7 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Opti
         local,
         cap,
         standby,
+        limit,
         gateway,
         liveness,
         alive,
@@ -251,12 +254,12 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Opti
     })
 }
 
-fn usage(table: &mut Table<'_, '_, '_>, wire: &Wire) -> (Option<Rate>, bool) {
+fn usage(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Usage {
     if wire.is(Mode::Plain) {
         native::refuse(table, &native::PATH);
-        return (None, defaults::STANDBY);
+        return Usage::default();
     }
-    native::usage(table)
+    Usage::read(table)
 }
 
 /// Numbers whose range has been checked.

@@ -104,7 +104,7 @@ pub struct Reorder {
 }
 
 /// A path.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Path {
     /// What people call it.
     pub name: String,
@@ -124,6 +124,18 @@ pub struct Path {
     pub loss: Option<f64>,
     /// The largest inner packet that it carries, as native mode has found out.
     pub mtu_bytes: Option<usize>,
+    /// What this end wants it used for: `available`, `standby` or `metered`.
+    #[serde(default)]
+    pub role: String,
+    /// Whether it is used only while no other path is alive, because one end wants it so or its limit is used up.
+    #[serde(default)]
+    pub reserve: bool,
+    /// Bytes that have passed this month, outer headers included; metered paths.
+    #[serde(default)]
+    pub used_bytes: Option<u64>,
+    /// Bytes that may pass in a month; metered paths.
+    #[serde(default)]
+    pub limit_bytes: Option<u64>,
     /// Datagrams sent.
     pub sent_packets: u64,
     /// Bytes of them, from the GRE header on.
@@ -192,6 +204,10 @@ impl Path {
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
             mtu_bytes: path.mtu,
+            role: if path.standby[0] { "standby" } else { "available" }.to_owned(),
+            reserve: path.standby[0] || path.standby[1],
+            used_bytes: None,
+            limit_bytes: None,
             sent_packets: path.sent.packets,
             sent_bytes: path.sent.bytes,
             received_packets: path.received.packets,
@@ -222,7 +238,7 @@ mod tests {
     use std::time::Duration;
 
     use mpt_proto::drops::Dropped;
-    use mpt_proto::path::Traffic;
+    use mpt_proto::path::{LinkId, Traffic};
     use mpt_proto::peer::Ledger;
     use mpt_proto::time::Rate;
     use serde_json::Value;
@@ -236,6 +252,7 @@ mod tests {
         drops.count(Dropped::NoPath);
         let path = PathStatus {
             name: "dsl".to_owned(),
+            link: LinkId(0),
             remote: "[2001:db8::1]:4754".parse().unwrap(),
             weight: 10,
             state: State::Down(Cause::Silent),
@@ -245,7 +262,7 @@ mod tests {
             in_flight: None,
             queue: None,
             srtt: Some(Duration::from_micros(12_345)),
-
+            standby: [false, true],
             sent: Traffic { packets: 2, bytes: 3_000 },
             received: Traffic { packets: 1, bytes: 1_500 },
         };

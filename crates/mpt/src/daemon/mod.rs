@@ -1,16 +1,19 @@
 //! The daemon: `mpt up`.
 //!
 //! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes.
+//! [`uplinks`] lets paths follow the interfaces, [`metering`] counts what is paid by volume.
 //! [`orders`] does what commands ask for, [`peers`] lets peers come and go, [`control_port`] talks to the original MPT. This
 //! file is the loop that holds them together with signals, the control socket and news of interfaces.
 
 mod control_port;
 mod links;
+mod metering;
 mod orders;
 mod peers;
 mod routes;
 mod setup;
 mod turn;
+mod uplinks;
 
 use std::process;
 
@@ -24,10 +27,12 @@ use crate::config::File;
 use crate::control::report::{Report, Tunnel};
 use crate::control::{Request, RunDir, Server};
 use control_port::ControlPort;
+use metering::Metering;
 use orders::Pending;
 use routes::Routes;
 use setup::{Opened, Sockets};
 use turn::Driver;
+use uplinks::Uplinks;
 
 /// Runs a tunnel until a signal or `mpt down` ends it.
 ///
@@ -37,7 +42,7 @@ pub fn run(file: &File) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let monitor = Monitor::open()?;
     let control = Server::bind(&RunDir::from_env(), &file.interface)?;
-    let Opened { driver, sockets, routes } = setup::open(file, Reactor::new(Clock::start())?)?;
+    let Opened { driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
@@ -47,7 +52,9 @@ pub fn run(file: &File) -> Result<(), Failure> {
     }
     let about = about(file, driver.endpoint.mtu());
     let (file, pending) = (file.clone(), Vec::new());
-    Daemon { driver, signals, monitor, control, about, file, sockets, routes, control_port, pending }.serve()
+    let (uplinks, metering) = (Uplinks::new(tun), Metering::open(&file));
+    Daemon { driver, signals, monitor, control, about, file, sockets, routes, control_port, pending, uplinks, metering }
+        .serve()
 }
 
 const SIGNALS: Token = Token(1);
@@ -68,6 +75,8 @@ struct Daemon {
     control_port: Option<ControlPort>,
     /// Commands that wait for a peer.
     pending: Vec<Pending>,
+    uplinks: Uplinks,
+    metering: Metering,
 }
 
 /// What `status` says of the tunnel itself.
@@ -94,6 +103,7 @@ enum Goes {
 impl Daemon {
     fn serve(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
+        self.follow_interfaces(self.driver.reactor.now());
         let mut wake = self.finish_turn(self.driver.reactor.now());
         loop {
             self.driver.reactor.wait(wake, &mut ready)?;
@@ -111,11 +121,13 @@ impl Daemon {
     fn finish_turn(&mut self, now: Time) -> Option<Time> {
         self.tell(now);
         let control = self.serve_control_port(now);
+        let uplinks = self.follow_when_due(now);
+        let metering = self.metering.poll(now, &mut self.driver.endpoint);
         let data = self.driver.finish_turn(now);
         self.adapt_mtu();
         // What was found out just now must still be told, without waiting for another reason to wake up.
         let told = self.tell(now).then_some(now);
-        [control, data, told].into_iter().flatten().min()
+        [control, data, uplinks, metering, told].into_iter().flatten().min()
     }
 
     /// Gives the TUN device the MTU that all paths carry, so that the kernel's own TCP and its ICMP tell everybody.
@@ -170,6 +182,7 @@ impl Daemon {
 
     fn handle_news(&mut self, now: Time) -> Result<(), Failure> {
         while let Some(event) = self.monitor.next_event()? {
+            self.uplinks.note(now);
             match event {
                 Event::Link(link) => self.driver.handle_interface(now, link.index, &link.name, link.up && link.running),
                 Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
@@ -197,7 +210,9 @@ impl Daemon {
     /// How the tunnel is.
     fn report_now(&self, now: Time) -> Report {
         let about = Tunnel { uptime_s: now.as_nanos() / 1_000_000_000, ..self.about.clone() };
-        Report::new(about, &self.driver.endpoint.status())
+        let mut report = Report::new(about, &self.driver.endpoint.status());
+        self.metering.complete(&mut report);
+        report
     }
 
     /// News were lost: asks for the state of every interface.

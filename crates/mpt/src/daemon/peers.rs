@@ -37,6 +37,8 @@ impl Daemon {
         }
         tracing::info!(peer = %peer.name, paths = peer.paths.len(), "peer added");
         self.file.peers.push(peer);
+        self.metering.watch(&self.file);
+        self.uplinks.note(now);
         self.look_again(now)
     }
 
@@ -44,6 +46,7 @@ impl Daemon {
     pub(super) fn remove_peer(&mut self, index: usize) -> Peer {
         let peer = self.file.peers.remove(index);
         self.driver.endpoint.remove_peer(&peer.name);
+        self.forget_uplinks(&peer.name);
         if let Some(port) = &mut self.control_port {
             port.remove(&peer);
         }

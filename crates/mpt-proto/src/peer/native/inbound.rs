@@ -1,7 +1,5 @@
 //! The way in in native mode: datagram, session, replay window, frames, order, inner packet.
 
-use std::net::SocketAddr;
-
 use super::super::inbound::deliver;
 use super::super::{Ledger, Peer};
 use super::sizes::on_probe_fate;
@@ -29,6 +27,8 @@ struct Way {
     tag: PathTag,
     /// Our path that leads back.
     own: Option<u8>,
+    /// It came from where the peer is not known to be.
+    moving: bool,
     /// DSCP and ECN outside.
     tos: u8,
 }
@@ -39,7 +39,12 @@ impl Peer {
         let Some(mut native) = self.native.take() else { return self.drops.count(Dropped::UnknownSession) };
         let len = datagram.len();
         match native.association.open(now, datagram) {
-            Ok(opened) => self.handle_opened(now, from, opened, len, &mut native, tun),
+            Ok(opened) => {
+                if native.association.take_restarted() {
+                    native.begin_anew(&self.paths);
+                }
+                self.handle_opened(now, from, opened, len, &mut native, tun);
+            }
             Err(why) => self.drops.count(why),
         }
         self.native = Some(native);
@@ -56,7 +61,8 @@ impl Peer {
         tun: &mut Coalescer,
     ) {
         let (tag, number) = (opened.path, opened.number);
-        let own = self.path_towards(now, from, tag, native);
+        let newest = native.received[usize::from(tag.slot())].as_ref().is_none_or(|known| known.is_newest(number));
+        let (own, moving) = self.path_towards(now, from, tag, newest, len, native);
         if let Some(own) = own {
             let path = &mut self.paths[usize::from(own)];
             path.received.count(len);
@@ -74,7 +80,7 @@ impl Peer {
                 Frame::Repair(frame) => repair = Some(frame),
                 _ => {}
             }
-            self.handle_frame(now, &frame, Way { tag, own, tos: from.tos }, native, tun);
+            self.handle_frame(now, &frame, Way { tag, own, moving, tos: from.tos }, native, tun);
         }
         self.handle_protection(now, tag, number, (data, repair), native, tun);
         let received =
@@ -83,7 +89,7 @@ impl Peer {
     }
 
     fn handle_frame(&mut self, now: Time, frame: &Frame<'_>, way: Way, native: &mut Native, tun: &mut Coalescer) {
-        let Way { tag, own, tos } = way;
+        let Way { tag, own, moving, tos } = way;
         match frame {
             Frame::Data(data) => {
                 if let Err(why) = self.handle_data(now, data, tag, tos, native, tun) {
@@ -92,19 +98,16 @@ impl Peer {
             }
             Frame::Ack(ack) => self.handle_ack(now, ack, native),
             Frame::Skip(skip) => self.handle_skip(now, skip, native, tun),
-            Frame::Path(frame::Path::Challenge(bytes)) => {
-                if let Some(own) = own {
-                    native.carriers[usize::from(own)].challenged = Some(*bytes);
-                }
-            }
+            Frame::Path(frame::Path::Challenge(bytes)) => self.handle_challenge(now, own, moving, *bytes, native),
+            Frame::Path(frame::Path::Response(bytes)) if moving => self.handle_proof(now, own, *bytes, native),
             Frame::Path(frame::Path::Response(bytes)) => self.handle_response(now, own, u64::from_be_bytes(*bytes)),
-            // Repair symbols are handled with the datagram that they came in. The others are of no consequence here; a version that uses them says more.
-            Frame::Path(frame::Path::Status { .. })
-            | Frame::Probe(_)
-            | Frame::Repair(_)
-            | Frame::Addr(_)
-            | Frame::Control(_)
-            | Frame::Close(_) => {}
+            Frame::Path(frame::Path::Status { path, status, order }) => {
+                self.handle_status(now, *path, *status, *order, native);
+            }
+            Frame::Addr(addr) => self.handle_addr(addr, native),
+            // Repair symbols are handled with the datagram that they came in. The others are of no consequence here; a
+            // version that uses them says more.
+            Frame::Probe(_) | Frame::Repair(_) | Frame::Control(_) | Frame::Close(_) => {}
         }
     }
 
@@ -137,6 +140,20 @@ impl Peer {
         order.handle_skip(now, skip.from, skip.to, &mut |packet| deliver(packet, &mut ledger.delivered, tun));
         if order.is_empty() {
             native.holding.remove(&skip.bucket);
+        }
+    }
+
+    /// Answered where it came from. On a path that is taken for dead it is a sign of life.
+    fn handle_challenge(&mut self, now: Time, own: Option<u8>, moving: bool, bytes: [u8; 8], native: &mut Native) {
+        let Some(own) = own.map(usize::from) else { return };
+        let carrier = &mut native.carriers[own];
+        match &mut carrier.moving {
+            Some(there) if moving => there.on_challenge(bytes),
+            _ => carrier.challenged = Some(bytes),
+        }
+        let path = &mut self.paths[own];
+        if let Some(prober) = path.liveness.prober().filter(|_| !path.health.answers) {
+            prober.ask_now(now);
         }
     }
 
@@ -186,58 +203,6 @@ impl Peer {
         if arrived.is_some_and(|(sample, prober)| prober.on_arrived(sample.newest_sent)) {
             self.change(now, slot, |health| (health.answers, health.peer_agrees) = (true, true));
         }
-    }
-
-    /// Which of our paths leads back to where a datagram came from. An address that is new is challenged before it is used.
-    fn path_towards(&mut self, now: Time, from: &From, tag: PathTag, native: &mut Native) -> Option<u8> {
-        let known = self.paths.iter().find(|path| path.link == from.link && path.remote == from.from);
-        if let Some(known) = known {
-            native.mirror[usize::from(tag.slot())] = Some(known.id.slot);
-            return Some(known.id.slot);
-        }
-        let moved = native.mirror[usize::from(tag.slot())];
-        match moved {
-            Some(slot) => self.rename_path(now, slot, from.link, from.from),
-            None => self.learn_path(now, from, native)?,
-        };
-        let slot = moved.or_else(|| self.paths.last().map(|path| path.id.slot))?;
-        native.mirror[usize::from(tag.slot())] = Some(slot);
-        Some(slot)
-    }
-
-    /// The peer's end of a path has moved (RFC 9000 section 9): it carries nothing but challenges until it answers one.
-    fn rename_path(&mut self, now: Time, slot: u8, link: crate::path::LinkId, remote: SocketAddr) {
-        let path = &mut self.paths[usize::from(slot)];
-        (path.link, path.remote) = (link, remote);
-        self.doubt(now, slot);
-    }
-
-    /// The peer calls from a path that we did not know.
-    fn learn_path(&mut self, now: Time, from: &From, native: &mut Native) -> Option<()> {
-        let slot = u8::try_from(self.paths.len()).ok().filter(|slot| usize::from(*slot) < crate::path::MAX_PATHS)?;
-        let config = crate::config::PathConfig {
-            name: format!("path{}", slot + 1),
-            link: from.link,
-            remote: Some(from.from),
-            weight: 1,
-            liveness: None,
-            alive: true,
-            cap: None,
-            standby: false,
-        };
-        self.paths.push(crate::path::Path::new(now, slot, &config, Some(self.probe)));
-        native.add_path(crate::path::PathId { slot, generation: 0 }, None);
-        self.doubt(now, slot);
-        Some(())
-    }
-
-    fn doubt(&mut self, now: Time, slot: u8) {
-        let slot = usize::from(slot);
-        if let Some(prober) = self.paths[slot].liveness.prober() {
-            prober.declare_dead(now);
-            prober.ask_now(now);
-        }
-        self.change(now, slot, |health| health.answers = false);
     }
 }
 

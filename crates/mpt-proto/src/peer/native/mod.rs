@@ -3,14 +3,18 @@
 //!
 //! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
 //! `batch` what is gathered, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
-//! the corridor of [`super`] in native mode, and the only rooms that know the sequence.
+//! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths come and go and
+//! says what they are for, `roam` follows the peer's addresses.
 
+mod addresses;
 mod batch;
 mod copies;
 mod doubts;
 mod inbound;
 mod outbound;
+mod paths;
 mod protection;
+mod roam;
 mod sizes;
 mod timers;
 
@@ -35,7 +39,9 @@ use crate::reseq::{Limits, Resequencer, Unordered};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
+use addresses::Addresses;
 use batch::Batch;
+use roam::Move;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
 pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
@@ -48,8 +54,11 @@ pub(super) struct Native {
     carriers: Vec<Carrier>,
     /// What arrived, by slot of the peer's paths.
     received: [Option<Box<Received>>; MAX_PATHS],
-    /// Which of our paths goes back the way that the peer's path in a slot came.
-    mirror: [Option<u8>; MAX_PATHS],
+    /// Which of our paths goes back the way that the peer's path in a slot came, and that path's generation.
+    mirror: [Option<(u8, u8)>; MAX_PATHS],
+    /// The generation in which a path of the peer's led back to one of ours that was removed, by its slot: what it still sends
+    /// there brings no new one about.
+    severed: [Option<u8>; MAX_PATHS],
     /// The next number in each flow bucket.
     numbers: Vec<u32>,
     order: HashMap<u16, Resequencer>,
@@ -80,6 +89,18 @@ pub(super) struct Native {
     used: Time,
     /// There is a session and a path, so that probes and acknowledgements leave when they are due.
     speaks: bool,
+    /// There is a session, so that an address can be challenged.
+    seals: bool,
+    /// When the last session began.
+    agreed: Time,
+    /// Counts our words about what paths are for.
+    words: u32,
+    /// The count of the last word that was believed, by slot of the peer's paths.
+    heeded: [Option<u32>; MAX_PATHS],
+    /// Where the ends say that they can be reached.
+    addresses: Addresses,
+    /// Our last initiation while it waits for its answer, and the paths that it has not gone over yet, as a bit set.
+    knock: Option<(Vec<u8>, u32)>,
 }
 
 /// What native mode keeps for one of our paths.
@@ -103,13 +124,17 @@ struct Carrier {
     pmtu: Pmtu,
     /// A challenge of the peer's that is to be answered.
     challenged: Option<[u8; 8]>,
+    /// Where the peer has called from and is not known to be.
+    moving: Option<Move>,
+    /// The fastest that may be sent.
+    cap: Option<Rate>,
     /// Marks reported so far.
     ce: u64,
 }
 
 impl Carrier {
     /// One from which datagrams of up to `wanted` bytes are wanted.
-    fn new(wanted: usize) -> Self {
+    fn new(wanted: usize, cap: Option<Rate>) -> Self {
         Self {
             feedback: Feedback::default(),
             next_send: Time::START,
@@ -122,6 +147,8 @@ impl Carrier {
             protected: Time::START,
             pmtu: Pmtu::new(wanted),
             challenged: None,
+            moving: None,
+            cap,
             ce: 0,
         }
     }
@@ -148,6 +175,7 @@ impl Native {
             carriers: Vec::new(),
             received: std::array::from_fn(|_| None),
             mirror: [None; MAX_PATHS],
+            severed: [None; MAX_PATHS],
             numbers: vec![0; flow::BUCKETS],
             order: HashMap::new(),
             holding: BTreeSet::new(),
@@ -166,6 +194,12 @@ impl Native {
             returned: Vec::new(),
             used: Time::START,
             speaks: false,
+            seals: false,
+            agreed: now,
+            words: 0,
+            heeded: [None; MAX_PATHS],
+            addresses: Addresses::default(),
+            knock: None,
         };
         for (slot, path) in (0..).zip(paths) {
             native.add_path(PathId { slot, generation: 0 }, path.cap);
@@ -177,7 +211,12 @@ impl Native {
     }
 
     pub(super) fn add_path(&mut self, id: PathId, cap: Option<Rate>) {
-        self.carriers.push(Carrier::new(self.wanted));
+        let (slot, carrier) = (usize::from(id.slot), Carrier::new(self.wanted, cap));
+        if slot < self.carriers.len() {
+            self.carriers[slot] = carrier;
+        } else {
+            self.carriers.push(carrier);
+        }
         self.control.add_path(id, DATAGRAM, cap);
     }
 
@@ -258,7 +297,7 @@ impl Native {
         if let Some(loss) = loss {
             control.on_loss(id, &loss);
         }
-        for slot in (0..MAX_PATHS).filter(|slot| mirror[*slot] == Some(id.slot)) {
+        for slot in (0..MAX_PATHS).filter(|slot| mirror[*slot].is_some_and(|(own, _)| own == id.slot)) {
             order.values_mut().for_each(|bucket| bucket.handle_path_down(slot as u8));
         }
     }
@@ -270,12 +309,14 @@ impl Native {
             match event {
                 Event::Retired(index) => local.forget(index),
                 Event::GaveUp => self.association.request(now),
-                Event::Established(session) => {
-                    if session.restarted {
+                Event::Established(_) => {
+                    if self.association.take_restarted() {
                         self.begin_anew(paths);
                     }
+                    self.knock = None;
                     // The first datagram under it is what lets the responder use it.
                     paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.ask_now(now));
+                    self.agreed = now;
                     agreed = true;
                 }
             }
@@ -286,7 +327,7 @@ impl Native {
     /// The peer has begun anew: numbers, order and what is in flight mean nothing any more.
     fn begin_anew(&mut self, paths: &[Path]) {
         self.received = std::array::from_fn(|_| None);
-        self.mirror = [None; MAX_PATHS];
+        (self.mirror, self.severed) = ([None; MAX_PATHS], [None; MAX_PATHS]);
         self.numbers.fill(0);
         self.order.clear();
         self.unordered.clear();
@@ -294,8 +335,11 @@ impl Native {
         self.copies.clear();
         self.repair.clear();
         self.decoders = std::array::from_fn(|_| None);
+        self.heeded = [None; MAX_PATHS];
+        self.addresses.forget_peers();
         for path in paths {
-            self.carriers[usize::from(path.id.slot)] = Carrier::new(self.wanted);
+            let carrier = &mut self.carriers[usize::from(path.id.slot)];
+            *carrier = Carrier { moving: carrier.moving.take(), ..Carrier::new(self.wanted, carrier.cap) };
         }
     }
 }

@@ -62,14 +62,23 @@ impl Peer {
     ) {
         self.settle_paths(now);
         let Some(mut native) = self.native.take() else { return };
-        native.settle(&mut self.paths, now, local);
+        if native.settle(&mut self.paths, now, local) {
+            self.forget_silent(now, &mut native);
+        }
         self.send_handshake(now, index, &mut native, local, outbox);
-        let best = self.best_path(now, &native).filter(|_| native.is_established(now));
+        native.seals = native.is_established(now);
+        if native.seals {
+            self.send_challenges(now, &mut native, local, outbox);
+        }
+        let best = self.best_path(now, &native).filter(|_| native.seals);
         native.speaks = best.is_some();
         if let Some(best) = best {
             self.send_words(now, best, &mut native, outbox);
             self.send_packets(now, &mut native, outbox, spare);
-        } else if !self.queue.is_empty() {
+        } else if !self.queue.is_empty() && self.paths.iter().any(Path::may_speak) {
+            native.association.request(now);
+        }
+        if native.seals && self.is_deaf(now, &native) {
             native.association.request(now);
         }
         spare.append(&mut native.returned);
@@ -77,12 +86,17 @@ impl Peer {
     }
 
     /// An initiation that is due goes over every path that may work: the first to arrive is answered, the others are stale.
+    /// It also goes over every path that comes before the answer.
     fn send_handshake(&mut self, now: Time, index: usize, native: &mut Native, local: &mut Local, outbox: &mut Outbox) {
         let (identity, names) = local.parts();
-        let Some(message) = native.association.poll_transmit(now, identity, || names.fresh(index)) else { return };
-        for path in self.paths.iter().filter(|path| path.health.enabled && path.health.carrier) {
-            let mut slot = outbox.reserve(path.link, path.remote, PROBE_TOS, message.message.len());
-            slot.bytes().copy_from_slice(&message.message);
+        if let Some(message) = native.association.poll_transmit(now, identity, || names.fresh(index)) {
+            native.knock = Some((message.message, u32::MAX));
+        }
+        let Some((message, over)) = &mut native.knock else { return };
+        let over = std::mem::take(over);
+        for path in self.paths.iter().filter(|path| path.may_speak() && over & 1 << path.id.slot != 0) {
+            let mut slot = outbox.reserve(path.link, path.remote, PROBE_TOS, message.len());
+            slot.bytes().copy_from_slice(message);
             slot.commit();
         }
     }
@@ -90,11 +104,14 @@ impl Peer {
     /// Probes, answers, acknowledgements and skips.
     fn send_words(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
         for slot in 0..self.paths.len() {
-            self.send_path_words(now, slot, native, outbox);
-            self.send_sized_probe(now, slot, native, outbox);
-            let id = self.paths[slot].id;
-            self.send_symbol(now, id, native, outbox);
+            if self.paths[slot].may_speak() {
+                self.send_path_words(now, slot, native, outbox);
+                self.send_sized_probe(now, slot, native, outbox);
+                let id = self.paths[slot].id;
+                self.send_symbol(now, id, native, outbox);
+            }
         }
+        self.send_draining(now, native, outbox);
         self.send_acks(now, best, native, outbox);
         self.send_skips(now, best, native, outbox);
     }
@@ -105,11 +122,17 @@ impl Peer {
         let (path, carrier) = (&mut self.paths[slot], &mut native.carriers[slot]);
         let stamp = path.liveness.prober().and_then(|prober| prober.poll(now));
         let challenge = stamp.map(|stamp| Frame::Path(frame::Path::Challenge(stamp.to_be_bytes())));
+        let status = if path.standby { frame::Status::Standby } else { frame::Status::Available };
+        let id = path.id;
         let response = carrier.challenged.take().map(|bytes| Frame::Path(frame::Path::Response(bytes)));
         let probes = std::mem::take(&mut carrier.probes);
-        let frames = [challenge, response];
+        // A challenge is repeated until it is answered, and with it what the path is for.
+        let word = challenge.is_some().then(|| native.word(id, status));
+        let addresses: Vec<_> = challenge.iter().flat_map(|_| native.addresses.words()).collect();
+        let frames = [challenge, word, response];
         if frames.iter().any(Option::is_some) {
-            self.send_frames(now, slot, native, frames.into_iter().flatten(), true, outbox);
+            let frames = frames.into_iter().flatten().chain(addresses);
+            self.send_frames(now, slot, native, frames, true, outbox);
         }
         for _ in 0..probes {
             self.send_frames(now, slot, native, [Frame::Probe(0)].into_iter(), true, outbox);
@@ -150,7 +173,7 @@ impl Peer {
     }
 
     /// Seals frames into a datagram of their own. `eliciting` ones are acknowledged, and so become measurements.
-    fn send_frames<'f>(
+    pub(super) fn send_frames<'f>(
         &mut self,
         now: Time,
         slot: usize,
@@ -180,11 +203,17 @@ impl Peer {
     /// The path on which a word arrives soonest; one that is believed dead rather than none. An end that only receives gets no
     /// acknowledgements that would tell it of a dead path, so what the peer was heard on just now goes first.
     fn best_path(&self, now: Time, native: &Native) -> Option<usize> {
-        let usable = self.paths.iter().filter(|path| path.health.enabled && path.health.carrier);
+        let usable = self.paths.iter().filter(|path| path.may_speak());
         let best = usable.min_by_key(|path| {
             let feedback = native.feedback(path.id.slot);
             let is_quiet = now.since(path.heard) > JUST_NOW;
-            (!path.health.state().is_up(), feedback.is_suspected(), is_quiet, feedback.rtt().smoothed())
+            (
+                !path.health.state().is_up(),
+                feedback.is_suspected(),
+                is_quiet,
+                path.is_reserve(),
+                feedback.rtt().smoothed(),
+            )
         });
         best.map(|path| usize::from(path.id.slot))
     }
@@ -226,6 +255,11 @@ impl Peer {
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
         for path in self.scene.iter().filter(|path| path.room > 0) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
+        }
+        for path in self.paths.iter().filter(|path| path.is_reserve()) {
+            if self.scene.iter().all(|view| view.id != path.id) {
+                native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
+            }
         }
         if self.queue.is_empty() && native.repair.head().is_none() {
             self.rescue(now, native, outbox, spare);
@@ -375,7 +409,9 @@ impl Peer {
     /// Takes a fresh look at the paths.
     fn look_native(&mut self, now: Time, native: &Native) {
         self.scene.clear();
-        let usable = self.paths.iter().filter(|path| path.health.state().is_up());
+        let up = || self.paths.iter().filter(|path| path.health.state().is_up());
+        let reserve = up().all(Path::is_reserve);
+        let usable = up().filter(|path| reserve || !path.is_reserve());
         self.scene.extend(usable.map(|path| view(now, path, native)));
         let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().expected()).collect();
         let fastest = delays.iter().flatten().min().copied();

@@ -16,6 +16,8 @@ impl Native {
         let acks = self.received.iter().flatten().filter(|_| self.speaks);
         let acks = acks.filter_map(|received| Some((received.ack_due()?, Wake::Ack)));
         let losses = self.carriers.iter().filter_map(|carrier| Some((carrier.feedback.next_deadline()?.0, Wake::Loss)));
+        let moves = self.carriers.iter().filter_map(|carrier| carrier.moving.as_ref()).filter(|_| self.seals);
+        let moves = moves.filter_map(|there| Some((there.next_deadline()?, Wake::Probe)));
         let holds =
             self.holding.iter().filter_map(|bucket| Some((self.order.get(bucket)?.next_deadline()?, Wake::Hold)));
         let batch = self.batch.due().map(|at| (at, Wake::Batch));
@@ -27,6 +29,7 @@ impl Native {
             .chain(pace)
             .chain(acks)
             .chain(losses)
+            .chain(moves)
             .chain(holds)
             .min()
     }
