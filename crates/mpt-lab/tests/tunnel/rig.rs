@@ -8,6 +8,7 @@ use std::{
     fs::{self, File},
     io::{self, Write as _},
     net::IpAddr,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Output, Stdio},
     thread,
@@ -114,6 +115,8 @@ impl Rig {
     /// The same with a configuration of one's own.
     pub fn launch_with(&mut self, host: Host, config: &str) {
         fs::write(self.file(host), config).expect("a file");
+        // There may be a key in it.
+        fs::set_permissions(self.file(host), fs::Permissions::from_mode(0o600)).expect("its mode");
         let log = File::create(self.log(host)).expect("a log");
         let mut command = self.program(host);
         command.arg("up").arg(self.file(host)).stdout(log.try_clone().expect("the log again")).stderr(log);
@@ -258,7 +261,6 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// Makes a folder that everybody may write to.
 pub fn open_folder(folder: &Path) {
-    use std::os::unix::fs::PermissionsExt as _;
     fs::create_dir_all(folder).expect("a folder");
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("its mode");
 }

@@ -4,6 +4,7 @@
 //! `io::Result`. No decision is made here.
 #![allow(unsafe_code)]
 
+pub mod capability;
 mod control;
 pub mod epoll;
 pub mod message;

@@ -91,7 +91,7 @@ impl fmt::Debug for PublicKey {
 
 /// A symmetric key that two ends share besides their key pairs, so that a session recorded today stays closed when
 /// Curve25519 falls. All zero, the default, means none.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct PresharedKey(Zeroizing<[u8; 32]>);
 
 impl PresharedKey {

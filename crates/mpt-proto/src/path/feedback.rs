@@ -137,6 +137,11 @@ impl Feedback {
         loss
     }
 
+    /// Gives memory back while nothing is in flight; what is known of the path stays.
+    pub fn rest(&mut self) {
+        self.sent.rest();
+    }
+
     /// Round-trip time.
     pub fn rtt(&self) -> &Rtt {
         &self.rtt

@@ -38,7 +38,7 @@ impl Received {
     pub fn new(slot: u8) -> Self {
         Self {
             slot,
-            ranges: VecDeque::with_capacity(MAX_TRACKED + 1),
+            ranges: VecDeque::new(),
             largest: None,
             ce: 0,
             unacked: 0,

@@ -30,6 +30,11 @@ pub fn congestion(top: &mut Table<'_, '_, '_>) -> cc::Kind {
     top.read_or("congestion", &forms::choice(cc::Kind::NAMES), cc::Kind::default()).value
 }
 
+/// Whether nothing may leave beside the tunnel, which is for tunnels that take everything.
+pub fn kill_switch(top: &mut Table<'_, '_, '_>) -> At<bool> {
+    top.read_or("kill_switch", &forms::boolean(), defaults::KILL_SWITCH)
+}
+
 /// Who the peer is, in the line of its public key.
 pub fn protocol(table: &mut Table<'_, '_, '_>, congestion: cc::Kind, needed: bool) -> Option<At<Protocol>> {
     if needed && !table.has("public_key") {
@@ -57,7 +62,7 @@ pub fn refuse(table: &mut Table<'_, '_, '_>, keys: &[&'static str]) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 3] = ["private_key", "private_key_file", "congestion"];
+pub const TOP: [&str; 4] = ["private_key", "private_key_file", "congestion", "kill_switch"];
 /// In a peer.
 pub const PEER: [&str; 3] = ["public_key", "preshared_key", "preshared_key_file"];
 /// In a path.

@@ -14,7 +14,6 @@ use crate::packet::{Coalescer, ecn};
 use crate::path::ack::{self, PeerTime, Range};
 use crate::path::receive::Received;
 use crate::repair::Token;
-use crate::reseq::Resequencer;
 use crate::time::Time;
 use crate::wire::frame::{self, Ack, Data, Frame, Frames, Skip};
 use crate::wire::native::PathTag;
@@ -109,7 +108,7 @@ impl Peer {
         tun: &mut Coalescer,
     ) -> Result<(), Dropped> {
         let ip = Ip::parse(data.packet)?;
-        if !self.networks.iter().any(|net| net.contains(&ip.source)) {
+        if !self.speaks_for(ip.source) {
             return Err(Dropped::ForeignSource);
         }
         let merged = ecn::decapsulate(ip.tos, tos)?;
@@ -235,7 +234,8 @@ fn put_in_order(
 ) -> Result<(), Dropped> {
     ledger.arrived += 1;
     let (bucket, limits) = (data.header.bucket, native.limits);
-    let order = native.order.entry(bucket).or_insert_with(|| Resequencer::new(limits, 0));
+    let Native { order, rested, .. } = native;
+    let order = order.entry(bucket).or_insert_with(|| rested.wake(bucket, limits));
     let delivered = &mut ledger.delivered;
     let kept =
         order.handle(now, tag.slot(), data.header.sequence, packet, &mut |packet| deliver(packet, delivered, tun));

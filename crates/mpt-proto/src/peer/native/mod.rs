@@ -2,10 +2,11 @@
 //! repair, and an order for each flow bucket instead of one for all.
 //!
 //! `outbound` is the way out, `inbound` the way in, `timers` what is due; they are the corridor of [`super`] in native
-//! mode, and the only rooms that know the sequence.
+//! mode, and the only rooms that know the sequence. `rest` is what becomes of the memory of a peer that is idle.
 
 mod inbound;
 mod outbound;
+mod rest;
 mod timers;
 
 use std::collections::{BTreeSet, HashMap};
@@ -15,7 +16,6 @@ use crate::cc::{Algorithm, Controller};
 use crate::config::{NativeConfig, PathConfig};
 use crate::crypto::association::{Association, Event};
 use crate::crypto::handshake::Run;
-use crate::flow;
 use crate::local::Local;
 use crate::path::feedback::Feedback;
 use crate::path::receive::Received;
@@ -39,9 +39,10 @@ pub(super) struct Native {
     received: [Option<Box<Received>>; MAX_PATHS],
     /// Which of our paths goes back the way that the peer's path in a slot came.
     mirror: [Option<u8>; MAX_PATHS],
-    /// The next number in each flow bucket.
+    /// The next number in each flow bucket; nothing before the first packet.
     numbers: Vec<u32>,
     order: HashMap<u16, Resequencer>,
+    rested: rest::Rested,
     /// Buckets in which something is held.
     holding: BTreeSet<u16>,
     limits: Limits,
@@ -89,8 +90,9 @@ impl Native {
             carriers: Vec::new(),
             received: std::array::from_fn(|_| None),
             mirror: [None; MAX_PATHS],
-            numbers: vec![0; flow::BUCKETS],
+            numbers: Vec::new(),
             order: HashMap::new(),
+            rested: rest::Rested::default(),
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
             repair: Repair::default(),
@@ -144,7 +146,7 @@ impl Native {
 
     /// What the resequencers of all buckets did, together.
     pub(super) fn order_stats(&self) -> crate::reseq::Stats {
-        self.order.values().fold(crate::reseq::Stats::default(), |sum, bucket| sum + bucket.stats())
+        self.order.values().fold(self.rested.stats(), |sum, bucket| sum + bucket.stats())
     }
 
     /// How many packets were sent again, and how many given up.
@@ -193,6 +195,7 @@ impl Native {
         self.mirror = [None; MAX_PATHS];
         self.numbers.fill(0);
         self.order.clear();
+        self.rested.begin_anew();
         self.holding.clear();
         self.repair.clear();
         for path in paths {
