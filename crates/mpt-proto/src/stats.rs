@@ -60,6 +60,10 @@ pub struct PathStatus {
     pub rate: Option<Rate>,
     /// The share of packets lost lately, 0 to 1; absent where nobody acknowledges.
     pub loss: Option<f64>,
+    /// Bytes sent and not yet acknowledged; absent where nobody acknowledges.
+    pub in_flight: Option<u64>,
+    /// How much longer than at its best the path takes at present; absent where nobody acknowledges.
+    pub queue: Option<Duration>,
     /// What was sent.
     pub sent: Traffic,
     /// What was received.
@@ -77,6 +81,8 @@ impl PathStatus {
             srtt: path.liveness.srtt(),
             rate: None,
             loss: None,
+            in_flight: None,
+            queue: None,
             sent: path.sent,
             received: path.received,
         }

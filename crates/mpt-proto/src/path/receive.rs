@@ -24,6 +24,8 @@ use crate::time::Time;
 pub struct Received {
     slot: u8,
     ranges: VecDeque<Tracked>,
+    highest: Option<PathSeq>,
+    /// The highest that asks for an ACK, and when it arrived: a sender remembers no others, and measures by this one.
     largest: Option<(PathSeq, Time)>,
     ce: u64,
     unacked: u32,
@@ -39,6 +41,7 @@ impl Received {
         Self {
             slot,
             ranges: VecDeque::new(),
+            highest: None,
             largest: None,
             ce: 0,
             unacked: 0,
@@ -52,11 +55,12 @@ impl Received {
     /// Notes a datagram of `bytes`. One that carries nothing but ACKs is not `eliciting`: it is confirmed with the next
     /// ACK and never causes one. `ce` says whether it was marked Congestion Experienced.
     pub fn on_packet(&mut self, now: Time, seq: PathSeq, bytes: u64, eliciting: bool, ce: bool) {
-        let in_order = self.largest.is_none_or(|(largest, _)| seq.0.checked_sub(1) == Some(largest.0));
+        let in_order = self.highest.is_none_or(|highest| seq.0.checked_sub(1) == Some(highest.0));
         if !self.insert(seq) {
             return;
         }
-        if self.largest.is_none_or(|(largest, _)| largest < seq) {
+        self.highest = self.highest.max(Some(seq));
+        if eliciting && self.largest.is_none_or(|(largest, _)| largest < seq) {
             self.largest = Some((seq, now));
         }
         self.ce += u64::from(ce);
@@ -76,7 +80,7 @@ impl Received {
     /// data that goes the other way.
     pub fn take_ack(&mut self, now: Time) -> Option<Ack> {
         let (largest, arrived) = self.largest?;
-        let ranges = self.changes();
+        let ranges = self.changes(largest);
         self.last_ranges = ranges.as_slice().len() as u64;
         self.credit = self.credit.saturating_sub(self.next_cost());
         (self.unacked, self.due, self.last_ack) = (0, None, now);
@@ -133,11 +137,13 @@ impl Received {
         true
     }
 
-    /// The ranges worth telling, highest first: the newest always, others while their change is fresh.
-    fn changes(&mut self) -> Ranges {
+    /// The ranges worth telling, highest first: the one up to `largest` always, others while their change is fresh.
+    fn changes(&mut self, largest: PathSeq) -> Ranges {
         let mut list = Ranges::new();
-        for (age, tracked) in self.ranges.iter_mut().rev().enumerate() {
-            if (age == 0 || tracked.reports > 0) && list.push(tracked.range) {
+        let told = self.ranges.iter_mut().rev().skip_while(|tracked| tracked.range.first > largest.0);
+        for (age, tracked) in told.enumerate() {
+            let range = Range { last: tracked.range.last.min(largest.0), ..tracked.range };
+            if (age == 0 || tracked.reports > 0) && list.push(range) {
                 tracked.reports = tracked.reports.saturating_sub(1);
             }
         }
@@ -219,6 +225,17 @@ mod tests {
         let ack = received.take_ack(at(7_500)).unwrap();
         assert_eq!((ack.received_at, ack.delay), (PeerTime(5_000), Duration::from_micros(2_500)));
         assert_eq!((ack.written_at(), ack.ce), (PeerTime(7_500), 1));
+    }
+
+    #[test]
+    fn the_largest_asked_for_an_ack_and_nothing_above_it_is_told() {
+        let mut received = Received::new(0);
+        received.on_packet(at(1_000), PathSeq(3), 100, true, false);
+        received.on_packet(at(2_000), PathSeq(4), 60, false, false);
+        received.on_packet(at(3_000), PathSeq(6), 60, false, false);
+        let ack = received.take_ack(at(3_000)).unwrap();
+        assert_eq!((ack.largest, ack.received_at), (PathSeq(3), PeerTime(1_000)));
+        assert_eq!(told(&ack), [(3, 3)]);
     }
 
     /// 100 Mbit/s for a second: 8929 packets of 1400 bytes, every 112 us.

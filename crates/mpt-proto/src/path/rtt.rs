@@ -82,6 +82,11 @@ impl OneWay {
         Duration::from_nanos(u64::try_from(self.0.saturating_sub(other.0)).unwrap_or(0))
     }
 
+    /// This delay and `by` more.
+    pub fn later(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
     /// Nanoseconds by which this delay exceeds `other`, negative when it is shorter.
     pub const fn minus(self, other: Self) -> i64 {
         self.0.saturating_sub(other.0)
@@ -94,6 +99,8 @@ pub struct OneWayDelay {
     latest: Option<OneWay>,
     floor: Least<OneWay>,
     recent: Least<OneWay>,
+    last: [Option<OneWay>; FEW],
+    samples: usize,
     jitter: Duration,
     spread: Duration,
 }
@@ -110,6 +117,8 @@ impl OneWayDelay {
         self.floor.insert(now, MIN_WINDOW, delay);
         self.spread = spread;
         self.recent.insert(now, self.settling(), delay);
+        self.last[self.samples % FEW] = Some(delay);
+        self.samples += 1;
     }
 
     /// The least delay of the last [`MIN_WINDOW`]: what the path takes when it is empty.
@@ -117,16 +126,24 @@ impl OneWayDelay {
         self.floor.best()
     }
 
-    /// The least delay of the last fraction of a round trip: what the path takes at present.
+    /// The least delay of the last fraction of a round trip: what the path takes at present. Where packets come at odd
+    /// times it is that of several packets, however long ago they were sent: one or two are late by chance.
     pub fn current(&self) -> Option<OneWay> {
-        self.recent.best()
+        let recent = self.recent.best()?;
+        let few = self.last.iter().flatten().min().filter(|_| self.jitter() > ODD);
+        Some(few.map_or(recent, |few| recent.min(*few)))
+    }
+
+    /// When nearly all packets that are sent now will have arrived: what the path takes, and an allowance for its jitter.
+    pub fn expected(&self) -> Option<OneWay> {
+        Some(self.current()?.later(self.jitter() * 2))
     }
 
     /// Standing queue: by how much even the fastest of the latest datagrams exceeded the floor. A minimum on both sides,
     /// as CoDel does (RFC 8289 section 3.1), so that neither jitter nor a burst looks like a queue.
     pub fn queue(&self) -> Duration {
-        match (self.recent.best(), self.floor.best()) {
-            (Some(recent), Some(floor)) => recent.beyond(floor),
+        match (self.current(), self.floor.best()) {
+            (Some(current), Some(floor)) => current.beyond(floor),
             _ => Duration::ZERO,
         }
     }
@@ -150,6 +167,10 @@ pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 pub const MIN_WINDOW: Duration = Duration::from_secs(10);
 /// No timer of ours is better than this (RFC 9002 section 6.1.2 recommends 1 ms; sub-millisecond paths exist in racks).
 const GRANULARITY: Duration = Duration::from_micros(100);
+/// So many packets of a jittery path have a fast one among them.
+const FEW: usize = 8;
+/// Jitter above which a packet alone says little.
+const ODD: Duration = Duration::from_millis(1);
 /// Two ACKs are at least a millisecond apart, and a minimum needs a few of them.
 const MIN_SETTLING: Duration = Duration::from_millis(3);
 

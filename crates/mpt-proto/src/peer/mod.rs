@@ -288,6 +288,8 @@ impl Peer {
             srtt: feedback.rtt().is_known().then(|| feedback.rtt().smoothed()).or(status.srtt),
             rate: native.rate(path.id),
             loss: Some(feedback.loss()),
+            in_flight: Some(feedback.in_flight()),
+            queue: Some(feedback.delay().queue()),
             ..status
         }
     }

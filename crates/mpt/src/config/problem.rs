@@ -141,8 +141,8 @@ impl<'t> Log<'t> {
     }
 
     /// Takes over what is wrong with an included file.
-    pub fn absorb(&mut self, mut other: Log<'_>) {
-        self.broken.append(&mut other.broken);
+    pub fn absorb(&mut self, other: Log<'_>) {
+        self.broken.extend(&other.broken);
         let (errors, warnings) = other.finish();
         self.included.0.extend(errors);
         self.included.1.extend(warnings);

@@ -229,6 +229,8 @@ mod tests {
             state: State::Down(Cause::Silent),
             rate: Some(Rate::from_bits(8_000_000)),
             loss: Some(0.25),
+            in_flight: None,
+            queue: None,
             srtt: Some(Duration::from_micros(12_345)),
 
             sent: Traffic { packets: 2, bytes: 3_000 },

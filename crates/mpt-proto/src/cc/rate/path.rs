@@ -18,6 +18,8 @@ pub struct Path {
     loss: Loss,
     datagram: u64,
     acks: u32,
+    /// Whether what was acknowledged last was all that there was to send.
+    thin: bool,
     /// Rounds to cruise before the next probe.
     patience: u32,
     /// Whether the queue being drained is that of a probe.
@@ -39,6 +41,7 @@ impl Path {
             loss: Loss::default(),
             datagram,
             acks: 0,
+            thin: true,
             patience: LEAST_PATIENCE,
             probed: false,
             grown: false,
@@ -51,6 +54,7 @@ impl Path {
         self.delay.on_ack(ack, self.time_for(2));
         self.loss.on_acked(ack.packets, self.is_calm(ack.newest_sent));
         self.acks = self.acks.saturating_add(1);
+        self.thin = ack.app_limited;
         let stretched = ack.rate.is_some_and(|rate| rate.is_stretched(ack.jitter));
         self.measure(ack, stretched);
         self.step(ack, stretched);
@@ -78,7 +82,7 @@ impl Path {
 
     pub fn window(&self) -> u64 {
         let datagram = self.datagram as f64;
-        let bytes = self.sending_rate() * self.phase.window(&self.delay) + SLACK * datagram;
+        let bytes = self.sending_rate() * self.phase.window(&self.delay) * self.lenience() + SLACK * datagram;
         bytes.max(self.least_window() * datagram) as u64
     }
 
@@ -88,7 +92,16 @@ impl Path {
             Phase::Startup { .. } => self.sending_rate().max(first),
             _ => self.sending_rate(),
         };
-        Rate::from_bytes((rate * self.phase.gain()) as u64)
+        Rate::from_bytes((rate * self.phase.gain() * self.lenience()) as u64)
+    }
+
+    /// A flow in slow start sends four times what was acknowledged when its window began. As long as it finds the path open,
+    /// it is not the path's rate that was measured, and no reason to make it wait: it would take the wait for a queue.
+    fn lenience(&self) -> f64 {
+        match self.phase {
+            Phase::Startup { .. } if self.thin => LENIENCE,
+            _ => 1.0,
+        }
     }
 
     /// Datagrams that may be in flight whatever was measured. Until the path has been filled, what was measured may be a
@@ -132,6 +145,7 @@ impl Path {
             Phase::Drain { low } => self.step_drain(ack, low),
             Phase::Empty { low } => self.step_empty(ack, low),
             Phase::Startup { .. } if self.acks < ENOUGH_ACKS => {}
+            Phase::Startup { .. } if ack.app_limited && queue <= target * 2 => {}
             _ if queue > target && stretched => self.drain(),
             Phase::Startup { .. } => {}
             _ if self.delay.is_stale(ack.now) && !ack.app_limited => self.empty(),
@@ -269,6 +283,8 @@ const FIRST_FLIGHT: Duration = Duration::from_millis(100);
 const MIN_WINDOW: f64 = 8.0;
 /// Packets beyond what the arithmetic gives, so that rounding never stalls a path.
 const SLACK: f64 = 2.0;
+/// With the gains of start-up: a window in eight parts of a round trip.
+const LENIENCE: f64 = 3.0;
 /// Start-up believes no queue before so many ACKs: jitter has to be known first.
 const ENOUGH_ACKS: u32 = 24;
 /// BBR's full-pipe count.

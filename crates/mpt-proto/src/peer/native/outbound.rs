@@ -181,12 +181,13 @@ impl Peer {
             let scene = Scene { paths: &self.scene, backlog };
             let Decision::Send(path) = self.scheduler.choose(len, &scene) else {
                 native.pace = self.scheduler.wait(len, &scene).map(|wait| now + wait);
-                return;
+                break;
             };
             self.send_native_run(now, path, native, outbox, spare);
         }
-        for carrier in &mut native.carriers {
-            carrier.feedback.on_app_limited();
+        // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
+        for path in self.scene.iter().filter(|path| path.room > 0) {
+            native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
         }
     }
 
@@ -295,7 +296,7 @@ impl Peer {
         self.scene.clear();
         let usable = self.paths.iter().filter(|path| path.health.state().is_up());
         self.scene.extend(usable.map(|path| view(now, path, native)));
-        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().current()).collect();
+        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().expected()).collect();
         let fastest = delays.iter().flatten().min().copied();
         let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
         for (view, delay) in self.scene.iter_mut().zip(delays) {

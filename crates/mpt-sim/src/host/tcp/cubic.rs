@@ -1,4 +1,5 @@
-//! CUBIC (RFC 9438) in segments, with HyStart's test of delay as Linux has it (net/ipv4/tcp_cubic.c).
+//! CUBIC (RFC 9438) in segments, with both of HyStart's tests (Ha and Rhee, "Taming the Elephants", 2011) with the bounds
+//! of Linux.
 
 use mpt_proto::time::Time;
 use std::time::Duration;
@@ -33,6 +34,9 @@ struct Round {
     end: u64,
     samples: u32,
     least: Option<Duration>,
+    began: Time,
+    /// The last ACK of a train of them.
+    train: Time,
 }
 
 impl Cubic {
@@ -45,7 +49,7 @@ impl Cubic {
     pub(super) fn on_ack(&mut self, now: Time, count: f64, trip: Duration, least: Duration, acked: u64, next: u64) {
         if self.window < self.threshold {
             self.window += count;
-            self.look_at_delay(trip, least, acked, next);
+            self.look_for_the_end(now, trip, least, acked, next);
             return;
         }
         let epoch = self.epoch.get_or_insert_with(|| {
@@ -73,21 +77,29 @@ impl Cubic {
         self.window = 1.0;
     }
 
-    /// Leaves slow start when a round's least trip is longer than the least ever by an eighth, 4 to 16 ms.
-    fn look_at_delay(&mut self, trip: Duration, least: Duration, acked: u64, next: u64) {
-        if acked >= self.round.end {
-            self.round = Round { end: next, ..Round::default() };
+    /// Leaves slow start when a round's least trip is longer than the least ever by an eighth, 4 to 16 ms; or when ACKs have
+    /// come close after one another for half a round trip.
+    fn look_for_the_end(&mut self, now: Time, trip: Duration, least: Duration, acked: u64, next: u64) {
+        if acked > self.round.end {
+            self.round = Round { end: next, began: now, train: now, ..Round::default() };
         }
         let round = &mut self.round;
         round.samples += 1;
         round.least = Some(round.least.map_or(trip, |known| known.min(trip)));
         let margin = (least / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
-        if round.samples >= 8 && self.window >= 16.0 && round.least > Some(least + margin) {
+        let delayed = round.samples >= 8 && round.least > Some(least + margin);
+        if now.since(round.train) <= TRAIN {
+            round.train = now;
+        }
+        let is_long = round.train == now && now.since(round.began) > least / 2;
+        if (delayed || is_long) && self.window >= 16.0 {
             self.threshold = self.window;
         }
     }
 }
 
+/// ACKs of one train are no further apart.
+const TRAIN: Duration = Duration::from_millis(2);
 /// RFC 6928.
 const INITIAL: f64 = 10.0;
 const BETA: f64 = 0.7;

@@ -38,6 +38,8 @@ pub struct TcpSource {
     reordered: bool,
     /// The highest segment that was acknowledged out of order.
     highest: u64,
+    /// Reductions of the window: after losses, after timeouts, and those undone.
+    reductions: [u32; 3],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,12 +87,28 @@ impl TcpSource {
             quarters: 1,
             reordered: false,
             highest: 0,
+            reductions: [0; 3],
         }
     }
 
     /// Waits until `start` before it begins.
     pub fn starting(self, start: Time) -> Self {
         Self { start, ..self }
+    }
+
+    /// The congestion window, in segments.
+    pub fn window(&self) -> f64 {
+        self.cubic.window
+    }
+
+    /// How often the window was reduced: after losses, after timeouts; and how often that was undone.
+    pub fn reductions(&self) -> [u32; 3] {
+        self.reductions
+    }
+
+    /// The smoothed round trip.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.trips.smoothed
     }
 
     fn on_ack(&mut self, now: Time, next: u64, ranges: &[Range]) {
@@ -164,6 +182,7 @@ impl TcpSource {
         if first_lost.is_some_and(|number| number >= self.recovery) {
             self.before = Some((self.cubic.clone(), 0));
             self.cubic.on_loss();
+            self.reductions[0] += 1;
             self.recovery = self.first + self.sent.len() as u64;
         }
     }
@@ -188,6 +207,7 @@ impl TcpSource {
                 self.cubic = before.clone();
                 self.recovery = self.first;
                 self.before = None;
+                self.reductions[2] += 1;
             }
         }
     }
@@ -199,6 +219,7 @@ impl TcpSource {
         (self.lost, self.in_flight) = (self.lost + self.in_flight, 0);
         self.before = None;
         self.cubic.on_timeout();
+        self.reductions[1] += 1;
         self.recovery = self.first + self.sent.len() as u64;
         self.timed_out = true;
         self.backoff = (self.backoff + 1).min(10);
