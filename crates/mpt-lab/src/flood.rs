@@ -14,7 +14,7 @@ use crate::{
     sys::packet::{Arrival, BATCH, Frame, PacketSocket},
     topology::{Family, Host, Netns, Topology, interface},
     traffic::iperf::Iperf,
-    tunnel::{self, Layout, Mode, Tunnel, inner_address},
+    tunnel::{Layout, Mode, Tunnel, inner_address},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{
@@ -72,7 +72,8 @@ pub fn run(path: &PathSpec, time: Duration, tell: &mut dyn FnMut(&Row)) -> Resul
         let flood = flood.map(|(port, bytes)| Flood::start(&attacker, here(port), bytes)).transpose()?;
         let before = processor_seconds(&tunnel);
         let begin = Instant::now();
-        let measured = Iperf::tcp(inner_address(Host::B, Family::V4), time).run(&topology.a, &topology.b, &mut |_| {})?;
+        let measured =
+            Iperf::tcp(inner_address(Host::B, Family::V4), time).run(&topology.a, &topology.b, &mut |_| {})?;
         let passed = begin.elapsed().as_secs_f64();
         let load = (processor_seconds(&tunnel) - before) / passed;
         let rate = flood.map_or(0.0, |flood| flood.sent() as f64 / flood.started.elapsed().as_secs_f64());

@@ -86,8 +86,22 @@ fn a_destination_is_reached_by_the_best_route() {
 fn a_rule_is_added_and_removed_once() {
     with_veth(|mut netlink, _| {
         for ipv6 in [false, true] {
-            let marked = Rule { ipv6, priority: 100, mark: Some(0x6d70), invert: ipv6, table: 51_820, suppress_prefix_length: None };
-            let main = Rule { mark: None, invert: false, priority: 101, table: MAIN_TABLE, suppress_prefix_length: Some(0), ..marked };
+            let marked = Rule {
+                ipv6,
+                priority: 100,
+                mark: Some(0x6d70),
+                invert: ipv6,
+                table: 51_820,
+                suppress_prefix_length: None,
+            };
+            let main = Rule {
+                mark: None,
+                invert: false,
+                priority: 101,
+                table: MAIN_TABLE,
+                suppress_prefix_length: Some(0),
+                ..marked
+            };
             for rule in [marked, main] {
                 assert_eq!(netlink.add_rule(&rule).unwrap(), Change::Made, "{rule}");
                 assert_eq!(netlink.add_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
@@ -137,7 +151,6 @@ fn a_table_that_ends_in_a_refusal_is_the_last_one_looked_at() {
 
             assert_eq!(netlink.add_refusal(100, ipv6).unwrap(), Change::Made);
             assert_eq!(netlink.add_refusal(100, ipv6).unwrap(), Change::AlreadySo);
-            assert_eq!((netlink.routes_in(100, ipv6).unwrap(), netlink.routes_in(101, ipv6).unwrap()), (1, 0));
             assert_eq!(netlink.route_to(to, None).unwrap(), None);
             let marked = Netlink::open_for(Some(7)).unwrap().route_to(to, None).unwrap();
             assert_eq!(marked.map(|hop| hop.device), Some(veth));

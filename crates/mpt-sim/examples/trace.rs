@@ -111,7 +111,13 @@ fn main() {
         }
         if std::env::var("BACK").is_ok() {
             let near = net.endpoint(0).status().peers[0].clone();
-            print!("\n  back: q {} B re {} held {} exp {}", far.peers[0].queued_bytes, far.peers[0].resent, near.ledger.held, near.resequencer.unwrap_or_default().expired);
+            print!(
+                "\n  back: q {} B re {} held {} exp {}",
+                far.peers[0].queued_bytes,
+                far.peers[0].resent,
+                near.ledger.held,
+                near.resequencer.unwrap_or_default().expired
+            );
             for path in &far.peers[0].paths {
                 print!(
                     " | sent {} est {:.2} fl {} q {} srtt {} l {:.2}",

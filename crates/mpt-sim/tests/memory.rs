@@ -59,8 +59,7 @@ impl Star {
     fn exchange(&mut self, client: usize) {
         while let Some(run) = self.clients[client].poll_transmit(self.now) {
             let mut bytes = run.bytes().to_vec();
-            let received =
-                Received { link: LinkId(0), from: client_address(client), tos: 0, segment: run.segment };
+            let received = Received { link: LinkId(0), from: client_address(client), tos: 0, segment: run.segment };
             self.clients[client].recycle_transmit(run);
             self.serve(|server, now| server.handle_datagrams(now, &received, &mut bytes));
             self.answer();

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 
 struct Folder(TempDir);
 
-const TOP: &str = "address = ['10.77.0.1/24']\nprivate_key = 'dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo='\ninclude = 'peers.d'\n";
+const TOP: &str =
+    "address = ['10.77.0.1/24']\nprivate_key = 'dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo='\ninclude = 'peers.d'\n";
 
 impl Folder {
     fn new(files: &[(&str, String)]) -> Self {
@@ -31,7 +32,8 @@ impl Folder {
     }
 
     fn load(&self) -> Result<File, Vec<String>> {
-        let strip = |problem: config::Problem| problem.to_string().replace(&format!("{}/", self.0.path().display()), "");
+        let strip =
+            |problem: config::Problem| problem.to_string().replace(&format!("{}/", self.0.path().display()), "");
         config::load(&self.path("main.toml")).map_err(|problems| problems.into_iter().map(strip).collect())
     }
 }

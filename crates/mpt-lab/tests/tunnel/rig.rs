@@ -115,8 +115,8 @@ impl Rig {
     /// The same with a configuration of one's own.
     pub fn launch_with(&mut self, host: Host, config: &str) {
         fs::write(self.file(host), config).expect("a file");
-        // There may be a key in it.
-        fs::set_permissions(self.file(host), fs::Permissions::from_mode(0o600)).expect("its mode");
+        let mode = if config.contains("private_key") { 0o600 } else { 0o644 };
+        fs::set_permissions(self.file(host), fs::Permissions::from_mode(mode)).expect("its mode");
         let log = File::create(self.log(host)).expect("a log");
         let mut command = self.program(host);
         command.arg("up").arg(self.file(host)).stdout(log.try_clone().expect("the log again")).stderr(log);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use netlink_packet_core::NLM_F_ACK;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
@@ -72,19 +72,6 @@ impl Netlink {
         self.remove(RouteNetlinkMessage::DelRoute(refusal(table, ipv6)), &what)
     }
 
-    /// How many routes of one IP version a table has.
-    pub fn routes_in(&mut self, table: u32, ipv6: bool) -> Result<usize, Error> {
-        let mut question = RouteMessage::default();
-        question.header.address_family = family(ipv6);
-        let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP);
-        let answers = answers.map_err(|refusal| refusal.of("list routes"))?;
-        let is_there = |answer: &RouteNetlinkMessage| match answer {
-            RouteNetlinkMessage::NewRoute(route) => route.attributes.contains(&RouteAttribute::Table(table)),
-            _ => false,
-        };
-        Ok(answers.iter().filter(|answer| is_there(answer)).count())
-    }
-
     /// How packets to `to` leave this host, through `device` if it is given, with the mark that this was opened for. None
     /// when they do not.
     pub fn route_to(&mut self, to: IpAddr, device: Option<u32>) -> Result<Option<Hop>, Error> {
@@ -139,7 +126,7 @@ fn gateway(to: IpAddr, via: IpAddr) -> RouteAttribute {
     }
 }
 
-/// IPv6 counts the least metrics as nothing, and both take the largest as the last to be tried.
+/// The largest metric is the last to be tried.
 fn refusal(table: u32, ipv6: bool) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(ipv6);

@@ -41,7 +41,7 @@ impl Netlink {
         let answers = self.0.exchange(RouteNetlinkMessage::GetRule(question), NLM_F_DUMP);
         let answers = answers.map_err(|refusal| refusal.of("list rules"))?;
         let rule = |answer| if let RouteNetlinkMessage::NewRule(rule) = answer { Some(read(&rule)) } else { None };
-        Ok(answers.into_iter().filter_map(rule).filter(|rule| rule.mark == Some(mark)).collect())
+        Ok(answers.into_iter().filter_map(rule).filter(|rule| (rule.mark, rule.ipv6) == (Some(mark), ipv6)).collect())
     }
 
     /// Removes a rule.

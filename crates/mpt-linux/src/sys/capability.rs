@@ -40,7 +40,11 @@ pub fn get() -> io::Result<Sets> {
     // SAFETY: the kernel reads and writes one header and, for this version, writes two halves, which outlive the call.
     check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) })?;
     let join = |of: fn(&Half) -> u32| u64::from(of(&halves[1])) << 32 | u64::from(of(&halves[0]));
-    Ok(Sets { effective: join(|h| h.effective), permitted: join(|h| h.permitted), inheritable: join(|h| h.inheritable) })
+    Ok(Sets {
+        effective: join(|h| h.effective),
+        permitted: join(|h| h.permitted),
+        inheritable: join(|h| h.inheritable),
+    })
 }
 
 /// Sets what the calling thread has, which is no more than before.

@@ -209,6 +209,16 @@ mod tests {
     }
 
     #[test]
+    fn what_secrets_are_made_of_wipes_itself() {
+        fn is_wiped<T: zeroize::ZeroizeOnDrop>(_: &T) {}
+        let (pair, psk) = (KeyPair::generate(ALICE), PresharedKey::from_bytes([1; 32]));
+        is_wiped(&pair.secret);
+        is_wiped(&psk.0);
+        is_wiped(&pair.secret_base64());
+        is_wiped(&pair.diffie_hellman(pair.public()));
+    }
+
+    #[test]
     fn secrets_do_not_show_themselves() {
         let pair = KeyPair::generate(ALICE);
         assert_eq!(format!("{pair:?}"), format!("KeyPair(public {ALICE_PUBLIC})"));

@@ -1,6 +1,5 @@
 //! The way in: datagram, header, path, order, inner packet. Each step takes what the one before it made.
 
-
 use super::Peer;
 use crate::drops::Dropped;
 use crate::packet::ip::{Ip, set_tos};

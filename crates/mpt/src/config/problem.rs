@@ -220,7 +220,9 @@ impl<'t> Log<'t> {
 
     /// The line of the byte at `offset`, from 1.
     pub fn line(&self, offset: usize) -> usize {
-        self.base + 1 + self.text.as_bytes()[..offset.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count()
+        self.base
+            + 1
+            + self.text.as_bytes()[..offset.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count()
     }
 
     /// A value as it stands in the file, fit for a line of a message.

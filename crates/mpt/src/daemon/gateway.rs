@@ -82,7 +82,8 @@ fn note(name: &str, run: &RunDir, switches: &[&str]) -> Result<(), Failure> {
     let line = |switch: &&str| {
         let before = others.iter().find_map(|other| value(other, switch));
         let now = || fs::read_to_string(Path::new(SYSCTL).join(switch)).map(|text| text.trim().to_owned());
-        let before = before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL).join(switch), &error));
+        let before =
+            before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL).join(switch), &error));
         before.map(|before| format!("{switch}={before}\n"))
     };
     let text: String = switches.iter().map(line).collect::<Result<_, _>>()?;
@@ -128,7 +129,8 @@ fn comment(interface: &str) -> String {
 
 /// Names in nftables have fewer characters than those of interfaces.
 fn table_name(interface: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_string() } else { format!("_{:02x}", c as u32) };
+    let plain =
+        |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_string() } else { format!("_{:02x}", c as u32) };
     format!("mpt_{}", interface.chars().map(plain).collect::<String>())
 }
 

@@ -60,7 +60,8 @@ pub fn run(file: &File) -> Result<(), Failure> {
     privilege::keep_only(&needed(file))?;
     let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
     service.ready();
-    Daemon { service, driver, gateway, routes, signals, monitor, control, about, file, sockets, control_port, pending }.serve()
+    Daemon { service, driver, gateway, routes, signals, monitor, control, about, file, sockets, control_port, pending }
+        .serve()
 }
 
 /// What reconfiguration, interfaces that come back and an orderly end need; all else that root can do is given up.

@@ -125,9 +125,8 @@ impl Daemon {
             find(&fresh, wanted)?;
         }
         let is_meant = |peer: &Peer| connection.is_none_or(|wanted| is_called(peer, wanted));
-        let stays = |peer: &Peer, others: &[Peer]| {
-            connection.is_none() && peer.original.is_none() && others.contains(peer)
-        };
+        let stays =
+            |peer: &Peer, others: &[Peer]| connection.is_none() && peer.original.is_none() && others.contains(peer);
         while let Some(index) = self.file.peers.iter().position(|p| is_meant(p) && !stays(p, &fresh.peers)) {
             self.end_peer(index);
         }

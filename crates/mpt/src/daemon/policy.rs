@@ -16,7 +16,8 @@
 //! crash finds what was left. What is there and right stays, so nothing gets out between two runs either.
 
 use mpt_linux::Error;
-use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route, Rule};
+use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route, Rule};
+use nix::libc;
 
 use crate::config::File;
 use crate::config::model::Mode;
@@ -45,21 +46,33 @@ impl Policy {
     /// # Errors
     /// What the kernel refused. What was set before stays, so that the kill switch holds.
     pub fn settle(&self, file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
-        for ipv6 in [false, true] {
-            let leads = leads_everything(file, ipv6);
-            let refuses = *file.kill_switch && *file.mode == Mode::Native;
-            match refuses {
-                true => netlink.add_refusal(self.number, ipv6)?,
-                false => netlink.remove_refusal(self.number, ipv6)?,
-            };
-            let route = self.route(file, tun, ipv6);
-            match leads {
-                true => netlink.add_route(&route)?,
-                false => netlink.remove_route(&route)?,
-            };
-            self.settle_rules(leads || refuses, priority(file), ipv6, netlink)?;
+        self.settle_family(file, tun, false, netlink)?;
+        match self.settle_family(file, tun, true, netlink) {
+            Err(error) if lacks_family(&error) => tracing::info!("no IPv6 here that could be led into the tunnel"),
+            settled => settled?,
         }
         Ok(())
+    }
+
+    fn settle_family(&self, file: &File, tun: u32, ipv6: bool, netlink: &mut Netlink) -> Result<(), Error> {
+        let (leads, refuses) = (leads_everything(file, ipv6), *file.kill_switch && *file.mode == Mode::Native);
+        if !leads && !refuses {
+            return self.clear_family(ipv6, netlink).map(drop);
+        }
+        match refuses {
+            true => netlink.add_refusal(self.number, ipv6)?,
+            false => netlink.remove_refusal(self.number, ipv6)?,
+        };
+        let route = self.route(file, tun, ipv6);
+        match leads {
+            true => netlink.add_route(&route)?,
+            false => netlink.remove_route(&route)?,
+        };
+        let (found, rules) = (netlink.rules_for_mark(self.number, ipv6)?, self.rules(priority(file), ipv6));
+        for rule in rules.iter().filter(|rule| !found.contains(rule)) {
+            netlink.add_rule(rule)?;
+        }
+        found.iter().filter(|rule| !rules.contains(rule)).try_for_each(|rule| netlink.remove_rule(rule).map(drop))
     }
 
     /// Removes everything; whether there was anything.
@@ -67,24 +80,17 @@ impl Policy {
     /// # Errors
     /// What the kernel refused.
     pub fn clear(&self, netlink: &mut Netlink) -> Result<bool, Error> {
-        let mut found = false;
-        for ipv6 in [false, true] {
-            found |= self.settle_rules(false, 0, ipv6, netlink)?;
-            found |= netlink.remove_refusal(self.number, ipv6)? == Change::Made;
-        }
-        Ok(found)
+        Ok(self.clear_family(false, netlink)? | self.clear_family(true, netlink)?)
     }
 
-    /// Whether there were rules of ours.
-    fn settle_rules(&self, wanted: bool, priority: u32, ipv6: bool, netlink: &mut Netlink) -> Result<bool, Error> {
+    /// The rules go last: they are the sign that there is something. Nothing leads to the table then, and what it has left goes
+    /// with the TUN device.
+    fn clear_family(&self, ipv6: bool, netlink: &mut Netlink) -> Result<bool, Error> {
         let found = netlink.rules_for_mark(self.number, ipv6)?;
-        let rules = self.rules(priority, ipv6);
-        for rule in rules.iter().filter(|rule| wanted && !found.contains(rule)) {
-            netlink.add_rule(rule)?;
+        if !found.is_empty() {
+            netlink.remove_refusal(self.number, ipv6)?;
         }
-        for rule in found.iter().filter(|rule| !wanted || !rules.contains(rule)) {
-            netlink.remove_rule(rule)?;
-        }
+        found.iter().try_for_each(|rule| netlink.remove_rule(rule).map(drop))?;
         Ok(!found.is_empty())
     }
 
@@ -111,6 +117,11 @@ impl Policy {
 pub fn leads_everything(file: &File, ipv6: bool) -> bool {
     let is_all = |net: &ipnet::IpNet| net.prefix_len() == 0 && net.addr().is_ipv6() == ipv6;
     *file.mode == Mode::Native && file.routes.iter().any(|net| is_all(net))
+}
+
+/// Whether the kernel does not know the IP version.
+fn lacks_family(error: &Error) -> bool {
+    matches!(error.errno(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP))
 }
 
 fn everything(ipv6: bool) -> ipnet::IpNet {

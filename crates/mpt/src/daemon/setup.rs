@@ -128,8 +128,7 @@ impl Sockets {
                 continue;
             }
             let (local, id) = (SocketAddr::new(any, *file.port), LinkId(self.known.len() as u8));
-            let spec =
-                SocketSpec { local, mark: policy::mark(file), offload: file.offload, ..SocketSpec::default() };
+            let spec = SocketSpec { local, mark: policy::mark(file), offload: file.offload, ..SocketSpec::default() };
             match Link::open(id, spec, None) {
                 Ok(link) => {
                     self.new.push(link);
