@@ -28,11 +28,24 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// What is sent at host B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing.
+    Nothing,
+    /// Forgeries, to a port at which nobody listens.
+    Elsewhere,
+    /// Forgeries, to the tunnel.
+    Forged,
+    /// What was captured, to the tunnel.
+    Captured,
+}
+
 /// One measurement.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// What was sent at the tunnel meanwhile.
-    pub what: &'static str,
+    pub kind: Kind,
     /// Datagrams of it a second.
     pub rate: f64,
     /// TCP goodput through the tunnel, in Mbit/s.
@@ -43,8 +56,14 @@ pub struct Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, rate, goodput, load } = self;
-        write!(f, "{what:<38} {:>9.0} datagrams/s {goodput:>8.1} Mbit/s {load:>6.2} CPU s/s", rate)
+        let Self { kind, rate, goodput, load } = self;
+        let what = match kind {
+            Kind::Nothing => "no flood",
+            Kind::Elsewhere => "forgeries, to a port of nobody",
+            Kind::Forged => "forgeries",
+            Kind::Captured => "a captured initiation, again and again",
+        };
+        write!(f, "{what:<38} {rate:>9.0} datagrams/s {goodput:>8.1} Mbit/s {load:>6.2} CPU s/s")
     }
 }
 
@@ -55,21 +74,20 @@ pub fn run(path: &PathSpec, time: Duration, tell: &mut dyn FnMut(&Row)) -> Resul
     let attacker = attacker(&topology)?;
     let mut capture = Capture::open(&topology.b)?;
     let layout = Layout { mode: Mode::Native, ..Layout::plain(&paths) };
-    let tunnel = Tunnel::up(&topology, &layout)?;
+    let tunnel = Tunnel::up_to_call(&topology, &layout)?;
     let captured = capture.initiation()?;
     let mut forged = captured.clone();
     // A bit of the first MAC, which stands before the sixteen bytes of the second.
     let at = forged.len() - MAC2 - 1;
     forged[at] ^= 1;
     let here = |port| SocketAddr::from((TARGET, port));
-    let kinds: [(&str, Option<(u16, &[u8])>); 4] = [
-        ("no flood", None),
-        ("forgeries, to a port of nobody", Some((NOBODY, &forged))),
-        ("forgeries", Some((PORT, &forged))),
-        ("a captured initiation, again and again", Some((PORT, &captured))),
-    ];
-    for (what, flood) in kinds {
-        let flood = flood.map(|(port, bytes)| Flood::start(&attacker, here(port), bytes)).transpose()?;
+    for kind in [Kind::Nothing, Kind::Elsewhere, Kind::Forged, Kind::Captured] {
+        let flood = match kind {
+            Kind::Nothing => None,
+            Kind::Elsewhere => Some(Flood::start(&attacker, here(NOBODY), &forged)?),
+            Kind::Forged => Some(Flood::start(&attacker, here(PORT), &forged)?),
+            Kind::Captured => Some(Flood::start(&attacker, here(PORT), &captured)?),
+        };
         let before = processor_seconds(&tunnel);
         let begin = Instant::now();
         let measured =
@@ -77,7 +95,7 @@ pub fn run(path: &PathSpec, time: Duration, tell: &mut dyn FnMut(&Row)) -> Resul
         let passed = begin.elapsed().as_secs_f64();
         let load = (processor_seconds(&tunnel) - before) / passed;
         let rate = flood.map_or(0.0, |flood| flood.sent() as f64 / flood.started.elapsed().as_secs_f64());
-        tell(&Row { what, rate, goodput: measured.goodput, load });
+        tell(&Row { kind, rate, goodput: measured.goodput, load });
     }
     Ok(())
 }
