@@ -326,6 +326,19 @@ impl Endpoint {
         Status { peers: self.peers.iter().map(Peer::status).collect(), drops: self.drops.clone() }
     }
 
+    /// Handshake messages that came to nothing so far.
+    pub fn refused_handshakes(&self) -> u64 {
+        [Dropped::BadMac, Dropped::HandshakeFlood, Dropped::StaleHandshake, Dropped::UnknownPeer]
+            .into_iter()
+            .map(|why| self.drops.of(why))
+            .sum()
+    }
+
+    /// Where the peers are, as far as is known.
+    pub fn remotes(&self) -> impl Iterator<Item = IpAddr> {
+        self.peers.iter().flat_map(Peer::remotes)
+    }
+
     /// The peers, for checks of what became of every packet.
     pub fn peers(&self) -> &[Peer] {
         &self.peers

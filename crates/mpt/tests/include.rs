@@ -1,5 +1,7 @@
 //! Peers in files of their own: what is read, and where what is wrong is said to be.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;

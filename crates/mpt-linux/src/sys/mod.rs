@@ -7,6 +7,7 @@
 pub mod capability;
 mod control;
 pub mod epoll;
+pub mod filter;
 pub mod message;
 pub mod option;
 pub mod tun;

@@ -163,6 +163,11 @@ impl Peer {
         self.paths.iter().filter(move |_| plain).map(|path| (path.link, path.remote.ip(), path.id.slot))
     }
 
+    /// Where it is, on each of its paths.
+    pub fn remotes(&self) -> impl Iterator<Item = IpAddr> {
+        self.paths.iter().map(|path| path.remote.ip())
+    }
+
     /// The inner prefixes behind it.
     pub fn networks(&self) -> &[IpNet] {
         &self.networks

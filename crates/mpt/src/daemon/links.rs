@@ -4,6 +4,7 @@
 //! endpoint is told not to use it, so that a slow interface never holds the others back and little ever waits here.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::Error;
@@ -65,6 +66,14 @@ impl Link {
         self.socket = Socket::open(&self.spec)?;
         self.interface = Some(interface);
         Ok(())
+    }
+
+    /// Lets one in `2^thinning` handshake messages pass, and all from `known`; every one without thinning.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn thin_handshakes(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
+        self.socket.thin_handshakes(thinning, known)
     }
 
     /// Whether datagrams wait for the socket.

@@ -7,6 +7,7 @@
 //! file is the loop that holds them together with signals, the control socket and news of interfaces.
 
 mod control_port;
+mod flood;
 mod gateway;
 mod links;
 mod orders;

@@ -11,6 +11,7 @@ use mpt_proto::endpoint::Endpoint;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 
+use super::flood::Watch;
 use super::links::Link;
 
 /// Sockets, TUN device and endpoint, and the buffers between them.
@@ -26,6 +27,7 @@ pub struct Driver {
     receive: Receive,
     /// The TUN device is being watched.
     reading: bool,
+    flood: Watch,
 }
 
 /// The TUN device's token.
@@ -44,7 +46,16 @@ impl Driver {
             reactor.add(link, Token(i), Interest::Read)?;
         }
         let buffer = vec![0; mpt_linux::tun::READ_BUFFER];
-        Ok(Self { endpoint, reactor, tun, links, buffer, receive: Receive::new(), reading: true })
+        Ok(Self {
+            endpoint,
+            reactor,
+            tun,
+            links,
+            buffer,
+            receive: Receive::new(),
+            reading: true,
+            flood: Watch::default(),
+        })
     }
 
     /// Watches one more socket, whose number must be the next.
@@ -95,7 +106,8 @@ impl Driver {
         self.transmit(now);
         self.deliver();
         self.watch_tun();
-        self.endpoint.next_deadline().map(|(at, _)| at)
+        self.flood.look(now, &self.endpoint, &self.links);
+        [self.endpoint.next_deadline().map(|(at, _)| at), self.flood.next_deadline()].into_iter().flatten().min()
     }
 
     fn read_tun(&mut self, now: Time) {
