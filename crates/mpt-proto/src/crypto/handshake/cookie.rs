@@ -77,6 +77,9 @@ impl Gate {
                 Err(Turned::Away(Dropped::HandshakeFlood))
             }
             Proof::Valid => Ok(()),
+            Proof::Absent | Proof::Wrong if loaded && !self.meter.reply(self.bucket(from)) => {
+                Err(Turned::Away(Dropped::HandshakeFlood))
+            }
             Proof::Absent | Proof::Wrong if loaded => Err(Turned::Back(self.reply(now, from, message))),
             Proof::Absent => Ok(()),
             Proof::Wrong => Err(Turned::Away(Dropped::BadMac)),
@@ -140,6 +143,7 @@ struct Meter {
     messages: u32,
     loaded_until: Time,
     sources: [u8; 256],
+    replies: [u8; 256],
 }
 
 impl Meter {
@@ -147,7 +151,7 @@ impl Meter {
     fn count(&mut self, now: Time) -> bool {
         let second = (now - Time::START).as_secs();
         if second != self.second {
-            *self = Self { second, messages: 0, sources: [0; 256], ..*self };
+            *self = Self { second, messages: 0, sources: [0; 256], replies: [0; 256], ..*self };
         }
         self.messages = self.messages.saturating_add(1);
         if self.messages > LOAD {
@@ -163,9 +167,17 @@ impl Meter {
     }
 }
 
+impl Meter {
+    /// Counts a cookie reply to a source; returns whether it may still be sent this second. A peer asks every five seconds.
+    fn reply(&mut self, bucket: usize) -> bool {
+        self.replies[bucket] = self.replies[bucket].saturating_add(1);
+        self.replies[bucket] <= PER_SOURCE
+    }
+}
+
 impl Default for Meter {
     fn default() -> Self {
-        Self { second: 0, messages: 0, loaded_until: Time::START, sources: [0; 256] }
+        Self { second: 0, messages: 0, loaded_until: Time::START, sources: [0; 256], replies: [0; 256] }
     }
 }
 
@@ -215,7 +227,8 @@ const PERIOD: Duration = Duration::from_secs(120);
 /// Messages with a valid MAC1 in a second beyond which we are under load, for at least another second. A thousand peers
 /// that rekey every two minutes make 9; 100 cost 1 % of a core (three Diffie-Hellmans of 38 us each).
 const LOAD: u32 = 100;
-/// Handshakes a second that one proven source may begin while we are under load, as WireGuard's ratelimiter allows.
+/// Handshakes a second that one proven source may begin while we are under load, as WireGuard's ratelimiter allows; and
+/// cookies that one source gets, so that a flood of what was captured costs hashes and not system calls.
 const PER_SOURCE: u8 = 20;
 
 fn period(now: Time) -> u64 {
