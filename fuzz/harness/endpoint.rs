@@ -66,6 +66,7 @@ impl Scene {
             name: "peer".into(),
             networks: vec!["10.77.0.0/16".parse().expect("a prefix"), "fd77::/16".parse().expect("a prefix")],
             local_networks: vec![],
+            rules: vec![],
             scheduler: if bit(7) {
                 Kind::MinRtt
             } else if bit(6) {

@@ -162,6 +162,22 @@ fn a_table_that_ends_in_a_refusal_is_the_last_one_looked_at() {
 }
 
 #[test]
+fn only_a_route_that_there_is_reaches() {
+    with_veth(|mut netlink, veth| {
+        netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
+        let reaches = |netlink: &mut Netlink, to: &str, from: &str| {
+            netlink.reaches(to.parse().unwrap(), from.parse().unwrap(), veth).unwrap()
+        };
+        assert!(reaches(&mut netlink, "10.9.1.7", "10.9.1.1"));
+        assert!(!reaches(&mut netlink, "198.51.100.7", "10.9.1.1"), "the kernel would send it all the same");
+        assert!(!reaches(&mut netlink, "10.9.1.7", "10.9.1.2"), "an address of somebody else");
+        assert!(!reaches(&mut netlink, "2001:db8::7", "fd09::1"));
+        netlink.add_route(&Route { metric: 700, ..route("0.0.0.0/0", Some("10.9.1.7"), veth) }).unwrap();
+        assert!(reaches(&mut netlink, "198.51.100.7", "10.9.1.1"));
+    });
+}
+
+#[test]
 fn a_refusal_says_what_was_tried_and_what_the_kernel_thinks_of_it() {
     with_veth(|mut netlink, veth| {
         let error = netlink.add_route(&route("198.51.100.0/24", Some("192.0.2.1"), veth)).unwrap_err();

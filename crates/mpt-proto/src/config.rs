@@ -6,9 +6,11 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::cc;
+use crate::classify::Rule;
 use crate::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use crate::packet::Merge;
 use crate::path::LinkId;
+use crate::repair::fec;
 use crate::reseq;
 use crate::sched;
 use crate::time::Rate;
@@ -37,6 +39,8 @@ pub struct PeerConfig {
     pub local_networks: Vec<IpNet>,
     /// How its paths are chosen.
     pub scheduler: sched::Kind,
+    /// Which packets are treated otherwise; the first that fits a packet decides.
+    pub rules: Vec<Rule>,
     /// What is spoken with it.
     pub protocol: Protocol,
     /// How its packets are put back in order, when they carry sequence numbers; off when absent.
@@ -75,6 +79,8 @@ pub struct NativeConfig {
     pub preshared_key: PresharedKey,
     /// How much its paths may have in flight.
     pub congestion: cc::Kind,
+    /// Whether lost packets may be brought back by forward error correction.
+    pub fec: fec::Mode,
 }
 
 /// The optional fields of GRE (RFC 2784, RFC 2890) that plain mode sends. Whatever is received is understood.

@@ -58,7 +58,7 @@ drops! {
     TooOld = "too_old",
     /// Congestion was marked outside on a packet that cannot carry the mark (RFC 6040 section 4.2).
     CeOnNotEct = "ce_on_not_ect",
-    /// The inner packet's hop limit, or a routing loop, ended it.
+    /// A datagram of the tunnel's own that a route has led into the tunnel.
     Loop = "loop",
     /// No session with the peer under which it could be sealed.
     NoSession = "no_session",

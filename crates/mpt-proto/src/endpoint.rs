@@ -14,12 +14,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::config::{Config, PeerConfig};
+use crate::config::{Config, PathConfig, PeerConfig};
 use crate::crypto::handshake::{Knock, Message, Turned};
 use crate::drops::{Dropped, Drops};
 use crate::local::Local;
 use crate::outbox::{Outbox, Transmit};
-use crate::packet::ip::Ip;
+use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Delivery, Offload, SuperPacket, clamp_mss};
 use crate::path::LinkId;
 use crate::peer::{PathEvent, Peer, Wake};
@@ -60,6 +60,8 @@ pub struct Endpoint {
     deadlines: BTreeSet<(Time, Wake, usize)>,
     filed: Vec<Option<(Time, Wake)>>,
     spare: Vec<Vec<u8>>,
+    /// Some peer has told something new of its addresses.
+    told: bool,
     drops: Drops,
 }
 
@@ -81,7 +83,8 @@ impl Endpoint {
 
     fn with(now: Time, config: &Config, mut local: Option<Local>) -> Self {
         let numbered = config.peers.iter().enumerate();
-        let peers = numbered.map(|(index, peer)| Self::make_peer(now, index, peer, local.as_mut())).collect();
+        let peers =
+            numbered.map(|(index, peer)| Self::make_peer(now, index, config.mtu, peer, local.as_mut())).collect();
         let mut endpoint = Self {
             mtu: config.mtu,
             peers,
@@ -96,6 +99,7 @@ impl Endpoint {
             deadlines: BTreeSet::new(),
             filed: Vec::new(),
             spare: Vec::new(),
+            told: false,
             drops: Drops::default(),
         };
         endpoint.number_peers();
@@ -105,7 +109,7 @@ impl Endpoint {
     /// Adds a peer while the tunnel runs, and tells its index.
     pub fn add_peer(&mut self, now: Time, config: &PeerConfig) -> usize {
         let index = self.peers.len();
-        self.peers.push(Self::make_peer(now, index, config, self.local.as_mut()));
+        self.peers.push(Self::make_peer(now, index, self.mtu, config, self.local.as_mut()));
         self.number_peers();
         index
     }
@@ -121,9 +125,48 @@ impl Endpoint {
         true
     }
 
-    /// The largest inner packet in bytes.
+    /// Gives a peer in native mode one more path; false when there is no such peer, or no room.
+    pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+        self.with_peer(peer, |peer| peer.add_path(now, config))
+    }
+
+    /// The same, to an address that the peer has told; see [`Self::told_addresses`].
+    pub fn add_told_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+        self.with_peer(peer, |peer| peer.add_told_path(now, config))
+    }
+
+    /// Tells a peer in native mode at which addresses it can reach this end; false when there is no such peer.
+    pub fn tell_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> bool {
+        self.with_peer(peer, |peer| {
+            peer.tell_addresses(now, all);
+            true
+        })
+    }
+
+    /// The addresses at which a peer says that it can be reached.
+    pub fn told_addresses(&self, peer: &str) -> Vec<SocketAddr> {
+        self.peers.iter().find(|p| p.name() == peer).map(Peer::told_addresses).unwrap_or_default()
+    }
+
+    /// Whether any peer has told something new of its addresses since this was last asked.
+    pub fn take_told(&mut self) -> bool {
+        std::mem::take(&mut self.told)
+    }
+
+    /// Takes a path from a peer in native mode; false when there is none of that name. What is in flight on it is sent again
+    /// on the others.
+    pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> bool {
+        self.with_peer(peer, |peer| peer.remove_path(now, path))
+    }
+
+    /// Says whether a path of a peer in native mode is used only while no other is alive; false when there is none of that name.
+    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> bool {
+        self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
+    }
+
+    /// The largest inner packet in bytes that every path carries: less than was configured when one has been found narrow.
     pub fn mtu(&self) -> usize {
-        self.mtu
+        self.peers.iter().filter_map(Peer::carries).fold(self.mtu, usize::min)
     }
 
     /// Whether inner packets are wanted. While not, they are better off in the TUN device's queue.
@@ -157,6 +200,7 @@ impl Endpoint {
             let peer = self.local.as_ref().and_then(|local| local.peer_of(header.session));
             let Some(peer) = peer else { return self.drops.count(Dropped::UnknownSession) };
             self.peers[peer].handle_sealed(now, received, datagram, &mut self.tun);
+            self.told |= self.peers[peer].take_told();
             self.touch(peer);
         } else if datagram.starts_with(&HANDSHAKE) {
             if let Err(why) = self.handle_handshake(now, received, datagram) {
@@ -225,6 +269,16 @@ impl Endpoint {
         self.for_all(|peer| peer.handle_carrier(now, link, carrier));
     }
 
+    /// A link is gone, with the paths over it that native peers have. Its number may be given to another one.
+    pub fn remove_link(&mut self, now: Time, link: LinkId) {
+        self.for_all(|peer| peer.remove_link(now, link));
+    }
+
+    /// A link has another local address than before, which its peers do not know yet.
+    pub fn handle_moved(&mut self, now: Time, link: LinkId) {
+        self.for_all(|peer| peer.handle_moved(now, link));
+    }
+
     /// A link's socket is full, or takes datagrams again.
     pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
         self.for_all(|peer| peer.handle_blocked(link, blocked));
@@ -237,16 +291,12 @@ impl Endpoint {
 
     /// The operator takes a path of a peer up or down; false when there is none of that name.
     pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> bool {
-        let Some(index) = self.peers.iter().position(|p| p.name() == peer) else { return false };
-        self.touch(index);
-        self.peers[index].enable_path(now, path, enabled)
+        self.with_peer(peer, |peer| peer.enable_path(now, path, enabled))
     }
 
     /// A peer says, elsewhere than on the paths, that one of them went up or down; false when there is none of that name.
     pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> bool {
-        let Some(index) = self.peers.iter().position(|p| p.name() == peer) else { return false };
-        self.touch(index);
-        self.peers[index].handle_report(now, path, up)
+        self.with_peer(peer, |peer| peer.handle_report(now, path, up))
     }
 
     /// Does what is due.
@@ -350,22 +400,27 @@ impl Endpoint {
         let Some(peer) = self.routes.lookup(destination, |peer| self.peers[peer].takes_from(source)) else {
             return Err((Dropped::NoRoute, packet.into_buffer()));
         };
+        let ports = packet.ip().ports(packet.bytes()).filter(|_| packet.ip().protocol == UDP);
+        if ports.is_some_and(|(_, port)| self.peers[peer].is_at(SocketAddr::new(destination, port))) {
+            return Err((Dropped::Loop, packet.into_buffer()));
+        }
         if packet.len_of(0) > self.mtu {
             return Err((Dropped::TooBig, packet.into_buffer()));
         }
         let (ip, partial): (Ip, bool) = (*packet.ip(), packet.checksum_is_partial());
-        clamp_mss(&ip, packet.bytes_mut(), self.mtu, partial);
+        let carried = self.peers[peer].carries().map_or(self.mtu, |carried| carried.min(self.mtu));
+        clamp_mss(&ip, packet.bytes_mut(), carried, partial);
         self.peers[peer].handle_inner(now, packet);
         self.touch(peer);
         self.note(peer);
         Ok(())
     }
 
-    fn make_peer(now: Time, index: usize, config: &PeerConfig, mut local: Option<&mut Local>) -> Peer {
+    fn make_peer(now: Time, index: usize, mtu: usize, config: &PeerConfig, mut local: Option<&mut Local>) -> Peer {
         if let Some((local, key)) = local.as_deref_mut().zip(config.protocol.public_key()) {
             local.know(key, index);
         }
-        Peer::new(now, config, local)
+        Peer::new(now, mtu, config, local)
     }
 
     /// Builds everything anew that knows peers by their index.
@@ -386,6 +441,12 @@ impl Endpoint {
         self.deadlines.clear();
         self.filed = vec![None; self.peers.len()];
         (0..self.peers.len()).for_each(|peer| self.file(peer));
+    }
+
+    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> bool) -> bool {
+        let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
+        self.touch(index);
+        act(&mut self.peers[index])
     }
 
     fn for_all(&mut self, mut act: impl FnMut(&mut Peer)) {

@@ -1,4 +1,4 @@
-//! Flows by number: which of 1024 buckets a packet belongs to.
+//! Flows by number: which bucket a packet belongs to, 1024 of them for bulk and 256 for each other class.
 //!
 //! What must stay in order, and what is to get a fair share, is a flow: addresses, protocol and ports. Nobody keeps a
 //! table of them; a hash of those fields is enough (RFC 8290 section 4.1), and two flows that meet in a bucket
@@ -7,21 +7,41 @@
 
 use std::net::IpAddr;
 
+use crate::classify::Class;
 use crate::packet::ip::Ip;
 
-/// How many buckets there are, the default of RFC 8290 (section 5.2): of 100 flows, each has one to itself with a probability of
-/// (1023 / 1024)^99 = 91 %.
-pub const BUCKETS: usize = 1_024;
+/// How many buckets there are for bulk, the default of RFC 8290 (section 5.2): of 100 flows, each has one to itself with a
+/// probability of (1023 / 1024)^99 = 91 %.
+const BULK: u16 = 1_024;
+/// How many there are for each other class, which few flows are of.
+const OTHER: u16 = 256;
+/// How many there are.
+pub const BUCKETS: usize = BULK as usize + 2 * OTHER as usize;
 
-/// The bucket of the packet `bytes`, which [`Ip::parse`] has accepted as `ip`; below [`BUCKETS`].
+/// The class to whose buckets `bucket` belongs; that of a bucket from [`BUCKETS`] on is bulk.
+pub fn class(bucket: u16) -> Class {
+    const REALTIME: u16 = BULK + OTHER;
+    match bucket {
+        BULK..REALTIME => Class::Interactive,
+        REALTIME.. if usize::from(bucket) < BUCKETS => Class::Realtime,
+        _ => Class::Bulk,
+    }
+}
+
+/// The bucket of the packet `bytes`, which [`Ip::parse`] has accepted as `ip`; one of those of its `class`.
 /// The two directions of a conversation need not be in the same one.
-pub fn bucket(ip: &Ip, bytes: &[u8]) -> u16 {
+pub fn bucket(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
     let (source, destination) = (number(ip.source), number(ip.destination));
     let (from, to) = ip.ports(bytes).unwrap_or_default();
     let rest = u64::from(ip.protocol) << 32 | u64::from(from) << 16 | u64::from(to);
     let words = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64, rest];
     let hash = words.into_iter().fold(0, |hash, word| mix(hash ^ word));
-    (hash % BUCKETS as u64) as u16
+    let (first, count) = match class {
+        Class::Bulk => (0, BULK),
+        Class::Interactive => (BULK, OTHER),
+        Class::Realtime => (BULK + OTHER, OTHER),
+    };
+    first + (hash % u64::from(count)) as u16
 }
 
 fn number(address: IpAddr) -> u128 {
@@ -33,7 +53,7 @@ fn number(address: IpAddr) -> u128 {
 
 /// The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): every bit of
 /// the input changes every bit of the output with a probability near one half.
-fn mix(mut bits: u64) -> u64 {
+pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -47,14 +67,14 @@ mod tests {
     use crate::packet::tests::packet;
 
     fn bucket_of(bytes: &[u8]) -> u16 {
-        bucket(&Ip::parse(bytes).unwrap(), bytes)
+        bucket(&Ip::parse(bytes).unwrap(), bytes, Class::Bulk)
     }
 
     /// By how much the counts differ from an even spread: near the number of buckets when they are random.
     fn chi_square(buckets: impl Iterator<Item = u16>) -> f64 {
-        let mut counts = vec![0u32; BUCKETS];
+        let mut counts = vec![0u32; usize::from(BULK)];
         buckets.for_each(|bucket| counts[usize::from(bucket)] += 1);
-        let even = f64::from(counts.iter().sum::<u32>()) / BUCKETS as f64;
+        let even = f64::from(counts.iter().sum::<u32>()) / f64::from(BULK);
         counts.iter().map(|n| (f64::from(*n) - even).powi(2) / even).sum()
     }
 
@@ -97,5 +117,16 @@ mod tests {
         fragments[1][7] = 125;
         fragments[1][20..24].copy_from_slice(b"data");
         assert_eq!(bucket_of(&fragments[0]), bucket_of(&fragments[1]));
+    }
+
+    #[test]
+    fn a_bucket_tells_the_class() {
+        let bytes = packet(Version::V4, UDP, 100, 1);
+        let ip = Ip::parse(&bytes).unwrap();
+        for (_, kind) in Class::NAMES {
+            let bucket = bucket(&ip, &bytes, *kind);
+            assert_eq!((class(bucket), usize::from(bucket) < BUCKETS), (*kind, true));
+        }
+        assert_eq!(class(u16::MAX), Class::Bulk);
     }
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cc;
+pub mod classify;
 pub mod config;
 pub mod control;
 pub mod crypto;
@@ -16,6 +17,7 @@ pub mod local;
 pub mod outbox;
 pub mod packet;
 pub mod path;
+pub mod pathman;
 pub mod peer;
 pub mod queue;
 pub mod repair;

@@ -52,6 +52,11 @@ impl Local {
         Run(self.names.draw())
     }
 
+    /// What nobody can guess, to be asked back from an address.
+    pub fn challenge(&mut self) -> [u8; 8] {
+        self.names.draw()
+    }
+
     /// Knows the peer with this key by its index from here on.
     pub fn know(&mut self, key: PublicKey, peer: usize) {
         self.peers.insert(key, peer);

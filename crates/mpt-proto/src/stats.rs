@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::drops::Drops;
-use crate::path::{Path, State, Traffic};
+use crate::path::{LinkId, Path, State, Traffic};
 use crate::peer::Ledger;
 use crate::reseq;
 use crate::time::Rate;
@@ -35,6 +35,8 @@ pub struct PeerStatus {
     pub resequencer: Option<reseq::Stats>,
     /// Packets that were sent again.
     pub resent: u64,
+    /// Packets that were lost and came back by forward error correction.
+    pub recovered: u64,
     /// Packets that were lost and not worth sending again.
     pub given_up: u64,
     /// Packets that ended early.
@@ -48,6 +50,8 @@ pub struct PeerStatus {
 pub struct PathStatus {
     /// What people call it.
     pub name: String,
+    /// The socket it uses.
+    pub link: LinkId,
     /// The peer's address on it.
     pub remote: SocketAddr,
     /// Its configured share.
@@ -58,8 +62,12 @@ pub struct PathStatus {
     pub srtt: Option<Duration>,
     /// What its bottleneck passes, as far as is known.
     pub rate: Option<Rate>,
+    /// The largest inner packet that it carries, once that is known.
+    pub mtu: Option<usize>,
     /// The share of packets lost lately, 0 to 1; absent where nobody acknowledges.
     pub loss: Option<f64>,
+    /// Whether this end wants it used only while no other path is alive, and whether the peer does.
+    pub standby: [bool; 2],
     /// Bytes sent and not yet acknowledged; absent where nobody acknowledges.
     pub in_flight: Option<u64>,
     /// How much longer than at its best the path takes at present; absent where nobody acknowledges.
@@ -75,12 +83,15 @@ impl PathStatus {
     pub fn of(path: &Path) -> Self {
         Self {
             name: path.name.clone(),
+            link: path.link,
             remote: path.remote,
             weight: path.weight,
             state: path.health.state(),
             srtt: path.liveness.srtt(),
             rate: None,
             loss: None,
+            mtu: None,
+            standby: [path.standby, path.peer_standby],
             in_flight: None,
             queue: None,
             sent: path.sent,

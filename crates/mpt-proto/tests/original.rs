@@ -42,6 +42,7 @@ fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
         networks: vec!["10.77.0.2/32".parse().unwrap(), "10.82.0.0/24".parse().unwrap()],
         local_networks: vec!["10.77.0.1/32".parse().unwrap(), "10.81.0.0/24".parse().unwrap()],
         scheduler: Kind::Weighted,
+        rules: vec![],
         protocol: Protocol::Plain(PlainFraming { sequence, ..PlainFraming::default() }),
         resequence: None,
         probe: None,

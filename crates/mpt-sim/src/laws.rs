@@ -82,10 +82,12 @@ pub fn order(endpoint: &Endpoint, sink: &Sink) -> Vec<Breach> {
 
 /// Restraint, for one run of datagrams about to be sent.
 pub fn restraint(endpoint: &Endpoint, run: &Transmit, at: Time) -> Option<Breach> {
-    let is_word = run.segment < SMALLEST_DATA;
+    let is_word = run.segment < SMALLEST_DATA || run.tos == NETWORK_CONTROL;
     let up = || endpoint.peers().iter().any(|peer| peer.may_send_to(run.link, run.to));
     (!is_word && !up()).then_some(Breach::Unrestrained { link: run.link.0, at })
 }
 
+/// What the tunnel says of itself is marked so (RFC 4594: CS6), and what the hosts say is not; a probe may be as long as data.
+const NETWORK_CONTROL: u8 = 0xc0;
 /// Probes, acknowledgements and handshakes are shorter, and may go where data may not; hosts that are watched send longer packets.
 const SMALLEST_DATA: usize = 600;

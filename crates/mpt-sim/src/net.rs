@@ -132,6 +132,12 @@ impl Network {
         &mut self.links[path][direction]
     }
 
+    /// Does something to an endpoint, and what follows from it.
+    pub fn act(&mut self, end: usize, act: impl FnOnce(Time, &mut Endpoint)) {
+        act(self.now, &mut self.ends[end].endpoint);
+        self.pump(end);
+    }
+
     /// Tells an end that the carrier of one of its links is gone, or back.
     pub fn carrier(&mut self, end: usize, path: usize, carrier: bool) {
         self.ends[end].endpoint.handle_carrier(self.now, LinkId(path as u8), carrier);

@@ -50,6 +50,7 @@ fn config(end: usize, paths: usize, scheduler: Kind) -> Config {
         networks: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
         local_networks: vec![],
         scheduler,
+        rules: vec![],
         protocol: Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
         resequence: Some(Limits::default()),
         probe: Some(ProbeConfig::default()),

@@ -46,12 +46,14 @@ fn endpoint(end: usize, paths: usize) -> Endpoint {
         public_key: *keys(1 - end).public(),
         preshared_key: PresharedKey::from_bytes([0; 32]),
         congestion: cc::Kind::Rate,
+        fec: mpt_proto::repair::fec::Mode::default(),
     };
     let peer = PeerConfig {
         name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         local_networks: vec![],
         scheduler: Kind::Earliest,
+        rules: vec![],
         protocol: Protocol::Native(native),
         resequence: Some(Limits { max_hold: SECOND, window: 32_768, ..Limits::default() }),
         probe: Some(ProbeConfig::default()),

@@ -41,6 +41,7 @@ fn config(end: usize, weights: &[u32]) -> Config {
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         local_networks: vec![],
         scheduler: Kind::Weighted,
+        rules: vec![],
         protocol: Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
         resequence: Some(Limits::default()),
         probe: Some(ProbeConfig::default()),

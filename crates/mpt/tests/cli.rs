@@ -34,10 +34,12 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         srtt_us: None,
         rate_bits_per_s: None,
         loss: None,
+        mtu_bytes: None,
         sent_packets: 0,
         sent_bytes: 0,
         received_packets: 0,
         received_bytes: 0,
+        ..Path::default()
     };
     let peer = |(name, paths): &(&str, &[&str])| Peer {
         name: (*name).to_owned(),
@@ -50,6 +52,7 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         held_packets: 0,
         hold_us: 0,
         resent_packets: 0,
+        recovered_packets: 0,
         given_up_packets: 0,
         reorder: None,
         drops: BTreeMap::new(),

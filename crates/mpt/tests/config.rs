@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use mpt::config::model::{File, Mode};
 use mpt::config::{self, Problem};
+use mpt_proto::classify::{Class, Pattern, Rule};
 use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::pathman::Pairs;
 use mpt_proto::time::Rate;
 use mpt_proto::{cc, reseq, sched};
 use proptest::{prop_assert, proptest};
@@ -65,7 +67,7 @@ fn a_short_file_is_filled_in_with_defaults() {
         parse("mode = 'plain'\naddress = ['10.77.0.1/24']\n[[peer]]\n[[peer.path]]\nremote = '192.0.2.1'").unwrap();
     assert_eq!(file.interface.value, "mpt0");
     assert_eq!((file.port.value, file.mtu, file.offload), (4754, None, true));
-    assert_eq!(file.scheduler, sched::Kind::Weighted);
+    assert_eq!(file.scheduler.value, sched::Kind::Weighted);
     assert_eq!((file.mode.value, file.identity.is_none()), (Mode::Plain, true));
     assert_eq!((file.resequence, file.probe), (Some(reseq::Limits::default()), Some(ProbeConfig::default())));
     let [peer] = &file.peers[..] else { panic!("one peer") };
@@ -89,7 +91,7 @@ fn every_setting_arrives_where_it_belongs() {
     assert_eq!((limits.window, limits.max_hold, limits.adaptive), (65_536, Duration::from_secs(10), false));
     let probe = file.probe.unwrap();
     assert_eq!((probe.idle, probe.dead), (Duration::from_secs(3_600), Duration::from_secs(120)));
-    assert_eq!((file.scheduler, file.offload), (sched::Kind::MinRtt, false));
+    assert_eq!((file.scheduler.value, file.offload), (sched::Kind::MinRtt, false));
     assert_eq!(file.mtu.map(|mtu| mtu.value), Some(1280));
     let path = &file.peers[0].paths[0];
     assert_eq!(path.local.map(|ip| ip.value), Some("2001:db8::1".parse::<IpAddr>().unwrap()));
@@ -108,13 +110,36 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     assert_eq!((dsl.cap, dsl.standby), (Some(Rate::from_bits(50_000_000)), false));
     assert_eq!((wwan.cap, wwan.standby), (None, true));
     assert_eq!((waiting.remote, waiting.name.as_str()), (None, "eth2"));
-    assert!(file.peers[1].paths.is_empty());
+    assert_eq!([dsl.limit, wwan.limit, waiting.limit], [None, None, Some(20_000_000_000)]);
+    assert!(file.peers[1].calls());
+    let auto = file.peers[2].auto.as_ref().unwrap();
+    let remotes: Vec<_> = auto.remotes.iter().map(|remote| remote.to_string()).collect();
+    assert_eq!(remotes, ["203.0.113.7:4754", "[2001:db8::7]:4755"]);
+    assert_eq!((auto.pairs, auto.ports), (Pairs::FullMesh, 2));
+    assert!(auto.interfaces.takes("eth0") && !auto.interfaces.takes("eth1") && !auto.interfaces.takes("wlan0"));
+}
+
+#[test]
+fn a_remote_address_is_all_that_a_peer_needs_for_its_paths() {
+    let keys = EVERYTHING.lines().filter(|line| line.starts_with("private_key") || line.starts_with("public_key"));
+    let [private, public, ..] = keys.collect::<Vec<_>>()[..] else { panic!("keys") };
+    let peer = |lines: &str| parse(&format!("{private}\naddress = []\n[[peer]]\n{public}\n{lines}"));
+    for lines in ["remote = '203.0.113.7'", "remote = '203.0.113.7'\ninterfaces = 'auto'"] {
+        let file = peer(lines).unwrap();
+        let auto = file.peers[0].auto.as_ref().unwrap();
+        assert_eq!(
+            (auto.pairs, auto.ports, auto.remotes[0].value),
+            (Pairs::One, 1, "203.0.113.7:4754".parse().unwrap())
+        );
+        assert!(auto.interfaces.takes("anything0") && !file.peers[0].calls());
+    }
+    assert!(peer("interfaces = 'auto'").is_err(), "an interface leads nowhere by itself");
 }
 
 #[test]
 fn native_mode_is_the_default_and_predicts_arrivals_where_it_can() {
     let keys = EVERYTHING.lines().filter(|line| line.starts_with("private_key") || line.starts_with("public_key"));
-    let [private, public, _] = keys.collect::<Vec<_>>()[..] else { panic!("three keys") };
+    let [private, public, ..] = keys.collect::<Vec<_>>()[..] else { panic!("three keys") };
     let text = format!("{private}\naddress = []\n[[peer]]\n{public}\nnetworks = ['10.77.0.2/32']");
     let file = parse(&text).unwrap();
     assert_eq!(file.mode.value, Mode::Native);
@@ -177,4 +202,21 @@ fn hostile_text_is_refused_without_a_panic() {
         assert!(!problems.is_empty());
         assert!(problems.iter().all(|problem| !problem.to_string().contains('\u{1b}')));
     }
+}
+
+#[test]
+fn every_condition_of_a_rule_arrives_where_it_belongs() {
+    let file = parse(EVERYTHING).unwrap();
+    let [rule] = &file.rules[..] else { panic!("one rule") };
+    let pattern = Pattern {
+        dscp: Some(46),
+        protocol: Some(17),
+        port: Some(5_004..=5_060),
+        source_port: Some(1..=65_535),
+        destination_port: Some(5_060..=5_060),
+        source: "10.81.0.0/16".parse().ok(),
+        destination: "10.82.0.0/16".parse().ok(),
+    };
+    let wanted = Rule { pattern, class: Some(Class::Realtime), duplicate: 2, path: Some("dsl".to_owned()) };
+    assert_eq!(rule.value, wanted);
 }

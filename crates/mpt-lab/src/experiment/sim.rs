@@ -142,6 +142,7 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
         public_key: *keys(1 - end).public(),
         preshared_key: PresharedKey::from_bytes([0; 32]),
         congestion: cc::Kind::Rate,
+        fec: mpt_proto::repair::fec::Mode::default(),
     };
     let (protocol, scheduler) = match layout.mode {
         Mode::Native => (Protocol::Native(native()), sched::Kind::Earliest),
@@ -156,6 +157,7 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
         name: "peer".into(),
         networks: vec![EVERYTHING.parse().expect("a prefix")],
         scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(scheduler),
+        rules: vec![],
         protocol,
         resequence: (layout.mode != Mode::Original).then(reseq::Limits::default),
         probe: Some(ProbeConfig::default()),

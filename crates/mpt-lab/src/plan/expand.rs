@@ -6,6 +6,7 @@ use super::{
     problem::{Problem, Source},
 };
 use crate::topology::{Family, MOST_PATHS};
+use mpt_proto::sched;
 use std::time::Duration;
 use toml::Spanned;
 
@@ -136,7 +137,17 @@ impl Expander<'_> {
                 "one for each path",
             ));
         }
-        Ok(Settings { weights, scheduler: file.scheduler.clone(), mtu: file.mtu })
+        let scheduler = file.scheduler.as_ref().map(|text| self.scheduler(text, at)).transpose()?;
+        Ok(Settings { weights, scheduler, mtu: file.mtu })
+    }
+
+    fn scheduler(&self, text: &Text, at: &[String]) -> Parsed<String> {
+        let name = self.filled(text, at)?;
+        if sched::Kind::NAMES.iter().any(|(known, _)| *known == name) {
+            return Ok(name);
+        }
+        let known: Vec<&str> = sched::Kind::NAMES.iter().map(|(known, _)| *known).collect();
+        Err(self.source.problem(text.span(), format!("there is no scheduler '{name}'"), known.join(", ")))
     }
 
     fn family(&self, text: Option<&Text>, at: &[String]) -> Parsed<Family> {

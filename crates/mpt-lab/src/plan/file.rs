@@ -32,7 +32,7 @@ pub(super) struct PlanFile {
     /// The list of paths is repeated so often.
     pub(super) copies: Option<Text>,
     pub(super) weights: Option<Vec<Text>>,
-    pub(super) scheduler: Option<String>,
+    pub(super) scheduler: Option<Text>,
     pub(super) mtu: Option<usize>,
     pub(super) inner: Option<Text>,
     pub(super) outer: Option<Text>,

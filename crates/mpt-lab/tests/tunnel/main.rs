@@ -10,6 +10,8 @@ mod endings;
 mod forwarding;
 mod hostile;
 mod internet;
+mod native;
+mod native_host;
 mod paths;
 mod peers;
 mod rig;

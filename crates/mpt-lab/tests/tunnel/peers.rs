@@ -167,12 +167,14 @@ impl Crowd {
                 public_key: *server.public(),
                 preshared_key: PresharedKey::default(),
                 congestion: mpt_proto::cc::Kind::Rate,
+                fec: Default::default(),
             };
             let peer = PeerConfig {
                 name: "server".into(),
                 networks: vec!["0.0.0.0/0".parse().expect("a prefix")],
                 local_networks: vec![],
                 scheduler: mpt_proto::sched::Kind::Earliest,
+                rules: Default::default(),
                 protocol: Protocol::Native(native),
                 resequence: Some(Limits::default()),
                 probe: Some(ProbeConfig::default()),

@@ -114,13 +114,9 @@ impl Rig {
 
     /// The same with a configuration of one's own.
     pub fn launch_with(&mut self, host: Host, config: &str) {
-        fs::write(self.file(host), config).expect("a file");
-        let mode = if config.contains("private_key") { 0o600 } else { 0o644 };
-        fs::set_permissions(self.file(host), fs::Permissions::from_mode(mode)).expect("its mode");
-        let log = File::create(self.log(host)).expect("a log");
-        let mut command = self.program(host);
-        command.arg("up").arg(self.file(host)).stdout(log.try_clone().expect("the log again")).stderr(log);
-        self.daemons[index(host)] = Some(Daemon(command.spawn().expect("mpt up")));
+        self.daemons[index(host)] = None;
+        let (file, log) = (self.file(host), self.log(host));
+        self.daemons[index(host)] = Some(Daemon::start(self.program(host), config, &file, &log));
         self.wait_until("the daemon answers", |rig| rig.mpt(host, &["status"]).status.success());
     }
 
@@ -215,7 +211,19 @@ impl Rig {
 }
 
 /// A running daemon, killed when this is dropped.
-struct Daemon(Child);
+pub struct Daemon(Child);
+
+impl Daemon {
+    /// Starts one with a configuration that is written to `file`, for its owner alone when there is a key in it.
+    pub fn start(mut program: Command, config: &str, file: &Path, log: &Path) -> Self {
+        fs::write(file, config).expect("a file");
+        let mode = if config.contains("private_key") { 0o600 } else { 0o644 };
+        fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("its mode");
+        let log = File::create(log).expect("a log");
+        program.arg("up").arg(file).stdout(log.try_clone().expect("the log again")).stderr(log);
+        Self(program.spawn().expect("mpt up"))
+    }
+}
 
 impl Drop for Daemon {
     fn drop(&mut self) {

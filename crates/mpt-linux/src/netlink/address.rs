@@ -22,10 +22,15 @@ pub struct Prefix {
 impl Netlink {
     /// The addresses of a link that can be used: not those that another host may yet claim (RFC 4862 section 5.4).
     pub fn addresses(&mut self, index: u32) -> Result<Vec<Prefix>, Error> {
+        Ok(self.all_addresses()?.into_iter().filter(|(link, _)| *link == index).map(|(_, prefix)| prefix).collect())
+    }
+
+    /// The addresses of all links that can be used, with the index of the link, those first that the kernel prefers.
+    pub fn all_addresses(&mut self) -> Result<Vec<(u32, Prefix)>, Error> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let answers = self.0.exchange(request, NLM_F_DUMP).map_err(|refusal| refusal.of("list addresses"))?;
         let usable = |answer| match answer {
-            RouteNetlinkMessage::NewAddress(address) if address.header.index == index => usable(&address),
+            RouteNetlinkMessage::NewAddress(address) => Some((address.header.index, usable(&address)?)),
             _ => None,
         };
         Ok(answers.into_iter().filter_map(usable).collect())

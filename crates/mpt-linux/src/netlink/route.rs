@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use netlink_packet_core::NLM_F_ACK;
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
-    RouteVia,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
+    RouteType, RouteVia,
 };
 use nix::libc;
 
@@ -87,6 +87,24 @@ impl Netlink {
             None => self.link_by_index(hop.device)?.map_or(0, |link| link.mtu),
         };
         Ok(Some(hop))
+    }
+}
+
+impl Netlink {
+    /// Whether packets from an address of this host leave it through `device` on the way to `to`, by a route that there is and
+    /// not because the kernel takes what a packet is bound to for right.
+    pub fn reaches(&mut self, to: IpAddr, from: IpAddr, device: u32) -> Result<bool, Error> {
+        let mut question = question(to, Some(device), self.1);
+        question.header.source_prefix_length = question.header.destination_prefix_length;
+        question.header.flags = RouteFlags::LookupTable;
+        question.attributes.push(RouteAttribute::Source(from.into()));
+        match self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_ACK) {
+            Err(refusal) if refusal.is(&[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL, libc::EACCES]) => Ok(false),
+            Err(refusal) => Err(refusal.of(format!("look up the route to {to} from {from}"))),
+            Ok(answers) => Ok(answers.iter().any(|answer| {
+                matches!(answer, RouteNetlinkMessage::NewRoute(route) if route.header.table != libc::RT_TABLE_UNSPEC)
+            })),
+        }
     }
 }
 

@@ -48,6 +48,7 @@ pub struct Association {
     answered: Option<(SessionIndex, [u8; MAC])>,
     cookie: Option<Cookie>,
     events: VecDeque<Event>,
+    restarted: bool,
 }
 
 /// A handshake of ours that has not come to an end.
@@ -113,6 +114,7 @@ impl Association {
             answered: None,
             cookie: None,
             events: VecDeque::new(),
+            restarted: false,
         }
     }
 
@@ -216,6 +218,11 @@ impl Association {
         Ok(number)
     }
 
+    /// The number that the next datagram on the path in `slot` will have.
+    pub fn next_number(&self, slot: u8) -> PathSeq {
+        self.sessions.next_number(slot)
+    }
+
     /// Opens a datagram in place, once.
     pub fn open<'a>(&mut self, now: Time, datagram: &'a mut [u8]) -> Result<Opened<'a>, Dropped> {
         let (opened, confirmed) = self.sessions.open(now, datagram)?;
@@ -246,7 +253,13 @@ impl Association {
         self.sessions.poll_retired().map(Event::Retired).or_else(|| self.events.pop_front())
     }
 
+    /// Whether the peer has begun anew since this was last asked.
+    pub fn take_restarted(&mut self) -> bool {
+        std::mem::take(&mut self.restarted)
+    }
+
     fn on_established(&mut self, restarted: bool) {
+        self.restarted |= restarted;
         let session = self.sessions.current().expect("a session has just become current");
         self.events.push_back(Event::Established(Established {
             index: session.index(),

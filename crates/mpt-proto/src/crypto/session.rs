@@ -122,6 +122,11 @@ impl Sessions {
         Ok(number)
     }
 
+    /// The number that the next datagram on the path in `slot` will have.
+    pub(super) fn next_number(&self, slot: u8) -> PathSeq {
+        PathSeq(self.sent[usize::from(slot)])
+    }
+
     /// Opens a datagram in place, once. When it confirmed a session that we had answered, also returns whether the peer has
     /// begun anew.
     pub(super) fn open<'a>(

@@ -7,6 +7,7 @@
 
 use super::ip::{Ip, TCP, UDP, Version};
 use super::{Offload, SegmentationKind, checksum, put_word, word};
+use crate::classify::Mark;
 use crate::drops::Dropped;
 
 /// One read of the TUN device.
@@ -16,6 +17,7 @@ pub struct SuperPacket {
     ip: Ip,
     cut: Option<Cut>,
     checksum: Option<super::Checksum>,
+    mark: Mark,
 }
 
 /// How the packets of a super-packet differ.
@@ -40,7 +42,7 @@ impl SuperPacket {
     /// [`Dropped::BadInner`] with the buffer, when the bytes are not an IP packet or do not fit the request.
     pub fn new(bytes: Vec<u8>, len: usize, offload: Offload) -> Result<Self, (Dropped, Vec<u8>)> {
         match Self::check(&bytes[..len], offload) {
-            Ok((ip, cut)) => Ok(Self { bytes, ip, cut, checksum: offload.checksum }),
+            Ok((ip, cut)) => Ok(Self { bytes, ip, cut, checksum: offload.checksum, mark: Mark::default() }),
             Err(why) => Err((why, bytes)),
         }
     }
@@ -84,6 +86,16 @@ impl SuperPacket {
     /// The bytes, to be changed in place where lengths stay as they are.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.ip.total]
+    }
+
+    /// What the classifier found out about it.
+    pub fn mark(&self) -> Mark {
+        self.mark
+    }
+
+    /// Remembers what the classifier found out.
+    pub fn set_mark(&mut self, mark: Mark) {
+        self.mark = mark;
     }
 
     /// Whether a transport checksum is still to be computed.

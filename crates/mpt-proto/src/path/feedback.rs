@@ -18,6 +18,7 @@ use super::rtt::{MIN_WINDOW, OneWay, OneWayDelay, Rtt};
 use super::sample::{AckSample, LossSample};
 use super::sent::{Confirmed, Fate, MAX_HOLD, Sent};
 use super::window::Least;
+use super::worth::Worth;
 use crate::time::{Rate, Time};
 
 /// The sending half of one path's feedback.
@@ -30,6 +31,7 @@ pub struct Feedback {
     rounds: Rounds,
     sojourn: Sojourn,
     losses: LossFraction,
+    worth: Worth,
     ce: u64,
     rate: Rate,
     last_sent: Time,
@@ -91,7 +93,9 @@ impl Feedback {
         let round =
             (confirmed.newest.is_some() || confirmed.spurious > 0) && self.measure(now, ack, largest_sent, &confirmed);
         let loss = self.sent.detect(now, &self.rtt, &mut tell);
-        self.losses.on_fates(now, confirmed.packets, loss.map_or(0, |l| l.packets), confirmed.spurious);
+        let lost = loss.map_or(0, |loss| loss.packets);
+        self.losses.on_fates(now, confirmed.packets, lost, confirmed.spurious);
+        self.worth.on_fates(now, confirmed.packets, lost, confirmed.spurious, round);
         let ce = ack.ce.saturating_sub(self.ce);
         self.ce += ce;
         AckOutcome { ack: self.sample(now, &confirmed, round), loss, spurious: confirmed.spurious, ce }
@@ -108,7 +112,9 @@ impl Feedback {
         let due = |deadline: Option<Time>| deadline.is_some_and(|at| at <= now);
         let (probe, suspect) = (due(self.probe_deadline()), due(self.silence_deadline()));
         let loss = self.sent.detect(now, &self.rtt, &mut tell);
-        self.losses.on_fates(now, 0, loss.map_or(0, |l| l.packets), 0);
+        let lost = loss.map_or(0, |loss| loss.packets);
+        self.losses.on_fates(now, 0, lost, 0);
+        self.worth.on_fates(now, 0, lost, 0, false);
         self.suspected |= suspect;
         if probe {
             self.probes += 1;
@@ -132,9 +138,14 @@ impl Feedback {
     /// Declares everything in flight lost, because the path is gone or what it carried was sent elsewhere. A packet that
     /// arrives after all is told as [`Fate::Spurious`].
     pub fn abandon(&mut self, now: Time, mut tell: impl FnMut(Fate, u64)) -> Option<LossSample> {
-        let loss = self.sent.abandon(now, &mut tell);
-        self.losses.on_fates(now, 0, loss.map_or(0, |l| l.packets), 0);
-        loss
+        // That the path fell silent says nothing about what it loses while it speaks.
+        self.sent.abandon(now, &mut tell)
+    }
+
+    /// So many packets that were lost say nothing of what the path loses.
+    pub fn excuse(&mut self, now: Time, lost: u64) {
+        self.losses.on_fates(now, 0, 0, lost);
+        self.worth.on_fates(now, 0, 0, lost, false);
     }
 
     /// Gives memory back while nothing is in flight; what is known of the path stays.
@@ -168,9 +179,24 @@ impl Feedback {
         self.losses.fraction()
     }
 
+    /// Whether so much is lost that the path is better left alone.
+    pub fn is_worthless(&self) -> bool {
+        self.worth.is_worthless()
+    }
+
     /// Bytes in flight.
     pub fn in_flight(&self) -> u64 {
         self.sent.in_flight()
+    }
+
+    /// The tokens of the packets in flight, the last one first.
+    pub fn tail(&self) -> impl Iterator<Item = u64> {
+        self.sent.tail()
+    }
+
+    /// When the oldest packet in flight was sent, and its token.
+    pub fn oldest(&self) -> Option<(Time, u64)> {
+        self.sent.oldest()
     }
 
     /// How much later than a packet another may have been sent and yet arrive first.

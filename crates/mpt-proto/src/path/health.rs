@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The four witnesses. A path is up when none of them objects.
+/// The four witnesses, and what is held against a path that is alive. A path is up when there is no objection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
     /// The operator wants it used.
@@ -13,6 +13,19 @@ pub struct Health {
     pub answers: bool,
     /// The peer has not reported it dead.
     pub peer_agrees: bool,
+    /// Why it is better not used while there are others.
+    pub doubt: Option<Doubt>,
+}
+
+/// Why a path that is alive carries probes only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Doubt {
+    /// It has failed too often lately, and must stay well for a while.
+    Flapping,
+    /// It loses too much of what it carries.
+    Lossy,
+    /// It carries no datagrams of the size that the tunnel needs.
+    Narrow,
 }
 
 /// Up, or down and for which reason.
@@ -35,15 +48,22 @@ pub enum Cause {
     Peer,
     /// Probes stay unanswered.
     Silent,
+    /// It is alive, and left alone all the same.
+    Doubted(Doubt),
 }
 
 impl Default for Health {
     fn default() -> Self {
-        Self { enabled: true, carrier: true, answers: true, peer_agrees: true }
+        Self { enabled: true, carrier: true, answers: true, peer_agrees: true, doubt: None }
     }
 }
 
 impl Health {
+    /// Whether this end may say anything on the path.
+    pub fn may_speak(&self) -> bool {
+        self.enabled && self.carrier
+    }
+
     /// The verdict; the nearest cause when there are several.
     pub fn state(&self) -> State {
         match self {
@@ -51,8 +71,14 @@ impl Health {
             Self { carrier: false, .. } => State::Down(Cause::Carrier),
             Self { peer_agrees: false, .. } => State::Down(Cause::Peer),
             Self { answers: false, .. } => State::Down(Cause::Silent),
+            Self { doubt: Some(doubt), .. } => State::Down(Cause::Doubted(*doubt)),
             _ => State::Up,
         }
+    }
+
+    /// Whether the path would carry traffic if there were no other.
+    pub fn is_alive(&self) -> bool {
+        Self { doubt: None, ..*self }.state().is_up()
     }
 }
 
@@ -71,6 +97,9 @@ impl fmt::Display for State {
             Self::Down(Cause::Carrier) => "down (no carrier)",
             Self::Down(Cause::Peer) => "down (reported by the peer)",
             Self::Down(Cause::Silent) => "down (silent)",
+            Self::Down(Cause::Doubted(Doubt::Flapping)) => "down (flapping)",
+            Self::Down(Cause::Doubted(Doubt::Lossy)) => "down (lossy)",
+            Self::Down(Cause::Doubted(Doubt::Narrow)) => "down (narrow)",
         })
     }
 }

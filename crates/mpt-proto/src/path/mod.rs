@@ -2,17 +2,20 @@
 
 pub mod ack;
 mod announcer;
+mod damping;
 pub mod delivery;
 pub mod feedback;
 mod health;
 mod liveness;
 mod meter;
+pub mod pmtu;
 mod prober;
 pub mod receive;
 pub mod rtt;
 pub mod sample;
 pub mod sent;
 pub mod window;
+pub mod worth;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,7 +24,8 @@ use crate::config::{self, PathConfig, ProbeConfig};
 use crate::time::Time;
 
 pub use announcer::Announcer;
-pub use health::{Cause, Health, State};
+pub use damping::Damping;
+pub use health::{Cause, Doubt, Health, State};
 pub use liveness::Liveness;
 pub use meter::Meter;
 pub use prober::Prober;
@@ -45,6 +49,8 @@ pub struct PathId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathSeq(pub u64);
 
+/// The link of a path that is gone: no socket has this number.
+const NOWHERE: LinkId = LinkId(u8::MAX);
 /// The two bits of ECN (RFC 3168).
 const ECN: u8 = 0b11;
 /// The most paths a peer can have.
@@ -84,6 +90,8 @@ pub struct Path {
     pub health: Health,
     /// How it shows that it is alive.
     pub liveness: Liveness,
+    /// How often it failed lately.
+    pub damping: Damping,
     /// How fast it has been used.
     pub meter: Meter,
     /// What was sent.
@@ -98,6 +106,14 @@ pub struct Path {
     pub peer_number: Option<u8>,
     /// The stamp of a probe of the peer's that is still to be answered.
     pub owed_reply: Option<u64>,
+    /// Used only while no other path is alive: as this end wants it.
+    pub standby: bool,
+    /// The same, as the peer wants it.
+    pub peer_standby: bool,
+    /// The peer called from it; nothing here names it.
+    pub learned: bool,
+    /// The peer has been shown to be at `remote`, or the configuration says so.
+    pub proven: bool,
 }
 
 impl Path {
@@ -115,6 +131,7 @@ impl Path {
             weight: config.weight,
             health: Health { answers, ..Health::default() },
             liveness,
+            damping: Damping::default(),
             meter: Meter::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
@@ -122,7 +139,33 @@ impl Path {
             blocked: false,
             peer_number: None,
             owed_reply: None,
+            standby: config.standby,
+            peer_standby: false,
+            learned: false,
+            proven: true,
         }
+    }
+
+    /// Whether anything may be said on it but challenges. On one that the peer does not use it has to speak first.
+    pub fn may_speak(&self) -> bool {
+        self.proven && self.health.may_speak() && self.health.peer_agrees
+    }
+
+    /// Leaves its slot empty, so that those behind it keep theirs.
+    pub fn vacate(&mut self) {
+        self.name.clear();
+        (self.link, self.liveness) = (NOWHERE, Liveness::Off);
+        self.health = Health { enabled: false, ..Health::default() };
+    }
+
+    /// Whether its slot waits for another path.
+    pub fn is_vacant(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    /// Whether one end wants it used only while no other path is alive.
+    pub fn is_reserve(&self) -> bool {
+        self.standby || self.peer_standby
     }
 
     /// DSCP and ECN of the outer header for a packet that has `inner`. The original MPT loses a mark that is set on the way,

@@ -21,6 +21,8 @@ pub struct Prober {
     unanswered: VecDeque<Time>,
     /// The pause before the next probe while the path is dead; none while it is alive.
     back_off: Option<Duration>,
+    /// When it was last taken for dead.
+    died: Time,
     srtt: Duration,
     rttvar: Duration,
 }
@@ -29,7 +31,11 @@ pub struct Prober {
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 /// Traffic this recent counts.
 const BUSY_FOR: Duration = Duration::from_secs(1);
-/// The first and the longest pause between probes of a dead path.
+/// How long the first answer may take: RFC 6298 section 2.1. A satellite takes more than half of it.
+const UNKNOWN: Duration = Duration::from_secs(1);
+/// A dead path is not probed more often than this, however short its round trip.
+const LEAST_PAUSE: Duration = Duration::from_millis(25);
+/// The first pause between probes of a dead path, or two round trips if that is less, and the longest.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 impl Prober {
@@ -41,6 +47,7 @@ impl Prober {
             last_traffic: None,
             unanswered: VecDeque::new(),
             back_off: None,
+            died: Time::START,
             srtt: Duration::ZERO,
             rttvar: Duration::ZERO,
         }
@@ -58,7 +65,7 @@ impl Prober {
     /// Something happened that makes an answer interesting at once.
     pub fn ask_now(&mut self, now: Time) {
         self.next = now;
-        self.back_off = self.back_off.map(|_| BACK_OFF.0);
+        self.back_off = self.back_off.map(|pause| pause.min(BACK_OFF.0));
     }
 
     /// The stamp of a probe that is due.
@@ -90,6 +97,23 @@ impl Prober {
         true
     }
 
+    /// Something else that was sent on the path at `sent` has arrived, which proves as much as an answer does. True when it
+    /// brings a dead path back to life.
+    pub fn on_arrived(&mut self, sent: Time) -> bool {
+        let revives = self.back_off.is_some() && sent > self.died;
+        if revives {
+            self.back_off = None;
+        }
+        self.unanswered.retain(|probe| *probe > sent);
+        revives
+    }
+
+    /// The path is known to be alive by other proof than an answer: the next probe finds out how fast it is.
+    pub fn on_proof(&mut self, now: Time) {
+        self.unanswered.clear();
+        (self.back_off, self.next) = (None, now);
+    }
+
     /// Whether the path has just proved dead. Told once; then it is probed with back-off.
     pub fn has_died(&mut self, now: Time) -> bool {
         let died =
@@ -102,8 +126,9 @@ impl Prober {
 
     /// Takes the path for dead until it answers.
     pub fn declare_dead(&mut self, now: Time) {
-        self.back_off = Some(BACK_OFF.0);
-        self.next = now + BACK_OFF.0;
+        let first = if self.srtt.is_zero() { BACK_OFF.0 } else { (self.srtt * 2).clamp(LEAST_PAUSE, BACK_OFF.0) };
+        self.back_off = Some(first);
+        (self.died, self.next) = (now, now + first);
     }
 
     /// When [`Self::poll`] or [`Self::has_died`] has something to say.
@@ -131,7 +156,8 @@ impl Prober {
     }
 
     fn patience(&self) -> Duration {
-        self.config.dead.max(self.srtt + 4 * self.rttvar)
+        let usual = if self.srtt.is_zero() { UNKNOWN } else { self.srtt + 4 * self.rttvar };
+        self.config.dead.max(usual)
     }
 
     /// RFC 6298 section 2.
@@ -202,9 +228,9 @@ mod tests {
     fn a_dead_path_is_probed_with_back_off_and_comes_back() {
         let mut prober = Prober::new(at(0), ProbeConfig::default());
         let (probes, died) = run(&mut prober, 10_000, 20, |_| true);
-        assert_eq!(died, Some(500));
-        let after: Vec<u64> = probes.into_iter().filter(|ms| *ms > 500).collect();
-        assert_eq!(after, [750, 1_000, 1_500, 2_500, 4_500, 6_500, 8_500]);
+        assert_eq!(died, Some(1_000), "no round trip is known yet");
+        let after: Vec<u64> = probes.into_iter().filter(|ms| *ms > 1_000).collect();
+        assert_eq!(after, [1_250, 1_500, 2_000, 3_000, 5_000, 7_000, 9_000]);
         let stamp = prober.poll(at(10_500)).unwrap();
         assert!(prober.on_reply(at(10_520), stamp));
         assert!(prober.next_deadline() > at(20_000));

@@ -71,6 +71,11 @@ impl Received {
         }
     }
 
+    /// Whether the datagram with this number was sent after all that have arrived.
+    pub fn is_newest(&self, seq: PathSeq) -> bool {
+        self.largest.is_none_or(|(largest, _)| largest < seq)
+    }
+
     /// When an ACK should leave, if one should.
     pub fn ack_due(&self) -> Option<Time> {
         self.due

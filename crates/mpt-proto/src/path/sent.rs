@@ -136,9 +136,14 @@ impl Sent {
         self.in_flight
     }
 
-    /// Send time of the oldest packet in flight.
-    pub fn oldest(&self) -> Option<Time> {
-        self.ring.front().map(|packet| packet.sent_at)
+    /// Send time and token of the oldest packet in flight.
+    pub fn oldest(&self) -> Option<(Time, u64)> {
+        self.ring.front().map(|packet| (packet.sent_at, packet.token))
+    }
+
+    /// Tokens of the packets in flight, the last one first.
+    pub fn tail(&self) -> impl Iterator<Item = u64> {
+        self.ring.iter().rev().filter(|packet| packet.waiting).map(|packet| packet.token)
     }
 
     /// Send time and number of a packet in flight.

@@ -16,13 +16,14 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::classify::Classifier;
 use crate::config::{PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use crate::crypto::association::Association;
 use crate::drops::{Dropped, Drops};
 use crate::flow;
 use crate::local::Local;
 use crate::packet::SuperPacket;
-use crate::path::{Health, LinkId, Path, State};
+use crate::path::{Cause, Doubt, Health, LinkId, Path, State};
 use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
 use crate::routes::Routes;
@@ -46,7 +47,12 @@ pub struct Peer {
     paths: Vec<Path>,
     /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
     fallen: u32,
+    /// Paths that this end does not use any more and whose peer is still to be told so, as a bit set.
+    draining: u32,
+    /// What the peer says of its addresses has changed.
+    told: bool,
     queue: Queue,
+    classifier: Classifier,
     scheduler: Scheduler,
     scheduler_name: &'static str,
     scene: Vec<View>,
@@ -101,18 +107,19 @@ const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
 const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
 
 impl Peer {
-    /// Makes a peer from its configuration. One of native mode needs `local`.
-    pub fn new(now: Time, config: &PeerConfig, local: Option<&mut Local>) -> Self {
+    /// Makes a peer from its configuration, to which inner packets of up to `mtu` bytes are sent. One of native mode needs `local`.
+    pub fn new(now: Time, mtu: usize, config: &PeerConfig, local: Option<&mut Local>) -> Self {
         let known: Vec<_> = config.paths.iter().filter(|path| path.remote.is_some()).cloned().collect();
         let limits = config.resequence.unwrap_or_default();
         let (framing, native) = match (&config.protocol, local) {
             (Protocol::Plain(framing), _) => (*framing, None),
             (Protocol::Native(native), Some(local)) => {
-                (PlainFraming::default(), Some(Box::new(Native::new(now, native, limits, &known, local.run()))))
+                (PlainFraming::default(), Some(Box::new(Native::new(now, mtu, native, limits, &known, local.run()))))
             }
             (Protocol::Native(_), None) => unreachable!("an endpoint with native peers has an identity"),
         };
-        let resequencer = config.resequence.filter(|_| native.is_none());
+        let is_native = native.is_some();
+        let resequencer = config.resequence.filter(|_| !is_native);
         let probe = if native.is_some() { Some(config.probe.unwrap_or_default()) } else { config.probe };
         let paths: Vec<_> = (0..).zip(&known).map(|(slot, path)| Path::new(now, slot, path, probe)).collect();
         Self {
@@ -128,6 +135,9 @@ impl Peer {
             },
             native,
             fallen: 0,
+            classifier: Classifier::new(&config.rules, is_native),
+            draining: 0,
+            told: false,
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
@@ -168,6 +178,11 @@ impl Peer {
         self.paths.iter().map(|path| path.remote.ip())
     }
 
+    /// The largest inner packet that its paths carry, where they have been found to carry less than they should.
+    pub fn carries(&self) -> Option<usize> {
+        self.native.as_ref()?.carries()
+    }
+
     /// The inner prefixes behind it.
     pub fn networks(&self) -> &[IpNet] {
         &self.networks
@@ -189,6 +204,11 @@ impl Peer {
         self.local_networks.is_empty() || self.local_networks.iter().any(|net| net.contains(&source))
     }
 
+    /// Whether one of its paths leads there.
+    pub fn is_at(&self, to: SocketAddr) -> bool {
+        self.paths.iter().any(|path| path.remote == to && !path.is_vacant())
+    }
+
     /// Whether a path over `link` to `to` is up.
     pub fn may_send_to(&self, link: LinkId, to: SocketAddr) -> bool {
         self.paths.iter().any(|path| path.link == link && path.remote == to && path.health.state().is_up())
@@ -200,13 +220,21 @@ impl Peer {
     }
 
     /// Takes a super-packet from the TUN device.
-    pub fn handle_inner(&mut self, now: Time, packet: SuperPacket) {
+    pub fn handle_inner(&mut self, now: Time, mut packet: SuperPacket) {
         self.ledger.taken += packet.count() as u64;
         if self.native.is_none() {
             // Acknowledgements tell native mode more than probes would.
             self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
         }
-        let bucket = flow::bucket(packet.ip(), packet.bytes());
+        let mark = self.classifier.classify(packet.ip(), packet.bytes());
+        packet.set_mark(mark);
+        let bucket = flow::bucket(packet.ip(), packet.bytes(), mark.class);
+        let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
+        native.gather(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
+        self.native = Some(native);
+    }
+
+    fn enqueue(&mut self, now: Time, bucket: u16, packet: SuperPacket) {
         let dropped = self.queue.push(now, bucket, packet);
         self.drops.count_many(Dropped::QueueFull, dropped);
         self.ledger.dropped_out += dropped;
@@ -260,8 +288,8 @@ impl Peer {
     /// What became of inner packets.
     pub fn ledger(&self) -> Ledger {
         let plain = self.resequencer.as_ref().map_or(0, Resequencer::len);
-        let held = self.native.as_ref().map_or(plain, |native| native.held()) as u64;
-        Ledger { queued: self.queue.len() as u64, held, ..self.ledger }
+        let (held, gathered) = self.native.as_ref().map_or((plain, 0), |native| (native.held(), native.gathered()));
+        Ledger { queued: (self.queue.len() + gathered) as u64, held: held as u64, ..self.ledger }
     }
 
     /// All there is to tell.
@@ -279,9 +307,10 @@ impl Peer {
                 .map(|native| native.order_stats())
                 .or_else(|| self.resequencer.as_ref().map(Resequencer::stats)),
             resent,
+            recovered: self.native.as_ref().map_or(0, |native| native.recovered()),
             given_up,
             drops: self.drops.clone(),
-            paths: self.paths.iter().map(|path| self.path_status(path)).collect(),
+            paths: self.paths.iter().filter(|path| !path.is_vacant()).map(|path| self.path_status(path)).collect(),
         }
     }
 
@@ -293,6 +322,7 @@ impl Peer {
             srtt: feedback.rtt().is_known().then(|| feedback.rtt().smoothed()).or(status.srtt),
             rate: native.rate(path.id),
             loss: Some(feedback.loss()),
+            mtu: native.carries_on(path.id.slot),
             in_flight: Some(feedback.in_flight()),
             queue: Some(feedback.delay().queue()),
             ..status
@@ -313,7 +343,20 @@ impl Peer {
             if !to.is_up() {
                 self.fallen |= 1 << slot;
             }
+            let failed = matches!(to, State::Down(Cause::Silent | Cause::Carrier | Cause::Doubted(Doubt::Lossy)));
+            if from.is_up() && failed {
+                path.damping.on_failure(now);
+            }
         }
+        if !before.is_alive() && path.health.is_alive() {
+            path.damping.on_return(now);
+        }
+        match (before.may_speak(), path.health.may_speak()) {
+            (true, false) => self.draining |= 1 << slot,
+            (false, true) => self.announce(now, slot),
+            (true, true) | (false, false) => {}
+        }
+        let path = &self.paths[slot];
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {
             self.tell_the_peer(now);
@@ -322,10 +365,22 @@ impl Peer {
 
     /// Takes what is in flight on paths that went down for lost, so that it is sent again elsewhere.
     fn settle_paths(&mut self, now: Time) {
+        self.weigh_paths(now);
         let fallen = std::mem::take(&mut self.fallen);
         let Some(native) = &mut self.native else { return };
         for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {
             native.fail_path(now, path.id);
+        }
+    }
+
+    /// The peer is to hear of a path at once, though it may know nothing of it yet.
+    fn announce(&mut self, now: Time, slot: usize) {
+        self.draining &= !(1 << slot);
+        if let Some(prober) = self.paths[slot].liveness.prober() {
+            prober.ask_now(now);
+        }
+        if let Some(native) = &mut self.native {
+            native.greet(now, slot);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The way out: TUN batch, queue, scheduler, path, datagram. Each step takes what the one before it made.
 
 use super::Peer;
+use crate::classify::{Class, Mark};
 use crate::config::PlainFraming;
 use crate::drops::Dropped;
 use crate::outbox::Outbox;
@@ -28,12 +29,36 @@ impl Peer {
         if self.scene.is_empty() {
             return self.discard_queue(spare);
         }
+        self.queue.unpark();
         while let Some(head) = self.head(now) {
-            let len = head.len + self.framing.overhead();
-            let scene = Scene { paths: &self.scene, backlog: head.backlog as u64 };
-            let Decision::Send(path) = self.scheduler.choose(len, &scene) else { return };
-            self.send_run(now, path, outbox, spare);
+            match self.choose(now, &head) {
+                Decision::Send(path) => self.send_run(now, path, &head, outbox, spare),
+                // Another flow may be content with what is open.
+                Decision::Wait if self.scene.iter().any(|path| path.room > 0) => self.queue.park(),
+                Decision::Wait => return,
+            }
         }
+    }
+
+    /// Where a packet goes: on its rule's path while that is up, or where the scheduler says.
+    fn choose(&mut self, now: Time, head: &Head) -> Decision {
+        let len = head.len + self.framing(head.mark).overhead();
+        let paths = self.choice(head.mark).map_or(&self.scene[..], |index| &self.scene[index..=index]);
+        self.scheduler.choose(len, &Scene { paths, backlog: head.backlog as u64, now, bucket: head.bucket })
+    }
+
+    /// The only path in the scene on which a packet may go, if a rule says so.
+    pub(super) fn choice(&self, mark: Mark) -> Option<usize> {
+        let name = self.classifier.path(mark)?;
+        let path = self.paths.iter().find(|path| path.name == name)?;
+        self.scene.iter().position(|view| view.id == path.id)
+    }
+
+    /// What is in front of a packet. One that must not wait for others has no number, so that no receiver holds it (RFC 2890 section 2.2).
+    fn framing(&self, mark: Mark) -> PlainFraming {
+        let may_wait = mark.class != Class::Realtime || self.scheduler.is_redundant();
+        let sequence = self.framing.sequence && may_wait;
+        PlainFraming { sequence, ..self.framing }
     }
 
     /// The packet that is next. What the queue drops on the way to it is booked.
@@ -43,36 +68,58 @@ impl Peer {
         head
     }
 
-    /// Sends the packets at the head of the queue over `path`, as many as belong into one run.
-    fn send_run(&mut self, now: Time, path: PathId, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
+    /// Sends the packets at the head of the queue over `path`, as many as belong into one run with the `first`.
+    fn send_run(&mut self, now: Time, path: PathId, first: &Head, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
         let view = *self.scene.iter().find(|view| view.id == path).expect("the scheduler chose from the scene");
+        let (framing, keeps_flows) = (self.framing(first.mark), self.scheduler.keeps_flows());
+        let goes_along = |head: &Head| head.mark == first.mark && (head.bucket == first.bucket || !keeps_flows);
         let mut sent = 0;
-        while let Some(head) = self.head(now) {
-            let len = head.len + self.framing.overhead();
+        while let Some(head) = self.head(now).filter(goes_along) {
+            let len = head.len + framing.overhead();
             let fits = sent + len as u64 <= view.room && (sent == 0 || sent + len as u64 <= view.burst);
             let Some(packet) = fits.then(|| self.queue.pop()).flatten() else { break };
-            let scheduled = Scheduled { path, packet };
             sent += len as u64;
-            self.transmit(now, scheduled, outbox, spare);
+            self.transmit(now, Scheduled { path, packet }, framing, outbox, spare);
         }
-        self.scheduler.on_sent(path, sent as usize, &Scene { paths: &self.scene, backlog: self.queue.bytes() as u64 });
+        let scene = Scene { paths: &self.scene, backlog: self.queue.bytes() as u64, now, bucket: first.bucket };
+        self.scheduler.on_sent(path, sent as usize, &scene);
         if let Some(view) = self.scene.iter_mut().find(|view| view.id == path) {
             view.room = view.room.saturating_sub(sent);
         }
     }
 
-    /// Writes one datagram in place.
-    fn transmit(&mut self, now: Time, scheduled: Scheduled, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
+    /// Writes a packet into a datagram on its path, or into one on each path that takes it.
+    fn transmit(
+        &mut self,
+        now: Time,
+        scheduled: Scheduled,
+        framing: PlainFraming,
+        outbox: &mut Outbox,
+        spare: &mut Vec<Vec<u8>>,
+    ) {
         let Scheduled { path, packet } = scheduled;
-        let len = self.framing.overhead() + packet.len();
-        let path = &mut self.paths[usize::from(path.slot)];
-        let mut slot = outbox.reserve(path.link, path.remote, path.outer_tos(packet.tos()), len);
-        encapsulate(&self.framing, self.next_seq, &packet, slot.bytes());
-        slot.commit();
-        self.next_seq = self.next_seq.wrapping_add(1);
-        path.on_sent(now, len);
+        self.write(now, path, &packet, framing, outbox);
+        if self.scheduler.is_redundant() && framing.sequence {
+            for index in 0..self.scene.len() {
+                let View { id, room, .. } = self.scene[index];
+                if id != path && room > 0 {
+                    self.write(now, id, &packet, framing, outbox);
+                }
+            }
+        }
+        self.next_seq = self.next_seq.wrapping_add(u32::from(framing.sequence));
         self.ledger.sent += 1;
         spare.extend(packet.into_buffer());
+    }
+
+    /// Writes one datagram in place.
+    fn write(&mut self, now: Time, path: PathId, packet: &InnerPacket, framing: PlainFraming, outbox: &mut Outbox) {
+        let len = framing.overhead() + packet.len();
+        let path = &mut self.paths[usize::from(path.slot)];
+        let mut slot = outbox.reserve(path.link, path.remote, path.outer_tos(packet.tos()), len);
+        encapsulate(&framing, self.next_seq, packet, slot.bytes());
+        slot.commit();
+        path.on_sent(now, len);
     }
 
     /// Takes a fresh look at the paths.

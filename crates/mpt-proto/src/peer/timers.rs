@@ -22,18 +22,27 @@ pub enum Wake {
     Loss,
     /// The pacer lets the next packet go.
     Pace,
+    /// Acknowledgements of flows inside have been gathered for long enough.
+    Batch,
     /// A handshake is due, or a session has expired.
     Session,
+    /// The last packets sent are to be covered by a repair symbol.
+    Cover,
+    /// A path that failed has stayed well for long enough.
+    Trust,
 }
 
 impl Peer {
     /// When [`Self::handle_deadline`] has something to do, and why.
     pub fn next_deadline(&self) -> Option<(Time, Wake)> {
-        let probes = self.paths.iter().filter_map(|path| Some((path.liveness.next_deadline()?, Wake::Probe)));
+        // In native mode a path that this end does not use is not probed.
+        let asked = self.paths.iter().filter(|path| self.native.is_none() || path.may_speak());
+        let probes = asked.filter_map(|path| Some((path.liveness.next_deadline()?, Wake::Probe)));
         let hold = self.resequencer.as_ref().and_then(|r| Some((r.next_deadline()?, Wake::Hold)));
         let native = self.native.as_ref().and_then(|native| native.next_deadline());
+        let doubts = self.native.as_ref().and_then(|native| self.doubt_deadline(native));
         let probes = probes.filter(|_| self.native.as_ref().is_none_or(|native| native.is_probing()));
-        probes.chain(hold).chain(native).min()
+        probes.chain(hold).chain(native).chain(doubts).min()
     }
 
     /// Does what is due.

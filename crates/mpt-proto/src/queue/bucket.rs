@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::codel::{Codel, Delay};
 use super::inner::InnerPacket;
 use super::store::{Chain, Store, Waiting};
+use crate::classify::Mark;
 use crate::packet::{SuperPacket, ecn};
 use crate::time::Time;
 
@@ -54,6 +55,11 @@ impl Bucket {
     /// The length in bytes of the packet at the front.
     pub fn front_len(&self, store: &Store) -> Option<usize> {
         store.front(&self.chain).map(|first| first.packet.len_of(self.next))
+    }
+
+    /// What the classifier found out about the packet at the front.
+    pub fn front_mark(&self, store: &Store) -> Option<Mark> {
+        store.front(&self.chain).map(|first| first.packet.mark())
     }
 
     /// Takes out the packet at the front, with the mark that CoDel gave it.

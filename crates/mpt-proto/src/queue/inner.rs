@@ -32,6 +32,11 @@ impl InnerPacket {
         self.of.ip()
     }
 
+    /// What the classifier found out about it.
+    pub fn mark(&self) -> crate::classify::Mark {
+        self.of.mark()
+    }
+
     /// Its type of service, with the mark if it has one.
     pub fn tos(&self) -> u8 {
         self.ip().tos | if self.marked { ecn::CE } else { 0 }

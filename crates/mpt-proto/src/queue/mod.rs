@@ -14,16 +14,18 @@
 //!
 //! It takes super-packets and gives single packets, which refer to the super-packet: nothing is copied, and the buffer
 //! comes back with the last of its packets. Memory is bounded in bytes of super-packets that are not done with.
-//! Every step costs the same however much waits; only a push beyond the limit looks at all buckets.
+//! Buckets of one class come before those of another ([`tiers`]). Every step costs the same however much waits; only a push beyond the limit looks at all buckets.
 
 mod bucket;
 mod codel;
 mod inner;
 mod rounds;
 mod store;
+mod tiers;
 
 use std::time::Duration;
 
+use crate::classify::Mark;
 use crate::drops::{Dropped, Drops};
 use crate::flow::BUCKETS;
 use crate::packet::SuperPacket;
@@ -31,15 +33,15 @@ use crate::time::Time;
 use bucket::{Bucket, List, Verdict};
 use codel::Delay;
 pub use inner::InnerPacket;
-use rounds::Rounds;
 use store::Store;
+use tiers::Tiers;
 
 /// The packets that wait for a path to one peer.
 #[derive(Debug)]
 pub struct Queue {
     /// All of them, or none while nothing has come for long: they weigh more than all else that a peer has.
     buckets: Vec<Bucket>,
-    rounds: Rounds,
+    tiers: Tiers,
     store: Store,
     aqm: Aqm,
     /// The bucket of the packet that [`Self::head`] described.
@@ -79,6 +81,8 @@ pub struct Head {
     pub sparse: bool,
     /// Bytes of its flow that wait, its own among them.
     pub backlog: usize,
+    /// What the classifier found out about it.
+    pub mark: Mark,
 }
 
 impl Queue {
@@ -86,7 +90,7 @@ impl Queue {
     pub fn new(limit_bytes: usize, aqm: Aqm) -> Self {
         Self {
             buckets: Vec::new(),
-            rounds: Rounds::default(),
+            tiers: Tiers::default(),
             store: Store::default(),
             aqm,
             chosen: None,
@@ -109,35 +113,49 @@ impl Queue {
         }
         let flow = &mut self.buckets[usize::from(bucket)];
         flow.push(&mut self.store, now, packet);
-        self.rounds.enlist(bucket, flow);
+        self.tiers.enlist(bucket, flow);
         self.shed()
     }
 
     /// The packet that is next, after CoDel has had its say; what it drops is counted in `drops` and in
     /// [`Self::take_dropped`]. The answer stays the same until [`Self::pop`], unless a new flow begins or its packets are
-    /// dropped for want of room. None when the queue is empty, and only then.
+    /// dropped for want of room. None when nothing waits but parked flows, and only then.
     pub fn head(&mut self, now: Time, drops: &mut Drops) -> Option<Head> {
-        self.chosen = self.rounds.pick(&mut self.buckets);
+        self.chosen = self.tiers.pick(&mut self.buckets);
         let bucket = self.chosen?;
         self.police(now, bucket, drops);
         let flow = &self.buckets[usize::from(bucket)];
-        let len = flow.front_len(&self.store)?;
-        Some(Head { len, bucket, sparse: flow.list == List::New, backlog: flow.backlog })
+        let (len, mark) = (flow.front_len(&self.store)?, flow.front_mark(&self.store)?);
+        Some(Head { len, bucket, sparse: flow.list == List::New, backlog: flow.backlog, mark })
     }
 
     /// Takes out the packet that [`Self::head`] described last; none if there was none, or it has been taken or dropped.
     pub fn pop(&mut self) -> Option<InnerPacket> {
         let bucket = self.chosen.take()?;
         let packet = self.take(bucket)?;
+        self.tiers.on_taken(bucket, packet.len());
         self.buckets[usize::from(bucket)].deficit -= packet.len() as i64;
         Some(packet)
     }
 
+    /// Leaves the flow of the packet that [`Self::head`] described out until [`Self::unpark`], because that packet has nowhere to go.
+    pub fn park(&mut self) {
+        if let Some(bucket) = self.chosen.take() {
+            self.tiers.park(bucket, &self.buckets[usize::from(bucket)]);
+        }
+    }
+
+    /// Asks parked flows again.
+    pub fn unpark(&mut self) {
+        self.tiers.unpark(&self.buckets);
+    }
+
     /// Takes out everything, with no word from CoDel.
     pub fn drain(&mut self) -> impl Iterator<Item = InnerPacket> {
+        self.unpark();
         self.chosen = None;
         std::iter::from_fn(|| {
-            let bucket = self.rounds.pick(&mut self.buckets)?;
+            let bucket = self.tiers.pick(&mut self.buckets)?;
             self.take(bucket)
         })
     }
@@ -145,7 +163,7 @@ impl Queue {
     /// Gives memory back while nothing waits. Flows that come later are new ones.
     pub fn rest(&mut self) {
         if self.packets == 0 {
-            (self.buckets, self.rounds, self.store) = (Vec::new(), Rounds::default(), Store::default());
+            (self.buckets, self.tiers, self.store) = (Vec::new(), Tiers::default(), Store::default());
             self.chosen = None;
         }
     }

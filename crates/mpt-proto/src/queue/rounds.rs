@@ -42,6 +42,27 @@ impl Rounds {
         }
     }
 
+    /// Whether no flow has a turn coming.
+    pub fn is_empty(&self) -> bool {
+        self.new.is_empty() && self.old.is_empty()
+    }
+
+    /// Takes the first flow out of `list`, as which it goes on being known.
+    pub fn take_first(&mut self, list: List) {
+        match list {
+            List::New => self.new.pop_front(),
+            List::Old | List::Neither => self.old.pop_front(),
+        };
+    }
+
+    /// Puts back what [`Self::take_first`] took.
+    pub fn put_first(&mut self, number: u16, list: List) {
+        match list {
+            List::New => self.new.push_front(number),
+            List::Old | List::Neither => self.old.push_front(number),
+        }
+    }
+
     /// Ends the turn of the first flow.
     fn pass(&mut self, number: u16, bucket: &mut Bucket) {
         let from = bucket.list;

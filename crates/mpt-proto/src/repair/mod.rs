@@ -2,11 +2,15 @@
 //!
 //! Every inner packet that leaves under a native session is remembered here, by reference, until it is known to have
 //! arrived. Feedback knows packets by their [`Token`] and tells their fate; what is lost on one path is sent again on
-//! whichever path brings it soonest. When that is no longer worth it, the receiver is told not to wait ([`Repair::skips`]).
+//! whichever path brings it soonest. When that is no longer worth it, the receiver is told not to wait ([`Repair::skips`]). For a packet of class
+//! realtime it is worth little for long: it goes again before all others or not at all, and nobody waits for it.
+
+pub mod fec;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::classify::Class;
 use crate::path::sent::Fate;
 use crate::queue::InnerPacket;
 use crate::time::Time;
@@ -28,6 +32,16 @@ impl Token {
     /// Names no packet: what was sent need not be sent again.
     pub const NONE: Self = Self(u64::MAX);
 
+    /// Names no packet either, but a probe of this size.
+    pub const fn probe(size: usize) -> Self {
+        Self(PROBE << 32 | size as u64)
+    }
+
+    /// The size of the probe that it names.
+    pub fn probed_size(self) -> Option<usize> {
+        (self.0 >> 32 == PROBE && self != Self::NONE).then_some((self.0 & 0xffff_ffff) as usize)
+    }
+
     fn new(index: usize, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | index as u64)
     }
@@ -40,6 +54,9 @@ impl Token {
         (self.0 >> 32) as u32
     }
 }
+
+/// A generation that no packet reaches.
+const PROBE: u64 = u32::MAX as u64;
 
 /// Packets that are under way, and those that must go again.
 #[derive(Debug, Default)]
@@ -64,7 +81,24 @@ struct Carried {
     place: Place,
     sent: Time,
     copies: u32,
+    /// More than one copy was sent.
+    repeated: bool,
 }
+
+impl Carried {
+    fn is_realtime(&self) -> bool {
+        self.packet.mark().class == Class::Realtime
+    }
+
+    /// For how long it is worth sending again, where others are for `usual`.
+    fn useful(&self, usual: Duration) -> Duration {
+        if self.is_realtime() { usual.min(CALL) } else { usual }
+    }
+}
+
+/// What comes later than this in a call has missed its turn to be played: 150 ms are the most that people do not mind (ITU-T
+/// G.114), and the way itself takes some of them.
+pub const CALL: Duration = Duration::from_millis(100);
 
 impl Repair {
     /// Remembers a packet that is being sent for the first time.
@@ -77,7 +111,7 @@ impl Repair {
             |index| index as usize,
         );
         let entry = &mut self.entries[index];
-        entry.carried = Some(Carried { packet, place, sent: now, copies: 1 });
+        entry.carried = Some(Carried { packet, place, sent: now, copies: 1, repeated: false });
         Token::new(index, entry.generation)
     }
 
@@ -88,7 +122,9 @@ impl Repair {
             Fate::Acked | Fate::Spurious => self.forget(token).map(|carried| carried.packet),
             Fate::Lost => {
                 carried.copies -= 1;
-                if carried.copies == 0 {
+                if carried.copies == 0 && carried.is_realtime() {
+                    self.again.push_front(token);
+                } else if carried.copies == 0 {
                     self.again.push_back(token);
                 }
                 None
@@ -100,11 +136,13 @@ impl Repair {
     pub fn give_up(&mut self, now: Time, useful: Duration) -> impl Iterator<Item = InnerPacket> {
         let mut done = Vec::new();
         while let Some(token) = self.again.front().copied() {
-            match self.carried(token).map(|carried| now.since(carried.sent) > useful) {
+            match self.carried(token).map(|carried| now.since(carried.sent) > carried.useful(useful)) {
                 Some(false) => break,
                 Some(true) => {
                     let carried = self.forget(token).expect("just seen");
-                    self.skips.push(carried.place);
+                    if !carried.is_realtime() {
+                        self.skips.push(carried.place);
+                    }
                     self.given_up += 1;
                     done.push(carried.packet);
                 }
@@ -115,8 +153,8 @@ impl Repair {
         done.into_iter()
     }
 
-    /// The first packet that must go again.
-    pub fn head(&mut self) -> Option<&InnerPacket> {
+    /// The first packet that must go again, and its bucket.
+    pub fn head(&mut self) -> Option<(u16, &InnerPacket)> {
         while let Some(token) = self.again.front().copied() {
             if self.carried(token).is_some() {
                 break;
@@ -124,17 +162,47 @@ impl Repair {
             self.again.pop_front();
         }
         let token = *self.again.front()?;
-        self.entries[token.index()].carried.as_ref().map(|carried| &carried.packet)
+        self.entries[token.index()].carried.as_ref().map(|carried| (carried.place.bucket, &carried.packet))
+    }
+
+    /// One more copy of a packet, unless it needs none.
+    pub fn copy(&mut self, token: Token) -> Option<(Place, InnerPacket)> {
+        let carried = self.carried(token).filter(|carried| carried.copies > 0)?;
+        (carried.copies, carried.repeated) = (carried.copies + 1, true);
+        Some((carried.place, carried.packet.clone()))
+    }
+
+    /// Whether one copy of a packet is under way, and no other ever was.
+    pub fn is_single(&self, token: Token) -> bool {
+        let entry = self.entries.get(token.index()).filter(|entry| entry.generation == token.generation());
+        entry.and_then(|entry| entry.carried.as_ref()).is_some_and(|carried| carried.copies == 1 && !carried.repeated)
+    }
+
+    /// Gives up the packet that [`Self::head`] showed, and returns it.
+    pub fn give_up_head(&mut self) -> Option<InnerPacket> {
+        let token = self.again.pop_front()?;
+        self.carried(token)?;
+        let carried = self.forget(token)?;
+        self.skips.push(carried.place);
+        self.given_up += 1;
+        Some(carried.packet)
     }
 
     /// Takes the packet that [`Self::head`] showed, to be sent once more.
     pub fn pop(&mut self) -> Option<(Token, Place, InnerPacket)> {
         let token = self.again.pop_front()?;
         let carried = self.carried(token)?;
-        carried.copies += 1;
+        (carried.copies, carried.repeated) = (carried.copies + 1, true);
         let sent = (token, carried.place, carried.packet.clone());
         self.resent += 1;
         Some(sent)
+    }
+
+    /// Sends a packet that is in flight once more, because nothing has been heard of it for too long.
+    pub fn send_copy(&mut self, token: Token) {
+        if self.carried(token).is_some_and(|carried| carried.copies == 1) {
+            self.again.push_back(token);
+        }
     }
 
     /// Places that the receiver need not wait for, told once.

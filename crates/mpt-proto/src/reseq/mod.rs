@@ -17,6 +17,7 @@
 //! taken as a restart.
 
 mod history;
+mod unordered;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::drops::Dropped;
 use crate::path::MAX_PATHS;
 use crate::time::Time;
 use history::History;
+pub use unordered::Unordered;
 
 /// How much may be held, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,8 @@ pub struct Stats {
     pub skipped: u64,
     /// Restarts of the peer's numbering.
     pub restarts: u64,
+    /// Delivered as they came, since nothing of their class is held.
+    pub unordered: u64,
     /// The longest any hole lasted before it was filled, in nanoseconds.
     pub longest_fill_ns: u64,
 }
@@ -82,6 +86,7 @@ impl std::ops::Add for Stats {
             overrun: self.overrun + other.overrun,
             skipped: self.skipped + other.skipped,
             restarts: self.restarts + other.restarts,
+            unordered: self.unordered + other.unordered,
             longest_fill_ns: self.longest_fill_ns.max(other.longest_fill_ns),
         }
     }
@@ -144,6 +149,20 @@ struct Mark {
 struct Strays {
     last: [u32; MAX_PATHS],
     run: u32,
+    /// The highest number that each path has brought, old or not.
+    highest: [Option<u32>; MAX_PATHS],
+}
+
+impl Strays {
+    /// Notes what a path has brought; whether that is further on than all before.
+    fn advance(&mut self, slot: u8, seq: u32) -> bool {
+        let highest = &mut self.highest[usize::from(slot)];
+        let is_further = highest.is_none_or(|highest| (seq.wrapping_sub(highest) as i32) > 0);
+        if is_further {
+            *highest = Some(seq);
+        }
+        is_further
+    }
 }
 
 /// A hold below this would give packets up because a process was not scheduled for a moment.
@@ -217,6 +236,7 @@ impl Resequencer {
         };
         if full >= next {
             self.strays.run = 0;
+            self.strays.advance(slot, seq);
             self.marks[usize::from(slot)] = Mark { seq: self.marks[usize::from(slot)].seq.max(full), at: Some(now) };
             self.handle_new(now, full, packet, deliver)?;
             self.give_up_what_is_lost(now, deliver);
@@ -226,6 +246,7 @@ impl Resequencer {
             return self.handle_stray(slot, seq, Dropped::Duplicate, deliver);
         }
         self.strays.run = 0;
+        self.strays.advance(slot, seq);
         self.handle_late(now, next - 1 - full, packet, deliver);
         Ok(())
     }
@@ -258,6 +279,11 @@ impl Resequencer {
     /// The path in `slot` is down: it is not waited for.
     pub fn handle_path_down(&mut self, slot: u8) {
         self.marks[usize::from(slot)].at = None;
+    }
+
+    /// The low 32 bits of the number that is delivered next, once there was one.
+    pub fn next_number(&self) -> Option<u32> {
+        self.next.map(|next| next as u32)
     }
 
     /// When [`Self::handle_deadline`] has something to do.
@@ -365,6 +391,12 @@ impl Resequencer {
         why: Dropped,
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<(), Dropped> {
+        // A path that goes on from where it was repeats what others brought, as a sender may that uses them all at once.
+        if self.strays.highest[usize::from(slot)].is_some() && self.strays.advance(slot, seq) {
+            self.strays.run = 0;
+            return Err(why);
+        }
+        self.strays.advance(slot, seq);
         let last = std::mem::replace(&mut self.strays.last[usize::from(slot)], seq);
         let follows = (1..=History::LEN as u32).contains(&seq.wrapping_sub(last));
         self.strays.run = if follows { self.strays.run + 1 } else { 1 };

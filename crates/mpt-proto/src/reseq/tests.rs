@@ -223,3 +223,15 @@ mod properties {
         }
     }
 }
+
+#[test]
+fn a_slow_path_that_repeats_what_another_brought_is_no_restart() {
+    let mut b = Bench::new(Limits::default());
+    b.all(0, 0, 0..100);
+    for seq in 0..100 {
+        assert_eq!(b.arrive(50, 1, seq), Err(Dropped::Duplicate));
+    }
+    assert_eq!(b.reseq.stats().restarts, 0);
+    b.all(60, 0, 100..110);
+    assert_eq!(b.out, (0..110).collect::<Vec<_>>());
+}

@@ -43,7 +43,7 @@ fn arrival(path: &View, len: usize) -> Duration {
 }
 
 /// Longer than any backlog is worth predicting.
-const FOREVER: Duration = Duration::from_secs(3_600);
+pub(super) const FOREVER: Duration = Duration::from_secs(3_600);
 
 #[cfg(test)]
 mod tests {
@@ -64,7 +64,7 @@ mod tests {
     }
 
     fn choose(paths: &[View], backlog: u64) -> Option<u8> {
-        match Earliest.choose(1_250, &Scene { paths, backlog }) {
+        match Earliest.choose(1_250, &Scene { paths, backlog, ..Scene::default() }) {
             Decision::Send(path) => Some(path.slot),
             Decision::Wait => None,
         }

@@ -4,19 +4,34 @@
 //! corridor may send several packets after one another on the path that was chosen, as many as [`View::burst`]
 //! allows, so that what is sent together can leave in one system call. What was sent is reported to [`Schedule::on_sent`].
 //!
-//! Adding one is a file, a variant and a name.
+//! `docs/schedulers.md` says what each is for. Adding one is a file, a variant and a name. Where a packet of class realtime goes is not a
+//! scheduler's affair: [`urgent`].
 
+mod blest;
+mod bm;
 mod earliest;
+mod ecf;
+mod flow;
 mod min_rtt;
+mod redundant;
+mod rp;
+mod urgent;
 mod weighted;
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::path::PathId;
-use crate::time::Rate;
-use earliest::Earliest;
+use crate::time::{Rate, Time};
+use blest::Blest;
+use bm::Bm;
+pub use earliest::Earliest;
+use ecf::Ecf;
+use flow::Flow;
 use min_rtt::MinRtt;
+use redundant::Redundant;
+use rp::Rp;
+pub use urgent::urgent;
 use weighted::Weighted;
 
 /// What a scheduler may know about a path that can be used.
@@ -28,8 +43,20 @@ pub struct View {
     pub weight: u32,
     /// Smoothed round-trip time; zero while unknown.
     pub srtt: Duration,
+    /// Its variation (RFC 6298).
+    pub rtt_var: Duration,
+    /// The least round-trip time of late; zero while unknown.
+    pub min_rtt: Duration,
     /// Bytes that may be sent before the path's window, its pacer or its socket is full.
     pub room: u64,
+    /// As `room`, when its pacer is not asked.
+    pub window: u64,
+    /// Bytes that may be in flight.
+    pub cwnd: u64,
+    /// Bytes that are.
+    pub in_flight: u64,
+    /// For how long the oldest of them has been, if it is an inner packet.
+    pub oldest: Duration,
     /// Bytes worth sending on it in one go.
     pub burst: u64,
     /// What its bottleneck passes, as far as is known.
@@ -43,12 +70,24 @@ pub struct View {
 }
 
 /// All a scheduler may look at: the paths that are up, in order of their slots.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Scene<'a> {
     /// The paths.
     pub paths: &'a [View],
     /// Bytes that wait in the flow to be scheduled, the next packet included.
     pub backlog: u64,
+    /// The time.
+    pub now: Time,
+    /// The flow's bucket.
+    pub bucket: u16,
+}
+
+impl View {
+    /// Bytes that are in flight when the path is full: its window, or a round trip at its rate where the window is kept wider than that.
+    fn flight(&self) -> u64 {
+        let filled = self.rate.bytes_in(self.srtt);
+        if filled == 0 { self.cwnd } else { self.cwnd.min(filled) }
+    }
 }
 
 impl Scene<'_> {
@@ -67,6 +106,15 @@ pub enum Decision {
     Wait,
 }
 
+/// A packet in flight on one path that is to be sent on another as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rescue {
+    /// The oldest on this path.
+    pub from: PathId,
+    /// On this one, which has room for it.
+    pub to: PathId,
+}
+
 /// A way to choose.
 pub trait Schedule {
     /// Chooses a path for a packet of `len` bytes, overhead included.
@@ -74,11 +122,37 @@ pub trait Schedule {
 
     /// After [`Decision::Wait`]: when asking again may bring another answer, if time alone can bring one.
     fn wait(&self, _len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        scene.paths.iter().filter(|path| path.paced && !path.opens_in.is_zero()).map(|path| path.opens_in).min()
+        opening(scene, |_| true)
     }
 
     /// `bytes` were sent on `path`.
     fn on_sent(&mut self, _path: PathId, _bytes: usize, _scene: &Scene<'_>) {}
+
+    /// Nothing waits to be sent. What is in flight may be sent again.
+    fn on_idle(&mut self, _scene: &Scene<'_>) -> Option<Rescue> {
+        None
+    }
+
+    /// Whether a flow's packets must not be sent over several paths, whatever their class.
+    fn keeps_flows(&self) -> bool {
+        false
+    }
+
+    /// Whether every packet goes over every path.
+    fn is_redundant(&self) -> bool {
+        false
+    }
+}
+
+/// When the pacer of a path that would be taken lets go.
+fn opening(scene: &Scene<'_>, is_taken: impl Fn(&View) -> bool) -> Option<Duration> {
+    let paced = scene.paths.iter().filter(|path| path.paced && !path.opens_in.is_zero());
+    paced.filter(|path| is_taken(path)).map(|path| path.opens_in).min()
+}
+
+/// The path with the lowest round-trip time.
+fn fastest<'v>(paths: impl Iterator<Item = &'v View>) -> Option<&'v View> {
+    paths.min_by_key(|path| (path.srtt, path.id))
 }
 
 /// The schedulers by name.
@@ -93,6 +167,18 @@ pub enum Kind {
     MinRtt,
     /// The path on which the packet arrives first, which may be worth a wait.
     Earliest,
+    /// As `MinRtt`, but off a slow path that would block the fast one.
+    Blest,
+    /// As `MinRtt`, but waiting for the fast path when that completes sooner.
+    Ecf,
+    /// Each flow on one path.
+    Flow,
+    /// Every packet on every path.
+    Redundant,
+    /// As `MinRtt`, with opportunistic retransmission and penalisation.
+    Rp,
+    /// As `MinRtt`, with bufferbloat mitigation.
+    Bm,
 }
 
 impl Kind {
@@ -102,6 +188,12 @@ impl Kind {
         ("round-robin", Self::RoundRobin),
         ("min-rtt", Self::MinRtt),
         ("earliest", Self::Earliest),
+        ("blest", Self::Blest),
+        ("ecf", Self::Ecf),
+        ("flow", Self::Flow),
+        ("redundant", Self::Redundant),
+        ("rp", Self::Rp),
+        ("bm", Self::Bm),
     ];
 
     /// The name in the configuration.
@@ -118,6 +210,18 @@ pub enum Scheduler {
     MinRtt(MinRtt),
     /// [`Kind::Earliest`].
     Earliest(Earliest),
+    /// [`Kind::Blest`].
+    Blest(Blest),
+    /// [`Kind::Ecf`].
+    Ecf(Ecf),
+    /// [`Kind::Flow`].
+    Flow(Flow),
+    /// [`Kind::Redundant`].
+    Redundant(Redundant),
+    /// [`Kind::Rp`].
+    Rp(Rp),
+    /// [`Kind::Bm`].
+    Bm(Bm),
     /// Somebody's experiment.
     Custom(Box<dyn Schedule + Send>),
 }
@@ -130,47 +234,75 @@ impl Scheduler {
             Kind::RoundRobin => Self::Weighted(Weighted::evenly()),
             Kind::MinRtt => Self::MinRtt(MinRtt),
             Kind::Earliest => Self::Earliest(Earliest),
+            Kind::Blest => Self::Blest(Blest::default()),
+            Kind::Ecf => Self::Ecf(Ecf::default()),
+            Kind::Flow => Self::Flow(Flow::default()),
+            Kind::Redundant => Self::Redundant(Redundant),
+            Kind::Rp => Self::Rp(Rp::default()),
+            Kind::Bm => Self::Bm(Bm),
+        }
+    }
+
+    fn at_work(&self) -> &dyn Schedule {
+        match self {
+            Self::Weighted(s) => s,
+            Self::MinRtt(s) => s,
+            Self::Earliest(s) => s,
+            Self::Blest(s) => s,
+            Self::Ecf(s) => s,
+            Self::Flow(s) => s,
+            Self::Redundant(s) => s,
+            Self::Rp(s) => s,
+            Self::Bm(s) => s,
+            Self::Custom(s) => s.as_ref(),
+        }
+    }
+
+    fn at_work_mut(&mut self) -> &mut dyn Schedule {
+        match self {
+            Self::Weighted(s) => s,
+            Self::MinRtt(s) => s,
+            Self::Earliest(s) => s,
+            Self::Blest(s) => s,
+            Self::Ecf(s) => s,
+            Self::Flow(s) => s,
+            Self::Redundant(s) => s,
+            Self::Rp(s) => s,
+            Self::Bm(s) => s,
+            Self::Custom(s) => s.as_mut(),
         }
     }
 }
 
 impl Schedule for Scheduler {
     fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        match self {
-            Self::Weighted(s) => s.choose(len, scene),
-            Self::MinRtt(s) => s.choose(len, scene),
-            Self::Earliest(s) => s.choose(len, scene),
-            Self::Custom(s) => s.choose(len, scene),
-        }
+        self.at_work_mut().choose(len, scene)
     }
 
     fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        match self {
-            Self::Weighted(s) => s.wait(len, scene),
-            Self::MinRtt(s) => s.wait(len, scene),
-            Self::Earliest(s) => s.wait(len, scene),
-            Self::Custom(s) => s.wait(len, scene),
-        }
+        self.at_work().wait(len, scene)
     }
 
     fn on_sent(&mut self, path: PathId, bytes: usize, scene: &Scene<'_>) {
-        match self {
-            Self::Weighted(s) => s.on_sent(path, bytes, scene),
-            Self::MinRtt(s) => s.on_sent(path, bytes, scene),
-            Self::Earliest(s) => s.on_sent(path, bytes, scene),
-            Self::Custom(s) => s.on_sent(path, bytes, scene),
-        }
+        self.at_work_mut().on_sent(path, bytes, scene);
+    }
+
+    fn on_idle(&mut self, scene: &Scene<'_>) -> Option<Rescue> {
+        self.at_work_mut().on_idle(scene)
+    }
+
+    fn keeps_flows(&self) -> bool {
+        self.at_work().keeps_flows()
+    }
+
+    fn is_redundant(&self) -> bool {
+        self.at_work().is_redundant()
     }
 }
 
 impl fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Weighted(_) => "Weighted",
-            Self::MinRtt(_) => "MinRtt",
-            Self::Earliest(_) => "Earliest",
-            Self::Custom(_) => "Custom",
-        })
+        f.write_str("Scheduler")
     }
 }
 

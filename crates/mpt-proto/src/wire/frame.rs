@@ -10,7 +10,7 @@
 //! 1 DATA       bucket 2, flow sequence 4, inner packet; F: its transport checksum is partial     6
 //! 2 ACK        path 1, largest 8, delay 4, received 4, CE count 4, runs (see ack.rs)            21
 //! 3 SKIP       bucket 2, from 4, to 4, both included                                            10
-//! 4 REPAIR     first 4, count 2, seed 4, repair symbol                                          10
+//! 4 REPAIR     span 10 bits, seed 6 bits, repair symbol                                         2
 //! 5 PATH       0 challenge 8 | 1 response 8 | 2 status: path 1, status 1, order 4                9, 7
 //! 6 ADDR       0 add: id 1, port 2, address 4 or 16 | 1 remove: id 1                            2
 //! 7 PROBE      padding, whatever it is                                                           0
@@ -105,18 +105,19 @@ pub struct Skip {
     pub to: u32,
 }
 
-/// A repair symbol; what the fields mean is the repair room's affair.
+/// A repair symbol for the datagrams of the path that it comes on; see [`crate::repair::fec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repair<'a> {
-    /// The low 32 bits of the first number in the encoding window.
-    pub first: u32,
-    /// How many numbers the window has.
-    pub count: u16,
-    /// What the coefficients are generated from.
-    pub seed: u32,
+    /// How many numbers before that of its own datagram the window begins, below 1024.
+    pub span: u16,
+    /// What the coefficients are generated from, below 64.
+    pub seed: u8,
     /// The symbol.
     pub symbol: &'a [u8],
 }
+
+/// Bytes of a REPAIR frame in front of its symbol when it is the last of its datagram.
+pub const REPAIR_HEADER: usize = 3;
 
 /// A word about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What one direction of a link does to a frame.
 //!
 //! ```text
-//! push(now, bytes) -> queue full? -> rate -> delay + jitter -> loss -> Deliver(at) | Dropped(why)
+//! push(now, bytes) -> too long? -> queue full? -> rate -> delay + jitter -> loss -> Deliver(at) | Dropped(why)
 //! ```
 //!
 //! The order is that of a real bottleneck: frames wait for the transmitter in a queue that drops at its tail, then travel,
@@ -36,6 +36,7 @@ use timeline::Timeline;
 pub struct Link {
     queue: Queue,
     order: Order,
+    mtu: Option<u64>,
     timeline: Timeline,
     bottleneck: Bottleneck,
     loss: LossState,
@@ -53,6 +54,7 @@ impl Link {
         Self {
             queue: spec.queue,
             order: spec.order,
+            mtu: spec.mtu,
             timeline: Timeline::new(spec, Time::START),
             bottleneck: Bottleneck::default(),
             loss: LossState::default(),
@@ -75,6 +77,7 @@ impl Link {
     pub fn change(&mut self, now: Time, spec: &LinkSpec) {
         self.queue = spec.queue;
         self.order = spec.order;
+        self.mtu = spec.mtu;
         self.timeline = Timeline::new(spec, now);
     }
 
@@ -96,6 +99,9 @@ impl Link {
     fn decide(&mut self, now: Time, bytes: u64) -> Fate {
         if self.cut || !self.timeline.at(now).up {
             return Fate::Dropped(Why::Outage);
+        }
+        if self.mtu.is_some_and(|mtu| bytes > mtu + ETHERNET) {
+            return Fate::Dropped(Why::TooLong);
         }
         let Some(departure) = self.bottleneck.admit(now, bytes, self.queue, &self.timeline) else {
             return Fate::Dropped(Why::QueueFull);
@@ -135,6 +141,8 @@ pub enum Fate {
 /// Why a link dropped a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Why {
+    /// Longer than the link carries.
+    TooLong,
     /// The queue before the transmitter had no room.
     QueueFull,
     /// Lost at random on the way.
@@ -143,7 +151,10 @@ pub enum Why {
     Outage,
 }
 
-/// Frames and bytes by what became of them. `offered` is the sum of the other four.
+/// The header of a frame, which an MTU does not count.
+const ETHERNET: u64 = 14;
+
+/// Frames and bytes by what became of them. `offered` is the sum of the other five.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames offered.
@@ -152,6 +163,8 @@ pub struct Counts {
     pub delivered: u64,
     /// Bytes in the delivered frames.
     pub delivered_bytes: u64,
+    /// Frames dropped because of their length.
+    pub too_long: u64,
     /// Frames dropped at the tail of the queue.
     pub queue_full: u64,
     /// Frames lost at random.
@@ -168,6 +181,7 @@ impl Counts {
                 self.delivered += 1;
                 self.delivered_bytes += bytes;
             }
+            Fate::Dropped(Why::TooLong) => self.too_long += 1,
             Fate::Dropped(Why::QueueFull) => self.queue_full += 1,
             Fate::Dropped(Why::Loss) => self.lost += 1,
             Fate::Dropped(Why::Outage) => self.outage += 1,

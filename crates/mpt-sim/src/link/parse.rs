@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `jitter=5ms` is normal, `jitter=uniform:5ms` is uniform; `order=free` lets frames overtake. `loss=bursts:1%:25%:100%` is
-//! the chance to turn bad, to recover, and of loss while bad. `queue` is a time or a size (`64kB`); `down` is an outage.
+//! the chance to turn bad, to recover, and of loss while bad. `queue` is a time or a size (`64kB`); `down` is an outage;
+//! longer packets than `mtu=1492B` vanish.
 
 use super::{Change, Conditions, Jitter, LinkSpec, Loss, Order, PathSpec, Queue, Step};
 use mpt_proto::time::Rate;
@@ -17,7 +18,7 @@ use std::{fmt, str::FromStr, time::Duration};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// A word that names no setting.
-    #[error("'{0}' is no setting of a link; hint: rate, delay, jitter, loss, queue, order, up, down")]
+    #[error("'{0}' is no setting of a link; hint: rate, delay, jitter, loss, queue, order, mtu, up, down")]
     Unknown(String),
     /// Not a rate.
     #[error("'{0}' is not a rate; hint: 10mbit, 2048kbit, 1gbit, max")]
@@ -31,6 +32,9 @@ pub enum SpecError {
     /// Not a queue.
     #[error("'{0}' is not a queue; hint: 400ms, 64kB, 1MB")]
     Queue(String),
+    /// Not a length of packets.
+    #[error("'{0}' is not an MTU; hint: 1492B")]
+    Mtu(String),
     /// Not an order.
     #[error("'{0}' is not an order; hint: keep, free")]
     Order(String),
@@ -60,6 +64,7 @@ impl FromStr for LinkSpec {
         let mut link = Self::ideal().with_queue(first.queue.unwrap_or(Queue::for_delay(start.delay)));
         link.start = start;
         link.order = first.order.unwrap_or(Order::Keep);
+        link.mtu = first.mtu;
         for part in parts.filter(|part| !part.is_empty()) {
             link.add_step(part)?;
         }
@@ -80,7 +85,9 @@ impl LinkSpec {
             self.repeat = Some(at).filter(|at| !at.is_zero());
             return self.repeat.map(drop).ok_or_else(wrong);
         }
-        let Settings { change, queue: None, order: None } = Settings::parse(what)? else { return Err(wrong()) };
+        let Settings { change, queue: None, order: None, mtu: None } = Settings::parse(what)? else {
+            return Err(wrong());
+        };
         self.steps.push(Step { at, change });
         Ok(())
     }
@@ -91,6 +98,7 @@ struct Settings {
     change: Change,
     queue: Option<Queue>,
     order: Option<Order>,
+    mtu: Option<u64>,
 }
 
 impl Settings {
@@ -112,6 +120,7 @@ impl Settings {
             "up" if value.is_empty() => self.change.up = Some(true),
             "down" if value.is_empty() => self.change.up = Some(false),
             "queue" => self.queue = Some(queue(value)?),
+            "mtu" => self.mtu = Some(mtu(value)?),
             "order" => self.order = Some(order(value)?),
             _ => return Err(SpecError::Unknown(word.into())),
         }
@@ -143,6 +152,10 @@ fn queue(text: &str) -> Result<Queue, SpecError> {
     }
     let units = [("MB", 1e6), ("kB", 1e3), ("B", 1.0)];
     measure(text, &units).map(|bytes| Queue::Bytes(bytes as u64)).ok_or_else(|| SpecError::Queue(text.into()))
+}
+
+fn mtu(text: &str) -> Result<u64, SpecError> {
+    measure(text, &[("B", 1.0)]).map(|bytes| bytes as u64).ok_or_else(|| SpecError::Mtu(text.into()))
 }
 
 fn jitter(text: &str) -> Result<Jitter, SpecError> {
@@ -198,6 +211,9 @@ impl fmt::Display for LinkSpec {
         }
         if self.order == Order::Free {
             write!(f, ",order=free")?;
+        }
+        if let Some(mtu) = self.mtu {
+            write!(f, ",mtu={mtu}B")?;
         }
         for Step { at, change } in &self.steps {
             write!(f, "; {at:?}: {change}")?;
@@ -283,7 +299,7 @@ mod tests {
     fn what_is_printed_is_read_back_the_same() {
         for text in [
             "",
-            "rate=2048kbit,delay=1.5s,jitter=uniform:300us,loss=0.1%,queue=64kB,order=free",
+            "rate=2048kbit,mtu=1492B,delay=1.5s,jitter=uniform:300us,loss=0.1%,queue=64kB,order=free",
             "rate=max,loss=bursts:1%:25%:100%; 1s: down; 2s: up,loss=5%; 3s: repeat",
             "rate=10mbit | delay=20ms,jitter=3ms",
         ] {

@@ -12,6 +12,8 @@ pub struct LinkSpec {
     pub queue: Queue,
     /// Whether jitter may let frames overtake each other.
     pub order: Order,
+    /// The longest packet that it carries, without the Ethernet header; longer ones vanish.
+    pub mtu: Option<u64>,
     /// What changes afterwards, in order of time.
     pub steps: Vec<Step>,
     /// After this time the schedule begins again from `start`; never, if absent.
@@ -25,6 +27,7 @@ impl LinkSpec {
             start: Conditions { rate, delay, ..Conditions::IDEAL },
             queue: Queue::for_delay(delay),
             order: Order::Keep,
+            mtu: None,
             steps: Vec::new(),
             repeat: None,
         }

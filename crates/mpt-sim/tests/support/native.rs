@@ -40,12 +40,14 @@ pub fn peer(name: String, key: &KeyPair, paths: Vec<PathConfig>, networks: &[&st
         public_key: *key.public(),
         preshared_key: PresharedKey::from_bytes([0; 32]),
         congestion: cc::Kind::Rate,
+        fec: Default::default(),
     };
     PeerConfig {
         name,
         networks: networks.iter().map(|net| net.parse().unwrap()).collect(),
         local_networks: vec![],
         scheduler: Kind::Earliest,
+        rules: Default::default(),
         protocol: Protocol::Native(native),
         resequence: Some(Limits::default()),
         probe: Some(ProbeConfig::default()),

@@ -85,7 +85,11 @@ fn row(path: &Path, sent_by_all: u64) -> Row {
 
 fn state(path: &Path) -> String {
     match path.cause.as_deref() {
-        None if path.up => "up".to_owned(),
+        None if path.up => match (path.used_bytes, path.limit_bytes) {
+            (Some(used), Some(limit)) => format!("up ({} of {})", bytes(used), bytes(limit)),
+            _ if path.reserve => "up (standby)".to_owned(),
+            _ => "up".to_owned(),
+        },
         None => "down".to_owned(),
         Some("operator") => "down (by command)".to_owned(),
         Some("carrier") => "down (no carrier)".to_owned(),
@@ -166,6 +170,11 @@ mod tests {
             srtt_us: cause.is_none().then_some(12_345),
             rate_bits_per_s: None,
             loss: None,
+            mtu_bytes: None,
+            role: "available".to_owned(),
+            reserve: false,
+            used_bytes: None,
+            limit_bytes: None,
             sent_packets: 1,
             sent_bytes,
             received_packets: 0,
@@ -185,6 +194,7 @@ mod tests {
             held_packets: 0,
             hold_us: 0,
             resent_packets: 0,
+            recovered_packets: 0,
             given_up_packets: 0,
             reorder: None,
             drops: BTreeMap::from([("no_path".to_owned(), 3)]),
@@ -214,6 +224,13 @@ office  weighted
   dropped: no_path 3
 ";
         assert_eq!(status(&report()), expected);
+    }
+
+    #[test]
+    fn a_path_shows_what_it_is_for() {
+        let standby = Path { reserve: true, ..path("lte", None, 0) };
+        let metered = Path { used_bytes: Some(8_200_000_000), limit_bytes: Some(20_000_000_000), ..standby.clone() };
+        assert_eq!([&standby, &metered].map(state), ["up (standby)", "up (8.20 GB of 20.0 GB)"]);
     }
 
     #[test]

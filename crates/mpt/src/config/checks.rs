@@ -5,8 +5,9 @@ use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use mpt_proto::sched::Kind;
 
-use super::model::{File, Mode, Path, Peer};
+use super::model::{Auto, File, Mode, Path, Peer};
 use super::problem::Log;
 
 /// Checks the values of `file` against one another.
@@ -17,11 +18,24 @@ pub fn check(file: &File, log: &mut Log<'_>) {
     networks(file, log);
     routes(file, log);
     kill_switch(file, log);
+    rules(file, log);
+    copies(file, log);
     for path in paths(file) {
         addresses(path, log);
         loops(path, file, log);
     }
     same_way(file, log);
+    file.peers.iter().filter_map(|peer| peer.auto.as_ref()).for_each(|auto| remotes(auto, file, log));
+}
+
+/// Paths that follow the interfaces leave by them, so that routes do not lead them into the tunnel; its own network does.
+fn remotes(auto: &Auto, file: &File, log: &mut Log<'_>) {
+    for at in &auto.remotes {
+        if let Some(net) = file.addresses.iter().find(|net| net.contains(&at.ip())) {
+            let what = format!("remote: {} is inside the tunnel, whose address in line {} is {net}", at.ip(), net.line);
+            log.error(at.line, what, Some("name the peer's address outside of the tunnel".to_owned()));
+        }
+    }
 }
 
 /// IPv6 needs links of 1280 bytes (RFC 8200 section 5); the kernel takes the addresses of a smaller one away.
@@ -90,6 +104,26 @@ fn kill_switch(file: &File, log: &mut Log<'_>) {
     if *file.kill_switch && !file.routes.iter().any(|route| route.prefix_len() == 0) {
         let hint = "routes = [\"0.0.0.0/0\", \"::/0\"] sends everything through the tunnel".to_owned();
         log.error(file.kill_switch.line, "kill_switch: nothing is left that leads to the Internet", Some(hint));
+    }
+}
+
+/// Peers that call have paths that get their names when they do.
+fn rules(file: &File, log: &mut Log<'_>) {
+    let calls = file.peers.iter().any(|peer| peer.paths.is_empty());
+    for (rule, name) in file.rules.iter().filter_map(|rule| Some((rule, rule.path.as_ref()?))) {
+        if !calls && !paths(file).any(|path| path.name.value == *name) {
+            let what = format!("path: no path is called {name:?}");
+            log.warn(rule.line, what, "the name of a [[peer.path]]: its name, or its interface");
+        }
+    }
+}
+
+/// Only a number tells a copy from its packet.
+fn copies(file: &File, log: &mut Log<'_>) {
+    let Some(peer) = file.peers.iter().find(|peer| !peer.framing().sequence) else { return };
+    if file.scheduler.value == Kind::Redundant && *file.mode == Mode::Plain {
+        let what = format!("scheduler: \"redundant\" needs numbers, and the peer {:?} gets none", peer.name.value);
+        log.error(file.scheduler.line, what, Some("sequence = true in [plain]".to_owned()));
     }
 }
 

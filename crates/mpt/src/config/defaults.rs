@@ -5,9 +5,11 @@
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use mpt_proto::config::PlainFraming;
+use mpt_proto::pathman::Pairs;
 use mpt_proto::sched;
 
 use super::model::Mode;
+use super::native::Role;
 
 /// One tunnel is the usual number, and its name says what made it.
 pub const INTERFACE: &str = "mpt0";
@@ -48,7 +50,16 @@ pub const PATH: &str = "path";
 pub const WEIGHT: u32 = 1;
 
 /// All paths carry traffic: that is what there are several for.
-pub const STANDBY: bool = false;
+pub const ROLE: Role = Role::Available;
+
+/// An interface has one way out; a second path over it shares its rate with the first.
+pub const PAIRS: Pairs = Pairs::One;
+
+/// The same goes for a second port, unless the network shares by flow.
+pub const PORTS: u64 = 1;
+
+/// A copy costs as much as its packet, so it is for those who ask.
+pub const DUPLICATE: u8 = 1;
 
 /// Native mode measures what a prediction of arrivals needs; plain mode does not, and shares as it is told.
 pub fn scheduler(mode: Mode) -> sched::Kind {

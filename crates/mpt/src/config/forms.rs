@@ -74,10 +74,12 @@ impl<T> Form<T> {
 /// An integer that is `what`, for example "a number of bytes".
 pub fn integer(what: &str, range: RangeInclusive<u64>, example: u64) -> Form<u64> {
     let is = format!("{what} from {} to {}", range.start(), range.end());
-    Form::new(is, &example.to_string(), move |value| {
-        let digits = value.as_integer()?;
-        u64::from_str_radix(digits.as_str(), digits.radix()).ok().filter(|n| range.contains(n))
-    })
+    Form::new(is, &example.to_string(), move |value| number(value).filter(|n| range.contains(n)))
+}
+
+fn number(value: &DeValue<'_>) -> Option<u64> {
+    let digits = value.as_integer()?;
+    u64::from_str_radix(digits.as_str(), digits.radix()).ok()
 }
 
 /// A UDP port.
@@ -85,6 +87,63 @@ pub fn port() -> Form<u16> {
     let number = integer("a UDP port", 1..=65_535, 4754);
     Form::new(number.is.clone(), "4754", move |value| number.parse(value).and_then(|n| u16::try_from(n).ok()))
 }
+
+/// A port of TCP or UDP, or a range of them.
+pub fn ports() -> Form<RangeInclusive<u16>> {
+    let is = "a port from 1 to 65535, or a range of them".to_owned();
+    Form::new(is, "\"5004-5060\"", |value| {
+        let port = |number: u64| u16::try_from(number).ok().filter(|port| *port > 0);
+        let Some(text) = value.as_str() else { return number(value).and_then(port).map(|port| port..=port) };
+        let (first, last) = text.split_once('-')?;
+        Some(port(first.parse().ok()?)?..=port(last.parse().ok()?)?).filter(|range| !range.is_empty())
+    })
+}
+
+/// A DSCP by number or by name (RFC 2474, RFC 2597, RFC 3246).
+pub fn dscp() -> Form<u8> {
+    Form::new("a DSCP from 0 to 63, or its name".to_owned(), "\"ef\"", |value| match value.as_str() {
+        Some(name) => DSCPS.iter().find(|(known, _)| *known == name).map(|(_, dscp)| *dscp),
+        None => number(value).filter(|dscp| *dscp < 64).and_then(|dscp| u8::try_from(dscp).ok()),
+    })
+}
+
+/// An IP protocol by number or by name.
+pub fn protocol() -> Form<u8> {
+    Form::new("\"tcp\", \"udp\", \"icmp\", \"icmpv6\" or an IP protocol from 0 to 255".to_owned(), "\"udp\"", |value| {
+        match value.as_str() {
+            Some(name) => PROTOCOLS.iter().find(|(known, _)| *known == name).map(|(_, protocol)| *protocol),
+            None => number(value).and_then(|protocol| u8::try_from(protocol).ok()),
+        }
+    })
+}
+
+/// Names of DSCPs, as IANA lists them.
+const DSCPS: [(&str, u8); 22] = [
+    ("cs0", 0),
+    ("cs1", 8),
+    ("cs2", 16),
+    ("cs3", 24),
+    ("cs4", 32),
+    ("cs5", 40),
+    ("cs6", 48),
+    ("cs7", 56),
+    ("af11", 10),
+    ("af12", 12),
+    ("af13", 14),
+    ("af21", 18),
+    ("af22", 20),
+    ("af23", 22),
+    ("af31", 26),
+    ("af32", 28),
+    ("af33", 30),
+    ("af41", 34),
+    ("af42", 36),
+    ("af43", 38),
+    ("ef", 46),
+    ("le", 1),
+];
+
+const PROTOCOLS: [(&str, u8); 4] = [("tcp", 6), ("udp", 17), ("icmp", 1), ("icmpv6", 58)];
 
 /// Yes or no.
 pub fn boolean() -> Form<bool> {
@@ -110,6 +169,37 @@ pub fn duration(range: RangeInclusive<Duration>, example: &str) -> Form<Duration
 pub fn rate(range: RangeInclusive<u64>, example: &str) -> Form<Rate> {
     let is = format!("a rate from {} to {}", told(*range.start(), &RATES), told(*range.end(), &RATES));
     Form::text(&is, example, move |text| measure(text, &RATES).filter(|bits| range.contains(bits)).map(Rate::from_bits))
+}
+
+/// An amount of data in a range, written as a whole number and its unit.
+pub fn volume(range: RangeInclusive<u64>, example: &str) -> Form<u64> {
+    let is = format!("an amount of data from {} to {}", told(*range.start(), &VOLUMES), told(*range.end(), &VOLUMES));
+    Form::text(&is, example, move |text| measure(text, &VOLUMES).filter(|bytes| range.contains(bytes)))
+}
+
+/// One of a kind, or a list of them that is not empty.
+pub fn some<T: 'static>(one: Form<T>) -> Form<Vec<T>> {
+    let (is, example) = (format!("{}, or a list of them", one.is), one.example.clone());
+    let parse = move |value: &DeValue<'_>| match value.as_array() {
+        Some(items) => items.iter().map(|item| (one.parse)(item.get_ref())).collect::<Option<Vec<T>>>(),
+        None => (one.parse)(value).map(|one| vec![one]),
+    };
+    Form { example, ..Form::new(is, "", move |value| parse(value).filter(|all| !all.is_empty())) }
+}
+
+/// Interfaces that are used: all of them, or patterns.
+pub fn interfaces() -> Form<Vec<String>> {
+    let is = "\"auto\", or a list of patterns such as \"eth*\" and \"!docker*\"".to_owned();
+    let pattern = |text: &str| {
+        let name = text.strip_prefix('!').unwrap_or(text);
+        let plain = name.chars().all(|c| c.is_ascii_graphic() && !"/:%!".contains(c));
+        ((1..=15).contains(&name.len()) && plain).then(|| text.to_owned())
+    };
+    Form::new(is, "\"auto\"", move |value| match (value.as_str(), value.as_array()) {
+        (Some("auto"), _) => Some(Vec::new()),
+        (_, Some(items)) if !items.is_empty() => items.iter().map(|item| pattern(item.get_ref().as_str()?)).collect(),
+        _ => None,
+    })
 }
 
 /// A key. No message repeats it: even where a public key belongs, somebody may have written a private one.
@@ -211,6 +301,9 @@ type Units = [(&'static str, u64)];
 const TIMES: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 /// In bits per second, as links are sold.
 const RATES: [(&str, u64); 3] = [("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
+
+/// In bytes, as they are sold.
+const VOLUMES: [(&str, u64); 3] = [("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
 
 fn time(text: &str) -> Option<Duration> {
     measure(text, &TIMES).map(Duration::from_millis)

@@ -10,6 +10,7 @@
 //! - [`defaults`] holds every default with its reason;
 //! - `schema` is the file format: one function per table, one line per key;
 //! - `include` reads peers from files of their own;
+//! - `rules` says which packets are treated otherwise than others;
 //! - `native` are the parts of it that only native mode has, `original` those for peers that run the original MPT, and
 //!   `secrets` the files with keys;
 //! - `forms` are the kinds of values (a port, a duration, a prefix) and `reader` takes them out of a table;
@@ -27,6 +28,7 @@ mod native;
 mod original;
 mod problem;
 mod reader;
+mod rules;
 mod schema;
 pub(crate) mod secrets;
 #[cfg(test)]

@@ -6,8 +6,10 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use mpt_proto::classify::Rule;
 use mpt_proto::config::{Liveness, PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
+use mpt_proto::pathman::{Pairs, Patterns};
 use mpt_proto::time::Rate;
 use mpt_proto::wire::legacy::AuthType;
 use mpt_proto::{reseq, sched};
@@ -40,7 +42,9 @@ pub struct File {
     /// Whether packets from the tunnel leave this host for others under its own address.
     pub masquerade: bool,
     /// How paths are chosen.
-    pub scheduler: sched::Kind,
+    pub scheduler: At<sched::Kind>,
+    /// Which packets are treated otherwise, in the order in which they are asked.
+    pub rules: Vec<At<Rule>>,
     /// Whether many packets go with one system call where the kernel can.
     pub offload: bool,
     /// What is spoken on the wire with all peers.
@@ -112,6 +116,21 @@ pub struct Peer {
     pub original: Option<OriginalPeer>,
     /// The ways to it: 1 to 32, or in native mode none when it is the one who calls.
     pub paths: Vec<Path>,
+    /// Further ways that follow this host's interfaces, in native mode.
+    pub auto: Option<Auto>,
+}
+
+/// Paths that nobody lists: one for every interface by which the peer can be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Auto {
+    /// The interfaces that are used.
+    pub interfaces: Patterns,
+    /// Where the peer can be reached, best first.
+    pub remotes: Vec<At<SocketAddr>>,
+    /// Which of them each interface leads to.
+    pub pairs: Pairs,
+    /// Paths between two addresses.
+    pub ports: u8,
 }
 
 /// A connection as the original MPT knows it.
@@ -168,6 +187,8 @@ pub struct Path {
     pub cap: Option<Rate>,
     /// Used only while no other path is alive, in native mode.
     pub standby: bool,
+    /// Bytes in a month after which it stands by, in native mode.
+    pub limit: Option<u64>,
 }
 
 /// A value and the line that it stands in, so that what turns out to be wrong with it later can be told with its place.
@@ -208,6 +229,11 @@ impl Path {
 }
 
 impl Peer {
+    /// Whether it is the one who calls, because nothing here says where it is.
+    pub fn calls(&self) -> bool {
+        self.paths.is_empty() && self.auto.is_none()
+    }
+
     /// The optional GRE fields that are sent, in plain mode.
     pub fn framing(&self) -> PlainFraming {
         match &self.protocol.value {

@@ -8,9 +8,11 @@ use std::str::FromStr;
 use mpt_proto::cc;
 use mpt_proto::config::{NativeConfig, Protocol};
 use mpt_proto::crypto::keys::{KeyError, KeyPair, PresharedKey, PublicKey};
+use mpt_proto::pathman::{Pairs, Patterns};
+use mpt_proto::repair::fec;
 use mpt_proto::time::Rate;
 
-use super::model::At;
+use super::model::{At, Auto};
 use super::reader::Reader;
 use super::{defaults, forms, secrets};
 
@@ -35,8 +37,17 @@ pub fn kill_switch(top: &mut Table<'_, '_, '_>) -> At<bool> {
     top.read_or("kill_switch", &forms::boolean(), defaults::KILL_SWITCH)
 }
 
+/// Whether lost packets may be brought back by forward error correction.
+pub fn fec(top: &mut Table<'_, '_, '_>) -> fec::Mode {
+    top.read_or("fec", &forms::choice(fec::Mode::NAMES), fec::Mode::default()).value
+}
+
 /// Who the peer is, in the line of its public key.
-pub fn protocol(table: &mut Table<'_, '_, '_>, congestion: cc::Kind, needed: bool) -> Option<At<Protocol>> {
+pub fn protocol(
+    table: &mut Table<'_, '_, '_>,
+    (congestion, fec): (cc::Kind, fec::Mode),
+    needed: bool,
+) -> Option<At<Protocol>> {
     if needed && !table.has("public_key") {
         table.missing("public_key is missing", PUBLIC_KEY.to_owned());
     }
@@ -44,14 +55,71 @@ pub fn protocol(table: &mut Table<'_, '_, '_>, congestion: cc::Kind, needed: boo
     let secret =
         Secret { key: "preshared_key", file: "preshared_key_file", source: "mpt key psk makes one for both ends" };
     let preshared_key: PresharedKey = secret.read(table).map(|key| key.value).unwrap_or_default();
-    public_key.map(|key| key.map(|public_key| Protocol::Native(NativeConfig { public_key, preshared_key, congestion })))
+    public_key
+        .map(|key| key.map(|public_key| Protocol::Native(NativeConfig { public_key, preshared_key, congestion, fec })))
 }
 
-/// The fastest that may be sent on a path, and whether it stands by.
-pub fn usage(table: &mut Table<'_, '_, '_>) -> (Option<Rate>, bool) {
-    let cap = table.read("rate", &forms::rate(64_000..=100_000_000_000, "50mbit"));
-    let roles = forms::choice(&[("available", false), ("standby", true)]);
-    (cap.map(|cap| cap.value), table.read_or("role", &roles, defaults::STANDBY).value)
+/// How much of a path may be used, and when.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// The fastest that may be sent on it.
+    pub cap: Option<Rate>,
+    /// It is used only while no other path is alive.
+    pub standby: bool,
+    /// Bytes in a month after which it stands by.
+    pub limit: Option<u64>,
+}
+
+impl Usage {
+    /// What a path says.
+    pub fn read(table: &mut Table<'_, '_, '_>) -> Self {
+        let cap = table.read("rate", &forms::rate(64_000..=100_000_000_000, "50mbit")).map(|cap| cap.value);
+        let roles = [("available", Role::Available), ("standby", Role::Standby), ("metered", Role::Metered)];
+        let role = table.read_or("role", &forms::choice(&roles), defaults::ROLE);
+        let limit = table.read("limit", &forms::volume(1_000_000..=1_000_000_000_000_000, "20GB"));
+        match (&limit, role.value) {
+            (None, Role::Metered) if !table.has("limit") => {
+                table.missing("limit is missing", "a metered path has one, for example limit = \"20GB\"".to_owned());
+            }
+            (Some(limit), Role::Available | Role::Standby) => {
+                let hint = "role = \"metered\"; or leave limit out".to_owned();
+                table.log.error(limit.line, "limit: only a metered path has one".to_owned(), Some(hint));
+            }
+            _ => {}
+        }
+        Self { cap, standby: role.value == Role::Standby, limit: limit.map(|limit| limit.value) }
+    }
+}
+
+/// What a path is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Traffic.
+    Available,
+    /// Traffic while no available path is alive.
+    Standby,
+    /// Traffic until so much of it has passed in a month.
+    Metered,
+}
+
+/// Paths that follow the interfaces of this host; `port` is the peer's, where it is not said with the address.
+pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
+    let remotes = table.read("remote", &forms::some(forms::remote("203.0.113.7")));
+    if !table.has("remote") && table.has("interfaces") {
+        table.missing("remote is missing", "where the peer can be reached: remote = \"203.0.113.7\"".to_owned());
+    }
+    let interfaces = table.read("interfaces", &forms::interfaces());
+    let pairs = forms::choice(&[("one", Pairs::One), ("fullmesh", Pairs::FullMesh)]);
+    let pairs = table.read_or("pairs", &pairs, defaults::PAIRS).value;
+    let ports = table.read_or("ports", &forms::integer("a number of ports", 1..=8, 2), defaults::PORTS).value;
+    let At { value: remotes, line } = remotes?;
+    let at = |(ip, own): (_, Option<u16>)| At { value: (ip, own.unwrap_or(port)).into(), line };
+    Some(Auto {
+        interfaces: interfaces.map_or_else(Patterns::all, |patterns| Patterns::new(patterns.value)),
+        remotes: remotes.into_iter().map(at).collect(),
+        pairs,
+        ports: u8::try_from(ports).unwrap_or(1),
+    })
 }
 
 /// Notes that keys of native mode are there.
@@ -62,11 +130,12 @@ pub fn refuse(table: &mut Table<'_, '_, '_>, keys: &[&'static str]) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 4] = ["private_key", "private_key_file", "congestion", "kill_switch"];
+pub const TOP: [&str; 5] = ["private_key", "private_key_file", "congestion", "fec", "kill_switch"];
 /// In a peer.
-pub const PEER: [&str; 3] = ["public_key", "preshared_key", "preshared_key_file"];
+pub const PEER: [&str; 7] =
+    ["public_key", "preshared_key", "preshared_key_file", "interfaces", "remote", "pairs", "ports"];
 /// In a path.
-pub const PATH: [&str; 2] = ["rate", "role"];
+pub const PATH: [&str; 3] = ["rate", "role", "limit"];
 
 const NEW_KEY: &str = "mpt key new makes one";
 const PUBLIC_KEY: &str = "mpt key public, at the peer, makes it from the private key there";

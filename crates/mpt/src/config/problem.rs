@@ -330,7 +330,7 @@ fn dotted(table: &str, key: &str) -> String {
 fn place(table: &str) -> String {
     match table {
         "" => "at the top of the file, before the first [table]".to_owned(),
-        "peer" | "peer.path" => format!("in [[{table}]]"),
+        "peer" | "peer.path" | "rule" => format!("in [[{table}]]"),
         _ => format!("in [{table}]"),
     }
 }

@@ -1,6 +1,6 @@
 //! The file format: one function per table, one line per key.
 //!
-//! What only native mode has is in `native`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
+//! What only native mode has is in `native`, rules are in `rules`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,14 +9,15 @@ use ipnet::IpNet;
 use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::path::MAX_PATHS;
-use mpt_proto::time::Rate;
+use mpt_proto::repair::fec;
 use mpt_proto::{cc, reseq, sched};
 use toml::de::DeTable;
 
 use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer};
+use super::native::Usage;
 use super::problem::{Lines, Log};
 use super::reader::Reader;
-use super::{checks, defaults, forms, include, native, original};
+use super::{checks, defaults, forms, include, native, original, rules};
 
 /// A table while it is being read.
 pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
@@ -42,7 +43,8 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
         kill_switch: kill_switch(&mut top, &wire),
         masquerade: top.read_or("masquerade", &forms::boolean(), defaults::MASQUERADE).value,
-        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)).value,
+        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)),
+        rules: rules::rules(&mut top, wire.mode.as_deref().copied()),
         resequence: wire.resequence,
         probe: probe(&mut top),
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
@@ -65,6 +67,7 @@ pub struct Wire {
     mode: Option<At<Mode>>,
     framing: PlainFraming,
     congestion: cc::Kind,
+    fec: fec::Mode,
     resequence: Option<reseq::Limits>,
     port: At<u16>,
 }
@@ -73,12 +76,12 @@ impl Wire {
     fn read(top: &mut Table<'_, '_, '_>) -> Self {
         let mode = mode(top);
         let framing = top.table("plain", "plain", |table| framing(table, defaults::framing())).unwrap_or_default();
-        let congestion = match mode.as_deref() {
-            Some(Mode::Plain) => cc::Kind::default(),
-            Some(Mode::Native) | None => native::congestion(top),
+        let (congestion, fec) = match mode.as_deref() {
+            Some(Mode::Plain) => (cc::Kind::default(), fec::Mode::default()),
+            Some(Mode::Native) | None => (native::congestion(top), native::fec(top)),
         };
         let resequence = resequence(top, Some(reseq::Limits::default()));
-        Self { mode, framing, congestion, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
+        Self { mode, framing, congestion, fec, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
     }
 
     fn is(&self, mode: Mode) -> bool {
@@ -179,10 +182,11 @@ pub fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: b
     let original = original::peer(table, &name, wire.is(Mode::Native));
     let local_networks = table.list("local_networks", &forms::network("10.81.0.0/16"));
     let local_port = table.read("local_port", &forms::port()).unwrap_or(wire.port);
+    let auto = if wire.is(Mode::Plain) { None } else { native::auto(table, port.value) };
     let (networks, resequence) = (networks(table, wire, several), resequence(table, wire.resequence));
     let paths = paths(table, &OfPeer { wire, port: port.value, original: original.as_ref() });
     let protocol = protocol?;
-    Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths })
+    Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths, auto })
 }
 
 fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> {
@@ -191,17 +195,18 @@ fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> 
         let framing = table.table("plain", "plain", |table| framing(table, wire.framing)).unwrap_or(wire.framing);
         return Some(table.at(Protocol::Plain(framing)));
     }
-    native::protocol(table, wire.congestion, wire.is(Mode::Native))
+    native::protocol(table, (wire.congestion, wire.fec), wire.is(Mode::Native))
 }
 
 fn networks(table: &mut Table<'_, '_, '_>, wire: &Wire, several: bool) -> Vec<At<IpNet>> {
     let network = forms::network("10.77.0.2/32");
-    if wire.is(Mode::Native) && table.lacks("path") && !table.has("networks") {
+    let calls = table.lacks("path") && !table.has("remote") && !table.has("interfaces");
+    if wire.is(Mode::Native) && calls && !table.has("networks") {
         let hint =
-            "add [[peer.path]] with a remote address; or, for a peer that calls us, networks = [\"10.77.0.2/32\"]";
+            "add remote = \"203.0.113.7\", its address; or, for a peer that calls us, networks = [\"10.77.0.2/32\"]";
         table.missing("this peer has neither a path nor networks", hint.to_owned());
     }
-    match several && !table.lacks("path") {
+    match several && !calls {
         true => table.need_list("networks", &network),
         false if table.has("networks") => table.list("networks", &network),
         false => defaults::networks().map(|net| table.at(net)).to_vec(),
@@ -242,7 +247,7 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Opti
     let remote = forms::remote("192.168.10.2");
     let remote = if learned { table.read("remote", &remote) } else { table.need("remote", &remote) };
     let weight = table.read_or("weight", &forms::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
-    let (cap, standby) = usage(table, wire);
+    let Usage { cap, standby, limit } = usage(table, wire);
     let gateway = table.read("gateway", &forms::host("192.168.10.254"));
     let (original, liveness, alive) = original::path(table, peer.original);
     if remote.is_none() && !learned {
@@ -257,6 +262,7 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Opti
         local,
         cap,
         standby,
+        limit,
         gateway,
         liveness,
         alive,
@@ -264,12 +270,12 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Opti
     })
 }
 
-fn usage(table: &mut Table<'_, '_, '_>, wire: &Wire) -> (Option<Rate>, bool) {
+fn usage(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Usage {
     if wire.is(Mode::Plain) {
         native::refuse(table, &native::PATH);
-        return (None, defaults::STANDBY);
+        return Usage::default();
     }
-    native::usage(table)
+    Usage::read(table)
 }
 
 /// Numbers whose range has been checked.

@@ -19,7 +19,7 @@ fn keys_of_the_schema() -> BTreeSet<String> {
     log.known()
         .iter()
         .filter(|key| {
-            !["plain", "original", "peer", "peer.plain", "peer.original", "peer.path", "peer.path.original"]
+            !["plain", "original", "rule", "peer", "peer.plain", "peer.original", "peer.path", "peer.path.original"]
                 .contains(&key.as_str())
         })
         .cloned()

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use mpt_proto::drops::Drops;
-use mpt_proto::path::{Cause, State};
+use mpt_proto::path::{Cause, Doubt, State};
 use mpt_proto::reseq::Stats;
 use mpt_proto::stats::{PathStatus, PeerStatus, Status};
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,8 @@ pub struct Peer {
     pub hold_us: u64,
     /// Packets that were sent again because they were lost on the way; native mode.
     pub resent_packets: u64,
+    /// Packets of the peer's that were lost and came back by forward error correction; native mode.
+    pub recovered_packets: u64,
     /// Packets that were lost and not worth sending again; native mode.
     pub given_up_packets: u64,
     /// How order was restored; absent when it is not.
@@ -95,12 +97,14 @@ pub struct Reorder {
     pub skipped: u64,
     /// Restarts of the peer's numbering.
     pub restarts: u64,
+    /// Delivered as they came, because packets of class realtime are never held.
+    pub unordered: u64,
     /// The longest that a gap lasted before it was filled.
     pub longest_fill_us: u64,
 }
 
 /// A path.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Path {
     /// What people call it.
     pub name: String,
@@ -110,7 +114,7 @@ pub struct Path {
     pub weight: u32,
     /// Whether it carries traffic.
     pub up: bool,
-    /// Why it does not: `operator`, `carrier`, `silent` or `peer`.
+    /// Why it does not: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy` or `narrow`.
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
@@ -118,6 +122,20 @@ pub struct Path {
     pub rate_bits_per_s: Option<u64>,
     /// The share of datagrams lost lately, 0 to 1; native mode.
     pub loss: Option<f64>,
+    /// The largest inner packet that it carries, as native mode has found out.
+    pub mtu_bytes: Option<usize>,
+    /// What this end wants it used for: `available`, `standby` or `metered`.
+    #[serde(default)]
+    pub role: String,
+    /// Whether it is used only while no other path is alive, because one end wants it so or its limit is used up.
+    #[serde(default)]
+    pub reserve: bool,
+    /// Bytes that have passed this month, outer headers included; metered paths.
+    #[serde(default)]
+    pub used_bytes: Option<u64>,
+    /// Bytes that may pass in a month; metered paths.
+    #[serde(default)]
+    pub limit_bytes: Option<u64>,
     /// Datagrams sent.
     pub sent_packets: u64,
     /// Bytes of them, from the GRE header on.
@@ -148,6 +166,7 @@ impl Peer {
             held_packets: peer.ledger.held,
             hold_us: peer.hold_us,
             resent_packets: peer.resent,
+            recovered_packets: peer.recovered,
             given_up_packets: peer.given_up,
             reorder: peer.resequencer.as_ref().map(Reorder::new),
             drops: counts(&peer.drops),
@@ -167,6 +186,7 @@ impl Reorder {
             overrun: stats.overrun,
             skipped: stats.skipped,
             restarts: stats.restarts,
+            unordered: stats.unordered,
             longest_fill_us: stats.longest_fill_ns / 1_000,
         }
     }
@@ -183,6 +203,11 @@ impl Path {
             srtt_us: path.srtt.map(|srtt| srtt.as_micros() as u64),
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
+            mtu_bytes: path.mtu,
+            role: if path.standby[0] { "standby" } else { "available" }.to_owned(),
+            reserve: path.standby[0] || path.standby[1],
+            used_bytes: None,
+            limit_bytes: None,
             sent_packets: path.sent.packets,
             sent_bytes: path.sent.bytes,
             received_packets: path.received.packets,
@@ -198,6 +223,9 @@ fn cause(state: State) -> Option<&'static str> {
         State::Down(Cause::Carrier) => Some("carrier"),
         State::Down(Cause::Peer) => Some("peer"),
         State::Down(Cause::Silent) => Some("silent"),
+        State::Down(Cause::Doubted(Doubt::Flapping)) => Some("flapping"),
+        State::Down(Cause::Doubted(Doubt::Lossy)) => Some("lossy"),
+        State::Down(Cause::Doubted(Doubt::Narrow)) => Some("narrow"),
     }
 }
 
@@ -210,7 +238,7 @@ mod tests {
     use std::time::Duration;
 
     use mpt_proto::drops::Dropped;
-    use mpt_proto::path::Traffic;
+    use mpt_proto::path::{LinkId, Traffic};
     use mpt_proto::peer::Ledger;
     use mpt_proto::time::Rate;
     use serde_json::Value;
@@ -224,15 +252,17 @@ mod tests {
         drops.count(Dropped::NoPath);
         let path = PathStatus {
             name: "dsl".to_owned(),
+            link: LinkId(0),
             remote: "[2001:db8::1]:4754".parse().unwrap(),
             weight: 10,
             state: State::Down(Cause::Silent),
             rate: Some(Rate::from_bits(8_000_000)),
             loss: Some(0.25),
+            mtu: Some(1_437),
             in_flight: None,
             queue: None,
             srtt: Some(Duration::from_micros(12_345)),
-
+            standby: [false, true],
             sent: Traffic { packets: 2, bytes: 3_000 },
             received: Traffic { packets: 1, bytes: 1_500 },
         };
@@ -243,6 +273,7 @@ mod tests {
             queued_bytes: 6,
             hold_us: 8,
             resent: 3,
+            recovered: 2,
             given_up: 1,
             resequencer: Some(Stats { longest_fill_ns: 9_999, ..Stats::default() }),
             drops: drops.clone(),

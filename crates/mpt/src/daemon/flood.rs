@@ -31,7 +31,7 @@ const MOST: u32 = 20;
 
 impl Watch {
     /// Looks how many handshakes have been refused, if it is time to, and adapts the sieve.
-    pub fn look(&mut self, now: Time, endpoint: &Endpoint, links: &[Link]) {
+    pub fn look(&mut self, now: Time, endpoint: &Endpoint, links: &[Option<Link>]) {
         let passed = now.since(self.since);
         if passed < INTERVAL {
             return;
@@ -56,7 +56,7 @@ impl Watch {
         (self.thinning > 0).then(|| self.since + INTERVAL)
     }
 
-    fn adapt(&self, before: u32, endpoint: &Endpoint, links: &[Link]) {
+    fn adapt(&self, before: u32, endpoint: &Endpoint, links: &[Option<Link>]) {
         match (before, self.thinning) {
             (0, _) => {
                 tracing::warn!("a flood of handshakes: they are thinned out but for those of peers that are known")
@@ -65,7 +65,7 @@ impl Watch {
             (_, thinning) => tracing::debug!(thinning, "flood of handshakes"),
         }
         let known: Vec<IpAddr> = endpoint.remotes().collect();
-        for link in links {
+        for link in links.iter().flatten() {
             if let Err(error) = link.thin_handshakes(self.thinning, &known) {
                 tracing::debug!(%error, "flood of handshakes");
             }

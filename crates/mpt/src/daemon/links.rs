@@ -4,7 +4,7 @@
 //! endpoint is told not to use it, so that a slow interface never holds the others back and little ever waits here.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::Error;
@@ -23,6 +23,8 @@ pub struct Link {
     spec: SocketSpec,
     /// The interface that it leaves by, as far as is known.
     interface: Option<u32>,
+    /// The path manager looks after it.
+    managed: bool,
     waiting: VecDeque<Unsent>,
 }
 
@@ -40,7 +42,41 @@ impl Link {
     /// As [`Socket::open`].
     pub fn open(id: LinkId, spec: SocketSpec, interface: Option<u32>) -> Result<Self, Error> {
         let socket = Socket::open(&spec)?;
-        Ok(Self { id, socket, spec, interface, waiting: VecDeque::new() })
+        Ok(Self { id, socket, spec, interface, managed: false, waiting: VecDeque::new() })
+    }
+
+    /// Opens the socket of a link that the path manager looks after. Where another socket has the port, any other does.
+    ///
+    /// # Errors
+    /// As [`Socket::open`].
+    pub fn open_managed(id: LinkId, spec: SocketSpec, interface: u32) -> Result<Self, Error> {
+        let (socket, spec) = open_somewhere(spec)?;
+        Ok(Self { id, socket, spec, interface: Some(interface), managed: true, waiting: VecDeque::new() })
+    }
+
+    /// Opens a socket on which peers call.
+    ///
+    /// # Errors
+    /// As [`Socket::open`].
+    pub fn listen(id: LinkId, spec: SocketSpec) -> Result<Self, Error> {
+        let socket = Socket::open(&spec)?;
+        Ok(Self { id, socket, spec, interface: None, managed: true, waiting: VecDeque::new() })
+    }
+
+    /// Leaves from another local address, or by an interface that came back under another index.
+    ///
+    /// # Errors
+    /// As [`Socket::open`]; the link keeps its old socket.
+    pub fn move_to(&mut self, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
+        let spec = SocketSpec { local: SocketAddr::new(local, self.spec.local.port()), ..self.spec.clone() };
+        (self.socket, self.spec) = open_somewhere(spec)?;
+        self.interface = interface.or(self.interface);
+        Ok(())
+    }
+
+    /// Whether it leaves from this address already, by the interface of this index.
+    pub fn is_at(&self, local: IpAddr, interface: Option<u32>) -> bool {
+        self.spec.local.ip() == local && interface.is_none_or(|index| self.interface == Some(index))
     }
 
     /// Which link it is.
@@ -50,6 +86,10 @@ impl Link {
 
     /// Whether it leaves by the interface of this index, or by one of this name that came back under another index.
     pub fn leaves_by(&self, index: u32, name: &str) -> bool {
+        !self.managed && self.is_on(index, name)
+    }
+
+    fn is_on(&self, index: u32, name: &str) -> bool {
         self.interface == Some(index) || self.spec.device.as_deref() == Some(name)
     }
 
@@ -133,6 +173,18 @@ impl Link {
                 }
             }
         }
+    }
+}
+
+/// Opens a socket on the port that is wanted, or on any when that is taken: in native mode the peer finds out.
+fn open_somewhere(spec: SocketSpec) -> Result<(Socket, SocketSpec), Error> {
+    let taken = |error: &Error| error.errno() == Some(nix::libc::EADDRINUSE);
+    match Socket::open(&spec) {
+        Err(error) if taken(&error) => {
+            let spec = SocketSpec { local: SocketAddr::new(spec.local.ip(), 0), ..spec };
+            Socket::open(&spec).map(|socket| (socket, spec))
+        }
+        opened => opened.map(|socket| (socket, spec)),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy`] leads the whole Internet into the tunnel, and [`gateway`] leads others to the Internet.
-//! [`service`] talks to the service manager.
+//! [`uplinks`] lets paths follow the interfaces, [`metering`] counts what is paid by volume, [`service`] talks to the service
+//! manager, and [`flood`] watches for floods.
 //! [`orders`] does what commands ask for, [`peers`] lets peers come and go, [`control_port`] talks to the original MPT. This
 //! file is the loop that holds them together with signals, the control socket and news of interfaces.
 
@@ -10,6 +11,7 @@ mod control_port;
 mod flood;
 mod gateway;
 mod links;
+mod metering;
 mod orders;
 mod peers;
 mod policy;
@@ -17,6 +19,7 @@ mod routes;
 mod service;
 mod setup;
 mod turn;
+mod uplinks;
 
 use std::process;
 
@@ -32,12 +35,14 @@ use crate::control::report::{Report, Tunnel};
 use crate::control::{Request, RunDir, Server};
 use control_port::ControlPort;
 use gateway::Gateway;
+use metering::Metering;
 use orders::Pending;
 use policy::Policy;
 use routes::Routes;
 use service::Service;
 use setup::{Opened, Sockets};
 use turn::Driver;
+use uplinks::Uplinks;
 
 /// Runs a tunnel until a signal or `mpt down` ends it.
 ///
@@ -48,7 +53,7 @@ pub fn run(file: &File) -> Result<(), Failure> {
     let monitor = Monitor::open()?;
     let run = RunDir::from_env();
     let control = Server::bind(&run, &file.interface)?;
-    let Opened { driver, sockets, routes } = setup::open(file, Reactor::new(Clock::start())?)?;
+    let Opened { driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
@@ -61,8 +66,24 @@ pub fn run(file: &File) -> Result<(), Failure> {
     privilege::keep_only(&needed(file))?;
     let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
     service.ready();
-    Daemon { service, driver, gateway, routes, signals, monitor, control, about, file, sockets, control_port, pending }
-        .serve()
+    let (uplinks, metering) = (Uplinks::new(tun), Metering::open(&file));
+    let mut daemon = Daemon {
+        driver,
+        gateway,
+        routes,
+        signals,
+        monitor,
+        control,
+        about,
+        file,
+        sockets,
+        control_port,
+        service,
+        pending,
+        uplinks,
+        metering,
+    };
+    daemon.serve()
 }
 
 /// What reconfiguration, interfaces that come back and an orderly end need; all else that root can do is given up.
@@ -106,6 +127,8 @@ struct Daemon {
     service: Service,
     /// Commands that wait for a peer.
     pending: Vec<Pending>,
+    uplinks: Uplinks,
+    metering: Metering,
 }
 
 /// What `status` says of the tunnel itself.
@@ -132,6 +155,7 @@ enum Goes {
 impl Daemon {
     fn serve(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
+        self.follow_interfaces(self.driver.reactor.now());
         let mut wake = self.finish_turn(self.driver.reactor.now());
         loop {
             self.driver.reactor.wait(wake, &mut ready)?;
@@ -150,10 +174,32 @@ impl Daemon {
     fn finish_turn(&mut self, now: Time) -> Option<Time> {
         self.tell(now);
         let control = self.serve_control_port(now);
+        let uplinks = self.follow_when_due(now);
+        let metering = self.metering.poll(now, &mut self.driver.endpoint);
         let data = self.driver.finish_turn(now);
+        self.adapt_mtu();
         // What was found out just now must still be told, without waiting for another reason to wake up.
         let told = self.tell(now).then_some(now);
-        [control, data, told, self.service.poll(now)].into_iter().flatten().min()
+        [control, data, uplinks, metering, told, self.service.poll(now)].into_iter().flatten().min()
+    }
+
+    /// Gives the TUN device the MTU that all paths carry, so that the kernel's own TCP and its ICMP tell everybody.
+    fn adapt_mtu(&mut self) {
+        let mtu = self.driver.endpoint.mtu();
+        if mtu == self.about.mtu_bytes {
+            return;
+        }
+        let before = std::mem::replace(&mut self.about.mtu_bytes, mtu);
+        let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.driver.tun_index(), mtu as u32));
+        match set {
+            Ok(()) if mtu < before => {
+                tracing::warn!(mtu, before, "a path carries less than the tunnel's mtu, which is lowered");
+            }
+            Ok(()) => tracing::info!(mtu, before, "the paths carry more again"),
+            Err(error) => {
+                tracing::warn!(mtu, %error, "a path carries less than the tunnel's mtu, which cannot be changed")
+            }
+        }
     }
 
     fn handle(&mut self, now: Time, ready: &Ready) -> Result<Goes, Failure> {
@@ -189,6 +235,7 @@ impl Daemon {
 
     fn handle_news(&mut self, now: Time) -> Result<(), Failure> {
         while let Some(event) = self.monitor.next_event()? {
+            self.uplinks.note(now);
             match event {
                 Event::Link(link) => self.driver.handle_interface(now, link.index, &link.name, link.up && link.running),
                 Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
@@ -216,7 +263,9 @@ impl Daemon {
     /// How the tunnel is.
     fn report_now(&self, now: Time) -> Report {
         let about = Tunnel { uptime_s: now.as_nanos() / 1_000_000_000, ..self.about.clone() };
-        Report::new(about, &self.driver.endpoint.status())
+        let mut report = Report::new(about, &self.driver.endpoint.status());
+        self.metering.complete(&mut report);
+        report
     }
 
     /// News were lost: asks for the state of every interface.

@@ -35,14 +35,13 @@ impl Daemon {
     /// What the system refused first; the tunnel is then without that one and those behind it.
     pub(super) fn add_peers(&mut self, now: Time, peers: impl IntoIterator<Item = Peer>) -> Result<(), Failure> {
         let added = peers.into_iter().try_for_each(|peer| self.enlist(now, peer));
+        self.metering.watch(&self.file);
+        self.uplinks.note(now);
         self.look_again(now)?;
         added
     }
 
     fn enlist(&mut self, now: Time, peer: Peer) -> Result<(), Failure> {
-        if peer.paths.is_empty() {
-            self.sockets.listen(&self.file)?;
-        }
         let mut netlink = Netlink::open_for(policy::mark(&self.file))?;
         let config = setup::peer_config(&self.file, &peer, &mut self.sockets, &mut netlink)?;
         for link in self.sockets.take_new() {
@@ -61,6 +60,7 @@ impl Daemon {
     pub(super) fn remove_peer(&mut self, index: usize) -> Peer {
         let peer = self.file.peers.remove(index);
         self.driver.endpoint.remove_peer(&peer.name);
+        self.forget_uplinks(&peer.name);
         if let Some(port) = &mut self.control_port {
             port.remove(&peer);
         }

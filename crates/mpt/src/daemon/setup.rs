@@ -4,12 +4,12 @@
 //! there is nothing to undo, and nothing half done is left behind when a later step fails. Routes beside the tunnel are
 //! the exception, and undo themselves: see [`super::routes`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpt_linux::netlink::{Netlink, Prefix};
-use mpt_linux::udp::SocketSpec;
+use mpt_linux::udp::{Socket, SocketSpec};
 use mpt_linux::{Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, Protocol};
 use mpt_proto::crypto::handshake::{self, Identity, Offer};
@@ -36,8 +36,8 @@ use crate::config::model::{File, Mode, Path, Peer};
 pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let mut netlink = Netlink::open_for(policy::mark(file))?;
     let mut sockets = Sockets::default();
-    if file.peers.iter().any(|peer| peer.paths.is_empty()) || file.includes {
-        sockets.listen(file)?;
+    if file.peers.iter().any(Peer::calls) || file.includes {
+        check_port(file)?;
     }
     let peers = file.peers.iter().map(|peer| peer_config(file, peer, &mut sockets, &mut netlink));
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
@@ -50,7 +50,8 @@ pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
     let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
     tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.len(), "tunnel is up");
-    Ok(Opened { driver: Driver::new(endpoint, reactor, tun, links)?, sockets, routes })
+    let tun_index = tun.index();
+    Ok(Opened { driver: Driver::new(endpoint, reactor, tun, links)?, sockets, routes, tun: tun_index })
 }
 
 /// An open tunnel.
@@ -61,6 +62,8 @@ pub struct Opened {
     pub sockets: Sockets,
     /// What has been routed.
     pub routes: Routes,
+    /// The TUN device's index.
+    pub tun: u32,
 }
 
 /// The core: with keys, randomness and the time of day in native mode.
@@ -94,12 +97,37 @@ fn has_aes() -> bool {
 pub struct Sockets {
     new: Vec<Link>,
     known: BTreeMap<(Option<String>, SocketAddr), LinkId>,
+    /// Those of the path manager.
+    managed: BTreeSet<LinkId>,
 }
 
 impl Sockets {
     /// Those that have been opened since this was last asked.
     pub fn take_new(&mut self) -> Vec<Link> {
         std::mem::take(&mut self.new)
+    }
+
+    /// The configured ones: interface and local address, with their numbers.
+    pub fn configured(&self) -> impl Iterator<Item = (&Option<String>, SocketAddr, LinkId)> {
+        self.known.iter().map(|((device, local), id)| (device, *local, *id))
+    }
+
+    /// A number for a socket of the path manager; none when there are too many.
+    pub fn take_number(&mut self) -> Option<LinkId> {
+        let id = self.free_number()?;
+        self.managed.insert(id);
+        Some(id)
+    }
+
+    /// A socket of the path manager is closed, and its number free.
+    pub fn give_back(&mut self, id: LinkId) {
+        self.managed.remove(&id);
+    }
+
+    /// The greatest number stands for no socket.
+    fn free_number(&self) -> Option<LinkId> {
+        let mut all = (0..u8::MAX).map(LinkId);
+        all.find(|id| !self.managed.contains(id) && !self.known.values().any(|known| known == id))
     }
 
     /// The socket of a path.
@@ -109,7 +137,7 @@ impl Sockets {
         if let Some(known) = self.known.get(&(device.clone(), local)) {
             return Ok(*known);
         }
-        let id = LinkId(u8::try_from(self.known.len()).map_err(|_| too_many(file, path))?);
+        let id = self.free_number().ok_or_else(|| too_many(file, path))?;
         let mark = policy::mark(file);
         let spec = SocketSpec { local, device: device.clone(), mark, offload: file.offload, ..SocketSpec::default() };
         let interface = interface_of(path, netlink)?;
@@ -117,30 +145,14 @@ impl Sockets {
         self.known.insert((device, local), id);
         Ok(id)
     }
+}
 
-    /// The sockets on which peers call that have no paths here.
-    ///
-    /// # Errors
-    /// When the port is taken.
-    pub fn listen(&mut self, file: &File) -> Result<(), Failure> {
-        for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()] {
-            if self.known.contains_key(&(None, SocketAddr::new(any, *file.port))) {
-                continue;
-            }
-            let (local, id) = (SocketAddr::new(any, *file.port), LinkId(self.known.len() as u8));
-            let spec = SocketSpec { local, mark: policy::mark(file), offload: file.offload, ..SocketSpec::default() };
-            match Link::open(id, spec, None) {
-                Ok(link) => {
-                    self.new.push(link);
-                    self.known.insert((None, local), id);
-                }
-                // A host may have IPv6 switched off.
-                Err(error) if any.is_ipv6() => tracing::warn!(%error, "peers cannot call over IPv6"),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
+/// Peers are to call on every address of this host, where another program may have the port. The sockets themselves follow
+/// the addresses.
+fn check_port(file: &File) -> Result<(), Failure> {
+    let local = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), *file.port);
+    Socket::open(&SocketSpec { local, offload: false, ..SocketSpec::default() })?;
+    Ok(())
 }
 
 /// The unspecified address of a path's IP version, which is IPv4 where nothing says so.
@@ -150,7 +162,7 @@ fn unspecified(path: &Path) -> IpAddr {
 }
 
 fn too_many(file: &File, path: &Path) -> Failure {
-    file.problem(path.line(), "more than 256 local addresses", "let paths share a local address").into()
+    file.problem(path.line(), "more than 255 local addresses", "let paths share a local address").into()
 }
 
 /// What the core is told of a peer; its sockets are opened if need be.
@@ -170,7 +182,8 @@ pub fn peer_config(
             remote: path.remote.as_deref().copied(),
             weight: path.weight,
             liveness: path.liveness,
-            alive: path.alive,
+            // Until a path has shown that it is alive, its silence costs packets.
+            alive: path.alive && *file.mode == Mode::Plain,
             cap: path.cap,
             standby: path.standby,
         })
@@ -179,7 +192,8 @@ pub fn peer_config(
         name: peer.name.to_string(),
         networks: peer.networks.iter().map(|net| **net).collect(),
         local_networks: peer.local_networks.iter().map(|net| **net).collect(),
-        scheduler: file.scheduler,
+        scheduler: file.scheduler.value,
+        rules: file.rules.iter().map(|rule| rule.value.clone()).collect(),
         protocol: peer.protocol.value.clone(),
         resequence: peer.resequence,
         probe: file.probe,
@@ -213,7 +227,11 @@ fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
             let outer = outer_mtu(path, netlink)? as usize;
             smallest = smallest.min(mpt_proto::config::inner_mtu(outer, (unspecified(path), 0).into(), overhead));
         }
-        if peer.paths.is_empty() {
+        for remote in peer.auto.iter().flat_map(|auto| &auto.remotes) {
+            let outer = netlink.route_to(remote.ip(), None)?.map_or(ETHERNET, |hop| hop.mtu.min(ETHERNET));
+            smallest = smallest.min(mpt_proto::config::inner_mtu(outer as usize, **remote, overhead));
+        }
+        if peer.calls() {
             // It may call over either, and IPv6 leaves less.
             let any = (Ipv6Addr::UNSPECIFIED, 0).into();
             smallest = smallest.min(mpt_proto::config::inner_mtu(ETHERNET as usize, any, overhead));

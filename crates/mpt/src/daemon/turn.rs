@@ -3,6 +3,8 @@
 //! One thread does both directions and runs everything to completion, so there is no lock and nothing is reordered inside
 //! this process. The clock is read once a turn.
 
+use std::net::IpAddr;
+
 use mpt_linux::reactor::{Interest, Ready, Token};
 use mpt_linux::udp::Receive;
 use mpt_linux::{Error, Reactor, Tun};
@@ -22,7 +24,8 @@ pub struct Driver {
     /// Waits for all of them.
     pub reactor: Reactor,
     tun: Tun,
-    links: Vec<Link>,
+    /// By number; those that are closed leave a gap.
+    links: Vec<Option<Link>>,
     buffer: Vec<u8>,
     receive: Receive,
     /// The TUN device is being watched.
@@ -38,38 +41,56 @@ const LINKS: u64 = 1_000;
 /// stay in the processor's cache.
 const READS: usize = 4;
 
+fn token(link: LinkId) -> Token {
+    Token(LINKS + u64::from(link.0))
+}
+
 impl Driver {
     /// Watches everything.
     pub fn new(endpoint: Endpoint, reactor: Reactor, tun: Tun, links: Vec<Link>) -> Result<Self, Error> {
         reactor.add(&tun, TUN, Interest::Read)?;
-        for (i, link) in (LINKS..).zip(&links) {
-            reactor.add(link, Token(i), Interest::Read)?;
-        }
         let buffer = vec![0; mpt_linux::tun::READ_BUFFER];
-        Ok(Self {
-            endpoint,
-            reactor,
-            tun,
-            links,
-            buffer,
-            receive: Receive::new(),
-            reading: true,
-            flood: Watch::default(),
-        })
+        let (receive, flood) = (Receive::new(), Watch::default());
+        let mut driver = Self { endpoint, reactor, tun, links: Vec::new(), buffer, receive, reading: true, flood };
+        links.into_iter().try_for_each(|link| driver.add_link(link))?;
+        Ok(driver)
     }
 
-    /// Watches one more socket, whose number must be the next.
+    /// Watches one more socket, in the place that its number says.
     pub fn add_link(&mut self, link: Link) -> Result<(), Error> {
-        self.reactor.add(&link, Token(LINKS + u64::from(link.id().0)), Interest::Read)?;
-        self.links.push(link);
+        self.reactor.add(&link, token(link.id()), Interest::Read)?;
+        let index = usize::from(link.id().0);
+        if self.links.len() <= index {
+            self.links.resize_with(index + 1, || None);
+        }
+        self.links[index] = Some(link);
+        Ok(())
+    }
+
+    /// Closes a socket.
+    pub fn remove_link(&mut self, id: LinkId) {
+        if let Some(link) = self.links.get_mut(usize::from(id.0)) {
+            *link = None;
+        }
+    }
+
+    /// Lets a link leave from another local address, or by an interface that came back, and tells the peers.
+    pub fn move_link(&mut self, now: Time, id: LinkId, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
+        let Some(Some(link)) = self.links.get_mut(usize::from(id.0)) else { return Ok(()) };
+        if !link.is_at(local, interface) {
+            link.move_to(local, interface)?;
+            self.reactor.add(&*link, token(id), Interest::Read)?;
+        }
+        self.endpoint.handle_carrier(now, id, true);
+        self.endpoint.handle_moved(now, id);
         Ok(())
     }
 
     /// Takes news of an interface: its carrier, or its return under another index.
     pub fn handle_interface(&mut self, now: Time, index: u32, name: &str, running: bool) {
-        for link in self.links.iter_mut().filter(|link| link.leaves_by(index, name)) {
+        for link in self.links.iter_mut().flatten().filter(|link| link.leaves_by(index, name)) {
             if running && link.is_orphan_of(index, name) {
-                let token = Token(LINKS + u64::from(link.id().0));
+                let token = token(link.id());
                 match link.reopen(index).and_then(|()| self.reactor.add(&*link, token, Interest::Read)) {
                     Ok(()) => tracing::info!(interface = name, "interface is back"),
                     Err(error) => tracing::warn!(interface = name, %error, "cannot use the interface that came back"),
@@ -90,13 +111,16 @@ impl Driver {
             return self.read_tun(now);
         }
         let index = (ready.token.0 - LINKS) as usize;
+        let Some(Some(link)) = self.links.get_mut(index) else { return };
         if ready.writable {
-            self.links[index].send_waiting(&mut self.endpoint);
-            self.watch_link(index);
+            link.send_waiting(&mut self.endpoint);
         }
         if ready.readable {
-            self.links[index].receive(now, &mut self.receive, &mut self.endpoint);
+            link.receive(now, &mut self.receive, &mut self.endpoint);
             self.deliver();
+        }
+        if ready.writable {
+            self.watch_link(index);
         }
     }
 
@@ -108,6 +132,11 @@ impl Driver {
         self.watch_tun();
         self.flood.look(now, &self.endpoint, &self.links);
         [self.endpoint.next_deadline().map(|(at, _)| at), self.flood.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// The TUN device's interface index.
+    pub fn tun_index(&self) -> u32 {
+        self.tun.index()
     }
 
     fn read_tun(&mut self, now: Time) {
@@ -130,9 +159,14 @@ impl Driver {
     fn transmit(&mut self, now: Time) {
         while let Some(run) = self.endpoint.poll_transmit(now) {
             let index = usize::from(run.link.0);
-            let was_blocked = self.links[index].is_blocked();
-            self.links[index].send(run, &mut self.endpoint);
-            if !was_blocked && self.links[index].is_blocked() {
+            let Some(Some(link)) = self.links.get_mut(index) else {
+                self.endpoint.handle_failure(Dropped::SendFailed, run.count() as u64);
+                self.endpoint.recycle_transmit(run);
+                continue;
+            };
+            let was_blocked = link.is_blocked();
+            link.send(run, &mut self.endpoint);
+            if !was_blocked && link.is_blocked() {
                 self.watch_link(index);
             }
         }
@@ -151,10 +185,11 @@ impl Driver {
 
     /// Waits for a full socket to have room, and tells the endpoint.
     fn watch_link(&mut self, index: usize) {
-        let blocked = self.links[index].is_blocked();
+        let Some(Some(link)) = self.links.get(index) else { return };
+        let blocked = link.is_blocked();
         self.endpoint.handle_blocked(LinkId(index as u8), blocked);
         let interest = if blocked { Interest::Both } else { Interest::Read };
-        if let Err(error) = self.reactor.modify(&self.links[index], Token(LINKS + index as u64), interest) {
+        if let Err(error) = self.reactor.modify(link, token(link.id()), interest) {
             tracing::warn!(%error, link = index, "cannot watch a socket");
         }
     }

@@ -1,14 +1,15 @@
 //! The way in in native mode: datagram, session, replay window, frames, order, inner packet.
 
-use std::net::SocketAddr;
-
 use super::super::inbound::deliver;
 use super::super::{Ledger, Peer};
-use super::Native;
+use super::sizes::on_probe_fate;
+use super::{Carrier, Native};
+use crate::classify::Class;
 use crate::crypto::association::Opened;
 use crate::crypto::replay;
 use crate::drops::Dropped;
 use crate::endpoint::Received as From;
+use crate::flow;
 use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
 use crate::path::ack::{self, PeerTime, Range};
@@ -25,6 +26,8 @@ struct Way {
     tag: PathTag,
     /// Our path that leads back.
     own: Option<u8>,
+    /// It came from where the peer is not known to be.
+    moving: bool,
     /// DSCP and ECN outside.
     tos: u8,
 }
@@ -35,7 +38,12 @@ impl Peer {
         let Some(mut native) = self.native.take() else { return self.drops.count(Dropped::UnknownSession) };
         let len = datagram.len();
         match native.association.open(now, datagram) {
-            Ok(opened) => self.handle_opened(now, from, opened, len, &mut native, tun),
+            Ok(opened) => {
+                if native.association.take_restarted() {
+                    native.begin_anew(&self.paths);
+                }
+                self.handle_opened(now, from, opened, len, &mut native, tun);
+            }
             Err(why) => self.drops.count(why),
         }
         self.native = Some(native);
@@ -52,28 +60,35 @@ impl Peer {
         tun: &mut Coalescer,
     ) {
         let (tag, number) = (opened.path, opened.number);
-        let own = self.path_towards(now, from, tag, native);
+        let newest = native.received[usize::from(tag.slot())].as_ref().is_none_or(|known| known.is_newest(number));
+        let (own, moving) = self.path_towards(now, from, tag, newest, len, native);
         if let Some(own) = own {
             let path = &mut self.paths[usize::from(own)];
             path.received.count(len);
             path.heard = now;
         }
-        let mut eliciting = false;
+        let (mut eliciting, mut data, mut repair) = (false, None, None);
         for frame in Frames::new(opened.body) {
             let Ok(frame) = frame else {
                 self.drops.count(Dropped::Malformed);
                 break;
             };
             eliciting |= !matches!(frame, Frame::Ack(_));
-            self.handle_frame(now, &frame, Way { tag, own, tos: from.tos }, native, tun);
+            match frame {
+                Frame::Data(frame) => data = Some(frame),
+                Frame::Repair(frame) => repair = Some(frame),
+                _ => {}
+            }
+            self.handle_frame(now, &frame, Way { tag, own, moving, tos: from.tos }, native, tun);
         }
+        self.handle_protection(now, tag, number, (data, repair), native, tun);
         let received =
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
         received.on_packet(now, number, len as u64, eliciting, from.tos & ecn::MASK == ecn::CE);
     }
 
     fn handle_frame(&mut self, now: Time, frame: &Frame<'_>, way: Way, native: &mut Native, tun: &mut Coalescer) {
-        let Way { tag, own, tos } = way;
+        let Way { tag, own, moving, tos } = way;
         match frame {
             Frame::Data(data) => {
                 if let Err(why) = self.handle_data(now, data, tag, tos, native, tun) {
@@ -82,23 +97,20 @@ impl Peer {
             }
             Frame::Ack(ack) => self.handle_ack(now, ack, native),
             Frame::Skip(skip) => self.handle_skip(now, skip, native, tun),
-            Frame::Path(frame::Path::Challenge(bytes)) => {
-                if let Some(own) = own {
-                    native.carriers[usize::from(own)].challenged = Some(*bytes);
-                }
-            }
+            Frame::Path(frame::Path::Challenge(bytes)) => self.handle_challenge(now, own, moving, *bytes, native),
+            Frame::Path(frame::Path::Response(bytes)) if moving => self.handle_proof(now, own, *bytes, native),
             Frame::Path(frame::Path::Response(bytes)) => self.handle_response(now, own, u64::from_be_bytes(*bytes)),
-            // Of no consequence here; a version that uses them says more.
-            Frame::Path(frame::Path::Status { .. })
-            | Frame::Probe(_)
-            | Frame::Repair(_)
-            | Frame::Addr(_)
-            | Frame::Control(_)
-            | Frame::Close(_) => {}
+            Frame::Path(frame::Path::Status { path, status, order }) => {
+                self.handle_status(now, *path, *status, *order, native);
+            }
+            Frame::Addr(addr) => self.handle_addr(addr, native),
+            // Repair symbols are handled with the datagram that they came in. The others are of no consequence here; a
+            // version that uses them says more.
+            Frame::Probe(_) | Frame::Repair(_) | Frame::Control(_) | Frame::Close(_) => {}
         }
     }
 
-    fn handle_data(
+    pub(super) fn handle_data(
         &mut self,
         now: Time,
         data: &Data<'_>,
@@ -130,6 +142,20 @@ impl Peer {
         }
     }
 
+    /// Answered where it came from. On a path that is taken for dead it is a sign of life.
+    fn handle_challenge(&mut self, now: Time, own: Option<u8>, moving: bool, bytes: [u8; 8], native: &mut Native) {
+        let Some(own) = own.map(usize::from) else { return };
+        let carrier = &mut native.carriers[own];
+        match &mut carrier.moving {
+            Some(there) if moving => there.on_challenge(bytes),
+            _ => carrier.challenged = Some(bytes),
+        }
+        let path = &mut self.paths[own];
+        if let Some(prober) = path.liveness.prober().filter(|_| !path.health.answers) {
+            prober.ask_now(now);
+        }
+    }
+
     /// The answer to one of our challenges proves the path in both directions.
     fn handle_response(&mut self, now: Time, own: Option<u8>, stamp: u64) {
         let Some(own) = own.map(usize::from) else { return };
@@ -153,9 +179,13 @@ impl Peer {
             ce: replay::expand(carrier.ce, ack.ce),
         };
         carrier.ce = told.ce;
-        let outcome = carrier.feedback.on_ack(now, &told, |fate, token| {
-            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
+        let Carrier { feedback, pmtu, .. } = carrier;
+        let mut excused = 0;
+        let outcome = feedback.on_ack(now, &told, |fate, token| match Token(token).probed_size() {
+            Some(size) => excused += on_probe_fate(now, size, fate, pmtu),
+            None => returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer())),
         });
+        feedback.excuse(now, excused);
         if let Some(sample) = &outcome.ack {
             control.on_ack(id, sample);
             if outcome.ce > 0 {
@@ -168,58 +198,10 @@ impl Peer {
         if outcome.spurious > 0 {
             control.on_spurious_loss(id, outcome.spurious);
         }
-    }
-
-    /// Which of our paths leads back to where a datagram came from. An address that is new is challenged before it is used.
-    fn path_towards(&mut self, now: Time, from: &From, tag: PathTag, native: &mut Native) -> Option<u8> {
-        let known = self.paths.iter().find(|path| path.link == from.link && path.remote == from.from);
-        if let Some(known) = known {
-            native.mirror[usize::from(tag.slot())] = Some(known.id.slot);
-            return Some(known.id.slot);
+        let arrived = outcome.ack.zip(self.paths[slot].liveness.prober());
+        if arrived.is_some_and(|(sample, prober)| prober.on_arrived(sample.newest_sent)) {
+            self.change(now, slot, |health| (health.answers, health.peer_agrees) = (true, true));
         }
-        let moved = native.mirror[usize::from(tag.slot())];
-        match moved {
-            Some(slot) => self.rename_path(now, slot, from.link, from.from),
-            None => self.learn_path(now, from, native)?,
-        };
-        let slot = moved.or_else(|| self.paths.last().map(|path| path.id.slot))?;
-        native.mirror[usize::from(tag.slot())] = Some(slot);
-        Some(slot)
-    }
-
-    /// The peer's end of a path has moved (RFC 9000 section 9): it carries nothing but challenges until it answers one.
-    fn rename_path(&mut self, now: Time, slot: u8, link: crate::path::LinkId, remote: SocketAddr) {
-        let path = &mut self.paths[usize::from(slot)];
-        (path.link, path.remote) = (link, remote);
-        self.doubt(now, slot);
-    }
-
-    /// The peer calls from a path that we did not know.
-    fn learn_path(&mut self, now: Time, from: &From, native: &mut Native) -> Option<()> {
-        let slot = u8::try_from(self.paths.len()).ok().filter(|slot| usize::from(*slot) < crate::path::MAX_PATHS)?;
-        let config = crate::config::PathConfig {
-            name: format!("path{}", slot + 1),
-            link: from.link,
-            remote: Some(from.from),
-            weight: 1,
-            liveness: None,
-            alive: true,
-            cap: None,
-            standby: false,
-        };
-        self.paths.push(crate::path::Path::new(now, slot, &config, Some(self.probe)));
-        native.add_path(crate::path::PathId { slot, generation: 0 }, None);
-        self.doubt(now, slot);
-        Some(())
-    }
-
-    fn doubt(&mut self, now: Time, slot: u8) {
-        let slot = usize::from(slot);
-        if let Some(prober) = self.paths[slot].liveness.prober() {
-            prober.declare_dead(now);
-            prober.ask_now(now);
-        }
-        self.change(now, slot, |health| health.answers = false);
     }
 }
 
@@ -234,6 +216,15 @@ fn put_in_order(
 ) -> Result<(), Dropped> {
     ledger.arrived += 1;
     let (bucket, limits) = (data.header.bucket, native.limits);
+    if flow::class(bucket) == Class::Realtime {
+        let taken = native.unordered.entry(bucket).or_default().handle(data.header.sequence);
+        match taken {
+            Ok(()) => deliver(packet, &mut ledger.delivered, tun),
+            Err(_) => ledger.dropped_in += 1,
+        }
+        native.unheld += u64::from(taken.is_ok());
+        return taken;
+    }
     let Native { order, rested, .. } = native;
     let order = order.entry(bucket).or_insert_with(|| rested.wake(bucket, limits));
     let delivered = &mut ledger.delivered;

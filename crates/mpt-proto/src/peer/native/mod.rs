@@ -1,12 +1,22 @@
 //! Native mode of one peer: everything that plain mode has not. Sessions, feedback and congestion control for each path,
 //! repair, and an order for each flow bucket instead of one for all.
 //!
-//! `outbound` is the way out, `inbound` the way in, `timers` what is due; they are the corridor of [`super`] in native
-//! mode, and the only rooms that know the sequence. `rest` is what becomes of the memory of a peer that is idle.
+//! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
+//! `batch` what is gathered, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
+//! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths come and go and
+//! says what they are for, `roam` follows the peer's addresses, `rest` is what becomes of the memory of a peer that is idle.
 
+mod addresses;
+mod batch;
+mod copies;
+mod doubts;
 mod inbound;
 mod outbound;
+mod paths;
+mod protection;
 mod rest;
+mod roam;
+mod sizes;
 mod timers;
 
 use std::collections::{BTreeSet, HashMap};
@@ -17,14 +27,21 @@ use crate::config::{NativeConfig, PathConfig};
 use crate::crypto::association::{Association, Event};
 use crate::crypto::handshake::Run;
 use crate::local::Local;
+use crate::packet::SuperPacket;
 use crate::path::feedback::Feedback;
+use crate::path::pmtu::Pmtu;
 use crate::path::receive::Received;
+use crate::path::worth::VETTING;
 use crate::path::{MAX_PATHS, Path, PathId};
-use crate::repair::Repair;
-use crate::reseq::{Limits, Resequencer};
+use crate::repair::fec::{self, Decoder, Encoder, Policy, Rhythm};
+use crate::repair::{Repair, Token};
+use crate::reseq::{Limits, Resequencer, Unordered};
 use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
+use addresses::Addresses;
+use batch::Batch;
+use roam::Move;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
 pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
@@ -37,8 +54,11 @@ pub(super) struct Native {
     carriers: Vec<Carrier>,
     /// What arrived, by slot of the peer's paths.
     received: [Option<Box<Received>>; MAX_PATHS],
-    /// Which of our paths goes back the way that the peer's path in a slot came.
-    mirror: [Option<u8>; MAX_PATHS],
+    /// Which of our paths goes back the way that the peer's path in a slot came, and that path's generation.
+    mirror: [Option<(u8, u8)>; MAX_PATHS],
+    /// The generation in which a path of the peer's led back to one of ours that was removed, by its slot: what it still sends
+    /// there brings no new one about.
+    severed: [Option<u8>; MAX_PATHS],
     /// The next number in each flow bucket; nothing before the first packet.
     numbers: Vec<u32>,
     order: HashMap<u16, Resequencer>,
@@ -46,15 +66,42 @@ pub(super) struct Native {
     /// Buckets in which something is held.
     holding: BTreeSet<u16>,
     limits: Limits,
+    /// The largest datagram that is to be sent.
+    wanted: usize,
+    /// The buckets of class realtime, in which nothing is held.
+    unordered: HashMap<u16, Unordered>,
+    /// How many of their packets were delivered.
+    unheld: u64,
     repair: Repair,
+    copies: copies::Copies,
+    batch: Batch,
+    fec: fec::Mode,
+    /// What repair symbols are solved with, by slot of the peer's paths that bring any.
+    decoders: [Option<Box<Decoder>>; MAX_PATHS],
+    /// Packets that came back that way.
+    recovered: u64,
     /// The peer's clock as its last ACK told it, in microseconds.
     peer_clock: u64,
     /// When the pacer lets the next packet go, if one waits for that.
     pace: Option<Time>,
     /// Buffers of packets that have arrived.
     returned: Vec<Vec<u8>>,
+    /// When data was last sent.
+    used: Time,
     /// There is a session and a path, so that probes and acknowledgements leave when they are due.
     speaks: bool,
+    /// There is a session, so that an address can be challenged.
+    seals: bool,
+    /// When the last session began.
+    agreed: Time,
+    /// Counts our words about what paths are for.
+    words: u32,
+    /// The count of the last word that was believed, by slot of the peer's paths.
+    heeded: [Option<u32>; MAX_PATHS],
+    /// Where the ends say that they can be reached.
+    addresses: Addresses,
+    /// Our last initiation while it waits for its answer, and the paths that it has not gone over yet, as a bit set.
+    knock: Option<(Vec<u8>, u32)>,
 }
 
 /// What native mode keeps for one of our paths.
@@ -62,17 +109,49 @@ struct Carrier {
     feedback: Feedback,
     /// When the pacer lets the next packet go.
     next_send: Time,
-    /// Something must be acknowledged soon, or the tail of what was sent is lost.
-    probe: bool,
+    /// Probes to send at once, because something must be acknowledged soon.
+    probes: u32,
+    /// Probes by which the path is judged that are still to be sent.
+    vetting: u32,
+    /// When it was last probed to judge it.
+    probed: Time,
+    /// Makes repair symbols of what is sent, to this rhythm if at all.
+    encoder: Encoder,
+    policy: Policy,
+    rhythm: Option<Rhythm>,
+    /// When the last packet was sent that it knows.
+    protected: Time,
+    /// How large its datagrams may be.
+    pmtu: Pmtu,
     /// A challenge of the peer's that is to be answered.
     challenged: Option<[u8; 8]>,
+    /// Where the peer has called from and is not known to be.
+    moving: Option<Move>,
+    /// The fastest that may be sent.
+    cap: Option<Rate>,
     /// Marks reported so far.
     ce: u64,
 }
 
 impl Carrier {
-    fn new() -> Self {
-        Self { feedback: Feedback::default(), next_send: Time::START, probe: false, challenged: None, ce: 0 }
+    /// One from which datagrams of up to `wanted` bytes are wanted.
+    fn new(wanted: usize, cap: Option<Rate>) -> Self {
+        Self {
+            feedback: Feedback::default(),
+            next_send: Time::START,
+            probes: 0,
+            vetting: VETTING,
+            probed: Time::START,
+            encoder: Encoder::default(),
+            policy: Policy::default(),
+            rhythm: None,
+            protected: Time::START,
+            pmtu: Pmtu::new(wanted),
+            challenged: None,
+            moving: None,
+            cap,
+            ce: 0,
+        }
     }
 }
 
@@ -83,23 +162,46 @@ const DATAGRAM: u64 = 1_472;
 
 impl Native {
     /// Makes the native side of a peer with these paths; asks for a session at once when there is somebody to ask.
-    pub(super) fn new(now: Time, config: &NativeConfig, limits: Limits, paths: &[PathConfig], run: Run) -> Self {
+    pub(super) fn new(
+        now: Time,
+        mtu: usize,
+        config: &NativeConfig,
+        limits: Limits,
+        paths: &[PathConfig],
+        run: Run,
+    ) -> Self {
         let mut native = Self {
             association: Association::new(config.public_key, config.preshared_key.clone(), run),
             control: Controller::new(Algorithm::new(config.congestion)),
             carriers: Vec::new(),
             received: std::array::from_fn(|_| None),
             mirror: [None; MAX_PATHS],
+            severed: [None; MAX_PATHS],
             numbers: Vec::new(),
             order: HashMap::new(),
             rested: rest::Rested::default(),
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
+            wanted: mtu + NATIVE_OVERHEAD,
+            unordered: HashMap::new(),
+            unheld: 0,
             repair: Repair::default(),
+            copies: copies::Copies::default(),
+            batch: Batch::default(),
+            fec: config.fec,
+            decoders: std::array::from_fn(|_| None),
+            recovered: 0,
             peer_clock: 0,
             pace: None,
             returned: Vec::new(),
+            used: Time::START,
             speaks: false,
+            seals: false,
+            agreed: now,
+            words: 0,
+            heeded: [None; MAX_PATHS],
+            addresses: Addresses::default(),
+            knock: None,
         };
         for (slot, path) in (0..).zip(paths) {
             native.add_path(PathId { slot, generation: 0 }, path.cap);
@@ -111,7 +213,12 @@ impl Native {
     }
 
     pub(super) fn add_path(&mut self, id: PathId, cap: Option<Rate>) {
-        self.carriers.push(Carrier::new());
+        let (slot, carrier) = (usize::from(id.slot), Carrier::new(self.wanted, cap));
+        if slot < self.carriers.len() {
+            self.carriers[slot] = carrier;
+        } else {
+            self.carriers.push(carrier);
+        }
         self.control.add_path(id, DATAGRAM, cap);
     }
 
@@ -139,6 +246,26 @@ impl Native {
         self.control.bottleneck(id)
     }
 
+    /// Keeps an ACK of a flow inside back until it can leave with others; returns what is to leave now.
+    pub(super) fn gather(
+        &mut self,
+        now: Time,
+        bucket: u16,
+        packet: SuperPacket,
+    ) -> impl Iterator<Item = (u16, SuperPacket)> {
+        let known = self.carriers.iter().map(|carrier| carrier.feedback.rtt()).filter(|rtt| rtt.is_known());
+        let rtt = known.map(|rtt| rtt.smoothed()).min().unwrap_or_default();
+        let now_or_later = self.batch.gather(now, bucket, packet, rtt);
+        let overtaken = now_or_later.is_some() && self.batch.holds(bucket);
+        let earlier = overtaken.then(|| self.batch.release(now));
+        earlier.into_iter().flatten().chain(now_or_later.map(|packet| (bucket, packet)))
+    }
+
+    /// ACKs of flows inside that wait for others.
+    pub(super) fn gathered(&self) -> usize {
+        self.batch.len()
+    }
+
     /// Packets held in all buckets.
     pub(super) fn held(&self) -> usize {
         self.holding.iter().filter_map(|bucket| self.order.get(bucket)).map(Resequencer::len).sum()
@@ -146,7 +273,8 @@ impl Native {
 
     /// What the resequencers of all buckets did, together.
     pub(super) fn order_stats(&self) -> crate::reseq::Stats {
-        self.order.values().fold(self.rested.stats(), |sum, bucket| sum + bucket.stats())
+        let unheld = crate::reseq::Stats { unordered: self.unheld, ..Default::default() };
+        self.order.values().fold(unheld + self.rested.stats(), |sum, bucket| sum + bucket.stats())
     }
 
     /// How many packets were sent again, and how many given up.
@@ -154,17 +282,24 @@ impl Native {
         self.repair.counts()
     }
 
+    /// How many packets came back by forward error correction.
+    pub(super) fn recovered(&self) -> u64 {
+        self.recovered
+    }
+
     /// A path went down: what is in flight on it is lost, and nobody waits for it.
     pub(super) fn fail_path(&mut self, now: Time, id: PathId) {
         let Self { carriers, repair, returned, control, order, mirror, .. } = self;
         let carrier = &mut carriers[usize::from(id.slot)];
         let loss = carrier.feedback.abandon(now, |fate, token| {
-            returned.extend(repair.on_fate(crate::repair::Token(token), fate).and_then(|packet| packet.into_buffer()));
+            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
         });
+        // A path on which only small datagrams pass falls silent, too.
+        carrier.pmtu.doubt();
         if let Some(loss) = loss {
             control.on_loss(id, &loss);
         }
-        for slot in (0..MAX_PATHS).filter(|slot| mirror[*slot] == Some(id.slot)) {
+        for slot in (0..MAX_PATHS).filter(|slot| mirror[*slot].is_some_and(|(own, _)| own == id.slot)) {
             order.values_mut().for_each(|bucket| bucket.handle_path_down(slot as u8));
         }
     }
@@ -176,12 +311,14 @@ impl Native {
             match event {
                 Event::Retired(index) => local.forget(index),
                 Event::GaveUp => self.association.request(now),
-                Event::Established(session) => {
-                    if session.restarted {
+                Event::Established(_) => {
+                    if self.association.take_restarted() {
                         self.begin_anew(paths);
                     }
+                    self.knock = None;
                     // The first datagram under it is what lets the responder use it.
                     paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.ask_now(now));
+                    self.agreed = now;
                     agreed = true;
                 }
             }
@@ -192,14 +329,20 @@ impl Native {
     /// The peer has begun anew: numbers, order and what is in flight mean nothing any more.
     fn begin_anew(&mut self, paths: &[Path]) {
         self.received = std::array::from_fn(|_| None);
-        self.mirror = [None; MAX_PATHS];
+        (self.mirror, self.severed) = ([None; MAX_PATHS], [None; MAX_PATHS]);
         self.numbers.fill(0);
         self.order.clear();
         self.rested.begin_anew();
+        self.unordered.clear();
         self.holding.clear();
+        self.copies.clear();
         self.repair.clear();
+        self.decoders = std::array::from_fn(|_| None);
+        self.heeded = [None; MAX_PATHS];
+        self.addresses.forget_peers();
         for path in paths {
-            self.carriers[usize::from(path.id.slot)] = Carrier::new();
+            let carrier = &mut self.carriers[usize::from(path.id.slot)];
+            *carrier = Carrier { moving: carrier.moving.take(), ..Carrier::new(self.wanted, carrier.cap) };
         }
     }
 }

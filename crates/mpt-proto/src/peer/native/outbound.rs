@@ -4,23 +4,37 @@ use std::time::Duration;
 
 use super::super::{PROBE_TOS, Peer};
 use super::{NATIVE_OVERHEAD, Native};
+use crate::classify::{Class, Mark};
 use crate::flow::BUCKETS;
 use crate::local::Local;
 use crate::outbox::Outbox;
 use crate::path::{Path, PathId};
 use crate::queue::{self, InnerPacket};
 use crate::repair::{Place, Token};
-use crate::sched::{Decision, Scene, Schedule, View};
+use crate::sched::{self, Decision, Scene, Schedule, View};
 use crate::time::{Rate, Time};
 use crate::wire::frame::{self, Ack, DATA_HEADER, DataHeader, Frame, RUNS_LEN, Runs, Skip, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
 /// An inner packet that has been given a path and a place.
-struct Scheduled {
-    path: PathId,
-    token: Token,
-    place: Place,
-    packet: InnerPacket,
+pub(super) struct Scheduled {
+    pub(super) path: PathId,
+    pub(super) token: Token,
+    pub(super) place: Place,
+    pub(super) packet: InnerPacket,
+}
+
+/// The packet that is to go next.
+#[derive(Clone, Copy)]
+struct Next {
+    /// Of its datagram.
+    len: usize,
+    /// Bytes that wait in its flow.
+    backlog: u64,
+    bucket: u16,
+    mark: Mark,
+    /// It was lost and goes again.
+    again: bool,
 }
 
 /// Bytes of frames in a datagram without data: fits IPv6's least MTU.
@@ -32,6 +46,8 @@ const LATENESS: Duration = Duration::from_millis(2);
 const JUST_NOW: Duration = Duration::from_millis(25);
 /// RFC 6928: ten packets.
 const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
+/// A path that loses more is as far away as one that loses this.
+const MOST_LOSS: f64 = 0.5;
 /// The longest that a flow's own queue is allowed to stand.
 const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
 
@@ -45,15 +61,25 @@ impl Peer {
         outbox: &mut Outbox,
         spare: &mut Vec<Vec<u8>>,
     ) {
+        self.settle_paths(now);
         let Some(mut native) = self.native.take() else { return };
-        native.settle(&mut self.paths, now, local);
+        if native.settle(&mut self.paths, now, local) {
+            self.forget_silent(now, &mut native);
+        }
         self.send_handshake(now, index, &mut native, local, outbox);
-        let best = self.best_path(now, &native).filter(|_| native.is_established(now));
+        native.seals = native.is_established(now);
+        if native.seals {
+            self.send_challenges(now, &mut native, local, outbox);
+        }
+        let best = self.best_path(now, &native).filter(|_| native.seals);
         native.speaks = best.is_some();
         if let Some(best) = best {
             self.send_words(now, best, &mut native, outbox);
             self.send_packets(now, &mut native, outbox, spare);
-        } else if !self.queue.is_empty() {
+        } else if !self.queue.is_empty() && self.paths.iter().any(Path::may_speak) {
+            native.association.request(now);
+        }
+        if native.seals && self.is_deaf(now, &native) {
             native.association.request(now);
         }
         spare.append(&mut native.returned);
@@ -62,12 +88,17 @@ impl Peer {
     }
 
     /// An initiation that is due goes over every path that may work: the first to arrive is answered, the others are stale.
+    /// It also goes over every path that comes before the answer.
     fn send_handshake(&mut self, now: Time, index: usize, native: &mut Native, local: &mut Local, outbox: &mut Outbox) {
         let (identity, names) = local.parts();
-        let Some(message) = native.association.poll_transmit(now, identity, || names.fresh(index)) else { return };
-        for path in self.paths.iter().filter(|path| path.health.enabled && path.health.carrier) {
-            let mut slot = outbox.reserve(path.link, path.remote, PROBE_TOS, message.message.len());
-            slot.bytes().copy_from_slice(&message.message);
+        if let Some(message) = native.association.poll_transmit(now, identity, || names.fresh(index)) {
+            native.knock = Some((message.message, u32::MAX));
+        }
+        let Some((message, over)) = &mut native.knock else { return };
+        let over = std::mem::take(over);
+        for path in self.paths.iter().filter(|path| path.may_speak() && over & 1 << path.id.slot != 0) {
+            let mut slot = outbox.reserve(path.link, path.remote, PROBE_TOS, message.len());
+            slot.bytes().copy_from_slice(message);
             slot.commit();
         }
     }
@@ -75,22 +106,38 @@ impl Peer {
     /// Probes, answers, acknowledgements and skips.
     fn send_words(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
         for slot in 0..self.paths.len() {
-            self.send_path_words(now, slot, native, outbox);
+            if self.paths[slot].may_speak() {
+                self.send_path_words(now, slot, native, outbox);
+                self.send_sized_probe(now, slot, native, outbox);
+                let id = self.paths[slot].id;
+                self.send_symbol(now, id, native, outbox);
+            }
         }
+        self.send_draining(now, native, outbox);
         self.send_acks(now, best, native, outbox);
         self.send_skips(now, best, native, outbox);
     }
 
     /// What must go over this very path.
     fn send_path_words(&mut self, now: Time, slot: usize, native: &mut Native, outbox: &mut Outbox) {
+        native.judge(now, &self.paths[slot]);
         let (path, carrier) = (&mut self.paths[slot], &mut native.carriers[slot]);
         let stamp = path.liveness.prober().and_then(|prober| prober.poll(now));
         let challenge = stamp.map(|stamp| Frame::Path(frame::Path::Challenge(stamp.to_be_bytes())));
+        let status = if path.standby { frame::Status::Standby } else { frame::Status::Available };
+        let id = path.id;
         let response = carrier.challenged.take().map(|bytes| Frame::Path(frame::Path::Response(bytes)));
-        let probe = std::mem::take(&mut carrier.probe).then_some(Frame::Probe(0));
-        let frames = [challenge, response, probe];
+        let probes = std::mem::take(&mut carrier.probes);
+        // A challenge is repeated until it is answered, and with it what the path is for.
+        let word = challenge.is_some().then(|| native.word(id, status));
+        let addresses: Vec<_> = challenge.iter().flat_map(|_| native.addresses.words()).collect();
+        let frames = [challenge, word, response];
         if frames.iter().any(Option::is_some) {
-            self.send_frames(now, slot, native, frames.into_iter().flatten(), true, outbox);
+            let frames = frames.into_iter().flatten().chain(addresses);
+            self.send_frames(now, slot, native, frames, true, outbox);
+        }
+        for _ in 0..probes {
+            self.send_frames(now, slot, native, [Frame::Probe(0)].into_iter(), true, outbox);
         }
     }
 
@@ -128,7 +175,7 @@ impl Peer {
     }
 
     /// Seals frames into a datagram of their own. `eliciting` ones are acknowledged, and so become measurements.
-    fn send_frames<'f>(
+    pub(super) fn send_frames<'f>(
         &mut self,
         now: Time,
         slot: usize,
@@ -158,11 +205,17 @@ impl Peer {
     /// The path on which a word arrives soonest; one that is believed dead rather than none. An end that only receives gets no
     /// acknowledgements that would tell it of a dead path, so what the peer was heard on just now goes first.
     fn best_path(&self, now: Time, native: &Native) -> Option<usize> {
-        let usable = self.paths.iter().filter(|path| path.health.enabled && path.health.carrier);
+        let usable = self.paths.iter().filter(|path| path.may_speak());
         let best = usable.min_by_key(|path| {
             let feedback = native.feedback(path.id.slot);
             let is_quiet = now.since(path.heard) > JUST_NOW;
-            (!path.health.state().is_up(), feedback.is_suspected(), is_quiet, feedback.rtt().smoothed())
+            (
+                !path.health.state().is_up(),
+                feedback.is_suspected(),
+                is_quiet,
+                path.is_reserve(),
+                feedback.rtt().smoothed(),
+            )
         });
         best.map(|path| usize::from(path.id.slot))
     }
@@ -177,17 +230,41 @@ impl Peer {
         if self.scene.is_empty() {
             return;
         }
-        while let Some((len, backlog)) = self.next_packet(now, native) {
-            let scene = Scene { paths: &self.scene, backlog };
-            let Decision::Send(path) = self.scheduler.choose(len, &scene) else {
-                native.pace = self.scheduler.wait(len, &scene).map(|wait| now + wait);
+        self.queue.unpark();
+        self.send_copies(now, native, outbox, spare);
+        while let Some(next) = self.next_packet(now, native) {
+            let narrow = self.set_narrow_aside(next.len, native);
+            if self.scene.is_empty() && !self.may_widen(native) {
+                self.drop_too_big(now, native);
+                self.put_back(narrow);
+                continue;
+            }
+            let decision = self.choose_native(now, &next, native);
+            if let Decision::Send(path) = decision {
+                self.send_native_run(now, path, &next, native, outbox, spare);
+            }
+            self.put_back(narrow);
+            if decision != Decision::Wait {
+                self.send_copies(now, native, outbox, spare);
+                continue;
+            }
+            // Another flow may be content with what is open.
+            if next.again || !self.scene.iter().any(|path| path.room > 0) {
                 break;
-            };
-            self.send_native_run(now, path, native, outbox, spare);
+            }
+            self.queue.park();
         }
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
         for path in self.scene.iter().filter(|path| path.room > 0) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
+        }
+        for path in self.paths.iter().filter(|path| path.is_reserve()) {
+            if self.scene.iter().all(|view| view.id != path.id) {
+                native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
+            }
+        }
+        if self.queue.is_empty() && native.repair.head().is_none() {
+            self.rescue(now, native, outbox, spare);
         }
     }
 
@@ -202,50 +279,91 @@ impl Peer {
         self.queue.set_delay(target, (slowest * 2).max(queue::INTERVAL));
     }
 
-    /// The length of the next packet's datagram, and how much waits behind it.
-    fn next_packet(&mut self, now: Time, native: &mut Native) -> Option<(usize, u64)> {
-        if let Some(packet) = native.repair.head() {
-            return Some((NATIVE_OVERHEAD + packet.len(), packet.len() as u64));
-        }
-        let head = self.head(now)?;
-        Some((NATIVE_OVERHEAD + head.len, head.backlog as u64))
+    /// What goes next: calls, what was lost, the rest.
+    fn next_packet(&mut self, now: Time, native: &mut Native) -> Option<Next> {
+        let head = self.head(now).map(|head| Next {
+            len: NATIVE_OVERHEAD + head.len,
+            backlog: head.backlog as u64,
+            bucket: head.bucket,
+            mark: head.mark,
+            again: false,
+        });
+        let lost = native.repair.head().map(|(bucket, packet)| Next {
+            len: NATIVE_OVERHEAD + packet.len(),
+            backlog: packet.len() as u64,
+            bucket,
+            mark: packet.mark(),
+            again: true,
+        });
+        head.filter(|head| head.mark.class == Class::Realtime).or(lost).or(head)
+    }
+
+    /// Where it goes. Its rule's path is all there is to choose from while that is up; calls and what is interactive take the earliest path,
+    /// unless the scheduler has promised that no flow is spread.
+    fn choose_native(&mut self, now: Time, next: &Next, native: &mut Native) -> Decision {
+        let paths = self.choice(next.mark).map_or(&self.scene[..], |index| &self.scene[index..=index]);
+        let scene = Scene { paths, backlog: next.backlog, now, bucket: next.bucket };
+        let own_way = self.scheduler.keeps_flows() || self.scheduler.is_redundant();
+        let (decision, wait) = match next.mark.class {
+            Class::Realtime if !own_way => {
+                (sched::urgent(next.len, paths, 0).map_or(Decision::Wait, Decision::Send), None)
+            }
+            Class::Interactive if !own_way => ask(&mut sched::Earliest, next.len, &scene),
+            Class::Realtime | Class::Interactive | Class::Bulk => ask(&mut self.scheduler, next.len, &scene),
+        };
+        let at = wait.map(|wait| now + wait);
+        native.pace = native.pace.into_iter().chain(at).min();
+        decision
     }
 
     fn send_native_run(
         &mut self,
         now: Time,
         path: PathId,
+        first: &Next,
         native: &mut Native,
         outbox: &mut Outbox,
         spare: &mut Vec<Vec<u8>>,
     ) {
         let view = *self.scene.iter().find(|view| view.id == path).expect("the scheduler chose from the scene");
+        // Calls do not ask the pacer; see `sched::urgent`.
+        let room = if first.mark.class == Class::Realtime { view.window } else { view.room };
         let mut sent = 0;
-        while let Some((len, _)) = self.next_packet(now, native) {
-            let fits = sent + len as u64 <= view.room && (sent == 0 || sent + len as u64 <= view.burst);
-            if !fits {
+        while let Some(next) = self.next_packet(now, native).filter(|next| self.goes_along(first, next)) {
+            let fits = sent + next.len as u64 <= room && (sent == 0 || sent + next.len as u64 <= view.burst);
+            if !fits || next.len > native.limit(path.slot) {
                 break;
             }
-            let Some(scheduled) = self.take_packet(now, path, native) else { break };
-            sent += len as u64;
+            let Some(scheduled) = self.take_packet(now, path, &next, native) else { break };
+            sent += next.len as u64;
+            if !next.again {
+                self.owe_copies(now, path, scheduled.token, &scheduled.packet, native);
+            }
             self.seal_packet(now, scheduled, native, outbox, spare);
+            sent += self.send_symbol(now, path, native, outbox);
         }
         self.after_run(now, path, sent, native);
     }
 
+    /// Whether what was decided for one packet holds for another.
+    fn goes_along(&self, first: &Next, next: &Next) -> bool {
+        first.mark == next.mark && (first.bucket == next.bucket || !self.scheduler.keeps_flows())
+    }
+
     /// Takes the next packet out and gives it its place.
-    fn take_packet(&mut self, now: Time, path: PathId, native: &mut Native) -> Option<Scheduled> {
-        if native.repair.head().is_some() {
+    fn take_packet(&mut self, now: Time, path: PathId, next: &Next, native: &mut Native) -> Option<Scheduled> {
+        if next.again {
             let (token, place, packet) = native.repair.pop()?;
             return Some(Scheduled { path, token, place, packet });
         }
-        let bucket = self.head(now)?.bucket;
+        let bucket = next.bucket;
         let packet = self.queue.pop()?;
         if native.numbers.is_empty() {
             native.numbers.resize(BUCKETS, 0);
         }
         let number = &mut native.numbers[usize::from(bucket)];
         let place = Place { bucket, sequence: *number };
+        native.used = now;
         *number = number.wrapping_add(1);
         self.ledger.sent += 1;
         let token = native.repair.remember(now, packet.clone(), place);
@@ -253,7 +371,7 @@ impl Peer {
     }
 
     /// Writes and seals one datagram in place.
-    fn seal_packet(
+    pub(super) fn seal_packet(
         &mut self,
         now: Time,
         scheduled: Scheduled,
@@ -274,17 +392,19 @@ impl Peer {
         path.on_sent(now, len);
         let feedback = &mut native.carriers[usize::from(path.id.slot)].feedback;
         feedback.on_sent(now, number, len as u32, token.0);
+        native.carriers[usize::from(path.id.slot)].protect(now, number, place, &packet);
         spare.extend(packet.into_buffer());
     }
 
     /// Tells controller, pacer and scheduler what was sent.
-    fn after_run(&mut self, now: Time, path: PathId, sent: u64, native: &mut Native) {
+    pub(super) fn after_run(&mut self, now: Time, path: PathId, sent: u64, native: &mut Native) {
         let carrier = &mut native.carriers[usize::from(path.slot)];
+        carrier.set_rhythm(now, native.fec, false);
         native.control.on_sent(path, now, carrier.feedback.in_flight());
         let rate = native.control.pacing(path);
         carrier.next_send = carrier.next_send.max(now - LATENESS) + rate.time_for(sent);
         let backlog = self.queue.bytes() as u64;
-        self.scheduler.on_sent(path, sent as usize, &Scene { paths: &self.scene, backlog });
+        self.scheduler.on_sent(path, sent as usize, &Scene { paths: &self.scene, backlog, now, ..Scene::default() });
         let view = view(now, &self.paths[usize::from(path.slot)], native);
         if let Some(old) = self.scene.iter_mut().find(|view| view.id == path) {
             *old = View { delay: old.delay, ..view };
@@ -294,17 +414,30 @@ impl Peer {
     /// Takes a fresh look at the paths.
     fn look_native(&mut self, now: Time, native: &Native) {
         self.scene.clear();
-        let usable = self.paths.iter().filter(|path| path.health.state().is_up());
+        let up = || self.paths.iter().filter(|path| path.health.state().is_up());
+        let reserve = up().all(Path::is_reserve);
+        let usable = up().filter(|path| reserve || !path.is_reserve());
         self.scene.extend(usable.map(|path| view(now, path, native)));
         let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().expected()).collect();
         let fastest = delays.iter().flatten().min().copied();
         let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
         for (view, delay) in self.scene.iter_mut().zip(delays) {
-            view.delay = match (delay, fastest) {
+            let delay = match (delay, fastest) {
                 (Some(delay), Some(fastest)) => delay.beyond(fastest),
                 _ => (view.srtt - least) / 2,
             };
+            // What is lost arrives a round trip later, if it is not lost again.
+            let loss = native.feedback(view.id.slot).loss().min(MOST_LOSS);
+            view.delay = delay + view.srtt.mul_f64(loss / (1.0 - loss));
         }
+    }
+}
+
+/// What a scheduler decides, and for how long to wait if that is it.
+fn ask(scheduler: &mut impl Schedule, len: usize, scene: &Scene<'_>) -> (Decision, Option<Duration>) {
+    match scheduler.choose(len, scene) {
+        Decision::Wait => (Decision::Wait, scheduler.wait(len, scene)),
+        send => (send, None),
     }
 }
 
@@ -320,10 +453,18 @@ fn view(now: Time, path: &Path, native: &Native) -> View {
     let rate = native.control.bottleneck(path.id).unwrap_or(pacing).max(least);
     let paced = carrier.next_send.since(now);
     let missing = super::DATAGRAM.saturating_sub(room);
+    let rtt = carrier.feedback.rtt();
+    let oldest = carrier.feedback.oldest().filter(|(_, token)| *token != Token::NONE.0);
     View {
         id: path.id,
         weight: path.weight,
         srtt,
+        rtt_var: rtt.var(),
+        min_rtt: if rtt.is_known() { rtt.min() } else { Duration::ZERO },
+        window: if path.blocked { 0 } else { room },
+        cwnd: native.control.window(path.id),
+        in_flight,
+        oldest: oldest.map_or(Duration::ZERO, |(sent, _)| now.since(sent)),
         room: if path.blocked || !paced.is_zero() { 0 } else { room },
         burst: native.control.burst(path.id),
         rate: rate.min(Rate::from_bits(100_000_000_000)),
@@ -335,7 +476,7 @@ fn view(now: Time, path: &Path, native: &Native) -> View {
 
 impl Native {
     /// For how long a lost packet is worth sending again.
-    fn useful(&self) -> Duration {
+    pub(super) fn useful(&self) -> Duration {
         let slowest = self.carriers.iter().map(|carrier| carrier.feedback.rtt().smoothed()).max().unwrap_or_default();
         (slowest * 8).clamp(super::USEFUL.0, super::USEFUL.1)
     }

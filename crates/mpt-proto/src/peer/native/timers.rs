@@ -2,7 +2,8 @@
 
 use super::super::inbound::deliver;
 use super::super::{Peer, Wake};
-use super::Native;
+use super::sizes::on_probe_fate;
+use super::{Carrier, Native};
 use crate::packet::Coalescer;
 use crate::repair::Token;
 use crate::time::Time;
@@ -15,9 +16,22 @@ impl Native {
         let acks = self.received.iter().flatten().filter(|_| self.speaks);
         let acks = acks.filter_map(|received| Some((received.ack_due()?, Wake::Ack)));
         let losses = self.carriers.iter().filter_map(|carrier| Some((carrier.feedback.next_deadline()?.0, Wake::Loss)));
+        let moves = self.carriers.iter().filter_map(|carrier| carrier.moving.as_ref()).filter(|_| self.seals);
+        let moves = moves.filter_map(|there| Some((there.next_deadline()?, Wake::Probe)));
         let holds =
             self.holding.iter().filter_map(|bucket| Some((self.order.get(bucket)?.next_deadline()?, Wake::Hold)));
-        session.into_iter().chain(pace).chain(acks).chain(losses).chain(holds).min()
+        let batch = self.batch.due().map(|at| (at, Wake::Batch));
+        let covers = self.carriers.iter().filter_map(|carrier| Some((carrier.covers_at()?, Wake::Cover)));
+        session
+            .into_iter()
+            .chain(batch)
+            .chain(covers.filter(|_| self.speaks))
+            .chain(pace)
+            .chain(acks)
+            .chain(losses)
+            .chain(moves)
+            .chain(holds)
+            .min()
     }
 }
 
@@ -30,6 +44,9 @@ impl Peer {
             self.handle_feedback_deadline(now, slot, &mut native);
         }
         self.release_native(now, &mut native, tun);
+        if native.batch.due().is_some_and(|at| at <= now) {
+            native.batch.release(now).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
+        }
         self.native = Some(native);
         self.settle_paths(now);
     }
@@ -41,19 +58,33 @@ impl Peer {
         if carrier.feedback.next_deadline().is_none_or(|(at, _)| at > now) {
             return;
         }
-        let wake = carrier.feedback.on_deadline(now, |fate, token| {
-            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
+        let Carrier { feedback, pmtu, .. } = carrier;
+        let mut excused = 0;
+        let wake = feedback.on_deadline(now, |fate, token| match Token(token).probed_size() {
+            Some(size) => excused += on_probe_fate(now, size, fate, pmtu),
+            None => returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer())),
         });
-        carrier.probe |= wake.probe;
+        feedback.excuse(now, excused);
+        if wake.probe {
+            // Two, as RFC 9002 section 6.2.4 has it: the path is suspected when nothing comes back.
+            carrier.probes = 2;
+            // If the last packets were lost, the answer to the probe would only begin their repair (RFC 8985 section 7.3).
+            let data = carrier.feedback.tail().map(Token).filter(|token| *token != Token::NONE);
+            data.take(2).for_each(|token| repair.send_copy(token));
+        }
         if let Some(loss) = &wake.loss {
             control.on_loss(id, loss);
         }
         if wake.suspect {
+            // Where there is no other path, silence is believed only when probes say the same.
+            let others = self.paths.iter().any(|path| path.id != id && path.health.is_alive());
             if let Some(prober) = self.paths[slot].liveness.prober() {
-                prober.declare_dead(now);
+                if others {
+                    prober.declare_dead(now);
+                }
                 prober.ask_now(now);
             }
-            self.change(now, slot, |health| health.answers = false);
+            self.change(now, slot, |health| health.answers &= !others);
         }
     }
 

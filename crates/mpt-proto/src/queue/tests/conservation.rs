@@ -21,14 +21,22 @@ enum Step {
     Pause {
         ms: u32,
     },
+    /// Leaves the flow whose turn it is out, or asks those that were left out again.
+    Park {
+        again: bool,
+    },
 }
 
+/// Of all classes.
+const BUCKETS: [u16; 6] = [0, 1, 1_023, 1_024, 1_280, 1_535];
+
 fn step() -> impl Strategy<Value = Step> {
-    let push = (0..6u16, 1..48usize, 20..1_361usize, any::<bool>());
+    let push = (prop::sample::select(&BUCKETS[..]), 1..48usize, 20..1_361usize, any::<bool>());
     prop_oneof![
         2 => push.prop_map(|(bucket, count, payload, ect)| Step::Push { bucket, count, payload, ect }),
         24 => prop::bool::weighted(0.9).prop_map(|take| Step::Next { take }),
         3 => (1..60u32).prop_map(|ms| Step::Pause { ms }),
+        3 => any::<bool>().prop_map(|again| Step::Park { again }),
     ]
 }
 
@@ -68,17 +76,26 @@ impl Model {
 
 fn run(aqm: Aqm, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let (mut queue, mut drops, mut model) = (Queue::new(3 * LARGEST, aqm), Drops::default(), Model::default());
-    let (mut now, mut taken_drops) = (NOW, 0);
+    let (mut now, mut taken_drops, mut parked) = (NOW, 0, false);
     for step in steps {
         match step {
             Step::Pause { ms } => now += MS * ms,
+            Step::Park { again: true } => {
+                queue.unpark();
+                parked = false;
+            }
+            Step::Park { again: false } => {
+                parked |= queue.head(now, &mut drops).is_some();
+                queue.park();
+            }
             Step::Push { bucket, count, payload, ect } => {
                 let packet = model.push(bucket, count, payload, ect);
                 model.shed += queue.push(now, bucket, packet);
             }
             Step::Next { take } => {
                 let head = queue.head(now, &mut drops);
-                prop_assert_eq!(head.is_none(), queue.is_empty());
+                let is_honest = head.is_none() == queue.is_empty() || (parked && head.is_none());
+                prop_assert!(is_honest);
                 if let Some(head) = head.filter(|_| take) {
                     model.pop(head.bucket, &queue.pop().expect("head described it"));
                 }
@@ -90,6 +107,7 @@ fn run(aqm: Aqm, steps: Vec<Step>) -> Result<(), TestCaseError> {
     }
     prop_assert_eq!(taken_drops, drops.of(Dropped::Aqm));
     prop_assert!(aqm != Aqm::Off || drops.total() == 0);
+    queue.unpark();
     while let Some((head, packet)) = next(&mut queue, now, &mut drops) {
         let waiting = queue.bytes() + packet.len();
         prop_assert!(head.backlog <= waiting);

@@ -2,6 +2,7 @@
 
 mod conservation;
 mod standing;
+mod tiers;
 
 use super::rounds::QUANTUM;
 use super::*;
@@ -68,7 +69,7 @@ fn a_sparse_flow_overtakes_the_backlog_of_a_bulk_flow() {
     let bulk = queue.head(NOW, &mut Drops::default()).unwrap();
     assert_eq!((bulk.bucket, bulk.sparse, bulk.backlog), (7, false, 430 * LEN));
     queue.push(NOW, 3, many(1, 1, 100));
-    let voice = Head { len: 140, bucket: 3, sparse: true, backlog: 140 };
+    let voice = Head { len: 140, bucket: 3, sparse: true, backlog: 140, mark: Mark::default() };
     assert_eq!(queue.head(NOW, &mut Drops::default()), Some(voice), "though a packet of the bulk flow was next");
     assert_eq!(order(&mut queue, 3), [3, 7, 7]);
 }

@@ -84,11 +84,9 @@ fn skip(body: &[u8]) -> Result<Skip, Malformed> {
 }
 
 fn repair(body: &[u8]) -> Result<Repair<'_>, Malformed> {
-    let (first, body) = take(body)?;
-    let (count, body) = take(body)?;
-    let (seed, symbol) = take(body)?;
-    let (first, count, seed) = (u32::from_be_bytes(first), u16::from_be_bytes(count), u32::from_be_bytes(seed));
-    Ok(Repair { first, count, seed, symbol })
+    let (head, symbol) = take(body)?;
+    let head = u16::from_be_bytes(head);
+    Ok(Repair { span: head >> 6, seed: (head & 0x3f) as u8, symbol })
 }
 
 fn path(body: &[u8]) -> Result<Option<Path>, Malformed> {

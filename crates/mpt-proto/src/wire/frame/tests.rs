@@ -20,7 +20,7 @@ fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, room: &'a mu
             Frame::Ack(Ack { path: PathTag::from_byte(id), largest, delay: n[1], received: n[2], ce: n[0], runs })
         }
         2 => Frame::Skip(Skip { bucket: short, from: n[1], to: n[2] }),
-        3 => Frame::Repair(Repair { first: n[1], count: short, seed: n[2], symbol: bytes }),
+        3 => Frame::Repair(Repair { span: short >> 6, seed: id >> 2, symbol: bytes }),
         4 => Frame::Path(Path::Challenge((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
         5 => Frame::Path(Path::Response((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
         6 => {

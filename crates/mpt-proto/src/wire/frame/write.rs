@@ -68,8 +68,8 @@ impl<'a> Writer<'a> {
             Frame::Skip(Skip { bucket, from, to }) => {
                 self.put_all([&bucket.to_be_bytes(), &from.to_be_bytes(), &to.to_be_bytes()])
             }
-            Frame::Repair(Repair { first, count, seed, symbol }) => {
-                self.put_all([&first.to_be_bytes(), &count.to_be_bytes(), &seed.to_be_bytes(), symbol])
+            Frame::Repair(Repair { span, seed, symbol }) => {
+                self.put_all([&(span << 6 | u16::from(seed & 0x3f)).to_be_bytes(), symbol])
             }
             Frame::Path(path) => self.put_path(path),
             Frame::Addr(addr) => self.put_addr(addr),

@@ -1,0 +1,232 @@
+//! Native mode where networks are unkind: what WireGuard's own `netns.sh` taught everybody to ask of a tunnel.
+
+use crate::{
+    native_host::{A, B, Native, OTHER, Third},
+    rig::{Rig, inside, output, text},
+    transfer::Transfer,
+};
+use mpt_lab::topology::{Family, Host, Netns, address};
+use std::{net::IpAddr, thread, time::Duration};
+
+const ONE: [&str; 1] = ["delay=2ms"];
+const TWO: [&str; 2] = ["rate=50mbit,delay=2ms", "rate=50mbit,delay=4ms"];
+const MEGABYTE: u64 = 1_000_000;
+
+/// `remote` for host B's address on the first path.
+fn remote() -> String {
+    format!("remote = \"{}\"", address(Host::B, 0, Family::V4))
+}
+
+fn count(rig: &Rig, host: Host, why: &str) -> u64 {
+    let status = rig.status(host);
+    let of = |drops: &serde_json::Value| drops[why].as_u64().unwrap_or(0);
+    of(&status["drops"]) + of(&status["peers"][0]["drops"])
+}
+
+#[test]
+fn both_versions_are_carried_over_both() {
+    let Some(mut rig) = Rig::build("nfamilies", &ONE) else { return };
+    rig.launch_with(Host::B, &Native::called().text());
+    for outer in [Family::V4, Family::V6] {
+        rig.launch_with(Host::A, &Native::caller(&format!("remote = \"{}\"", address(Host::B, 0, outer))).text());
+        for family in [Family::V4, Family::V6] {
+            rig.wait_for_answer(&[], family, &format!("over {outer:?}"));
+            let transfer = Transfer::start(&rig, family);
+            transfer.wait_for(&rig, MEGABYTE / 2);
+            transfer.finish();
+        }
+    }
+}
+
+#[test]
+fn an_interface_that_comes_and_goes_is_a_path_that_comes_and_goes() {
+    let Some(rig) = Rig::native("nauto", &TWO, &Native::caller(&remote())) else { return };
+    rig.wait_until_up(Host::A, &["eth1", "eth2"]);
+    let transfer = Transfer::start(&rig, Family::V4);
+    transfer.wait_for(&rig, MEGABYTE);
+    // The whole interface goes, address, routes and all, as when a modem is pulled.
+    rig.hosts.a.ip("link set eth2 down\nlink set eth2 name usb0").expect("gone");
+    rig.wait_until_up(Host::A, &["eth1"]);
+    transfer.wait_for(&rig, MEGABYTE);
+    let own = address(Host::A, 1, Family::V4);
+    let far = address(Host::B, 1, Family::V4);
+    let up =
+        format!("link set usb0 up\nroute replace default via {far} dev usb0 table 102\nrule add from {own} table 102");
+    rig.hosts.a.ip(&up).expect("here");
+    rig.wait_until_up(Host::A, &["eth1", "usb0"]);
+    transfer.wait_for(&rig, MEGABYTE);
+    transfer.finish();
+}
+
+#[test]
+fn patterns_leave_interfaces_to_others() {
+    let caller = Native::caller(&remote()).line("interfaces = [\"eth*\", \"!eth2\"]");
+    let Some(rig) = Rig::native("npatterns", &TWO, &caller) else { return };
+    assert_eq!(rig.living(Host::A), ["eth1"]);
+}
+
+/// Host A gets another address in mid-transfer, on the only path: host B follows when it has been proven.
+fn follows_a_new_lease(test: &str, caller: &Native) {
+    let Some(rig) = Rig::native(test, &["rate=50mbit,delay=2ms"], caller) else { return };
+    assert_eq!(rig.remotes(Host::B), ["192.168.11.1:4754"]);
+    let transfer = Transfer::start(&rig, Family::V4);
+    transfer.wait_for(&rig, MEGABYTE);
+    rig.hosts.renumber(0, true).expect("a new lease");
+    transfer.wait_for(&rig, 2 * MEGABYTE);
+    rig.wait_until("B follows", |rig| rig.remotes(Host::B) == ["192.168.11.101:4754"]);
+    rig.hosts.renumber(0, false).expect("the old lease");
+    transfer.wait_for(&rig, 2 * MEGABYTE);
+    transfer.finish();
+    rig.wait_until("B follows back", |rig| rig.remotes(Host::B) == ["192.168.11.1:4754"]);
+    assert_eq!(rig.status(Host::B)["peers"][0]["paths"].as_array().map(Vec::len), Some(1), "the path has moved");
+}
+
+#[test]
+fn a_path_that_follows_its_interface_survives_a_new_lease() {
+    follows_a_new_lease("nlease", &Native::caller(&remote()));
+}
+
+#[test]
+fn a_configured_path_survives_a_new_lease() {
+    let path = format!("[[peer.path]]\ninterface = \"eth1\"\nlocal = \"192.168.11.1\"\n{}", remote());
+    follows_a_new_lease("nlease2", &Native::caller(&path));
+}
+
+/// A host behind a translator on host A that forgets after a second, and then gives out another port.
+fn behind_a_translator(rig: &Rig) -> Netns {
+    let name = rig.hosts.a.name().replace("-a", "-c");
+    let guest = Netns::create(&name).expect("a namespace");
+    let cable = format!(
+        "link add lan type veth peer name eth0 netns {name}\nlink set lan up\naddress add 10.99.0.1/24 dev lan"
+    );
+    rig.hosts.a.ip(&cable).expect("a cable");
+    guest.ip("link set eth0 up\naddress add 10.99.0.2/24 dev eth0\nroute add default via 10.99.0.1").expect("a host");
+    rig.hosts.a.sysctl(&[("net/ipv4/ip_forward", "1")]).expect("a router");
+    let rules = "nft add table ip nat; nft 'add chain ip nat post { type nat hook postrouting priority 100; }'; \
+                 nft add rule ip nat post oifname eth1 meta l4proto udp masquerade to :20000-60000 fully-random";
+    rig.hosts.a.sh(rules).expect("a translator");
+    let forgets =
+        [("net/netfilter/nf_conntrack_udp_timeout", "1"), ("net/netfilter/nf_conntrack_udp_timeout_stream", "1")];
+    rig.hosts.a.sysctl(&forgets).expect("a forgetful one");
+    guest
+}
+
+fn pings(netns: &Netns, to: &str) -> bool {
+    output(netns.command("ping").args(["-n", "-c", "1", "-W", "1", to])).status.success()
+}
+
+#[test]
+fn a_translator_that_forgets_is_followed_and_keepalives_hold_it() {
+    let Some(mut rig) = Rig::build("nnat", &ONE) else { return };
+    let guest = behind_a_translator(&rig);
+    rig.launch_with(Host::B, &Native::called().text());
+    let third = Third::start(&rig, &guest, "mpt0", &Native::caller(&remote()));
+    let (a, b) = (inside(Host::A, Family::V4).to_string(), inside(Host::B, Family::V4).to_string());
+    rig.wait_until("B answers", |_| pings(&guest, &b));
+    let first = rig.remotes(Host::B);
+    assert!(first[0].starts_with("192.168.11.1:") && !first[0].ends_with(":4754"), "translated: {first:?}");
+    // Without traffic the binding is gone in a second: B's packets meet nobody, until the caller says something.
+    thread::sleep(Duration::from_millis(2_200));
+    rig.wait_until("B answers over another binding", |_| pings(&guest, &b));
+    rig.wait_until("B has followed", |rig| {
+        let now = rig.remotes(Host::B);
+        now.len() == 1 && now != first && pings(&rig.hosts.b, &a)
+    });
+    assert_eq!(third.status()["peers"][0]["paths"][0]["up"], true);
+    drop(third);
+    // Conntrack counts from the last packet; two seconds need a keepalive each second.
+    rig.hosts.a.sysctl(&[("net/netfilter/nf_conntrack_udp_timeout", "2")]).expect("less forgetful");
+    rig.hosts.a.sysctl(&[("net/netfilter/nf_conntrack_udp_timeout_stream", "2")]).expect("less forgetful");
+    let _third = Third::start(&rig, &guest, "mpt0", &Native::caller(&remote()).on_top("keepalive = \"1s\""));
+    rig.wait_until("B answers", |_| pings(&guest, &b));
+    let first = rig.remotes(Host::B);
+    thread::sleep(Duration::from_millis(3_300));
+    assert!(pings(&rig.hosts.b, &a), "the binding was held");
+    assert_eq!(rig.remotes(Host::B).iter().filter(|remote| first.contains(remote)).count(), 1);
+}
+
+#[test]
+fn a_key_that_is_not_the_peers_is_refused_until_the_peer_is_told_of_it() {
+    let Some(mut rig) = Rig::build("nkeys", &ONE) else { return };
+    rig.launch_with(Host::B, &Native::called().text());
+    rig.launch_with(Host::A, &Native::caller(&remote()).keys(OTHER, B).text());
+    rig.wait_until("B refuses", |rig| count(rig, Host::B, "unknown_peer") > 0);
+    assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
+    assert_eq!(rig.status(Host::B)["peers"][0]["paths"].as_array().map(Vec::len), Some(0), "nothing is learned");
+    rig.launch_with(Host::B, &Native::called().keys(B, OTHER).text());
+    rig.wait_for_answer(&[], Family::V4, "with the right key");
+    // The way back: a caller that has the wrong key for us gets no answer at all.
+    rig.launch_with(Host::A, &Native::caller(&remote()).keys(OTHER, A).text());
+    rig.wait_until("B refuses", |rig| count(rig, Host::B, "bad_mac") > 0);
+}
+
+#[test]
+fn a_peer_speaks_for_its_own_prefixes_only() {
+    let Some(rig) = Rig::native("nprefixes", &ONE, &Native::caller(&remote())) else { return };
+    rig.hosts.a.ip("address add 10.77.0.9/32 dev mpt0").expect("an address of nobody's");
+    let to = inside(Host::B, Family::V4);
+    assert!(!rig.ping(Host::A, &["-I", "10.77.0.9"], to));
+    assert_eq!(count(&rig, Host::B, "foreign_source"), 3);
+    assert!(!rig.ping(Host::B, &[], "10.77.0.9".parse().expect("an address")));
+    assert_eq!(count(&rig, Host::B, "no_route"), 3);
+    assert!(rig.ping(Host::A, &[], to));
+}
+
+#[test]
+fn the_largest_packet_passes_whole_and_a_larger_one_in_fragments_or_not_at_all() {
+    let Some(rig) = Rig::native("nmtu", &ONE, &Native::caller(&remote())) else { return };
+    let mtu = rig.status(Host::A)["mtu_bytes"].as_u64().expect("an MTU");
+    // IPv4 and UDP 28, GRE with key and sequence 12, tag 16, DATA frame 7.
+    assert_eq!(mtu, 1_500 - 28 - 12 - 16 - 7);
+    let ping = |size: u64, fragments: &str| {
+        let (size, to) = ((size - 28).to_string(), inside(Host::B, Family::V4).to_string());
+        let said =
+            output(rig.hosts.a.command("ping").args(["-n", "-c", "1", "-W", "2", "-M", fragments, "-s", &size, &to]));
+        (said.status.success(), text(&said.stdout) + &text(&said.stderr))
+    };
+    assert!(ping(mtu, "do").0);
+    let (answered, said) = ping(mtu + 1, "do");
+    assert!(!answered && said.contains(&mtu.to_string()), "{said}");
+    assert!(ping(mtu + 1, "dont").0 && ping(5_000, "dont").0);
+    assert_eq!(count(&rig, Host::A, "send_failed"), 0);
+}
+
+#[test]
+fn a_tunnel_carries_a_tunnel() {
+    let Some(rig) = Rig::native("ninner", &ONE, &Native::caller(&remote())) else { return };
+    let called = Native::called().only("networks = [\"10.78.0.1/32\"]").inside("10.78.0.2").on_top("port = 4755");
+    let _called = Third::start(&rig, &rig.hosts.b, "mpt1", &called);
+    let to = format!("remote = \"{}:4755\"\ninterfaces = [\"mpt0\"]", inside(Host::B, Family::V4));
+    let _caller =
+        Third::start(&rig, &rig.hosts.a, "mpt1", &Native::caller(&to).inside("10.78.0.1").on_top("port = 4755"));
+    rig.wait_until("the inner tunnel answers", |rig| pings(&rig.hosts.a, "10.78.0.2"));
+    let transfer = Transfer::between(&rig.hosts.a, &rig.hosts.b, IpAddr::from([10, 78, 0, 2]));
+    transfer.wait_for(&rig, MEGABYTE / 2);
+    transfer.finish();
+}
+
+#[test]
+fn a_tunnel_led_into_itself_drops_its_own_datagrams_and_recovers() {
+    let far = address(Host::B, 0, Family::V4);
+    let caller = Native::caller(&format!("[[peer.path]]\n{}", remote()));
+    let Some(rig) = Rig::native("nloop", &ONE, &caller) else { return };
+    rig.hosts.a.ip(&format!("route add {far}/32 dev mpt0")).expect("a loop");
+    assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
+    rig.wait_until("own datagrams are dropped", |rig| count(rig, Host::A, "loop") > 0);
+    let before = count(&rig, Host::A, "loop");
+    thread::sleep(Duration::from_millis(500));
+    assert!(count(&rig, Host::A, "loop") - before < 500, "each is dropped once, and none begets another");
+    rig.hosts.a.ip(&format!("route del {far}/32 dev mpt0")).expect("no loop");
+    rig.wait_for_answer(&[], Family::V4, "the loop is gone");
+}
+
+#[test]
+fn a_peer_that_is_away_and_says_so_by_icmp_is_found_again() {
+    let Some(mut rig) = Rig::native("nicmp", &ONE, &Native::caller(&remote())) else { return };
+    assert!(!rig.signal(Host::B, nix::sys::signal::Signal::SIGKILL).success());
+    // Nobody has the port, so every datagram is answered with "port unreachable".
+    assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
+    rig.wait_until("the path is down", |rig| rig.path(Host::A, 0)["up"] == false);
+    rig.launch_with(Host::B, &Native::called().text());
+    rig.wait_for_answer(&[], Family::V4, "a peer that knows nothing of the session");
+}

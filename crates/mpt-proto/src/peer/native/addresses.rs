@@ -1,0 +1,131 @@
+//! The addresses at which the ends can be reached, as they tell each other in ADDR frames.
+//!
+//! All that an end has to tell rides on every challenge, so a lost word is said again by itself. Names of addresses are never
+//! given twice. What is told is a proposal: the path manager decides whether there is a path to it, and a path to it carries
+//! nothing but challenges until the peer has answered there ([`super::roam`]).
+
+use std::net::SocketAddr;
+
+use super::super::Peer;
+use super::Native;
+use crate::wire::frame::{Addr, Frame};
+
+/// What this end tells and what it was told.
+#[derive(Debug, Default)]
+pub(super) struct Addresses {
+    /// Ours, by name; those that are gone leave a gap.
+    own: Vec<Option<SocketAddr>>,
+    /// The peer's, by name.
+    peers: Vec<Option<SocketAddr>>,
+}
+
+/// Names that an end gives; addresses beyond are not told, and not listened to.
+const MOST: usize = 16;
+
+impl Addresses {
+    /// The peer has begun anew, and so do its names.
+    pub(super) fn forget_peers(&mut self) {
+        self.peers.clear();
+    }
+
+    /// All that there is to tell.
+    pub(super) fn words(&self) -> impl Iterator<Item = Frame<'static>> {
+        (0..).zip(&self.own).map(|(id, own)| {
+            Frame::Addr(match own {
+                Some(own) => Addr::Add { id, ip: own.ip(), port: own.port() },
+                None => Addr::Remove { id },
+            })
+        })
+    }
+
+    fn set(&mut self, all: &[SocketAddr]) -> bool {
+        let before = self.own.clone();
+        for own in &mut self.own {
+            *own = own.filter(|own| all.contains(own));
+        }
+        for new in all {
+            if !self.own.contains(&Some(*new)) && self.own.len() < MOST {
+                self.own.push(Some(*new));
+            }
+        }
+        self.own != before
+    }
+
+    /// Whether it changed anything.
+    fn handle(&mut self, addr: &Addr) -> bool {
+        let (id, address) = match addr {
+            Addr::Add { id, ip, port } => (*id, Some(SocketAddr::new(*ip, *port))),
+            Addr::Remove { id } => (*id, None),
+        };
+        let id = usize::from(id);
+        if id >= MOST {
+            return false;
+        }
+        if self.peers.len() <= id {
+            self.peers.resize(id + 1, None);
+        }
+        std::mem::replace(&mut self.peers[id], address) != address
+    }
+}
+
+impl Peer {
+    /// Tells the peer at which addresses it can reach this end, in place of what it was told before.
+    pub fn tell_addresses(&mut self, now: crate::time::Time, all: &[SocketAddr]) {
+        let changed = self.native.as_mut().is_some_and(|native| native.addresses.set(all));
+        if changed {
+            self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.ask_now(now));
+        }
+    }
+
+    /// The addresses at which the peer says that it can be reached.
+    pub fn told_addresses(&self) -> Vec<SocketAddr> {
+        self.native.iter().flat_map(|native| native.addresses.peers.iter().flatten().copied()).collect()
+    }
+
+    /// Whether they have changed since this was last asked.
+    pub fn take_told(&mut self) -> bool {
+        std::mem::take(&mut self.told)
+    }
+
+    pub(super) fn handle_addr(&mut self, addr: &Addr, native: &mut Native) {
+        self.told |= native.addresses.handle(addr);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, host], 4754))
+    }
+
+    /// What one end tells, as the other knows it.
+    fn known(own: &Addresses, far: &mut Addresses) -> Vec<SocketAddr> {
+        own.words().for_each(|word| match word {
+            Frame::Addr(addr) => drop(far.handle(&addr)),
+            other => panic!("{other:?}"),
+        });
+        far.peers.iter().flatten().copied().collect()
+    }
+
+    #[test]
+    fn addresses_come_and_go_under_names_that_are_never_given_twice() {
+        let (mut own, mut far) = (Addresses::default(), Addresses::default());
+        assert!(own.set(&[at(1), at(2)]) && !own.set(&[at(2), at(1)]));
+        assert_eq!(known(&own, &mut far), [at(1), at(2)]);
+        assert!(own.set(&[at(2), at(3)]));
+        assert_eq!(known(&own, &mut far), [at(2), at(3)]);
+        assert!(own.set(&[at(1)]));
+        assert_eq!(known(&own, &mut far), [at(1)]);
+        assert_eq!(own.own, [None, None, None, Some(at(1))]);
+    }
+
+    #[test]
+    fn more_than_can_be_told_are_left_out() {
+        let (mut own, mut far) = (Addresses::default(), Addresses::default());
+        own.set(&(0..40).map(at).collect::<Vec<_>>());
+        assert_eq!(known(&own, &mut far).len(), MOST);
+        assert!(!far.handle(&Addr::Add { id: 200, ip: at(1).ip(), port: 1 }));
+    }
+}

@@ -1,0 +1,186 @@
+//! What goes over several paths: copies that are owed, and packets that are rescued from a path that blocks.
+//!
+//! A copy is owed until it has been sent on as many paths as were asked for, until the packet is known to have arrived, or until it is of no use.
+
+use std::collections::VecDeque;
+
+use super::super::Peer;
+use super::Native;
+use super::outbound::Scheduled;
+use crate::classify::Class;
+use crate::outbox::Outbox;
+use crate::path::PathId;
+use crate::queue::InnerPacket;
+use crate::repair::{CALL, Token};
+use crate::sched::{self, Scene, Schedule, View};
+use crate::time::Time;
+
+/// Copies that are still to be sent, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    urgent: VecDeque<Owed>,
+    others: VecDeque<Owed>,
+}
+
+#[derive(Debug)]
+struct Owed {
+    token: Token,
+    /// Of the datagram.
+    len: usize,
+    /// The slots on which it was sent, as a bit set.
+    taken: u32,
+    /// How many more.
+    more: u32,
+    until: Time,
+}
+
+impl Copies {
+    fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.others.is_empty()
+    }
+
+    /// Forgets everything, because the peer has begun anew.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The path and the token of a copy that can be sent.
+    fn next(&mut self, now: Time, scene: &[View]) -> Option<(PathId, Token)> {
+        let with_room = |owed: &Owed| {
+            let open = scene.iter().find(|path| owed.taken & 1 << path.id.slot == 0 && path.room >= owed.len as u64);
+            open.map(|path| path.id)
+        };
+        let urgent = |owed: &Owed| sched::urgent(owed.len, scene, owed.taken);
+        take(&mut self.urgent, now, urgent).or_else(|| {
+            let is_open = scene.iter().any(|path| path.room > 0);
+            if is_open { take(&mut self.others, now, with_room) } else { None }
+        })
+    }
+
+    /// Nothing more is owed of the packet.
+    fn settle(&mut self, token: Token) {
+        for list in [&mut self.urgent, &mut self.others] {
+            list.retain(|owed| owed.token != token);
+        }
+    }
+}
+
+/// Takes one copy of the first packet that has somewhere to go.
+fn take(list: &mut VecDeque<Owed>, now: Time, path: impl Fn(&Owed) -> Option<PathId>) -> Option<(PathId, Token)> {
+    while list.front().is_some_and(|owed| owed.until < now) {
+        list.pop_front();
+    }
+    let (index, path) = list.iter().enumerate().find_map(|(index, owed)| Some((index, path(owed)?)))?;
+    let owed = &mut list[index];
+    owed.taken |= 1 << path.slot;
+    owed.more -= 1;
+    let token = owed.token;
+    if owed.more == 0 {
+        list.remove(index);
+    }
+    Some((path, token))
+}
+
+impl Peer {
+    /// Notes on how many more paths a packet must go that is leaving on `path`.
+    pub(super) fn owe_copies(
+        &mut self,
+        now: Time,
+        path: PathId,
+        token: Token,
+        packet: &InnerPacket,
+        native: &mut Native,
+    ) {
+        let copies = if self.scheduler.is_redundant() { u32::MAX } else { self.classifier.copies(packet.mark()) };
+        let more = copies.min(self.scene.len() as u32).saturating_sub(1);
+        if more == 0 {
+            return;
+        }
+        let urgent = packet.mark().class == Class::Realtime;
+        let len = super::NATIVE_OVERHEAD + packet.len();
+        let until = now + if urgent { CALL } else { native.useful() };
+        let owed = Owed { token, len, taken: 1 << path.slot, more, until };
+        if urgent { native.copies.urgent.push_back(owed) } else { native.copies.others.push_back(owed) }
+    }
+
+    /// Sends the copies for which there is room.
+    pub(super) fn send_copies(
+        &mut self,
+        now: Time,
+        native: &mut Native,
+        outbox: &mut Outbox,
+        spare: &mut Vec<Vec<u8>>,
+    ) {
+        if native.copies.is_empty() {
+            return;
+        }
+        while let Some((path, token)) = native.copies.next(now, &self.scene) {
+            if !self.send_copy(now, path, token, native, outbox, spare) {
+                native.copies.settle(token);
+            }
+        }
+    }
+
+    /// When nothing waits, a scheduler may want the packet that blocks sent on another path: once.
+    pub(super) fn rescue(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
+        let scene = Scene { paths: &self.scene, now, ..Scene::default() };
+        let Some(rescue) = self.scheduler.on_idle(&scene) else { return };
+        let oldest = native.feedback(rescue.from.slot).oldest().map(|(_, token)| Token(token));
+        if let Some(token) = oldest.filter(|token| native.repair.is_single(*token)) {
+            self.send_copy(now, rescue.to, token, native, outbox, spare);
+        }
+    }
+
+    /// Sends a packet once more; false when it needs no more copies.
+    fn send_copy(
+        &mut self,
+        now: Time,
+        path: PathId,
+        token: Token,
+        native: &mut Native,
+        outbox: &mut Outbox,
+        spare: &mut Vec<Vec<u8>>,
+    ) -> bool {
+        let Some((place, packet)) = native.repair.copy(token) else { return false };
+        let len = super::NATIVE_OVERHEAD + packet.len();
+        self.seal_packet(now, Scheduled { path, token, place, packet }, native, outbox, spare);
+        self.after_run(now, path, len as u64, native);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(slot: u8, room: u64) -> View {
+        View { id: PathId { slot, generation: 0 }, room, window: room, ..View::default() }
+    }
+
+    fn owed(token: u64, more: u32) -> Owed {
+        Owed { token: Token(token), len: 1_000, taken: 1, more, until: Time::after(CALL) }
+    }
+
+    #[test]
+    fn a_copy_goes_once_on_each_other_path_as_it_opens() {
+        let mut copies = Copies::default();
+        copies.others.extend([owed(1, 2), owed(2, 2)]);
+        let mut next = |scene: &[View]| copies.next(Time::START, scene).map(|(path, token)| (path.slot, token.0));
+        let scene = [path(0, 9_000), path(1, 9_000), path(2, 0)];
+        assert_eq!([next(&scene), next(&scene), next(&scene)], [Some((1, 1)), Some((1, 2)), None]);
+        let scene = [path(0, 9_000), path(1, 9_000), path(2, 9_000)];
+        assert_eq!([next(&scene), next(&scene), next(&scene)], [Some((2, 1)), Some((2, 2)), None]);
+        assert!(copies.is_empty());
+    }
+
+    #[test]
+    fn urgent_ones_go_first_and_late_ones_nowhere() {
+        let mut copies = Copies::default();
+        copies.others.push_back(owed(1, 1));
+        copies.urgent.push_back(owed(2, 1));
+        let scene = [path(0, 9_000), path(1, 9_000)];
+        assert_eq!(copies.next(Time::START, &scene).map(|(_, token)| token.0), Some(2));
+        assert_eq!(copies.next(Time::after(CALL * 2), &scene), None);
+        assert!(copies.is_empty());
+    }
+}

@@ -1,0 +1,185 @@
+//! Paths that come and go while the tunnel runs, and what they are for.
+//!
+//! A slot outlives its paths: its datagrams go on counting, and the generation tells the paths apart. What is in flight on a
+//! path that goes is sent again on the others, and the peer is told on those, because it would find out too late.
+
+use std::time::Duration;
+
+use super::super::Peer;
+use super::Native;
+use super::roam::Move;
+use crate::config::PathConfig;
+use crate::outbox::Outbox;
+use crate::path::{LinkId, MAX_PATHS, Path, PathId};
+use crate::time::{Rate, Time};
+use crate::wire::frame::{self, Frame, Status};
+use crate::wire::native::PathTag;
+
+impl Peer {
+    /// Adds a path, whose address is known; false when there is no room, or no native mode.
+    pub fn add_path(&mut self, now: Time, config: &PathConfig) -> bool {
+        let Some(mut native) = self.native.take() else { return false };
+        let slot = self.free_slot().filter(|_| config.remote.is_some());
+        if let Some(slot) = slot {
+            let path = Path::new(now, slot, config, Some(self.probe));
+            let id = self.put_path(path, &mut native, config.cap);
+            native.greet(now, usize::from(id.slot));
+        }
+        self.native = Some(native);
+        if let Some(slot) = slot {
+            self.announce(now, usize::from(slot));
+        }
+        slot.is_some()
+    }
+
+    /// Adds a path to an address that the peer has told: it is used when the peer has answered there.
+    pub fn add_told_path(&mut self, now: Time, config: &PathConfig) -> bool {
+        let Some(mut native) = self.native.take() else { return false };
+        let place = self.free_slot().zip(config.remote);
+        if let Some((slot, remote)) = place {
+            let path = Path::new(now, slot, &PathConfig { alive: false, ..config.clone() }, Some(self.probe));
+            let id = self.put_path(Path { proven: false, ..path }, &mut native, config.cap);
+            native.carriers[usize::from(id.slot)].moving = Some(Move::told(now, config.link, remote));
+        }
+        self.native = Some(native);
+        place.is_some()
+    }
+
+    /// Removes a path; false when there is none of that name, or no native mode.
+    pub fn remove_path(&mut self, now: Time, name: &str) -> bool {
+        let slot = self.paths.iter().position(|path| path.name == name);
+        let Some((slot, mut native)) = slot.and_then(|slot| Some((slot, self.native.take()?))) else { return false };
+        self.vacate(now, slot, &mut native);
+        self.native = Some(native);
+        true
+    }
+
+    /// Says whether a path is used only while no other is alive; false when there is none of that name.
+    pub fn set_standby(&mut self, now: Time, name: &str, standby: bool) -> bool {
+        let Some(path) = self.paths.iter_mut().find(|path| path.name == name) else { return false };
+        if std::mem::replace(&mut path.standby, standby) != standby {
+            // The peer hears it with the next probe.
+            path.liveness.prober().into_iter().for_each(|prober| prober.ask_now(now));
+        }
+        true
+    }
+
+    /// A link has another local address: the peer must hear from there before it can answer there.
+    pub fn handle_moved(&mut self, now: Time, link: LinkId) {
+        for slot in 0..self.paths.len() {
+            if self.native.is_some() && self.paths[slot].link == link {
+                self.announce(now, slot);
+            }
+        }
+    }
+
+    /// Whether nothing is heard any more of a peer that can be called: it may have begun anew, and know nothing of the session.
+    pub(super) fn is_deaf(&self, now: Time, native: &Native) -> bool {
+        let is_asked = |path: &Path| !path.learned && path.may_speak();
+        let is_silent = |path: &Path| !path.health.answers && now.since(path.heard) >= DEAF_AFTER;
+        now.since(native.agreed) >= DEAF_AFTER && self.paths.iter().any(is_asked) && self.paths.iter().all(is_silent)
+    }
+
+    /// Removes the paths over a link that is gone.
+    pub fn remove_link(&mut self, now: Time, link: LinkId) {
+        let Some(mut native) = self.native.take() else { return };
+        for slot in 0..self.paths.len() {
+            if self.paths[slot].link == link {
+                self.vacate(now, slot, &mut native);
+            }
+        }
+        self.native = Some(native);
+    }
+
+    /// A slot that no path has, or a new one.
+    pub(super) fn free_slot(&self) -> Option<u8> {
+        let vacant = self.paths.iter().position(Path::is_vacant);
+        vacant.or((self.paths.len() < MAX_PATHS).then_some(self.paths.len())).map(|slot| slot as u8)
+    }
+
+    /// Gives a path its slot.
+    pub(super) fn put_path(&mut self, mut path: Path, native: &mut Native, cap: Option<Rate>) -> PathId {
+        let slot = usize::from(path.id.slot);
+        match self.paths.get_mut(slot) {
+            Some(before) => {
+                path.id.generation = before.id.generation.wrapping_add(1);
+                *before = path;
+            }
+            None => self.paths.push(path),
+        }
+        let id = self.paths[slot].id;
+        native.add_path(id, cap);
+        id
+    }
+
+    /// Takes the path out of its slot.
+    pub(super) fn vacate(&mut self, now: Time, slot: usize, native: &mut Native) {
+        self.change(now, slot, |health| health.enabled = false);
+        self.fallen &= !(1 << slot);
+        let id = self.paths[slot].id;
+        native.fail_path(now, id);
+        native.control.remove_path(id);
+        native.carriers[slot].moving = None;
+        for (mirror, severed) in native.mirror.iter_mut().zip(&mut native.severed) {
+            if let Some((_, generation)) = mirror.take_if(|(own, _)| usize::from(*own) == slot) {
+                *severed = Some(generation);
+            }
+        }
+        self.paths[slot].vacate();
+    }
+
+    /// What the peer wants one of its paths to be used for. A word that was overtaken by a later one is not heeded.
+    pub(super) fn handle_status(&mut self, now: Time, tag: PathTag, status: Status, order: u32, native: &mut Native) {
+        let (heeded, mirror) = (&mut native.heeded[usize::from(tag.slot())], native.mirror[usize::from(tag.slot())]);
+        let Some(own) = mirror.map(|(own, _)| usize::from(own)) else { return };
+        if heeded.is_some_and(|newest| order.wrapping_sub(newest) as i32 <= 0) {
+            return;
+        }
+        *heeded = Some(order);
+        if status == Status::Draining {
+            return self.change(now, own, |health| health.peer_agrees = false);
+        }
+        let path = &mut self.paths[own];
+        path.peer_standby = status == Status::Standby;
+        if let Some(prober) = path.liveness.prober().filter(|_| !path.health.peer_agrees) {
+            prober.ask_now(now);
+        }
+        self.change(now, own, |health| health.peer_agrees = true);
+    }
+
+    /// Tells the peer of the paths that this end does not use any more, on every path that is up: any of them may be about to
+    /// go, too.
+    pub(super) fn send_draining(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox) {
+        let draining = std::mem::take(&mut self.draining);
+        if draining == 0 {
+            return;
+        }
+        let gone = self.paths.iter().filter(|path| draining & 1 << path.id.slot != 0).map(|path| path.id);
+        let words: Vec<_> = gone.map(|id| native.word(id, Status::Draining)).collect();
+        for slot in 0..self.paths.len() {
+            if self.paths[slot].health.state().is_up() {
+                self.send_frames(now, slot, native, words.iter().copied(), true, outbox);
+            }
+        }
+    }
+}
+
+/// Longer than a probe of a new session takes to be answered.
+const DEAF_AFTER: Duration = Duration::from_secs(1);
+
+impl Native {
+    /// What one of our paths is to be used for, in words that are newer than all before.
+    pub(super) fn word(&mut self, id: PathId, status: Status) -> Frame<'static> {
+        self.words = self.words.wrapping_add(1);
+        Frame::Path(frame::Path::Status { path: PathTag::from(id), status, order: self.words })
+    }
+
+    /// There is a new way to the peer: a session is asked for over it, too, if there is none yet.
+    pub(in crate::peer) fn greet(&mut self, now: Time, slot: usize) {
+        if let Some((_, over)) = &mut self.knock {
+            *over |= 1 << slot;
+        } else if !self.association.is_established(now) {
+            self.association.request(now);
+        }
+    }
+}

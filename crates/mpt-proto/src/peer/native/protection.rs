@@ -1,0 +1,124 @@
+//! Forward error correction of what goes over a path, where it pays: see [`crate::repair::fec`].
+
+use std::time::Duration;
+
+use super::super::Peer;
+use super::{Carrier, Native};
+use crate::drops::Dropped;
+use crate::outbox::Outbox;
+use crate::packet::Coalescer;
+use crate::packet::ip::Ip;
+use crate::path::{PathId, PathSeq};
+use crate::queue::InnerPacket;
+use crate::repair::fec::{Decoder, Mode, Recovered, widen};
+use crate::repair::{Place, Token};
+use crate::time::Time;
+use crate::wire::frame::{Data, DataHeader, Frame, REPAIR_HEADER, Repair, Writer};
+use crate::wire::native::{HEADER, OVERHEAD, PathTag};
+
+/// The last packets are covered when nothing has followed for this part of a round trip.
+const TAIL: u32 = 8;
+/// And no sooner than the next packet of a steady flow may come.
+const LEAST_TAIL: Duration = Duration::from_millis(5);
+
+impl Carrier {
+    /// Decides anew how much of what is sent is protected.
+    pub(super) fn set_rhythm(&mut self, now: Time, mode: Mode, realtime: bool) {
+        if mode == Mode::Off {
+            return;
+        }
+        let (loss, srtt) = (self.feedback.loss(), self.feedback.rtt().smoothed());
+        self.rhythm = self.policy.rhythm(now, loss, srtt, realtime).filter(|_| self.feedback.rtt().is_known());
+        if self.rhythm.is_none() {
+            self.encoder.clear();
+        }
+    }
+
+    /// Remembers a packet that was sent, if it is to be protected.
+    pub(super) fn protect(&mut self, now: Time, number: PathSeq, place: Place, packet: &InnerPacket) {
+        if self.rhythm.is_some() {
+            self.encoder.on_source(number, place, packet.clone());
+            self.protected = now;
+        }
+    }
+
+    /// When the last packets are to be covered, if nothing follows them.
+    pub(super) fn covers_at(&self) -> Option<Time> {
+        let waits = self.rhythm.is_some() && self.encoder.fresh() > 0;
+        waits.then(|| self.protected + (self.feedback.rtt().smoothed() / TAIL).max(LEAST_TAIL))
+    }
+
+    /// Whether it is time for a repair symbol.
+    fn is_uncovered(&self, now: Time) -> bool {
+        let full = self.rhythm.is_some_and(|rhythm| self.encoder.fresh() >= rhythm.every);
+        full || self.covers_at().is_some_and(|at| at <= now)
+    }
+}
+
+impl Peer {
+    /// Sends the repair symbol that is due on a path, and returns its length.
+    pub(super) fn send_symbol(&mut self, now: Time, id: PathId, native: &mut Native, outbox: &mut Outbox) -> u64 {
+        let Native { carriers, association, .. } = native;
+        let carrier = &mut carriers[usize::from(id.slot)];
+        let Some(rhythm) = carrier.rhythm.filter(|_| carrier.is_uncovered(now)) else { return 0 };
+        let Some(symbol) = carrier.encoder.symbol(association.next_number(id.slot), rhythm.sources) else { return 0 };
+        let path = &mut self.paths[usize::from(id.slot)];
+        let len = OVERHEAD + REPAIR_HEADER + symbol.bytes.len();
+        let mut slot = outbox.reserve(path.link, path.remote, 0, len);
+        let body = slot.bytes().len() - (OVERHEAD - HEADER);
+        let frame = Frame::Repair(Repair { span: symbol.span, seed: symbol.seed, symbol: symbol.bytes });
+        Writer::new(&mut slot.bytes()[HEADER..body]).finish(&frame).expect("room was reserved for it");
+        let Ok(number) = association.seal(now, id, slot.bytes()) else { return 0 };
+        slot.commit();
+        path.on_sent(now, len);
+        carrier.feedback.on_sent(now, number, len as u32, Token::NONE.0);
+        len as u64
+    }
+
+    /// Takes what a datagram said of protected packets: its own, or a repair symbol for others.
+    pub(super) fn handle_protection(
+        &mut self,
+        now: Time,
+        tag: PathTag,
+        number: PathSeq,
+        frames: (Option<Data<'_>>, Option<Repair<'_>>),
+        native: &mut Native,
+        tun: &mut Coalescer,
+    ) {
+        let (data, repair) = frames;
+        let decoder = &mut native.decoders[usize::from(tag.slot())];
+        if repair.is_none() && decoder.as_ref().is_none_or(|decoder| decoder.is_idle(now)) {
+            *decoder = None;
+            return;
+        }
+        let decoder = decoder.get_or_insert_with(|| Box::new(Decoder::new(now, PathSeq(number.0.saturating_add(1)))));
+        let data = data.map(|data| (Place { bucket: data.header.bucket, sequence: data.header.sequence }, data.packet));
+        let mut recovered = decoder.on_datagram(number, data);
+        if let Some(Repair { span, seed, symbol }) = repair {
+            recovered.extend(decoder.on_repair(now, number, span, seed, symbol));
+        }
+        for packet in recovered {
+            match self.handle_recovered(now, tag, &packet, native, tun) {
+                Ok(()) => native.recovered += 1,
+                Err(why) => self.drops.count(why),
+            }
+        }
+    }
+
+    /// A packet that came back goes the way of one that arrived.
+    fn handle_recovered(
+        &mut self,
+        now: Time,
+        tag: PathTag,
+        recovered: &Recovered,
+        native: &mut Native,
+        tun: &mut Coalescer,
+    ) -> Result<(), Dropped> {
+        let Place { bucket, sequence } = recovered.place;
+        let near = native.order.get(&bucket).and_then(|order| order.next_number()).ok_or(Dropped::TooOld)?;
+        let total = Ip::parse(&recovered.packet)?.total;
+        let header = DataHeader { bucket, sequence: widen(near, sequence), partial_checksum: false };
+        let tos = Ip::parse(&recovered.packet)?.tos;
+        self.handle_data(now, &Data { header, packet: &recovered.packet[..total] }, tag, tos, native, tun)
+    }
+}

@@ -1,0 +1,109 @@
+//! What fits through each path: probes of its size, and packets that only some paths carry. See [`crate::path::pmtu`].
+
+use super::super::{PROBE_TOS, Peer, Wake};
+use super::{NATIVE_OVERHEAD, Native};
+use crate::drops::Dropped;
+use crate::outbox::Outbox;
+use crate::path::pmtu::Pmtu;
+use crate::path::sent::Fate;
+use crate::path::{Doubt, Path};
+use crate::repair::Token;
+use crate::sched::View;
+use crate::time::Time;
+use crate::wire::frame::{Frame, Writer};
+use crate::wire::native::{HEADER, OVERHEAD};
+
+/// Every link carries IPv6 packets of so many bytes (RFC 8200 section 5), and so must a tunnel.
+const LEAST_MTU: usize = 1_280;
+
+/// Tells what became of a probe of size. Returns how many losses this explains.
+pub(super) fn on_probe_fate(now: Time, size: usize, fate: Fate, pmtu: &mut Pmtu) -> u64 {
+    pmtu.on_fate(now, size, fate);
+    u64::from(fate == Fate::Lost)
+}
+
+impl Native {
+    /// The largest inner packet that all paths carry which are wide enough to be used, if that has been found out.
+    pub(in crate::peer) fn carries(&self) -> Option<usize> {
+        let found = self.carriers.iter().filter_map(|carrier| carrier.pmtu.found());
+        found.filter(|size| *size >= self.least_datagram()).min().map(|size| size - NATIVE_OVERHEAD)
+    }
+
+    /// The largest inner packet that the path in `slot` carries.
+    pub(in crate::peer) fn carries_on(&self, slot: u8) -> Option<usize> {
+        self.carriers[usize::from(slot)].pmtu.found().map(|size| size.saturating_sub(NATIVE_OVERHEAD))
+    }
+
+    /// Whether the path is too narrow, or must show first that it is not.
+    pub(super) fn is_narrow(&self, slot: u8) -> bool {
+        self.limit(slot) < self.least_datagram()
+    }
+
+    /// The largest datagram that may be sent on the path in `slot`.
+    pub(super) fn limit(&self, slot: u8) -> usize {
+        self.carriers[usize::from(slot)].pmtu.limit()
+    }
+
+    fn least_datagram(&self) -> usize {
+        self.wanted.min(LEAST_MTU + NATIVE_OVERHEAD)
+    }
+
+    /// When a path is to be asked for its size. What a lossy one loses says nothing of sizes, unless it is the last one.
+    pub(super) fn sized_next(&self, path: &Path) -> Option<(Time, Wake)> {
+        let carrier = &self.carriers[usize::from(path.id.slot)];
+        let asks = self.speaks && path.health.is_alive() && path.health.doubt != Some(Doubt::Lossy);
+        carrier.pmtu.next_deadline().filter(|_| asks).map(|at| (at, Wake::Probe))
+    }
+}
+
+impl Peer {
+    /// Sends the padded probe that is due on a path.
+    pub(super) fn send_sized_probe(&mut self, now: Time, slot: usize, native: &mut Native, outbox: &mut Outbox) {
+        if native.sized_next(&self.paths[slot]).is_none_or(|(at, _)| at > now) {
+            return;
+        }
+        let Native { carriers, association, .. } = native;
+        let carrier = &mut carriers[slot];
+        let Some(size) = carrier.pmtu.poll(now) else { return };
+        let path = &mut self.paths[slot];
+        let mut datagram = outbox.reserve(path.link, path.remote, PROBE_TOS, size);
+        let body = &mut datagram.bytes()[HEADER..HEADER + size - OVERHEAD];
+        let padding = Frame::Probe(body.len() - 1);
+        Writer::new(body).finish(&padding).expect("room was reserved for it");
+        let Ok(number) = association.seal(now, path.id, datagram.bytes()) else { return };
+        datagram.commit();
+        path.sent.count(size);
+        carrier.feedback.on_sent(now, number, size as u32, Token::probe(size).0);
+    }
+
+    /// Takes those paths out of the scene that do not carry a datagram of `len` bytes.
+    pub(super) fn set_narrow_aside(&mut self, len: usize, native: &Native) -> Vec<View> {
+        self.scene.extract_if(.., |view| native.limit(view.id.slot) < len).collect()
+    }
+
+    /// Puts them back.
+    pub(super) fn put_back(&mut self, narrow: Vec<View>) {
+        if !narrow.is_empty() {
+            self.scene.extend(narrow);
+            self.scene.sort_by_key(|view| view.id);
+        }
+    }
+
+    /// Whether some path may still turn out to carry more.
+    pub(super) fn may_widen(&self, native: &Native) -> bool {
+        let up = self.paths.iter().filter(|path| path.health.state().is_up());
+        up.map(|path| &native.carriers[usize::from(path.id.slot)]).any(|carrier| carrier.pmtu.found().is_none())
+    }
+
+    /// Drops the next packet, which no path carries.
+    pub(super) fn drop_too_big(&mut self, now: Time, native: &mut Native) {
+        if native.repair.head().is_some() {
+            native.returned.extend(native.repair.give_up_head().and_then(|packet| packet.into_buffer()));
+        } else if self.head(now).is_some() {
+            let packet = self.queue.pop();
+            native.returned.extend(packet.and_then(|packet| packet.into_buffer()));
+            self.ledger.dropped_out += 1;
+            self.drops.count(Dropped::TooBig);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Classes and parked flows.
+
+use super::*;
+
+const BULK: u16 = 7;
+const INTERACTIVE: u16 = 1_030;
+const REALTIME: u16 = 1_300;
+
+#[test]
+fn realtime_goes_before_interactive_and_both_before_bulk() {
+    let mut queue = Queue::new(ROOMY, Aqm::default());
+    for bucket in [BULK, INTERACTIVE, REALTIME] {
+        queue.push(NOW, bucket, many(0, 2, PAYLOAD));
+    }
+    assert_eq!(order(&mut queue, 6), [REALTIME, REALTIME, INTERACTIVE, INTERACTIVE, BULK, BULK]);
+}
+
+#[test]
+fn bulk_keeps_a_ninth_whatever_others_are_marked_as() {
+    let mut queue = Queue::new(ROOMY, Aqm::Off);
+    for i in 0..20 {
+        for bucket in [BULK, INTERACTIVE, REALTIME] {
+            queue.push(NOW, bucket, many(i * 100_000, 44, PAYLOAD));
+        }
+    }
+    let order = order(&mut queue, 950);
+    assert!(order[..46].iter().all(|bucket| *bucket != BULK), "64 KiB are lent");
+    let bulk = order[50..].iter().filter(|bucket| **bucket == BULK).count();
+    assert_eq!(bulk, 100);
+}
+
+#[test]
+fn precedence_costs_nothing_while_nobody_waits() {
+    let mut queue = Queue::new(ROOMY, Aqm::Off);
+    (0..3).for_each(|i| assert_eq!(queue.push(NOW, REALTIME, many(i * 100_000, 44, PAYLOAD)), 0));
+    order(&mut queue, 100);
+    queue.push(NOW, BULK, single(1));
+    assert_eq!(order(&mut queue, 2), [REALTIME, REALTIME]);
+}
+
+#[test]
+fn a_parked_flow_is_left_out_until_it_is_asked_again() {
+    let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::default()), Drops::default());
+    (1..4).for_each(|bucket| assert_eq!(queue.push(NOW, bucket, many(0, 2, PAYLOAD)), 0));
+    assert_eq!(queue.head(NOW, &mut drops).map(|head| head.bucket), Some(1));
+    queue.park();
+    assert_eq!(order(&mut queue, 2), [2, 2]);
+    queue.unpark();
+    assert_eq!(order(&mut queue, 2), [1, 1], "its turn has not passed");
+    queue.head(NOW, &mut drops);
+    queue.park();
+    assert!(queue.head(NOW, &mut drops).is_none() && !queue.is_empty());
+    assert_eq!(queue.drain().count(), 2);
+}

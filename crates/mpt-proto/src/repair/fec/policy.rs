@@ -1,0 +1,86 @@
+//! When forward error correction pays, and how much of it.
+//!
+//! Asking for a lost packet costs what is lost, and a round trip. Correction costs a share of everything, and the time until the
+//! next repair symbol. So it is for paths that lose packets and on which a round trip is too long: longer than an inner flow
+//! takes for an accident, or longer than realtime traffic waits. A clean path gets no repair symbol at all.
+
+use std::time::Duration;
+
+use super::MAX_SOURCES;
+use crate::time::Time;
+
+/// Decides for one path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Policy {
+    /// The share of packets lost, over some seconds.
+    loss: f64,
+    updated: Time,
+}
+
+/// How much to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rhythm {
+    /// Packets from one repair symbol to the next.
+    pub every: usize,
+    /// Packets that each of them covers.
+    pub sources: usize,
+}
+
+impl Policy {
+    /// What to do on a path that loses this share and takes so long; `realtime` traffic cannot wait for a repair at all.
+    pub fn rhythm(&mut self, now: Time, loss: f64, srtt: Duration, realtime: bool) -> Option<Rhythm> {
+        let memory = if loss > self.loss { RISE } else { FALL };
+        let passed = now.since(self.updated).min(memory).as_secs_f64() / memory.as_secs_f64();
+        (self.loss, self.updated) = (self.loss + (loss - self.loss) * passed, now);
+        let pays = self.loss >= LEAST_LOSS && (realtime || srtt > LONG);
+        // Twice what is lost, and a little for bad luck.
+        let share = (self.loss * 2.0 + 0.01).min(MOST_SHARE);
+        let every = (1.0 / share) as usize;
+        pays.then_some(Rhythm { every, sources: (every * OVERLAP).min(MAX_SOURCES) })
+    }
+}
+
+/// A repair of a round trip longer than this comes after the inner flow has lost patience: Linux' TCP retransmits after 200 ms at
+/// the earliest (TCP_RTO_MIN), and its round trip includes ours.
+const LONG: Duration = Duration::from_millis(150);
+/// Below this, a packet in a thousand, repairs are too rare to matter.
+const LEAST_LOSS: f64 = 0.001;
+/// The most that is spent: a path that loses more than an eighth is left alone soon.
+const MOST_SHARE: f64 = 0.25;
+/// Each packet is covered by so many repair symbols: the luck of many intervals evens out. Each costs a multiplication of every byte.
+const OVERLAP: usize = 8;
+/// A path that begins to lose packets is protected soon, and for a while after the last loss.
+const RISE: Duration = Duration::from_millis(500);
+const FALL: Duration = Duration::from_secs(4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(seconds: u64, loss: f64, srtt_ms: u64, realtime: bool) -> Option<Rhythm> {
+        let mut policy = Policy::default();
+        let at = |ms| Time::after(Duration::from_millis(ms));
+        (0..seconds * 100)
+            .map(|n| policy.rhythm(at(n * 10), loss, Duration::from_millis(srtt_ms), realtime))
+            .last()
+            .flatten()
+    }
+
+    #[test]
+    fn a_clean_path_and_a_short_one_get_nothing() {
+        assert_eq!(after(10, 0.0, 600, true), None);
+        assert_eq!(after(10, 0.02, 60, false), None);
+    }
+
+    #[test]
+    fn a_long_lossy_path_gets_twice_what_it_loses() {
+        let rhythm = after(20, 0.005, 640, false).unwrap();
+        assert!((50..=60).contains(&rhythm.every) && rhythm.sources == MAX_SOURCES, "{rhythm:?}");
+        assert_eq!(after(20, 0.10, 640, false).map(|rhythm| rhythm.every), Some(4));
+    }
+
+    #[test]
+    fn realtime_traffic_gets_it_on_a_short_path_too() {
+        assert!(after(10, 0.02, 60, true).is_some());
+    }
+}

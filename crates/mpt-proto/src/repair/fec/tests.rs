@@ -1,0 +1,208 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::packet::{Offload, SuperPacket};
+use crate::path::PathSeq;
+use crate::queue::InnerPacket;
+use crate::time::Time;
+
+/// An IPv4 packet of `len` bytes that differs from every other.
+fn packet(number: u64, len: usize) -> InnerPacket {
+    let mut bytes = vec![0; len];
+    bytes[..4].copy_from_slice(&[0x45, 0, (len >> 8) as u8, len as u8]);
+    bytes[12..20].copy_from_slice(&number.to_be_bytes());
+    (20..len).for_each(|i| bytes[i] = (number as usize * 31 + i * 7) as u8);
+    InnerPacket::new(Arc::new(SuperPacket::new(bytes, len, Offload::default()).unwrap()), 0, false)
+}
+
+fn bytes(packet: &InnerPacket) -> Vec<u8> {
+    let mut bytes = vec![0; packet.len()];
+    packet.write(&mut bytes);
+    bytes
+}
+
+/// What a datagram is to be.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Data { len: usize },
+    Words,
+    Repair { sources: usize },
+}
+
+/// Sends datagrams of these kinds, loses those marked, and returns the numbers of the packets that arrived or were recovered, and
+/// how many were lost.
+fn transfer(kinds: &[(Kind, bool)]) -> (Vec<u32>, usize) {
+    let (mut encoder, mut decoder) = (Encoder::default(), Decoder::new(Time::START, PathSeq(0)));
+    let (mut arrived, mut lost) = (Vec::new(), 0);
+    for ((kind, is_lost), number) in kinds.iter().zip(0..) {
+        let own = PathSeq(number);
+        let mut recovered = Vec::new();
+        match *kind {
+            Kind::Data { len } => {
+                let (place, packet) = (Place { bucket: 1_000, sequence: number as u32 }, packet(number, len));
+                encoder.on_source(own, place, packet.clone());
+                lost += usize::from(*is_lost);
+                if !is_lost {
+                    arrived.push(number as u32);
+                    recovered = decoder.on_datagram(own, Some((place, &bytes(&packet))));
+                }
+            }
+            Kind::Words if !is_lost => recovered = decoder.on_datagram(own, None),
+            Kind::Words => {}
+            Kind::Repair { sources } => {
+                let symbol = encoder.symbol(own, sources).filter(|_| !is_lost);
+                if let Some(Symbol { span, seed, bytes }) = symbol.map(Symbol::from) {
+                    recovered = decoder.on_repair(Time::START, own, span, seed, &bytes);
+                    recovered.extend(decoder.on_datagram(own, None));
+                }
+            }
+        }
+        for Recovered { place, packet: got } in recovered {
+            let Kind::Data { len } = kinds[place.sequence as usize].0 else { panic!("{place:?} is no data") };
+            let sent = bytes(&packet(u64::from(place.sequence), len));
+            assert_eq!((place.bucket, &got[..len]), (1_000, &sent[..]));
+            assert!(got[len..].iter().all(|byte| *byte == 0));
+            arrived.push(place.sequence);
+        }
+    }
+    (arrived, lost)
+}
+
+/// A symbol that does not borrow its encoder.
+struct Symbol {
+    span: u16,
+    seed: u8,
+    bytes: Vec<u8>,
+}
+
+impl From<encoder::Symbol<'_>> for Symbol {
+    fn from(symbol: encoder::Symbol<'_>) -> Self {
+        Self { span: symbol.span, seed: symbol.seed, bytes: symbol.bytes.to_vec() }
+    }
+}
+
+fn data(count: usize, lost: &[usize]) -> Vec<(Kind, bool)> {
+    (0..count).map(|n| (Kind::Data { len: 100 + n }, lost.contains(&n))).collect()
+}
+
+#[test]
+fn one_symbol_brings_back_one_packet_of_its_window() {
+    for lost in 0..10 {
+        let mut kinds = data(10, &[lost]);
+        kinds.push((Kind::Repair { sources: 10 }, false));
+        assert_eq!(transfer(&kinds).0.len(), 10, "{lost}");
+    }
+}
+
+#[test]
+fn as_many_symbols_bring_back_as_many_packets() {
+    let mut kinds = data(20, &[3, 4, 5, 17]);
+    kinds.extend([(Kind::Repair { sources: 20 }, false); 4]);
+    assert_eq!(transfer(&kinds).0.len(), 20);
+}
+
+#[test]
+fn twice_what_is_lost_brings_nearly_all_of_it_back() {
+    for (percent, every) in [(1, 33), (2, 20), (5, 9), (10, 4)] {
+        let mut bits = 1u64;
+        let mut is_lost = || {
+            bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (bits >> 33) % 100 < percent
+        };
+        let mut kinds = Vec::new();
+        for n in 0..2_000 {
+            kinds.push((Kind::Data { len: 40 }, is_lost()));
+            if n % every == every - 1 {
+                kinds.push((Kind::Repair { sources: (8 * every).min(128) }, is_lost()));
+            }
+        }
+        let (arrived, lost) = transfer(&kinds);
+        let missing = kinds.iter().filter(|(kind, _)| matches!(kind, Kind::Data { .. })).count() - arrived.len();
+        println!("{percent} %: {missing} of {lost}");
+        assert!(missing * 10 <= lost, "{percent} %: {missing} of {lost} did not come back");
+    }
+}
+
+#[test]
+fn datagrams_without_data_do_no_harm_even_when_they_are_lost() {
+    let mut kinds = data(6, &[2]);
+    kinds.insert(4, (Kind::Words, true));
+    kinds.extend([(Kind::Repair { sources: 7 }, false); 2]);
+    assert_eq!(transfer(&kinds).0.len(), 6);
+}
+
+#[test]
+fn a_late_datagram_leaves_room_for_another_solution() {
+    let mut encoder = Encoder::default();
+    let sent: Vec<_> = (0..4).map(|n| (Place { bucket: 7, sequence: n }, packet(u64::from(n), 60))).collect();
+    sent.iter().zip(0..).for_each(|((place, packet), n)| encoder.on_source(PathSeq(n), *place, packet.clone()));
+    let symbol = Symbol::from(encoder.symbol(PathSeq(4), 4).unwrap());
+    let mut decoder = Decoder::new(Time::START, PathSeq(0));
+    for n in [0, 3] {
+        decoder.on_datagram(PathSeq(n), Some((sent[n as usize].0, &bytes(&sent[n as usize].1))));
+    }
+    assert_eq!(decoder.on_repair(Time::START, PathSeq(4), symbol.span, symbol.seed, &symbol.bytes), []);
+    let recovered = decoder.on_datagram(PathSeq(2), Some((sent[2].0, &bytes(&sent[2].1))));
+    assert_eq!(recovered, [Recovered { place: sent[1].0, packet: bytes(&sent[1].1) }]);
+    assert_eq!(decoder.on_datagram(PathSeq(1), Some((sent[1].0, &bytes(&sent[1].1)))), [], "known already");
+}
+
+#[test]
+fn a_number_is_found_by_its_low_bits() {
+    for near in [0, 5, 1 << 19, 1 << 20, 0x1234_5678, u32::MAX - 3, u32::MAX] {
+        for ahead in [-500_000i32, -1, 0, 1, 500_000] {
+            let number = near.wrapping_add_signed(ahead);
+            assert_eq!(widen(near, number & SEQUENCE), number, "{near} {ahead}");
+        }
+    }
+}
+
+fn kind() -> impl Strategy<Value = (Kind, bool)> {
+    let kind = prop_oneof![
+        10 => (20usize..200).prop_map(|len| Kind::Data { len }),
+        1 => Just(Kind::Words),
+        3 => (1usize..40).prop_map(|sources| Kind::Repair { sources }),
+    ];
+    (kind, prop::bool::weighted(0.15))
+}
+
+proptest! {
+    #[test]
+    fn what_is_recovered_was_sent_and_lost(kinds in prop::collection::vec(kind(), 1..300)) {
+        let (mut arrived, _) = transfer(&kinds);
+        let count = arrived.len();
+        arrived.sort_unstable();
+        arrived.dedup();
+        prop_assert_eq!(arrived.len(), count, "nothing comes twice");
+    }
+
+    #[test]
+    fn a_window_with_as_many_symbols_as_losses_is_whole_almost_always(lost in prop::collection::btree_set(0usize..30, 0..6)) {
+        let lost: Vec<usize> = lost.into_iter().collect();
+        let mut kinds = data(30, &lost);
+        kinds.extend(vec![(Kind::Repair { sources: 30 }, false); lost.len() + 2]);
+        prop_assert_eq!(transfer(&kinds).0.len(), 30);
+    }
+
+    #[test]
+    fn no_symbol_of_a_mistaken_peer_does_any_harm(
+        steps in prop::collection::vec((0u64..2_000, any::<Option<(u16, u8)>>(), prop::collection::vec(any::<u8>(), 0..60)), 0..200),
+        jump in any::<u64>(),
+    ) {
+        let mut decoder = Decoder::new(Time::START, PathSeq(3));
+        for (number, repair, bytes) in steps {
+            match repair {
+                Some((span, seed)) => {
+                    decoder.on_repair(Time::START, PathSeq(number), span % 1_024, seed % 64, &bytes);
+                }
+                None => {
+                    decoder.on_datagram(PathSeq(number), Some((Place { bucket: 1, sequence: 2 }, &bytes)));
+                }
+            }
+        }
+        decoder.on_datagram(PathSeq(jump), None);
+        decoder.on_repair(Time::START, PathSeq(jump), 1_023, 0, &[1; 100]);
+    }
+}

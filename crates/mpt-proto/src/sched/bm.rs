@@ -1,0 +1,62 @@
+//! Bufferbloat mitigation: lowest round-trip time first, and no path's queue grows.
+//!
+//! Ferlin, Dreibholz, Alay: "Multi-Path Transport over Heterogeneous Wireless Networks: Does It Really Pay Off?", GLOBECOM 2014: what a path may have
+//! in flight is capped at *tolerance x min RTT / smoothed RTT x window*. A window over the smoothed round trip is the path's rate,
+//! so that is what fills it without a queue, times the tolerance. It is for congestion control that fills buffers (`cubic`, `reno`, `lia`,
+//! `olia`, `balia`); `rate` and `wvegas` keep queues short themselves.
+
+use std::time::Duration;
+
+use super::{Decision, Scene, Schedule, View, fastest, opening};
+
+/// Caps what is in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct Bm;
+
+impl Schedule for Bm {
+    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
+        let best = fastest(scene.open(len).filter(|path| is_short(path, len as u64)));
+        best.map_or(Decision::Wait, |path| Decision::Send(path.id))
+    }
+
+    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
+        opening(scene, |path| is_short(path, len as u64))
+    }
+}
+
+/// Whether the path's queue stays short with `len` bytes more. One packet is no queue.
+fn is_short(path: &View, len: u64) -> bool {
+    path.in_flight == 0 || path.in_flight.saturating_add(len) <= cap(path)
+}
+
+fn cap(path: &View) -> u64 {
+    if path.min_rtt.is_zero() || path.srtt <= path.min_rtt {
+        return u64::MAX;
+    }
+    let share = TOLERANCE * path.min_rtt.as_secs_f64() / path.srtt.as_secs_f64();
+    (path.cwnd as f64 * share) as u64
+}
+
+/// Queues of up to half a round trip are let be: less would take them for bloat that delayed acknowledgements and jitter feign.
+const TOLERANCE: f64 = 1.5;
+
+#[cfg(test)]
+mod tests {
+    use super::super::conformance::{choose, windowed};
+    use super::*;
+
+    #[test]
+    fn a_path_whose_round_trip_has_doubled_gets_three_quarters_of_its_window() {
+        let bloated = |in_flight| View { min_rtt: Duration::from_millis(20), ..windowed(0, 40, 100_000, in_flight) };
+        assert_eq!(choose(&mut Bm, &[bloated(70_000)], 1 << 20), Some(0));
+        assert_eq!(choose(&mut Bm, &[bloated(74_000)], 1 << 20), None);
+        let other = windowed(1, 90, 100_000, 0);
+        assert_eq!(choose(&mut Bm, &[bloated(74_000), other], 1 << 20), Some(1));
+    }
+
+    #[test]
+    fn half_a_round_trip_more_is_let_be() {
+        let path = View { min_rtt: Duration::from_millis(20), ..windowed(0, 30, 100_000, 98_000) };
+        assert_eq!(choose(&mut Bm, &[path], 1 << 20), Some(0));
+    }
+}

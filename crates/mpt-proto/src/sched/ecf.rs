@@ -1,0 +1,73 @@
+//! Earliest completion first: waits for the fast path when that ends the transfer sooner.
+//!
+//! Lim, Nahum, Towsley, Gibbens: "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", CoNEXT 2017, algorithm 1, with the
+//! round-trip times and windows of the paper. [`super::earliest`] is the same thought with one-way delays and measured rates.
+//! *k*, what is not yet sent, is what waits of the flow here; a window is no more than a round trip at the path's rate.
+
+use std::time::Duration;
+
+use super::{Decision, Scene, Schedule, View, fastest, opening};
+
+/// Compares completion times.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ecf {
+    waiting: bool,
+}
+
+impl Schedule for Ecf {
+    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
+        let Some(fast) = fastest(scene.paths.iter()) else { return Decision::Wait };
+        let Some(slow) = fastest(scene.open(len)) else { return Decision::Wait };
+        if slow.id == fast.id {
+            return Decision::Send(fast.id);
+        }
+        let (is_behind, waits) = self.judge(scene.backlog as f64, fast, slow);
+        self.waiting = is_behind && (self.waiting || waits);
+        if waits { Decision::Wait } else { Decision::Send(slow.id) }
+    }
+
+    fn wait(&self, _len: usize, scene: &Scene<'_>) -> Option<Duration> {
+        let fast = fastest(scene.paths.iter())?;
+        opening(scene, |path| path.id == fast.id || !self.judge(scene.backlog as f64, fast, path).1)
+    }
+}
+
+impl Ecf {
+    /// Whether the slow path would end the transfer later than the fast one, and whether the fast one is therefore worth waiting for.
+    fn judge(&self, k: f64, fast: &View, slow: &View) -> (bool, bool) {
+        let (rtt_f, rtt_s) = (fast.srtt.as_secs_f64(), slow.srtt.as_secs_f64());
+        let delta = fast.rtt_var.max(slow.rtt_var).as_secs_f64();
+        let (window_f, window_s) = (fast.flight().max(1) as f64, slow.flight().max(1) as f64);
+        let hysteresis = if self.waiting { 1.0 + BETA } else { 1.0 };
+        let rounds = 1.0 + k / window_f;
+        let is_behind = rounds * rtt_f < hysteresis * (rtt_s + delta);
+        (is_behind, is_behind && k / window_s * rtt_s >= 2.0 * rtt_f + delta)
+    }
+}
+
+/// The paper's hysteresis.
+const BETA: f64 = 0.25;
+
+#[cfg(test)]
+mod tests {
+    use super::super::conformance::{choose, windowed};
+    use super::*;
+
+    #[test]
+    fn the_slow_path_is_left_alone_while_the_fast_one_would_be_done_sooner() {
+        // One window of 100 kB each 10 ms on the fast path, which is full, or each 100 ms on the slow one.
+        let paths = [windowed(0, 10, 100_000, 100_000), windowed(1, 100, 100_000, 0)];
+        assert_eq!(choose(&mut Ecf::default(), &paths, 50_000), None, "15 ms beat 100, and 50 ms are worth 20");
+        assert_eq!(choose(&mut Ecf::default(), &paths, 10_000), Some(1), "10 ms on the slow path are not worth 20");
+        assert_eq!(choose(&mut Ecf::default(), &paths, 1_000_000), Some(1), "eleven rounds are 110 ms");
+    }
+
+    #[test]
+    fn who_waits_goes_on_waiting_for_a_quarter_more() {
+        let paths = [windowed(0, 10, 100_000, 100_000), windowed(1, 100, 100_000, 0)];
+        let mut ecf = Ecf::default();
+        choose(&mut ecf, &paths, 50_000);
+        assert_eq!(choose(&mut ecf, &paths, 1_000_000), None, "110 ms are less than 125");
+        assert_eq!(choose(&mut ecf, &paths, 1_200_000), Some(1));
+    }
+}

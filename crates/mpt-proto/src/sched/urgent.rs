@@ -1,0 +1,69 @@
+//! Where an urgent packet goes: on the path where it arrives first, and its copies on those that come next.
+//!
+//! The pacer is not asked. It keeps a stream of full packets smooth; a call's packets are few and small, and what they take is taken from
+//! the pacer's next turn. The window is.
+
+use std::time::Duration;
+
+use super::View;
+use super::earliest::FOREVER;
+use crate::path::PathId;
+
+/// The path of those whose slots are not in the set `taken` on which a packet of `len` bytes arrives first, if its window has room.
+/// Waiting for that room is part of the prediction, so none is an answer: it is worth the wait.
+pub fn urgent(len: usize, paths: &[View], taken: u32) -> Option<PathId> {
+    let arrival = |path: &View| {
+        let wait = if has_room(path, len) { Duration::ZERO } else { path.opens_in };
+        wait.saturating_add(path.rate.time_for(len as u64).min(FOREVER)).saturating_add(path.delay)
+    };
+    let left = paths.iter().filter(|path| taken & 1 << path.id.slot == 0);
+    let first = left.min_by_key(|path| (arrival(path), !has_room(path, len), path.id));
+    first.filter(|path| has_room(path, len)).map(|path| path.id)
+}
+
+fn has_room(path: &View, len: usize) -> bool {
+    path.window >= len as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Rate;
+
+    fn path(slot: u8, delay_ms: u64, window: u64) -> View {
+        View {
+            id: PathId { slot, generation: 0 },
+            rate: Rate::from_bits(8_000_000),
+            delay: Duration::from_millis(delay_ms),
+            opens_in: if window < 1_000 { Duration::from_millis(5) } else { Duration::ZERO },
+            window,
+            ..View::default()
+        }
+    }
+
+    fn order(paths: &[View]) -> Vec<u8> {
+        let mut taken = 0;
+        std::iter::from_fn(|| {
+            let path = urgent(1_000, paths, taken)?;
+            taken |= 1 << path.slot;
+            Some(path.slot)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn copies_go_where_they_arrive_next() {
+        assert_eq!(order(&[path(0, 30, 9_000), path(1, 10, 9_000), path(2, 20, 9_000)]), [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_full_window_is_waited_for_if_that_is_sooner() {
+        assert_eq!(order(&[path(0, 10, 0), path(1, 16, 9_000)]), Vec::<u8>::new());
+        assert_eq!(order(&[path(0, 10, 0), path(1, 14, 9_000)]), [1]);
+    }
+
+    #[test]
+    fn the_pacer_is_not_asked() {
+        assert_eq!(order(&[View { room: 0, paced: true, ..path(0, 10, 9_000) }]), [0]);
+    }
+}

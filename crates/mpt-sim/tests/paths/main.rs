@@ -1,0 +1,6 @@
+//! Native paths that move, come, go and stand by.
+#![allow(clippy::unwrap_used)]
+
+mod ends;
+mod roaming;
+mod roles;

@@ -1,0 +1,276 @@
+//! Whose address a path's remote address is: RFC 9000 sections 8, 9 and 21.5, datagram by datagram.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mpt_proto::drops::Dropped;
+use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::packet::Offload;
+use mpt_proto::path::LinkId;
+use mpt_proto::time::Time;
+use mpt_sim::host::numbered;
+use mpt_sim::net::address;
+
+use crate::ends::{endpoint, path};
+
+/// A datagram that somebody sent.
+#[derive(Clone, Debug)]
+struct Datagram {
+    from: usize,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+/// Two ends, and a network that carries nothing by itself.
+struct World {
+    now: Time,
+    ends: [Endpoint; 2],
+    /// Where the caller is at the moment.
+    caller: SocketAddr,
+    delivered: usize,
+    sent: u64,
+}
+
+/// Longer than the pacer keeps a packet waiting.
+const PACED: Duration = Duration::from_millis(100);
+
+fn somewhere(host: u8) -> SocketAddr {
+    SocketAddr::from(([203, 0, 113, host], 999))
+}
+
+impl World {
+    /// The two have a session, and the called end knows where the caller is.
+    fn new() -> Self {
+        let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
+        let mut world = Self { now: Time::START, ends, caller: address(0, 0), delivered: 0, sent: 0 };
+        world.settle();
+        assert_eq!(world.remotes(), [(address(0, 0), true)]);
+        world
+    }
+
+    /// What both ends want to send now.
+    fn poll(&mut self) -> Vec<Datagram> {
+        let mut all = Vec::new();
+        for (from, end) in self.ends.iter_mut().enumerate() {
+            while let Some(run) = end.poll_transmit(self.now) {
+                let cut = |bytes: &[u8]| Datagram { from, to: run.to, bytes: bytes.to_vec() };
+                all.extend(run.bytes().chunks(run.segment.max(1)).map(cut));
+            }
+            while let Some(delivery) = end.poll_delivery() {
+                self.delivered += delivery.packets as usize;
+            }
+        }
+        all
+    }
+
+    /// Gives `bytes` to the end that is not `from`, as if they came from `source`.
+    fn arrive(&mut self, from: usize, source: SocketAddr, bytes: &[u8]) {
+        let received = Received { link: LinkId(0), from: source, tos: 0, segment: bytes.len() };
+        self.ends[1 - from].handle_datagrams(self.now, &received, &mut bytes.to_vec());
+    }
+
+    /// Carries a datagram to where it is meant for; one for nobody is given back.
+    fn carry(&mut self, datagram: Datagram) -> Option<Datagram> {
+        let (source, at) = if datagram.from == 0 { (self.caller, address(1, 0)) } else { (address(1, 0), self.caller) };
+        if datagram.to != at {
+            return Some(datagram);
+        }
+        self.arrive(datagram.from, source, &datagram.bytes);
+        None
+    }
+
+    /// Carries everything until nobody has anything to say; what was for nobody.
+    fn settle(&mut self) -> Vec<Datagram> {
+        let mut astray = Vec::new();
+        loop {
+            let all = self.poll();
+            if all.is_empty() {
+                return astray;
+            }
+            for datagram in all {
+                astray.extend(self.carry(datagram));
+            }
+        }
+    }
+
+    /// Lets time pass, with everything that is due in it; what was for nobody.
+    fn pass(&mut self, time: Duration) -> Vec<Datagram> {
+        let (until, mut astray) = (self.now + time, self.settle());
+        while let Some(next) = self.ends.iter().filter_map(|end| Some(end.next_deadline()?.0)).min() {
+            if next > until {
+                break;
+            }
+            self.now = self.now.max(next);
+            self.ends.iter_mut().for_each(|end| end.handle_deadline(next));
+            astray.extend(self.settle());
+        }
+        self.now = until;
+        astray
+    }
+
+    /// The caller or the called sends an inner packet.
+    fn say(&mut self, end: usize) {
+        let mut packet = numbered(self.sent, 500);
+        self.sent += 1;
+        let len = packet.len();
+        self.ends[end].handle_inner(self.now, &mut packet, len, Offload::default());
+    }
+
+    /// The datagram with an inner packet that an end sends now, caught before it goes anywhere.
+    fn catch(&mut self, end: usize) -> Datagram {
+        self.pass(PACED);
+        self.say(end);
+        let all = self.poll();
+        let (data, words): (Vec<_>, Vec<_>) = all.into_iter().partition(|datagram| datagram.bytes.len() > 400);
+        words.into_iter().for_each(|word| drop(self.carry(word)));
+        data.into_iter().next().unwrap()
+    }
+
+    /// Where the called end has the caller's paths, and whether they are up.
+    fn remotes(&self) -> Vec<(SocketAddr, bool)> {
+        let status = self.ends[1].status();
+        status.peers[0].paths.iter().map(|path| (path.remote, path.state.is_up())).collect()
+    }
+
+    fn drops(&self, why: Dropped) -> u64 {
+        self.ends[1].status().peers[0].drops.of(why)
+    }
+}
+
+fn to(address: SocketAddr, astray: &[Datagram]) -> Vec<&Datagram> {
+    astray.iter().filter(|datagram| datagram.to == address).collect()
+}
+
+#[test]
+fn a_replayed_datagram_moves_nothing_and_is_not_answered() {
+    let mut world = World::new();
+    let data = world.catch(0);
+    assert!(world.carry(data.clone()).is_none());
+    world.arrive(0, somewhere(66), &data.bytes);
+    let astray = world.pass(Duration::from_secs(3));
+    assert!(astray.is_empty(), "{astray:?}");
+    assert_eq!((world.drops(Dropped::Duplicate), world.delivered), (1, 1));
+    assert_eq!(world.remotes(), [(address(0, 0), true)]);
+}
+
+#[test]
+fn an_overtaken_datagram_from_elsewhere_is_taken_and_moves_nothing() {
+    let mut world = World::new();
+    let (old, new) = (world.catch(0), world.catch(0));
+    world.carry(new);
+    world.arrive(0, somewhere(66), &old.bytes);
+    let astray = world.pass(Duration::from_secs(3));
+    assert!(astray.is_empty(), "{astray:?}");
+    assert_eq!(world.delivered, 2);
+    assert_eq!(world.remotes(), [(address(0, 0), true)]);
+}
+
+#[test]
+fn who_passes_on_what_it_saw_gets_a_challenge_and_no_data() {
+    let mut world = World::new();
+    let seen = world.catch(0);
+    world.arrive(0, somewhere(66), &seen.bytes);
+    let first = world.settle();
+    assert_eq!(to(somewhere(66), &first).len(), 1, "one challenge");
+    for _ in 0..20 {
+        world.say(1);
+        let astray = world.pass(PACED);
+        assert!(to(somewhere(66), &astray).iter().all(|datagram| datagram.bytes.len() < 100), "{astray:?}");
+    }
+    assert_eq!(world.delivered, 21, "data goes to where the caller is known to be");
+    // The caller speaks again, from where it was: whoever passed its words on is forgotten.
+    world.say(0);
+    world.settle();
+    assert!(world.pass(Duration::from_secs(5)).is_empty());
+    assert_eq!(world.remotes(), [(address(0, 0), true)]);
+}
+
+#[test]
+fn a_caller_that_moved_is_followed_when_it_answers_the_challenge() {
+    let mut world = World::new();
+    let data = world.catch(0);
+    world.caller = somewhere(7);
+    world.carry(data);
+    assert_eq!(world.remotes(), [(address(0, 0), true)], "not yet");
+    world.say(1);
+    let lost = world.settle();
+    assert!(!to(address(0, 0), &lost).is_empty(), "data goes to the address before until the challenge is answered");
+    assert_eq!(world.remotes(), [(somewhere(7), true)]);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.delivered, 2, "what was lost on the way is sent again");
+    assert_eq!(world.ends[1].status().peers[0].resent, 1);
+}
+
+#[test]
+fn a_binding_that_changes_under_a_transfer_loses_nothing() {
+    let mut world = World::new();
+    for round in 0..50 {
+        world.caller = somewhere(round);
+        (0..4).for_each(|_| world.say(0));
+        (0..4).for_each(|_| world.say(1));
+        world.pass(Duration::from_millis(300));
+    }
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.delivered, 50 * 8);
+    assert_eq!(world.remotes(), [(somewhere(49), true)]);
+}
+
+#[test]
+fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() {
+    let mut world = World::new();
+    world.caller = somewhere(7);
+    let mut received = 0;
+    for length in [40, 500, 1_300] {
+        world.say(0);
+        let mut sent = 0;
+        for datagram in world.poll().into_iter().filter(|datagram| datagram.from == 0) {
+            world.arrive(0, somewhere(66), &datagram.bytes);
+            received += datagram.bytes.len();
+        }
+        (0..length).for_each(|_| world.say(1));
+        // The caller stands at neither address, so nothing is ever answered.
+        for datagram in world.pass(Duration::from_secs(length / 20)) {
+            sent += if datagram.to == somewhere(66) { datagram.bytes.len() } else { 0 };
+        }
+        assert!(sent <= 3 * received, "{sent} bytes for {received}");
+        assert!(sent > 0, "a challenge at least");
+    }
+}
+
+#[test]
+fn a_new_path_gets_nothing_but_challenges_until_it_answers() {
+    let mut world = World::new();
+    let config = mpt_proto::config::PathConfig { name: "second".into(), alive: false, ..path(0) };
+    let config = mpt_proto::config::PathConfig { remote: Some(SocketAddr::new(address(1, 0).ip(), 7)), ..config };
+    assert!(world.ends[0].add_path(world.now, "peer", &config));
+    let probe = world.poll().into_iter().find(|datagram| datagram.to.port() == 7).unwrap();
+    world.arrive(0, somewhere(5), &probe.bytes);
+    (0..50).for_each(|_| world.say(1));
+    let astray = world.pass(Duration::from_secs(2));
+    let there = to(somewhere(5), &astray);
+    assert!(!there.is_empty() && there.iter().all(|datagram| datagram.bytes.len() < 100));
+    assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(5), false)]);
+    assert_eq!(world.delivered, 50);
+}
+
+#[test]
+fn an_address_that_the_peer_tells_gets_a_few_challenges_and_is_used_when_it_answers() {
+    let mut world = World::new();
+    let told = SocketAddr::new(address(1, 0).ip(), 4_800);
+    world.ends[1].tell_addresses(world.now, "peer", &[told, somewhere(9)]);
+    world.settle();
+    assert!(world.ends[0].take_told() && !world.ends[0].take_told());
+    assert_eq!(world.ends[0].told_addresses("peer"), [told, somewhere(9)]);
+    // The peer may tell whose address it likes: whoever is there gets five challenges in half a minute.
+    let config = mpt_proto::config::PathConfig { name: "told".into(), remote: Some(somewhere(9)), ..path(0) };
+    assert!(world.ends[0].add_told_path(world.now, "peer", &config));
+    (0..20).for_each(|_| world.say(0));
+    let astray = world.pass(Duration::from_secs(29));
+    let there = to(somewhere(9), &astray);
+    assert!((1..=5).contains(&there.len()) && there.iter().all(|datagram| datagram.bytes.len() < 100), "{there:?}");
+    assert_eq!(world.delivered, 20);
+    assert!(world.ends[0].remove_path(world.now, "peer", "told"));
+    world.ends[1].tell_addresses(world.now, "peer", &[told]);
+    world.settle();
+    assert_eq!(world.ends[0].told_addresses("peer"), [told]);
+}

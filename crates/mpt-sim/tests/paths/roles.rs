@@ -1,0 +1,143 @@
+//! Paths that stand by, that go and that come, over links.
+
+use std::time::Duration;
+
+use mpt_proto::config::PathConfig;
+use mpt_proto::path::{Cause, State};
+use mpt_proto::time::Rate;
+use mpt_sim::host::{Sink, Source};
+use mpt_sim::laws;
+use mpt_sim::link::{LinkSpec, PathSpec, Queue};
+use mpt_sim::net::Network;
+use mpt_sim::seed::Seed;
+
+use crate::ends::{endpoint, path};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn mbit(rate: u64) -> Rate {
+    Rate::from_bits(rate * 1_000_000)
+}
+
+fn link(delay: u64) -> PathSpec {
+    let delay = Duration::from_millis(delay);
+    PathSpec::symmetric(LinkSpec::new(mbit(50), delay).with_queue(Queue::Time(Duration::from_millis(200))))
+}
+
+/// `sender` sends for so long at 20 Mbit/s, over what the caller has configured.
+fn network(sender: usize, paths: Vec<PathConfig>, length: Duration) -> Network {
+    let (source, sink) = (Box::new(Source::new(mbit(20), 1_400, length)) as _, Box::new(Sink::default()) as _);
+    let hosts = if sender == 0 { [source, sink] } else { [sink, source] };
+    Network::between(Seed(1), [endpoint(0, paths), endpoint(1, vec![])], &[link(10), link(15)], hosts)
+}
+
+fn standby(number: usize) -> PathConfig {
+    PathConfig { standby: true, ..path(number) }
+}
+
+/// Bytes that an end has sent over each of its paths.
+fn sent(net: &Network, end: usize) -> Vec<(String, u64)> {
+    let status = net.endpoint(end).status();
+    status.peers[0].paths.iter().map(|path| (path.name.clone(), path.sent.bytes)).collect()
+}
+
+fn assert_whole(net: &Network, sender: usize) {
+    let mut breaches = net.breaches();
+    breaches.extend(laws::order(net.endpoint(1 - sender), net.host::<Sink>(1 - sender)));
+    assert!(breaches.is_empty(), "{} breaches, {:?}", breaches.len(), &breaches[..breaches.len().min(4)]);
+    let shed = net.endpoint(sender).status().peers[0].drops.of(mpt_proto::drops::Dropped::Aqm);
+    assert_eq!(net.host::<Sink>(1 - sender).numbers.len() as u64 + shed, net.host::<Source>(sender).sent());
+}
+
+/// What went over the second path, less words, in kilobytes.
+fn over_second(net: &Network, end: usize) -> u64 {
+    sent(net, end)[1].1 / 1_000
+}
+
+#[test]
+fn a_standby_path_carries_traffic_when_no_other_lives_and_both_ends_keep_to_it() {
+    for sender in [0, 1] {
+        let mut net = network(sender, vec![path(0), standby(1)], 6 * SECOND);
+        net.run(2 * SECOND);
+        assert!(over_second(&net, 0) < 10 && over_second(&net, 1) < 10, "sender {sender}: {:?}", sent(&net, sender));
+        assert_eq!(net.endpoint(1).status().peers[0].paths[1].standby, [false, true], "the other end was told");
+        (0..2).for_each(|direction| net.link(0, direction).cut(true));
+        net.run(4 * SECOND);
+        // 20 Mbit/s for some 1.7 s are 4 MB.
+        assert!(over_second(&net, sender) > 3_500, "sender {sender}: {:?}", sent(&net, sender));
+        (0..2).for_each(|direction| net.link(0, direction).cut(false));
+        net.run(5 * SECOND + SECOND);
+        let before = over_second(&net, sender);
+        net.run(9 * SECOND);
+        assert!(over_second(&net, sender) - before < 100, "back on the first path");
+        assert_whole(&net, sender);
+        assert!(net.host::<Sink>(1 - sender).longest_gap < Duration::from_millis(333));
+    }
+}
+
+#[test]
+fn a_path_whose_limit_is_used_up_stands_by_in_mid_transfer() {
+    for sender in [0, 1] {
+        let mut net = network(sender, vec![path(0), path(1)], 4 * SECOND);
+        net.run(2 * SECOND);
+        net.act(0, |now, endpoint| assert!(endpoint.set_standby(now, "peer", "path0", true)));
+        net.run(2 * SECOND + Duration::from_millis(200));
+        let before = sent(&net, sender)[0].1;
+        net.run(7 * SECOND);
+        assert!(sent(&net, sender)[0].1 - before < 20_000, "words only");
+        assert_whole(&net, sender);
+    }
+}
+
+#[test]
+fn paths_come_and_go_in_mid_transfer_without_a_loss() {
+    for sender in [0, 1] {
+        let mut net = network(sender, vec![path(0)], 6 * SECOND);
+        net.run(2 * SECOND);
+        let added = PathConfig { alive: false, ..path(1) };
+        net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &added)));
+        net.run(2 * SECOND + Duration::from_millis(200));
+        let up = |net: &Network, end: usize| {
+            let status = net.endpoint(end).status();
+            status.peers[0].paths.iter().filter(|path| path.state.is_up()).count()
+        };
+        assert_eq!([up(&net, 0), up(&net, 1)], [2, 2], "within two round trips");
+        net.act(0, |now, endpoint| assert!(endpoint.remove_path(now, "peer", "path0")));
+        net.run(2 * SECOND + Duration::from_millis(300));
+        let status = net.endpoint(1).status();
+        assert_eq!(status.peers[0].paths[0].state, State::Down(Cause::Peer), "the other end was told at once");
+        net.run(4 * SECOND);
+        // The slot is used again.
+        net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(0) })));
+        net.run(9 * SECOND);
+        assert_eq!([up(&net, 0), up(&net, 1)], [2, 2]);
+        assert_whole(&net, sender);
+        assert!(net.host::<Sink>(1 - sender).longest_gap < Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_path_that_the_operator_takes_down_is_used_by_neither_end() {
+    let mut net = network(1, vec![path(0), path(1)], 4 * SECOND);
+    net.run(2 * SECOND);
+    net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
+    net.run(2 * SECOND + Duration::from_millis(100));
+    let before = sent(&net, 1)[0].1;
+    net.run(3 * SECOND);
+    assert!(sent(&net, 1)[0].1 - before < 2_000, "probes only");
+    net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", true)));
+    net.run(3 * SECOND + Duration::from_millis(300));
+    assert!(net.endpoint(1).status().peers[0].paths[0].state.is_up());
+    net.run(7 * SECOND);
+    assert_whole(&net, 1);
+}
+
+#[test]
+fn a_session_is_asked_for_over_a_path_that_comes_while_the_others_are_dead() {
+    let mut net = network(0, vec![PathConfig { alive: false, ..path(0) }], 3 * SECOND);
+    (0..2).for_each(|direction| net.link(0, direction).cut(true));
+    net.run(SECOND);
+    net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(1) })));
+    net.run(SECOND + Duration::from_millis(200));
+    assert!(net.host::<Sink>(1).numbers.len() > 10, "no wait for the next try, which is 5 s after the first");
+}

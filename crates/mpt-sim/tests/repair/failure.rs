@@ -1,0 +1,99 @@
+//! Paths that fall silent, that fail again and again, and that lose most of what they carry.
+
+use super::world::*;
+use mpt_proto::path::{Cause, Doubt, State};
+use mpt_proto::repair::fec::Mode;
+use mpt_proto::time::{Rate, Time};
+use mpt_sim::host::{Sink, Source};
+
+const CLEAN: &str = "rate=50mbit,delay=20ms";
+const FLAPPING: State = State::Down(Cause::Doubted(Doubt::Flapping));
+const LOSSY: State = State::Down(Cause::Doubted(Doubt::Lossy));
+
+#[test]
+fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_of_a_second() {
+    let fast = "rate=100mbit,delay=10ms";
+    let mut net = tcp(1, &[fast, fast]);
+    net.run(3 * SECOND);
+    cut(&mut net, 1, true);
+    net.run(6 * SECOND);
+    tell(&net);
+    assert_eq!(path(&net, 1).state, State::Down(Cause::Silent));
+    let gap = longest_gap(&net, 3 * SECOND);
+    assert!(gap < ms(3 * 20 + 100), "{gap:?}");
+    cut(&mut net, 1, false);
+    net.run(9 * SECOND);
+    tell(&net);
+    assert_eq!(path(&net, 1).state, State::Up, "a first failure is forgiven");
+    assert_eq!(net.breaches(), []);
+}
+
+#[test]
+fn a_path_that_loses_half_costs_nothing() {
+    let alone = goodput(&[CLEAN], 10 * SECOND);
+    // In between, what a path adds and what its repairs cost are about the same.
+    for (loss, least) in [("50%", 0.97), ("30%", 0.97), ("10%", 0.9), ("5%", 0.9)] {
+        let both = goodput(&[CLEAN, &format!("{CLEAN},loss={loss}")], 10 * SECOND);
+        println!("{loss}: {both} beside {alone} alone");
+        assert!(both > alone * least, "{loss}: {both} of {alone}");
+    }
+}
+
+#[test]
+fn a_lossy_path_carries_probes_only_and_comes_back_when_its_loss_falls() {
+    let mut net = tcp(1, &[CLEAN, "rate=50mbit,delay=20ms,loss=50%; 6s: loss=0%"]);
+    net.run(4 * SECOND);
+    assert_eq!(path(&net, 1).state, LOSSY);
+    let before = path(&net, 1).sent;
+    net.run(5 * SECOND);
+    let after = path(&net, 1).sent;
+    assert!(after.bytes - before.bytes < 5_000, "{} bytes in a second", after.bytes - before.bytes);
+    net.run(12 * SECOND);
+    tell(&net);
+    assert_eq!(path(&net, 1).state, State::Up);
+    assert_eq!(net.breaches(), []);
+}
+
+#[test]
+fn the_only_path_is_used_however_bad_it_is() {
+    let mut net = tcp(1, &["rate=50mbit,delay=20ms,loss=50%"]);
+    net.run(6 * SECOND);
+    tell(&net);
+    assert_eq!(path(&net, 0).state, State::Up);
+    assert!(mbit(&net, 5 * SECOND) > 0.1);
+}
+
+#[test]
+fn a_flapping_path_costs_the_good_one_less_than_a_twentieth() {
+    let alone = mbit_between(&mut tcp(1, &[CLEAN]), 8 * SECOND, 20 * SECOND);
+    let flapping = format!("{CLEAN}; 300ms: down; 600ms: repeat");
+    let mut net = tcp(1, &[CLEAN, &flapping]);
+    let mut states = Vec::new();
+    for tick in 0..800 {
+        net.run(ms(10 * tick));
+        states.push(path(&net, 1).state);
+    }
+    let both = mbit_between(&mut net, 8 * SECOND, 20 * SECOND);
+    tell(&net);
+    println!("{both} beside {alone} alone");
+    assert!(states.contains(&FLAPPING));
+    assert!(both > alone * 0.95, "{both} of {alone}");
+    assert_eq!(net.breaches(), []);
+}
+
+#[test]
+fn the_last_packet_of_a_burst_is_back_within_two_round_trips() {
+    let mut net = udp(1, &["rate=50mbit,delay=50ms"], Rate::from_bits(4_000_000), 2 * SECOND, Mode::Auto);
+    // The last packets leave while the path swallows everything, and nothing follows them.
+    net.run(2 * SECOND - ms(6));
+    net.link(0, 0).cut(true);
+    net.run(2 * SECOND);
+    net.link(0, 0).cut(false);
+    net.run(5 * SECOND);
+    let (sink, sent) = (net.host::<Sink>(1), net.host::<Source>(0).sent());
+    assert!(sink.numbers.last() == Some(&(sent - 1)), "{:?} of {sent}", sink.numbers.last());
+    let late = sink.gap_ended - Time::after(2 * SECOND);
+    println!("{late:?}");
+    assert!(late < ms(50 + 2 * 100), "{late:?} after it was sent, where 50 ms are usual");
+    assert_eq!(net.breaches(), []);
+}

@@ -1,0 +1,151 @@
+//! Two native endpoints over links that are written as plan files have them.
+
+use std::time::Duration;
+
+use mpt_proto::cc;
+use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, ProbeConfig, Protocol};
+use mpt_proto::crypto::handshake::{Clock, Identity, Offer};
+use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
+use mpt_proto::endpoint::Endpoint;
+use mpt_proto::local::Local;
+use mpt_proto::packet::Merge;
+use mpt_proto::path::LinkId;
+use mpt_proto::repair::fec;
+use mpt_proto::reseq::Limits;
+use mpt_proto::sched::Kind;
+use mpt_proto::stats::{PathStatus, PeerStatus};
+use mpt_proto::time::{Rate, Time};
+use mpt_sim::host::tcp::{TcpSink, TcpSource};
+use mpt_sim::host::{Sink, Source};
+use mpt_sim::link::PathSpec;
+use mpt_sim::net::{Network, address};
+use mpt_sim::seed::Seed;
+
+pub const SECOND: Duration = Duration::from_secs(1);
+/// 1500 bytes less IPv4, UDP and native mode's own.
+pub const MTU: usize = 1_437;
+/// When flows begin: sessions are agreed on by then, and the paths known.
+pub const SETTLED: Duration = SECOND;
+
+pub fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn endpoint(end: usize, paths: usize, fec: fec::Mode) -> Endpoint {
+    let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
+    let path = |i: usize| PathConfig {
+        name: format!("path{i}"),
+        link: LinkId(i as u8),
+        remote: Some(address(1 - end, i)),
+        weight: 1,
+        liveness: None,
+        alive: true,
+        cap: None,
+        standby: false,
+    };
+    let native = NativeConfig {
+        public_key: *keys(1 - end).public(),
+        preshared_key: PresharedKey::from_bytes([0; 32]),
+        congestion: cc::Kind::Rate,
+        fec,
+    };
+    let peer = PeerConfig {
+        name: "peer".into(),
+        rules: vec![],
+        networks: vec!["0.0.0.0/0".parse().unwrap()],
+        local_networks: vec![],
+        scheduler: Kind::Earliest,
+        protocol: Protocol::Native(native),
+        resequence: Some(Limits::default()),
+        probe: Some(ProbeConfig::default()),
+        paths: (0..paths).map(path).collect(),
+    };
+    let config = Config { identity: None, mtu: MTU, merge: Merge::default(), peers: vec![peer] };
+    let identity = Identity { keys: keys(end), offer: Offer::new(true), clock: Clock::new(SECOND * 1_000_000) };
+    Endpoint::native(Time::START, &config, Local::new(identity, [end as u8 + 7; 32]))
+}
+
+fn links(paths: &[&str]) -> Vec<PathSpec> {
+    paths.iter().map(|path| path.parse().unwrap()).collect()
+}
+
+/// A greedy TCP flow from the first end to the second, from [`SETTLED`] on.
+pub fn tcp(seed: u64, paths: &[&str]) -> Network {
+    tcp_of(seed, paths, MTU)
+}
+
+/// One whose packets are of up to `mtu` bytes.
+pub fn tcp_of(seed: u64, paths: &[&str], mtu: usize) -> Network {
+    let fec = fec::Mode::Auto;
+    let hosts = [Box::new(TcpSource::new(mtu).starting(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
+    let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
+    Network::between(Seed(seed), ends, &links(paths), hosts)
+}
+
+/// Numbered packets of 1400 bytes at a steady rate, for so long.
+pub fn udp(seed: u64, paths: &[&str], rate: Rate, length: Duration, fec: fec::Mode) -> Network {
+    let hosts = [Box::new(Source::new(rate, 1_400, length)) as _, Box::new(Sink::default()) as _];
+    let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
+    Network::between(Seed(seed), ends, &links(paths), hosts)
+}
+
+/// Mbit/s that the TCP flow brought in `length`, from [`SETTLED`] on.
+pub fn goodput(paths: &[&str], length: Duration) -> f64 {
+    let mut net = tcp(1, paths);
+    net.run(SETTLED + length);
+    assert_eq!(net.breaches(), []);
+    tell(&net);
+    mbit(&net, length)
+}
+
+/// Mbit/s that it brings from one moment to another.
+pub fn mbit_between(net: &mut Network, from: Duration, until: Duration) -> f64 {
+    net.run(from);
+    let before = net.host::<TcpSink>(1).bytes();
+    net.run(until);
+    (net.host::<TcpSink>(1).bytes() - before) as f64 * 8e-6 / (until - from).as_secs_f64()
+}
+
+pub fn mbit(net: &Network, length: Duration) -> f64 {
+    net.host::<TcpSink>(1).bytes() as f64 * 8e-6 / length.as_secs_f64()
+}
+
+/// The sender's view of its peer.
+pub fn sender(net: &Network) -> PeerStatus {
+    net.endpoint(0).status().peers.remove(0)
+}
+
+pub fn path(net: &Network, number: usize) -> PathStatus {
+    sender(net).paths.swap_remove(number)
+}
+
+pub fn tell(net: &Network) {
+    let status = sender(net);
+    println!("{:?}", net.endpoint(1).status().peers[0].resequencer);
+    println!(
+        "resent {}, recovered {}, given up {}, {:?}",
+        status.resent,
+        net.endpoint(1).status().peers[0].recovered,
+        status.given_up,
+        status.drops.iter().collect::<Vec<_>>()
+    );
+    for path in &status.paths {
+        let rate = path.rate.map(|rate| rate.bits() / 1_000_000);
+        println!(
+            "  {} {}: {} sent, {rate:?} Mbit/s, {:?}, {:?} lost",
+            path.name, path.state, path.sent.packets, path.srtt, path.loss
+        );
+    }
+}
+
+/// Cuts a path in both directions, or joins it again.
+pub fn cut(net: &mut Network, path: usize, cut: bool) {
+    (0..2).for_each(|direction| net.link(path, direction).cut(cut));
+}
+
+/// The longest time in which the TCP flow brought nothing, from `since` on.
+pub fn longest_gap(net: &Network, since: Duration) -> Duration {
+    let series = &net.host::<TcpSink>(1).series;
+    let later = series.windows(2).filter(|pair| pair[1].0 > Time::after(since));
+    later.map(|pair| pair[1].0 - pair[0].0.max(Time::after(since))).max().unwrap_or(Duration::MAX)
+}

@@ -1,0 +1,279 @@
+//! Classes beside each other: a call beside a download over unlike paths.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use mpt_proto::classify::{Class, Pattern, Rule};
+use mpt_proto::drops::Dropped;
+use mpt_proto::packet::checksum;
+use mpt_proto::sched::Kind;
+use mpt_proto::time::Time;
+use mpt_sim::host::{
+    Host, numbered,
+    tcp::{TcpSink, TcpSource},
+};
+use mpt_sim::link::PathSpec;
+use mpt_sim::net::Network;
+use mpt_sim::seed::Seed;
+
+use super::world::{INNER_MTU, World, ms};
+
+const BEGIN: Duration = Duration::from_secs(3);
+const LENGTH: Duration = Duration::from_secs(20);
+const VOICE_PORT: u16 = 12_345;
+
+/// Telephony: G.711 in packets of 20 ms, 200 bytes with their headers, beside a download.
+struct Caller {
+    download: TcpSource,
+    dscp: u8,
+    next: u64,
+    sent: Vec<Time>,
+}
+
+/// Notes when each packet of the call came.
+struct Callee {
+    download: TcpSink,
+    came: BTreeMap<u64, Time>,
+    repeated: u64,
+}
+
+const EVERY: Duration = Duration::from_millis(20);
+
+impl Caller {
+    fn due(&self) -> Option<Time> {
+        let at = Time::after(BEGIN) + EVERY * self.next as u32;
+        (at < Time::after(BEGIN + LENGTH)).then_some(at)
+    }
+}
+
+impl Host for Caller {
+    fn handle(&mut self, now: Time, packet: &[u8]) {
+        self.download.handle(now, packet);
+    }
+
+    fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
+        if self.due().is_none_or(|at| at > now) {
+            return self.download.poll(now);
+        }
+        let mut packet = numbered(self.next, 200);
+        packet[1] = self.dscp << 2;
+        packet[10..12].fill(0);
+        let sum = checksum::checksum(0, &packet[..20]);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        self.next += 1;
+        self.sent.push(now);
+        Some(packet)
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.download.next_deadline().into_iter().chain(self.due()).min()
+    }
+
+    fn patience(&self) -> usize {
+        self.download.patience()
+    }
+}
+
+impl Host for Callee {
+    fn handle(&mut self, now: Time, packet: &[u8]) {
+        if packet[9] != 17 {
+            return self.download.handle(now, packet);
+        }
+        let number = u64::from_be_bytes(packet[28..36].try_into().unwrap());
+        self.repeated += u64::from(self.came.insert(number, now).is_some());
+    }
+
+    fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
+        self.download.poll(now)
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.download.next_deadline()
+    }
+}
+
+/// What became of a call.
+#[derive(Debug)]
+struct Call {
+    sent: usize,
+    came: usize,
+    /// Most of them came within this.
+    median: Duration,
+    p99: Duration,
+    worst: Duration,
+    /// Came in another order than they were sent.
+    overtaken: usize,
+    /// Mbit/s of the download.
+    goodput: f64,
+    duplicates: u64,
+}
+
+impl Call {
+    fn loss(&self) -> f64 {
+        1.0 - self.came as f64 / self.sent as f64
+    }
+}
+
+fn run(paths: &[&str], dscp: u8, scheduler: Kind, rules: &[Rule]) -> (Call, Network) {
+    let paths: Vec<PathSpec> = paths.iter().map(|path| path.parse().unwrap()).collect();
+    let ends = World { scheduler, rules, ..World::default() }.ends(paths.len());
+    let download = TcpSource::new(INNER_MTU).starting(Time::after(ms(1_000)));
+    let caller = Caller { download, dscp, next: 0, sent: Vec::new() };
+    let callee = Callee { download: TcpSink::new(INNER_MTU), came: BTreeMap::new(), repeated: 0 };
+    let mut net = Network::between(Seed(1), ends, &paths, [Box::new(caller), Box::new(callee)]);
+    net.run(BEGIN + LENGTH + ms(1_000));
+    assert_eq!(net.breaches(), []);
+    let (caller, callee) = (net.host::<Caller>(0), net.host::<Callee>(1));
+    assert_eq!(callee.repeated, 0, "never delivered twice");
+    let mut delays: Vec<_> = callee.came.iter().map(|(number, at)| at.since(caller.sent[*number as usize])).collect();
+    delays.sort();
+    let mut in_order: Vec<_> = callee.came.iter().collect();
+    in_order.sort_by_key(|(_, at)| **at);
+    let at = |share: f64| delays[((delays.len() - 1) as f64 * share) as usize];
+    let overtaken = in_order.windows(2).filter(|pair| pair[0].0 > pair[1].0).count();
+    let call = Call {
+        sent: caller.sent.len(),
+        came: delays.len(),
+        median: at(0.5),
+        p99: at(0.99),
+        worst: at(1.0),
+        overtaken,
+        goodput: callee.download.bytes() as f64 * 8e-6 / (BEGIN + LENGTH).as_secs_f64(),
+        duplicates: net.endpoint(1).status().peers[0].drops.of(Dropped::Duplicate),
+    };
+    println!("{scheduler:?} dscp {dscp} {rules:?}: loss {:.3} %, {call:?}", call.loss() * 100.0);
+    (call, net)
+}
+
+fn voice(duplicate: u8) -> Rule {
+    let pattern = Pattern { port: Some(VOICE_PORT..=VOICE_PORT), ..Pattern::default() };
+    Rule { pattern, class: Some(Class::Realtime), duplicate, path: None }
+}
+
+const UNLIKE: [&str; 2] = ["rate=40mbit,delay=15ms,loss=2%", "rate=20mbit,delay=35ms,loss=1%"];
+const EF: u8 = 46;
+
+#[test]
+fn a_call_over_two_lossy_paths_loses_next_to_nothing_and_is_never_held() {
+    let (call, net) = run(&UNLIKE, 0, Kind::Earliest, &[voice(2)]);
+    assert!(call.loss() < 0.001, "{} %", call.loss() * 100.0);
+    let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
+    assert_eq!(reorder.unordered, call.came as u64, "all of it was delivered as it came");
+    // 2 % x 1 % are lost on both: what counts is the later of two ways, less than G.114's 150 ms by far.
+    assert!(call.p99 < ms(60) && call.worst < ms(150), "{call:?}");
+    assert!(call.duplicates as f64 > 0.95 * 0.97 * call.sent as f64, "both copies came of nearly all: {call:?}");
+}
+
+#[test]
+fn a_marked_call_beside_a_download_takes_the_earliest_path() {
+    let clean = ["rate=40mbit,delay=15ms", "rate=20mbit,delay=35ms"];
+    let (call, _) = run(&clean, EF, Kind::Earliest, &[]);
+    assert_eq!(call.loss(), 0.0);
+    assert!(call.median < ms(15 + 15), "at most 15 ms of queue beside a download: {call:?}");
+    assert!(call.p99 < ms(15 + 60), "{call:?}");
+    let (unmarked, _) = run(&clean, 0, Kind::Earliest, &[]);
+    assert!(call.goodput > 0.97 * unmarked.goodput, "80 kbit/s of 60 Mbit/s: {} of {}", call.goodput, unmarked.goodput);
+}
+
+#[test]
+fn a_call_with_one_copy_is_repaired_while_that_is_of_use() {
+    let (call, net) = run(&UNLIKE, EF, Kind::Earliest, &[]);
+    // A loss is known after a round trip of 30 ms and a packet interval, and gone again 15 ms later.
+    assert!(call.loss() < 0.01, "{} %", call.loss() * 100.0);
+    assert!(call.worst < ms(250), "what is older than 100 ms is not sent again: {call:?}");
+    let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
+    assert_eq!(reorder.unordered, call.came as u64);
+}
+
+#[test]
+fn a_pinned_call_stays_on_its_path() {
+    let rule = Rule { path: Some("path1".into()), ..voice(1) };
+    let (call, _) = run(&["rate=40mbit,delay=15ms", "rate=20mbit,delay=35ms"], 0, Kind::Weighted, &[rule]);
+    assert_eq!(call.overtaken, 0);
+    // The download begins on both paths, and finds their rates by filling their queues once.
+    assert!(call.loss() < 0.005, "{} %", call.loss() * 100.0);
+    assert!(call.median >= ms(35), "{call:?}");
+}
+
+#[test]
+fn interactive_goes_before_bulk_and_keeps_its_order() {
+    let rule = Rule { class: Some(Class::Interactive), ..voice(1) };
+    let (call, net) = run(&UNLIKE, 0, Kind::Earliest, &[rule]);
+    assert_eq!(call.loss(), 0.0, "all of it is repaired");
+    // The hold fades between losses, so now and then a repair comes after it.
+    assert!(call.overtaken <= 2, "{call:?}");
+    assert!(call.median < ms(30), "{call:?}");
+    assert_eq!(net.endpoint(1).status().peers[0].resequencer.unwrap().unordered, 0);
+}
+
+#[test]
+fn redundant_hides_the_loss_of_either_path_from_all() {
+    let (call, _) = run(&UNLIKE, 0, Kind::Redundant, &[]);
+    assert!(call.loss() < 0.001, "{} %", call.loss() * 100.0);
+    assert!(call.goodput > 25.0, "a download at most of the rate of the faster path: {call:?}");
+}
+
+#[test]
+fn a_flow_that_waits_for_its_path_holds_nobody_up() {
+    // The download's path is the slow one whenever the call's is not.
+    let both = [0, 1].map(|path| {
+        let bulk = Rule {
+            pattern: Pattern { protocol: Some(6), ..Pattern::default() },
+            path: Some("path1".into()),
+            ..Rule::default()
+        };
+        let call = Rule { path: Some(format!("path{path}")), class: Some(Class::Bulk), ..voice(1) };
+        run(&["rate=40mbit,delay=15ms", "rate=5mbit,delay=35ms"], 0, Kind::Weighted, &[bulk, call]).0
+    });
+    assert!(both[0].p99 < ms(20), "the call has a path to itself: {:?}", both[0]);
+    assert!(both[1].goodput < 5.0);
+}
+
+#[test]
+fn bulk_is_not_starved_by_what_is_marked_as_a_call() {
+    struct Flood(u64);
+    impl Host for Flood {
+        fn handle(&mut self, _: Time, _: &[u8]) {}
+        fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
+            if now < Time::after(BEGIN) {
+                return None;
+            }
+            let number = self.0;
+            self.0 += 1;
+            let mut packet = numbered(number, 1_400);
+            // Every second packet is marked.
+            packet[1] = if number.is_multiple_of(2) { EF << 2 } else { 0 };
+            packet[10..12].fill(0);
+            let sum = checksum::checksum(0, &packet[..20]);
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            Some(packet)
+        }
+        fn next_deadline(&self) -> Option<Time> {
+            (self.0 == 0).then_some(Time::after(BEGIN))
+        }
+        fn patience(&self) -> usize {
+            4
+        }
+    }
+    #[derive(Default)]
+    struct Count([u64; 2]);
+    impl Host for Count {
+        fn handle(&mut self, _: Time, packet: &[u8]) {
+            self.0[usize::from(packet[1] == EF << 2)] += 1;
+        }
+        fn poll(&mut self, _: Time) -> Option<Vec<u8>> {
+            None
+        }
+        fn next_deadline(&self) -> Option<Time> {
+            None
+        }
+    }
+    let paths: Vec<PathSpec> = vec!["rate=10mbit,delay=10ms".parse().unwrap()];
+    let ends = World::default().ends(1);
+    let hosts: [Box<dyn Host>; 2] = [Box::new(Flood(0)), Box::new(Count::default())];
+    let mut net = Network::between(Seed(1), ends, &paths, hosts);
+    net.run(BEGIN + ms(5_000));
+    let [bulk, marked] = net.host::<Count>(1).0;
+    println!("{bulk} bulk, {marked} marked");
+    assert!(bulk * 10 > marked, "a ninth: {bulk} of {marked}");
+}

@@ -1,0 +1,113 @@
+//! Every scheduler over two unlike links, with a TCP inside, and over the zoo of links, under the laws.
+
+use std::time::Duration;
+
+use mpt_proto::cc;
+use mpt_proto::sched::Kind;
+use mpt_proto::time::{Rate, Time};
+use mpt_sim::host::{
+    Sink, Source,
+    tcp::{TcpSink, TcpSource},
+};
+use mpt_sim::laws;
+use mpt_sim::link::PathSpec;
+use mpt_sim::net::Network;
+use mpt_sim::seed::Seed;
+
+use super::world::{INNER_MTU, World, ms};
+
+const LENGTH: Duration = Duration::from_secs(15);
+const BEGIN: Duration = Duration::from_secs(2);
+
+/// Mbit/s of one TCP flow, and what its paths carried of it.
+fn tcp(scheduler: Kind, congestion: cc::Kind, paths: &[&str]) -> (f64, Vec<f64>, Network) {
+    let paths: Vec<PathSpec> = paths.iter().map(|path| path.parse().unwrap()).collect();
+    let ends = World { scheduler, congestion, ..World::default() }.ends(paths.len());
+    let source = TcpSource::new(INNER_MTU).starting(Time::after(BEGIN));
+    let hosts = [Box::new(source) as _, Box::new(TcpSink::new(INNER_MTU)) as _];
+    let mut net = Network::between(Seed(1), ends, &paths, hosts);
+    net.run(BEGIN + LENGTH);
+    assert_eq!(net.breaches(), [], "{scheduler:?}");
+    let goodput = net.host::<TcpSink>(1).bytes() as f64 * 8e-6 / LENGTH.as_secs_f64();
+    let sent: Vec<f64> = net.endpoint(0).status().peers[0].paths.iter().map(|path| path.sent.bytes as f64).collect();
+    let all: f64 = sent.iter().sum();
+    let shares: Vec<f64> = sent.iter().map(|bytes| bytes / all).collect();
+    println!("{:<12} {:<6} {goodput:>6.1} Mbit/s, shares {shares:.2?}", scheduler.name(), congestion.name());
+    (goodput, shares, net)
+}
+
+/// Payload of what fits a frame.
+const SHARE: f64 = (INNER_MTU - 52) as f64 / 1_514.0;
+const UNLIKE: [&str; 2] = ["rate=40mbit,delay=10ms", "rate=20mbit,delay=40ms"];
+
+#[test]
+fn every_scheduler_carries_a_tcp_over_two_unlike_links() {
+    for (name, kind) in Kind::NAMES {
+        let (goodput, shares, net) = tcp(*kind, cc::Kind::Rate, &UNLIKE);
+        // One path alone is the most that these two promise; the others are no worse than the slower one.
+        let least = match kind {
+            Kind::Flow => 20.0 * SHARE * 0.85,
+            Kind::Redundant => 40.0 * SHARE * 0.85,
+            Kind::Earliest => 60.0 * SHARE * 0.75,
+            _ => 20.0 * SHARE,
+        };
+        assert!(goodput > least, "{name}: {goodput} of {least}");
+        match kind {
+            // Nothing of the flow goes over the other path, which carries acknowledgements at most.
+            Kind::Flow => assert!(shares.iter().any(|share| *share < 0.02), "{name}: {shares:?}"),
+            Kind::RoundRobin => assert!(shares[1] > 0.4, "{name}: {shares:?}"),
+            _ => assert!(shares.iter().all(|share| *share > 0.02), "{name}: {shares:?}"),
+        }
+        let copies = net.endpoint(1).status().peers[0].drops.of(mpt_proto::drops::Dropped::Duplicate);
+        assert_eq!(copies > 10_000, *kind == Kind::Redundant, "{name}: {copies}");
+    }
+}
+
+#[test]
+fn bm_keeps_the_queues_of_a_window_that_fills_them_short() {
+    let srtt = |scheduler| {
+        let (goodput, _, net) = tcp(
+            scheduler,
+            cc::Kind::Cubic,
+            &["rate=40mbit,delay=10ms,queue=300ms", "rate=20mbit,delay=10ms,queue=300ms"],
+        );
+        let paths = net.endpoint(0).status().peers[0].paths.clone();
+        (goodput, paths.iter().filter_map(|path| path.srtt).max().unwrap())
+    };
+    let ((bloated, long), (kept, short)) = (srtt(Kind::MinRtt), srtt(Kind::Bm));
+    println!("{long:?} -> {short:?}");
+    assert!(short < long / 2, "{long:?} -> {short:?}");
+    assert!(kept > bloated * 0.85, "{bloated} -> {kept}");
+}
+
+#[test]
+fn every_scheduler_keeps_the_laws_in_native_mode() {
+    let zoo: Vec<PathSpec> = [
+        "rate=60mbit,delay=80ms",
+        "rate=100mbit,delay=30ms,jitter=8ms,order=free",
+        "rate=30mbit,delay=10ms,loss=2%",
+        "rate=20mbit,delay=5ms,queue=20kB",
+    ]
+    .iter()
+    .map(|path| path.parse().unwrap())
+    .collect();
+    for (name, scheduler) in Kind::NAMES {
+        let run = || {
+            let ends = World { scheduler: *scheduler, ..World::default() }.ends(zoo.len());
+            let source = Source::new(Rate::from_bits(30_000_000), 1_400, ms(2_000));
+            let mut net = Network::between(Seed(7), ends, &zoo, [Box::new(source), Box::new(Sink::default())]);
+            net.run(ms(1_000));
+            (0..2).for_each(|direction| net.link(2, direction).cut(true));
+            net.run(ms(1_900));
+            (0..2).for_each(|direction| net.link(2, direction).cut(false));
+            net.run(ms(5_000));
+            net
+        };
+        let net = run();
+        let mut breaches = net.breaches();
+        breaches.extend(laws::order(net.endpoint(1), net.host::<Sink>(1)));
+        assert!(breaches.is_empty(), "{name}: {:?}", &breaches[..breaches.len().min(4)]);
+        assert!(net.host::<Sink>(1).numbers.len() > 1_000, "{name}");
+        assert_eq!(net.journal(), run().journal(), "{name}: repetition");
+    }
+}

@@ -1,0 +1,198 @@
+//! Counts what passes on metered paths, and lets them stand by when their limit for the month is used up.
+//!
+//! The count is on disk, so that it survives a restart: at most what passed in the last minute before a crash is not in
+//! it. Months are those of UTC.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{env, fs, io};
+
+use mpt_proto::endpoint::Endpoint;
+use mpt_proto::stats::PathStatus;
+use mpt_proto::time::Time;
+use serde::{Deserialize, Serialize};
+
+use crate::config::File;
+use crate::control::report::Report;
+
+/// The metered paths of a tunnel.
+#[derive(Debug)]
+pub(super) struct Metering {
+    file: PathBuf,
+    /// Limits, by peer and path.
+    limits: BTreeMap<(String, String), u64>,
+    book: Book,
+    /// What the endpoint has counted, by peer and path.
+    seen: BTreeMap<(String, String), u64>,
+    next: Time,
+    /// What is in the book and not on disk has been there since.
+    unsaved: Option<Time>,
+}
+
+/// What is on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Book {
+    /// Such as `2026-11`.
+    month: String,
+    /// Bytes, by peer and path with a slash between them, which no name has.
+    used: BTreeMap<String, u64>,
+}
+
+/// At 1 Gbit/s a limit is overrun by at most 125 MB.
+const EVERY: Duration = Duration::from_secs(1);
+/// Between two writes.
+const SAVE_AFTER: Duration = Duration::from_secs(60);
+
+impl Metering {
+    /// Opens the book of a tunnel.
+    pub(super) fn open(file: &File) -> Self {
+        let folder = env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from);
+        let mut metering = Self {
+            file: folder.join(format!("{}.usage", *file.interface)),
+            limits: BTreeMap::new(),
+            book: Book::default(),
+            seen: BTreeMap::new(),
+            next: Time::START,
+            unsaved: None,
+        };
+        metering.watch(file);
+        if !metering.limits.is_empty() {
+            metering.book = metering.read();
+        }
+        metering
+    }
+
+    /// Watches the metered paths of a configuration that has changed.
+    pub(super) fn watch(&mut self, file: &File) {
+        let paths = file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
+        let metered =
+            paths.filter_map(|(peer, path)| Some((peer.name.to_string(), path.name.to_string(), path.limit?)));
+        self.limits = metered.map(|(peer, path, limit)| ((peer, path), limit)).collect();
+        self.next = Time::START;
+    }
+
+    /// Counts what has passed, and says when to come back.
+    pub(super) fn poll(&mut self, now: Time, endpoint: &mut Endpoint) -> Option<Time> {
+        if self.limits.is_empty() {
+            return None;
+        }
+        if now >= self.next {
+            self.next = now + EVERY;
+            self.count(now, endpoint);
+            if self.unsaved.is_some_and(|since| now.since(since) >= SAVE_AFTER) {
+                self.save();
+            }
+        }
+        Some(self.next)
+    }
+
+    fn count(&mut self, now: Time, endpoint: &mut Endpoint) {
+        let month = month(SystemTime::now());
+        if self.book.month != month {
+            self.book = Book { month, ..Book::default() };
+        }
+        for peer in endpoint.status().peers {
+            for path in &peer.paths {
+                let key = (peer.name.clone(), path.name.clone());
+                let Some(limit) = self.limits.get(&key).copied() else { continue };
+                let passed = bytes(path);
+                // A peer that was removed and added begins to count anew.
+                let before = self.seen.insert(key, passed).filter(|before| *before <= passed).unwrap_or(0);
+                let used = self.book.used.entry(format!("{}/{}", peer.name, path.name)).or_default();
+                let was_over = *used >= limit;
+                *used += passed - before;
+                if passed > before {
+                    self.unsaved.get_or_insert(now);
+                }
+                let over = *used >= limit;
+                endpoint.set_standby(now, &peer.name, &path.name, over);
+                if over && !was_over {
+                    tracing::warn!(peer = peer.name, path = path.name, limit, "the limit of this month is used up");
+                    self.unsaved = Some(now - SAVE_AFTER);
+                }
+            }
+        }
+    }
+
+    /// Adds to a report what is known here.
+    pub(super) fn complete(&self, report: &mut Report) {
+        for peer in &mut report.peers {
+            for path in &mut peer.paths {
+                let Some(limit) = self.limits.get(&(peer.name.clone(), path.name.clone())) else { continue };
+                path.role = "metered".to_owned();
+                path.limit_bytes = Some(*limit);
+                path.used_bytes = Some(*self.book.used.get(&format!("{}/{}", peer.name, path.name)).unwrap_or(&0));
+            }
+        }
+    }
+
+    fn read(&self) -> Book {
+        let read = fs::read(&self.file).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
+        match read {
+            Ok(book) => book,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Book::default(),
+            Err(error) => {
+                tracing::warn!(file = %self.file.display(), %error, "cannot be read: metered paths count from zero");
+                Book::default()
+            }
+        }
+    }
+
+    /// Writes a new file and puts it in the place of the old one, so that there is a whole one at any time.
+    fn save(&mut self) {
+        self.unsaved = None;
+        let next = self.file.with_extension("usage.new");
+        let write = || -> io::Result<()> {
+            self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(&next, serde_json::to_vec(&self.book).map_err(io::Error::other)?)?;
+            fs::File::open(&next)?.sync_all()?;
+            fs::rename(&next, &self.file)
+        };
+        if let Err(error) = write() {
+            tracing::warn!(file = %self.file.display(), %error, "cannot be written: metered paths forget at a restart");
+        }
+    }
+}
+
+impl Drop for Metering {
+    fn drop(&mut self) {
+        if self.unsaved.is_some() {
+            self.save();
+        }
+    }
+}
+
+/// What a provider counts: IP packets.
+fn bytes(path: &PathStatus) -> u64 {
+    let outer = if path.remote.is_ipv4() { 20 + 8 } else { 40 + 8 };
+    path.sent.bytes + path.received.bytes + outer * (path.sent.packets + path.received.packets)
+}
+
+/// The month of an instant: Hinnant's `civil_from_days`, in which years begin in March.
+fn month(at: SystemTime) -> String {
+    let days = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let march = (5 * day + 2) / 153;
+    let (year, month) = if march < 10 { (year, march + 3) } else { (year + 1, march - 9) };
+    format!("{:04}-{month:02}", year + era * 400)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn months_are_those_of_the_calendar() {
+        let at = |seconds| month(UNIX_EPOCH + Duration::from_secs(seconds));
+        // `date -u +%s -d ...`
+        assert_eq!(at(0), "1970-01");
+        assert_eq!(
+            (at(951_782_399), at(951_782_400), at(951_868_800)),
+            ("2000-02".into(), "2000-02".into(), "2000-03".into())
+        );
+        assert_eq!((at(1_798_761_599), at(1_798_761_600)), ("2026-12".into(), "2027-01".into()));
+    }
+}

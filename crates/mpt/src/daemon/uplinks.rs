@@ -1,0 +1,296 @@
+//! Paths that follow the interfaces: tells [`pathman`] what netlink says, and does what it decides. Configured paths in
+//! native mode follow the addresses of their interfaces, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use mpt_linux::Error;
+use mpt_linux::netlink::Netlink;
+use mpt_linux::udp::SocketSpec;
+use mpt_proto::config::PathConfig;
+use mpt_proto::path::LinkId;
+use mpt_proto::pathman::{Change, Interface, Paths, Plan, Way};
+use mpt_proto::time::Time;
+
+use super::links::Link;
+use super::{Daemon, policy};
+use crate::Failure;
+use crate::config::defaults;
+use crate::config::model::{Auto, Mode, Peer};
+
+/// What follows the interfaces.
+#[derive(Debug)]
+pub(super) struct Uplinks {
+    tun: u32,
+    /// By the peer's name.
+    peers: BTreeMap<String, Paths>,
+    links: BTreeMap<Key, LinkId>,
+    /// The sockets on which peers call, one for each address of this host: an answer then comes from where the call went.
+    listening: BTreeMap<IpAddr, LinkId>,
+    /// The addresses from which a configured socket could leave when it was last looked at.
+    configured: BTreeMap<LinkId, Vec<IpAddr>>,
+    /// When something changed that has not been looked at.
+    due: Option<Time>,
+    looked: Time,
+}
+
+/// Paths over one interface share their sockets.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    interface: String,
+    ipv6: bool,
+    port: u16,
+    number: u8,
+}
+
+/// Changes come in bursts, and each look costs some system calls. The first of a burst is not kept waiting.
+const APART: Duration = Duration::from_millis(20);
+
+impl Uplinks {
+    /// Nothing yet; paths never leave by the TUN device of this index.
+    pub(super) fn new(tun: u32) -> Self {
+        Self {
+            tun,
+            peers: BTreeMap::new(),
+            links: BTreeMap::new(),
+            listening: BTreeMap::new(),
+            configured: BTreeMap::new(),
+            due: None,
+            looked: Time::START,
+        }
+    }
+
+    /// Something about the interfaces has changed.
+    pub(super) fn note(&mut self, now: Time) {
+        self.due = self.due.or(Some(now.max(self.looked + APART)));
+    }
+
+    /// All interfaces; those that nothing may leave by are not usable.
+    fn interfaces(&self, netlink: &mut Netlink) -> Result<Vec<Interface>, Error> {
+        let addresses = netlink.all_addresses()?;
+        let of = |index| addresses.iter().filter(move |(link, _)| *link == index).map(|(_, prefix)| prefix.address);
+        let interface = |link: mpt_linux::netlink::Link| Interface {
+            index: link.index,
+            usable: link.up && link.running && link.index != self.tun && link.name != "lo",
+            addresses: of(link.index).collect(),
+            name: link.name,
+        };
+        Ok(netlink.links()?.into_iter().map(interface).collect())
+    }
+}
+
+impl Daemon {
+    /// Looks at the interfaces if they have changed, and says when to come back.
+    pub(super) fn follow_when_due(&mut self, now: Time) -> Option<Time> {
+        if self.uplinks.due.is_some_and(|due| due <= now) {
+            self.follow_interfaces(now);
+        }
+        self.uplinks.due
+    }
+
+    /// Makes the paths agree with the interfaces.
+    pub(super) fn follow_interfaces(&mut self, now: Time) {
+        (self.uplinks.due, self.uplinks.looked) = (None, now);
+        if let Err(error) = self.follow(now) {
+            tracing::warn!(%error, "cannot follow the interfaces");
+        }
+    }
+
+    fn follow(&mut self, now: Time) -> Result<(), Error> {
+        if *self.file.mode != Mode::Native {
+            return Ok(());
+        }
+        let mut netlink = Netlink::open_for(policy::mark(&self.file))?;
+        let interfaces = self.uplinks.interfaces(&mut netlink)?;
+        self.follow_configured(now, &interfaces);
+        if self.file.peers.iter().any(Peer::calls) {
+            self.listen(now, &interfaces);
+        }
+        let autos = self.file.peers.iter().filter_map(|peer| Some((peer, peer.auto.as_ref()?)));
+        let plans: Vec<_> = autos.map(|(peer, auto)| (peer.name.to_string(), plan(peer, auto))).collect();
+        for (name, plan) in plans {
+            let reaches = |interface: &Interface, own: IpAddr, remote: IpAddr| {
+                netlink.reaches(remote, own, interface.index).unwrap_or(false)
+            };
+            let ways = plan.ways(&interfaces, reaches);
+            let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { continue };
+            let is_free = |name: &str| peer.paths.iter().all(|path| *path.name != name);
+            let changes = self.uplinks.peers.entry(name.clone()).or_default().update(&ways, &interfaces, is_free);
+            let port = *peer.local_port;
+            for change in changes {
+                if let Err(failure) = self.change_path(now, &name, port, &change) {
+                    tracing::warn!(peer = name, %failure, ?change, "path");
+                }
+            }
+        }
+        self.close_unused();
+        Ok(())
+    }
+
+    fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &Change) -> Result<(), Failure> {
+        match change {
+            Change::Add(name, way) => {
+                let link = self.link(way, port)?;
+                let config = PathConfig {
+                    name: name.clone(),
+                    link,
+                    remote: Some(way.remote),
+                    weight: defaults::WEIGHT,
+                    liveness: None,
+                    alive: false,
+                    cap: None,
+                    standby: false,
+                };
+                if !self.driver.endpoint.add_path(now, peer, &config) {
+                    return Err(Failure::new("this peer has as many paths as it can have"));
+                }
+                tracing::info!(peer, path = name, local = %way.local, remote = %way.remote, "path added");
+            }
+            Change::Move(name, way) => {
+                let link = self.link(way, port)?;
+                self.driver.move_link(now, link, way.local, Some(way.index))?;
+                tracing::info!(peer, path = name, local = %way.local, "path leaves from another address");
+            }
+            Change::Rest(name, way) => {
+                let key = key(way, port);
+                let others = |other: &Way| self::key(other, port) == key;
+                if !self.uplinks.peers.values().any(|paths| paths.any_awake(others)) {
+                    let link = self.link(way, port)?;
+                    self.driver.endpoint.handle_carrier(now, link, false);
+                }
+                tracing::info!(peer, path = name, "path has no way to the peer");
+            }
+            Change::Remove(name, _) => {
+                self.driver.endpoint.remove_path(now, peer, name);
+                tracing::info!(peer, path = name, "path removed");
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket for a way.
+    fn link(&mut self, way: &Way, port: u16) -> Result<LinkId, Failure> {
+        let key = key(way, port);
+        if let Some(link) = self.uplinks.links.get(&key) {
+            return Ok(*link);
+        }
+        let spec = SocketSpec {
+            local: SocketAddr::new(way.local, if way.number == 0 { port } else { 0 }),
+            device: Some(way.interface.clone()),
+            mark: policy::mark(&self.file),
+            offload: self.file.offload,
+            ..SocketSpec::default()
+        };
+        let id = self.sockets.take_number().ok_or_else(|| Failure::new("there are too many sockets"))?;
+        let opened = Link::open_managed(id, spec, way.index).and_then(|link| self.driver.add_link(link));
+        opened.inspect_err(|_| self.sockets.give_back(id))?;
+        self.uplinks.links.insert(key, id);
+        Ok(id)
+    }
+
+    /// Listens on every address there is, and on no other.
+    fn listen(&mut self, now: Time, interfaces: &[Interface]) {
+        let all = interfaces.iter().filter(|interface| interface.index != self.uplinks.tun);
+        let all: BTreeSet<_> = all.flat_map(|interface| &interface.addresses).filter(|own| !is_narrow(**own)).collect();
+        let (driver, sockets) = (&mut self.driver, &mut self.sockets);
+        self.uplinks.listening.retain(|address, id| {
+            let stays = all.contains(address);
+            if !stays {
+                tracing::info!(%address, "peers cannot call here any more");
+                driver.endpoint.remove_link(now, *id);
+                driver.remove_link(*id);
+                sockets.give_back(*id);
+            }
+            stays
+        });
+        for address in all {
+            if self.uplinks.listening.contains_key(address) {
+                continue;
+            }
+            let Some(id) = self.sockets.take_number() else {
+                return tracing::warn!(%address, "there are too many sockets: peers cannot call here");
+            };
+            let local = SocketAddr::new(*address, *self.file.port);
+            let mark = policy::mark(&self.file);
+            let spec = SocketSpec { local, mark, offload: self.file.offload, ..SocketSpec::default() };
+            match Link::listen(id, spec).and_then(|link| self.driver.add_link(link)) {
+                Ok(()) => drop(self.uplinks.listening.insert(*address, id)),
+                Err(error) => {
+                    self.sockets.give_back(id);
+                    tracing::warn!(%address, %error, "peers cannot call here");
+                }
+            }
+        }
+    }
+
+    /// Forgets the paths of a peer that is gone.
+    pub(super) fn forget_uplinks(&mut self, peer: &str) {
+        self.uplinks.peers.remove(peer);
+        self.close_unused();
+    }
+
+    fn close_unused(&mut self) {
+        let status = self.driver.endpoint.status();
+        let used = |link: LinkId| status.peers.iter().flat_map(|peer| &peer.paths).any(|path| path.link == link);
+        let (driver, sockets) = (&mut self.driver, &mut self.sockets);
+        self.uplinks.links.retain(|_, id| {
+            let stays = used(*id);
+            if !stays {
+                driver.remove_link(*id);
+                sockets.give_back(*id);
+            }
+            stays
+        });
+    }
+
+    /// Configured sockets: one whose address is gone leaves from another of its interface, if it names one; and every
+    /// change is told to the peer, which must hear from an address before it can answer there.
+    fn follow_configured(&mut self, now: Time, interfaces: &[Interface]) {
+        let all: Vec<_> = self.sockets.configured().map(|(device, local, id)| (device.clone(), local, id)).collect();
+        for (device, local, id) in all {
+            let usable = interfaces.iter().filter(|interface| interface.usable);
+            let usable = usable.filter(|interface| device.as_ref().is_none_or(|name| interface.name == *name));
+            let own = usable.flat_map(|interface| &interface.addresses).copied();
+            let own: Vec<_> = own.filter(|own| own.is_ipv4() == local.is_ipv4()).collect();
+            let before = self.uplinks.configured.insert(id, own.clone());
+            if before.is_none_or(|before| before == own) {
+                continue;
+            }
+            let target = if local.ip().is_unspecified() || own.contains(&local.ip()) {
+                Some(local.ip()).filter(|_| !own.is_empty())
+            } else {
+                own.iter().copied().find(|own| device.is_some() && !is_narrow(*own))
+            };
+            match target {
+                Some(target) => match self.driver.move_link(now, id, target, None) {
+                    Ok(()) => tracing::info!(?device, local = %target, "addresses have changed"),
+                    Err(error) => tracing::warn!(?device, local = %target, %error, "cannot use the address"),
+                },
+                None => {
+                    tracing::info!(?device, %local, "address is gone");
+                    self.driver.endpoint.handle_carrier(now, id, false);
+                }
+            }
+        }
+    }
+}
+
+fn key(way: &Way, port: u16) -> Key {
+    Key { interface: way.interface.clone(), ipv6: way.local.is_ipv6(), port, number: way.number }
+}
+
+/// What is wanted for a peer. Interfaces with configured paths are left to those.
+fn plan(peer: &Peer, auto: &Auto) -> Plan {
+    Plan {
+        interfaces: auto.interfaces.clone(),
+        taken: peer.paths.iter().filter_map(|path| path.interface.as_deref().cloned()).collect(),
+        remotes: auto.remotes.iter().map(|remote| **remote).collect(),
+        pairs: auto.pairs,
+        ports: auto.ports,
+    }
+}
+
+fn is_narrow(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
