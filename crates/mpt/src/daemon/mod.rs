@@ -1,9 +1,9 @@
 //! The daemon: `mpt up`.
 //!
-//! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes.
-//! [`uplinks`] lets paths follow the interfaces, [`metering`] counts what is paid by volume.
+//! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy`] leads the whole Internet into the tunnel, and [`gateway`] leads others to the Internet.
-//! [`service`] talks to the service manager.
+//! [`uplinks`] lets paths follow the interfaces, [`metering`] counts what is paid by volume, [`service`] talks to the service
+//! manager, and [`flood`] watches for floods.
 //! [`orders`] does what commands ask for, [`peers`] lets peers come and go, [`control_port`] talks to the original MPT. This
 //! file is the loop that holds them together with signals, the control socket and news of interfaces.
 

@@ -4,8 +4,7 @@
 //! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
 //! `batch` what is gathered, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
 //! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths come and go and
-//! says what they are for, `roam` follows the peer's addresses, `rest` is what becomes of the
-//! memory of a peer that is idle.
+//! says what they are for, `roam` follows the peer's addresses, `rest` is what becomes of the memory of a peer that is idle.
 
 mod addresses;
 mod batch;
