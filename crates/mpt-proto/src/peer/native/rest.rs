@@ -4,7 +4,7 @@
 //! flight: some hundred kilobytes. After [`IDLE`] without an inner packet it keeps its sessions, what it knows of its paths, and one
 //! number for each bucket that was ever used, so that order goes on where it was. All else comes back with the next packet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::super::Peer;
@@ -81,5 +81,7 @@ impl Peer {
             holds
         });
         order.shrink_to_fit();
+        // Only tells copies from one another, and none is still under way.
+        native.unordered = HashMap::new();
     }
 }
