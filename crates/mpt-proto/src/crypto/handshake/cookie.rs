@@ -12,8 +12,8 @@
 //! reply  = XChaCha20-Poly1305(key: BLAKE2s("mpt-cook" | receiver's public key), nonce, cookie, associated data: MAC1)
 //! ```
 //!
-//! One difference to WireGuard: a MAC2 that is neither zero nor valid is refused even without load, so that no bit of a
-//! message can be changed. For that a cookie is used for one message only: one that has become stale, because the responder
+//! One difference to WireGuard: a MAC2 that is neither zero nor valid is refused without an answer, under load or not, so that
+//! no bit of a message can be changed. For that a cookie is used for one message only: one that has become stale, because the responder
 //! began anew or the sender's address changed, costs one attempt and no more.
 
 use std::net::{IpAddr, SocketAddr};
@@ -71,16 +71,17 @@ impl Gate {
         if !verify(&self.mac1_key, &[message.body], message.mac1) {
             return Err(Turned::Away(Dropped::BadMac));
         }
-        let loaded = self.meter.count(now);
-        match self.proof(now, from, message) {
+        let proof = self.proof(now, from, message);
+        let loaded = !matches!(proof, Proof::Wrong) && self.meter.count(now);
+        match proof {
             Proof::Valid if loaded && !self.meter.source(self.bucket(from)) => {
                 Err(Turned::Away(Dropped::HandshakeFlood))
             }
             Proof::Valid => Ok(()),
-            Proof::Absent | Proof::Wrong if loaded && !self.meter.reply(self.bucket(from)) => {
+            Proof::Absent if loaded && !self.meter.reply(self.bucket(from)) => {
                 Err(Turned::Away(Dropped::HandshakeFlood))
             }
-            Proof::Absent | Proof::Wrong if loaded => Err(Turned::Back(self.reply(now, from, message))),
+            Proof::Absent if loaded => Err(Turned::Back(self.reply(now, from, message))),
             Proof::Absent => Ok(()),
             Proof::Wrong => Err(Turned::Away(Dropped::BadMac)),
         }
@@ -334,7 +335,7 @@ mod tests {
         let (message, _) = message(&own, Some(cookie));
         assert_eq!(admit(&mut gate, NOW, HERE, &message), Ok(()));
         let elsewhere = SocketAddr::new(HERE.ip(), HERE.port() + 1);
-        assert!(matches!(admit(&mut gate, NOW, elsewhere, &message), Err(Turned::Back(_))));
+        assert_eq!(admit(&mut gate, NOW, elsewhere, &message), Err(Turned::Away(Dropped::BadMac)));
     }
 
     #[test]
