@@ -63,13 +63,14 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let seconds: f64 = args.next().unwrap().parse().unwrap();
     let step: f64 = std::env::var("STEP").map_or(0.1, |step| step.parse().unwrap());
+    let seed: u64 = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
     let paths: Vec<PathSpec> = args.map(|text| text.parse().unwrap()).collect();
     let hosts = [
         Box::new(TcpSource::new(MTU).starting(Time::after(Duration::from_secs(2)))) as _,
         Box::new(TcpSink::new(MTU)) as _,
     ];
     let ends = [endpoint(0, paths.len()), endpoint(1, paths.len())];
-    let mut net = Network::between(Seed(1), ends, &paths, hosts);
+    let mut net = Network::between(Seed(seed), ends, &paths, hosts);
     net.run(Duration::from_secs(2));
     let (mut before, mut sent, mut at) = (0, vec![0; paths.len()], 0.0);
     let mut resent = 0;

@@ -115,7 +115,7 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     let auto = file.peers[2].auto.as_ref().unwrap();
     let remotes: Vec<_> = auto.remotes.iter().map(|remote| remote.to_string()).collect();
     assert_eq!(remotes, ["203.0.113.7:4754", "[2001:db8::7]:4755"]);
-    assert_eq!((auto.pairs, auto.ports), (Pairs::FullMesh, 2));
+    assert_eq!((file.peers[2].pairs, auto.ports), (Pairs::FullMesh, 2));
     assert!(auto.interfaces.takes("eth0") && !auto.interfaces.takes("eth1") && !auto.interfaces.takes("wlan0"));
 }
 
@@ -128,7 +128,7 @@ fn a_remote_address_is_all_that_a_peer_needs_for_its_paths() {
         let file = peer(lines).unwrap();
         let auto = file.peers[0].auto.as_ref().unwrap();
         assert_eq!(
-            (auto.pairs, auto.ports, auto.remotes[0].value),
+            (file.peers[0].pairs, auto.ports, auto.remotes[0].value),
             (Pairs::One, 1, "203.0.113.7:4754".parse().unwrap())
         );
         assert!(auto.interfaces.takes("anything0") && !file.peers[0].calls());

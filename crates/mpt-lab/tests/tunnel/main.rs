@@ -16,6 +16,7 @@ mod paths;
 mod peers;
 mod rig;
 mod service;
+mod sizes;
 mod stranger;
 mod transfer;
 mod wire;

@@ -65,6 +65,62 @@ fn patterns_leave_interfaces_to_others() {
     assert_eq!(rig.living(Host::A), ["eth1"]);
 }
 
+#[test]
+fn both_ends_addresses_make_a_full_mesh_as_they_come_and_go() {
+    let Some(mut rig) = Rig::build("nmesh", &TWO) else { return };
+    rig.launch_with(Host::B, &Native::called().line("pairs = \"fullmesh\"").text());
+    rig.launch_with(Host::A, &Native::caller(&remote()).line("pairs = \"fullmesh\"").text());
+    // Two interfaces, and two addresses of each IP version at the other end.
+    let all = ["eth1", "eth1-2", "eth1-3", "eth1-4", "eth2", "eth2-2", "eth2-3", "eth2-4"];
+    rig.wait_until_up(Host::A, &all);
+    let transfer = Transfer::start(&rig, Family::V4);
+    transfer.wait_for(&rig, MEGABYTE);
+    let gone = address(Host::B, 1, Family::V4);
+    rig.hosts.b.ip(&format!("address del {gone}/24 dev eth2")).expect("gone");
+    rig.wait_until("nothing leads there any more", |rig| {
+        let paths = rig.status(Host::A)["peers"][0]["paths"].as_array().expect("paths").clone();
+        paths.len() == 6 && paths.iter().all(|path| path["up"] == true)
+    });
+    transfer.wait_for(&rig, MEGABYTE);
+    transfer.finish();
+}
+
+#[test]
+fn several_ports_are_several_paths() {
+    let Some(rig) = Rig::native("nports", &ONE, &Native::caller(&remote()).line("ports = 3")) else { return };
+    rig.wait_until_up(Host::A, &["eth1", "eth1-2", "eth1-3"]);
+    rig.wait_until("B knows three", |rig| rig.living(Host::B).len() == 3);
+}
+
+#[test]
+fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
+    let path = |number: usize, role: &str| {
+        let far = address(Host::B, number, Family::V4);
+        format!("[[peer.path]]\ninterface = \"eth{}\"\nremote = \"{far}\"\nrole = {role}\n", number + 1)
+    };
+    let caller = Native::caller(&(path(0, "\"metered\"\nlimit = \"2MB\"") + &path(1, "\"available\"")));
+    let Some(mut rig) = Rig::native("nmetered", &TWO, &caller) else { return };
+    rig.wait_until_up(Host::A, &["eth1", "eth2"]);
+    let transfer = Transfer::start(&rig, Family::V4);
+    rig.wait_until("the limit is used up", |rig| rig.path(Host::A, 0)["reserve"] == true);
+    let far = |rig: &Rig| rig.status(Host::B)["peers"][0]["paths"].as_array().expect("paths").clone();
+    rig.wait_until("B is told", |rig| far(rig).iter().filter(|path| path["reserve"] == true).count() == 1);
+    transfer.wait_for(&rig, MEGABYTE / 4);
+    // A path that is taken for dead because a process had to wait for its turn is helped out by the standby one.
+    let sent = |rig: &Rig, path| rig.path(Host::A, path)["sent_bytes"].as_u64().expect("bytes");
+    let before = [sent(&rig, 0), sent(&rig, 1)];
+    transfer.wait_for(&rig, 2 * MEGABYTE);
+    let passed = [sent(&rig, 0) - before[0], sent(&rig, 1) - before[1]];
+    assert!(passed[0] < passed[1] / 10, "probes only: {passed:?}");
+    transfer.finish();
+    assert!(rig.signal(Host::A, nix::sys::signal::Signal::SIGTERM).success());
+    rig.launch_with(Host::A, &caller.text());
+    rig.wait_until("the limit is remembered", |rig| {
+        let path = rig.path(Host::A, 0);
+        path["role"] == "metered" && path["reserve"] == true && path["used_bytes"].as_u64() > Some(2_000_000)
+    });
+}
+
 /// Host A gets another address in mid-transfer, on the only path: host B follows when it has been proven.
 fn follows_a_new_lease(test: &str, caller: &Native) {
     let Some(rig) = Rig::native(test, &["rate=50mbit,delay=2ms"], caller) else { return };

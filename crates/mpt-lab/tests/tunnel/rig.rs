@@ -141,6 +141,7 @@ impl Rig {
     pub fn program(&self, host: Host) -> Command {
         let mut command = self.hosts.host(host).command(&program().to_string_lossy());
         command.env("MPT_RUN_DIR", self.run_dir(host));
+        command.env("MPT_STATE_DIR", self.folder.path().join(format!("state-{host:?}")));
         command
     }
 

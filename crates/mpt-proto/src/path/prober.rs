@@ -97,6 +97,12 @@ impl Prober {
         true
     }
 
+    /// The path is known to be alive by other proof than an answer: the next probe finds out how fast it is.
+    pub fn on_proof(&mut self, now: Time) {
+        self.unanswered.clear();
+        (self.back_off, self.next) = (None, now);
+    }
+
     /// Something else that was sent on the path at `sent` has arrived, which proves as much as an answer does. True when it
     /// brings a dead path back to life.
     pub fn on_arrived(&mut self, sent: Time) -> bool {
@@ -106,12 +112,6 @@ impl Prober {
         }
         self.unanswered.retain(|probe| *probe > sent);
         revives
-    }
-
-    /// The path is known to be alive by other proof than an answer: the next probe finds out how fast it is.
-    pub fn on_proof(&mut self, now: Time) {
-        self.unanswered.clear();
-        (self.back_off, self.next) = (None, now);
     }
 
     /// Whether the path has just proved dead. Told once; then it is probed with back-off.
@@ -231,8 +231,8 @@ mod tests {
         assert_eq!(died, Some(1_000), "no round trip is known yet");
         let after: Vec<u64> = probes.into_iter().filter(|ms| *ms > 1_000).collect();
         assert_eq!(after, [1_250, 1_500, 2_000, 3_000, 5_000, 7_000, 9_000]);
-        let stamp = prober.poll(at(10_500)).unwrap();
-        assert!(prober.on_reply(at(10_520), stamp));
+        let stamp = prober.poll(at(11_000)).unwrap();
+        assert!(prober.on_reply(at(11_020), stamp));
         assert!(prober.next_deadline() > at(20_000));
     }
 

@@ -12,6 +12,11 @@ pub struct Unordered {
 }
 
 impl Unordered {
+    /// One above the highest number that has come, once there was one.
+    pub fn next_number(&self) -> Option<u32> {
+        self.next
+    }
+
     /// Notes that the packet with wire number `seq` has come.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use mpt_proto::endpoint::Endpoint;
 use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
+use mpt_proto::repair::fec;
 use mpt_proto::reseq::Limits;
 use mpt_proto::sched::Kind;
 use mpt_proto::time::Time;
@@ -36,13 +37,13 @@ pub fn endpoint(end: usize, paths: Vec<PathConfig>) -> Endpoint {
         public_key: *keys(1 - end).public(),
         preshared_key: PresharedKey::from_bytes([0; 32]),
         congestion: cc::Kind::Rate,
-        fec: mpt_proto::repair::fec::Mode::default(),
+        fec: fec::Mode::default(),
     };
     let peer = PeerConfig {
-        rules: vec![],
         name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
         local_networks: vec![],
+        rules: vec![],
         scheduler: Kind::Earliest,
         protocol: Protocol::Native(native),
         resequence: Some(Limits { max_hold: Duration::from_secs(1), window: 32_768, ..Limits::default() }),

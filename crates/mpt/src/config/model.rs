@@ -118,6 +118,8 @@ pub struct Peer {
     pub paths: Vec<Path>,
     /// Further ways that follow this host's interfaces, in native mode.
     pub auto: Option<Auto>,
+    /// Which of several addresses an interface leads to; with all of them, the ends tell each other theirs.
+    pub pairs: Pairs,
 }
 
 /// Paths that nobody lists: one for every interface by which the peer can be reached.
@@ -127,8 +129,6 @@ pub struct Auto {
     pub interfaces: Patterns,
     /// Where the peer can be reached, best first.
     pub remotes: Vec<At<SocketAddr>>,
-    /// Which of them each interface leads to.
-    pub pairs: Pairs,
     /// Paths between two addresses.
     pub ports: u8,
 }

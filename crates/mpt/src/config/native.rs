@@ -102,6 +102,12 @@ pub enum Role {
     Metered,
 }
 
+/// Which of several addresses an interface leads to.
+pub fn pairs(table: &mut Table<'_, '_, '_>) -> Pairs {
+    let pairs = forms::choice(&[("one", Pairs::One), ("fullmesh", Pairs::FullMesh)]);
+    table.read_or("pairs", &pairs, defaults::PAIRS).value
+}
+
 /// Paths that follow the interfaces of this host; `port` is the peer's, where it is not said with the address.
 pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
     let remotes = table.read("remote", &forms::some(forms::remote("203.0.113.7")));
@@ -109,15 +115,12 @@ pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
         table.missing("remote is missing", "where the peer can be reached: remote = \"203.0.113.7\"".to_owned());
     }
     let interfaces = table.read("interfaces", &forms::interfaces());
-    let pairs = forms::choice(&[("one", Pairs::One), ("fullmesh", Pairs::FullMesh)]);
-    let pairs = table.read_or("pairs", &pairs, defaults::PAIRS).value;
     let ports = table.read_or("ports", &forms::integer("a number of ports", 1..=8, 2), defaults::PORTS).value;
     let At { value: remotes, line } = remotes?;
     let at = |(ip, own): (_, Option<u16>)| At { value: (ip, own.unwrap_or(port)).into(), line };
     Some(Auto {
         interfaces: interfaces.map_or_else(Patterns::all, |patterns| Patterns::new(patterns.value)),
         remotes: remotes.into_iter().map(at).collect(),
-        pairs,
         ports: u8::try_from(ports).unwrap_or(1),
     })
 }

@@ -182,11 +182,14 @@ pub fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: b
     let original = original::peer(table, &name, wire.is(Mode::Native));
     let local_networks = table.list("local_networks", &forms::network("10.81.0.0/16"));
     let local_port = table.read("local_port", &forms::port()).unwrap_or(wire.port);
-    let auto = if wire.is(Mode::Plain) { None } else { native::auto(table, port.value) };
+    let (auto, pairs) = match wire.is(Mode::Plain) {
+        true => (None, defaults::PAIRS),
+        false => (native::auto(table, port.value), native::pairs(table)),
+    };
     let (networks, resequence) = (networks(table, wire, several), resequence(table, wire.resequence));
     let paths = paths(table, &OfPeer { wire, port: port.value, original: original.as_ref() });
     let protocol = protocol?;
-    Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths, auto })
+    Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths, auto, pairs })
 }
 
 fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> {

@@ -122,8 +122,6 @@ pub struct Path {
     pub rate_bits_per_s: Option<u64>,
     /// The share of datagrams lost lately, 0 to 1; native mode.
     pub loss: Option<f64>,
-    /// The largest inner packet that it carries, as native mode has found out.
-    pub mtu_bytes: Option<usize>,
     /// What this end wants it used for: `available`, `standby` or `metered`.
     #[serde(default)]
     pub role: String,
@@ -136,6 +134,8 @@ pub struct Path {
     /// Bytes that may pass in a month; metered paths.
     #[serde(default)]
     pub limit_bytes: Option<u64>,
+    /// The largest inner packet that it carries, as native mode has found out.
+    pub mtu_bytes: Option<usize>,
     /// Datagrams sent.
     pub sent_packets: u64,
     /// Bytes of them, from the GRE header on.
@@ -203,11 +203,11 @@ impl Path {
             srtt_us: path.srtt.map(|srtt| srtt.as_micros() as u64),
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
-            mtu_bytes: path.mtu,
             role: if path.standby[0] { "standby" } else { "available" }.to_owned(),
             reserve: path.standby[0] || path.standby[1],
             used_bytes: None,
             limit_bytes: None,
+            mtu_bytes: path.mtu,
             sent_packets: path.sent.packets,
             sent_bytes: path.sent.bytes,
             received_packets: path.received.packets,

@@ -10,7 +10,7 @@ use mpt_linux::netlink::Netlink;
 use mpt_linux::udp::SocketSpec;
 use mpt_proto::config::PathConfig;
 use mpt_proto::path::LinkId;
-use mpt_proto::pathman::{Change, Interface, Paths, Plan, Way};
+use mpt_proto::pathman::{Change, Interface, Pairs, Paths, Plan, Way};
 use mpt_proto::time::Time;
 
 use super::links::Link;
@@ -83,6 +83,9 @@ impl Uplinks {
 impl Daemon {
     /// Looks at the interfaces if they have changed, and says when to come back.
     pub(super) fn follow_when_due(&mut self, now: Time) -> Option<Time> {
+        if self.driver.endpoint.take_told() {
+            self.uplinks.note(now);
+        }
         if self.uplinks.due.is_some_and(|due| due <= now) {
             self.follow_interfaces(now);
         }
@@ -106,9 +109,11 @@ impl Daemon {
         self.follow_configured(now, &interfaces);
         if self.file.is_called() {
             self.listen(now, &interfaces);
+            self.tell_addresses(now, &interfaces);
         }
         let autos = self.file.peers.iter().filter_map(|peer| Some((peer, peer.auto.as_ref()?)));
-        let plans: Vec<_> = autos.map(|(peer, auto)| (peer.name.to_string(), plan(peer, auto))).collect();
+        let told = |peer: &Peer| self.driver.endpoint.told_addresses(&peer.name);
+        let plans: Vec<_> = autos.map(|(peer, auto)| (peer.name.to_string(), plan(peer, auto, told(peer)))).collect();
         for (name, plan) in plans {
             let reaches = |interface: &Interface, own: IpAddr, remote: IpAddr| {
                 netlink.reaches(remote, own, interface.index).unwrap_or(false)
@@ -142,7 +147,11 @@ impl Daemon {
                     cap: None,
                     standby: false,
                 };
-                if !self.driver.endpoint.add_path(now, peer, &config) {
+                let added = match self.is_configured(peer, way.remote) {
+                    true => self.driver.endpoint.add_path(now, peer, &config),
+                    false => self.driver.endpoint.add_told_path(now, peer, &config),
+                };
+                if !added {
                     return Err(Failure::new("this peer has as many paths as it can have"));
                 }
                 tracing::info!(peer, path = name, local = %way.local, remote = %way.remote, "path added");
@@ -167,6 +176,12 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+
+    fn is_configured(&self, peer: &str, remote: SocketAddr) -> bool {
+        let peer = self.file.peers.iter().find(|known| *known.name == peer);
+        let remotes = peer.and_then(|peer| peer.auto.as_ref()).map(|auto| &auto.remotes);
+        remotes.is_some_and(|remotes| remotes.iter().any(|known| **known == remote))
     }
 
     /// The socket for a way.
@@ -221,6 +236,16 @@ impl Daemon {
                     tracing::warn!(%address, %error, "peers cannot call here");
                 }
             }
+        }
+    }
+
+    /// Tells the peers that want to know at which addresses they can call.
+    fn tell_addresses(&mut self, now: Time, interfaces: &[Interface]) {
+        let usable = interfaces.iter().filter(|interface| interface.usable).flat_map(|interface| &interface.addresses);
+        let open = usable.filter(|own| self.uplinks.listening.contains_key(*own));
+        let all: Vec<_> = open.map(|own| SocketAddr::new(*own, *self.file.port)).collect();
+        for peer in self.file.peers.iter().filter(|peer| peer.calls() && peer.pairs == Pairs::FullMesh) {
+            self.driver.endpoint.tell_addresses(now, &peer.name, &all);
         }
     }
 
@@ -281,12 +306,15 @@ fn key(way: &Way, port: u16) -> Key {
 }
 
 /// What is wanted for a peer. Interfaces with configured paths are left to those.
-fn plan(peer: &Peer, auto: &Auto) -> Plan {
+fn plan(peer: &Peer, auto: &Auto, told: Vec<SocketAddr>) -> Plan {
+    let mut remotes: Vec<_> = auto.remotes.iter().map(|remote| **remote).collect();
+    let more = told.into_iter().filter(|told| peer.pairs == Pairs::FullMesh && !remotes.contains(told));
+    remotes.extend(more.collect::<Vec<_>>());
     Plan {
         interfaces: auto.interfaces.clone(),
         taken: peer.paths.iter().filter_map(|path| path.interface.as_deref().cloned()).collect(),
-        remotes: auto.remotes.iter().map(|remote| **remote).collect(),
-        pairs: auto.pairs,
+        remotes,
+        pairs: peer.pairs,
         ports: auto.ports,
     }
 }

@@ -104,8 +104,8 @@ impl Peer {
                 self.handle_status(now, *path, *status, *order, native);
             }
             Frame::Addr(addr) => self.handle_addr(addr, native),
-            // Repair symbols are handled with the datagram that they came in. The others are of no consequence here; a
-            // version that uses them says more.
+            // Repair symbols are handled with the datagram that they came in. The others are of no consequence here; a version that
+            // uses them says more.
             Frame::Probe(_) | Frame::Repair(_) | Frame::Control(_) | Frame::Close(_) => {}
         }
     }

@@ -3,8 +3,9 @@
 //!
 //! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
 //! `batch` what is gathered, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
-//! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths come and go and
-//! says what they are for, `roam` follows the peer's addresses, `rest` is what becomes of the memory of a peer that is idle.
+//! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths
+//! come and go and says what they are for, `roam` follows the peer's addresses, `addresses` tells our own. `rest` is what
+//! becomes of the memory of a peer that is idle.
 
 mod addresses;
 mod batch;
@@ -213,11 +214,11 @@ impl Native {
     }
 
     pub(super) fn add_path(&mut self, id: PathId, cap: Option<Rate>) {
-        let (slot, carrier) = (usize::from(id.slot), Carrier::new(self.wanted, cap));
+        let slot = usize::from(id.slot);
         if slot < self.carriers.len() {
-            self.carriers[slot] = carrier;
+            self.carriers[slot] = Carrier::new(self.wanted, cap);
         } else {
-            self.carriers.push(carrier);
+            self.carriers.push(Carrier::new(self.wanted, cap));
         }
         self.control.add_path(id, DATAGRAM, cap);
     }
@@ -337,9 +338,9 @@ impl Native {
         self.holding.clear();
         self.copies.clear();
         self.repair.clear();
-        self.decoders = std::array::from_fn(|_| None);
         self.heeded = [None; MAX_PATHS];
         self.addresses.forget_peers();
+        self.decoders = std::array::from_fn(|_| None);
         for path in paths {
             let carrier = &mut self.carriers[usize::from(path.id.slot)];
             *carrier = Carrier { moving: carrier.moving.take(), ..Carrier::new(self.wanted, carrier.cap) };

@@ -108,10 +108,10 @@ impl Peer {
         for slot in 0..self.paths.len() {
             if self.paths[slot].may_speak() {
                 self.send_path_words(now, slot, native, outbox);
-                self.send_sized_probe(now, slot, native, outbox);
-                let id = self.paths[slot].id;
-                self.send_symbol(now, id, native, outbox);
             }
+            self.send_sized_probe(now, slot, native, outbox);
+            let id = self.paths[slot].id;
+            self.send_symbol(now, id, native, outbox);
         }
         self.send_draining(now, native, outbox);
         self.send_acks(now, best, native, outbox);

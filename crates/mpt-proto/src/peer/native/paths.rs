@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::super::Peer;
-use super::Native;
 use super::roam::Move;
+use super::{Carrier, Native};
 use crate::config::PathConfig;
 use crate::outbox::Outbox;
 use crate::path::{LinkId, MAX_PATHS, Path, PathId};
@@ -119,7 +119,7 @@ impl Peer {
         let id = self.paths[slot].id;
         native.fail_path(now, id);
         native.control.remove_path(id);
-        native.carriers[slot].moving = None;
+        native.carriers[slot] = Carrier::new(native.wanted, None);
         for (mirror, severed) in native.mirror.iter_mut().zip(&mut native.severed) {
             if let Some((_, generation)) = mirror.take_if(|(own, _)| usize::from(*own) == slot) {
                 *severed = Some(generation);

@@ -115,7 +115,9 @@ impl Peer {
         tun: &mut Coalescer,
     ) -> Result<(), Dropped> {
         let Place { bucket, sequence } = recovered.place;
-        let near = native.order.get(&bucket).and_then(|order| order.next_number()).ok_or(Dropped::TooOld)?;
+        let held = || native.order.get(&bucket).and_then(|order| order.next_number());
+        let unheld = || native.unordered.get(&bucket).and_then(|order| order.next_number());
+        let near = held().or_else(unheld).ok_or(Dropped::TooOld)?;
         let total = Ip::parse(&recovered.packet)?.total;
         let header = DataHeader { bucket, sequence: widen(near, sequence), partial_checksum: false };
         let tos = Ip::parse(&recovered.packet)?.tos;
