@@ -11,6 +11,7 @@ pub mod chart;
 pub mod demo;
 pub mod error;
 pub mod experiment;
+pub mod flood;
 pub mod plan;
 pub mod progress;
 pub mod report;

@@ -7,6 +7,7 @@ use bar::Bar;
 use clap::{Parser, Subcommand};
 use mpt_lab::{
     demo::Demo,
+    flood,
     topology::{self, Family, Host, Topology},
     wire::{Pair, Remote, Report, Wire},
 };
@@ -81,6 +82,15 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         seconds: u64,
     },
+    /// Shows what a flood of handshakes that come to nothing leaves of a TCP flow through the tunnel.
+    Flood {
+        /// The path of the tunnel.
+        #[arg(default_value = "rate=200mbit,delay=5ms,queue=100ms")]
+        path: PathSpec,
+        /// Seconds for each measurement.
+        #[arg(long, default_value_t = 4)]
+        seconds: u64,
+    },
     /// Measures how exact the wire is on this machine, with all processors busy; takes a quarter of a minute.
     Selftest,
     /// Removes the namespaces of laboratories that were killed.
@@ -117,6 +127,10 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Report { folder } => command::report(&folder),
         Command::Matrix { accept } => command::matrix(accept),
         Command::Demo { picture, seconds } => demo(&picture, Duration::from_secs(seconds)),
+        Command::Flood { path, seconds } => {
+            let mut tell = |row: &flood::Row| println!("{row}");
+            flood::run(&path, Duration::from_secs(seconds), &mut tell).map_err(Into::into)
+        }
         Command::Selftest => selftest(),
         Command::Clean => {
             topology::remove_orphans().iter().for_each(|name| println!("{name}"));

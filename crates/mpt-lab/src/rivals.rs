@@ -40,7 +40,8 @@ pub static ALL: [Rival; 4] = [
         name: "wireguard-go",
         tools: &[("wireguard-go", "wireguard-go"), ("wg", "wireguard-tools")],
         prepare: "umask 77; for n in 1 2; do wg genkey >$folder/key$n; wg pubkey <$folder/key$n >$folder/pub$n; done",
-        script: "wireguard-go -f $tun & tunnel=$!
+        // Both are controlled through a socket of one name, and each host must have its own.
+        script: "mkdir -p /run/wireguard; mount -t tmpfs none /run/wireguard; wireguard-go -f $tun & tunnel=$!
             until ip link show $tun >/dev/null 2>&1; do sleep 0.05; done
             wg set $tun listen-port 51820 private-key $folder/key$self \
                 peer $(cat $folder/pub$peer) allowed-ips 10.78.0.0/24 endpoint $remote:51820

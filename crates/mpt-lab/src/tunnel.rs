@@ -114,6 +114,13 @@ impl<'a> Layout<'a> {
         text
     }
 
+    /// The configuration of an end that is called at any of its addresses and knows nothing of paths.
+    fn called(&self, host: Host, keys: &Keys) -> String {
+        let text = self.config(host, keys);
+        let without_paths = text.split("[[peer.path]]").next().unwrap_or_default();
+        format!("{without_paths}networks = [\"{}/32\"]\n", inner_address(host.other(), self.inner))
+    }
+
     /// A path's share: what is set, or its speed in Mbit/s, and 1 for all where there is none.
     fn weight(&self, path: usize, host: Host) -> u64 {
         if let Some(weights) = &self.settings.weights {
@@ -134,12 +141,24 @@ pub struct Tunnel {
 impl Tunnel {
     /// Starts both daemons and waits until the tunnel answers.
     pub fn up(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
+        Self::start(topology, layout.inner, |host, keys| layout.config(host, keys))
+    }
+
+    /// The same, in native mode, with host B waiting to be called.
+    pub fn up_to_call(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
+        Self::start(topology, layout.inner, |host, keys| match host {
+            Host::A => layout.config(host, keys),
+            Host::B => layout.called(host, keys),
+        })
+    }
+
+    fn start(topology: &Topology, family: Family, config: impl Fn(Host, &Keys) -> String) -> Result<Self> {
         let program = program().ok_or(LabError::NoTunnel)?;
         let folder = Folder::create(topology.a.name())?;
         let (a, b) = key_pairs(&program)?;
-        let daemon = |host, keys| start(&program, &folder.0, topology.host(host), host, &layout.config(host, keys));
+        let daemon = |host, keys| start(&program, &folder.0, topology.host(host), host, &config(host, keys));
         let mut daemons = [daemon(Host::A, &a)?, daemon(Host::B, &b)?];
-        wait_for_answer(topology, inner(layout.inner, 2), &mut daemons, &folder.0)?;
+        wait_for_answer(topology, inner(family, 2), &mut daemons, &folder.0)?;
         Ok(Self { daemons, _folder: folder })
     }
 
@@ -293,6 +312,8 @@ mod tests {
         assert!(a.contains("local = \"192.168.12.1\"\nremote = \"192.168.12.2\"\nweight = 100\n"), "{a}");
         assert!(b.contains("local = \"192.168.12.2\"\nremote = \"192.168.12.1\"\nweight = 20\n"), "{b}");
         let native = Layout { mode: Mode::Native, ..layout }.config(Host::A, &keys);
+        let called = Layout { mode: Mode::Native, ..Layout::plain(&paths) }.called(Host::B, &keys);
+        assert!(called.contains("networks = [\"10.77.0.1/32\"]") && !called.contains("path"), "{called}");
         assert!(native.contains("private_key = \"own\"") && native.contains("public_key = \"other\""), "{native}");
         assert!(a.contains("address = [\"10.77.0.1/24\"]") && b.contains("address = [\"10.77.0.2/24\"]"));
     }

@@ -3,7 +3,7 @@
 //! Everything here is synchronous, single-threaded and non-blocking. [`Tun`] brings and takes inner packets, many in one
 //! call where the kernel can; [`udp::Socket`] sends and receives runs of datagrams; [`netlink`] asks and changes links,
 //! addresses, routes and rules, and tells when others do; [`Reactor`] waits for all of them, for signals and for a
-//! deadline, and owns the only clock. Every fast path has a slow twin that does the same one packet at a time, chosen
+//! deadline, and owns the only clock; [`privilege`] gives up what is not needed any more. Every fast path has a slow twin that does the same one packet at a time, chosen
 //! when the kernel lacks a feature or refuses it late.
 //!
 //! No policy lives here: what to send, when, and over which link is decided in `mpt-proto`. Unsafe code stands in `sys`
@@ -12,6 +12,7 @@
 
 mod error;
 pub mod netlink;
+pub mod privilege;
 pub mod reactor;
 mod sys;
 pub mod tun;

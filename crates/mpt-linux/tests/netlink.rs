@@ -86,15 +86,31 @@ fn a_destination_is_reached_by_the_best_route() {
 fn a_rule_is_added_and_removed_once() {
     with_veth(|mut netlink, _| {
         for ipv6 in [false, true] {
-            let marked = Rule { ipv6, priority: 100, mark: Some(0x6d70), table: 51_820, suppress_prefix_length: None };
-            let main = Rule { mark: None, priority: 101, table: MAIN_TABLE, suppress_prefix_length: Some(0), ..marked };
+            let marked = Rule {
+                ipv6,
+                priority: 100,
+                mark: Some(0x6d70),
+                invert: ipv6,
+                table: 51_820,
+                suppress_prefix_length: None,
+            };
+            let main = Rule {
+                mark: None,
+                invert: false,
+                priority: 101,
+                table: MAIN_TABLE,
+                suppress_prefix_length: Some(0),
+                ..marked
+            };
             for rule in [marked, main] {
                 assert_eq!(netlink.add_rule(&rule).unwrap(), Change::Made, "{rule}");
                 assert_eq!(netlink.add_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
             }
             let shown = output_of("ip", if ipv6 { "-6 rule show" } else { "-4 rule show" });
-            assert!(shown.contains("100:\tfrom all fwmark 0x6d70 lookup 51820"), "{shown}");
+            let not = if ipv6 { "not " } else { "" };
+            assert!(shown.contains(&format!("100:\t{not}from all fwmark 0x6d70 lookup 51820")), "{shown}");
             assert!(shown.contains("101:\tfrom all lookup main suppress_prefixlength 0"), "{shown}");
+            assert_eq!(netlink.rules_for_mark(0x6d70, ipv6).unwrap(), [marked]);
             for rule in [marked, main] {
                 assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::Made, "{rule}");
                 assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
@@ -109,7 +125,7 @@ fn a_marked_socket_follows_the_rule_for_its_mark() {
         netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
         netlink.add_route(&Route { table: 100, ..route("198.51.100.0/24", None, veth) }).unwrap();
         let mark = Some(0x6d70);
-        let rule = Rule { ipv6: false, priority: 100, mark, table: 100, suppress_prefix_length: None };
+        let rule = Rule { ipv6: false, priority: 100, mark, invert: false, table: 100, suppress_prefix_length: None };
         netlink.add_rule(&rule).unwrap();
         let run = Datagrams { to: "198.51.100.7:9".parse().unwrap(), tos: 0, segment: 5, bytes: b"hello" };
 
@@ -134,6 +150,30 @@ fn only_a_route_that_there_is_reaches() {
         assert!(!reaches(&mut netlink, "2001:db8::7", "fd09::1"));
         netlink.add_route(&Route { metric: 700, ..route("0.0.0.0/0", Some("10.9.1.7"), veth) }).unwrap();
         assert!(reaches(&mut netlink, "198.51.100.7", "10.9.1.1"));
+    });
+}
+
+#[test]
+fn a_table_that_ends_in_a_refusal_is_the_last_one_looked_at() {
+    with_veth(|mut netlink, veth| {
+        for (ipv6, to) in [(false, "198.51.100.7"), (true, "2001:db8::7")] {
+            let default = if ipv6 { "::/0" } else { "0.0.0.0/0" };
+            netlink.add_route(&route(default, None, veth)).unwrap();
+            let rule =
+                Rule { ipv6, priority: 100, mark: Some(7), invert: true, table: 100, suppress_prefix_length: None };
+            netlink.add_rule(&rule).unwrap();
+            let to: IpAddr = to.parse().unwrap();
+            assert_eq!(netlink.route_to(to, None).unwrap().map(|hop| hop.device), Some(veth), "an empty table");
+
+            assert_eq!(netlink.add_refusal(100, ipv6).unwrap(), Change::Made);
+            assert_eq!(netlink.add_refusal(100, ipv6).unwrap(), Change::AlreadySo);
+            assert_eq!(netlink.route_to(to, None).unwrap(), None);
+            let marked = Netlink::open_for(Some(7)).unwrap().route_to(to, None).unwrap();
+            assert_eq!(marked.map(|hop| hop.device), Some(veth));
+
+            assert_eq!(netlink.remove_refusal(100, ipv6).unwrap(), Change::Made);
+            assert_eq!(netlink.remove_refusal(100, ipv6).unwrap(), Change::AlreadySo);
+        }
     });
 }
 

@@ -52,7 +52,7 @@ pub struct PeerConfig {
 }
 
 /// What is spoken with a peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Bare GRE-in-UDP (RFC 8086).
     Plain(PlainFraming),
@@ -71,7 +71,7 @@ impl Protocol {
 }
 
 /// What native mode must know of a peer. Neither key shows itself in `Debug` unless it is public.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeConfig {
     /// Who it is.
     pub public_key: PublicKey,

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use crate::config::{Config, PathConfig, PeerConfig};
 use crate::crypto::handshake::{Knock, Message, Turned};
@@ -46,12 +47,16 @@ pub struct Endpoint {
     mtu: usize,
     local: Option<Local>,
     peers: Vec<Peer>,
-    routes: Routes,
+    routes: Arc<Routes>,
     sources: HashMap<(LinkId, IpAddr), (usize, u8)>,
     outbox: Outbox,
     tun: Coalescer,
     /// Peers to which something has happened since they were last flushed.
-    touched: Vec<usize>,
+    touched: Touched,
+    /// Peers whose queue is full.
+    crowded: Vec<usize>,
+    /// Peers that have something to tell and were flushed meanwhile.
+    eventful: Vec<usize>,
     deadlines: BTreeSet<(Time, Wake, usize)>,
     filed: Vec<Option<(Time, Wake)>>,
     spare: Vec<Vec<u8>>,
@@ -84,11 +89,13 @@ impl Endpoint {
             mtu: config.mtu,
             peers,
             local,
-            routes: Routes::default(),
+            routes: Arc::default(),
             sources: HashMap::new(),
             outbox: Outbox::default(),
             tun: Coalescer::new(config.merge),
-            touched: Vec::new(),
+            touched: Touched::default(),
+            crowded: Vec::new(),
+            eventful: Vec::new(),
             deadlines: BTreeSet::new(),
             filed: Vec::new(),
             spare: Vec::new(),
@@ -164,7 +171,7 @@ impl Endpoint {
 
     /// Whether inner packets are wanted. While not, they are better off in the TUN device's queue.
     pub fn has_room(&self) -> bool {
-        self.peers.iter().all(Peer::has_room)
+        self.crowded.is_empty()
     }
 
     /// Takes the `len` bytes that the TUN device wrote to `buffer`. A large buffer is kept and replaced by another one.
@@ -178,7 +185,7 @@ impl Endpoint {
 
     /// Takes datagrams from a socket. They are changed in place. No bytes are one datagram without payload.
     pub fn handle_datagrams(&mut self, now: Time, received: &Received, bytes: &mut [u8]) {
-        if self.local.is_some() {
+        if self.local.is_some() && !bytes.is_empty() {
             for datagram in bytes.chunks_mut(received.segment.max(1)) {
                 self.handle_native(now, received, datagram);
             }
@@ -310,9 +317,15 @@ impl Endpoint {
         self.deadlines.first().map(|(at, why, _)| (*at, *why))
     }
 
-    /// The next run of datagrams to send.
+    /// The next run of datagrams to send. One peer after the other is asked, so that few runs wait here however many peers
+    /// there are.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
-        while let Some(index) = self.touched.pop() {
+        loop {
+            self.outbox.flush();
+            if let Some(run) = self.outbox.poll() {
+                return Some(run);
+            }
+            let Some(index) = self.touched.pop() else { break };
             let peer = &mut self.peers[index];
             match &mut self.local {
                 Some(local) if peer.is_native() => {
@@ -324,10 +337,10 @@ impl Endpoint {
                 }
             }
             self.file(index);
+            self.note(index);
         }
         self.spare.truncate(SPARE_BUFFERS);
-        self.outbox.flush();
-        self.outbox.poll()
+        None
     }
 
     /// Takes a sent run's buffer back.
@@ -348,15 +361,32 @@ impl Endpoint {
 
     /// The next thing worth a line in the log: a peer's name and what became of one of its paths.
     pub fn poll_event(&mut self) -> Option<(&str, PathEvent)> {
-        self.peers
-            .iter_mut()
-            .find_map(|peer| Some((peer.poll_event()?, &*peer)))
-            .map(|(event, peer)| (peer.name(), event))
+        let Self { peers, touched, eventful, .. } = self;
+        let has_some = |peer: &usize| peers[*peer].has_events();
+        let Some(peer) = eventful.iter().chain(&touched.peers).copied().find(has_some) else {
+            eventful.clear();
+            return None;
+        };
+        let event = peers[peer].poll_event()?;
+        Some((peers[peer].name(), event))
     }
 
     /// All there is to tell.
     pub fn status(&self) -> Status {
         Status { peers: self.peers.iter().map(Peer::status).collect(), drops: self.drops.clone() }
+    }
+
+    /// Handshake messages that came to nothing so far.
+    pub fn refused_handshakes(&self) -> u64 {
+        [Dropped::BadMac, Dropped::HandshakeFlood, Dropped::StaleHandshake, Dropped::UnknownPeer]
+            .into_iter()
+            .map(|why| self.drops.of(why))
+            .sum()
+    }
+
+    /// Where the peers are, as far as is known.
+    pub fn remotes(&self) -> impl Iterator<Item = IpAddr> {
+        self.peers.iter().flat_map(Peer::remotes)
     }
 
     /// The peers, for checks of what became of every packet.
@@ -382,6 +412,7 @@ impl Endpoint {
         clamp_mss(&ip, packet.bytes_mut(), carried, partial);
         self.peers[peer].handle_inner(now, packet);
         self.touch(peer);
+        self.note(peer);
         Ok(())
     }
 
@@ -395,12 +426,18 @@ impl Endpoint {
     /// Builds everything anew that knows peers by their index.
     fn number_peers(&mut self) {
         let numbered = || self.peers.iter().enumerate();
-        self.routes = Routes::new(numbered().flat_map(|(i, peer)| peer.networks().iter().map(move |net| (*net, i))));
+        let networks = |(i, peer)| Peer::networks(peer).iter().map(move |net| (*net, i));
+        self.routes = Arc::new(Routes::new(numbered().flat_map(networks)));
         let sources = |(i, peer): (usize, &Peer)| {
             peer.sources().map(|(link, ip, slot)| ((link, ip), (i, slot))).collect::<Vec<_>>()
         };
         self.sources = numbered().flat_map(sources).collect();
-        self.touched = (0..self.peers.len()).collect();
+        for (i, peer) in self.peers.iter_mut().enumerate() {
+            peer.know_place(i, self.routes.clone());
+        }
+        self.touched.all(self.peers.len());
+        (self.crowded, self.eventful) = (Vec::new(), Vec::new());
+        (0..self.peers.len()).for_each(|peer| self.note(peer));
         self.deadlines.clear();
         self.filed = vec![None; self.peers.len()];
         (0..self.peers.len()).for_each(|peer| self.file(peer));
@@ -414,12 +451,25 @@ impl Endpoint {
 
     fn for_all(&mut self, mut act: impl FnMut(&mut Peer)) {
         self.peers.iter_mut().for_each(&mut act);
-        self.touched = (0..self.peers.len()).collect();
+        self.touched.all(self.peers.len());
     }
 
     fn touch(&mut self, peer: usize) {
-        if !self.touched.contains(&peer) {
-            self.touched.push(peer);
+        self.touched.push(peer);
+    }
+
+    /// Notes whether the peer's queue is full, and whether it has something to tell.
+    fn note(&mut self, peer: usize) {
+        let crowded = self.crowded.iter().position(|other| *other == peer);
+        match (crowded, self.peers[peer].has_room()) {
+            (None, false) => self.crowded.push(peer),
+            (Some(at), true) => {
+                self.crowded.swap_remove(at);
+            }
+            (None, true) | (Some(_), false) => {}
+        }
+        if self.peers[peer].has_events() && !self.eventful.contains(&peer) {
+            self.eventful.push(peer);
         }
     }
 
@@ -450,6 +500,32 @@ impl Endpoint {
         if bytes.len() >= COPY_BELOW && self.spare.len() < SPARE_BUFFERS {
             self.spare.push(bytes);
         }
+    }
+}
+
+/// Peers, each once: a turn in which a thousand of them are heard must not compare each with each.
+#[derive(Debug, Default)]
+struct Touched {
+    peers: Vec<usize>,
+    /// By peer: whether it is among them.
+    marked: Vec<bool>,
+}
+
+impl Touched {
+    fn push(&mut self, peer: usize) {
+        if !std::mem::replace(&mut self.marked[peer], true) {
+            self.peers.push(peer);
+        }
+    }
+
+    fn pop(&mut self) -> Option<usize> {
+        let peer = self.peers.pop()?;
+        self.marked[peer] = false;
+        Some(peer)
+    }
+
+    fn all(&mut self, count: usize) {
+        (self.peers, self.marked) = ((0..count).collect(), vec![true; count]);
     }
 }
 

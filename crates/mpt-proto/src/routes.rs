@@ -31,6 +31,13 @@ impl Routes {
         routes
     }
 
+    /// Whether the longest prefix that matches `address` is one of `peer`'s.
+    pub fn belongs_to(&self, address: IpAddr, peer: usize) -> bool {
+        let prefix = |len: &u8| IpNet::new(address, *len).expect("a length of this family").trunc();
+        let peers = self.lengths[family(&address)].iter().find_map(|len| self.peers.get(&prefix(len)));
+        peers.is_some_and(|peers| peers.contains(&peer))
+    }
+
     /// The peer behind `address` by the longest prefix among those that `accept` lets pass.
     pub fn lookup(&self, address: IpAddr, accept: impl Fn(usize) -> bool) -> Option<usize> {
         let prefix = |len: &u8| IpNet::new(address, *len).expect("a length of this family").trunc();

@@ -42,6 +42,13 @@ impl Netlink {
         self.add(RouteNetlinkMessage::NewAddress(message(index, prefix)), &what)
     }
 
+    /// Adds an address to a link on which nobody else can have it, and which therefore can be used at once.
+    pub fn add_sole_address(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
+        let mut message = message(index, prefix);
+        message.header.flags = AddressHeaderFlags::Nodad;
+        self.add(RouteNetlinkMessage::NewAddress(message), &format!("address {prefix} of link {index}"))
+    }
+
     /// Removes an address from a link.
     pub fn remove_address(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
         let what = format!("address {prefix} of link {index}");

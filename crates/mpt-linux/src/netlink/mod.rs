@@ -32,9 +32,9 @@ use nix::libc;
 use crate::Error;
 use socket::{Channel, Refusal};
 
-/// A conversation with the kernel about its network configuration.
+/// A conversation with the kernel about its network configuration, and the mark of the packets whose routes it asks for.
 #[derive(Debug)]
-pub struct Netlink(Channel);
+pub struct Netlink(Channel, Option<u32>);
 
 /// What a request did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,13 @@ pub enum Change {
 impl Netlink {
     /// Opens the conversation, which asking for needs no privilege and changing CAP_NET_ADMIN.
     pub fn open() -> Result<Self, Error> {
-        Channel::open().map(Self).map_err(|cause| Error::new("open netlink", cause))
+        Self::open_for(None)
+    }
+
+    /// The same, for asking how packets of sockets with this mark are routed.
+    pub fn open_for(mark: Option<u32>) -> Result<Self, Error> {
+        let channel = Channel::open().map_err(|cause| Error::new("open netlink", cause))?;
+        Ok(Self(channel, mark))
     }
 
     /// Adds something that is not there yet.

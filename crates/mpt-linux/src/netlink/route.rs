@@ -59,10 +59,24 @@ impl Netlink {
         self.remove(RouteNetlinkMessage::DelRoute(message(route)), &format_args!("route {route}"))
     }
 
-    /// How packets to `to` leave this host, through `device` if it is given. None when they do not.
+    /// Makes a table end in a refusal: what finds no better route there is unreachable, and no further table is looked at.
+    /// It is on no link, so it stays until it is removed.
+    pub fn add_refusal(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
+        let what = format!("refusal in table {table}");
+        self.add(RouteNetlinkMessage::NewRoute(refusal(table, ipv6)), &what)
+    }
+
+    /// Takes the refusal away again.
+    pub fn remove_refusal(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
+        let what = format!("refusal in table {table}");
+        self.remove(RouteNetlinkMessage::DelRoute(refusal(table, ipv6)), &what)
+    }
+
+    /// How packets to `to` leave this host, through `device` if it is given, with the mark that this was opened for. None
+    /// when they do not.
     pub fn route_to(&mut self, to: IpAddr, device: Option<u32>) -> Result<Option<Hop>, Error> {
         let what = |refusal: Refusal| refusal.of(format!("look up the route to {to}"));
-        let answers = match self.0.exchange(RouteNetlinkMessage::GetRoute(question(to, device)), NLM_F_ACK) {
+        let answers = match self.0.exchange(RouteNetlinkMessage::GetRoute(question(to, device, self.1)), NLM_F_ACK) {
             Err(refusal) if refusal.is(&[libc::ENETUNREACH, libc::EHOSTUNREACH]) => return Ok(None),
             answers => answers.map_err(what)?,
         };
@@ -80,7 +94,7 @@ impl Netlink {
     /// Whether packets from an address of this host leave it through `device` on the way to `to`, by a route that there is and
     /// not because the kernel takes what a packet is bound to for right.
     pub fn reaches(&mut self, to: IpAddr, from: IpAddr, device: u32) -> Result<bool, Error> {
-        let mut question = question(to, Some(device));
+        let mut question = question(to, Some(device), self.1);
         question.header.source_prefix_length = question.header.destination_prefix_length;
         question.header.flags = RouteFlags::LookupTable;
         question.attributes.push(RouteAttribute::Source(from.into()));
@@ -130,12 +144,23 @@ fn gateway(to: IpAddr, via: IpAddr) -> RouteAttribute {
     }
 }
 
-fn question(to: IpAddr, device: Option<u32>) -> RouteMessage {
+/// The largest metric is the last to be tried.
+fn refusal(table: u32, ipv6: bool) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(ipv6);
+    message.header.protocol = RouteProtocol::Static;
+    message.header.kind = RouteType::Unreachable;
+    message.attributes = vec![RouteAttribute::Table(table), RouteAttribute::Priority(u32::MAX)];
+    message
+}
+
+fn question(to: IpAddr, device: Option<u32>, mark: Option<u32>) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(to.is_ipv6());
     message.header.destination_prefix_length = if to.is_ipv6() { 128 } else { 32 };
     message.attributes.push(RouteAttribute::Destination(to.into()));
     message.attributes.extend(device.map(RouteAttribute::Oif));
+    message.attributes.extend(mark.map(RouteAttribute::Mark));
     message
 }
 

@@ -3,8 +3,9 @@
 
 use std::fmt;
 
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc;
 
 use super::{Change, Netlink, family};
@@ -19,6 +20,8 @@ pub struct Rule {
     pub priority: u32,
     /// Matches only packets of sockets with this mark.
     pub mark: Option<u32>,
+    /// Matches what would not match, and only that.
+    pub invert: bool,
     /// The routing table.
     pub table: u32,
     /// Passes over routes to networks with a prefix of this length or a shorter one; 0 means over default routes.
@@ -31,6 +34,16 @@ impl Netlink {
         self.add(RouteNetlinkMessage::NewRule(message(rule)), &format_args!("rule {rule}"))
     }
 
+    /// The rules of one IP version that ask for a mark or for its absence, whatever else they ask for.
+    pub fn rules_for_mark(&mut self, mark: u32, ipv6: bool) -> Result<Vec<Rule>, Error> {
+        let mut question = RuleMessage::default();
+        question.header.family = family(ipv6);
+        let answers = self.0.exchange(RouteNetlinkMessage::GetRule(question), NLM_F_DUMP);
+        let answers = answers.map_err(|refusal| refusal.of("list rules"))?;
+        let rule = |answer| if let RouteNetlinkMessage::NewRule(rule) = answer { Some(read(&rule)) } else { None };
+        Ok(answers.into_iter().filter_map(rule).filter(|rule| (rule.mark, rule.ipv6) == (Some(mark), ipv6)).collect())
+    }
+
     /// Removes a rule.
     pub fn remove_rule(&mut self, rule: &Rule) -> Result<Change, Error> {
         self.remove(RouteNetlinkMessage::DelRule(message(rule)), &format_args!("rule {rule}"))
@@ -40,7 +53,8 @@ impl Netlink {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.priority)?;
-        self.mark.map_or(Ok(()), |mark| write!(f, " for mark {mark:#x}"))?;
+        let but = if self.invert { "all but " } else { "" };
+        self.mark.map_or(Ok(()), |mark| write!(f, " for {but}mark {mark:#x}"))?;
         write!(f, " to table {} (IPv{})", self.table, if self.ipv6 { 6 } else { 4 })
     }
 }
@@ -49,9 +63,34 @@ fn message(rule: &Rule) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = family(rule.ipv6);
     message.header.action = RuleAction::ToTable;
+    message.header.flags = if rule.invert { RuleFlags::Invert } else { RuleFlags::empty() };
     message.header.table = u8::try_from(rule.table).unwrap_or(libc::RT_TABLE_UNSPEC);
     message.attributes = vec![RuleAttribute::Priority(rule.priority), RuleAttribute::Table(rule.table)];
     message.attributes.extend(rule.mark.map(RuleAttribute::FwMark));
     message.attributes.extend(rule.suppress_prefix_length.map(RuleAttribute::SuppressPrefixLen));
     message
+}
+
+fn read(message: &RuleMessage) -> Rule {
+    let mut rule = Rule {
+        ipv6: message.header.family == AddressFamily::Inet6,
+        priority: 0,
+        mark: None,
+        invert: message.header.flags.contains(RuleFlags::Invert),
+        table: message.header.table.into(),
+        suppress_prefix_length: None,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Priority(priority) => rule.priority = *priority,
+            RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
+            RuleAttribute::Table(table) => rule.table = *table,
+            // The kernel says -1 where nothing is passed over.
+            RuleAttribute::SuppressPrefixLen(length) if *length != u32::MAX => {
+                rule.suppress_prefix_length = Some(*length);
+            }
+            _ => {}
+        }
+    }
+    rule
 }

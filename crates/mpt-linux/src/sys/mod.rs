@@ -4,8 +4,10 @@
 //! `io::Result`. No decision is made here.
 #![allow(unsafe_code)]
 
+pub mod capability;
 mod control;
 pub mod epoll;
+pub mod filter;
 pub mod message;
 pub mod option;
 pub mod tun;

@@ -19,6 +19,7 @@
 mod both;
 mod receive;
 mod send;
+mod sieve;
 
 pub use both::BothFamilies;
 pub use receive::{Receive, Received};

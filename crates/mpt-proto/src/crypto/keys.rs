@@ -91,7 +91,7 @@ impl fmt::Debug for PublicKey {
 
 /// A symmetric key that two ends share besides their key pairs, so that a session recorded today stays closed when
 /// Curve25519 falls. All zero, the default, means none.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct PresharedKey(Zeroizing<[u8; 32]>);
 
 impl PresharedKey {
@@ -206,6 +206,16 @@ mod tests {
         assert_eq!(read(&ALICE_PUBLIC.replace("mo=", "mp=")), KeyError::NotBase64, "bits beyond the last byte");
         assert_eq!(read(&"é".repeat(22)), KeyError::NotBase64);
         assert_eq!(KeyError::Length(43).to_string(), "a key is 44 characters of base64, this text has 43");
+    }
+
+    #[test]
+    fn what_secrets_are_made_of_wipes_itself() {
+        fn is_wiped<T: zeroize::ZeroizeOnDrop>(_: &T) {}
+        let (pair, psk) = (KeyPair::generate(ALICE), PresharedKey::from_bytes([1; 32]));
+        is_wiped(&pair.secret);
+        is_wiped(&psk.0);
+        is_wiped(&pair.secret_base64());
+        is_wiped(&pair.diffie_hellman(pair.public()));
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Received {
     pub fn new(slot: u8) -> Self {
         Self {
             slot,
-            ranges: VecDeque::with_capacity(MAX_TRACKED + 1),
+            ranges: VecDeque::new(),
             highest: None,
             largest: None,
             ce: 0,

@@ -105,6 +105,13 @@ impl Sent {
         self.give_up(now, tell, |_, _| true)
     }
 
+    /// Gives memory back while nothing is in flight. What was taken for lost before is not recognised when it arrives after all.
+    pub fn rest(&mut self) {
+        if self.in_flight == 0 {
+            (self.ring, self.lost) = (VecDeque::new(), VecDeque::new());
+        }
+    }
+
     /// When [`Sent::detect`] would find a loss though no further ACK arrives.
     pub fn loss_deadline(&self, rtt: &Rtt) -> Option<Time> {
         let (largest, _) = self.largest_acked?;

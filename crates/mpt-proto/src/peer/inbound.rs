@@ -1,7 +1,5 @@
 //! The way in: datagram, header, path, order, inner packet. Each step takes what the one before it made.
 
-use ipnet::IpNet;
-
 use super::Peer;
 use crate::drops::Dropped;
 use crate::packet::ip::{Ip, set_tos};
@@ -74,7 +72,7 @@ impl Peer {
             return Err(Dropped::WrongKey);
         }
         let ip = Ip::parse(body)?;
-        if !self.networks.iter().any(|net: &IpNet| net.contains(&ip.source)) {
+        if !self.speaks_for(ip.source) {
             return Err(Dropped::ForeignSource);
         }
         let merged = ecn::decapsulate(ip.tos, tos)?;

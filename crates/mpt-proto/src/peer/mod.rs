@@ -12,6 +12,7 @@ pub use timers::Wake;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -25,6 +26,7 @@ use crate::packet::SuperPacket;
 use crate::path::{Cause, Doubt, Health, LinkId, Path, State};
 use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
+use crate::routes::Routes;
 use crate::sched::{Scheduler, View};
 use crate::stats::{PathStatus, PeerStatus};
 use crate::time::Time;
@@ -37,6 +39,8 @@ pub struct Peer {
     name: String,
     networks: Vec<IpNet>,
     local_networks: Vec<IpNet>,
+    /// Which peer it is, and what is behind which.
+    place: (usize, Arc<Routes>),
     framing: PlainFraming,
     native: Option<Box<Native>>,
     probe: ProbeConfig,
@@ -122,6 +126,7 @@ impl Peer {
             name: config.name.clone(),
             networks: config.networks.clone(),
             local_networks: config.local_networks.clone(),
+            place: Default::default(),
             framing,
             probe: config.probe.unwrap_or_default(),
             queue: match native {
@@ -173,9 +178,25 @@ impl Peer {
         self.native.as_ref()?.carries()
     }
 
+    /// Where it is, on each of its paths.
+    pub fn remotes(&self) -> impl Iterator<Item = IpAddr> {
+        self.paths.iter().map(|path| path.remote.ip())
+    }
+
     /// The inner prefixes behind it.
     pub fn networks(&self) -> &[IpNet] {
         &self.networks
+    }
+
+    /// Learns which peer it is among those in `routes`.
+    pub fn know_place(&mut self, index: usize, routes: Arc<Routes>) {
+        self.place = (index, routes);
+    }
+
+    /// Whether it may send packets from `source`: it is behind this peer, and not behind another by a longer prefix.
+    pub(super) fn speaks_for(&self, source: IpAddr) -> bool {
+        let (index, routes) = &self.place;
+        routes.belongs_to(source, *index)
     }
 
     /// Whether packets from `source` may be sent to it.
@@ -252,6 +273,11 @@ impl Peer {
     /// A link's socket is full, or takes datagrams again.
     pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
         self.paths.iter_mut().filter(|path| path.link == link).for_each(|path| path.blocked = blocked);
+    }
+
+    /// Whether a path changed its state and nobody has asked.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// The next change of a path's state.

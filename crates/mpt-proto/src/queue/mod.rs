@@ -39,6 +39,7 @@ use tiers::Tiers;
 /// The packets that wait for a path to one peer.
 #[derive(Debug)]
 pub struct Queue {
+    /// All of them, or none while nothing has come for long: they weigh more than all else that a peer has.
     buckets: Vec<Bucket>,
     tiers: Tiers,
     store: Store,
@@ -88,7 +89,7 @@ impl Queue {
     /// Makes one that holds super-packets of `limit_bytes` together, and of [`LARGEST`] at least.
     pub fn new(limit_bytes: usize, aqm: Aqm) -> Self {
         Self {
-            buckets: std::iter::repeat_with(Bucket::default).take(BUCKETS).collect(),
+            buckets: Vec::new(),
             tiers: Tiers::default(),
             store: Store::default(),
             aqm,
@@ -107,6 +108,9 @@ impl Queue {
         self.packets += packet.count();
         self.bytes += packet.len_of_all();
         self.held += packet.bytes().len();
+        if self.buckets.is_empty() {
+            self.buckets.resize_with(BUCKETS, Bucket::default);
+        }
         let flow = &mut self.buckets[usize::from(bucket)];
         flow.push(&mut self.store, now, packet);
         self.tiers.enlist(bucket, flow);
@@ -154,6 +158,14 @@ impl Queue {
             let bucket = self.tiers.pick(&mut self.buckets)?;
             self.take(bucket)
         })
+    }
+
+    /// Gives memory back while nothing waits. Flows that come later are new ones.
+    pub fn rest(&mut self) {
+        if self.packets == 0 {
+            (self.buckets, self.tiers, self.store) = (Vec::new(), Tiers::default(), Store::default());
+            self.chosen = None;
+        }
     }
 
     /// How many packets [`Self::head`] has dropped since this was asked last.

@@ -220,7 +220,14 @@ impl Repair {
         (self.resent, self.given_up)
     }
 
-    /// Forgets everything, because the peer has begun anew.
+    /// Gives memory back while no packet is cared for.
+    pub fn rest(&mut self) {
+        if self.free.len() == self.entries.len() && self.skips.is_empty() {
+            self.clear();
+        }
+    }
+
+    /// Forgets everything, because the peer has begun anew or nobody asks any more.
     pub fn clear(&mut self) {
         let generations = self.entries.iter().map(|entry| entry.generation).max().unwrap_or(0);
         *self = Self { resent: self.resent, given_up: self.given_up, ..Self::default() };

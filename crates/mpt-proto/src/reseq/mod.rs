@@ -205,6 +205,16 @@ impl Resequencer {
         }
     }
 
+    /// One that goes on where another had come to: at the number `next`.
+    pub fn resume(limits: Limits, paths: usize, next: u32) -> Self {
+        Self { next: Some(u64::from(next)), ..Self::new(limits, paths) }
+    }
+
+    /// The wire number that is to be delivered next; none before the first packet.
+    pub fn next(&self) -> Option<u32> {
+        self.next.map(|next| next as u32)
+    }
+
     /// Takes the packet with wire number `seq` that came over the path in `slot`, and delivers what is in order.
     ///
     /// # Errors

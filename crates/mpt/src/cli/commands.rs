@@ -14,7 +14,7 @@ use super::{Chosen, Named, PathCommand, Tunnel, Up, legacy, render};
 use crate::config::{self, File, Problem};
 use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
-use crate::{Failure, logging};
+use crate::{Failure, daemon, logging};
 
 /// Reads the file and hands it to `run`.
 pub fn up(arguments: Up, run: impl FnOnce(File) -> Result<(), Failure>) -> Result<(), Failure> {
@@ -48,9 +48,35 @@ pub fn path(command: PathCommand) -> Result<(), Failure> {
     }
 }
 
-/// Takes the tunnel down.
+/// Lists the peers, as they are in the status report but without their paths.
+pub fn peers(named: &Named) -> Result<(), Failure> {
+    let report = connect(&named.tunnel)?.status()?;
+    if named.json { print_json(&report.peers) } else { print(render::peers(&report)) }
+}
+
+/// Takes the tunnel down, or clears away what is left of one that was killed.
 pub fn down(tunnel: Tunnel) -> Result<(), Failure> {
-    connect(&tunnel)?.end()
+    let failure = match connect(&tunnel) {
+        Ok(mut client) => return client.end(),
+        Err(failure) => failure,
+    };
+    let Some(name) = tunnel.name.or_else(only_crashed) else { return Err(failure) };
+    match daemon::clean_up(&name)? {
+        true => {
+            eprintln!("{name} was not running; what it had left behind is removed");
+            Ok(())
+        }
+        false => Err(failure),
+    }
+}
+
+/// The one tunnel that has left a socket file behind.
+fn only_crashed() -> Option<String> {
+    let run = RunDir::from_env();
+    match (&run.names()[..], run.running().is_empty()) {
+        ([name], true) => Some(name.clone()),
+        _ => None,
+    }
 }
 
 /// Prints what is wrong with a file. Its problems are what was asked for, so they are data.

@@ -42,7 +42,10 @@ enum Command {
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
-    /// Take a running tunnel down, and wait until it has cleaned up
+    /// List the peers of a running tunnel; they come and go with their files and mpt reload
+    #[command(subcommand)]
+    Peer(PeerCommand),
+    /// Take a running tunnel down, and wait until it has cleaned up; or clear away what is left of one that was killed
     Down {
         #[command(flatten)]
         tunnel: Tunnel,
@@ -202,6 +205,12 @@ struct Named {
 }
 
 #[derive(Debug, Subcommand)]
+enum PeerCommand {
+    /// List the peers
+    List(Named),
+}
+
+#[derive(Debug, Subcommand)]
 enum PathCommand {
     /// List the paths
     List(Named),
@@ -258,6 +267,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
         Command::Up(arguments) => commands::up(arguments, up),
         Command::Status(named) => commands::status(named),
         Command::Path(command) => commands::path(command),
+        Command::Peer(PeerCommand::List(named)) => commands::peers(&named),
         Command::Down { tunnel } => commands::down(tunnel),
         Command::Config(ConfigCommand::New(new)) => pair::run(new),
         Command::Config(ConfigCommand::Check { file, json }) => commands::check(&file, json),

@@ -36,6 +36,24 @@ pub fn paths(report: &Report) -> String {
     table(all)
 }
 
+/// The peers, a line each.
+pub fn peers(report: &Report) -> String {
+    let heading = ["PEER", "PATHS UP", "SENT", "RECEIVED", "DROPPED"].map(str::to_owned).to_vec();
+    let row = |peer: &Peer| {
+        let up = peer.paths.iter().filter(|path| path.up).count();
+        let sum = |of: fn(&Path) -> u64| bytes(peer.paths.iter().map(of).sum());
+        let dropped: u64 = peer.drops.values().sum();
+        vec![
+            peer.name.clone(),
+            format!("{up} of {}", peer.paths.len()),
+            sum(|path| path.sent_bytes),
+            sum(|path| path.received_bytes),
+            dropped.to_string(),
+        ]
+    };
+    table([heading].into_iter().chain(report.peers.iter().map(row)).collect())
+}
+
 /// One thing per line.
 pub fn lines(things: &[impl Display]) -> String {
     things.iter().map(|thing| format!("{thing}\n")).collect()
@@ -44,7 +62,7 @@ pub fn lines(things: &[impl Display]) -> String {
 type Row = Vec<String>;
 
 /// Columns whose cells are figures, by their headings.
-const FIGURES: [&str; 5] = ["RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT"];
+const FIGURES: [&str; 6] = ["RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
 
 fn rows(peer: &Peer) -> Vec<Row> {
     let sent: u64 = peer.paths.iter().map(|path| path.sent_bytes).sum();

@@ -19,6 +19,7 @@ pub fn check(file: &File, log: &mut Log<'_>) {
     routes(file, log);
     rules(file, log);
     copies(file, log);
+    kill_switch(file, log);
     for path in paths(file) {
         addresses(path, log);
         loops(path, file, log);
@@ -52,12 +53,12 @@ fn mtu(file: &File, log: &mut Log<'_>) {
 fn names(file: &File, log: &mut Log<'_>) {
     let peers = file.peers.iter().map(|peer| &peer.name);
     each_once(peers.map(|name| (name.value.clone(), name.line)), log, |name, first| {
-        (format!("name: the peer in line {first} is called {name:?} too"), "give each peer a name of its own")
+        (format!("name: the peer in {first} is called {name:?} too"), "give each peer a name of its own")
     });
     for peer in &file.peers {
         let paths = peer.paths.iter().map(|path| &path.name);
         each_once(paths.map(|name| (name.value.clone(), name.line)), log, |name, first| {
-            let what = format!("name: the path in line {first} of this peer is called {name:?} too");
+            let what = format!("name: the path in {first} of this peer is called {name:?} too");
             (what, "give each path of a peer a name of its own; without one it is called after its interface")
         });
     }
@@ -67,7 +68,7 @@ fn names(file: &File, log: &mut Log<'_>) {
 fn keys(file: &File, log: &mut Log<'_>) {
     let keys = || file.peers.iter().filter_map(|peer| Some((peer.protocol.public_key()?, peer.protocol.line)));
     each_once(keys(), log, |_, first| {
-        (format!("public_key: the peer in line {first} has the same"), "give each peer a key of its own: mpt key new")
+        (format!("public_key: the peer in {first} has the same"), "give each peer a key of its own: mpt key new")
     });
     let own = file.identity.as_ref().map(|identity| *identity.public());
     for (_, line) in keys().filter(|(key, _)| Some(*key) == own) {
@@ -84,7 +85,7 @@ fn networks(file: &File, log: &mut Log<'_>) {
         own.map(move |net| ((net.value, from.clone()), net.line))
     });
     each_once(all, log, |(net, _), first| {
-        let what = format!("networks: {net} is in line {first} already");
+        let what = format!("networks: {net} is in {first} already");
         (what, "a packet goes to the peer with the longest prefix that matches; equal ones cannot be told apart")
     });
 }
@@ -100,7 +101,7 @@ fn routes(file: &File, log: &mut Log<'_>) {
 
 /// Peers that call have paths that get their names when they do.
 fn rules(file: &File, log: &mut Log<'_>) {
-    let calls = file.peers.iter().any(|peer| peer.paths.is_empty());
+    let calls = file.includes || file.peers.iter().any(|peer| peer.paths.is_empty());
     for (rule, name) in file.rules.iter().filter_map(|rule| Some((rule, rule.path.as_ref()?))) {
         if !calls && !paths(file).any(|path| path.name.value == *name) {
             let what = format!("path: no path is called {name:?}");
@@ -115,6 +116,14 @@ fn copies(file: &File, log: &mut Log<'_>) {
     if file.scheduler.value == Kind::Redundant && *file.mode == Mode::Plain {
         let what = format!("scheduler: \"redundant\" needs numbers, and the peer {:?} gets none", peer.name.value);
         log.error(file.scheduler.line, what, Some("sequence = true in [plain]".to_owned()));
+    }
+}
+
+/// A kill switch without a way for everything would only take the host off the Internet.
+fn kill_switch(file: &File, log: &mut Log<'_>) {
+    if *file.kill_switch && !file.routes.iter().any(|route| route.prefix_len() == 0) {
+        let hint = "routes = [\"0.0.0.0/0\", \"::/0\"] sends everything through the tunnel".to_owned();
+        log.error(file.kill_switch.line, "kill_switch: nothing is left that leads to the Internet", Some(hint));
     }
 }
 
@@ -186,12 +195,12 @@ fn same_way(file: &File, log: &mut Log<'_>) {
         .flat_map(|(i, peer)| peer.paths.iter().map(move |path| (way(*file.mode, i, peer, path), path.line())));
     each_once(ways, log, |way, first| {
         let same = |remote: String| {
-            format!("remote: the path in line {first} goes to {remote} over the same interface and local address")
+            format!("remote: the path in {first} goes to {remote} over the same interface and local address")
         };
         let what = match way.to {
             To::Host(remote) => same(remote.to_string()),
             To::Port(remote) => same(remote.to_string()),
-            To::Caller(_) => format!("remote: the path in line {first} waits at the same interface and local address"),
+            To::Caller(_) => format!("remote: the path in {first} waits at the same interface and local address"),
         };
         (what, "paths to one address need an interface or a local address each")
     });
@@ -211,16 +220,16 @@ fn paths(file: &File) -> impl Iterator<Item = &Path> {
     file.peers.iter().flat_map(|peer| &peer.paths)
 }
 
-/// Notes what is there a second time; `tell` is given the value and the line of the first.
+/// Notes what is there a second time; `tell` is given the value and, in words, the line of the first.
 fn each_once<K: Eq + Hash>(
     all: impl Iterator<Item = (K, usize)>,
     log: &mut Log<'_>,
-    tell: impl Fn(&K, usize) -> (String, &'static str),
+    tell: impl Fn(&K, &str) -> (String, &'static str),
 ) {
     let mut first = HashMap::new();
     for (value, line) in all {
         if let Some(first) = first.get(&value) {
-            let (what, hint) = tell(&value, *first);
+            let (what, hint) = tell(&value, &log.words(*first));
             log.error(line, what, Some(hint.to_owned()));
         } else {
             first.insert(value, line);

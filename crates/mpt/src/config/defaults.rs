@@ -68,6 +68,12 @@ pub fn scheduler(mode: Mode) -> sched::Kind {
     named(wanted).unwrap_or_default()
 }
 
+/// What is not led into the tunnel goes on as before, and a tunnel that ends leaves the host as it was.
+pub const KILL_SWITCH: bool = false;
+
+/// Whoever wants a router says so.
+pub const MASQUERADE: bool = false;
+
 /// With one peer, everything that is routed into the tunnel is for it.
 pub fn networks() -> [IpNet; 2] {
     [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())]

@@ -214,6 +214,11 @@ pub fn key_file(example: &str) -> Form<PathBuf> {
     Form { hidden: true, ..Form::text("the absolute path of a file", example, absolute) }
 }
 
+/// The path of a folder.
+pub fn folder(example: &str) -> Form<PathBuf> {
+    Form::text("the path of a folder", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))
+}
+
 /// The name of a network interface, by the rules of the Linux kernel (`dev_valid_name`). A percent sign would make the kernel
 /// choose a number.
 pub fn interface(example: &str) -> Form<String> {
@@ -233,11 +238,16 @@ pub fn text(what: &str, example: &str) -> Form<String> {
 
 /// What people call a peer or a path. The slash separates the two in commands.
 pub fn name(example: &str) -> Form<String> {
-    Form::text("a name of 1 to 32 characters, without blanks and \"/\"", example, |text| {
-        let fits = (1..=32).contains(&text.chars().count());
-        let plain = text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '/');
-        (fits && plain).then(|| text.to_owned())
-    })
+    Form::text(NAME, example, |text| is_name(text).then(|| text.to_owned()))
+}
+
+/// What [`name`] asks for.
+pub const NAME: &str = "a name of 1 to 32 characters, without blanks and \"/\"";
+
+/// Whether a text is what [`name`] asks for.
+pub fn is_name(text: &str) -> bool {
+    let fits = (1..=32).contains(&text.chars().count());
+    fits && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '/')
 }
 
 /// The address of an interface, with the length of its network's prefix.

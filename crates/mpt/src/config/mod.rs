@@ -9,6 +9,7 @@
 //! - [`model`] is what the rest of the program sees;
 //! - [`defaults`] holds every default with its reason;
 //! - `schema` is the file format: one function per table, one line per key;
+//! - `include` reads peers from files of their own;
 //! - `rules` says which packets are treated otherwise than others;
 //! - `native` are the parts of it that only native mode has, `original` those for peers that run the original MPT, and
 //!   `secrets` the files with keys;
@@ -21,6 +22,7 @@
 mod checks;
 pub mod defaults;
 mod forms;
+mod include;
 pub mod model;
 mod native;
 mod original;
@@ -74,6 +76,7 @@ fn checked(mut log: Log<'_>, text: &str) -> Result<File, Vec<Problem>> {
 /// What is wrong with it.
 pub fn check(file: &File) -> Result<(), Vec<Problem>> {
     let mut log = Log::new(&file.path, "");
+    *log.lines() = file.lines.clone();
     checks::check(file, &mut log);
     let (errors, _) = log.finish();
     if errors.is_empty() { Ok(()) } else { Err(errors) }

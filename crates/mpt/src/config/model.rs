@@ -15,7 +15,7 @@ use mpt_proto::wire::legacy::AuthType;
 use mpt_proto::{reseq, sched};
 
 use super::defaults;
-use super::problem::{Problem, Severity};
+use super::problem::{Lines, Problem, Severity};
 use crate::legacy::model::{Connection, Secret};
 
 /// One tunnel.
@@ -23,6 +23,8 @@ use crate::legacy::model::{Connection, Secret};
 pub struct File {
     /// Where it was read from.
     pub path: PathBuf,
+    /// Whose lines the values stand in: its own and those of the files that it includes.
+    pub lines: Lines,
     /// In which form.
     pub form: Form,
     /// Name of the TUN interface.
@@ -35,6 +37,10 @@ pub struct File {
     pub mtu: Option<At<usize>>,
     /// Prefixes that are routed into the TUN interface besides those of its addresses.
     pub routes: Vec<At<IpNet>>,
+    /// Whether nothing may leave beside the tunnel, not even when it is down.
+    pub kill_switch: At<bool>,
+    /// Whether packets from the tunnel leave this host for others under its own address.
+    pub masquerade: bool,
     /// How paths are chosen.
     pub scheduler: At<sched::Kind>,
     /// Which packets are treated otherwise, in the order in which they are asked.
@@ -51,7 +57,9 @@ pub struct File {
     pub resequence: Option<reseq::Limits>,
     /// How paths are probed; off when absent.
     pub probe: Option<ProbeConfig>,
-    /// The other ends, at least one.
+    /// Whether peers stand in a folder of files, and so may come and go; there may be none at first.
+    pub includes: bool,
+    /// The other ends, at least one unless there is a folder of them.
     pub peers: Vec<Peer>,
     /// What is odd but allowed.
     pub warnings: Vec<Problem>,
@@ -90,7 +98,7 @@ pub enum Mode {
 }
 
 /// The other end of a tunnel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// What people call it; unique in the file.
     pub name: At<String>,
@@ -115,7 +123,7 @@ pub struct Peer {
 }
 
 /// Paths that nobody lists: one for every interface by which the peer can be reached.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auto {
     /// The interfaces that are used.
     pub interfaces: Patterns,
@@ -154,7 +162,7 @@ pub struct OriginalPath {
 }
 
 /// One way to a peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
     /// What people call it; unique in the peer.
     pub name: At<String>,
@@ -184,12 +192,12 @@ pub struct Path {
 }
 
 /// A value and the line that it stands in, so that what turns out to be wrong with it later can be told with its place.
-/// The line of a default is that of the table it belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The line of a default is that of the table it belongs to. Values are equal wherever they stand.
+#[derive(Clone, Copy, Debug)]
 pub struct At<T> {
     /// The value.
     pub value: T,
-    /// The line, from 1.
+    /// The line, from 1; those of included files as [`Lines`] has them.
     pub line: usize,
 }
 
@@ -220,6 +228,13 @@ impl Path {
     }
 }
 
+impl File {
+    /// Whether peers call that nothing here says the place of, or may come from the folder that is included.
+    pub fn is_called(&self) -> bool {
+        self.includes || self.peers.iter().any(Peer::calls)
+    }
+}
+
 impl Peer {
     /// Whether it is the one who calls, because nothing here says where it is.
     pub fn calls(&self) -> bool {
@@ -244,9 +259,10 @@ impl Default for OriginalPath {
 impl File {
     /// Something that turned out to be wrong with the value in `line`.
     pub fn problem(&self, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Problem {
+        let (file, line) = self.lines.place(line).unwrap_or((&self.path, line));
         Problem {
             severity: Severity::Error,
-            file: self.path.clone(),
+            file: file.to_owned(),
             line: Some(line).filter(|line| *line > 0),
             what: what.into(),
             hint: Some(hint.into()),
@@ -260,6 +276,14 @@ impl<T> At<T> {
         At { value: change(self.value), line: self.line }
     }
 }
+
+impl<T: PartialEq> PartialEq for At<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<T: Eq> Eq for At<T> {}
 
 impl<T> Deref for At<T> {
     type Target = T;

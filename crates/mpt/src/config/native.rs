@@ -37,6 +37,11 @@ pub fn fec(top: &mut Table<'_, '_, '_>) -> fec::Mode {
     top.read_or("fec", &forms::choice(fec::Mode::NAMES), fec::Mode::default()).value
 }
 
+/// Whether nothing may leave beside the tunnel, which is for tunnels that take everything.
+pub fn kill_switch(top: &mut Table<'_, '_, '_>) -> At<bool> {
+    top.read_or("kill_switch", &forms::boolean(), defaults::KILL_SWITCH)
+}
+
 /// Who the peer is, in the line of its public key.
 pub fn protocol(
     table: &mut Table<'_, '_, '_>,
@@ -128,7 +133,7 @@ pub fn refuse(table: &mut Table<'_, '_, '_>, keys: &[&'static str]) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 4] = ["private_key", "private_key_file", "congestion", "fec"];
+pub const TOP: [&str; 5] = ["private_key", "private_key_file", "congestion", "fec", "kill_switch"];
 /// In a peer.
 pub const PEER: [&str; 7] =
     ["public_key", "preshared_key", "preshared_key_file", "interfaces", "remote", "pairs", "ports"];

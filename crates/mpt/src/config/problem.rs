@@ -49,10 +49,38 @@ impl fmt::Display for Problem {
     }
 }
 
+/// Numbers the lines of several files in one go, so that a value's place is one number: those of the first file as they are,
+/// those of the `n`th included one from `n` times [`Self::STEP`] on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines(Vec<PathBuf>);
+
+impl Lines {
+    /// More lines than a configuration has.
+    const STEP: usize = 1 << 20;
+
+    /// Adds an included file; returns what its lines are counted from.
+    pub fn include(&mut self, path: PathBuf) -> usize {
+        self.0.push(path);
+        self.0.len() * Self::STEP
+    }
+
+    /// The included file that a line is in, and which of its lines it is; none for those of the first file.
+    pub fn place(&self, line: usize) -> Option<(&Path, usize)> {
+        let file = (line / Self::STEP).checked_sub(1)?;
+        Some((self.0.get(file)?, line % Self::STEP))
+    }
+}
+
 /// The problems of one file, as they are found.
 pub struct Log<'t> {
     path: &'t Path,
     text: &'t str,
+    /// What its lines are counted from.
+    base: usize,
+    /// The files that it includes.
+    lines: Lines,
+    /// What is wrong with those.
+    included: (Vec<Problem>, Vec<Problem>),
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
     unknown: Vec<Unknown>,
@@ -84,6 +112,9 @@ impl<'t> Log<'t> {
         Self {
             path,
             text,
+            base: 0,
+            lines: Lines::default(),
+            included: Default::default(),
             errors: Vec::new(),
             warnings: Vec::new(),
             unknown: Vec::new(),
@@ -97,6 +128,32 @@ impl<'t> Log<'t> {
     /// The file has these permissions.
     pub fn with_permissions(self, permissions: u32) -> Self {
         Self { permissions: Some(permissions), ..self }
+    }
+
+    /// The file is one that another includes, and its lines are counted from `base`.
+    pub fn counted_from(self, base: usize) -> Self {
+        Self { base, ..self }
+    }
+
+    /// Access to the files that this one includes.
+    pub fn lines(&mut self) -> &mut Lines {
+        &mut self.lines
+    }
+
+    /// Takes over what is wrong with an included file.
+    pub fn absorb(&mut self, other: Log<'_>) {
+        self.broken.extend(&other.broken);
+        let (errors, warnings) = other.finish();
+        self.included.0.extend(errors);
+        self.included.1.extend(warnings);
+    }
+
+    /// A line in words, for messages about another one.
+    pub fn words(&self, line: usize) -> String {
+        match self.lines.place(line) {
+            Some((file, line)) => format!("line {line} of {}", file.display()),
+            None => format!("line {line}"),
+        }
     }
 
     /// The file.
@@ -163,7 +220,9 @@ impl<'t> Log<'t> {
 
     /// The line of the byte at `offset`, from 1.
     pub fn line(&self, offset: usize) -> usize {
-        1 + self.text.as_bytes()[..offset.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count()
+        self.base
+            + 1
+            + self.text.as_bytes()[..offset.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count()
     }
 
     /// A value as it stands in the file, fit for a line of a message.
@@ -185,9 +244,13 @@ impl<'t> Log<'t> {
         if !self.is_broken() {
             self.tell_unknown();
         }
-        self.errors.sort_by_key(|problem| problem.line);
-        self.warnings.sort_by_key(|problem| problem.line);
-        (self.errors, self.warnings)
+        let own = self.path.to_owned();
+        let in_order = |mut problems: Vec<Problem>, included: Vec<Problem>| {
+            problems.extend(included);
+            problems.sort_by_key(|problem| (problem.file != own, problem.file.clone(), problem.line));
+            problems
+        };
+        (in_order(self.errors, self.included.0), in_order(self.warnings, self.included.1))
     }
 
     /// Every key that was asked for, as `table.key`.
@@ -219,7 +282,8 @@ impl<'t> Log<'t> {
     }
 
     fn problem(&self, line: usize, what: String, hint: Option<String>) -> Problem {
-        Problem { severity: Severity::Error, file: self.path.to_owned(), line: Some(line), what, hint }
+        let (file, line) = self.lines.place(line).unwrap_or((self.path, line - self.base));
+        Problem { severity: Severity::Error, file: file.to_owned(), line: Some(line), what, hint }
     }
 
     fn syntax_hint(&self, message: &str, line: usize) -> String {
@@ -234,7 +298,7 @@ impl<'t> Log<'t> {
 
     /// The most common reason why a line is not TOML: a value that should stand in quotes.
     fn quotes(&self, line: usize) -> Option<String> {
-        let (key, value) = self.text.lines().nth(line - 1)?.split_once('=')?;
+        let (key, value) = self.text.lines().nth(line - self.base - 1)?.split_once('=')?;
         let (key, value) = (key.trim(), value.trim());
         if key.ends_with("_key") || may_be_key(value) {
             return (!value.starts_with('"')).then(|| format!("put the value in quotes: {key} = \"...\""));

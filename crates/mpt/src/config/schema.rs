@@ -15,9 +15,9 @@ use toml::de::DeTable;
 
 use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer};
 use super::native::Usage;
-use super::problem::Log;
+use super::problem::{Lines, Log};
 use super::reader::Reader;
-use super::{checks, defaults, forms, native, original, rules};
+use super::{checks, defaults, forms, include, native, original, rules};
 
 /// A table while it is being read.
 pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
@@ -32,6 +32,7 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     let creates = original.as_ref().is_some_and(|original| original.template.is_some());
     let file = File {
         path,
+        lines: Lines::default(),
         form: Form::Toml,
         mode,
         original,
@@ -40,16 +41,20 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
         addresses: top.need_list("address", &forms::interface_address("10.77.0.1/24")),
         mtu: top.read("mtu", &forms::integer("a number of bytes", 576..=65_535, 1400)).map(|mtu| mtu.map(as_usize)),
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
+        kill_switch: kill_switch(&mut top, &wire),
+        masquerade: top.read_or("masquerade", &forms::boolean(), defaults::MASQUERADE).value,
         scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)),
         rules: rules::rules(&mut top, wire.mode.as_deref().copied()),
         resequence: wire.resequence,
         probe: probe(&mut top),
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
+        includes: top.has("include"),
         peers: peers(&mut top, &wire, creates),
         port: wire.port,
         warnings: Vec::new(),
     };
     top.finish();
+    let file = File { lines: log.lines().clone(), ..file };
     if !log.is_broken() {
         checks::check(&file, log);
     }
@@ -57,7 +62,7 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
 }
 
 /// What the top of the file says about the wire.
-struct Wire {
+pub struct Wire {
     /// Absent when what stands there is neither; then nothing is said about what either of them needs or refuses.
     mode: Option<At<Mode>>,
     framing: PlainFraming,
@@ -102,6 +107,14 @@ fn identity(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<KeyPair> {
     native::identity(top, wire.is(Mode::Native))
 }
 
+/// The kill switch; in plain mode its absence has been noted.
+fn kill_switch(top: &mut Table<'_, '_, '_>, wire: &Wire) -> At<bool> {
+    if wire.is(Mode::Plain) {
+        return top.at(defaults::KILL_SWITCH);
+    }
+    native::kill_switch(top)
+}
+
 /// What is not said is as in `base`.
 fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
     let key = forms::integer("a GRE key", 0..=u64::from(u32::MAX), 7);
@@ -144,22 +157,25 @@ fn probe(table: &mut Table<'_, '_, '_>) -> Option<ProbeConfig> {
     idle.map(|idle| ProbeConfig { idle, dead })
 }
 
-/// The peers, of which there must be one, unless peers can have themselves created.
+/// The peers, of which there must be one, unless they come and go: as files in a folder, or because they ask to be created.
 fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire, creates: bool) -> Vec<Peer> {
-    if top.lacks("peer") && !creates {
+    let folder = top.read("include", &forms::folder("peers.d"));
+    if top.lacks("peer") && !creates && folder.is_none() {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
     }
-    let several = top.count("peer") > 1;
+    let several = top.count("peer") > 1 || folder.is_some();
     let mut number = 0;
     let peers = top.tables("peer", "peer", |table| {
         number += 1;
         let name = if several { format!("{}{number}", defaults::PEER) } else { defaults::PEER.to_owned() };
         peer(table, wire, name, several)
     });
-    peers.into_iter().flatten().collect()
+    let included = folder.map_or_else(Vec::new, |folder| include::peers(&folder, wire, top.log));
+    peers.into_iter().flatten().chain(included).collect()
 }
 
-fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: bool) -> Option<Peer> {
+/// A peer that is called `name` unless it says otherwise; as one of `several` it must say what is behind it.
+pub fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: bool) -> Option<Peer> {
     let port = table.read_or("port", &forms::port(), defaults::PORT);
     let name = table.read_or("name", &forms::name("office"), name);
     let protocol = protocol(table, wire);

@@ -17,6 +17,7 @@ mod protocol;
 pub mod report;
 mod server;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -24,9 +25,16 @@ pub use client::Client;
 pub use protocol::{Action, Request, Response};
 pub use server::{Server, Token};
 
+use crate::Failure;
+use lock::Lock;
+
 /// The directory with the sockets of the running tunnels.
 #[derive(Clone, Debug)]
 pub struct RunDir(PathBuf);
+
+/// Keeps a tunnel from being brought up.
+#[derive(Debug)]
+pub struct Claim(#[expect(dead_code, reason = "what counts is that it is held")] Lock);
 
 /// Where it is unless `MPT_RUN_DIR` says otherwise: the Filesystem Hierarchy Standard's place for sockets (section 3.15).
 const RUN_DIR: &str = "/run/mpt";
@@ -49,6 +57,30 @@ impl RunDir {
         let mut names: Vec<_> = entries.filter_map(|entry| name(entry.path())).collect();
         names.sort();
         names
+    }
+
+    /// Where a tunnel notes what must be undone.
+    pub fn notes(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.undo"))
+    }
+
+    /// Takes the place of a tunnel that is not running, until the claim is dropped.
+    ///
+    /// # Errors
+    /// When it is running.
+    pub fn claim(&self, name: &str) -> Result<Option<Claim>, Failure> {
+        match Lock::take(&self.lock(name)) {
+            Ok(Some(lock)) => Ok(Some(Claim(lock))),
+            Ok(None) => Err(Failure::new(format!("the tunnel {name} is running"))),
+            // Without the directory nothing runs that could be asked.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Failure::new(format!("cannot use {}: {error}", self.lock(name).display()))),
+        }
+    }
+
+    /// Removes the socket file of a tunnel that is not running; whether there was one.
+    pub fn forget(&self, name: &str) -> bool {
+        fs::remove_file(self.socket(name)).is_ok()
     }
 
     fn socket(&self, name: &str) -> PathBuf {

@@ -108,6 +108,14 @@ impl Link {
         Ok(())
     }
 
+    /// Lets one in `2^thinning` handshake messages pass, and all from `known`; every one without thinning.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn thin_handshakes(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
+        self.socket.thin_handshakes(thinning, known)
+    }
+
     /// Whether datagrams wait for the socket.
     pub fn is_blocked(&self) -> bool {
         !self.waiting.is_empty()

@@ -1,16 +1,22 @@
 //! The daemon: `mpt up`.
 //!
-//! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes.
-//! [`uplinks`] lets paths follow the interfaces, [`metering`] counts what is paid by volume.
+//! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes,
+//! [`policy`] leads the whole Internet into the tunnel, and [`gateway`] leads others to the Internet.
+//! [`uplinks`] lets paths follow the interfaces, [`metering`] counts what is paid by volume, [`service`] talks to the service
+//! manager, and [`flood`] watches for floods.
 //! [`orders`] does what commands ask for, [`peers`] lets peers come and go, [`control_port`] talks to the original MPT. This
 //! file is the loop that holds them together with signals, the control socket and news of interfaces.
 
 mod control_port;
+mod flood;
+mod gateway;
 mod links;
 mod metering;
 mod orders;
 mod peers;
+mod policy;
 mod routes;
+mod service;
 mod setup;
 mod turn;
 mod uplinks;
@@ -19,6 +25,7 @@ use std::process;
 
 use mpt_linux::Reactor;
 use mpt_linux::netlink::{Event, Monitor, Netlink};
+use mpt_linux::privilege::{self, Capability};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_proto::time::Time;
 
@@ -27,9 +34,12 @@ use crate::config::File;
 use crate::control::report::{Report, Tunnel};
 use crate::control::{Request, RunDir, Server};
 use control_port::ControlPort;
+use gateway::Gateway;
 use metering::Metering;
 use orders::Pending;
+use policy::Policy;
 use routes::Routes;
+use service::Service;
 use setup::{Opened, Sockets};
 use turn::Driver;
 use uplinks::Uplinks;
@@ -41,7 +51,8 @@ use uplinks::Uplinks;
 pub fn run(file: &File) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let monitor = Monitor::open()?;
-    let control = Server::bind(&RunDir::from_env(), &file.interface)?;
+    let run = RunDir::from_env();
+    let control = Server::bind(&run, &file.interface)?;
     let Opened { driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
@@ -50,11 +61,48 @@ pub fn run(file: &File) -> Result<(), Failure> {
     if let Some(port) = &control_port {
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
+    let gateway = Gateway::open(file, &run)?;
     let about = about(file, driver.endpoint.mtu());
-    let (file, pending) = (file.clone(), Vec::new());
+    privilege::keep_only(&needed(file))?;
+    let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
     let (uplinks, metering) = (Uplinks::new(tun), Metering::open(&file));
-    Daemon { driver, signals, monitor, control, about, file, sockets, routes, control_port, pending, uplinks, metering }
-        .serve()
+    service.ready();
+    Daemon {
+        service,
+        driver,
+        gateway,
+        routes,
+        signals,
+        monitor,
+        control,
+        about,
+        file,
+        sockets,
+        control_port,
+        pending,
+        uplinks,
+        metering,
+    }
+    .serve()
+}
+
+/// What reconfiguration, interfaces that come back and an orderly end need; all else that root can do is given up.
+fn needed(file: &File) -> Vec<Capability> {
+    let low = *file.port < 1024 || file.peers.iter().any(|peer| *peer.local_port < 1024);
+    let raw = privilege::binding_needs_raw().then_some(Capability::NetRaw);
+    let bind = low.then_some(Capability::NetBindService);
+    [Some(Capability::NetAdmin), raw, bind].into_iter().flatten().collect()
+}
+
+/// Removes what the tunnel with this interface left behind when it was killed; whether there was anything.
+///
+/// # Errors
+/// When it is running, or what the system refused.
+pub fn clean_up(interface: &str) -> Result<bool, Failure> {
+    let run = RunDir::from_env();
+    let _alone = run.claim(interface)?;
+    let rules = Policy::of(interface).clear(&mut Netlink::open()?)?;
+    Ok(gateway::clean(interface, &run)? | rules | run.forget(interface))
 }
 
 const SIGNALS: Token = Token(1);
@@ -62,8 +110,13 @@ const MONITOR: Token = Token(2);
 const CONTROL: Token = Token(3);
 const CONTROL_PORT: Token = Token(4);
 
+/// What undoes itself comes before the control socket: whoever waits there for the end finds everything undone.
 struct Daemon {
     driver: Driver,
+    #[expect(dead_code, reason = "undoes itself")]
+    gateway: Option<Gateway>,
+    routes: Routes,
+    metering: Metering,
     signals: Signals,
     monitor: Monitor,
     control: Server,
@@ -71,12 +124,11 @@ struct Daemon {
     /// What is running: the file as it was read, with the peers that have come and gone since.
     file: File,
     sockets: Sockets,
-    routes: Routes,
     control_port: Option<ControlPort>,
+    service: Service,
     /// Commands that wait for a peer.
     pending: Vec<Pending>,
     uplinks: Uplinks,
-    metering: Metering,
 }
 
 /// What `status` says of the tunnel itself.
@@ -110,6 +162,7 @@ impl Daemon {
             let now = self.driver.reactor.now();
             for event in &ready {
                 if self.handle(now, event)? == Goes::Out {
+                    self.service.stopping();
                     return Ok(());
                 }
             }
@@ -127,7 +180,7 @@ impl Daemon {
         self.adapt_mtu();
         // What was found out just now must still be told, without waiting for another reason to wake up.
         let told = self.tell(now).then_some(now);
-        [control, data, uplinks, metering, told].into_iter().flatten().min()
+        [control, data, uplinks, metering, told, self.service.poll(now)].into_iter().flatten().min()
     }
 
     /// Gives the TUN device the MTU that all paths carry, so that the kernel's own TCP and its ICMP tell everybody.

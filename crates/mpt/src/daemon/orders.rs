@@ -116,20 +116,25 @@ impl Daemon {
         by_it.map(|(peer, path)| (peer.name.to_string(), path.name.to_string())).collect()
     }
 
-    /// Reads the configuration again, and begins anew with what it says of one connection or of all. The tunnel's interface
-    /// stays as it is.
+    /// Reads the configuration again, and begins anew with what it says of one connection or of all. A peer of which it says
+    /// the same as before goes on undisturbed, unless it is named or runs the original, which begins anew with all. The
+    /// tunnel's interface stays as it is.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         let fresh = self.read_again()?;
         if let Some(wanted) = connection {
             find(&fresh, wanted)?;
         }
         let is_meant = |peer: &Peer| connection.is_none_or(|wanted| is_called(peer, wanted));
-        while let Some(index) = self.file.peers.iter().position(is_meant) {
+        let stays =
+            |peer: &Peer, others: &[Peer]| connection.is_none() && peer.original.is_none() && others.contains(peer);
+        while let Some(index) = self.file.peers.iter().position(|p| is_meant(p) && !stays(p, &fresh.peers)) {
             self.end_peer(index);
         }
-        for peer in fresh.peers.iter().filter(|peer| is_meant(peer)) {
-            self.add_peer(now, peer.clone())?;
-        }
+        let new = |peer: &&Peer| is_meant(peer) && !stays(peer, &self.file.peers);
+        let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
+        tracing::info!(added = new.len(), "configuration read again");
+        self.file.lines = fresh.lines;
+        self.add_peers(now, new)?;
         self.settle_routes(fresh.routes)
     }
 

@@ -11,7 +11,7 @@ use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
 use mpt_proto::wire::legacy::Opcode;
 
-use super::{Daemon, control_port, setup};
+use super::{Daemon, control_port, policy, setup};
 use crate::Failure;
 use crate::config::model::{At, Peer};
 use crate::config::{self, File};
@@ -26,7 +26,23 @@ impl Daemon {
     /// # Errors
     /// What the system refused; the tunnel is then without it.
     pub(super) fn add_peer(&mut self, now: Time, peer: Peer) -> Result<(), Failure> {
-        let mut netlink = Netlink::open()?;
+        self.add_peers(now, [peer])
+    }
+
+    /// Brings peers into the tunnel, as far as the system lets it.
+    ///
+    /// # Errors
+    /// What the system refused first; the tunnel is then without that one and those behind it.
+    pub(super) fn add_peers(&mut self, now: Time, peers: impl IntoIterator<Item = Peer>) -> Result<(), Failure> {
+        let added = peers.into_iter().try_for_each(|peer| self.enlist(now, peer));
+        self.metering.watch(&self.file);
+        self.uplinks.note(now);
+        self.look_again(now)?;
+        added
+    }
+
+    fn enlist(&mut self, now: Time, peer: Peer) -> Result<(), Failure> {
+        let mut netlink = Netlink::open_for(policy::mark(&self.file))?;
         let config = setup::peer_config(&self.file, &peer, &mut self.sockets, &mut netlink)?;
         for link in self.sockets.take_new() {
             self.driver.add_link(link)?;
@@ -37,9 +53,7 @@ impl Daemon {
         }
         tracing::info!(peer = %peer.name, paths = peer.paths.len(), "peer added");
         self.file.peers.push(peer);
-        self.metering.watch(&self.file);
-        self.uplinks.note(now);
-        self.look_again(now)
+        Ok(())
     }
 
     /// Takes the peer at `index` out of the tunnel.

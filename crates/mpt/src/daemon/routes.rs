@@ -4,9 +4,9 @@
 //! interfaces, so they are removed when this is dropped; a process that is killed leaves them behind, as the original MPT
 //! does, and finds them when it comes back.
 //!
-//! The whole Internet (0.0.0.0/0, ::/0) is led into the tunnel as two halves, which win over the default route without
-//! replacing it; a path that is bound to an interface goes on using that interface's default route, and the remote
-//! addresses of others get routes of their own.
+//! The whole Internet (0.0.0.0/0, ::/0) is led into a tunnel of native mode by rules: see [`super::policy`]. In plain mode it
+//! is led there as two halves, which win over the default route without replacing it; a path that is bound to an interface
+//! goes on using that interface's default route, and the remote addresses of others get routes of their own.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use mpt_linux::Error;
 use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route};
 
+use super::policy::{Policy, leads_everything};
 use crate::config::File;
 use crate::config::model::{At, Path};
 
@@ -22,14 +23,15 @@ use crate::config::model::{At, Path};
 #[derive(Debug)]
 pub struct Routes {
     tun: u32,
+    policy: Policy,
     into: Vec<Route>,
     around: Vec<Route>,
 }
 
 impl Routes {
-    /// Nothing yet, for the TUN device of this index.
-    pub fn new(tun: u32) -> Self {
-        Self { tun, into: Vec::new(), around: Vec::new() }
+    /// Nothing yet, for the TUN device of this index and name.
+    pub fn new(tun: u32, interface: &str) -> Self {
+        Self { tun, policy: Policy::of(interface), into: Vec::new(), around: Vec::new() }
     }
 
     /// Sets what a configuration needs and removes what it does not.
@@ -38,6 +40,7 @@ impl Routes {
     /// When a route into the tunnel cannot be set. One around it may be missing: the path is then down, and others are not.
     pub fn settle(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
         self.lead_around(file, netlink);
+        self.policy.settle(file, self.tun, netlink)?;
         let wanted: Vec<_> = file.routes.iter().flat_map(|net| self.inwards(file, net)).collect();
         for route in self.into.extract_if(.., |route| !wanted.contains(route)) {
             netlink.remove_route(&route)?;
@@ -66,6 +69,7 @@ impl Routes {
             source: source_for(file, net),
         };
         match net.prefix_len() {
+            0 if leads_everything(file, net.addr().is_ipv6()) => Vec::new(),
             0 => net.subnets(1).into_iter().flatten().map(|half| route(&half)).collect(),
             _ => vec![route(net)],
         }
@@ -98,8 +102,10 @@ impl Routes {
 
 impl Drop for Routes {
     fn drop(&mut self) {
-        if let (false, Ok(mut netlink)) = (self.around.is_empty(), Netlink::open()) {
-            self.around.iter().for_each(|route| forget(route, &mut netlink));
+        let Ok(mut netlink) = Netlink::open() else { return };
+        self.around.iter().for_each(|route| forget(route, &mut netlink));
+        if let Err(error) = self.policy.clear(&mut netlink) {
+            tracing::warn!(%error, "rules are left behind");
         }
     }
 }
@@ -113,7 +119,8 @@ fn forget(route: &Route, netlink: &mut Netlink) {
 /// A gateway is named, or everything is led into the tunnel and no interface keeps the path out of it.
 fn needs_way_around(file: &File, path: &Path) -> bool {
     let of_family = |net: &IpNet| path.remote_ip().is_some_and(|remote| remote.is_ipv4() == net.addr().is_ipv4());
-    let everything = |net: &At<IpNet>| net.prefix_len() == 0 && of_family(net);
+    let by_halves = |net: &IpNet| !leads_everything(file, net.addr().is_ipv6());
+    let everything = |net: &At<IpNet>| net.prefix_len() == 0 && of_family(net) && by_halves(net);
     gateway(path).is_some() || path.interface.is_none() && file.routes.iter().any(everything)
 }
 
@@ -138,6 +145,6 @@ fn around(path: &Path, netlink: &mut Netlink) -> Result<Option<Route>, Error> {
 }
 
 /// Our own address of the route's family, so that packets of this host carry one that the peer accepts.
-fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
+pub fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
     file.addresses.iter().map(|address| address.addr()).find(|address| address.is_ipv4() == net.addr().is_ipv4())
 }

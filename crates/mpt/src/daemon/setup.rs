@@ -23,6 +23,7 @@ use mpt_proto::wire::native::OVERHEAD;
 use zeroize::Zeroizing;
 
 use super::links::Link;
+use super::policy;
 use super::routes::Routes;
 use super::turn::Driver;
 use crate::Failure;
@@ -33,9 +34,9 @@ use crate::config::model::{File, Mode, Path, Peer};
 /// # Errors
 /// What the system refused, with a hint, or what is wrong with the file now that the system has been looked at.
 pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
-    let mut netlink = Netlink::open()?;
+    let mut netlink = Netlink::open_for(policy::mark(file))?;
     let mut sockets = Sockets::default();
-    if file.peers.iter().any(Peer::calls) {
+    if file.is_called() {
         check_port(file)?;
     }
     let peers = file.peers.iter().map(|peer| peer_config(file, peer, &mut sockets, &mut netlink));
@@ -44,7 +45,7 @@ pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let mtu = inner_mtu(file, &mut netlink)?;
     let tun = Tun::open(&file.interface, file.offload)?;
     configure(file, &tun, mtu, &mut netlink)?;
-    let mut routes = Routes::new(tun.index());
+    let mut routes = Routes::new(tun.index(), &file.interface);
     routes.settle(file, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
     let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
@@ -137,7 +138,8 @@ impl Sockets {
             return Ok(*known);
         }
         let id = self.free_number().ok_or_else(|| too_many(file, path))?;
-        let spec = SocketSpec { local, device: device.clone(), offload: file.offload, ..SocketSpec::default() };
+        let mark = policy::mark(file);
+        let spec = SocketSpec { local, device: device.clone(), mark, offload: file.offload, ..SocketSpec::default() };
         let interface = interface_of(path, netlink)?;
         self.new.push(Link::open(id, spec, interface)?);
         self.known.insert((device, local), id);
@@ -286,7 +288,7 @@ fn check_mtu(file: &File, fits: usize) -> Result<usize, Failure> {
 fn configure(file: &File, tun: &Tun, mtu: usize, netlink: &mut Netlink) -> Result<(), Failure> {
     netlink.set_mtu(tun.index(), mtu as u32)?;
     for address in &file.addresses {
-        netlink.add_address(tun.index(), Prefix { address: address.addr(), length: address.prefix_len() })?;
+        netlink.add_sole_address(tun.index(), Prefix { address: address.addr(), length: address.prefix_len() })?;
     }
     Ok(netlink.set_up(tun.index(), true).map(drop)?)
 }

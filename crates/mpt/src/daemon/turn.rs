@@ -13,6 +13,7 @@ use mpt_proto::endpoint::Endpoint;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 
+use super::flood::Watch;
 use super::links::Link;
 
 /// Sockets, TUN device and endpoint, and the buffers between them.
@@ -29,6 +30,7 @@ pub struct Driver {
     receive: Receive,
     /// The TUN device is being watched.
     reading: bool,
+    flood: Watch,
 }
 
 /// The TUN device's token.
@@ -48,8 +50,16 @@ impl Driver {
     pub fn new(endpoint: Endpoint, reactor: Reactor, tun: Tun, links: Vec<Link>) -> Result<Self, Error> {
         reactor.add(&tun, TUN, Interest::Read)?;
         let buffer = vec![0; mpt_linux::tun::READ_BUFFER];
-        let mut driver =
-            Self { endpoint, reactor, tun, links: Vec::new(), buffer, receive: Receive::new(), reading: true };
+        let mut driver = Self {
+            endpoint,
+            reactor,
+            tun,
+            links: Vec::new(),
+            buffer,
+            receive: Receive::new(),
+            reading: true,
+            flood: Watch::default(),
+        };
         links.into_iter().try_for_each(|link| driver.add_link(link))?;
         Ok(driver)
     }
@@ -57,6 +67,7 @@ impl Driver {
     /// Watches one more socket, in the place that its number says.
     pub fn add_link(&mut self, link: Link) -> Result<(), Error> {
         self.reactor.add(&link, token(link.id()), Interest::Read)?;
+        self.flood.cover(&self.endpoint, &link);
         let index = usize::from(link.id().0);
         if self.links.len() <= index {
             self.links.resize_with(index + 1, || None);
@@ -78,6 +89,7 @@ impl Driver {
         if !link.is_at(local, interface) {
             link.move_to(local, interface)?;
             self.reactor.add(&*link, token(id), Interest::Read)?;
+            self.flood.cover(&self.endpoint, link);
         }
         self.endpoint.handle_carrier(now, id, true);
         self.endpoint.handle_moved(now, id);
@@ -90,7 +102,10 @@ impl Driver {
             if running && link.is_orphan_of(index, name) {
                 let token = token(link.id());
                 match link.reopen(index).and_then(|()| self.reactor.add(&*link, token, Interest::Read)) {
-                    Ok(()) => tracing::info!(interface = name, "interface is back"),
+                    Ok(()) => {
+                        self.flood.cover(&self.endpoint, link);
+                        tracing::info!(interface = name, "interface is back");
+                    }
                     Err(error) => tracing::warn!(interface = name, %error, "cannot use the interface that came back"),
                 }
             }
@@ -128,7 +143,8 @@ impl Driver {
         self.transmit(now);
         self.deliver();
         self.watch_tun();
-        self.endpoint.next_deadline().map(|(at, _)| at)
+        self.flood.look(now, &self.endpoint, &self.links);
+        [self.endpoint.next_deadline().map(|(at, _)| at), self.flood.next_deadline()].into_iter().flatten().min()
     }
 
     /// The TUN device's interface index.

@@ -13,8 +13,8 @@ use mpt_proto::path::LinkId;
 use mpt_proto::pathman::{Change, Interface, Pairs, Paths, Plan, Way};
 use mpt_proto::time::Time;
 
-use super::Daemon;
 use super::links::Link;
+use super::{Daemon, policy};
 use crate::Failure;
 use crate::config::defaults;
 use crate::config::model::{Auto, Mode, Peer};
@@ -104,10 +104,10 @@ impl Daemon {
         if *self.file.mode != Mode::Native {
             return Ok(());
         }
-        let mut netlink = Netlink::open()?;
+        let mut netlink = Netlink::open_for(policy::mark(&self.file))?;
         let interfaces = self.uplinks.interfaces(&mut netlink)?;
         self.follow_configured(now, &interfaces);
-        if self.file.peers.iter().any(Peer::calls) {
+        if self.file.is_called() {
             self.listen(now, &interfaces);
             self.tell_addresses(now, &interfaces);
         }
@@ -193,6 +193,7 @@ impl Daemon {
         let spec = SocketSpec {
             local: SocketAddr::new(way.local, if way.number == 0 { port } else { 0 }),
             device: Some(way.interface.clone()),
+            mark: policy::mark(&self.file),
             offload: self.file.offload,
             ..SocketSpec::default()
         };
@@ -226,7 +227,8 @@ impl Daemon {
                 return tracing::warn!(%address, "there are too many sockets: peers cannot call here");
             };
             let local = SocketAddr::new(*address, *self.file.port);
-            let spec = SocketSpec { local, offload: self.file.offload, ..SocketSpec::default() };
+            let mark = policy::mark(&self.file);
+            let spec = SocketSpec { local, mark, offload: self.file.offload, ..SocketSpec::default() };
             match Link::listen(id, spec).and_then(|link| self.driver.add_link(link)) {
                 Ok(()) => drop(self.uplinks.listening.insert(*address, id)),
                 Err(error) => {

@@ -15,7 +15,6 @@ use crate::packet::{Coalescer, ecn};
 use crate::path::ack::{self, PeerTime, Range};
 use crate::path::receive::Received;
 use crate::repair::Token;
-use crate::reseq::Resequencer;
 use crate::time::Time;
 use crate::wire::frame::{self, Ack, Data, Frame, Frames, Skip};
 use crate::wire::native::PathTag;
@@ -121,7 +120,7 @@ impl Peer {
         tun: &mut Coalescer,
     ) -> Result<(), Dropped> {
         let ip = Ip::parse(data.packet)?;
-        if !self.networks.iter().any(|net| net.contains(&ip.source)) {
+        if !self.speaks_for(ip.source) {
             return Err(Dropped::ForeignSource);
         }
         let merged = ecn::decapsulate(ip.tos, tos)?;
@@ -226,7 +225,8 @@ fn put_in_order(
         native.unheld += u64::from(taken.is_ok());
         return taken;
     }
-    let order = native.order.entry(bucket).or_insert_with(|| Resequencer::new(limits, 0));
+    let Native { order, rested, .. } = native;
+    let order = order.entry(bucket).or_insert_with(|| rested.wake(bucket, limits));
     let delivered = &mut ledger.delivered;
     let kept =
         order.handle(now, tag.slot(), data.header.sequence, packet, &mut |packet| deliver(packet, delivered, tun));

@@ -4,7 +4,8 @@
 //! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
 //! `batch` what is gathered, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
 //! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths
-//! come and go and says what they are for, `roam` follows the peer's addresses, `addresses` tells our own.
+//! come and go and says what they are for, `roam` follows the peer's addresses, `addresses` tells our own. `rest` is what
+//! becomes of the memory of a peer that is idle.
 
 mod addresses;
 mod batch;
@@ -14,6 +15,7 @@ mod inbound;
 mod outbound;
 mod paths;
 mod protection;
+mod rest;
 mod roam;
 mod sizes;
 mod timers;
@@ -25,7 +27,6 @@ use crate::cc::{Algorithm, Controller};
 use crate::config::{NativeConfig, PathConfig};
 use crate::crypto::association::{Association, Event};
 use crate::crypto::handshake::Run;
-use crate::flow;
 use crate::local::Local;
 use crate::packet::SuperPacket;
 use crate::path::feedback::Feedback;
@@ -59,9 +60,10 @@ pub(super) struct Native {
     /// The generation in which a path of the peer's led back to one of ours that was removed, by its slot: what it still sends
     /// there brings no new one about.
     severed: [Option<u8>; MAX_PATHS],
-    /// The next number in each flow bucket.
+    /// The next number in each flow bucket; nothing before the first packet.
     numbers: Vec<u32>,
     order: HashMap<u16, Resequencer>,
+    rested: rest::Rested,
     /// Buckets in which something is held.
     holding: BTreeSet<u16>,
     limits: Limits,
@@ -176,8 +178,9 @@ impl Native {
             received: std::array::from_fn(|_| None),
             mirror: [None; MAX_PATHS],
             severed: [None; MAX_PATHS],
-            numbers: vec![0; flow::BUCKETS],
+            numbers: Vec::new(),
             order: HashMap::new(),
+            rested: rest::Rested::default(),
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
             wanted: mtu + NATIVE_OVERHEAD,
@@ -271,7 +274,7 @@ impl Native {
 
     /// What the resequencers of all buckets did, together.
     pub(super) fn order_stats(&self) -> crate::reseq::Stats {
-        let unheld = crate::reseq::Stats { unordered: self.unheld, ..Default::default() };
+        let unheld = crate::reseq::Stats { unordered: self.unheld, ..self.rested.stats() };
         self.order.values().fold(unheld, |sum, bucket| sum + bucket.stats())
     }
 
@@ -331,6 +334,7 @@ impl Native {
         self.numbers.fill(0);
         self.order.clear();
         self.unordered.clear();
+        self.rested.begin_anew();
         self.holding.clear();
         self.copies.clear();
         self.repair.clear();

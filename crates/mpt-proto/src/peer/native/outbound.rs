@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::super::{PROBE_TOS, Peer};
 use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
+use crate::flow::BUCKETS;
 use crate::local::Local;
 use crate::outbox::Outbox;
 use crate::path::{Path, PathId};
@@ -82,6 +83,7 @@ impl Peer {
             native.association.request(now);
         }
         spare.append(&mut native.returned);
+        self.rest_when_idle(now, &mut native);
         self.native = Some(native);
     }
 
@@ -356,6 +358,9 @@ impl Peer {
         }
         let bucket = next.bucket;
         let packet = self.queue.pop()?;
+        if native.numbers.is_empty() {
+            native.numbers.resize(BUCKETS, 0);
+        }
         let number = &mut native.numbers[usize::from(bucket)];
         let place = Place { bucket, sequence: *number };
         native.used = now;

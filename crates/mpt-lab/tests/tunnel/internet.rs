@@ -1,0 +1,167 @@
+//! Everything through the tunnel: host A sends all to host B, which takes it to a third host, the Internet.
+//!
+//! Host A has a default route beside the tunnel, too, so whatever does not go through the tunnel would get there as well.
+
+use crate::rig::{Rig, output, sh, text};
+use mpt_lab::topology::{Host, Netns};
+use nix::sys::signal::Signal;
+
+const CLIENT: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00="
+address = ["10.77.0.1/24", "fd77::1/64"]
+routes = ["0.0.0.0/0", "::/0"]
+kill_switch = KILL
+
+[[peer]]
+public_key = "L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg="
+[[peer.path]]
+remote = "192.168.11.2"
+"#;
+
+const SERVER: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForB00="
+address = ["10.77.0.2/24", "fd77::2/64"]
+masquerade = true
+
+[[peer]]
+public_key = "sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ="
+networks = ["10.77.0.1/32", "fd77::1/128"]
+"#;
+
+/// Somewhere in the Internet, and everything of it.
+const FAR: [&str; 2] = ["198.51.100.2", "2001:db8:99::2"];
+
+/// The Internet behind host B, and the ways of host A to it beside the tunnel.
+fn internet(rig: &Rig) -> Netns {
+    let name = rig.hosts.a.name().replace("-a", "-c");
+    let far = Netns::create(&name).expect("a namespace");
+    let host_b = format!(
+        "link add wan type veth peer name eth0 netns {name}\nlink set wan up\naddress add 198.51.100.1/24 dev wan\n\
+         address add 2001:db8:99::1/64 dev wan nodad"
+    );
+    rig.hosts.b.ip(&host_b).expect("a network");
+    // It knows no way back to the tunnel's addresses, only to host B's own.
+    let host_c = "link set eth0 up\naddress add 198.51.100.2/24 dev eth0\naddress add 2001:db8:99::2/64 dev eth0 nodad";
+    far.ip(host_c).expect("a host");
+    rig.hosts.a.ip("route add default via 192.168.11.2 dev eth1").expect("a route");
+    rig.hosts.a.ip6("route add default via fd00:1::2 dev eth1").expect("a route");
+    far
+}
+
+fn rig(test: &str) -> Option<(Rig, Netns)> {
+    let rig = Rig::build(test, &["delay=1ms"])?;
+    let far = internet(&rig);
+    Some((rig, far))
+}
+
+fn start(rig: &mut Rig, kill_switch: bool) {
+    rig.launch_with(Host::B, SERVER);
+    rig.launch_with(Host::A, &CLIENT.replace("KILL", if kill_switch { "true" } else { "false" }));
+}
+
+/// The interface by which host A's packets to the Internet leave; empty when they do not.
+fn ways(rig: &Rig) -> [String; 2] {
+    FAR.map(|far| {
+        let words = sh(&rig.hosts.a, &format!("ip route get {far} 2>/dev/null || true"));
+        let mut words = words.split_whitespace().skip_while(|word| *word != "dev").skip(1);
+        words.next().unwrap_or_default().to_owned()
+    })
+}
+
+fn reaches(rig: &Rig, far: &str) -> bool {
+    rig.ping(Host::A, &[], far.parse().expect("an address"))
+}
+
+/// Rules and tables of policy routing that a host has and does not come with, but for those of the laboratory.
+fn traces(host: &Netns) -> String {
+    let script = "{ ip rule; ip -6 rule; } | grep -vE 'lookup (local|main|default) *$' | grep fwmark; \
+                  ip route show table all | grep -E 'mpt|unreachable default'; \
+                  ip -6 route show table all | grep -E 'mpt|unreachable default .*4294967295'; \
+                  nft list tables; true";
+    sh(host, &format!("set +e; {script}"))
+}
+
+fn forwarding(host: &Netns) -> String {
+    sh(host, "cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding")
+}
+
+#[test]
+fn everything_goes_through_the_tunnel_and_nothing_of_it_stays() {
+    let Some((mut rig, _far)) = rig("all") else { return };
+    let (rules, before) = (traces(&rig.hosts.a), forwarding(&rig.hosts.b));
+    start(&mut rig, false);
+    for far in FAR {
+        rig.wait_until(&format!("{far} answers through the tunnel"), |rig| reaches(rig, far));
+    }
+    assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
+    assert_eq!(forwarding(&rig.hosts.b), "1\n1\n");
+    let counted = rig.status(Host::B)["peers"][0]["arrived_packets"].as_u64().expect("a count");
+    assert!(counted >= 6, "{counted} packets came through the tunnel");
+    assert!(sh(&rig.hosts.b, "nft list table inet mpt_mpt0").contains("masquerade"));
+
+    assert!(rig.mpt(Host::A, &["down"]).status.success());
+    assert!(rig.signal(Host::B, Signal::SIGTERM).success());
+    assert_eq!((traces(&rig.hosts.a), traces(&rig.hosts.b)), (rules, String::new()));
+    assert_eq!(forwarding(&rig.hosts.b), before);
+    assert_eq!(ways(&rig), ["eth1", "eth1"]);
+}
+
+#[test]
+fn the_kill_switch_lets_nothing_out_until_it_is_taken_away() {
+    let Some((mut rig, _far)) = rig("kill-switch") else { return };
+    start(&mut rig, true);
+    rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
+    assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
+
+    assert!(!rig.signal(Host::A, Signal::SIGKILL).success());
+    assert_eq!(ways(&rig), ["", ""], "what it is for");
+    assert!(reaches(&rig, "192.168.11.2"), "attached networks are no Internet");
+    rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
+    rig.wait_until("the tunnel is back", |rig| FAR.iter().all(|far| reaches(rig, far)));
+
+    rig.signal(Host::A, Signal::SIGKILL);
+    let down = rig.mpt(Host::A, &["down"]);
+    assert!(down.status.success() && text(&down.stderr).contains("left behind"), "{}", text(&down.stderr));
+    assert_eq!((ways(&rig), traces(&rig.hosts.a)), (["eth1".to_owned(), "eth1".to_owned()], String::new()));
+    assert!(!rig.mpt(Host::A, &["down"]).status.success(), "there is nothing more to remove");
+
+    rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
+    assert!(rig.mpt(Host::A, &["down"]).status.success());
+    assert_eq!((ways(&rig), traces(&rig.hosts.a)), (["eth1".to_owned(), "eth1".to_owned()], String::new()));
+}
+
+#[test]
+fn what_a_killed_router_leaves_is_found_by_whoever_comes_next() {
+    let Some((mut rig, _far)) = rig("crash") else { return };
+    let before = forwarding(&rig.hosts.b);
+    rig.launch_with(Host::B, SERVER);
+    rig.signal(Host::B, Signal::SIGKILL);
+    assert!(traces(&rig.hosts.b).contains("mpt_mpt0"));
+    rig.launch_with(Host::B, &SERVER.replace("masquerade = true", ""));
+    assert_eq!((sh(&rig.hosts.b, "nft list tables"), forwarding(&rig.hosts.b)), (String::new(), before.clone()));
+    rig.signal(Host::B, Signal::SIGTERM);
+
+    rig.launch_with(Host::B, SERVER);
+    rig.signal(Host::B, Signal::SIGKILL);
+    assert!(rig.mpt(Host::B, &["down", "mpt0"]).status.success());
+    assert_eq!((traces(&rig.hosts.b), forwarding(&rig.hosts.b)), (String::new(), before));
+}
+
+#[test]
+fn rules_of_others_are_not_touched() {
+    let Some((mut rig, _far)) = rig("foreign") else { return };
+    let own = "table inet filter { chain forward { type filter hook forward priority 0; policy accept; counter; }; }; \
+               table inet mpt_mpt0 { chain mine { counter; }; }";
+    sh(&rig.hosts.b, &format!("nft '{own}'"));
+    let before = sh(&rig.hosts.b, "nft list ruleset");
+    std::fs::write(rig.file(Host::B), SERVER).expect("a file");
+    sh(&rig.hosts.b, &format!("chmod 600 {}", rig.file(Host::B).display()));
+    let refused = output(rig.program(Host::B).arg("up").arg(rig.file(Host::B)));
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("somebody else's") && said.contains("hint:"), "{said}");
+    assert_eq!(sh(&rig.hosts.b, "nft list ruleset"), before);
+
+    sh(&rig.hosts.b, "nft delete table inet mpt_mpt0");
+    let before = sh(&rig.hosts.b, "nft list ruleset");
+    rig.launch_with(Host::B, SERVER);
+    rig.signal(Host::B, Signal::SIGTERM);
+    assert_eq!(sh(&rig.hosts.b, "nft list ruleset"), before);
+}

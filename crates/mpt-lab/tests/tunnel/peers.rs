@@ -1,0 +1,214 @@
+//! Peers that come and go with their files, while others talk.
+
+use crate::rig::Rig;
+use mpt_lab::topology::Host;
+use mpt_proto::{
+    config::{Config, NativeConfig, PathConfig, PeerConfig, ProbeConfig, Protocol},
+    crypto::{
+        handshake::{Clock, Identity, Offer},
+        keys::{KeyPair, PresharedKey},
+    },
+    endpoint::{Endpoint, Received},
+    local::Local,
+    packet::Merge,
+    path::LinkId,
+    reseq::Limits,
+    time::Time,
+};
+use std::{
+    fs,
+    net::{SocketAddr, UdpSocket},
+    os::unix::fs::PermissionsExt as _,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+const SERVER: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForB00="
+address = ["10.77.0.2/24"]
+include = "peers.d"
+"#;
+
+const CALLER: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00="
+address = ["10.77.0.1/24"]
+[[peer]]
+public_key = "L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg="
+[[peer.path]]
+remote = "192.168.11.2"
+"#;
+
+const CALLED: &str = r#"[[peer]]
+public_key = "sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ="
+networks = ["10.77.0.1/32"]
+"#;
+
+/// Somebody who never calls; Alice's public key of RFC 7748.
+const SILENT: &str = r#"[[peer]]
+public_key = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo="
+networks = ["10.77.0.9/32"]
+"#;
+
+fn names(rig: &Rig) -> Vec<String> {
+    let status = rig.status(Host::B);
+    let peers = status["peers"].as_array().expect("a list").iter();
+    peers.map(|peer| peer["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn a_peer_comes_with_its_file_and_goes_with_it_and_the_others_go_on() {
+    let Some(mut rig) = Rig::build("peers", &["delay=1ms"]) else { return };
+    let folder = rig.folder.path().join("peers.d");
+    fs::create_dir_all(&folder).expect("a folder");
+    let write = |name: &str, text: &str| {
+        fs::write(folder.join(name), text).expect("a file");
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o600)).expect("its mode");
+    };
+    let reaches = |rig: &Rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address"));
+    rig.launch_with(Host::B, SERVER);
+    rig.launch_with(Host::A, CALLER);
+    assert_eq!(names(&rig), [""; 0]);
+
+    write("alice.toml", CALLED);
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    rig.wait_until("the new peer is answered", reaches);
+    let arrived = |rig: &Rig| rig.status(Host::B)["peers"][0]["arrived_packets"].as_u64().expect("a count");
+    let before = arrived(&rig);
+    assert!(before > 0);
+
+    write("silent.toml", SILENT);
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    assert_eq!(names(&rig), ["alice", "silent"]);
+    assert!(arrived(&rig) >= before, "a peer of which the files say the same goes on");
+    assert!(reaches(&rig));
+
+    write("silent.toml", "[[peer]]\nnetworks = 7");
+    let refused = rig.mpt(Host::B, &["reload"]);
+    let said = crate::rig::text(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("silent.toml:") && said.contains("nothing was changed"),
+        "{said}"
+    );
+    assert_eq!(names(&rig), ["alice", "silent"]);
+
+    fs::remove_file(folder.join("silent.toml")).expect("a file less");
+    fs::remove_file(folder.join("alice.toml")).expect("a file less");
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    assert_eq!(names(&rig), [""; 0]);
+    assert!(!reaches(&rig));
+}
+
+/// Prints what a thousand peers with sessions cost a daemon, in memory and time: `--ignored --nocapture`.
+#[test]
+#[ignore = "takes a minute, and says what this machine is like today"]
+fn a_thousand_idle_peers() {
+    const PEERS: usize = 1_000;
+    let Some(mut rig) = Rig::build("thousand", &["delay=1ms"]) else { return };
+    let folder = rig.folder.path().join("peers.d");
+    fs::create_dir_all(&folder).expect("a folder");
+    let client = |i: usize| {
+        let mut secret = [5; 32];
+        secret[..8].copy_from_slice(&(i as u64).to_be_bytes());
+        KeyPair::generate(secret)
+    };
+    rig.launch_with(Host::B, SERVER);
+    let memory = |rig: &Rig| {
+        let pid = rig.status(Host::B)["pid"].as_u64().expect("a number");
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size").to_owned();
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let ticks = |rig: &Rig| {
+        let pid = rig.status(Host::B)["pid"].as_u64().expect("a number");
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+        let behind = stat.rsplit(')').next().expect("fields").split_whitespace().skip(11);
+        behind.take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum::<u64>()
+    };
+    let alone = memory(&rig);
+    for i in 0..PEERS {
+        let (high, low) = (100 + i / 250, 1 + i % 250);
+        let text =
+            format!("[[peer]]\npublic_key = \"{}\"\nnetworks = [\"10.77.{high}.{low}/32\"]\n", client(i).public());
+        fs::write(folder.join(format!("c{i}.toml")), text).expect("a file");
+    }
+    let begin = Instant::now();
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    println!("reload of {PEERS} peers: {:?}; {} kB a peer", begin.elapsed(), (memory(&rig) - alone) / PEERS as u64);
+    let server: KeyPair = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForB00=".parse().expect("a key");
+    let mut crowd = rig.hosts.a.enter(|| Crowd::new((0..PEERS).map(client).collect(), &server)).expect("a namespace");
+    crowd.live(Duration::from_secs(20));
+    let up =
+        rig.status(Host::B)["peers"].as_array().expect("a list").iter().filter(|p| p["paths"][0]["up"] == true).count();
+    let (before, begin) = (ticks(&rig), Instant::now());
+    crowd.live(Duration::from_secs(30));
+    let busy = (ticks(&rig) - before) as f64 / begin.elapsed().as_secs_f64();
+    let each = (memory(&rig) - alone) as f64 / PEERS as f64;
+    println!("{up} peers with a path that is up: {each:.1} kB a peer, {busy:.2} % of a processor");
+}
+
+/// Many who call, in one thread.
+struct Crowd {
+    members: Vec<(Endpoint, UdpSocket)>,
+    start: Instant,
+}
+
+impl Crowd {
+    fn new(keys: Vec<KeyPair>, server: &KeyPair) -> Self {
+        let remote: SocketAddr = "192.168.11.2:4754".parse().expect("an address");
+        let member = |keys: KeyPair| {
+            let path = PathConfig {
+                name: "path".into(),
+                link: LinkId(0),
+                remote: Some(remote),
+                weight: 1,
+                liveness: None,
+                alive: true,
+                cap: None,
+                standby: false,
+            };
+            let native = NativeConfig {
+                public_key: *server.public(),
+                preshared_key: PresharedKey::default(),
+                congestion: mpt_proto::cc::Kind::Rate,
+                fec: mpt_proto::repair::fec::Mode::default(),
+            };
+            let peer = PeerConfig {
+                name: "server".into(),
+                networks: vec!["0.0.0.0/0".parse().expect("a prefix")],
+                local_networks: vec![],
+                scheduler: mpt_proto::sched::Kind::Earliest,
+                rules: Vec::new(),
+                protocol: Protocol::Native(native),
+                resequence: Some(Limits::default()),
+                probe: Some(ProbeConfig::default()),
+                paths: vec![path],
+            };
+            let seed = *keys.public().as_bytes();
+            let today = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+            let identity = Identity { keys, offer: Offer::new(true), clock: Clock::new(today) };
+            let config = Config { identity: None, mtu: 1_400, merge: Merge::default(), peers: vec![peer] };
+            let socket = UdpSocket::bind("192.168.11.1:0").expect("a socket");
+            socket.set_nonblocking(true).expect("a socket");
+            (Endpoint::native(Time::START, &config, Local::new(identity, seed)), socket)
+        };
+        Self { members: keys.into_iter().map(member).collect(), start: Instant::now() }
+    }
+
+    /// Does what has to be done, for this long. They begin one after the other.
+    fn live(&mut self, time: Duration) {
+        let (end, mut buffer) = (self.start.elapsed() + time, [0; 2_048]);
+        while self.start.elapsed() < end {
+            let now = Time::after(self.start.elapsed());
+            let awake = (self.start.elapsed().as_millis() as usize / 10).min(self.members.len());
+            for (endpoint, socket) in &mut self.members[..awake] {
+                while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                    let received = Received { link: LinkId(0), from, tos: 0, segment: len };
+                    endpoint.handle_datagrams(now, &received, &mut buffer[..len]);
+                }
+                endpoint.handle_deadline(now);
+                while let Some(run) = endpoint.poll_transmit(now) {
+                    run.bytes().chunks(run.segment).for_each(|bytes| drop(socket.send_to(bytes, run.to)));
+                    endpoint.recycle_transmit(run);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The daemon as a service: what it may do, what it says to the service manager, and what it says to nobody.
+
+use crate::rig::{Rig, text};
+use mpt_lab::topology::Host;
+use std::{
+    fs::{self, File},
+    os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
+    process::Child,
+    time::Duration,
+};
+
+const PRIVATE: [&str; 2] =
+    ["ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00=", "ThisKeyIsNoSecretMakeOneWithMptKeyNewForB00="];
+const PUBLIC: [&str; 2] =
+    ["sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ=", "L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg="];
+const SHARED: &str = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForP00=";
+
+fn config(host: usize) -> String {
+    let path = ["[[peer.path]]\nremote = \"192.168.11.2\"\n", "networks = [\"10.77.0.1/32\"]\n"][host];
+    format!(
+        "private_key = \"{}\"\naddress = [\"10.77.0.{}/24\"]\n[[peer]]\npublic_key = \"{}\"\npreshared_key = \"{SHARED}\"\n{path}",
+        PRIVATE[host],
+        host + 1,
+        PUBLIC[1 - host]
+    )
+}
+
+/// Killed when this is dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A daemon on host A that logs everything it can, with these variables.
+fn verbose(rig: &Rig, variables: &[(&str, &str)]) -> Running {
+    fs::write(rig.file(Host::A), config(0)).expect("a file");
+    fs::set_permissions(rig.file(Host::A), fs::Permissions::from_mode(0o600)).expect("its mode");
+    let log = File::create(rig.folder.path().join("verbose.log")).expect("a log");
+    let mut command = rig.program(Host::A);
+    command.args(["up", "--log", "trace"]).arg(rig.file(Host::A)).envs(variables.iter().copied());
+    command.stdout(log.try_clone().expect("the log again")).stderr(log);
+    Running(command.spawn().expect("mpt up"))
+}
+
+#[test]
+fn no_secret_is_logged_or_shown_at_the_highest_level() {
+    let Some(mut rig) = Rig::build("secret", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::B, &config(1));
+    let _daemon = verbose(&rig, &[]);
+    rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
+    let log = fs::read_to_string(rig.folder.path().join("verbose.log")).expect("a log");
+    assert!(log.contains("TRACE") || log.contains("DEBUG") || log.contains("INFO"), "{log}");
+    let shown = [["status", "--json"], ["status", "mpt0"], ["peer", "list"], ["path", "list"]]
+        .map(|words| text(&rig.mpt(Host::A, &words).stdout));
+    let file = rig.file(Host::A).display().to_string();
+    let checked = text(&rig.mpt(Host::A, &["config", "check", &file]).stderr);
+    for words in shown.iter().chain([&log, &checked]) {
+        for secret in [PRIVATE[0], PRIVATE[1], SHARED] {
+            // Half of it would be too much, however it is written.
+            assert!(!words.contains(&secret[..20]), "{words}");
+            assert!(!words.to_lowercase().contains(&hex(secret)[..20]), "{words}");
+        }
+    }
+}
+
+/// The first bytes of a key as people print them when they do not think.
+fn hex(key: &str) -> String {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let value = |byte: u8| DIGITS.iter().position(|digit| *digit == byte).expect("base64") as u32;
+    let bytes = key.trim_end_matches('=').as_bytes().as_chunks::<4>().0.iter().flat_map(|chunk| {
+        let bits = chunk.iter().fold(0, |bits, byte| bits << 6 | value(*byte));
+        [bits >> 16, bits >> 8, bits].map(|byte| byte as u8)
+    });
+    bytes.map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_service_says_that_it_is_up_and_alive_and_keeps_no_privilege_that_it_does_not_need() {
+    let Some(rig) = Rig::build("service", &["delay=1ms"]) else { return };
+    let path = rig.folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+    let hear = || {
+        let mut word = [0; 64];
+        let len = manager.recv(&mut word).expect("a word");
+        text(&word[..len])
+    };
+    let daemon = verbose(&rig, &[("NOTIFY_SOCKET", &path.display().to_string()), ("WATCHDOG_USEC", "200000")]);
+    assert_eq!(hear(), "READY=1");
+    assert_eq!([hear(), hear(), hear()], ["WATCHDOG=1"; 3]);
+
+    let status = rig.status(Host::A);
+    let pid = status["pid"].as_u64().expect("a number");
+    let process = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let field = |name: &str| process.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).map(str::to_owned);
+    // CAP_NET_ADMIN is bit 12; kernels before 5.7 need CAP_NET_RAW, bit 13, too.
+    for set in ["CapEff:", "CapPrm:", "CapBnd:"] {
+        let bits = field(set).and_then(|bits| u64::from_str_radix(&bits, 16).ok()).expect("a set");
+        assert!(bits & 1 << 12 != 0 && bits & !(3 << 12) == 0, "{set} {bits:x}");
+    }
+    assert_eq!(field("NoNewPrivs:").as_deref(), Some("1"));
+
+    assert!(rig.mpt(Host::A, &["down"]).status.success());
+    drop(daemon);
+    let mut rest = Vec::new();
+    manager.set_nonblocking(true).expect("a socket");
+    let mut word = [0; 64];
+    while let Ok(len) = manager.recv(&mut word) {
+        rest.push(text(&word[..len]));
+    }
+    assert_eq!(rest.last().map(String::as_str), Some("STOPPING=1"), "{rest:?}");
+}

@@ -1,0 +1,78 @@
+//! What a process that has started gives up: every capability that its work does not need, for itself and for the programs
+//! that it runs.
+
+use std::fs;
+
+use crate::Error;
+use crate::sys::capability::{self, Sets};
+
+/// A part of root's power (`capabilities(7)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Capability {
+    /// UDP ports below 1024.
+    NetBindService = 10,
+    /// Interfaces, addresses, routes, rules, marks.
+    NetAdmin = 12,
+    /// Sockets bound to an interface, on kernels before 5.7.
+    NetRaw = 13,
+}
+
+/// Keeps these capabilities, as far as the process has them, and gives up all others for good. Concerns the calling thread, so it
+/// is to be called while there is no other.
+///
+/// # Errors
+/// What the system refused.
+pub fn keep_only(kept: &[Capability]) -> Result<(), Error> {
+    let fail = |cause| Error::new("give up privileges", cause);
+    let kept = kept.iter().fold(0, |bits, capability| bits | 1_u64 << (*capability as u32));
+    for other in (0..u64::BITS).filter(|bit| kept & 1 << bit == 0) {
+        match capability::is_bounded_in(other) {
+            // Whoever has no right to it has nothing that a program could get from it.
+            Ok(true) => drop(capability::bound_out(other)),
+            Ok(false) => {}
+            Err(_) => break,
+        }
+    }
+    let Sets { permitted, inheritable, .. } = capability::get().map_err(fail)?;
+    let sets = Sets { effective: permitted & kept, permitted: permitted & kept, inheritable: inheritable & kept };
+    capability::set(sets).and_then(|()| capability::no_new_privileges()).map_err(fail)
+}
+
+/// Whether this kernel asks for [`Capability::NetRaw`] where a socket is bound to an interface: those before 5.7 do.
+pub fn binding_needs_raw() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    version(&release).is_none_or(|version| version < (5, 7))
+}
+
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_begins_with_its_version() {
+        assert_eq!(version("6.18.44\n"), Some((6, 18)));
+        assert_eq!(version("5.4.0-150-generic"), Some((5, 4)));
+        assert_eq!(version(""), None);
+    }
+
+    #[test]
+    fn what_was_given_up_is_gone_and_the_rest_is_kept() {
+        // Capabilities belong to a thread, so this one goes to its end without them.
+        std::thread::spawn(|| {
+            let before = capability::get().unwrap();
+            keep_only(&[Capability::NetAdmin]).unwrap();
+            let after = capability::get().unwrap();
+            assert_eq!(after.permitted, before.permitted & 1 << 12);
+            assert_eq!((after.effective, after.inheritable), (after.permitted, before.inheritable & 1 << 12));
+            keep_only(&[Capability::NetAdmin, Capability::NetRaw]).unwrap();
+            assert_eq!(capability::get().unwrap(), after, "nothing comes back");
+        })
+        .join()
+        .unwrap();
+    }
+}

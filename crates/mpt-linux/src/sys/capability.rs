@@ -1,0 +1,79 @@
+//! Capabilities of the calling thread (`capabilities(7)`).
+
+use std::io;
+
+use nix::libc;
+
+use super::check;
+
+/// Sets of capabilities, one bit each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sets {
+    /// What it can do.
+    pub effective: u64,
+    /// What it can give itself.
+    pub permitted: u64,
+    /// What programs that it runs can get from it.
+    pub inheritable: u64,
+}
+
+/// `_LINUX_CAPABILITY_VERSION_3`: 64 bits in two halves.
+const VERSION_3: u32 = 0x2008_0522;
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Half {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+/// What the calling thread has.
+pub fn get() -> io::Result<Sets> {
+    let (mut header, mut halves) = (Header { version: VERSION_3, pid: 0 }, [Half::default(); 2]);
+    // SAFETY: the kernel reads and writes one header and, for this version, writes two halves, which outlive the call.
+    check(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) })?;
+    let join = |of: fn(&Half) -> u32| u64::from(of(&halves[1])) << 32 | u64::from(of(&halves[0]));
+    Ok(Sets {
+        effective: join(|h| h.effective),
+        permitted: join(|h| h.permitted),
+        inheritable: join(|h| h.inheritable),
+    })
+}
+
+/// Sets what the calling thread has, which is no more than before.
+pub fn set(sets: Sets) -> io::Result<()> {
+    let mut header = Header { version: VERSION_3, pid: 0 };
+    let half = |shift: u32| Half {
+        effective: (sets.effective >> shift) as u32,
+        permitted: (sets.permitted >> shift) as u32,
+        inheritable: (sets.inheritable >> shift) as u32,
+    };
+    let halves = [half(0), half(32)];
+    // SAFETY: the kernel reads and writes one header and, for this version, reads two halves, which outlive the call.
+    check(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, halves.as_ptr()) }).map(drop)
+}
+
+/// Whether a program run from here could get this capability; an error beyond the last one that the kernel knows.
+pub fn is_bounded_in(capability: u32) -> io::Result<bool> {
+    // SAFETY: this operation takes a number and touches no memory.
+    check(unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(capability), 0, 0, 0) }).map(|has| has == 1)
+}
+
+/// No program run from here can get this capability any more. Needs CAP_SETPCAP.
+pub fn bound_out(capability: u32) -> io::Result<()> {
+    // SAFETY: this operation takes a number and touches no memory.
+    check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) }).map(drop)
+}
+
+/// Programs run from here get no privileges that this process has not.
+pub fn no_new_privileges() -> io::Result<()> {
+    // SAFETY: this operation takes numbers and touches no memory.
+    check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
+}

@@ -1,0 +1,145 @@
+//! Many peers at one endpoint: who gets what, and who may say what.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mpt_proto::drops::Dropped;
+use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::packet::Offload;
+use mpt_proto::path::LinkId;
+use mpt_proto::time::Time;
+use mpt_sim::host::numbered;
+use mpt_sim::net::address;
+use support::native::{endpoint, keys, path_to, peer};
+
+const SERVER: u16 = 60_000;
+
+/// A server, and clients that have called it.
+struct Star {
+    server: Endpoint,
+    clients: Vec<Endpoint>,
+    now: Time,
+}
+
+fn at(client: usize) -> SocketAddr {
+    SocketAddr::from(([10, 9, 0, client as u8], 4754))
+}
+
+impl Star {
+    /// A client behind each of these lists of networks.
+    fn new(networks: &[&[&str]]) -> Self {
+        let known = |(i, nets): (usize, &&[&str])| peer(format!("c{i}"), &keys(i as u16), vec![], nets);
+        let server = endpoint(keys(SERVER), SERVER, networks.iter().enumerate().map(known).collect());
+        let mut star = Self { server, clients: Vec::new(), now: Time::START };
+        (0..networks.len()).for_each(|_| star.call());
+        star.settle();
+        star
+    }
+
+    fn call(&mut self) {
+        let (server, i) = (peer("server".into(), &keys(SERVER), vec![path_to(1)], &["0.0.0.0/0"]), self.clients.len());
+        self.clients.push(endpoint(keys(i as u16), i as u16, vec![server]));
+    }
+
+    /// Everything that is to be said is heard, for two seconds.
+    fn settle(&mut self) {
+        for _ in 0..2_000 {
+            self.now += Duration::from_millis(1);
+            self.server.handle_deadline(self.now);
+            for client in 0..self.clients.len() {
+                self.clients[client].handle_deadline(self.now);
+                while let Some(run) = self.clients[client].poll_transmit(self.now) {
+                    let received = Received { link: LinkId(0), from: at(client), tos: 0, segment: run.segment };
+                    self.server.handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
+                }
+            }
+            while let Some(run) = self.server.poll_transmit(self.now) {
+                let client = (0..self.clients.len()).find(|client| at(*client) == run.to).unwrap();
+                let received = Received { link: LinkId(0), from: address(1, 0), tos: 0, segment: run.segment };
+                self.clients[client].handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
+            }
+        }
+    }
+
+    /// A client sends a packet; how many the server then delivers.
+    fn say(&mut self, client: usize, from: [u8; 4]) -> usize {
+        inner(&mut self.clients[client], self.now, from, [10, 77, 0, 1]);
+        self.settle();
+        deliveries(&mut self.server)
+    }
+
+    /// The server sends a packet; which clients it is delivered to.
+    fn send(&mut self, to: [u8; 4]) -> Vec<usize> {
+        inner(&mut self.server, self.now, [10, 77, 0, 1], to);
+        self.settle();
+        (0..self.clients.len()).filter(|client| deliveries(&mut self.clients[*client]) > 0).collect()
+    }
+
+    fn dropped(&self, peer: usize, why: Dropped) -> u64 {
+        self.server.status().peers[peer].drops.of(why)
+    }
+}
+
+fn inner(endpoint: &mut Endpoint, now: Time, from: [u8; 4], to: [u8; 4]) {
+    let (mut buffer, mut packet) = (vec![0; 65_536], numbered(1, 100));
+    packet[12..16].copy_from_slice(&from);
+    packet[16..20].copy_from_slice(&to);
+    buffer[..100].copy_from_slice(&packet);
+    endpoint.handle_inner(now, &mut buffer, 100, Offload::default());
+}
+
+fn deliveries(endpoint: &mut Endpoint) -> usize {
+    std::iter::from_fn(|| endpoint.poll_delivery()).count()
+}
+
+#[test]
+fn the_longest_prefix_decides_who_gets_a_packet() {
+    let mut star = Star::new(&[&["10.0.0.0/8"], &["10.7.0.0/16", "10.9.1.1/32"], &["10.7.7.0/24"]]);
+    assert_eq!(star.send([10, 1, 2, 3]), [0]);
+    assert_eq!(star.send([10, 7, 2, 3]), [1]);
+    assert_eq!(star.send([10, 7, 7, 3]), [2]);
+    assert_eq!(star.send([10, 9, 1, 1]), [1]);
+    assert_eq!(star.send([192, 0, 2, 1]), [0; 0]);
+    assert_eq!(star.server.status().drops.of(Dropped::NoRoute), 1);
+}
+
+#[test]
+fn a_peer_cannot_speak_for_another() {
+    let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
+    assert_eq!(star.say(0, [10, 77, 1, 9]), 1);
+    assert_eq!(star.say(0, [10, 77, 2, 9]), 0, "the other's address");
+    assert_eq!(star.say(0, [10, 77, 0, 1]), 0, "the server's own");
+    assert_eq!((star.dropped(0, Dropped::ForeignSource), star.dropped(1, Dropped::ForeignSource)), (2, 0));
+    let arrived: Vec<_> = star.server.status().peers.iter().map(|peer| peer.ledger.delivered).collect();
+    assert_eq!(arrived, [1, 0], "each peer has counters of its own");
+}
+
+/// A more specific prefix of somebody else's is not for a peer to use.
+#[test]
+fn what_belongs_to_a_longer_prefix_belongs_to_it_as_a_source_too() {
+    let mut star = Star::new(&[&["10.0.0.0/8"], &["10.7.0.0/16"]]);
+    assert_eq!(star.say(0, [10, 1, 2, 3]), 1);
+    assert_eq!(star.say(0, [10, 7, 2, 3]), 0);
+    assert_eq!(star.say(1, [10, 7, 2, 3]), 1);
+    assert_eq!(star.dropped(0, Dropped::ForeignSource), 1);
+}
+
+#[test]
+fn peers_come_and_go_without_disturbing_others() {
+    let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
+    let now = star.now;
+    star.server.add_peer(now, &peer("c2".into(), &keys(2), vec![], &["10.77.3.0/24"]));
+    star.call();
+    star.settle();
+    assert_eq!((star.say(2, [10, 77, 3, 1]), star.say(0, [10, 77, 1, 1])), (1, 1));
+
+    assert!(star.server.remove_peer("c0"));
+    assert_eq!(star.say(0, [10, 77, 1, 1]), 0, "a stranger from here on");
+    assert_eq!((star.say(1, [10, 77, 2, 1]), star.say(2, [10, 77, 3, 1])), (1, 1));
+    assert_eq!((star.send([10, 77, 2, 5]), star.send([10, 77, 1, 5])), (vec![1], vec![]));
+    let dropped = star.server.status().drops;
+    assert!(dropped.of(Dropped::UnknownSession) > 0 && dropped.of(Dropped::NoRoute) == 1, "{dropped:?}");
+}

@@ -1,0 +1,188 @@
+//! Two native endpoints with one path and nothing between them: whoever calls decides what becomes of each datagram.
+
+use std::time::Duration;
+
+use mpt_proto::cc;
+use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, ProbeConfig, Protocol};
+use mpt_proto::crypto::handshake::{Clock, Identity, Offer};
+use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
+use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::local::Local;
+use mpt_proto::packet::{Merge, Offload};
+use mpt_proto::path::LinkId;
+use mpt_proto::reseq::Limits;
+use mpt_proto::sched::Kind;
+use mpt_proto::time::Time;
+use mpt_sim::host::numbered;
+use mpt_sim::net::address;
+
+/// A datagram, and the end that it is for.
+#[derive(Clone, Debug)]
+pub struct Shot {
+    pub to: usize,
+    pub bytes: Vec<u8>,
+}
+
+pub struct Pair {
+    pub ends: [Endpoint; 2],
+    pub now: Time,
+}
+
+pub fn keys(end: u16) -> KeyPair {
+    let mut secret = [7; 32];
+    secret[..2].copy_from_slice(&end.to_be_bytes());
+    KeyPair::generate(secret)
+}
+
+/// A peer that is called, where `paths` says so, or calls.
+pub fn peer(name: String, key: &KeyPair, paths: Vec<PathConfig>, networks: &[&str]) -> PeerConfig {
+    let native = NativeConfig {
+        public_key: *key.public(),
+        preshared_key: PresharedKey::from_bytes([0; 32]),
+        congestion: cc::Kind::Rate,
+        fec: mpt_proto::repair::fec::Mode::default(),
+    };
+    PeerConfig {
+        name,
+        networks: networks.iter().map(|net| net.parse().unwrap()).collect(),
+        local_networks: vec![],
+        scheduler: Kind::Earliest,
+        rules: vec![],
+        protocol: Protocol::Native(native),
+        resequence: Some(Limits::default()),
+        probe: Some(ProbeConfig::default()),
+        paths,
+    }
+}
+
+pub fn path_to(end: usize) -> PathConfig {
+    PathConfig {
+        name: "path".into(),
+        link: LinkId(0),
+        remote: Some(address(end, 0)),
+        weight: 1,
+        liveness: None,
+        alive: true,
+        cap: None,
+        standby: false,
+    }
+}
+
+pub fn endpoint(keys: KeyPair, seed: u16, peers: Vec<PeerConfig>) -> Endpoint {
+    let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers };
+    let clock = Clock::new(Duration::from_secs(1_000_000));
+    let identity = Identity { keys, offer: Offer::new(true), clock };
+    let mut random = [9; 32];
+    random[..2].copy_from_slice(&seed.to_be_bytes());
+    Endpoint::native(Time::START, &config, Local::new(identity, random))
+}
+
+/// All drops of an endpoint.
+pub fn counted(endpoint: &Endpoint) -> u64 {
+    let status = endpoint.status();
+    status.drops.total() + status.peers.iter().map(|peer| peer.drops.total()).sum::<u64>()
+}
+
+/// The numbers of delivered packets.
+pub fn numbers(packets: &[Vec<u8>]) -> Vec<u64> {
+    packets.iter().map(|packet| u64::from_be_bytes(packet[28..36].try_into().unwrap())).collect()
+}
+
+impl Pair {
+    /// The first end calls, the second is called.
+    pub fn new() -> Self {
+        let near = vec![peer("far".into(), &keys(2), vec![path_to(1)], &["0.0.0.0/0"])];
+        let far = vec![peer("near".into(), &keys(1), vec![], &["0.0.0.0/0"])];
+        Self { ends: [endpoint(keys(1), 1, near), endpoint(keys(2), 2, far)], now: Time::START }
+    }
+
+    /// With a session, and nothing to say.
+    pub fn established() -> Self {
+        let mut pair = Self::new();
+        pair.exchange();
+        pair.pass(Duration::from_secs(1));
+        pair
+    }
+
+    /// What an end sends now.
+    pub fn shots(&mut self, end: usize) -> Vec<Shot> {
+        let mut shots = Vec::new();
+        while let Some(run) = self.ends[end].poll_transmit(self.now) {
+            shots.extend(run.bytes().chunks(run.segment).map(|bytes| Shot { to: 1 - end, bytes: bytes.to_vec() }));
+            self.ends[end].recycle_transmit(run);
+        }
+        shots
+    }
+
+    /// A datagram arrives from the other end's address.
+    pub fn give(&mut self, to: usize, shot: &Shot) {
+        let mut bytes = shot.bytes.clone();
+        let received = Received { link: LinkId(0), from: address(1 - to, 0), tos: 0, segment: bytes.len() };
+        self.ends[to].handle_datagrams(self.now, &received, &mut bytes);
+    }
+
+    /// Both ends say what they have to say to each other, until neither does.
+    pub fn exchange(&mut self) {
+        loop {
+            let shots: Vec<_> = (0..2).flat_map(|end| self.shots(end)).collect();
+            if shots.is_empty() {
+                return;
+            }
+            shots.iter().for_each(|shot| self.give(shot.to, shot));
+        }
+    }
+
+    /// Time goes by for both; what they say arrives.
+    pub fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        loop {
+            self.exchange();
+            let next = self.ends.iter().filter_map(|end| Some(end.next_deadline()?.0)).min();
+            let Some(next) = next.filter(|next| *next <= until) else { break };
+            self.now = self.now.max(next);
+            self.ends.iter_mut().for_each(|end| end.handle_deadline(next));
+        }
+        self.now = until;
+    }
+
+    /// Time goes by for one end, and what it says is lost.
+    pub fn pass_alone(&mut self, end: usize, time: Duration) {
+        let until = self.now + time;
+        self.shots(end);
+        while let Some((next, _)) = self.ends[end].next_deadline().filter(|(at, _)| *at <= until) {
+            self.now = self.now.max(next);
+            self.ends[end].handle_deadline(self.now);
+            self.shots(end);
+        }
+        self.now = until;
+    }
+
+    /// What both have to say is lost.
+    pub fn hush(&mut self) {
+        (0..2).for_each(|end| drop(self.shots(end)));
+    }
+
+    /// A captured datagram with a numbered packet of `len` bytes from an end.
+    pub fn packet(&mut self, from: usize, number: u64, len: usize) -> Shot {
+        self.offer(from, number, len);
+        self.shots(from).pop().expect("a datagram with the packet")
+    }
+
+    /// An end is given a numbered packet of `len` bytes to send.
+    pub fn offer(&mut self, from: usize, number: u64, len: usize) {
+        let mut buffer = vec![0; 65_536];
+        let packet = numbered(number, len.max(40));
+        buffer[..packet.len()].copy_from_slice(&packet);
+        self.ends[from].handle_inner(self.now, &mut buffer, packet.len(), Offload::default());
+    }
+
+    /// The packets that an end has delivered.
+    pub fn delivered(&mut self, end: usize) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        while let Some(delivery) = self.ends[end].poll_delivery() {
+            packets.push(delivery.bytes.clone());
+            self.ends[end].recycle_delivery(delivery.bytes);
+        }
+        packets
+    }
+}

@@ -1,0 +1,82 @@
+//! Peers in files of their own: `include = "peers.d"` reads every `*.toml` of that folder, in the order of their names.
+//!
+//! Such a file has `[[peer]]` tables as they would stand in the file that includes it, and nothing else. What is wrong in it is
+//! told with its own name and line. A peer is called after its file unless it says otherwise.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use toml::de::DeTable;
+
+use super::model::{At, Peer};
+use super::problem::Log;
+use super::reader::Reader;
+use super::schema::{Wire, peer};
+use super::{forms, secrets};
+
+/// The peers in the files of a folder, whose path is relative to that of the file that includes it.
+pub fn peers(folder: &At<PathBuf>, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer> {
+    let path = log.path().parent().unwrap_or(Path::new("")).join(&folder.value);
+    let files = match files(&path) {
+        Ok(files) => files,
+        Err(error) => {
+            let what = format!("include: {} cannot be read: {error}", path.display());
+            log.error(folder.line, what, Some(format!("mkdir -m 700 {}", path.display())));
+            return Vec::new();
+        }
+    };
+    files.into_iter().flat_map(|file| read(file, folder.line, wire, log)).collect()
+}
+
+/// What an editor leaves behind, or a package manager, is none of ours.
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn read(path: PathBuf, line: usize, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer> {
+    let read = match secrets::read(&path, u64::MAX) {
+        Ok(read) => read,
+        Err(error) => {
+            let hint = "it must be UTF-8 text that may be read; or remove it".to_owned();
+            log.error(line, format!("include: {} cannot be read: {error}", path.display()), Some(hint));
+            return Vec::new();
+        }
+    };
+    let base = log.lines().include(path.clone());
+    let mut own = Log::new(&path, &read.text).with_permissions(read.permissions).counted_from(base);
+    let (document, errors) = DeTable::parse_recoverable(&read.text);
+    errors.iter().for_each(|error| own.syntax(error));
+    let mut top = Reader::new(document.get_ref(), "", base + 1, &mut own);
+    let peers = tables(&mut top, &path, wire);
+    top.finish();
+    log.absorb(own);
+    peers
+}
+
+fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &Wire) -> Vec<Peer> {
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    if !forms::is_name(&stem) {
+        let what = format!("the name of this file is not {}, which its peer is called by", forms::NAME);
+        top.log.error(top.line, what, Some("rename it".to_owned()));
+        return Vec::new();
+    }
+    if top.lacks("peer") {
+        top.missing("there is no peer in this file", "write [[peer]] on a line of its own".to_owned());
+    }
+    let (count, mut number) = (top.count("peer"), 0);
+    let peers = top.tables("peer", "peer", |table| {
+        number += 1;
+        peer(table, wire, if count > 1 { format!("{stem}{number}") } else { stem.clone() }, true)
+    });
+    peers.into_iter().flatten().collect()
+}

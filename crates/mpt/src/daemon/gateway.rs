@@ -1,0 +1,203 @@
+//! A host that takes others to the Internet: forwarding switched on, and their packets sent under this host's address.
+//!
+//! The address translation is a table of nftables that bears the tunnel's name and our comment, so it is told from everybody
+//! else's: one of that name without the comment is left alone, and the tunnel refuses to start. Tables of others decide as
+//! before; a firewall that drops forwarded packets goes on doing so.
+//!
+//! What forwarding was before stands in a file beside the control socket from the moment before it is changed. The file is
+//! how the next `mpt up` or `mpt down` knows that there is something to undo after a crash. Several tunnels can need
+//! forwarding: the last of them gives it back.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Failure;
+use crate::config::File;
+use crate::control::RunDir;
+
+/// What has been set, undone when this is dropped.
+#[derive(Debug)]
+pub struct Gateway {
+    run: RunDir,
+    name: String,
+}
+
+impl Gateway {
+    /// Sets what the configuration asks for; undoes first what a crash has left. None when it asks for nothing.
+    ///
+    /// # Errors
+    /// When `nft` is missing or refuses, a table of that name is somebody else's, or forwarding cannot be switched on.
+    pub fn open(file: &File, run: &RunDir) -> Result<Option<Self>, Failure> {
+        clean(&file.interface, run)?;
+        if !file.masquerade {
+            return Ok(None);
+        }
+        refuse_foreign(&file.interface)?;
+        let ipv6 = file.addresses.iter().any(|address| address.addr().is_ipv6());
+        let switches = if ipv6 { &SWITCHES[..] } else { &SWITCHES[..1] };
+        let gateway = Self { run: run.clone(), name: file.interface.to_string() };
+        note(&gateway.name, run, switches)?;
+        nft(&table(&file.interface))?;
+        for switch in switches {
+            write(switch, "1")?;
+        }
+        tracing::info!(table = %table_name(&file.interface), "packets from the tunnel leave under this host's address");
+        Ok(Some(gateway))
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if let Err(failure) = clean(&self.name, &self.run) {
+            tracing::warn!(%failure, "address translation or forwarding is left behind");
+        }
+    }
+}
+
+/// Undoes what the tunnel of this name has set, if a file says that it has; whether there was one.
+///
+/// # Errors
+/// What could not be undone. The file then stays, so that it can be tried again.
+pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
+    let noted = run.notes(name);
+    let Ok(text) = fs::read_to_string(&noted) else { return Ok(false) };
+    if is_ours(name)? == Some(true) {
+        nft(&format!("delete table inet {}\n", table_name(name)))?;
+    }
+    for (switch, before) in text.lines().filter_map(|line| line.split_once('=')) {
+        let still_needed = others(name, run).iter().any(|other| value(other, switch).is_some());
+        if SWITCHES.contains(&switch) && !still_needed {
+            write(switch, before)?;
+        }
+    }
+    fs::remove_file(&noted).map_err(|error| cannot("remove", &noted, &error))?;
+    Ok(true)
+}
+
+/// Notes what the switches are set to, or were before another tunnel changed them.
+fn note(name: &str, run: &RunDir, switches: &[&str]) -> Result<(), Failure> {
+    let (path, others) = (run.notes(name), others(name, run));
+    let line = |switch: &&str| {
+        let before = others.iter().find_map(|other| value(other, switch));
+        let now = || fs::read_to_string(Path::new(SYSCTL).join(switch)).map(|text| text.trim().to_owned());
+        let before =
+            before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL).join(switch), &error));
+        before.map(|before| format!("{switch}={before}\n"))
+    };
+    let text: String = switches.iter().map(line).collect::<Result<_, _>>()?;
+    fs::write(&path, text).map_err(|error| cannot("write", &path, &error))
+}
+
+/// The notes of other tunnels.
+fn others(name: &str, run: &RunDir) -> Vec<String> {
+    let names = run.names().into_iter().filter(|other| other != name);
+    names.filter_map(|other| fs::read_to_string(run.notes(&other)).ok()).collect()
+}
+
+fn value(notes: &str, switch: &str) -> Option<String> {
+    notes.lines().find_map(|line| Some(line.split_once('=').filter(|(name, _)| *name == switch)?.1.to_owned()))
+}
+
+/// What must be on so that packets are forwarded, below [`SYSCTL`]: IPv4, and where it is used IPv6.
+const SWITCHES: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
+const SYSCTL: &str = "/proc/sys";
+
+fn write(switch: &str, value: &str) -> Result<(), Failure> {
+    let path = Path::new(SYSCTL).join(switch);
+    fs::write(&path, value).map_err(|error| cannot("write", &path, &error))
+}
+
+fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("cannot {what} {}: {error}", path.display())).hint("masquerade needs root")
+}
+
+/// The table: packets that came in by the tunnel and leave by something else get the address of what they leave by.
+fn table(interface: &str) -> String {
+    format!(
+        "table inet {} {{\n  comment \"{}\"\n  chain postrouting {{\n    type nat hook postrouting priority srcnat; \
+         policy accept;\n    iifname \"{interface}\" oifname != \"{interface}\" masquerade\n  }}\n}}\n",
+        table_name(interface),
+        comment(interface)
+    )
+}
+
+fn comment(interface: &str) -> String {
+    format!("mpt: made for {interface}, removed with it")
+}
+
+/// Names in nftables have fewer characters than those of interfaces.
+fn table_name(interface: &str) -> String {
+    let plain =
+        |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_string() } else { format!("_{:02x}", c as u32) };
+    format!("mpt_{}", interface.chars().map(plain).collect::<String>())
+}
+
+fn refuse_foreign(interface: &str) -> Result<(), Failure> {
+    match is_ours(interface)? {
+        None => Ok(()),
+        Some(true) => nft(&format!("delete table inet {}\n", table_name(interface))),
+        Some(false) => {
+            let name = table_name(interface);
+            let failure = Failure::new(format!("the nftables table inet {name} is somebody else's"));
+            Err(failure.hint(format!("look at it with `nft list table inet {name}`, and rename or delete it")))
+        }
+    }
+}
+
+/// Whether the table of this tunnel bears our comment; none when there is no table.
+fn is_ours(interface: &str) -> Result<Option<bool>, Failure> {
+    let mut command = Command::new(program());
+    let listed = command.args(["list", "table", "inet", &table_name(interface)]).stdin(Stdio::null()).output();
+    let listed = listed.map_err(|error| no_nft(&error))?;
+    let text = String::from_utf8_lossy(&listed.stdout);
+    Ok(listed.status.success().then(|| text.contains(&comment(interface))))
+}
+
+/// Runs a script of nftables, all of it or nothing.
+fn nft(script: &str) -> Result<(), Failure> {
+    let mut command = Command::new(program());
+    let piped = command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = piped.spawn().map_err(|error| no_nft(&error))?;
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(script.as_bytes()).map_err(|error| no_nft(&error))?;
+    }
+    let output = child.wait_with_output().map_err(|error| no_nft(&error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().next().unwrap_or_default().to_owned();
+    Err(Failure::new(format!("nft: {said}")).hint("masquerade needs root, and a kernel with nftables (5.7 or later)"))
+}
+
+/// Services have no `sbin` in their search path everywhere.
+fn program() -> PathBuf {
+    let places = ["/usr/sbin/nft", "/sbin/nft"].map(PathBuf::from);
+    places.into_iter().find(|place| place.exists()).unwrap_or_else(|| "nft".into())
+}
+
+fn no_nft(error: &io::Error) -> Failure {
+    Failure::new(format!("cannot run nft: {error}")).hint("masquerade needs the package nftables")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_interfaces_become_names_of_tables_that_differ() {
+        assert_eq!(table_name("mpt0"), "mpt_mpt0");
+        assert_eq!(table_name("home-b.1"), "mpt_home_2db.1");
+        assert_ne!(table_name("a_2d"), table_name("a-"));
+    }
+
+    #[test]
+    fn a_switch_is_read_from_its_line_and_no_other() {
+        let notes = "net/ipv4/ip_forward=0\nnet/ipv6/conf/all/forwarding=1\n";
+        assert_eq!(value(notes, SWITCHES[0]), Some("0".to_owned()));
+        assert_eq!(value(notes, SWITCHES[1]), Some("1".to_owned()));
+        assert_eq!(value(notes, "net/ipv4"), None);
+    }
+}
