@@ -168,7 +168,7 @@ pub const MIN_WINDOW: Duration = Duration::from_secs(10);
 /// No timer of ours is better than this (RFC 9002 section 6.1.2 recommends 1 ms; sub-millisecond paths exist in racks).
 const GRANULARITY: Duration = Duration::from_micros(100);
 /// So many packets of a jittery path have a fast one among them.
-const FEW: usize = 8;
+const FEW: usize = 5;
 /// Jitter above which a packet alone says little.
 const ODD: Duration = Duration::from_millis(1);
 /// Two ACKs are at least a millisecond apart, and a minimum needs a few of them.
