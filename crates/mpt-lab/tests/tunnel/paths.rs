@@ -37,7 +37,8 @@ fn survives(rig: &Rig, take_down: impl FnOnce(), causes: [&[&str]; 2], bring_bac
     transfer.wait_for(rig, 3 * MEGABYTE);
     // Probes of a path that is down are no more than some hundred bytes a second.
     assert!(sent(rig, 0) - before[0] < 20_000, "nothing but probes: {} bytes", sent(rig, 0) - before[0]);
-    assert!(sent(rig, 1) - before[1] > 3 * MEGABYTE);
+    // What was under way when the first path was found to be down arrives as well.
+    assert!(sent(rig, 1) - before[1] > 2 * MEGABYTE);
     bring_back();
     for host in [Host::A, Host::B] {
         rig.wait_until(&format!("path 1 of {host:?} is up"), |rig| rig.path(host, 0)["up"] == true);

@@ -17,6 +17,7 @@ use crate::time::{Rate, Time};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     delivered: u64,
+    recalled: u64,
     delivered_at: Option<PeerTime>,
     delivered_here: Time,
     first_sent: Time,
@@ -52,6 +53,8 @@ impl RateSample {
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
     delivered: u64,
+    /// Of these, what had been taken for lost: it arrived at some time before it was told.
+    recalled: u64,
     delivered_at: Option<PeerTime>,
     delivered_here: Time,
     first_sent: Time,
@@ -73,6 +76,7 @@ impl Snapshot {
     /// The snapshot of a packet nobody waits for.
     pub const NONE: Self = Self {
         delivered: 0,
+        recalled: 0,
         delivered_at: None,
         delivered_here: Time::START,
         first_sent: Time::START,
@@ -88,6 +92,7 @@ impl Delivery {
         }
         Snapshot {
             delivered: self.delivered,
+            recalled: self.recalled,
             delivered_at: self.delivered_at,
             delivered_here: self.delivered_here,
             first_sent: self.first_sent,
@@ -105,6 +110,12 @@ impl Delivery {
         }
     }
 
+    /// Counts `bytes` as delivered that had been taken for lost.
+    pub fn on_recalled(&mut self, bytes: u64) {
+        self.delivered += bytes;
+        self.recalled += bytes;
+    }
+
     /// The sample of the packet that was sent last among those an ACK has just confirmed; call after `on_delivered`.
     pub fn sample(&mut self, sent_at: Time, then: &Snapshot) -> Option<RateSample> {
         self.first_sent = sent_at;
@@ -114,9 +125,11 @@ impl Delivery {
             _ => self.delivered_here.since(then.delivered_here),
         };
         let interval = sending.max(arriving);
-        (interval > Duration::ZERO).then(|| RateSample {
-            rate: Rate::of(self.delivered - then.delivered, interval),
-            bytes: self.delivered - then.delivered,
+        let bytes = self.delivered - then.delivered;
+        let is_timely = (self.recalled - then.recalled) * 2 <= bytes;
+        (interval > Duration::ZERO && is_timely).then(|| RateSample {
+            rate: Rate::of(bytes, interval),
+            bytes,
             sending,
             arriving,
             prior_delivered: then.delivered,

@@ -212,7 +212,8 @@ impl Feedback {
     /// Updates every estimate from an ACK with news; true when a round trip has passed since it last was.
     fn measure(&mut self, now: Time, ack: &Ack, largest_sent: Option<Time>, confirmed: &Confirmed) -> bool {
         (self.heard, self.probes, self.suspected) = (now, 0, false);
-        self.delivery.on_delivered(now, ack.written_at(), confirmed.bytes + confirmed.spurious_bytes);
+        self.delivery.on_recalled(confirmed.spurious_bytes);
+        self.delivery.on_delivered(now, ack.written_at(), confirmed.bytes);
         if let Some(sent_at) = largest_sent {
             self.rtt.on_sample(now, now.since(sent_at), ack.delay);
             self.delay.on_sample(now, OneWay::between(sent_at, ack.received_at), self.sent.lateness() / 2);

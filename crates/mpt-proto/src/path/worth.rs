@@ -95,16 +95,16 @@ const VETTED: f64 = 0.15;
 /// The share of lost packets from which on a round trip is lossy. In simulation (two paths of 50 Mbit/s and 20 ms, one TCP flow of
 /// 10 s), a second path that loses 5 % adds 39 Mbit/s, and one that loses 20 % costs 14 when it is used: the inner flow sees every
 /// repair as a longer round trip, and takes that for the end of its slow start.
-const LOSSY: f64 = 0.08;
+const LOSSY: f64 = 0.12;
 /// What must be reached before the path is used again; far enough below that chance does not let it flap.
-const GOOD: f64 = 0.04;
+const GOOD: f64 = 0.08;
 /// A controller needs three round trips to find the top of a path, and one to cut its rate; twice as many are no accident.
 const LOSSY_ROUNDS: u32 = 8;
 /// On short paths round trips pass faster than queues drain.
 const LOSSY_FOR: Duration = Duration::from_millis(150);
-/// Packets that make a round. At 5 % lost, chance calls one round of four lossy, and eight in a row once in a hundred thousand.
+/// Packets that make a round. At 5 % lost, chance calls one round of twenty-five lossy.
 const ENOUGH: u64 = 50;
-/// Probes that make a verdict: at 2 % lost one in twenty is wrong, at 10 % one in a hundred.
+/// Probes that make a verdict: at 5 % lost one in twelve is wrong, at 20 % one in ten thousand.
 const ENOUGH_PROBES: u64 = 128;
 
 #[cfg(test)]

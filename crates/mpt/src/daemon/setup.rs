@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use mpt_linux::netlink::{Netlink, Prefix};
 use mpt_linux::udp::{Socket, SocketSpec};
 use mpt_linux::{Reactor, Tun};
-use mpt_proto::config::{Config, PathConfig, PeerConfig, Protocol};
+use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::crypto::handshake::{self, Identity, Offer};
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::local::Local;
@@ -220,7 +220,13 @@ fn interface_of(path: &Path, netlink: &mut Netlink) -> Result<Option<u32>, Failu
 /// The configured MTU, or the largest that fits every path.
 fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
     // Peers that come later are taken to be no further away than an Ethernet.
-    let mut smallest = if file.peers.is_empty() { ETHERNET as usize - OVER_IPV6 } else { usize::from(u16::MAX) };
+    let any = (Ipv6Addr::UNSPECIFIED, 0).into();
+    let unknown = match *file.mode {
+        Mode::Plain => PlainFraming { sequence: true, ..PlainFraming::default() }.overhead(),
+        Mode::Native => OVERHEAD + DATA_HEADER,
+    };
+    let far = mpt_proto::config::inner_mtu(ETHERNET as usize, any, unknown);
+    let mut smallest = if file.peers.is_empty() { far } else { usize::from(u16::MAX) };
     for peer in &file.peers {
         let overhead = overhead(&peer.protocol);
         for path in &peer.paths {
@@ -233,7 +239,6 @@ fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
         }
         if peer.calls() {
             // It may call over either, and IPv6 leaves less.
-            let any = (Ipv6Addr::UNSPECIFIED, 0).into();
             smallest = smallest.min(mpt_proto::config::inner_mtu(ETHERNET as usize, any, overhead));
         }
     }
@@ -294,7 +299,5 @@ fn configure(file: &File, tun: &Tun, mtu: usize, netlink: &mut Netlink) -> Resul
 }
 
 const ETHERNET: u32 = 1_500;
-/// IPv6, UDP and GRE with a sequence number.
-const OVER_IPV6: usize = 40 + 8 + 8;
 /// RFC 8200 section 5.
 const MIN_IPV6: usize = 1_280;
