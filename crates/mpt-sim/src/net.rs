@@ -168,8 +168,9 @@ impl Network {
 
     fn next_event(&self) -> Option<Time> {
         let frame = self.events.peek().map(|Reverse((at, _, _))| *at);
-        let wakes =
-            self.ends.iter().flat_map(|end| [end.endpoint.next_deadline().map(|(at, _)| at), end.host.next_deadline()]);
+        // A host whose TUN device is full is not asked, whatever it has to do.
+        let host = |end: &End| end.host.next_deadline().filter(|_| end.tun.len() < end.host.patience());
+        let wakes = self.ends.iter().flat_map(|end| [end.endpoint.next_deadline().map(|(at, _)| at), host(end)]);
         wakes.chain([frame]).flatten().min()
     }
 

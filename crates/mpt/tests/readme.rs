@@ -1,6 +1,7 @@
 //! The setup that the README shows is right, and as short as it says.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use mpt::config;
@@ -19,6 +20,7 @@ fn both_sides_of_the_readmes_setup_are_accepted_and_under_twelve_lines() {
     for side in sides {
         let file = folder.path().join("tunnel.toml");
         fs::write(&file, &side).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
         let loaded = config::load(&file).unwrap_or_else(|problems| panic!("{side}{problems:?}"));
         assert!(loaded.warnings.is_empty(), "{side}{:?}", loaded.warnings);
         assert!(side.lines().count() < 12, "{side}");
