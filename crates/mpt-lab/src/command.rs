@@ -1,8 +1,9 @@
-//! `mpt-lab list`, `run` and `report`.
+//! `mpt-lab list`, `run`, `report`, `matrix` and `trace`.
 
 use crate::bar::Bar;
 use clap::{Args, ValueEnum};
 use mpt_lab::{
+    chart,
     experiment::{
         self, Options,
         contender::Contender,
@@ -10,18 +11,21 @@ use mpt_lab::{
         record::{self, Record},
         result::{CaseResult, Substrate},
         store::{self, Store},
+        trace,
     },
     plan::{self, Plan},
     progress::Progress,
     report, rivals,
     tunnel::Mode,
 };
+use mpt_sim::seed::Seed;
 use std::{
     error::Error,
     fs,
     io::{IsTerminal, stderr},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 type Done = Result<(), Box<dyn Error>>;
@@ -128,6 +132,20 @@ pub(crate) fn report(folder: &Path) -> Done {
     write(folder, &plans, &results, &options)?;
     print!("{}", report::text(&plans, &results, &options));
     println!("report: {}", folder.join("report.html").display());
+    Ok(())
+}
+
+/// Draws what the core believes of each path in a case.
+pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path) -> Done {
+    let plans = selected(&[key.to_owned()])?;
+    let [plan] = plans.as_slice() else {
+        return Err(format!("{key} is several experiments; hint: mpt-lab list").into());
+    };
+    let [case] = plan.cases.as_slice() else {
+        return Err(format!("{key} is {} cases; hint: {key}/CASE, see mpt-lab list", plan.cases.len()).into());
+    };
+    chart::draw(picture, &trace::trace(case, seed, length)?)?;
+    println!("{}", picture.display());
     Ok(())
 }
 

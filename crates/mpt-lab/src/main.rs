@@ -73,6 +73,20 @@ enum Command {
         #[arg(long)]
         accept: bool,
     },
+    /// Draws what the core believes of each path while one TCP flow runs, in the simulator.
+    Trace {
+        /// A case: baseline, farm, E1.I/50.
+        case: String,
+        /// Where the picture goes.
+        #[arg(long, default_value = "trace.svg")]
+        picture: PathBuf,
+        /// How long the flow runs.
+        #[arg(long, default_value_t = 15)]
+        seconds: u64,
+        /// Seed of all chance.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Shows what one TCP flow gets from a 10 and a 100 Mbit/s link, and what happens when one is pulled.
     Demo {
         /// Where the picture goes.
@@ -126,6 +140,9 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Run(run) => command::run(&run),
         Command::Report { folder } => command::report(&folder),
         Command::Matrix { accept } => command::matrix(accept),
+        Command::Trace { case, picture, seconds, seed } => {
+            command::trace(&case, Seed(seed), Duration::from_secs(seconds), &picture)
+        }
         Command::Demo { picture, seconds } => demo(&picture, Duration::from_secs(seconds)),
         Command::Flood { path, seconds } => {
             let mut tell = |row: &flood::Row| println!("{row}");

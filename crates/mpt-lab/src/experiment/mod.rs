@@ -16,6 +16,7 @@ pub mod record;
 pub mod result;
 mod sim;
 pub mod store;
+pub mod trace;
 
 use crate::{
     error::{Result, require},

@@ -76,6 +76,33 @@ impl Simulation<'_> {
     }
 
     fn tunnel(&self) -> Result<Run> {
+        let mut net = self.settled();
+        for event in &self.case.events {
+            net.run(SETTLED + event.at.of(self.quick));
+            happen(&mut net, event.path, event.what)?;
+        }
+        net.run(SETTLED + self.length);
+        Ok(self.result(net.host::<TcpSink>(1), SETTLED, true))
+    }
+
+    /// Lets the tunnel run and shows it every `step`, from the flow's beginning.
+    pub(super) fn watched(&self, step: Duration, look: &mut dyn FnMut(&Network, Duration)) -> Result<()> {
+        let (mut net, mut at) = (self.settled(), Duration::ZERO);
+        let mut events = self.case.events.iter().peekable();
+        while at < self.length {
+            at += step;
+            while let Some(event) = events.next_if(|event| event.at.of(self.quick) <= at) {
+                net.run(SETTLED + event.at.of(self.quick));
+                happen(&mut net, event.path, event.what)?;
+            }
+            net.run(SETTLED + at);
+            look(&net, at);
+        }
+        Ok(())
+    }
+
+    /// A tunnel whose links begin their schedules now, when the flow begins.
+    fn settled(&self) -> Network {
         let paths: Vec<PathSpec> = self.case.paths.iter().map(|path| self.turned(path)).collect();
         let settings = self.case.tunnel.clone();
         let (inner, outer) = (self.case.inner, self.case.outer);
@@ -91,12 +118,7 @@ impl Simulation<'_> {
             net.link(number, 0).change(Time::after(SETTLED), &path.there);
             net.link(number, 1).change(Time::after(SETTLED), &path.back);
         }
-        for event in &self.case.events {
-            net.run(SETTLED + event.at.of(self.quick));
-            happen(&mut net, event.path, event.what)?;
-        }
-        net.run(SETTLED + self.length);
-        Ok(self.result(net.host::<TcpSink>(1), SETTLED, true))
+        net
     }
 
     fn result(&self, sink: &TcpSink, begin: Duration, events: bool) -> Run {

@@ -184,6 +184,11 @@ impl Feedback {
         self.worth.is_worthless()
     }
 
+    /// For how long nothing has been sent.
+    pub fn idle_for(&self, now: Time) -> Duration {
+        now.since(self.last_sent)
+    }
+
     /// Bytes in flight.
     pub fn in_flight(&self) -> u64 {
         self.sent.in_flight()

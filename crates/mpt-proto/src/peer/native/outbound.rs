@@ -48,6 +48,8 @@ const JUST_NOW: Duration = Duration::from_millis(25);
 const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
 /// A path that loses more is as far away as one that loses this.
 const MOST_LOSS: f64 = 0.5;
+/// What was measured so long ago may have changed: a quarter of the time for which people bear a stall.
+const STALE: Duration = Duration::from_millis(250);
 /// The longest that a flow's own queue is allowed to stand.
 const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
 
@@ -258,6 +260,9 @@ impl Peer {
         for path in self.scene.iter().filter(|path| path.room > 0) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
         }
+        if !self.queue.is_empty() {
+            self.ask_idle_paths(now, native);
+        }
         for path in self.paths.iter().filter(|path| path.is_reserve()) {
             if self.scene.iter().all(|view| view.id != path.id) {
                 native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
@@ -265,6 +270,17 @@ impl Peer {
         }
         if self.queue.is_empty() && native.repair.head().is_none() {
             self.rescue(now, native, outbox, spare);
+        }
+    }
+
+    /// What is known of a path that the scheduler leaves aside grows old: its queue has drained meanwhile, or its route has changed.
+    /// While there would be something to send on it, it is asked.
+    fn ask_idle_paths(&self, now: Time, native: &mut Native) {
+        for view in self.scene.iter().filter(|view| view.room > 0) {
+            let carrier = &mut native.carriers[usize::from(view.id.slot)];
+            if carrier.feedback.idle_for(now) > view.srtt.max(STALE) {
+                carrier.probes = carrier.probes.max(1);
+            }
         }
     }
 

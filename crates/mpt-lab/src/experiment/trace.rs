@@ -1,0 +1,84 @@
+//! What the core believes of each path while one TCP flow runs in the simulator, as pictures.
+
+use super::sim::Simulation;
+use crate::{
+    chart::{Chart, Line},
+    error::Result,
+    plan::Case,
+    tunnel::Mode,
+};
+use mpt_sim::{host::tcp::TcpSink, net::Network, seed::Seed};
+use std::time::Duration;
+
+/// Between two looks.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Runs a case in native mode and draws rates, queues and what is held, over time.
+///
+/// # Errors
+/// When the simulator cannot run the case.
+pub fn trace(case: &Case, seed: Seed, length: Duration) -> Result<Vec<Chart>> {
+    let simulation = Simulation { case, mode: Mode::Native, seed, length, quick: true };
+    let mut traced = Traced::new(case.paths.len());
+    simulation.watched(STEP, &mut |net, at| traced.look(net, at))?;
+    Ok(traced.charts(&case.name))
+}
+
+/// Curves that grow.
+struct Traced {
+    goodput: Line,
+    estimates: Vec<Line>,
+    queues: Vec<Line>,
+    waiting: Line,
+    held: Line,
+    received: u64,
+}
+
+impl Traced {
+    fn new(paths: usize) -> Self {
+        let of_paths = || (0..paths).map(|path| line(&format!("path {}", path + 1), path)).collect();
+        Self {
+            goodput: line("goodput", paths),
+            estimates: of_paths(),
+            queues: of_paths(),
+            waiting: line("at the sender", 0),
+            held: line("at the receiver", 1),
+            received: 0,
+        }
+    }
+
+    fn look(&mut self, net: &Network, at: Duration) {
+        let (x, bytes) = (at.as_secs_f64(), net.host::<TcpSink>(1).bytes());
+        self.goodput.points.push((x, (bytes - self.received) as f64 * 8e-6 / STEP.as_secs_f64()));
+        self.received = bytes;
+        let [near, far] = [0, 1].map(|end| net.endpoint(end).status().peers.swap_remove(0));
+        for ((estimates, queues), path) in self.estimates.iter_mut().zip(&mut self.queues).zip(&near.paths) {
+            estimates.points.push((x, path.rate.map_or(0.0, |rate| rate.bits() as f64 * 1e-6)));
+            queues.points.push((x, path.queue.unwrap_or_default().as_secs_f64() * 1e3));
+        }
+        self.waiting.points.push((x, near.queued_bytes as f64 * 1e-3));
+        self.held.points.push((x, far.ledger.held as f64 * PACKET * 1e-3));
+    }
+
+    fn charts(self, name: &str) -> Vec<Chart> {
+        let chart = |title: &str, unit: &str, lines| Chart {
+            title: format!("{name}: {title}"),
+            unit: unit.into(),
+            lines,
+            ..Chart::default()
+        };
+        let rates = self.estimates.into_iter().chain([self.goodput]).collect();
+        vec![
+            chart("what each path is believed to pass, and what arrives", "Mbit/s", rates),
+            chart("queue on each path, by one-way delay", "ms", self.queues),
+            chart("waiting in the tunnel", "kB", vec![self.waiting, self.held]),
+        ]
+    }
+}
+
+fn line(name: &str, colour: usize) -> Line {
+    Line { name: name.into(), colour, points: Vec::new(), marked: false }
+}
+
+/// Bytes of a full packet, about.
+const PACKET: f64 = 1_400.0;
