@@ -52,21 +52,13 @@ impl Scene {
     pub fn new(bits: u8) -> Self {
         let bit = |n: u8| bits & 1 << n != 0;
         let path = |i: u8| PathConfig {
-            name: format!("path{i}"),
-            link: LinkId(i),
-            remote: Some(remote(i)),
             weight: 1 + 7 * u32::from(i),
-            liveness: None,
-            alive: true,
-            cap: None,
-            standby: false,
+            ..PathConfig::new(format!("path{i}"), LinkId(i), remote(i))
         };
         let limits = Limits { window: WINDOW, max_hold: Duration::from_millis(200), adaptive: true, repaired: false };
+        let plain = PlainFraming { sequence: bit(0), key: bit(1).then_some(4_711), checksum: bit(2) };
         let peer = PeerConfig {
-            name: "peer".into(),
             networks: vec!["10.77.0.0/16".parse().expect("a prefix"), "fd77::/16".parse().expect("a prefix")],
-            local_networks: vec![],
-            rules: vec![],
             scheduler: if bit(7) {
                 Kind::MinRtt
             } else if bit(6) {
@@ -74,14 +66,9 @@ impl Scene {
             } else {
                 Kind::Weighted
             },
-            protocol: Protocol::Plain(PlainFraming {
-                sequence: bit(0),
-                key: bit(1).then_some(4_711),
-                checksum: bit(2),
-            }),
             resequence: bit(3).then_some(limits),
             probe: bit(4).then(ProbeConfig::default),
-            paths: (0..PATHS).map(path).collect(),
+            ..PeerConfig::new("peer", Protocol::Plain(plain), (0..PATHS).map(path).collect())
         };
         let config = Config { identity: None, mtu: MTU, merge: Merge { tcp: bit(5), udp: bit(5) }, peers: vec![peer] };
         let endpoint = Endpoint::new(Time::START, &config);

@@ -51,6 +51,27 @@ pub struct PeerConfig {
     pub paths: Vec<PathConfig>,
 }
 
+impl PeerConfig {
+    /// A peer with the defaults of the configuration, and nothing behind it yet.
+    pub fn new(name: impl Into<String>, protocol: Protocol, paths: Vec<PathConfig>) -> Self {
+        let scheduler = match protocol {
+            Protocol::Plain(_) => sched::Kind::Weighted,
+            Protocol::Native(_) => sched::Kind::Earliest,
+        };
+        Self {
+            name: name.into(),
+            networks: Vec::new(),
+            local_networks: Vec::new(),
+            scheduler,
+            rules: Vec::new(),
+            protocol,
+            resequence: Some(reseq::Limits::default()),
+            probe: Some(ProbeConfig::default()),
+            paths,
+        }
+    }
+}
+
 /// What is spoken with a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -81,6 +102,14 @@ pub struct NativeConfig {
     pub congestion: cc::Kind,
     /// Whether lost packets may be brought back by forward error correction.
     pub fec: fec::Mode,
+}
+
+impl NativeConfig {
+    /// A peer that is known by nothing but its key.
+    pub fn new(public_key: PublicKey) -> Self {
+        let preshared_key = PresharedKey::from_bytes([0; 32]);
+        Self { public_key, preshared_key, congestion: cc::Kind::Rate, fec: fec::Mode::Auto }
+    }
 }
 
 /// The optional fields of GRE (RFC 2784, RFC 2890) that plain mode sends. Whatever is received is understood.
@@ -161,6 +190,22 @@ pub struct PathConfig {
     pub cap: Option<Rate>,
     /// Used only while no other path is alive.
     pub standby: bool,
+}
+
+impl PathConfig {
+    /// A path to `remote` that is as good as any other.
+    pub fn new(name: impl Into<String>, link: LinkId, remote: SocketAddr) -> Self {
+        Self {
+            name: name.into(),
+            link,
+            remote: Some(remote),
+            weight: 1,
+            liveness: None,
+            alive: true,
+            cap: None,
+            standby: false,
+        }
+    }
 }
 
 /// The largest inner packet that fits an outer packet of `path_mtu` bytes to `remote`, with `framing` bytes between UDP and

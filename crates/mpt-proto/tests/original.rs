@@ -9,7 +9,6 @@ use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, Received};
 use mpt_proto::packet::{Merge, Offload};
 use mpt_proto::path::{Cause, LinkId, State};
-use mpt_proto::sched::Kind;
 use mpt_proto::time::Time;
 use mpt_proto::wire::legacy;
 
@@ -28,25 +27,17 @@ fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
     let (local, far) = ("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
     let announces = AnnounceConfig { every: Some(SECOND), dead: Some(3 * SECOND), local, remote: far };
     let path = |number: u8| PathConfig {
-        name: format!("v{number}"),
-        link: LinkId(number),
-        remote: Some(remote(number)),
-        weight: 1,
         liveness: Some(Liveness::Announces(announces)),
         alive,
-        cap: None,
-        standby: false,
+        ..PathConfig::new(format!("v{number}"), LinkId(number), remote(number))
     };
+    let plain = Protocol::Plain(PlainFraming { sequence, ..PlainFraming::default() });
     PeerConfig {
-        name: name.into(),
         networks: vec!["10.77.0.2/32".parse().unwrap(), "10.82.0.0/24".parse().unwrap()],
         local_networks: vec!["10.77.0.1/32".parse().unwrap(), "10.81.0.0/24".parse().unwrap()],
-        scheduler: Kind::Weighted,
-        rules: vec![],
-        protocol: Protocol::Plain(PlainFraming { sequence, ..PlainFraming::default() }),
         resequence: None,
         probe: None,
-        paths: vec![path(0), path(1)],
+        ..PeerConfig::new(name, plain, vec![path(0), path(1)])
     }
 }
 

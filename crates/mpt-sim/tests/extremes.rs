@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
-use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::drops::Dropped;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::{LinkId, MAX_PATHS};
-use mpt_proto::reseq::Limits;
 use mpt_proto::sched::Kind;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Host, Sink, Source};
@@ -35,26 +34,12 @@ fn path(rate: u64, delay: u64) -> LinkSpec {
 }
 
 fn config(end: usize, paths: usize, scheduler: Kind) -> Config {
-    let path = |i: usize| PathConfig {
-        name: format!("path{i}"),
-        link: LinkId(i as u8),
-        remote: Some(address(1 - end, i)),
-        weight: 1,
-        liveness: None,
-        alive: true,
-        cap: None,
-        standby: false,
-    };
+    let path = |i: usize| PathConfig::new(format!("path{i}"), LinkId(i as u8), address(1 - end, i));
+    let plain = Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() });
     let peer = PeerConfig {
-        name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
-        local_networks: vec![],
         scheduler,
-        rules: vec![],
-        protocol: Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
-        resequence: Some(Limits::default()),
-        probe: Some(ProbeConfig::default()),
-        paths: (0..paths).map(path).collect(),
+        ..PeerConfig::new("peer", plain, (0..paths).map(path).collect())
     };
     Config { identity: None, mtu: 1_464, merge: Merge { tcp: true, udp: false }, peers: vec![peer] }
 }

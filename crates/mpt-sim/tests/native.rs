@@ -3,16 +3,14 @@
 
 use std::time::Duration;
 
-use mpt_proto::cc;
-use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, ProbeConfig, Protocol};
+use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, Protocol};
 use mpt_proto::crypto::handshake::{Clock, Identity, Offer};
-use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
+use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
 use mpt_proto::reseq::Limits;
-use mpt_proto::sched::Kind;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Sink, Source};
 use mpt_sim::laws;
@@ -32,32 +30,12 @@ fn ms(n: u64) -> Duration {
 
 fn endpoint(end: usize, paths: usize) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
-    let path = |i: usize| PathConfig {
-        name: format!("path{i}"),
-        link: LinkId(i as u8),
-        remote: Some(address(1 - end, i)),
-        weight: 1,
-        liveness: None,
-        alive: true,
-        cap: None,
-        standby: false,
-    };
-    let native = NativeConfig {
-        public_key: *keys(1 - end).public(),
-        preshared_key: PresharedKey::from_bytes([0; 32]),
-        congestion: cc::Kind::Rate,
-        fec: mpt_proto::repair::fec::Mode::default(),
-    };
+    let path = |i: usize| PathConfig::new(format!("path{i}"), LinkId(i as u8), address(1 - end, i));
+    let native = NativeConfig::new(*keys(1 - end).public());
     let peer = PeerConfig {
-        name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
-        local_networks: vec![],
-        scheduler: Kind::Earliest,
-        rules: vec![],
-        protocol: Protocol::Native(native),
         resequence: Some(Limits { max_hold: SECOND, window: 32_768, ..Limits::default() }),
-        probe: Some(ProbeConfig::default()),
-        paths: (0..paths).map(path).collect(),
+        ..PeerConfig::new("peer", Protocol::Native(native), (0..paths).map(path).collect())
     };
     let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers: vec![peer] };
     let identity = Identity { keys: keys(end), offer: Offer::new(true), clock: Clock::new(SECOND * 1_000_000) };

@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::packet::Merge;
 use mpt_proto::path::{Cause, LinkId, State};
-use mpt_proto::reseq::Limits;
-use mpt_proto::sched::Kind;
 use mpt_proto::time::Rate;
 use mpt_sim::host::{Sink, Source};
 use mpt_sim::laws;
@@ -27,25 +25,13 @@ fn ms(n: u64) -> Duration {
 
 fn config(end: usize, weights: &[u32]) -> Config {
     let path = |(i, weight): (usize, &u32)| PathConfig {
-        name: format!("path{i}"),
-        link: LinkId(i as u8),
-        remote: Some(address(1 - end, i)),
         weight: *weight,
-        liveness: None,
-        alive: true,
-        cap: None,
-        standby: false,
+        ..PathConfig::new(format!("path{i}"), LinkId(i as u8), address(1 - end, i))
     };
+    let plain = Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() });
     let peer = PeerConfig {
-        name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
-        local_networks: vec![],
-        scheduler: Kind::Weighted,
-        rules: vec![],
-        protocol: Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
-        resequence: Some(Limits::default()),
-        probe: Some(ProbeConfig::default()),
-        paths: weights.iter().enumerate().map(path).collect(),
+        ..PeerConfig::new("peer", plain, weights.iter().enumerate().map(path).collect())
     };
     Config { identity: None, mtu: 1_464, merge: Merge::default(), peers: vec![peer] }
 }

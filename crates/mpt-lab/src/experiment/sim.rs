@@ -17,17 +17,16 @@ use crate::{
     tunnel::{Layout, Mode},
 };
 use mpt_proto::{
-    cc,
-    config::{Config, NativeConfig, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol},
+    config::{Config, NativeConfig, PathConfig, PeerConfig, PlainFraming, Protocol},
     crypto::{
         handshake::{Clock, Identity, Offer},
-        keys::{KeyPair, PresharedKey},
+        keys::KeyPair,
     },
     endpoint::Endpoint,
     local::Local,
     packet::Merge,
     path::LinkId,
-    reseq, sched,
+    sched,
     time::{Rate, Time},
 };
 use mpt_sim::{
@@ -169,30 +168,19 @@ fn happen(net: &mut Network, path: usize, what: Happening) -> Result<()> {
 
 fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
-    let native = || NativeConfig {
-        public_key: *keys(1 - end).public(),
-        preshared_key: PresharedKey::from_bytes([0; 32]),
-        congestion: cc::Kind::Rate,
-        fec: mpt_proto::repair::fec::Mode::default(),
+    let protocol = match layout.mode {
+        Mode::Native => Protocol::Native(NativeConfig::new(*keys(1 - end).public())),
+        Mode::Plain => Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
+        Mode::Original => Protocol::Plain(PlainFraming::default()),
     };
-    let (protocol, scheduler) = match layout.mode {
-        Mode::Native => (Protocol::Native(native()), sched::Kind::Earliest),
-        Mode::Plain => {
-            (Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }), sched::Kind::Weighted)
-        }
-        Mode::Original => (Protocol::Plain(PlainFraming::default()), sched::Kind::Weighted),
-    };
+    let paths = (0..layout.paths.len()).map(|path| path_config(end, path, layout)).collect();
+    let usual = PeerConfig::new("peer", protocol, paths);
     let named = |name: &String| sched::Kind::NAMES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
     let peer = PeerConfig {
-        local_networks: vec![],
-        name: "peer".into(),
         networks: vec![EVERYTHING.parse().expect("a prefix")],
-        scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(scheduler),
-        rules: vec![],
-        protocol,
-        resequence: (layout.mode != Mode::Original).then(reseq::Limits::default),
-        probe: Some(ProbeConfig::default()),
-        paths: (0..layout.paths.len()).map(|path| path_config(end, path, layout)).collect(),
+        scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(usual.scheduler),
+        resequence: usual.resequence.filter(|_| layout.mode != Mode::Original),
+        ..usual
     };
     let config = Config { identity: None, mtu: layout.mtu(), merge: Merge::default(), peers: vec![peer] };
     match layout.mode {
@@ -209,14 +197,8 @@ fn path_config(end: usize, path: usize, layout: &Layout<'_>) -> PathConfig {
     let rate = if end == 0 { spec.there.start.rate } else { spec.back.start.rate };
     let speed = if rate == Rate::MAX { 1 } else { (rate.bits() / 1_000_000).max(1) as u32 };
     PathConfig {
-        alive: true,
-        liveness: None,
-        name: format!("path{}", path + 1),
-        link: LinkId(path as u8),
-        remote: Some(address(1 - end, path)),
         weight: layout.settings.weights.as_ref().map_or(speed, |weights| weights[path]),
-        cap: None,
-        standby: false,
+        ..PathConfig::new(format!("path{}", path + 1), LinkId(path as u8), address(1 - end, path))
     }
 }
 

@@ -3,16 +3,15 @@
 use crate::rig::Rig;
 use mpt_lab::topology::Host;
 use mpt_proto::{
-    config::{Config, NativeConfig, PathConfig, PeerConfig, ProbeConfig, Protocol},
+    config::{Config, NativeConfig, PathConfig, PeerConfig, Protocol},
     crypto::{
         handshake::{Clock, Identity, Offer},
-        keys::{KeyPair, PresharedKey},
+        keys::KeyPair,
     },
     endpoint::{Endpoint, Received},
     local::Local,
     packet::Merge,
     path::LinkId,
-    reseq::Limits,
     time::Time,
 };
 use std::{
@@ -153,32 +152,11 @@ impl Crowd {
     fn new(keys: Vec<KeyPair>, server: &KeyPair) -> Self {
         let remote: SocketAddr = "192.168.11.2:4754".parse().expect("an address");
         let member = |keys: KeyPair| {
-            let path = PathConfig {
-                name: "path".into(),
-                link: LinkId(0),
-                remote: Some(remote),
-                weight: 1,
-                liveness: None,
-                alive: true,
-                cap: None,
-                standby: false,
-            };
-            let native = NativeConfig {
-                public_key: *server.public(),
-                preshared_key: PresharedKey::default(),
-                congestion: mpt_proto::cc::Kind::Rate,
-                fec: mpt_proto::repair::fec::Mode::default(),
-            };
+            let path = PathConfig::new("path", LinkId(0), remote);
+            let native = NativeConfig::new(*server.public());
             let peer = PeerConfig {
-                name: "server".into(),
                 networks: vec!["0.0.0.0/0".parse().expect("a prefix")],
-                local_networks: vec![],
-                scheduler: mpt_proto::sched::Kind::Earliest,
-                rules: Vec::new(),
-                protocol: Protocol::Native(native),
-                resequence: Some(Limits::default()),
-                probe: Some(ProbeConfig::default()),
-                paths: vec![path],
+                ..PeerConfig::new("server", Protocol::Native(native), vec![path])
             };
             let seed = *keys.public().as_bytes();
             let today = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");

@@ -2,53 +2,30 @@
 
 use std::time::Duration;
 
-use mpt_proto::cc;
-use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, ProbeConfig, Protocol};
+use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, Protocol};
 use mpt_proto::crypto::handshake::{Clock, Identity, Offer};
-use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
+use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
-use mpt_proto::repair::fec;
 use mpt_proto::reseq::Limits;
-use mpt_proto::sched::Kind;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
 
 /// A path of the caller's.
 pub fn path(number: usize) -> PathConfig {
-    PathConfig {
-        name: format!("path{number}"),
-        link: LinkId(number as u8),
-        remote: Some(address(1, number)),
-        weight: 1,
-        liveness: None,
-        alive: true,
-        cap: None,
-        standby: false,
-    }
+    PathConfig::new(format!("path{number}"), LinkId(number as u8), address(1, number))
 }
 
 /// An end with these paths.
 pub fn endpoint(end: usize, paths: Vec<PathConfig>) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
-    let native = NativeConfig {
-        public_key: *keys(1 - end).public(),
-        preshared_key: PresharedKey::from_bytes([0; 32]),
-        congestion: cc::Kind::Rate,
-        fec: fec::Mode::default(),
-    };
+    let native = NativeConfig::new(*keys(1 - end).public());
     let peer = PeerConfig {
-        name: "peer".into(),
         networks: vec!["0.0.0.0/0".parse().unwrap()],
-        local_networks: vec![],
-        rules: vec![],
-        scheduler: Kind::Earliest,
-        protocol: Protocol::Native(native),
         resequence: Some(Limits { max_hold: Duration::from_secs(1), window: 32_768, ..Limits::default() }),
-        probe: Some(ProbeConfig::default()),
-        paths,
+        ..PeerConfig::new("peer", Protocol::Native(native), paths)
     };
     let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers: vec![peer] };
     let clock = Clock::new(Duration::from_secs(1_000_000));

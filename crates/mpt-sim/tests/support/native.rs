@@ -36,36 +36,13 @@ pub fn keys(end: u16) -> KeyPair {
 
 /// A peer that is called, where `paths` says so, or calls.
 pub fn peer(name: String, key: &KeyPair, paths: Vec<PathConfig>, networks: &[&str]) -> PeerConfig {
-    let native = NativeConfig {
-        public_key: *key.public(),
-        preshared_key: PresharedKey::from_bytes([0; 32]),
-        congestion: cc::Kind::Rate,
-        fec: mpt_proto::repair::fec::Mode::default(),
-    };
-    PeerConfig {
-        name,
-        networks: networks.iter().map(|net| net.parse().unwrap()).collect(),
-        local_networks: vec![],
-        scheduler: Kind::Earliest,
-        rules: vec![],
-        protocol: Protocol::Native(native),
-        resequence: Some(Limits::default()),
-        probe: Some(ProbeConfig::default()),
-        paths,
-    }
+    let native = Protocol::Native(NativeConfig::new(*key.public()));
+    let networks = networks.iter().map(|net| net.parse().unwrap()).collect();
+    PeerConfig { networks, ..PeerConfig::new(name, native, paths) }
 }
 
 pub fn path_to(end: usize) -> PathConfig {
-    PathConfig {
-        name: "path".into(),
-        link: LinkId(0),
-        remote: Some(address(end, 0)),
-        weight: 1,
-        liveness: None,
-        alive: true,
-        cap: None,
-        standby: false,
-    }
+    PathConfig::new("path", LinkId(0), address(end, 0))
 }
 
 pub fn endpoint(keys: KeyPair, seed: u16, peers: Vec<PeerConfig>) -> Endpoint {

@@ -28,8 +28,14 @@ const SHARE: u32 = 8;
 
 impl Batch {
     /// Keeps `packet` back if it is an ACK to be gathered; otherwise it is returned. `rtt` is that of the shortest path.
-    pub(super) fn gather(&mut self, now: Time, bucket: u16, packet: SuperPacket, rtt: Duration) -> Option<SuperPacket> {
-        if rtt / SHARE < SPACING || !is_pure_ack(&packet) {
+    pub(super) fn gather(
+        &mut self,
+        now: Time,
+        bucket: u16,
+        packet: SuperPacket,
+        rtt: impl FnOnce() -> Duration,
+    ) -> Option<SuperPacket> {
+        if !is_pure_ack(&packet) || rtt() / SHARE < SPACING {
             return Some(packet);
         }
         if self.held.is_empty() && self.left.is_none_or(|left| now.since(left) >= SPACING) {
@@ -97,24 +103,24 @@ mod tests {
     #[test]
     fn the_first_goes_at_once_and_those_after_it_together() {
         let mut batch = Batch::default();
-        assert!(batch.gather(at(0), 7, segment(0, ACK), RTT).is_some());
-        assert!(batch.gather(at(100), 7, segment(0, ACK), RTT).is_none());
-        assert!(batch.gather(at(2_600), 7, segment(0, ACK), RTT).is_none(), "not before those that wait");
+        assert!(batch.gather(at(0), 7, segment(0, ACK), || RTT).is_some());
+        assert!(batch.gather(at(100), 7, segment(0, ACK), || RTT).is_none());
+        assert!(batch.gather(at(2_600), 7, segment(0, ACK), || RTT).is_none(), "not before those that wait");
         assert_eq!((batch.due(), batch.holds(7), batch.holds(8)), (Some(at(2_500)), true, false));
         assert_eq!(batch.release(at(2_600)).count(), 2);
         assert_eq!(batch.due(), None);
-        assert!(batch.gather(at(5_000), 7, segment(0, ACK), RTT).is_none());
+        assert!(batch.gather(at(5_000), 7, segment(0, ACK), || RTT).is_none());
         batch.release(at(5_100)).for_each(drop);
-        assert!(batch.gather(at(9_000), 7, segment(0, ACK), RTT).is_some(), "nothing to gather it with");
+        assert!(batch.gather(at(9_000), 7, segment(0, ACK), || RTT).is_some(), "nothing to gather it with");
     }
 
     #[test]
     fn what_says_more_than_ack_and_short_paths_are_left_alone() {
         let mut batch = Batch::default();
-        batch.gather(at(0), 7, segment(0, ACK), RTT);
-        assert!(batch.gather(at(1), 7, segment(1, ACK), RTT).is_some());
-        assert!(batch.gather(at(1), 7, segment(0, ACK | 1), RTT).is_some());
-        assert!(batch.gather(at(1), 7, segment(0, ACK), Duration::from_millis(10)).is_some());
+        batch.gather(at(0), 7, segment(0, ACK), || RTT);
+        assert!(batch.gather(at(1), 7, segment(1, ACK), || RTT).is_some());
+        assert!(batch.gather(at(1), 7, segment(0, ACK | 1), || RTT).is_some());
+        assert!(batch.gather(at(1), 7, segment(0, ACK), || Duration::from_millis(10)).is_some());
         assert_eq!(batch.len(), 0);
     }
 }

@@ -47,7 +47,6 @@ impl Peer {
             Err(why) => self.drops.count(why),
         }
         self.native = Some(native);
-        self.settle_paths(now);
     }
 
     fn handle_opened(

@@ -102,7 +102,7 @@ pub(super) struct Native {
     /// Where the ends say that they can be reached.
     addresses: Addresses,
     /// Our last initiation while it waits for its answer, and the paths that it has not gone over yet, as a bit set.
-    knock: Option<(Vec<u8>, u32)>,
+    initiation: Option<(Vec<u8>, u32)>,
 }
 
 /// What native mode keeps for one of our paths.
@@ -202,7 +202,7 @@ impl Native {
             words: 0,
             heeded: [None; MAX_PATHS],
             addresses: Addresses::default(),
-            knock: None,
+            initiation: None,
         };
         for (slot, path) in (0..).zip(paths) {
             native.add_path(PathId { slot, generation: 0 }, path.cap);
@@ -254,8 +254,10 @@ impl Native {
         bucket: u16,
         packet: SuperPacket,
     ) -> impl Iterator<Item = (u16, SuperPacket)> {
-        let known = self.carriers.iter().map(|carrier| carrier.feedback.rtt()).filter(|rtt| rtt.is_known());
-        let rtt = known.map(|rtt| rtt.smoothed()).min().unwrap_or_default();
+        let rtt = || {
+            let known = self.carriers.iter().map(|carrier| carrier.feedback.rtt()).filter(|rtt| rtt.is_known());
+            known.map(|rtt| rtt.smoothed()).min().unwrap_or_default()
+        };
         let now_or_later = self.batch.gather(now, bucket, packet, rtt);
         let overtaken = now_or_later.is_some() && self.batch.holds(bucket);
         let earlier = overtaken.then(|| self.batch.release(now));
@@ -316,7 +318,7 @@ impl Native {
                     if self.association.take_restarted() {
                         self.begin_anew(paths);
                     }
-                    self.knock = None;
+                    self.initiation = None;
                     // The first datagram under it is what lets the responder use it.
                     paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.ask_now(now));
                     self.agreed = now;

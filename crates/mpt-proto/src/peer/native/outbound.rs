@@ -40,6 +40,9 @@ struct Next {
 /// Bytes of frames in a datagram without data: fits IPv6's least MTU.
 const WORDS: usize = 1_280 - 40 - 8 - OVERHEAD;
 
+/// A SKIP frame, with its type and length, and some.
+const SKIP: usize = 16;
+
 /// How late a process may be woken without losing its turn: what the pacer allowed meanwhile is sent at once.
 const LATENESS: Duration = Duration::from_millis(2);
 /// Longer than packets of one flow are apart on paths in use, shorter than three round trips of a fast path.
@@ -94,9 +97,9 @@ impl Peer {
     fn send_handshake(&mut self, now: Time, index: usize, native: &mut Native, local: &mut Local, outbox: &mut Outbox) {
         let (identity, names) = local.parts();
         if let Some(message) = native.association.poll_transmit(now, identity, || names.fresh(index)) {
-            native.knock = Some((message.message, u32::MAX));
+            native.initiation = Some((message.message, u32::MAX));
         }
-        let Some((message, over)) = &mut native.knock else { return };
+        let Some((message, over)) = &mut native.initiation else { return };
         let over = std::mem::take(over);
         for path in self.paths.iter().filter(|path| path.may_speak() && over & 1 << path.id.slot != 0) {
             let mut slot = outbox.reserve(path.link, path.remote, PROBE_TOS, message.len());
@@ -168,10 +171,10 @@ impl Peer {
 
     fn send_skips(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
         while native.repair.has_skips() {
-            let mut frames = Vec::new();
-            while let Some(place) = native.repair.skips().filter(|_| frames.len() < WORDS / 16) {
-                frames.push(Frame::Skip(Skip { bucket: place.bucket, from: place.sequence, to: place.sequence }));
-            }
+            let skips = std::iter::from_fn(|| native.repair.skips()).take(WORDS / SKIP);
+            let frames: Vec<_> = skips
+                .map(|place| Frame::Skip(Skip { bucket: place.bucket, from: place.sequence, to: place.sequence }))
+                .collect();
             self.send_frames(now, best, native, frames.into_iter(), true, outbox);
         }
     }
@@ -415,7 +418,7 @@ impl Peer {
     /// Tells controller, pacer and scheduler what was sent.
     pub(super) fn after_run(&mut self, now: Time, path: PathId, sent: u64, native: &mut Native) {
         let carrier = &mut native.carriers[usize::from(path.slot)];
-        carrier.set_rhythm(now, native.fec, false);
+        carrier.set_rhythm(now, native.fec);
         native.control.on_sent(path, now, carrier.feedback.in_flight());
         let rate = native.control.pacing(path);
         carrier.next_send = carrier.next_send.max(now - LATENESS) + rate.time_for(sent);

@@ -176,7 +176,7 @@ impl Native {
 
     /// There is a new way to the peer: a session is asked for over it, too, if there is none yet.
     pub(in crate::peer) fn greet(&mut self, now: Time, slot: usize) {
-        if let Some((_, over)) = &mut self.knock {
+        if let Some((_, over)) = &mut self.initiation {
             *over |= 1 << slot;
         } else if !self.association.is_established(now) {
             self.association.request(now);

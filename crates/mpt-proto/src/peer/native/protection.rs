@@ -23,12 +23,12 @@ const LEAST_TAIL: Duration = Duration::from_millis(5);
 
 impl Carrier {
     /// Decides anew how much of what is sent is protected.
-    pub(super) fn set_rhythm(&mut self, now: Time, mode: Mode, realtime: bool) {
+    pub(super) fn set_rhythm(&mut self, now: Time, mode: Mode) {
         if mode == Mode::Off {
             return;
         }
         let (loss, srtt) = (self.feedback.loss(), self.feedback.rtt().smoothed());
-        self.rhythm = self.policy.rhythm(now, loss, srtt, realtime).filter(|_| self.feedback.rtt().is_known());
+        self.rhythm = self.policy.rhythm(now, loss, srtt).filter(|_| self.feedback.rtt().is_known());
         if self.rhythm.is_none() {
             self.encoder.clear();
         }

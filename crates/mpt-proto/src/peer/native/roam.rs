@@ -162,16 +162,8 @@ impl Peer {
     /// The peer calls from a path that we did not know. It carries nothing but challenges until it answers one.
     fn learn_path(&mut self, now: Time, from: &From, native: &mut Native) -> Option<u8> {
         let slot = self.free_slot().or_else(|| self.forget_one(now, native))?;
-        let config = PathConfig {
-            name: format!("path{}", slot + 1),
-            link: from.link,
-            remote: Some(from.from),
-            weight: 1,
-            liveness: None,
-            alive: false,
-            cap: None,
-            standby: false,
-        };
+        let named = PathConfig::new(format!("path{}", slot + 1), from.link, from.from);
+        let config = PathConfig { alive: false, ..named };
         let path = Path { learned: true, proven: false, ..Path::new(now, slot, &config, Some(self.probe)) };
         let id = self.put_path(path, native, None);
         native.carriers[usize::from(id.slot)].moving = Some(Move::new(now, from));

@@ -48,7 +48,6 @@ impl Peer {
             native.batch.release(now).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
         }
         self.native = Some(native);
-        self.settle_paths(now);
     }
 
     fn handle_feedback_deadline(&mut self, now: Time, slot: usize, native: &mut Native) {

@@ -2,7 +2,7 @@
 //!
 //! Asking for a lost packet costs what is lost, and a round trip. Correction costs a share of everything, and the time until the
 //! next repair symbol. So it is for paths that lose packets and on which a round trip is too long: longer than an inner flow
-//! takes for an accident, or longer than realtime traffic waits. A clean path gets no repair symbol at all.
+//! takes for an accident. A clean path gets no repair symbol at all.
 
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ pub struct Rhythm {
 }
 
 impl Policy {
-    /// What to do on a path that loses this share and takes so long; `realtime` traffic cannot wait for a repair at all.
-    pub fn rhythm(&mut self, now: Time, loss: f64, srtt: Duration, realtime: bool) -> Option<Rhythm> {
+    /// What to do on a path that loses this share and takes so long.
+    pub fn rhythm(&mut self, now: Time, loss: f64, srtt: Duration) -> Option<Rhythm> {
         let memory = if loss > self.loss { RISE } else { FALL };
         let passed = now.since(self.updated).min(memory).as_secs_f64() / memory.as_secs_f64();
         (self.loss, self.updated) = (self.loss + (loss - self.loss) * passed, now);
-        let pays = self.loss >= LEAST_LOSS && (realtime || srtt > LONG);
+        let pays = self.loss >= LEAST_LOSS && srtt > LONG;
         // Twice what is lost, and a little for bad luck.
         let share = (self.loss * 2.0 + 0.01).min(MOST_SHARE);
         let every = (1.0 / share) as usize;
@@ -57,30 +57,22 @@ const FALL: Duration = Duration::from_secs(4);
 mod tests {
     use super::*;
 
-    fn after(seconds: u64, loss: f64, srtt_ms: u64, realtime: bool) -> Option<Rhythm> {
+    fn after(seconds: u64, loss: f64, srtt_ms: u64) -> Option<Rhythm> {
         let mut policy = Policy::default();
         let at = |ms| Time::after(Duration::from_millis(ms));
-        (0..seconds * 100)
-            .map(|n| policy.rhythm(at(n * 10), loss, Duration::from_millis(srtt_ms), realtime))
-            .last()
-            .flatten()
+        (0..seconds * 100).map(|n| policy.rhythm(at(n * 10), loss, Duration::from_millis(srtt_ms))).last().flatten()
     }
 
     #[test]
     fn a_clean_path_and_a_short_one_get_nothing() {
-        assert_eq!(after(10, 0.0, 600, true), None);
-        assert_eq!(after(10, 0.02, 60, false), None);
+        assert_eq!(after(10, 0.0, 600), None);
+        assert_eq!(after(10, 0.02, 60), None);
     }
 
     #[test]
     fn a_long_lossy_path_gets_twice_what_it_loses() {
-        let rhythm = after(20, 0.005, 640, false).unwrap();
+        let rhythm = after(20, 0.005, 640).unwrap();
         assert!((50..=60).contains(&rhythm.every) && rhythm.sources == MAX_SOURCES, "{rhythm:?}");
-        assert_eq!(after(20, 0.10, 640, false).map(|rhythm| rhythm.every), Some(4));
-    }
-
-    #[test]
-    fn realtime_traffic_gets_it_on_a_short_path_too() {
-        assert!(after(10, 0.02, 60, true).is_some());
+        assert_eq!(after(20, 0.10, 640).map(|rhythm| rhythm.every), Some(4));
     }
 }
