@@ -31,8 +31,6 @@ pub struct Bulk {
     stop: Arc<AtomicBool>,
     samples: Arc<Mutex<Vec<Sample>>>,
     threads: Vec<thread::JoinHandle<()>>,
-    /// Kept open: the kernel accepts further subflows only where somebody listens.
-    _listener: Socket,
 }
 
 /// Where a flow goes.
@@ -47,28 +45,28 @@ pub struct Route {
 }
 
 impl Bulk {
-    /// Connects and starts to send.
+    /// Connects and starts to send. A link that lets no connection through carries nothing, which is no error.
     pub fn start(sender: &Netns, receiver: &Netns, route: Route) -> Result<Self> {
         let to = SocketAddr::new(route.to, PORT);
         let listener = receiver.enter(|| listen(to, route.mptcp))?.during(format!("listen on {to}"))?;
-        let source = sender.enter(|| connect(route, to))?.during(format!("connect to {to}"))?;
-        let (sink, _) = listener.accept().during("accept")?;
-        for socket in [&source, &sink] {
+        let source = match sender.enter(|| connect(route, to))? {
+            Err(error) if is_time_limit(&error) => None,
+            source => Some(source.during(format!("connect to {to}"))?),
+        };
+        for socket in source.iter().chain([&listener]) {
             let limit = Some(Duration::from_millis(100));
             socket.set_read_timeout(limit).and_then(|()| socket.set_write_timeout(limit)).during("set a time limit")?;
         }
-        Ok(Self::run(source, sink, listener))
+        Ok(Self::run(source, listener))
     }
 
-    fn run(source: Socket, sink: Socket, listener: Socket) -> Self {
+    fn run(source: Option<Socket>, listener: Socket) -> Self {
         let (start, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
         let samples = Arc::new(Mutex::new(vec![Sample { at: Duration::ZERO, bytes: 0 }]));
         let (stop_sending, stop_reading, noted) = (stop.clone(), stop.clone(), samples.clone());
-        let threads = vec![
-            thread::spawn(move || send(source, &stop_sending)),
-            thread::spawn(move || receive(sink, start, &stop_reading, &noted)),
-        ];
-        Self { start, stop, samples, threads, _listener: listener }
+        let sending = source.map(|source| thread::spawn(move || send(source, &stop_sending)));
+        let receiving = thread::spawn(move || receive(&listener, start, &stop_reading, &noted));
+        Self { start, stop, samples, threads: sending.into_iter().chain([receiving]).collect() }
     }
 
     /// Time since the flow began.
@@ -143,7 +141,19 @@ fn send(mut socket: Socket, stop: &AtomicBool) {
     }
 }
 
-fn receive(mut socket: Socket, start: Instant, stop: &AtomicBool, samples: &Mutex<Vec<Sample>>) {
+/// Waits for the flow and notes what it brings. The listener stays open: the kernel accepts further subflows only where somebody
+/// listens.
+fn receive(listener: &Socket, start: Instant, stop: &AtomicBool, samples: &Mutex<Vec<Sample>>) {
+    let mut socket = loop {
+        match listener.accept() {
+            Ok((socket, _)) => break socket,
+            Err(error) if is_time_limit(&error) && !stop.load(Relaxed) => {}
+            Err(_) => return,
+        }
+    };
+    if socket.set_read_timeout(Some(Duration::from_millis(100))).is_err() {
+        return;
+    }
     let (mut block, mut bytes, mut last) = ([0; BLOCK], 0, Duration::ZERO);
     while !stop.load(Relaxed) {
         match socket.read(&mut block) {
