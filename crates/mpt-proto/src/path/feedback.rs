@@ -163,6 +163,11 @@ impl Feedback {
         &self.delay
     }
 
+    /// When nearly all packets that are sent now will have arrived, reordered ones among them.
+    pub fn expected(&self) -> Option<OneWay> {
+        self.delay.expected(self.sent.most_lateness())
+    }
+
     /// For how long a packet is in flight on average while the path is empty: the least mean of the last ten seconds. By
     /// Little's law this times the rate is what must be in flight, whatever jitter and delayed ACKs add to a round trip.
     pub fn base_rtt(&self) -> Duration {
@@ -220,7 +225,7 @@ impl Feedback {
         self.delivery.on_recalled(confirmed.spurious_bytes);
         self.delivery.on_delivered(now, ack.written_at(), confirmed.bytes);
         if let Some(sent_at) = largest_sent {
-            self.rtt.on_sample(now, now.since(sent_at), ack.delay);
+            self.rtt.on_sample(now, now.since(sent_at).max(self.typical(confirmed)), ack.delay);
             self.delay.on_sample(now, OneWay::between(sent_at, ack.received_at), self.sent.lateness() / 2);
         }
         self.delivery.mark(ack.written_at(), self.recent_window() / 8);
@@ -246,11 +251,26 @@ impl Feedback {
             min_rtt: self.rtt.min(),
             base_rtt: self.base_rtt(),
             sojourn: self.sojourn.recent,
-            queue: self.delay.queue(),
+            queue: self.queue(),
             jitter: self.delay.jitter(),
             rate,
             recent: self.delivery.recent(self.recent_window()),
         })
+    }
+
+    /// For how long the packets of an ACK were in flight on average, on a path that reorders: the highest number among them is that of a
+    /// fast one.
+    fn typical(&self, confirmed: &Confirmed) -> Duration {
+        let arrived = u32::try_from(confirmed.packets + confirmed.spurious).unwrap_or(u32::MAX).max(1);
+        if self.sent.most_lateness().is_zero() { Duration::ZERO } else { confirmed.sojourn / arrived }
+    }
+
+    /// Standing queue. Where packets come at odd times the fastest of a few are late by chance; a queue makes the mean late, too.
+    fn queue(&self) -> Duration {
+        let base = self.base_rtt();
+        let mean = self.sojourn.recent.saturating_sub(base);
+        let queue = self.delay.queue();
+        if self.delay.jitter() < base / ODD { queue } else { queue.min(mean) }
     }
 
     /// The shortest time over which arrivals can be counted: half a round trip, more where jitter blurs the edges.
@@ -276,6 +296,9 @@ impl Feedback {
 struct Rounds {
     ends_at: u64,
 }
+
+/// A path whose jitter is more than this part of its round trip comes at odd times.
+const ODD: u32 = 8;
 
 impl Rounds {
     fn on_ack(&mut self, prior_delivered: u64, delivered: u64) -> bool {

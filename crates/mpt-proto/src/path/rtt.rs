@@ -134,9 +134,10 @@ impl OneWayDelay {
         Some(few.map_or(recent, |few| recent.min(*few)))
     }
 
-    /// When nearly all packets that are sent now will have arrived: what the path takes, and an allowance for its jitter.
-    pub fn expected(&self) -> Option<OneWay> {
-        Some(self.current()?.later(self.jitter() * 2))
+    /// When nearly all packets that are sent now will have arrived: what the path takes, and an allowance for its jitter, or for
+    /// how late packets are that others overtake.
+    pub fn expected(&self, late: Duration) -> Option<OneWay> {
+        Some(self.current()?.later((self.jitter() * 2).max(late)))
     }
 
     /// Standing queue: by how much even the fastest of the latest datagrams exceeded the floor. A minimum on both sides,

@@ -131,6 +131,11 @@ impl Sent {
         self.lateness.mean
     }
 
+    /// How late all but a few in a thousand are; zero on a path that keeps order.
+    pub fn most_lateness(&self) -> Duration {
+        self.lateness.worst.best().map_or(Duration::ZERO, |worst| self.lateness.high.min(worst))
+    }
+
     /// Bytes in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight

@@ -437,7 +437,7 @@ impl Peer {
         let reserve = up().all(Path::is_reserve);
         let usable = up().filter(|path| reserve || !path.is_reserve());
         self.scene.extend(usable.map(|path| view(now, path, native)));
-        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).delay().expected()).collect();
+        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).expected()).collect();
         let fastest = delays.iter().flatten().min().copied();
         let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
         for (view, delay) in self.scene.iter_mut().zip(delays) {

@@ -42,7 +42,7 @@ impl Policy {
 
 /// A repair of a round trip longer than this comes after the inner flow has lost patience: Linux' TCP retransmits after 200 ms at
 /// the earliest (TCP_RTO_MIN), and its round trip includes ours.
-const LONG: Duration = Duration::from_millis(150);
+const LONG: Duration = Duration::from_millis(10);
 /// Below this, a packet in a thousand, repairs are too rare to matter.
 const LEAST_LOSS: f64 = 0.001;
 /// The most that is spent: a path that loses more than an eighth is left alone soon.

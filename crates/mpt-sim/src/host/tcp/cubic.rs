@@ -59,7 +59,10 @@ impl Cubic {
         let t = (now - epoch.began + trip).as_secs_f64();
         let target = (epoch.origin + C * (t - epoch.time_back).powi(3)).clamp(self.window, 1.5 * self.window);
         epoch.reno += 3.0 * (1.0 - BETA) / (1.0 + BETA) * count / self.window;
-        self.window = (self.window + (target - self.window) / self.window * count).max(epoch.reno);
+        let step = (target - self.window) / self.window;
+        // Linux: as long as nothing was ever lost, the cube is taken to be too careful.
+        let step = if self.highest == 0.0 { step.max(UNKNOWN) } else { step };
+        self.window = (self.window + step * count).max(epoch.reno);
     }
 
     /// Something was lost, for the first time in this window.
@@ -75,6 +78,7 @@ impl Cubic {
     pub(super) fn on_timeout(&mut self) {
         self.on_loss();
         self.window = 1.0;
+        self.highest = 0.0;
     }
 
     /// Leaves slow start when a round's least trip is longer than the least ever by an eighth, 4 to 16 ms; or when ACKs have
@@ -104,6 +108,8 @@ const TRAIN: Duration = Duration::from_millis(2);
 const INITIAL: f64 = 10.0;
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;
+/// How much the window grows in a round trip before the first loss, at least (tcp_cubic's 5 %).
+const UNKNOWN: f64 = 0.05;
 
 #[cfg(test)]
 mod tests {
