@@ -111,6 +111,11 @@ impl Controller {
         self.control().bottleneck(path)
     }
 
+    /// The fraction of packets that the path loses however slowly one sends; none while that is unknown.
+    pub fn usual_loss(&self, path: PathId) -> Option<f64> {
+        self.control().usual_loss(path)
+    }
+
     fn control(&self) -> &dyn Control {
         match &self.algorithm {
             Algorithm::Off(c) => c,
@@ -248,6 +253,11 @@ pub trait Control: fmt::Debug {
     fn pacing(&self, path: PathId) -> Rate;
     /// The rate of the bottleneck, if the algorithm estimates one.
     fn bottleneck(&self, path: PathId) -> Option<Rate>;
+    /// The fraction of packets that the path loses however slowly one sends, if the algorithm tells that from congestion.
+    fn usual_loss(&self, path: PathId) -> Option<f64> {
+        let _ = path;
+        None
+    }
 }
 
 /// Sends whatever there is.

@@ -165,7 +165,12 @@ impl Feedback {
 
     /// When nearly all packets that are sent now will have arrived, reordered ones among them.
     pub fn expected(&self) -> Option<OneWay> {
-        self.delay.expected(self.sent.most_lateness())
+        self.delay.expected(self.allowance())
+    }
+
+    /// By how much nearly all packets are at most later than the fastest: for jitter, or because others overtake them.
+    pub fn allowance(&self) -> Duration {
+        (self.delay.jitter() * 2).max(self.sent.most_lateness())
     }
 
     /// For how long a packet is in flight on average while the path is empty: the least mean of the last ten seconds. By

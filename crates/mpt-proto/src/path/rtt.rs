@@ -136,8 +136,8 @@ impl OneWayDelay {
 
     /// When nearly all packets that are sent now will have arrived: what the path takes, and an allowance for its jitter, or for
     /// how late packets are that others overtake.
-    pub fn expected(&self, late: Duration) -> Option<OneWay> {
-        Some(self.current()?.later((self.jitter() * 2).max(late)))
+    pub fn expected(&self, allowance: Duration) -> Option<OneWay> {
+        Some(self.current()?.later(allowance))
     }
 
     /// Standing queue: by how much even the fastest of the latest datagrams exceeded the floor. A minimum on both sides,

@@ -309,7 +309,7 @@ impl Resequencer {
 
     /// How long a hole may last.
     pub fn hold(&self) -> Duration {
-        if !self.limits.adaptive {
+        if !self.limits.adaptive || self.limits.repaired {
             return self.limits.max_hold;
         }
         (2 * self.peak_fill).max(MIN_HOLD).min(self.limits.max_hold)

@@ -53,7 +53,7 @@ fn a_clean_path_pays_nothing_however_long_it_is() {
 #[test]
 fn a_short_path_asks_and_pays_nothing() {
     let run = |mode| {
-        let mut net = udp(1, &["rate=20mbit,delay=20ms,loss=1%"], Rate::from_bits(8_000_000), 10 * SECOND, mode);
+        let mut net = udp(1, &["rate=20mbit,delay=2ms,loss=1%"], Rate::from_bits(8_000_000), 10 * SECOND, mode);
         net.run(12 * SECOND);
         bytes(&net)
     };

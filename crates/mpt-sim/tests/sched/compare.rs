@@ -55,7 +55,7 @@ fn every_scheduler_carries_a_tcp_over_two_unlike_links() {
         match kind {
             // Nothing of the flow goes over the other path, which carries acknowledgements at most.
             Kind::Flow => assert!(shares.iter().any(|share| *share < 0.02), "{name}: {shares:?}"),
-            Kind::RoundRobin => assert!(shares[1] > 0.4, "{name}: {shares:?}"),
+            Kind::RoundRobin => assert!(shares[1] > 0.3, "{name}: {shares:?}"),
             _ => assert!(shares.iter().all(|share| *share > 0.02), "{name}: {shares:?}"),
         }
         let copies = net.endpoint(1).status().peers[0].drops.of(mpt_proto::drops::Dropped::Duplicate);

@@ -42,9 +42,14 @@ impl Loss {
         self.usual_lost = (self.usual_lost - before as f64).max(0.0);
     }
 
-    /// The fraction that is lost whatever the rate, at most [`MOST`].
+    /// The fraction that is lost whatever the rate, at most [`MOST`]; none while too little has been seen.
+    pub fn known(&self) -> Option<f64> {
+        (self.usual_total >= ENOUGH).then(|| (self.usual_lost / self.usual_total).min(MOST))
+    }
+
+    /// The same, zero while nothing is known.
     pub fn usual(&self) -> f64 {
-        if self.usual_total < ENOUGH { 0.0 } else { (self.usual_lost / self.usual_total).min(MOST) }
+        self.known().unwrap_or(0.0)
     }
 
     /// Whether the round lost more than usual by more than `margin`, beyond what chance explains (three sigma).

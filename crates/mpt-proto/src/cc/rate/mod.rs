@@ -88,4 +88,8 @@ impl Control for RateBased {
     fn bottleneck(&self, path: PathId) -> Option<Rate> {
         self.paths.get(path)?.bottleneck()
     }
+
+    fn usual_loss(&self, path: PathId) -> Option<f64> {
+        self.paths.get(path)?.usual_loss()
+    }
 }

@@ -118,6 +118,10 @@ impl Path {
         (rate > 0.0).then(|| Rate::from_bytes(rate as u64))
     }
 
+    pub fn usual_loss(&self) -> Option<f64> {
+        self.loss.known()
+    }
+
     /// What must be sent for the bottleneck's rate to arrive, the path's usual loss included.
     fn sending_rate(&self) -> f64 {
         self.bandwidth.rate() / (1.0 - self.loss.usual())
@@ -128,7 +132,9 @@ impl Path {
         // A thin flow's samples are of few packets: only a queue beyond doubt makes them proof.
         let proof = if ack.app_limited { target * 2 } else { target / 4 };
         self.bandwidth.on_ack(ack, stretched && queue > proof, self.delay.is_steady());
-        if queue > target * 2 {
+        // On a path without rhythm the last of a burst come late for no queue, and few at a time.
+        let tells = self.delay.is_steady() || !ack.app_limited;
+        if queue > target * 2 && tells {
             self.bandwidth.follow(ack, self.delay.base() / 4);
         } else if queue < target {
             self.bandwidth.rest(ack.now);

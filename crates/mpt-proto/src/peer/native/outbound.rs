@@ -115,8 +115,11 @@ impl Peer {
                 self.send_path_words(now, slot, native, outbox);
             }
             self.send_sized_probe(now, slot, native, outbox);
-            let id = self.paths[slot].id;
-            self.send_symbol(now, id, native, outbox);
+            if self.paths[slot].health.state().is_up() {
+                self.send_symbol(now, self.paths[slot].id, native, outbox);
+            } else {
+                native.carriers[slot].unprotect();
+            }
         }
         self.send_draining(now, native, outbox);
         self.send_acks(now, best, native, outbox);
@@ -231,7 +234,7 @@ impl Peer {
         spare.extend(given_up.filter_map(InnerPacket::into_buffer));
         native.pace = None;
         self.look_native(now, native);
-        self.set_queue_delay();
+        self.set_queue_delay(native);
         if self.scene.is_empty() {
             return;
         }
@@ -291,11 +294,12 @@ impl Peer {
     /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for a
     /// round trip: a path finds its rate in several of them, and a drop before that would end the inner TCP's slow start.
     /// Only the flow that fills the queue waits in it.
-    fn set_queue_delay(&mut self) {
+    fn set_queue_delay(&mut self, native: &Native) {
         let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
         let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
         let target = (spread * 3 / 2).max(slowest).clamp(queue::TARGET, MAX_QUEUE_DELAY);
-        self.queue.set_delay(target, (slowest * 2).max(queue::INTERVAL));
+        let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
+        self.queue.set_delay(target, ((slowest + late) * 2).max(queue::INTERVAL));
     }
 
     /// What goes next: calls, what was lost, the rest.
@@ -418,7 +422,7 @@ impl Peer {
     /// Tells controller, pacer and scheduler what was sent.
     pub(super) fn after_run(&mut self, now: Time, path: PathId, sent: u64, native: &mut Native) {
         let carrier = &mut native.carriers[usize::from(path.slot)];
-        carrier.set_rhythm(now, native.fec);
+        carrier.set_rhythm(now, native.fec, native.control.usual_loss(path));
         native.control.on_sent(path, now, carrier.feedback.in_flight());
         let rate = native.control.pacing(path);
         carrier.next_send = carrier.next_send.max(now - LATENESS) + rate.time_for(sent);

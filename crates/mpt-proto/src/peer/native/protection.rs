@@ -22,12 +22,13 @@ const TAIL: u32 = 8;
 const LEAST_TAIL: Duration = Duration::from_millis(5);
 
 impl Carrier {
-    /// Decides anew how much of what is sent is protected.
-    pub(super) fn set_rhythm(&mut self, now: Time, mode: Mode) {
+    /// Decides anew how much of what is sent is protected. `usual` is what the path loses however slowly one sends, where that is known: what
+    /// a full buffer drops would not have been dropped if less had been sent.
+    pub(super) fn set_rhythm(&mut self, now: Time, mode: Mode, usual: Option<f64>) {
         if mode == Mode::Off {
             return;
         }
-        let (loss, srtt) = (self.feedback.loss(), self.feedback.rtt().smoothed());
+        let (loss, srtt) = (usual.unwrap_or(self.feedback.loss()), self.feedback.rtt().smoothed());
         self.rhythm = self.policy.rhythm(now, loss, srtt).filter(|_| self.feedback.rtt().is_known());
         if self.rhythm.is_none() {
             self.encoder.clear();
@@ -40,6 +41,11 @@ impl Carrier {
             self.encoder.on_source(number, place, packet.clone());
             self.protected = now;
         }
+    }
+
+    /// What was sent is beyond help: the path is down.
+    pub(super) fn unprotect(&mut self) {
+        self.encoder.clear();
     }
 
     /// When the last packets are to be covered, if nothing follows them.
