@@ -147,17 +147,18 @@ fn a_response_of_the_former_run_does_not_displace_the_new_one() {
 }
 
 #[test]
-fn an_attempt_is_made_every_five_seconds_and_given_up_after_ninety() {
+fn an_attempt_is_repeated_after_one_two_four_and_then_every_five_seconds_and_given_up_after_ninety() {
     let (mut a, _) = two();
     a.peer.request(START);
     let mut tries = Vec::new();
     while let Some(at) = a.peer.next_deadline() {
         tries.extend(a.poll(at).map(|transmit| (at, transmit.attempt)));
     }
-    assert!(matches!(tries.len(), 17 | 18), "90 s in steps of 5 to 5.333 s: {}", tries.len());
+    assert!(matches!(tries.len(), 19..=21), "90 s in steps of 1, 2, 4, and 5 to 5.333 s: {}", tries.len());
     assert!(tries.iter().zip(1..).all(|((_, attempt), n)| *attempt == n));
     let gaps = tries.windows(2).map(|pair| pair[1].0 - pair[0].0);
-    assert!(gaps.into_iter().all(|gap| gap >= Duration::from_secs(5) && gap < Duration::from_millis(5_333)));
+    let least = [1, 2, 4].into_iter().chain(std::iter::repeat(5)).map(Duration::from_secs);
+    assert!(gaps.zip(least).all(|(gap, least)| gap >= least && gap < least + Duration::from_millis(333)));
     assert_eq!(a.events().last(), Some(&Event::GaveUp));
 }
 

@@ -437,6 +437,25 @@ mod tests {
         assert_eq!(lost, 40);
     }
 
+    /// A packet every millisecond; the even ones take 20 ms and the odd ones 101, in one ACK with each other.
+    #[test]
+    fn a_path_that_reorders_takes_as_long_as_all_its_packets() {
+        let mut feedback = Feedback::default();
+        for n in 0..600 {
+            feedback.on_sent(at(n), PathSeq(n), 1_000, n);
+            if let Some(fast) = n.checked_sub(20).filter(|fast| fast % 2 == 0) {
+                let numbers = [Some(fast), fast.checked_sub(81)];
+                let ranges = numbers.into_iter().flatten().map(|n| Range { first: n, last: n }).collect();
+                let ack = Ack { largest: PathSeq(fast), received_at: PeerTime((5_000 + n) * 1_000), ranges, ..Ack::default() };
+                feedback.on_ack(at(n), &ack, |_, _| {});
+            }
+        }
+        let srtt = feedback.rtt().smoothed();
+        assert!(srtt > Duration::from_millis(55) && srtt < Duration::from_millis(61), "{srtt:?}");
+        let allowance = feedback.allowance();
+        assert!(allowance > Duration::from_millis(77) && allowance <= Duration::from_millis(81), "{allowance:?}");
+    }
+
     #[test]
     fn an_ack_clears_suspicion() {
         let mut feedback = steady(400);

@@ -9,7 +9,8 @@
 //!   one pair of paths and a stall for another;
 //! - more is held than the window allows;
 //! - the sender says that it will not send it again. A sender that repairs knows what is lost better than the order of
-//!   arrival tells, so with such a one the second rule does not apply.
+//!   arrival tells, so with such a one the second rule does not apply, and it is waited for as long as the limits allow: what is
+//!   given up a moment too soon costs the inner flow a third of its window.
 //!
 //! A packet that comes after its hole was given up is delivered all the same, once: the inner TCP takes it as the reordering
 //! it is, where a drop would cost a retransmission. Sequence numbers are those of RFC 2890 (32 bits, from 0) and are

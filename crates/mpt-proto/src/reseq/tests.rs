@@ -235,3 +235,14 @@ fn a_slow_path_that_repeats_what_another_brought_is_no_restart() {
     b.all(60, 0, 100..110);
     assert_eq!(b.out, (0..110).collect::<Vec<_>>());
 }
+
+#[test]
+fn a_sender_that_repairs_is_waited_for_as_long_as_the_limits_allow() {
+    let mut b = Bench::new(Limits { repaired: true, ..Limits::default() });
+    b.all(0, 0, [0, 2]);
+    b.all(1, 1, [3]);
+    b.wake(499);
+    assert_eq!(b.out, [0], "short holes before it are no reason to give it up sooner");
+    b.wake(500);
+    assert_eq!(b.out, [0, 2, 3]);
+}
