@@ -446,7 +446,12 @@ mod tests {
             if let Some(fast) = n.checked_sub(20).filter(|fast| fast % 2 == 0) {
                 let numbers = [Some(fast), fast.checked_sub(81)];
                 let ranges = numbers.into_iter().flatten().map(|n| Range { first: n, last: n }).collect();
-                let ack = Ack { largest: PathSeq(fast), received_at: PeerTime((5_000 + n) * 1_000), ranges, ..Ack::default() };
+                let ack = Ack {
+                    largest: PathSeq(fast),
+                    received_at: PeerTime((5_000 + n) * 1_000),
+                    ranges,
+                    ..Ack::default()
+                };
                 feedback.on_ack(at(n), &ack, |_, _| {});
             }
         }
