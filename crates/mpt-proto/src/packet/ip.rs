@@ -37,6 +37,8 @@ pub struct Ip {
 
 /// IP protocol number of TCP.
 pub const TCP: u8 = 6;
+/// TCP's flags when only ACK is set.
+const ACK: u8 = 0x10;
 /// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
@@ -99,6 +101,17 @@ impl Ip {
         }
         let ports = bytes.get(self.transport..self.transport + 4)?;
         Some((u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])))
+    }
+
+    /// Whether it is a TCP segment that acknowledges and does nothing else.
+    pub fn is_pure_ack(&self, bytes: &[u8]) -> bool {
+        if self.protocol != TCP || self.fragment {
+            return false;
+        }
+        let fields = bytes.get(self.transport + 12).zip(bytes.get(self.transport + 13));
+        fields.is_some_and(|(offset, flags)| {
+            *flags == ACK && self.transport + usize::from(offset >> 4) * 4 == self.total
+        })
     }
 
     /// The sum that TCP and UDP checksums begin with, for `len` bytes of transport header and payload.

@@ -102,11 +102,21 @@ enum GiveUp {
     Overrun,
 }
 
-/// A packet that waits; without bytes, a number that the sender has given up.
+/// A number behind a hole.
 #[derive(Debug)]
 struct Held {
-    bytes: Vec<u8>,
+    what: What,
     at: Time,
+}
+
+#[derive(Debug)]
+enum What {
+    /// A packet that waits.
+    Packet(Vec<u8>),
+    /// One that did not have to.
+    Delivered,
+    /// The sender will not send it again.
+    GivenUp,
 }
 
 /// Puts one sequence of packets back in order.
@@ -228,6 +238,32 @@ impl Resequencer {
         packet: &[u8],
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<(), Dropped> {
+        self.take(now, (slot, seq), packet, false, deliver)
+    }
+
+    /// The same, for a packet that does not wait for those before it.
+    ///
+    /// # Errors
+    /// As [`Self::handle`].
+    pub fn handle_unheld(
+        &mut self,
+        now: Time,
+        slot: u8,
+        seq: u32,
+        packet: &[u8],
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> Result<(), Dropped> {
+        self.take(now, (slot, seq), packet, true, deliver)
+    }
+
+    fn take(
+        &mut self,
+        now: Time,
+        (slot, seq): (u8, u32),
+        packet: &[u8],
+        unheld: bool,
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> Result<(), Dropped> {
         self.decay(now);
         self.note_silence(now);
         let next = *self.next.get_or_insert(if seq < BEGINNING { 0 } else { u64::from(seq) });
@@ -239,7 +275,7 @@ impl Resequencer {
             self.strays.run = 0;
             self.strays.advance(slot, seq);
             self.marks[usize::from(slot)] = Mark { seq: self.marks[usize::from(slot)].seq.max(full), at: Some(now) };
-            self.handle_new(now, full, packet, deliver)?;
+            self.handle_new(now, full, packet, unheld, deliver)?;
             self.give_up_what_is_lost(now, deliver);
             return Ok(());
         }
@@ -272,7 +308,7 @@ impl Resequencer {
                 self.deliver_run(deliver);
                 next = self.next.expect("known since above");
             } else if (1..self.limits.window as i64).contains(&ahead) && self.is_missing(ahead as usize) {
-                self.hold_back(now, ahead as usize, Vec::new());
+                self.hold_back(now, ahead as usize, What::GivenUp);
             }
         }
     }
@@ -321,6 +357,7 @@ impl Resequencer {
         now: Time,
         full: u64,
         packet: &[u8],
+        unheld: bool,
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<(), Dropped> {
         let mut next = self.next.expect("set by the first packet");
@@ -340,9 +377,15 @@ impl Resequencer {
         if !self.is_missing(index) {
             return Err(Dropped::Duplicate);
         }
+        if unheld {
+            self.stats.unordered += 1;
+            self.hold_back(now, index, What::Delivered);
+            deliver(packet);
+            return Ok(());
+        }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.extend_from_slice(packet);
-        self.hold_back(now, index, bytes);
+        self.hold_back(now, index, What::Packet(bytes));
         self.stats.held += 1;
         Ok(())
     }
@@ -351,14 +394,14 @@ impl Resequencer {
         self.held.get(index).is_none_or(Option::is_none)
     }
 
-    fn hold_back(&mut self, now: Time, index: usize, bytes: Vec<u8>) {
+    fn hold_back(&mut self, now: Time, index: usize, what: What) {
         if self.held.len() <= index {
             self.held.resize_with(index + 1, || None);
         }
         self.missing = if self.waiting == 0 { index } else { self.missing.min(index) };
         self.waiting += 1;
-        self.count += usize::from(!bytes.is_empty());
-        self.held[index] = Some(Held { bytes, at: now });
+        self.count += usize::from(matches!(what, What::Packet(_)));
+        self.held[index] = Some(Held { what, at: now });
     }
 
     /// A packet whose hole was given up `back` numbers before the newest delivered one.
@@ -409,8 +452,9 @@ impl Resequencer {
     }
 
     fn restart(&mut self, seq: u32, deliver: &mut impl FnMut(&[u8])) {
-        for held in std::mem::take(&mut self.held).into_iter().flatten().filter(|held| !held.bytes.is_empty()) {
-            deliver(&held.bytes);
+        for held in std::mem::take(&mut self.held).into_iter().flatten() {
+            let What::Packet(bytes) = held.what else { continue };
+            deliver(&bytes);
         }
         (self.count, self.waiting, self.missing) = (0, 0, 0);
         self.next = Some(u64::from(seq) + 1);
@@ -438,16 +482,16 @@ impl Resequencer {
     }
 
     fn release_front(&mut self, deliver: &mut impl FnMut(&[u8])) {
-        let Some(Some(mut held)) = self.held.front_mut().map(Option::take) else { return };
-        let is_packet = !held.bytes.is_empty();
+        let Some(Some(held)) = self.held.front_mut().map(Option::take) else { return };
         self.waiting -= 1;
-        if is_packet {
-            deliver(&held.bytes);
-            held.bytes.clear();
-            self.spare.push(held.bytes);
+        let delivered = !matches!(held.what, What::GivenUp);
+        if let What::Packet(mut bytes) = held.what {
+            deliver(&bytes);
+            bytes.clear();
+            self.spare.push(bytes);
             self.count -= 1;
         }
-        self.step(is_packet);
+        self.step(delivered);
     }
 
     /// Moves `next` past one number.

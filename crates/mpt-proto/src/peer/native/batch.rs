@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use crate::classify::Class;
 use crate::packet::SuperPacket;
-use crate::packet::ip::TCP;
 use crate::time::Time;
 
 /// ACKs that wait for others, with the buckets of their flows.
@@ -68,22 +67,18 @@ impl Batch {
     }
 }
 
-/// Whether it is a TCP segment that acknowledges and does nothing else, and is in no hurry.
+/// Whether it is an ACK, and in no hurry.
 fn is_pure_ack(packet: &SuperPacket) -> bool {
-    let (ip, bytes) = (packet.ip(), packet.bytes());
-    if packet.mark().class != Class::Bulk || ip.protocol != TCP || ip.fragment || packet.count() > 1 {
-        return false;
-    }
-    let Some((header, flags)) = bytes.get(ip.transport + 12).zip(bytes.get(ip.transport + 13)) else { return false };
-    *flags == ACK && ip.transport + usize::from(header >> 4) * 4 == ip.total
+    packet.mark().class == Class::Bulk && packet.count() == 1 && packet.ip().is_pure_ack(packet.bytes())
 }
-
-const ACK: u8 = 0x10;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::packet::Offload;
+    use crate::packet::ip::TCP;
+
+    const ACK: u8 = 0x10;
 
     const RTT: Duration = Duration::from_millis(40);
 

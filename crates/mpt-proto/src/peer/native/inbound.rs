@@ -227,8 +227,13 @@ fn put_in_order(
     let Native { order, rested, .. } = native;
     let order = order.entry(bucket).or_insert_with(|| rested.wake(bucket, limits));
     let delivered = &mut ledger.delivered;
-    let kept =
-        order.handle(now, tag.slot(), data.header.sequence, packet, &mut |packet| deliver(packet, delivered, tun));
+    let mut deliver = |packet: &[u8]| deliver(packet, delivered, tun);
+    // A later ACK says what those before it say, and a sender waits for every one of them.
+    let kept = if Ip::parse(packet).is_ok_and(|ip| ip.is_pure_ack(packet)) {
+        order.handle_unheld(now, tag.slot(), data.header.sequence, packet, &mut deliver)
+    } else {
+        order.handle(now, tag.slot(), data.header.sequence, packet, &mut deliver)
+    };
     ledger.dropped_in += u64::from(kept.is_err());
     if order.is_empty() {
         native.holding.remove(&bucket);
