@@ -79,7 +79,7 @@ pub struct Head {
     pub bucket: u16,
     /// The flow has just begun, or sends little.
     pub sparse: bool,
-    /// Bytes of its flow that wait, its own among them.
+    /// Bytes that will have left with the last of its flow: the flow's, and those of the flows that it takes turns with.
     pub backlog: usize,
     /// What the classifier found out about it.
     pub mark: Mark,
@@ -126,7 +126,9 @@ impl Queue {
         self.police(now, bucket, drops);
         let flow = &self.buckets[usize::from(bucket)];
         let (len, mark) = (flow.front_len(&self.store)?, flow.front_mark(&self.store)?);
-        Some(Head { len, bucket, sparse: flow.list == List::New, backlog: flow.backlog, mark })
+        let sparse = flow.list == List::New;
+        let turns = if sparse { 1 } else { self.tiers.turns(bucket) };
+        Some(Head { len, bucket, sparse, backlog: (flow.backlog * turns).min(self.bytes), mark })
     }
 
     /// Takes out the packet that [`Self::head`] described last; none if there was none, or it has been taken or dropped.

@@ -47,6 +47,11 @@ impl Rounds {
         self.new.is_empty() && self.old.is_empty()
     }
 
+    /// How many flows have a turn coming.
+    pub fn len(&self) -> usize {
+        self.new.len() + self.old.len()
+    }
+
     /// Takes the first flow out of `list`, as which it goes on being known.
     pub fn take_first(&mut self, list: List) {
         match list {

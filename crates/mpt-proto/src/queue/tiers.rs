@@ -60,6 +60,12 @@ impl Tiers {
         }
     }
 
+    /// How many flows take turns with this one, itself among them.
+    pub fn turns(&mut self, number: u16) -> usize {
+        let parked = self.parked.len();
+        (self.of(number).len() + parked).max(1)
+    }
+
     fn of(&mut self, number: u16) -> &mut Rounds {
         match flow::class(number) {
             Class::Bulk => &mut self.bulk,
