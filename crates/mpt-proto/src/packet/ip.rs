@@ -109,9 +109,8 @@ impl Ip {
             return false;
         }
         let fields = bytes.get(self.transport + 12).zip(bytes.get(self.transport + 13));
-        fields.is_some_and(|(offset, flags)| {
-            *flags == ACK && self.transport + usize::from(offset >> 4) * 4 == self.total
-        })
+        fields
+            .is_some_and(|(offset, flags)| *flags == ACK && self.transport + usize::from(offset >> 4) * 4 == self.total)
     }
 
     /// The sum that TCP and UDP checksums begin with, for `len` bytes of transport header and payload.
