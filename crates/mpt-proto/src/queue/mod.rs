@@ -128,7 +128,7 @@ impl Queue {
         let (len, mark) = (flow.front_len(&self.store)?, flow.front_mark(&self.store)?);
         let sparse = flow.list == List::New;
         let turns = if sparse { 1 } else { self.tiers.turns(bucket) };
-        Some(Head { len, bucket, sparse, backlog: (flow.backlog * turns).min(self.bytes), mark })
+        Some(Head { len, bucket, sparse, backlog: flow.backlog.saturating_mul(turns).min(self.bytes), mark })
     }
 
     /// Takes out the packet that [`Self::head`] described last; none if there was none, or it has been taken or dropped.

@@ -69,7 +69,7 @@ pub struct Stats {
     pub skipped: u64,
     /// Restarts of the peer's numbering.
     pub restarts: u64,
-    /// Delivered as they came, since nothing of their class is held.
+    /// Delivered as they came: nothing of their class is held, or they need not wait for those before them.
     pub unordered: u64,
     /// The longest any hole lasted before it was filled, in nanoseconds.
     pub longest_fill_ns: u64,
