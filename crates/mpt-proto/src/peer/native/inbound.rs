@@ -204,6 +204,14 @@ impl Peer {
     }
 }
 
+/// Whether a flow inside waits for this packet, and a later one of its kind says the same and more: then it does not wait for those before it.
+fn is_ack(packet: &[u8]) -> bool {
+    packet.len() <= LONGEST_ACK && Ip::parse(packet).is_ok_and(|ip| ip.is_pure_ack(packet))
+}
+
+/// IPv4 and TCP headers with all their options.
+const LONGEST_ACK: usize = 60 + 60;
+
 fn put_in_order(
     now: Time,
     tag: PathTag,
@@ -228,8 +236,7 @@ fn put_in_order(
     let order = order.entry(bucket).or_insert_with(|| rested.wake(bucket, limits));
     let delivered = &mut ledger.delivered;
     let mut deliver = |packet: &[u8]| deliver(packet, delivered, tun);
-    // A later ACK says what those before it say, and a sender waits for every one of them.
-    let kept = if Ip::parse(packet).is_ok_and(|ip| ip.is_pure_ack(packet)) {
+    let kept = if is_ack(packet) {
         order.handle_unheld(now, tag.slot(), data.header.sequence, packet, &mut deliver)
     } else {
         order.handle(now, tag.slot(), data.header.sequence, packet, &mut deliver)
