@@ -111,7 +111,7 @@ impl Download {
         let text = format!(
             "{version}={to}\nlisten_port={port}\nbackground=NO\nanonymous_enable=YES\nno_anon_password=YES\nlocal_enable=NO\n\
              nopriv_user=nobody\nanon_root={root}\nsecure_chroot_dir={}\nxferlog_enable=NO\n\
-             seccomp_sandbox=NO\n",
+             seccomp_sandbox=NO\nidle_session_timeout=10\ndata_connection_timeout=10\n",
             empty.display()
         );
         fs::write(folder.0.join(VSFTPD), text)
