@@ -10,7 +10,7 @@ all:
 # Two emulated links, a tunnel, a real iperf3 through it, kernel MPTCP beside it, a table and a picture.
 demo: prerequisites
 	$(CARGO) build --release -p mpt -p mpt-lab
-	./target/release/mpt-lab demo
+	$${CARGO_TARGET_DIR:-target}/release/mpt-lab demo
 
 # The namespace tests run the programs, which `cargo test` builds before it runs any test; `cargo build` would build half
 # of the dependencies a second time, with other features. Examples in the documentation come first, so that the last lines

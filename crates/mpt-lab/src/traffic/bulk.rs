@@ -186,6 +186,16 @@ const PORT: u16 = 5202;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_flow_that_never_connects_brings_nothing_and_ends() {
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a listener");
+        listener.set_read_timeout(Some(Duration::from_millis(1))).expect("a time limit");
+        let flow = Bulk::run(None, listener);
+        assert_eq!(flow.samples(), [Sample { at: Duration::ZERO, bytes: 0 }]);
+        drop(flow);
+    }
 
     fn samples(points: &[(u64, u64)]) -> Vec<Sample> {
         points.iter().map(|(millis, bytes)| Sample { at: Duration::from_millis(*millis), bytes: *bytes }).collect()

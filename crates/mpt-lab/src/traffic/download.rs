@@ -98,7 +98,7 @@ impl Download {
         command
     }
 
-    /// An anonymous server of the one file.
+    /// An anonymous server of the one file. Its sessions are processes of their own, which end soon when their client has vanished.
     fn configure_vsftpd(&self, folder: &Folder) -> io::Result<()> {
         let empty = folder.0.join("empty");
         fs::create_dir_all(&empty)?;

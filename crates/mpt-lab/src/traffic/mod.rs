@@ -14,19 +14,14 @@ pub mod ping;
 pub mod quic;
 pub mod voice;
 
-use nix::{
-    sys::signal::{Signal, killpg},
-    unistd::Pid,
-};
 use std::process::Child;
 
-/// A program that is killed when this is dropped, with what it has started if it leads a process group, as vsftpd does.
+/// A program that is killed when this is dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // All fail only when it has ended already, or leads no group.
-        let _ = killpg(Pid::from_raw(self.0.id() as i32), Signal::SIGKILL);
+        // Both fail only when it has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

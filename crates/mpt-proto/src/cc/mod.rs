@@ -254,8 +254,7 @@ pub trait Control: fmt::Debug {
     /// The rate of the bottleneck, if the algorithm estimates one.
     fn bottleneck(&self, path: PathId) -> Option<Rate>;
     /// The fraction of packets that the path loses however slowly one sends, if the algorithm tells that from congestion.
-    fn usual_loss(&self, path: PathId) -> Option<f64> {
-        let _ = path;
+    fn usual_loss(&self, _: PathId) -> Option<f64> {
         None
     }
 }

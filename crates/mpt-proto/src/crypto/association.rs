@@ -128,7 +128,7 @@ impl Association {
         self.sessions.can_seal(now)
     }
 
-    /// Asks for a new session, unless that is being tried already. At least 5 s lie between two initiations.
+    /// Asks for a new session, unless that is being tried already. At least 5 s lie between the last initiation of one attempt and the first of the next.
     pub fn request(&mut self, now: Time) {
         if self.attempt.is_none() {
             let next = self.initiated.map_or(now, |initiated| now.max(initiated + RETRY_AFTER));
@@ -285,7 +285,7 @@ impl Association {
     }
 }
 
-/// WireGuard's Rekey-Timeout, whitepaper section 6.1.
+/// WireGuard's Rekey-Timeout, whitepaper section 6.1; the first retries of an attempt come sooner.
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// WireGuard's Rekey-Attempt-Time, whitepaper section 6.1.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(90);

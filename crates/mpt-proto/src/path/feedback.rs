@@ -163,9 +163,9 @@ impl Feedback {
         &self.delay
     }
 
-    /// When nearly all packets that are sent now will have arrived, reordered ones among them.
+    /// When nearly all packets that are sent now will have arrived: what the path takes, and the allowance.
     pub fn expected(&self) -> Option<OneWay> {
-        self.delay.expected(self.allowance())
+        Some(self.delay.current()?.later(self.allowance()))
     }
 
     /// By how much nearly all packets are at most later than the fastest: for jitter, or because others overtake them.

@@ -134,12 +134,6 @@ impl OneWayDelay {
         Some(few.map_or(recent, |few| recent.min(*few)))
     }
 
-    /// When nearly all packets that are sent now will have arrived: what the path takes, and an allowance for its jitter, or for
-    /// how late packets are that others overtake.
-    pub fn expected(&self, allowance: Duration) -> Option<OneWay> {
-        Some(self.current()?.later(allowance))
-    }
-
     /// Standing queue: by how much even the fastest of the latest datagrams exceeded the floor. A minimum on both sides,
     /// as CoDel does (RFC 8289 section 3.1), so that neither jitter nor a burst looks like a queue.
     pub fn queue(&self) -> Duration {

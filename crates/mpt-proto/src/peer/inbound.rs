@@ -4,6 +4,7 @@ use super::Peer;
 use crate::drops::Dropped;
 use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
+use crate::reseq::Numbered;
 use crate::time::Time;
 use crate::wire::gre::{self, Gre};
 use crate::wire::legacy;
@@ -89,7 +90,7 @@ impl Peer {
         let mut deliver = |packet: &[u8]| deliver(packet, &mut ledger.delivered, tun);
         match (resequencer, sequence) {
             (Some(resequencer), Some(seq)) => {
-                let kept = resequencer.handle(now, slot, seq, packet, &mut deliver);
+                let kept = resequencer.handle(now, Numbered { slot, seq, packet, waits: true }, &mut deliver);
                 ledger.dropped_in += u64::from(kept.is_err());
                 kept
             }

@@ -18,6 +18,8 @@
 //! taken as a restart.
 
 mod history;
+mod stats;
+mod strays;
 mod unordered;
 
 use std::collections::VecDeque;
@@ -27,6 +29,8 @@ use crate::drops::Dropped;
 use crate::path::MAX_PATHS;
 use crate::time::Time;
 use history::History;
+pub use stats::Stats;
+use strays::Strays;
 pub use unordered::Unordered;
 
 /// How much may be held, and how long.
@@ -36,10 +40,10 @@ pub struct Limits {
     pub window: usize,
     /// The longest a hole may last.
     pub max_hold: Duration,
-    /// Whether the hold adapts below `max_hold`, or is always that.
+    /// Whether the hold adapts below `max_hold`, or is always that. Means nothing where the sender repairs.
     pub adaptive: bool,
-    /// Whether the sender sends again what was lost, and says when it gives up. Then a hole that every path has passed is
-    /// still worth waiting for.
+    /// Whether the sender sends again what was lost, and says when it gives up. Then a hole is waited for until `max_hold`, even if
+    /// every path has passed it.
     pub repaired: bool,
 }
 
@@ -50,47 +54,17 @@ impl Default for Limits {
     }
 }
 
-/// What was held and why it was let go. Packets, unless said otherwise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Arrived as the next in order.
-    pub in_order: u64,
-    /// Arrived early and were held.
-    pub held: u64,
-    /// Arrived after they had been given up, and were delivered late.
-    pub late: u64,
-    /// Sequence numbers given up because every path had passed them.
-    pub passed: u64,
-    /// Sequence numbers given up because the hold ran out.
-    pub expired: u64,
-    /// Sequence numbers given up because the window was full.
-    pub overrun: u64,
-    /// Sequence numbers that the sender gave up.
-    pub skipped: u64,
-    /// Restarts of the peer's numbering.
-    pub restarts: u64,
-    /// Delivered as they came: nothing of their class is held, or they need not wait for those before them.
-    pub unordered: u64,
-    /// The longest any hole lasted before it was filled, in nanoseconds.
-    pub longest_fill_ns: u64,
-}
-
-impl std::ops::Add for Stats {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self {
-            in_order: self.in_order + other.in_order,
-            held: self.held + other.held,
-            late: self.late + other.late,
-            passed: self.passed + other.passed,
-            expired: self.expired + other.expired,
-            overrun: self.overrun + other.overrun,
-            skipped: self.skipped + other.skipped,
-            restarts: self.restarts + other.restarts,
-            unordered: self.unordered + other.unordered,
-            longest_fill_ns: self.longest_fill_ns.max(other.longest_fill_ns),
-        }
-    }
+/// A packet that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbered<'a> {
+    /// Slot of the path it came over.
+    pub slot: u8,
+    /// Its number on the wire.
+    pub seq: u32,
+    /// Its bytes.
+    pub packet: &'a [u8],
+    /// Whether it is held until those before it have come.
+    pub waits: bool,
 }
 
 /// Why a hole was given up.
@@ -154,28 +128,6 @@ struct Mark {
     at: Option<Time>,
 }
 
-/// Consecutive arrivals that are old, and in order on each path: a peer that restarted. Paths of different delay put them
-/// out of order among themselves.
-#[derive(Clone, Copy, Debug, Default)]
-struct Strays {
-    last: [u32; MAX_PATHS],
-    run: u32,
-    /// The highest number that each path has brought, old or not.
-    highest: [Option<u32>; MAX_PATHS],
-}
-
-impl Strays {
-    /// Notes what a path has brought; whether that is further on than all before.
-    fn advance(&mut self, slot: u8, seq: u32) -> bool {
-        let highest = &mut self.highest[usize::from(slot)];
-        let is_further = highest.is_none_or(|highest| (seq.wrapping_sub(highest) as i32) > 0);
-        if is_further {
-            *highest = Some(seq);
-        }
-        is_further
-    }
-}
-
 /// A hold below this would give packets up because a process was not scheduled for a moment.
 const MIN_HOLD: Duration = Duration::from_millis(20);
 /// Assumed spread of the paths until the first hole has been filled.
@@ -226,44 +178,12 @@ impl Resequencer {
         self.next.map(|next| next as u32)
     }
 
-    /// Takes the packet with wire number `seq` that came over the path in `slot`, and delivers what is in order.
+    /// Takes what has arrived, and delivers what is in order.
     ///
     /// # Errors
     /// [`Dropped::Duplicate`] or [`Dropped::TooOld`] when it was not kept.
-    pub fn handle(
-        &mut self,
-        now: Time,
-        slot: u8,
-        seq: u32,
-        packet: &[u8],
-        deliver: &mut impl FnMut(&[u8]),
-    ) -> Result<(), Dropped> {
-        self.take(now, (slot, seq), packet, false, deliver)
-    }
-
-    /// The same, for a packet that does not wait for those before it.
-    ///
-    /// # Errors
-    /// As [`Self::handle`].
-    pub fn handle_unheld(
-        &mut self,
-        now: Time,
-        slot: u8,
-        seq: u32,
-        packet: &[u8],
-        deliver: &mut impl FnMut(&[u8]),
-    ) -> Result<(), Dropped> {
-        self.take(now, (slot, seq), packet, true, deliver)
-    }
-
-    fn take(
-        &mut self,
-        now: Time,
-        (slot, seq): (u8, u32),
-        packet: &[u8],
-        unheld: bool,
-        deliver: &mut impl FnMut(&[u8]),
-    ) -> Result<(), Dropped> {
+    pub fn handle(&mut self, now: Time, arrived: Numbered<'_>, deliver: &mut impl FnMut(&[u8])) -> Result<(), Dropped> {
+        let Numbered { slot, seq, .. } = arrived;
         self.decay(now);
         self.note_silence(now);
         let next = *self.next.get_or_insert(if seq < BEGINNING { 0 } else { u64::from(seq) });
@@ -275,7 +195,7 @@ impl Resequencer {
             self.strays.run = 0;
             self.strays.advance(slot, seq);
             self.marks[usize::from(slot)] = Mark { seq: self.marks[usize::from(slot)].seq.max(full), at: Some(now) };
-            self.handle_new(now, full, packet, unheld, deliver)?;
+            self.handle_new(now, full, &arrived, deliver)?;
             self.give_up_what_is_lost(now, deliver);
             return Ok(());
         }
@@ -284,7 +204,7 @@ impl Resequencer {
         }
         self.strays.run = 0;
         self.strays.advance(slot, seq);
-        self.handle_late(now, next - 1 - full, packet, deliver);
+        self.handle_late(now, next - 1 - full, arrived.packet, deliver);
         Ok(())
     }
 
@@ -356,8 +276,7 @@ impl Resequencer {
         &mut self,
         now: Time,
         full: u64,
-        packet: &[u8],
-        unheld: bool,
+        arrived: &Numbered<'_>,
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<(), Dropped> {
         let mut next = self.next.expect("set by the first packet");
@@ -369,7 +288,7 @@ impl Resequencer {
             self.note_fill(now);
             self.stats.in_order += 1;
             self.step(true);
-            deliver(packet);
+            deliver(arrived.packet);
             self.deliver_run(deliver);
             return Ok(());
         }
@@ -377,14 +296,14 @@ impl Resequencer {
         if !self.is_missing(index) {
             return Err(Dropped::Duplicate);
         }
-        if unheld {
+        if !arrived.waits {
             self.stats.unordered += 1;
             self.hold_back(now, index, What::Delivered);
-            deliver(packet);
+            deliver(arrived.packet);
             return Ok(());
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.extend_from_slice(packet);
+        bytes.extend_from_slice(arrived.packet);
         self.hold_back(now, index, What::Packet(bytes));
         self.stats.held += 1;
         Ok(())

@@ -14,7 +14,7 @@ impl Bench {
     fn arrive(&mut self, ms: u64, slot: u8, seq: u32) -> Result<(), Dropped> {
         let out = &mut self.out;
         let mut deliver = |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap()));
-        self.reseq.handle(at(ms), slot, seq, &seq.to_be_bytes(), &mut deliver)
+        self.reseq.handle(at(ms), Numbered { slot, seq, packet: &seq.to_be_bytes(), waits: true }, &mut deliver)
     }
 
     fn all(&mut self, ms: u64, slot: u8, seqs: impl IntoIterator<Item = u32>) {
@@ -251,19 +251,19 @@ fn a_sender_that_repairs_is_waited_for_as_long_as_the_limits_allow() {
 fn what_need_not_wait_goes_ahead_once() {
     let mut b = Bench::new(Limits { repaired: true, ..Limits::default() });
     b.all(0, 0, [0]);
-    let unheld = |b: &mut Bench, ms, seq: u32| {
+    let ahead = |b: &mut Bench, ms, seq: u32| {
         let out = &mut b.out;
         let mut deliver = |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap()));
-        b.reseq.handle_unheld(at(ms), 0, seq, &seq.to_be_bytes(), &mut deliver)
+        b.reseq.handle(at(ms), Numbered { slot: 0, seq, packet: &seq.to_be_bytes(), waits: false }, &mut deliver)
     };
-    assert_eq!(unheld(&mut b, 1, 2), Ok(()));
+    assert_eq!(ahead(&mut b, 1, 2), Ok(()));
     b.all(2, 0, [3]);
-    assert_eq!(unheld(&mut b, 3, 4), Ok(()));
+    assert_eq!(ahead(&mut b, 3, 4), Ok(()));
     assert_eq!(b.out, [0, 2, 4], "3 waits for 1");
-    assert_eq!(unheld(&mut b, 4, 2), Err(Dropped::Duplicate));
+    assert_eq!(ahead(&mut b, 4, 2), Err(Dropped::Duplicate));
     b.all(5, 0, [1]);
     assert_eq!(b.out, [0, 2, 4, 1, 3]);
     assert!(b.reseq.is_empty());
-    assert_eq!(unheld(&mut b, 6, 4), Err(Dropped::Duplicate), "it has been delivered");
+    assert_eq!(ahead(&mut b, 6, 4), Err(Dropped::Duplicate), "it has been delivered");
     assert_eq!(b.reseq.stats().unordered, 2);
 }

@@ -74,7 +74,7 @@ pub struct View {
 pub struct Scene<'a> {
     /// The paths.
     pub paths: &'a [View],
-    /// Bytes that wait in the flow to be scheduled, the next packet included.
+    /// Bytes that leave before the flow to be scheduled has nothing more to send, the next packet included.
     pub backlog: u64,
     /// The time.
     pub now: Time,

@@ -132,7 +132,7 @@ impl Path {
         // A thin flow's samples are of few packets: only a queue beyond doubt makes them proof.
         let proof = if ack.app_limited { target * 2 } else { target / 4 };
         self.bandwidth.on_ack(ack, stretched && queue > proof, self.delay.is_steady());
-        // On a path without rhythm the last of a burst come late for no queue, and few at a time.
+        // On a path that does not keep time the last of a burst come late for no queue, and few at a time.
         let tells = self.delay.is_steady() || !ack.app_limited;
         if queue > target * 2 && tells {
             self.bandwidth.follow(ack, self.delay.base() / 4);

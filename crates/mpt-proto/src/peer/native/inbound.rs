@@ -15,6 +15,7 @@ use crate::packet::{Coalescer, ecn};
 use crate::path::ack::{self, PeerTime, Range};
 use crate::path::receive::Received;
 use crate::repair::Token;
+use crate::reseq::Numbered;
 use crate::time::Time;
 use crate::wire::frame::{self, Ack, Data, Frame, Frames, Skip};
 use crate::wire::native::PathTag;
@@ -236,11 +237,8 @@ fn put_in_order(
     let order = order.entry(bucket).or_insert_with(|| rested.wake(bucket, limits));
     let delivered = &mut ledger.delivered;
     let mut deliver = |packet: &[u8]| deliver(packet, delivered, tun);
-    let kept = if is_ack(packet) {
-        order.handle_unheld(now, tag.slot(), data.header.sequence, packet, &mut deliver)
-    } else {
-        order.handle(now, tag.slot(), data.header.sequence, packet, &mut deliver)
-    };
+    let arrived = Numbered { slot: tag.slot(), seq: data.header.sequence, packet, waits: !is_ack(packet) };
+    let kept = order.handle(now, arrived, &mut deliver);
     ledger.dropped_in += u64::from(kept.is_err());
     if order.is_empty() {
         native.holding.remove(&bucket);

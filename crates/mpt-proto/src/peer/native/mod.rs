@@ -17,6 +17,7 @@ mod paths;
 mod protection;
 mod rest;
 mod roam;
+mod scene;
 mod sizes;
 mod timers;
 

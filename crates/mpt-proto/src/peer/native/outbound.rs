@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use super::super::{PROBE_TOS, Peer};
+use super::scene::view;
 use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
 use crate::flow::BUCKETS;
 use crate::local::Local;
 use crate::outbox::Outbox;
 use crate::path::{Path, PathId};
-use crate::queue::{self, InnerPacket};
+use crate::queue::InnerPacket;
 use crate::repair::{Place, Token};
 use crate::sched::{self, Decision, Scene, Schedule, View};
-use crate::time::{Rate, Time};
+use crate::time::Time;
 use crate::wire::frame::{self, Ack, DATA_HEADER, DataHeader, Frame, RUNS_LEN, Runs, Skip, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
@@ -29,7 +30,7 @@ pub(super) struct Scheduled {
 struct Next {
     /// Of its datagram.
     len: usize,
-    /// Bytes that wait in its flow.
+    /// Bytes that leave before its flow has nothing more to send.
     backlog: u64,
     bucket: u16,
     mark: Mark,
@@ -47,14 +48,6 @@ const SKIP: usize = 16;
 const LATENESS: Duration = Duration::from_millis(2);
 /// Longer than packets of one flow are apart on paths in use, shorter than three round trips of a fast path.
 const JUST_NOW: Duration = Duration::from_millis(25);
-/// RFC 6928: ten packets.
-const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
-/// A path that loses more is as far away as one that loses this.
-const MOST_LOSS: f64 = 0.5;
-/// What was measured so long ago may have changed: a quarter of the time for which people bear a stall.
-const STALE: Duration = Duration::from_millis(250);
-/// The longest that a flow's own queue is allowed to stand.
-const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
 
 impl Peer {
     /// Sends what may leave now.
@@ -279,29 +272,6 @@ impl Peer {
         }
     }
 
-    /// What is known of a path that the scheduler leaves aside grows old: its queue has drained meanwhile, or its route has changed.
-    /// While there would be something to send on it, it is asked.
-    fn ask_idle_paths(&self, now: Time, native: &mut Native) {
-        for view in self.scene.iter().filter(|view| view.room > 0) {
-            let carrier = &mut native.carriers[usize::from(view.id.slot)];
-            if carrier.feedback.idle_for(now) > view.srtt.max(STALE) {
-                carrier.probes = carrier.probes.max(1);
-            }
-        }
-    }
-
-    /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
-    /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for a
-    /// round trip: a path finds its rate in several of them, and a drop before that would end the inner TCP's slow start.
-    /// Only the flow that fills the queue waits in it.
-    fn set_queue_delay(&mut self, native: &Native) {
-        let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
-        let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
-        let target = (spread * 3 / 2).max(slowest).clamp(queue::TARGET, MAX_QUEUE_DELAY);
-        let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
-        self.queue.set_delay(target, ((slowest + late) * 2).max(queue::INTERVAL));
-    }
-
     /// What goes next: calls, what was lost, the rest.
     fn next_packet(&mut self, now: Time, native: &mut Native) -> Option<Next> {
         let head = self.head(now).map(|head| Next {
@@ -433,27 +403,6 @@ impl Peer {
             *old = View { delay: old.delay, ..view };
         }
     }
-
-    /// Takes a fresh look at the paths.
-    fn look_native(&mut self, now: Time, native: &Native) {
-        self.scene.clear();
-        let up = || self.paths.iter().filter(|path| path.health.state().is_up());
-        let reserve = up().all(Path::is_reserve);
-        let usable = up().filter(|path| reserve || !path.is_reserve());
-        self.scene.extend(usable.map(|path| view(now, path, native)));
-        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).expected()).collect();
-        let fastest = delays.iter().flatten().min().copied();
-        let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
-        for (view, delay) in self.scene.iter_mut().zip(delays) {
-            let delay = match (delay, fastest) {
-                (Some(delay), Some(fastest)) => delay.beyond(fastest),
-                _ => (view.srtt - least) / 2,
-            };
-            // What is lost arrives a round trip later, if it is not lost again.
-            let loss = native.feedback(view.id.slot).loss().min(MOST_LOSS);
-            view.delay = delay + view.srtt.mul_f64(loss / (1.0 - loss));
-        }
-    }
 }
 
 /// What a scheduler decides, and for how long to wait if that is it.
@@ -461,39 +410,6 @@ fn ask(scheduler: &mut impl Schedule, len: usize, scene: &Scene<'_>) -> (Decisio
     match scheduler.choose(len, scene) {
         Decision::Wait => (Decision::Wait, scheduler.wait(len, scene)),
         send => (send, None),
-    }
-}
-
-/// One path as the scheduler sees it.
-fn view(now: Time, path: &Path, native: &Native) -> View {
-    let carrier = &native.carriers[usize::from(path.id.slot)];
-    let in_flight = carrier.feedback.in_flight();
-    let room = native.control.room(path.id, in_flight);
-    let pacing = native.control.pacing(path.id);
-    let srtt = carrier.feedback.rtt().smoothed();
-    // Few packets show little of a path: until it has been filled, it is expected to pass a first window each round trip.
-    let least = Rate::of(FIRST_WINDOW, srtt.max(Duration::from_millis(1)));
-    let rate = native.control.bottleneck(path.id).unwrap_or(pacing).max(least);
-    let paced = carrier.next_send.since(now);
-    let missing = super::DATAGRAM.saturating_sub(room);
-    let rtt = carrier.feedback.rtt();
-    let oldest = carrier.feedback.oldest().filter(|(_, token)| *token != Token::NONE.0);
-    View {
-        id: path.id,
-        weight: path.weight,
-        srtt,
-        rtt_var: rtt.var(),
-        min_rtt: if rtt.is_known() { rtt.min() } else { Duration::ZERO },
-        window: if path.blocked { 0 } else { room },
-        cwnd: native.control.window(path.id),
-        in_flight,
-        oldest: oldest.map_or(Duration::ZERO, |(sent, _)| now.since(sent)),
-        room: if path.blocked || !paced.is_zero() { 0 } else { room },
-        burst: native.control.burst(path.id),
-        rate: rate.min(Rate::from_bits(100_000_000_000)),
-        opens_in: if missing > 0 { paced.max(rate.time_for(missing)) } else { paced },
-        paced: missing == 0 && !path.blocked,
-        ..View::default()
     }
 }
 

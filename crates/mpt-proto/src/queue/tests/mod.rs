@@ -75,6 +75,19 @@ fn a_sparse_flow_overtakes_the_backlog_of_a_bulk_flow() {
 }
 
 #[test]
+fn what_leaves_before_a_flow_is_done_counts_the_flows_it_takes_turns_with() {
+    let mut queue = Queue::new(ROOMY, Aqm::default());
+    (0..10).for_each(|i| assert_eq!(queue.push(NOW, 7, many(i * 100_000, 44, PAYLOAD)), 0));
+    queue.push(NOW, 8, many(1, 44, PAYLOAD));
+    order(&mut queue, 4);
+    let head = queue.head(NOW, &mut Drops::default()).unwrap();
+    assert_eq!((head.bucket, head.backlog), (7, queue.bytes()), "all that waits, and no more");
+    queue.pop();
+    let head = queue.head(NOW, &mut Drops::default()).unwrap();
+    assert_eq!((head.bucket, head.backlog), (8, 2 * 42 * LEN), "42 of its own and as many of the other");
+}
+
+#[test]
 fn a_flow_that_keeps_sending_little_stays_sparse_and_one_that_sends_much_does_not() {
     let mut queue = Queue::new(ROOMY, Aqm::default());
     let mut drops = Drops::default();

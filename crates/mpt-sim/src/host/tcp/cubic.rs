@@ -132,6 +132,17 @@ mod tests {
     }
 
     #[test]
+    fn before_the_first_loss_it_grows_by_a_twentieth_a_round_trip_and_then_by_the_cube() {
+        let mut cubic = Cubic { window: 1_000.0, threshold: 1_000.0, ..Cubic::new() };
+        let trip = Duration::from_millis(10);
+        cubic.on_ack(Time::START, 1_000.0, trip, trip, 0, 0);
+        assert_eq!(cubic.window, 1_050.0);
+        cubic.on_loss();
+        cubic.on_ack(Time::START, 735.0, trip, trip, 0, 0);
+        assert!(cubic.window < 740.0, "{}", cubic.window);
+    }
+
+    #[test]
     fn slow_start_ends_when_trips_grow() {
         let mut cubic = Cubic::new();
         let least = Duration::from_millis(20);

@@ -1,0 +1,99 @@
+//! The paths as the scheduler is to see them, looked at anew each turn; and what follows from how they differ.
+
+use std::time::Duration;
+
+use super::super::Peer;
+use super::Native;
+use crate::path::Path;
+use crate::queue;
+use crate::repair::Token;
+use crate::sched::View;
+use crate::time::{Rate, Time};
+
+/// RFC 6928: ten packets.
+const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
+/// A path that loses more is as far away as one that loses this.
+const MOST_LOSS: f64 = 0.5;
+/// What was measured so long ago may have changed: a quarter of the time for which people bear a stall.
+const STALE: Duration = Duration::from_millis(250);
+/// The longest that a flow's own queue is allowed to stand.
+const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
+
+impl Peer {
+    /// Takes a fresh look at the paths.
+    pub(super) fn look_native(&mut self, now: Time, native: &Native) {
+        self.scene.clear();
+        let up = || self.paths.iter().filter(|path| path.health.state().is_up());
+        let reserve = up().all(Path::is_reserve);
+        let usable = up().filter(|path| reserve || !path.is_reserve());
+        self.scene.extend(usable.map(|path| view(now, path, native)));
+        let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).expected()).collect();
+        let fastest = delays.iter().flatten().min().copied();
+        let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
+        for (view, delay) in self.scene.iter_mut().zip(delays) {
+            let delay = match (delay, fastest) {
+                (Some(delay), Some(fastest)) => delay.beyond(fastest),
+                _ => (view.srtt - least) / 2,
+            };
+            // What is lost arrives a round trip later, if it is not lost again.
+            let loss = native.feedback(view.id.slot).loss().min(MOST_LOSS);
+            view.delay = delay + view.srtt.mul_f64(loss / (1.0 - loss));
+        }
+    }
+
+    /// What is known of a path that the scheduler leaves aside grows old: its queue has drained meanwhile, or its route has changed.
+    /// While there would be something to send on it, it is asked.
+    pub(super) fn ask_idle_paths(&self, now: Time, native: &mut Native) {
+        for view in self.scene.iter().filter(|view| view.room > 0) {
+            let carrier = &mut native.carriers[usize::from(view.id.slot)];
+            if carrier.feedback.idle_for(now) > view.srtt.max(STALE) {
+                carrier.probes = carrier.probes.max(1);
+            }
+        }
+    }
+
+    /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
+    /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for a
+    /// round trip: a path finds its rate in several of them, and a drop before that would end the inner TCP's slow start.
+    /// Only the flow that fills the queue waits in it. What CoDel does shows after a round trip, and as much again as jitter makes of it.
+    pub(super) fn set_queue_delay(&mut self, native: &Native) {
+        let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
+        let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
+        let target = (spread * 3 / 2).max(slowest).clamp(queue::TARGET, MAX_QUEUE_DELAY);
+        let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
+        self.queue.set_delay(target, ((slowest + late) * 2).max(queue::INTERVAL));
+    }
+}
+
+/// One path as the scheduler sees it.
+pub(super) fn view(now: Time, path: &Path, native: &Native) -> View {
+    let carrier = &native.carriers[usize::from(path.id.slot)];
+    let in_flight = carrier.feedback.in_flight();
+    let room = native.control.room(path.id, in_flight);
+    let pacing = native.control.pacing(path.id);
+    let srtt = carrier.feedback.rtt().smoothed();
+    // Few packets show little of a path: until it has been filled, it is expected to pass a first window each round trip.
+    let least = Rate::of(FIRST_WINDOW, srtt.max(Duration::from_millis(1)));
+    let rate = native.control.bottleneck(path.id).unwrap_or(pacing).max(least);
+    let paced = carrier.next_send.since(now);
+    let missing = super::DATAGRAM.saturating_sub(room);
+    let rtt = carrier.feedback.rtt();
+    let oldest = carrier.feedback.oldest().filter(|(_, token)| *token != Token::NONE.0);
+    View {
+        id: path.id,
+        weight: path.weight,
+        srtt,
+        rtt_var: rtt.var(),
+        min_rtt: if rtt.is_known() { rtt.min() } else { Duration::ZERO },
+        window: if path.blocked { 0 } else { room },
+        cwnd: native.control.window(path.id),
+        in_flight,
+        oldest: oldest.map_or(Duration::ZERO, |(sent, _)| now.since(sent)),
+        room: if path.blocked || !paced.is_zero() { 0 } else { room },
+        burst: native.control.burst(path.id),
+        rate: rate.min(Rate::from_bits(100_000_000_000)),
+        opens_in: if missing > 0 { paced.max(rate.time_for(missing)) } else { paced },
+        paced: missing == 0 && !path.blocked,
+        ..View::default()
+    }
+}
