@@ -32,7 +32,7 @@ impl Peer {
         self.queue.unpark();
         while let Some(head) = self.head(now) {
             match self.choose(now, &head) {
-                Decision::Send(path) => self.send_run(now, path, &head, outbox, spare),
+                Decision::Send(path) | Decision::Ahead(path, _) => self.send_run(now, path, &head, outbox, spare),
                 // Another flow may be content with what is open.
                 Decision::Wait if self.scene.iter().any(|path| path.room > 0) => self.queue.park(),
                 Decision::Wait => return,
@@ -77,7 +77,7 @@ impl Peer {
         while let Some(head) = self.head(now).filter(goes_along) {
             let len = head.len + framing.overhead();
             let fits = sent + len as u64 <= view.room && (sent == 0 || sent + len as u64 <= view.burst);
-            let Some(packet) = fits.then(|| self.queue.pop()).flatten() else { break };
+            let Some((_, packet)) = fits.then(|| self.queue.pop()).flatten() else { break };
             sent += len as u64;
             self.transmit(now, Scheduled { path, packet }, framing, outbox, spare);
         }

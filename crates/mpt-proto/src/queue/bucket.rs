@@ -1,7 +1,5 @@
 //! The packets of one flow, and what fair queueing and CoDel know about it.
 
-use std::sync::Arc;
-
 use super::codel::{Codel, Delay};
 use super::inner::InnerPacket;
 use super::store::{Chain, Store, Waiting};
@@ -23,6 +21,20 @@ pub(super) struct Bucket {
     codel: Codel,
     /// What CoDel said about the packet at the front.
     verdict: Option<Verdict>,
+    /// How many packets behind the front have left ahead of it.
+    ahead: u32,
+    /// How many of these have no number, because numbering began anew.
+    unnumbered: u32,
+}
+
+/// A packet that leaves.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub packet: InnerPacket,
+    /// By how many numbers the front has moved.
+    pub places: u32,
+    /// Bytes of the super-packets that are done with.
+    pub released: usize,
 }
 
 /// In which list of flows it is (RFC 8290 section 4.2).
@@ -49,7 +61,7 @@ impl Bucket {
     /// Takes a super-packet.
     pub fn push(&mut self, store: &mut Store, now: Time, packet: SuperPacket) {
         self.backlog += packet.len_of_all();
-        store.push(&mut self.chain, Waiting { packet: Arc::new(packet), arrived: now });
+        store.push(&mut self.chain, Waiting::new(packet, now));
     }
 
     /// The length in bytes of the packet at the front.
@@ -63,17 +75,42 @@ impl Bucket {
     }
 
     /// Takes out the packet at the front, with the mark that CoDel gave it.
-    pub fn take(&mut self, store: &mut Store) -> Option<InnerPacket> {
-        let first = store.front(&self.chain)?;
+    pub fn take(&mut self, store: &mut Store) -> Option<Taken> {
+        let first = store.front_mut(&self.chain)?;
         let marked = self.verdict.take() == Some(Verdict::Mark);
         let packet = InnerPacket::new(first.packet.clone(), self.next, marked);
+        first.left -= packet.len();
         self.backlog -= packet.len();
-        self.next += 1;
-        if packet.is_last() {
-            self.next = 0;
-            store.pop(&mut self.chain);
+        let (places, released) = self.move_on(store);
+        Some(Taken { packet, places, released })
+    }
+
+    /// Takes out the first packet that has `before` bytes in front of it, or else the last, if it is at most `longest` bytes long;
+    /// and says how many places it stands behind the front. None for the front itself.
+    pub fn take_ahead(&mut self, store: &mut Store, before: usize, longest: usize) -> Option<(InnerPacket, u32)> {
+        if self.unnumbered > 0 {
+            return None;
         }
-        Some(packet)
+        let (slot, index, places) = self.find_ahead(store, before).filter(|(_, _, places)| *places > 0)?;
+        let waiting = store.at(slot)?;
+        let packet = InnerPacket::new(waiting.packet.clone(), index, false);
+        if packet.len() > longest {
+            return None;
+        }
+        waiting.set_gone(index);
+        self.backlog -= packet.len();
+        self.ahead += 1;
+        Some((packet, places))
+    }
+
+    /// Whether a packet that is dropped at the front leaves a hole in the order of those that have left.
+    pub fn leaves_hole(&self) -> bool {
+        self.ahead > self.unnumbered
+    }
+
+    /// Numbering begins anew.
+    pub fn renumber(&mut self) {
+        self.unnumbered = self.ahead;
     }
 
     /// What CoDel says about the packet at the front. It is asked once and said again.
@@ -89,6 +126,52 @@ impl Bucket {
             });
         }
         self.verdict
+    }
+
+    /// Slot, index and place of the first packet that has `before` bytes in front of it, or of the last.
+    fn find_ahead(&self, store: &Store, before: usize) -> Option<(u32, usize, u32)> {
+        let (mut bytes, mut places, mut from) = (0, 0, self.next);
+        let mut last = None;
+        for (slot, waiting) in store.walk(&self.chain) {
+            let place = |index: usize| places + (index - from) as u32;
+            if bytes + waiting.left > before {
+                let mut passed = bytes;
+                for index in waiting.candidates(from) {
+                    if passed >= before {
+                        return Some((slot, index, place(index)));
+                    }
+                    passed += waiting.packet.len_of(index);
+                }
+            }
+            last = waiting.candidates(from).next_back().map(|index| (slot, index, place(index))).or(last);
+            bytes += waiting.left;
+            places += (waiting.packet.count() - from) as u32;
+            from = 0;
+        }
+        last
+    }
+
+    /// Moves the front past the packet that has left, and past those that had left ahead of it.
+    fn move_on(&mut self, store: &mut Store) -> (u32, usize) {
+        let (mut places, mut released) = (0, 0);
+        while let Some(first) = store.front(&self.chain) {
+            if places > 0 && !first.is_gone(self.next) {
+                break;
+            }
+            if places > 0 {
+                self.ahead -= 1;
+            }
+            places += 1;
+            self.next += 1;
+            if self.next == first.packet.count() {
+                released += first.packet.bytes().len();
+                self.next = 0;
+                store.pop(&mut self.chain);
+            }
+        }
+        let unnumbered = self.unnumbered.min(places - 1);
+        self.unnumbered -= unnumbered;
+        (places - unnumbered, released)
     }
 
     /// It was its turn and it had nothing.

@@ -54,14 +54,4 @@ impl InnerPacket {
     pub fn into_buffer(self) -> Option<Vec<u8>> {
         Arc::into_inner(self.of).map(SuperPacket::into_buffer)
     }
-
-    /// Whether no packet of its super-packet follows.
-    pub(super) fn is_last(&self) -> bool {
-        self.index + 1 == self.of.count()
-    }
-
-    /// The bytes of its super-packet.
-    pub(super) fn charge(&self) -> usize {
-        self.of.bytes().len()
-    }
 }

@@ -14,7 +14,11 @@
 //!
 //! It takes super-packets and gives single packets, which refer to the super-packet: nothing is copied, and the buffer
 //! comes back with the last of its packets. Memory is bounded in bytes of super-packets that are not done with.
-//! Buckets of one class come before those of another ([`tiers`]). Every step costs the same however much waits; only a push beyond the limit looks at all buckets.
+//! Buckets of one class come before those of another ([`tiers`]). Every step costs the same however much waits; only a push beyond the
+//! limit looks at all buckets, and [`Queue::pop_ahead`] at all super-packets that it passes.
+//!
+//! The packets of a bucket are numbered in the order in which they came, as they leave: what is dropped has no number, unless a later
+//! packet has left *ahead* of it, on a path so slow that it arrives in its turn all the same.
 
 mod bucket;
 mod codel;
@@ -30,7 +34,7 @@ use crate::drops::{Dropped, Drops};
 use crate::flow::BUCKETS;
 use crate::packet::SuperPacket;
 use crate::time::Time;
-use bucket::{Bucket, List, Verdict};
+use bucket::{Bucket, List, Taken, Verdict};
 use codel::Delay;
 pub use inner::InnerPacket;
 use store::Store;
@@ -54,6 +58,10 @@ pub struct Queue {
     limit: usize,
     /// Packets that CoDel dropped and nobody has asked about.
     dropped: u64,
+    /// The number of the packet at the front of each bucket; nothing before the first packet.
+    numbers: Vec<u32>,
+    /// Numbers that no packet will have, because one was dropped after a later one had left.
+    holes: Vec<(u16, u32)>,
 }
 
 /// What is done about a queue that stands.
@@ -99,6 +107,8 @@ impl Queue {
             held: 0,
             limit: limit_bytes.max(LARGEST),
             dropped: 0,
+            numbers: Vec::new(),
+            holes: Vec::new(),
         }
     }
 
@@ -110,6 +120,7 @@ impl Queue {
         self.held += packet.bytes().len();
         if self.buckets.is_empty() {
             self.buckets.resize_with(BUCKETS, Bucket::default);
+            self.numbers.resize(BUCKETS, 0);
         }
         let flow = &mut self.buckets[usize::from(bucket)];
         flow.push(&mut self.store, now, packet);
@@ -126,18 +137,49 @@ impl Queue {
         self.police(now, bucket, drops);
         let flow = &self.buckets[usize::from(bucket)];
         let (len, mark) = (flow.front_len(&self.store)?, flow.front_mark(&self.store)?);
-        let sparse = flow.list == List::New;
-        let turns = if sparse { 1 } else { self.tiers.turns(bucket) };
-        Some(Head { len, bucket, sparse, backlog: flow.backlog.saturating_mul(turns).min(self.bytes), mark })
+        let (sparse, backlog) = (flow.list == List::New, flow.backlog);
+        Some(Head { len, bucket, sparse, backlog: backlog.saturating_mul(self.turns(bucket)).min(self.bytes), mark })
     }
 
-    /// Takes out the packet that [`Self::head`] described last; none if there was none, or it has been taken or dropped.
-    pub fn pop(&mut self) -> Option<InnerPacket> {
+    /// Takes out the packet that [`Self::head`] described last, with its number in the order of its flow; none if there was none, or
+    /// it has been taken or dropped.
+    pub fn pop(&mut self) -> Option<(u32, InnerPacket)> {
         let bucket = self.chosen.take()?;
-        let packet = self.take(bucket)?;
-        self.tiers.on_taken(bucket, packet.len());
-        self.buckets[usize::from(bucket)].deficit -= packet.len() as i64;
-        Some(packet)
+        let (number, packet) = self.take(bucket)?;
+        self.on_leaving(bucket, &packet);
+        Some((number, packet))
+    }
+
+    /// Takes out, of the flow whose packet [`Self::head`] described last, a packet that is not next: one of at most `longest` bytes
+    /// that leaves when `before` bytes have left, of this flow and those it takes turns with, or its last. None if that
+    /// is the next one, or too long.
+    pub fn pop_ahead(&mut self, before: u64, longest: usize) -> Option<(u16, u32, InnerPacket)> {
+        let bucket = self.chosen?;
+        let before = usize::try_from(before).unwrap_or(usize::MAX) / self.turns(bucket);
+        let flow = &mut self.buckets[usize::from(bucket)];
+        let (packet, places) = flow.take_ahead(&mut self.store, before, longest)?;
+        self.packets -= 1;
+        self.bytes -= packet.len();
+        self.on_leaving(bucket, &packet);
+        Some((bucket, self.numbers[usize::from(bucket)].wrapping_add(places), packet))
+    }
+
+    /// Drops the packet that [`Self::head`] described last.
+    pub fn discard(&mut self) -> Option<InnerPacket> {
+        let bucket = self.chosen.take()?;
+        self.drop_front(bucket)
+    }
+
+    /// A bucket and a number there that no packet will have, told once.
+    pub fn take_hole(&mut self) -> Option<(u16, u32)> {
+        self.holes.pop()
+    }
+
+    /// Numbers begin again at 0 in every bucket.
+    pub fn renumber(&mut self) {
+        self.numbers.fill(0);
+        self.holes.clear();
+        self.buckets.iter_mut().for_each(Bucket::renumber);
     }
 
     /// Leaves the flow of the packet that [`Self::head`] described out until [`Self::unpark`], because that packet has nowhere to go.
@@ -158,7 +200,7 @@ impl Queue {
         self.chosen = None;
         std::iter::from_fn(|| {
             let bucket = self.tiers.pick(&mut self.buckets)?;
-            self.take(bucket)
+            self.drop_front(bucket)
         })
     }
 
@@ -207,21 +249,45 @@ impl Queue {
         let Aqm::CoDel { target, interval } = self.aqm else { return };
         let delay = Delay { target, interval };
         while self.buckets[usize::from(bucket)].judge(&self.store, now, delay) == Some(Verdict::Drop) {
-            self.take(bucket);
+            self.drop_front(bucket);
             drops.count(Dropped::Aqm);
             self.dropped += 1;
         }
     }
 
-    /// Takes out the packet at the front of a flow.
-    fn take(&mut self, bucket: u16) -> Option<InnerPacket> {
-        let packet = self.buckets[usize::from(bucket)].take(&mut self.store)?;
+    /// How many flows take turns with one, itself among them.
+    fn turns(&mut self, bucket: u16) -> usize {
+        if self.buckets[usize::from(bucket)].list == List::New { 1 } else { self.tiers.turns(bucket) }
+    }
+
+    /// Takes out the packet at the front of a flow, and its number.
+    fn take(&mut self, bucket: u16) -> Option<(u32, InnerPacket)> {
+        let Taken { packet, places, released } = self.buckets[usize::from(bucket)].take(&mut self.store)?;
         self.packets -= 1;
         self.bytes -= packet.len();
-        if packet.is_last() {
-            self.held -= packet.charge();
+        self.held -= released;
+        let next = &mut self.numbers[usize::from(bucket)];
+        let number = *next;
+        *next = number.wrapping_add(places);
+        Some((number, packet))
+    }
+
+    /// Drops the packet at the front of a flow. Unless a later one has left, its number is that of the next.
+    fn drop_front(&mut self, bucket: u16) -> Option<InnerPacket> {
+        let leaves_hole = self.buckets[usize::from(bucket)].leaves_hole();
+        let (number, packet) = self.take(bucket)?;
+        if leaves_hole {
+            self.holes.push((bucket, number));
+        } else {
+            self.numbers[usize::from(bucket)] = number;
         }
         Some(packet)
+    }
+
+    /// A packet of a flow leaves, which is charged with it.
+    fn on_leaving(&mut self, bucket: u16, packet: &InnerPacket) {
+        self.tiers.on_taken(bucket, packet.len());
+        self.buckets[usize::from(bucket)].deficit -= packet.len() as i64;
     }
 
     /// Drops until the limit is kept, and returns how many packets.
@@ -240,7 +306,8 @@ impl Queue {
         self.chosen = self.chosen.filter(|chosen| *chosen != bucket);
         let (half, before) = (self.buckets[usize::from(bucket)].backlog / 2, self.packets);
         while self.buckets[usize::from(bucket)].backlog > half && before - self.packets < SHED_BATCH {
-            while self.take(bucket).is_some_and(|packet| !packet.is_last()) {}
+            let held = self.held;
+            while self.held == held && self.drop_front(bucket).is_some() {}
         }
     }
 }

@@ -8,12 +8,41 @@ use std::sync::Arc;
 use crate::packet::SuperPacket;
 use crate::time::Time;
 
-/// A super-packet, and when it came.
+/// A super-packet, when it came, and what of it has not left.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub packet: Arc<SuperPacket>,
     pub arrived: Time,
+    /// Bytes of the packets that wait.
+    pub left: usize,
+    /// Which packets left ahead of others, as a bit set. Those beyond its width leave in their turn.
+    ahead: u64,
 }
+
+impl Waiting {
+    pub fn new(packet: SuperPacket, arrived: Time) -> Self {
+        Self { left: packet.len_of_all(), packet: Arc::new(packet), arrived, ahead: 0 }
+    }
+
+    /// Whether packet `index` left ahead of others.
+    pub fn is_gone(&self, index: usize) -> bool {
+        index < MOST_AHEAD && self.ahead & 1 << index != 0
+    }
+
+    /// Notes that packet `index`, below [`MOST_AHEAD`], leaves ahead of others.
+    pub fn set_gone(&mut self, index: usize) {
+        self.ahead |= 1 << index;
+        self.left -= self.packet.len_of(index);
+    }
+
+    /// The packets from `first` on that may leave ahead of others.
+    pub fn candidates(&self, first: usize) -> impl DoubleEndedIterator<Item = usize> {
+        (first..self.packet.count().min(MOST_AHEAD)).filter(|index| !self.is_gone(*index))
+    }
+}
+
+/// More than there are full packets in a super-packet.
+const MOST_AHEAD: usize = u64::BITS as usize;
 
 /// The slots of all chains.
 #[derive(Debug, Default)]
@@ -50,6 +79,28 @@ impl Store {
     pub fn front(&self, chain: &Chain) -> Option<&Waiting> {
         let (first, _) = chain.0?;
         self.slots[first as usize].waiting.as_ref()
+    }
+
+    /// The first of a chain, to be changed.
+    pub fn front_mut(&mut self, chain: &Chain) -> Option<&mut Waiting> {
+        let (first, _) = chain.0?;
+        self.slots[first as usize].waiting.as_mut()
+    }
+
+    /// A chain from its first to its last, with their slots.
+    pub fn walk(&self, chain: &Chain) -> impl Iterator<Item = (u32, &Waiting)> {
+        let mut at = chain.0;
+        std::iter::from_fn(move || {
+            let (first, last) = at?;
+            let slot = &self.slots[first as usize];
+            at = (first != last).then_some((slot.next, last));
+            slot.waiting.as_ref().map(|waiting| (first, waiting))
+        })
+    }
+
+    /// What stands in a slot that [`Self::walk`] showed.
+    pub fn at(&mut self, slot: u32) -> Option<&mut Waiting> {
+        self.slots[slot as usize].waiting.as_mut()
     }
 
     /// Takes the first out of a chain.

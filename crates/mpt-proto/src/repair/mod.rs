@@ -205,6 +205,11 @@ impl Repair {
         }
     }
 
+    /// Nothing will be sent in this place.
+    pub fn skip(&mut self, place: Place) {
+        self.skips.push(place);
+    }
+
     /// Places that the receiver need not wait for, told once.
     pub fn skips(&mut self) -> Option<Place> {
         self.skips.pop()

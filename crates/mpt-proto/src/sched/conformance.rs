@@ -23,10 +23,7 @@ pub(super) fn windowed(slot: u8, srtt_ms: u64, cwnd: u64, in_flight: u64) -> Vie
 /// Where a packet of 1250 bytes goes, by its slot.
 pub(super) fn choose(scheduler: &mut impl Schedule, paths: &[View], backlog: u64) -> Option<u8> {
     let now = Time::after(Duration::from_secs(1));
-    match scheduler.choose(1_250, &Scene { paths, backlog, now, bucket: 0 }) {
-        Decision::Send(path) => Some(path.slot),
-        Decision::Wait => None,
-    }
+    scheduler.choose(1_250, &Scene { paths, backlog, now, bucket: 0 }).path().map(|path| path.slot)
 }
 
 /// Sends `count` packets of `len` bytes and says over which slots.
@@ -34,7 +31,7 @@ fn send(scheduler: &mut Scheduler, paths: &[View], count: usize, len: usize) -> 
     let scene = Scene { paths, backlog: 1 << 30, ..Scene::default() };
     let mut sent = Vec::new();
     for _ in 0..count {
-        if let Decision::Send(path) = scheduler.choose(len, &scene) {
+        if let Some(path) = scheduler.choose(len, &scene).path() {
             scheduler.on_sent(path, len, &scene);
             sent.push(path.slot);
         }
@@ -139,7 +136,7 @@ proptest! {
                 if let Some(rescue) = scheduler.on_idle(&scene) {
                     prop_assert!(scene.open(1_472).any(|open| open.id == rescue.to), "{name}");
                 }
-                if let Decision::Send(path) = scheduler.choose(len, &scene) {
+                if let Some(path) = scheduler.choose(len, &scene).path() {
                     prop_assert!(scene.open(len).any(|open| open.id == path), "{name}");
                     scheduler.on_sent(path, len, &scene);
                 }

@@ -74,10 +74,7 @@ mod tests {
 
     fn ask(flow: &mut Flow, paths: &[View], bucket: u16, second: u64) -> Option<u8> {
         let now = Time::after(Duration::from_secs(second));
-        match flow.choose(1_400, &Scene { paths, bucket, now, backlog: 1_400 }) {
-            Decision::Send(path) => Some(path.slot),
-            Decision::Wait => None,
-        }
+        flow.choose(1_400, &Scene { paths, bucket, now, backlog: 1_400 }).path().map(|path| path.slot)
     }
 
     #[test]

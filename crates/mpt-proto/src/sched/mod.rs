@@ -102,8 +102,21 @@ impl Scene<'_> {
 pub enum Decision {
     /// Over this path, which has room.
     Send(PathId),
+    /// Over this path, which has room, but not this packet: so many bytes leave over other paths before one that goes over this
+    /// one now arrives, so a packet of its flow that has these in front of it goes there, and arrives in its turn.
+    Ahead(PathId, u64),
     /// Nowhere yet.
     Wait,
+}
+
+impl Decision {
+    /// The path, if it is one.
+    pub fn path(self) -> Option<PathId> {
+        match self {
+            Self::Send(path) | Self::Ahead(path, _) => Some(path),
+            Self::Wait => None,
+        }
+    }
 }
 
 /// A packet in flight on one path that is to be sent on another as well.

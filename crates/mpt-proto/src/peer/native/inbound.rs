@@ -41,7 +41,7 @@ impl Peer {
         match native.association.open(now, datagram) {
             Ok(opened) => {
                 if native.association.take_restarted() {
-                    native.begin_anew(&self.paths);
+                    native.begin_anew(&self.paths, &mut self.queue);
                 }
                 self.handle_opened(now, from, opened, len, &mut native, tun);
             }

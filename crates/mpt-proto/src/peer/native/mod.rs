@@ -35,6 +35,7 @@ use crate::path::pmtu::Pmtu;
 use crate::path::receive::Received;
 use crate::path::worth::VETTING;
 use crate::path::{MAX_PATHS, Path, PathId};
+use crate::queue::Queue;
 use crate::repair::fec::{self, Decoder, Encoder, Policy, Rhythm};
 use crate::repair::{Repair, Token};
 use crate::reseq::{Limits, Resequencer, Unordered};
@@ -61,8 +62,6 @@ pub(super) struct Native {
     /// The generation in which a path of the peer's led back to one of ours that was removed, by its slot: what it still sends
     /// there brings no new one about.
     severed: [Option<u8>; MAX_PATHS],
-    /// The next number in each flow bucket; nothing before the first packet.
-    numbers: Vec<u32>,
     order: HashMap<u16, Resequencer>,
     rested: rest::Rested,
     /// Buckets in which something is held.
@@ -179,7 +178,6 @@ impl Native {
             received: std::array::from_fn(|_| None),
             mirror: [None; MAX_PATHS],
             severed: [None; MAX_PATHS],
-            numbers: Vec::new(),
             order: HashMap::new(),
             rested: rest::Rested::default(),
             holding: BTreeSet::new(),
@@ -309,7 +307,7 @@ impl Native {
     }
 
     /// Acts on what happened to the sessions. True when one has just been agreed on.
-    fn settle(&mut self, paths: &mut [Path], now: Time, local: &mut Local) -> bool {
+    fn settle(&mut self, paths: &mut [Path], queue: &mut Queue, now: Time, local: &mut Local) -> bool {
         let mut agreed = false;
         while let Some(event) = self.association.poll_event() {
             match event {
@@ -317,7 +315,7 @@ impl Native {
                 Event::GaveUp => self.association.request(now),
                 Event::Established(_) => {
                     if self.association.take_restarted() {
-                        self.begin_anew(paths);
+                        self.begin_anew(paths, queue);
                     }
                     self.initiation = None;
                     // The first datagram under it is what lets the responder use it.
@@ -331,10 +329,10 @@ impl Native {
     }
 
     /// The peer has begun anew: numbers, order and what is in flight mean nothing any more.
-    fn begin_anew(&mut self, paths: &[Path]) {
+    fn begin_anew(&mut self, paths: &[Path], queue: &mut Queue) {
+        queue.renumber();
         self.received = std::array::from_fn(|_| None);
         (self.mirror, self.severed) = ([None; MAX_PATHS], [None; MAX_PATHS]);
-        self.numbers.fill(0);
         self.order.clear();
         self.unordered.clear();
         self.rested.begin_anew();

@@ -6,7 +6,6 @@ use super::super::{PROBE_TOS, Peer};
 use super::scene::view;
 use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
-use crate::flow::BUCKETS;
 use crate::local::Local;
 use crate::outbox::Outbox;
 use crate::path::{Path, PathId};
@@ -61,7 +60,7 @@ impl Peer {
     ) {
         self.settle_paths(now);
         let Some(mut native) = self.native.take() else { return };
-        if native.settle(&mut self.paths, now, local) {
+        if native.settle(&mut self.paths, &mut self.queue, now, local) {
             self.forget_silent(now, &mut native);
         }
         self.send_handshake(now, index, &mut native, local, outbox);
@@ -74,6 +73,7 @@ impl Peer {
         if let Some(best) = best {
             self.send_words(now, best, &mut native, outbox);
             self.send_packets(now, &mut native, outbox, spare);
+            self.send_skips(now, best, &mut native, outbox);
         } else if !self.queue.is_empty() && self.paths.iter().any(Path::may_speak) {
             native.association.request(now);
         }
@@ -241,7 +241,13 @@ impl Peer {
                 continue;
             }
             let decision = self.choose_native(now, &next, native);
-            if let Decision::Send(path) = decision {
+            let sent = match decision {
+                Decision::Ahead(path, before) if !next.again => {
+                    self.send_run_ahead(now, path, before, native, outbox, spare)
+                }
+                _ => 0,
+            };
+            if let Some(path) = decision.path().filter(|_| sent == 0) {
                 self.send_native_run(now, path, &next, native, outbox, spare);
             }
             self.put_back(narrow);
@@ -274,7 +280,11 @@ impl Peer {
 
     /// What goes next: calls, what was lost, the rest.
     fn next_packet(&mut self, now: Time, native: &mut Native) -> Option<Next> {
-        let head = self.head(now).map(|head| Next {
+        let head = self.head(now);
+        while let Some((bucket, sequence)) = self.queue.take_hole() {
+            native.repair.skip(Place { bucket, sequence });
+        }
+        let head = head.map(|head| Next {
             len: NATIVE_OVERHEAD + head.len,
             backlog: head.backlog as u64,
             bucket: head.bucket,
@@ -338,6 +348,36 @@ impl Peer {
         self.after_run(now, path, sent, native);
     }
 
+    /// Sends packets over `path` that have `before` bytes in front of them, as many as belong into one run. Returns the bytes sent.
+    fn send_run_ahead(
+        &mut self,
+        now: Time,
+        path: PathId,
+        before: u64,
+        native: &mut Native,
+        outbox: &mut Outbox,
+        spare: &mut Vec<Vec<u8>>,
+    ) -> u64 {
+        let view = *self.scene.iter().find(|view| view.id == path).expect("the scheduler chose from the scene");
+        let limit = native.limit(path.slot);
+        let mut sent = 0;
+        loop {
+            let room = if sent == 0 { view.room } else { view.room.min(view.burst).saturating_sub(sent) };
+            let longest = limit.min(usize::try_from(room).unwrap_or(usize::MAX)).saturating_sub(NATIVE_OVERHEAD);
+            let Some((bucket, sequence, packet)) = self.queue.pop_ahead(before, longest) else { break };
+            let place = Place { bucket, sequence };
+            let scheduled = self.place(now, path, place, packet, native);
+            sent += (NATIVE_OVERHEAD + scheduled.packet.len()) as u64;
+            self.owe_copies(now, path, scheduled.token, &scheduled.packet, native);
+            self.seal_packet(now, scheduled, native, outbox, spare);
+            sent += self.send_symbol(now, path, native, outbox);
+        }
+        if sent > 0 {
+            self.after_run(now, path, sent, native);
+        }
+        sent
+    }
+
     /// Whether what was decided for one packet holds for another.
     fn goes_along(&self, first: &Next, next: &Next) -> bool {
         first.mark == next.mark && (first.bucket == next.bucket || !self.scheduler.keeps_flows())
@@ -349,18 +389,16 @@ impl Peer {
             let (token, place, packet) = native.repair.pop()?;
             return Some(Scheduled { path, token, place, packet });
         }
-        let bucket = next.bucket;
-        let packet = self.queue.pop()?;
-        if native.numbers.is_empty() {
-            native.numbers.resize(BUCKETS, 0);
-        }
-        let number = &mut native.numbers[usize::from(bucket)];
-        let place = Place { bucket, sequence: *number };
+        let (sequence, packet) = self.queue.pop()?;
+        Some(self.place(now, path, Place { bucket: next.bucket, sequence }, packet, native))
+    }
+
+    /// Notes that a packet is leaving for the first time.
+    fn place(&mut self, now: Time, path: PathId, place: Place, packet: InnerPacket, native: &mut Native) -> Scheduled {
         native.used = now;
-        *number = number.wrapping_add(1);
         self.ledger.sent += 1;
         let token = native.repair.remember(now, packet.clone(), place);
-        Some(Scheduled { path, token, place, packet })
+        Scheduled { path, token, place, packet }
     }
 
     /// Writes and seals one datagram in place.

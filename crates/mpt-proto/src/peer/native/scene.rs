@@ -17,7 +17,7 @@ const MOST_LOSS: f64 = 0.5;
 /// What was measured so long ago may have changed: a quarter of the time for which people bear a stall.
 const STALE: Duration = Duration::from_millis(250);
 /// The longest that a flow's own queue is allowed to stand.
-const MAX_QUEUE_DELAY: Duration = Duration::from_millis(200);
+const MAX_QUEUE_DELAY: Duration = Duration::from_millis(500);
 
 impl Peer {
     /// Takes a fresh look at the paths.

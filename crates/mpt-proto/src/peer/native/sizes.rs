@@ -100,7 +100,7 @@ impl Peer {
         if native.repair.head().is_some() {
             native.returned.extend(native.repair.give_up_head().and_then(|packet| packet.into_buffer()));
         } else if self.head(now).is_some() {
-            let packet = self.queue.pop();
+            let packet = self.queue.discard();
             native.returned.extend(packet.and_then(|packet| packet.into_buffer()));
             self.ledger.dropped_out += 1;
             self.drops.count(Dropped::TooBig);

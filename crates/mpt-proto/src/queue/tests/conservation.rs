@@ -97,7 +97,7 @@ fn run(aqm: Aqm, steps: Vec<Step>) -> Result<(), TestCaseError> {
                 let is_honest = head.is_none() == queue.is_empty() || (parked && head.is_none());
                 prop_assert!(is_honest);
                 if let Some(head) = head.filter(|_| take) {
-                    model.pop(head.bucket, &queue.pop().expect("head described it"));
+                    model.pop(head.bucket, &queue.pop().expect("head described it").1);
                 }
             }
         }

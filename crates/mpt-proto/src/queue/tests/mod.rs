@@ -1,5 +1,6 @@
-//! What the queue promises, on single cases; [`conservation`] on random ones, [`standing`] with a sender that listens.
+//! What the queue promises, on single cases; [`ahead`] out of turn, [`conservation`] on random ones, [`standing`] with a sender that listens.
 
+mod ahead;
 mod conservation;
 mod standing;
 mod tiers;
@@ -50,7 +51,7 @@ fn seq(packet: &InnerPacket) -> u32 {
 /// Takes the next packet, checked against its description.
 fn next(queue: &mut Queue, now: Time, drops: &mut Drops) -> Option<(Head, InnerPacket)> {
     let head = queue.head(now, drops)?;
-    let packet = queue.pop().expect("head described it");
+    let (_, packet) = queue.pop().expect("head described it");
     assert_eq!(packet.len(), head.len);
     Some((head, packet))
 }
@@ -242,7 +243,7 @@ fn a_described_packet_stays_until_it_is_taken() {
     let first = queue.head(NOW, &mut drops);
     assert_eq!(queue.head(NOW + MS * 10_000, &mut drops), first);
     queue.push(NOW, 2, single(7));
-    assert_eq!(queue.pop().map(|packet| seq(&packet)), Some(5));
+    assert_eq!(queue.pop().map(|(_, packet)| seq(&packet)), Some(5));
     assert!(queue.pop().is_none(), "nobody has asked what comes next");
 }
 

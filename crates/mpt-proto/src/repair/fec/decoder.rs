@@ -2,9 +2,11 @@
 //!
 //! Each repair symbol is an equation in the symbols that are missing. Equations are kept so that each has one missing
 //! symbol, its pivot, that no other has (Gauss and Jordan); one that is left with its pivot alone is solved. A datagram that was
-//! only late leaves the equations when it arrives.
+//! only late leaves the equations when it arrives. Where paths reorder, a hundred datagrams may be late when a repair symbol arrives: it
+//! waits until few of its window are missing, since every one that comes out of an equation again costs as much as it did to put it in.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use super::{MAX_SPAN, PLACE, Place, coefficient, decode_place, encode_place, field};
@@ -19,6 +21,8 @@ pub struct Decoder {
     /// By number: not known, known to carry no data (empty), or the symbol.
     ring: VecDeque<Option<Vec<u8>>>,
     equations: Vec<Equation>,
+    /// Repair symbols too much of whose window is still missing, oldest first.
+    waiting: VecDeque<Waiting>,
     spare: Vec<Vec<u8>>,
     used: Time,
 }
@@ -28,6 +32,17 @@ struct Equation {
     /// Number and coefficient of each missing symbol; the first one is the pivot, whose coefficient is 1.
     missing: Vec<(u64, u8)>,
     symbol: Vec<u8>,
+}
+
+/// A repair symbol that is no equation yet.
+#[derive(Debug)]
+struct Waiting {
+    /// Its window.
+    window: Range<u64>,
+    seed: u8,
+    symbol: Vec<u8>,
+    /// How many of the window are missing.
+    missing: usize,
 }
 
 /// What a lost DATA frame said.
@@ -41,15 +56,18 @@ pub struct Recovered {
 
 /// Equations that wait for another one. Losses beyond that are too many for the code anyway.
 const MAX_EQUATIONS: usize = 16;
-/// Missing symbols in an equation that is worth keeping.
-const MAX_MISSING: usize = 32;
+/// Repair symbols that wait for what is late.
+const MAX_WAITING: usize = 32;
+/// Missing symbols in a new equation: a window of 128 loses so many when every eighth packet is lost.
+const MAX_MISSING: usize = 16;
 /// Without a repair symbol for so long, nothing is kept.
 const IDLE: Duration = Duration::from_secs(5);
 
 impl Decoder {
     /// Begins with the datagrams from `number` on.
     pub fn new(now: Time, number: PathSeq) -> Self {
-        Self { base: number.0, ring: VecDeque::new(), equations: Vec::new(), spare: Vec::new(), used: now }
+        let (ring, waiting) = (VecDeque::new(), VecDeque::new());
+        Self { base: number.0, ring, equations: Vec::new(), waiting, spare: Vec::new(), used: now }
     }
 
     /// Whether the peer has stopped sending repair symbols.
@@ -79,18 +97,33 @@ impl Decoder {
         let Some(first) = first.filter(|_| u64::from(span) <= MAX_SPAN && symbol.len() > PLACE) else {
             return Vec::new();
         };
-        let mut equation = Equation { missing: Vec::new(), symbol: symbol.to_vec() };
-        for number in first..own.0 {
-            let factor = coefficient(seed, number);
-            match self.source(number) {
-                Some(known) if known.len() > symbol.len() => return Vec::new(),
-                Some(known) => field::add_multiple(&mut equation.symbol, factor, known),
-                None if equation.missing.len() == MAX_MISSING => return Vec::new(),
-                None => equation.missing.push((number, factor)),
+        let missing = (first..own.0).filter(|number| !self.is_known(*number)).count();
+        if self.waiting.len() == MAX_WAITING {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(Waiting { window: first..own.0, seed, symbol: symbol.to_vec(), missing });
+        self.solve()
+    }
+
+    /// Makes equations of the repair symbols of whose window enough has arrived.
+    fn set_up(&mut self) {
+        while let Some(at) = self.waiting.iter().position(|waiting| waiting.missing <= MAX_MISSING) {
+            let Some(Waiting { window, seed, symbol, .. }) = self.waiting.remove(at) else { return };
+            let longest = symbol.len();
+            let mut equation = Equation { missing: Vec::new(), symbol };
+            let mut is_sound = true;
+            for number in window {
+                let factor = coefficient(seed, number);
+                match self.source(number) {
+                    Some(known) if known.len() > longest => is_sound = false,
+                    Some(known) => field::add_multiple(&mut equation.symbol, factor, known),
+                    None => equation.missing.push((number, factor)),
+                }
+            }
+            if is_sound {
+                self.insert(equation);
             }
         }
-        self.insert(equation);
-        self.solve()
     }
 
     fn source(&self, number: u64) -> Option<&[u8]> {
@@ -109,6 +142,7 @@ impl Decoder {
             // Everything that is kept is too old.
             self.ring.clear();
             self.equations.clear();
+            self.waiting.clear();
             self.base = number;
         }
         while number - self.base >= CAPACITY {
@@ -117,6 +151,7 @@ impl Decoder {
         }
         let base = self.base;
         self.equations.retain(|equation| equation.missing.iter().all(|(number, _)| *number >= base));
+        self.waiting.retain(|waiting| waiting.window.start >= base);
         let len = (number - base) as usize + 1;
         if self.ring.len() < len {
             self.ring.resize(len, None);
@@ -126,6 +161,9 @@ impl Decoder {
 
     /// Puts a symbol where it belongs, and takes it out of the equations.
     fn know(&mut self, number: u64, symbol: Vec<u8>) {
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.window.contains(&number)) {
+            waiting.missing -= 1;
+        }
         let affected = |equation: &mut Equation| equation.missing.iter().any(|(missing, _)| *missing == number);
         let affected: Vec<Equation> = self.equations.extract_if(.., affected).collect();
         let index = (number - self.base) as usize;
@@ -159,16 +197,19 @@ impl Decoder {
         self.equations.push(equation);
     }
 
-    /// Takes out what has been solved.
+    /// Takes out what has been solved, until nothing more follows from it.
     fn solve(&mut self) -> Vec<Recovered> {
         let mut recovered = Vec::new();
-        for solved in self.equations.extract_if(.., |equation| equation.missing.len() == 1) {
-            let index = (solved.missing[0].0 - self.base) as usize;
-            recovered.extend(read(&solved.symbol));
+        loop {
+            self.set_up();
+            let solved = self.equations.iter().position(|equation| equation.missing.len() == 1);
+            let Some(Equation { missing, symbol }) = solved.map(|at| self.equations.remove(at)) else { break };
+            let index = (missing[0].0 - self.base) as usize;
+            recovered.extend(read(&symbol));
             if self.ring.len() <= index {
                 self.ring.resize(index + 1, None);
             }
-            self.ring[index] = Some(solved.symbol);
+            self.know(missing[0].0, symbol);
         }
         recovered
     }
@@ -211,7 +252,7 @@ fn read(symbol: &[u8]) -> Option<Recovered> {
     has_data.then(|| Recovered { place: decode_place(*place), packet: packet.to_vec() })
 }
 
-/// Twice the longest window: a repair symbol may be late, too.
-const CAPACITY: u64 = 2 * MAX_SPAN;
+/// Four times the longest window: a repair symbol may be late, and what is missing in it later.
+const CAPACITY: u64 = 4 * MAX_SPAN;
 /// Buffers kept for reuse.
 const SPARE: usize = 16;
