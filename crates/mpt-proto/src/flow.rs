@@ -28,18 +28,14 @@ pub fn class(bucket: u16) -> Class {
     }
 }
 
-/// Tells flows apart by their packets: `bytes`, which [`Ip::parse`] has accepted as `ip`.
-/// The two directions of a conversation are two flows.
-pub fn hash(ip: &Ip, bytes: &[u8]) -> u64 {
+/// The bucket of the packet `bytes`, which [`Ip::parse`] has accepted as `ip`; one of those of its `class`.
+/// The two directions of a conversation need not be in the same one.
+pub fn bucket(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
     let (source, destination) = (number(ip.source), number(ip.destination));
     let (from, to) = ip.ports(bytes).unwrap_or_default();
     let rest = u64::from(ip.protocol) << 32 | u64::from(from) << 16 | u64::from(to);
     let words = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64, rest];
-    words.into_iter().fold(0, |hash, word| mix(hash ^ word))
-}
-
-/// The bucket of a flow with this hash; one of those of its `class`.
-pub fn bucket(hash: u64, class: Class) -> u16 {
+    let hash = words.into_iter().fold(0, |hash, word| mix(hash ^ word));
     let (first, count) = match class {
         Class::Bulk => (0, BULK),
         Class::Interactive => (BULK, OTHER),
@@ -71,7 +67,7 @@ mod tests {
     use crate::packet::tests::packet;
 
     fn bucket_of(bytes: &[u8]) -> u16 {
-        bucket(hash(&Ip::parse(bytes).unwrap(), bytes), Class::Bulk)
+        bucket(&Ip::parse(bytes).unwrap(), bytes, Class::Bulk)
     }
 
     /// By how much the counts differ from an even spread: near the number of buckets when they are random.
@@ -128,7 +124,7 @@ mod tests {
         let bytes = packet(Version::V4, UDP, 100, 1);
         let ip = Ip::parse(&bytes).unwrap();
         for (_, kind) in Class::NAMES {
-            let bucket = bucket(hash(&ip, &bytes), *kind);
+            let bucket = bucket(&ip, &bytes, *kind);
             assert_eq!((class(bucket), usize::from(bucket) < BUCKETS), (*kind, true));
         }
         assert_eq!(class(u16::MAX), Class::Bulk);

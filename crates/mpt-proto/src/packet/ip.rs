@@ -39,7 +39,6 @@ pub struct Ip {
 pub const TCP: u8 = 6;
 /// TCP's flags when only ACK is set.
 const ACK: u8 = 0x10;
-const SYN: u8 = 0x02;
 /// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
@@ -112,18 +111,6 @@ impl Ip {
         let fields = bytes.get(self.transport + 12).zip(bytes.get(self.transport + 13));
         fields
             .is_some_and(|(offset, flags)| *flags == ACK && self.transport + usize::from(offset >> 4) * 4 == self.total)
-    }
-
-    /// The first sequence number of a TCP segment and the one after its last, and whether it begins a connection. Beyond 16 bits
-    /// of length this is a super-packet's.
-    pub fn tcp_span(&self, bytes: &[u8]) -> Option<(u32, u32, bool)> {
-        if self.protocol != TCP || self.fragment {
-            return None;
-        }
-        let header: &[u8; 14] = bytes.get(self.transport..)?.first_chunk()?;
-        let first = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-        let payload = self.total.checked_sub(self.transport + usize::from(header[12] >> 4) * 4)?;
-        Some((first, first.wrapping_add(payload as u32), header[13] & SYN != 0))
     }
 
     /// The sum that TCP and UDP checksums begin with, for `len` bytes of transport header and payload.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::classify::{Class, Classifier};
+use crate::classify::Classifier;
 use crate::config::{PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use crate::crypto::association::Association;
 use crate::drops::{Dropped, Drops};
@@ -226,14 +226,9 @@ impl Peer {
             // Acknowledgements tell native mode more than probes would.
             self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
         }
-        let hash = flow::hash(packet.ip(), packet.bytes());
-        let mut mark = self.classifier.classify(packet.ip(), packet.bytes());
-        if let Some(native) = self.native.as_mut().filter(|_| mark.class == Class::Bulk) {
-            let is_repeat = native.repeats.is_repeat(hash, packet.ip(), packet.bytes());
-            mark.class = if is_repeat { Class::Interactive } else { Class::Bulk };
-        }
+        let mark = self.classifier.classify(packet.ip(), packet.bytes());
         packet.set_mark(mark);
-        let bucket = flow::bucket(hash, mark.class);
+        let bucket = flow::bucket(packet.ip(), packet.bytes(), mark.class);
         let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
         native.gather(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
         self.native = Some(native);

@@ -15,7 +15,6 @@ mod inbound;
 mod outbound;
 mod paths;
 mod protection;
-mod repeats;
 mod rest;
 mod roam;
 mod scene;
@@ -63,7 +62,6 @@ pub(super) struct Native {
     /// The generation in which a path of the peer's led back to one of ours that was removed, by its slot: what it still sends
     /// there brings no new one about.
     severed: [Option<u8>; MAX_PATHS],
-    pub(super) repeats: repeats::Repeats,
     order: HashMap<u16, Resequencer>,
     rested: rest::Rested,
     /// Buckets in which something is held.
@@ -180,7 +178,6 @@ impl Native {
             received: std::array::from_fn(|_| None),
             mirror: [None; MAX_PATHS],
             severed: [None; MAX_PATHS],
-            repeats: repeats::Repeats::default(),
             order: HashMap::new(),
             rested: rest::Rested::default(),
             holding: BTreeSet::new(),

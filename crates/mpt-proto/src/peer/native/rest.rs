@@ -71,7 +71,6 @@ impl Peer {
         }
         self.queue.rest();
         native.repair.rest();
-        native.repeats.rest();
         native.carriers.iter_mut().for_each(|carrier| carrier.feedback.rest());
         let Native { order, holding, rested, .. } = native;
         order.retain(|bucket, order| {
