@@ -2,6 +2,7 @@
 
 use super::super::inbound::deliver;
 use super::super::{Ledger, Peer};
+use super::outlet::Exit;
 use super::sizes::on_probe_fate;
 use super::{Carrier, Native};
 use crate::classify::Class;
@@ -134,9 +135,10 @@ impl Peer {
     }
 
     fn handle_skip(&mut self, now: Time, skip: &Skip, native: &mut Native, tun: &mut Coalescer) {
-        let Self { ledger, .. } = self;
-        let Some(order) = native.order.get_mut(&skip.bucket) else { return };
-        order.handle_skip(now, skip.from, skip.to, &mut |packet| deliver(packet, &mut ledger.delivered, tun));
+        let (bucket, delivered, outlets) = (skip.bucket, &mut self.ledger.delivered, &mut native.outlets);
+        let Some(order) = native.order.get_mut(&bucket) else { return };
+        let mut exit = Exit { now, bucket, outlets, delivered, tun };
+        order.handle_skip(now, skip.from, skip.to, &mut |packet| exit.deliver(packet));
         if order.is_empty() {
             native.holding.remove(&skip.bucket);
         }
@@ -233,12 +235,12 @@ fn put_in_order(
         native.unheld += u64::from(taken.is_ok());
         return taken;
     }
-    let Native { order, rested, .. } = native;
+    let Native { order, rested, outlets, .. } = native;
     let order = order.entry(bucket).or_insert_with(|| rested.wake(bucket, limits));
-    let delivered = &mut ledger.delivered;
-    let mut deliver = |packet: &[u8]| deliver(packet, delivered, tun);
+    let mut exit = Exit { now, bucket, outlets, delivered: &mut ledger.delivered, tun };
     let arrived = Numbered { slot: tag.slot(), seq: data.header.sequence, packet, waits: !is_ack(packet) };
-    let kept = order.handle(now, arrived, &mut deliver);
+    let kept = order.handle(now, arrived, &mut |packet| exit.deliver(packet));
+    exit.on_arrival(packet.len());
     ledger.dropped_in += u64::from(kept.is_err());
     if order.is_empty() {
         native.holding.remove(&bucket);

@@ -13,6 +13,7 @@ mod copies;
 mod doubts;
 mod inbound;
 mod outbound;
+mod outlet;
 mod paths;
 mod protection;
 mod rest;
@@ -62,6 +63,7 @@ pub(super) struct Native {
     /// The generation in which a path of the peer's led back to one of ours that was removed, by its slot: what it still sends
     /// there brings no new one about.
     severed: [Option<u8>; MAX_PATHS],
+    outlets: outlet::Outlets,
     order: HashMap<u16, Resequencer>,
     rested: rest::Rested,
     /// Buckets in which something is held.
@@ -178,6 +180,7 @@ impl Native {
             received: std::array::from_fn(|_| None),
             mirror: [None; MAX_PATHS],
             severed: [None; MAX_PATHS],
+            outlets: outlet::Outlets::default(),
             order: HashMap::new(),
             rested: rest::Rested::default(),
             holding: BTreeSet::new(),
@@ -270,7 +273,8 @@ impl Native {
 
     /// Packets held in all buckets.
     pub(super) fn held(&self) -> usize {
-        self.holding.iter().filter_map(|bucket| self.order.get(bucket)).map(Resequencer::len).sum()
+        let behind_holes = self.holding.iter().filter_map(|bucket| self.order.get(bucket)).map(Resequencer::len);
+        behind_holes.sum::<usize>() + self.outlets.len()
     }
 
     /// What the resequencers of all buckets did, together.

@@ -53,13 +53,13 @@ impl Peer {
     }
 
     /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
-    /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for a
-    /// round trip: a path finds its rate in several of them, and a drop before that would end the inner TCP's slow start.
+    /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for three quarters of
+    /// a round trip: CUBIC gives way by 0.3, so with less than 3/7 the paths would run dry after each drop.
     /// Only the flow that fills the queue waits in it. What CoDel does shows after a round trip, and as much again as jitter makes of it.
     pub(super) fn set_queue_delay(&mut self, native: &Native) {
         let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
         let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
-        let target = (spread * 3 / 2).max(slowest).clamp(queue::TARGET, MAX_QUEUE_DELAY);
+        let target = (spread * 3 / 2).max(slowest * 3 / 4).clamp(queue::TARGET, MAX_QUEUE_DELAY);
         let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
         self.queue.set_delay(target, ((slowest + late) * 2).max(queue::INTERVAL));
     }

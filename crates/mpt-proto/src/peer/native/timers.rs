@@ -1,7 +1,7 @@
 //! What is due in native mode.
 
-use super::super::inbound::deliver;
 use super::super::{Peer, Wake};
+use super::outlet::Exit;
 use super::sizes::on_probe_fate;
 use super::{Carrier, Native};
 use crate::packet::Coalescer;
@@ -20,6 +20,7 @@ impl Native {
         let moves = moves.filter_map(|there| Some((there.next_deadline()?, Wake::Probe)));
         let holds =
             self.holding.iter().filter_map(|bucket| Some((self.order.get(bucket)?.next_deadline()?, Wake::Hold)));
+        let outlets = self.outlets.next_deadline().map(|at| (at, Wake::Hold));
         let batch = self.batch.due().map(|at| (at, Wake::Batch));
         let covers = self.carriers.iter().filter_map(|carrier| Some((carrier.covers_at()?, Wake::Cover)));
         session
@@ -31,6 +32,7 @@ impl Native {
             .chain(losses)
             .chain(moves)
             .chain(holds)
+            .chain(outlets)
             .min()
     }
 }
@@ -88,12 +90,16 @@ impl Peer {
     }
 
     fn release_native(&mut self, now: Time, native: &mut Native, tun: &mut Coalescer) {
-        let Self { ledger, .. } = self;
-        let Native { holding, order, .. } = native;
+        let delivered = &mut self.ledger.delivered;
+        let Native { holding, order, outlets, .. } = native;
         holding.retain(|bucket| {
             let Some(order) = order.get_mut(bucket) else { return false };
-            order.handle_deadline(now, &mut |packet| deliver(packet, &mut ledger.delivered, tun));
+            let mut exit = Exit { now, bucket: *bucket, outlets, delivered, tun };
+            order.handle_deadline(now, &mut |packet| exit.deliver(packet));
             !order.is_empty()
         });
+        for bucket in outlets.buckets() {
+            Exit { now, bucket, outlets, delivered, tun }.release();
+        }
     }
 }

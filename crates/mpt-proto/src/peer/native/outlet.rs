@@ -1,0 +1,197 @@
+//! Bursts of UDP, smoothed.
+//!
+//! When a hole is filled, all that waited behind it is in order at once: a megabyte, after 150 ms at 60 Mbit/s. A TCP takes that in, but a
+//! UDP socket has room for 212,992 bytes (`net.core.rmem_default`), and what it drops QUIC takes for congestion (RFC 9002 section 7).
+//! So a UDP flow gets a burst at once and the rest at a rate that its reader keeps up with, and never more slowly than it arrives.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::packet::Coalescer;
+use crate::packet::ip::{Ip, UDP};
+use crate::time::{Rate, Time};
+
+/// What is in order and waits for a moment, by flow bucket.
+#[derive(Debug, Default)]
+pub(super) struct Outlets {
+    flows: BTreeMap<u16, Outlet>,
+    spare: Vec<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Outlet {
+    waiting: VecDeque<Vec<u8>>,
+    /// Of these.
+    bytes: u64,
+    /// Bytes that may go, as of the time `at`.
+    credit: u64,
+    at: Time,
+}
+
+/// The way out for the packets of one bucket.
+pub(super) struct Exit<'a> {
+    pub(super) now: Time,
+    pub(super) bucket: u16,
+    pub(super) outlets: &'a mut Outlets,
+    pub(super) delivered: &'a mut u64,
+    pub(super) tun: &'a mut Coalescer,
+}
+
+/// An eighth of what a socket has room for, which is what it has room for when it counts a page for each packet.
+const BURST: u64 = 32 << 10;
+/// What a busy program reads.
+const RATE: Rate = Rate::from_bits(128_000_000);
+/// What is worth a wake-up: a millisecond of that.
+const CHUNK: u64 = 16 << 10;
+/// Buffers kept for reuse.
+const SPARE: usize = 64;
+
+impl Exit<'_> {
+    /// Delivers a packet, at once or in its turn.
+    pub(super) fn deliver(&mut self, packet: &[u8]) {
+        let ip = Ip::parse(packet).expect("checked on arrival");
+        if ip.protocol == UDP && !self.outlets.admits(self.now, self.bucket, packet) {
+            return;
+        }
+        self.tun.push(&ip, packet);
+        *self.delivered += 1;
+    }
+
+    /// So many bytes of the flow have arrived: twice as many may leave.
+    pub(super) fn on_arrival(&mut self, bytes: usize) {
+        if let Some(outlet) = self.outlets.flows.get_mut(&self.bucket) {
+            outlet.credit = (outlet.credit + 2 * bytes as u64).min(BURST);
+            self.release();
+        }
+    }
+
+    /// Delivers what may go by now.
+    pub(super) fn release(&mut self) {
+        let Some(outlet) = self.outlets.flows.get_mut(&self.bucket) else { return };
+        outlet.refill(self.now);
+        while let Some(mut packet) = outlet.next() {
+            self.tun.push(&Ip::parse(&packet).expect("checked on arrival"), &packet);
+            *self.delivered += 1;
+            if self.outlets.spare.len() < SPARE {
+                packet.clear();
+                self.outlets.spare.push(packet);
+            }
+        }
+    }
+}
+
+impl Outlets {
+    /// The buckets for which packets wait.
+    pub(super) fn buckets(&self) -> Vec<u16> {
+        self.waiting().map(|(bucket, _)| *bucket).collect()
+    }
+
+    /// How many packets wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting().map(|(_, outlet)| outlet.waiting.len()).sum()
+    }
+
+    /// When some of them may go.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.waiting().map(|(_, outlet)| outlet.opens_at()).min()
+    }
+
+    /// Gives memory back.
+    pub(super) fn rest(&mut self) {
+        self.flows.retain(|_, outlet| !outlet.waiting.is_empty());
+        self.spare = Vec::new();
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = (&u16, &Outlet)> {
+        self.flows.iter().filter(|(_, outlet)| !outlet.waiting.is_empty())
+    }
+
+    /// Whether a packet may go at once; otherwise it has been put behind those that wait.
+    fn admits(&mut self, now: Time, bucket: u16, packet: &[u8]) -> bool {
+        let fresh = || Outlet { waiting: VecDeque::new(), bytes: 0, credit: BURST, at: now };
+        let outlet = self.flows.entry(bucket).or_insert_with(fresh);
+        outlet.refill(now);
+        let len = packet.len() as u64;
+        if outlet.waiting.is_empty() && outlet.credit >= len {
+            outlet.credit -= len;
+            return true;
+        }
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.extend_from_slice(packet);
+        outlet.waiting.push_back(copy);
+        outlet.bytes += len;
+        false
+    }
+}
+
+impl Outlet {
+    fn refill(&mut self, now: Time) {
+        self.credit = (self.credit + RATE.bytes_in(now.since(self.at))).min(BURST);
+        self.at = now;
+    }
+
+    /// Takes the next packet out, if there is credit for it.
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let len = self.waiting.front().filter(|packet| packet.len() as u64 <= self.credit)?.len();
+        self.credit -= len as u64;
+        self.bytes -= len as u64;
+        self.waiting.pop_front()
+    }
+
+    fn opens_at(&self) -> Time {
+        let first = self.waiting.front().map_or(0, |packet| packet.len() as u64);
+        let wanted = self.bytes.min(CHUNK).max(first);
+        self.at + RATE.time_for(wanted.saturating_sub(self.credit)) + Duration::from_nanos(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::Merge;
+    use crate::packet::ip::{TCP, Version};
+    use crate::packet::tests::packet;
+
+    const NOW: Time = Time::after(Duration::from_secs(1));
+    const LEN: usize = 1_400;
+
+    /// Delivers `count` packets at once, then follows the deadlines; returns how many went at once, and when the last did.
+    fn burst(protocol: u8, count: usize) -> (u64, Duration) {
+        let (mut outlets, mut delivered, mut tun) = (Outlets::default(), 0, Coalescer::new(Merge::default()));
+        let header = if protocol == TCP { 40 } else { 28 };
+        let bytes = packet(Version::V4, protocol, LEN - header, 1);
+        let mut exit = Exit { now: NOW, bucket: 5, outlets: &mut outlets, delivered: &mut delivered, tun: &mut tun };
+        (0..count).for_each(|_| exit.deliver(&bytes));
+        let (at_once, mut now) = (delivered, NOW);
+        while let Some(at) = outlets.next_deadline() {
+            let before = delivered;
+            now = at;
+            Exit { now, bucket: 5, outlets: &mut outlets, delivered: &mut delivered, tun: &mut tun }.release();
+            assert!(delivered > before, "no wake-up without work");
+        }
+        assert_eq!((delivered, outlets.len()), (count as u64, 0));
+        (at_once, now.since(NOW))
+    }
+
+    #[test]
+    fn a_burst_goes_at_once_and_the_rest_at_a_rate() {
+        assert_eq!(burst(UDP, 23), (23, Duration::ZERO));
+        let (at_once, took) = burst(UDP, 750);
+        assert_eq!(at_once, 23);
+        // 727 packets of 1400 bytes at 128 Mbit/s, less what was left of the burst.
+        assert!((63..=64).contains(&took.as_millis()), "{took:?}");
+        assert_eq!(burst(TCP, 750), (750, Duration::ZERO));
+    }
+
+    #[test]
+    fn what_arrives_in_order_never_waits() {
+        let (mut outlets, mut delivered, mut tun) = (Outlets::default(), 0, Coalescer::new(Merge::default()));
+        let bytes = packet(Version::V4, UDP, LEN - 28, 1);
+        let mut exit = Exit { now: NOW, bucket: 5, outlets: &mut outlets, delivered: &mut delivered, tun: &mut tun };
+        (0..10_000).for_each(|_| {
+            exit.deliver(&bytes);
+            exit.on_arrival(LEN);
+        });
+        assert_eq!((delivered, outlets.len()), (10_000, 0));
+    }
+}
