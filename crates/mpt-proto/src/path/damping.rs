@@ -14,6 +14,8 @@ use crate::time::Time;
 pub struct Damping {
     /// Failures that are not forgiven.
     failures: u32,
+    /// When it last failed.
+    failed: Time,
     /// When it last began to answer.
     returned: Time,
 }
@@ -24,10 +26,12 @@ impl Damping {
         let forgiven = now.since(self.returned).as_nanos() / FORGIVEN_AFTER.as_nanos();
         self.failures = self.failures.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)) + 1;
         self.failures = self.failures.min(WORST);
+        self.failed = now;
     }
 
-    /// The path answers again.
+    /// The path answers again. If it does so at once, it had not failed: probes were lost by chance.
     pub fn on_return(&mut self, now: Time) {
+        self.failures -= u32::from(self.failures > 0 && now.since(self.failed) < FALSE_ALARM);
         self.returned = now;
     }
 
@@ -45,6 +49,8 @@ impl Damping {
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The seventh failure in a row costs 32 s, and so does every one after it.
 const WORST: u32 = 7;
+/// Shorter than a link is away that is away at all.
+const FALSE_ALARM: Duration = Duration::from_millis(100);
 /// For each time so long spent well, one failure is forgiven. Satellites are handed over every 15 s, and that is no flapping.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(10);
 
@@ -75,6 +81,16 @@ mod tests {
     #[test]
     fn the_first_failure_is_forgiven_and_each_soon_after_the_last_return_doubles_the_wait_within_bounds() {
         assert_eq!(waits(9, 100), [0, 1, 2, 4, 8, 16, 32, 32, 32]);
+    }
+
+    #[test]
+    fn a_path_that_answers_at_once_had_not_failed() {
+        let mut damping = Damping::default();
+        for clock in (60_000..63_000).step_by(500) {
+            damping.on_failure(at(clock));
+            damping.on_return(at(clock + 99));
+            assert_eq!(damping.until(), at(clock + 99));
+        }
     }
 
     #[test]

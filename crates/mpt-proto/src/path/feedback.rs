@@ -290,9 +290,11 @@ impl Feedback {
         (self.sent.in_flight() > 0).then(|| self.last_sent + self.rtt.probe_timeout(MAX_HOLD) * backoff)
     }
 
+    /// Three round trips, and on a short path as long as a probe and its answer may take: one lost packet is no silence.
     fn silence_deadline(&self) -> Option<Time> {
         let waiting = self.sent.in_flight() > 0 && !self.suspected;
-        waiting.then(|| self.heard + self.rtt.smoothed() * SILENT_ROUNDS + MAX_HOLD)
+        let (rtt, probe) = (self.rtt.smoothed(), self.rtt.probe_timeout(MAX_HOLD));
+        waiting.then(|| self.heard + (rtt * SILENT_ROUNDS).max(probe + rtt) + MAX_HOLD)
     }
 }
 
