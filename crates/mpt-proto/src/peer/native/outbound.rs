@@ -165,13 +165,18 @@ impl Peer {
         }
     }
 
+    /// Nobody repeats a SKIP, and a lost one is a stall: it goes over every path that is up.
     fn send_skips(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
         while native.repair.has_skips() {
             let skips = std::iter::from_fn(|| native.repair.skips()).take(WORDS / SKIP);
             let frames: Vec<_> = skips
                 .map(|place| Frame::Skip(Skip { bucket: place.bucket, from: place.sequence, to: place.sequence }))
                 .collect();
-            self.send_frames(now, best, native, frames.into_iter(), true, outbox);
+            for slot in 0..self.paths.len() {
+                if slot == best || self.paths[slot].health.state().is_up() {
+                    self.send_frames(now, slot, native, frames.iter().copied(), true, outbox);
+                }
+            }
         }
     }
 
