@@ -85,16 +85,18 @@ impl Bucket {
         Some(Taken { packet, places, released })
     }
 
-    /// Takes out the first packet that has `before` bytes in front of it, or else the last, if it is at most `longest` bytes long;
-    /// and says how many places it stands behind the front. None for the front itself.
+    /// Takes out the first packet that has `before` bytes in front of it, or else the last, and says how many places it stands behind the
+    /// front. None for the front itself, and for one that is longer than `longest` bytes or marked otherwise: what was decided for the
+    /// front does not hold for it.
     pub fn take_ahead(&mut self, store: &mut Store, before: usize, longest: usize) -> Option<(InnerPacket, u32)> {
         if self.unnumbered > 0 {
             return None;
         }
+        let mark = self.front_mark(store)?;
         let (slot, index, places) = self.find_ahead(store, before).filter(|(_, _, places)| *places > 0)?;
         let waiting = store.at(slot)?;
         let packet = InnerPacket::new(waiting.packet.clone(), index, false);
-        if packet.len() > longest {
+        if packet.len() > longest || packet.mark() != mark {
             return None;
         }
         waiting.set_gone(index);

@@ -152,7 +152,7 @@ impl Queue {
 
     /// Takes out, of the flow whose packet [`Self::head`] described last, a packet that is not next: one of at most `longest` bytes
     /// that leaves when `before` bytes have left, of this flow and those it takes turns with, or its last. None if that
-    /// is the next one, or too long.
+    /// is the next one, too long, or not marked as the next one is.
     pub fn pop_ahead(&mut self, before: u64, longest: usize) -> Option<(u16, u32, InnerPacket)> {
         let bucket = self.chosen?;
         let before = usize::try_from(before).unwrap_or(usize::MAX) / self.turns(bucket);

@@ -54,6 +54,16 @@ fn the_last_goes_where_there_are_not_as_many() {
 }
 
 #[test]
+fn what_is_decided_for_one_rule_does_not_hold_for_another() {
+    let mut queue = ten();
+    let mut other = many(0, 1, PAYLOAD);
+    other.set_mark(Mark { rule: Some(3), ..Mark::default() });
+    queue.push(NOW, 7, other);
+    assert_eq!(pop_ahead(&mut queue, 1 << 40), None, "the last is of another rule");
+    assert_eq!(pop_ahead(&mut queue, 3 * LEN as u64), nth(3));
+}
+
+#[test]
 fn flows_that_take_turns_wait_for_each_other() {
     let mut queue = ten();
     queue.push(NOW, 3, many(0, 10, PAYLOAD));
