@@ -93,7 +93,7 @@ pub const VETTING: u32 = 64;
 /// The share of them that may be lost. At 30 % lost, chance calls a path good in one case of a thousand; at 5 %, bad in one of a thousand.
 const VETTED: f64 = 0.15;
 /// The share of lost packets from which on a round trip is lossy. In simulation (two paths of 50 Mbit/s and 20 ms, one TCP flow of
-/// 10 s), a second path that loses 5 % adds 35 Mbit/s, and one that loses 20 % costs 14 when it is used: the inner flow sees every
+/// 10 s), a second path that loses 5 % adds 36 Mbit/s, and one that loses 20 % costs 14 when it is used: the inner flow sees every
 /// repair as a longer round trip, and takes that for the end of its slow start.
 const LOSSY: f64 = 0.12;
 /// What must be reached before the path is used again; far enough below that chance does not let it flap.
