@@ -1,4 +1,4 @@
-//! The way out in native mode: handshakes first, then words about paths, then what was lost, then what is new.
+//! The way out in native mode: handshakes first, then words about paths, then what was lost, then what is new, and last what will not come.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ impl Peer {
         }
     }
 
-    /// Probes, answers, acknowledgements and skips.
+    /// Probes, answers and acknowledgements.
     fn send_words(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
         for slot in 0..self.paths.len() {
             if self.paths[slot].may_speak() {
@@ -116,7 +116,6 @@ impl Peer {
         }
         self.send_draining(now, native, outbox);
         self.send_acks(now, best, native, outbox);
-        self.send_skips(now, best, native, outbox);
     }
 
     /// What must go over this very path.
@@ -370,8 +369,7 @@ impl Peer {
             let room = if sent == 0 { view.room } else { view.room.min(view.burst).saturating_sub(sent) };
             let longest = limit.min(usize::try_from(room).unwrap_or(usize::MAX)).saturating_sub(NATIVE_OVERHEAD);
             let Some((bucket, sequence, packet)) = self.queue.pop_ahead(before, longest) else { break };
-            let place = Place { bucket, sequence };
-            let scheduled = self.place(now, path, place, packet, native);
+            let scheduled = self.remember(now, path, Place { bucket, sequence }, packet, native);
             sent += (NATIVE_OVERHEAD + scheduled.packet.len()) as u64;
             self.owe_copies(now, path, scheduled.token, &scheduled.packet, native);
             self.seal_packet(now, scheduled, native, outbox, spare);
@@ -395,11 +393,18 @@ impl Peer {
             return Some(Scheduled { path, token, place, packet });
         }
         let (sequence, packet) = self.queue.pop()?;
-        Some(self.place(now, path, Place { bucket: next.bucket, sequence }, packet, native))
+        Some(self.remember(now, path, Place { bucket: next.bucket, sequence }, packet, native))
     }
 
     /// Notes that a packet is leaving for the first time.
-    fn place(&mut self, now: Time, path: PathId, place: Place, packet: InnerPacket, native: &mut Native) -> Scheduled {
+    fn remember(
+        &mut self,
+        now: Time,
+        path: PathId,
+        place: Place,
+        packet: InnerPacket,
+        native: &mut Native,
+    ) -> Scheduled {
         native.used = now;
         self.ledger.sent += 1;
         let token = native.repair.remember(now, packet.clone(), place);
