@@ -107,7 +107,8 @@ impl Bandwidth {
 fn doubt(sample: &RateSample, jitter: Duration) -> f64 {
     let interval = sample.sending.max(sample.arriving).as_secs_f64();
     let packets = (sample.bytes as f64 / PACKET).max(1.0);
-    (jitter.as_secs_f64() / interval / packets).sqrt().min(MOST_DOUBT)
+    let jitter = (jitter.as_secs_f64() - interval / packets).max(0.0);
+    (jitter / interval / packets).sqrt().min(MOST_DOUBT)
 }
 
 /// About a full packet, in bytes.

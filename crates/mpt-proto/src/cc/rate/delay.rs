@@ -74,16 +74,25 @@ impl Delay {
         self.ceiling = (self.round_most * 3 / 4).clamp(LEAST_QUEUE, MOST_QUEUE);
     }
 
+    /// What is drained has been emptied, too.
+    pub fn on_seen_empty(&mut self, now: Time) {
+        self.seen_empty = Some(now);
+    }
+
     /// Our queue has been emptied: what stands yet is foreign.
     pub fn on_emptied(&mut self, now: Time) {
         (self.seen_empty, self.emptied) = (Some(now), Some(now));
         self.foreign = if self.queue > self.target() { self.queue } else { Duration::ZERO };
     }
 
-    /// Whether nobody has seen the path empty for so long that what is taken for its own delay may be our queue.
-    pub fn is_stale(&self, now: Time) -> bool {
-        let older = |at: Option<Time>, age| at.is_some_and(|at| now.since(at) > age);
-        older(self.seen_empty, UNSEEN) || older(self.emptied, UNSURE)
+    /// Whether nobody has seen the path empty for so long that its own delay will soon be forgotten.
+    pub fn is_unseen(&self, now: Time) -> bool {
+        self.seen_empty.is_some_and(|at| now.since(at) > UNSEEN)
+    }
+
+    /// Whether it was last emptied so long ago that what is taken for its own delay may be our queue.
+    pub fn is_unsure(&self, now: Time) -> bool {
+        self.emptied.is_some_and(|at| now.since(at) > UNSURE)
     }
 
     /// Our standing queue.

@@ -149,12 +149,13 @@ impl Path {
         let (queue, target) = (self.delay.queue(), self.delay.target());
         match self.phase {
             Phase::Drain { low } => self.step_drain(ack, low),
-            Phase::Empty { low } => self.step_empty(ack, low),
+            Phase::Empty { half, low } => self.step_empty(ack, half, low),
             Phase::Startup { .. } if self.acks < ENOUGH_ACKS => {}
             Phase::Startup { .. } if ack.app_limited && queue <= target * 2 => {}
             _ if queue > target && stretched => self.drain(),
             Phase::Startup { .. } => {}
-            _ if self.delay.is_stale(ack.now) && !ack.app_limited => self.empty(),
+            _ if self.delay.is_unsure(ack.now) && !ack.app_limited => self.empty(true),
+            _ if self.delay.is_unseen(ack.now) && !ack.app_limited => self.empty(false),
             _ if queue > target * 2 => self.drain(),
             Phase::Cruise { .. } => {}
             Phase::Probe { from, .. } | Phase::Await { from, .. } if self.is_faster(from) => self.grow(ack),
@@ -178,17 +179,21 @@ impl Path {
         };
         self.phase = Phase::Drain { low };
         if low.is_some_and(|(since, _)| ack.now.since(since) > self.delay.srtt() * 2 + MIN_WAIT) {
-            self.empty();
+            self.empty(true);
         }
     }
 
     /// Half is in flight for a round trip and for as many packets as make a mean: what stands then is not ours.
-    fn step_empty(&mut self, ack: &AckSample, low: Option<Time>) {
+    fn step_empty(&mut self, ack: &AckSample, half: bool, low: Option<Time>) {
         let low = low.or((ack.in_flight <= self.window()).then_some(ack.now));
-        self.phase = Phase::Empty { low };
+        self.phase = Phase::Empty { half, low };
         let enough = self.delay.srtt() + self.time_for(EMPTY_PACKETS);
         if low.is_some_and(|since| ack.now.since(since) > enough) {
-            self.delay.on_emptied(ack.now);
+            if half {
+                self.delay.on_emptied(ack.now);
+            } else {
+                self.delay.on_seen_empty(ack.now);
+            }
             self.cruise(ack.now);
         }
     }
@@ -253,8 +258,8 @@ impl Path {
         self.phase = Phase::Drain { low: None };
     }
 
-    fn empty(&mut self) {
-        self.phase = Phase::Empty { low: None };
+    fn empty(&mut self, half: bool) {
+        self.phase = Phase::Empty { half, low: None };
     }
 
     fn cruise(&mut self, now: Time) {

@@ -29,8 +29,10 @@ pub enum Phase {
         /// Since when no more than that has been in flight, and the queue at that time.
         low: Option<(Time, Duration)>,
     },
-    /// To empty its queue for certain, with half in flight, so that its true delay is seen.
+    /// To empty its queue for certain, so that its true delay is seen.
     Empty {
+        /// Whether with half in flight, because nobody knows how long the queue is; else with a little less than what it holds.
+        half: bool,
         /// Since when no more than that has been in flight.
         low: Option<Time>,
     },
@@ -71,7 +73,8 @@ impl Phase {
         match self {
             Self::Startup { .. } => delay.flight() * STARTUP_WINDOW,
             Self::Drain { .. } => base + delay.jitter().as_secs_f64().min(base * DRAIN_SLACK),
-            Self::Empty { .. } => base * EMPTY_WINDOW,
+            Self::Empty { half: true, .. } => base * EMPTY_WINDOW,
+            Self::Empty { half: false, .. } => (base - delay.drained().as_secs_f64() * 2.0).max(base * EMPTY_WINDOW),
             Self::Cruise { .. } | Self::Probe { .. } | Self::Await { .. } => {
                 delay.flight() * CRUISE_WINDOW + delay.target().as_secs_f64()
             }

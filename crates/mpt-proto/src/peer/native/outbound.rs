@@ -440,9 +440,9 @@ impl Peer {
     /// Tells controller, pacer and scheduler what was sent.
     pub(super) fn after_run(&mut self, now: Time, path: PathId, sent: u64, native: &mut Native) {
         let carrier = &mut native.carriers[usize::from(path.slot)];
-        carrier.set_rhythm(now, native.fec, native.control.usual_loss(path));
         native.control.on_sent(path, now, carrier.feedback.in_flight());
         let rate = native.control.pacing(path);
+        carrier.set_rhythm(now, native.fec, native.control.usual_loss(path), rate);
         carrier.next_send = carrier.next_send.max(now - LATENESS) + rate.time_for(sent);
         let backlog = self.queue.bytes() as u64;
         self.scheduler.on_sent(path, sent as usize, &Scene { paths: &self.scene, backlog, now, ..Scene::default() });

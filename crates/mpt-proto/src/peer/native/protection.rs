@@ -1,9 +1,7 @@
 //! Forward error correction of what goes over a path, where it pays: see [`crate::repair::fec`].
 
-use std::time::Duration;
-
 use super::super::Peer;
-use super::{Carrier, Native};
+use super::{Carrier, DATAGRAM, Native};
 use crate::drops::Dropped;
 use crate::outbox::Outbox;
 use crate::packet::Coalescer;
@@ -12,24 +10,19 @@ use crate::path::{PathId, PathSeq};
 use crate::queue::InnerPacket;
 use crate::repair::fec::{Decoder, Mode, Recovered, widen};
 use crate::repair::{Place, Token};
-use crate::time::Time;
+use crate::time::{Rate, Time};
 use crate::wire::frame::{Data, DataHeader, Frame, REPAIR_HEADER, Repair, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
-/// The last packets are covered when nothing has followed for this part of a round trip.
-const TAIL: u32 = 8;
-/// And no sooner than the next packet of a steady flow may come.
-const LEAST_TAIL: Duration = Duration::from_millis(5);
-
 impl Carrier {
     /// Decides anew how much of what is sent is protected. `usual` is what the path loses however slowly one sends, where that is known: what
-    /// a full buffer drops would not have been dropped if less had been sent.
-    pub(super) fn set_rhythm(&mut self, now: Time, mode: Mode, usual: Option<f64>) {
+    /// a full buffer drops would not have been dropped if less had been sent. `pace` is that of its datagrams.
+    pub(super) fn set_rhythm(&mut self, now: Time, mode: Mode, usual: Option<f64>, pace: Rate) {
         if mode == Mode::Off {
             return;
         }
         let (loss, srtt) = (usual.unwrap_or(self.feedback.loss()), self.feedback.rtt().smoothed());
-        self.rhythm = self.policy.rhythm(now, loss, srtt).filter(|_| self.feedback.rtt().is_known());
+        self.rhythm = self.policy.rhythm(now, loss, srtt, pace.time_for(DATAGRAM)).filter(|_| self.feedback.rtt().is_known());
         if self.rhythm.is_none() {
             self.encoder.clear();
         }
@@ -50,8 +43,7 @@ impl Carrier {
 
     /// When the last packets are to be covered, if nothing follows them.
     pub(super) fn covers_at(&self) -> Option<Time> {
-        let waits = self.rhythm.is_some() && self.encoder.fresh() > 0;
-        waits.then(|| self.protected + (self.feedback.rtt().smoothed() / TAIL).max(LEAST_TAIL))
+        self.rhythm.filter(|_| self.encoder.fresh() > 0).map(|rhythm| self.protected + rhythm.quiet)
     }
 
     /// Whether it is time for a repair symbol.

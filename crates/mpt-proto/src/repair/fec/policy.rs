@@ -25,11 +25,13 @@ pub struct Rhythm {
     pub every: usize,
     /// Packets that each of them covers.
     pub sources: usize,
+    /// The last packets are covered when nothing has followed for so long.
+    pub quiet: Duration,
 }
 
 impl Policy {
-    /// What to do on a path that loses this share and takes so long.
-    pub fn rhythm(&mut self, now: Time, loss: f64, srtt: Duration) -> Option<Rhythm> {
+    /// What to do on a path that loses this share, takes so long, and so long for each packet.
+    pub fn rhythm(&mut self, now: Time, loss: f64, srtt: Duration, packet: Duration) -> Option<Rhythm> {
         let memory = if loss > self.loss { RISE } else { FALL };
         let passed = now.since(self.updated).min(memory).as_secs_f64() / memory.as_secs_f64();
         (self.loss, self.updated) = (self.loss + (loss - self.loss) * passed, now);
@@ -37,7 +39,8 @@ impl Policy {
         // Twice what is lost, and a little for bad luck.
         let share = (self.loss * 2.0 + 0.01).min(MOST_SHARE);
         let every = (1.0 / share) as usize;
-        pays.then_some(Rhythm { every, sources: (every * OVERLAP).min(MAX_SOURCES) })
+        let quiet = (srtt / TAIL).max(packet * 2).max(LEAST_TAIL);
+        pays.then_some(Rhythm { every, sources: (every * OVERLAP).min(MAX_SOURCES), quiet })
     }
 }
 
@@ -51,7 +54,10 @@ const MOST_SHARE: f64 = 0.25;
 const OVERLAP: usize = 8;
 /// A path that begins to lose packets is protected soon, and for a while after the last loss.
 const RISE: Duration = Duration::from_millis(500);
-const FALL: Duration = Duration::from_secs(4);
+const FALL: Duration = Duration::from_secs(1);
+/// The last packets are not covered before the next one of a steady flow may come: this part of a round trip, two packets, and not sooner.
+const TAIL: u32 = 8;
+const LEAST_TAIL: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
@@ -60,7 +66,7 @@ mod tests {
     fn after(seconds: u64, loss: f64, srtt_ms: u64) -> Option<Rhythm> {
         let mut policy = Policy::default();
         let at = |ms| Time::after(Duration::from_millis(ms));
-        (0..seconds * 100).map(|n| policy.rhythm(at(n * 10), loss, Duration::from_millis(srtt_ms))).last().flatten()
+        (0..seconds * 100).map(|n| policy.rhythm(at(n * 10), loss, Duration::from_millis(srtt_ms), Duration::from_millis(1))).last().flatten()
     }
 
     #[test]
