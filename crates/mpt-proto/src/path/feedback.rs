@@ -229,12 +229,13 @@ impl Feedback {
         (self.heard, self.probes, self.suspected) = (now, 0, false);
         self.delivery.on_recalled(confirmed.spurious_bytes);
         self.delivery.on_delivered(now, ack.written_at(), confirmed.bytes);
+        let prior = confirmed.newest.map_or(0, |(_, _, snapshot)| snapshot.delivered());
         if let Some(sent_at) = largest_sent {
+            let (one_way, round) = (OneWay::between(sent_at, ack.received_at), self.delivery.delivered() - prior);
             self.rtt.on_sample(now, now.since(sent_at).max(self.typical(confirmed)), ack.delay);
-            self.delay.on_sample(now, OneWay::between(sent_at, ack.received_at), self.sent.lateness() / 2);
+            self.delay.on_sample(now, one_way, self.sent.lateness() / 2, round);
         }
         self.delivery.mark(ack.written_at(), self.recent_window() / 8);
-        let prior = confirmed.newest.map_or(0, |(_, _, snapshot)| snapshot.delivered());
         let spread = self.delay.jitter().as_secs_f64() / self.rtt.smoothed().as_secs_f64();
         self.sojourn.on_ack(now, confirmed, spread);
         self.rounds.on_ack(prior, self.delivery.delivered())

@@ -102,17 +102,30 @@ pub struct OneWayDelay {
     last: [Option<OneWay>; FEW],
     samples: usize,
     jitter: Duration,
+    /// What jitter was at most while datagrams came one by one, and is not forgotten while they do not.
+    alone: Duration,
+    /// When they last did not, and when one last came.
+    crowded: Option<Time>,
+    sampled: Time,
     spread: Duration,
 }
 
 impl OneWayDelay {
-    /// Takes in the delay of one datagram. `spread` is what else is known of how delays vary: see [`OneWayDelay::jitter`].
-    pub fn on_sample(&mut self, now: Time, delay: OneWay, spread: Duration) {
+    /// Takes in the delay of one datagram. `spread` is what else is known of how delays vary: see [`OneWayDelay::jitter`]; `round` are the
+    /// bytes that arrived in the round trip that ends with it.
+    pub fn on_sample(&mut self, now: Time, delay: OneWay, spread: Duration, round: u64) {
         if let Some(last) = self.latest {
             let step = last.beyond(delay).max(delay.beyond(last));
             // RFC 3550 section 6.4.1: J += (|D| - J) / 16.
             self.jitter = (self.jitter * 15 + step) / 16;
         }
+        if round > ONE_BY_ONE {
+            self.crowded = Some(now);
+        } else if self.crowded.is_none_or(|at| now.since(at) > DRAINED) {
+            let forgotten = now.since(self.sampled).as_secs_f64() / FORGET.as_secs_f64();
+            self.alone = self.alone.mul_f64((1.0 - forgotten).max(0.0)).max(self.jitter);
+        }
+        self.sampled = now;
         self.latest = Some(delay);
         self.floor.insert(now, MIN_WINDOW, delay);
         self.spread = spread;
@@ -144,9 +157,10 @@ impl OneWayDelay {
     }
 
     /// Interarrival jitter (RFC 3550 section 6.4.1), or the spread where that is more. The samples are those of the highest
-    /// numbers to arrive: where packets overtake each other, these are the fast ones, and vary less than all do.
+    /// numbers to arrive: where packets overtake each other, these are the fast ones, and vary less than all do. Where they cannot, a late
+    /// one delays those behind it, so close neighbours vary less than distant ones: then what was seen of lone datagrams counts.
     pub fn jitter(&self) -> Duration {
-        self.jitter.max(self.spread)
+        self.jitter.max(self.alone).max(self.spread)
     }
 
     /// Over how long the current minimum is taken. A steady path is believed at once, a jittery one only after several
@@ -162,6 +176,12 @@ pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 pub const MIN_WINDOW: Duration = Duration::from_secs(10);
 /// No timer of ours is better than this (RFC 9002 section 6.1.2 recommends 1 ms; sub-millisecond paths exist in racks).
 const GRANULARITY: Duration = Duration::from_micros(100);
+/// Four full packets in a round trip do not crowd a path.
+const ONE_BY_ONE: u64 = 6_000;
+/// The delays of a queue that drains vary, and are no jitter; after this it is gone.
+const DRAINED: Duration = Duration::from_secs(1);
+/// How long the jitter of lone datagrams is remembered while there are others.
+const FORGET: Duration = Duration::from_secs(20);
 /// So many packets of a jittery path have a fast one among them.
 const FEW: usize = 5;
 /// Jitter above which a packet alone says little.
@@ -213,7 +233,7 @@ mod tests {
         let mut delay = OneWayDelay::default();
         for n in 0..200 {
             let (sent, queue) = (Time::after(ms(n)), if n < 100 { 0 } else { 15 });
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + queue) * 1_000)), ms(0));
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + queue) * 1_000)), ms(0), 100_000);
         }
         assert_eq!(delay.queue(), ms(15));
     }
@@ -223,10 +243,26 @@ mod tests {
         let mut delay = OneWayDelay::default();
         for n in 0..200 {
             let (sent, late) = (Time::after(ms(n)), if n % 4 == 0 { 0 } else { 30 });
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0));
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0), 100_000);
         }
         assert_eq!(delay.queue(), ms(0));
         assert!(delay.jitter() > ms(5), "{:?}", delay.jitter());
+    }
+
+    #[test]
+    fn a_crowd_in_order_hides_no_jitter_that_lone_datagrams_showed() {
+        let mut delay = OneWayDelay::default();
+        let mut sample = |n: u64, late: u64, round: u64| {
+            let sent = Time::after(ms(n));
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0), round);
+            delay.jitter()
+        };
+        let alone = (0..100).map(|n| sample(n * 20, n % 2 * 10, 1_000)).last().unwrap();
+        assert!(alone > ms(9), "{alone:?}");
+        let crowded = (2_000..4_000).map(|n| sample(n, 10, 100_000)).last().unwrap();
+        assert_eq!(crowded, alone);
+        let long_after = (0..2_000).map(|n| sample(5_000 + n * 20, 10, 1_000)).last().unwrap();
+        assert!(long_after < ms(2), "{long_after:?}");
     }
 
     #[test]
@@ -235,7 +271,7 @@ mod tests {
         let mut worst = Duration::ZERO;
         for n in 0..120_000 {
             let sent = Time::after(ms(n));
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20) * 1_000 + n / 10)), ms(0));
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20) * 1_000 + n / 10)), ms(0), 100_000);
             worst = worst.max(delay.queue());
         }
         assert!(worst <= Duration::from_micros(1_100), "{worst:?}");

@@ -22,7 +22,8 @@ impl Carrier {
             return;
         }
         let (loss, srtt) = (usual.unwrap_or(self.feedback.loss()), self.feedback.rtt().smoothed());
-        self.rhythm = self.policy.rhythm(now, loss, srtt, pace.time_for(DATAGRAM)).filter(|_| self.feedback.rtt().is_known());
+        self.rhythm =
+            self.policy.rhythm(now, loss, srtt, pace.time_for(DATAGRAM)).filter(|_| self.feedback.rtt().is_known());
         if self.rhythm.is_none() {
             self.encoder.clear();
         }

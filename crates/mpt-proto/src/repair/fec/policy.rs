@@ -66,7 +66,10 @@ mod tests {
     fn after(seconds: u64, loss: f64, srtt_ms: u64) -> Option<Rhythm> {
         let mut policy = Policy::default();
         let at = |ms| Time::after(Duration::from_millis(ms));
-        (0..seconds * 100).map(|n| policy.rhythm(at(n * 10), loss, Duration::from_millis(srtt_ms), Duration::from_millis(1))).last().flatten()
+        (0..seconds * 100)
+            .map(|n| policy.rhythm(at(n * 10), loss, Duration::from_millis(srtt_ms), Duration::from_millis(1)))
+            .last()
+            .flatten()
     }
 
     #[test]
