@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::PathSeq;
 use super::ack::Ack;
 use super::delivery::{Delivery, RateSample};
+use super::line::Line;
 use super::rtt::{MIN_WINDOW, OneWay, OneWayDelay, Rtt};
 use super::sample::{AckSample, LossSample};
 use super::sent::{Confirmed, Fate, MAX_HOLD, Sent};
@@ -27,6 +28,7 @@ pub struct Feedback {
     sent: Sent,
     rtt: Rtt,
     delay: OneWayDelay,
+    line: Line,
     delivery: Delivery,
     rounds: Rounds,
     sojourn: Sojourn,
@@ -225,15 +227,18 @@ impl Feedback {
     }
 
     /// Updates every estimate from an ACK with news; true when a round trip has passed since it last was.
-    fn measure(&mut self, now: Time, ack: &Ack, largest_sent: Option<Time>, confirmed: &Confirmed) -> bool {
+    fn measure(&mut self, now: Time, ack: &Ack, largest_sent: Option<(Time, u32)>, confirmed: &Confirmed) -> bool {
         (self.heard, self.probes, self.suspected) = (now, 0, false);
         self.delivery.on_recalled(confirmed.spurious_bytes);
         self.delivery.on_delivered(now, ack.written_at(), confirmed.bytes);
         let prior = confirmed.newest.map_or(0, |(_, _, snapshot)| snapshot.delivered());
-        if let Some(sent_at) = largest_sent {
+        if let Some((sent_at, bytes)) = largest_sent {
             let (one_way, round) = (OneWay::between(sent_at, ack.received_at), self.delivery.delivered() - prior);
             self.rtt.on_sample(now, now.since(sent_at).max(self.typical(confirmed)), ack.delay);
             self.delay.on_sample(now, one_way, self.sent.lateness() / 2, round);
+            if self.delay.is_fresh() {
+                self.line.on_sample(one_way, bytes.into());
+            }
         }
         self.delivery.mark(ack.written_at(), self.recent_window() / 8);
         let spread = self.delay.jitter().as_secs_f64() / self.rtt.smoothed().as_secs_f64();
@@ -261,6 +266,7 @@ impl Feedback {
             jitter: self.delay.jitter(),
             rate,
             recent: self.delivery.recent(self.recent_window()),
+            line: self.line.rate(self.delay.jitter()).filter(|_| self.delay.is_fresh()),
         })
     }
 

@@ -6,6 +6,7 @@ mod damping;
 pub mod delivery;
 pub mod feedback;
 mod health;
+mod line;
 mod liveness;
 mod meter;
 pub mod pmtu;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::PathSeq;
 use super::ack::{Ack, PeerTime, Range, Ranges};
+use super::line::LARGE;
 use super::sent::MAX_HOLD;
 use crate::time::Time;
 
@@ -67,7 +68,9 @@ impl Received {
         self.credit = (self.credit + bytes).min(FREE_ACKS * ACK_BYTES * EARN);
         if eliciting {
             self.unacked += 1;
-            self.schedule(now, !in_order || ce);
+            // A large one among small ones tells how slow the line is (`path::line`), but not when a later one is the largest.
+            let telling = bytes >= LARGE && self.credit >= FREE_ACKS / 2 * ACK_BYTES * EARN;
+            self.schedule(now, !in_order || ce || telling);
         }
     }
 

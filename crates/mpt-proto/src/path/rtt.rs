@@ -163,6 +163,11 @@ impl OneWayDelay {
         self.jitter.max(self.alone).max(self.spread)
     }
 
+    /// Whether datagrams have only ever come one by one.
+    pub fn is_fresh(&self) -> bool {
+        self.crowded.is_none()
+    }
+
     /// Over how long the current minimum is taken. A steady path is believed at once, a jittery one only after several
     /// times its jitter, because it takes several samples until one of them is a fast one.
     fn settling(&self) -> Duration {

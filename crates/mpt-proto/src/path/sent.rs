@@ -151,10 +151,10 @@ impl Sent {
         self.ring.iter().rev().filter(|packet| packet.waiting).map(|packet| packet.token)
     }
 
-    /// Send time and number of a packet in flight.
-    pub fn find(&self, seq: PathSeq) -> Option<Time> {
+    /// Send time and bytes of a packet in flight.
+    pub fn find(&self, seq: PathSeq) -> Option<(Time, u32)> {
         let packet = self.ring.get(usize::try_from(seq.0.checked_sub(self.base)?).ok()?)?;
-        packet.waiting.then_some(packet.sent_at)
+        packet.waiting.then_some((packet.sent_at, packet.bytes))
     }
 
     /// Packets taken for lost that came back: the window was too narrow, and is now as wide as they were late.

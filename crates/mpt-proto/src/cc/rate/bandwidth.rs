@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::path::delivery::RateSample;
 use crate::path::sample::AckSample;
-use crate::time::Time;
+use crate::time::{Rate, Time};
 
 /// Estimate of one path's bottleneck, in bytes per second.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,11 @@ impl Bandwidth {
     /// The estimate, zero while there is none.
     pub fn rate(&self) -> f64 {
         self.rate
+    }
+
+    /// It is known before anything was delivered.
+    pub fn begin(&mut self, rate: Rate) {
+        self.rate = rate.bytes() as f64;
     }
 
     /// Takes in a sample; `busy` when it is proof that the bottleneck was, `steady` when the path keeps time well enough
@@ -121,7 +126,6 @@ const MOST_CUT: f64 = 0.7;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Rate;
 
     const RTT: Duration = Duration::from_millis(40);
 

@@ -55,6 +55,10 @@ impl Path {
         self.loss.on_acked(ack.packets, self.is_calm(ack.newest_sent));
         self.acks = self.acks.saturating_add(1);
         self.thin = ack.app_limited;
+        if let (Phase::Startup { .. }, Some(rate)) = (self.phase, ack.line) {
+            self.bandwidth.begin(rate);
+            self.cruise(ack.now);
+        }
         let stretched = ack.rate.is_some_and(|rate| rate.is_stretched(ack.jitter));
         self.measure(ack, stretched);
         self.step(ack, stretched);

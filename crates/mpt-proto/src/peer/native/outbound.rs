@@ -33,6 +33,8 @@ struct Next {
     backlog: u64,
     bucket: u16,
     mark: Mark,
+    /// Its flow sends little.
+    sparse: bool,
     /// It was lost and goes again.
     again: bool,
 }
@@ -244,6 +246,7 @@ impl Peer {
                 self.put_back(narrow);
                 continue;
             }
+            let lane = if next.sparse { Vec::new() } else { self.set_lane_aside() };
             let decision = self.choose_native(now, &next, native);
             let sent = match decision {
                 Decision::Ahead(path, before) if !next.again => {
@@ -254,6 +257,7 @@ impl Peer {
             if let Some(path) = decision.path().filter(|_| sent == 0) {
                 self.send_native_run(now, path, &next, native, outbox, spare);
             }
+            self.put_back(lane);
             self.put_back(narrow);
             if decision != Decision::Wait {
                 self.send_copies(now, native, outbox, spare);
@@ -293,6 +297,7 @@ impl Peer {
             backlog: head.backlog as u64,
             bucket: head.bucket,
             mark: head.mark,
+            sparse: head.sparse,
             again: false,
         });
         let lost = native.repair.head().map(|(bucket, packet)| Next {
@@ -300,6 +305,7 @@ impl Peer {
             backlog: packet.len() as u64,
             bucket,
             mark: packet.mark(),
+            sparse: false,
             again: true,
         });
         head.filter(|head| head.mark.class == Class::Realtime).or(lost).or(head)

@@ -7,7 +7,7 @@ use super::Native;
 use crate::path::Path;
 use crate::queue;
 use crate::repair::Token;
-use crate::sched::View;
+use crate::sched::{Scheduler, View};
 use crate::time::{Rate, Time};
 
 /// RFC 6928: ten packets.
@@ -16,6 +16,8 @@ const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
 const MOST_LOSS: f64 = 0.5;
 /// What was measured so long ago may have changed: a quarter of the time for which people bear a stall.
 const STALE: Duration = Duration::from_millis(250);
+/// A path is a lane if all together are so many times as fast.
+const LANE: u64 = 20;
 /// The longest that a flow's own queue is allowed to stand.
 const MAX_QUEUE_DELAY: Duration = Duration::from_millis(500);
 
@@ -50,6 +52,19 @@ impl Peer {
                 carrier.probes = carrier.probes.max(1);
             }
         }
+    }
+
+    /// Takes the lane out of the scene: the quickest path, where it would add next to nothing to what is full of packets. Those of flows
+    /// that send little have it to themselves, and do not wait for long packets on a slow line.
+    pub(super) fn set_lane_aside(&mut self) -> Vec<View> {
+        let known = self.scene.len() > 1 && self.scene.iter().all(|view| !view.srtt.is_zero());
+        if !known || !matches!(self.scheduler, Scheduler::Earliest(_)) {
+            return Vec::new();
+        }
+        let sum: u64 = self.scene.iter().map(|view| view.rate.bytes()).sum();
+        let quickest = (0..self.scene.len()).min_by_key(|&index| self.scene[index].srtt);
+        let lane = quickest.filter(|&index| self.scene[index].rate.bytes() * LANE < sum);
+        lane.map(|index| self.scene.remove(index)).into_iter().collect()
     }
 
     /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
