@@ -176,6 +176,17 @@ fn a_marked_call_beside_a_download_takes_the_earliest_path() {
 }
 
 #[test]
+fn an_unmarked_call_has_the_quick_line_to_itself_where_a_download_would_gain_next_to_nothing_by_it() {
+    let (call, net) = run(&["rate=2mbit,delay=20ms,queue=100ms", "rate=80mbit,delay=40ms"], 0, Kind::Earliest, &[]);
+    assert_eq!((call.loss(), call.overtaken), (0.0, 0));
+    // A full packet of the download takes 6 ms there; when it began, nobody knew that the other path is so much faster.
+    assert!(call.median < ms(20 + 3) && call.p99 < ms(20 + 25), "{call:?}");
+    let sent = net.endpoint(0).status().peers[0].paths[0].sent.bytes;
+    assert!(sent < 1_000_000, "{sent} bytes; the line could carry five million");
+    assert!(call.goodput > 55.0, "{call:?}");
+}
+
+#[test]
 fn a_call_with_one_copy_is_repaired_while_that_is_of_use() {
     let (call, net) = run(&UNLIKE, EF, Kind::Earliest, &[]);
     // A loss is known after a round trip of 30 ms and a packet interval, and gone again 15 ms later.

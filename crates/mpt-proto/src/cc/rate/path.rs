@@ -377,6 +377,15 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_line_that_is_known_is_not_filled_to_find_out() {
+        let mut path = Path::new(PACKET);
+        let line = Some(Rate::from_bits(2_000_000));
+        path.on_ack(&AckSample { srtt: RTT, base_rtt: RTT, line, ..AckSample::default() });
+        assert_eq!(path.pacing().bits(), 2_000_000);
+        assert!(path.window() < 20 * PACKET, "seven make a round trip: {} packets", path.window() / PACKET);
+    }
+
+    #[test]
     fn start_up_ends_with_a_queue_and_the_queue_is_drained() {
         let mut bench = Bench::new();
         bench.round(10, Duration::ZERO, false);
