@@ -176,6 +176,11 @@ impl Bucket {
         (places - unnumbered, released)
     }
 
+    /// See [`Codel::on_squeeze`].
+    pub fn on_squeeze(&mut self, now: Time) {
+        self.codel.on_squeeze(now);
+    }
+
     /// It was its turn and it had nothing.
     pub fn on_empty(&mut self) {
         self.codel.on_empty();

@@ -55,6 +55,11 @@ impl Codel {
         due
     }
 
+    /// The queue stands from now on: the interval is over.
+    pub fn on_squeeze(&mut self, now: Time) {
+        self.first_above = Some(now);
+    }
+
     /// The queue is empty, which is as short as it gets.
     pub fn on_empty(&mut self) {
         self.first_above = None;
@@ -147,6 +152,17 @@ mod tests {
         let expected = (MS * 100).div_f64((first.len() as f64 - 1.0).sqrt());
         assert_eq!(second[0], at(1_801));
         assert!(pause >= expected && pause < expected + MS / 50, "{pause:?}, by the law {expected:?}");
+    }
+
+    #[test]
+    fn after_a_squeeze_the_first_packet_that_waited_too_long_is_taken_out() {
+        let mut codel = Codel::default();
+        let at = |ms| Time::after(Duration::from_millis(ms));
+        codel.on_squeeze(at(50));
+        assert!(!codel.wants(at(52), at(50), 100_000, DELAY), "2 ms are not too long");
+        codel.on_squeeze(at(60));
+        assert!(codel.wants(at(62), at(50), 100_000, DELAY));
+        assert!(!codel.wants(at(63), at(51), 100_000, DELAY), "and then one an interval later");
     }
 
     #[test]

@@ -224,6 +224,13 @@ impl Queue {
         }
     }
 
+    /// The paths have become so much slower at once that what waits stands too long from now on: CoDel need not find out.
+    pub fn on_squeeze(&mut self, now: Time) {
+        for bucket in &mut self.buckets {
+            bucket.on_squeeze(now);
+        }
+    }
+
     /// Whether a super-packet of any length fits.
     pub fn has_room(&self) -> bool {
         self.held + LARGEST <= self.limit

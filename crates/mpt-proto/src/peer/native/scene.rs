@@ -24,11 +24,15 @@ const MAX_QUEUE_DELAY: Duration = Duration::from_millis(500);
 impl Peer {
     /// Takes a fresh look at the paths.
     pub(super) fn look_native(&mut self, now: Time, native: &Native) {
+        let before = (self.scene.len(), sum(&self.scene));
         self.scene.clear();
         let up = || self.paths.iter().filter(|path| path.health.state().is_up());
         let reserve = up().all(Path::is_reserve);
         let usable = up().filter(|path| reserve || !path.is_reserve());
         self.scene.extend(usable.map(|path| view(now, path, native)));
+        if self.scene.len() < before.0 && sum(&self.scene) < before.1 / 4 * 3 {
+            self.queue.on_squeeze(now);
+        }
         let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).expected()).collect();
         let fastest = delays.iter().flatten().min().copied();
         let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
@@ -61,9 +65,8 @@ impl Peer {
         if !known || !matches!(self.scheduler, Scheduler::Earliest(_)) {
             return Vec::new();
         }
-        let sum: u64 = self.scene.iter().map(|view| view.rate.bytes()).sum();
         let quickest = (0..self.scene.len()).min_by_key(|&index| self.scene[index].srtt);
-        let lane = quickest.filter(|&index| self.scene[index].rate.bytes() * LANE < sum);
+        let lane = quickest.filter(|&index| self.scene[index].rate.bytes() * LANE < sum(&self.scene));
         lane.map(|index| self.scene.remove(index)).into_iter().collect()
     }
 
@@ -78,6 +81,11 @@ impl Peer {
         let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
         self.queue.set_delay(target, ((slowest + late) * 2).max(queue::INTERVAL));
     }
+}
+
+/// What all paths pass together, in bytes per second.
+fn sum(scene: &[View]) -> u64 {
+    scene.iter().map(|view| view.rate.bytes()).sum()
 }
 
 /// One path as the scheduler sees it.
