@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use crate::path::delivery::RateSample;
+use crate::path::receive::SPACING;
 use crate::path::sample::AckSample;
 use crate::time::{Rate, Time};
 
@@ -112,7 +113,8 @@ impl Bandwidth {
 fn doubt(sample: &RateSample, jitter: Duration) -> f64 {
     let interval = sample.sending.max(sample.arriving).as_secs_f64();
     let packets = (sample.bytes as f64 / PACKET).max(1.0);
-    let jitter = (jitter.as_secs_f64() - interval / packets).max(0.0);
+    let packet = Some(interval / packets).filter(|packet| *packet >= SPACING.as_secs_f64());
+    let jitter = (jitter.as_secs_f64() - packet.unwrap_or(0.0)).max(0.0);
     (jitter / interval / packets).sqrt().min(MOST_DOUBT)
 }
 

@@ -25,6 +25,7 @@ pub struct Delay {
     /// Three quarters of what the buffer held when it last dropped.
     ceiling: Duration,
     round_most: Duration,
+    round_least: Duration,
     /// Sum of the queues that the round's ACKs told of, and their number.
     round: (Duration, u32),
     /// When the path was last seen empty, and last emptied on purpose.
@@ -45,6 +46,7 @@ impl Delay {
             packets: Duration::ZERO,
             ceiling: MOST_QUEUE,
             round_most: Duration::ZERO,
+            round_least: Duration::MAX,
             round: (Duration::ZERO, 0),
             seen_empty: None,
             emptied: None,
@@ -56,6 +58,7 @@ impl Delay {
         (self.srtt, self.base_rtt, self.sojourn) = (ack.srtt, ack.base_rtt, ack.sojourn);
         (self.jitter, self.queue, self.packets) = (ack.jitter, ack.queue, packets);
         self.round_most = self.round_most.max(self.queue());
+        self.round_least = self.round_least.min(self.queue);
         self.round = (self.round.0 + self.queue, self.round.1 + 1);
         if self.seen_empty.is_none() || self.queue <= (self.target() / 8).max(LEAST_QUEUE / 2) {
             self.seen_empty = Some(ack.now);
@@ -66,8 +69,9 @@ impl Delay {
     /// Ends a round: a known ceiling is forgotten slowly, a foreign queue that shrank quickly.
     pub fn end_round(&mut self) {
         self.ceiling = (self.ceiling + self.ceiling / 32).min(MOST_QUEUE);
-        self.foreign -= self.foreign.saturating_sub(self.mean()) / 8;
-        (self.round, self.round_most) = ((Duration::ZERO, 0), Duration::ZERO);
+        let stands = if self.is_steady() { self.round_least } else { self.mean() };
+        self.foreign -= self.foreign.saturating_sub(stands) / 8;
+        (self.round_least, self.round_most, self.round) = (Duration::MAX, Duration::ZERO, (Duration::ZERO, 0));
     }
 
     /// The buffer dropped: it holds about the most queue of this round.
@@ -83,10 +87,12 @@ impl Delay {
     /// Our queue has been emptied: what stands yet is foreign.
     pub fn on_emptied(&mut self, now: Time) {
         (self.seen_empty, self.emptied) = (Some(now), Some(now));
-        self.foreign = if self.mean() > self.target() / 2 { self.mean() } else { Duration::ZERO };
+        let (stands, least) =
+            if self.is_steady() { (self.queue, self.target()) } else { (self.mean(), self.target() / 2) };
+        self.foreign = if stands > least { stands } else { Duration::ZERO };
     }
 
-    /// The mean queue of the round.
+    /// The mean queue of the round. Where late packets delay those behind them, the least is often none at all.
     fn mean(&self) -> Duration {
         self.round.0 / self.round.1.max(1)
     }

@@ -159,7 +159,7 @@ impl Path {
             _ if queue > target && stretched => self.drain(),
             Phase::Startup { .. } => {}
             _ if self.delay.is_unsure(ack.now) && !ack.app_limited => self.empty(true),
-            _ if self.delay.is_unseen(ack.now) && !ack.app_limited => self.empty(false),
+            _ if self.delay.is_unseen(ack.now) && !ack.app_limited => self.empty(!self.delay.is_empty()),
             _ if queue > target * 2 => self.drain(),
             Phase::Cruise { .. } => {}
             Phase::Probe { from, .. } | Phase::Await { from, .. } if self.is_faster(from) => self.grow(ack),
