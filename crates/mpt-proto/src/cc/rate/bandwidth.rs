@@ -47,7 +47,7 @@ impl Bandwidth {
         self.rate
     }
 
-    /// It is known before anything was delivered.
+    /// The rate is known before the path has been filled.
     pub fn begin(&mut self, rate: Rate) {
         self.rate = rate.bytes() as f64;
     }
@@ -109,12 +109,14 @@ impl Bandwidth {
 }
 
 /// By what fraction a sample may be too high. Jitter J moves arrivals over the ends of an interval T, so a count of n is off
-/// by about sqrt(n J / T). One standard deviation is taken off: more keeps a flow from growing beside another.
+/// by about sqrt(n J / T). One standard deviation is taken off: more keeps a flow from growing beside another. Packets that are further
+/// apart than ACKs must be wait for each other, up to a packet's time, and are counted one by one: so much of J blurs nothing.
 fn doubt(sample: &RateSample, jitter: Duration) -> f64 {
     let interval = sample.sending.max(sample.arriving).as_secs_f64();
     let packets = (sample.bytes as f64 / PACKET).max(1.0);
-    let packet = Some(interval / packets).filter(|packet| *packet >= SPACING.as_secs_f64());
-    let jitter = (jitter.as_secs_f64() - packet.unwrap_or(0.0)).max(0.0);
+    let apart = interval / packets;
+    let waiting = if apart >= SPACING.as_secs_f64() { apart } else { 0.0 };
+    let jitter = (jitter.as_secs_f64() - waiting).max(0.0);
     (jitter / interval / packets).sqrt().min(MOST_DOUBT)
 }
 

@@ -79,7 +79,7 @@ impl Delay {
         self.ceiling = (self.round_most * 3 / 4).clamp(LEAST_QUEUE, MOST_QUEUE);
     }
 
-    /// What is drained has been emptied, too.
+    /// Our queue was short and has been emptied; what has been taken for foreign stays so.
     pub fn on_seen_empty(&mut self, now: Time) {
         self.seen_empty = Some(now);
     }

@@ -246,7 +246,7 @@ impl Peer {
                 self.put_back(narrow);
                 continue;
             }
-            let lane = if next.sparse { Vec::new() } else { self.set_lane_aside() };
+            let lane = if self.keeps_off_the_lane(&next) { self.set_lane_aside() } else { Vec::new() };
             let decision = self.choose_native(now, &next, native);
             let sent = match decision {
                 Decision::Ahead(path, before) if !next.again => {
@@ -309,6 +309,11 @@ impl Peer {
             again: true,
         });
         head.filter(|head| head.mark.class == Class::Realtime).or(lost).or(head)
+    }
+
+    /// Whether a packet stays off the lane: bulk of a flow that has a queue, which no rule binds to a path.
+    fn keeps_off_the_lane(&self, next: &Next) -> bool {
+        next.mark.class == Class::Bulk && !next.sparse && self.choice(next.mark).is_none()
     }
 
     /// Where it goes. Its rule's path is all there is to choose from while that is up; calls and what is interactive take the earliest path,
