@@ -187,17 +187,6 @@ fn an_unmarked_call_has_the_quick_line_to_itself_where_a_download_would_gain_nex
 }
 
 #[test]
-fn a_download_that_a_rule_binds_to_the_lane_stays_there() {
-    let pattern = Pattern { protocol: Some(6), ..Pattern::default() };
-    let bound = Rule { pattern, path: Some("path0".into()), ..Rule::default() };
-    let (call, net) =
-        run(&["rate=2mbit,delay=20ms,queue=100ms", "rate=80mbit,delay=40ms"], 0, Kind::Earliest, &[bound]);
-    let sent = net.endpoint(0).status().peers[0].paths[1].sent.bytes;
-    assert!(call.goodput > 1.2 && call.goodput < 2.0, "{call:?}");
-    assert!(sent < 500_000, "{sent} bytes went elsewhere");
-}
-
-#[test]
 fn a_call_with_one_copy_is_repaired_while_that_is_of_use() {
     let (call, net) = run(&UNLIKE, EF, Kind::Earliest, &[]);
     // A loss is known after a round trip of 30 ms and a packet interval, and gone again 15 ms later.
