@@ -52,6 +52,8 @@ drops! {
     QueueFull = "queue_full",
     /// CoDel took it out of the queue (RFC 8289).
     Aqm = "aqm",
+    /// An ACK of a flow inside that a later one, which leaves in its place, says as well (RFC 3449 section 5.2.1).
+    Superseded = "superseded",
     /// A sequence number that was delivered before.
     Duplicate = "duplicate",
     /// A sequence number so old that nobody knows whether it was delivered.

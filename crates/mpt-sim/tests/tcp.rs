@@ -50,7 +50,7 @@ fn random_loss_costs_what_it_costs_linux() {
 fn reordering_alone_does_not_stop_it() {
     let kept = goodput("rate=50mbit,delay=20ms", 10);
     let reordered = goodput("rate=50mbit,delay=20ms,jitter=3ms,order=free", 10);
-    assert!(reordered > kept * 0.35, "{reordered} of {kept}");
+    assert!(reordered > kept * 0.25, "{reordered} of {kept}");
 }
 
 #[test]

@@ -116,6 +116,11 @@ impl Controller {
         self.control().usual_loss(path)
     }
 
+    /// Whether it is being found out how much the path takes, with as much as there is to send.
+    pub fn is_opening(&self, path: PathId) -> bool {
+        self.control().is_opening(path)
+    }
+
     fn control(&self) -> &dyn Control {
         match &self.algorithm {
             Algorithm::Off(c) => c,
@@ -256,6 +261,10 @@ pub trait Control: fmt::Debug {
     /// The fraction of packets that the path loses however slowly one sends, if the algorithm tells that from congestion.
     fn usual_loss(&self, _: PathId) -> Option<f64> {
         None
+    }
+    /// Whether it is being found out how much the path takes, with as much as there is to send.
+    fn is_opening(&self, _: PathId) -> bool {
+        false
     }
 }
 

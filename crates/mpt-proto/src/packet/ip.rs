@@ -113,6 +113,16 @@ impl Ip {
             .is_some_and(|(offset, flags)| *flags == ACK && self.transport + usize::from(offset >> 4) * 4 == self.total)
     }
 
+    /// What a TCP segment that [`Self::is_pure_ack`] has accepted acknowledges.
+    pub fn acknowledged(&self, bytes: &[u8]) -> Option<u32> {
+        Some(u32::from_be_bytes(*bytes.get(self.transport + 8..)?.first_chunk()?))
+    }
+
+    /// Whether a pure ACK has no options but timestamps (RFC 7323): it tells of nothing that arrived out of order, or twice.
+    pub fn is_plain_ack(&self, bytes: &[u8]) -> bool {
+        matches!(bytes.get(self.transport + 20..self.total), Some([] | [1, 1, 8, 10, _, _, _, _, _, _, _, _]))
+    }
+
     /// The sum that TCP and UDP checksums begin with, for `len` bytes of transport header and payload.
     pub fn pseudo_sum(&self, len: usize) -> u64 {
         let addresses = match (self.source, self.destination) {

@@ -231,6 +231,9 @@ impl Peer {
         let bucket = flow::bucket(packet.ip(), packet.bytes(), mark.class);
         let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
         native.gather(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
+        let superseded = native.take_superseded();
+        self.drops.count_many(Dropped::Superseded, superseded);
+        self.ledger.dropped_out += superseded;
         self.native = Some(native);
     }
 

@@ -10,7 +10,7 @@
 //!
 //! *M*, MPTCP's send window, is what a tunnel does not have: who is blocked here is the flow inside, when it has sent all that its own
 //! window allows and the queue is empty. What it has released, waiting or in flight, stands for M. *lambda* grows by 0.01 when the
-//! fast path could have sent for a round trip and nobody had data while the slow path still owed some, and sinks to 1 otherwise, once a round trip of the slow path.
+//! fast path could have sent for a round trip and nobody had data while the slow path still owed some, and sinks to 1 otherwise, once a round trip of the slowest path.
 
 use std::time::Duration;
 
@@ -36,12 +36,9 @@ impl Default for Blest {
 impl Schedule for Blest {
     fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
         let Some(fast) = fastest(scene.paths.iter()) else { return Decision::Wait };
-        let Some(slow) = fastest(scene.open(len)) else { return Decision::Wait };
-        if slow.id == fast.id {
-            return Decision::Send(fast.id);
-        }
-        self.adapt(scene.now, slow);
-        if self.would_block(len as f64, scene, fast, slow) { Decision::Wait } else { Decision::Send(slow.id) }
+        let free =
+            scene.open(len).filter(|path| path.id == fast.id || !self.would_block(len as f64, scene, fast, path));
+        fastest(free).map_or(Decision::Wait, |path| Decision::Send(path.id))
     }
 
     fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
@@ -51,6 +48,7 @@ impl Schedule for Blest {
 
     fn on_sent(&mut self, _path: PathId, _bytes: usize, scene: &Scene<'_>) {
         self.sent = scene.now;
+        self.adapt(scene);
     }
 
     fn on_idle(&mut self, scene: &Scene<'_>) -> Option<Rescue> {
@@ -71,13 +69,15 @@ impl Blest {
         !is_idle && self.lambda * sends > released - (slow.in_flight as f64 + len)
     }
 
-    fn adapt(&mut self, now: Time, slow: &View) {
-        if now.since(self.adapted) < slow.srtt {
+    /// Only when something is sent: who waits has been told until when.
+    fn adapt(&mut self, scene: &Scene<'_>) {
+        let slowest = scene.paths.iter().map(|path| path.srtt).max().unwrap_or_default();
+        if scene.now.since(self.adapted) < slowest {
             return;
         }
         let step = if std::mem::take(&mut self.blocked) { STEP } else { -STEP };
         self.lambda = (self.lambda + step).max(1.0);
-        self.adapted = now;
+        self.adapted = scene.now;
     }
 }
 
@@ -106,7 +106,7 @@ mod tests {
             let scene =
                 |paths| Scene { paths, now: Time::after(Duration::from_secs(second)), backlog: 1_100_000, bucket: 0 };
             assert!(blest.on_idle(&Scene { backlog: 0, ..scene(&idle) }).is_none());
-            blest.choose(1_250, &scene(&full));
+            blest.on_sent(full[1].id, 1_250, &scene(&full));
         }
         assert!((blest.lambda - 2.0).abs() < 1e-6, "{}", blest.lambda);
         assert_eq!(choose(&mut blest, &full, 1_100_000), None);

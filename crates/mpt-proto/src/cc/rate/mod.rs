@@ -92,4 +92,8 @@ impl Control for RateBased {
     fn usual_loss(&self, path: PathId) -> Option<f64> {
         self.paths.get(path)?.usual_loss()
     }
+
+    fn is_opening(&self, path: PathId) -> bool {
+        self.paths.get(path).is_some_and(Path::is_opening)
+    }
 }

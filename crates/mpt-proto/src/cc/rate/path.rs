@@ -86,7 +86,7 @@ impl Path {
 
     pub fn window(&self) -> u64 {
         let datagram = self.datagram as f64;
-        let bytes = self.sending_rate() * self.phase.window(&self.delay) * self.lenience() + SLACK * datagram;
+        let bytes = self.sending_rate() * self.phase.window(&self.delay) + SLACK * datagram;
         bytes.max(self.least_window() * datagram) as u64
     }
 
@@ -96,16 +96,7 @@ impl Path {
             Phase::Startup { .. } => self.sending_rate().max(first),
             _ => self.sending_rate(),
         };
-        Rate::from_bytes((rate * self.phase.gain() * self.lenience()) as u64)
-    }
-
-    /// A flow in slow start sends four times what was acknowledged when its window began. As long as it finds the path open,
-    /// it is not the path's rate that was measured, and no reason to make it wait: it would take the wait for a queue.
-    fn lenience(&self) -> f64 {
-        match self.phase {
-            Phase::Startup { .. } if self.thin => LENIENCE,
-            _ => 1.0,
-        }
+        Rate::from_bytes((rate * self.phase.gain()) as u64)
     }
 
     /// Datagrams that may be in flight whatever was measured. Until the path has been filled, what was measured may be a
@@ -124,6 +115,10 @@ impl Path {
 
     pub fn usual_loss(&self) -> Option<f64> {
         self.loss.known()
+    }
+
+    pub fn is_opening(&self) -> bool {
+        matches!(self.phase, Phase::Startup { .. }) && !self.thin
     }
 
     /// What must be sent for the bottleneck's rate to arrive, the path's usual loss included.
@@ -298,8 +293,6 @@ const FIRST_FLIGHT: Duration = Duration::from_millis(100);
 const MIN_WINDOW: f64 = 8.0;
 /// Packets beyond what the arithmetic gives, so that rounding never stalls a path.
 const SLACK: f64 = 2.0;
-/// With the gains of start-up: a window in eight parts of a round trip.
-const LENIENCE: f64 = 3.0;
 /// Start-up believes no queue before so many ACKs: jitter has to be known first.
 const ENOUGH_ACKS: u32 = 24;
 /// BBR's full-pipe count.
@@ -373,7 +366,7 @@ mod tests {
     fn before_the_first_answer_a_flight_is_paced_over_a_part_of_a_round_trip() {
         let path = Path::new(PACKET);
         assert_eq!(path.window(), 32 * PACKET);
-        assert_eq!(path.pacing().bytes(), (32.0 * 1_400.0 / 0.1 * 2.77 * LENIENCE) as u64);
+        assert_eq!(path.pacing().bytes(), (32.0 * 1_400.0 / 0.1 * 2.77) as u64);
     }
 
     #[test]

@@ -1,10 +1,14 @@
-//! Acknowledgements of the TCP flows inside, which leave in batches.
+//! Acknowledgements of the TCP flows inside, which leave in batches, the newest of each flow.
 //!
-//! CUBIC ends slow start when ACKs come close after one another for half a round trip (HyStart's trains: Ha and Rhee,
-//! "Taming the Elephants: New TCP Slow Start", Computer Networks 55, 2011, section 4.1): the path it sees is then half full. The first of several paths
-//! being full is no reason to stop. A train ends where two ACKs are more than two milliseconds apart, as they are behind any cable modem or
-//! radio that asks for its turn to send. So ACKs that nothing travels with are gathered for a little longer than that, on paths so long that
-//! nobody notices; it saves packets, too.
+//! CUBIC leaves slow start when a round trip tells it that the path is full (HyStart: Ha and Rhee, "Taming the Elephants: New TCP Slow
+//! Start", Computer Networks 55, 2011, sections 4.1 and 4.2). Over several paths both of its signs mislead. ACKs that come close after one another
+//! for half a round trip say that the first path is full. And a round trip that is 4 to 16 ms longer than the shortest ever says that a later
+//! one is in use, or that the first packets were lucky: order restored over paths with jitter has the delay of the slowest packet. A train
+//! of ACKs ends where two are more than two milliseconds apart; a round trip is believed in from the ninth ACK of a round on.
+//!
+//! So ACKs that nothing travels with are gathered, and those that a later one of their flow makes superfluous do not leave at all (RFC 3449
+//! section 5.2.1). Eight of a flow leave in a round trip at most, no fewer than of a receiver that merges 64 KiB before it answers.
+//! Where ACKs are few, as of a page or a call, none waits longer than 2.5 ms. It also saves packets on a thin line upwards.
 
 use std::time::Duration;
 
@@ -18,31 +22,60 @@ pub(super) struct Batch {
     held: Vec<(u16, SuperPacket)>,
     /// When the last batch left.
     left: Option<Time>,
+    /// Batches that have left are paid for by then (the generic cell rate algorithm, ITU-T I.371).
+    paid: Time,
+    /// How far apart batches are in the long run.
+    spacing: Duration,
 }
 
-/// HyStart's bound is 2 ms.
-const SPACING: Duration = Duration::from_micros(2_500);
-/// Of the shortest round trip, no more is spent on gathering than this fraction.
+/// What becomes of a packet from inside.
+#[derive(Debug)]
+pub(super) enum Gathered {
+    /// It leaves now.
+    Leaves(SuperPacket),
+    /// It waits for others.
+    Waits,
+    /// It waits in the place of this one, which says nothing that it does not say.
+    Replaces(SuperPacket),
+}
+
+/// Batches are no closer together: HyStart's bound for a train is 2 ms.
+const LEAST_SPACING: Duration = Duration::from_micros(2_500);
+/// How many batches leave in a round trip in the long run,
+const IN_A_ROUND: u32 = 6;
+/// and how many more if few left before.
+const SAVED: u32 = 2;
+/// On paths so short that this fraction of a round trip is less than the least spacing, nothing is gathered.
 const SHARE: u32 = 8;
 
 impl Batch {
-    /// Keeps `packet` back if it is an ACK to be gathered; otherwise it is returned. `rtt` is that of the shortest path.
+    /// Keeps `packet` back if it is an ACK to be gathered. `rtt` is what the shortest path takes, jitter included.
     pub(super) fn gather(
         &mut self,
         now: Time,
         bucket: u16,
         packet: SuperPacket,
         rtt: impl FnOnce() -> Duration,
-    ) -> Option<SuperPacket> {
-        if !is_pure_ack(&packet) || rtt() / SHARE < SPACING {
-            return Some(packet);
+    ) -> Gathered {
+        if !is_pure_ack(&packet) {
+            return Gathered::Leaves(packet);
         }
-        if self.held.is_empty() && self.left.is_none_or(|left| now.since(left) >= SPACING) {
-            self.left = Some(now);
-            return Some(packet);
+        let rtt = rtt();
+        if rtt / SHARE < LEAST_SPACING {
+            return Gathered::Leaves(packet);
+        }
+        self.spacing = rtt / IN_A_ROUND;
+        if self.held.is_empty() && self.next().is_none_or(|next| now >= next) {
+            self.leave(now);
+            return Gathered::Leaves(packet);
+        }
+        let of_its_flow = |(other, held): &&mut (u16, SuperPacket)| *other == bucket && is_of_one_flow(held, &packet);
+        if let Some((_, older)) = self.held.iter_mut().rfind(of_its_flow).filter(|(_, older)| says_all(&packet, older))
+        {
+            return Gathered::Replaces(std::mem::replace(older, packet));
         }
         self.held.push((bucket, packet));
-        None
+        Gathered::Waits
     }
 
     /// Whether something of this flow waits, which must not be overtaken.
@@ -57,19 +90,41 @@ impl Batch {
 
     /// When those that wait should leave.
     pub(super) fn due(&self) -> Option<Time> {
-        self.left.filter(|_| !self.held.is_empty()).map(|left| left + SPACING)
+        self.next().filter(|_| !self.held.is_empty())
     }
 
     /// Lets all go.
     pub(super) fn release(&mut self, now: Time) -> impl Iterator<Item = (u16, SuperPacket)> {
-        self.left = Some(now);
+        self.leave(now);
         self.held.drain(..)
+    }
+
+    /// When a batch may leave after the last one.
+    fn next(&self) -> Option<Time> {
+        Some((self.left? + LEAST_SPACING).max(self.paid - self.spacing * SAVED))
+    }
+
+    fn leave(&mut self, now: Time) {
+        self.left = Some(now);
+        self.paid = self.paid.max(now) + self.spacing;
     }
 }
 
 /// Whether it is an ACK, and in no hurry.
 fn is_pure_ack(packet: &SuperPacket) -> bool {
     packet.mark().class == Class::Bulk && packet.count() == 1 && packet.ip().is_pure_ack(packet.bytes())
+}
+
+fn is_of_one_flow(a: &SuperPacket, b: &SuperPacket) -> bool {
+    let flow = |packet: &SuperPacket| (packet.ip().source, packet.ip().destination, packet.ip().ports(packet.bytes()));
+    flow(a) == flow(b)
+}
+
+/// Whether `newer` acknowledges more than `older`, which says nothing else. One that acknowledges as much is a duplicate, which counts.
+fn says_all(newer: &SuperPacket, older: &SuperPacket) -> bool {
+    let acknowledged = |packet: &SuperPacket| packet.ip().acknowledged(packet.bytes());
+    let more = acknowledged(newer).zip(acknowledged(older)).map(|(newer, older)| newer.wrapping_sub(older) as i32);
+    more.is_some_and(|bytes| bytes > 0) && older.ip().is_plain_ack(older.bytes())
 }
 
 #[cfg(test)]
@@ -81,41 +136,86 @@ mod tests {
     const ACK: u8 = 0x10;
 
     const RTT: Duration = Duration::from_millis(40);
+    /// Kind, length, blocks of bytes that arrived out of order (RFC 2018), padded.
+    const SACK: [u8; 12] = [1, 1, 5, 10, 0, 0, 9, 0, 0, 0, 10, 0];
+    const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
 
     fn at(us: u64) -> Time {
         Time::after(Duration::from_micros(us))
     }
 
-    /// A segment with `payload` bytes.
-    fn segment(payload: usize, flags: u8) -> SuperPacket {
-        let len = 40 + payload;
+    /// A segment that acknowledges what is before `number`.
+    fn segment(number: u32, options: &[u8], payload: usize, flags: u8) -> SuperPacket {
+        let len = 40 + options.len() + payload;
         let mut bytes = vec![0; len];
         bytes[..10].copy_from_slice(&[0x45, 0, 0, len as u8, 0, 0, 0, 0, 64, TCP]);
-        (bytes[32], bytes[33]) = (0x50, flags);
+        bytes[28..32].copy_from_slice(&number.to_be_bytes());
+        (bytes[32], bytes[33]) = (((20 + options.len()) << 2) as u8, flags);
+        bytes[40..40 + options.len()].copy_from_slice(options);
         SuperPacket::new(bytes, len, Offload::default()).unwrap()
     }
 
+    fn ack(number: u32) -> SuperPacket {
+        segment(number, &[], 0, ACK)
+    }
+
+    fn leaves(batch: &mut Batch, now: Time, packet: SuperPacket) -> bool {
+        matches!(batch.gather(now, 7, packet, || RTT), Gathered::Leaves(_))
+    }
+
+    fn release(batch: &mut Batch, now: Time) -> Vec<u32> {
+        let numbers = |(_, packet): (u16, SuperPacket)| packet.ip().acknowledged(packet.bytes()).unwrap();
+        batch.release(now).map(numbers).collect()
+    }
+
     #[test]
-    fn the_first_goes_at_once_and_those_after_it_together() {
+    fn the_first_goes_at_once_and_of_those_after_it_the_newest() {
         let mut batch = Batch::default();
-        assert!(batch.gather(at(0), 7, segment(0, ACK), || RTT).is_some());
-        assert!(batch.gather(at(100), 7, segment(0, ACK), || RTT).is_none());
-        assert!(batch.gather(at(2_600), 7, segment(0, ACK), || RTT).is_none(), "not before those that wait");
+        assert!(leaves(&mut batch, at(0), ack(100)));
+        assert!(!leaves(&mut batch, at(100), ack(200)));
+        assert!(!leaves(&mut batch, at(2_600), ack(300)), "not before those that wait");
         assert_eq!((batch.due(), batch.holds(7), batch.holds(8)), (Some(at(2_500)), true, false));
-        assert_eq!(batch.release(at(2_600)).count(), 2);
+        assert_eq!(release(&mut batch, at(2_600)), [300]);
         assert_eq!(batch.due(), None);
-        assert!(batch.gather(at(5_000), 7, segment(0, ACK), || RTT).is_none());
-        batch.release(at(5_100)).for_each(drop);
-        assert!(batch.gather(at(9_000), 7, segment(0, ACK), || RTT).is_some(), "nothing to gather it with");
+        assert!(leaves(&mut batch, at(9_000), ack(400)), "nothing to gather it with");
+    }
+
+    #[test]
+    fn eight_batches_leave_in_a_round_trip_and_six_in_the_long_run() {
+        let mut batch = Batch::default();
+        let mut left = Vec::new();
+        for us in (0..1_000_000).step_by(250) {
+            if batch.due().is_some_and(|due| due <= at(us)) {
+                assert_eq!(release(&mut batch, at(us)).len(), 1);
+                left.push(us);
+            }
+            if leaves(&mut batch, at(us), ack(us as u32)) {
+                left.push(us);
+            }
+        }
+        assert_eq!(left.iter().filter(|us| **us < 40_000).count(), 8);
+        assert_eq!(left.len(), 25 * 6 + 2);
     }
 
     #[test]
     fn what_says_more_than_ack_and_short_paths_are_left_alone() {
         let mut batch = Batch::default();
-        batch.gather(at(0), 7, segment(0, ACK), || RTT);
-        assert!(batch.gather(at(1), 7, segment(1, ACK), || RTT).is_some());
-        assert!(batch.gather(at(1), 7, segment(0, ACK | 1), || RTT).is_some());
-        assert!(batch.gather(at(1), 7, segment(0, ACK), || Duration::from_millis(10)).is_some());
+        assert!(leaves(&mut batch, at(0), ack(1)));
+        assert!(leaves(&mut batch, at(1), segment(2, &[], 1, ACK)));
+        assert!(leaves(&mut batch, at(1), segment(3, &[], 0, ACK | 1)));
+        assert!(matches!(batch.gather(at(1), 7, ack(4), || Duration::from_millis(10)), Gathered::Leaves(_)));
         assert_eq!(batch.len(), 0);
+    }
+
+    #[test]
+    fn an_ack_that_tells_of_a_loss_is_not_replaced() {
+        let mut batch = Batch::default();
+        leaves(&mut batch, at(0), ack(1));
+        for packet in [ack(2), ack(2), segment(2, &SACK, 0, ACK), segment(3, &TIMESTAMPS, 0, ACK)] {
+            assert!(matches!(batch.gather(at(1), 7, packet, || RTT), Gathered::Waits));
+        }
+        assert!(matches!(batch.gather(at(1), 7, ack(4), || RTT), Gathered::Replaces(_)));
+        assert!(matches!(batch.gather(at(1), 8, ack(5), || RTT), Gathered::Waits), "another flow's");
+        assert_eq!(release(&mut batch, at(2)), [2, 2, 2, 4, 5]);
     }
 }

@@ -44,7 +44,7 @@ use crate::time::{Rate, Time};
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
 use addresses::Addresses;
-use batch::Batch;
+use batch::{Batch, Gathered};
 use roam::Move;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
@@ -78,6 +78,8 @@ pub(super) struct Native {
     repair: Repair,
     copies: copies::Copies,
     batch: Batch,
+    /// ACKs of flows inside that a later one stood in for, since this was asked last.
+    superseded: u64,
     fec: fec::Mode,
     /// What repair symbols are solved with, by slot of the peer's paths that bring any.
     decoders: [Option<Box<Decoder>>; MAX_PATHS],
@@ -191,6 +193,7 @@ impl Native {
             repair: Repair::default(),
             copies: copies::Copies::default(),
             batch: Batch::default(),
+            superseded: 0,
             fec: config.fec,
             decoders: std::array::from_fn(|_| None),
             recovered: 0,
@@ -257,13 +260,26 @@ impl Native {
         packet: SuperPacket,
     ) -> impl Iterator<Item = (u16, SuperPacket)> {
         let rtt = || {
-            let known = self.carriers.iter().map(|carrier| carrier.feedback.rtt()).filter(|rtt| rtt.is_known());
-            known.map(|rtt| rtt.smoothed()).min().unwrap_or_default()
+            let known = self.carriers.iter().map(|carrier| &carrier.feedback).filter(|path| path.rtt().is_known());
+            known.map(|path| path.rtt().smoothed() + path.allowance()).min().unwrap_or_default()
         };
-        let now_or_later = self.batch.gather(now, bucket, packet, rtt);
+        let now_or_later = match self.batch.gather(now, bucket, packet, rtt) {
+            Gathered::Leaves(packet) => Some(packet),
+            Gathered::Waits => None,
+            Gathered::Replaces(older) => {
+                self.returned.push(older.into_buffer());
+                self.superseded += 1;
+                None
+            }
+        };
         let overtaken = now_or_later.is_some() && self.batch.holds(bucket);
         let earlier = overtaken.then(|| self.batch.release(now));
         earlier.into_iter().flatten().chain(now_or_later.map(|packet| (bucket, packet)))
+    }
+
+    /// How many ACKs of flows inside a later one stood in for since this was asked last.
+    pub(super) fn take_superseded(&mut self) -> u64 {
+        std::mem::take(&mut self.superseded)
     }
 
     /// ACKs of flows inside that wait for others.

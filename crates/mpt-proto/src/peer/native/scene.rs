@@ -73,11 +73,15 @@ impl Peer {
     /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
     /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for three quarters of
     /// a round trip: CUBIC gives way by 0.3, so with less than 3/7 the paths would run dry after each drop.
+    /// While it is being found out how much a path takes, nobody knows how long the queue is.
     /// Only the flow that fills the queue waits in it. What CoDel does shows after a round trip, and as much again as jitter makes of it.
     pub(super) fn set_queue_delay(&mut self, native: &Native) {
         let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
         let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
-        let target = (spread * 3 / 2).max(slowest * 3 / 4).clamp(queue::TARGET, MAX_QUEUE_DELAY);
+        let target = match self.scene.iter().any(|view| native.control.is_opening(view.id)) {
+            true => MAX_QUEUE_DELAY,
+            false => (spread * 3 / 2).max(slowest * 3 / 4).clamp(queue::TARGET, MAX_QUEUE_DELAY),
+        };
         let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
         self.queue.set_delay(target, ((slowest + late) * 2).max(queue::INTERVAL));
     }

@@ -91,7 +91,7 @@ impl Cubic {
         round.samples += 1;
         round.least = Some(round.least.map_or(trip, |known| known.min(trip)));
         let margin = (least / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
-        let delayed = round.samples >= 8 && round.least > Some(least + margin);
+        let delayed = round.samples > 8 && round.least > Some(least + margin);
         if now.since(round.train) <= TRAIN {
             round.train = now;
         }
