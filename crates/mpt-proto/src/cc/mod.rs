@@ -116,9 +116,9 @@ impl Controller {
         self.control().usual_loss(path)
     }
 
-    /// Whether it is being found out how much the path takes, with as much as there is to send.
-    pub fn is_opening(&self, path: PathId) -> bool {
-        self.control().is_opening(path)
+    /// Whether it is not known yet how much the path takes: each round trip brings more.
+    pub fn is_starting(&self, path: PathId) -> bool {
+        self.control().is_starting(path)
     }
 
     fn control(&self) -> &dyn Control {
@@ -262,8 +262,8 @@ pub trait Control: fmt::Debug {
     fn usual_loss(&self, _: PathId) -> Option<f64> {
         None
     }
-    /// Whether it is being found out how much the path takes, with as much as there is to send.
-    fn is_opening(&self, _: PathId) -> bool {
+    /// Whether it is not known yet how much the path takes: each round trip brings more.
+    fn is_starting(&self, _: PathId) -> bool {
         false
     }
 }

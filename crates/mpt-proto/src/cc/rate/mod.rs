@@ -93,7 +93,7 @@ impl Control for RateBased {
         self.paths.get(path)?.usual_loss()
     }
 
-    fn is_opening(&self, path: PathId) -> bool {
-        self.paths.get(path).is_some_and(Path::is_opening)
+    fn is_starting(&self, path: PathId) -> bool {
+        self.paths.get(path).is_some_and(Path::is_starting)
     }
 }

@@ -18,8 +18,6 @@ pub struct Path {
     loss: Loss,
     datagram: u64,
     acks: u32,
-    /// Whether what was acknowledged last was all that there was to send.
-    thin: bool,
     /// Rounds to cruise before the next probe.
     patience: u32,
     /// Whether the queue being drained is that of a probe.
@@ -41,7 +39,6 @@ impl Path {
             loss: Loss::default(),
             datagram,
             acks: 0,
-            thin: true,
             patience: LEAST_PATIENCE,
             probed: false,
             grown: false,
@@ -54,7 +51,6 @@ impl Path {
         self.delay.on_ack(ack, self.time_for(2));
         self.loss.on_acked(ack.packets, self.is_calm(ack.newest_sent));
         self.acks = self.acks.saturating_add(1);
-        self.thin = ack.app_limited;
         if let (Phase::Startup { .. }, Some(rate)) = (self.phase, ack.line) {
             self.bandwidth.begin(rate);
             self.cruise(ack.now);
@@ -117,8 +113,8 @@ impl Path {
         self.loss.known()
     }
 
-    pub fn is_opening(&self) -> bool {
-        matches!(self.phase, Phase::Startup { .. }) && !self.thin
+    pub fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Startup { flat: 0, .. })
     }
 
     /// What must be sent for the bottleneck's rate to arrive, the path's usual loss included.

@@ -18,6 +18,8 @@ const MOST_LOSS: f64 = 0.5;
 const STALE: Duration = Duration::from_millis(250);
 /// A path is a lane if all together are so many times as fast.
 const LANE: u64 = 20;
+/// A path is in use if this fraction of its window is in flight.
+const IN_USE: u64 = 4;
 /// The longest that a flow's own queue is allowed to stand.
 const MAX_QUEUE_DELAY: Duration = Duration::from_millis(500);
 
@@ -78,7 +80,8 @@ impl Peer {
     pub(super) fn set_queue_delay(&mut self, native: &Native) {
         let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
         let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
-        let target = match self.scene.iter().any(|view| native.control.is_opening(view.id)) {
+        let opens = |view: &View| native.control.is_starting(view.id) && view.in_flight * IN_USE > view.cwnd;
+        let target = match self.scene.iter().any(opens) {
             true => MAX_QUEUE_DELAY,
             false => (spread * 3 / 2).max(slowest * 3 / 4).clamp(queue::TARGET, MAX_QUEUE_DELAY),
         };
