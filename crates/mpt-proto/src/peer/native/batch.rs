@@ -7,9 +7,11 @@
 //! of ACKs ends where two are more than two milliseconds apart; a round trip is believed in from the ninth ACK of a round on.
 //!
 //! So ACKs that nothing travels with are gathered, and those that a later one of their flow makes superfluous do not leave at all (RFC 3449
-//! section 5.2.1). Eight of a flow leave in a round trip at most, no fewer than of a receiver that merges 64 KiB before it answers.
-//! Where ACKs are few, as of a page or a call, none waits longer than 2.5 ms. It also saves packets on a thin line upwards.
+//! section 5.2.1). While a flow is young, eight of it leave in a round trip at most, no fewer than of a receiver that merges 64 KiB before it
+//! answers. Where ACKs are few, as of a page or a call, and once slow start is over, none waits longer than 2.5 ms: BBR takes the wait for the
+//! path's, and its window is no longer than two of the shortest round trips. It also saves packets on a thin line upwards.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::classify::Class;
@@ -20,12 +22,20 @@ use crate::time::Time;
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     held: Vec<(u16, SuperPacket)>,
+    flows: BTreeMap<u16, Flow>,
     /// When the last batch left.
     left: Option<Time>,
     /// Batches that have left are paid for by then (the generic cell rate algorithm, ITU-T I.371).
     paid: Time,
     /// How far apart batches are in the long run.
     spacing: Duration,
+}
+
+/// A flow that has ACKs.
+#[derive(Debug)]
+struct Flow {
+    began: Time,
+    seen: Time,
 }
 
 /// What becomes of a packet from inside.
@@ -45,6 +55,10 @@ const LEAST_SPACING: Duration = Duration::from_micros(2_500);
 const IN_A_ROUND: u32 = 6;
 /// and how many more if few left before.
 const SAVED: u32 = 2;
+/// Slow start from ten packets to ten thousand takes ten round trips; those of the flow may be longer than the shortest path's.
+const YOUTH: u32 = 32;
+/// A flow that rests for so long begins anew: a retransmission timeout (RFC 5681 section 4.1).
+const REST: Duration = Duration::from_secs(1);
 /// On paths so short that this fraction of a round trip is less than the least spacing, nothing is gathered.
 const SHARE: u32 = 8;
 
@@ -64,7 +78,7 @@ impl Batch {
         if rtt / SHARE < LEAST_SPACING {
             return Gathered::Leaves(packet);
         }
-        self.spacing = rtt / IN_A_ROUND;
+        self.spacing = if self.is_young(now, bucket, rtt) { rtt / IN_A_ROUND } else { LEAST_SPACING };
         if self.held.is_empty() && self.next().is_none_or(|next| now >= next) {
             self.leave(now);
             return Gathered::Leaves(packet);
@@ -97,6 +111,18 @@ impl Batch {
     pub(super) fn release(&mut self, now: Time) -> impl Iterator<Item = (u16, SuperPacket)> {
         self.leave(now);
         self.held.drain(..)
+    }
+
+    fn is_young(&mut self, now: Time, bucket: u16, rtt: Duration) -> bool {
+        if !self.flows.contains_key(&bucket) {
+            self.flows.retain(|_, flow| now.since(flow.seen) <= REST);
+        }
+        let flow = self.flows.entry(bucket).or_insert(Flow { began: now, seen: now });
+        if now.since(flow.seen) > REST {
+            flow.began = now;
+        }
+        flow.seen = now;
+        now.since(flow.began) < rtt * YOUTH
     }
 
     /// When a batch may leave after the last one.
@@ -180,21 +206,24 @@ mod tests {
         assert!(leaves(&mut batch, at(9_000), ack(400)), "nothing to gather it with");
     }
 
+    /// How many leave in a time in which ACKs come every quarter of a millisecond, in milliseconds.
+    fn batches(batch: &mut Batch, from: u64, until: u64) -> usize {
+        let left = (from * 4..until * 4).filter(|quarter| {
+            let now = at(quarter * 250);
+            let due = batch.due().is_some_and(|due| due <= now);
+            due && !release(batch, now).is_empty() || leaves(batch, now, ack(*quarter as u32))
+        });
+        left.count()
+    }
+
     #[test]
-    fn eight_batches_leave_in_a_round_trip_and_six_in_the_long_run() {
+    fn of_a_young_flow_eight_batches_leave_in_a_round_trip_and_six_in_the_long_run() {
         let mut batch = Batch::default();
-        let mut left = Vec::new();
-        for us in (0..1_000_000).step_by(250) {
-            if batch.due().is_some_and(|due| due <= at(us)) {
-                assert_eq!(release(&mut batch, at(us)).len(), 1);
-                left.push(us);
-            }
-            if leaves(&mut batch, at(us), ack(us as u32)) {
-                left.push(us);
-            }
-        }
-        assert_eq!(left.iter().filter(|us| **us < 40_000).count(), 8);
-        assert_eq!(left.len(), 25 * 6 + 2);
+        assert_eq!(batches(&mut batch, 0, 40), 8);
+        assert_eq!(batches(&mut batch, 40, 1_040), 25 * 6);
+        batches(&mut batch, 1_040, 1_300);
+        assert_eq!(batches(&mut batch, 1_300, 1_700), 160, "slow start is over");
+        assert_eq!(batches(&mut batch, 4_000, 4_040), 9, "what waited leaves, and it is young again");
     }
 
     #[test]
