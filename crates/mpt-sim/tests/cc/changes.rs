@@ -86,7 +86,7 @@ fn an_idle_application_leaves_the_estimate_alone() {
 /// The profile `blackhole`: packets vanish for three seconds. The full rate is back with the first answer to a probe, and those are up to
 /// two seconds apart by then.
 #[test]
-fn a_link_that_returns_is_used_at_once() {
+fn a_link_that_returns_is_full_after_the_first_answer() {
     let (mut world, peer, there) = world("rate=50mbit,delay=20ms");
     world.run_until(secs(5));
     world.cut(there, true);

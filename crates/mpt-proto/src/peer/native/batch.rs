@@ -18,24 +18,26 @@ use crate::classify::Class;
 use crate::packet::SuperPacket;
 use crate::time::Time;
 
-/// ACKs that wait for others, with the buckets of their flows.
+/// ACKs that wait for others, by the bucket of their flow.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    held: Vec<(u16, SuperPacket)>,
     flows: BTreeMap<u16, Flow>,
-    /// When the last batch left.
-    left: Option<Time>,
-    /// Batches that have left are paid for by then (the generic cell rate algorithm, ITU-T I.371).
-    paid: Time,
-    /// How far apart batches are in the long run.
-    spacing: Duration,
+    /// How many wait.
+    held: usize,
 }
 
 /// A flow that has ACKs.
 #[derive(Debug)]
 struct Flow {
+    held: Vec<SuperPacket>,
     began: Time,
     seen: Time,
+    /// When its last batch left.
+    left: Option<Time>,
+    /// Its batches that have left are paid for by then (the generic cell rate algorithm, ITU-T I.371).
+    paid: Time,
+    /// How far apart its batches are in the long run.
+    spacing: Duration,
 }
 
 /// What becomes of a packet from inside.
@@ -59,8 +61,8 @@ const SAVED: u32 = 2;
 const YOUTH: u32 = 32;
 /// A flow that rests for so long begins anew: a retransmission timeout (RFC 5681 section 4.1).
 const REST: Duration = Duration::from_secs(1);
-/// On paths so short that this fraction of a round trip is less than the least spacing, nothing is gathered.
-const SHARE: u32 = 8;
+/// Where round trips are shorter, an ACK is not kept.
+const SHORT: Duration = Duration::from_millis(20);
 
 impl Batch {
     /// Keeps `packet` back if it is an ACK to be gathered. `rtt` is what the shortest path takes, jitter included.
@@ -75,54 +77,84 @@ impl Batch {
             return Gathered::Leaves(packet);
         }
         let rtt = rtt();
-        if rtt / SHARE < LEAST_SPACING {
+        if rtt < SHORT {
             return Gathered::Leaves(packet);
         }
-        self.spacing = if self.is_young(now, bucket, rtt) { rtt / IN_A_ROUND } else { LEAST_SPACING };
-        if self.held.is_empty() && self.next().is_none_or(|next| now >= next) {
-            self.leave(now);
-            return Gathered::Leaves(packet);
+        if !self.flows.contains_key(&bucket) {
+            self.flows.retain(|_, flow| !flow.held.is_empty() || now.since(flow.seen) <= REST);
         }
-        let of_its_flow = |(other, held): &&mut (u16, SuperPacket)| *other == bucket && is_of_one_flow(held, &packet);
-        if let Some((_, older)) = self.held.iter_mut().rfind(of_its_flow).filter(|(_, older)| says_all(&packet, older))
-        {
-            return Gathered::Replaces(std::mem::replace(older, packet));
-        }
-        self.held.push((bucket, packet));
-        Gathered::Waits
-    }
-
-    /// Whether something of this flow waits, which must not be overtaken.
-    pub(super) fn holds(&self, bucket: u16) -> bool {
-        self.held.iter().any(|(held, _)| *held == bucket)
+        let flow = self.flows.entry(bucket).or_insert_with(|| Flow::new(now));
+        flow.look(now, rtt);
+        let gathered = flow.gather(now, packet);
+        self.held += usize::from(matches!(gathered, Gathered::Waits));
+        gathered
     }
 
     /// How many wait.
     pub(super) fn len(&self) -> usize {
-        self.held.len()
+        self.held
     }
 
-    /// When those that wait should leave.
+    /// When some of those that wait should leave.
     pub(super) fn due(&self) -> Option<Time> {
+        let waiting = || self.flows.values().filter_map(Flow::due).min();
+        if self.held == 0 { None } else { waiting() }
+    }
+
+    /// Lets those go whose time has come.
+    pub(super) fn release(&mut self, now: Time) -> Vec<(u16, SuperPacket)> {
+        let due = self.flows.iter_mut().filter(|(_, flow)| flow.due().is_some_and(|due| due <= now));
+        let released: Vec<_> =
+            due.flat_map(|(bucket, flow)| flow.release(now).map(|packet| (*bucket, packet))).collect();
+        self.held -= released.len();
+        released
+    }
+
+    /// Lets those of one flow go, which must not be overtaken.
+    pub(super) fn release_flow(&mut self, now: Time, bucket: u16) -> Vec<(u16, SuperPacket)> {
+        let waiting = self.flows.get_mut(&bucket).filter(|flow| !flow.held.is_empty());
+        let released: Vec<_> =
+            waiting.into_iter().flat_map(|flow| flow.release(now)).map(|packet| (bucket, packet)).collect();
+        self.held -= released.len();
+        released
+    }
+}
+
+impl Flow {
+    fn new(now: Time) -> Self {
+        Self { held: Vec::new(), began: now, seen: now, left: None, paid: Time::START, spacing: LEAST_SPACING }
+    }
+
+    /// How far apart its batches are to be now.
+    fn look(&mut self, now: Time, rtt: Duration) {
+        if now.since(self.seen) > REST {
+            self.began = now;
+        }
+        self.seen = now;
+        let is_young = now.since(self.began) < rtt * YOUTH;
+        self.spacing = if is_young { (rtt / IN_A_ROUND).max(LEAST_SPACING) } else { LEAST_SPACING };
+    }
+
+    fn gather(&mut self, now: Time, packet: SuperPacket) -> Gathered {
+        if self.held.is_empty() && self.next().is_none_or(|next| now >= next) {
+            self.leave(now);
+            return Gathered::Leaves(packet);
+        }
+        let older = self.held.iter_mut().rfind(|held| is_of_one_flow(held, &packet));
+        if let Some(older) = older.filter(|older| says_all(&packet, older)) {
+            return Gathered::Replaces(std::mem::replace(older, packet));
+        }
+        self.held.push(packet);
+        Gathered::Waits
+    }
+
+    fn due(&self) -> Option<Time> {
         self.next().filter(|_| !self.held.is_empty())
     }
 
-    /// Lets all go.
-    pub(super) fn release(&mut self, now: Time) -> impl Iterator<Item = (u16, SuperPacket)> {
+    fn release(&mut self, now: Time) -> impl Iterator<Item = SuperPacket> {
         self.leave(now);
         self.held.drain(..)
-    }
-
-    fn is_young(&mut self, now: Time, bucket: u16, rtt: Duration) -> bool {
-        if !self.flows.contains_key(&bucket) {
-            self.flows.retain(|_, flow| now.since(flow.seen) <= REST);
-        }
-        let flow = self.flows.entry(bucket).or_insert(Flow { began: now, seen: now });
-        if now.since(flow.seen) > REST {
-            flow.began = now;
-        }
-        flow.seen = now;
-        now.since(flow.began) < rtt * YOUTH
     }
 
     /// When a batch may leave after the last one.
@@ -146,7 +178,8 @@ fn is_of_one_flow(a: &SuperPacket, b: &SuperPacket) -> bool {
     flow(a) == flow(b)
 }
 
-/// Whether `newer` acknowledges more than `older`, which says nothing else. One that acknowledges as much is a duplicate, which counts.
+/// Whether `newer` acknowledges more than `older`, which says nothing else. One that acknowledges as much is a duplicate, or tells of
+/// another window.
 fn says_all(newer: &SuperPacket, older: &SuperPacket) -> bool {
     let acknowledged = |packet: &SuperPacket| packet.ip().acknowledged(packet.bytes());
     let more = acknowledged(newer).zip(acknowledged(older)).map(|(newer, older)| newer.wrapping_sub(older) as i32);
@@ -191,7 +224,7 @@ mod tests {
 
     fn release(batch: &mut Batch, now: Time) -> Vec<u32> {
         let numbers = |(_, packet): (u16, SuperPacket)| packet.ip().acknowledged(packet.bytes()).unwrap();
-        batch.release(now).map(numbers).collect()
+        batch.release(now).into_iter().map(numbers).collect()
     }
 
     #[test]
@@ -200,7 +233,7 @@ mod tests {
         assert!(leaves(&mut batch, at(0), ack(100)));
         assert!(!leaves(&mut batch, at(100), ack(200)));
         assert!(!leaves(&mut batch, at(2_600), ack(300)), "not before those that wait");
-        assert_eq!((batch.due(), batch.holds(7), batch.holds(8)), (Some(at(2_500)), true, false));
+        assert_eq!((batch.due(), batch.len()), (Some(at(2_500)), 1));
         assert_eq!(release(&mut batch, at(2_600)), [300]);
         assert_eq!(batch.due(), None);
         assert!(leaves(&mut batch, at(9_000), ack(400)), "nothing to gather it with");
@@ -244,7 +277,20 @@ mod tests {
             assert!(matches!(batch.gather(at(1), 7, packet, || RTT), Gathered::Waits));
         }
         assert!(matches!(batch.gather(at(1), 7, ack(4), || RTT), Gathered::Replaces(_)));
-        assert!(matches!(batch.gather(at(1), 8, ack(5), || RTT), Gathered::Waits), "another flow's");
-        assert_eq!(release(&mut batch, at(2)), [2, 2, 2, 4, 5]);
+        let released = batch.release_flow(at(2), 7);
+        assert_eq!((released.len(), batch.len(), batch.due()), (4, 0, None));
+    }
+
+    #[test]
+    fn a_young_flow_makes_no_other_wait() {
+        let mut batch = Batch::default();
+        (0..2_000).for_each(|ms| _ = batches(&mut batch, ms, ms + 1));
+        let now = at(2_000_000);
+        batch.release_flow(now, 7);
+        for number in 1..9 {
+            let young = batch.gather(now, 8, ack(number), || RTT);
+            assert_eq!(matches!(young, Gathered::Leaves(_)), number == 1);
+        }
+        assert!(leaves(&mut batch, now + LEAST_SPACING * 2, ack(u32::MAX / 2)));
     }
 }

@@ -272,8 +272,7 @@ impl Native {
                 None
             }
         };
-        let overtaken = now_or_later.is_some() && self.batch.holds(bucket);
-        let earlier = overtaken.then(|| self.batch.release(now));
+        let earlier = now_or_later.is_some().then(|| self.batch.release_flow(now, bucket));
         earlier.into_iter().flatten().chain(now_or_later.map(|packet| (bucket, packet)))
     }
 

@@ -47,7 +47,7 @@ impl Peer {
         }
         self.release_native(now, &mut native, tun);
         if native.batch.due().is_some_and(|at| at <= now) {
-            native.batch.release(now).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
+            native.batch.release(now).into_iter().for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
         }
         self.native = Some(native);
     }
