@@ -181,6 +181,11 @@ impl Feedback {
         self.sojourn.least.best().unwrap_or(self.sojourn.recent.max(self.rtt.smoothed()))
     }
 
+    /// The rate of a slow line, seen before anything had filled it.
+    pub fn line(&self) -> Option<Rate> {
+        self.line.rate()
+    }
+
     /// The last rate at which data was delivered, over about a round trip.
     pub fn delivery_rate(&self) -> Rate {
         self.rate
@@ -235,9 +240,10 @@ impl Feedback {
         if let Some((sent_at, bytes)) = largest_sent {
             let (one_way, round) = (OneWay::between(sent_at, ack.received_at), self.delivery.delivered() - prior);
             self.rtt.on_sample(now, now.since(sent_at).max(self.typical(confirmed)), ack.delay);
-            self.delay.on_sample(now, one_way, self.sent.lateness() / 2, round);
+            let empty = one_way.earlier(self.line.takes(bytes.into()));
+            self.delay.on_sample(now, empty, self.sent.lateness() / 2, round);
             if self.delay.is_fresh() {
-                self.line.on_sample(one_way, bytes.into());
+                self.line.on_sample(sent_at, one_way, bytes.into(), self.delay.jitter());
             }
         }
         self.delivery.mark(ack.written_at(), self.recent_window() / 8);
@@ -250,6 +256,7 @@ impl Feedback {
         let (_, newest_sent, snapshot) = confirmed.newest?;
         let rate = self.delivery.sample(newest_sent, &snapshot);
         self.rate = rate.map_or(self.rate, |sample: RateSample| sample.rate);
+        self.line.on_delivered(self.rate);
         Some(AckSample {
             now,
             acked: confirmed.bytes,
@@ -266,7 +273,7 @@ impl Feedback {
             jitter: self.delay.jitter(),
             rate,
             recent: self.delivery.recent(self.recent_window()),
-            line: self.line.rate(self.delay.jitter()).filter(|_| self.delay.is_fresh()),
+            line: self.line.rate().filter(|_| self.delay.is_fresh()),
         })
     }
 

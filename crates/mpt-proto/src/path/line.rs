@@ -1,5 +1,6 @@
 //! How fast a slow line is, before it has been filled: a large datagram takes longer than a small one by what the line takes for the
-//! difference (variable packet size probing; V. Jacobson, "pathchar", 1997).
+//! difference (variable packet size probing; V. Jacobson, "pathchar", 1997), and right behind another arrives by what the line takes for it
+//! after that one (packet pair; S. Keshav, SIGCOMM 1991).
 //!
 //! The first packets of a flow would otherwise fill a line of 2 Mbit/s for a fifth of a second, and whatever else is on it would
 //! wait. Path MTU discovery sends the large datagram, and the probes of a new path are the small ones. Only slow and steady lines
@@ -8,33 +9,59 @@
 use std::time::Duration;
 
 use super::rtt::OneWay;
-use crate::time::Rate;
+use crate::time::{Rate, Time};
 
 /// The quickest small datagram of a path, and the quickest large one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Line {
     small: Option<(OneWay, u64)>,
     large: Option<(OneWay, u64)>,
+    last: Option<(Time, OneWay)>,
+    pair: Option<Rate>,
     samples: u32,
+    rate: Option<Rate>,
 }
 
 impl Line {
-    /// Takes in the delay of a datagram of so many bytes, which met no other.
-    pub fn on_sample(&mut self, delay: OneWay, bytes: u64) {
+    /// Takes in the delay of a datagram of so many bytes that left at `sent` and met no others but those sent with it. Delays vary by
+    /// `jitter`.
+    pub fn on_sample(&mut self, sent: Time, delay: OneWay, bytes: u64, jitter: Duration) {
         self.samples += 1;
+        if let Some((before, earlier)) = self.last.replace((sent, delay)) {
+            let apart = delay.later(sent.since(before)).beyond(earlier);
+            let together = sent.since(before) < SLOW && apart >= SLOW && bytes >= LARGE;
+            self.pair = together.then(|| Rate::of(bytes, apart)).or(self.pair);
+        }
         let quickest = match bytes {
             0..=SMALL => &mut self.small,
             LARGE.. => &mut self.large,
             _ => return,
         };
         *quickest = Some(quickest.map_or((delay, bytes), |old| old.min((delay, bytes))));
+        self.rate = self.measure(jitter);
     }
 
-    /// Its rate, if it is slow and its delays vary little.
-    pub fn rate(&self, jitter: Duration) -> Option<Rate> {
+    fn measure(&self, jitter: Duration) -> Option<Rate> {
         let ((small, few), (large, many)) = self.small.zip(self.large).filter(|_| self.samples >= ENOUGH)?;
         let longer = large.beyond(small);
-        (longer >= SLOW && longer > jitter * CLEAR).then(|| Rate::of(many - few, longer))
+        // What stood before the large one makes it later, but not the distance from its neighbour.
+        let rate = Rate::of(many - few, longer).max(self.pair.unwrap_or_default());
+        (longer >= SLOW && longer > jitter * CLEAR).then_some(rate)
+    }
+
+    /// More arrived than the line was thought to pass: it is another by now.
+    pub fn on_delivered(&mut self, rate: Rate) {
+        self.rate = self.rate.filter(|line| rate.bytes() < line.bytes() * 2);
+    }
+
+    /// Its rate, if it is slow and its delays varied little.
+    pub fn rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
+    /// What the line takes for so many bytes, if it is slow: a full packet is 6 ms later than a probe at 2 Mbit/s, with no queue before it.
+    pub fn takes(&self, bytes: u64) -> Duration {
+        self.rate.map_or(Duration::ZERO, |rate| rate.time_for(bytes))
     }
 }
 
@@ -52,27 +79,45 @@ const CLEAR: u32 = 4;
 mod tests {
     use super::super::ack::PeerTime;
     use super::*;
-    use crate::time::Time;
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn line(large_us: u64) -> Line {
+    fn line(large_us: u64, jitter: Duration) -> Line {
         let mut line = Line::default();
         let delay = |us: u64| OneWay::between(Time::START, PeerTime(us));
-        line.on_sample(delay(20_000 + large_us), 1_472);
-        (0..30).for_each(|n| line.on_sample(delay(20_000 + n % 3 * 100), 31));
+        line.on_sample(Time::START, delay(20_000 + large_us), 1_472, jitter);
+        (1..30).for_each(|n| {
+            line.on_sample(Time::START + MS * 50 * n, delay(20_000 + u64::from(n) % 3 * 100), 31, jitter)
+        });
         line
     }
 
     #[test]
     fn six_milliseconds_for_a_packet_are_two_megabits() {
-        let rate = line(5_764).rate(MS / 10).unwrap();
+        let mut line = line(5_764, MS / 10);
+        let rate = line.rate().unwrap();
         assert!((1_990_000..2_010_000).contains(&rate.bits()), "{rate:?}");
+        assert_eq!(line.takes(1_472).as_millis(), 5);
+        line.on_delivered(Rate::from_bits(3_000_000));
+        assert_eq!(line.rate(), Some(rate), "a burst");
+        line.on_delivered(Rate::from_bits(5_000_000));
+        assert_eq!((line.rate(), line.takes(1_472)), (None, Duration::ZERO));
+    }
+
+    #[test]
+    fn what_stands_before_a_pair_makes_no_slower_line() {
+        let mut line = Line::default();
+        let delay = |us: u64| OneWay::between(Time::START, PeerTime(us));
+        line.on_sample(Time::START, delay(21_000), 31, Duration::ZERO);
+        line.on_sample(Time::START, delay(21_000 + 5_914), 1_472, Duration::ZERO);
+        (1..30).for_each(|n| line.on_sample(Time::START + MS * 50 * n, delay(20_000), 31, Duration::ZERO));
+        let rate = line.rate().unwrap();
+        assert!((1_985_000..1_995_000).contains(&rate.bits()), "{rate:?}");
     }
 
     #[test]
     fn a_fast_line_and_an_unsteady_one_say_nothing() {
-        assert_eq!(line(120).rate(Duration::ZERO), None);
-        assert_eq!(line(5_764).rate(MS * 2), None);
+        assert_eq!(line(120, Duration::ZERO).rate(), None);
+        assert_eq!(line(5_764, MS * 2).rate(), None);
     }
 }

@@ -87,6 +87,11 @@ impl OneWay {
         Self(self.0.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
     }
 
+    /// This delay less `by`.
+    pub fn earlier(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
     /// Nanoseconds by which this delay exceeds `other`, negative when it is shorter.
     pub const fn minus(self, other: Self) -> i64 {
         self.0.saturating_sub(other.0)

@@ -246,7 +246,7 @@ impl Peer {
                 self.put_back(narrow);
                 continue;
             }
-            let lane = if self.keeps_off_the_lane(&next) { self.set_lane_aside() } else { Vec::new() };
+            let lane = if self.keeps_off_the_lane(&next) { self.set_lane_aside(native) } else { Vec::new() };
             let decision = self.choose_native(now, &next, native);
             let sent = match decision {
                 Decision::Ahead(path, before) if !next.again => {

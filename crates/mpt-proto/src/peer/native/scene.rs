@@ -61,14 +61,19 @@ impl Peer {
     }
 
     /// Takes the lane out of the scene: the quickest path, where it would add next to nothing to what is full of packets. Those of flows
-    /// that send little have it to themselves, and do not wait for long packets on a slow line.
-    pub(super) fn set_lane_aside(&mut self) -> Vec<View> {
+    /// that send little have it to themselves, and do not wait for long packets on a slow line. While another path is yet being found to be
+    /// faster, a line that is known to be slow counts as one.
+    pub(super) fn set_lane_aside(&mut self, native: &Native) -> Vec<View> {
         let known = self.scene.len() > 1 && self.scene.iter().all(|view| !view.srtt.is_zero());
         if !known || !matches!(self.scheduler, Scheduler::Earliest(_)) {
             return Vec::new();
         }
+        let is_slow = |view: &View| native.feedback(view.id.slot).line().is_some();
+        let opens = |view: &View| native.control.is_starting(view.id) && !is_slow(view);
+        let is_lane =
+            |view: &View| view.rate.bytes() * LANE < sum(&self.scene) || is_slow(view) && self.scene.iter().any(opens);
         let quickest = (0..self.scene.len()).min_by_key(|&index| self.scene[index].srtt);
-        let lane = quickest.filter(|&index| self.scene[index].rate.bytes() * LANE < sum(&self.scene));
+        let lane = quickest.filter(|&index| is_lane(&self.scene[index]));
         lane.map(|index| self.scene.remove(index)).into_iter().collect()
     }
 
