@@ -10,7 +10,7 @@ use crate::{
     tunnel::{self, Layout, Mode, Tunnel, inner_address},
 };
 use mpt_sim::seed::Seed;
-use std::net::IpAddr;
+use std::{net::IpAddr, thread, time::Duration};
 
 /// Who takes part.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,10 +160,14 @@ fn stand_mptcp<'a>(ground: &Ground<'a>) -> Result<Standing<'a>> {
     Ok(Standing { from: None, to, device: "any".into(), mptcp: true, ..standing })
 }
 
+/// For how long a tunnel has been up when it is measured: enough for a handshake and a first estimate over a satellite.
+pub(super) const SETTLED: Duration = Duration::from_secs(2);
+
 fn stand_mpt<'a>(ground: &Ground<'a>) -> Result<Standing<'a>> {
     let Ground { topology, case, mode, .. } = *ground;
     let layout = layout(case, mode);
     let tunnel = Tunnel::up(topology, &layout)?;
+    thread::sleep(SETTLED);
     Ok(Standing {
         topology: Floor::Shared(topology),
         from: None,
@@ -183,6 +187,7 @@ fn layout(case: &Case, mode: Mode) -> Layout<'_> {
 
 fn stand_rival<'a>(ground: &Ground<'a>, rival: &'static Rival) -> Result<Standing<'a>> {
     let tunnel = rival.up(ground.topology, &ground.case.paths)?;
+    thread::sleep(SETTLED);
     Ok(Standing {
         topology: Floor::Shared(ground.topology),
         from: None,

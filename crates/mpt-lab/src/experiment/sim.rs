@@ -6,7 +6,7 @@
 
 use super::{
     ceiling::{downwards, ideal},
-    contender::Contender,
+    contender::{Contender, SETTLED},
     measure::outage,
     result::Run,
 };
@@ -201,9 +201,6 @@ fn path_config(end: usize, path: usize, layout: &Layout<'_>) -> PathConfig {
         ..PathConfig::new(format!("path{}", path + 1), LinkId(path as u8), address(1 - end, path))
     }
 }
-
-/// Long enough for a handshake and a first estimate over a satellite, as the laboratory's daemons have.
-const SETTLED: Duration = Duration::from_secs(2);
 
 const EVERYTHING: &str = "0.0.0.0/0";
 
