@@ -56,6 +56,8 @@ pub struct Peer {
     scheduler: Scheduler,
     scheduler_name: &'static str,
     scene: Vec<View>,
+    /// What all paths passed before the last one failed, in bytes per second, and when it did.
+    before_outage: Option<(Time, u64)>,
     next_seq: u32,
     /// Counts the changes of what this side tells the peer about dead paths.
     dead_version: u16,
@@ -141,6 +143,7 @@ impl Peer {
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
+            before_outage: None,
             next_seq: 0,
             dead_version: 0,
             heeded: timers::Heeded::default(),

@@ -233,7 +233,7 @@ impl Peer {
         spare.extend(given_up.filter_map(InnerPacket::into_buffer));
         native.pace = None;
         self.look_native(now, native);
-        self.set_queue_delay(native);
+        self.set_queue_delay(now, native);
         if self.scene.is_empty() {
             return;
         }
