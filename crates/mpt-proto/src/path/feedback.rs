@@ -256,7 +256,9 @@ impl Feedback {
         let (_, newest_sent, snapshot) = confirmed.newest?;
         let rate = self.delivery.sample(newest_sent, &snapshot);
         self.rate = rate.map_or(self.rate, |sample: RateSample| sample.rate);
-        self.line.on_delivered(self.rate);
+        if self.line.is_refuted(self.rate) {
+            self.delay.forget_floor();
+        }
         Some(AckSample {
             now,
             acked: confirmed.bytes,

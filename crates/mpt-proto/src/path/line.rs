@@ -49,9 +49,9 @@ impl Line {
         (longer >= SLOW && longer > jitter * CLEAR).then_some(rate)
     }
 
-    /// More arrived than the line was thought to pass: it is another by now.
-    pub fn on_delivered(&mut self, rate: Rate) {
-        self.rate = self.rate.filter(|line| rate.bytes() < line.bytes() * 2);
+    /// Whether more arrived than the line was thought to pass: then it is another by now, or the large datagram was late by chance.
+    pub fn is_refuted(&mut self, rate: Rate) -> bool {
+        self.rate.take_if(|line| rate.bytes() >= line.bytes() * 2).is_some()
     }
 
     /// Its rate, if it is slow and its delays varied little.
@@ -98,10 +98,11 @@ mod tests {
         let rate = line.rate().unwrap();
         assert!((1_990_000..2_010_000).contains(&rate.bits()), "{rate:?}");
         assert_eq!(line.takes(1_472).as_millis(), 5);
-        line.on_delivered(Rate::from_bits(3_000_000));
-        assert_eq!(line.rate(), Some(rate), "a burst");
-        line.on_delivered(Rate::from_bits(5_000_000));
+        assert!(!line.is_refuted(Rate::from_bits(3_000_000)), "a burst");
+        assert_eq!(line.rate(), Some(rate));
+        assert!(line.is_refuted(Rate::from_bits(5_000_000)));
         assert_eq!((line.rate(), line.takes(1_472)), (None, Duration::ZERO));
+        assert!(!line.is_refuted(Rate::from_bits(5_000_000)), "said once");
     }
 
     #[test]

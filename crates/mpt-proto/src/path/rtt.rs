@@ -139,6 +139,11 @@ impl OneWayDelay {
         self.samples += 1;
     }
 
+    /// What the empty path takes is not what it was thought to be.
+    pub fn forget_floor(&mut self) {
+        self.floor = Least::default();
+    }
+
     /// The least delay of the last [`MIN_WINDOW`]: what the path takes when it is empty.
     pub fn floor(&self) -> Option<OneWay> {
         self.floor.best()
