@@ -14,7 +14,7 @@ use crate::{
     sys::packet::{Arrival, BATCH, Frame, PacketSocket},
     topology::{Family, Host, Netns, Topology, interface},
     traffic::iperf::Iperf,
-    tunnel::{Layout, Mode, Tunnel, inner_address},
+    tunnel::{Layout, Tunnel, inner_address},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{
@@ -73,7 +73,7 @@ pub fn run(path: &PathSpec, time: Duration, tell: &mut dyn FnMut(&Row)) -> Resul
     let topology = Topology::build(&Topology::unique_name(), &paths, Seed(1))?;
     let attacker = attacker(&topology)?;
     let mut capture = Capture::open(&topology.b)?;
-    let layout = Layout { mode: Mode::Native, ..Layout::plain(&paths) };
+    let layout = Layout::native(&paths);
     let tunnel = Tunnel::up_to_call(&topology, &layout)?;
     let captured = capture.initiation()?;
     let mut forged = captured.clone();

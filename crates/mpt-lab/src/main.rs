@@ -87,13 +87,13 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Shows what one TCP flow gets from a 10 and a 100 Mbit/s link, and what happens when one is pulled.
+    /// Shows what one TCP flow gets from two links like DSL and 4G, and what happens when one is pulled.
     Demo {
         /// Where the picture goes.
         #[arg(long, default_value = "demo-throughput.svg")]
         picture: PathBuf,
         /// Seconds for each measurement.
-        #[arg(long, default_value_t = 5)]
+        #[arg(long, default_value_t = 7)]
         seconds: u64,
     },
     /// Shows what a flood of handshakes that come to nothing leaves of a TCP flow through the tunnel.

@@ -72,10 +72,9 @@ pub struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    /// A plain tunnel of IPv4 over IPv4 with the inner MTU of the published experiments.
-    pub fn plain(paths: &'a [PathSpec]) -> Self {
-        let settings = Settings { mtu: Some(MTU), ..Settings::default() };
-        Self { paths, settings, inner: Family::V4, outer: Family::V4, mode: Mode::Plain }
+    /// A tunnel of IPv4 over IPv4 with nothing configured but keys and paths.
+    pub fn native(paths: &'a [PathSpec]) -> Self {
+        Self { paths, settings: Settings::default(), inner: Family::V4, outer: Family::V4, mode: Mode::Native }
     }
 
     /// The largest packet inside: what is wanted, or what fits.
@@ -202,9 +201,6 @@ fn inner(family: Family, number: u8) -> IpAddr {
 /// The tunnel's interface on either host.
 pub const INTERFACE: &str = "mpt0";
 
-/// The inner MTU of the published experiments.
-pub const MTU: usize = 1440;
-
 /// Header, tag and the header of the one frame of a full datagram.
 const NATIVE: usize = native::OVERHEAD + frame::DATA_HEADER;
 /// GRE, and GRE with a sequence number.
@@ -306,13 +302,13 @@ mod tests {
     #[test]
     fn each_end_has_its_own_view_of_the_same_paths() {
         let paths = ["rate=10mbit".parse().unwrap(), "rate=100mbit | rate=20mbit".parse().unwrap()];
-        let layout = Layout::plain(&paths);
+        let layout = Layout { mode: Mode::Plain, ..Layout::native(&paths) };
         let keys = Keys { private: "own".into(), peer: "other".into() };
         let (a, b) = (layout.config(Host::A, &keys), layout.config(Host::B, &keys));
         assert!(a.contains("local = \"192.168.12.1\"\nremote = \"192.168.12.2\"\nweight = 100\n"), "{a}");
         assert!(b.contains("local = \"192.168.12.2\"\nremote = \"192.168.12.1\"\nweight = 20\n"), "{b}");
-        let native = Layout { mode: Mode::Native, ..layout }.config(Host::A, &keys);
-        let called = Layout { mode: Mode::Native, ..Layout::plain(&paths) }.called(Host::B, &keys);
+        let native = Layout::native(&paths).config(Host::A, &keys);
+        let called = Layout::native(&paths).called(Host::B, &keys);
         assert!(called.contains("networks = [\"10.77.0.1/32\"]") && !called.contains("path"), "{called}");
         assert!(native.contains("private_key = \"own\"") && native.contains("public_key = \"other\""), "{native}");
         assert!(a.contains("address = [\"10.77.0.1/24\"]") && b.contains("address = [\"10.77.0.2/24\"]"));
@@ -321,9 +317,10 @@ mod tests {
     #[test]
     fn the_inner_mtu_is_what_the_paths_leave() {
         let paths = ["rate=10mbit".parse().unwrap()];
-        let plain = Layout::plain(&paths);
-        assert_eq!(plain.mtu(), 1440);
-        let computed = Layout { settings: Settings::default(), outer: Family::V6, ..plain };
-        assert_eq!(computed.mtu(), 1500 - 40 - 8 - 8);
+        let plain = Layout { mode: Mode::Plain, ..Layout::native(&paths) };
+        assert_eq!(plain.mtu(), 1500 - 20 - 8 - 8);
+        let published = Layout { settings: Settings { mtu: Some(1440), ..Settings::default() }, ..plain.clone() };
+        assert_eq!(published.mtu(), 1440);
+        assert_eq!(Layout { outer: Family::V6, ..plain }.mtu(), 1500 - 40 - 8 - 8);
     }
 }

@@ -1,7 +1,7 @@
 //! The demonstration: what one TCP flow gets from two unequal links, and what happens when one of them is pulled.
 //!
-//! Two paths of 10 and 100 Mbit/s, as in the published experiment E1.III: each alone, both under the tunnel, both under the
-//! kernel's multipath TCP. Then the cable of the fast one is pulled in mid-transfer and put back.
+//! Two paths like DSL and 4G, which differ in rate, delay, jitter and loss: each alone, both under the tunnel, encrypted and with nothing
+//! configured, both under the kernel's multipath TCP. Then the cable of the second is pulled in mid-transfer and put back.
 
 mod outcome;
 
@@ -17,7 +17,7 @@ use crate::{
         iperf::{Iperf, Measured},
         mptcp,
     },
-    tunnel::{self, Layout, Tunnel, inner_address},
+    tunnel::{Layout, Tunnel, inner_address},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{thread, time::Duration};
@@ -32,12 +32,12 @@ pub struct Demo {
 }
 
 impl Default for Demo {
-    /// 10 and 100 Mbit/s, no added delay, with the published queue of 400 ms before the slow one.
+    /// 50 Mbit/s at 20 ms, and the `dual_lte` profile's better half: 40 Mbit/s at 30 ms that vary, of which one packet in 200 is lost.
     fn default() -> Self {
         let path = |spec: &str| spec.parse().expect("a valid path");
         Self {
-            paths: vec![path("rate=10mbit,queue=400ms"), path("rate=100mbit,queue=100ms")],
-            time: Duration::from_secs(5),
+            paths: vec![path("rate=50mbit,delay=20ms"), path("rate=40mbit,delay=30ms,jitter=5ms,loss=0.5%")],
+            time: Duration::from_secs(7),
         }
     }
 }
@@ -57,7 +57,8 @@ impl Demo {
             stage.measure("kernel MPTCP over all paths", Iperf::tcp(first_address(), self.time).over_mptcp())?;
         let mptcp_pull = stage.pull("kernel MPTCP", Route { from: None, to: first_address(), mptcp: true })?;
         let links: Vec<_> = self.paths.iter().map(|path| &path.there).collect();
-        let ceiling = ceiling(&links, Carriage::tunnelled(tunnel::MTU, tunnel::HEADER));
+        let layout = Layout::native(&self.paths);
+        let ceiling = ceiling(&links, Carriage::tunnelled(layout.mtu(), layout.mode.overhead()));
         let wire = topology.report();
         Ok(Outcome { paths: self.paths.clone(), solo, ceiling, tunnel, mptcp, tunnel_pull, mptcp_pull, wire })
     }
@@ -91,7 +92,7 @@ impl Stage<'_> {
     }
 
     fn through_the_tunnel(&mut self) -> Result<(Measured, Pull)> {
-        let _tunnel = Tunnel::up(self.topology, &Layout::plain(&self.demo.paths))?;
+        let _tunnel = Tunnel::up(self.topology, &Layout::native(&self.demo.paths))?;
         let to = inner_address(Host::B, Family::V4);
         let measured = self.measure("MPT over all paths", Iperf::tcp(to, self.demo.time))?;
         let pull = self.pull("MPT", Route { from: None, to, mptcp: false })?;
