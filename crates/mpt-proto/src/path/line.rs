@@ -16,6 +16,9 @@ use crate::time::{Rate, Time};
 pub struct Line {
     small: Option<(OneWay, u64)>,
     large: Option<(OneWay, u64)>,
+    /// The first small one, and by how much the others exceed it in sum, in nanoseconds.
+    others: Option<(OneWay, i64)>,
+    smalls: u32,
     last: Option<(Time, OneWay)>,
     pair: Option<Rate>,
     samples: u32,
@@ -32,6 +35,10 @@ impl Line {
             let together = sent.since(before) < SLOW && apart >= SLOW && bytes >= LARGE;
             self.pair = together.then(|| Rate::of(bytes, apart)).or(self.pair);
         }
+        if bytes <= SMALL {
+            let (first, sum) = self.others.unwrap_or((delay, 0));
+            (self.others, self.smalls) = (Some((first, sum.saturating_add(delay.minus(first)))), self.smalls + 1);
+        }
         let quickest = match bytes {
             0..=SMALL => &mut self.small,
             LARGE.. => &mut self.large,
@@ -46,7 +53,15 @@ impl Line {
         let longer = large.beyond(small);
         // What stood before the large one makes it later, but not the distance from its neighbour.
         let rate = Rate::of(many - few, longer).max(self.pair.unwrap_or_default());
-        (longer >= SLOW && longer > jitter * CLEAR).then_some(rate)
+        let late = self.lateness()?;
+        (longer >= SLOW && longer > jitter * CLEAR && longer > late * CLEAR).then_some(rate)
+    }
+
+    /// By how much small datagrams are later than the quickest on average.
+    fn lateness(&self) -> Option<Duration> {
+        let ((small, _), (first, sum)) = self.small.zip(self.others)?;
+        let mean = sum / i64::from(self.smalls.max(1));
+        Some(Duration::from_nanos(u64::try_from(mean - small.minus(first)).unwrap_or(0)))
     }
 
     /// Whether more arrived than the line was thought to pass: then it is another by now, or the large datagram was late by chance.
@@ -72,7 +87,7 @@ pub const LARGE: u64 = 1_000;
 const ENOUGH: u32 = 24;
 /// Six Mbit/s: what is faster need not be spared.
 const SLOW: Duration = Duration::from_millis(2);
-/// By how many times the difference must exceed jitter.
+/// By how many times the difference must exceed jitter, and the lateness of small ones.
 const CLEAR: u32 = 4;
 
 #[cfg(test)]
@@ -120,5 +135,10 @@ mod tests {
     fn a_fast_line_and_an_unsteady_one_say_nothing() {
         assert_eq!(line(120, Duration::ZERO).rate(), None);
         assert_eq!(line(5_764, MS * 2).rate(), None);
+        let mut late = line(27_000, MS);
+        assert!(late.rate().is_some());
+        let delay = |us: u64| OneWay::between(Time::START, PeerTime(us));
+        (0..40).for_each(|n| late.on_sample(Time::START + MS * n, delay(20_000 + u64::from(n) * 700), 31, MS));
+        assert_eq!(late.rate(), None, "small ones are 14 ms late as well");
     }
 }
