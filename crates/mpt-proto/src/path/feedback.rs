@@ -240,8 +240,8 @@ impl Feedback {
         if let Some((sent_at, bytes)) = largest_sent {
             let (one_way, round) = (OneWay::between(sent_at, ack.received_at), self.delivery.delivered() - prior);
             self.rtt.on_sample(now, now.since(sent_at).max(self.typical(confirmed)), ack.delay);
-            let empty = one_way.earlier(self.line.takes(bytes.into()));
-            self.delay.on_sample(now, empty, self.sent.lateness() / 2, round);
+            let without_own_time = one_way.earlier(self.line.takes(bytes.into()));
+            self.delay.on_sample(now, without_own_time, self.sent.lateness() / 2, round);
             if self.delay.is_fresh() {
                 self.line.on_sample(sent_at, one_way, bytes.into(), self.delay.jitter());
             }
@@ -256,7 +256,7 @@ impl Feedback {
         let (_, newest_sent, snapshot) = confirmed.newest?;
         let rate = self.delivery.sample(newest_sent, &snapshot);
         self.rate = rate.map_or(self.rate, |sample: RateSample| sample.rate);
-        if self.line.is_refuted(self.rate) {
+        if self.line.refute(self.rate) {
             self.delay.forget_floor();
         }
         Some(AckSample {

@@ -5,6 +5,9 @@
 //! The first packets of a flow would otherwise fill a line of 2 Mbit/s for a fifth of a second, and whatever else is on it would
 //! wait. Path MTU discovery sends the large datagram, and the probes of a new path are the small ones. Only slow and steady lines
 //! can be told so: on others the difference drowns in jitter.
+//!
+//! On such a line a full packet comes 6 ms after a probe would, with no queue before it. So what the line takes for a datagram is not counted
+//! as delay of the path ([`Line::takes`]).
 
 use std::time::Duration;
 
@@ -64,8 +67,9 @@ impl Line {
         Some(Duration::from_nanos(u64::try_from(mean - small.minus(first)).unwrap_or(0)))
     }
 
-    /// Whether more arrived than the line was thought to pass: then it is another by now, or the large datagram was late by chance.
-    pub fn is_refuted(&mut self, rate: Rate) -> bool {
+    /// Forgets the rate if more arrived than the line was thought to pass: it is another by now, or the large datagram was late by chance. True
+    /// when it has just been forgotten.
+    pub fn refute(&mut self, rate: Rate) -> bool {
         self.rate.take_if(|line| rate.bytes() >= line.bytes() * 2).is_some()
     }
 
@@ -113,11 +117,11 @@ mod tests {
         let rate = line.rate().unwrap();
         assert!((1_990_000..2_010_000).contains(&rate.bits()), "{rate:?}");
         assert_eq!(line.takes(1_472).as_millis(), 5);
-        assert!(!line.is_refuted(Rate::from_bits(3_000_000)), "a burst");
+        assert!(!line.refute(Rate::from_bits(3_000_000)), "a burst");
         assert_eq!(line.rate(), Some(rate));
-        assert!(line.is_refuted(Rate::from_bits(5_000_000)));
+        assert!(line.refute(Rate::from_bits(5_000_000)));
         assert_eq!((line.rate(), line.takes(1_472)), (None, Duration::ZERO));
-        assert!(!line.is_refuted(Rate::from_bits(5_000_000)), "said once");
+        assert!(!line.refute(Rate::from_bits(5_000_000)), "said once");
     }
 
     #[test]

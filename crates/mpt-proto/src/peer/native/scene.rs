@@ -73,9 +73,9 @@ impl Peer {
             return Vec::new();
         }
         let is_slow = |view: &View| native.feedback(view.id.slot).line().is_some();
-        let opens = |view: &View| native.control.is_starting(view.id) && !is_slow(view);
-        let is_lane =
-            |view: &View| view.rate.bytes() * LANE < sum(&self.scene) || is_slow(view) && self.scene.iter().any(opens);
+        let may_be_fast = |view: &View| native.control.is_starting(view.id) && !is_slow(view);
+        let fast_ones_open = self.scene.iter().any(may_be_fast);
+        let is_lane = |view: &View| view.rate.bytes() * LANE < sum(&self.scene) || is_slow(view) && fast_ones_open;
         let quickest = (0..self.scene.len()).min_by_key(|&index| self.scene[index].srtt);
         let lane = quickest.filter(|&index| is_lane(&self.scene[index]));
         lane.map(|index| self.scene.remove(index)).into_iter().collect()
