@@ -161,7 +161,7 @@ fn stand_mptcp<'a>(ground: &Ground<'a>) -> Result<Standing<'a>> {
 }
 
 /// For how long a tunnel has been up when it is measured: enough for a handshake and a first estimate over a satellite.
-pub(super) const SETTLED: Duration = Duration::from_secs(2);
+pub(crate) const SETTLED: Duration = Duration::from_secs(2);
 
 fn stand_mpt<'a>(ground: &Ground<'a>) -> Result<Standing<'a>> {
     let Ground { topology, case, mode, .. } = *ground;
