@@ -1,6 +1,6 @@
 //! Takes segments, acknowledges them, and notes when how much was readable.
 
-use super::segment::{MOST_RANGES, Range, Segment};
+use super::segment::{MOST_RANGES, Range, Segment, stamp};
 use crate::host::Host;
 use mpt_proto::time::Time;
 use std::{
@@ -21,6 +21,8 @@ pub struct TcpSink {
     waiting: u32,
     at_once: bool,
     due: Option<Time>,
+    /// The newest time that the other end has told.
+    echo: u32,
     /// Bytes readable so far, noted ten milliseconds apart at the least; without progress nothing is noted.
     pub series: Vec<(Time, u64)>,
 }
@@ -37,6 +39,7 @@ impl TcpSink {
             waiting: 0,
             at_once: false,
             due: None,
+            echo: 0,
             series: vec![(Time::START, 0)],
         }
     }
@@ -97,6 +100,7 @@ impl TcpSink {
 impl Host for TcpSink {
     fn handle(&mut self, now: Time, packet: &[u8]) {
         if let Some(Segment::Data(number)) = Segment::read(packet, self.mtu) {
+            self.echo = self.echo.max(stamp(packet));
             self.take(now, number);
         }
     }
@@ -106,7 +110,7 @@ impl Host for TcpSink {
             return None;
         }
         (self.at_once, self.due, self.waiting) = (false, None, 0);
-        Some(Segment::Ack(self.next, self.ranges()).write(self.mtu))
+        Some(Segment::Ack(self.next, self.ranges()).write(self.mtu, now, self.echo))
     }
 
     fn next_deadline(&self) -> Option<Time> {
@@ -127,7 +131,7 @@ mod tests {
     fn acks(sink: &mut TcpSink, numbers: &[u64]) -> Vec<Segment> {
         let mut acks = Vec::new();
         for number in numbers {
-            sink.handle(Time::START, &Segment::Data(*number).write(1_400));
+            sink.handle(Time::START, &Segment::Data(*number).write(1_400, Time::START, 0));
             acks.extend(sink.poll(Time::START).and_then(|packet| Segment::read(&packet, 1_400)));
         }
         acks

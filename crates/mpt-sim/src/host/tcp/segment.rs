@@ -2,6 +2,7 @@
 
 use super::HEADERS;
 use mpt_proto::packet::checksum;
+use mpt_proto::time::Time;
 
 /// Numbers of segments, not of bytes: all are full. A run of less than 4 GiB does not wrap.
 pub(super) type Range = (u64, u64);
@@ -16,8 +17,8 @@ pub(super) enum Segment {
 }
 
 impl Segment {
-    /// The packet, in which a full segment has `mtu` bytes.
-    pub(super) fn write(&self, mtu: usize) -> Vec<u8> {
+    /// The packet, in which a full segment has `mtu` bytes; it tells the time and echoes that of the other end (RFC 7323).
+    pub(super) fn write(&self, mtu: usize, now: Time, echo: u32) -> Vec<u8> {
         let payload = (mtu - HEADERS) as u64;
         let bytes = |number: u64| (number * payload) as u32;
         let (len, seq, ack, sacks): (_, _, _, &[Range]) = match self {
@@ -34,8 +35,9 @@ impl Segment {
         packet[24..28].copy_from_slice(&seq.to_be_bytes());
         packet[28..32].copy_from_slice(&ack.to_be_bytes());
         packet[32..36].copy_from_slice(&[(header as u8 / 4) << 4, ACK, 0xff, 0xff]);
-        // Two pads, then the time stamps, whose values nobody looks at.
         packet[40..44].copy_from_slice(&[1, 1, 8, 10]);
+        packet[44..48].copy_from_slice(&(now.since(Time::START).as_millis() as u32).to_be_bytes());
+        packet[48..52].copy_from_slice(&echo.to_be_bytes());
         if !sacks.is_empty() {
             packet[52..56].copy_from_slice(&[1, 1, 5, 2 + 8 * sacks.len() as u8]);
             for ((from, to), place) in sacks.iter().zip(packet[56..].chunks_exact_mut(8)) {
@@ -62,6 +64,11 @@ impl Segment {
     }
 }
 
+/// The time that a packet tells, in milliseconds.
+pub(super) fn stamp(packet: &[u8]) -> u32 {
+    packet.get(44..48).map_or(0, |stamp| u32::from_be_bytes([stamp[0], stamp[1], stamp[2], stamp[3]]))
+}
+
 fn sack_len(sacks: &[Range]) -> usize {
     if sacks.is_empty() { 0 } else { 4 + 8 * sacks.len() }
 }
@@ -86,16 +93,18 @@ pub(super) const MOST_RANGES: usize = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn what_is_written_is_read_back() {
         for segment in [Segment::Data(7), Segment::Ack(9, vec![]), Segment::Ack(9, vec![(11, 13), (15, 16), (20, 40)])]
         {
-            let packet = segment.write(1_400);
+            let packet = segment.write(1_400, Time::START + Duration::from_millis(77), 5);
+            assert_eq!(stamp(&packet), 77);
             assert_eq!(Segment::read(&packet, 1_400), Some(segment));
             assert!(packet.len() <= 1_400 && packet.len() == usize::from(packet[2]) << 8 | usize::from(packet[3]));
         }
-        assert_eq!(Segment::Data(0).write(1_400).len(), 1_400);
+        assert_eq!(Segment::Data(0).write(1_400, Time::START, 0).len(), 1_400);
         assert_eq!(Segment::read(&[0; 19], 1_400), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     cubic::Cubic,
-    segment::{Range, Segment},
+    segment::{Range, Segment, stamp},
 };
 use crate::host::Host;
 use mpt_proto::time::Time;
@@ -40,6 +40,8 @@ pub struct TcpSource {
     highest: u64,
     /// How many segments have to overtake one that is lost, for a sender that goes by that alone.
     overtaken: Option<usize>,
+    /// The newest time that the other end has told.
+    echo: u32,
     /// Reductions of the window: after losses, after timeouts, and those undone.
     reductions: [u32; 3],
 }
@@ -90,6 +92,7 @@ impl TcpSource {
             reordered: false,
             highest: 0,
             overtaken: None,
+            echo: 0,
             reductions: [0; 3],
         }
     }
@@ -285,6 +288,7 @@ impl TcpSource {
 impl Host for TcpSource {
     fn handle(&mut self, now: Time, packet: &[u8]) {
         if let Some(Segment::Ack(next, ranges)) = Segment::read(packet, self.mtu) {
+            self.echo = self.echo.max(stamp(packet));
             self.on_ack(now, next, &ranges);
         }
     }
@@ -299,7 +303,7 @@ impl Host for TcpSource {
         if now < self.start {
             return None;
         }
-        self.send(now).map(|number| Segment::Data(number).write(self.mtu))
+        self.send(now).map(|number| Segment::Data(number).write(self.mtu, now, self.echo))
     }
 
     fn next_deadline(&self) -> Option<Time> {
