@@ -31,9 +31,19 @@ pub fn class(bucket: u16) -> Class {
 /// The bucket of the packet `bytes`, which [`Ip::parse`] has accepted as `ip`; one of those of its `class`.
 /// The two directions of a conversation need not be in the same one.
 pub fn bucket(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
-    let (source, destination) = (number(ip.source), number(ip.destination));
     let (from, to) = ip.ports(bytes).unwrap_or_default();
-    let rest = u64::from(ip.protocol) << 32 | u64::from(from) << 16 | u64::from(to);
+    choose(ip.protocol, (ip.source, from), (ip.destination, to), class)
+}
+
+/// The bucket of what answers the packet `bytes`, and is of this `class`.
+pub fn bucket_of_answers(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
+    let (from, to) = ip.ports(bytes).unwrap_or_default();
+    choose(ip.protocol, (ip.destination, to), (ip.source, from), class)
+}
+
+fn choose(protocol: u8, source: (IpAddr, u16), destination: (IpAddr, u16), class: Class) -> u16 {
+    let rest = u64::from(protocol) << 32 | u64::from(source.1) << 16 | u64::from(destination.1);
+    let (source, destination) = (number(source.0), number(destination.0));
     let words = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64, rest];
     let hash = words.into_iter().fold(0, |hash, word| mix(hash ^ word));
     let (first, count) = match class {
@@ -82,6 +92,19 @@ mod tests {
     fn assert_even(buckets: impl Iterator<Item = u16>) {
         let chi_square = chi_square(buckets);
         assert!((1_023.0 - chi_square).abs() < 5.0 * 45.0, "{chi_square}");
+    }
+
+    #[test]
+    fn what_answers_a_packet_is_found_by_it() {
+        let there = packet(Version::V4, TCP, 10, 1);
+        let mut back = there.clone();
+        back[12..16].copy_from_slice(&there[16..20]);
+        back[16..20].copy_from_slice(&there[12..16]);
+        back[20..22].copy_from_slice(&there[22..24]);
+        back[22..24].copy_from_slice(&there[20..22]);
+        let answers = bucket_of_answers(&Ip::parse(&there).unwrap(), &there, Class::Bulk);
+        assert_eq!(answers, bucket_of(&back));
+        assert_ne!(answers, bucket_of(&there));
     }
 
     #[test]

@@ -115,12 +115,29 @@ impl Ip {
 
     /// What a TCP segment that [`Self::is_pure_ack`] has accepted acknowledges.
     pub fn acknowledged(&self, bytes: &[u8]) -> Option<u32> {
-        Some(u32::from_be_bytes(*bytes.get(self.transport + 8..)?.first_chunk()?))
+        self.word(bytes, 8)
     }
 
     /// Whether a pure ACK has no options but timestamps (RFC 7323): it tells of nothing that arrived out of order, or twice.
     pub fn is_plain_ack(&self, bytes: &[u8]) -> bool {
         matches!(bytes.get(self.transport + 20..self.total), Some([] | [1, 1, 8, 10, _, _, _, _, _, _, _, _]))
+    }
+
+    /// The sequence number of a TCP segment that shows one.
+    pub fn sequence(&self, bytes: &[u8]) -> Option<u32> {
+        let is_segment = self.protocol == TCP && !self.fragment;
+        is_segment.then(|| self.word(bytes, 4)).flatten()
+    }
+
+    /// The timestamp of a TCP segment and the one that it echoes, where nearly everybody puts them (RFC 7323 appendix A).
+    pub fn timestamps(&self, bytes: &[u8]) -> Option<(u32, u32)> {
+        let has_options = bytes.get(self.transport + 12).is_some_and(|offset| offset >> 4 >= 8);
+        let are_there = has_options && bytes.get(self.transport + 20..self.transport + 24) == Some(&[1, 1, 8, 10]);
+        are_there.then(|| self.word(bytes, 24).zip(self.word(bytes, 28))).flatten()
+    }
+
+    fn word(&self, bytes: &[u8], offset: usize) -> Option<u32> {
+        Some(u32::from_be_bytes(*bytes.get(self.transport + offset..)?.first_chunk()?))
     }
 
     /// The sum that TCP and UDP checksums begin with, for `len` bytes of transport header and payload.
@@ -152,6 +169,7 @@ fn sum_of(octets: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::tests::packet;
 
     /// The inner echo request of the capture in `original-mpt.md` section 1.5 (a), without its payload.
     const ECHO: [u8; 20] = [
@@ -180,6 +198,19 @@ mod tests {
         assert_eq!(lie(0, 0xa1), Err(Dropped::BadInner), "a keepalive of the original");
         assert_eq!(Ip::parse(&[]), Err(Dropped::BadInner));
         assert_eq!(Ip::parse(&[0x60; 39]), Err(Dropped::BadInner));
+    }
+
+    #[test]
+    fn a_segment_tells_its_number_and_its_times() {
+        let mut bytes = packet(Version::V4, TCP, 20, 1);
+        bytes[24..28].copy_from_slice(&[0, 0, 1, 2]);
+        bytes[40..52].copy_from_slice(&[1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9]);
+        let ip = Ip::parse(&bytes).unwrap();
+        assert_eq!((ip.sequence(&bytes), ip.timestamps(&bytes)), (Some(258), None), "its header ends before them");
+        bytes[32] = 8 << 4;
+        assert_eq!(ip.timestamps(&bytes), Some((7, 9)));
+        assert_eq!(ip.timestamps(&bytes[..50]), None);
+        assert_eq!(Ip { protocol: UDP, ..ip }.sequence(&bytes), None);
     }
 
     #[test]

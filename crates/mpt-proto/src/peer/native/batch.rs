@@ -8,14 +8,16 @@
 //!
 //! So ACKs that nothing travels with are gathered, and those that a later one of their flow makes superfluous do not leave at all (RFC 3449
 //! section 5.2.1). While a flow is young, eight of it leave in a round trip at most, no fewer than of a receiver that merges 64 KiB before it
-//! answers. Where ACKs are few, as of a page or a call, and once slow start is over, none waits longer than 2.5 ms: BBR takes the wait for the
+//! answers; a round trip by a third longer than the path's has met a queue, and may show it. Where ACKs are few, as of a page or a call, and once slow start is over, none waits longer than 2.5 ms: BBR takes the wait for the
 //! path's, and its window is no longer than two of the shortest round trips. It also saves packets on a thin line upwards.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::classify::Class;
+use crate::flow;
 use crate::packet::SuperPacket;
+use crate::packet::ip::Ip;
 use crate::time::Time;
 
 /// ACKs that wait for others, by the bucket of their flow.
@@ -24,6 +26,8 @@ pub(super) struct Batch {
     flows: BTreeMap<u16, Flow>,
     /// How many wait.
     held: usize,
+    /// Until then a flow is young.
+    listens_until: Time,
 }
 
 /// A flow that has ACKs.
@@ -38,6 +42,21 @@ struct Flow {
     paid: Time,
     /// How far apart its batches are in the long run.
     spacing: Duration,
+    /// For how long a round has no more ACKs than HyStart overlooks. One that takes longer has met a queue.
+    calm: Duration,
+    round: Round,
+}
+
+/// A round trip as the flow's sender counts them for HyStart: it ends with the first ACK of what was sent after the one that began it. Which
+/// data that is tells the timestamp that it echoes (RFC 7323 section 4.3).
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    /// The timestamp of the ACK that began it, and when that left.
+    began: Option<(u32, Time)>,
+    /// Where the data begins that was sent after that.
+    end: Option<u32>,
+    /// ACKs that have left in it.
+    acks: u32,
 }
 
 /// What becomes of a packet from inside.
@@ -57,6 +76,10 @@ const LEAST_SPACING: Duration = Duration::from_micros(2_500);
 const IN_A_ROUND: u32 = 6;
 /// and how many more if few left before.
 const SAVED: u32 = 2;
+/// HyStart's N_RTT_SAMPLE (RFC 9406 section 4.3): the ninth ACK decides.
+const SAMPLES: u32 = 8;
+/// A round that takes longer than the path by this part has met a queue.
+const LONGER: u32 = 3;
 /// Slow start from ten packets to ten thousand takes ten round trips; those of the flow may be longer than the shortest path's.
 const YOUTH: u32 = 32;
 /// A flow that rests for so long begins anew: a retransmission timeout (RFC 5681 section 4.1).
@@ -84,10 +107,22 @@ impl Batch {
             self.flows.retain(|_, flow| !flow.held.is_empty() || now.since(flow.seen) <= REST);
         }
         let flow = self.flows.entry(bucket).or_insert_with(|| Flow::new(now));
-        flow.look(now, rtt);
+        let young_until = flow.look(now, rtt);
+        self.listens_until = self.listens_until.max(young_until);
         let gathered = flow.gather(now, packet);
         self.held += usize::from(matches!(gathered, Gathered::Waits));
         gathered
+    }
+
+    /// Sees data that is being delivered, which shows where rounds end.
+    pub(super) fn on_data(&mut self, now: Time, ip: &Ip, bytes: &[u8]) {
+        if now > self.listens_until {
+            return;
+        }
+        let flow = self.flows.get_mut(&flow::bucket_of_answers(ip, bytes, Class::Bulk));
+        if let Some((flow, (number, (_, echo)))) = flow.zip(ip.sequence(bytes).zip(ip.timestamps(bytes))) {
+            flow.round.on_data(number, echo);
+        }
     }
 
     /// How many wait.
@@ -122,22 +157,35 @@ impl Batch {
 
 impl Flow {
     fn new(now: Time) -> Self {
-        Self { held: Vec::new(), began: now, seen: now, left: None, paid: Time::START, spacing: LEAST_SPACING }
+        let (round, calm) = (Round::default(), Duration::ZERO);
+        Self {
+            held: Vec::new(),
+            began: now,
+            seen: now,
+            left: None,
+            paid: Time::START,
+            spacing: LEAST_SPACING,
+            calm,
+            round,
+        }
     }
 
-    /// How far apart its batches are to be now.
-    fn look(&mut self, now: Time, rtt: Duration) {
+    /// How far apart its batches are to be now; returns until when it is young.
+    fn look(&mut self, now: Time, rtt: Duration) -> Time {
         if now.since(self.seen) > REST {
-            self.began = now;
+            (self.began, self.round) = (now, Round::default());
         }
         self.seen = now;
-        let is_young = now.since(self.began) < rtt * YOUTH;
-        self.spacing = if is_young { (rtt / IN_A_ROUND).max(LEAST_SPACING) } else { LEAST_SPACING };
+        let young_until = self.began + rtt * YOUTH;
+        self.spacing = if now < young_until { (rtt / IN_A_ROUND).max(LEAST_SPACING) } else { LEAST_SPACING };
+        self.calm = if now < young_until { rtt + rtt / LONGER } else { Duration::ZERO };
+        young_until
     }
 
     fn gather(&mut self, now: Time, packet: SuperPacket) -> Gathered {
-        if self.held.is_empty() && self.next().is_none_or(|next| now >= next) {
+        if self.held.is_empty() && self.next(&packet).is_none_or(|next| now >= next) {
             self.leave(now);
+            self.round.on_ack(now, &packet);
             return Gathered::Leaves(packet);
         }
         let older = self.held.iter_mut().rfind(|held| is_of_one_flow(held, &packet));
@@ -149,22 +197,54 @@ impl Flow {
     }
 
     fn due(&self) -> Option<Time> {
-        self.next().filter(|_| !self.held.is_empty())
+        self.next(self.held.last()?)
     }
 
     fn release(&mut self, now: Time) -> impl Iterator<Item = SuperPacket> {
         self.leave(now);
+        self.held.iter().for_each(|packet| self.round.on_ack(now, packet));
         self.held.drain(..)
     }
 
-    /// When a batch may leave after the last one.
-    fn next(&self) -> Option<Time> {
-        Some((self.left? + LEAST_SPACING).max(self.paid - self.spacing * SAVED))
+    /// When a batch may leave after the last one, of which this is the last packet.
+    fn next(&self, packet: &SuperPacket) -> Option<Time> {
+        let spaced = (self.left? + LEAST_SPACING).max(self.paid - self.spacing * SAVED);
+        Some(self.round.full_since(packet).map_or(spaced, |began| spaced.max(began + self.calm)))
     }
 
     fn leave(&mut self, now: Time) {
         self.left = Some(now);
         self.paid = self.paid.max(now) + self.spacing;
+    }
+}
+
+impl Round {
+    /// An ACK leaves.
+    fn on_ack(&mut self, now: Time, packet: &SuperPacket) {
+        let Some((stamp, _)) = packet.ip().timestamps(packet.bytes()) else { return };
+        if self.began.is_none() || self.is_ended_by(packet) {
+            *self = Self { began: Some((stamp, now)), end: None, acks: 0 };
+        }
+        self.acks += 1;
+    }
+
+    /// Data is delivered that begins at `number` and echoes the timestamp `echo`.
+    fn on_data(&mut self, number: u32, echo: u32) {
+        let Some((stamp, _)) = self.began.filter(|_| self.end.is_none()) else { return };
+        if echo.wrapping_sub(stamp) as i32 >= 0 {
+            self.end = Some(number);
+        }
+    }
+
+    fn is_ended_by(&self, packet: &SuperPacket) -> bool {
+        let after = |end| packet.ip().acknowledged(packet.bytes()).map(|number| number.wrapping_sub(end) as i32);
+        self.end.and_then(after).is_some_and(|bytes| bytes > 0)
+    }
+
+    /// When it began, if it has had its ACKs and this is not the first of the next one.
+    fn full_since(&self, packet: &SuperPacket) -> Option<Time> {
+        let (_, left) = self.began.filter(|_| self.acks >= SAMPLES && !self.is_ended_by(packet))?;
+        Some(left)
     }
 }
 
@@ -257,6 +337,48 @@ mod tests {
         batches(&mut batch, 1_040, 1_300);
         assert_eq!(batches(&mut batch, 1_300, 1_700), 160, "slow start is over");
         assert_eq!(batches(&mut batch, 4_000, 4_040), 9, "what waited leaves, and it is young again");
+    }
+
+    /// An ACK of what is before `number`, sent at `ms`; and data that begins there and echoes that.
+    fn stamped(number: u32, ms: u32) -> [SuperPacket; 2] {
+        let options = |value: u32, echo: u32| {
+            let mut options = TIMESTAMPS;
+            options[4..8].copy_from_slice(&value.to_be_bytes());
+            options[8..].copy_from_slice(&echo.to_be_bytes());
+            options
+        };
+        let data = segment(0, &options(0, ms), 100, ACK);
+        let mut bytes = data.bytes().to_vec();
+        bytes[24..28].copy_from_slice(&number.to_be_bytes());
+        [segment(number, &options(ms, 0), 0, ACK), SuperPacket::new(bytes, 152, Offload::default()).unwrap()]
+    }
+
+    /// How many ACKs leave of a round of so many milliseconds, in which one comes each of them.
+    fn acks_of_a_round(ms: u64) -> usize {
+        let mut batch = Batch::default();
+        let [ack, data] = stamped(1_000, 10);
+        let bucket = flow::bucket(ack.ip(), ack.bytes(), Class::Bulk);
+        let gather =
+            |batch: &mut Batch, now, ack| matches!(batch.gather(now, bucket, ack, || RTT), Gathered::Leaves(_));
+        assert!(gather(&mut batch, at(10_000), ack));
+        // What answers the first ACK comes at the end of the round, and only what acknowledges more than its beginning ends that.
+        let left = (11..10 + ms).filter(|now| {
+            let [ack, _] = stamped(900 + *now as u32, *now as u32);
+            let released = batch.release(at(now * 1_000)).len();
+            gather(&mut batch, at(now * 1_000), ack) || released > 0
+        });
+        let left = 1 + left.count();
+        batch.on_data(at(ms * 1_000), data.ip(), data.bytes());
+        batch.release_flow(at(ms * 1_000), bucket);
+        let [next, _] = stamped(1_001, 200);
+        assert!(gather(&mut batch, at((10 + ms) * 1_000 + 40_000), next), "the first of the next");
+        left
+    }
+
+    #[test]
+    fn a_round_of_the_sender_has_eight_acks_unless_it_is_longer_than_the_path() {
+        assert_eq!([40, 46, 53].map(acks_of_a_round), [8, 8, 8]);
+        assert_eq!(acks_of_a_round(64), 12);
     }
 
     #[test]

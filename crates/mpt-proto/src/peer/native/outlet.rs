@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::batch::Batch;
 use crate::packet::Coalescer;
 use crate::packet::ip::{Ip, UDP};
 use crate::time::{Rate, Time};
@@ -35,6 +36,7 @@ pub(super) struct Exit<'a> {
     pub(super) now: Time,
     pub(super) bucket: u16,
     pub(super) outlets: &'a mut Outlets,
+    pub(super) batch: &'a mut Batch,
     pub(super) delivered: &'a mut u64,
     pub(super) tun: &'a mut Coalescer,
 }
@@ -55,6 +57,7 @@ impl Exit<'_> {
         if ip.protocol == UDP && !self.outlets.admits(self.now, self.bucket, packet) {
             return;
         }
+        self.batch.on_data(self.now, &ip, packet);
         self.tun.push(&ip, packet);
         *self.delivered += 1;
     }
@@ -164,15 +167,24 @@ mod tests {
     /// Delivers `count` packets at once, then follows the deadlines; returns how many went at once, and when the last did.
     fn burst(protocol: u8, count: usize) -> (u64, Duration) {
         let (mut outlets, mut delivered, mut tun) = (Outlets::default(), 0, Coalescer::new(Merge::default()));
+        let mut batch = Batch::default();
         let header = if protocol == TCP { 40 } else { 28 };
         let bytes = packet(Version::V4, protocol, LEN - header, 1);
-        let mut exit = Exit { now: NOW, bucket: 5, outlets: &mut outlets, delivered: &mut delivered, tun: &mut tun };
+        let mut exit = Exit {
+            now: NOW,
+            bucket: 5,
+            outlets: &mut outlets,
+            batch: &mut batch,
+            delivered: &mut delivered,
+            tun: &mut tun,
+        };
         (0..count).for_each(|_| exit.deliver(&bytes));
         let (at_once, mut now) = (delivered, NOW);
         while let Some(at) = outlets.next_deadline() {
             let before = delivered;
             now = at;
-            Exit { now, bucket: 5, outlets: &mut outlets, delivered: &mut delivered, tun: &mut tun }.release();
+            Exit { now, bucket: 5, outlets: &mut outlets, batch: &mut batch, delivered: &mut delivered, tun: &mut tun }
+                .release();
             assert!(delivered > before, "no wake-up without work");
         }
         assert_eq!((delivered, outlets.len()), (count as u64, 0));
@@ -192,8 +204,16 @@ mod tests {
     #[test]
     fn what_arrives_in_order_never_waits() {
         let (mut outlets, mut delivered, mut tun) = (Outlets::default(), 0, Coalescer::new(Merge::default()));
+        let mut batch = Batch::default();
         let bytes = packet(Version::V4, UDP, LEN - 28, 1);
-        let mut exit = Exit { now: NOW, bucket: 5, outlets: &mut outlets, delivered: &mut delivered, tun: &mut tun };
+        let mut exit = Exit {
+            now: NOW,
+            bucket: 5,
+            outlets: &mut outlets,
+            batch: &mut batch,
+            delivered: &mut delivered,
+            tun: &mut tun,
+        };
         (0..10_000).for_each(|_| {
             exit.deliver(&bytes);
             exit.on_arrival(LEN);

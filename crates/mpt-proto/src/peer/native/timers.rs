@@ -91,15 +91,15 @@ impl Peer {
 
     fn release_native(&mut self, now: Time, native: &mut Native, tun: &mut Coalescer) {
         let delivered = &mut self.ledger.delivered;
-        let Native { holding, order, outlets, .. } = native;
+        let Native { holding, order, outlets, batch, .. } = native;
         holding.retain(|bucket| {
             let Some(order) = order.get_mut(bucket) else { return false };
-            let mut exit = Exit { now, bucket: *bucket, outlets, delivered, tun };
+            let mut exit = Exit { now, bucket: *bucket, outlets, batch, delivered, tun };
             order.handle_deadline(now, &mut |packet| exit.deliver(packet));
             !order.is_empty()
         });
         for bucket in outlets.buckets() {
-            Exit { now, bucket, outlets, delivered, tun }.release();
+            Exit { now, bucket, outlets, batch, delivered, tun }.release();
         }
     }
 }
