@@ -81,6 +81,39 @@ fn bm_keeps_the_queues_of_a_window_that_fills_them_short() {
 }
 
 #[test]
+fn the_second_path_is_known_when_the_first_is_full() {
+    let paths = ["rate=40mbit,delay=30ms", "rate=100mbit,delay=35ms"].map(|path| path.parse().unwrap());
+    let ends = World::default().ends(2);
+    let hosts =
+        [Box::new(TcpSource::new(INNER_MTU).starting(Time::after(BEGIN))) as _, Box::new(TcpSink::new(INNER_MTU)) as _];
+    let mut net = Network::between(Seed(1), ends, &paths, hosts);
+    let rates = |net: &Network| {
+        let status = net.endpoint(0).status();
+        [0, 1].map(|path| status.peers[0].paths[path].rate.map_or(0, Rate::bits) / 1_000_000)
+    };
+    let full = (0..200).map(|n| BEGIN + ms(10) * n).find(|until| {
+        net.run(*until);
+        rates(&net)[0] >= 36
+    });
+    println!("after {:?}: {:?} Mbit/s", full.unwrap() - BEGIN, rates(&net));
+    assert!(rates(&net)[1] >= 12, "{:?}", rates(&net));
+    net.run(full.unwrap() + ms(250));
+    assert!(rates(&net)[1] >= 80, "{:?}", rates(&net));
+}
+
+#[test]
+fn to_try_a_path_costs_little() {
+    let paths = ["rate=40mbit,delay=20ms", "rate=100mbit,delay=40ms"].map(|path| path.parse().unwrap());
+    let source = Source::new(Rate::from_bits(5_000_000), 1_400, Duration::from_secs(20));
+    let hosts: [Box<dyn mpt_sim::host::Host>; 2] = [Box::new(source), Box::new(Sink::default())];
+    let mut net = Network::between(Seed(1), World::default().ends(2), &paths, hosts);
+    net.run(Duration::from_secs(20));
+    let sent: Vec<_> = net.endpoint(0).status().peers[0].paths.iter().map(|path| path.sent.bytes / 1_000).collect();
+    println!("{sent:?} kB");
+    assert!(sent[0] > 12_500 && sent[1] < 700, "{sent:?}");
+}
+
+#[test]
 fn every_scheduler_keeps_the_laws_in_native_mode() {
     let zoo: Vec<PathSpec> = [
         "rate=60mbit,delay=80ms",

@@ -1,4 +1,4 @@
-//! What goes over several paths: copies that are owed, and packets that are rescued from a path that blocks.
+//! What goes over several paths: copies that are owed, packets that are rescued from a path that blocks, and those with which a path is tried.
 //!
 //! A copy is owed until it has been sent on as many paths as were asked for, until the packet is known to have arrived, or until it is of no use.
 
@@ -12,7 +12,7 @@ use crate::outbox::Outbox;
 use crate::path::PathId;
 use crate::queue::InnerPacket;
 use crate::repair::{CALL, Token};
-use crate::sched::{self, Scene, Schedule, View};
+use crate::sched::{self, Scene, Schedule, Scheduler, View};
 use crate::time::Time;
 
 /// Copies that are still to be sent, oldest first.
@@ -20,6 +20,8 @@ use crate::time::Time;
 pub(super) struct Copies {
     urgent: VecDeque<Owed>,
     others: VecDeque<Owed>,
+    /// What leaves in this turn for the first time: on which path, and how long the datagram is.
+    fresh: Vec<(PathId, Token, usize)>,
 }
 
 #[derive(Debug)]
@@ -32,6 +34,23 @@ struct Owed {
     /// How many more.
     more: u32,
     until: Time,
+}
+
+/// More is in flight on a path than of a question or a keystroke.
+const BUSY: u64 = 4 * super::DATAGRAM;
+/// What a path may be tried with before it has shown anything, and how many round trips of what it has shown: to double in each of them
+/// takes two.
+const FIRST_TRIAL: u64 = 256 * super::DATAGRAM;
+const TRIAL: u32 = 4;
+
+/// Whether another path, which has something to do, is known to be faster.
+fn is_behind(path: &View, scene: &[View]) -> bool {
+    scene.iter().any(|other| other.id != path.id && other.in_flight >= BUSY && other.rate > path.rate)
+}
+
+/// How many bytes of copies may be spent on finding out what a path takes: more if they show that it takes more.
+fn trial(path: &View) -> u64 {
+    FIRST_TRIAL + path.rate.bytes_in(path.srtt * TRIAL)
 }
 
 impl Copies {
@@ -121,6 +140,37 @@ impl Peer {
         }
     }
 
+    /// Notes a packet that has left on `path` for the first time, so that another path may be tried with it.
+    pub(super) fn note_fresh(&self, path: PathId, token: Token, packet: &InnerPacket, native: &mut Native) {
+        let may_spread = matches!(self.scheduler, Scheduler::Earliest(_)) && self.choice(packet.mark()).is_none();
+        if may_spread && self.scene.len() > 1 && packet.mark().class == Class::Bulk {
+            native.copies.fresh.push((path, token, super::NATIVE_OVERHEAD + packet.len()));
+        }
+    }
+
+    /// A path that has not been filled yet gets copies of what leaves on another, as long as that is faster: it will be needed when the
+    /// other one is full, and to find its rate only then takes longer than a flow inside waits before it believes that this was all.
+    pub(super) fn try_paths(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
+        let mut fresh = std::mem::take(&mut native.copies.fresh);
+        for index in 0..self.scene.len() {
+            let path = self.scene[index];
+            if !native.control.is_starting(path.id) || !is_behind(&path, &self.scene) {
+                continue;
+            }
+            let limit = native.limit(path.id.slot);
+            for (_, token, len) in fresh.iter().filter(|(from, _, len)| *from != path.id && *len <= limit) {
+                let tried = &mut native.carriers[usize::from(path.id.slot)].tried;
+                if self.scene[index].room < *len as u64 || *tried >= trial(&path) {
+                    break;
+                }
+                *tried += *len as u64;
+                self.send_copy(now, path.id, *token, native, outbox, spare);
+            }
+        }
+        fresh.clear();
+        native.copies.fresh = fresh;
+    }
+
     /// When nothing waits, a scheduler may want the packet that blocks sent on another path: once.
     pub(super) fn rescue(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
         let scene = Scene { paths: &self.scene, now, ..Scene::default() };
@@ -151,7 +201,10 @@ impl Peer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::time::Rate;
 
     fn path(slot: u8, room: u64) -> View {
         View { id: PathId { slot, generation: 0 }, room, window: room, ..View::default() }
@@ -171,6 +224,21 @@ mod tests {
         let scene = [path(0, 9_000), path(1, 9_000), path(2, 9_000)];
         assert_eq!([next(&scene), next(&scene), next(&scene)], [Some((2, 1)), Some((2, 2)), None]);
         assert!(copies.is_empty());
+    }
+
+    #[test]
+    fn a_path_is_tried_while_a_busy_one_is_faster_and_with_more_when_it_shows_more() {
+        let rated = |slot, mbit: u64, in_flight| View {
+            rate: Rate::from_bits(mbit * 1_000_000),
+            srtt: Duration::from_millis(50),
+            in_flight,
+            ..path(slot, 9_000)
+        };
+        let scene = [rated(0, 20, BUSY), rated(1, 10, 0), rated(2, 30, 0)];
+        assert_eq!(scene.map(|path| is_behind(&path, &scene)), [false, true, false]);
+        assert!(!is_behind(&scene[1], &[rated(0, 20, BUSY - 1), scene[1]]), "a keystroke");
+        // 10 Mbit/s for 200 ms are 250 kB.
+        assert_eq!(trial(&scene[1]), FIRST_TRIAL + 250_000);
     }
 
     #[test]

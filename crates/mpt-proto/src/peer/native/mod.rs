@@ -118,6 +118,8 @@ struct Carrier {
     probes: u32,
     /// Probes by which the path is judged that are still to be sent.
     vetting: u32,
+    /// Bytes of copies that were spent on finding out what it takes.
+    tried: u64,
     /// When it was last probed to judge it.
     probed: Time,
     /// Makes repair symbols of what is sent, to this rhythm if at all.
@@ -146,6 +148,7 @@ impl Carrier {
             next_send: Time::START,
             probes: 0,
             vetting: VETTING,
+            tried: 0,
             probed: Time::START,
             encoder: Encoder::default(),
             policy: Policy::default(),

@@ -269,6 +269,7 @@ impl Peer {
             }
             self.queue.park();
         }
+        self.try_paths(now, native, outbox, spare);
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
         for path in self.scene.iter().filter(|path| path.room > 0) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
@@ -356,6 +357,7 @@ impl Peer {
             sent += next.len as u64;
             if !next.again {
                 self.owe_copies(now, path, scheduled.token, &scheduled.packet, native);
+                self.note_fresh(path, scheduled.token, &scheduled.packet, native);
             }
             self.seal_packet(now, scheduled, native, outbox, spare);
             sent += self.send_symbol(now, path, native, outbox);

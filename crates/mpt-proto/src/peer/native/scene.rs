@@ -49,7 +49,7 @@ impl Peer {
             };
             // What is lost arrives a round trip later, if it is not lost again.
             let loss = native.feedback(view.id.slot).loss().min(MOST_LOSS);
-            view.delay = delay + view.srtt.mul_f64(loss / (1.0 - loss));
+            view.delay = delay + view.srtt.mul_f64(loss / (1.0 - loss)) + overhang(view, native);
         }
     }
 
@@ -107,6 +107,16 @@ impl Peer {
         let before = self.before_outage.filter(|(at, _)| now.since(*at) < OUTAGE);
         before.map_or(1.0, |(_, all)| (all as f64 / sum(&self.scene).max(1) as f64).clamp(1.0, MOST_SHORTAGE))
     }
+}
+
+/// For how long what is in flight on a path that opens may stand in its queue: all that is more than the path has shown to deliver in a
+/// round trip. Another that is nearly as quick takes some of it, and neither is overfilled.
+fn overhang(view: &View, native: &Native) -> Duration {
+    if !native.control.is_starting(view.id) {
+        return Duration::ZERO;
+    }
+    let shown = view.rate.bytes_in(native.feedback(view.id.slot).base_rtt());
+    view.rate.time_for(view.in_flight.saturating_sub(shown))
 }
 
 /// What all paths pass together, in bytes per second.
