@@ -121,6 +121,11 @@ impl Controller {
         self.control().is_starting(path)
     }
 
+    /// Whether it was never found out how much the path takes.
+    pub fn is_untried(&self, path: PathId) -> bool {
+        self.control().is_untried(path)
+    }
+
     fn control(&self) -> &dyn Control {
         match &self.algorithm {
             Algorithm::Off(c) => c,
@@ -264,6 +269,10 @@ pub trait Control: fmt::Debug {
     }
     /// Whether it is not known yet how much the path takes: each round trip brings more.
     fn is_starting(&self, _: PathId) -> bool {
+        false
+    }
+    /// Whether it was never found out how much the path takes.
+    fn is_untried(&self, _: PathId) -> bool {
         false
     }
 }

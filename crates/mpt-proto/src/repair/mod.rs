@@ -172,6 +172,11 @@ impl Repair {
         Some((carried.place, carried.packet.clone()))
     }
 
+    /// A packet that is under way.
+    pub fn look(&mut self, token: Token) -> Option<(Place, InnerPacket)> {
+        self.carried(token).map(|carried| (carried.place, carried.packet.clone()))
+    }
+
     /// Whether one copy of a packet is under way, and no other ever was.
     pub fn is_single(&self, token: Token) -> bool {
         let entry = self.entries.get(token.index()).filter(|entry| entry.generation == token.generation());

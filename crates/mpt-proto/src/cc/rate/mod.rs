@@ -96,4 +96,8 @@ impl Control for RateBased {
     fn is_starting(&self, path: PathId) -> bool {
         self.paths.get(path).is_some_and(Path::is_starting)
     }
+
+    fn is_untried(&self, path: PathId) -> bool {
+        self.paths.get(path).is_some_and(Path::is_untried)
+    }
 }

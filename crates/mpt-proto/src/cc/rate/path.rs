@@ -22,6 +22,8 @@ pub struct Path {
     patience: u32,
     /// Whether the queue being drained is that of a probe.
     probed: bool,
+    /// Whether its first start-up is over.
+    known: bool,
     /// Whether the last probe found the path faster.
     grown: bool,
     /// When it last cruised: what was sent then tells which loss is usual.
@@ -41,6 +43,7 @@ impl Path {
             acks: 0,
             patience: LEAST_PATIENCE,
             probed: false,
+            known: false,
             grown: false,
             calm: (Time::START, Time::START),
             answered: Time::START,
@@ -115,6 +118,10 @@ impl Path {
 
     pub fn is_starting(&self) -> bool {
         matches!(self.phase, Phase::Startup { flat: 0, .. })
+    }
+
+    pub fn is_untried(&self) -> bool {
+        !self.known
     }
 
     /// What must be sent for the bottleneck's rate to arrive, the path's usual loss included.
@@ -250,6 +257,7 @@ impl Path {
     }
 
     fn drain(&mut self) {
+        self.known = true;
         self.phase = Phase::Drain { low: None };
     }
 
@@ -258,6 +266,7 @@ impl Path {
     }
 
     fn cruise(&mut self, now: Time) {
+        self.known = true;
         (self.probed, self.grown, self.calm) = (false, false, (now, now));
         self.phase = Phase::Cruise { rounds: self.patience - 1 };
     }

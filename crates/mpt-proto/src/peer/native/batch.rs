@@ -17,7 +17,7 @@ use std::time::Duration;
 use crate::classify::Class;
 use crate::flow;
 use crate::packet::SuperPacket;
-use crate::packet::ip::Ip;
+use crate::packet::ip::{Ip, TCP};
 use crate::time::Time;
 
 /// ACKs that wait for others, by the bucket of their flow.
@@ -26,7 +26,7 @@ pub(super) struct Batch {
     flows: BTreeMap<u16, Flow>,
     /// How many wait.
     held: usize,
-    /// Until then a flow is young.
+    /// Until then some flow is young.
     listens_until: Time,
 }
 
@@ -42,7 +42,7 @@ struct Flow {
     paid: Time,
     /// How far apart its batches are in the long run.
     spacing: Duration,
-    /// For how long a round has no more ACKs than HyStart overlooks. One that takes longer has met a queue.
+    /// For how long after its beginning a round has no more ACKs than HyStart overlooks. One that takes longer has met a queue.
     calm: Duration,
     round: Round,
 }
@@ -80,6 +80,8 @@ const SAVED: u32 = 2;
 const SAMPLES: u32 = 8;
 /// A round that takes longer than the path by this part has met a queue.
 const LONGER: u32 = 3;
+/// A round is given up after so many times that long.
+const STALE: u32 = 4;
 /// Slow start from ten packets to ten thousand takes ten round trips; those of the flow may be longer than the shortest path's.
 const YOUTH: u32 = 32;
 /// A flow that rests for so long begins anew: a retransmission timeout (RFC 5681 section 4.1).
@@ -114,9 +116,9 @@ impl Batch {
         gathered
     }
 
-    /// Sees data that is being delivered, which shows where rounds end.
+    /// Sees what is being delivered: data shows where rounds end.
     pub(super) fn on_data(&mut self, now: Time, ip: &Ip, bytes: &[u8]) {
-        if now > self.listens_until {
+        if now > self.listens_until || ip.protocol != TCP {
             return;
         }
         let flow = self.flows.get_mut(&flow::bucket_of_answers(ip, bytes, Class::Bulk));
@@ -185,7 +187,7 @@ impl Flow {
     fn gather(&mut self, now: Time, packet: SuperPacket) -> Gathered {
         if self.held.is_empty() && self.next(&packet).is_none_or(|next| now >= next) {
             self.leave(now);
-            self.round.on_ack(now, &packet);
+            self.round.on_ack(now, &packet, self.calm);
             return Gathered::Leaves(packet);
         }
         let older = self.held.iter_mut().rfind(|held| is_of_one_flow(held, &packet));
@@ -202,7 +204,7 @@ impl Flow {
 
     fn release(&mut self, now: Time) -> impl Iterator<Item = SuperPacket> {
         self.leave(now);
-        self.held.iter().for_each(|packet| self.round.on_ack(now, packet));
+        self.held.iter().for_each(|packet| self.round.on_ack(now, packet, self.calm));
         self.held.drain(..)
     }
 
@@ -219,10 +221,11 @@ impl Flow {
 }
 
 impl Round {
-    /// An ACK leaves.
-    fn on_ack(&mut self, now: Time, packet: &SuperPacket) {
+    /// An ACK leaves. A round that lasts too long is not of this flow, or its end was missed.
+    fn on_ack(&mut self, now: Time, packet: &SuperPacket, calm: Duration) {
         let Some((stamp, _)) = packet.ip().timestamps(packet.bytes()) else { return };
-        if self.began.is_none() || self.is_ended_by(packet) {
+        let is_stale = self.began.is_none_or(|(_, left)| now.since(left) > calm * STALE);
+        if is_stale || self.is_ended_by(packet) {
             *self = Self { began: Some((stamp, now)), end: None, acks: 0 };
         }
         self.acks += 1;
@@ -241,9 +244,10 @@ impl Round {
         self.end.and_then(after).is_some_and(|bytes| bytes > 0)
     }
 
-    /// When it began, if it has had its ACKs and this is not the first of the next one.
+    /// When it began, if it has had its ACKs and this is neither the first of the next one nor one that tells of a loss.
     fn full_since(&self, packet: &SuperPacket) -> Option<Time> {
-        let (_, left) = self.began.filter(|_| self.acks >= SAMPLES && !self.is_ended_by(packet))?;
+        let is_plain = packet.ip().is_plain_ack(packet.bytes());
+        let (_, left) = self.began.filter(|_| self.acks >= SAMPLES && is_plain && !self.is_ended_by(packet))?;
         Some(left)
     }
 }
@@ -270,7 +274,6 @@ fn says_all(newer: &SuperPacket, older: &SuperPacket) -> bool {
 mod tests {
     use super::*;
     use crate::packet::Offload;
-    use crate::packet::ip::TCP;
 
     const ACK: u8 = 0x10;
 

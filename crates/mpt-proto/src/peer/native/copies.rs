@@ -38,8 +38,8 @@ struct Owed {
 
 /// More is in flight on a path than of a question or a keystroke.
 const BUSY: u64 = 4 * super::DATAGRAM;
-/// What a path may be tried with before it has shown anything, and how many round trips of what it has shown: to double in each of them
-/// takes two.
+/// What a path may be tried with before it has shown anything, and for how many round trips at the rate that it has shown. To double in each
+/// takes two, and twice that where some are lost.
 const FIRST_TRIAL: u64 = 256 * super::DATAGRAM;
 const TRIAL: u32 = 4;
 
@@ -140,21 +140,27 @@ impl Peer {
         }
     }
 
-    /// Notes a packet that has left on `path` for the first time, so that another path may be tried with it.
+    /// Whether a path is to be tried with what leaves on others.
+    pub(super) fn has_untried_path(&self, native: &Native) -> bool {
+        let may_spread = matches!(self.scheduler, Scheduler::Earliest(_)) && self.scene.len() > 1;
+        may_spread && self.scene.iter().any(|path| native.control.is_untried(path.id))
+    }
+
+    /// Notes a packet that has left on `path` for the first time, if another may be tried with it.
     pub(super) fn note_fresh(&self, path: PathId, token: Token, packet: &InnerPacket, native: &mut Native) {
-        let may_spread = matches!(self.scheduler, Scheduler::Earliest(_)) && self.choice(packet.mark()).is_none();
-        if may_spread && self.scene.len() > 1 && packet.mark().class == Class::Bulk {
+        if packet.mark().class == Class::Bulk && self.choice(packet.mark()).is_none() {
             native.copies.fresh.push((path, token, super::NATIVE_OVERHEAD + packet.len()));
         }
     }
 
-    /// A path that has not been filled yet gets copies of what leaves on another, as long as that is faster: it will be needed when the
-    /// other one is full, and to find its rate only then takes longer than a flow inside waits before it believes that this was all.
+    /// A path that was never filled gets copies of what leaves on another, as long as that is faster: it will be needed when the other one is
+    /// full, and to find its rate only then takes longer than a flow inside waits before it believes that this was all. Repair knows
+    /// nothing of these copies: what is lost goes again whether or not one is under way.
     pub(super) fn try_paths(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
-        let mut fresh = std::mem::take(&mut native.copies.fresh);
+        let fresh = std::mem::take(&mut native.copies.fresh);
         for index in 0..self.scene.len() {
             let path = self.scene[index];
-            if !native.control.is_starting(path.id) || !is_behind(&path, &self.scene) {
+            if !native.control.is_untried(path.id) || !is_behind(&path, &self.scene) {
                 continue;
             }
             let limit = native.limit(path.id.slot);
@@ -164,11 +170,17 @@ impl Peer {
                     break;
                 }
                 *tried += *len as u64;
-                self.send_copy(now, path.id, *token, native, outbox, spare);
+                let Some((place, packet)) = native.repair.look(*token) else { continue };
+                self.seal_packet(
+                    now,
+                    Scheduled { path: path.id, token: Token::NONE, place, packet },
+                    native,
+                    outbox,
+                    spare,
+                );
+                self.after_run(now, path.id, *len as u64, native);
             }
         }
-        fresh.clear();
-        native.copies.fresh = fresh;
     }
 
     /// When nothing waits, a scheduler may want the packet that blocks sent on another path: once.

@@ -77,6 +77,8 @@ pub(super) struct Native {
     unheld: u64,
     repair: Repair,
     copies: copies::Copies,
+    /// In this turn a path is to be tried with copies.
+    tries: bool,
     batch: Batch,
     /// ACKs of flows inside that a later one stood in for, since this was asked last.
     superseded: u64,
@@ -195,6 +197,7 @@ impl Native {
             unheld: 0,
             repair: Repair::default(),
             copies: copies::Copies::default(),
+            tries: false,
             batch: Batch::default(),
             superseded: 0,
             fec: config.fec,

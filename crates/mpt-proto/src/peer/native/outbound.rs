@@ -238,6 +238,7 @@ impl Peer {
             return;
         }
         self.queue.unpark();
+        native.tries = self.has_untried_path(native);
         self.send_copies(now, native, outbox, spare);
         while let Some(next) = self.next_packet(now, native) {
             let narrow = self.set_narrow_aside(next.len, native);
@@ -269,7 +270,9 @@ impl Peer {
             }
             self.queue.park();
         }
-        self.try_paths(now, native, outbox, spare);
+        if native.tries {
+            self.try_paths(now, native, outbox, spare);
+        }
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
         for path in self.scene.iter().filter(|path| path.room > 0) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
@@ -347,7 +350,7 @@ impl Peer {
         let view = *self.scene.iter().find(|view| view.id == path).expect("the scheduler chose from the scene");
         // Calls do not ask the pacer; see `sched::urgent`.
         let room = if first.mark.class == Class::Realtime { view.window } else { view.room };
-        let mut sent = 0;
+        let (mut sent, tries) = (0, native.tries);
         while let Some(next) = self.next_packet(now, native).filter(|next| self.goes_along(first, next)) {
             let fits = sent + next.len as u64 <= room && (sent == 0 || sent + next.len as u64 <= view.burst);
             if !fits || next.len > native.limit(path.slot) {
@@ -357,7 +360,9 @@ impl Peer {
             sent += next.len as u64;
             if !next.again {
                 self.owe_copies(now, path, scheduled.token, &scheduled.packet, native);
-                self.note_fresh(path, scheduled.token, &scheduled.packet, native);
+                if tries {
+                    self.note_fresh(path, scheduled.token, &scheduled.packet, native);
+                }
             }
             self.seal_packet(now, scheduled, native, outbox, spare);
             sent += self.send_symbol(now, path, native, outbox);

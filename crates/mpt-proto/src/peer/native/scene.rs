@@ -12,6 +12,8 @@ use crate::time::{Rate, Time};
 
 /// RFC 6928: ten packets.
 const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
+/// What a controller gives a path before the first ACK.
+const FIRST_FLIGHT: u64 = 32 * super::DATAGRAM;
 /// A path that loses more is as far away as one that loses this.
 const MOST_LOSS: f64 = 0.5;
 /// What was measured so long ago may have changed: a quarter of the time for which people bear a stall.
@@ -110,12 +112,12 @@ impl Peer {
 }
 
 /// For how long what is in flight on a path that opens may stand in its queue: all that is more than the path has shown to deliver in a
-/// round trip. Another that is nearly as quick takes some of it, and neither is overfilled.
+/// round trip, and more than its first flight. Another that is nearly as quick takes some of it, and neither is overfilled.
 fn overhang(view: &View, native: &Native) -> Duration {
     if !native.control.is_starting(view.id) {
         return Duration::ZERO;
     }
-    let shown = view.rate.bytes_in(native.feedback(view.id.slot).base_rtt());
+    let shown = view.rate.bytes_in(native.feedback(view.id.slot).base_rtt()).max(FIRST_FLIGHT);
     view.rate.time_for(view.in_flight.saturating_sub(shown))
 }
 
