@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::{PROBE_TOS, Peer};
-use super::scene::view;
+use super::scene::{overhang, view};
 use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
 use crate::local::Local;
@@ -466,7 +466,8 @@ impl Peer {
         self.scheduler.on_sent(path, sent as usize, &Scene { paths: &self.scene, backlog, now, ..Scene::default() });
         let view = view(now, &self.paths[usize::from(path.slot)], native);
         if let Some(old) = self.scene.iter_mut().find(|view| view.id == path) {
-            *old = View { delay: old.delay, ..view };
+            let delay = old.delay.saturating_sub(overhang(old, native)) + overhang(&view, native);
+            *old = View { delay, ..view };
         }
     }
 }

@@ -113,7 +113,7 @@ impl Peer {
 
 /// For how long what is in flight on a path that opens may stand in its queue: all that is more than the path has shown to deliver in a
 /// round trip, and more than its first flight. Another that is nearly as quick takes some of it, and neither is overfilled.
-fn overhang(view: &View, native: &Native) -> Duration {
+pub(super) fn overhang(view: &View, native: &Native) -> Duration {
     if !native.control.is_starting(view.id) {
         return Duration::ZERO;
     }
