@@ -22,8 +22,8 @@ pub struct Path {
     patience: u32,
     /// Whether the queue being drained is that of a probe.
     probed: bool,
-    /// Whether its first start-up is over.
-    known: bool,
+    /// Whether its first start-up goes on.
+    untried: bool,
     /// Whether the last probe found the path faster.
     grown: bool,
     /// When it last cruised: what was sent then tells which loss is usual.
@@ -43,7 +43,7 @@ impl Path {
             acks: 0,
             patience: LEAST_PATIENCE,
             probed: false,
-            known: false,
+            untried: true,
             grown: false,
             calm: (Time::START, Time::START),
             answered: Time::START,
@@ -121,7 +121,7 @@ impl Path {
     }
 
     pub fn is_untried(&self) -> bool {
-        !self.known
+        self.untried
     }
 
     /// What must be sent for the bottleneck's rate to arrive, the path's usual loss included.
@@ -257,7 +257,7 @@ impl Path {
     }
 
     fn drain(&mut self) {
-        self.known = true;
+        self.untried = false;
         self.phase = Phase::Drain { low: None };
     }
 
@@ -266,7 +266,7 @@ impl Path {
     }
 
     fn cruise(&mut self, now: Time) {
-        self.known = true;
+        self.untried = false;
         (self.probed, self.grown, self.calm) = (false, false, (now, now));
         self.phase = Phase::Cruise { rounds: self.patience - 1 };
     }

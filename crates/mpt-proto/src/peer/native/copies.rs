@@ -169,15 +169,10 @@ impl Peer {
                 if self.scene[index].room < *len as u64 || *tried >= trial(&path) {
                     break;
                 }
-                *tried += *len as u64;
                 let Some((place, packet)) = native.repair.look(*token) else { continue };
-                self.seal_packet(
-                    now,
-                    Scheduled { path: path.id, token: Token::NONE, place, packet },
-                    native,
-                    outbox,
-                    spare,
-                );
+                *tried += *len as u64;
+                let copy = Scheduled { path: path.id, token: Token::NONE, place, packet };
+                self.seal_packet(now, copy, native, outbox, spare);
                 self.after_run(now, path.id, *len as u64, native);
             }
         }

@@ -164,30 +164,40 @@ mod tests {
     const NOW: Time = Time::after(Duration::from_secs(1));
     const LEN: usize = 1_400;
 
+    /// What an [`Exit`] borrows.
+    struct Bench {
+        outlets: Outlets,
+        batch: Batch,
+        delivered: u64,
+        tun: Coalescer,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let tun = Coalescer::new(Merge::default());
+            Self { outlets: Outlets::default(), batch: Batch::default(), delivered: 0, tun }
+        }
+
+        fn exit(&mut self, now: Time) -> Exit<'_> {
+            let Self { outlets, batch, delivered, tun } = self;
+            Exit { now, bucket: 5, outlets, batch, delivered, tun }
+        }
+    }
+
     /// Delivers `count` packets at once, then follows the deadlines; returns how many went at once, and when the last did.
     fn burst(protocol: u8, count: usize) -> (u64, Duration) {
-        let (mut outlets, mut delivered, mut tun) = (Outlets::default(), 0, Coalescer::new(Merge::default()));
-        let mut batch = Batch::default();
+        let mut bench = Bench::new();
         let header = if protocol == TCP { 40 } else { 28 };
         let bytes = packet(Version::V4, protocol, LEN - header, 1);
-        let mut exit = Exit {
-            now: NOW,
-            bucket: 5,
-            outlets: &mut outlets,
-            batch: &mut batch,
-            delivered: &mut delivered,
-            tun: &mut tun,
-        };
-        (0..count).for_each(|_| exit.deliver(&bytes));
-        let (at_once, mut now) = (delivered, NOW);
-        while let Some(at) = outlets.next_deadline() {
-            let before = delivered;
+        (0..count).for_each(|_| bench.exit(NOW).deliver(&bytes));
+        let (at_once, mut now) = (bench.delivered, NOW);
+        while let Some(at) = bench.outlets.next_deadline() {
+            let before = bench.delivered;
             now = at;
-            Exit { now, bucket: 5, outlets: &mut outlets, batch: &mut batch, delivered: &mut delivered, tun: &mut tun }
-                .release();
-            assert!(delivered > before, "no wake-up without work");
+            bench.exit(now).release();
+            assert!(bench.delivered > before, "no wake-up without work");
         }
-        assert_eq!((delivered, outlets.len()), (count as u64, 0));
+        assert_eq!((bench.delivered, bench.outlets.len()), (count as u64, 0));
         (at_once, now.since(NOW))
     }
 
@@ -203,21 +213,12 @@ mod tests {
 
     #[test]
     fn what_arrives_in_order_never_waits() {
-        let (mut outlets, mut delivered, mut tun) = (Outlets::default(), 0, Coalescer::new(Merge::default()));
-        let mut batch = Batch::default();
+        let mut bench = Bench::new();
         let bytes = packet(Version::V4, UDP, LEN - 28, 1);
-        let mut exit = Exit {
-            now: NOW,
-            bucket: 5,
-            outlets: &mut outlets,
-            batch: &mut batch,
-            delivered: &mut delivered,
-            tun: &mut tun,
-        };
         (0..10_000).for_each(|_| {
-            exit.deliver(&bytes);
-            exit.on_arrival(LEN);
+            bench.exit(NOW).deliver(&bytes);
+            bench.exit(NOW).on_arrival(LEN);
         });
-        assert_eq!((delivered, outlets.len()), (10_000, 0));
+        assert_eq!((bench.delivered, bench.outlets.len()), (10_000, 0));
     }
 }
