@@ -39,6 +39,7 @@ pub struct Ip {
 pub const TCP: u8 = 6;
 /// TCP's flags when only ACK is set.
 const ACK: u8 = 0x10;
+const SYN: u8 = 0x02;
 /// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
@@ -111,6 +112,12 @@ impl Ip {
         let fields = bytes.get(self.transport + 12).zip(bytes.get(self.transport + 13));
         fields
             .is_some_and(|(offset, flags)| *flags == ACK && self.transport + usize::from(offset >> 4) * 4 == self.total)
+    }
+
+    /// Whether it is a TCP segment that answers a SYN.
+    pub fn is_syn_ack(&self, bytes: &[u8]) -> bool {
+        let flags = bytes.get(self.transport + 13).filter(|_| self.protocol == TCP && !self.fragment);
+        flags.is_some_and(|flags| flags & (SYN | ACK) == SYN | ACK)
     }
 
     /// What a TCP segment that [`Self::is_pure_ack`] has accepted acknowledges.

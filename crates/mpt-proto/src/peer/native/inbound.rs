@@ -136,9 +136,9 @@ impl Peer {
 
     fn handle_skip(&mut self, now: Time, skip: &Skip, native: &mut Native, tun: &mut Coalescer) {
         let (bucket, delivered) = (skip.bucket, &mut self.ledger.delivered);
-        let Native { order, outlets, batch, holding, .. } = native;
+        let Native { order, outlets, batch, luck, holding, .. } = native;
         let Some(order) = order.get_mut(&bucket) else { return };
-        let mut exit = Exit { now, bucket, outlets, batch, delivered, tun };
+        let mut exit = Exit { now, bucket, outlets, batch, luck, delivered, tun };
         order.handle_skip(now, skip.from, skip.to, &mut |packet| exit.deliver(packet));
         if order.is_empty() {
             holding.remove(&skip.bucket);
@@ -236,9 +236,9 @@ fn put_in_order(
         native.unheld += u64::from(taken.is_ok());
         return taken;
     }
-    let Native { order, rested, outlets, batch, .. } = native;
+    let Native { order, rested, outlets, batch, luck, .. } = native;
     let order = order.entry(bucket).or_insert_with(|| rested.wake(bucket, limits));
-    let mut exit = Exit { now, bucket, outlets, batch, delivered: &mut ledger.delivered, tun };
+    let mut exit = Exit { now, bucket, outlets, batch, luck, delivered: &mut ledger.delivered, tun };
     let arrived = Numbered { slot: tag.slot(), seq: data.header.sequence, packet, waits: !is_ack(packet) };
     let kept = order.handle(now, arrived, &mut |packet| exit.deliver(packet));
     exit.on_arrival(packet.len());

@@ -2,7 +2,7 @@
 //! repair, and an order for each flow bucket instead of one for all.
 //!
 //! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
-//! `batch` what is gathered, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
+//! `batch` what is gathered, `luck` what came too soon, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
 //! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths
 //! come and go and says what they are for, `roam` follows the peer's addresses, `addresses` tells our own. `rest` is what
 //! becomes of the memory of a peer that is idle.
@@ -12,6 +12,7 @@ mod batch;
 mod copies;
 mod doubts;
 mod inbound;
+mod luck;
 mod outbound;
 mod outlet;
 mod paths;
@@ -80,6 +81,7 @@ pub(super) struct Native {
     /// In this turn a path is to be tried with copies.
     tries: bool,
     batch: Batch,
+    luck: luck::Luck,
     /// ACKs of flows inside that a later one stood in for, since this was asked last.
     superseded: u64,
     fec: fec::Mode,
@@ -199,6 +201,7 @@ impl Native {
             copies: copies::Copies::default(),
             tries: false,
             batch: Batch::default(),
+            luck: luck::Luck::default(),
             superseded: 0,
             fec: config.fec,
             decoders: std::array::from_fn(|_| None),
@@ -265,6 +268,7 @@ impl Native {
         bucket: u16,
         packet: SuperPacket,
     ) -> impl Iterator<Item = (u16, SuperPacket)> {
+        self.luck.on_sent(now, &packet);
         let rtt = || {
             let known = self.carriers.iter().map(|carrier| &carrier.feedback).filter(|path| path.rtt().is_known());
             known.map(|path| path.rtt().smoothed() + path.allowance()).min().unwrap_or_default()
@@ -295,7 +299,7 @@ impl Native {
     /// Packets held in all buckets.
     pub(super) fn held(&self) -> usize {
         let behind_holes = self.holding.iter().filter_map(|bucket| self.order.get(bucket)).map(Resequencer::len);
-        behind_holes.sum::<usize>() + self.outlets.len()
+        behind_holes.sum::<usize>() + self.outlets.len() + self.luck.len()
     }
 
     /// What the resequencers of all buckets did, together.

@@ -234,6 +234,7 @@ impl Peer {
         native.pace = None;
         self.look_native(now, native);
         self.set_queue_delay(now, native);
+        native.luck.set_usual(self.usual_round_trip(native));
         if self.scene.is_empty() {
             return;
         }

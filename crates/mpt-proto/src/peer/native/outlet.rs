@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::super::inbound;
 use super::batch::Batch;
+use super::luck::Luck;
 use crate::packet::Coalescer;
 use crate::packet::ip::{Ip, UDP};
 use crate::time::{Rate, Time};
@@ -37,6 +39,7 @@ pub(super) struct Exit<'a> {
     pub(super) bucket: u16,
     pub(super) outlets: &'a mut Outlets,
     pub(super) batch: &'a mut Batch,
+    pub(super) luck: &'a mut Luck,
     pub(super) delivered: &'a mut u64,
     pub(super) tun: &'a mut Coalescer,
 }
@@ -57,6 +60,8 @@ impl Exit<'_> {
         if ip.protocol == UDP && !self.outlets.admits(self.now, self.bucket, packet) {
             return;
         }
+        let Some(before) = self.luck.admit(self.now, &ip, packet) else { return };
+        before.for_each(|earlier| inbound::deliver(&earlier, self.delivered, self.tun));
         self.batch.on_data(self.now, &ip, packet);
         self.tun.push(&ip, packet);
         *self.delivered += 1;
@@ -168,6 +173,7 @@ mod tests {
     struct Bench {
         outlets: Outlets,
         batch: Batch,
+        luck: Luck,
         delivered: u64,
         tun: Coalescer,
     }
@@ -175,12 +181,13 @@ mod tests {
     impl Bench {
         fn new() -> Self {
             let tun = Coalescer::new(Merge::default());
-            Self { outlets: Outlets::default(), batch: Batch::default(), delivered: 0, tun }
+            let (outlets, batch, luck) = Default::default();
+            Self { outlets, batch, luck, delivered: 0, tun }
         }
 
         fn exit(&mut self, now: Time) -> Exit<'_> {
-            let Self { outlets, batch, delivered, tun } = self;
-            Exit { now, bucket: 5, outlets, batch, delivered, tun }
+            let Self { outlets, batch, luck, delivered, tun } = self;
+            Exit { now, bucket: 5, outlets, batch, luck, delivered, tun }
         }
     }
 

@@ -72,6 +72,7 @@ impl Peer {
         self.queue.rest();
         native.repair.rest();
         native.outlets.rest();
+        native.luck.rest();
         native.carriers.iter_mut().for_each(|carrier| carrier.feedback.rest());
         let Native { order, holding, rested, .. } = native;
         order.retain(|bucket, order| {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::Peer;
 use super::Native;
+use super::luck::Usual;
 use crate::path::Path;
 use crate::queue;
 use crate::repair::Token;
@@ -25,6 +26,8 @@ const IN_USE: u64 = 4;
 /// A path that has failed is expected back for so long, and of what it carried no more than makes a round trip four times as long.
 const OUTAGE: Duration = Duration::from_secs(30);
 const MOST_SHORTAGE: f64 = 4.0;
+/// Jitter that no inner sender takes for a queue: half of the 4 ms that HyStart calls for at least (RFC 9406 section 4.3).
+const PUNCTUAL: Duration = Duration::from_millis(2);
 /// The longest that a flow's own queue is allowed to stand.
 const MAX_QUEUE_DELAY: Duration = Duration::from_millis(500);
 
@@ -102,6 +105,15 @@ impl Peer {
         };
         let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
         self.queue.set_delay(target, ((slowest + late) * 2).max(queue::INTERVAL));
+    }
+
+    /// What is usual among round trips on the path where they are shortest; zero if that keeps time.
+    pub(super) fn usual_round_trip(&self, native: &Native) -> Usual {
+        let jitter = |view: &View| native.feedback(view.id.slot).delay().jitter();
+        // Jitter is learned slowly, the variance of round trips within a few.
+        let late = |view: &View| view.srtt + jitter(view).max(view.rtt_var);
+        let shortest = self.scene.iter().min_by_key(|view| late(view)).filter(|view| jitter(view) > PUNCTUAL);
+        shortest.map(|view| Usual { mean: view.srtt, late: late(view) }).unwrap_or_default()
     }
 
     /// How many times what the paths pass is what they passed before one failed, while that is expected back.

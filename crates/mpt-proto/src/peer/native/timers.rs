@@ -1,5 +1,6 @@
 //! What is due in native mode.
 
+use super::super::inbound::deliver;
 use super::super::{Peer, Wake};
 use super::outlet::Exit;
 use super::sizes::on_probe_fate;
@@ -21,6 +22,7 @@ impl Native {
         let holds =
             self.holding.iter().filter_map(|bucket| Some((self.order.get(bucket)?.next_deadline()?, Wake::Hold)));
         let outlets = self.outlets.next_deadline().map(|at| (at, Wake::Hold));
+        let luck = self.luck.next_deadline().map(|at| (at, Wake::Hold));
         let batch = self.batch.due().map(|at| (at, Wake::Batch));
         let covers = self.carriers.iter().filter_map(|carrier| Some((carrier.covers_at()?, Wake::Cover)));
         session
@@ -33,6 +35,7 @@ impl Native {
             .chain(moves)
             .chain(holds)
             .chain(outlets)
+            .chain(luck)
             .min()
     }
 }
@@ -91,15 +94,16 @@ impl Peer {
 
     fn release_native(&mut self, now: Time, native: &mut Native, tun: &mut Coalescer) {
         let delivered = &mut self.ledger.delivered;
-        let Native { holding, order, outlets, batch, .. } = native;
+        let Native { holding, order, outlets, batch, luck, .. } = native;
         holding.retain(|bucket| {
             let Some(order) = order.get_mut(bucket) else { return false };
-            let mut exit = Exit { now, bucket: *bucket, outlets, batch, delivered, tun };
+            let mut exit = Exit { now, bucket: *bucket, outlets, batch, luck, delivered, tun };
             order.handle_deadline(now, &mut |packet| exit.deliver(packet));
             !order.is_empty()
         });
+        luck.release(now).iter().for_each(|packet| deliver(packet, delivered, tun));
         for bucket in outlets.buckets() {
-            Exit { now, bucket, outlets, batch, delivered, tun }.release();
+            Exit { now, bucket, outlets, batch, luck, delivered, tun }.release();
         }
     }
 }
