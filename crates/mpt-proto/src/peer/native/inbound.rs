@@ -214,7 +214,7 @@ fn is_ack(packet: &[u8]) -> bool {
 }
 
 /// IPv4 and TCP headers with all their options.
-const LONGEST_ACK: usize = 60 + 60;
+pub(super) const LONGEST_ACK: usize = 60 + 60;
 
 fn put_in_order(
     now: Time,

@@ -7,11 +7,13 @@
 //!
 //! An ACK that comes back sooner than what is as late as usual waits here until that would have come. Only what says nothing but how
 //! far the data has come is kept, so nobody but the sender of a flow notices; a packet that carries more does not wait, and an ACK that
-//! says no more than it goes before it. A program waits for the answer to its SYN: that comes no sooner than the mean, and no later.
+//! says no more than it goes before it. A program waits for the answer to its SYN: that is kept no longer than
+//! until the mean.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::inbound::LONGEST_ACK;
 use crate::classify::Class;
 use crate::flow;
 use crate::packet::SuperPacket;
@@ -54,8 +56,6 @@ struct Kept {
 
 /// So many moments of a round trip are remembered for each flow.
 const MOMENTS: u32 = 64;
-/// No ACK is longer: IPv4 and TCP headers with all their options.
-const LONGEST_ACK: usize = 60 + 60;
 
 impl Luck {
     /// From now on round trips are to seem like this.
