@@ -107,7 +107,7 @@ pub struct OneWayDelay {
     last: [Option<OneWay>; FEW],
     samples: usize,
     jitter: Duration,
-    /// What jitter was at most while datagrams came one by one, and is not forgotten while they do not.
+    /// What jitter is while datagrams come one by one; it is not forgotten while they do not.
     alone: Duration,
     /// When they last did not, and when one last came.
     crowded: Option<Time>,
@@ -127,8 +127,10 @@ impl OneWayDelay {
         if round > ONE_BY_ONE {
             self.crowded = Some(now);
         } else if self.crowded.is_none_or(|at| now.since(at) > DRAINED) {
-            let forgotten = now.since(self.sampled).as_secs_f64() / FORGET.as_secs_f64();
-            self.alone = self.alone.mul_f64((1.0 - forgotten).max(0.0)).max(self.jitter);
+            self.alone = match self.is_fresh() {
+                true => self.jitter.div_f64(self.weight()),
+                false => self.remembered(now).max(self.jitter),
+            };
         }
         self.sampled = now;
         self.latest = Some(delay);
@@ -173,6 +175,19 @@ impl OneWayDelay {
         self.jitter.max(self.alone).max(self.spread)
     }
 
+    /// What is left of the jitter of lone datagrams.
+    fn remembered(&self, now: Time) -> Duration {
+        let forgotten = now.since(self.sampled).as_secs_f64() / FORGET.as_secs_f64();
+        self.alone.mul_f64((1.0 - forgotten).max(0.0))
+    }
+
+    /// How much of the running mean the steps so far make up: it begins at nothing, and sixteenths of them are far too little at first. One
+    /// or two odd ones are no mean either.
+    fn weight(&self) -> f64 {
+        let steps = i32::try_from(self.samples).unwrap_or(i32::MAX).max(LEAST_STEPS);
+        1.0 - (15.0_f64 / 16.0).powi(steps)
+    }
+
     /// Whether datagrams have only ever come one by one.
     pub fn is_fresh(&self) -> bool {
         self.crowded.is_none()
@@ -201,6 +216,8 @@ const FORGET: Duration = Duration::from_secs(20);
 const FEW: usize = 5;
 /// Jitter above which a packet alone says little.
 const ODD: Duration = Duration::from_millis(1);
+/// So many steps make a mean of sorts.
+const LEAST_STEPS: i32 = 4;
 /// Two ACKs are at least a millisecond apart, and a minimum needs a few of them.
 const MIN_SETTLING: Duration = Duration::from_millis(3);
 
@@ -262,6 +279,19 @@ mod tests {
         }
         assert_eq!(delay.queue(), ms(0));
         assert!(delay.jitter() > ms(5), "{:?}", delay.jitter());
+    }
+
+    #[test]
+    fn a_few_lone_datagrams_show_about_what_many_do() {
+        let mut delay = OneWayDelay::default();
+        let jitters = (0..100).map(|n| {
+            let sent = Time::after(ms(n * 20));
+            delay.on_sample(sent, OneWay::between(sent, PeerTime((n * 20 + 20 + n % 2 * 10) * 1_000)), ms(0), 1_000);
+            delay.jitter()
+        });
+        let jitters: Vec<_> = jitters.collect();
+        assert!(jitters[1..4].iter().all(|jitter| *jitter < ms(9)), "{jitters:?}");
+        assert!(jitters[4..].iter().all(|jitter| jitter.abs_diff(ms(10)) < ms(1)), "{jitters:?}");
     }
 
     #[test]

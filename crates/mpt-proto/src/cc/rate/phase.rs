@@ -71,7 +71,8 @@ impl Phase {
     pub fn window(self, delay: &Delay) -> f64 {
         let base = delay.base().as_secs_f64();
         match self {
-            Self::Startup { .. } => delay.flight() * STARTUP_WINDOW,
+            // What stands while it opens is queue, however much jitter blurs that.
+            Self::Startup { .. } => base * STARTUP_WINDOW,
             Self::Drain { .. } => base + delay.jitter().as_secs_f64().min(base * DRAIN_SLACK),
             Self::Empty { half: true, .. } => base * EMPTY_WINDOW,
             Self::Empty { half: false, .. } => (base - delay.drained().as_secs_f64() * 2.0).max(base * EMPTY_WINDOW),

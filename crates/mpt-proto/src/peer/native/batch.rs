@@ -8,7 +8,7 @@
 //!
 //! So ACKs that nothing travels with are gathered, and those that a later one of their flow makes superfluous do not leave at all (RFC 3449
 //! section 5.2.1). While a flow is young, eight of it leave in a round trip at most, no fewer than of a receiver that merges 64 KiB before it
-//! answers; a round trip by a third longer than the path's has met a queue, and may show it. Where ACKs are few, as of a page or a call, and once slow start is over, none waits longer than 2.5 ms: BBR takes the wait for the
+//! answers; a round trip by a third longer than the paths' has met a queue, and may show it. Where ACKs are few, as of a page or a call, and once slow start is over, none waits longer than 2.5 ms: BBR takes the wait for the
 //! path's, and its window is no longer than two of the shortest round trips. It also saves packets on a thin line upwards.
 
 use std::collections::BTreeMap;
@@ -78,11 +78,11 @@ const IN_A_ROUND: u32 = 6;
 const SAVED: u32 = 2;
 /// HyStart's N_RTT_SAMPLE (RFC 9406 section 4.3): the ninth ACK decides.
 const SAMPLES: u32 = 8;
-/// A round that takes longer than the path by this part has met a queue.
+/// A round that takes longer than the paths by this part has met a queue.
 const LONGER: u32 = 3;
 /// A round is given up after so many times that long.
 const STALE: u32 = 4;
-/// Slow start from ten packets to ten thousand takes ten round trips; those of the flow may be longer than the shortest path's.
+/// Slow start from ten packets to ten thousand takes ten round trips; the slowest path comes in only later.
 const YOUTH: u32 = 32;
 /// A flow that rests for so long begins anew: a retransmission timeout (RFC 5681 section 4.1).
 const REST: Duration = Duration::from_secs(1);
@@ -90,7 +90,7 @@ const REST: Duration = Duration::from_secs(1);
 const SHORT: Duration = Duration::from_millis(20);
 
 impl Batch {
-    /// Keeps `packet` back if it is an ACK to be gathered. `rtt` is what the shortest path takes, jitter included.
+    /// Keeps `packet` back if it is an ACK to be gathered. `rtt` is what a round trip takes that meets no queue.
     pub(super) fn gather(
         &mut self,
         now: Time,

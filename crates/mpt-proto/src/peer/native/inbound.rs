@@ -82,6 +82,9 @@ impl Peer {
             }
             self.handle_frame(now, &frame, Way { tag, own, moving, tos: from.tos }, native, tun);
         }
+        if let Some(own) = own.filter(|_| data.is_some()) {
+            native.carriers[usize::from(own)].brought = Some(now);
+        }
         self.handle_protection(now, tag, number, (data, repair), native, tun);
         let received =
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));

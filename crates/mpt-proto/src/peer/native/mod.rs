@@ -142,6 +142,8 @@ struct Carrier {
     cap: Option<Rate>,
     /// Marks reported so far.
     ce: u64,
+    /// When it last brought an inner packet.
+    brought: Option<Time>,
 }
 
 impl Carrier {
@@ -154,6 +156,7 @@ impl Carrier {
             vetting: VETTING,
             tried: 0,
             probed: Time::START,
+            brought: None,
             encoder: Encoder::default(),
             policy: Policy::default(),
             rhythm: None,
@@ -165,6 +168,16 @@ impl Carrier {
             ce: 0,
         }
     }
+}
+
+/// How long a round trip of the flows inside takes while nothing stands in queues: order is restored, so it is that of the slowest path on
+/// which their data comes, jitter included; that of the quickest one before any does.
+fn round_trip_inside(now: Time, carriers: &[Carrier]) -> Duration {
+    let known = carriers.iter().filter(|carrier| carrier.feedback.rtt().is_known());
+    let takes = |carrier: &Carrier| carrier.feedback.rtt().smoothed() + carrier.feedback.allowance();
+    let in_use = |carrier: &&Carrier| carrier.brought.is_some_and(|at| now.since(at) <= takes(carrier));
+    let slowest = known.clone().filter(in_use).map(takes).max();
+    slowest.or_else(|| known.map(takes).min()).unwrap_or_default()
 }
 
 /// How long it is worth while to send a packet again: eight round trips of the slowest path, within these bounds.
@@ -269,11 +282,7 @@ impl Native {
         packet: SuperPacket,
     ) -> impl Iterator<Item = (u16, SuperPacket)> {
         self.luck.on_sent(now, &packet);
-        let rtt = || {
-            let known = self.carriers.iter().map(|carrier| &carrier.feedback).filter(|path| path.rtt().is_known());
-            known.map(|path| path.rtt().smoothed() + path.allowance()).min().unwrap_or_default()
-        };
-        let now_or_later = match self.batch.gather(now, bucket, packet, rtt) {
+        let now_or_later = match self.batch.gather(now, bucket, packet, || round_trip_inside(now, &self.carriers)) {
             Gathered::Leaves(packet) => Some(packet),
             Gathered::Waits => None,
             Gathered::Replaces(older) => {
