@@ -165,13 +165,13 @@ impl Hosts {
         count: usize,
         meanwhile: impl FnOnce(),
     ) -> Option<Vec<Vec<u8>>> {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[1], "tcpdump", "-ni", interface, "-x", "-c", &count.to_string()]);
-        let child = command.arg(filter).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let Ok(mut child) = child else {
+        if Command::new("tcpdump").arg("--version").output().is_err() {
             eprintln!("skipped: needs tcpdump");
             return None;
-        };
+        }
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[1], "tcpdump", "-ni", interface, "-x", "-c", &count.to_string()]);
+        let mut child = command.arg(filter).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_listening(&mut child);
         meanwhile();
         let started = Instant::now();
