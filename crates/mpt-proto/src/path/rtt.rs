@@ -284,12 +284,12 @@ mod tests {
     #[test]
     fn a_few_lone_datagrams_show_about_what_many_do() {
         let mut delay = OneWayDelay::default();
-        let jitters = (0..100).map(|n| {
+        let sample = |n: u64| {
             let sent = Time::after(ms(n * 20));
             delay.on_sample(sent, OneWay::between(sent, PeerTime((n * 20 + 20 + n % 2 * 10) * 1_000)), ms(0), 1_000);
             delay.jitter()
-        });
-        let jitters: Vec<_> = jitters.collect();
+        };
+        let jitters: Vec<_> = (0..100).map(sample).collect();
         assert!(jitters[1..4].iter().all(|jitter| *jitter < ms(9)), "{jitters:?}");
         assert!(jitters[4..].iter().all(|jitter| jitter.abs_diff(ms(10)) < ms(1)), "{jitters:?}");
     }

@@ -126,6 +126,8 @@ struct Carrier {
     tried: u64,
     /// When it was last probed to judge it.
     probed: Time,
+    /// When it last brought an inner packet.
+    brought: Option<Time>,
     /// Makes repair symbols of what is sent, to this rhythm if at all.
     encoder: Encoder,
     policy: Policy,
@@ -142,8 +144,6 @@ struct Carrier {
     cap: Option<Rate>,
     /// Marks reported so far.
     ce: u64,
-    /// When it last brought an inner packet.
-    brought: Option<Time>,
 }
 
 impl Carrier {
@@ -170,8 +170,8 @@ impl Carrier {
     }
 }
 
-/// How long a round trip of the flows inside takes while nothing stands in queues: order is restored, so it is that of the slowest path on
-/// which their data comes, jitter included; that of the quickest one before any does.
+/// How long a round trip of the flows inside takes while nothing stands in queues: order is restored, so it is that of the slowest path that
+/// brings anything of theirs, jitter included; that of the quickest one while none does.
 fn round_trip_inside(now: Time, carriers: &[Carrier]) -> Duration {
     let known = carriers.iter().filter(|carrier| carrier.feedback.rtt().is_known());
     let takes = |carrier: &Carrier| carrier.feedback.rtt().smoothed() + carrier.feedback.allowance();
