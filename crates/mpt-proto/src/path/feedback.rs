@@ -18,6 +18,7 @@ use super::line::Line;
 use super::rtt::{MIN_WINDOW, OneWay, OneWayDelay, Rtt};
 use super::sample::{AckSample, LossSample};
 use super::sent::{Confirmed, Fate, MAX_HOLD, Sent};
+use super::train::Train;
 use super::window::Least;
 use super::worth::Worth;
 use crate::time::{Rate, Time};
@@ -29,6 +30,7 @@ pub struct Feedback {
     rtt: Rtt,
     delay: OneWayDelay,
     line: Line,
+    train: Train,
     delivery: Delivery,
     rounds: Rounds,
     sojourn: Sojourn,
@@ -86,6 +88,16 @@ impl Feedback {
         let snapshot = self.delivery.on_sent(now, self.sent.in_flight());
         self.sent.on_sent(now, seq, bytes, token, snapshot);
         self.last_sent = now;
+    }
+
+    /// Notes that a packet is one of a train, whose packets leave at once.
+    pub fn on_train(&mut self, now: Time, seq: PathSeq, bytes: u64) {
+        self.train.on_sent(now, seq, bytes);
+    }
+
+    /// What the last train has just shown the path to pass at least.
+    pub fn take_train(&mut self) -> Option<Rate> {
+        self.train.take_rate()
     }
 
     /// Takes in an ACK of this path, wherever it came in; `tell` learns the fate of each packet by its token.
@@ -245,6 +257,9 @@ impl Feedback {
             if self.delay.is_fresh() {
                 self.line.on_sample(sent_at, one_way, bytes.into(), self.delay.jitter());
             }
+        }
+        if let Some(floor) = self.delay.floor() {
+            self.train.on_arrival(ack.largest, ack.received_at, floor, self.delay.jitter());
         }
         self.delivery.mark(ack.written_at(), self.recent_window() / 8);
         let spread = self.delay.jitter().as_secs_f64() / self.rtt.smoothed().as_secs_f64();

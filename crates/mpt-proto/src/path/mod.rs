@@ -15,6 +15,7 @@ pub mod receive;
 pub mod rtt;
 pub mod sample;
 pub mod sent;
+mod train;
 pub mod window;
 pub mod worth;
 

@@ -6,7 +6,8 @@
 //!   is acknowledged at 1 % of its volume. A path begins with credit for [`FREE_ACKS`], so start-up is answered fast;
 //! - with credit, an ACK is due for every second packet and at once when a hole opens or closes, but never sooner than
 //!   [`SPACING`] after the last one: a batch from the kernel is acknowledged once;
-//! - without, it is due [`MAX_HOLD`] after the first packet it confirms.
+//! - without, it is due [`MAX_HOLD`] after the first packet it confirms, or at once if the sender asks for it with a probe (as with
+//!   IMMEDIATE_ACK, draft-ietf-quic-ack-frequency section 5).
 //!
 //! An ACK can be lost, and it does not carry all ranges when jitter keeps many holes open. So it carries the ranges that
 //! changed lately: each change is told [`REPORTS`] times.
@@ -19,6 +20,17 @@ use super::ack::{Ack, PeerTime, Range, Ranges};
 use super::line::LARGE;
 use super::sent::MAX_HOLD;
 use crate::time::Time;
+
+/// What a datagram asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Elicits {
+    /// It carries nothing but ACKs: it is confirmed with the next one and never causes one.
+    Nothing,
+    /// To be acknowledged.
+    Ack,
+    /// To be acknowledged at once: it is nothing but a probe.
+    AckAtOnce,
+}
 
 /// What has arrived on one path.
 #[derive(Clone, Debug)]
@@ -53,24 +65,26 @@ impl Received {
         }
     }
 
-    /// Notes a datagram of `bytes`. One that carries nothing but ACKs is not `eliciting`: it is confirmed with the next
-    /// ACK and never causes one. `ce` says whether it was marked Congestion Experienced.
-    pub fn on_packet(&mut self, now: Time, seq: PathSeq, bytes: u64, eliciting: bool, ce: bool) {
+    /// Notes a datagram of `bytes`. `ce` says whether it was marked Congestion Experienced.
+    pub fn on_packet(&mut self, now: Time, seq: PathSeq, bytes: u64, elicits: Elicits, ce: bool) {
         let in_order = self.highest.is_none_or(|highest| seq.0.checked_sub(1) == Some(highest.0));
         if !self.insert(seq) {
             return;
         }
         self.highest = self.highest.max(Some(seq));
-        if eliciting && self.largest.is_none_or(|(largest, _)| largest < seq) {
+        if elicits != Elicits::Nothing && self.largest.is_none_or(|(largest, _)| largest < seq) {
             self.largest = Some((seq, now));
         }
         self.ce += u64::from(ce);
         self.credit = (self.credit + bytes).min(FREE_ACKS * ACK_BYTES * EARN);
-        if eliciting {
+        if elicits != Elicits::Nothing {
             self.unacked += 1;
             // A large one among small ones tells how slow the line is (`path::line`), but not when a later one is the largest.
             let telling = bytes >= LARGE && self.credit >= FREE_ACKS / 2 * ACK_BYTES * EARN;
             self.schedule(now, !in_order || ce || telling);
+            if elicits == Elicits::AckAtOnce {
+                self.due = Some(now.max(self.last_ack + SPACING));
+            }
         }
     }
 
@@ -198,7 +212,7 @@ mod tests {
     }
 
     fn arrive(received: &mut Received, seqs: impl IntoIterator<Item = u64>) {
-        seqs.into_iter().for_each(|seq| received.on_packet(at(seq), PathSeq(seq), 1_400, true, false));
+        seqs.into_iter().for_each(|seq| received.on_packet(at(seq), PathSeq(seq), 1_400, Elicits::Ack, false));
     }
 
     fn told(ack: &Ack) -> Vec<(u64, u64)> {
@@ -228,8 +242,8 @@ mod tests {
     #[test]
     fn the_receive_time_is_that_of_the_largest() {
         let mut received = Received::new(0);
-        received.on_packet(at(5_000), PathSeq(8), 100, true, false);
-        received.on_packet(at(6_000), PathSeq(7), 100, true, true);
+        received.on_packet(at(5_000), PathSeq(8), 100, Elicits::Ack, false);
+        received.on_packet(at(6_000), PathSeq(7), 100, Elicits::Ack, true);
         let ack = received.take_ack(at(7_500)).unwrap();
         assert_eq!((ack.received_at, ack.delay), (PeerTime(5_000), Duration::from_micros(2_500)));
         assert_eq!((ack.written_at(), ack.ce), (PeerTime(7_500), 1));
@@ -238,9 +252,9 @@ mod tests {
     #[test]
     fn the_largest_asked_for_an_ack_and_nothing_above_it_is_told() {
         let mut received = Received::new(0);
-        received.on_packet(at(1_000), PathSeq(3), 100, true, false);
-        received.on_packet(at(2_000), PathSeq(4), 60, false, false);
-        received.on_packet(at(3_000), PathSeq(6), 60, false, false);
+        received.on_packet(at(1_000), PathSeq(3), 100, Elicits::Ack, false);
+        received.on_packet(at(2_000), PathSeq(4), 60, Elicits::Nothing, false);
+        received.on_packet(at(3_000), PathSeq(6), 60, Elicits::Nothing, false);
         let ack = received.take_ack(at(3_000)).unwrap();
         assert_eq!((ack.largest, ack.received_at), (PathSeq(3), PeerTime(1_000)));
         assert_eq!(told(&ack), [(3, 3)]);
@@ -257,7 +271,7 @@ mod tests {
                 acks += 1;
                 weight += 80 + 3 * ack.ranges.as_slice().len();
             }
-            received.on_packet(now, PathSeq(n), 1_400, true, false);
+            received.on_packet(now, PathSeq(n), 1_400, Elicits::Ack, false);
         }
         assert!(weight <= 8_929 * 14 + 32 * 83, "{weight} bytes");
         assert!(acks > 500, "{acks} ACKs a second");
@@ -266,7 +280,7 @@ mod tests {
     #[test]
     fn a_lone_packet_is_acknowledged_after_the_longest_hold() {
         let mut received = Received::new(0);
-        received.on_packet(at(0), PathSeq(0), 100, true, false);
+        received.on_packet(at(0), PathSeq(0), 100, Elicits::Ack, false);
         assert_eq!(received.ack_due(), Some(Time::START + MAX_HOLD));
     }
 
@@ -275,14 +289,14 @@ mod tests {
         let mut received = Received::new(0);
         arrive(&mut received, [0, 1]);
         received.take_ack(at(100));
-        received.on_packet(at(200), PathSeq(3), 100, true, false);
+        received.on_packet(at(200), PathSeq(3), 100, Elicits::Ack, false);
         assert_eq!(received.ack_due(), Some(at(1_100)));
     }
 
     #[test]
     fn an_ack_never_causes_an_ack() {
         let mut received = Received::new(0);
-        received.on_packet(at(0), PathSeq(0), 80, false, false);
+        received.on_packet(at(0), PathSeq(0), 80, Elicits::Nothing, false);
         assert_eq!(received.ack_due(), None);
         assert!(!received.has_news());
     }
@@ -295,7 +309,7 @@ mod tests {
         arrive(&mut received, [3]);
         assert_eq!(received.ranges.len(), MAX_TRACKED, "too old to be remembered");
         arrive(&mut received, [1 << 60]);
-        received.on_packet(at(0), PathSeq(u64::MAX), 1, true, false);
+        received.on_packet(at(0), PathSeq(u64::MAX), 1, Elicits::Ack, false);
         assert_eq!(received.largest.unwrap().0, PathSeq(u64::MAX));
     }
 }

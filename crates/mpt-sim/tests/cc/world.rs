@@ -7,7 +7,7 @@ use std::time::Duration;
 use mpt_proto::cc::{Algorithm, Controller, Kind};
 use mpt_proto::path::ack::Ack;
 use mpt_proto::path::feedback::{AckOutcome, Feedback};
-use mpt_proto::path::receive::Received;
+use mpt_proto::path::receive::{Elicits, Received};
 use mpt_proto::path::sample::LossSample;
 use mpt_proto::path::{PathId, PathSeq};
 use mpt_proto::time::{Rate, Time};
@@ -174,7 +174,7 @@ impl World {
     fn on_data(&mut self, peer: usize, lane: usize, seq: u64) {
         let to = &mut self.peers[peer].paths[lane];
         to.arrived += DATAGRAM;
-        to.received.on_packet(self.now, PathSeq(seq), DATAGRAM, true, false);
+        to.received.on_packet(self.now, PathSeq(seq), DATAGRAM, Elicits::Ack, false);
         self.wake(peer, lane);
     }
 

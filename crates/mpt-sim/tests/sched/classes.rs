@@ -200,6 +200,15 @@ fn an_unmarked_call_has_the_quick_line_to_itself_where_a_download_would_gain_nex
 }
 
 #[test]
+fn a_quick_line_that_has_become_fast_is_used_again() {
+    let paths = ["rate=3mbit,delay=20ms,queue=200ms; 10s: rate=40mbit", "rate=80mbit,delay=40ms"];
+    let (call, net) = run(&paths, 0, Kind::Earliest, &[]);
+    assert_eq!((call.loss(), call.overtaken), (0.0, 0));
+    let sent = net.endpoint(0).status().peers[0].paths[0].sent.bytes;
+    assert!(sent > 45_000_000, "{sent} bytes; 70 million since it is fast");
+}
+
+#[test]
 fn a_rule_binds_bulk_to_the_quick_line_too() {
     let paths = ["rate=2mbit,delay=20ms,queue=100ms", "rate=80mbit,delay=40ms"];
     let stream = Stream { every: ms(4), len: 1_400, dscp: 0 };

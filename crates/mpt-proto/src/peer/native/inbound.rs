@@ -14,7 +14,7 @@ use crate::flow;
 use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
 use crate::path::ack::{self, PeerTime, Range};
-use crate::path::receive::Received;
+use crate::path::receive::{Elicits, Received};
 use crate::repair::Token;
 use crate::reseq::Numbered;
 use crate::time::Time;
@@ -68,13 +68,17 @@ impl Peer {
             path.received.count(len);
             path.heard = now;
         }
-        let (mut eliciting, mut data, mut repair) = (false, None, None);
+        let (mut elicits, mut data, mut repair) = (Elicits::Nothing, None, None);
         for frame in Frames::new(opened.body) {
             let Ok(frame) = frame else {
                 self.drops.count(Dropped::Malformed);
                 break;
             };
-            eliciting |= !matches!(frame, Frame::Ack(_));
+            elicits = match frame {
+                Frame::Ack(_) => elicits,
+                Frame::Probe(_) if elicits == Elicits::Nothing => Elicits::AckAtOnce,
+                _ => Elicits::Ack,
+            };
             match frame {
                 Frame::Data(frame) => data = Some(frame),
                 Frame::Repair(frame) => repair = Some(frame),
@@ -88,7 +92,7 @@ impl Peer {
         self.handle_protection(now, tag, number, (data, repair), native, tun);
         let received =
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
-        received.on_packet(now, number, len as u64, eliciting, from.tos & ecn::MASK == ecn::CE);
+        received.on_packet(now, number, len as u64, elicits, from.tos & ecn::MASK == ecn::CE);
     }
 
     fn handle_frame(&mut self, now: Time, frame: &Frame<'_>, way: Way, native: &mut Native, tun: &mut Coalescer) {

@@ -2,7 +2,7 @@
 //! repair, and an order for each flow bucket instead of one for all.
 //!
 //! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
-//! `batch` what is gathered, `luck` what came too soon, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
+//! `batch` what is gathered, `luck` what came too soon, `lane` what is kept free, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
 //! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths
 //! come and go and says what they are for, `roam` follows the peer's addresses, `addresses` tells our own. `rest` is what
 //! becomes of the memory of a peer that is idle.
@@ -12,6 +12,7 @@ mod batch;
 mod copies;
 mod doubts;
 mod inbound;
+mod lane;
 mod luck;
 mod outbound;
 mod outlet;
@@ -80,6 +81,8 @@ pub(super) struct Native {
     copies: copies::Copies,
     /// In this turn a path is to be tried with copies.
     tries: bool,
+    /// In this turn the path in this slot is to be asked whether it still is a lane.
+    knocks: Option<usize>,
     batch: Batch,
     luck: luck::Luck,
     /// ACKs of flows inside that a later one stood in for, since this was asked last.
@@ -126,6 +129,8 @@ struct Carrier {
     tried: u64,
     /// When it was last probed to judge it.
     probed: Time,
+    /// When bulk is let in while it is a lane.
+    visits: lane::Visits,
     /// When it last brought an inner packet.
     brought: Option<Time>,
     /// Makes repair symbols of what is sent, to this rhythm if at all.
@@ -156,6 +161,7 @@ impl Carrier {
             vetting: VETTING,
             tried: 0,
             probed: Time::START,
+            visits: lane::Visits::default(),
             brought: None,
             encoder: Encoder::default(),
             policy: Policy::default(),
@@ -213,6 +219,7 @@ impl Native {
             repair: Repair::default(),
             copies: copies::Copies::default(),
             tries: false,
+            knocks: None,
             batch: Batch::default(),
             luck: luck::Luck::default(),
             superseded: 0,

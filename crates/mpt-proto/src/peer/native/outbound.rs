@@ -248,7 +248,7 @@ impl Peer {
                 self.put_back(narrow);
                 continue;
             }
-            let lane = if self.keeps_off_the_lane(&next) { self.set_lane_aside(native) } else { Vec::new() };
+            let lane = self.keeps_off_the_lane(&next).then(|| self.set_lane_aside(now, native)).flatten();
             let decision = self.choose_native(now, &next, native);
             let sent = match decision {
                 Decision::Ahead(path, before) if !next.again => {
@@ -259,7 +259,7 @@ impl Peer {
             if let Some(path) = decision.path().filter(|_| sent == 0) {
                 self.send_native_run(now, path, &next, native, outbox, spare);
             }
-            self.put_back(lane);
+            self.put_back(lane.into_iter().collect());
             self.put_back(narrow);
             if decision != Decision::Wait {
                 self.send_copies(now, native, outbox, spare);
@@ -273,6 +273,9 @@ impl Peer {
         }
         if native.tries {
             self.try_paths(now, native, outbox, spare);
+        }
+        if let Some(slot) = native.knocks.take() {
+            self.send_train(now, slot, native, outbox);
         }
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
         for path in self.scene.iter().filter(|path| path.room > 0) {

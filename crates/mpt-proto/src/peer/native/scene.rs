@@ -8,7 +8,7 @@ use super::luck::Usual;
 use crate::path::Path;
 use crate::queue;
 use crate::repair::Token;
-use crate::sched::{Scheduler, View};
+use crate::sched::View;
 use crate::time::{Rate, Time};
 
 /// RFC 6928: ten packets.
@@ -19,8 +19,6 @@ const FIRST_FLIGHT: u64 = 32 * super::DATAGRAM;
 const MOST_LOSS: f64 = 0.5;
 /// What was measured so long ago may have changed: a quarter of the time for which people bear a stall.
 const STALE: Duration = Duration::from_millis(250);
-/// A path is a lane if all together are so many times as fast.
-const LANE: u64 = 20;
 /// A path is in use if this fraction of its window is in flight.
 const IN_USE: u64 = 4;
 /// A path that has failed is expected back for so long, and of what it carried no more than makes a round trip four times as long.
@@ -67,23 +65,6 @@ impl Peer {
                 carrier.probes = carrier.probes.max(1);
             }
         }
-    }
-
-    /// Takes the lane out of the scene: the quickest path, where it would add next to nothing to what is full of packets. Those of flows
-    /// that send little have it to themselves, and do not wait for long packets on a slow line. While another path is yet being found to be
-    /// faster, a line that is known to be slow counts as one.
-    pub(super) fn set_lane_aside(&mut self, native: &Native) -> Vec<View> {
-        let known = self.scene.len() > 1 && self.scene.iter().all(|view| !view.srtt.is_zero());
-        if !known || !matches!(self.scheduler, Scheduler::Earliest(_)) {
-            return Vec::new();
-        }
-        let is_slow = |view: &View| native.feedback(view.id.slot).line().is_some();
-        let may_be_fast = |view: &View| native.control.is_starting(view.id) && !is_slow(view);
-        let fast_ones_open = self.scene.iter().any(may_be_fast);
-        let is_lane = |view: &View| view.rate.bytes() * LANE < sum(&self.scene) || is_slow(view) && fast_ones_open;
-        let quickest = (0..self.scene.len()).min_by_key(|&index| self.scene[index].srtt);
-        let lane = quickest.filter(|&index| is_lane(&self.scene[index]));
-        lane.map(|index| self.scene.remove(index)).into_iter().collect()
     }
 
     /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
@@ -134,7 +115,7 @@ pub(super) fn overhang(view: &View, native: &Native) -> Duration {
 }
 
 /// What all paths pass together, in bytes per second.
-fn sum(scene: &[View]) -> u64 {
+pub(super) fn sum(scene: &[View]) -> u64 {
     scene.iter().map(|view| view.rate.bytes()).sum()
 }
 

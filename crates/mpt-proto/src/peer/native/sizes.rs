@@ -6,7 +6,7 @@ use crate::drops::Dropped;
 use crate::outbox::Outbox;
 use crate::path::pmtu::Pmtu;
 use crate::path::sent::Fate;
-use crate::path::{Doubt, Path};
+use crate::path::{Doubt, Path, PathSeq};
 use crate::repair::Token;
 use crate::sched::View;
 use crate::time::Time;
@@ -62,18 +62,30 @@ impl Peer {
         if native.sized_next(&self.paths[slot]).is_none_or(|(at, _)| at > now) {
             return;
         }
-        let Native { carriers, association, .. } = native;
-        let carrier = &mut carriers[slot];
-        let Some(size) = carrier.pmtu.poll(now) else { return };
+        let Some(size) = native.carriers[slot].pmtu.poll(now) else { return };
+        self.send_padded(now, slot, size, Token::probe(size), native, outbox);
+    }
+
+    /// Sends a datagram of `size` bytes that says nothing. Returns its number.
+    pub(super) fn send_padded(
+        &mut self,
+        now: Time,
+        slot: usize,
+        size: usize,
+        token: Token,
+        native: &mut Native,
+        outbox: &mut Outbox,
+    ) -> Option<PathSeq> {
         let path = &mut self.paths[slot];
         let mut datagram = outbox.reserve(path.link, path.remote, PROBE_TOS, size);
         let body = &mut datagram.bytes()[HEADER..HEADER + size - OVERHEAD];
         let padding = Frame::Probe(body.len() - 1);
         Writer::new(body).finish(&padding).expect("room was reserved for it");
-        let Ok(number) = association.seal(now, path.id, datagram.bytes()) else { return };
+        let number = native.association.seal(now, path.id, datagram.bytes()).ok()?;
         datagram.commit();
         path.sent.count(size);
-        carrier.feedback.on_sent(now, number, size as u32, Token::probe(size).0);
+        native.carriers[slot].feedback.on_sent(now, number, size as u32, token.0);
+        Some(number)
     }
 
     /// Takes those paths out of the scene that do not carry a datagram of `len` bytes.

@@ -1,0 +1,163 @@
+//! The lane: the quickest path, where it would add next to nothing to what is full of packets. Flows that send little have it to
+//! themselves, and do not wait for long packets on a slow line.
+//!
+//! What is kept off a path does not measure it: one that was taken for slow by chance, or was slow when it was last used, would be a lane for
+//! ever. So while bulk wants it, a short packet train asks it now and then how fast it is ([`crate::path::train`]). If it seems to be fast, bulk is let in
+//! for as long as the controller needs to see for itself.
+
+use std::time::Duration;
+
+use super::super::Peer;
+use super::Native;
+use super::scene::sum;
+use crate::outbox::Outbox;
+use crate::repair::Token;
+use crate::sched::{Scheduler, View};
+use crate::time::Time;
+
+/// When bulk is let onto a path that is a lane.
+#[derive(Debug, Default)]
+pub(super) struct Visits(Option<Next>);
+
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    /// When a train is to ask.
+    ask: Time,
+    pause: Duration,
+    /// Until when bulk is let in.
+    until: Time,
+    /// When bulk last wanted the lane.
+    wanted: Time,
+}
+
+/// What becomes of bulk that wants the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It stays off.
+    Stay,
+    /// It stays off, and the lane is asked how fast it is.
+    Ask,
+    /// It is let in.
+    Enter,
+}
+
+impl Visits {
+    /// What bulk that wants the lane now may do, when the lane `seems_fast` or `grows`.
+    fn judge(&mut self, now: Time, round_trip: Duration, seems_fast: bool, grows: bool) -> Verdict {
+        let going_on = self.0.filter(|next| now.since(next.wanted) < LULL);
+        let mut next = going_on.unwrap_or(Next { ask: now + PAUSE, pause: PAUSE, until: now, wanted: now });
+        next.wanted = now;
+        let was_in = now < next.until;
+        if seems_fast || was_in && grows {
+            next.until = now + round_trip * VISIT;
+        }
+        let verdict = match now < next.until {
+            true => Verdict::Enter,
+            false if now >= next.ask => Verdict::Ask,
+            false => Verdict::Stay,
+        };
+        if seems_fast && !was_in {
+            next.pause = (next.pause * 2).min(MOST_PAUSE);
+        }
+        if verdict != Verdict::Stay {
+            next.ask = now + next.pause;
+        }
+        self.0 = Some(next);
+        verdict
+    }
+}
+
+impl Peer {
+    /// Takes the lane out of the scene, if there is one and bulk is not let in. While another path is yet being found to be faster, a line that
+    /// is known to be slow counts as one.
+    pub(super) fn set_lane_aside(&mut self, now: Time, native: &mut Native) -> Option<View> {
+        let known = self.scene.len() > 1 && self.scene.iter().all(|view| !view.srtt.is_zero());
+        if !known || !matches!(self.scheduler, Scheduler::Earliest(_)) {
+            return None;
+        }
+        let is_slow = |view: &View| native.feedback(view.id.slot).line().is_some();
+        let grows = |view: &View| native.control.is_starting(view.id);
+        let fast_ones_open = self.scene.iter().any(|view| grows(view) && !is_slow(view));
+        let is_lane = |view: &View| view.rate.bytes() * LANE < sum(&self.scene) || is_slow(view) && fast_ones_open;
+        let quickest = (0..self.scene.len()).min_by_key(|&index| self.scene[index].srtt);
+        let lane = quickest.filter(|&index| is_lane(&self.scene[index]))?;
+        let view = self.scene[lane];
+        let (slot, grows) = (usize::from(view.id.slot), grows(&view));
+        let carrier = &mut native.carriers[slot];
+        let shown = carrier.feedback.take_train();
+        let seems_fast = shown.is_some_and(|rate| rate.bytes() * LANE >= sum(&self.scene));
+        match carrier.visits.judge(now, view.srtt, seems_fast, grows) {
+            Verdict::Enter => return None,
+            Verdict::Ask => native.knocks = Some(slot),
+            Verdict::Stay => {}
+        }
+        Some(self.scene.remove(lane))
+    }
+
+    /// Asks a lane how fast it is.
+    pub(super) fn send_train(&mut self, now: Time, slot: usize, native: &mut Native, outbox: &mut Outbox) {
+        let size = native.limit(self.paths[slot].id.slot);
+        for _ in 0..TRAIN {
+            if let Some(number) = self.send_padded(now, slot, size, Token::NONE, native, outbox) {
+                native.carriers[slot].feedback.on_train(now, number, size as u64);
+            }
+        }
+    }
+}
+
+/// A path is a lane if all together are so many times as fast.
+const LANE: u64 = 20;
+/// Datagrams in a train: at 2 Mbit/s others wait 24 ms for it.
+const TRAIN: usize = 4;
+/// Round trips of a visit: the controller asks whether a path is faster in four, and once more.
+const VISIT: u32 = 8;
+/// Between trains, and at most if they seemed to show a fast path that was none.
+const PAUSE: Duration = Duration::from_secs(4);
+const MOST_PAUSE: Duration = Duration::from_secs(32);
+/// Bulk that wants nothing for so long is over.
+const LULL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Duration = Duration::from_millis(10);
+    const RTT: Duration = Duration::from_millis(50);
+
+    fn at(ms: u64) -> Time {
+        Time::after(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn bulk_that_goes_on_asks_every_four_seconds() {
+        let mut visits = Visits::default();
+        let asked = |ms: &u64| visits.judge(at(*ms), RTT, false, false) == Verdict::Ask;
+        let times: Vec<u64> = (0..13_000).step_by(10).chain((20_000..25_000).step_by(10)).filter(asked).collect();
+        assert_eq!(times, [4_000, 8_000, 12_000, 24_000]);
+    }
+
+    #[test]
+    fn a_visit_takes_eight_round_trips_or_as_long_as_the_path_grows() {
+        let mut visits = Visits::default();
+        assert_eq!(visits.judge(at(0), RTT, true, false), Verdict::Enter);
+        assert_eq!(visits.judge(at(390), RTT, false, true), Verdict::Enter);
+        assert_eq!(visits.judge(at(780), RTT, false, false), Verdict::Enter);
+        assert_eq!(visits.judge(at(790), RTT, false, true), Verdict::Stay);
+    }
+
+    #[test]
+    fn vain_visits_become_rare() {
+        let mut visits = Visits::default();
+        let mut begun = Vec::new();
+        let mut asked = false;
+        for ms in (0..150_000).step_by(10) {
+            let was_asked = std::mem::take(&mut asked);
+            let verdict = visits.judge(at(ms), RTT, was_asked, false);
+            asked = verdict == Verdict::Ask;
+            if was_asked {
+                begun.push(ms / 1_000);
+            }
+        }
+        assert_eq!(begun, [4, 12, 28, 61, 93, 126]);
+    }
+}
