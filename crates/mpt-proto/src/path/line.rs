@@ -84,8 +84,9 @@ impl Line {
     }
 }
 
-/// Bytes of a datagram that is small, at most, and of one that is large, at least.
+/// Bytes of a datagram that is small, at most.
 const SMALL: u64 = 200;
+/// Bytes of a datagram that is large, at least.
 pub const LARGE: u64 = 1_000;
 /// Jitter has to be known first.
 const ENOUGH: u32 = 24;

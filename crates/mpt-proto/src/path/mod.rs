@@ -28,6 +28,7 @@ use crate::time::Time;
 pub use announcer::Announcer;
 pub use damping::Damping;
 pub use health::{Cause, Doubt, Health, State};
+pub use line::LARGE;
 pub use liveness::Liveness;
 pub use meter::Meter;
 pub use prober::Prober;

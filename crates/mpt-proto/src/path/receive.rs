@@ -6,7 +6,7 @@
 //!   is acknowledged at 1 % of its volume. A path begins with credit for [`FREE_ACKS`], so start-up is answered fast;
 //! - with credit, an ACK is due for every second packet and at once when a hole opens or closes, but never sooner than
 //!   [`SPACING`] after the last one: a batch from the kernel is acknowledged once;
-//! - without, it is due [`MAX_HOLD`] after the first packet it confirms, or at once if the sender asks for it with a probe (as with
+//! - without, it is due [`MAX_HOLD`] after the first packet it confirms, or at once if the sender asks for it with a padded probe (as with
 //!   IMMEDIATE_ACK, draft-ietf-quic-ack-frequency section 5).
 //!
 //! An ACK can be lost, and it does not carry all ranges when jitter keeps many holes open. So it carries the ranges that
@@ -28,7 +28,7 @@ pub enum Elicits {
     Nothing,
     /// To be acknowledged.
     Ack,
-    /// To be acknowledged at once: it is nothing but a probe.
+    /// To be acknowledged at once: a probe as long as a full packet.
     AckAtOnce,
 }
 

@@ -13,6 +13,7 @@ use crate::endpoint::Received as From;
 use crate::flow;
 use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
+use crate::path::LARGE;
 use crate::path::ack::{self, PeerTime, Range};
 use crate::path::receive::{Elicits, Received};
 use crate::repair::Token;
@@ -76,7 +77,7 @@ impl Peer {
             };
             elicits = match frame {
                 Frame::Ack(_) => elicits,
-                Frame::Probe(_) if elicits == Elicits::Nothing => Elicits::AckAtOnce,
+                Frame::Probe(_) if elicits == Elicits::Nothing && len as u64 >= LARGE => Elicits::AckAtOnce,
                 _ => Elicits::Ack,
             };
             match frame {
