@@ -121,7 +121,6 @@ const LULL: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    const STEP: Duration = Duration::from_millis(10);
     const RTT: Duration = Duration::from_millis(50);
 
     fn at(ms: u64) -> Time {
