@@ -13,7 +13,7 @@
 //! 4 REPAIR     span 10 bits, seed 6 bits, repair symbol                                         2
 //! 5 PATH       0 challenge 8 | 1 response 8 | 2 status: path 1, status 1, order 4                9, 7
 //! 6 ADDR       0 add: id 1, port 2, address 4 or 16 | 1 remove: id 1                            2
-//! 7 PROBE      padding, whatever it is                                                           0
+//! 7 PROBE      padding, whatever it is; alone and from 1000 bytes on it asks for an ACK at once   0
 //! 8 CONTROL    type 1, length 2, value, as often as needed                                       0
 //! 9 CLOSE      code 2, text in UTF-8                                                             2
 //! ```
