@@ -19,7 +19,7 @@ use crate::time::Time;
 #[derive(Debug, Default)]
 pub(super) struct Visits(Option<Next>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Next {
     /// When a train is to ask.
     ask: Time,
@@ -42,27 +42,26 @@ enum Verdict {
 }
 
 impl Visits {
-    /// What bulk that wants the lane now may do, when the lane `seems_fast` or `grows`.
-    fn judge(&mut self, now: Time, round_trip: Duration, seems_fast: bool, grows: bool) -> Verdict {
-        let going_on = self.0.filter(|next| now.since(next.wanted) < LULL);
-        let mut next = going_on.unwrap_or(Next { ask: now + PAUSE, pause: PAUSE, until: now, wanted: now });
+    /// What bulk that wants the lane now may do, when the lane has just shown itself `fast` or still `grows`.
+    fn judge(&mut self, now: Time, round_trip: Duration, fast: bool, grows: bool) -> Verdict {
+        let Some(next) = self.0.as_mut().filter(|next| now.since(next.wanted) < LULL) else {
+            self.0 = Some(Next { ask: now + PAUSE, pause: PAUSE, until: now, wanted: now });
+            return Verdict::Stay;
+        };
         next.wanted = now;
-        let was_in = now < next.until;
-        if seems_fast || was_in && grows {
+        let visits = now < next.until;
+        if fast && !visits {
+            next.pause = (next.pause * 2).min(MOST_PAUSE);
+        }
+        if fast || visits && grows {
             next.until = now + round_trip * VISIT;
         }
         let verdict = match now < next.until {
             true => Verdict::Enter,
             false if now >= next.ask => Verdict::Ask,
-            false => Verdict::Stay,
+            false => return Verdict::Stay,
         };
-        if seems_fast && !was_in {
-            next.pause = (next.pause * 2).min(MOST_PAUSE);
-        }
-        if verdict != Verdict::Stay {
-            next.ask = now + next.pause;
-        }
-        self.0 = Some(next);
+        next.ask = now + next.pause;
         verdict
     }
 }
@@ -85,8 +84,8 @@ impl Peer {
         let (slot, grows) = (usize::from(view.id.slot), grows(&view));
         let carrier = &mut native.carriers[slot];
         let shown = carrier.feedback.take_train();
-        let seems_fast = shown.is_some_and(|rate| rate.bytes() * LANE >= sum(&self.scene));
-        match carrier.visits.judge(now, view.srtt, seems_fast, grows) {
+        let fast = shown.is_some_and(|rate| rate.bytes() * LANE >= sum(&self.scene));
+        match carrier.visits.judge(now, view.srtt, fast, grows) {
             Verdict::Enter => return None,
             Verdict::Ask => native.knocks = Some(slot),
             Verdict::Stay => {}
@@ -138,10 +137,11 @@ mod tests {
     #[test]
     fn a_visit_takes_eight_round_trips_or_as_long_as_the_path_grows() {
         let mut visits = Visits::default();
-        assert_eq!(visits.judge(at(0), RTT, true, false), Verdict::Enter);
-        assert_eq!(visits.judge(at(390), RTT, false, true), Verdict::Enter);
-        assert_eq!(visits.judge(at(780), RTT, false, false), Verdict::Enter);
-        assert_eq!(visits.judge(at(790), RTT, false, true), Verdict::Stay);
+        assert_eq!(visits.judge(at(0), RTT, true, false), Verdict::Stay, "an answer of long ago");
+        assert_eq!(visits.judge(at(10), RTT, true, false), Verdict::Enter);
+        assert_eq!(visits.judge(at(400), RTT, false, true), Verdict::Enter);
+        assert_eq!(visits.judge(at(790), RTT, false, false), Verdict::Enter);
+        assert_eq!(visits.judge(at(800), RTT, false, true), Verdict::Stay);
     }
 
     #[test]
