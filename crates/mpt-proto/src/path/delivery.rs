@@ -137,9 +137,9 @@ impl Delivery {
         })
     }
 
-    /// Notes a reading for [`Delivery::recent`].
-    pub fn mark(&mut self, written: PeerTime, spacing: Duration) {
-        self.meter.mark(written, self.delivered, spacing);
+    /// Notes a reading for [`Delivery::recent`], if it is `spacing` after the last one; returns the rate since that.
+    pub fn mark(&mut self, written: PeerTime, spacing: Duration) -> Option<Rate> {
+        self.meter.mark(written, self.delivered, spacing)
     }
 
     /// The rate over the last `window` or a little more by the receiver's clock; none before [`MIN_METERED`] bytes.
@@ -166,12 +166,14 @@ struct Meter {
 }
 
 impl Meter {
-    fn mark(&mut self, at: PeerTime, delivered: u64, spacing: Duration) {
-        if self.marks[self.newest].is_some_and(|(last, _)| at.since(last) < spacing) {
-            return;
+    fn mark(&mut self, at: PeerTime, delivered: u64, spacing: Duration) -> Option<Rate> {
+        let last = self.marks[self.newest];
+        if last.is_some_and(|(last, _)| at.since(last) < spacing) {
+            return None;
         }
         self.newest = (self.newest + 1) % MARKS;
         self.marks[self.newest] = Some((at, delivered));
+        last.filter(|(last, _)| *last < at).map(|(last, before)| Rate::of(delivered - before, at.since(last)))
     }
 
     fn rate(&self, at: PeerTime, delivered: u64, window: Duration) -> Option<Rate> {

@@ -38,6 +38,8 @@ pub struct Feedback {
     worth: Worth,
     ce: u64,
     rate: Rate,
+    /// The highest rate over a moment, of this round and of the last one.
+    peaks: [Rate; 2],
     last_sent: Time,
     heard: Time,
     probes: u32,
@@ -261,7 +263,8 @@ impl Feedback {
         if let Some(floor) = self.delay.floor() {
             self.train.on_arrival(ack.largest, ack.received_at, floor, self.delay.jitter());
         }
-        self.delivery.mark(ack.written_at(), self.recent_window() / 8);
+        let burst = self.delivery.mark(ack.written_at(), self.recent_window() / 8);
+        self.peaks[0] = self.peaks[0].max(burst.unwrap_or_default());
         let spread = self.delay.jitter().as_secs_f64() / self.rtt.smoothed().as_secs_f64();
         self.sojourn.on_ack(now, confirmed, spread);
         self.rounds.on_ack(prior, self.delivery.delivered())
@@ -273,6 +276,10 @@ impl Feedback {
         self.rate = rate.map_or(self.rate, |sample: RateSample| sample.rate);
         if self.line.refute(self.rate) {
             self.delay.forget_floor();
+        }
+        let peak = self.peaks[0].max(self.peaks[1]);
+        if round {
+            self.peaks = [Rate::ZERO, self.peaks[0]];
         }
         Some(AckSample {
             now,
@@ -290,6 +297,7 @@ impl Feedback {
             jitter: self.delay.jitter(),
             rate,
             recent: self.delivery.recent(self.recent_window()),
+            peak,
             line: self.line.rate().filter(|_| self.delay.is_fresh()),
         })
     }

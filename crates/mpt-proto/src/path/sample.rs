@@ -38,6 +38,8 @@ pub struct AckSample {
     pub rate: Option<RateSample>,
     /// Delivery rate over the last fraction of a round trip.
     pub recent: Option<Rate>,
+    /// The highest delivery rate over a sixteenth of a round trip, since the last round began.
+    pub peak: Rate,
     /// The rate of a slow line that has not been filled yet.
     pub line: Option<Rate>,
 }

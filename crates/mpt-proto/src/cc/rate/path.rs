@@ -154,6 +154,7 @@ impl Path {
             Phase::Empty { half, low } => self.step_empty(ack, half, low),
             Phase::Startup { .. } if self.acks < ENOUGH_ACKS => {}
             Phase::Startup { .. } if ack.app_limited && queue <= target * 2 => {}
+            Phase::Startup { .. } if self.is_bursty(ack) => {}
             _ if queue > target && stretched => self.drain(),
             Phase::Startup { .. } => {}
             _ if self.delay.is_unsure(ack.now) && !ack.app_limited => self.empty(true),
@@ -243,6 +244,12 @@ impl Path {
         self.drain();
     }
 
+    /// Whether what is late is no queue. A full bottleneck passes packets evenly; where a link keeps order, a late packet delays those behind it,
+    /// and then they come at once.
+    fn is_bursty(&self, ack: &AckSample) -> bool {
+        !self.delay.is_steady() && ack.peak.bytes() as f64 > self.bandwidth.rate() * BURSTY
+    }
+
     fn is_faster(&self, from: f64) -> bool {
         self.bandwidth.rate() > from * FASTER && self.delay.queue() < self.delay.target() / 2
     }
@@ -308,6 +315,8 @@ const STARTUP_LOSS: f64 = 0.15;
 const PROBE_LOSS: f64 = 0.02;
 /// By how much a probe must find the path faster to start over: half of what it tried, and a little less.
 const FASTER: f64 = 1.1;
+/// Above that of a round by so much, the rate of a moment is not a full bottleneck's.
+const BURSTY: f64 = 1.5;
 /// Rounds of cruising between probes, and at most when probes cost loss: two seconds at 250 ms.
 const LEAST_PATIENCE: u32 = 1;
 const MOST_PATIENCE: u32 = 8;
@@ -328,11 +337,13 @@ mod tests {
     struct Bench {
         path: Path,
         now: Time,
+        jitter: Duration,
+        peak: Rate,
     }
 
     impl Bench {
         fn new() -> Self {
-            Self { path: Path::new(PACKET), now: Time::START }
+            Self { path: Path::new(PACKET), now: Time::START, jitter: Duration::ZERO, peak: Rate::ZERO }
         }
 
         /// A round trip of ACKs, a millisecond apart, on which `mbit` came in and `queue` stood.
@@ -357,6 +368,8 @@ mod tests {
                     queue,
                     rate: Some(sample),
                     recent: Some(rate),
+                    jitter: self.jitter,
+                    peak: self.peak,
                     ..AckSample::default()
                 });
             }
@@ -394,6 +407,18 @@ mod tests {
         bench.round(40, Duration::ZERO, false);
         assert_eq!(bench.mbit(), 40);
         assert!(bench.path.pacing() <= Rate::from_bits(50_000_000));
+    }
+
+    #[test]
+    fn what_comes_in_bursts_is_late_for_no_queue() {
+        for (peak, goes_on) in [(50, false), (100, true)] {
+            let mut bench = Bench { jitter: RTT / 16, peak: Rate::from_bits(peak * 1_000_000), ..Bench::new() };
+            bench.round(10, Duration::ZERO, false);
+            bench.round(20, Duration::ZERO, false);
+            bench.round(40, RTT, false);
+            let starts = matches!(bench.path.phase, Phase::Startup { .. });
+            assert_eq!(starts, goes_on, "{peak} Mbit/s: {:?}", bench.path.phase);
+        }
     }
 
     #[test]
