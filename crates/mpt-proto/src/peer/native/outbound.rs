@@ -362,9 +362,7 @@ impl Peer {
             }
             let Some(scheduled) = self.take_packet(now, path, &next, native) else { break };
             sent += next.len as u64;
-            if next.again {
-                self.owe_second(now, path, scheduled.token, next.len, native);
-            } else {
+            if !next.again {
                 self.owe_copies(now, path, scheduled.token, &scheduled.packet, native);
                 if tries {
                     self.note_fresh(path, scheduled.token, &scheduled.packet, native);
