@@ -81,10 +81,7 @@ impl Received {
             self.unacked += 1;
             // A large one among small ones tells how slow the line is (`path::line`), but not when a later one is the largest.
             let telling = bytes >= LARGE && self.credit >= FREE_ACKS / 2 * ACK_BYTES * EARN;
-            self.schedule(now, !in_order || ce || telling);
-            if elicits == Elicits::AckAtOnce {
-                self.due = Some(now.max(self.last_ack + SPACING));
-            }
+            self.schedule(now, elicits == Elicits::AckAtOnce, !in_order || ce || telling);
         }
     }
 
@@ -115,10 +112,10 @@ impl Received {
         self.unacked > 0
     }
 
-    fn schedule(&mut self, now: Time, urgent: bool) {
+    fn schedule(&mut self, now: Time, asked: bool, urgent: bool) {
         let latest = self.due.unwrap_or(now + MAX_HOLD);
         let affordable = self.credit >= self.next_cost();
-        let soon = affordable && (urgent || self.unacked >= 2);
+        let soon = asked || affordable && (urgent || self.unacked >= 2);
         self.due = Some(if soon { latest.min(now.max(self.last_ack + SPACING)) } else { latest });
     }
 
@@ -282,6 +279,15 @@ mod tests {
         let mut received = Received::new(0);
         received.on_packet(at(0), PathSeq(0), 100, Elicits::Ack, false);
         assert_eq!(received.ack_due(), Some(Time::START + MAX_HOLD));
+    }
+
+    #[test]
+    fn a_padded_probe_is_acknowledged_at_once_though_there_is_no_credit() {
+        for (elicits, due) in [(Elicits::Ack, at(1_000) + MAX_HOLD), (Elicits::AckAtOnce, at(1_000))] {
+            let mut received = Received { credit: 0, ..Received::new(0) };
+            received.on_packet(at(1_000), PathSeq(0), 1_400, elicits, false);
+            assert_eq!(received.ack_due(), Some(due));
+        }
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Peer {
         let fast = shown.is_some_and(|rate| rate.bytes() * LANE >= sum(&self.scene));
         match carrier.visits.judge(now, view.srtt, fast, grows) {
             Verdict::Enter => return None,
-            Verdict::Ask => native.knocks = Some(slot),
+            Verdict::Ask => native.lane_to_ask = Some(slot),
             Verdict::Stay => {}
         }
         Some(self.scene.remove(lane))

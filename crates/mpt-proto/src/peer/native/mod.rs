@@ -81,8 +81,8 @@ pub(super) struct Native {
     copies: copies::Copies,
     /// In this turn a path is to be tried with copies.
     tries: bool,
-    /// In this turn the path in this slot is to be asked whether it still is a lane.
-    knocks: Option<usize>,
+    /// In this turn the path in this slot is to be asked how fast it is, because it is a lane.
+    lane_to_ask: Option<usize>,
     batch: Batch,
     luck: luck::Luck,
     /// ACKs of flows inside that a later one stood in for, since this was asked last.
@@ -219,7 +219,7 @@ impl Native {
             repair: Repair::default(),
             copies: copies::Copies::default(),
             tries: false,
-            knocks: None,
+            lane_to_ask: None,
             batch: Batch::default(),
             luck: luck::Luck::default(),
             superseded: 0,

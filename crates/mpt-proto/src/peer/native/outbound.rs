@@ -259,7 +259,7 @@ impl Peer {
             if let Some(path) = decision.path().filter(|_| sent == 0) {
                 self.send_native_run(now, path, &next, native, outbox, spare);
             }
-            self.put_back(lane.into_iter().collect());
+            self.put_back(lane);
             self.put_back(narrow);
             if decision != Decision::Wait {
                 self.send_copies(now, native, outbox, spare);
@@ -274,7 +274,7 @@ impl Peer {
         if native.tries {
             self.try_paths(now, native, outbox, spare);
         }
-        if let Some(slot) = native.knocks.take() {
+        if let Some(slot) = native.lane_to_ask.take() {
             self.send_train(now, slot, native, outbox);
         }
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.

@@ -93,10 +93,11 @@ impl Peer {
         self.scene.extract_if(.., |view| native.limit(view.id.slot) < len).collect()
     }
 
-    /// Puts them back.
-    pub(super) fn put_back(&mut self, narrow: Vec<View>) {
-        if !narrow.is_empty() {
-            self.scene.extend(narrow);
+    /// Puts paths back that were taken out of the scene.
+    pub(super) fn put_back(&mut self, aside: impl IntoIterator<Item = View>) {
+        let len = self.scene.len();
+        self.scene.extend(aside);
+        if self.scene.len() > len {
             self.scene.sort_by_key(|view| view.id);
         }
     }
