@@ -83,6 +83,8 @@ struct Carried {
     copies: u32,
     /// More than one copy was sent.
     repeated: bool,
+    /// How often all of them were lost.
+    lost: u32,
 }
 
 impl Carried {
@@ -111,7 +113,7 @@ impl Repair {
             |index| index as usize,
         );
         let entry = &mut self.entries[index];
-        entry.carried = Some(Carried { packet, place, sent: now, copies: 1, repeated: false });
+        entry.carried = Some(Carried { packet, place, sent: now, copies: 1, repeated: false, lost: 0 });
         Token::new(index, entry.generation)
     }
 
@@ -122,9 +124,13 @@ impl Repair {
             Fate::Acked | Fate::Spurious => self.forget(token).map(|carried| carried.packet),
             Fate::Lost => {
                 carried.copies -= 1;
-                if carried.copies == 0 && carried.is_realtime() {
+                if carried.copies > 0 {
+                    return None;
+                }
+                carried.lost += 1;
+                if carried.is_realtime() {
                     self.again.push_front(token);
-                } else if carried.copies == 0 {
+                } else {
                     self.again.push_back(token);
                 }
                 None
@@ -181,6 +187,11 @@ impl Repair {
     pub fn is_single(&self, token: Token) -> bool {
         let entry = self.entries.get(token.index()).filter(|entry| entry.generation == token.generation());
         entry.and_then(|entry| entry.carried.as_ref()).is_some_and(|carried| carried.copies == 1 && !carried.repeated)
+    }
+
+    /// How often a packet was lost.
+    pub fn losses(&mut self, token: Token) -> u32 {
+        self.carried(token).map_or(0, |carried| carried.lost)
     }
 
     /// Gives up the packet that [`Self::head`] showed, and returns it.
@@ -289,6 +300,19 @@ mod tests {
         assert!(repair.on_fate(tokens[1], Fate::Acked).is_some());
         assert!(repair.on_fate(tokens[1], Fate::Lost).is_none(), "the first copy's fate is of no interest any more");
         assert!(repair.head().is_none());
+    }
+
+    #[test]
+    fn a_packet_is_lost_when_all_its_copies_are() {
+        let mut repair = Repair::default();
+        let token = repair.remember(Time::START, packet(), place(1));
+        repair.on_fate(token, Fate::Lost);
+        repair.pop();
+        repair.copy(token).unwrap();
+        repair.on_fate(token, Fate::Lost);
+        assert_eq!((repair.losses(token), repair.head().is_none()), (1, true));
+        repair.on_fate(token, Fate::Lost);
+        assert_eq!((repair.losses(token), repair.head().is_none()), (2, false));
     }
 
     #[test]

@@ -247,7 +247,7 @@ impl Path {
     /// Whether what is late is no queue. A full bottleneck passes packets evenly; where a link keeps order, a late packet delays those behind it,
     /// and then they come at once.
     fn is_bursty(&self, ack: &AckSample) -> bool {
-        self.untried && !self.delay.is_steady() && ack.peak.bytes() as f64 > self.bandwidth.rate() * BURSTY
+        !self.delay.is_steady() && ack.peak.bytes() as f64 > self.bandwidth.rate() * BURSTY
     }
 
     fn is_faster(&self, from: f64) -> bool {

@@ -122,6 +122,17 @@ impl Peer {
         if urgent { native.copies.urgent.push_back(owed) } else { native.copies.others.push_back(owed) }
     }
 
+    /// What was lost and goes again on `path` holds its flow up, and to lose it again holds it up for so long that the flow inside takes the
+    /// path for dead. So it goes on another as well if that costs nothing, because nothing else waits, or next to nothing, because it was lost
+    /// twice.
+    pub(super) fn owe_second(&mut self, now: Time, path: PathId, token: Token, len: usize, native: &mut Native) {
+        let matters = self.queue.is_empty() || native.repair.losses(token) > 1;
+        if matters && self.scene.len() > 1 {
+            let until = now + native.useful();
+            native.copies.others.push_back(Owed { token, len, taken: 1 << path.slot, more: 1, until });
+        }
+    }
+
     /// Sends the copies for which there is room.
     pub(super) fn send_copies(
         &mut self,

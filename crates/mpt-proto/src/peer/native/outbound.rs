@@ -362,7 +362,9 @@ impl Peer {
             }
             let Some(scheduled) = self.take_packet(now, path, &next, native) else { break };
             sent += next.len as u64;
-            if !next.again {
+            if next.again {
+                self.owe_second(now, path, scheduled.token, next.len, native);
+            } else {
                 self.owe_copies(now, path, scheduled.token, &scheduled.packet, native);
                 if tries {
                     self.note_fresh(path, scheduled.token, &scheduled.packet, native);
