@@ -106,7 +106,7 @@ pub struct OneWayDelay {
     recent: Least<OneWay>,
     last: [Option<OneWay>; FEW],
     samples: usize,
-    jitter: Duration,
+    steps: Steps,
     /// What jitter is while datagrams come one by one; it is not forgotten while they do not.
     alone: Duration,
     /// When they last did not, and when one last came.
@@ -120,16 +120,14 @@ impl OneWayDelay {
     /// bytes that arrived in the round trip that ends with it.
     pub fn on_sample(&mut self, now: Time, delay: OneWay, spread: Duration, round: u64) {
         if let Some(last) = self.latest {
-            let step = last.beyond(delay).max(delay.beyond(last));
-            // RFC 3550 section 6.4.1: J += (|D| - J) / 16.
-            self.jitter = (self.jitter * 15 + step) / 16;
+            self.steps.on_step(delay.minus(last));
         }
         if round > ONE_BY_ONE {
             self.crowded = Some(now);
         } else if self.crowded.is_none_or(|at| now.since(at) > DRAINED) {
             self.alone = match self.is_fresh() {
-                true => self.jitter.div_f64(self.weight()),
-                false => self.remembered(now).max(self.jitter),
+                true => self.steps.jitter.div_f64(self.weight()),
+                false => self.remembered(now).max(self.steps.jitter),
             };
         }
         self.sampled = now;
@@ -168,11 +166,11 @@ impl OneWayDelay {
         }
     }
 
-    /// Interarrival jitter (RFC 3550 section 6.4.1), or the spread where that is more. The samples are those of the highest
+    /// Interarrival jitter, or the spread where that is more. The samples are those of the highest
     /// numbers to arrive: where packets overtake each other, these are the fast ones, and vary less than all do. Where they cannot, a late
     /// one delays those behind it, so close neighbours vary less than distant ones: then what was seen of lone datagrams counts.
     pub fn jitter(&self) -> Duration {
-        self.jitter.max(self.alone).max(self.spread)
+        self.steps.jitter.max(self.alone).max(self.spread)
     }
 
     /// What is left of the jitter of lone datagrams.
@@ -200,6 +198,34 @@ impl OneWayDelay {
     }
 }
 
+/// Interarrival jitter (RFC 3550 section 6.4.1): J += (|D| - J) / 16, D being the steps from one delay to the next.
+#[derive(Clone, Debug, Default)]
+struct Steps {
+    jitter: Duration,
+    /// The last step in nanoseconds, and what jitter is without it.
+    last: i64,
+    without: Duration,
+}
+
+impl Steps {
+    /// Two rises of nearly the same size are a queue that grows, not jitter: the first counts no more, and of the second by how much it differs.
+    fn on_step(&mut self, step: i64) {
+        let differs = step.saturating_sub(self.last).unsigned_abs();
+        self.last = step;
+        if step > 0 && differs <= step.unsigned_abs() / EVEN {
+            self.jitter = Self::mean(self.without, differs);
+            self.without = self.jitter;
+        } else {
+            self.without = self.jitter;
+            self.jitter = Self::mean(self.jitter, step.unsigned_abs());
+        }
+    }
+
+    fn mean(before: Duration, nanos: u64) -> Duration {
+        (before * 15 + Duration::from_nanos(nanos)) / 16
+    }
+}
+
 /// RFC 9002 section 6.2.2.
 pub const INITIAL_RTT: Duration = Duration::from_millis(333);
 /// How long a minimum is believed. BBR uses 10 s as well (draft-cardwell-iccrg-bbr-congestion-control, MinRTTFilterLen).
@@ -216,6 +242,8 @@ const FORGET: Duration = Duration::from_secs(20);
 const FEW: usize = 5;
 /// Jitter above which a packet alone says little.
 const ODD: Duration = Duration::from_millis(1);
+/// Two steps that differ by less than such a part are nearly the same. Of independent delays, one step in forty is.
+const EVEN: u64 = 4;
 /// So many steps make a mean of sorts.
 const LEAST_STEPS: i32 = 4;
 /// Two ACKs are at least a millisecond apart, and a minimum needs a few of them.
@@ -248,6 +276,20 @@ mod tests {
         assert_eq!(rtt.min(), ms(20));
         rtt.on_sample(Time::after(Duration::from_secs(11)), ms(60), ms(0));
         assert_eq!(rtt.min(), ms(60));
+    }
+
+    #[test]
+    fn a_queue_that_grows_is_no_jitter() {
+        let jitter = |delays: &dyn Fn(u64) -> u64| {
+            let mut delay = OneWayDelay::default();
+            for n in 0..64 {
+                let now = Time::after(ms(n * 10));
+                delay.on_sample(now, OneWay::default().later(ms(delays(n))), Duration::ZERO, 100_000);
+            }
+            delay.jitter()
+        };
+        assert!(jitter(&|n| 20 + n * 9) < ms(1), "a tenth of what is sent arrives");
+        assert!(jitter(&|n| 20 + n % 2 * 9) > ms(8), "early and late by turns");
     }
 
     /// Two paths of 20 and 50 ms, and a peer whose clock began 1000 s before ours.

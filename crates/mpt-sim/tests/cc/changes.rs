@@ -36,8 +36,8 @@ fn a_link_that_swings_is_followed() {
         let low = mean(&|at| lane.rate(secs(at), secs(at + 5))) / (5.0 * MBIT);
         let high = mean(&|at| lane.rate(secs(at + 5), ms((at + 10) * 1_000 - 1))) / (50.0 * MBIT);
         println!("| `{link}` | {down:.1} | {up:.1} | {:.0} | {:.0} |", high * 100.0, low * 100.0);
-        assert!(down <= 4.0, "{link}: down after {down:.1}");
-        assert!(up <= 12.0, "{link}: up after {up:.1}");
+        assert!(down <= 2.5, "{link}: down after {down:.1}");
+        assert!(up <= 10.0, "{link}: up after {up:.1}");
         assert!(high > 0.8 && low > 0.9, "{link}: {high:.2} of the high rate, {low:.2} of the low");
     }
 }

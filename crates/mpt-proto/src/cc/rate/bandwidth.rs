@@ -70,14 +70,14 @@ impl Bandwidth {
         }
     }
 
-    /// The queue is long: if the bottleneck has been seen to be busy, what came in lately is its rate. The better of the
-    /// last two looks, because a pause in arrivals (a new route, a radio's scheduler) makes no slower link.
+    /// The queue is long: if the bottleneck has been seen to be busy since the last look, what came in lately is its rate. The better of
+    /// the last two looks, because a pause in arrivals (a new route, a radio's scheduler) makes no slower link.
     pub fn follow(&mut self, ack: &AckSample, window: Duration) {
         let Some(recent) = ack.recent.filter(|_| self.busy) else { return };
         if ack.now.since(self.shifted) >= window {
             let recent = recent.bytes() as f64;
             self.rate = if self.following() { recent.max(self.recent_before) } else { self.rate };
-            (self.recent_before, self.shifted) = (recent, ack.now);
+            (self.recent_before, self.shifted, self.busy) = (recent, ack.now, false);
         }
     }
 
@@ -173,10 +173,22 @@ mod tests {
         bandwidth.on_ack(&ack(20, 30, 5), true, true);
         bandwidth.follow(&ack(20, 30, 5), RTT / 4);
         assert_eq!(mbit(&bandwidth), 50.0);
-        bandwidth.follow(&ack(30, 30, 5), RTT / 4);
+        bandwidth.on_ack(&ack(30, 20, 5), true, true);
+        bandwidth.follow(&ack(30, 20, 5), RTT / 4);
         assert_eq!(mbit(&bandwidth), 5.0);
         bandwidth.on_ack(&ack(35, 20, 5), true, true);
         assert_eq!(mbit(&bandwidth), 5.0, "a sample that reaches back to better times is not believed");
+    }
+
+    #[test]
+    fn a_route_that_became_longer_is_no_slower_link() {
+        let mut bandwidth = Bandwidth::new();
+        bandwidth.on_ack(&ack(0, 50, 50), true, true);
+        for n in 1..10 {
+            bandwidth.on_ack(&ack(n * 10, 20, 5), false, true);
+            bandwidth.follow(&ack(n * 10, 20, 5), RTT / 4);
+        }
+        assert_eq!(mbit(&bandwidth), 50.0, "since the delay grew, nothing took longer to arrive than to be sent");
     }
 
     #[test]

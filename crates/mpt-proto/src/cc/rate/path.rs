@@ -157,8 +157,10 @@ impl Path {
             Phase::Startup { .. } if self.is_bursty(ack) => {}
             _ if queue > target && stretched => self.drain(),
             Phase::Startup { .. } => {}
-            _ if self.delay.is_unsure(ack.now) && !ack.app_limited => self.empty(true),
-            _ if self.delay.is_unseen(ack.now) && !ack.app_limited => self.empty(!self.delay.is_empty()),
+            Phase::Cruise { .. } if self.delay.is_unsure(ack.now) && !ack.app_limited => self.empty(true),
+            Phase::Cruise { .. } if self.delay.is_unseen(ack.now) && !ack.app_limited => {
+                self.empty(!self.delay.is_empty())
+            }
             _ if queue > target * 2 => self.drain(),
             Phase::Cruise { .. } => {}
             Phase::Probe { from, .. } | Phase::Await { from, .. } if self.is_faster(from) => self.grow(ack),
