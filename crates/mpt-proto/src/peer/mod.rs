@@ -23,6 +23,7 @@ use crate::drops::{Dropped, Drops};
 use crate::flow;
 use crate::local::Local;
 use crate::packet::SuperPacket;
+use crate::path::window::Most;
 use crate::path::{Cause, Doubt, Health, LinkId, Path, State};
 use crate::queue::{self, Aqm, Queue};
 use crate::reseq::Resequencer;
@@ -56,8 +57,8 @@ pub struct Peer {
     scheduler: Scheduler,
     scheduler_name: &'static str,
     scene: Vec<View>,
-    /// What all paths passed before the last one failed, in bytes per second, and when it did.
-    before_outage: Option<(Time, u64)>,
+    /// What all paths passed at best lately, in bytes per second.
+    passed: Most<u64>,
     next_seq: u32,
     /// Counts the changes of what this side tells the peer about dead paths.
     dead_version: u16,
@@ -143,7 +144,7 @@ impl Peer {
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
-            before_outage: None,
+            passed: Most::new(),
             next_seq: 0,
             dead_version: 0,
             heeded: timers::Heeded::default(),

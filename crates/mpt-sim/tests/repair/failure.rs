@@ -6,6 +6,8 @@ use mpt_proto::repair::fec::Mode;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Sink, Source};
 
+/// Payload of what fits a frame.
+const SHARE: f64 = (MTU - 52) as f64 / 1_514.0;
 const CLEAN: &str = "rate=50mbit,delay=20ms";
 const FLAPPING: State = State::Down(Cause::Doubted(Doubt::Flapping));
 const LOSSY: State = State::Down(Cause::Doubted(Doubt::Lossy));
@@ -53,6 +55,15 @@ fn a_lossy_path_carries_probes_only_and_comes_back_when_its_loss_falls() {
     tell(&net);
     assert_eq!(path(&net, 1).state, State::Up);
     assert_eq!(net.breaches(), []);
+}
+
+#[test]
+fn a_flow_fills_a_link_that_swings_back() {
+    let swinging = "rate=50mbit,delay=50ms,queue=1s; 5s: rate=5mbit; 10s: repeat";
+    let brought = goodput(&["rate=20mbit,delay=15ms", swinging], 30 * SECOND);
+    let ceiling = (20.0 + (50.0 + 5.0) / 2.0) * SHARE;
+    println!("{brought} of {ceiling}");
+    assert!(brought > ceiling * 0.85, "{brought} of {ceiling}");
 }
 
 #[test]

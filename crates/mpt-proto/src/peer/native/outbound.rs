@@ -233,7 +233,7 @@ impl Peer {
         spare.extend(given_up.filter_map(InnerPacket::into_buffer));
         native.pace = None;
         self.look_native(now, native);
-        self.set_queue_delay(now, native);
+        self.set_queue_delay(native);
         native.luck.set_usual(self.usual_round_trip(native));
         if self.scene.is_empty() {
             return;

@@ -21,7 +21,7 @@ const MOST_LOSS: f64 = 0.5;
 const STALE: Duration = Duration::from_millis(250);
 /// A path is in use if this fraction of its window is in flight.
 const IN_USE: u64 = 4;
-/// A path that has failed is expected back for so long, and of what it carried no more than makes a round trip four times as long.
+/// A path that has failed or become slow is expected back for so long, and of what it carried no more than makes a round trip four times as long.
 const OUTAGE: Duration = Duration::from_secs(30);
 const MOST_SHORTAGE: f64 = 4.0;
 /// Jitter that no inner sender takes for a queue: half of the 4 ms that HyStart calls for at least (RFC 9406 section 4.3).
@@ -40,7 +40,9 @@ impl Peer {
         self.scene.extend(usable.map(|path| view(now, path, native)));
         if self.scene.len() < before.0 && sum(&self.scene) < before.1 / 4 * 3 {
             self.queue.on_squeeze(now);
-            self.before_outage = Some((now, before.1));
+        }
+        if !self.scene.iter().any(|view| native.control.is_starting(view.id)) {
+            self.passed.insert(now, OUTAGE, sum(&self.scene));
         }
         let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).expected()).collect();
         let fastest = delays.iter().flatten().min().copied();
@@ -70,17 +72,18 @@ impl Peer {
     /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
     /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for three quarters of
     /// a round trip: CUBIC gives way by 0.3, so with less than 3/7 the paths would run dry after each drop.
-    /// A path that has failed is expected back: what it would carry may stand meanwhile, or the flow's window is too small for it then.
+    /// A path that has failed, or become slow, is expected back: what it would carry may stand meanwhile, or the flow's window is too small for
+    /// it then.
     /// While it is being found out how much a path takes, nobody knows how long the queue is.
     /// Only the flow that fills the queue waits in it. What CoDel does shows after a round trip, and as much again as jitter makes of it.
-    pub(super) fn set_queue_delay(&mut self, now: Time, native: &Native) {
+    pub(super) fn set_queue_delay(&mut self, native: &Native) {
         let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
         let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
         let opens = |view: &View| native.control.is_starting(view.id) && view.in_flight * IN_USE > view.cwnd;
         let target = match self.scene.iter().any(opens) {
             true => MAX_QUEUE_DELAY,
             false => {
-                let window = slowest.mul_f64(self.shortage(now) * 7.0 / 4.0);
+                let window = slowest.mul_f64(self.shortage() * 7.0 / 4.0);
                 (spread * 3 / 2).max(window.saturating_sub(slowest)).clamp(queue::TARGET, MAX_QUEUE_DELAY)
             }
         };
@@ -97,10 +100,10 @@ impl Peer {
         shortest.map(|view| Usual { mean: view.srtt, late: late(view) }).unwrap_or_default()
     }
 
-    /// How many times what the paths pass is what they passed before one failed, while that is expected back.
-    fn shortage(&self, now: Time) -> f64 {
-        let before = self.before_outage.filter(|(at, _)| now.since(*at) < OUTAGE);
-        before.map_or(1.0, |(_, all)| (all as f64 / sum(&self.scene).max(1) as f64).clamp(1.0, MOST_SHORTAGE))
+    /// How many times what the paths pass is what they passed lately, if it has become clearly less.
+    fn shortage(&self) -> f64 {
+        let (best, all) = (self.passed.best().unwrap_or(0), sum(&self.scene).max(1));
+        if all < best / 4 * 3 { (best as f64 / all as f64).min(MOST_SHORTAGE) } else { 1.0 }
     }
 }
 
