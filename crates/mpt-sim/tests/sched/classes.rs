@@ -190,13 +190,20 @@ fn a_marked_call_beside_a_download_takes_the_earliest_path() {
 
 #[test]
 fn an_unmarked_call_has_the_quick_line_to_itself_where_a_download_would_gain_next_to_nothing_by_it() {
-    let (call, net) = run(&["rate=2mbit,delay=20ms,queue=100ms", "rate=80mbit,delay=40ms"], 0, Kind::Earliest, &[]);
-    assert_eq!((call.loss(), call.overtaken), (0.0, 0));
-    // A full packet of the download takes 6 ms there. Until it has a queue, which takes it two seconds, the first of each burst goes there.
-    assert!(call.median < ms(20 + 3) && call.p99 < ms(20 + 20), "{call:?}");
-    let sent = net.endpoint(0).status().peers[0].paths[0].sent.bytes;
-    assert!(sent < 1_200_000, "{sent} bytes; the line could carry five million");
-    assert!(call.goodput > 55.0, "{call:?}");
+    let latest = [38, 39, 40, 41].map(|far| {
+        let paths = ["rate=2mbit,delay=20ms,queue=100ms", &format!("rate=80mbit,delay={far}ms")];
+        let (call, net) = run(&paths, 0, Kind::Earliest, &[]);
+        assert_eq!((call.loss(), call.overtaken), (0.0, 0));
+        assert!(call.median < ms(20 + 3), "{call:?}");
+        let sent = net.endpoint(0).status().peers[0].paths[0].sent.bytes;
+        assert!(sent < 1_200_000, "{sent} bytes; the line could carry five million");
+        assert!(call.goodput > 55.0, "{call:?}");
+        call.p99
+    });
+    // A full packet of the download takes 6 ms there. Until it has a queue, which takes it two seconds, the first of each burst goes there, and
+    // how many of the call's packets meet one is chance.
+    let mean = latest.iter().sum::<Duration>() / 4;
+    assert!(mean < ms(20 + 15) && latest.iter().all(|p99| *p99 < ms(20 + 40)), "{latest:?}");
 }
 
 #[test]
