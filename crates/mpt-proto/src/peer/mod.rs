@@ -57,7 +57,7 @@ pub struct Peer {
     scheduler: Scheduler,
     scheduler_name: &'static str,
     scene: Vec<View>,
-    /// What all paths passed at best lately, in bytes per second.
+    /// What all paths passed at best lately, in bytes per second; those whose rate is still being found out aside.
     passed: Most<u64>,
     next_seq: u32,
     /// Counts the changes of what this side tells the peer about dead paths.

@@ -41,9 +41,8 @@ impl Peer {
         if self.scene.len() < before.0 && sum(&self.scene) < before.1 / 4 * 3 {
             self.queue.on_squeeze(now);
         }
-        if !self.scene.iter().any(|view| native.control.is_starting(view.id)) {
-            self.passed.insert(now, OUTAGE, sum(&self.scene));
-        }
+        let known = self.scene.iter().filter(|view| !native.control.is_starting(view.id));
+        self.passed.insert(now, OUTAGE, known.map(|view| view.rate.bytes()).sum());
         let delays: Vec<_> = self.scene.iter().map(|view| native.feedback(view.id.slot).expected()).collect();
         let fastest = delays.iter().flatten().min().copied();
         let least = self.scene.iter().map(|view| view.srtt).min().unwrap_or_default();
