@@ -213,7 +213,7 @@ impl Steps {
     fn on_step(&mut self, step: i64) {
         let differs = step.saturating_sub(self.last).unsigned_abs();
         self.last = step;
-        if step > ODD.as_nanos() as i64 && differs <= step.unsigned_abs() / EVEN {
+        if step > SMALL_RISE && differs <= step.unsigned_abs() / EVEN {
             self.jitter = Self::mean(self.without, differs);
             self.without = self.jitter;
         } else {
@@ -243,6 +243,8 @@ const FORGET: Duration = Duration::from_secs(20);
 const FEW: usize = 5;
 /// Jitter above which a packet alone says little.
 const ODD: Duration = Duration::from_millis(1);
+/// In nanoseconds. What a burst leaves behind is less than this; what a collapsed link adds between two ACKs is more.
+const SMALL_RISE: i64 = 1_000_000;
 /// Two steps that differ by less than such a part are nearly the same. Of independent delays, one step in forty is.
 const EVEN: u64 = 4;
 /// So many steps make a mean of sorts.
