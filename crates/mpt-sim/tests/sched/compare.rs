@@ -102,6 +102,18 @@ fn the_second_path_is_known_when_the_first_is_full() {
 }
 
 #[test]
+fn a_start_up_ends_though_its_window_is_no_whole_number_of_packets() {
+    let paths = ["rate=10mbit,delay=50ms,queue=400ms", "rate=100mbit,queue=100ms"].map(|path| path.parse().unwrap());
+    let hosts =
+        [Box::new(TcpSource::new(INNER_MTU).starting(Time::after(BEGIN))) as _, Box::new(TcpSink::new(INNER_MTU)) as _];
+    let mut net = Network::between(Seed(1), World::default().ends(2), &paths, hosts);
+    net.run(BEGIN + 8 * ms(1_000));
+    let round_trip = net.host::<TcpSource>(0).round_trip();
+    println!("{round_trip:?}");
+    assert!(round_trip.unwrap() < ms(150), "{round_trip:?}: CoDel waits for start-ups");
+}
+
+#[test]
 fn to_try_a_path_costs_little() {
     let paths = ["rate=40mbit,delay=20ms", "rate=100mbit,delay=40ms"].map(|path| path.parse().unwrap());
     let source = Source::new(Rate::from_bits(5_000_000), 1_400, Duration::from_secs(20));

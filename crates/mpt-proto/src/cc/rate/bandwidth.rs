@@ -24,6 +24,7 @@ pub struct Bandwidth {
     busy: bool,
     recent_before: f64,
     shifted: Time,
+    ended: Time,
 }
 
 impl Bandwidth {
@@ -39,6 +40,7 @@ impl Bandwidth {
             busy: false,
             recent_before: f64::INFINITY,
             shifted: Time::START,
+            ended: Time::START,
         }
     }
 
@@ -74,7 +76,7 @@ impl Bandwidth {
     /// the last two looks, because a pause in arrivals (a new route, a radio's scheduler) makes no slower link.
     pub fn follow(&mut self, ack: &AckSample, window: Duration) {
         let Some(recent) = ack.recent.filter(|_| self.busy) else { return };
-        if ack.now.since(self.shifted) >= window {
+        if ack.now.since(self.shifted) >= window.max(LOOK) {
             let recent = recent.bytes() as f64;
             self.rate = if self.following() { recent.max(self.recent_before) } else { self.rate };
             (self.recent_before, self.shifted, self.busy) = (recent, ack.now, false);
@@ -98,8 +100,13 @@ impl Bandwidth {
         self.rate = self.rate.min(best.max(self.rate * MOST_CUT));
     }
 
-    /// Ends a round: if the bottleneck was busy for most of it, the best of what arrived through it is its rate.
-    pub fn end_round(&mut self) {
+    /// Ends a round, and with it a look at the path: if the bottleneck was busy for most of it, the best of what arrived through it is its
+    /// rate. A round that is too short to tell goes on.
+    pub fn end_round(&mut self, now: Time) {
+        if now.since(self.ended) < LOOK {
+            return;
+        }
+        self.ended = now;
         if self.busy_samples * 2 >= self.samples && self.busy_best > 0.0 {
             self.rate = self.rate.min(self.busy_best);
         }
@@ -122,6 +129,9 @@ fn doubt(sample: &RateSample, jitter: Duration) -> f64 {
 
 /// About a full packet, in bytes.
 const PACKET: f64 = 1_400.0;
+/// The estimate falls by nothing that takes less: a radio, a bridge or a virtual machine pauses for as long, and where a round trip is shorter
+/// its two or three ACKs would all tell of the pause.
+const LOOK: Duration = Duration::from_millis(10);
 /// However jittery the path, something did arrive.
 const MOST_DOUBT: f64 = 0.3;
 /// BBRv3's beta.
@@ -145,7 +155,11 @@ mod tests {
             app_limited: false,
         };
         let recent = Some(Rate::from_bits(recent * 1_000_000));
-        AckSample { now: Time::after(Duration::from_millis(ms)), rate: Some(sample), recent, ..AckSample::default() }
+        AckSample { now: at(ms), rate: Some(sample), recent, ..AckSample::default() }
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::after(Duration::from_millis(ms))
     }
 
     fn mbit(bandwidth: &Bandwidth) -> f64 {
@@ -156,12 +170,12 @@ mod tests {
     fn a_low_sample_says_nothing_unless_the_bottleneck_was_busy() {
         let mut bandwidth = Bandwidth::new();
         bandwidth.on_ack(&ack(0, 50, 0), false, false);
-        bandwidth.end_round();
+        bandwidth.end_round(at(40));
         bandwidth.on_ack(&ack(40, 5, 0), false, false);
-        bandwidth.end_round();
+        bandwidth.end_round(at(80));
         assert_eq!(mbit(&bandwidth), 50.0, "the application had little to send");
         bandwidth.on_ack(&ack(80, 40, 0), true, false);
-        bandwidth.end_round();
+        bandwidth.end_round(at(120));
         assert_eq!(mbit(&bandwidth), 40.0, "a queue grew while 40 Mbit/s came out of it");
     }
 
@@ -192,11 +206,31 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_longer_than_a_short_round_trip_is_no_slower_link() {
+        let mut bandwidth = Bandwidth::new();
+        bandwidth.on_ack(&ack(0, 50, 0), false, false);
+        bandwidth.end_round(at(10));
+        for ms in 11..20 {
+            bandwidth.on_ack(&ack(ms, 5, 0), true, false);
+            bandwidth.end_round(at(ms));
+            assert_eq!(mbit(&bandwidth), 50.0, "{ms} ms");
+        }
+        bandwidth.on_ack(&ack(20, 48, 0), true, false);
+        bandwidth.end_round(at(20));
+        assert_eq!(mbit(&bandwidth), 48.0);
+        for ms in 21..=30 {
+            bandwidth.on_ack(&ack(ms, 5, 0), true, false);
+            bandwidth.end_round(at(ms));
+        }
+        assert_eq!(mbit(&bandwidth), 5.0, "what lasts is");
+    }
+
+    #[test]
     fn one_round_of_loss_takes_no_more_than_three_tenths() {
         let mut bandwidth = Bandwidth::new();
         bandwidth.on_ack(&ack(0, 50, 0), false, false);
-        bandwidth.end_round();
-        bandwidth.end_round();
+        bandwidth.end_round(at(40));
+        bandwidth.end_round(at(80));
         bandwidth.on_ack(&ack(40, 10, 0), false, false);
         bandwidth.cut();
         assert!((mbit(&bandwidth) - 35.0).abs() < 1e-9);

@@ -211,7 +211,7 @@ impl Path {
             self.next_round(ack);
         }
         self.loss.end_round();
-        self.bandwidth.end_round();
+        self.bandwidth.end_round(ack.now);
         self.delay.end_round();
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::{PROBE_TOS, Peer};
 use super::scene::{overhang, view};
-use super::{NATIVE_OVERHEAD, Native};
+use super::{DATAGRAM, NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
 use crate::local::Local;
 use crate::outbox::Outbox;
@@ -278,7 +278,7 @@ impl Peer {
             self.send_train(now, slot, native, outbox);
         }
         // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
-        for path in self.scene.iter().filter(|path| path.room > 0) {
+        for path in self.scene.iter().filter(|path| path.room >= DATAGRAM) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
         }
         if !self.queue.is_empty() {

@@ -21,8 +21,9 @@ pub struct TcpSink {
     waiting: u32,
     at_once: bool,
     due: Option<Time>,
-    /// The newest time that the other end has told.
+    /// The time that the segment told for which the last acknowledgement left room (RFC 7323 section 4.3), and what that acknowledged.
     echo: u32,
+    told: u64,
     /// Bytes readable so far, noted ten milliseconds apart at the least; without progress nothing is noted.
     pub series: Vec<(Time, u64)>,
 }
@@ -40,6 +41,7 @@ impl TcpSink {
             at_once: false,
             due: None,
             echo: 0,
+            told: 0,
             series: vec![(Time::START, 0)],
         }
     }
@@ -100,7 +102,9 @@ impl TcpSink {
 impl Host for TcpSink {
     fn handle(&mut self, now: Time, packet: &[u8]) {
         if let Some(Segment::Data(number)) = Segment::read(packet, self.mtu) {
-            self.echo = self.echo.max(stamp(packet));
+            if number <= self.told {
+                self.echo = self.echo.max(stamp(packet));
+            }
             self.take(now, number);
         }
     }
@@ -109,7 +113,7 @@ impl Host for TcpSink {
         if !self.at_once && self.due.is_none_or(|due| due > now) {
             return None;
         }
-        (self.at_once, self.due, self.waiting) = (false, None, 0);
+        (self.at_once, self.due, self.waiting, self.told) = (false, None, 0, self.next);
         Some(Segment::Ack(self.next, self.ranges()).write(self.mtu, now, self.echo))
     }
 

@@ -2,7 +2,7 @@
 
 use super::{
     cubic::Cubic,
-    segment::{Range, Segment, stamp},
+    segment::{Range, Segment, echo, stamp},
 };
 use crate::host::Host;
 use mpt_proto::time::Time;
@@ -67,6 +67,7 @@ struct Trips {
     varied: Duration,
     least: Duration,
     latest: Duration,
+    count: u64,
 }
 
 impl TcpSource {
@@ -123,15 +124,16 @@ impl TcpSource {
         self.trips.smoothed
     }
 
-    fn on_ack(&mut self, now: Time, next: u64, ranges: &[Range]) {
+    fn on_ack(&mut self, now: Time, next: u64, ranges: &[Range], echo: u32) {
         let duplicate = ranges.first().filter(|range| range.1 <= next);
         if duplicate.is_some() {
             self.on_duplicate();
         }
-        let mut arrived = 0;
+        let (mut arrived, trips) = (0, self.trips.count);
         for (from, to) in ranges.iter().filter(|range| range.0 >= next) {
             arrived += (*from..*to).filter(|number| self.arrive(now, *number)).count();
         }
+        let advances = self.first < next;
         while self.first < next && !self.sent.is_empty() {
             arrived += usize::from(self.arrive(now, self.first));
             self.sent.pop_front();
@@ -139,6 +141,10 @@ impl TcpSource {
         }
         if arrived == 0 {
             return;
+        }
+        // What was sent again measures nothing by itself (Karn), but its stamp does (RFC 7323 section 4.1).
+        if self.trips.count == trips && advances && echo > 0 {
+            self.trips.note(now - (Time::START + Duration::from_millis(echo.into())));
         }
         self.backoff = 0;
         self.timeout = (!self.sent.is_empty()).then(|| now + self.trips.timeout(0));
@@ -289,7 +295,7 @@ impl Host for TcpSource {
     fn handle(&mut self, now: Time, packet: &[u8]) {
         if let Some(Segment::Ack(next, ranges)) = Segment::read(packet, self.mtu) {
             self.echo = self.echo.max(stamp(packet));
-            self.on_ack(now, next, &ranges);
+            self.on_ack(now, next, &ranges, echo(packet));
         }
     }
 
@@ -320,6 +326,7 @@ impl Host for TcpSource {
 impl Trips {
     fn note(&mut self, trip: Duration) {
         self.latest = trip;
+        self.count += 1;
         self.least = if self.smoothed.is_some() { self.least.min(trip) } else { trip };
         let smoothed = self.smoothed.map_or(trip, |old| (old * 7 + trip) / 8);
         self.varied = self.smoothed.map_or(trip / 2, |old| (self.varied * 3 + old.abs_diff(trip)) / 4);
