@@ -129,7 +129,7 @@ fn doubt(sample: &RateSample, jitter: Duration) -> f64 {
 
 /// About a full packet, in bytes.
 const PACKET: f64 = 1_400.0;
-/// The estimate falls by nothing that takes less: a radio, a bridge or a virtual machine pauses for as long, and where a round trip is shorter
+/// Short of loss, the estimate falls by nothing that takes less: a radio, a bridge or a virtual machine pauses for as long, and where a round trip is shorter
 /// its two or three ACKs would all tell of the pause.
 const LOOK: Duration = Duration::from_millis(10);
 /// However jittery the path, something did arrive.

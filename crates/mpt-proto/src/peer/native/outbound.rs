@@ -277,7 +277,7 @@ impl Peer {
         if let Some(slot) = native.lane_to_ask.take() {
             self.send_train(now, slot, native, outbox);
         }
-        // What a path could have taken and did not get, whoever decided so, makes its rates those of the application.
+        // What a path could have taken, a datagram at least, and did not get, whoever decided so, makes its rates those of the application.
         for path in self.scene.iter().filter(|path| path.room >= DATAGRAM) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
         }

@@ -21,9 +21,10 @@ pub struct TcpSink {
     waiting: u32,
     at_once: bool,
     due: Option<Time>,
-    /// The time that the segment told for which the last acknowledgement left room (RFC 7323 section 4.3), and what that acknowledged.
+    /// What the last acknowledgement acknowledged.
+    acked: u64,
+    /// The newest time told by a segment that was no further than that (RFC 7323 section 4.3).
     echo: u32,
-    told: u64,
     /// Bytes readable so far, noted ten milliseconds apart at the least; without progress nothing is noted.
     pub series: Vec<(Time, u64)>,
 }
@@ -40,8 +41,8 @@ impl TcpSink {
             waiting: 0,
             at_once: false,
             due: None,
+            acked: 0,
             echo: 0,
-            told: 0,
             series: vec![(Time::START, 0)],
         }
     }
@@ -102,7 +103,7 @@ impl TcpSink {
 impl Host for TcpSink {
     fn handle(&mut self, now: Time, packet: &[u8]) {
         if let Some(Segment::Data(number)) = Segment::read(packet, self.mtu) {
-            if number <= self.told {
+            if number <= self.acked {
                 self.echo = self.echo.max(stamp(packet));
             }
             self.take(now, number);
@@ -113,7 +114,7 @@ impl Host for TcpSink {
         if !self.at_once && self.due.is_none_or(|due| due > now) {
             return None;
         }
-        (self.at_once, self.due, self.waiting, self.told) = (false, None, 0, self.next);
+        (self.at_once, self.due, self.waiting, self.acked) = (false, None, 0, self.next);
         Some(Segment::Ack(self.next, self.ranges()).write(self.mtu, now, self.echo))
     }
 

@@ -69,8 +69,8 @@ pub(super) fn stamp(packet: &[u8]) -> u32 {
     millis(packet, 44)
 }
 
-/// The time of the other end that it echoes, in milliseconds; zero if it has none.
-pub(super) fn echo(packet: &[u8]) -> u32 {
+/// The time of the other end that it tells again, in milliseconds; zero if it has none.
+pub(super) fn echoed(packet: &[u8]) -> u32 {
     millis(packet, 48)
 }
 
@@ -109,7 +109,7 @@ mod tests {
         for segment in [Segment::Data(7), Segment::Ack(9, vec![]), Segment::Ack(9, vec![(11, 13), (15, 16), (20, 40)])]
         {
             let packet = segment.write(1_400, Time::START + Duration::from_millis(77), 5);
-            assert_eq!((stamp(&packet), echo(&packet)), (77, 5));
+            assert_eq!((stamp(&packet), echoed(&packet)), (77, 5));
             assert_eq!(Segment::read(&packet, 1_400), Some(segment));
             assert!(packet.len() <= 1_400 && packet.len() == usize::from(packet[2]) << 8 | usize::from(packet[3]));
         }

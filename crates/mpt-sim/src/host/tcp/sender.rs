@@ -2,7 +2,7 @@
 
 use super::{
     cubic::Cubic,
-    segment::{Range, Segment, echo, stamp},
+    segment::{Range, Segment, echoed, stamp},
 };
 use crate::host::Host;
 use mpt_proto::time::Time;
@@ -124,12 +124,12 @@ impl TcpSource {
         self.trips.smoothed
     }
 
-    fn on_ack(&mut self, now: Time, next: u64, ranges: &[Range], echo: u32) {
+    fn on_ack(&mut self, now: Time, next: u64, ranges: &[Range], echoed: u32) {
         let duplicate = ranges.first().filter(|range| range.1 <= next);
         if duplicate.is_some() {
             self.on_duplicate();
         }
-        let (mut arrived, trips) = (0, self.trips.count);
+        let (mut arrived, measured) = (0, self.trips.count);
         for (from, to) in ranges.iter().filter(|range| range.0 >= next) {
             arrived += (*from..*to).filter(|number| self.arrive(now, *number)).count();
         }
@@ -143,8 +143,8 @@ impl TcpSource {
             return;
         }
         // What was sent again measures nothing by itself (Karn), but its stamp does (RFC 7323 section 4.1).
-        if self.trips.count == trips && advances && echo > 0 {
-            self.trips.note(now - (Time::START + Duration::from_millis(echo.into())));
+        if self.trips.count == measured && advances && echoed > 0 {
+            self.trips.note(now - (Time::START + Duration::from_millis(echoed.into())));
         }
         self.backoff = 0;
         self.timeout = (!self.sent.is_empty()).then(|| now + self.trips.timeout(0));
@@ -295,7 +295,7 @@ impl Host for TcpSource {
     fn handle(&mut self, now: Time, packet: &[u8]) {
         if let Some(Segment::Ack(next, ranges)) = Segment::read(packet, self.mtu) {
             self.echo = self.echo.max(stamp(packet));
-            self.on_ack(now, next, &ranges, echo(packet));
+            self.on_ack(now, next, &ranges, echoed(packet));
         }
     }
 
