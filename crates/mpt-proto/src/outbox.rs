@@ -46,7 +46,7 @@ impl Transmit {
 }
 
 /// The largest UDP payload over IPv4, which also bounds a send with segmentation offload.
-const MAX_BYTES: usize = 65_507;
+pub const MAX_BYTES: usize = 65_507;
 /// Linux before 6.9 takes no more segments in one send.
 const MAX_SEGMENTS: usize = 64;
 

@@ -200,6 +200,11 @@ impl Paths {
         self.0.drain(..).map(|known| Change::Remove(known.name, known.way)).collect()
     }
 
+    /// A path could not be made. The next update asks for it again.
+    pub fn forget(&mut self, name: &str) {
+        self.0.retain(|known| known.name != name);
+    }
+
     /// Whether a path that does not rest meets a condition.
     pub fn any_awake(&self, is_meant: impl Fn(&Way) -> bool) -> bool {
         self.0.iter().any(|known| !known.rests && is_meant(&known.way))

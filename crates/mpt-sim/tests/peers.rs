@@ -22,6 +22,8 @@ struct Star {
     server: Endpoint,
     clients: Vec<Endpoint>,
     now: Time,
+    /// This client hears nothing and says nothing.
+    away: Option<usize>,
 }
 
 fn at(client: usize) -> SocketAddr {
@@ -33,7 +35,7 @@ impl Star {
     fn new(networks: &[&[&str]]) -> Self {
         let known = |(i, nets): (usize, &&[&str])| peer(format!("c{i}"), &keys(i as u16), vec![], nets);
         let server = endpoint(keys(SERVER), SERVER, networks.iter().enumerate().map(known).collect());
-        let mut star = Self { server, clients: Vec::new(), now: Time::START };
+        let mut star = Self { server, clients: Vec::new(), now: Time::START, away: None };
         (0..networks.len()).for_each(|_| star.call());
         star.settle();
         star
@@ -52,12 +54,18 @@ impl Star {
             for client in 0..self.clients.len() {
                 self.clients[client].handle_deadline(self.now);
                 while let Some(run) = self.clients[client].poll_transmit(self.now) {
+                    if self.away == Some(client) {
+                        continue;
+                    }
                     let received = Received { link: LinkId(0), from: at(client), tos: 0, segment: run.segment };
                     self.server.handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
                 }
             }
             while let Some(run) = self.server.poll_transmit(self.now) {
                 let client = (0..self.clients.len()).find(|client| at(*client) == run.to).unwrap();
+                if self.away == Some(client) {
+                    continue;
+                }
                 let received = Received { link: LinkId(0), from: address(1, 0), tos: 0, segment: run.segment };
                 self.clients[client].handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
             }
@@ -115,6 +123,30 @@ fn a_peer_cannot_speak_for_another() {
     assert_eq!((star.dropped(0, Dropped::ForeignSource), star.dropped(1, Dropped::ForeignSource)), (2, 0));
     let arrived: Vec<_> = star.server.status().peers.iter().map(|peer| peer.ledger.delivered).collect();
     assert_eq!(arrived, [1, 0], "each peer has counters of its own");
+}
+
+/// 40 s of 8 Mbit/s for one that is off are more than the queue holds; the TUN device is everybody's.
+#[test]
+fn a_peer_that_is_away_keeps_nobody_waiting() {
+    let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
+    star.away = Some(0);
+    for _ in 0..20 {
+        for n in 0..1_429 {
+            let mut packet = numbered(n, 1_400);
+            packet[12..16].copy_from_slice(&[10, 77, 0, 1]);
+            packet[16..20].copy_from_slice(&[10, 77, 1, 1]);
+            star.server.handle_inner(star.now, &mut packet, 1_400, Offload::default());
+        }
+        star.settle();
+        assert!(star.server.has_room());
+        assert_eq!(star.send([10, 77, 2, 1]), [1]);
+    }
+    let status = star.server.status();
+    let (dropped, waits) = (status.peers[0].drops.of(Dropped::NoPath), status.peers[0].queued_bytes);
+    assert!(dropped > 20_000 && waits < 6_000_000, "{dropped} dropped, {waits} bytes wait");
+    star.away = None;
+    star.settle();
+    assert_eq!(star.send([10, 77, 1, 1]), [0]);
 }
 
 /// A more specific prefix of somebody else's is not for a peer to use.

@@ -145,7 +145,7 @@ const LASTING: [&str; 6] = ["E1.I", "E1.II", "E1.III", "E1.IV", "static", "dynam
 const ORIGINAL: [&str; 3] = ["E1.I", "E1.II", "E1.IV"];
 
 const HEAD: &str = "\
-# Every case in virtual time, one TCP flow for 3 to 10 s, seed 1: Mbit/s of payload, % of the ceiling, ms. best-path is the best path
+# E1.I to E1.IV, E3, static, dynamic and outages in virtual time, one TCP flow for 3 to 10 s, seed 1: Mbit/s of payload, % of the ceiling, ms. best-path is the best path
 # alone, ideal a single link of the summed rate, long the same in 30 s, original MPT with static shares and no resequencing.
 # A change of the core changes this file: look at the difference, and accept it with
 #     cargo run -p mpt-lab -- matrix --accept

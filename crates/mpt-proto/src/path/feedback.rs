@@ -36,7 +36,7 @@ pub struct Feedback {
     sojourn: Sojourn,
     losses: LossFraction,
     worth: Worth,
-    ce: u64,
+    ce: Option<u64>,
     rate: Rate,
     /// The highest rate over a moment, of this round and of the last one.
     peaks: [Rate; 2],
@@ -112,8 +112,9 @@ impl Feedback {
         let lost = loss.map_or(0, |loss| loss.packets);
         self.losses.on_fates(now, confirmed.packets, lost, confirmed.spurious);
         self.worth.on_fates(now, confirmed.packets, lost, confirmed.spurious, round);
-        let ce = ack.ce.saturating_sub(self.ce);
-        self.ce += ce;
+        // The peer counts the marks of all paths that have had the slot.
+        let ce = ack.ce.saturating_sub(self.ce.unwrap_or(ack.ce));
+        self.ce = self.ce.max(Some(ack.ce));
         AckOutcome { ack: self.sample(now, &confirmed, round), loss, spurious: confirmed.spurious, ce }
     }
 
@@ -255,6 +256,7 @@ impl Feedback {
             let (one_way, round) = (OneWay::between(sent_at, ack.received_at), self.delivery.delivered() - prior);
             self.rtt.on_sample(now, now.since(sent_at).max(self.typical(confirmed)), ack.delay);
             let without_own_time = one_way.earlier(self.line.takes(bytes.into()));
+            self.delay.verify(without_own_time, now.since(sent_at));
             self.delay.on_sample(now, without_own_time, self.sent.lateness() / 2, round);
             if self.delay.is_fresh() {
                 self.line.on_sample(sent_at, one_way, bytes.into(), self.delay.jitter());
@@ -528,6 +530,16 @@ mod tests {
             }
         }
         assert!((feedback.loss() - 0.5).abs() < 0.02, "{}", feedback.loss());
+    }
+
+    #[test]
+    fn marks_of_the_paths_that_had_the_slot_before_are_not_this_one_s() {
+        let mut feedback = Feedback::default();
+        for (n, ce, new) in [(0, 7, 0), (1, 9, 2)] {
+            feedback.on_sent(at(n), PathSeq(n), 1_400, n);
+            let marked = Ack { ce, ..ack(n, n, 5_020 + n) };
+            assert_eq!(feedback.on_ack(at(n + 40), &marked, |_, _| {}).ce, new);
+        }
     }
 
     #[test]

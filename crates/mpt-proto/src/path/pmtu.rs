@@ -89,6 +89,8 @@ impl Pmtu {
     pub fn next_deadline(&self) -> Option<Time> {
         match self.phase {
             Phase::Done { size, .. } if size == self.wanted => None,
+            // Not even what every path carries: that was a bad moment.
+            Phase::Done { size, at } if size < BASE => Some(at + AGAIN_AFTER),
             Phase::Done { at, .. } => Some(at + RAISE_AFTER),
             Phase::Asking | Phase::Searching { .. } => self.asked.is_none().then_some(Time::START),
         }
@@ -142,6 +144,8 @@ const MAX_PROBES: u32 = 3;
 const PRECISION: usize = 4;
 /// PMTU_RAISE_TIMER of the same.
 const RAISE_AFTER: Duration = Duration::from_secs(600);
+/// As in its error state, which goes on probing (section 5.2), and about as long as a link is out of reach under a bridge.
+const AGAIN_AFTER: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
@@ -197,6 +201,17 @@ mod tests {
         let again = pmtu.next_deadline().unwrap();
         assert_eq!(again, Time::START + RAISE_AFTER);
         assert_eq!(pmtu.poll(again), Some(1_472));
+    }
+
+    #[test]
+    fn a_path_that_let_nothing_pass_is_asked_again_soon() {
+        let mut pmtu = Pmtu::new(1_472);
+        probe(&mut pmtu, 0);
+        let again = pmtu.next_deadline().unwrap();
+        assert_eq!((pmtu.limit(), again), (0, Time::START + AGAIN_AFTER));
+        assert_eq!(pmtu.poll(again), Some(1_472));
+        pmtu.on_fate(again, 1_472, Fate::Acked);
+        assert_eq!(pmtu.limit(), 1_472);
     }
 
     #[test]

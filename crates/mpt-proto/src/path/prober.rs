@@ -29,6 +29,8 @@ pub struct Prober {
 
 /// Between probes under traffic or doubt.
 const BUSY_INTERVAL: Duration = Duration::from_millis(100);
+/// Between probes of a dead path, at most, while the tunnel carries traffic: half of the second within which its return is to show.
+const BUSY_PAUSE: Duration = Duration::from_millis(500);
 /// Traffic this recent counts.
 const BUSY_FOR: Duration = Duration::from_secs(1);
 /// How long the first answer may take: RFC 6298 section 2.1. A satellite takes more than half of it.
@@ -149,6 +151,7 @@ impl Prober {
     /// The pause after a probe that is not answered. Without traffic a slow answer is given its time.
     fn retry(&self, now: Time) -> Duration {
         match self.back_off {
+            Some(pause) if self.is_busy(now) => pause.min(BUSY_PAUSE),
             Some(pause) => pause,
             None if self.is_busy(now) => BUSY_INTERVAL,
             None => BUSY_INTERVAL.max(self.srtt + 4 * self.rttvar),

@@ -113,6 +113,7 @@ pub struct OneWayDelay {
     crowded: Option<Time>,
     sampled: Time,
     spread: Duration,
+    round_trip: Duration,
 }
 
 impl OneWayDelay {
@@ -137,6 +138,16 @@ impl OneWayDelay {
         self.recent.insert(now, self.settling(), delay);
         self.last[self.samples % FEW] = Some(delay);
         self.samples += 1;
+    }
+
+    /// Begins anew if `delay` cannot be that of a packet which was confirmed within `round_trip`, whatever stood in queues: then one clock
+    /// has moved against the other, because a host slept, or was silent until its clock had gone round.
+    pub fn verify(&mut self, delay: OneWay, round_trip: Duration) {
+        let possible = self.round_trip.max(round_trip) * 2 + MIN_SETTLING;
+        if self.latest.is_some_and(|last| u128::from(delay.minus(last).unsigned_abs()) > possible.as_nanos()) {
+            *self = Self::default();
+        }
+        self.round_trip = round_trip;
     }
 
     /// What the empty path takes is not what it was thought to be.
@@ -279,6 +290,34 @@ mod tests {
         assert_eq!(rtt.min(), ms(20));
         rtt.on_sample(Time::after(Duration::from_secs(11)), ms(60), ms(0));
         assert_eq!(rtt.min(), ms(60));
+    }
+
+    /// An hour's sleep of one host moves its clock by an hour against the other.
+    #[test]
+    fn a_clock_that_jumps_is_no_jitter() {
+        for jump in [3_600_000_i64, -3_600_000, 2_000, -2_000] {
+            let mut delay = OneWayDelay::default();
+            for n in 0..40_u64 {
+                let sent = Time::after(ms(5_000_000 + n * 20));
+                let clock = 5_000_000 + (n * 20 + 20) as i64 + if n < 20 { 0 } else { jump };
+                let one_way = OneWay::between(sent, PeerTime(clock as u64 * 1_000));
+                delay.verify(one_way, ms(40));
+                delay.on_sample(sent, one_way, ms(0), 100_000);
+            }
+            assert_eq!((delay.jitter(), delay.queue()), (ms(0), ms(0)), "{jump}");
+        }
+    }
+
+    #[test]
+    fn a_route_that_steps_is_no_jump_of_a_clock() {
+        let mut delay = OneWayDelay::default();
+        for (n, late) in [(0, 20), (1, 70)] {
+            let sent = Time::after(ms(n * 100));
+            let one_way = OneWay::between(sent, PeerTime((n * 100 + late) * 1_000));
+            delay.verify(one_way, ms(20 + late));
+            delay.on_sample(sent, one_way, ms(0), 100_000);
+        }
+        assert!(delay.jitter() > ms(3));
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub use timers::Wake;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -65,6 +66,8 @@ pub struct Peer {
     heeded: timers::Heeded,
     resequencer: Option<Resequencer>,
     events: VecDeque<PathEvent>,
+    /// Since when packets have come while no path is up, or what had come was last discarded.
+    stranded: Option<Time>,
     ledger: Ledger,
     drops: Drops,
 }
@@ -103,6 +106,8 @@ pub struct PathEvent {
 
 /// Network control (RFC 4594 section 3.1: CS6), so that a probe or an acknowledgement does not die in a queue of data.
 const PROBE_TOS: u8 = 0xc0;
+/// For how long packets wait while no path is up: a path that comes back does so sooner, and TCP has sent them again by then.
+const STRANDED: Duration = Duration::from_secs(5);
 /// Bytes that may wait for a path: four super-packets, so that every path can be given a full run.
 /// Plain mode has no windows, so packets wait only while a socket is full.
 const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
@@ -145,6 +150,7 @@ impl Peer {
             scheduler_name: config.scheduler.name(),
             scene: Vec::new(),
             passed: Most::new(),
+            stranded: None,
             next_seq: 0,
             dead_version: 0,
             heeded: timers::Heeded::default(),
@@ -220,25 +226,44 @@ impl Peer {
 
     /// Whether more inner packets are wanted.
     pub fn has_room(&self) -> bool {
-        self.queue.has_room()
+        // What waits for a peer that is away must not keep others waiting.
+        self.queue.has_room() || self.native.is_some() && !self.is_reachable()
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.paths.iter().any(|path| path.health.state().is_up())
     }
 
     /// Takes a super-packet from the TUN device.
     pub fn handle_inner(&mut self, now: Time, mut packet: SuperPacket) {
         self.ledger.taken += packet.count() as u64;
-        if self.native.is_none() {
-            // Acknowledgements tell native mode more than probes would.
-            self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
-        }
+        // Acknowledgements tell native mode more of a path that is alive than probes would.
+        let is_native = self.native.is_some();
+        let asked = self.paths.iter_mut().filter(|path| !(is_native && path.health.answers));
+        asked.filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
         let mark = self.classifier.classify(packet.ip(), packet.bytes());
         packet.set_mark(mark);
         let bucket = flow::bucket(packet.ip(), packet.bytes(), mark.class);
+        if self.native.is_some() && !self.is_reachable() {
+            self.discard_stale(now);
+        }
         let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
         native.gather(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
         let superseded = native.take_superseded();
         self.drops.count_many(Dropped::Superseded, superseded);
         self.ledger.dropped_out += superseded;
         self.native = Some(native);
+    }
+
+    /// While no path is up, what waits serves to ask for a session, and for whoever sent it just before there is a path again.
+    fn discard_stale(&mut self, now: Time) {
+        if now.since(*self.stranded.get_or_insert(now)) < STRANDED {
+            return;
+        }
+        self.stranded = Some(now);
+        let stale = self.queue.drain().count() as u64;
+        self.drops.count_many(Dropped::NoPath, stale);
+        self.ledger.dropped_out += stale;
     }
 
     fn enqueue(&mut self, now: Time, bucket: u16, packet: SuperPacket) {
@@ -347,8 +372,9 @@ impl Peer {
             if let (Some(resequencer), false) = (&mut self.resequencer, to.is_up()) {
                 resequencer.handle_path_down(slot as u8);
             }
-            if !to.is_up() {
-                self.fallen |= 1 << slot;
+            match to.is_up() {
+                true => self.stranded = None,
+                false => self.fallen |= 1 << slot,
             }
             let failed = matches!(to, State::Down(Cause::Silent | Cause::Carrier | Cause::Doubted(Doubt::Lossy)));
             if from.is_up() && failed {

@@ -40,9 +40,11 @@ impl Peer {
         let probes = asked.filter_map(|path| Some((path.liveness.next_deadline()?, Wake::Probe)));
         let hold = self.resequencer.as_ref().and_then(|r| Some((r.next_deadline()?, Wake::Hold)));
         let native = self.native.as_ref().and_then(|native| native.next_deadline());
+        let recalls = self.native.iter().flat_map(|native| self.paths.iter().map(|path| native.recall_deadline(path)));
+        let recalls = recalls.flatten().map(|at| (at, Wake::Probe));
         let doubts = self.native.as_ref().and_then(|native| self.doubt_deadline(native));
         let probes = probes.filter(|_| self.native.as_ref().is_none_or(|native| native.is_probing()));
-        probes.chain(hold).chain(native).chain(doubts).min()
+        probes.chain(recalls).chain(hold).chain(native).chain(doubts).min()
     }
 
     /// Does what is due.

@@ -20,6 +20,11 @@ pub fn path(number: usize) -> PathConfig {
 
 /// An end with these paths.
 pub fn endpoint(end: usize, paths: Vec<PathConfig>) -> Endpoint {
+    run(end, paths, 0)
+}
+
+/// A later run of the end.
+pub fn run(end: usize, paths: Vec<PathConfig>, run: u8) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
     let native = NativeConfig::new(*keys(1 - end).public());
     let peer = PeerConfig {
@@ -30,5 +35,5 @@ pub fn endpoint(end: usize, paths: Vec<PathConfig>) -> Endpoint {
     let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers: vec![peer] };
     let clock = Clock::new(Duration::from_secs(1_000_000));
     let identity = Identity { keys: keys(end), offer: Offer::new(true), clock };
-    Endpoint::native(Time::START, &config, Local::new(identity, [end as u8 + 7; 32]))
+    Endpoint::native(Time::START, &config, Local::new(identity, [end as u8 + 7 + 2 * run; 32]))
 }

@@ -1,17 +1,18 @@
 //! Whose address a path's remote address is: RFC 9000 sections 8, 9 and 21.5, datagram by datagram.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use mpt_proto::config::PathConfig;
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, Received};
 use mpt_proto::packet::Offload;
-use mpt_proto::path::LinkId;
+use mpt_proto::path::{Cause, LinkId, State};
 use mpt_proto::time::Time;
 use mpt_sim::host::numbered;
 use mpt_sim::net::address;
 
-use crate::ends::{endpoint, path};
+use crate::ends::{endpoint, path, run};
 
 /// A datagram that somebody sent.
 #[derive(Clone, Debug)]
@@ -29,7 +30,14 @@ struct World {
     caller: SocketAddr,
     delivered: usize,
     sent: u64,
+    /// Where it is on a second path, to [`OTHER`].
+    second: SocketAddr,
+    /// Nothing arrives anywhere.
+    cut: bool,
 }
+
+/// Another address of the called end.
+const OTHER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 200)), 4_754);
 
 /// Longer than the pacer keeps a packet waiting.
 const PACED: Duration = Duration::from_millis(100);
@@ -42,7 +50,15 @@ impl World {
     /// The two have a session, and the called end knows where the caller is.
     fn new() -> Self {
         let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
-        let mut world = Self { now: Time::START, ends, caller: address(0, 0), delivered: 0, sent: 0 };
+        let mut world = Self {
+            now: Time::START,
+            ends,
+            caller: address(0, 0),
+            second: somewhere(100),
+            delivered: 0,
+            sent: 0,
+            cut: false,
+        };
         world.settle();
         assert_eq!(world.remotes(), [(address(0, 0), true)]);
         world
@@ -71,11 +87,12 @@ impl World {
 
     /// Carries a datagram to where it is meant for; one for nobody is given back.
     fn carry(&mut self, datagram: Datagram) -> Option<Datagram> {
-        let (source, at) = if datagram.from == 0 { (self.caller, address(1, 0)) } else { (address(1, 0), self.caller) };
-        if datagram.to != at {
-            return Some(datagram);
+        let lines = [(self.caller, address(1, 0)), (self.second, OTHER)];
+        let mut ways = lines.into_iter().map(|(a, b)| if datagram.from == 0 { (a, b) } else { (b, a) });
+        match ways.find(|(_, at)| *at == datagram.to && !self.cut) {
+            Some((source, _)) => self.arrive(datagram.from, source, &datagram.bytes),
+            None => return Some(datagram),
         }
-        self.arrive(datagram.from, source, &datagram.bytes);
         None
     }
 
@@ -240,8 +257,8 @@ fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() 
 #[test]
 fn a_new_path_gets_nothing_but_challenges_until_it_answers() {
     let mut world = World::new();
-    let config = mpt_proto::config::PathConfig { name: "second".into(), alive: false, ..path(0) };
-    let config = mpt_proto::config::PathConfig { remote: Some(SocketAddr::new(address(1, 0).ip(), 7)), ..config };
+    let config = PathConfig { name: "second".into(), alive: false, ..path(0) };
+    let config = PathConfig { remote: Some(SocketAddr::new(address(1, 0).ip(), 7)), ..config };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
     let probe = world.poll().into_iter().find(|datagram| datagram.to.port() == 7).unwrap();
     world.arrive(0, somewhere(5), &probe.bytes);
@@ -262,7 +279,7 @@ fn an_address_that_the_peer_tells_gets_a_few_challenges_and_is_used_when_it_answ
     assert!(world.ends[0].take_told() && !world.ends[0].take_told());
     assert_eq!(world.ends[0].told_addresses("peer"), [told, somewhere(9)]);
     // The peer may tell whose address it likes: whoever is there gets five challenges in half a minute.
-    let config = mpt_proto::config::PathConfig { name: "told".into(), remote: Some(somewhere(9)), ..path(0) };
+    let config = PathConfig { name: "told".into(), remote: Some(somewhere(9)), ..path(0) };
     assert!(world.ends[0].add_told_path(world.now, "peer", &config));
     (0..20).for_each(|_| world.say(0));
     let astray = world.pass(Duration::from_secs(29));
@@ -273,4 +290,59 @@ fn an_address_that_the_peer_tells_gets_a_few_challenges_and_is_used_when_it_answ
     world.ends[1].tell_addresses(world.now, "peer", &[told]);
     world.settle();
     assert_eq!(world.ends[0].told_addresses("peer"), [told]);
+}
+
+/// What a path is taken down for may last longer than a translator remembers: the caller calls again and again, so that there is an address to answer to.
+#[test]
+fn a_path_that_the_called_end_takes_up_again_is_found_though_the_caller_has_another_address_by_then() {
+    let mut world = World::new();
+    let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
+    assert!(world.ends[0].add_path(world.now, "peer", &config));
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(100), true)]);
+    assert!(world.ends[1].enable_path(world.now, "peer", "path2", false));
+    world.pass(Duration::from_secs(10));
+    let state = |world: &World| world.ends[0].status().peers[0].paths[1].state;
+    assert_eq!(state(&world), State::Down(Cause::Peer), "the caller was told");
+    world.second = somewhere(7);
+    world.pass(Duration::from_secs(60));
+    assert_eq!(state(&world), State::Down(Cause::Peer), "nobody has said otherwise");
+    assert!(world.ends[1].enable_path(world.now, "peer", "path2", true));
+    world.pass(Duration::from_secs(30));
+    assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(7), true)]);
+    assert_eq!(state(&world), State::Up);
+}
+
+#[test]
+fn a_called_end_that_begins_anew_is_found_though_the_caller_has_removed_a_path() {
+    let mut world = World::new();
+    let config = PathConfig { name: "second".into(), remote: Some(somewhere(9)), ..path(0) };
+    assert!(world.ends[0].add_path(world.now, "peer", &config));
+    world.pass(Duration::from_secs(1));
+    assert!(world.ends[0].remove_path(world.now, "peer", "second"));
+    world.pass(Duration::from_secs(1));
+    world.ends[1] = run(1, vec![], 1);
+    world.say(0);
+    world.pass(Duration::from_secs(5));
+    world.say(0);
+    world.pass(Duration::from_secs(5));
+    assert!(world.delivered > 0);
+}
+
+#[test]
+fn a_caller_that_nobody_answers_for_minutes_goes_on_calling() {
+    let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
+    let mut world = World {
+        now: Time::START,
+        ends,
+        caller: address(0, 0),
+        second: somewhere(100),
+        delivered: 0,
+        sent: 0,
+        cut: true,
+    };
+    world.pass(Duration::from_secs(200));
+    world.cut = false;
+    world.pass(Duration::from_secs(10));
+    assert_eq!(world.remotes(), [(address(0, 0), true)], "though it has nothing to send");
 }

@@ -1,7 +1,7 @@
 //! The addresses at which the ends can be reached, as they tell each other in ADDR frames.
 //!
-//! All that an end has to tell rides on every challenge, so a lost word is said again by itself. Names of addresses are never
-//! given twice. What is told is a proposal: the path manager decides whether there is a path to it, and a path to it carries
+//! All that an end has to tell rides on every challenge, so a lost word is said again by itself. A name is given
+//! again only when there is no other. What is told is a proposal: the path manager decides whether there is a path to it, and a path to it carries
 //! nothing but challenges until the peer has answered there ([`super::roam`]).
 
 use std::net::SocketAddr;
@@ -44,8 +44,14 @@ impl Addresses {
             *own = own.filter(|own| all.contains(own));
         }
         for new in all {
-            if !self.own.contains(&Some(*new)) && self.own.len() < MOST {
-                self.own.push(Some(*new));
+            if self.own.contains(&Some(*new)) {
+                continue;
+            }
+            // A name is used again when there are no others: what was said of it may still be on its way.
+            match self.own.iter().position(Option::is_none) {
+                _ if self.own.len() < MOST => self.own.push(Some(*new)),
+                Some(free) => self.own[free] = Some(*new),
+                None => {}
             }
         }
         self.own != before

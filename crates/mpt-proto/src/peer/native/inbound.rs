@@ -44,6 +44,7 @@ impl Peer {
             Ok(opened) => {
                 if native.association.take_restarted() {
                     native.begin_anew(&self.paths, &mut self.queue);
+                    self.count_forgotten(&mut native);
                 }
                 self.handle_opened(now, from, opened, len, &mut native, tun);
             }
@@ -128,6 +129,9 @@ impl Peer {
         native: &mut Native,
         tun: &mut Coalescer,
     ) -> Result<(), Dropped> {
+        if usize::from(data.header.bucket) >= flow::BUCKETS {
+            return Err(Dropped::Malformed);
+        }
         let ip = Ip::parse(data.packet)?;
         if !self.speaks_for(ip.source) {
             return Err(Dropped::ForeignSource);
@@ -140,6 +144,13 @@ impl Peer {
         let mut marked = packet.to_vec();
         set_tos(&mut marked, ip.version, merged);
         put_in_order(now, tag, data, &marked, native, &mut self.ledger, tun)
+    }
+
+    /// What was held for others that will not come has an end, too.
+    pub(super) fn count_forgotten(&mut self, native: &mut Native) {
+        let forgotten = native.take_forgotten();
+        self.drops.count_many(Dropped::PeerRestarted, forgotten);
+        self.ledger.dropped_in += forgotten;
     }
 
     fn handle_skip(&mut self, now: Time, skip: &Skip, native: &mut Native, tun: &mut Coalescer) {

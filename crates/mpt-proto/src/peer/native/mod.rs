@@ -32,10 +32,12 @@ use crate::config::{NativeConfig, PathConfig};
 use crate::crypto::association::{Association, Event};
 use crate::crypto::handshake::Run;
 use crate::local::Local;
+use crate::outbox;
 use crate::packet::SuperPacket;
 use crate::path::feedback::Feedback;
 use crate::path::pmtu::Pmtu;
 use crate::path::receive::Received;
+use crate::path::sample::LossSample;
 use crate::path::worth::VETTING;
 use crate::path::{MAX_PATHS, Path, PathId};
 use crate::queue::Queue;
@@ -87,6 +89,8 @@ pub(super) struct Native {
     luck: luck::Luck,
     /// ACKs of flows inside that a later one stood in for, since this was asked last.
     superseded: u64,
+    /// Packets that were held when the peer began anew, since this was asked last.
+    forgotten: u64,
     fec: fec::Mode,
     /// What repair symbols are solved with, by slot of the peer's paths that bring any.
     decoders: [Option<Box<Decoder>>; MAX_PATHS],
@@ -129,6 +133,8 @@ struct Carrier {
     tried: u64,
     /// When it was last probed to judge it.
     probed: Time,
+    /// When the peer last said that it does not use it, or was last asked whether that is still so.
+    recalled: Time,
     /// When bulk is let in while it is a lane.
     visits: lane::Visits,
     /// When it last brought an inner packet.
@@ -161,6 +167,7 @@ impl Carrier {
             vetting: VETTING,
             tried: 0,
             probed: Time::START,
+            recalled: Time::START,
             visits: lane::Visits::default(),
             brought: None,
             encoder: Encoder::default(),
@@ -213,7 +220,7 @@ impl Native {
             rested: rest::Rested::default(),
             holding: BTreeSet::new(),
             limits: Limits { repaired: true, ..limits },
-            wanted: mtu + NATIVE_OVERHEAD,
+            wanted: (mtu + NATIVE_OVERHEAD).min(outbox::MAX_BYTES),
             unordered: HashMap::new(),
             unheld: 0,
             repair: Repair::default(),
@@ -223,6 +230,7 @@ impl Native {
             batch: Batch::default(),
             luck: luck::Luck::default(),
             superseded: 0,
+            forgotten: 0,
             fec: config.fec,
             decoders: std::array::from_fn(|_| None),
             recovered: 0,
@@ -254,7 +262,12 @@ impl Native {
         } else {
             self.carriers.push(Carrier::new(self.wanted, cap));
         }
-        self.control.add_path(id, DATAGRAM, cap);
+        self.control.add_path(id, self.datagram(), cap);
+    }
+
+    /// The largest datagram that a window must have room for.
+    fn datagram(&self) -> u64 {
+        DATAGRAM.max(self.wanted as u64)
     }
 
     pub(super) fn association(&mut self) -> &mut Association {
@@ -307,6 +320,11 @@ impl Native {
         std::mem::take(&mut self.superseded)
     }
 
+    /// How many packets were held for others that a peer which has begun anew will not send, since this was asked last.
+    pub(super) fn take_forgotten(&mut self) -> u64 {
+        std::mem::take(&mut self.forgotten)
+    }
+
     /// ACKs of flows inside that wait for others.
     pub(super) fn gathered(&self) -> usize {
         self.batch.len()
@@ -334,15 +352,20 @@ impl Native {
         self.recovered
     }
 
+    /// Nobody will confirm what is in flight on a path.
+    fn abandon(&mut self, now: Time, id: PathId) -> Option<LossSample> {
+        let Self { carriers, repair, returned, .. } = self;
+        carriers[usize::from(id.slot)].feedback.abandon(now, |fate, token| {
+            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
+        })
+    }
+
     /// A path went down: what is in flight on it is lost, and nobody waits for it.
     pub(super) fn fail_path(&mut self, now: Time, id: PathId) {
-        let Self { carriers, repair, returned, control, order, mirror, .. } = self;
-        let carrier = &mut carriers[usize::from(id.slot)];
-        let loss = carrier.feedback.abandon(now, |fate, token| {
-            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
-        });
+        let loss = self.abandon(now, id);
+        let Self { carriers, control, order, mirror, .. } = self;
         // A path on which only small datagrams pass falls silent, too.
-        carrier.pmtu.doubt();
+        carriers[usize::from(id.slot)].pmtu.doubt();
         if let Some(loss) = loss {
             control.on_loss(id, &loss);
         }
@@ -376,6 +399,10 @@ impl Native {
     /// The peer has begun anew: numbers, order and what is in flight mean nothing any more.
     fn begin_anew(&mut self, paths: &[Path], queue: &mut Queue) {
         queue.renumber();
+        for (bucket, order) in &self.order {
+            self.forgotten += order.len() as u64;
+            self.rested.put_away(*bucket, order);
+        }
         self.received = std::array::from_fn(|_| None);
         (self.mirror, self.severed) = ([None; MAX_PATHS], [None; MAX_PATHS]);
         self.order.clear();

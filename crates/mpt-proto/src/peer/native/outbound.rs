@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::super::{PROBE_TOS, Peer};
 use super::scene::{overhang, view};
-use super::{DATAGRAM, NATIVE_OVERHEAD, Native};
+use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
 use crate::local::Local;
 use crate::outbox::Outbox;
+use crate::path::rtt::{INITIAL_RTT, Rtt};
 use crate::path::{Path, PathId};
 use crate::queue::InnerPacket;
 use crate::repair::{Place, Token};
@@ -66,12 +67,17 @@ impl Peer {
             self.forget_silent(now, &mut native);
         }
         self.send_handshake(now, index, &mut native, local, outbox);
+        // An attempt that has just been given up begins anew.
+        native.settle(&mut self.paths, &mut self.queue, now, local);
+        self.count_forgotten(&mut native);
         native.seals = native.is_established(now);
         if native.seals {
             self.send_challenges(now, &mut native, local, outbox);
+            self.recall_paths(now, &mut native, outbox);
         }
         let best = self.best_path(now, &native).filter(|_| native.seals);
         native.speaks = best.is_some();
+        native.pace = None;
         if let Some(best) = best {
             self.send_words(now, best, &mut native, outbox);
             self.send_packets(now, &mut native, outbox, spare);
@@ -121,7 +127,7 @@ impl Peer {
     }
 
     /// What must go over this very path.
-    fn send_path_words(&mut self, now: Time, slot: usize, native: &mut Native, outbox: &mut Outbox) {
+    pub(super) fn send_path_words(&mut self, now: Time, slot: usize, native: &mut Native, outbox: &mut Outbox) {
         native.judge(now, &self.paths[slot]);
         let (path, carrier) = (&mut self.paths[slot], &mut native.carriers[slot]);
         let stamp = path.liveness.prober().and_then(|prober| prober.poll(now));
@@ -135,6 +141,10 @@ impl Peer {
         let addresses: Vec<_> = challenge.iter().flat_map(|_| native.addresses.words()).collect();
         let frames = [challenge, word, response];
         if frames.iter().any(Option::is_some) {
+            if !self.paths[slot].health.answers {
+                // What a dead path was asked before is no loss of the path's when it is alive again.
+                native.abandon(now, id);
+            }
             let frames = frames.into_iter().flatten().chain(addresses);
             self.send_frames(now, slot, native, frames, true, outbox);
         }
@@ -231,7 +241,6 @@ impl Peer {
     fn send_packets(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
         let given_up = native.repair.give_up(now, native.useful());
         spare.extend(given_up.filter_map(InnerPacket::into_buffer));
-        native.pace = None;
         self.look_native(now, native);
         self.set_queue_delay(native);
         native.luck.set_usual(self.usual_round_trip(native));
@@ -244,7 +253,7 @@ impl Peer {
         while let Some(next) = self.next_packet(now, native) {
             let narrow = self.set_narrow_aside(next.len, native);
             if self.scene.is_empty() && !self.may_widen(native) {
-                self.drop_too_big(now, native);
+                self.drop_too_big(now, next.again, native);
                 self.put_back(narrow);
                 continue;
             }
@@ -278,7 +287,8 @@ impl Peer {
             self.send_train(now, slot, native, outbox);
         }
         // What a path could have taken, a datagram at least, and did not get, whoever decided so, makes its rates those of the application.
-        for path in self.scene.iter().filter(|path| path.room >= DATAGRAM) {
+        let datagram = native.datagram();
+        for path in self.scene.iter().filter(|path| path.room >= datagram) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
         }
         if !self.queue.is_empty() {
@@ -489,7 +499,8 @@ fn ask(scheduler: &mut impl Schedule, len: usize, scene: &Scene<'_>) -> (Decisio
 impl Native {
     /// For how long a lost packet is worth sending again.
     pub(super) fn useful(&self) -> Duration {
-        let slowest = self.carriers.iter().map(|carrier| carrier.feedback.rtt().smoothed()).max().unwrap_or_default();
+        let known = self.carriers.iter().map(|carrier| carrier.feedback.rtt()).filter(|rtt| rtt.is_known());
+        let slowest = known.map(Rtt::smoothed).max().unwrap_or(INITIAL_RTT);
         (slowest * 8).clamp(super::USEFUL.0, super::USEFUL.1)
     }
 }

@@ -77,7 +77,8 @@ impl Peer {
     pub(super) fn is_deaf(&self, now: Time, native: &Native) -> bool {
         let is_asked = |path: &Path| !path.learned && path.may_speak();
         let is_silent = |path: &Path| !path.health.answers && now.since(path.heard) >= DEAF_AFTER;
-        now.since(native.agreed) >= DEAF_AFTER && self.paths.iter().any(is_asked) && self.paths.iter().all(is_silent)
+        let mut in_use = self.paths.iter().filter(|path| path.may_speak());
+        now.since(native.agreed) >= DEAF_AFTER && self.paths.iter().any(is_asked) && in_use.all(is_silent)
     }
 
     /// Removes the paths over a link that is gone.
@@ -137,6 +138,7 @@ impl Peer {
         }
         *heeded = Some(order);
         if status == Status::Draining {
+            native.carriers[own].recalled = now;
             return self.change(now, own, |health| health.peer_agrees = false);
         }
         let path = &mut self.paths[own];
@@ -145,6 +147,19 @@ impl Peer {
             prober.ask_now(now);
         }
         self.change(now, own, |health| health.peer_agrees = true);
+    }
+
+    /// Asks on paths that the peer does not use whether that is still so. Its word of a change goes to where it knows this end to be, which a
+    /// translator on the way has forgotten before long.
+    pub(super) fn recall_paths(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox) {
+        for slot in 0..self.paths.len() {
+            if native.recall_deadline(&self.paths[slot]).is_none_or(|at| at > now) {
+                continue;
+            }
+            native.carriers[slot].recalled = now;
+            self.paths[slot].liveness.prober().into_iter().for_each(|prober| prober.ask_now(now));
+            self.send_path_words(now, slot, native, outbox);
+        }
     }
 
     /// Tells the peer of the paths that this end does not use any more, on every path that is up: any of them may be about to
@@ -164,10 +179,18 @@ impl Peer {
     }
 }
 
+/// Shorter than address translators remember who has not spoken (RFC 4787 section 4.3: two minutes, and many remember 30 s).
+const RECALL: Duration = Duration::from_secs(25);
 /// Longer than a probe of a new session takes to be answered.
 const DEAF_AFTER: Duration = Duration::from_secs(1);
 
 impl Native {
+    /// When a path that the peer does not use is to be asked whether that is still so.
+    pub(in crate::peer) fn recall_deadline(&self, path: &Path) -> Option<Time> {
+        let waits = path.proven && path.health.may_speak() && !path.health.peer_agrees;
+        (waits && self.seals).then(|| self.carriers[usize::from(path.id.slot)].recalled + RECALL)
+    }
+
     /// What one of our paths is to be used for, in words that are newer than all before.
     pub(super) fn word(&mut self, id: PathId, status: Status) -> Frame<'static> {
         self.words = self.words.wrapping_add(1);

@@ -56,7 +56,7 @@ impl Rested {
         self.rests && !rested
     }
 
-    fn put_away(&mut self, bucket: u16, order: &Resequencer) {
+    pub fn put_away(&mut self, bucket: u16, order: &Resequencer) {
         self.stats = self.stats + order.stats();
         self.next.extend(order.next().map(|next| (bucket, next)));
     }

@@ -95,8 +95,8 @@ impl Move {
         self.next.filter(|_| self.credit >= OVERHEAD + WORDS)
     }
 
-    /// What is to be said there now: our challenge, and the answer to the peer's.
-    fn poll(&mut self, now: Time, draw: impl FnOnce() -> [u8; 8]) -> Option<[Option<Frame<'static>>; 2]> {
+    /// What is to be said there now: our challenge, and the answer to the peer's, unless this end does not use the path.
+    fn poll(&mut self, now: Time, used: bool, draw: impl FnOnce() -> [u8; 8]) -> Option<[Option<Frame<'static>>; 2]> {
         if self.credit < OVERHEAD + WORDS {
             return None;
         }
@@ -110,7 +110,7 @@ impl Move {
             }
         }
         let challenge = due.then(|| Frame::Path(frame::Path::Challenge(*self.secret.get_or_insert_with(draw))));
-        let response = self.challenged.take().map(|bytes| Frame::Path(frame::Path::Response(bytes)));
+        let response = self.challenged.take().filter(|_| used).map(|bytes| Frame::Path(frame::Path::Response(bytes)));
         (challenge.is_some() || response.is_some()).then_some([challenge, response])
     }
 }
@@ -194,7 +194,8 @@ impl Peer {
         for path in &mut self.paths {
             let Native { carriers, association, .. } = native;
             let Some(there) = &mut carriers[usize::from(path.id.slot)].moving else { continue };
-            let Some(frames) = there.poll(now, || local.challenge()) else { continue };
+            let used = path.health.may_speak();
+            let Some(frames) = there.poll(now, used, || local.challenge()) else { continue };
             let mut body = [0; WORDS];
             let mut writer = Writer::new(&mut body);
             for frame in frames.iter().flatten() {
@@ -216,8 +217,17 @@ impl Peer {
     fn forget_one(&mut self, now: Time, native: &mut Native) -> Option<u8> {
         let silent = self.paths.iter().filter(|path| path.learned && !path.health.state().is_up());
         let slot = silent.min_by_key(|path| path.heard)?.id.slot;
-        self.vacate(now, usize::from(slot), native);
+        self.forget(now, usize::from(slot), native);
         Some(slot)
+    }
+
+    /// Forgets a path that only the peer named. To the peer it may be one that is out of reach for a while, so it is not told to leave it
+    /// alone, and may call from there again.
+    fn forget(&mut self, now: Time, slot: usize, native: &mut Native) {
+        let severed = native.severed;
+        self.vacate(now, slot, native);
+        native.severed = severed;
+        self.draining &= !(1 << slot);
     }
 
     /// Forgets the paths that only the peer named and that have been silent since the session before, unless no other is
@@ -228,7 +238,7 @@ impl Peer {
             let path = &self.paths[slot];
             let silent = path.learned && !is_up(path) && now.since(path.heard) > SILENT;
             if silent && self.paths.iter().any(is_up) {
-                self.vacate(now, slot, native);
+                self.forget(now, slot, native);
             }
         }
     }

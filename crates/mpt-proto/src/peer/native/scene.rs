@@ -132,7 +132,7 @@ pub(super) fn view(now: Time, path: &Path, native: &Native) -> View {
     let least = Rate::of(FIRST_WINDOW, srtt.max(Duration::from_millis(1)));
     let rate = native.control.bottleneck(path.id).unwrap_or(pacing).max(least);
     let paced = carrier.next_send.since(now);
-    let missing = super::DATAGRAM.saturating_sub(room);
+    let missing = native.datagram().saturating_sub(room);
     let rtt = carrier.feedback.rtt();
     let oldest = carrier.feedback.oldest().filter(|(_, token)| *token != Token::NONE.0);
     View {

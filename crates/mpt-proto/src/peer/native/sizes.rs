@@ -108,9 +108,9 @@ impl Peer {
         up.map(|path| &native.carriers[usize::from(path.id.slot)]).any(|carrier| carrier.pmtu.found().is_none())
     }
 
-    /// Drops the next packet, which no path carries.
-    pub(super) fn drop_too_big(&mut self, now: Time, native: &mut Native) {
-        if native.repair.head().is_some() {
+    /// Drops the next packet, which no path carries: of those to be sent `again`, or of those that are new.
+    pub(super) fn drop_too_big(&mut self, now: Time, again: bool, native: &mut Native) {
+        if again {
             native.returned.extend(native.repair.give_up_head().and_then(|packet| packet.into_buffer()));
         } else if self.head(now).is_some() {
             let packet = self.queue.discard();

@@ -56,6 +56,9 @@ impl Encoder {
         while self.window.front().is_some_and(|source| own.0 - source.number > MAX_SPAN) {
             self.window.pop_front();
         }
+        if self.window.is_empty() {
+            self.fresh = 0;
+        }
         let Self { window, fresh, seed, scratch, symbol } = self;
         let covered = || window.iter().skip(window.len().saturating_sub(sources));
         let span = own.0 - covered().next()?.number;

@@ -206,3 +206,13 @@ proptest! {
         decoder.on_repair(Time::START, PathSeq(jump), 1_023, 0, &[1; 100]);
     }
 }
+
+/// A path that carries little but acknowledgements numbers them, too: the last packets may be out of any symbol's reach.
+#[test]
+fn what_no_symbol_reaches_any_more_waits_for_none() {
+    let mut encoder = Encoder::default();
+    encoder.on_source(PathSeq(1), Place { bucket: 0, sequence: 0 }, packet(1, 100));
+    assert_eq!(encoder.fresh(), 1);
+    assert!(encoder.symbol(PathSeq(2 + MAX_SPAN), 8).is_none());
+    assert_eq!(encoder.fresh(), 0);
+}

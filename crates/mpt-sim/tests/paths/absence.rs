@@ -1,0 +1,68 @@
+//! Paths that are away for minutes, and what is left of them.
+
+use std::time::Duration;
+
+use mpt_proto::path::State;
+use mpt_proto::peer::Wake;
+use mpt_proto::time::Rate;
+use mpt_sim::host::{Sink, Source};
+use mpt_sim::laws::Breach;
+use mpt_sim::link::{LinkSpec, PathSpec};
+use mpt_sim::net::Network;
+use mpt_sim::seed::Seed;
+
+use crate::ends::{endpoint, path};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The caller has two paths of 50 Mbit/s and sends so much for so long.
+fn network(mbit: u64, length: Duration) -> Network {
+    let link = |delay| PathSpec::symmetric(LinkSpec::new(Rate::from_bits(50_000_000), Duration::from_millis(delay)));
+    let source = Source::new(Rate::from_bits(mbit * 1_000_000), 1_400, length);
+    let ends = [endpoint(0, vec![path(0), path(1)]), endpoint(1, vec![])];
+    Network::between(Seed(1), ends, &[link(10), link(15)], [Box::new(source), Box::new(Sink::default())])
+}
+
+/// How many paths are up at each end.
+fn up(net: &Network) -> [usize; 2] {
+    [0, 1].map(|end| {
+        let status = net.endpoint(end).status();
+        status.peers[0].paths.iter().filter(|path| path.state == State::Up).count()
+    })
+}
+
+fn cut(net: &mut Network, path: usize, cut: bool) {
+    (0..2).for_each(|direction| net.link(path, direction).cut(cut));
+}
+
+/// Radio links do that, with their carrier up. Sessions are two minutes old at most; with each new one the called end forgets paths that have been
+/// silent.
+#[test]
+fn a_path_that_was_silent_for_minutes_is_up_at_both_ends_within_a_second_of_its_return() {
+    for away in [30, 70, 130, 200, 300] {
+        let mut net = network(1, 310 * SECOND);
+        net.run(3 * SECOND);
+        assert_eq!(up(&net), [2, 2]);
+        cut(&mut net, 1, true);
+        net.run((3 + away) * SECOND);
+        assert_eq!(up(&net), [1, 1]);
+        cut(&mut net, 1, false);
+        net.run((4 + away) * SECOND);
+        assert_eq!(up(&net), [2, 2], "after {away} s");
+        net.run((10 + away) * SECOND);
+        assert_eq!(up(&net), [2, 2], "after {away} s, and six more");
+        // That a session has expired shows nowhere.
+        let breaches =
+            net.breaches().into_iter().filter(|breach| !matches!(breach, Breach::IdleWake { why: Wake::Session, .. }));
+        assert_eq!(breaches.collect::<Vec<_>>(), [], "after {away} s");
+    }
+}
+
+#[test]
+fn an_end_that_has_lost_all_its_paths_in_mid_transfer_sleeps() {
+    let mut net = network(20, 3 * SECOND);
+    net.run(SECOND / 10 * 3);
+    (0..2).for_each(|path| net.carrier(0, path, false));
+    net.run(5 * SECOND);
+    assert_eq!(net.breaches(), []);
+}
