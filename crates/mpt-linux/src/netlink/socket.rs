@@ -45,7 +45,12 @@ impl Channel {
         loop {
             let (datagram, _) = self.socket.recv_from_full()?;
             for frame in frames(&datagram) {
-                let (header, payload) = frame?.into_parts();
+                let (header, payload) = match frame {
+                    Ok(frame) => frame.into_parts(),
+                    // One link with a name that is no text, say, hides none of the others.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
+                    Err(error) => return Err(error.into()),
+                };
                 if header.sequence_number != self.sequence {
                     continue; // the rest of an answer that was given up
                 }
@@ -80,7 +85,7 @@ pub fn frames(datagram: &[u8]) -> impl Iterator<Item = io::Result<Frame>> {
         let length = usize::try_from(u32::from_ne_bytes(*length)).ok().filter(|length| *length >= HEADER);
         let Some(frame) = length.and_then(|length| rest.get(..length)) else {
             rest = &[];
-            return Some(Err(io::Error::from(io::ErrorKind::InvalidData)));
+            return Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
         };
         rest = rest.get(frame.len().next_multiple_of(4)..).unwrap_or_default();
         Some(deserialize(frame))

@@ -44,7 +44,8 @@ fn random() -> Result<Zeroizing<[u8; 32]>, Failure> {
 
 /// The public key of the private key that `from` has.
 fn public_of(from: &mut impl io::Read) -> Result<String, Failure> {
-    let mut text = Zeroizing::new(String::new());
+    // Were it to grow, it would leave a copy behind that nobody wipes.
+    let mut text = Zeroizing::new(String::with_capacity(2 * INPUT as usize));
     from.take(INPUT).read_to_string(&mut text).map_err(|error| no_key(&error.to_string()))?;
     let pair: KeyPair = text.trim().parse().map_err(|error| no_key(&format!("{error}")))?;
     Ok(pair.public().to_string())

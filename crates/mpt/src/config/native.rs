@@ -111,7 +111,7 @@ pub fn pairs(table: &mut Table<'_, '_, '_>) -> Pairs {
 /// Paths that follow the interfaces of this host; `port` is the peer's, where it is not said with the address.
 pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
     let remotes = table.read("remote", &forms::some(forms::remote("203.0.113.7")));
-    if !table.has("remote") && table.has("interfaces") {
+    if !table.has("remote") && (table.has("interfaces") || table.has("ports")) {
         table.missing("remote is missing", "where the peer can be reached: remote = \"203.0.113.7\"".to_owned());
     }
     let interfaces = table.read("interfaces", &forms::interfaces());
@@ -130,6 +130,12 @@ pub fn refuse(table: &mut Table<'_, '_, '_>, keys: &[&'static str]) {
     for key in keys {
         table.refuse(key, "in plain mode", "leave it out; or leave mode out, because native mode is the default");
     }
+}
+
+/// Notes what only plain mode has a choice of.
+pub fn refuse_order(table: &mut Table<'_, '_, '_>) {
+    let hint = "leave it out: the sender repairs, and a missing packet is waited for up to reorder_delay";
+    table.refuse("reorder", "in native mode", hint);
 }
 
 /// Keys of native mode at the top of the file.

@@ -46,7 +46,7 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
         scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)),
         rules: rules::rules(&mut top, wire.mode.as_deref().copied()),
         resequence: wire.resequence,
-        probe: probe(&mut top),
+        probe: probe(&mut top, &wire),
         offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
         includes: top.has("include"),
         peers: peers(&mut top, &wire, creates),
@@ -80,7 +80,8 @@ impl Wire {
             Some(Mode::Plain) => (cc::Kind::default(), fec::Mode::default()),
             Some(Mode::Native) | None => (native::congestion(top), native::fec(top)),
         };
-        let resequence = resequence(top, Some(reseq::Limits::default()));
+        let native = mode.as_deref() == Some(&Mode::Native);
+        let resequence = resequence(top, Some(reseq::Limits::default()), native);
         Self { mode, framing, congestion, fec, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
     }
 
@@ -125,12 +126,15 @@ fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
     }
 }
 
-fn resequence(table: &mut Table<'_, '_, '_>, base: Option<reseq::Limits>) -> Option<reseq::Limits> {
+fn resequence(table: &mut Table<'_, '_, '_>, base: Option<reseq::Limits>, native: bool) -> Option<reseq::Limits> {
     #[derive(Clone, Copy, PartialEq)]
     enum Hold {
         Adaptive,
         Fixed,
         Off,
+    }
+    if native {
+        native::refuse_order(table);
     }
     let default = base.unwrap_or_default();
     let usual = match base {
@@ -149,12 +153,16 @@ fn resequence(table: &mut Table<'_, '_, '_>, base: Option<reseq::Limits>) -> Opt
     (hold != Hold::Off).then_some(limits)
 }
 
-fn probe(table: &mut Table<'_, '_, '_>) -> Option<ProbeConfig> {
+fn probe(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<ProbeConfig> {
     let (default, hour) = (ProbeConfig::default(), Duration::from_secs(3_600));
     let idle = forms::duration(Duration::from_secs(1)..=hour, "10s").or_off();
-    let idle = table.read_or("keepalive", &idle, Some(default.idle)).value;
+    let idle = table.read_or("keepalive", &idle, Some(default.idle));
+    if idle.is_none() && wire.is(Mode::Native) {
+        let hint = "keepalive = \"1h\" is the longest: in native mode a path is known by its probes".to_owned();
+        table.log.error(idle.line, "keepalive: \"off\" has no meaning in native mode".to_owned(), Some(hint));
+    }
     let dead = table.read_or("dead", &forms::duration(Duration::from_millis(50)..=hour, "500ms"), default.dead).value;
-    idle.map(|idle| ProbeConfig { idle, dead })
+    idle.value.map(|idle| ProbeConfig { idle, dead })
 }
 
 /// The peers, of which there must be one, unless they come and go: as files in a folder, or because they ask to be created.
@@ -186,7 +194,8 @@ pub fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: b
         true => (None, defaults::PAIRS),
         false => (native::auto(table, port.value), native::pairs(table)),
     };
-    let (networks, resequence) = (networks(table, wire, several), resequence(table, wire.resequence));
+    let (networks, resequence) =
+        (networks(table, wire, several), resequence(table, wire.resequence, wire.is(Mode::Native)));
     let paths = paths(table, &OfPeer { wire, port: port.value, original: original.as_ref() });
     let protocol = protocol?;
     Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths, auto, pairs })
@@ -252,6 +261,10 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Opti
     let weight = table.read_or("weight", &forms::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
     let Usage { cap, standby, limit } = usage(table, wire);
     let gateway = table.read("gateway", &forms::host("192.168.10.254"));
+    if let (Some(gateway), true, false) = (&gateway, learned, table.has("remote")) {
+        let hint = "add the remote to which it is the next router, or leave gateway out".to_owned();
+        table.log.error(gateway.line, "gateway: this path has no remote".to_owned(), Some(hint));
+    }
     let (original, liveness, alive) = original::path(table, peer.original);
     if remote.is_none() && !learned {
         return None;

@@ -24,11 +24,15 @@ pub struct Text {
 /// What the system says, or [`io::ErrorKind::InvalidData`] when it is not UTF-8.
 pub fn read(path: &Path, limit: u64) -> io::Result<Text> {
     let file = File::open(path)?;
-    let permissions = file.metadata()?.permissions().mode() & 0o7777;
-    let mut text = Zeroizing::new(String::new());
+    let metadata = file.metadata()?;
+    let permissions = metadata.permissions().mode() & 0o7777;
+    let mut text = Zeroizing::new(String::with_capacity(metadata.len().min(limit) as usize + SPARE));
     file.take(limit).read_to_string(&mut text)?;
     Ok(Text { text, permissions })
 }
+
+/// A buffer that grows leaves a copy behind that nobody wipes; a reader wants so much room to find the end.
+const SPARE: usize = 64;
 
 /// Permissions by which others than the owner can read or change a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
 
 /// The longest request in bytes; the longest that makes sense has two names and 60 bytes around them.
@@ -87,10 +88,17 @@ impl Connection {
         self.ended && !self.asked && self.output.is_empty() && !self.has_line()
     }
 
+    /// Whether the client went away without waiting for its answer. That alone would wake whoever waits again and again.
+    pub fn is_abandoned(&self) -> bool {
+        let mut asked = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
+        let _ = poll(&mut asked, PollTimeout::ZERO);
+        asked[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+    }
+
     /// What to wait for. A whole line that waits in memory counts as something to write: the answer.
     pub fn interest(&self) -> EpollFlags {
         match () {
-            () if !self.output.is_empty() || self.has_line() => EpollFlags::EPOLLOUT,
+            () if !self.output.is_empty() || self.has_line() && !self.asked => EpollFlags::EPOLLOUT,
             () if self.asked || self.ended => EpollFlags::empty(),
             () => EpollFlags::EPOLLIN,
         }
@@ -162,6 +170,18 @@ mod tests {
         connection.answer(b"1").unwrap();
         assert_eq!(connection.interest(), EpollFlags::EPOLLOUT);
         assert_eq!(connection.poll_line().unwrap(), Input::Line(b"two".to_vec()));
+    }
+
+    #[test]
+    fn a_client_that_goes_away_without_its_answer_is_noticed() {
+        let (mut client, mut connection) = pair();
+        client.write_all(b"create c.conf\nstatus\n").unwrap();
+        connection.poll_line().unwrap();
+        assert_eq!(connection.interest(), EpollFlags::empty(), "the first has not been answered");
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!connection.is_abandoned(), "it still listens");
+        drop(client);
+        assert!(connection.is_abandoned());
     }
 
     #[test]

@@ -117,7 +117,8 @@ impl Server {
     fn settle(&mut self, token: Token, result: io::Result<()>) {
         let Some(connection) = self.connections.get(&token) else { return };
         let mut event = EpollEvent::new(connection.interest(), 0);
-        let lost = result.is_err() || connection.is_over() || self.epoll.modify(connection, &mut event).is_err();
+        let over = connection.is_over() || connection.is_abandoned();
+        let lost = result.is_err() || over || self.epoll.modify(connection, &mut event).is_err();
         if lost {
             self.connections.remove(&token);
         }

@@ -108,6 +108,13 @@ impl Link {
         Ok(())
     }
 
+    /// Takes note of which interface has the address that it leaves from, and says whether that is another one than before. A link that
+    /// is bound to an interface stays there.
+    pub fn follow_address(&mut self, address: IpAddr, interface: u32) -> bool {
+        let follows = !self.managed && self.spec.device.is_none() && self.spec.local.ip() == address;
+        follows && self.interface.replace(interface) != Some(interface)
+    }
+
     /// Lets one in `2^thinning` handshake messages pass, and all from `known`; every one without thinning.
     ///
     /// # Errors

@@ -57,9 +57,6 @@ impl Metering {
             unsaved: None,
         };
         metering.watch(file);
-        if !metering.limits.is_empty() {
-            metering.book = metering.read();
-        }
         metering
     }
 
@@ -69,6 +66,9 @@ impl Metering {
         let metered =
             paths.filter_map(|(peer, path)| Some((peer.name.to_string(), path.name.to_string(), path.limit?)));
         self.limits = metered.map(|(peer, path, limit)| ((peer, path), limit)).collect();
+        if !self.limits.is_empty() && self.book == Book::default() {
+            self.book = self.read();
+        }
         self.next = Time::START;
     }
 

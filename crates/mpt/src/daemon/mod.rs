@@ -163,8 +163,13 @@ impl Daemon {
             for event in &ready {
                 if self.handle(now, event)? == Goes::Out {
                     self.service.stopping();
+                    self.routes.release();
                     return Ok(());
                 }
+            }
+            if self.driver.has_lost_tun() {
+                let what = format!("{} was removed", *self.file.interface);
+                return Err(Failure::new(what).hint("`mpt down` ends a tunnel; `mpt up` makes its interface again"));
             }
             wake = self.finish_turn(now);
         }
@@ -239,8 +244,13 @@ impl Daemon {
             match event {
                 Event::Link(link) => self.driver.handle_interface(now, link.index, &link.name, link.up && link.running),
                 Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
-                Event::Resync => self.look_again(now)?,
-                Event::AddressAdded(..) | Event::AddressRemoved(..) | Event::Routes => {}
+                Event::AddressAdded(index, prefix) => self.driver.handle_address(now, index, prefix.address),
+                Event::Resync => {
+                    if let Err(failure) = self.look_again(now) {
+                        tracing::warn!(%failure, "cannot look at the interfaces");
+                    }
+                }
+                Event::AddressRemoved(..) | Event::Routes => {}
             }
         }
         Ok(())

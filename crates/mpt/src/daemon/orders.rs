@@ -9,7 +9,7 @@ use mpt_linux::netlink::{Change, Netlink, Prefix};
 use mpt_proto::control::{Pair, Refused};
 use mpt_proto::time::Time;
 
-use super::{Daemon, control_port};
+use super::{Daemon, control_port, setup};
 use crate::Failure;
 use crate::config::model::{Form, Peer};
 use crate::config::{self, File};
@@ -117,25 +117,35 @@ impl Daemon {
     }
 
     /// Reads the configuration again, and begins anew with what it says of one connection or of all. A peer of which it says
-    /// the same as before goes on undisturbed, unless it is named or runs the original, which begins anew with all. The
-    /// tunnel's interface stays as it is.
+    /// the same as before goes on undisturbed, unless it is named or runs the original, which begins anew with all. What makes the
+    /// tunnel what it is must be the same as before; everything is made ready before anything changes.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         let fresh = self.read_again()?;
+        if let Some((line, key)) = unlike(&self.file, &fresh) {
+            let hint = "nothing was changed; this counts from the next start: mpt down, and mpt up";
+            return Err(fresh.problem(line, format!("{key} is not what it was at the start"), hint).into());
+        }
         if let Some(wanted) = connection {
             find(&fresh, wanted)?;
         }
+        let treated_alike = (*self.file.scheduler, &self.file.rules, &self.file.probe)
+            == (*fresh.scheduler, &fresh.rules, &fresh.probe);
+        let goes_on = connection.is_none() && treated_alike;
         let is_meant = |peer: &Peer| connection.is_none_or(|wanted| is_called(peer, wanted));
-        let stays =
-            |peer: &Peer, others: &[Peer]| connection.is_none() && peer.original.is_none() && others.contains(peer);
+        let stays = |peer: &Peer, others: &[Peer]| goes_on && peer.original.is_none() && others.contains(peer);
+        let new = |peer: &&Peer| is_meant(peer) && !stays(peer, &self.file.peers);
+        let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
+        let ready = setup::make_ready(&fresh, new, &mut self.sockets)
+            .map_err(|failure| Failure { what: format!("{}; nothing was changed", failure.what), ..failure })?;
         while let Some(index) = self.file.peers.iter().position(|p| is_meant(p) && !stays(p, &fresh.peers)) {
             self.end_peer(index);
         }
-        let new = |peer: &&Peer| is_meant(peer) && !stays(peer, &self.file.peers);
-        let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
-        tracing::info!(added = new.len(), "configuration read again");
-        self.file.lines = fresh.lines;
-        self.add_peers(now, new)?;
-        self.settle_routes(fresh.routes)
+        tracing::info!(added = ready.len(), "configuration read again");
+        let File { peers, original, offload, .. } = self.file.clone();
+        let routes = fresh.routes.clone();
+        self.file = File { peers, original, offload, ..fresh };
+        self.add_ready(now, ready)?;
+        self.settle_routes(routes)
     }
 
     fn read_again(&self) -> Result<File, Failure> {
@@ -218,6 +228,25 @@ impl Daemon {
         self.pending.push(Pending { client, pair });
         Ok(())
     }
+}
+
+/// What of a file only counts from the next start and has changed: its line, and its key.
+fn unlike(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
+    let key = |file: &File| file.identity.as_ref().map(|keys| *keys.public());
+    let line = |at: Option<usize>| at.unwrap_or(0);
+    // A directory of the original says less than the command line did.
+    let same_original = running.form == Form::Original || running.original == fresh.original;
+    let all = [
+        (running.mode == fresh.mode, fresh.mode.line, "mode"),
+        (key(running) == key(fresh), 0, "the private key"),
+        (running.interface == fresh.interface, fresh.interface.line, "interface"),
+        (running.addresses == fresh.addresses, line(fresh.addresses.first().map(|address| address.line)), "address"),
+        (running.port == fresh.port, fresh.port.line, "port"),
+        (running.mtu == fresh.mtu, line(fresh.mtu.as_ref().map(|mtu| mtu.line)), "mtu"),
+        (running.masquerade == fresh.masquerade, 0, "masquerade"),
+        (same_original, 0, "[original]"),
+    ];
+    all.into_iter().find(|(same, ..)| !same).map(|(_, line, key)| (line, key))
 }
 
 fn no_original(connection: &str) -> Failure {

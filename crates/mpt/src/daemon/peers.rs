@@ -5,13 +5,14 @@
 
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
+use mpt_proto::config::PeerConfig;
 use mpt_proto::control::{Code, Event, Pair};
 use mpt_proto::path::{Cause, State};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
 use mpt_proto::wire::legacy::Opcode;
 
-use super::{Daemon, control_port, policy, setup};
+use super::{Daemon, control_port, setup};
 use crate::Failure;
 use crate::config::model::{At, Peer};
 use crate::config::{self, File};
@@ -26,34 +27,29 @@ impl Daemon {
     /// # Errors
     /// What the system refused; the tunnel is then without it.
     pub(super) fn add_peer(&mut self, now: Time, peer: Peer) -> Result<(), Failure> {
-        self.add_peers(now, [peer])
+        let ready = setup::make_ready(&self.file, vec![peer], &mut self.sockets)?;
+        self.add_ready(now, ready)
     }
 
-    /// Brings peers into the tunnel, as far as the system lets it.
+    /// Brings peers into the tunnel whose sockets are open.
     ///
     /// # Errors
-    /// What the system refused first; the tunnel is then without that one and those behind it.
-    pub(super) fn add_peers(&mut self, now: Time, peers: impl IntoIterator<Item = Peer>) -> Result<(), Failure> {
-        let added = peers.into_iter().try_for_each(|peer| self.enlist(now, peer));
-        self.metering.watch(&self.file);
-        self.uplinks.note(now);
-        self.look_again(now)?;
-        added
-    }
-
-    fn enlist(&mut self, now: Time, peer: Peer) -> Result<(), Failure> {
-        let mut netlink = Netlink::open_for(policy::mark(&self.file))?;
-        let config = setup::peer_config(&self.file, &peer, &mut self.sockets, &mut netlink)?;
+    /// What the system refused.
+    pub(super) fn add_ready(&mut self, now: Time, peers: Vec<(Peer, PeerConfig)>) -> Result<(), Failure> {
         for link in self.sockets.take_new() {
             self.driver.add_link(link)?;
         }
-        self.driver.endpoint.add_peer(now, &config);
-        if let Some(port) = &mut self.control_port {
-            port.add(&peer);
+        for (peer, config) in peers {
+            self.driver.endpoint.add_peer(now, &config);
+            if let Some(port) = &mut self.control_port {
+                port.add(&peer);
+            }
+            tracing::info!(peer = %peer.name, paths = peer.paths.len(), "peer added");
+            self.file.peers.push(peer);
         }
-        tracing::info!(peer = %peer.name, paths = peer.paths.len(), "peer added");
-        self.file.peers.push(peer);
-        Ok(())
+        self.metering.watch(&self.file);
+        self.uplinks.note(now);
+        self.look_again(now)
     }
 
     /// Takes the peer at `index` out of the tunnel.

@@ -2,7 +2,7 @@
 //!
 //! Routes into the tunnel hang on the TUN device, which the kernel removes with this process. Those around it are on other
 //! interfaces, so they are removed when this is dropped; a process that is killed leaves them behind, as the original MPT
-//! does, and finds them when it comes back.
+//! does, and finds them when it comes back. A kill switch is lifted by an orderly end alone.
 //!
 //! The whole Internet (0.0.0.0/0, ::/0) is led into a tunnel of native mode by rules: see [`super::policy`]. In plain mode it
 //! is led there as two halves, which win over the default route without replacing it; a path that is bound to an interface
@@ -26,12 +26,14 @@ pub struct Routes {
     policy: Policy,
     into: Vec<Route>,
     around: Vec<Route>,
+    /// A kill switch is to hold beyond the end: that of the file, or one that a run before this has left.
+    holds: bool,
 }
 
 impl Routes {
     /// Nothing yet, for the TUN device of this index and name.
     pub fn new(tun: u32, interface: &str) -> Self {
-        Self { tun, policy: Policy::of(interface), into: Vec::new(), around: Vec::new() }
+        Self { tun, policy: Policy::of(interface), into: Vec::new(), around: Vec::new(), holds: true }
     }
 
     /// Sets what a configuration needs and removes what it does not.
@@ -39,7 +41,8 @@ impl Routes {
     /// # Errors
     /// When a route into the tunnel cannot be set. One around it may be missing: the path is then down, and others are not.
     pub fn settle(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
-        self.lead_around(file, netlink);
+        self.lead_around(file, netlink)?;
+        self.holds = *file.kill_switch;
         self.policy.settle(file, self.tun, netlink)?;
         let wanted: Vec<_> = file.routes.iter().flat_map(|net| self.inwards(file, net)).collect();
         for route in self.into.extract_if(.., |route| !wanted.contains(route)) {
@@ -75,23 +78,42 @@ impl Routes {
         }
     }
 
-    fn lead_around(&mut self, file: &File, netlink: &mut Netlink) {
+    /// Sets again what the kernel took away with an interface that has come back; whether nothing is missing now.
+    pub fn restore(&mut self, netlink: &mut Netlink) -> bool {
+        let before = self.around.len();
+        self.around.retain(|route| netlink.add_route(route).is_ok());
+        self.around.len() == before
+    }
+
+    /// The end is an orderly one.
+    pub fn release(&mut self) {
+        self.holds = false;
+    }
+
+    fn lead_around(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
         let paths = || file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_way_around(file, path));
         let remotes: HashSet<_> = paths().filter_map(|path| path.remote_ip()).collect();
         for route in self.around.extract_if(.., |route| !remotes.contains(&route.to.address)) {
             forget(&route, netlink);
         }
-        for path in paths() {
+        self.restore(netlink);
+        let has_one = |path: &&Path| self.around.iter().any(|route| Some(route.to.address) == path.remote_ip());
+        let without: Vec<_> = paths().filter(|path| !has_one(path)).collect();
+        if !without.is_empty() {
+            // While the whole Internet is led into the tunnel, that is the way to any peer.
+            for half in self.into.extract_if(.., |route| route.to.length == 1) {
+                netlink.remove_route(&half)?;
+            }
+        }
+        for path in without {
             if let Err(error) = self.set_around(path, netlink) {
                 tracing::warn!(path = %path.name, %error, "no route of its own");
             }
         }
+        Ok(())
     }
 
     fn set_around(&mut self, path: &Path, netlink: &mut Netlink) -> Result<(), Error> {
-        if self.around.iter().any(|route| Some(route.to.address) == path.remote_ip()) {
-            return Ok(());
-        }
         let Some(route) = around(path, netlink)? else { return Ok(()) };
         if netlink.add_route(&route)? == Change::Made {
             self.around.push(route);
@@ -104,6 +126,9 @@ impl Drop for Routes {
     fn drop(&mut self) {
         let Ok(mut netlink) = Netlink::open() else { return };
         self.around.iter().for_each(|route| forget(route, &mut netlink));
+        if self.holds {
+            return;
+        }
         if let Err(error) = self.policy.clear(&mut netlink) {
             tracing::warn!(%error, "rules are left behind");
         }

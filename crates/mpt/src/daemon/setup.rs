@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use mpt_linux::netlink::{Netlink, Prefix};
 use mpt_linux::udp::{Socket, SocketSpec};
-use mpt_linux::{Reactor, Tun};
+use mpt_linux::{Error, Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::crypto::handshake::{self, Identity, Offer};
 use mpt_proto::endpoint::Endpoint;
@@ -107,6 +107,13 @@ impl Sockets {
         std::mem::take(&mut self.new)
     }
 
+    /// Closes those that have been opened since they were last taken.
+    fn forget_new(&mut self) {
+        for link in self.new.drain(..) {
+            self.known.retain(|_, id| *id != link.id());
+        }
+    }
+
     /// The configured ones: interface and local address, with their numbers.
     pub fn configured(&self) -> impl Iterator<Item = (&Option<String>, SocketAddr, LinkId)> {
         self.known.iter().map(|((device, local), id)| (device, *local, *id))
@@ -132,6 +139,9 @@ impl Sockets {
 
     /// The socket of a path.
     fn socket(&mut self, file: &File, port: u16, path: &Path, netlink: &mut Netlink) -> Result<LinkId, Failure> {
+        // Where peers call, each address has a socket on this port, beside which there is room for none on all addresses.
+        let leaves_room = *file.mode == Mode::Native && path.local.is_none() && file.is_called();
+        let port = if leaves_room { 0 } else { port };
         let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified(path)), port);
         let device = path.interface.as_deref().cloned();
         if let Some(known) = self.known.get(&(device.clone(), local)) {
@@ -140,8 +150,10 @@ impl Sockets {
         let id = self.free_number().ok_or_else(|| too_many(file, path))?;
         let mark = policy::mark(file);
         let spec = SocketSpec { local, device: device.clone(), mark, offload: file.offload, ..SocketSpec::default() };
-        let interface = interface_of(path, netlink)?;
-        self.new.push(Link::open(id, spec, interface)?);
+        // Where the routing table decides, it may decide otherwise tomorrow, and for each peer.
+        let bound = path.interface.is_some() || path.local.is_some();
+        let interface = if bound { interface_of(path, netlink)? } else { None };
+        self.new.push(Link::open(id, spec, interface).map_err(|error| cannot_open(file, path, error))?);
         self.known.insert((device, local), id);
         Ok(id)
     }
@@ -165,16 +177,31 @@ fn too_many(file: &File, path: &Path) -> Failure {
     file.problem(path.line(), "more than 255 local addresses", "let paths share a local address").into()
 }
 
+fn cannot_open(file: &File, path: &Path, error: Error) -> Failure {
+    let Failure { what, hint } = error.into();
+    let hint = hint.unwrap_or_else(|| "ip address, and ip link, show what there is".to_owned());
+    file.problem(path.line(), what, hint).into()
+}
+
+/// What the core is told of peers, whose sockets are opened. When one cannot be had, none is.
+///
+/// # Errors
+/// What the system refused.
+pub fn make_ready(file: &File, peers: Vec<Peer>, sockets: &mut Sockets) -> Result<Vec<(Peer, PeerConfig)>, Failure> {
+    let mut netlink = Netlink::open_for(policy::mark(file))?;
+    let mut ready = Vec::with_capacity(peers.len());
+    for peer in peers {
+        let config = peer_config(file, &peer, sockets, &mut netlink).inspect_err(|_| sockets.forget_new())?;
+        ready.push((peer, config));
+    }
+    Ok(ready)
+}
+
 /// What the core is told of a peer; its sockets are opened if need be.
 ///
 /// # Errors
 /// What the system refused.
-pub fn peer_config(
-    file: &File,
-    peer: &Peer,
-    sockets: &mut Sockets,
-    netlink: &mut Netlink,
-) -> Result<PeerConfig, Failure> {
+fn peer_config(file: &File, peer: &Peer, sockets: &mut Sockets, netlink: &mut Netlink) -> Result<PeerConfig, Failure> {
     let path = |path: &Path| -> Result<PathConfig, Failure> {
         Ok(PathConfig {
             name: path.name.to_string(),

@@ -12,6 +12,7 @@ use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
+use nix::libc;
 
 use super::flood::Watch;
 use super::links::Link;
@@ -30,6 +31,8 @@ pub struct Driver {
     receive: Receive,
     /// The TUN device is being watched.
     reading: bool,
+    /// It was removed.
+    lost: bool,
     flood: Watch,
 }
 
@@ -58,6 +61,7 @@ impl Driver {
             buffer,
             receive: Receive::new(),
             reading: true,
+            lost: false,
             flood: Watch::default(),
         };
         links.into_iter().try_for_each(|link| driver.add_link(link))?;
@@ -85,11 +89,11 @@ impl Driver {
 
     /// Lets a link leave from another local address, or by an interface that came back, and tells the peers.
     pub fn move_link(&mut self, now: Time, id: LinkId, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
-        let Some(Some(link)) = self.links.get_mut(usize::from(id.0)) else { return Ok(()) };
+        let index = usize::from(id.0);
+        let Some(Some(link)) = self.links.get_mut(index) else { return Ok(()) };
         if !link.is_at(local, interface) {
             link.move_to(local, interface)?;
-            self.reactor.add(&*link, token(id), Interest::Read)?;
-            self.flood.cover(&self.endpoint, link);
+            self.watch_anew(index)?;
         }
         self.endpoint.handle_carrier(now, id, true);
         self.endpoint.handle_moved(now, id);
@@ -98,18 +102,25 @@ impl Driver {
 
     /// Takes news of an interface: its carrier, or its return under another index.
     pub fn handle_interface(&mut self, now: Time, index: u32, name: &str, running: bool) {
-        for link in self.links.iter_mut().flatten().filter(|link| link.leaves_by(index, name)) {
+        for place in 0..self.links.len() {
+            let Some(link) = self.links[place].as_mut().filter(|link| link.leaves_by(index, name)) else { continue };
+            let id = link.id();
             if running && link.is_orphan_of(index, name) {
-                let token = token(link.id());
-                match link.reopen(index).and_then(|()| self.reactor.add(&*link, token, Interest::Read)) {
-                    Ok(()) => {
-                        self.flood.cover(&self.endpoint, link);
-                        tracing::info!(interface = name, "interface is back");
-                    }
+                match link.reopen(index).and_then(|()| self.watch_anew(place)) {
+                    Ok(()) => tracing::info!(interface = name, "interface is back"),
                     Err(error) => tracing::warn!(interface = name, %error, "cannot use the interface that came back"),
                 }
             }
-            self.endpoint.handle_carrier(now, link.id(), running);
+            self.endpoint.handle_carrier(now, id, running);
+        }
+    }
+
+    /// The interface of this index has an address now: links that leave from it leave by that.
+    pub fn handle_address(&mut self, now: Time, index: u32, address: IpAddr) {
+        for link in self.links.iter_mut().flatten() {
+            if link.follow_address(address, index) {
+                self.endpoint.handle_carrier(now, link.id(), true);
+            }
         }
     }
 
@@ -147,6 +158,11 @@ impl Driver {
         [self.endpoint.next_deadline().map(|(at, _)| at), self.flood.next_deadline()].into_iter().flatten().min()
     }
 
+    /// Whether the TUN device was removed: what is left of it is always ready and never has anything.
+    pub fn has_lost_tun(&self) -> bool {
+        self.lost
+    }
+
     /// The TUN device's interface index.
     pub fn tun_index(&self) -> u32 {
         self.tun.index()
@@ -161,6 +177,7 @@ impl Driver {
                 Ok(Some((offload, len))) => self.endpoint.handle_inner(now, &mut self.buffer, len, offload),
                 Ok(None) => break,
                 Err(error) => {
+                    self.lost = error.raw_os_error() == Some(libc::EBADFD);
                     tracing::debug!(%error, "read TUN");
                     self.endpoint.handle_failure(Dropped::BadInner, 1);
                     break;
@@ -194,6 +211,16 @@ impl Driver {
             }
             self.endpoint.recycle_delivery(delivery.bytes);
         }
+    }
+
+    /// Watches the socket that has taken the place of a link's former one, and sends what waited for that.
+    fn watch_anew(&mut self, index: usize) -> Result<(), Error> {
+        let Some(Some(link)) = self.links.get_mut(index) else { return Ok(()) };
+        self.reactor.add(&*link, token(link.id()), Interest::Read)?;
+        self.flood.cover(&self.endpoint, link);
+        link.send_waiting(&mut self.endpoint);
+        self.watch_link(index);
+        Ok(())
     }
 
     /// Waits for a full socket to have room, and tells the endpoint.

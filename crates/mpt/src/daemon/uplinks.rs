@@ -102,7 +102,11 @@ impl Daemon {
 
     fn follow(&mut self, now: Time) -> Result<(), Error> {
         if *self.file.mode != Mode::Native {
-            return Ok(());
+            let mut netlink = Netlink::open()?;
+            return match self.routes.restore(&mut netlink) {
+                true => Ok(()),
+                false => self.routes.settle(&self.file, &mut netlink),
+            };
         }
         let mut netlink = Netlink::open_for(policy::mark(&self.file))?;
         let interfaces = self.uplinks.interfaces(&mut netlink)?;
@@ -126,6 +130,9 @@ impl Daemon {
             for change in changes {
                 if let Err(failure) = self.change_path(now, &name, port, &change) {
                     tracing::warn!(peer = name, %failure, ?change, "path");
+                    if let (Change::Add(path, _), Some(paths)) = (&change, self.uplinks.peers.get_mut(&name)) {
+                        paths.forget(path);
+                    }
                 }
             }
         }
