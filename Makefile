@@ -36,7 +36,7 @@ wasm:
 	else echo "skipped: the target wasm32-unknown-unknown cannot be installed"; fi
 
 # Searches for input that breaks something, FUZZ_SECONDS with each target. Needs a nightly compiler.
-# `make test` runs the same functions over the seeds and over generated input.
+# `make test` runs those of `gre`, `inner` and `endpoint` over the seeds and over generated input.
 fuzz:
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \
