@@ -5,6 +5,7 @@
 use crate::rig::{Rig, output, sh, text};
 use mpt_lab::topology::{Host, Netns};
 use nix::sys::signal::Signal;
+use std::fs;
 
 const CLIENT: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00="
 address = ["10.77.0.1/24", "fd77::1/64"]
@@ -129,6 +130,25 @@ fn the_kill_switch_lets_nothing_out_until_it_is_taken_away() {
 }
 
 #[test]
+fn the_kill_switch_outlives_an_end_that_nobody_asked_for_and_goes_with_its_line() {
+    let Some((mut rig, _far)) = rig("removed") else { return };
+    start(&mut rig, true);
+    rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
+    sh(&rig.hosts.a, "ip link delete mpt0");
+    assert!(!rig.wait_for_end(Host::A).success(), "a tunnel without its interface is none");
+    assert_eq!(ways(&rig), ["", ""]);
+
+    rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
+    rig.wait_until("the tunnel is back", |rig| FAR.iter().all(|far| reaches(rig, far)));
+    let without = CLIENT.replace("kill_switch = KILL\n", "").replace("routes = [\"0.0.0.0/0\", \"::/0\"]\n", "");
+    fs::write(rig.file(Host::A), without).expect("a file");
+    assert!(rig.mpt(Host::A, &["reload"]).status.success());
+    assert_eq!(ways(&rig), ["eth1", "eth1"]);
+    assert!(rig.mpt(Host::A, &["down"]).status.success());
+    assert_eq!(traces(&rig.hosts.a), "");
+}
+
+#[test]
 fn what_a_killed_router_leaves_is_found_by_whoever_comes_next() {
     let Some((mut rig, _far)) = rig("crash") else { return };
     let before = forwarding(&rig.hosts.b);
@@ -152,7 +172,7 @@ fn rules_of_others_are_not_touched() {
                table inet mpt_mpt0 { chain mine { counter; }; }";
     sh(&rig.hosts.b, &format!("nft '{own}'"));
     let before = sh(&rig.hosts.b, "nft list ruleset");
-    std::fs::write(rig.file(Host::B), SERVER).expect("a file");
+    fs::write(rig.file(Host::B), SERVER).expect("a file");
     sh(&rig.hosts.b, &format!("chmod 600 {}", rig.file(Host::B).display()));
     let refused = output(rig.program(Host::B).arg("up").arg(rig.file(Host::B)));
     let said = text(&refused.stderr);

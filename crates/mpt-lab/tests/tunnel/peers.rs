@@ -94,6 +94,50 @@ fn a_peer_comes_with_its_file_and_goes_with_it_and_the_others_go_on() {
     assert!(!reaches(&rig));
 }
 
+#[test]
+fn a_reload_changes_all_or_nothing() {
+    let Some(mut rig) = Rig::build("reload", &["delay=1ms"]) else { return };
+    let caller = CALLER.replace("remote", "interface = \"eth1\"\nremote");
+    rig.launch_with(Host::B, &SERVER.replace("include = \"peers.d\"\n", CALLED));
+    rig.launch_with(Host::A, &caller);
+    let reaches = |rig: &Rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address"));
+    rig.wait_until("the tunnel answers", reaches);
+    let reload = |rig: &Rig, text: &str| {
+        fs::write(rig.file(Host::A), text).expect("a file");
+        let done = rig.mpt(Host::A, &["reload"]);
+        (done.status.success(), crate::rig::text(&done.stderr))
+    };
+    let plain = "mode = \"plain\"\naddress = [\"10.77.0.1/24\"]\n[[peer]]\n[[peer.path]]\nremote = \"192.168.11.2\"\n";
+    for (text, line, key) in [
+        (plain, 1, "mode"),
+        (&*caller.replace("[[peer]]", "mtu = 1300\n[[peer]]"), 3, "mtu"),
+        (&*caller.replace("10.77.0.1/24", "10.77.0.9/24"), 2, "address"),
+        (&*caller.replace("eth1", "eth9"), 7, "eth9"),
+    ] {
+        let (done, said) = reload(&rig, text);
+        assert!(!done && said.contains(key) && said.contains("nothing was changed"), "{said}");
+        assert!(said.contains(&format!("A.toml:{line}:")), "{said}");
+        assert!(reaches(&rig), "after {key}");
+    }
+    assert_eq!(reload(&rig, &caller.replace("[[peer]]", "scheduler = \"min-rtt\"\n[[peer]]")), (true, String::new()));
+    assert_eq!(rig.status(Host::A)["peers"][0]["scheduler"], "min-rtt");
+    rig.wait_until("the tunnel answers again", reaches);
+}
+
+#[test]
+fn a_tunnel_that_calls_can_be_called() {
+    let Some(mut rig) = Rig::build("both", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::B, &SERVER.replace("include = \"peers.d\"\n", CALLED));
+    let caller = CALLER.replace("remote", "interface = \"eth1\"\nremote");
+    rig.launch_with(
+        Host::A,
+        &(caller.replace("[[peer.path]]", "networks = [\"10.77.0.2/32\"]\n[[peer.path]]") + SILENT),
+    );
+    rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
+    let sockets = crate::rig::sh(&rig.hosts.a, "ss -Huln sport = :4754");
+    assert!(sockets.contains("192.168.11.1"), "{sockets}");
+}
+
 /// Prints what a thousand peers with sessions cost a daemon, in memory and time: `--ignored --nocapture`.
 #[test]
 #[ignore = "takes a minute, and says what this machine is like today"]
