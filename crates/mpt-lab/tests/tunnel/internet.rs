@@ -148,6 +148,26 @@ fn the_kill_switch_outlives_an_end_that_nobody_asked_for_and_goes_with_its_line(
     assert_eq!(traces(&rig.hosts.a), "");
 }
 
+/// The kernel takes routes away with an interface, also those by which the tunnel's own datagrams stay out of it.
+#[test]
+fn in_plain_mode_the_way_around_the_tunnel_comes_back_with_its_interface() {
+    let Some((mut rig, _far)) = rig("around") else { return };
+    let config = |address: &str, routes: &str, remote: &str| {
+        format!(
+            "mode = \"plain\"\naddress = [\"{address}\"]\n{routes}\n[[peer]]\n[[peer.path]]\nremote = \"{remote}\"\n"
+        )
+    };
+    rig.launch_with(Host::B, &config("10.77.0.2/24", "", "192.168.11.1"));
+    rig.launch_with(Host::A, &config("10.77.0.1/24", "routes = [\"0.0.0.0/0\"]", "192.168.11.2"));
+    rig.wait_until("the tunnel answers", |rig| reaches(rig, "10.77.0.2"));
+    sh(&rig.hosts.a, "ip link set eth1 down");
+    rig.wait_until("its way is gone", |rig| !sh(&rig.hosts.a, "ip route get 192.168.11.2").contains("eth1"));
+    sh(&rig.hosts.a, "ip link set eth1 up");
+    rig.wait_until("the tunnel answers again", |rig| reaches(rig, "10.77.0.2"));
+    assert!(sh(&rig.hosts.a, "ip route show 192.168.11.2").contains("eth1"));
+    assert_eq!(ways(&rig)[0], "mpt0");
+}
+
 #[test]
 fn what_a_killed_router_leaves_is_found_by_whoever_comes_next() {
     let Some((mut rig, _far)) = rig("crash") else { return };

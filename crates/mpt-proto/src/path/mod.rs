@@ -151,7 +151,12 @@ impl Path {
 
     /// Whether anything may be said on it but challenges. On one that the peer does not use it has to speak first.
     pub fn may_speak(&self) -> bool {
-        self.proven && self.health.may_speak() && self.health.peer_agrees
+        self.may_call() && self.health.peer_agrees
+    }
+
+    /// Whether a session may be asked for on it: that the peer does not use it was said in one that may be over.
+    pub fn may_call(&self) -> bool {
+        self.proven && self.health.may_speak()
     }
 
     /// Leaves its slot empty, so that those behind it keep theirs.

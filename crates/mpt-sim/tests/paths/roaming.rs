@@ -304,6 +304,10 @@ fn a_path_that_the_called_end_takes_up_again_is_found_though_the_caller_has_anot
     world.pass(Duration::from_secs(10));
     let state = |world: &World| world.ends[0].status().peers[0].paths[1].state;
     assert_eq!(state(&world), State::Down(Cause::Peer), "the caller was told");
+    // What is lost meanwhile changes nothing: an answer that it is alive is no word that it is used.
+    world.cut = true;
+    world.pass(Duration::from_secs(20));
+    world.cut = false;
     world.second = somewhere(7);
     world.pass(Duration::from_secs(60));
     assert_eq!(state(&world), State::Down(Cause::Peer), "nobody has said otherwise");

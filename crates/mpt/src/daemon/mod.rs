@@ -47,7 +47,7 @@ use uplinks::Uplinks;
 /// Runs a tunnel until a signal or `mpt down` ends it.
 ///
 /// # Errors
-/// [`Failure`], after which nothing is left behind.
+/// [`Failure`], after which nothing is left behind but a kill switch.
 pub fn run(file: &File) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let monitor = Monitor::open()?;
@@ -61,7 +61,7 @@ pub fn run(file: &File) -> Result<(), Failure> {
     if let Some(port) = &control_port {
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
-    let gateway = Gateway::open(file, &run)?;
+    let gateway = Gateway::open(file, &run).map_err(|failure| beyond_its_end(file, failure))?;
     let about = about(file, driver.endpoint.mtu());
     privilege::keep_only(&needed(file))?;
     let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
@@ -84,6 +84,14 @@ pub fn run(file: &File) -> Result<(), Failure> {
         metering,
     }
     .serve()
+}
+
+/// A failure at the end of a tunnel whose kill switch goes on.
+fn beyond_its_end(file: &File, failure: Failure) -> Failure {
+    match *file.kill_switch {
+        true => failure.hint("the kill switch holds until the tunnel is up again; `mpt down` takes it away"),
+        false => failure,
+    }
 }
 
 /// What reconfiguration, interfaces that come back and an orderly end need; all else that root can do is given up.
@@ -168,8 +176,9 @@ impl Daemon {
                 }
             }
             if self.driver.has_lost_tun() {
-                let what = format!("{} was removed", *self.file.interface);
-                return Err(Failure::new(what).hint("`mpt down` ends a tunnel; `mpt up` makes its interface again"));
+                let what = Failure::new(format!("{} was removed", *self.file.interface));
+                let failure = what.hint("`mpt down` ends a tunnel; `mpt up` makes its interface again");
+                return Err(beyond_its_end(&self.file, failure));
             }
             wake = self.finish_turn(now);
         }
@@ -241,11 +250,14 @@ impl Daemon {
     fn handle_news(&mut self, now: Time) -> Result<(), Failure> {
         while let Some(event) = self.monitor.next_event()? {
             self.uplinks.note(now);
+            if event != Event::Routes {
+                self.uplinks.note_move();
+            }
             match event {
                 Event::Link(link) => self.driver.handle_interface(now, link.index, &link.name, link.up && link.running),
                 Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
-                Event::AddressAdded(index, prefix) => self.driver.handle_address(now, index, prefix.address),
-                Event::Resync => {
+                Event::AddressAdded(index, prefix) if !self.driver.follow_address(index, prefix.address) => {}
+                Event::AddressAdded(..) | Event::Resync => {
                     if let Err(failure) = self.look_again(now) {
                         tracing::warn!(%failure, "cannot look at the interfaces");
                     }

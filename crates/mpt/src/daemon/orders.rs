@@ -121,9 +121,12 @@ impl Daemon {
     /// tunnel what it is must be the same as before; everything is made ready before anything changes.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         let fresh = self.read_again()?;
+        let hint = "nothing was changed; this counts from the next start: mpt down, and mpt up";
         if let Some((line, key)) = unlike(&self.file, &fresh) {
-            let hint = "nothing was changed; this counts from the next start: mpt down, and mpt up";
             return Err(fresh.problem(line, format!("{key} is not what it was at the start"), hint).into());
+        }
+        if fresh.is_called() && !self.sockets.leave_room() {
+            return Err(fresh.problem(0, "a peer that calls is the first one, and finds the port taken", hint).into());
         }
         if let Some(wanted) = connection {
             find(&fresh, wanted)?;
@@ -131,7 +134,7 @@ impl Daemon {
         let treated_alike = (*self.file.scheduler, &self.file.rules, &self.file.probe)
             == (*fresh.scheduler, &fresh.rules, &fresh.probe);
         let goes_on = connection.is_none() && treated_alike;
-        let is_meant = |peer: &Peer| connection.is_none_or(|wanted| is_called(peer, wanted));
+        let is_meant = |peer: &Peer| !treated_alike || connection.is_none_or(|wanted| is_called(peer, wanted));
         let stays = |peer: &Peer, others: &[Peer]| goes_on && peer.original.is_none() && others.contains(peer);
         let new = |peer: &&Peer| is_meant(peer) && !stays(peer, &self.file.peers);
         let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
@@ -168,8 +171,9 @@ impl Daemon {
         for name in names {
             let meant = |p: &Peer| *p.name == name && connection.is_none_or(|wanted| is_called(p, wanted));
             if let Some(index) = self.file.peers.iter().position(meant) {
-                let peer = self.end_peer(index);
-                self.add_peer(now, peer)?;
+                let ready = setup::make_ready(&self.file, vec![self.file.peers[index].clone()], &mut self.sockets)?;
+                self.end_peer(index);
+                self.add_ready(now, ready)?;
             }
         }
         Ok(())
@@ -234,8 +238,9 @@ impl Daemon {
 fn unlike(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
     let key = |file: &File| file.identity.as_ref().map(|keys| *keys.public());
     let line = |at: Option<usize>| at.unwrap_or(0);
-    // A directory of the original says less than the command line did.
-    let same_original = running.form == Form::Original || running.original == fresh.original;
+    // A directory of the original says less than the command line did, and the template counts the connections made of it.
+    let original = |file: &File| file.original.as_ref().map(|o| (o.control_port, o.unauthenticated, o.public_key));
+    let same_original = running.form == Form::Original || original(running) == original(fresh);
     let all = [
         (running.mode == fresh.mode, fresh.mode.line, "mode"),
         (key(running) == key(fresh), 0, "the private key"),

@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use mpt_linux::Error;
 use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route};
+use nix::libc;
 
 use super::policy::{Policy, leads_everything};
 use crate::config::File;
@@ -26,6 +27,8 @@ pub struct Routes {
     policy: Policy,
     into: Vec<Route>,
     around: Vec<Route>,
+    /// There was no way for a path that needs a route of its own.
+    lacks: bool,
     /// A kill switch is to hold beyond the end: that of the file, or one that a run before this has left.
     holds: bool,
 }
@@ -33,7 +36,7 @@ pub struct Routes {
 impl Routes {
     /// Nothing yet, for the TUN device of this index and name.
     pub fn new(tun: u32, interface: &str) -> Self {
-        Self { tun, policy: Policy::of(interface), into: Vec::new(), around: Vec::new(), holds: true }
+        Self { tun, policy: Policy::of(interface), into: Vec::new(), around: Vec::new(), lacks: false, holds: true }
     }
 
     /// Sets what a configuration needs and removes what it does not.
@@ -78,11 +81,16 @@ impl Routes {
         }
     }
 
-    /// Sets again what the kernel took away with an interface that has come back; whether nothing is missing now.
-    pub fn restore(&mut self, netlink: &mut Netlink) -> bool {
-        let before = self.around.len();
-        self.around.retain(|route| netlink.add_route(route).is_ok());
-        self.around.len() == before
+    /// Sets again what the kernel took away with an interface that was down. A route by one that is gone is none.
+    pub fn restore(&mut self, netlink: &mut Netlink) {
+        let is_gone = |error: Error| error.errno() == Some(libc::ENODEV);
+        let gone = self.around.extract_if(.., |route| netlink.add_route(route).is_err_and(is_gone)).count();
+        self.lacks |= gone > 0;
+    }
+
+    /// Whether a path has no route of its own that needs one.
+    pub fn lacks_any(&self) -> bool {
+        self.lacks
     }
 
     /// The end is an orderly one.
@@ -105,20 +113,26 @@ impl Routes {
                 netlink.remove_route(&half)?;
             }
         }
+        self.lacks = false;
         for path in without {
-            if let Err(error) = self.set_around(path, netlink) {
-                tracing::warn!(path = %path.name, %error, "no route of its own");
+            match self.set_around(path, netlink) {
+                Ok(set) => self.lacks |= !set,
+                Err(error) => {
+                    self.lacks = true;
+                    tracing::warn!(path = %path.name, %error, "no route of its own");
+                }
             }
         }
         Ok(())
     }
 
-    fn set_around(&mut self, path: &Path, netlink: &mut Netlink) -> Result<(), Error> {
-        let Some(route) = around(path, netlink)? else { return Ok(()) };
+    /// Whether there is a way.
+    fn set_around(&mut self, path: &Path, netlink: &mut Netlink) -> Result<bool, Error> {
+        let Some(route) = around(path, netlink)? else { return Ok(false) };
         if netlink.add_route(&route)? == Change::Made {
             self.around.push(route);
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -35,7 +35,7 @@ use crate::config::model::{File, Mode, Path, Peer};
 /// What the system refused, with a hint, or what is wrong with the file now that the system has been looked at.
 pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let mut netlink = Netlink::open_for(policy::mark(file))?;
-    let mut sockets = Sockets::default();
+    let mut sockets = Sockets { leaves_room: *file.mode == Mode::Native && file.is_called(), ..Sockets::default() };
     if file.is_called() {
         check_port(file)?;
     }
@@ -99,6 +99,8 @@ pub struct Sockets {
     known: BTreeMap<(Option<String>, SocketAddr), LinkId>,
     /// Those of the path manager.
     managed: BTreeSet<LinkId>,
+    /// Where peers call, each address has a socket on the port, beside which there is room for none on all addresses.
+    leaves_room: bool,
 }
 
 impl Sockets {
@@ -112,6 +114,16 @@ impl Sockets {
         for link in self.new.drain(..) {
             self.known.retain(|_, id| *id != link.id());
         }
+    }
+
+    /// Whether peers can be let call on every address.
+    pub fn leave_room(&self) -> bool {
+        self.leaves_room || !self.known.keys().any(|(_, local)| local.ip().is_unspecified())
+    }
+
+    /// Whether a configured socket is on this very address and port.
+    pub fn is_at(&self, local: SocketAddr) -> bool {
+        self.known.keys().any(|(_, known)| *known == local)
     }
 
     /// The configured ones: interface and local address, with their numbers.
@@ -139,9 +151,7 @@ impl Sockets {
 
     /// The socket of a path.
     fn socket(&mut self, file: &File, port: u16, path: &Path, netlink: &mut Netlink) -> Result<LinkId, Failure> {
-        // Where peers call, each address has a socket on this port, beside which there is room for none on all addresses.
-        let leaves_room = *file.mode == Mode::Native && path.local.is_none() && file.is_called();
-        let port = if leaves_room { 0 } else { port };
+        let port = if self.leaves_room && path.local.is_none() { 0 } else { port };
         let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified(path)), port);
         let device = path.interface.as_deref().cloned();
         if let Some(known) = self.known.get(&(device.clone(), local)) {

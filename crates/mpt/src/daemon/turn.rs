@@ -115,13 +115,10 @@ impl Driver {
         }
     }
 
-    /// The interface of this index has an address now: links that leave from it leave by that.
-    pub fn handle_address(&mut self, now: Time, index: u32, address: IpAddr) {
-        for link in self.links.iter_mut().flatten() {
-            if link.follow_address(address, index) {
-                self.endpoint.handle_carrier(now, link.id(), true);
-            }
-        }
+    /// The interface of this index has an address now: links that leave from it leave by that. Whether there are any that left by another.
+    pub fn follow_address(&mut self, index: u32, address: IpAddr) -> bool {
+        let links = self.links.iter_mut().flatten();
+        links.fold(false, |any, link| any | link.follow_address(address, index))
     }
 
     /// The interface of this index is gone.

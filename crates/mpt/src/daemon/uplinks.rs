@@ -32,6 +32,8 @@ pub(super) struct Uplinks {
     configured: BTreeMap<LinkId, Vec<IpAddr>>,
     /// When something changed that has not been looked at.
     due: Option<Time>,
+    /// That was an interface or an address, in plain mode.
+    moved: bool,
     looked: Time,
 }
 
@@ -57,8 +59,14 @@ impl Uplinks {
             listening: BTreeMap::new(),
             configured: BTreeMap::new(),
             due: None,
+            moved: false,
             looked: Time::START,
         }
+    }
+
+    /// An interface or an address has come or gone.
+    pub(super) fn note_move(&mut self) {
+        self.moved = true;
     }
 
     /// Something about the interfaces has changed.
@@ -103,9 +111,11 @@ impl Daemon {
     fn follow(&mut self, now: Time) -> Result<(), Error> {
         if *self.file.mode != Mode::Native {
             let mut netlink = Netlink::open()?;
-            return match self.routes.restore(&mut netlink) {
-                true => Ok(()),
-                false => self.routes.settle(&self.file, &mut netlink),
+            self.routes.restore(&mut netlink);
+            // Its own changes are news of routes, too, and must not bring on others.
+            return match self.routes.lacks_any() && std::mem::take(&mut self.uplinks.moved) {
+                true => self.routes.settle(&self.file, &mut netlink),
+                false => Ok(()),
             };
         }
         let mut netlink = Netlink::open_for(policy::mark(&self.file))?;
@@ -114,6 +124,8 @@ impl Daemon {
         if self.file.is_called() {
             self.listen(now, &interfaces);
             self.tell_addresses(now, &interfaces);
+        } else if !self.uplinks.listening.is_empty() {
+            self.listen(now, &[]);
         }
         let autos = self.file.peers.iter().filter_map(|peer| Some((peer, peer.auto.as_ref()?)));
         let told = |peer: &Peer| self.driver.endpoint.told_addresses(&peer.name);
@@ -214,7 +226,9 @@ impl Daemon {
     /// Listens on every address there is, and on no other.
     fn listen(&mut self, now: Time, interfaces: &[Interface]) {
         let all = interfaces.iter().filter(|interface| interface.index != self.uplinks.tun);
-        let all: BTreeSet<_> = all.flat_map(|interface| &interface.addresses).filter(|own| !is_narrow(**own)).collect();
+        let port = *self.file.port;
+        let free = |own: &&IpAddr| !is_narrow(**own) && !self.sockets.is_at(SocketAddr::new(**own, port));
+        let all: BTreeSet<_> = all.flat_map(|interface| &interface.addresses).filter(free).collect();
         let (driver, sockets) = (&mut self.driver, &mut self.sockets);
         self.uplinks.listening.retain(|address, id| {
             let stays = all.contains(address);
@@ -249,8 +263,9 @@ impl Daemon {
     /// Tells the peers that want to know at which addresses they can call.
     fn tell_addresses(&mut self, now: Time, interfaces: &[Interface]) {
         let usable = interfaces.iter().filter(|interface| interface.usable).flat_map(|interface| &interface.addresses);
-        let open = usable.filter(|own| self.uplinks.listening.contains_key(*own));
-        let all: Vec<_> = open.map(|own| SocketAddr::new(*own, *self.file.port)).collect();
+        let at = |own: &IpAddr| SocketAddr::new(*own, *self.file.port);
+        let open = usable.filter(|own| self.uplinks.listening.contains_key(*own) || self.sockets.is_at(at(own)));
+        let all: Vec<_> = open.map(at).collect();
         for peer in self.file.peers.iter().filter(|peer| peer.calls() && peer.pairs == Pairs::FullMesh) {
             self.driver.endpoint.tell_addresses(now, &peer.name, &all);
         }

@@ -222,7 +222,8 @@ impl Peer {
         }
         let arrived = outcome.ack.zip(self.paths[slot].liveness.prober());
         if arrived.is_some_and(|(sample, prober)| prober.on_arrived(sample.newest_sent)) {
-            self.change(now, slot, |health| (health.answers, health.peer_agrees) = (true, true));
+            // What arrives on a path that the peer does not use is acknowledged elsewhere.
+            self.change(now, slot, |health| health.answers = true);
         }
     }
 }

@@ -82,7 +82,7 @@ impl Peer {
             self.send_words(now, best, &mut native, outbox);
             self.send_packets(now, &mut native, outbox, spare);
             self.send_skips(now, best, &mut native, outbox);
-        } else if !self.queue.is_empty() && self.paths.iter().any(Path::may_speak) {
+        } else if !self.queue.is_empty() && self.paths.iter().any(Path::may_speak) || self.is_forsaken(&native) {
             native.association.request(now);
         }
         if native.seals && self.is_deaf(now, &native) {
@@ -102,7 +102,7 @@ impl Peer {
         }
         let Some((message, over)) = &mut native.initiation else { return };
         let over = std::mem::take(over);
-        for path in self.paths.iter().filter(|path| path.may_speak() && over & 1 << path.id.slot != 0) {
+        for path in self.paths.iter().filter(|path| path.may_call() && over & 1 << path.id.slot != 0) {
             let mut slot = outbox.reserve(path.link, path.remote, PROBE_TOS, message.len());
             slot.bytes().copy_from_slice(message);
             slot.commit();

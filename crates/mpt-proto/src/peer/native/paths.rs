@@ -81,6 +81,12 @@ impl Peer {
         now.since(native.agreed) >= DEAF_AFTER && self.paths.iter().any(is_asked) && in_use.all(is_silent)
     }
 
+    /// Whether there is no session any more, and the peer used none of the paths to it when it was last heard. It may have begun anew since then.
+    pub(super) fn is_forsaken(&self, native: &Native) -> bool {
+        let may_call = |path: &Path| !path.learned && path.may_call();
+        !native.seals && !self.paths.iter().any(Path::may_speak) && self.paths.iter().any(may_call)
+    }
+
     /// Removes the paths over a link that is gone.
     pub fn remove_link(&mut self, now: Time, link: LinkId) {
         let Some(mut native) = self.native.take() else { return };
