@@ -124,6 +124,23 @@ fn a_reload_changes_all_or_nothing() {
     rig.wait_until("the tunnel answers again", reaches);
 }
 
+/// In plain mode nobody calls, and all may share one socket for all addresses.
+#[test]
+fn in_plain_mode_peers_come_with_their_files_too() {
+    let Some(mut rig) = Rig::build("plain-peers", &["delay=1ms"]) else { return };
+    let folder = rig.folder.path().join("peers.d");
+    fs::create_dir_all(&folder).expect("a folder");
+    let peer = |far: usize| {
+        format!("[[peer]]\nnetworks = [\"10.77.0.{far}/32\"]\n[[peer.path]]\nremote = \"192.168.11.{far}\"\n")
+    };
+    let top = "mode = \"plain\"\naddress = [\"10.77.0.1/24\"]\ninclude = \"peers.d\"\n";
+    rig.launch_with(Host::A, &(top.to_owned() + &peer(2)));
+    fs::write(folder.join("third.toml"), peer(3)).expect("a file");
+    let done = rig.mpt(Host::A, &["reload"]);
+    assert!(done.status.success(), "{}", crate::rig::text(&done.stderr));
+    assert_eq!(rig.status(Host::A)["peers"].as_array().map(Vec::len), Some(2));
+}
+
 #[test]
 fn a_tunnel_that_calls_can_be_called() {
     let Some(mut rig) = Rig::build("both", &["delay=1ms"]) else { return };

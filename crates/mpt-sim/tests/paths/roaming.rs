@@ -47,18 +47,16 @@ fn somewhere(host: u8) -> SocketAddr {
 }
 
 impl World {
+    /// The two have never heard of each other, and cannot.
+    fn apart() -> Self {
+        let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
+        let (caller, second) = (address(0, 0), somewhere(100));
+        Self { now: Time::START, ends, caller, second, delivered: 0, sent: 0, cut: true }
+    }
+
     /// The two have a session, and the called end knows where the caller is.
     fn new() -> Self {
-        let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
-        let mut world = Self {
-            now: Time::START,
-            ends,
-            caller: address(0, 0),
-            second: somewhere(100),
-            delivered: 0,
-            sent: 0,
-            cut: false,
-        };
+        let mut world = Self { cut: false, ..Self::apart() };
         world.settle();
         assert_eq!(world.remotes(), [(address(0, 0), true)]);
         world
@@ -335,16 +333,7 @@ fn a_called_end_that_begins_anew_is_found_though_the_caller_has_removed_a_path()
 
 #[test]
 fn a_caller_that_nobody_answers_for_minutes_goes_on_calling() {
-    let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
-    let mut world = World {
-        now: Time::START,
-        ends,
-        caller: address(0, 0),
-        second: somewhere(100),
-        delivered: 0,
-        sent: 0,
-        cut: true,
-    };
+    let mut world = World::apart();
     world.pass(Duration::from_secs(200));
     world.cut = false;
     world.pass(Duration::from_secs(10));

@@ -11,7 +11,7 @@ use mpt_proto::time::Time;
 
 use super::{Daemon, control_port, setup};
 use crate::Failure;
-use crate::config::model::{Form, Peer};
+use crate::config::model::{Form, Mode, Peer};
 use crate::config::{self, File};
 use crate::control::{Action, Request, Response, Token};
 use crate::legacy::toml::Allowed;
@@ -125,7 +125,7 @@ impl Daemon {
         if let Some((line, key)) = unlike(&self.file, &fresh) {
             return Err(fresh.problem(line, format!("{key} is not what it was at the start"), hint).into());
         }
-        if fresh.is_called() && !self.sockets.leave_room() {
+        if *fresh.mode == Mode::Native && fresh.is_called() && !self.sockets.can_be_called() {
             return Err(fresh.problem(0, "a peer that calls is the first one, and finds the port taken", hint).into());
         }
         if let Some(wanted) = connection {

@@ -116,8 +116,8 @@ impl Sockets {
         }
     }
 
-    /// Whether peers can be let call on every address.
-    pub fn leave_room(&self) -> bool {
+    /// Whether peers can call on every address from now on: none of our sockets has the port on all of them.
+    pub fn can_be_called(&self) -> bool {
         self.leaves_room || !self.known.keys().any(|(_, local)| local.ip().is_unspecified())
     }
 

@@ -193,7 +193,7 @@ const DEAF_AFTER: Duration = Duration::from_secs(1);
 impl Native {
     /// When a path that the peer does not use is to be asked whether that is still so.
     pub(in crate::peer) fn recall_deadline(&self, path: &Path) -> Option<Time> {
-        let waits = path.proven && path.health.may_speak() && !path.health.peer_agrees;
+        let waits = path.may_call() && !path.health.peer_agrees;
         (waits && self.seals).then(|| self.carriers[usize::from(path.id.slot)].recalled + RECALL)
     }
 
