@@ -1,7 +1,7 @@
 //! Native mode of one peer: everything that plain mode has not. Sessions, feedback and congestion control for each path,
 //! repair, and an order for each flow bucket instead of one for all.
 //!
-//! `outbound` is the way out, with `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
+//! `outbound` is the way out, with `words` for what is said beside packets and `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
 //! `batch` what is gathered, `luck` what came too soon, `lane` what is kept free, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
 //! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths
 //! come and go and says what they are for, `roam` follows the peer's addresses, `addresses` tells our own. `rest` is what
@@ -23,6 +23,7 @@ mod roam;
 mod scene;
 mod sizes;
 mod timers;
+mod words;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
