@@ -11,6 +11,7 @@ use mpt_proto::packet::{Merge, Offload};
 use mpt_proto::path::{Cause, LinkId, State};
 use mpt_proto::time::Time;
 use mpt_proto::wire::legacy;
+use mpt_proto::wire::plain::{PROBE_LEN, Probe};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -39,6 +40,16 @@ fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
         probe: None,
         ..PeerConfig::new(name, plain, vec![path(0), path(1)])
     }
+}
+
+/// One without keepalives and dead time, as the original has it where nothing is said.
+fn silent(alive: bool) -> PeerConfig {
+    let mut silent = connection("c", false, alive);
+    for path in &mut silent.paths {
+        let Some(Liveness::Announces(announces)) = &mut path.liveness else { unreachable!() };
+        (announces.every, announces.dead) = (None, None);
+    }
+    silent
 }
 
 fn endpoint(peers: Vec<PeerConfig>) -> Endpoint {
@@ -124,6 +135,33 @@ fn a_path_that_starts_down_waits_for_a_keepalive() {
     assert!(!endpoint.status().peers[0].paths[0].state.is_up());
     receive(&mut endpoint, at(10), 0, &keepalive());
     assert!(endpoint.status().peers[0].paths[0].state.is_up());
+}
+
+#[test]
+fn a_path_that_starts_down_waits_for_a_keepalive_without_a_dead_time_too() {
+    let mut endpoint = endpoint(vec![silent(false)]);
+    assert_eq!(endpoint.status().peers[0].paths[0].state, State::Down(Cause::Silent));
+    receive(&mut endpoint, at(10), 0, &keepalive());
+    assert!(endpoint.status().peers[0].paths[0].state.is_up());
+}
+
+#[test]
+fn the_operator_takes_up_what_the_peer_took_down() {
+    let mut endpoint = endpoint(vec![silent(true)]);
+    assert!(endpoint.handle_report(at(1), "c", "v0", false));
+    assert!(endpoint.enable_path(at(2), "c", "v0", true));
+    let [down, up] = [State::Down(Cause::Peer), State::Up].map(|state| ("v0".into(), state));
+    assert_eq!(events(&mut endpoint), [down, up]);
+}
+
+#[test]
+fn a_probe_of_ours_says_nothing_about_a_path_that_announces_itself() {
+    let mut endpoint = endpoint(vec![silent(true)]);
+    let mut datagram = vec![0; PROBE_LEN];
+    Probe { reply: false, path: 0, version: 1, dead: 1, stamp: 0 }.encode(&mut datagram);
+    receive(&mut endpoint, at(1), 0, &datagram);
+    assert_eq!(events(&mut endpoint), []);
+    assert_eq!(endpoint.status().peers[0].drops.of(Dropped::UnknownControl), 1);
 }
 
 #[test]

@@ -125,7 +125,10 @@ impl Path {
     pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
         let usual = probe.map_or(config::Liveness::Off, config::Liveness::Probes);
         let mut liveness = Liveness::new(now, config.liveness.unwrap_or(usual));
-        let answers = config.alive || !liveness.declare_dead(now);
+        if !config.alive {
+            liveness.declare_dead(now);
+        }
+        let answers = config.alive || matches!(liveness, Liveness::Off);
         Self {
             id: PathId { slot, generation: 0 },
             name: config.name.clone(),

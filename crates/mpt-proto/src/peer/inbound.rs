@@ -4,6 +4,7 @@ use super::Peer;
 use crate::drops::Dropped;
 use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
+use crate::path::Liveness;
 use crate::reseq::Numbered;
 use crate::time::Time;
 use crate::wire::gre::{self, Gre};
@@ -47,13 +48,15 @@ impl Peer {
         let at = datagram.len() - body.len();
         match header.protocol {
             gre::IPV4 | gre::IPV6 if body.first().is_some_and(|first| *first >= legacy::CONTROL) => {
-                let keepalive = legacy::is_keepalive(datagram) && self.listens(slot);
+                let keepalive = legacy::is_keepalive(datagram) && self.listens(usize::from(slot));
                 keepalive.then(|| self.handle_sign(now, usize::from(slot))).ok_or(Dropped::UnknownControl)
             }
             gre::IPV4 | gre::IPV6 => {
                 let arrived = self.decapsulate(slot, tos, &header, &mut datagram[at..])?;
                 self.put_in_order(now, arrived, tun)
             }
+            // A peer that announces its paths sends no probes, and what they say could be forged.
+            gre::EXPERIMENTAL_1 if self.listens(usize::from(slot)) => Err(Dropped::UnknownControl),
             gre::EXPERIMENTAL_1 if header.key.is_none() && header.sequence.is_none() => {
                 self.handle_probe(now, slot, Probe::decode(body)?);
                 Ok(())
@@ -63,8 +66,8 @@ impl Peer {
     }
 
     /// Whether keepalives are expected on the path in `slot`.
-    fn listens(&mut self, slot: u8) -> bool {
-        self.paths[usize::from(slot)].liveness.announcer().is_some()
+    pub(super) fn listens(&self, slot: usize) -> bool {
+        matches!(self.paths[slot].liveness, Liveness::Announces(_))
     }
 
     /// The packet's own version counts, not the protocol type: the original MPT writes that of its connection.

@@ -285,9 +285,13 @@ impl Peer {
         }
     }
 
-    /// The operator takes the named path up or down; false when there is none of that name.
+    /// The operator takes the named path up or down; false when there is none of that name. One that announces itself is then up,
+    /// whatever was heard of it, as in the original MPT: its keepalives may be off.
     pub fn enable_path(&mut self, now: Time, name: &str, enabled: bool) -> bool {
         let Some(slot) = self.paths.iter().position(|path| path.name == name) else { return false };
+        if enabled && self.listens(slot) {
+            self.handle_sign(now, slot);
+        }
         self.change(now, slot, |health| health.enabled = enabled);
         true
     }
