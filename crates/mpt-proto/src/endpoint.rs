@@ -65,8 +65,8 @@ pub struct Endpoint {
     drops: Drops,
 }
 
-/// A TUN read shorter than this is copied, so that a small packet does not keep a large buffer from its next use.
-const COPY_BELOW: usize = 4_096;
+/// A TUN read shorter than this is copied: it would keep a buffer of four times its length, and limits count what is in them.
+const COPY_BELOW: usize = 16_384;
 /// Large buffers kept for reuse.
 const SPARE_BUFFERS: usize = 64;
 

@@ -15,6 +15,8 @@ pub struct Cubic {
 struct Epoch {
     reductions: u64,
     began: f64,
+    /// When the window was in full use last.
+    used: f64,
     w_max: f64,
     k: f64,
     w_est: f64,
@@ -27,10 +29,17 @@ impl Epoch {
         Self {
             reductions: f.reductions,
             began: f.now,
+            used: f.now,
             w_max,
             k: ((w_max - f.packets()) / C).cbrt(),
             w_est: f.packets(),
         }
+    }
+
+    /// The window is in full use; the time in which it was not does not count (section 5.8).
+    fn go_on(&mut self, f: &Flow) {
+        self.began += (f.now - self.used - f.srtt).max(0.0);
+        self.used = f.now;
     }
 
     /// Section 4.2, figure 1: `W_cubic(t) = C * (t - K)^3 + W_max`.
@@ -67,6 +76,7 @@ impl Coupling for Cubic {
     fn increase(&mut self, me: &Flow, acked: f64, _: &Flows) -> f64 {
         let (cwnd, acked) = (me.packets(), acked / me.mss);
         let epoch = self.epoch(me);
+        epoch.go_on(me);
         let t = me.now - epoch.began;
         let reno = epoch.reno(acked, cwnd);
         let target = epoch.window(t + me.srtt).clamp(cwnd, 1.5 * cwnd);
@@ -119,6 +129,20 @@ mod tests {
         // 13.9 s after the reduction, and one round trip ahead.
         let expected = 0.4 * (14.0f64 - 9.0856).powi(3) + 1_000.0;
         assert!((flow.packets() - expected).abs() < 2.0, "{} is not {expected}", flow.packets());
+    }
+
+    /// An hour in which there was little to send, in the middle of it, makes no difference.
+    #[test]
+    fn time_in_which_the_window_was_not_used_does_not_count() {
+        let grown = |pause: f64| {
+            let (mut cubic, mut flow) = (Cubic::default(), reduced());
+            for round in 0..100 {
+                flow.now = f64::from(round) * 0.1 + if round < 50 { 0.0 } else { pause };
+                flow.cwnd += cubic.increase(&flow, flow.cwnd, &Flows::default());
+            }
+            flow.packets()
+        };
+        assert!((grown(3_600.0) - grown(0.0)).abs() < 1.0, "{} and {}", grown(3_600.0), grown(0.0));
     }
 
     /// Section 4.3: on short, slow paths CUBIC is Reno with its own beta: 3 * 0.3 / 1.7 packets per round trip.

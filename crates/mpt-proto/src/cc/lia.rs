@@ -42,6 +42,14 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_failed_does_not_count() {
+        let (mut with, alone) = (flows(&[(20.0, 10.0), (90.0, 40.0)]), flows(&[(20.0, 10.0)]));
+        let second = with.iter().nth(1).unwrap().clone();
+        with.insert(Flow { failed: true, ..second });
+        assert_eq!(step(&mut Lia, 0, &with), step(&mut Lia, 0, &alone));
+    }
+
+    #[test]
     fn no_path_grows_faster_than_reno() {
         for paths in [[(20.0, 10.0), (20.0, 40.0)], [(2.0, 10.0), (90.0, 40.0)], [(90.0, 10.0), (2.0, 40.0)]] {
             let flows = flows(&paths);

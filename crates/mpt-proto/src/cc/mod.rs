@@ -76,6 +76,11 @@ impl Controller {
         self.control_mut().on_loss(path, loss);
     }
 
+    /// The path went down.
+    pub fn on_failure(&mut self, path: PathId) {
+        self.control_mut().on_failure(path);
+    }
+
     /// `packets` that were declared lost had arrived.
     pub fn on_spurious_loss(&mut self, path: PathId, packets: u64) {
         self.control_mut().on_spurious_loss(path, packets);
@@ -253,6 +258,8 @@ pub trait Control: fmt::Debug {
     fn on_ack(&mut self, path: PathId, ack: &AckSample);
     /// Packets were declared lost.
     fn on_loss(&mut self, path: PathId, loss: &LossSample);
+    /// The path went down, until something is acknowledged on it.
+    fn on_failure(&mut self, _path: PathId) {}
     /// Packets that were declared lost had arrived.
     fn on_spurious_loss(&mut self, _path: PathId, _packets: u64) {}
     /// Packets arrived marked.

@@ -60,6 +60,8 @@ pub struct Flow {
     pub reductions: u64,
     /// Window at the last reduction, in bytes.
     pub reduced_from: f64,
+    /// It went down, and nothing has been acknowledged on it since.
+    pub failed: bool,
     pub(super) id: PathId,
     pub(super) episode: Option<Episode>,
 }
@@ -79,6 +81,7 @@ impl Flow {
             now: 0.0,
             reductions: 0,
             reduced_from: 0.0,
+            failed: false,
             id,
             episode: None,
         }
@@ -109,6 +112,7 @@ impl Flow {
         self.base_rtt = ack.min_rtt.as_secs_f64().max(SHORTEST_RTT);
         self.now = ack.now.as_nanos() as f64 / 1e9;
         self.since_loss += ack.acked as f64;
+        self.failed = false;
     }
 
     /// A window that is not used must not grow (RFC 9002 section 7.8).
@@ -142,17 +146,17 @@ pub(super) struct Episode {
 pub struct Flows(Slots<Flow>);
 
 impl Flows {
-    /// Every path.
+    /// Every path that can be used.
     pub fn iter(&self) -> impl Iterator<Item = &Flow> {
-        self.0.values()
+        self.0.values().filter(|flow| !flow.failed)
     }
 
-    /// The sum of `of` over all paths.
+    /// The sum of `of` over all these paths.
     pub fn sum(&self, of: impl Fn(&Flow) -> f64) -> f64 {
         self.iter().map(of).sum()
     }
 
-    /// The greatest `of` any path, zero without paths.
+    /// The greatest `of` any of them, zero without paths.
     pub fn max(&self, of: impl Fn(&Flow) -> f64) -> f64 {
         self.iter().map(of).fold(0.0, f64::max)
     }
@@ -230,6 +234,10 @@ impl<C: Coupling + std::fmt::Debug> Control for Windowed<C> {
 
     fn on_loss(&mut self, path: PathId, loss: &LossSample) {
         self.congestion(path, loss.now, loss.newest_sent, Some(loss.packets));
+    }
+
+    fn on_failure(&mut self, path: PathId) {
+        self.flows.0.get_mut(path).into_iter().for_each(|flow| flow.failed = true);
     }
 
     /// When nothing of what a reduction was made for was lost, the reduction is taken back.

@@ -63,6 +63,8 @@ struct Shape {
 const OPEN_FLOWS: usize = 8;
 /// The longest IPv4 packet, and the longest super-packet that Linux takes over TUN.
 const MAX_BYTES: usize = 65_535;
+/// Linux refuses more in one UDP super-packet (UDP_MAX_SEGMENTS, 128 since 6.9).
+const MOST_DATAGRAMS: u32 = 64;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
@@ -206,6 +208,7 @@ impl Open {
             && shape.header == self.shape.header
             && payload.len() <= self.segment
             && self.bytes.len() + payload.len() <= MAX_BYTES
+            && (shape.protocol == TCP || self.packets < MOST_DATAGRAMS)
             && self.network_header_continues(packet)
             && (shape.protocol == UDP || self.tcp_header_continues(shape, packet));
         if !fits {

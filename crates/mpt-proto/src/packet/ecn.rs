@@ -33,6 +33,11 @@ pub fn decapsulate(inner: u8, outer: u8) -> Result<u8, Dropped> {
     Ok(inner & !MASK | ecn)
 }
 
+/// Whether a datagram that arrived with `outer` was marked on its way: one that left marked, as what it carries `inner` was, tells nothing.
+pub fn is_marked_outside(inner: Option<u8>, outer: u8) -> bool {
+    outer & MASK == CE && inner.is_none_or(|inner| inner & MASK != CE)
+}
+
 /// Replaces the type of service of an IPv4 header and mends its checksum.
 pub(super) fn set_tos_v4(bytes: &mut [u8], tos: u8) {
     let old = u16::from_be_bytes([bytes[0], bytes[1]]);
@@ -45,6 +50,12 @@ pub(super) fn set_tos_v4(bytes: &mut [u8], tos: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mark_from_inside_is_none_of_the_path() {
+        assert!(is_marked_outside(Some(ECT0), CE) && is_marked_outside(None, CE));
+        assert!(!is_marked_outside(Some(CE), CE) && !is_marked_outside(Some(ECT0), ECT0));
+    }
 
     #[test]
     fn the_table_of_rfc_6040_figure_4() {

@@ -169,6 +169,12 @@ fn the_slow_twin_delivers_the_same_packets_one_by_one() {
 }
 
 #[test]
+fn no_more_datagrams_are_merged_than_linux_takes() {
+    let packets = vec![packet(Version::V6, UDP, 100, 0); 150];
+    assert_eq!(coalesce(&packets, BOTH).iter().map(|d| d.packets).collect::<Vec<_>>(), [64, 64, 22]);
+}
+
+#[test]
 fn two_interleaved_flows_are_merged_separately() {
     let (bytes, offload) = unfinished(Version::V4, TCP, 4_000, 1_000);
     let first = cut(bytes.clone(), offload);

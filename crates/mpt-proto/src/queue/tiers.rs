@@ -40,7 +40,7 @@ impl Tiers {
     pub fn on_taken(&mut self, number: u16, bytes: usize) {
         if flow::class(number) == Class::Bulk {
             self.owed = self.owed.saturating_sub(INTEREST * bytes);
-        } else if self.bulk.is_empty() {
+        } else if self.bulk.is_empty() && !self.parked.iter().any(|parked| flow::class(*parked) == Class::Bulk) {
             self.owed = 0;
         } else {
             self.owed += bytes;

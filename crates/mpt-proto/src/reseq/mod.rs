@@ -117,7 +117,6 @@ pub struct Resequencer {
     grace: Duration,
     decayed_at: Time,
     strays: Strays,
-    spare: Vec<Vec<u8>>,
     stats: Stats,
 }
 
@@ -140,6 +139,8 @@ const BEGINNING: u32 = 256;
 const SILENCE: Duration = Duration::from_millis(50);
 /// Old numbers in a row after which the peer is believed to have restarted.
 const RESTART_RUN: u32 = 16;
+/// Places behind a hole that stay reserved: every flow bucket has them, and few need more at a time.
+const USUAL: usize = 256;
 /// How often what was learned fades by an eighth.
 const DECAY_EVERY: Duration = Duration::from_secs(1);
 
@@ -163,7 +164,6 @@ impl Resequencer {
             grace: Duration::ZERO,
             decayed_at: Time::START,
             strays: Strays::default(),
-            spare: Vec::new(),
             stats: Stats::default(),
         }
     }
@@ -246,7 +246,7 @@ impl Resequencer {
     /// When [`Self::handle_deadline`] has something to do.
     pub fn next_deadline(&self) -> Option<Time> {
         let expires = self.first_held()? + self.hold();
-        Some(self.passed_at.filter(|_| !self.limits.repaired).map_or(expires, |at| expires.min(at + self.grace)))
+        Some(self.passed_at.filter(|_| self.order_tells()).map_or(expires, |at| expires.min(at + self.grace)))
     }
 
     /// What has happened so far.
@@ -302,9 +302,7 @@ impl Resequencer {
             deliver(arrived.packet);
             return Ok(());
         }
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.extend_from_slice(arrived.packet);
-        self.hold_back(now, index, What::Packet(bytes));
+        self.hold_back(now, index, What::Packet(arrived.packet.to_vec()));
         self.stats.held += 1;
         Ok(())
     }
@@ -393,6 +391,9 @@ impl Resequencer {
             self.release_front(deliver);
         }
         self.missing = self.held.iter().take_while(|held| held.is_none()).count();
+        if self.held.is_empty() && self.held.capacity() > USUAL {
+            self.held = VecDeque::new();
+        }
     }
 
     /// When the first packet behind the hole arrived.
@@ -404,10 +405,8 @@ impl Resequencer {
         let Some(Some(held)) = self.held.front_mut().map(Option::take) else { return };
         self.waiting -= 1;
         let delivered = !matches!(held.what, What::GivenUp);
-        if let What::Packet(mut bytes) = held.what {
+        if let What::Packet(bytes) = held.what {
             deliver(&bytes);
-            bytes.clear();
-            self.spare.push(bytes);
             self.count -= 1;
         }
         self.step(delivered);
@@ -438,8 +437,12 @@ impl Resequencer {
         if self.passed_at.is_none() && self.every_path_has_passed(now) {
             self.passed_at = Some(now);
         }
-        let may_tell = self.limits.adaptive && !self.limits.repaired;
-        self.passed_at.filter(|at| may_tell && now >= *at + self.grace).map(|_| GiveUp::Passed)
+        self.passed_at.filter(|at| self.order_tells() && now >= *at + self.grace).map(|_| GiveUp::Passed)
+    }
+
+    /// Whether what every path has passed counts as lost.
+    fn order_tells(&self) -> bool {
+        self.limits.adaptive && !self.limits.repaired
     }
 
     fn every_path_has_passed(&self, now: Time) -> bool {

@@ -120,6 +120,24 @@ fn the_hold_ends_a_hole_that_a_path_in_use_has_not_passed() {
 }
 
 #[test]
+fn with_a_fixed_hold_nothing_is_due_before_it_ends_whoever_has_passed_the_hole() {
+    let mut b = Bench::new(FIXED);
+    b.all(0, 0, [0, 2, 3]);
+    assert_eq!(b.reseq.next_deadline(), Some(at(100)));
+    b.wake(100);
+    assert_eq!(b.out, [0, 2, 3]);
+}
+
+#[test]
+fn what_a_long_hole_took_is_given_back() {
+    let mut b = Bench::new(Limits { adaptive: false, ..Limits::default() });
+    b.all(0, 0, (0..10_000).filter(|seq| *seq != 1));
+    assert_eq!(b.reseq.len(), 9_998);
+    b.all(1, 1, [1]);
+    assert_eq!((b.out.len(), b.reseq.held.capacity()), (10_000, 0));
+}
+
+#[test]
 fn a_late_packet_is_delivered_once() {
     let mut b = Bench::new(Limits::default());
     b.all(0, 0, [0, 2]);

@@ -70,6 +70,16 @@ fn extreme_weights_neither_overflow_nor_starve() {
 }
 
 #[test]
+fn what_a_rule_sent_over_one_path_is_not_made_good_for_ever() {
+    let paths = [view(0, 1, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
+    let mut scheduler = Scheduler::new(Kind::Weighted);
+    let scene = Scene { paths: &paths, backlog: 1 << 30, ..Scene::default() };
+    (0..1_000_000).for_each(|_| scheduler.on_sent(paths[0].id, 50_000, &scene));
+    let sent = send(&mut scheduler, &paths, 10_000, 1_250);
+    assert!(share(&sent, 0) > 0.4, "{}", share(&sent, 0));
+}
+
+#[test]
 fn round_robin_ignores_weights() {
     let paths = [view(0, 9, 0, u64::MAX), view(1, 1, 0, u64::MAX), view(2, 5, 0, u64::MAX)];
     assert_eq!(send(&mut Scheduler::new(Kind::RoundRobin), &paths, 6, 100), [0, 1, 2, 0, 1, 2]);

@@ -1,8 +1,9 @@
 //! Smooth weighted round robin, in bytes.
 //!
 //! Every path holds a credit. What is sent is paid for by the path that sent it and earned by all, in proportion to their weights,
-//! so credits always sum to zero and shares are exact in the long run for any weights, co-prime or not. The original
-//! expands weights into a list and overflows it; here nothing grows with the weights.
+//! so shares are exact in the long run for any weights, co-prime or not. The original
+//! expands weights into a list and overflows it; here nothing grows with the weights. What a rule sends over one path is made good
+//! by the others for a second or so, not for as long as it lasted.
 
 use std::cmp::Reverse;
 
@@ -32,6 +33,9 @@ impl Weighted {
     }
 }
 
+/// Bytes by which a path may be ahead or behind: many times what one decision sends.
+const MEMORY: i64 = 1 << 20;
+
 impl Schedule for Weighted {
     fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
         let due = |path: &View| self.credit[usize::from(path.id.slot)] + self.weight(path.weight) * len as i64;
@@ -40,12 +44,14 @@ impl Schedule for Weighted {
     }
 
     fn on_sent(&mut self, path: PathId, bytes: usize, scene: &Scene<'_>) {
-        let mut total = 0;
+        let mut weights = 0;
         for view in scene.open(bytes) {
-            let earned = self.weight(view.weight) * bytes as i64;
-            self.credit[usize::from(view.id.slot)] += earned;
-            total += earned;
+            let weight = self.weight(view.weight);
+            self.credit[usize::from(view.id.slot)] += weight * bytes as i64;
+            weights += weight;
         }
-        self.credit[usize::from(path.slot)] -= total;
+        self.credit[usize::from(path.slot)] -= weights * bytes as i64;
+        let bound = weights.saturating_mul(MEMORY);
+        self.credit.iter_mut().for_each(|credit| *credit = (*credit).clamp(-bound, bound));
     }
 }

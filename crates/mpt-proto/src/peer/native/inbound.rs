@@ -19,7 +19,7 @@ use crate::path::receive::{Elicits, Received};
 use crate::repair::Token;
 use crate::reseq::Numbered;
 use crate::time::Time;
-use crate::wire::frame::{self, Ack, Data, Frame, Frames, Skip};
+use crate::wire::frame::{self, Ack, Data, DataHeader, Frame, Frames, Skip};
 use crate::wire::native::PathTag;
 
 /// How a datagram came.
@@ -94,7 +94,8 @@ impl Peer {
         self.handle_protection(now, tag, number, (data, repair), native, tun);
         let received =
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
-        received.on_packet(now, number, len as u64, elicits, from.tos & ecn::MASK == ecn::CE);
+        let inner = data.and_then(|data| Some(Ip::parse(data.packet).ok()?.tos));
+        received.on_packet(now, number, len as u64, elicits, ecn::is_marked_outside(inner, from.tos));
     }
 
     fn handle_frame(&mut self, now: Time, frame: &Frame<'_>, way: Way, native: &mut Native, tun: &mut Coalescer) {
@@ -103,6 +104,9 @@ impl Peer {
             Frame::Data(data) => {
                 if let Err(why) = self.handle_data(now, data, tag, tos, native, tun) {
                     self.drops.count(why);
+                    // It was acknowledged with its datagram, and does not come again.
+                    let DataHeader { bucket, sequence, .. } = data.header;
+                    self.handle_skip(now, &Skip { bucket, from: sequence, to: sequence }, native, tun);
                 }
             }
             Frame::Ack(ack) => self.handle_ack(now, ack, native),

@@ -370,6 +370,7 @@ impl Native {
         if let Some(loss) = loss {
             control.on_loss(id, &loss);
         }
+        control.on_failure(id);
         for slot in (0..MAX_PATHS).filter(|slot| mirror[*slot].is_some_and(|(own, _)| own == id.slot)) {
             order.values_mut().for_each(|bucket| bucket.handle_path_down(slot as u8));
         }

@@ -203,9 +203,11 @@ impl Decoder {
         loop {
             self.set_up();
             let solved = self.equations.iter().position(|equation| equation.missing.len() == 1);
-            let Some(Equation { missing, symbol }) = solved.map(|at| self.equations.remove(at)) else { break };
+            let Some(Equation { missing, mut symbol }) = solved.map(|at| self.equations.remove(at)) else { break };
             let index = (missing[0].0 - self.base) as usize;
             recovered.extend(read(&symbol));
+            // As long as the longest of its window; longer than the next window's, that one could not be used.
+            symbol.truncate(symbol.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
             if self.ring.len() <= index {
                 self.ring.resize(index + 1, None);
             }

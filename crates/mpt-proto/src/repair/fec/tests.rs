@@ -97,6 +97,17 @@ fn one_symbol_brings_back_one_packet_of_its_window() {
 }
 
 #[test]
+fn a_short_packet_that_came_back_beside_long_ones_counts_in_a_window_of_short_ones() {
+    let lengths = [1_400, 1_400, 100, 100, 100];
+    let mut kinds: Vec<_> = lengths.map(|len| (Kind::Data { len }, false)).to_vec();
+    kinds[2].1 = true;
+    kinds.insert(3, (Kind::Repair { sources: 3 }, false));
+    kinds[5].1 = true;
+    kinds.push((Kind::Repair { sources: 3 }, false));
+    assert_eq!(transfer(&kinds).0.len(), 5);
+}
+
+#[test]
 fn as_many_symbols_bring_back_as_many_packets() {
     let mut kinds = data(20, &[3, 4, 5, 17]);
     kinds.extend([(Kind::Repair { sources: 20 }, false); 4]);
