@@ -64,6 +64,7 @@ pub struct Repair {
     entries: Vec<Entry>,
     free: Vec<u32>,
     again: VecDeque<Token>,
+    parked: bool,
     skips: Vec<Place>,
     resent: u64,
     given_up: u64,
@@ -159,8 +160,11 @@ impl Repair {
         done.into_iter()
     }
 
-    /// The first packet that must go again, and its bucket.
+    /// The first packet that must go again, and its bucket; none while parked.
     pub fn head(&mut self) -> Option<(u16, &InnerPacket)> {
+        if self.parked {
+            return None;
+        }
         while let Some(token) = self.again.front().copied() {
             if self.carried(token).is_some() {
                 break;
@@ -169,6 +173,16 @@ impl Repair {
         }
         let token = *self.again.front()?;
         self.entries[token.index()].carried.as_ref().map(|carried| (carried.place.bucket, &carried.packet))
+    }
+
+    /// What must go again waits until [`Self::unpark`], because the first of it has nowhere to go.
+    pub fn park(&mut self) {
+        self.parked = true;
+    }
+
+    /// Asks for what must go again.
+    pub fn unpark(&mut self) {
+        self.parked = false;
     }
 
     /// One more copy of a packet, unless it needs none.

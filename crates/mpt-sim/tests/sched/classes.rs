@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use mpt_proto::cc;
 use mpt_proto::classify::{Class, Pattern, Rule};
 use mpt_proto::drops::Dropped;
 use mpt_proto::packet::checksum;
@@ -128,8 +129,12 @@ fn run(paths: &[&str], dscp: u8, scheduler: Kind, rules: &[Rule]) -> (Call, Netw
 }
 
 fn run_beside(paths: &[&str], stream: Stream, scheduler: Kind, rules: &[Rule]) -> (Call, Network) {
+    run_in(&World { scheduler, rules, ..World::default() }, paths, stream)
+}
+
+fn run_in(world: &World<'_>, paths: &[&str], stream: Stream) -> (Call, Network) {
     let paths: Vec<PathSpec> = paths.iter().map(|path| path.parse().unwrap()).collect();
-    let ends = World { scheduler, rules, ..World::default() }.ends(paths.len());
+    let ends = world.ends(paths.len());
     let download = TcpSource::new(INNER_MTU).starting(Time::after(ms(1_000)));
     let caller = Caller { download, stream, next: 0, sent: Vec::new() };
     let callee = Callee { download: TcpSink::new(INNER_MTU), came: BTreeMap::new(), repeated: 0 };
@@ -154,6 +159,7 @@ fn run_beside(paths: &[&str], stream: Stream, scheduler: Kind, rules: &[Rule]) -
         goodput: callee.download.bytes() as f64 * 8e-6 / (BEGIN + LENGTH).as_secs_f64(),
         duplicates: net.endpoint(1).status().peers[0].drops.of(Dropped::Duplicate),
     };
+    let World { scheduler, rules, .. } = world;
     println!("{scheduler:?} dscp {} {rules:?}: loss {:.3} %, {call:?}", stream.dscp, call.loss() * 100.0);
     (call, net)
 }
@@ -271,16 +277,26 @@ fn redundant_hides_the_loss_of_either_path_from_all() {
 fn a_flow_that_waits_for_its_path_holds_nobody_up() {
     // The download's path is the slow one whenever the call's is not.
     let both = [0, 1].map(|path| {
-        let bulk = Rule {
-            pattern: Pattern { protocol: Some(6), ..Pattern::default() },
-            path: Some("path1".into()),
-            ..Rule::default()
-        };
         let call = Rule { path: Some(format!("path{path}")), class: Some(Class::Bulk), ..voice(1) };
-        run(&["rate=40mbit,delay=15ms", "rate=5mbit,delay=35ms"], 0, Kind::Weighted, &[bulk, call]).0
+        run(&["rate=40mbit,delay=15ms", "rate=5mbit,delay=35ms"], 0, Kind::Weighted, &[download_on_path1(), call]).0
     });
     assert!(both[0].p99 < ms(20), "the call has a path to itself: {:?}", both[0]);
     assert!(both[1].goodput < 5.0);
+}
+
+#[test]
+fn a_packet_that_waits_to_go_again_holds_up_its_own_flow_only() {
+    let call = Rule { path: Some("path0".into()), class: Some(Class::Bulk), ..voice(1) };
+    let rules = [download_on_path1(), call];
+    // After each loss more is in flight than the window allows, and what was lost cannot go.
+    let world = World { scheduler: Kind::Weighted, rules: &rules, congestion: cc::Kind::Cubic };
+    let (call, _) = run_in(&world, &["rate=40mbit,delay=15ms", "rate=5mbit,delay=35ms,loss=2%"], CALL);
+    assert!(call.worst < ms(20), "{call:?}");
+}
+
+fn download_on_path1() -> Rule {
+    let tcp = Pattern { protocol: Some(6), ..Pattern::default() };
+    Rule { pattern: tcp, path: Some("path1".into()), ..Rule::default() }
 }
 
 #[test]

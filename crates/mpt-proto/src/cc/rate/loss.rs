@@ -63,9 +63,11 @@ impl Loss {
         self.lost as f64 > bound
     }
 
-    /// Ends the round.
+    /// Ends the round. One of too few packets goes on with the next.
     pub fn end_round(&mut self) {
-        (self.acked, self.lost) = (0, 0);
+        if (self.acked + self.lost) as f64 >= SIGNIFICANT {
+            (self.acked, self.lost) = (0, 0);
+        }
     }
 }
 
@@ -103,9 +105,15 @@ mod tests {
     }
 
     #[test]
-    fn a_few_losses_of_a_few_packets_mean_nothing() {
+    fn a_few_losses_of_a_few_packets_mean_nothing_until_there_are_more() {
         let mut loss = Loss::default();
+        for _ in 0..3 {
+            round(&mut loss, 10, 2, false);
+            assert!(!loss.is_excessive(0.05));
+        }
         round(&mut loss, 10, 2, false);
-        assert!(!loss.is_excessive(0.05));
+        assert!(loss.is_excessive(0.05), "8 of 48");
+        round(&mut loss, 10, 2, false);
+        assert!(!loss.is_excessive(0.05), "a new beginning");
     }
 }

@@ -132,9 +132,15 @@ impl Peer {
             return;
         }
         self.queue.unpark();
+        native.repair.unpark();
+        let mut waiting = None;
         native.tries = self.has_untried_path(native);
         self.send_copies(now, native, outbox, spare);
         while let Some(next) = self.next_packet(now, native) {
+            if !next.again && waiting == Some(next.bucket) {
+                self.queue.park();
+                continue;
+            }
             let narrow = self.set_narrow_aside(next.len, native);
             if self.scene.is_empty() && !self.may_widen(native) {
                 self.drop_too_big(now, next.again, native);
@@ -158,12 +164,19 @@ impl Peer {
                 self.send_copies(now, native, outbox, spare);
                 continue;
             }
-            // Another flow may be content with what is open.
-            if next.again || !self.scene.iter().any(|path| path.room > 0) {
+            // Another flow may be content with what is open. One that waits for a packet to go again has no use for those behind it.
+            if !self.scene.iter().any(|path| path.room > 0) {
                 break;
             }
-            self.queue.park();
+            match next.again {
+                true => {
+                    waiting = Some(next.bucket);
+                    native.repair.park();
+                }
+                false => self.queue.park(),
+            }
         }
+        native.repair.unpark();
         if native.tries {
             self.try_paths(now, native, outbox, spare);
         }
