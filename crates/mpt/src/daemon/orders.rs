@@ -183,6 +183,7 @@ impl Daemon {
     fn delete(&mut self, connection: &str) -> Result<(), Failure> {
         let index = find(&self.file, connection)?;
         if self.file.form == Form::Original {
+            has_a_file_of_its_own(&self.file, &self.file.peers[index])?;
             let name = self.file.peers[index].original.as_ref().map(|original| original.file.clone());
             let renamed = name.map_or(Ok(()), |name| folder::disable(&self.file.path, &name));
             renamed.map_err(|error| Failure::new(format!("cannot rename the file of {connection}: {error}")))?;
@@ -205,7 +206,10 @@ impl Daemon {
         if let Some(wanted) = connection {
             find(&self.file, wanted)?;
         }
-        for peer in self.file.peers.iter().filter(|peer| connection.is_none_or(|wanted| is_called(peer, wanted))) {
+        let is_meant = |peer: &&Peer| connection.is_none_or(|wanted| is_called(peer, wanted));
+        let meant: Vec<_> = self.file.peers.iter().filter(is_meant).collect();
+        meant.iter().try_for_each(|peer| has_a_file_of_its_own(&self.file, peer))?;
+        for peer in meant {
             let Some(saved) = describe::connection(&self.file, peer) else { continue };
             let file = saved.file.clone();
             let failed = |error| Failure::new(format!("cannot write {file}: {error}"));
@@ -252,6 +256,19 @@ fn unlike(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
         (same_original, 0, "[original]"),
     ];
     all.into_iter().find(|(same, ..)| !same).map(|(_, line, key)| (line, key))
+}
+
+/// A file of the original's first generation may hold several connections; it is written, and taken out of use, as a whole.
+fn has_a_file_of_its_own(file: &File, peer: &Peer) -> Result<(), Failure> {
+    let name = |peer: &Peer| peer.original.as_ref().map(|original| original.file.clone());
+    let Some(own) = name(peer) else { return Ok(()) };
+    let in_it = file.peers.iter().filter(|other| name(other).as_ref() == Some(&own));
+    let in_it: Vec<_> = in_it.map(|peer| peer.name.as_str()).collect();
+    if in_it.len() == 1 {
+        return Ok(());
+    }
+    let what = format!("{own} holds several connections, {}; nothing was changed", in_it.join(", "));
+    Err(Failure::new(what).hint("give each a file of its own, and `mpt reload`"))
 }
 
 fn no_original(connection: &str) -> Failure {

@@ -169,6 +169,51 @@ fn saving_and_loading_changes_nothing() {
     hosts.reaches(0, None, "10.77.0.2");
 }
 
+/// Files of the first generation hold as many connections as they say.
+const TWO_IN_ONE: &str = "\
+2            # The number of the connections
+
+two          # CONNECTION NAME
+3            # SEND(1)/RECEIVE(2) CONNECTION UPDATE
+4            # IP VERSION
+10.77.0.1    # LOCAL IP
+4754         # LOCAL DATA PORT
+10.77.0.2    # REMOTE IP
+4754         # REMOTE DATA PORT
+60456        # REMOTE CMD PORT
+1            # NUMBER OF PATHS
+0            # NUMBER OF NETWORKS
+5            # KEEP ALIVE TIME
+11           # DEAD TIMER
+0            # AUTH. TYPE
+
+v0                 # INT. NAME
+4                  # IP VERSION
+192.168.10.1       # LOCAL IP
+192.168.10.2       # REMOTE IP
+1                  # WEIGHT
+";
+
+#[test]
+fn a_file_of_several_connections_is_neither_saved_nor_taken_out_of_use() {
+    let Some(mut hosts) = Hosts::make() else { return };
+    directory(&hosts.folder(0), 0, unchanged);
+    let connections = hosts.folder(0).join("conf/connections");
+    fs::remove_file(connections.join("c.conf")).unwrap();
+    let three = TWO_IN_ONE.replace("two ", "three ").replace("10.2 ", "10.3 ").replace("0.2 ", "0.3 ");
+    let text = TWO_IN_ONE.to_owned() + three.split_once('\n').unwrap().1;
+    fs::write(connections.join("all.conf"), &text).unwrap();
+    let folder = hosts.folder(0);
+    hosts.up(0, &["--legacy", folder.to_str().unwrap()]);
+    for words in [&["save"][..], &["save", "two"], &["delete", "all.conf"], &["delete", "three"]] {
+        let refused = hosts.mpt(0, words);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("all.conf holds several connections, two, three"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(connections.join("all.conf")).unwrap(), text);
+    assert_ne!(hosts.state(0, "v0"), "none");
+}
+
 #[test]
 fn a_deleted_connection_is_gone_and_its_file_disabled() {
     let Some(hosts) = running(unchanged, &[]) else { return };
