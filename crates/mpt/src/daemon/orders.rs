@@ -9,7 +9,7 @@ use mpt_linux::netlink::{Change, Netlink, Prefix};
 use mpt_proto::control::{Pair, Refused};
 use mpt_proto::time::Time;
 
-use super::{Daemon, control_port, setup};
+use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
 use crate::config::model::{Form, Mode, Peer};
 use crate::config::{self, File};
@@ -189,11 +189,7 @@ impl Daemon {
             renamed.map_err(|error| Failure::new(format!("cannot rename the file of {connection}: {error}")))?;
         }
         let gone = self.end_peer(index);
-        let needed = |net: &ipnet::IpNet| {
-            let mut left = self.file.peers.iter().flat_map(|peer| &peer.networks);
-            left.any(|other| net.contains(&**other)) || !gone.networks.iter().any(|other| net.contains(&**other))
-        };
-        let routes = self.file.routes.iter().copied().filter(|net| needed(net)).collect();
+        let routes = routes::without(&self.file, &gone);
         self.settle_routes(routes)
     }
 

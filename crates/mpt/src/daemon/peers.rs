@@ -12,7 +12,7 @@ use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
 use mpt_proto::wire::legacy::Opcode;
 
-use super::{Daemon, control_port, setup};
+use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, Peer};
 use crate::config::{self, File};
@@ -164,12 +164,16 @@ impl Daemon {
         let both = own.zip(answer).and_then(|(own, answer)| merge::with_answer(&own, &answer).ok());
         let both = both.ok_or_else(|| Failure::new("the peer's answer does not describe this connection"))?;
         let before = self.remove_peer(index);
-        self.enter(now, both).inspect_err(|_| {
-            // What worked before works on.
-            if let Err(failure) = self.add_peer(now, before) {
-                tracing::error!(%failure, "the connection is gone");
+        match self.enter(now, both) {
+            Ok(()) => self.settle_routes(routes::without(&self.file, &before)),
+            Err(failure) => {
+                // What worked before works on.
+                if let Err(failure) = self.add_peer(now, before) {
+                    tracing::error!(%failure, "the connection is gone");
+                }
+                Err(failure)
             }
-        })
+        }
     }
 
     /// Brings a connection into the tunnel, as a peer that has been read and checked like one from a file.

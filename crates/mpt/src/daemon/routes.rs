@@ -18,7 +18,7 @@ use nix::libc;
 
 use super::policy::{Policy, leads_everything};
 use crate::config::File;
-use crate::config::model::{At, Path};
+use crate::config::model::{At, Path, Peer};
 
 /// What has been set.
 #[derive(Debug)]
@@ -183,7 +183,52 @@ fn around(path: &Path, netlink: &mut Netlink) -> Result<Option<Route>, Error> {
     Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric: 0, source: None }))
 }
 
+/// The routes of a file whose peers have changed, less those that only a peer which is gone needed.
+pub fn without(file: &File, gone: &Peer) -> Vec<At<IpNet>> {
+    let needed = |route: &&At<IpNet>| leads_to(file, route, &file.peers) || !leads_to(file, route, [gone]);
+    file.routes.iter().filter(needed).copied().collect()
+}
+
+/// Whether a network of these peers is reached by this very route, and not by a narrower one or by the tunnel's own address.
+fn leads_to<'a>(file: &File, route: &IpNet, peers: impl IntoIterator<Item = &'a Peer>) -> bool {
+    let is_narrower = |other: &IpNet| other.prefix_len() > route.prefix_len();
+    let narrower = || file.routes.iter().chain(&file.addresses).filter(|other| is_narrower(other));
+    let by_it = |net: &At<IpNet>| route.contains(&**net) && !narrower().any(|other| other.contains(&**net));
+    peers.into_iter().flat_map(|peer| &peer.networks).any(by_it)
+}
+
 /// Our own address of the route's family, so that packets of this host carry one that the peer accepts.
 pub fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
     file.addresses.iter().map(|address| address.addr()).find(|address| address.is_ipv4() == net.addr().is_ipv4())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "mode = \"plain\"\naddress = [\"10.77.0.1/24\"]\nroutes = [\"0.0.0.0/0\", \"10.80.0.0/16\", \"10.84.0.0/24\"]\n";
+
+    fn file(peers: &[(u8, &str)]) -> File {
+        let peer = |(number, networks): &(u8, &str)| {
+            format!("[[peer]]\nnetworks = [{networks}]\n[[peer.path]]\nremote = \"192.168.10.{number}\"\n")
+        };
+        let peers: String = peers.iter().map(peer).collect();
+        crate::config::parse(std::path::Path::new("a.toml"), &(FILE.to_owned() + &peers)).unwrap()
+    }
+
+    fn left(of: &[(u8, &str)], gone: (u8, &str)) -> Vec<String> {
+        let gone = file(&[gone]).peers.remove(0);
+        without(&file(of), &gone).iter().map(|net| net.to_string()).collect()
+    }
+
+    #[test]
+    fn a_route_goes_with_the_last_peer_behind_it() {
+        let near = (2, r#""10.77.0.2/32""#);
+        let everything = (3, r#""0.0.0.0/0", "10.84.0.0/24""#);
+        assert_eq!(left(&[near], everything), ["10.80.0.0/16"], "the tunnel's own address leads to the other peer");
+        assert_eq!(left(&[near, everything], (4, r#""10.84.0.0/24""#)), ["0.0.0.0/0", "10.80.0.0/16", "10.84.0.0/24"]);
+        let part = (5, r#""10.80.1.0/24""#);
+        assert_eq!(left(&[near], part), ["0.0.0.0/0", "10.84.0.0/24"]);
+        assert_eq!(left(&[(6, r#""10.80.2.0/24""#)], part), ["0.0.0.0/0", "10.80.0.0/16", "10.84.0.0/24"]);
+    }
 }

@@ -7,7 +7,8 @@
 //! | the template | permission, status, hold time, port; of each path interface, addresses, gateway, status |
 //! | both | as many paths as both have, paired by their place; the larger reordering window |
 //!
-//! The client does the same with the server's answer, with its own connection for a template.
+//! The client does the same with the server's answer, with its own connection for a template. A peer that stands for
+//! everything does so there if the client asked for it.
 
 use std::net::IpAddr;
 
@@ -36,7 +37,12 @@ pub fn for_peer(
 pub fn with_answer(own: &Connection, answer: &Connection) -> Result<Connection, Code> {
     let merged = merge(own, answer, own.ip_local.ok_or(Code::NO_CONNECTION)?)?;
     let auth_key = answer.auth_key.clone().or(own.auth_key.clone());
-    Ok(Connection { file: own.file.clone(), auth_key, ..merged })
+    // This side asked for what is behind the peer, so that a route for everything is meant.
+    let asked_for = |net: &&Network| own.networks.first().is_some_and(|own| own.dst_addr == net.src_addr);
+    let mirrored =
+        answer.networks.first().filter(asked_for).map(|net| Network { src_addr: net.dst_addr, dst_addr: net.src_addr });
+    let networks = mirrored.map_or(merged.networks, |net| vec![net]);
+    Ok(Connection { file: own.file.clone(), auth_key, networks, ..merged })
 }
 
 fn merge(template: &Connection, peer: &Connection, local: IpAddr) -> Result<Connection, Code> {
@@ -178,6 +184,19 @@ mod tests {
         client.networks = vec![network("0.0.0.0/0", "10.82.0.0/24")];
         let made = for_peer(&mut template, &client, &tunnel(), None).unwrap();
         assert_eq!(made.networks, [network("10.82.0.0/24", "10.77.0.1/32")]);
+    }
+
+    #[test]
+    fn a_client_that_asked_for_everything_gets_it() {
+        let (mut template, mut client) = (read(&mirrored()), client());
+        let prefix = |text: &str| text.parse::<Prefix>().unwrap();
+        client.networks = vec![Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("0.0.0.0/0") }];
+        let server = for_peer(&mut template, &client, &tunnel(), None).unwrap();
+        assert_eq!(with_answer(&client, &server).unwrap().networks, client.networks);
+
+        let asked = Connection { networks: vec![], ..client.clone() };
+        let unasked = with_answer(&asked, &server).unwrap().networks;
+        assert_eq!(unasked, [Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("10.77.0.2/32") }]);
     }
 
     #[test]

@@ -153,6 +153,24 @@ fn a_connection_is_created_at_a_host_that_has_none_and_saved_with_its_key() {
 }
 
 #[test]
+fn a_created_connection_carries_what_was_asked_for_and_other_networks_lose_their_routes() {
+    let Some(mut hosts) = Hosts::make() else { return };
+    let networks = "\n[net_0]\nsrc_addr = 10.77.0.1/32\ndst_addr = 0.0.0.0/0\n[net_1]\nsrc_addr = 10.77.0.1/32\ndst_addr = 10.84.0.0/24\n";
+    let asking = |text: &str| keyed(text).replace("network_count = 0", "network_count = 2") + networks;
+    directory(&hosts.folder(0), 0, asking);
+    directory(&hosts.folder(1), 1, keyed);
+    fs::remove_file(hosts.folder(1).join("conf/connections/c.conf")).unwrap();
+    hosts.up_legacy(&[]);
+    hosts.sh(1, "ip addr add 198.51.100.7/32 dev lo");
+    assert!(hosts.sh(0, "ip route").contains("10.84.0.0/24 dev tunh"));
+
+    hosts.order(0, &["create", "c.conf"]);
+    hosts.reaches(0, Some("10.77.0.1"), "198.51.100.7");
+    let routes = hosts.sh(0, "ip route");
+    assert!(routes.contains("0.0.0.0/1 dev tunh") && !routes.contains("10.84"), "{routes}");
+}
+
+#[test]
 fn saving_and_loading_changes_nothing() {
     let Some(hosts) = running(keyed, &[]) else { return };
     let file = hosts.folder(0).join("conf/connections/c.conf");
