@@ -64,6 +64,22 @@ fn a_route_is_added_and_removed_once() {
 }
 
 #[test]
+fn a_route_of_ours_is_found_whatever_its_router_and_no_other_is() {
+    with_veth(|mut netlink, veth| {
+        netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
+        let left = route("198.51.100.7/32", Some("10.9.1.2"), veth);
+        netlink.add_route(&left).unwrap();
+        let wanted = route("198.51.100.7/32", Some("10.9.1.3"), veth);
+        assert_eq!(netlink.add_route(&wanted).unwrap(), Change::AlreadySo);
+        assert_eq!(netlink.remove_left_over(&wanted).unwrap(), Change::Made);
+        assert_eq!(netlink.add_route(&wanted).unwrap(), Change::Made);
+
+        ip("route add 198.51.100.8/32 via 10.9.1.2");
+        assert_eq!(netlink.remove_left_over(&route("198.51.100.8/32", None, veth)).unwrap(), Change::AlreadySo);
+    });
+}
+
+#[test]
 fn a_destination_is_reached_by_the_best_route() {
     with_veth(|mut netlink, veth| {
         netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();

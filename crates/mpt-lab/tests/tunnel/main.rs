@@ -6,6 +6,7 @@
 
 mod capture;
 mod carriage;
+mod detours;
 mod endings;
 mod forwarding;
 mod hostile;

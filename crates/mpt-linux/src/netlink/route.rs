@@ -17,6 +17,9 @@ use crate::Error;
 /// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).
 pub const MAIN_TABLE: u32 = 254;
 
+/// Who has set a route, so that nobody else's is taken for ours: a number that iproute2's `rt_protos` leaves free.
+const OURS: RouteProtocol = RouteProtocol::Other(77);
+
 /// A route to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -57,6 +60,13 @@ impl Netlink {
     /// Removes a route.
     pub fn remove_route(&mut self, route: &Route) -> Result<Change, Error> {
         self.remove(RouteNetlinkMessage::DelRoute(message(route)), &format_args!("route {route}"))
+    }
+
+    /// Removes a route that [`Self::add_route`] has added to this network on this link with this metric, whatever its router.
+    pub fn remove_left_over(&mut self, route: &Route) -> Result<Change, Error> {
+        let mut any = message(&Route { via: None, source: None, ..*route });
+        any.header.scope = RouteScope::NoWhere;
+        self.remove(RouteNetlinkMessage::DelRoute(any), &format_args!("left-over route {route}"))
     }
 
     /// Makes a table end in a refusal: what finds no better route there is unreachable, and no further table is looked at.
@@ -123,7 +133,7 @@ fn message(route: &Route) -> RouteMessage {
         destination_prefix_length: route.to.length,
         // Tables above 255 are told by the attribute alone.
         table: u8::try_from(route.table).unwrap_or(libc::RT_TABLE_UNSPEC),
-        protocol: RouteProtocol::Static,
+        protocol: OURS,
         scope: if route.via.is_some() || route.to.address.is_ipv6() { RouteScope::Universe } else { RouteScope::Link },
         kind: RouteType::Unicast,
         ..RouteHeader::default()

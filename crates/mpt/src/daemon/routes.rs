@@ -2,18 +2,19 @@
 //!
 //! Routes into the tunnel hang on the TUN device, which the kernel removes with this process. Those around it are on other
 //! interfaces, so they are removed when this is dropped; a process that is killed leaves them behind, as the original MPT
-//! does, and finds them when it comes back. A kill switch is lifted by an orderly end alone.
+//! does, and replaces them when it comes back. A kill switch is lifted by an orderly end alone.
 //!
 //! The whole Internet (0.0.0.0/0, ::/0) is led into a tunnel of native mode by rules: see [`super::policy`]. In plain mode it
 //! is led there as two halves, which win over the default route without replacing it; a path that is bound to an interface
 //! goes on using that interface's default route, and the remote addresses of others get routes of their own.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use mpt_linux::Error;
 use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route};
+use mpt_proto::path::MAX_PATHS;
 use nix::libc;
 
 use super::policy::{Policy, leads_everything};
@@ -26,11 +27,19 @@ pub struct Routes {
     tun: u32,
     policy: Policy,
     into: Vec<Route>,
-    around: Vec<Route>,
+    around: Vec<(Detour, Route)>,
     /// There was no way for a path that needs a route of its own.
     lacks: bool,
     /// A kill switch is to hold beyond the end: that of the file, or one that a run before this has left.
     holds: bool,
+}
+
+/// What of a path says how its datagrams stay out of the tunnel. Those to one remote address differ in their metric.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Detour {
+    remote: IpAddr,
+    interface: Option<String>,
+    gateway: Option<IpAddr>,
 }
 
 impl Routes {
@@ -84,7 +93,7 @@ impl Routes {
     /// Sets again what the kernel took away with an interface that was down. A route by one that is gone is none.
     pub fn restore(&mut self, netlink: &mut Netlink) {
         let is_gone = |error: Error| error.errno() == Some(libc::ENODEV);
-        let gone = self.around.extract_if(.., |route| netlink.add_route(route).is_err_and(is_gone)).count();
+        let gone = self.around.extract_if(.., |(_, route)| netlink.add_route(route).is_err_and(is_gone)).count();
         self.lacks |= gone > 0;
     }
 
@@ -99,14 +108,13 @@ impl Routes {
     }
 
     fn lead_around(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
-        let paths = || file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_way_around(file, path));
-        let remotes: HashSet<_> = paths().filter_map(|path| path.remote_ip()).collect();
-        for route in self.around.extract_if(.., |route| !remotes.contains(&route.to.address)) {
+        let wanted: BTreeSet<_> = detours(file).collect();
+        for (_, route) in self.around.extract_if(.., |(detour, _)| !wanted.contains(detour)) {
             forget(&route, netlink);
         }
         self.restore(netlink);
-        let has_one = |path: &&Path| self.around.iter().any(|route| Some(route.to.address) == path.remote_ip());
-        let without: Vec<_> = paths().filter(|path| !has_one(path)).collect();
+        let has_one = |detour: &Detour| self.around.iter().any(|(known, _)| known == detour);
+        let without: Vec<_> = wanted.into_iter().filter(|detour| !has_one(detour)).collect();
         if !without.is_empty() {
             // While the whole Internet is led into the tunnel, that is the way to any peer.
             for half in self.into.extract_if(.., |route| route.to.length == 1) {
@@ -114,23 +122,30 @@ impl Routes {
             }
         }
         self.lacks = false;
-        for path in without {
-            match self.set_around(path, netlink) {
+        for detour in without {
+            let (remote, gateway) = (detour.remote, detour.gateway);
+            match self.set_around(detour, netlink) {
                 Ok(set) => self.lacks |= !set,
                 Err(error) => {
                     self.lacks = true;
-                    tracing::warn!(path = %path.name, %error, "no route of its own");
+                    tracing::warn!(%remote, ?gateway, %error, "no route of its own");
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether there is a way.
-    fn set_around(&mut self, path: &Path, netlink: &mut Netlink) -> Result<bool, Error> {
-        let Some(route) = around(path, netlink)? else { return Ok(false) };
-        if netlink.add_route(&route)? == Change::Made {
-            self.around.push(route);
+    /// Whether there is a way. Its route gets the lowest metric that nobody else's route to this address has.
+    fn set_around(&mut self, detour: Detour, netlink: &mut Netlink) -> Result<bool, Error> {
+        let Some(way) = around(&detour, netlink)? else { return Ok(false) };
+        let is_own =
+            |route: &Route| self.around.iter().any(|(_, own)| own.to == route.to && own.metric == route.metric);
+        let all = (way.metric..).map(|metric| Route { metric, ..way }).filter(|route| !is_own(route));
+        for route in all.take(MAX_PATHS) {
+            if add_anew(&route, netlink)? == Change::Made {
+                self.around.push((detour, route));
+                break;
+            }
         }
         Ok(true)
     }
@@ -139,7 +154,7 @@ impl Routes {
 impl Drop for Routes {
     fn drop(&mut self) {
         let Ok(mut netlink) = Netlink::open() else { return };
-        self.around.iter().for_each(|route| forget(route, &mut netlink));
+        self.around.iter().for_each(|(_, route)| forget(route, &mut netlink));
         if self.holds {
             return;
         }
@@ -149,10 +164,27 @@ impl Drop for Routes {
     }
 }
 
+/// Adds a route, in place of one that a killed process has left on the same link.
+fn add_anew(route: &Route, netlink: &mut Netlink) -> Result<Change, Error> {
+    match netlink.add_route(route)? {
+        Change::AlreadySo if netlink.remove_left_over(route)? == Change::Made => netlink.add_route(route),
+        change => Ok(change),
+    }
+}
+
 fn forget(route: &Route, netlink: &mut Netlink) {
     if let Err(error) = netlink.remove_route(route) {
         tracing::warn!(%error, "a route is left behind");
     }
+}
+
+/// The detours that the paths of a file need.
+fn detours(file: &File) -> impl Iterator<Item = Detour> {
+    let paths = file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_way_around(file, path));
+    paths.filter_map(|path| {
+        let interface = path.interface.as_deref().cloned();
+        Some(Detour { remote: path.remote_ip()?, interface, gateway: gateway(path) })
+    })
 }
 
 /// A gateway is named, or everything is led into the tunnel and no interface keeps the path out of it.
@@ -170,18 +202,20 @@ fn gateway(path: &Path) -> Option<IpAddr> {
 }
 
 /// The way that a path's datagrams take while nothing is led into the tunnel; none when there is no way.
-fn around(path: &Path, netlink: &mut Netlink) -> Result<Option<Route>, Error> {
-    let Some(remote) = path.remote_ip() else { return Ok(None) };
-    let device = match &path.interface {
+fn around(detour: &Detour, netlink: &mut Netlink) -> Result<Option<Route>, Error> {
+    let remote = detour.remote;
+    let device = match &detour.interface {
         Some(name) => netlink.link(name)?.map(|link| link.index),
         None => None,
     };
-    let gateway = gateway(path);
-    let Some(hop) = netlink.route_to(gateway.unwrap_or(remote), device)? else { return Ok(None) };
-    let to = Prefix { address: remote, length: if remote.is_ipv4() { 32 } else { 128 } };
-    let via = gateway.or(hop.gateway);
-    Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric: 0, source: None }))
+    let Some(hop) = netlink.route_to(detour.gateway.unwrap_or(remote), device)? else { return Ok(None) };
+    let (length, metric) = if remote.is_ipv4() { (32, 0) } else { (128, DEFAULT_METRIC_V6) };
+    let (to, via) = (Prefix { address: remote, length }, detour.gateway.or(hop.gateway));
+    Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric, source: None }))
 }
+
+/// What the kernel gives an IPv6 route without a metric (`IP6_RT_PRIO_USER`).
+const DEFAULT_METRIC_V6: u32 = 1024;
 
 /// The routes of a file whose peers have changed, less those that only a peer which is gone needed.
 pub fn without(file: &File, gone: &Peer) -> Vec<At<IpNet>> {

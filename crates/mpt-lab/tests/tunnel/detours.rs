@@ -1,0 +1,50 @@
+//! The routes by which a tunnel's own datagrams go through the gateways that its file names.
+
+use crate::rig::{Rig, sh};
+use mpt_lab::topology::Host;
+use nix::sys::signal::Signal;
+use std::fs;
+
+/// Two paths to one address behind two routers; host B is both of them.
+const FILE: &str = r#"mode = "plain"
+address = ["10.77.0.1/24"]
+[[peer]]
+[[peer.path]]
+interface = "eth1"
+gateway = "192.168.11.2"
+remote = "203.0.113.7"
+[[peer.path]]
+interface = "eth2"
+gateway = "192.168.12.2"
+remote = "203.0.113.7"
+"#;
+
+/// The routers of host A's routes to the peer.
+fn routers(rig: &Rig) -> Vec<String> {
+    let routes = sh(&rig.hosts.a, "ip route show 203.0.113.7");
+    let via = |line: &str| line.split_whitespace().skip_while(|word| *word != "via").nth(1).map(str::to_owned);
+    let mut routers: Vec<_> = routes.lines().filter_map(via).collect();
+    routers.sort();
+    routers
+}
+
+#[test]
+fn each_path_goes_by_its_own_gateway_and_by_another_when_the_file_names_one() {
+    let Some(mut rig) = Rig::build("detours", &["delay=1ms", "delay=1ms"]) else { return };
+    rig.launch_with(Host::A, FILE);
+    assert_eq!(routers(&rig), ["192.168.11.2", "192.168.12.2"]);
+    let by = |link: &str| sh(&rig.hosts.a, &format!("ip route get 203.0.113.7 oif {link}"));
+    assert!(by("eth1").contains("via 192.168.11.2") && by("eth2").contains("via 192.168.12.2"));
+
+    let other = FILE.replace("192.168.12.2", "192.168.12.9");
+    fs::write(rig.file(Host::A), &other).expect("a file");
+    assert!(rig.mpt(Host::A, &["reload"]).status.success());
+    assert_eq!(routers(&rig), ["192.168.11.2", "192.168.12.9"]);
+
+    rig.signal(Host::A, Signal::SIGKILL);
+    assert_eq!(routers(&rig), ["192.168.11.2", "192.168.12.9"]);
+    rig.launch_with(Host::A, FILE);
+    assert_eq!(routers(&rig), ["192.168.11.2", "192.168.12.2"], "in place of what was left behind");
+    assert!(rig.signal(Host::A, Signal::SIGTERM).success());
+    assert_eq!(routers(&rig), [""; 0]);
+}
