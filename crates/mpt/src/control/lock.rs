@@ -1,6 +1,6 @@
 //! One process per tunnel: a locked file that goes away with it.
 //!
-//! A lock of flock(2) ends with the process, however it ends, so nothing can be left locked. The file is removed by its
+//! Whoever may open the file may lock it, so it is its owner's alone. A lock of flock(2) ends with the process, however it ends, so nothing can be left locked. The file is removed by its
 //! holder; whoever then locks the removed file finds that its name leads elsewhere, and tries again.
 
 use std::fs::{self, File, OpenOptions};
@@ -24,7 +24,7 @@ impl Lock {
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
         loop {
             let mut open = OpenOptions::new();
-            let file = open.create(true).truncate(false).write(true).mode(0o644).open(path)?;
+            let file = open.create(true).truncate(false).write(true).mode(0o600).open(path)?;
             let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => file,
                 Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
@@ -67,6 +67,7 @@ mod tests {
         let first = Lock::take(&path).unwrap().unwrap();
         assert!(Lock::take(&path).unwrap().is_none());
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o077, 0, "nobody else can lock it");
         drop(first);
         assert!(!path.exists());
         assert!(Lock::take(&path).unwrap().is_some());
