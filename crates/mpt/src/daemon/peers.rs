@@ -178,17 +178,21 @@ impl Daemon {
 
     /// Brings a connection into the tunnel, as a peer that has been read and checked like one from a file.
     fn enter(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
-        let taken = |peer: &Peer| *peer.name == connection.name;
-        let by_file = connection.file.trim_end_matches(".conf").to_owned();
-        let name = if self.file.peers.iter().any(taken) { by_file } else { connection.name.clone() };
+        let name = free_name(&connection, &self.file.peers);
         let (peer, routes) = self.read(Connection { name, ..connection })?;
         let mut whole = self.file.clone();
         whole.peers.push(peer.clone());
         config::check(&whole).map_err(first)?;
         self.add_peer(now, peer)?;
-        let more: Vec<_> =
-            routes.into_iter().filter(|net| !self.file.routes.iter().any(|r| r.value == net.value)).collect();
-        self.settle_routes(self.file.routes.iter().copied().chain(more).collect())
+        let before = self.file.routes.clone();
+        let more = routes.into_iter().filter(|net| !before.iter().any(|known| known.value == net.value));
+        self.settle_routes(before.iter().copied().chain(more).collect()).inspect_err(|_| {
+            // Without its routes it is of no use.
+            self.remove_peer(self.file.peers.len() - 1);
+            if let Err(failure) = self.settle_routes(before) {
+                tracing::warn!(%failure, "routes");
+            }
+        })
     }
 
     /// Refuses networks that belong to a peer already, as a whole or in part. A peer for everything leaves room for others.
@@ -211,6 +215,15 @@ impl Daemon {
         let File { mut peers, routes, .. } = config::parse(&self.file.path, &text).map_err(first)?;
         let peer = peers.pop().ok_or_else(|| Failure::new("no connection"))?;
         Ok((peer, routes))
+    }
+}
+
+/// A connection's own name, cut to what a peer's may be, or that of its file if another peer is called so.
+fn free_name(connection: &Connection, peers: &[Peer]) -> String {
+    let own = toml::peer_name(&connection.name);
+    match peers.iter().any(|peer| *peer.name == own) {
+        true => connection.file.trim_end_matches(".conf").to_owned(),
+        false => own,
     }
 }
 
@@ -244,6 +257,21 @@ fn hint(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_agree_as_far_as_a_peers_name_goes_are_told_apart() {
+        let named = |end: &str| format!("the_boat_of_the_harbour_master_{end}");
+        let text = format!("[connection]\nip_ver = 4\nname = {}\nip_remote = 10.77.0.3\n", named("second"));
+        let second =
+            Connection { file: "peer_10_77_0_3.conf".into(), ..Connection::from_message("peer", &text).unwrap() };
+        let own = toml::peer_name(&named("second"));
+        assert_eq!((own.clone(), own.len()), (toml::peer_name(&named("several")), 32));
+        assert_eq!(free_name(&second, &[]), own);
+
+        let file = "mode = 'plain'\naddress = ['10.77.0.1/24']\n[[peer]]\nname = 'NAME'\n[[peer.path]]\nremote = '192.0.2.1'\n";
+        let first = config::parse("a.toml".as_ref(), &file.replace("NAME", &own)).unwrap();
+        assert_eq!(free_name(&second, &first.peers), "peer_10_77_0_3");
+    }
 
     #[test]
     fn the_peer_is_told_of_what_this_host_does_or_finds() {

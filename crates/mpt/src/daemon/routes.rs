@@ -51,7 +51,7 @@ impl Routes {
     /// Sets what a configuration needs and removes what it does not.
     ///
     /// # Errors
-    /// When a route into the tunnel cannot be set. One around it may be missing: the path is then down, and others are not.
+    /// When a route into the tunnel cannot be set, after all others have been. One around it may be missing: the path is then down, and others are not.
     pub fn settle(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
         self.lead_around(file, netlink)?;
         self.holds = *file.kill_switch;
@@ -60,18 +60,20 @@ impl Routes {
         for route in self.into.extract_if(.., |route| !wanted.contains(route)) {
             netlink.remove_route(&route)?;
         }
+        let mut failed = Ok(());
         for route in wanted {
             if self.into.contains(&route) {
                 continue;
             }
-            match netlink.add_route(&route)? {
-                Change::Made => self.into.push(route),
-                Change::AlreadySo => {
+            match netlink.add_route(&route) {
+                Ok(Change::Made) => self.into.push(route),
+                Ok(Change::AlreadySo) => {
                     tracing::warn!(net = %route.to, "there is a route to this network already; it stays as it is");
                 }
+                Err(error) => failed = failed.and(Err(error)),
             }
         }
-        Ok(())
+        failed
     }
 
     fn inwards(&self, file: &File, net: &IpNet) -> Vec<Route> {
@@ -224,7 +226,7 @@ pub fn without(file: &File, gone: &Peer) -> Vec<At<IpNet>> {
 }
 
 /// Whether a network of these peers is reached by this very route, and not by a narrower one or by the tunnel's own address.
-fn leads_to<'a>(file: &File, route: &IpNet, peers: impl IntoIterator<Item = &'a Peer>) -> bool {
+pub fn leads_to<'a>(file: &File, route: &IpNet, peers: impl IntoIterator<Item = &'a Peer>) -> bool {
     let is_narrower = |other: &IpNet| other.prefix_len() > route.prefix_len();
     let narrower = || file.routes.iter().chain(&file.addresses).filter(|other| is_narrower(other));
     let by_it = |net: &At<IpNet>| route.contains(&**net) && !narrower().any(|other| other.contains(&**net));

@@ -101,7 +101,7 @@ impl Out {
 
     fn connection(&mut self, c: &Connection) {
         self.header("[[peer]]");
-        let name = self.name(&c.name, "peer", &c.file);
+        let name = self.name(&c.name, &c.file);
         self.text("name", &name);
         self.list("networks", &side(c.ip_remote, &c.networks, |net| net.dst_addr));
         self.list("local_networks", &side(c.ip_local, &c.networks, |net| net.src_addr));
@@ -191,9 +191,8 @@ impl Out {
     }
 
     /// A name as ours may be, that no other peer has.
-    fn name(&mut self, name: &str, otherwise: &str, file: &str) -> String {
-        let fit = fitting(name, otherwise);
-        let unique = unique(fit, &mut self.names);
+    fn name(&mut self, name: &str, file: &str) -> String {
+        let unique = unique(peer_name(name), &mut self.names);
         if unique != name {
             self.note(file, format!("the connection `{name}` is called `{unique}` here"));
         }
@@ -276,6 +275,11 @@ fn path_name(path: &Path, number: usize) -> String {
 fn is_interface(name: &str) -> bool {
     let plain = name.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c));
     (1..=15).contains(&name.len()) && plain && name != "unnamed_path" && name != "." && name != ".."
+}
+
+/// The name of the peer that a connection is, unless another one has it.
+pub fn peer_name(name: &str) -> String {
+    fitting(name, "peer")
 }
 
 fn fitting(name: &str, otherwise: &str) -> String {
