@@ -142,6 +142,41 @@ fn in_plain_mode_peers_come_with_their_files_too() {
 }
 
 #[test]
+fn a_reload_of_one_peer_leaves_the_others_what_is_theirs() {
+    let Some(mut rig) = Rig::build("one-peer", &["delay=1ms"]) else { return };
+    let peer = |name: &str, far: u8, site: u8| {
+        format!(
+            "[[peer]]\nname = \"{name}\"\nnetworks = [\"10.{site}.0.0/16\"]\n[[peer.path]]\nremote = \"192.168.11.{far}\"\n"
+        )
+    };
+    let file = |second: u8, third: u8| {
+        let top = format!("routes = [\"10.{second}.0.0/16\", \"10.{third}.0.0/16\"]\n");
+        format!(
+            "mode = \"plain\"\naddress = [\"10.77.0.1/24\"]\n{top}{}{}",
+            peer("second", 2, second),
+            peer("third", 3, third)
+        )
+    };
+    let reload_second = |rig: &Rig, text: &str| {
+        fs::write(rig.file(Host::A), text).expect("a file");
+        let done = rig.mpt(Host::A, &["reload", "second"]);
+        (done.status.success(), crate::rig::text(&done.stderr))
+    };
+    let routes = |rig: &Rig| crate::rig::sh(&rig.hosts.a, "ip route show dev mpt0 scope link proto 77");
+    rig.launch_with(Host::A, &file(82, 83));
+    let before = routes(&rig);
+
+    let (done, said) = reload_second(&rig, &file(83, 82));
+    assert!(!done && said.contains("10.83.0.0/16 is in") && said.contains("nothing was changed"), "{said}");
+    assert_eq!(routes(&rig), before);
+
+    let (done, said) = reload_second(&rig, &file(84, 85));
+    assert!(done, "{said}");
+    let after = routes(&rig);
+    assert!(after.contains("10.84.0.0/16") && after.contains("10.83.0.0/16") && !after.contains("10.82"), "{after}");
+}
+
+#[test]
 fn a_tunnel_that_calls_can_be_called() {
     let Some(mut rig) = Rig::build("both", &["delay=1ms"]) else { return };
     rig.launch_with(Host::B, &SERVER.replace("include = \"peers.d\"\n", CALLED));

@@ -5,13 +5,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use mpt_linux::netlink::{Change, Netlink, Prefix};
 use mpt_proto::control::{Pair, Refused};
 use mpt_proto::time::Time;
 
 use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
-use crate::config::model::{Form, Mode, Peer};
+use crate::config::model::{At, Form, Mode, Peer};
 use crate::config::{self, File};
 use crate::control::{Action, Request, Response, Token};
 use crate::legacy::toml::Allowed;
@@ -138,6 +139,7 @@ impl Daemon {
         let stays = |peer: &Peer, others: &[Peer]| goes_on && peer.original.is_none() && others.contains(peer);
         let new = |peer: &&Peer| is_meant(peer) && !stays(peer, &self.file.peers);
         let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
+        let fresh = beside(&self.file, &fresh, is_meant)?;
         let ready = setup::make_ready(&fresh, new, &mut self.sockets)
             .map_err(|failure| Failure { what: format!("{}; nothing was changed", failure.what), ..failure })?;
         while let Some(index) = self.file.peers.iter().position(|p| is_meant(p) && !stays(p, &fresh.peers)) {
@@ -148,7 +150,9 @@ impl Daemon {
         let routes = fresh.routes.clone();
         self.file = File { peers, original, offload, ..fresh };
         self.add_ready(now, ready)?;
-        self.settle_routes(routes)
+        let as_said =
+            |failure: Failure| Failure { what: format!("{}; the peers are as the file says", failure.what), ..failure };
+        self.settle_routes(routes).map_err(as_said)
     }
 
     fn read_again(&self) -> Result<File, Failure> {
@@ -234,13 +238,32 @@ impl Daemon {
     }
 }
 
+/// A fresh file, with the peers that are not meant as they run, and the routes that these need.
+fn beside(running: &File, fresh: &File, is_meant: impl Fn(&Peer) -> bool) -> Result<File, Failure> {
+    let others: Vec<_> = running.peers.iter().filter(|peer| !is_meant(peer)).cloned().collect();
+    let is_new = |route: &&At<IpNet>| !fresh.routes.iter().any(|known| known.value == route.value);
+    let theirs = running.routes.iter().filter(|route| routes::leads_to(running, route, &others)).filter(is_new);
+    let routes = fresh.routes.iter().chain(theirs).copied().collect();
+    let meant = fresh.peers.iter().filter(|peer| is_meant(peer)).cloned();
+    let whole = File { peers: others.into_iter().chain(meant).collect(), routes, ..fresh.clone() };
+    config::check(&whole).map_err(|problems| {
+        let what = problems.first().map_or("", |problem| &problem.what);
+        Failure::new(format!("{what}, beside the connections that go on"))
+            .hint("nothing was changed; mpt reload reads all")
+    })?;
+    Ok(whole)
+}
+
 /// What of a file only counts from the next start and has changed: its line, and its key.
 fn unlike(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
     let key = |file: &File| file.identity.as_ref().map(|keys| *keys.public());
     let line = |at: Option<usize>| at.unwrap_or(0);
-    // A directory of the original says less than the command line did, and the template counts the connections made of it.
-    let original = |file: &File| file.original.as_ref().map(|o| (o.control_port, o.unauthenticated, o.public_key));
-    let same_original = running.form == Form::Original || original(running) == original(fresh);
+    // The template counts the connections made of it.
+    let original = |file: &File| file.original.as_ref().map(|o| (o.control_port, o.template.is_some()));
+    // A directory of the original says less than the command line did.
+    let allowed = |file: &File| file.original.as_ref().map(|o| (o.unauthenticated, o.public_key));
+    let same_allowed = running.form == Form::Original || allowed(running) == allowed(fresh);
+    let same_original = same_allowed && original(running) == original(fresh);
     let all = [
         (running.mode == fresh.mode, fresh.mode.line, "mode"),
         (key(running) == key(fresh), 0, "the private key"),

@@ -155,19 +155,42 @@ fn a_connection_is_created_at_a_host_that_has_none_and_saved_with_its_key() {
 #[test]
 fn a_created_connection_carries_what_was_asked_for_and_other_networks_lose_their_routes() {
     let Some(mut hosts) = Hosts::make() else { return };
-    let networks = "\n[net_0]\nsrc_addr = 10.77.0.1/32\ndst_addr = 0.0.0.0/0\n[net_1]\nsrc_addr = 10.77.0.1/32\ndst_addr = 10.84.0.0/24\n";
+    let networks = "\n[net_0]\nsrc_addr = 10.81.0.0/24\ndst_addr = 0.0.0.0/0\n\
+                    [net_1]\nsrc_addr = 10.81.0.0/24\ndst_addr = 10.84.0.0/24\n";
     let asking = |text: &str| keyed(text).replace("network_count = 0", "network_count = 2") + networks;
     directory(&hosts.folder(0), 0, asking);
     directory(&hosts.folder(1), 1, keyed);
-    fs::remove_file(hosts.folder(1).join("conf/connections/c.conf")).unwrap();
+    let connections = hosts.folder(1).join("conf/connections");
+    let other = fs::read_to_string(connections.join("c.conf")).unwrap().replace(".1\n", ".3\n").replace("c_A", "other");
+    fs::remove_file(connections.join("c.conf")).unwrap();
+    fs::write(connections.join("other.conf"), other).unwrap();
     hosts.up_legacy(&[]);
     hosts.sh(1, "ip addr add 198.51.100.7/32 dev lo");
     assert!(hosts.sh(0, "ip route").contains("10.84.0.0/24 dev tunh"));
 
+    hosts.order(1, &["int", "tunh", "down"]);
+    assert_eq!(hosts.mpt(0, &["create", "c.conf"]).status.code(), Some(1), "its route cannot be set");
+    hosts.order(1, &["int", "tunh", "up"]);
     hosts.order(0, &["create", "c.conf"]);
     hosts.reaches(0, Some("10.77.0.1"), "198.51.100.7");
     let routes = hosts.sh(0, "ip route");
     assert!(routes.contains("0.0.0.0/1 dev tunh") && !routes.contains("10.84"), "{routes}");
+
+    hosts.order(1, &["reload", "other.conf"]);
+    assert!(hosts.sh(1, "ip route").contains("10.81.0.0/24 dev tunh"), "a reload of another takes nothing away");
+}
+
+#[test]
+fn what_counts_from_the_next_start_is_refused_at_a_reload() {
+    let Some(hosts) = running(unchanged, &[]) else { return };
+    let file = hosts.folder(0).join("conf/interface.conf");
+    let text = fs::read_to_string(&file).unwrap();
+    for other in ["cmdport_local = 60457", "cmdport_local = 60456\naccept_remote = 0"] {
+        fs::write(&file, text.replace("cmdport_local = 60456", other)).unwrap();
+        let refused = hosts.mpt(0, &["reload"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("[original] is not what it was"), "{said}");
+    }
 }
 
 #[test]
