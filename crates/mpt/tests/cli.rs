@@ -201,6 +201,7 @@ fn files_of_the_original_become_one_of_ours_that_passes_its_check() {
          auth_key = 0123456789abcdef\n[path_0]\nremote_ipaddr = 192.0.2.2\nwindow_size = 7\n",
     );
     let path = |name: &str| folder.path().join(name).display().to_string();
+    write("ours.toml", "what stood here before, for all to read");
 
     let imported = mpt(folder.path(), &["import", &path("interface.conf"), &path("c.conf"), "-o", &path("ours.toml")]);
 

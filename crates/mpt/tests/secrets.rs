@@ -56,6 +56,23 @@ fn native(file: &File) -> &NativeConfig {
 }
 
 #[test]
+fn a_file_with_a_key_of_the_original_must_be_its_owners_alone() {
+    let place = Place::new();
+    let load = |mode: u32, key: &str| {
+        let text = format!(
+            "mode = 'plain'\naddress = ['10.77.0.1/24']\n[original]\n[[peer]]\n[peer.original]\nlocal = '10.77.0.1'\n\
+             remote = '10.77.0.2'\nkey = {key}\n[[peer.path]]\nremote = '192.0.2.1'\n"
+        );
+        config::load(&place.write("original.toml", &text, mode))
+    };
+    assert!(load(0o600, "'0f1e2d3c'").is_ok());
+    let open = place.said(load(0o644, "'0f1e2d3c'"));
+    assert!(open.contains("original.toml:8: key: a secret, and this file is open to others"), "{open}");
+    let long = place.said(load(0o600, &format!("'{}'", "0f1e".repeat(32))));
+    assert!(long.contains("original.toml:8: key:") && !long.contains("0f1e"), "{long}");
+}
+
+#[test]
 fn a_file_with_a_private_key_must_be_its_owners_alone() {
     let place = Place::new();
     let top = format!("private_key = '{ALICE}'");

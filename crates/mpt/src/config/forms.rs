@@ -208,6 +208,11 @@ pub fn key<T: FromStr<Err = KeyError> + 'static>(source: &'static str) -> Form<T
     Form { hidden: true, source: Some(source), ..form }
 }
 
+/// A text that no message repeats.
+pub fn secret(source: &'static str) -> Form<String> {
+    Form { hidden: true, source: Some(source), ..text("a key", "") }
+}
+
 /// The path of a file with a key in it. No message repeats it: somebody may have written the key.
 pub fn key_file(example: &str) -> Form<PathBuf> {
     let absolute = |text: &str| text.starts_with('/').then(|| PathBuf::from(text));

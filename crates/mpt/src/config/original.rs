@@ -65,7 +65,11 @@ pub fn peer(table: &mut Table<'_, '_, '_>, name: &At<String>, native: bool) -> O
         };
         let control_port = table.read_or("control_port", &forms::port(), defaults::CONTROL_PORT).value;
         let auth = table.read_or("auth", &forms::choice(&auths), AuthType::Sha256).value;
-        let key = table.read("key", &forms::text("a key", "0f1e2d3c4b5a69788796a5b4c3d2e1f0"));
+        let key =
+            table.read("key", &forms::secret("mpt import takes it over; openssl rand -hex 16 makes one for both ends"));
+        if let Some(line) = table.line_of_key("key") {
+            table.log.secret(line, "key");
+        }
         let file = table.read_or("file", &forms::text("the name of a file", "c.conf"), format!("{name}.conf")).value;
         let key = key.map(|key| Secret(key.value));
         Some(OriginalPeer { local: local?.value, remote: remote?.value, control_port, auth, key, file })

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::ini::{Entry, Ini};
+use super::ini::{Entry, Ini, SECRET};
 use super::model::Prefix;
 use super::{Note, Problem};
 
@@ -66,7 +66,8 @@ impl<'a> Fields<'a> {
         let entry = self.entry(key)?;
         let value = read(&entry.value);
         if value.is_none() {
-            let what = format!("expected {expected} for `{key}`, found `{}`", entry.value);
+            let found = if key == SECRET { "what is not shown".into() } else { format!("`{}`", entry.value) };
+            let what = format!("expected {expected} for `{key}`, found {found}");
             let hint = if self.ini.positional {
                 "values stand in a fixed order; a label like `# IP VERSION` behind a value says which it is"
             } else {
@@ -102,7 +103,8 @@ fn ignored(key: &str) -> String {
     }
 }
 
-fn is_none(address: IpAddr) -> bool {
+/// The unspecified address stands for none.
+pub(super) fn is_none(address: IpAddr) -> bool {
     address.is_unspecified()
 }
 

@@ -48,13 +48,16 @@ pub fn save(folder: &Path, connection: Connection) -> io::Result<()> {
     fs::rename(new, file)
 }
 
-/// Writes a file that holds keys, and that only its owner may read when it is new.
+/// Writes a file that holds keys, and that only its owner may read. One that is there is replaced, so that neither its
+/// permissions nor its owner stay.
 ///
 /// # Errors
 /// What the system says.
 pub fn write_secret(file: &Path, text: &str) -> io::Result<()> {
-    let mut new = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
-    new.write_all(text.as_bytes())
+    if fs::symlink_metadata(file).is_ok_and(|known| known.is_file()) {
+        fs::remove_file(file)?;
+    }
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(text.as_bytes())
 }
 
 /// Takes a connection's file out of use, as the original does: it is renamed.

@@ -82,7 +82,8 @@ impl Ini {
             self.sections.push(Section { name: name.trim().to_lowercase(), line, entries: vec![] });
             return Ok(());
         }
-        let expected = || format!("expected `key = value`, `[section]` or a comment, found `{content}`");
+        let found = if content.to_lowercase().starts_with(SECRET) { SECRET } else { content };
+        let expected = || format!("expected `key = value`, `[section]` or a comment, found `{found}`");
         let (key, value) = content.split_once('=').ok_or_else(|| (expected(), "comments begin with `;` or `#`"))?;
         let section = self.sections.last_mut();
         let section =
@@ -121,6 +122,9 @@ fn logical_lines(file: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<(us
     }
     lines
 }
+
+/// The key whose value no message repeats.
+pub const SECRET: &str = "auth_key";
 
 /// Characters in a line: the library's buffer of 1024 less the final zero.
 const MAX_LINE: usize = 1023;
@@ -179,6 +183,13 @@ mod tests {
     fn a_last_line_without_a_line_end_counts_and_so_do_dos_line_ends() {
         assert_eq!(value("other = 1\r\nkey = 2\r"), "2");
         assert_eq!(value("key = last"), "last");
+    }
+
+    #[test]
+    fn no_mistake_repeats_a_key() {
+        let (_, problems) = parse("[connection]\nauth_key : 5d3c8f1a\nAuth_Key 5d3c8f1a");
+        assert_eq!(problems.len(), 2);
+        assert!(problems.iter().all(|problem| problem.what.ends_with("found `auth_key`")), "{problems:?}");
     }
 
     #[test]
