@@ -144,6 +144,21 @@ fn what_has_no_effect_is_listed_with_the_reason() {
 }
 
 #[test]
+fn a_network_without_its_length_is_told_to_be_everything() {
+    let nets = "\n[net_0]\nsrc_addr = 0.0.0.0/0\ndst_addr = 10.82.0.0\n";
+    let text = samples::CONNECTION.replace("network_count = 0", "network_count = 1") + nets;
+    let notes = LegacySetup::read(&sources(&text)).unwrap().notes;
+    let told = "`dst_addr = 10.82.0.0` is everything: without a length the original takes 0";
+    assert!(notes.iter().any(|note| note.what == told && note.line > 40), "{notes:#?}");
+}
+
+#[test]
+fn a_key_is_not_repeated_in_what_is_wrong_with_it() {
+    let text = samples::CONNECTION.replace("auth_type = 0", &format!("auth_key = {}", "5d3c".repeat(32)));
+    assert_eq!(complaints(&text), ["16: expected at most 127 characters for `auth_key`, found what is not shown"]);
+}
+
+#[test]
 fn the_tunnel_interface_says_which_address_a_connection_has() {
     let setup =
         LegacySetup::read(&sources(&samples::CONNECTION.replace("ip_local = 10.77.0.1", "ip_local = 10.99.0.1")))

@@ -20,7 +20,7 @@ use mpt_proto::control;
 use mpt_proto::path::MAX_PATHS;
 use mpt_proto::wire::legacy::{AuthType, Key};
 
-use super::fields::Fields;
+use super::fields::{Fields, is_none};
 use super::ini::Ini;
 use super::{Note, Problem};
 
@@ -302,6 +302,14 @@ impl Network {
                 format!("expected `{key}` in [{section}]"),
                 "0.0.0.0/0 is everything",
             ));
+        }
+        for entry in ["src_addr", "dst_addr"].into_iter().filter_map(|key| ini.entry(&section, key)) {
+            let is_zero = entry.value.parse::<Prefix>().is_ok_and(|prefix| is_none(prefix.address));
+            if !entry.value.contains('/') && !is_zero {
+                let what =
+                    format!("`{} = {}` is everything: without a length the original takes 0", entry.key, entry.value);
+                notes.push(Note::new(&ini.file, entry.line, what));
+            }
         }
         Some(Self { src_addr: src_addr?, dst_addr: dst_addr? })
     }
