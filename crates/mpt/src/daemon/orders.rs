@@ -258,7 +258,6 @@ fn beside(running: &File, fresh: &File, is_meant: impl Fn(&Peer) -> bool) -> Res
 fn unlike(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
     let key = |file: &File| file.identity.as_ref().map(|keys| *keys.public());
     let line = |at: Option<usize>| at.unwrap_or(0);
-    // The template counts the connections made of it.
     let original = |file: &File| file.original.as_ref().map(|o| (o.control_port, o.template.is_some()));
     // A directory of the original says less than the command line did.
     let allowed = |file: &File| file.original.as_ref().map(|o| (o.unauthenticated, o.public_key));

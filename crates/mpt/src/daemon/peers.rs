@@ -138,12 +138,14 @@ impl Daemon {
     fn create_for(&mut self, now: Time, pair: Pair, text: &str) -> Result<String, Code> {
         let peer = Connection::from_message("peer", text).map_err(|_| Code::NO_CONNECTION)?;
         let interface = describe::interface(&self.file);
-        let original = self.file.original.as_mut().ok_or(Code::NO_CONNECTION)?;
-        let template = original.template.as_mut().ok_or(Code::NO_CONNECTION)?;
-        template.local_cmd_port = original.control_port;
+        let original = self.file.original.as_ref().ok_or(Code::NO_CONNECTION)?;
+        let template = original.template.as_ref().ok_or(Code::NO_CONNECTION)?;
+        let is_taken = |port: &u16| self.file.peers.iter().any(|peer| *peer.local_port == *port);
+        let local_port = (template.local_port..=u16::MAX).find(|port| !is_taken(port)).ok_or(Code::NO_CONNECTION)?;
+        let template = Connection { local_port, local_cmd_port: original.control_port, ..template.clone() };
         let tunnel = interface.tunnels.last().ok_or(Code::NO_CONNECTION)?;
         let key = template.auth_key.clone();
-        let made = merge::for_peer(template, &peer, tunnel, key)?;
+        let made = merge::for_peer(&template, &peer, tunnel, key)?;
         // What was authenticated is a message about these two addresses, so the text must be about them too.
         if (made.ip_local, made.ip_remote) != (Some(pair.local), Some(pair.remote)) {
             return Err(Code::NO_CONNECTION);

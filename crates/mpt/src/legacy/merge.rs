@@ -16,10 +16,9 @@ use mpt_proto::control::Code;
 
 use super::model::{Connection, Network, Path, Prefix, Secret, Tunnel};
 
-/// Makes this host's side of a connection for a peer, and takes the template's port for it. `key` is what the request
-/// was signed with: a peer does not send its key over the network. The code says what stands in the way.
+/// Makes this host's side of a connection for a peer. `key` is what the request was signed with: a peer does not send its key over the network. The code says what stands in the way.
 pub fn for_peer(
-    template: &mut Connection,
+    template: &Connection,
     peer: &Connection,
     tunnel: &Tunnel,
     key: Option<Secret>,
@@ -29,7 +28,6 @@ pub fn for_peer(
     let mut made = merge(template, peer, local.ok_or(Code::NO_CONNECTION)?)?;
     made.auth_key = made.auth_key.or(key);
     made.file = file_name(made.ip_remote.ok_or(Code::NO_CONNECTION)?);
-    template.local_port = template.local_port.wrapping_add(1);
     Ok(made)
 }
 
@@ -151,7 +149,7 @@ mod tests {
         client.paths[0].dead_time = 6;
         client.max_buffdelay_msec = 5;
 
-        let made = for_peer(&mut template, &client, &tunnel(), Some(Secret("key".into()))).unwrap();
+        let made = for_peer(&template, &client, &tunnel(), Some(Secret("key".into()))).unwrap();
 
         assert_eq!((made.file.as_str(), made.name.as_str()), ("peer_10_77_0_1.conf", "c_A"));
         assert_eq!((made.ip_local, made.ip_remote), (client.ip_remote, client.ip_local));
@@ -162,36 +160,35 @@ mod tests {
         assert_eq!((path.weight_out, path.weight_in, path.keepalive_time, path.dead_time), (7, 3, 2, 6));
         assert_eq!(path.private_ipaddr, template.paths[0].private_ipaddr);
         assert_eq!(path.remote_ipaddr, client.paths[0].public());
-        assert_eq!(template.local_port, 4755, "the next connection gets the next port");
     }
 
     #[test]
     fn there_are_as_many_paths_as_both_have() {
         let mut template = read(&mirrored());
         template.paths.truncate(1);
-        assert_eq!(for_peer(&mut template, &client(), &tunnel(), None).unwrap().paths.len(), 1);
+        assert_eq!(for_peer(&template, &client(), &tunnel(), None).unwrap().paths.len(), 1);
     }
 
     #[test]
     fn one_network_is_turned_round_and_everything_becomes_the_peer() {
-        let (mut template, mut client) = (read(&mirrored()), client());
+        let (template, mut client) = (read(&mirrored()), client());
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
         let network = |src, dst| Network { src_addr: prefix(src), dst_addr: prefix(dst) };
         client.networks = vec![network("10.81.0.0/24", "10.82.0.0/24"), network("10.83.0.0/24", "10.84.0.0/24")];
-        let made = for_peer(&mut template, &client, &tunnel(), None).unwrap();
+        let made = for_peer(&template, &client, &tunnel(), None).unwrap();
         assert_eq!(made.networks, [network("10.82.0.0/24", "10.81.0.0/24")]);
 
         client.networks = vec![network("0.0.0.0/0", "10.82.0.0/24")];
-        let made = for_peer(&mut template, &client, &tunnel(), None).unwrap();
+        let made = for_peer(&template, &client, &tunnel(), None).unwrap();
         assert_eq!(made.networks, [network("10.82.0.0/24", "10.77.0.1/32")]);
     }
 
     #[test]
     fn a_client_that_asked_for_everything_gets_it() {
-        let (mut template, mut client) = (read(&mirrored()), client());
+        let (template, mut client) = (read(&mirrored()), client());
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
         client.networks = vec![Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("0.0.0.0/0") }];
-        let server = for_peer(&mut template, &client, &tunnel(), None).unwrap();
+        let server = for_peer(&template, &client, &tunnel(), None).unwrap();
         assert_eq!(with_answer(&client, &server).unwrap().networks, client.networks);
 
         let asked = Connection { networks: vec![], ..client.clone() };
@@ -200,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_refused_and_takes_no_port() {
-        let mut template = read(&mirrored());
+    fn what_leads_nowhere_is_refused() {
+        let template = read(&mirrored());
         let lacking = |change: fn(&mut Connection)| {
             let mut client = client();
             change(&mut client);
@@ -212,16 +209,15 @@ mod tests {
             lacking(|c| c.local_port = 0),
             lacking(|c| c.paths[0].public_ipaddr = crate::legacy::model::Public::Discover),
         ] {
-            assert_eq!(for_peer(&mut template, &client, &tunnel(), None), Err(Code::NO_CONNECTION));
+            assert_eq!(for_peer(&template, &client, &tunnel(), None), Err(Code::NO_CONNECTION));
         }
-        assert_eq!(template.local_port, 4754);
     }
 
     #[test]
     fn after_both_merges_the_two_sides_fit_together() {
         let (mut template, client) = (read(&mirrored()), client());
         template.local_cmd_port = 60456;
-        let server = for_peer(&mut template, &read(&write::message(&client)), &tunnel(), None).unwrap();
+        let server = for_peer(&template, &read(&write::message(&client)), &tunnel(), None).unwrap();
         let client = with_answer(&client, &read(&write::message(&server))).unwrap();
         assert_eq!((client.ip_local, client.ip_remote), (server.ip_remote, server.ip_local));
         assert_eq!((client.local_port, client.remote_port), (server.remote_port, server.local_port));

@@ -141,9 +141,13 @@ fn a_connection_is_created_at_a_host_that_has_none_and_saved_with_its_key() {
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stderr).contains("exists already"), "{again:?}");
 
+    hosts.order(1, &["delete", "peer_10_77_0_1.conf"]);
+    hosts.order(0, &["create", "c.conf"]);
+    hosts.reaches(0, None, "10.77.0.2");
     hosts.order(1, &["save"]);
     let saved = fs::read_to_string(connections.join("peer_10_77_0_1.conf")).unwrap();
     assert!(saved.contains("auth_key = 5d3c8f1a90b24e67a1c3d5e7f9012345"), "{saved}");
+    assert!(saved.contains("local_port = 4754"), "the port of the connection that is gone is free again: {saved}");
     hosts.down(1);
     let folder = hosts.folder(1);
     hosts.up(1, &["--legacy", folder.to_str().unwrap()]);
