@@ -219,6 +219,11 @@ pub fn key_file(example: &str) -> Form<PathBuf> {
     Form { hidden: true, ..Form::text("the absolute path of a file", example, absolute) }
 }
 
+/// The path of a file.
+pub fn file(example: &str) -> Form<PathBuf> {
+    Form::text("the path of a file", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))
+}
+
 /// The path of a folder.
 pub fn folder(example: &str) -> Form<PathBuf> {
     Form::text("the path of a folder", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))

@@ -3,7 +3,7 @@
 //!
 //! Everything that proves nothing is refused by default: see [`mpt_proto::control::Accept`].
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use mpt_proto::config::{AnnounceConfig, Liveness};
@@ -12,7 +12,7 @@ use mpt_proto::wire::legacy::AuthType;
 use super::model::{At, Original, OriginalPath, OriginalPeer};
 use super::schema::{Table, as_u32};
 use super::{defaults, forms};
-use crate::legacy::ini::Ini;
+use crate::legacy::import;
 use crate::legacy::model::{Connection, Secret};
 
 /// `[original]`, when it is there.
@@ -28,29 +28,14 @@ pub fn control(top: &mut Table<'_, '_, '_>, native: bool) -> Option<Original> {
     read.filter(|_| there)
 }
 
-/// The template stands in a file of the original's form, because the peers that use it describe themselves in it too.
+/// The template stands in a file of the original's form, because the peers that use it describe themselves in it too. Its
+/// path is relative to the file that names it.
 fn template(table: &mut Table<'_, '_, '_>) -> Option<Connection> {
-    let file = table.read("template", &forms::text("the name of a file", "conf.template"))?;
-    let path = beside(table.log.path(), &file.value);
-    let mut problems = Vec::new();
-    let read = std::fs::read_to_string(&path).map(|text| {
-        let ini = Ini::parse(&path.display().to_string(), &text, &mut problems);
-        Connection::read(&ini, &mut problems, &mut Vec::new())
-    });
-    let wrong = match &read {
-        Err(error) => Some(format!("{} cannot be read: {error}", path.display())),
-        Ok(_) => problems.first().map(|problem| format!("{}:{}: {}", problem.file, problem.line, problem.what)),
-    };
-    if let Some(what) = wrong {
-        table.log.error(file.line, format!("template: {what}"), Some("a conf.template of the original".to_owned()));
-        return None;
-    }
-    read.ok()
-}
-
-/// A path in the file is relative to the file.
-fn beside(file: &Path, name: &str) -> PathBuf {
-    file.parent().unwrap_or(Path::new("")).join(name)
+    let file = table.read("template", &forms::file("conf.template"))?;
+    let path = table.log.path().parent().unwrap_or(Path::new("")).join(&file.value);
+    let read = import::template(&path);
+    read.map_err(|problem| table.log.error(file.line, format!("template: {}", problem.complaint()), Some(problem.hint)))
+        .ok()
 }
 
 /// `[peer.original]`, when it is there.

@@ -36,16 +36,7 @@ impl LegacySetup {
     pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<Problem>> {
         let mut problems = vec![];
         let files: Vec<_> = paths.iter().flat_map(|path| files_of(path, &mut problems)).collect();
-        let sources = files.iter().filter_map(|file| match fs::read(file) {
-            Ok(bytes) => {
-                Some(Source { file: file.display().to_string(), text: String::from_utf8_lossy(&bytes).into() })
-            }
-            Err(error) => {
-                let what = format!("cannot be read: {error}");
-                problems.push(Problem::new(&file.display().to_string(), 0, what, "check its name and permissions"));
-                None
-            }
-        });
+        let sources = files.iter().filter_map(|file| Source::read(file).map_err(|problem| problems.push(problem)).ok());
         let sources: Vec<_> = sources.collect();
         if problems.is_empty() { Self::read(&sources) } else { Err(problems) }
     }
@@ -55,6 +46,46 @@ impl LegacySetup {
         let mut reading = Reading::default();
         sources.iter().for_each(|source| reading.take(source));
         reading.finish()
+    }
+}
+
+impl Source {
+    /// Reads a file, in whatever encoding its comments are.
+    fn read(file: &Path) -> Result<Self, Problem> {
+        let name = file.display().to_string();
+        match fs::read(file) {
+            Ok(bytes) => Ok(Self { file: name, text: String::from_utf8_lossy(&bytes).into() }),
+            Err(error) => {
+                let what = format!("cannot be read: {error}");
+                Err(Problem::new(&name, 0, what, "check its name and permissions"))
+            }
+        }
+    }
+
+    /// What stands in it, as sections and keys: one for each connection.
+    fn inis(&self, problems: &mut Vec<Problem>) -> Vec<Ini> {
+        let name = self.file.rsplit('/').next().unwrap_or_default();
+        if positional::is_positional(&self.text) {
+            positional::read(&self.file, &self.text, positional::kind_of(name), problems)
+        } else {
+            vec![Ini::parse(&self.file, &self.text, problems)]
+        }
+    }
+}
+
+/// Reads a file from which connections are made that peers ask for; it need not lead anywhere.
+///
+/// # Errors
+/// The first mistake in it.
+pub fn template(file: &Path) -> Result<Connection, Problem> {
+    let mut problems = Vec::new();
+    let source = Source::read(file)?;
+    let inis = source.inis(&mut problems);
+    let read: Vec<_> = inis.iter().map(|ini| Connection::read(ini, &mut problems, &mut Vec::new())).collect();
+    match (problems.into_iter().next(), read.into_iter().next()) {
+        (Some(problem), _) => Err(problem),
+        (None, Some(connection)) => Ok(connection),
+        (None, None) => Err(Problem::new(&source.file, 0, "expected a connection", "a conf.template of the original")),
     }
 }
 
@@ -71,11 +102,7 @@ struct Reading {
 impl Reading {
     fn take(&mut self, source: &Source) {
         let name = source.file.rsplit('/').next().unwrap_or_default();
-        let inis = if positional::is_positional(&source.text) {
-            positional::read(&source.file, &source.text, positional::kind_of(name), &mut self.problems)
-        } else {
-            vec![Ini::parse(&source.file, &source.text, &mut self.problems)]
-        };
+        let inis = source.inis(&mut self.problems);
         inis.iter().for_each(|ini| self.take_ini(ini, name));
     }
 
@@ -110,6 +137,12 @@ impl Reading {
         for (n, _) in connection.paths.iter().enumerate().filter(|(_, path)| path.remote_ipaddr.is_none()) {
             missing(&format!("path_{n}"), "remote_ipaddr", "the peer's address on this path");
         }
+        if connection.local_port == 0 {
+            let line = ini.entry("connection", "local_port").map(|e| e.line).or(ini.line_of("connection"));
+            let what = "expected `local_port` in [connection]: the peer sends to a fixed port";
+            let hint = "write the port that the peer has for `remote_port`";
+            self.problems.push(Problem::new(&ini.file, line.unwrap_or_default(), what, hint));
+        }
         if connection.paths.is_empty() {
             let line = ini.line_of("connection").unwrap_or_default();
             let what = "expected at least one path";
@@ -132,7 +165,11 @@ impl Reading {
             }
         }
         let interface = self.interfaces.pop().filter(|_| self.problems.is_empty());
-        let Some((_, interface)) = interface else { return Err(self.problems) };
+        let Some((file, interface)) = interface else { return Err(self.problems) };
+        if self.connections.is_empty() && !(interface.accept_remote && self.template.is_some()) {
+            let hint = "name its file, or `accept_remote = 1` and a conf.template for peers that ask for one";
+            self.problems.push(Problem::new(&file, 0, "expected a connection beside it", hint));
+        }
         for connection in self.connections.iter_mut().chain(&mut self.template) {
             settle(connection, &interface, &mut self.notes);
         }

@@ -46,7 +46,7 @@ fn the_measured_pair_of_hosts_is_read() {
 
 #[test]
 fn what_is_left_out_has_the_originals_default() {
-    let least = "[connection]\nip_remote = fd78::2\npath_count = 1\nmax_buffdelay_msec = 0\n\
+    let least = "[connection]\nip_remote = fd78::2\nlocal_port = 4754\npath_count = 1\nmax_buffdelay_msec = 0\n\
                  [path_0]\nremote_ipaddr = 192.0.2.2\nkeepalive_time = 7";
     let setup = LegacySetup::read(&[
         source("interface.conf", "[general]\ntunnel_num=1\n[tun_0]\nipv6_addr=fd78::1/64"),
@@ -63,7 +63,7 @@ fn what_is_left_out_has_the_originals_default() {
         (connection.name.as_str(), connection.v6, connection.ip_local),
         ("connection", true, "fd78::1".parse().ok())
     );
-    assert_eq!((connection.local_port, connection.remote_port, connection.remote_cmd_port), (0, 65000, 65050));
+    assert_eq!((connection.local_port, connection.remote_port, connection.remote_cmd_port), (4754, 65000, 65050));
     assert_eq!((connection.permission, connection.status, connection.max_buffdelay_msec), (0, 128, 100));
     let path = &connection.paths[0];
     assert_eq!((path.interface_name.as_str(), path.v6, path.private_ipaddr), ("unnamed_path", false, None));
@@ -168,6 +168,38 @@ fn the_tunnel_interface_says_which_address_a_connection_has() {
 }
 
 #[test]
+fn what_a_tunnel_cannot_run_with_is_told_with_its_file_and_line() {
+    let no_port = samples::CONNECTION.replace("local_port = 4754", "local_port = 0");
+    assert_eq!(complaints(&no_port), ["7: expected `local_port` in [connection]: the peer sends to a fixed port"]);
+
+    let narrow = samples::INTERFACE.replace("mtu = 1440", "mtu = 1200");
+    let [_, connection] = sources(samples::CONNECTION);
+    let told = LegacySetup::read(&[source("interface.conf", &narrow), connection]).unwrap_err();
+    assert_eq!(
+        told[0].complaint(),
+        "interface.conf:10: expected an `mtu` of at least 1280, which IPv6 needs, found 1200"
+    );
+
+    let alone = LegacySetup::read(&[source("interface.conf", samples::INTERFACE)]).unwrap_err();
+    assert_eq!(alone[0].complaint(), "interface.conf: expected a connection beside it");
+}
+
+#[test]
+fn a_template_is_read_in_every_generation_and_encoding() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("conf.template");
+    let read = |text: &[u8]| {
+        fs::write(&file, text).unwrap();
+        template(&file)
+    };
+    let latin = [b"; caf\xe9\n", samples::CONNECTION.as_bytes()].concat();
+    assert_eq!(read(&latin).unwrap().name, "c_A");
+    let positional = b"1 # THE NUMBER OF THE CONNECTIONS\nconn_1 # CONNECTION NAME\n";
+    assert_eq!(read(positional).unwrap().name, "conn_1");
+    assert_eq!(read(b"[connection]\nip_ver = 400\n").unwrap_err().line, 2);
+}
+
+#[test]
 fn a_template_need_not_lead_anywhere() {
     let template =
         "[connection]\nip_ver=4\nlocal_port=65020\npath_count=1\nauth_key = secret\n[path_0]\ninterface_name=eth0\n";
@@ -201,7 +233,7 @@ fn one_interface_conf_is_needed_and_one_only() {
 fn positional_files_are_read_like_any_other() {
     let interface = "2 # The number of the interfaces\n60456 # cmd UDP port\n0 # accept remote\n\
                      tun0 # INT. NAME\n10.0.0.1/24 # IPv4 ADDRESS\neth0 # INT. NAME\n08:00:27:aa:bb:01 # MAC ADDRESS\n";
-    let connection = "c1 # CONNECTION NAME\n4 # IP VERSION\n10.0.0.2 # REMOTE IP\n1 # NUMBER OF PATHS\n\
+    let connection = "c1 # CONNECTION NAME\n4 # IP VERSION\n4754 # LOCAL DATA PORT\n10.0.0.2 # REMOTE IP\n1 # NUMBER OF PATHS\n\
                       eth0 # INT. NAME\n192.168.1.2 # REMOTE IP\n";
     let read =
         |connection: &str| LegacySetup::read(&[source("interface.conf", interface), source("c1.conf", connection)]);

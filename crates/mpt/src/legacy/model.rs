@@ -190,6 +190,11 @@ impl Tunnel {
             ipv6: fields.prefix("ipv6_addr", true).filter(|prefix| prefix.len > 0),
         };
         notes.extend(fields.unknown());
+        if tunnel.ipv6.is_some() && tunnel.mtu < MIN_IPV6 {
+            let line = ini.entry(&section, "mtu").map_or(0, |entry| entry.line);
+            let what = format!("expected an `mtu` of at least {MIN_IPV6}, which IPv6 needs, found {}", tunnel.mtu);
+            problems.push(Problem::new(&ini.file, line, what, "raise it, or leave `ipv6_addr` out"));
+        }
         Some(tunnel)
     }
 }
@@ -366,6 +371,8 @@ fn announced(ini: &Ini, section: &str, count: &str, problems: &mut Vec<Problem>)
     line
 }
 
+/// The smallest MTU with which an interface has IPv6 addresses (RFC 8200 section 5).
+const MIN_IPV6: u16 = 1280;
 /// More than anybody has; the original keeps one.
 const MAX_TUNNELS: usize = 16;
 

@@ -31,6 +31,11 @@ impl Problem {
     pub fn new(file: &str, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { file: file.into(), line, what: what.into(), hint: hint.into() }
     }
+
+    /// Where it is and what is wrong, without what to do about it.
+    pub fn complaint(&self) -> String {
+        Note::new(&self.file, self.line, &*self.what).to_string()
+    }
 }
 
 impl Note {
@@ -42,8 +47,7 @@ impl Note {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        place(f, &self.file, self.line)?;
-        write!(f, "{}\n  hint: {}", self.what, self.hint)
+        write!(f, "{}\n  hint: {}", self.complaint(), self.hint)
     }
 }
 

@@ -107,9 +107,6 @@ impl Out {
         self.list("local_networks", &side(c.ip_local, &c.networks, |net| net.src_addr));
         self.line("port", c.remote_port);
         self.line("local_port", c.local_port);
-        if c.local_port == 0 {
-            self.note(&c.file, "`local_port = 0`: the peer sends to a fixed port, so one must be named".into());
-        }
         self.order(c);
         self.header("[peer.plain]");
         self.line("sequence", c.reorder_window > 0);
