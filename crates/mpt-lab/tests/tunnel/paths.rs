@@ -82,3 +82,20 @@ fn with_every_path_down_packets_are_dropped_by_name_and_the_first_to_return_carr
     assert!(rig.mpt(Host::A, &["path", "up", "eth2"]).status.success());
     rig.wait_for_answer(&[], Family::V4, "one path is back");
 }
+
+/// The kernel keeps so much news for a process and no more.
+#[test]
+fn an_interface_that_went_while_news_were_lost_is_missed() {
+    let Some(rig) = Rig::up("lost-news", &SPECS, &Plan::over(&[Family::V4; 2]).on(Host::A, "keepalive = \"off\""))
+    else {
+        return;
+    };
+    let pid = rig.status(Host::A)["pid"].as_u64().expect("a number");
+    let news = "address add 10.9.4.1/24 dev lo\naddress delete 10.9.4.1/24 dev lo\n".repeat(4_000);
+    rig.hosts.a.sh(&format!("kill -STOP {pid}")).expect("a daemon that is held up");
+    rig.hosts.a.ip(&news).expect("more news than are kept");
+    rig.hosts.a.ip("link delete eth2").expect("an interface less");
+    rig.hosts.a.sh(&format!("kill -CONT {pid}")).expect("a daemon that goes on");
+    rig.wait_until("the path is down", |rig| rig.path(Host::A, 1)["cause"] == "carrier");
+    assert_eq!(rig.path(Host::A, 0)["up"], true);
+}

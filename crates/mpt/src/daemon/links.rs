@@ -84,6 +84,11 @@ impl Link {
         self.id
     }
 
+    /// The index of the interface that it leaves by, as far as is known.
+    pub fn interface(&self) -> Option<u32> {
+        self.interface
+    }
+
     /// Whether it leaves by the interface of this index, or by one of this name that came back under another index.
     pub fn leaves_by(&self, index: u32, name: &str) -> bool {
         !self.managed && self.is_on(index, name)

@@ -292,7 +292,12 @@ impl Daemon {
 
     /// News were lost: asks for the state of every interface.
     fn look_again(&mut self, now: Time) -> Result<(), Failure> {
-        for link in Netlink::open()?.links()? {
+        let links = Netlink::open()?.links()?;
+        for index in self.driver.interfaces().into_iter().filter(|index| !links.iter().any(|link| link.index == *index))
+        {
+            self.driver.handle_interface_gone(now, index);
+        }
+        for link in links {
             self.driver.handle_interface(now, link.index, &link.name, link.up && link.running);
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! One thread does both directions and runs everything to completion, so there is no lock and nothing is reordered inside
 //! this process. The clock is read once a turn.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use mpt_linux::reactor::{Interest, Ready, Token};
@@ -119,6 +120,11 @@ impl Driver {
     pub fn follow_address(&mut self, index: u32, address: IpAddr) -> bool {
         let links = self.links.iter_mut().flatten();
         links.fold(false, |any, link| any | link.follow_address(address, index))
+    }
+
+    /// The interfaces that links leave by, as far as is known.
+    pub fn interfaces(&self) -> BTreeSet<u32> {
+        self.links.iter().flatten().filter_map(Link::interface).collect()
     }
 
     /// The interface of this index is gone.
