@@ -5,7 +5,10 @@ use mpt_lab::topology::Host;
 use std::{
     fs::{self, File},
     io::ErrorKind,
-    os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
+    os::unix::{
+        fs::{PermissionsExt as _, chown},
+        net::UnixDatagram,
+    },
     process::Child,
     time::Duration,
 };
@@ -78,6 +81,19 @@ fn hex(key: &str) -> String {
         [bits >> 16, bits >> 8, bits].map(|byte| byte as u8)
     });
     bytes.map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn a_file_of_somebody_else_is_told_of_before_it_cannot_be_read_again() {
+    let Some(mut rig) = Rig::build("reach", &["delay=1ms"]) else { return };
+    fs::write(rig.file(Host::A), "").expect("a file");
+    chown(rig.file(Host::A), Some(65_534), None).expect("its owner");
+    rig.launch_with(Host::A, &config(1));
+    let log = fs::read_to_string(rig.folder.path().join("A.log")).expect("a log");
+    assert!(log.contains("chown it to root"), "{log}");
+    let refused = rig.mpt(Host::A, &["reload"]);
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("no right to others' files"), "{said}");
 }
 
 #[test]

@@ -187,8 +187,8 @@ impl Secret {
 
 /// The key in a file of its own, or what is wrong with the file and what to try.
 fn read_key<T: FromStr<Err = KeyError>>(path: &Path, source: &str) -> Result<T, (String, String)> {
-    let read =
-        secrets::read(path, KEY_FILE).map_err(|error| (format!("cannot be read: {error}"), source.to_owned()))?;
+    let unreadable = |error| (format!("cannot be read: {error}"), secrets::reach(&error, source));
+    let read = secrets::read(path, KEY_FILE).map_err(unreadable)?;
     match secrets::Loose::of(read.permissions) {
         Some(loose) => Err((loose.to_string(), secrets::chmod(path))),
         None => read.text.trim().parse().map_err(|error| (format!("holds no key: {error}"), source.to_owned())),

@@ -34,6 +34,17 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Text> {
 /// A buffer that grows leaves a copy behind that nobody wipes; a reader wants so much room to find the end.
 const SPARE: usize = 64;
 
+/// What to try where a file cannot be read or written; `otherwise` where it is not for lack of permission.
+pub fn reach(error: &io::Error, otherwise: &str) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "chown it to whoever runs mpt: a running tunnel has no right to others' files"
+        }
+        _ => otherwise,
+    }
+    .to_owned()
+}
+
 /// Permissions by which others than the owner can read or change a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loose(u32);

@@ -28,9 +28,11 @@ use mpt_linux::netlink::{Event, Monitor, Netlink};
 use mpt_linux::privilege::{self, Capability};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_proto::time::Time;
+use nix::unistd::{AccessFlags, access};
 
 use crate::Failure;
 use crate::config::File;
+use crate::config::model::Form;
 use crate::control::report::{Report, Tunnel};
 use crate::control::{Request, RunDir, Server};
 use control_port::ControlPort;
@@ -64,6 +66,7 @@ pub fn run(file: &File) -> Result<(), Failure> {
     let gateway = Gateway::open(file, &run).map_err(|failure| beyond_its_end(file, failure))?;
     let about = about(file, driver.endpoint.mtu());
     privilege::keep_only(&needed(file))?;
+    warn_of_reach(file);
     let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
     let (uplinks, metering) = (Uplinks::new(tun), Metering::open(&file));
     service.ready();
@@ -100,6 +103,18 @@ fn needed(file: &File) -> Vec<Capability> {
     let raw = privilege::binding_needs_raw().then_some(Capability::NetRaw);
     let bind = low.then_some(Capability::NetBindService);
     [Some(Capability::NetAdmin), raw, bind].into_iter().flatten().collect()
+}
+
+/// Tells early that commands will not reach the configuration, now that root's right to the files of others is given up.
+fn warn_of_reach(file: &File) {
+    let wanted = match file.form {
+        Form::Toml => AccessFlags::R_OK,
+        Form::Original => AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
+    };
+    if let Err(error) = access(&file.path, wanted) {
+        let config = file.path.display();
+        tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to root");
+    }
 }
 
 /// Removes what the tunnel with this interface left behind when it was killed; whether there was anything.

@@ -3,6 +3,7 @@
 //!
 //! A connection is named by its file, as the original names it, or by the peer's name.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -13,7 +14,7 @@ use mpt_proto::time::Time;
 use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, Form, Mode, Peer};
-use crate::config::{self, File};
+use crate::config::{self, File, secrets};
 use crate::control::{Action, Request, Response, Token};
 use crate::legacy::toml::Allowed;
 use crate::legacy::{describe, folder, write};
@@ -190,7 +191,7 @@ impl Daemon {
             has_a_file_of_its_own(&self.file, &self.file.peers[index])?;
             let name = self.file.peers[index].original.as_ref().map(|original| original.file.clone());
             let renamed = name.map_or(Ok(()), |name| folder::disable(&self.file.path, &name));
-            renamed.map_err(|error| Failure::new(format!("cannot rename the file of {connection}: {error}")))?;
+            renamed.map_err(|error| beyond_reach(&format!("cannot rename the file of {connection}"), &error))?;
         }
         let gone = self.end_peer(index);
         let routes = routes::without(&self.file, &gone);
@@ -212,8 +213,8 @@ impl Daemon {
         for peer in meant {
             let Some(saved) = describe::connection(&self.file, peer) else { continue };
             let file = saved.file.clone();
-            let failed = |error| Failure::new(format!("cannot write {file}: {error}"));
-            folder::save(&self.file.path, saved).map_err(failed)?;
+            let saved = folder::save(&self.file.path, saved);
+            saved.map_err(|error| beyond_reach(&format!("cannot write {file}"), &error))?;
         }
         Ok(())
     }
@@ -287,6 +288,10 @@ fn has_a_file_of_its_own(file: &File, peer: &Peer) -> Result<(), Failure> {
     }
     let what = format!("{own} holds several connections, {}; nothing was changed", in_it.join(", "));
     Err(Failure::new(what).hint("give each a file of its own, and `mpt reload`"))
+}
+
+fn beyond_reach(what: &str, error: &io::Error) -> Failure {
+    Failure::new(format!("{what}: {error}")).hint(secrets::reach(error, "is there room, and may it be written to?"))
 }
 
 fn no_original(connection: &str) -> Failure {

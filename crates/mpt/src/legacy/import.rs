@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::ini::Ini;
 use super::model::{Connection, Interface, Tunnel};
 use super::{Note, Problem, positional};
+use crate::config::secrets;
 
 /// What a set of files says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +58,7 @@ impl Source {
             Ok(bytes) => Ok(Self { file: name, text: String::from_utf8_lossy(&bytes).into() }),
             Err(error) => {
                 let what = format!("cannot be read: {error}");
-                Err(Problem::new(&name, 0, what, "check its name and permissions"))
+                Err(Problem::new(&name, 0, what, secrets::reach(&error, "check its name and permissions")))
             }
         }
     }
@@ -273,7 +274,7 @@ fn files_of(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
         }
         Err(error) => {
             let what = format!("cannot be read: {error}");
-            let hint = "the original keeps its connections in conf/connections";
+            let hint = secrets::reach(&error, "the original keeps its connections in conf/connections");
             problems.push(Problem::new(&conf.join("connections").display().to_string(), 0, what, hint));
         }
     }
