@@ -4,9 +4,9 @@
 
 mod support;
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use mpt_linux::udp::{Datagrams, Receive, Rest, Sent, Socket, SocketSpec, Twin};
+use mpt_linux::udp::{BothFamilies, Datagrams, Receive, Rest, Sent, Socket, SocketSpec, Twin};
 use nix::libc;
 use support::{in_own_namespace, ip, output_of};
 
@@ -26,6 +26,21 @@ fn a_run_arrives_as_one_message_with_its_segment_and_tos() {
         assert_eq!(message.bytes, bytes);
         assert_eq!(far.recv(&mut received).unwrap(), 0);
     }
+}
+
+#[test]
+fn a_link_local_address_is_answered_by_its_interface() {
+    in_own_namespace(|| {
+        ip("address add fe80::1/64 dev lo nodad");
+        let socket = BothFamilies::open(4754).unwrap();
+        // `lo` is the first interface of every namespace.
+        let peer = UdpSocket::bind("[fe80::1%1]:0").unwrap();
+        peer.send_to(b"hello", "[fe80::1%1]:4754").unwrap();
+        let (_, from) = socket.recv(&mut [0; 8]).unwrap().unwrap();
+        assert_eq!(from, peer.local_addr().unwrap());
+        socket.send(from, b"yes").unwrap();
+        assert_eq!(peer.recv(&mut [0; 8]).unwrap(), 3);
+    });
 }
 
 #[test]

@@ -38,19 +38,20 @@ impl BothFamilies {
     /// Takes one datagram into `buffer`, if there is one: its length, which the buffer may have cut, and its sender.
     pub fn recv(&self, buffer: &mut [u8]) -> Result<Option<(usize, SocketAddr)>, Error> {
         match self.socket.recv_from(buffer) {
-            Ok((len, from)) => Ok(Some((len, SocketAddr::new(from.ip().to_canonical(), from.port())))),
+            Ok((len, from)) => Ok(Some((len, canonical(from)))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(Error::new("receive on a UDP socket", error)),
         }
     }
 
-    /// Sends one datagram. What a full socket does not take is lost, as on the way.
+    /// Sends one datagram, to a link-local address by the interface of its scope. What a full socket does not take is lost, as
+    /// on the way.
     pub fn send(&self, to: SocketAddr, bytes: &[u8]) -> Result<(), Error> {
-        let ip = match to.ip() {
-            IpAddr::V4(v4) if self.v6 => v4.to_ipv6_mapped().into(),
-            ip => ip,
+        let known = match to.ip() {
+            IpAddr::V4(v4) if self.v6 => SocketAddr::new(v4.to_ipv6_mapped().into(), to.port()),
+            _ => to,
         };
-        match self.socket.send_to(bytes, SocketAddr::new(ip, to.port())) {
+        match self.socket.send_to(bytes, known) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(Error::new(format!("send to {to}"), error)),
             Ok(_) | Err(_) => Ok(()),
         }
@@ -60,6 +61,14 @@ impl BothFamilies {
 impl AsFd for BothFamilies {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// An IPv4 address in its own form; one of IPv6 keeps its scope.
+fn canonical(from: SocketAddr) -> SocketAddr {
+    match from.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::new(v4.into(), from.port()),
+        IpAddr::V6(_) => from,
     }
 }
 

@@ -6,13 +6,14 @@
 
 use std::fs::File as OsFile;
 use std::io::Read as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::udp::BothFamilies;
 use mpt_proto::control::{Accept, Connection, Control, Event, Pair, Path, Refused};
 use mpt_proto::time::Time;
 use mpt_proto::wire::legacy::Key;
+use nix::net::if_::if_nametoindex;
 
 use crate::Failure;
 use crate::config::model::{self, Original, OriginalPeer, Peer};
@@ -23,6 +24,8 @@ pub struct ControlPort {
     control: Control,
     socket: BothFamilies,
     buffer: Vec<u8>,
+    /// The interfaces by which the link-local addresses of peers are reached, which mean nothing without.
+    narrow: Vec<(IpAddr, String)>,
     /// What has been refused so far: each kind is told once, so that nobody fills the log from outside.
     refused: Vec<Refused>,
 }
@@ -42,6 +45,7 @@ impl ControlPort {
             control: Control::new(accept, seed()?),
             socket: BothFamilies::open(original.control_port)?,
             buffer: vec![0; LARGEST_DATAGRAM],
+            narrow: Vec::new(),
             refused: Vec::new(),
         };
         peers.iter().for_each(|peer| port.add(peer));
@@ -52,6 +56,7 @@ impl ControlPort {
     pub fn add(&mut self, peer: &Peer) {
         let Some(original) = &peer.original else { return };
         let key = key(original);
+        self.narrow.extend(narrow(peer));
         let paths = peer.paths.iter().filter_map(name_on_the_wire).collect();
         self.control.add_connection(Connection { pair: pair(original), auth: original.auth, key, paths });
     }
@@ -59,6 +64,8 @@ impl ControlPort {
     /// Forgets a peer, and what is under way for it.
     pub fn remove(&mut self, peer: &Peer) {
         if let Some(original) = &peer.original {
+            let gone: Vec<_> = narrow(peer).collect();
+            self.narrow.retain(|known| !gone.contains(known));
             self.control.remove_connection(pair(original));
         }
     }
@@ -120,11 +127,21 @@ impl ControlPort {
     /// Sends what is to be sent, and says when to come back.
     pub fn flush(&mut self) -> Option<Time> {
         while let Some(transmit) = self.control.poll_transmit() {
-            if let Err(error) = self.socket.send(transmit.to, &transmit.bytes) {
+            if let Err(error) = self.socket.send(self.with_scope(transmit.to), &transmit.bytes) {
                 tracing::debug!(%error, "control port");
             }
         }
         self.control.next_deadline()
+    }
+}
+
+impl ControlPort {
+    fn with_scope(&self, to: SocketAddr) -> SocketAddr {
+        let interface = self.narrow.iter().find(|(remote, _)| *remote == to.ip()).map(|(_, interface)| interface);
+        match (to, interface.and_then(|name| if_nametoindex(name.as_str()).ok())) {
+            (SocketAddr::V6(to), Some(index)) => SocketAddrV6::new(*to.ip(), to.port(), 0, index).into(),
+            _ => to,
+        }
     }
 }
 
@@ -142,6 +159,15 @@ pub fn pair(original: &OriginalPeer) -> Pair {
 /// A path's name on the wire; none without a public address.
 pub fn name_on_the_wire(path: &model::Path) -> Option<Path> {
     Some(Path { public: path.public()?, remote: path.remote_ip()? })
+}
+
+/// The link-local addresses of a peer.
+fn narrow(peer: &Peer) -> impl Iterator<Item = (IpAddr, String)> {
+    let is_narrow = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    peer.paths.iter().filter_map(move |path| {
+        let interface = path.interface.as_deref().cloned();
+        path.remote_ip().filter(is_narrow).zip(interface)
+    })
 }
 
 fn key(original: &OriginalPeer) -> Key {

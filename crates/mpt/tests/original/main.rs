@@ -100,6 +100,23 @@ fn a_path_taken_down_by_command_is_down_at_both_ends_and_comes_back() {
 }
 
 #[test]
+fn a_peer_is_told_over_a_link_local_path() {
+    let Some(mut hosts) = Hosts::make() else { return };
+    let narrow = |text: &str| {
+        let text = keyed(text).replace("192.168.11.", "fe80::");
+        text.replace("interface_name = v1\nip_ver = 4", "interface_name = v1\nip_ver = 6")
+    };
+    for host in 0..2 {
+        hosts.sh(host, &format!("ip addr add fe80::{}/64 dev v1 nodad", host + 1));
+        directory(&hosts.folder(host), host, narrow);
+    }
+    hosts.up_legacy(&[]);
+    hosts.expect(1, "v1", "up");
+    hosts.order(0, &["path", "down", "v0"]);
+    hosts.expect(1, "v0", "peer");
+}
+
+#[test]
 fn a_silent_path_is_left_after_the_dead_time_and_revived_by_a_keepalive() {
     let Some(hosts) = running(unchanged, &[]) else { return };
     hosts.reaches(0, None, "10.77.0.2");
