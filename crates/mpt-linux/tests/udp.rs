@@ -63,7 +63,7 @@ fn both_twins_deliver_the_same_datagrams() {
 #[test]
 fn a_datagram_without_payload_is_a_message_without_datagrams() {
     let mut far = open("127.0.0.1:0", true);
-    std::net::UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[], far.local()).unwrap();
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&[], far.local()).unwrap();
     let mut received = Receive::new();
     assert_eq!(far.recv(&mut received).unwrap(), 1);
     let message = received.iter_mut().next().unwrap();

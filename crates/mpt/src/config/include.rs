@@ -22,7 +22,7 @@ pub fn peers(folder: &At<PathBuf>, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer> 
         Ok(files) => files,
         Err(error) => {
             let what = format!("include: {} cannot be read: {error}", path.display());
-            let hint = secrets::reach(&error, &format!("mkdir -m 700 {}", path.display()));
+            let hint = secrets::hint_for(&error, &format!("mkdir -m 700 {}", path.display()));
             log.error(folder.line, what, Some(hint));
             return Vec::new();
         }
@@ -48,7 +48,7 @@ fn read(path: PathBuf, line: usize, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer>
     let read = match secrets::read(&path, u64::MAX) {
         Ok(read) => read,
         Err(error) => {
-            let hint = secrets::reach(&error, "it must be UTF-8 text that may be read; or remove it");
+            let hint = secrets::hint_for(&error, "it must be UTF-8 text that may be read; or remove it");
             log.error(line, format!("include: {} cannot be read: {error}", path.display()), Some(hint));
             return Vec::new();
         }

@@ -85,7 +85,7 @@ pub fn check(file: &File) -> Result<(), Vec<Problem>> {
 fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
     let hint = match error.kind() {
         std::io::ErrorKind::InvalidData => "the file must be UTF-8 text".to_owned(),
-        _ => secrets::reach(error, "name a configuration file; docs/config.md shows one to start from"),
+        _ => secrets::hint_for(error, "name a configuration file; docs/config.md shows one to start from"),
     };
     Problem {
         severity: Severity::Error,

@@ -187,7 +187,7 @@ impl Secret {
 
 /// The key in a file of its own, or what is wrong with the file and what to try.
 fn read_key<T: FromStr<Err = KeyError>>(path: &Path, source: &str) -> Result<T, (String, String)> {
-    let unreadable = |error| (format!("cannot be read: {error}"), secrets::reach(&error, source));
+    let unreadable = |error| (format!("cannot be read: {error}"), secrets::hint_for(&error, source));
     let read = secrets::read(path, KEY_FILE).map_err(unreadable)?;
     match secrets::Loose::of(read.permissions) {
         Some(loose) => Err((loose.to_string(), secrets::chmod(path))),

@@ -35,7 +35,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Text> {
 const SPARE: usize = 64;
 
 /// What to try where a file cannot be read or written; `otherwise` where it is not for lack of permission.
-pub fn reach(error: &io::Error, otherwise: &str) -> String {
+pub fn hint_for(error: &io::Error, otherwise: &str) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             "chown it to whoever runs mpt: a running tunnel has no right to others' files"

@@ -291,7 +291,7 @@ fn has_a_file_of_its_own(file: &File, peer: &Peer) -> Result<(), Failure> {
 }
 
 fn beyond_reach(what: &str, error: &io::Error) -> Failure {
-    Failure::new(format!("{what}: {error}")).hint(secrets::reach(error, "is there room, and may it be written to?"))
+    Failure::new(format!("{what}: {error}")).hint(secrets::hint_for(error, "is there room, and may it be written to?"))
 }
 
 fn no_original(connection: &str) -> Failure {

@@ -51,7 +51,8 @@ impl Routes {
     /// Sets what a configuration needs and removes what it does not.
     ///
     /// # Errors
-    /// When a route into the tunnel cannot be set, after all others have been. One around it may be missing: the path is then down, and others are not.
+    /// When a route into the tunnel cannot be set; the others are. One around it may be missing: the path is then down, and
+    /// others are not.
     pub fn settle(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
         self.lead_around(file, netlink)?;
         self.holds = *file.kill_switch;

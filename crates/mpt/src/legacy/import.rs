@@ -58,7 +58,7 @@ impl Source {
             Ok(bytes) => Ok(Self { file: name, text: String::from_utf8_lossy(&bytes).into() }),
             Err(error) => {
                 let what = format!("cannot be read: {error}");
-                Err(Problem::new(&name, 0, what, secrets::reach(&error, "check its name and permissions")))
+                Err(Problem::new(&name, 0, what, secrets::hint_for(&error, "check its name and permissions")))
             }
         }
     }
@@ -274,7 +274,7 @@ fn files_of(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
         }
         Err(error) => {
             let what = format!("cannot be read: {error}");
-            let hint = secrets::reach(&error, "the original keeps its connections in conf/connections");
+            let hint = secrets::hint_for(&error, "the original keeps its connections in conf/connections");
             problems.push(Problem::new(&conf.join("connections").display().to_string(), 0, what, hint));
         }
     }
