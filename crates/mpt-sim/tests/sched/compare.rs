@@ -64,6 +64,16 @@ fn every_scheduler_carries_a_tcp_over_two_unlike_links() {
 }
 
 #[test]
+fn what_a_short_buffer_loses_does_not_become_usual() {
+    // 2 ms are two packets: each burst loses some. All of it made up for, it came to a third within half a minute.
+    let paths = ["rate=50mbit,delay=20ms", "rate=50mbit,delay=20ms,queue=2ms"];
+    let (goodput, _, net) = tcp(Kind::Earliest, cc::Kind::Rate, &paths);
+    let loss = net.endpoint(0).status().peers[0].paths[1].loss.unwrap();
+    assert!(loss < 0.1, "{loss}");
+    assert!(goodput > 100.0 * SHARE * 0.8, "{goodput}");
+}
+
+#[test]
 fn bm_keeps_the_queues_of_a_window_that_fills_them_short() {
     let srtt = |scheduler| {
         let (goodput, _, net) = tcp(

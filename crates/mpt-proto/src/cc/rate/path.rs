@@ -124,9 +124,10 @@ impl Path {
         self.untried
     }
 
-    /// What must be sent for the bottleneck's rate to arrive, the path's usual loss included.
+    /// Half of what the path usually loses is sent on top of the bottleneck's rate. If all were, a short buffer would lose just that,
+    /// whatever it is, and it would seem usual.
     fn sending_rate(&self) -> f64 {
-        self.bandwidth.rate() / (1.0 - self.loss.usual())
+        self.bandwidth.rate() / (1.0 - self.loss.usual() / 2.0)
     }
 
     fn measure(&mut self, ack: &AckSample, stretched: bool) {
