@@ -187,6 +187,8 @@ impl Quiet {
 struct Company {
     call: Option<Call>,
     pings: Option<thread::JoinHandle<Result<Vec<Duration>>>>,
+    /// How many echo requests there are.
+    asked: u32,
     _background: Option<Background>,
 }
 
@@ -196,11 +198,12 @@ impl Company {
         let beside = |what| measurement.case.traffic.beside.contains(&what);
         let call = || Call::start(&topology.a, &topology.b, *from, *to, measurement.length);
         let background = || Background::start(&topology.a, &topology.b, measurement.route());
-        let count = (measurement.length.as_millis() / 50) as u32;
-        let ping = Ping { from: *from, to: *to, count, interval: Duration::from_millis(50) };
+        let asked = (measurement.length.as_millis() / 50) as u32;
+        let ping = Ping { from: *from, to: *to, count: asked, interval: Duration::from_millis(50) };
         Ok(Self {
             call: beside(Beside::Voice).then(call).transpose()?,
             pings: beside(Beside::Ping).then(|| ping.in_background(&topology.a)).transpose()?,
+            asked,
             _background: beside(Beside::Background).then(background).transpose()?,
         })
     }
@@ -222,6 +225,8 @@ impl Company {
         if let Some(pings) = self.pings {
             let trips = pings.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             let trips: Vec<f64> = trips.into_iter().map(ms).collect();
+            let lost = 1.0 - trips.len() as f64 / f64::from(self.asked);
+            run.metrics.insert(Metric::PingLost, lost * 100.0);
             if !trips.is_empty() {
                 note(run, &trips, [Metric::Ping, Metric::PingP99], 0.0);
             }
@@ -344,7 +349,8 @@ fn rates(carried: &[(f64, Vec<u64>)], path: usize) -> Vec<(f64, f64)> {
     carried.windows(2).map(rate).collect()
 }
 
-/// The longest gap from the first event to the last, and how long the rate takes to be back after the last.
+/// The longest gap from the first event to the last, and how long the rate takes to be back after the last: until `end`, if it
+/// never is.
 pub(super) fn outage(
     case: &Case,
     quick: bool,
@@ -359,9 +365,10 @@ pub(super) fn outage(
     let mut found = vec![(Metric::Gap, ms(gap))];
     let before: Vec<f64> =
         rates.iter().filter(|(t, _)| in_second_before(*t, at(first))).map(|(_, rate)| *rate).collect();
-    let back = recovery(rates, at(last).as_secs_f64(), mean(&before) * 0.9);
     if first != last {
-        found.extend(back.map(|seconds| (Metric::Recovery, seconds * 1e3)));
+        let back = recovery(rates, at(last).as_secs_f64(), mean(&before) * 0.9);
+        let back = back.unwrap_or(end.saturating_sub(at(last)).as_secs_f64());
+        found.push((Metric::Recovery, back * 1e3));
     }
     found
 }
@@ -431,6 +438,17 @@ mod tests {
         let seconds = recovery(&rates, 1.0, 9.0).unwrap();
         assert!((seconds - 0.4).abs() < 1e-9);
         assert_eq!(recovery(&rates, 1.4, 9.0), None);
+    }
+
+    #[test]
+    fn a_rate_that_never_comes_back_takes_until_the_end() {
+        let plans = crate::plan::select("cable_pull").expect("a case of the catalogue");
+        let case = &plans[0].cases[0];
+        // A quick run pulls the cable after 2 s and puts it back after 4.
+        let rates: Vec<(f64, f64)> =
+            (1..=60).map(|i| f64::from(i) / 10.0).map(|at| (at, if at <= 2.0 { 10.0 } else { 5.0 })).collect();
+        let found = outage(case, true, &[], &rates, Duration::from_secs(6));
+        assert!(found.contains(&(Metric::Recovery, 2_000.0)), "{found:?}");
     }
 
     #[test]

@@ -36,8 +36,8 @@ pub struct Record {
     pub cpu_s_per_gb: Option<f64>,
     /// Of all chance.
     pub seed: u64,
-    /// How often everything was measured.
-    pub repetitions: u32,
+    /// How many measurements of MPT have the figure.
+    pub repetitions: usize,
 }
 
 /// A record for each figure that anybody has, that was measured or published.
@@ -67,7 +67,7 @@ fn record(result: &CaseResult, case: &Case, metric: Metric) -> Record {
         peers: result.peers().map(|peer| (peer.name.clone(), peer.median(metric).map(rounded))).collect(),
         cpu_s_per_gb: ours.and_then(Outcome::cpu_s_per_gb).map(rounded),
         seed: result.seed,
-        repetitions: result.repetitions,
+        repetitions: ours.map_or(0, |ours| ours.count(metric)),
     }
 }
 

@@ -114,6 +114,11 @@ impl Outcome {
         }
     }
 
+    /// How many repetitions have a figure.
+    pub fn count(&self, metric: Metric) -> usize {
+        self.sorted(metric).len()
+    }
+
     /// The least and the greatest.
     pub fn range(&self, metric: Metric) -> Option<(f64, f64)> {
         let values = self.sorted(metric);

@@ -42,6 +42,8 @@ pub enum Metric {
     Ping,
     /// 99th percentile of it.
     PingP99,
+    /// Share of echo requests that were not answered.
+    PingLost,
     /// Median round trip above that without the load.
     PingAdded,
     /// 99th percentile above that median.
@@ -70,6 +72,7 @@ impl Metric {
             Self::VoiceGap => "voice_gap",
             Self::Ping => "ping",
             Self::PingP99 => "ping_p99",
+            Self::PingLost => "ping_lost",
             Self::PingAdded => "ping_added",
             Self::PingAddedP99 => "ping_added_p99",
         }
@@ -80,7 +83,7 @@ impl Metric {
         match self {
             Self::Goodput => "Mbit/s",
             Self::Download => "s",
-            Self::Lost | Self::VoiceLost => "%",
+            Self::Lost | Self::VoiceLost | Self::PingLost => "%",
             Self::DelayVariance | Self::JitterVariance => "ms²",
             Self::Gap | Self::Recovery | Self::Delay | Self::Jitter | Self::Ping | Self::PingP99 => "ms",
             Self::VoiceDelay | Self::VoiceDelayP99 | Self::VoiceJitter | Self::VoiceGap => "ms",
@@ -109,6 +112,7 @@ impl Metric {
             Self::VoiceGap => "voice, longest gap",
             Self::Ping => "ping beside the load, median",
             Self::PingP99 => "ping beside the load, p99",
+            Self::PingLost => "ping, requests without an answer",
             Self::PingAdded => "ping, added by the load, median",
             Self::PingAddedP99 => "ping, added by the load, p99",
         }

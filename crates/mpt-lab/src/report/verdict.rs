@@ -3,7 +3,7 @@
 use crate::{
     experiment::{
         Options,
-        result::{CaseResult, Outcome},
+        result::{CaseResult, Outcome, Substrate},
     },
     plan::{Claim, Metric, Plan, Yardstick},
     tunnel::Mode,
@@ -73,9 +73,12 @@ pub fn judge(plan: &Plan, results: &[&CaseResult], options: &Options) -> Vec<Jud
 }
 
 fn of_case(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, published: Option<f64>) -> Judgement {
+    let case = result.case.clone();
+    if let Some(reason) = failure(claim, result) {
+        return Judgement { case, verdict: Verdict::Missed, reason };
+    }
     let ours = result.ours().and_then(|ours| ours.median(claim.metric));
     let yardstick = yardstick(claim, result, stem, published);
-    let case = result.case.clone();
     let (Some(ours), Some(yardstick)) = (ours, yardstick.filter(|yardstick| *yardstick > 0.0)) else {
         let missing = if ours.is_none() { "MPT has no" } else { "there is nothing to compare" };
         let why = result.ours().and_then(|ours| ours.absent.clone()).unwrap_or_default();
@@ -92,6 +95,14 @@ fn of_case(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, publis
         (false, _) => Verdict::Missed,
     };
     Judgement { case, verdict, reason: reason(claim, ours, yardstick) }
+}
+
+/// What MPT did not get to, if a repetition has no figure. What the simulator has no figure for is nobody's failure.
+fn failure(claim: &Claim, result: &CaseResult) -> Option<String> {
+    let ours = result.ours().filter(|_| result.substrate != Substrate::Sim)?;
+    let (count, of) = (ours.count(claim.metric), result.repetitions);
+    let why = ours.absent.clone().unwrap_or_default();
+    (count < of as usize).then(|| format!("MPT has a {} in {count} of {of} runs: {why}", claim.metric.title()))
 }
 
 fn yardstick(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, published: Option<f64>) -> Option<f64> {
@@ -142,24 +153,32 @@ impl Yardstick {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        experiment::result::{Run, Substrate},
-        plan,
-    };
+    use crate::{experiment::result::Run, plan};
 
     fn verdicts(key: &str, mode: Mode, mbit: f64, ceiling: f64) -> Vec<Verdict> {
-        let plans = plan::select(key).unwrap();
         let run = Run { metrics: [(Metric::Goodput, mbit)].into(), ..Run::default() };
-        let ours = Outcome { name: "mpt".into(), absent: None, runs: vec![run] };
-        let result = CaseResult {
-            case: plans[0].cases[0].name.clone(),
-            ceiling: Some(ceiling),
-            outcomes: vec![ours],
-            ..CaseResult::default()
-        };
+        of_runs(key, mode, CaseResult { ceiling: Some(ceiling), ..CaseResult::default() }, vec![run])
+    }
+
+    fn of_runs(key: &str, mode: Mode, result: CaseResult, runs: Vec<Run>) -> Vec<Verdict> {
+        let plans = plan::select(key).unwrap();
+        let ours = Outcome { name: "mpt".into(), absent: None, runs };
+        let result = CaseResult { case: plans[0].cases[0].name.clone(), outcomes: vec![ours], ..result };
         let options =
             Options { keys: vec![], quick: true, seed: 1, substrate: Substrate::Netns, mode, against: vec![] };
         judge(&plans[0], &[&result], &options).iter().map(|judgement| judgement.verdict).collect()
+    }
+
+    #[test]
+    fn a_repetition_without_a_figure_is_a_miss_but_in_the_simulator() {
+        let run = Run { metrics: [(Metric::Goodput, 99.0)].into(), ..Run::default() };
+        let three = |substrate| CaseResult { ceiling: Some(103.0), repetitions: 3, substrate, ..CaseResult::default() };
+        let verdicts = |substrate, runs| of_runs("E1.I/50", Mode::Plain, three(substrate), runs);
+        assert_eq!(verdicts(Substrate::Netns, vec![run.clone(); 2]), [Verdict::Missed]);
+        assert_eq!(verdicts(Substrate::Netns, vec![]), [Verdict::Missed]);
+        assert_eq!(verdicts(Substrate::Netns, vec![run.clone(), run.clone(), Run::default()]), [Verdict::Missed]);
+        assert_eq!(verdicts(Substrate::Netns, vec![run; 3]), [Verdict::Beaten]);
+        assert_eq!(verdicts(Substrate::Sim, vec![]), [Verdict::Open]);
     }
 
     #[test]
