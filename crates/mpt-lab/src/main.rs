@@ -107,7 +107,7 @@ enum Command {
     },
     /// Measures how exact the wire is on this machine, with all processors busy; takes a quarter of a minute.
     Selftest,
-    /// Removes the namespaces of laboratories that were killed.
+    /// Removes the namespaces and folders of laboratories that were killed.
     Clean,
 }
 

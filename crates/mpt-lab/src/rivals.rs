@@ -7,9 +7,8 @@
 
 use crate::{
     error::{During, LabError, Result, require},
-    topology::{Family, Host, Topology, address, interface},
+    topology::{Family, Folder, Host, Topology, address, interface},
     traffic::{Running, ping::Ping},
-    tunnel::Folder,
 };
 use mpt_proto::time::Rate;
 use mpt_sim::link::PathSpec;

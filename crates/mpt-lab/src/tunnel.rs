@@ -3,7 +3,7 @@
 use crate::{
     error::{During, LabError, Result, run},
     plan::Settings,
-    topology::{Family, Host, Netns, Topology, address, interface},
+    topology::{Family, Folder, Host, Netns, Topology, address, interface},
     traffic::{Running, ping::Ping},
 };
 use mpt_proto::{
@@ -272,24 +272,6 @@ fn last_words(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(5).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join("; ")
-}
-
-/// A folder that is removed when this is dropped.
-pub(crate) struct Folder(pub(crate) PathBuf);
-
-impl Folder {
-    pub(crate) fn create(name: &str) -> Result<Self> {
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).during(folder.display().to_string())?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed from the temporary folder, the system removes in time.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// How long daemons may take to find each other.

@@ -161,20 +161,26 @@ fn an_interrupt_leaves_nothing_behind() {
     if !nix::unistd::geteuid().is_root() {
         return eprintln!("skipped: needs root");
     }
-    let folder = TempDir::new().expect("a folder");
+    if !lab_folder().join("mpt").is_file() {
+        return eprintln!("skipped: needs the program mpt beside mpt-lab; hint: cargo build");
+    }
+    let (out, temporary) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
     let mut command = lab();
-    command.args(["run", "E1.I/0", "--against", "none", "--out"]).arg(folder.path().join("out"));
+    command.args(["run", "E1.I/0", "--against", "none", "--out"]).arg(out.path()).env("TMPDIR", temporary.path());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("mpt-lab");
     let ours = format!("mptlab-{}-", child.id());
     let namespaces = || {
         let names = fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.filter(|name| name.to_string_lossy().starts_with(&ours)).count()
     };
-    wait_for("three namespaces", || namespaces() == 3);
+    let control = temporary.path().join(format!("{ours}a/run-B"));
+    wait_for("both daemons", || fs::read_dir(&control).is_ok_and(|mut files| files.next().is_some()));
+    assert_eq!(namespaces(), 3);
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("a signal");
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(128 + Signal::SIGINT as i32));
     assert_eq!(namespaces(), 0);
+    assert_eq!(fs::read_dir(temporary.path()).expect("a folder").count(), 0, "keys");
 }
 
 fn sim(folder: &TempDir, plan: &str, arguments: &[&str]) -> Output {
@@ -191,6 +197,10 @@ fn start_sim(folder: &TempDir, plan: &str, arguments: &[&str]) -> Child {
 
 fn lab() -> Command {
     Command::new(Path::new(env!("CARGO_BIN_EXE_mpt-lab")))
+}
+
+fn lab_folder() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_mpt-lab")).parent().expect("a folder")
 }
 
 fn wait_for(what: &str, happened: impl Fn() -> bool) {

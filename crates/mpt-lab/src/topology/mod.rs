@@ -15,11 +15,13 @@
 
 mod addresses;
 mod cleanup;
+mod folder;
 mod netns;
 mod unprivileged;
 
 pub use addresses::{Family, Host, address, interface};
 pub use cleanup::{PREFIX, hold_if_ending, on_every_exit, remove_orphans};
+pub(crate) use folder::Folder;
 pub use netns::Netns;
 pub use unprivileged::enter_own_namespaces;
 

@@ -1,6 +1,6 @@
 //! One network namespace: a host of the laboratory.
 
-use super::cleanup;
+use super::cleanup::{self, Trace};
 use crate::error::{During, LabError, Result, run};
 use nix::{
     sched::{CloneFlags, setns},
@@ -26,9 +26,9 @@ impl Netns {
         if list()?.iter().any(|other| other == name) {
             return Err(LabError::Clash(name.into()));
         }
-        cleanup::register(name);
+        let add = || run(Command::new("ip").args(["netns", "add", name])).map(drop);
+        cleanup::make(Trace::Namespace(name.into()), add)?;
         let netns = Self { name: name.into() };
-        run(Command::new("ip").args(["netns", "add", name]))?;
         netns.ip("link set lo up")?;
         Ok(netns)
     }
@@ -118,7 +118,7 @@ impl Door {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        cleanup::remove(&self.name);
+        cleanup::remove(&Trace::Namespace(self.name.clone()));
     }
 }
 

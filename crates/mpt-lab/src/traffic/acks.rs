@@ -5,8 +5,7 @@
 use super::Running;
 use crate::{
     error::{During, Result, require, run},
-    topology::Netns,
-    tunnel::Folder,
+    topology::{Folder, Netns},
 };
 use std::{
     process::{Command, Stdio},

@@ -7,8 +7,7 @@
 use super::Running;
 use crate::{
     error::{During, LabError, Result, require},
-    topology::Topology,
-    tunnel::Folder,
+    topology::{Folder, Topology},
 };
 use std::{
     fs::{self, File},
