@@ -48,9 +48,8 @@ impl Measurement<'_> {
         company.finish(&quiet, &mut run)?;
         let (paths, events) = watch.finish()?;
         (run.paths, run.events) = (paths, events);
-        let gigabytes = run.metrics.get(&Metric::Goodput).map(|mbit| mbit * self.length.as_secs_f64() / 8e3);
         let spent = processor_seconds(&standing.processes).zip(before).map(|(after, before)| after - before);
-        run.cpu_s_per_gb = spent.zip(gigabytes.filter(|gb| *gb > 0.0)).map(|(seconds, gb)| seconds / gb);
+        run.cpu_s_per_gb = spent.filter(|_| run.bytes > 0).map(|seconds| seconds / (run.bytes as f64 / 1e9));
         Ok(run)
     }
 
@@ -82,7 +81,8 @@ impl Measurement<'_> {
     fn iperf(&self, iperf: Iperf, progress: &mut dyn FnMut(f64)) -> Result<Run> {
         let topology = &self.standing.topology;
         let measured = iperf.run(&topology.a, &topology.b, progress)?;
-        let mut run = Run { goodput: measured.series, ..Run::default() };
+        let bytes = measured.goodput * 1e6 / 8.0 * self.length.as_secs_f64();
+        let mut run = Run { goodput: measured.series, bytes: bytes as u64, ..Run::default() };
         run.metrics.insert(Metric::Goodput, measured.goodput);
         run.metrics.extend(measured.lost.map(|share| (Metric::Lost, share * 100.0)));
         Ok(run)
@@ -107,9 +107,10 @@ impl Measurement<'_> {
     fn download(&self, protocol: Protocol, mbyte: u64, progress: &mut dyn FnMut(f64)) -> Result<Run> {
         let Standing { from, to, mptcp, .. } = *self.standing;
         let download = Download { protocol, mbyte, from, to, time: self.length, mptcp };
-        let mbit = download.run(&self.standing.topology, progress)?;
+        let downloaded = download.run(&self.standing.topology, progress)?;
+        let mbit = downloaded.mbit();
         let metrics = [(Metric::Goodput, mbit), (Metric::Download, mbyte as f64 * 8.0 / mbit)];
-        Ok(Run { metrics: metrics.into(), ..Run::default() })
+        Ok(Run { metrics: metrics.into(), bytes: downloaded.bytes, ..Run::default() })
     }
 
     fn quic(&self, progress: &mut dyn FnMut(f64)) -> Result<Run> {
@@ -160,7 +161,7 @@ impl Measurement<'_> {
 pub(super) fn greedy(samples: &[bulk::Sample], end: Duration) -> Run {
     let bytes = samples.last().map_or(0, |sample| sample.bytes);
     let metrics = [(Metric::Goodput, bytes as f64 * 8e-6 / end.as_secs_f64())];
-    Run { goodput: bulk::rates(samples, RESOLUTION, end), metrics: metrics.into(), ..Run::default() }
+    Run { goodput: bulk::rates(samples, RESOLUTION, end), metrics: metrics.into(), bytes, ..Run::default() }
 }
 
 /// Medians without the load, in ms: what is above them later is what the load added.

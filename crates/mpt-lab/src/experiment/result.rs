@@ -68,6 +68,9 @@ pub struct Outcome {
 pub struct Run {
     /// What it came to.
     pub metrics: BTreeMap<Metric, f64>,
+    /// Bytes of payload that arrived.
+    #[serde(default)]
+    pub bytes: u64,
     /// Processor seconds of the contender's processes at both ends for each GB of payload.
     pub cpu_s_per_gb: Option<f64>,
     /// Seconds, and Mbit/s of payload that arrived.

@@ -126,7 +126,8 @@ impl Simulation<'_> {
             bytes: *bytes,
         };
         let samples: Vec<Sample> = sink.series.iter().map(sample).collect();
-        let mut run = Run { goodput: rates(&samples, Duration::from_millis(100), self.length), ..Run::default() };
+        let goodput = rates(&samples, Duration::from_millis(100), self.length);
+        let mut run = Run { goodput, bytes: sink.bytes(), ..Run::default() };
         run.metrics.insert(Metric::Goodput, sink.bytes() as f64 * 8e-6 / self.length.as_secs_f64());
         if events {
             run.metrics.extend(outage(self.case, self.quick, &samples, &run.goodput, self.length));

@@ -61,9 +61,25 @@ impl Protocol {
     }
 }
 
+/// What came of a file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Downloaded {
+    /// How much of it.
+    pub bytes: u64,
+    /// From the first byte to the last.
+    pub time: Duration,
+}
+
+impl Downloaded {
+    /// Goodput.
+    pub fn mbit(self) -> f64 {
+        self.bytes as f64 * 8e-6 / self.time.as_secs_f64()
+    }
+}
+
 impl Download {
-    /// Goodput in Mbit/s. `progress` is told the share of the time that is gone.
-    pub fn run(&self, topology: &Topology, progress: &mut dyn FnMut(f64)) -> Result<f64> {
+    /// Downloads the file, or as much as the time allows. `progress` is told the share of the time that is gone.
+    pub fn run(&self, topology: &Topology, progress: &mut dyn FnMut(f64)) -> Result<Downloaded> {
         self.check()?;
         let folder = Folder::create(&format!("{}-files", topology.b.name()))?;
         Self::create_file(&folder, self.mbyte * 1_000_000).during("a file to download")?;
@@ -78,7 +94,7 @@ impl Download {
             progress((start.elapsed().as_secs_f64() / self.time.as_secs_f64()).min(1.0));
             thread::sleep(Duration::from_millis(50));
         }
-        goodput(&io::read_to_string(client.0.stdout.take().expect("stdout is piped")).during("read curl")?)
+        downloaded(&io::read_to_string(client.0.stdout.take().expect("stdout is piped")).during("read curl")?)
     }
 
     fn create_file(folder: &Folder, bytes: u64) -> io::Result<()> {
@@ -158,10 +174,12 @@ impl Download {
 }
 
 /// From curl's bytes, its time, and the time until the first byte came.
-fn goodput(written: &str) -> Result<f64> {
+fn downloaded(written: &str) -> Result<Downloaded> {
     let words: Vec<f64> = written.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     match words[..] {
-        [bytes, total, first] if total > first && bytes > 0.0 => Ok(bytes * 8.0 / 1e6 / (total - first)),
+        [bytes, total, first] if total > first && bytes > 0.0 => {
+            Ok(Downloaded { bytes: bytes as u64, time: Duration::from_secs_f64(total - first) })
+        }
         _ => Err(LabError::Unreadable { tool: "curl", message: format!("nothing came: '{written}'") }),
     }
 }
@@ -177,7 +195,8 @@ mod tests {
 
     #[test]
     fn goodput_counts_from_the_first_byte() {
-        assert_eq!(goodput("1250000 1.5 0.5").unwrap(), 10.0);
-        assert!(goodput("0 3.0 0.0").is_err() && goodput("").is_err());
+        let file = downloaded("1250000 1.5 0.5").unwrap();
+        assert_eq!((file.bytes, file.time, file.mbit()), (1_250_000, Duration::from_secs(1), 10.0));
+        assert!(downloaded("0 3.0 0.0").is_err() && downloaded("").is_err());
     }
 }
