@@ -1,18 +1,20 @@
-//! The ceiling of a case: what a perfect tunnel could deliver, over links that may change.
+//! The ceiling of a case: what a perfect tunnel could deliver, over links that may change and be away.
 
 use crate::{
     ceiling::Carriage,
-    plan::{Case, Load},
+    plan::{Case, Happening, Load},
     tunnel::{Layout, Mode, ip_udp},
 };
 use mpt_proto::time::Rate;
 use mpt_sim::link::{Conditions, LinkSpec, PathSpec, Queue};
 use std::time::Duration;
 
-/// Mbit/s of payload in the direction of the data, or of what is offered if that is less; none where a path has no rate.
-pub fn of(case: &Case, mode: Mode, length: Duration) -> Option<f64> {
+/// Mbit/s of payload in the direction of the data, or of what is offered if that is less; none where a path has no rate. Events
+/// come when they do in a quick run, or in a full one.
+pub fn of(case: &Case, mode: Mode, length: Duration, quick: bool) -> Option<f64> {
     let links = case.paths.iter().map(|path| if downwards(case) { &path.back } else { &path.there });
-    let sum = links.map(|link| mean(link, length)).sum::<Option<f64>>()?;
+    let means = links.enumerate().map(|(path, link)| mean(link, length, &absences(case, path, quick)));
+    let sum = means.sum::<Option<f64>>()?;
     let offered = match case.traffic.load {
         Load::Paced { mbit, .. } => mbit,
         Load::Udp { mbit, .. } => mbit.unwrap_or(f64::MAX),
@@ -45,21 +47,43 @@ pub fn downwards(case: &Case) -> bool {
     matches!(case.traffic.load, Load::Http { .. } | Load::Ftp { .. } | Load::Quic)
 }
 
+/// From when to when events keep a path from carrying anything.
+fn absences(case: &Case, path: usize, quick: bool) -> Vec<(Duration, Duration)> {
+    let mut absences: Vec<(Duration, Duration)> = Vec::new();
+    for event in case.events.iter().filter(|event| event.path == path) {
+        let (at, last) = (event.at.of(quick), absences.last_mut().filter(|(_, back)| *back == Duration::MAX));
+        match (event.what, last) {
+            (Happening::Unplug | Happening::Cut, None) => absences.push((at, Duration::MAX)),
+            (Happening::Plug | Happening::Restore, Some((_, back))) => *back = at,
+            _ => {}
+        }
+    }
+    absences
+}
+
 /// The mean of what comes out of a link in Mbit/s, over a run of `length`.
-fn mean(link: &LinkSpec, length: Duration) -> Option<f64> {
+fn mean(link: &LinkSpec, length: Duration, absences: &[(Duration, Duration)]) -> Option<f64> {
     let usable = |weather: Conditions| match weather {
         Conditions { up: false, .. } => Some(0.0),
         Conditions { rate: Rate::MAX, .. } => None,
         _ => Some(weather.rate.bits() as f64 / 1e6 * (1.0 - weather.loss.mean())),
     };
-    let period = link.repeat.unwrap_or(length).min(length);
-    let (mut weather, mut from, mut area) = (link.start, Duration::ZERO, 0.0);
-    for step in link.steps.iter().take_while(|step| step.at < period) {
-        area += usable(weather)? * (step.at - from).as_secs_f64();
-        (weather, from) = (step.change.applied_to(weather), step.at);
+    let present = |from: Duration, to: Duration| {
+        let away = |(gone, back): &(Duration, Duration)| to.min(*back).saturating_sub(from.max(*gone));
+        (to - from).saturating_sub(absences.iter().map(away).sum()).as_secs_f64()
+    };
+    let (mut begin, mut area) = (Duration::ZERO, 0.0);
+    while begin < length {
+        let end = link.repeat.map_or(length, |period| (begin + period).min(length));
+        let (mut weather, mut from) = (link.start, begin);
+        for step in link.steps.iter().take_while(|step| begin + step.at < end) {
+            area += usable(weather)? * present(from, begin + step.at);
+            (weather, from) = (step.change.applied_to(weather), begin + step.at);
+        }
+        area += usable(weather)? * present(from, end);
+        begin = end;
     }
-    area += usable(weather)? * (period - from).as_secs_f64();
-    Some(area / period.as_secs_f64())
+    Some(area / length.as_secs_f64())
 }
 
 /// A single link of the summed rate, else like the fastest of the paths, and of equals the one with the least delay; none
@@ -105,10 +129,29 @@ mod tests {
     #[test]
     fn a_link_that_swings_counts_with_its_mean() {
         let ten = Duration::from_secs(10);
-        assert_eq!(mean(&link("rate=50mbit; 5s: rate=5mbit; 10s: repeat"), ten), Some(27.5));
-        assert_eq!(mean(&link("rate=50mbit; 5s: rate=5mbit; 10s: repeat"), ten / 2), Some(50.0));
-        assert_eq!(mean(&link("rate=10mbit,loss=10%; 5s: down"), ten), Some(4.5));
-        assert_eq!(mean(&link("delay=1ms"), ten), None);
+        let mean = |text: &str, length| mean(&link(text), length, &[]);
+        assert_eq!(mean("rate=50mbit; 5s: rate=5mbit; 10s: repeat", ten), Some(27.5));
+        assert_eq!(mean("rate=50mbit; 5s: rate=5mbit; 10s: repeat", ten / 2), Some(50.0));
+        assert_eq!(mean("rate=50mbit; 5s: rate=5mbit; 10s: repeat", ten + ten / 2), Some(35.0), "half a swing more");
+        assert_eq!(mean("rate=10mbit,loss=10%; 5s: down", ten), Some(4.5));
+        assert_eq!(mean("delay=1ms", ten), None);
+    }
+
+    #[test]
+    fn a_path_that_events_take_away_carries_nothing_meanwhile() {
+        let plans = crate::plan::select("outages").unwrap();
+        let [cable_pull, blackhole, renumber] = &plans[0].cases[..] else { panic!("three cases") };
+        let twenty = Duration::from_secs(20);
+        let whole = of(renumber, Mode::Native, twenty, false).unwrap();
+        // One path of two is away for 10 s of 20, or 2 of 6 in a quick run.
+        for case in [cable_pull, blackhole] {
+            assert!((of(case, Mode::Native, twenty, false).unwrap() / whole - 0.75).abs() < 1e-9);
+            assert!((of(case, Mode::Native, Duration::from_secs(6), true).unwrap() / whole - 5.0 / 6.0).abs() < 1e-9);
+        }
+        assert_eq!(
+            mean(&link("rate=10mbit; 5s: down"), Duration::from_secs(10), &[(twenty / 5, Duration::MAX)]),
+            Some(4.0)
+        );
     }
 
     #[test]

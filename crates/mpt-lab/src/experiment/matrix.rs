@@ -92,7 +92,7 @@ impl Row<'_> {
         let unlike = |path: &usize| !case.paths[..*path].contains(&case.paths[*path]);
         let alone = (0..case.paths.len()).filter(unlike);
         let alone = alone.filter_map(|path| self.goodput(Contender::Solo(path), Mode::Native, length));
-        let ceiling = |length| ceiling::of(case, Mode::Native, length);
+        let ceiling = |length| ceiling::of(case, Mode::Native, length, true);
         let share = |mbit: Option<f64>, length| Some(mbit? / ceiling(length)? * 100.0);
         let is_of = |plans: &[&str]| plans.contains(&plan.key.as_str());
         let lasting = if is_of(&LASTING) { self.goodput(Contender::Mpt, Mode::Native, LONG) } else { None };

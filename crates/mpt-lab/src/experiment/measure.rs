@@ -15,6 +15,7 @@ use crate::{
         quic::Quic,
         voice::{self, Call},
     },
+    tunnel::Mode,
 };
 use std::{
     fs, thread,
@@ -25,6 +26,8 @@ use std::{
 pub(super) struct Measurement<'a> {
     pub(super) case: &'a Case,
     pub(super) standing: &'a Standing<'a>,
+    /// How MPT speaks, whoever is measured: all are offered the same.
+    pub(super) mode: Mode,
     pub(super) length: Duration,
     pub(super) quick: bool,
     /// Whether the case's events happen.
@@ -150,10 +153,10 @@ impl Measurement<'_> {
         Route { from, to, mptcp }
     }
 
-    /// What UDP offers: a little less than all that the paths could carry through a tunnel.
+    /// What UDP offers: a little less than all that the paths could carry through the tunnel.
     fn offered(&self) -> f64 {
-        let length = Duration::from_secs(1);
-        super::ceiling::of(self.case, crate::tunnel::Mode::Plain, length).map_or(UNSHAPED, |mbit| mbit * 0.98)
+        super::ceiling::of(self.case, self.mode, Duration::from_secs(1), self.quick)
+            .map_or(UNSHAPED, |mbit| mbit * 0.98)
     }
 }
 

@@ -151,7 +151,7 @@ impl Session<'_> {
             substrate: options.substrate,
             seed: options.seed,
             repetitions: options.repetitions(self.plan),
-            ceiling: ceiling::of(case, options.mode, self.length()),
+            ceiling: ceiling::of(case, options.mode, self.length(), options.quick),
             faults: 0,
             outcomes,
         }
@@ -178,8 +178,9 @@ impl Session<'_> {
     fn once(&mut self, ground: &Ground<'_>, contender: &Contender) -> Result<Run> {
         self.tell(contender, 0.0);
         let standing = contender.stand(ground)?;
-        let (case, quick, length) = (self.case, self.options.quick, self.length());
-        let measurement = Measurement { case, standing: &standing, length, quick, events: contender.meets_events() };
+        let Options { mode, quick, .. } = *self.options;
+        let (case, length, events) = (self.case, self.length(), contender.meets_events());
+        let measurement = Measurement { case, standing: &standing, mode, length, quick, events };
         measurement.run(&mut |share| self.tell(contender, share))
     }
 
