@@ -64,8 +64,9 @@ impl Topology {
         }
         a.ip(&addresses::source_rules(paths.len(), Family::V4))?;
         a.ip6(&addresses::source_rules(paths.len(), Family::V6))?;
+        let cpus = processor_mask(thread::available_parallelism().map_or(1, usize::from));
         for netns in [&a, &middle, &b] {
-            netns.sh(REAL_FRAMES_IN_ORDER)?;
+            netns.sh(&format!("cpus={cpus}{REAL_FRAMES_IN_ORDER}"))?;
         }
         let (remote, wire) = start_wire(&middle, paths, seed)?;
         Ok(Self { remote: Some(remote), wire: Some(wire), paths: paths.len(), a, b, middle })
@@ -225,14 +226,32 @@ fn allow_cubic() -> Result<()> {
 /// twice the bytes, and the default of 6 MB would be what is measured.
 const BUFFERS: &str = "4096 131072 33554432";
 
-/// Switches super-frames off and binds the receive processing of a flow to one processor.
+/// The first processors as the kernel takes them, which wants commas in more than 32.
+fn processor_mask(processors: usize) -> String {
+    format!("{:x}", u32::MAX >> (32 - processors.clamp(1, 32)))
+}
+
+/// Switches super-frames off and binds the receive processing of a flow to one processor of `cpus`.
 const REAL_FRAMES_IN_ORDER: &str = r#"
-cpus=$(printf '%x' $(( (1 << $(nproc)) - 1 )))
 for folder in /sys/class/net/*; do
     device=${folder##*/}
     [ "$device" = lo ] && continue
     ethtool -K "$device" tx off tso off gso off gro off
+    file=$folder/queues/rx-0/rps_cpus
     # In a user namespace the kernel keeps this to itself.
-    { echo "$cpus" > "$folder/queues/rx-0/rps_cpus"; } 2>/dev/null || ! grep -q 4294967295 /proc/self/uid_map
+    if ! { echo "$cpus" > "$file"; } 2>/dev/null && grep -q 4294967295 /proc/self/uid_map; then
+        echo "$file does not take '$cpus'; hint: frames of a flow overtake each other without it (CONFIG_RPS)" >&2
+        exit 1
+    fi
 done
 "#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_of_processors_is_a_number_that_the_kernel_takes() {
+        assert_eq!([1, 2, 32, 64].map(processor_mask), ["1", "3", "ffffffff", "ffffffff"]);
+    }
+}
