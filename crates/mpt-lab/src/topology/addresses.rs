@@ -102,6 +102,9 @@ pub(super) fn new_lease(path: usize, renew: bool) -> String {
     let mut batch = String::new();
     line(&mut batch, format_args!("address del {old}/24 dev {device}"));
     line(&mut batch, format_args!("address add {new}/24 dev {device}"));
+    // With the interface's last address the kernel has forgotten its neighbours, permanent or not.
+    let mac = mac(Host::B, path);
+    line(&mut batch, format_args!("neighbour replace {far} lladdr {mac} dev {device} nud permanent"));
     line(&mut batch, format_args!("route replace default via {far} dev {device} table {table}"));
     line(&mut batch, format_args!("rule del from {old} table {table}"));
     line(&mut batch, format_args!("rule add from {new} table {table}"));
