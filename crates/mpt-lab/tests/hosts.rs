@@ -4,6 +4,7 @@ use mpt_lab::{
     error::LabError,
     topology::{Family, Host, Netns, Topology, address},
     traffic::{
+        background::Background,
         bulk::{Bulk, Route},
         iperf::{Iperf, Load},
         mptcp,
@@ -11,7 +12,11 @@ use mpt_lab::{
     },
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
-use std::{path::Path, thread, time::Duration};
+use std::{
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -138,6 +143,37 @@ fn multipath_tcp_adds_paths_up_and_survives_the_loss_of_one() {
     let before = there(0);
     wait_for(1_000_000);
     assert!(there(0) - before > 500, "the path that is left carries it: {} frames", there(0) - before);
+}
+
+#[test]
+fn a_new_lease_keeps_the_neighbour() {
+    if !is_root() {
+        return;
+    }
+    let topology = build("lease", &["delay=1ms"]);
+    let far = address(Host::B, 0, Family::V4);
+    for renew in [true, false] {
+        topology.renumber(0, renew).expect("another address");
+        let neighbour = topology.a.sh(&format!("ip neighbour show {far}")).expect("ip");
+        assert!(neighbour.contains("02:00:00:00:01:02") && neighbour.contains("PERMANENT"), "{neighbour}");
+    }
+}
+
+#[test]
+fn background_traffic_over_multipath_tcp_uses_every_path() {
+    if !is_root() {
+        return;
+    }
+    let topology = build("background", &["rate=10mbit,delay=5ms", "rate=10mbit,delay=5ms"]);
+    mptcp::prepare(&topology).expect("endpoints");
+    let route = Route { from: None, to: address(Host::B, 0, Family::V4), mptcp: true };
+    let _background = Background::start(&topology.a, &topology.b, route).expect("background traffic");
+    let subflows = || topology.b.sh("ss -Htn state established sport = :5203").expect("ss").lines().count();
+    let start = Instant::now();
+    while subflows() < 2 {
+        assert!(start.elapsed() < MS * 60_000, "no second subflow within a minute");
+        thread::sleep(MS * 20);
+    }
 }
 
 #[test]

@@ -22,6 +22,8 @@ use std::{
 pub struct Background {
     stop: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
+    /// Open to the end: the kernel accepts further subflows only where somebody listens.
+    _listener: Socket,
 }
 
 impl Background {
@@ -41,7 +43,7 @@ impl Background {
             threads.push(thread::spawn(move || send(socket, bits, &stop_sending)));
             threads.push(thread::spawn(move || discard(reader, &stop_reading)));
         }
-        Ok(Self { stop, threads })
+        Ok(Self { stop, threads, _listener: listener })
     }
 }
 
