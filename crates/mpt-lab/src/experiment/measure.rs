@@ -1,6 +1,6 @@
 //! One measurement: traffic on a contender, what happens to the paths meanwhile, and what comes of it.
 
-use super::{ceiling::downwards, contender::Standing, result::Run};
+use super::{ceiling::downwards, contender::Standing, outage::outage, result::Run};
 use crate::{
     error::{LabError, Result},
     plan::{Beside, Case, Event, Happening, Load, Metric},
@@ -47,10 +47,13 @@ impl Measurement<'_> {
             watch.look();
             progress(share);
         });
+        // Whatever failed, the next contender finds the paths as they were.
+        let watched = watch.finish();
         let mut run = result?;
         company.finish(&quiet, &mut run)?;
-        let (paths, events) = watch.finish()?;
-        (run.paths, run.events) = (paths, events);
+        (run.paths, run.events) = watched?;
+        let events: Vec<Duration> = run.events.iter().map(|(at, _)| Duration::from_secs_f64(*at)).collect();
+        run.metrics.extend(outage(&events, &run.arrivals, &run.goodput, self.length));
         let spent = processor_seconds(&standing.processes).zip(before).map(|(after, before)| after - before);
         run.cpu_s_per_gb = spent.filter(|_| run.bytes > 0).map(|seconds| seconds / (run.bytes as f64 / 1e9));
         Ok(run)
@@ -132,12 +135,9 @@ impl Measurement<'_> {
             progress(flow.elapsed().as_secs_f64() / self.length.as_secs_f64());
             thread::sleep(Duration::from_millis(10));
         }
-        let (end, samples) = (flow.elapsed(), flow.samples());
-        let mut run = greedy(&samples, end);
-        if self.events {
-            run.metrics.extend(outage(self.case, self.quick, &samples, &run.goodput, end));
-        }
-        Ok(run)
+        let (end, arrivals) = (flow.elapsed(), flow.samples());
+        let run = greedy(&arrivals, end);
+        Ok(Run { arrivals, ..run })
     }
 
     fn ping(&self, count: u32) -> Result<Run> {
@@ -251,7 +251,8 @@ fn note(run: &mut Run, values: &[f64], [median, p99]: [Metric; 2], base: f64) {
 /// Makes events happen, and notes what comes out of every path.
 struct Watch<'a> {
     measurement: &'a Measurement<'a>,
-    started: Instant,
+    /// The first look, with which the flow begins: connecting takes time.
+    started: Option<Instant>,
     pending: Vec<Event>,
     happened: Vec<(f64, String)>,
     /// Seconds, and bytes that came out of each path.
@@ -265,18 +266,19 @@ impl<'a> Watch<'a> {
     fn new(measurement: &'a Measurement<'a>) -> Self {
         let pending = if measurement.events { measurement.case.events.clone() } else { Vec::new() };
         let (happened, carried) = (Vec::new(), Vec::new());
-        Self { measurement, started: Instant::now(), pending, happened, carried, failed: Ok(()) }
+        Self { measurement, started: None, pending, happened, carried, failed: Ok(()) }
     }
 
     fn look(&mut self) {
-        let now = self.started.elapsed();
+        let started = *self.started.get_or_insert_with(Instant::now);
+        let now = started.elapsed();
         while let Some(event) = self.pending.first().filter(|event| event.at.of(self.measurement.quick) <= now).copied()
         {
             self.pending.remove(0);
-            self.happened.push((self.started.elapsed().as_secs_f64(), told(event)));
             if let Err(error) = self.make(event.path, event.what) {
                 self.failed = Err(error);
             }
+            self.happened.push((started.elapsed().as_secs_f64(), told(event)));
         }
         if self.carried.last().is_none_or(|(at, _)| now.as_secs_f64() - at >= RESOLUTION.as_secs_f64()) {
             self.carried.extend(self.count().map(|bytes| (now.as_secs_f64(), bytes)));
@@ -303,20 +305,26 @@ impl<'a> Watch<'a> {
 
     /// Puts back what events changed; what was noted.
     fn finish(self) -> Result<Watched> {
-        for event in self.measurement.case.events.iter().filter(|_| self.measurement.events) {
-            let topology = &self.measurement.standing.topology;
-            match event.what {
-                Happening::Renumber if self.happened.iter().any(|(_, what)| *what == told(*event)) => {
-                    topology.renumber(event.path, false)?;
-                }
-                Happening::Unplug => topology.plug(event.path, Host::A)?,
-                Happening::Cut => topology.restore(event.path),
-                _ => {}
-            }
-        }
-        self.failed?;
+        let events = self.measurement.case.events.iter().filter(|_| self.measurement.events);
+        let restored = events.fold(Ok(()), |all, event| all.and(self.undo(*event)));
+        self.failed.and(restored)?;
         let paths = self.carried.first().map_or(0, |(_, bytes)| bytes.len());
         Ok(((0..paths).map(|path| rates(&self.carried, path)).collect(), self.happened))
+    }
+
+    fn undo(&self, event: Event) -> Result<()> {
+        let topology = &self.measurement.standing.topology;
+        match event.what {
+            Happening::Renumber if self.happened.iter().any(|(_, what)| *what == told(event)) => {
+                topology.renumber(event.path, false)
+            }
+            Happening::Unplug => topology.plug(event.path, Host::A),
+            Happening::Cut => {
+                topology.restore(event.path);
+                Ok(())
+            }
+            Happening::Renumber | Happening::Plug | Happening::Restore => Ok(()),
+        }
     }
 }
 
@@ -353,42 +361,6 @@ fn rates(carried: &[(f64, Vec<u64>)], path: usize) -> Vec<(f64, f64)> {
     carried.windows(2).map(rate).collect()
 }
 
-/// The longest gap from the first event to the last, and how long the rate takes to be back after the last: until `end`, if it
-/// never is.
-pub(super) fn outage(
-    case: &Case,
-    quick: bool,
-    samples: &[bulk::Sample],
-    rates: &[(f64, f64)],
-    end: Duration,
-) -> Vec<(Metric, f64)> {
-    let at = |event: &Event| event.at.of(quick);
-    let (Some(first), Some(last)) = (case.events.first(), case.events.last()) else { return Vec::new() };
-    let until = if first == last { end } else { at(last) };
-    let gap = bulk::longest_gap(samples, at(first), until, end);
-    let mut found = vec![(Metric::Gap, ms(gap))];
-    let before: Vec<f64> =
-        rates.iter().filter(|(t, _)| in_second_before(*t, at(first))).map(|(_, rate)| *rate).collect();
-    if first != last {
-        let back = recovery(rates, at(last).as_secs_f64(), mean(&before) * 0.9);
-        let back = back.unwrap_or(end.saturating_sub(at(last)).as_secs_f64());
-        found.push((Metric::Recovery, back * 1e3));
-    }
-    found
-}
-
-/// Seconds from `from` until two intervals in a row have at least `rate`.
-fn recovery(rates: &[(f64, f64)], from: f64, rate: f64) -> Option<f64> {
-    let after: Vec<&(f64, f64)> = rates.iter().filter(|(at, _)| *at > from).collect();
-    let back = after.windows(2).find(|pair| pair.iter().all(|(_, mbit)| *mbit >= rate))?;
-    Some(back[0].0 - from)
-}
-
-fn in_second_before(at: f64, event: Duration) -> bool {
-    let event = event.as_secs_f64();
-    at > event - 1.0 && at <= event
-}
-
 /// What processes have used so far; none where there are none.
 fn processor_seconds(processes: &[u32]) -> Option<f64> {
     let ticks = |process: &u32| {
@@ -417,7 +389,7 @@ pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * q).round() as usize]
 }
 
-fn ms(time: Duration) -> f64 {
+pub(super) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
@@ -435,25 +407,6 @@ const UNSHAPED: f64 = 2_000.0;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_rate_is_back_when_it_stays() {
-        let rates = [(1.0, 10.0), (1.1, 2.0), (1.2, 9.5), (1.3, 3.0), (1.4, 9.5), (1.5, 9.1)];
-        let seconds = recovery(&rates, 1.0, 9.0).unwrap();
-        assert!((seconds - 0.4).abs() < 1e-9);
-        assert_eq!(recovery(&rates, 1.4, 9.0), None);
-    }
-
-    #[test]
-    fn a_rate_that_never_comes_back_takes_until_the_end() {
-        let plans = crate::plan::select("cable_pull").expect("a case of the catalogue");
-        let case = &plans[0].cases[0];
-        // A quick run pulls the cable after 2 s and puts it back after 4.
-        let rates: Vec<(f64, f64)> =
-            (1..=60).map(|i| f64::from(i) / 10.0).map(|at| (at, if at <= 2.0 { 10.0 } else { 5.0 })).collect();
-        let found = outage(case, true, &[], &rates, Duration::from_secs(6));
-        assert!(found.contains(&(Metric::Recovery, 2_000.0)), "{found:?}");
-    }
 
     #[test]
     fn statistics_are_those_of_the_textbook() {

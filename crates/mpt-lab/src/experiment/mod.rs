@@ -12,6 +12,7 @@ pub mod ceiling;
 pub mod contender;
 pub mod matrix;
 mod measure;
+mod outage;
 pub mod record;
 pub mod result;
 mod sim;

@@ -1,6 +1,6 @@
 //! What was measured, as it is kept between a run and its report.
 
-use crate::plan::Metric;
+use crate::{plan::Metric, traffic::bulk::Sample};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -81,6 +81,9 @@ pub struct Run {
     pub delays: Vec<f64>,
     /// Seconds, and what happened then.
     pub events: Vec<(f64, String)>,
+    /// What had arrived when, of a flow whose gaps are looked for; not kept.
+    #[serde(skip)]
+    pub arrivals: Vec<Sample>,
 }
 
 impl CaseResult {

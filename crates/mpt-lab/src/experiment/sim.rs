@@ -7,7 +7,7 @@
 use super::{
     ceiling::{downwards, ideal},
     contender::{Contender, SETTLED},
-    measure::outage,
+    outage::outage,
     result::Run,
 };
 use crate::{
@@ -130,7 +130,8 @@ impl Simulation<'_> {
         let mut run = Run { goodput, bytes: sink.bytes(), ..Run::default() };
         run.metrics.insert(Metric::Goodput, sink.bytes() as f64 * 8e-6 / self.length.as_secs_f64());
         if events {
-            run.metrics.extend(outage(self.case, self.quick, &samples, &run.goodput, self.length));
+            let events: Vec<Duration> = self.case.events.iter().map(|event| event.at.of(self.quick)).collect();
+            run.metrics.extend(outage(&events, &samples, &run.goodput, self.length));
         }
         run
     }
