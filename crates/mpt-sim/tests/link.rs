@@ -112,6 +112,9 @@ fn a_link_that_never_sends_again_drops() {
     assert_eq!(dead.push(Time::START, 2 * FRAME), Fate::Deliver(at(3)), "a repeated stall only delays");
     let mut dead = link(LinkSpec::new(Rate::ZERO, MS).with_steps(vec![], Some(MS)));
     assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(Why::Outage));
+    let too_late = vec![Step { at: MS * 3, change: Change::rate(TEN_MBIT) }];
+    let mut dead = link(LinkSpec::new(Rate::ZERO, MS).with_steps(too_late, Some(MS * 3)));
+    assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(Why::Outage), "it begins again before it sends");
 }
 
 #[test]

@@ -20,12 +20,13 @@ impl Timeline {
             let (at, before) = pieces[pieces.len() - 1];
             pieces.push((step.at.max(at), step.change.applied_to(before)));
         }
-        // A schedule that never sends would be searched for a departure for ever.
-        let sends = pieces.iter().any(|(_, c)| c.rate > Rate::ZERO);
-        let period = spec.repeat.filter(|period| sends && !period.is_zero());
+        let period = spec.repeat.filter(|period| !period.is_zero());
         if let Some(period) = period {
             pieces.retain(|(at, _)| *at < period);
         }
+        // A schedule that never sends would be searched for a departure for ever.
+        let sends = pieces.iter().any(|(_, c)| c.rate > Rate::ZERO);
+        let period = period.filter(|_| sends);
         Self { origin, pieces, period }
     }
 
