@@ -26,7 +26,7 @@ use crate::{
     topology::{self, Topology},
     tunnel::Mode,
 };
-use contender::{Contender, Ground};
+use contender::{Contender, Floor, Ground};
 use measure::Measurement;
 use mpt_sim::seed::Seed;
 use result::{CaseResult, Outcome, Run, Substrate};
@@ -85,7 +85,7 @@ pub fn run(plans: &[Plan], options: &Options, store: &mut Store, progress: &mut 
     for plan in plans {
         for case in options.cases(plan) {
             if store.find(&plan.key, &case.name).is_none() {
-                let result = Session { plan, case, options, clock: &mut clock, progress }.run()?;
+                let result = Session { plan, case, options, clock: &mut clock, progress, faults: 0 }.run()?;
                 store.add(result)?;
             }
         }
@@ -100,6 +100,8 @@ struct Session<'a> {
     options: &'a Options,
     clock: &'a mut Clock,
     progress: &'a mut dyn FnMut(Progress),
+    /// Frames that wires have missed.
+    faults: u64,
 }
 
 impl Session<'_> {
@@ -118,8 +120,8 @@ impl Session<'_> {
             let ground = Ground { topology: &topology, case, mode, seed };
             outcomes.push(self.contend(contender, &|session, _| session.once(&ground, &contender)));
         }
-        let faults = topology.report().map_or(0, |report| report.faults());
-        Ok(CaseResult { faults, ..self.result(outcomes) })
+        self.faults += topology.faults()?;
+        Ok(self.result(outcomes))
     }
 
     fn in_virtual_time(&mut self) -> CaseResult {
@@ -153,7 +155,7 @@ impl Session<'_> {
             seed: options.seed,
             repetitions: options.repetitions(self.plan),
             ceiling: ceiling::of(case, options.mode, self.length(), options.quick),
-            faults: 0,
+            faults: self.faults,
             outcomes,
         }
     }
@@ -182,7 +184,11 @@ impl Session<'_> {
         let Options { mode, quick, .. } = *self.options;
         let (case, length, events) = (self.case, self.length(), contender.meets_events());
         let measurement = Measurement { case, standing: &standing, mode, length, quick, events };
-        measurement.run(&mut |share| self.tell(contender, share))
+        let run = measurement.run(&mut |share| self.tell(contender, share))?;
+        if let Floor::Own(topology) = &standing.topology {
+            self.faults += topology.faults()?;
+        }
+        Ok(run)
     }
 
     fn tell(&mut self, contender: &Contender, share: f64) {

@@ -129,6 +129,18 @@ impl Topology {
         self.remote.as_ref()?.report()
     }
 
+    /// Frames that the wire itself has missed so far.
+    ///
+    /// # Errors
+    /// When the wire has ended: then nothing that was measured over it counts.
+    pub fn faults(&self) -> Result<u64> {
+        let broken = || LabError::Failed {
+            command: "the wire".into(),
+            message: "it broke; hint: the warning that follows says why".into(),
+        };
+        self.report().map(|report| report.faults()).ok_or_else(broken)
+    }
+
     fn wire_do(&self, order: impl FnOnce(&Remote)) {
         if let Some(remote) = &self.remote {
             order(remote);
