@@ -7,7 +7,7 @@ use super::{
 };
 use crate::topology::{Family, MOST_PATHS};
 use mpt_proto::sched;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 use toml::Spanned;
 
 type Parsed<T> = Result<T, Problem>;
@@ -20,16 +20,18 @@ pub(super) fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
         values: axis.values.get_ref().iter().map(ToString::to_string).collect(),
     });
     let axes: Vec<Axis> = axes.collect();
-    let mut cases = Expander { file, source, axes: &axes }.cases()?;
+    distinct(file, source)?;
+    let length = Lengths {
+        full: seconds(source, &file.seconds)?,
+        quick: seconds(source, file.quick_seconds.as_ref().unwrap_or(&file.seconds))?,
+    };
+    let mut cases = Expander { file, source, axes: &axes, length }.cases()?;
     publish(file, source, &mut cases)?;
     Ok(Plan {
         key: file.key.get_ref().clone(),
         title: file.title.clone(),
         paper: file.paper.clone(),
-        length: Lengths {
-            full: seconds(source, &file.seconds)?,
-            quick: seconds(source, file.quick_seconds.as_ref().unwrap_or(&file.seconds))?,
-        },
+        length,
         repetitions: between(source, &file.repetitions, 1, 100)?,
         figure: file.figure,
         claims: file.claim.iter().map(|claim| checked_claim(source, claim, &cases)).collect::<Parsed<_>>()?,
@@ -61,6 +63,7 @@ struct Expander<'a> {
     file: &'a PlanFile,
     source: &'a Source<'a>,
     axes: &'a [Axis],
+    length: Lengths,
 }
 
 impl Expander<'_> {
@@ -88,14 +91,15 @@ impl Expander<'_> {
         let file = self.file;
         let paths = self.paths(own.and_then(|own| own.paths.as_ref()).unwrap_or(&file.paths), &at)?;
         let events = own.and_then(|own| own.event.as_ref()).unwrap_or(&file.event);
+        let quick = own.map_or_else(|| self.is_quick(&at), |own| own.quick);
         Ok(Case {
             name: own.map_or_else(|| name(&at), |own| own.name.get_ref().clone()),
-            quick: own.map_or_else(|| self.is_quick(&at), |own| own.quick),
+            quick,
             tunnel: self.settings(&at, paths.len())?,
             inner: self.family(file.inner.as_ref(), &at)?,
             outer: self.family(file.outer.as_ref(), &at)?,
             traffic: self.traffic(own.and_then(|own| own.traffic.as_ref()).or(file.traffic.as_ref()))?,
-            events: events.iter().map(|event| self.event(event, paths.len())).collect::<Parsed<_>>()?,
+            events: self.events(events, paths.len(), quick)?,
             published: own.map(|own| own.published.clone()).unwrap_or_default(),
             published_solo: own.map(|own| own.published_solo.clone()).unwrap_or_default(),
             paths,
@@ -138,7 +142,9 @@ impl Expander<'_> {
             ));
         }
         let scheduler = file.scheduler.as_ref().map(|text| self.scheduler(text, at)).transpose()?;
-        Ok(Settings { weights, scheduler, mtu: file.mtu })
+        // As in MPT's configuration; IPv4 and TCP with time stamps leave some of it (RFC 791).
+        let mtu = file.mtu.as_ref().map(|mtu| between(self.source, mtu, 576, 65_535)).transpose()?;
+        Ok(Settings { weights, scheduler, mtu })
     }
 
     fn scheduler(&self, text: &Text, at: &[String]) -> Parsed<String> {
@@ -159,17 +165,39 @@ impl Expander<'_> {
         }
     }
 
-    fn event(&self, event: &EventFile, paths: usize) -> Parsed<Event> {
-        let path = *event.path.get_ref();
-        if !(1..=paths).contains(&path) {
-            let hint = format!("paths count from 1 to {paths}");
-            return Err(self.source.problem(event.path.span(), format!("there is no path {path}"), hint));
+    /// Events in order of time, all of them before the end.
+    fn events(&self, written: &[EventFile], paths: usize, quick: bool) -> Parsed<Vec<Event>> {
+        let mut events: Vec<Event> = Vec::new();
+        for event in written {
+            let path = *event.path.get_ref();
+            if !(1..=paths).contains(&path) {
+                let hint = format!("paths count from 1 to {paths}");
+                return Err(self.source.problem(event.path.span(), format!("there is no path {path}"), hint));
+            }
+            let last = events.last().map(|event| event.at);
+            let in_quick = event.quick.as_ref().unwrap_or(&event.at);
+            let full = self.moment(&event.at, last.map(|at| at.full), Some(self.length.full))?;
+            let quick = self.moment(in_quick, last.map(|at| at.quick), quick.then_some(self.length.quick))?;
+            events.push(Event { at: Lengths { full, quick }, path: path - 1, what: event.what });
         }
-        let time = |seconds: f64| Duration::try_from_secs_f64(seconds);
-        let (full, quick) = (time(event.at), time(event.quick.unwrap_or(event.at)));
-        match (full, quick) {
-            (Ok(full), Ok(quick)) => Ok(Event { at: Lengths { full, quick }, path: path - 1, what: event.what }),
-            _ => Err(self.source.problem(event.path.span(), "a time below zero", "seconds from the start")),
+        Ok(events)
+    }
+
+    fn moment(&self, at: &Spanned<f64>, last: Option<Duration>, end: Option<Duration>) -> Parsed<Duration> {
+        let wrong = |what: String, hint: String| Err(self.source.problem(at.span(), what, hint));
+        let seconds = *at.get_ref();
+        let Ok(time) = Duration::try_from_secs_f64(seconds) else {
+            return wrong(format!("an event at {seconds} s"), "seconds from the start".into());
+        };
+        match (last, end) {
+            (Some(last), _) if time < last => {
+                wrong(format!("an event at {seconds} s after one at {last:?}"), "events in order of time".into())
+            }
+            (_, Some(end)) if time >= end => {
+                let hint = format!("before {end:?}; with --quick the time is 'quick', else 'at'");
+                wrong(format!("an event at {seconds} s of a run of {end:?}"), hint)
+            }
+            _ => Ok(time),
         }
     }
 
@@ -182,13 +210,18 @@ impl Expander<'_> {
             self.source.problem(written.span(), format!("{key} is missing"), "this kind of traffic needs it")
         });
         let load = match t.kind {
-            Kind::Tcp => Load::Tcp { congestion: t.congestion, streams: t.streams },
+            // iperf3's limits, here and below.
+            Kind::Tcp => Load::Tcp { congestion: t.congestion, streams: between(self.source, &t.streams, 1, 128)? },
             Kind::Paced => Load::Paced {
                 mbit: t.mbit.ok_or_else(|| missing("mbit"))?,
                 block: t.block.ok_or_else(|| missing("block"))?,
                 window: t.window.ok_or_else(|| missing("window"))?,
             },
-            Kind::Udp => Load::Udp { mbit: t.mbit, payload: t.payload.unwrap_or(UDP_PAYLOAD) },
+            Kind::Udp => {
+                let payload =
+                    t.payload.as_ref().map(|payload| between(self.source, payload, 16, 65_507)).transpose()?;
+                Load::Udp { mbit: t.mbit, payload: payload.unwrap_or(UDP_PAYLOAD) }
+            }
             Kind::Http => Load::Http { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
             Kind::Ftp => Load::Ftp { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
             Kind::Quic => Load::Quic,
@@ -259,12 +292,35 @@ fn seconds(source: &Source<'_>, written: &Spanned<f64>) -> Parsed<Duration> {
     }
 }
 
-fn between(source: &Source<'_>, written: &Spanned<u32>, least: u32, most: u32) -> Parsed<u32> {
+fn between<T: PartialOrd + Copy + fmt::Display>(
+    source: &Source<'_>,
+    written: &Spanned<T>,
+    least: T,
+    most: T,
+) -> Parsed<T> {
     let number = *written.get_ref();
     match (least..=most).contains(&number) {
         true => Ok(number),
         false => Err(source.problem(written.span(), format!("{number}"), format!("between {least} and {most}"))),
     }
+}
+
+/// Checks that no case has the name of another: only one of them would be measured.
+fn distinct(file: &PlanFile, source: &Source<'_>) -> Parsed<()> {
+    for (number, case) in file.case.iter().enumerate() {
+        let name = case.name.get_ref();
+        if file.case[..number].iter().any(|other| other.name.get_ref() == name) {
+            return Err(source.problem(case.name.span(), format!("two cases '{name}'"), "another name"));
+        }
+    }
+    for axis in &file.axis {
+        let values: Vec<String> = axis.values.get_ref().iter().map(ToString::to_string).collect();
+        if let Some((_, value)) = values.iter().enumerate().find(|(number, value)| values[..*number].contains(value)) {
+            let what = format!("axis '{}' has the value {value} twice", axis.name);
+            return Err(source.problem(axis.values.span(), what, "each value once"));
+        }
+    }
+    Ok(())
 }
 
 /// Fits every tunnel over every path: 1280 bytes of IPv6 (RFC 8200 section 5) less its header and UDP's.

@@ -33,7 +33,7 @@ pub(super) struct PlanFile {
     pub(super) copies: Option<Text>,
     pub(super) weights: Option<Vec<Text>>,
     pub(super) scheduler: Option<Text>,
-    pub(super) mtu: Option<usize>,
+    pub(super) mtu: Option<Spanned<usize>>,
     pub(super) inner: Option<Text>,
     pub(super) outer: Option<Text>,
     pub(super) traffic: Option<Spanned<TrafficFile>>,
@@ -80,12 +80,12 @@ pub(super) struct TrafficFile {
     pub(super) kind: Kind,
     #[serde(default)]
     pub(super) congestion: Congestion,
-    #[serde(default = "one")]
-    pub(super) streams: u32,
+    #[serde(default = "once")]
+    pub(super) streams: Spanned<u32>,
     pub(super) mbit: Option<f64>,
     pub(super) block: Option<usize>,
     pub(super) window: Option<usize>,
-    pub(super) payload: Option<usize>,
+    pub(super) payload: Option<Spanned<usize>>,
     pub(super) mbyte: Option<u64>,
     pub(super) count: Option<u32>,
     #[serde(default)]
@@ -108,8 +108,8 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventFile {
-    pub(super) at: f64,
-    pub(super) quick: Option<f64>,
+    pub(super) at: Spanned<f64>,
+    pub(super) quick: Option<Spanned<f64>>,
     /// From 1.
     pub(super) path: Spanned<usize>,
     #[serde(rename = "do")]
@@ -162,10 +162,6 @@ pub(super) fn read(file: &Path, text: &str) -> Result<PlanFile, Problem> {
 
 fn once() -> Spanned<u32> {
     Spanned::new(0..0, 1)
-}
-
-fn one() -> u32 {
-    1
 }
 
 fn yes() -> bool {

@@ -68,3 +68,52 @@ fn every_mistake_is_told_with_its_line_and_a_hint() {
     assert!(wrong("at_least = 0.95", "").contains("a claim without a bound"));
     assert!(wrong("key = \"T\"", "key = ").starts_with("t.toml:2: "));
 }
+
+const EVENTS: &str = r#"
+key = "T"
+title = "a test"
+paper = "none"
+seconds = 20
+quick_seconds = 5
+mtu = 1400
+paths = ["rate=10mbit", "rate=10mbit"]
+traffic = { kind = "bulk" }
+
+[[case]]
+name = "first"
+event = [
+    { at = 4, quick = 1, path = 2, do = "cut" },
+    { at = 14, quick = 3, path = 2, do = "restore" },
+]
+
+[[case]]
+name = "second"
+traffic = { kind = "udp", payload = 1000 }
+
+[[case]]
+name = "third"
+traffic = { kind = "tcp", streams = 4 }
+"#;
+
+#[test]
+fn what_could_not_be_measured_as_written_is_refused() {
+    let wrong = |from: &str, to: &str| read(&EVENTS.replacen(from, to, 1)).unwrap_err();
+    assert_eq!(read(EVENTS).unwrap().cases[0].events[1].at.quick, Duration::from_secs(3));
+    assert_eq!(
+        wrong("at = 14", "at = 20"),
+        "t.toml:15: an event at 20 s of a run of 20s\n  hint: before 20s; with --quick the time is 'quick', else 'at'"
+    );
+    let problem = wrong("at = 14, quick = 3", "at = 14");
+    assert!(problem.starts_with("t.toml:15: an event at 14 s of a run of 5s"), "{problem}");
+    assert_eq!(
+        wrong("at = 14", "at = 3"),
+        "t.toml:15: an event at 3 s after one at 4s\n  hint: events in order of time"
+    );
+    assert!(wrong("at = 4", "at = -1").starts_with("t.toml:14: an event at -1 s"));
+    assert_eq!(wrong("\"second\"", "\"first\""), "t.toml:19: two cases 'first'\n  hint: another name");
+    assert_eq!(wrong("mtu = 1400", "mtu = 40"), "t.toml:7: 40\n  hint: between 576 and 65535");
+    assert_eq!(wrong("payload = 1000", "payload = 70000"), "t.toml:20: 70000\n  hint: between 16 and 65507");
+    assert_eq!(wrong("streams = 4", "streams = 0"), "t.toml:24: 0\n  hint: between 1 and 128");
+    let problem = read(&GOOD.replacen("[10, 20]", "[10, 10]", 1)).unwrap_err();
+    assert_eq!(problem, "t.toml:20: axis 'weight' has the value 10 twice\n  hint: each value once");
+}
