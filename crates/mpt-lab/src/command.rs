@@ -105,6 +105,9 @@ pub(crate) fn run(run: &Run) -> Done {
     let options = options(run)?;
     let folder = run.out.clone().unwrap_or_else(|| default_folder(&options));
     let mut store = Store::open(&folder, &options)?;
+    if let Some(earlier) = &store.earlier {
+        eprintln!("what was in {} is in {}", folder.display(), earlier.display());
+    }
     if !store.results.is_empty() {
         eprintln!("going on with {}: {} cases are done", folder.display(), store.results.len());
     }

@@ -5,7 +5,7 @@ use super::{Options, result::CaseResult};
 use crate::error::{During, LabError, Result};
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -14,23 +14,24 @@ use std::{
 pub struct Store {
     folder: PathBuf,
     lines: File,
+    /// Where the results of an earlier run went that stood in the way.
+    pub earlier: Option<PathBuf>,
     /// What was measured so far, in order.
     pub results: Vec<CaseResult>,
 }
 
 impl Store {
     /// Opens `folder` for a run. Goes on with what is there if it belongs to the same options and was not finished, else
-    /// begins anew.
+    /// puts it aside and begins anew.
     pub fn open(folder: &Path, options: &Options) -> Result<Self> {
         let what = || folder.display().to_string();
         fs::create_dir_all(folder).during(what())?;
         let same = read_options(folder).is_ok_and(|old| old == *options);
-        if !same || folder.join(FINISHED).exists() {
-            begin(folder, options)?;
-        }
+        let anew = !same || folder.join(FINISHED).exists();
+        let earlier = if anew { begin(folder, options)? } else { None };
         let results = read_results(folder)?;
         let lines = OpenOptions::new().append(true).create(true).open(folder.join(MEASURED)).during(what())?;
-        Ok(Self { folder: folder.into(), lines, results })
+        Ok(Self { folder: folder.into(), lines, earlier, results })
     }
 
     /// Where it is kept.
@@ -57,13 +58,27 @@ impl Store {
     }
 }
 
-fn begin(folder: &Path, options: &Options) -> Result<()> {
-    for name in [MEASURED, FINISHED] {
-        // What is not there need not be removed; what cannot be removed is noticed when it is written.
-        let _ = fs::remove_file(folder.join(name));
-    }
+fn begin(folder: &Path, options: &Options) -> Result<Option<PathBuf>> {
+    let earlier = put_aside(folder).during(folder.display().to_string())?;
     let text = serde_json::to_string_pretty(options).expect("options are plain data");
-    fs::write(folder.join(OPTIONS), text).during(folder.join(OPTIONS).display().to_string())
+    fs::write(folder.join(OPTIONS), text).during(folder.join(OPTIONS).display().to_string())?;
+    Ok(earlier)
+}
+
+/// Moves a run that has results into the first `earlier-N` that is free, where `mpt-lab report` finds it.
+fn put_aside(folder: &Path) -> io::Result<Option<PathBuf>> {
+    // What is not there need not be removed; what cannot be removed is noticed when it is written.
+    let _ = fs::remove_file(folder.join(FINISHED));
+    if fs::metadata(folder.join(MEASURED)).map_or(0, |file| file.len()) == 0 {
+        return Ok(None);
+    }
+    let mut names = (1..).map(|number: u32| folder.join(format!("earlier-{number}")));
+    let earlier = names.find(|earlier| !earlier.exists()).expect("one of them is free");
+    fs::create_dir(&earlier)?;
+    for name in [MEASURED, OPTIONS].iter().filter(|name| folder.join(name).exists()) {
+        fs::rename(folder.join(name), earlier.join(name))?;
+    }
+    Ok(Some(earlier))
 }
 
 /// The options of the run in `folder`.
@@ -124,10 +139,17 @@ mod tests {
         again.add(result("1")).unwrap();
         assert_eq!(Store::open(&folder, &options).unwrap().results, [result("0"), result("1")]);
         again.finish().unwrap();
-        assert!(Store::open(&folder, &options).unwrap().results.is_empty());
-        store.add(result("0")).unwrap();
-        let other = Options { seed: 2, ..options };
-        assert!(Store::open(&folder, &other).unwrap().results.is_empty(), "another seed is another run");
+        let mut anew = Store::open(&folder, &options).unwrap();
+        assert!(anew.results.is_empty());
+        let earlier = anew.earlier.clone().expect("the finished run is kept");
+        assert_eq!(read_results(&earlier).unwrap(), [result("0"), result("1")]);
+        anew.add(result("0")).unwrap();
+        let other = Options { seed: 2, ..options.clone() };
+        let another = Store::open(&folder, &other).unwrap();
+        assert!(another.results.is_empty(), "another seed is another run");
+        let second = another.earlier.expect("the run that was not finished is kept");
+        assert!(second != earlier && read_options(&second).unwrap() == options);
+        assert_eq!(read_results(&second).unwrap(), [result("0")]);
         fs::remove_dir_all(folder).unwrap();
     }
 }
