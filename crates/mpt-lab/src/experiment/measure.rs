@@ -305,8 +305,10 @@ impl<'a> Watch<'a> {
 
     /// Puts back what events changed; what was noted.
     fn finish(self) -> Result<Watched> {
-        let events = self.measurement.case.events.iter().filter(|_| self.measurement.events);
-        let restored = events.fold(Ok(()), |all, event| all.and(self.undo(*event)));
+        let mut restored = Ok(());
+        for event in self.measurement.case.events.iter().filter(|_| self.measurement.events) {
+            restored = restored.and(self.undo(*event));
+        }
         self.failed.and(restored)?;
         let paths = self.carried.first().map_or(0, |(_, bytes)| bytes.len());
         Ok(((0..paths).map(|path| rates(&self.carried, path)).collect(), self.happened))
