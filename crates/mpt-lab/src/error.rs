@@ -6,10 +6,13 @@ use std::{io, process::Command};
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
     /// The laboratory makes network namespaces, which only root may.
+    #[error("network namespaces need root; hint: run with sudo")]
+    NotRoot,
+    /// The same, of what can be measured elsewhere, too.
     #[error(
         "network namespaces need root; hint: run with sudo, in namespaces of your own (--substrate emu), or in the simulator (--substrate sim)"
     )]
-    NotRoot,
+    NotRootHere,
     /// The kernel keeps user namespaces from this user.
     #[error(
         "this system gives users no namespaces of their own ({0}); hint: sysctl kernel.unprivileged_userns_clone=1 or \

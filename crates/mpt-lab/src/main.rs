@@ -222,6 +222,9 @@ fn demo(picture: &Path, time: Duration) -> Result<(), Box<dyn Error>> {
     if let Some(report) = outcome.wire.filter(|report| report.faults() > 0) {
         eprintln!("warning: the wire itself missed {} frames; hint: mpt-lab selftest", report.faults());
     }
+    if let Err(error) = &outcome.mptcp {
+        eprintln!("absent: kernel MPTCP: {error}");
+    }
     outcome.tunnel.map(drop).map_err(Into::into)
 }
 

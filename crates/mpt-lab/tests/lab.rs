@@ -117,22 +117,27 @@ fn the_same_seed_gives_the_same_figures_after_a_crash_too() {
 
 #[test]
 fn without_privileges_it_says_what_to_do() {
-    let mut command = lab();
-    if nix::unistd::geteuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
-    }
     let folder = TempDir::new().expect("a folder");
     fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("open to all");
     let out = folder.path().join("out");
-    let output = match command.args(["run", "E1.I/0", "--quick", "--out"]).arg(out).output() {
+    let told = |arguments: &[&str]| {
+        let mut command = lab();
+        if nix::unistd::geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let output = command.args(arguments).current_dir(folder.path()).output()?;
+        assert!(!output.status.success());
+        Ok::<String, io::Error>(text(&output.stderr))
+    };
+    let run = match told(&["run", "E1.I/0", "--quick", "--out", &out.to_string_lossy()]) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             return eprintln!("skipped: the program is not for all");
         }
-        output => output.expect("mpt-lab"),
+        run => run.expect("mpt-lab"),
     };
-    assert!(!output.status.success());
-    let told = text(&output.stderr);
-    assert!(told.contains("need root; hint: ") && told.contains("--substrate sim"), "{told}");
+    assert!(run.contains("need root; hint: ") && run.contains("--substrate sim"), "{run}");
+    let demo = told(&["demo"]).expect("mpt-lab");
+    assert!(demo.contains("need root; hint: ") && !demo.contains("--substrate"), "{demo}");
 }
 
 #[test]

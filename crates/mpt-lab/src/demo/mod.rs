@@ -46,16 +46,16 @@ impl Demo {
     /// Runs all measurements, one after the other.
     pub fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<Outcome> {
         let topology = Topology::build(&Topology::unique_name(), &self.paths, Seed(1))?;
-        mptcp::prepare(&topology)?;
         let mut stage = Stage { demo: self, topology: &topology, step: 0, progress };
         let solo = (0..self.paths.len()).map(|path| stage.solo(path)).collect::<Result<Vec<_>>>()?;
         let (tunnel, tunnel_pull) = match stage.tunnel() {
             Ok((measured, pull)) => (Ok(measured), Some(pull)),
             Err(error) => (Err(error), None),
         };
-        let mptcp =
-            stage.measure("kernel MPTCP over all paths", Iperf::tcp(first_address(), self.time).over_mptcp())?;
-        let mptcp_pull = stage.pull("kernel MPTCP", Route { from: None, to: first_address(), mptcp: true })?;
+        let (mptcp, mptcp_pull) = match stage.multipath_tcp() {
+            Ok((measured, pull)) => (Ok(measured), Some(pull)),
+            Err(error) => (Err(error), None),
+        };
         let links: Vec<_> = self.paths.iter().map(|path| &path.there).collect();
         let layout = Layout::native(&self.paths);
         let ceiling = ceiling(&links, Carriage::tunnelled(layout.mtu(), layout.mode.overhead()));
@@ -96,6 +96,14 @@ impl Stage<'_> {
         let to = inner_address(Host::B, Family::V4);
         let measured = self.measure("MPT over all paths", Iperf::tcp(to, self.demo.time))?;
         let pull = self.pull("MPT", Route { from: None, to, mptcp: false })?;
+        Ok((measured, pull))
+    }
+
+    fn multipath_tcp(&mut self) -> Result<(Measured, Pull)> {
+        mptcp::prepare(self.topology)?;
+        let run = Iperf::tcp(first_address(), self.demo.time).over_mptcp();
+        let measured = self.measure("kernel MPTCP over all paths", run)?;
+        let pull = self.pull("kernel MPTCP", Route { from: None, to: first_address(), mptcp: true })?;
         Ok((measured, pull))
     }
 

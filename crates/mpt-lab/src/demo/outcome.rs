@@ -23,12 +23,12 @@ pub struct Outcome {
     pub ceiling: Option<f64>,
     /// The tunnel, or why there is no figure.
     pub tunnel: std::result::Result<Measured, LabError>,
-    /// The kernel's multipath TCP.
-    pub mptcp: Measured,
+    /// The kernel's multipath TCP, or why there is no figure.
+    pub mptcp: std::result::Result<Measured, LabError>,
     /// The pulled cable under the tunnel.
     pub tunnel_pull: Option<Pull>,
     /// The pulled cable under multipath TCP.
-    pub mptcp_pull: Pull,
+    pub mptcp_pull: Option<Pull>,
     /// How well the wire kept time.
     pub wire: Option<Report>,
 }
@@ -69,7 +69,7 @@ impl Outcome {
             .map(|(path, measured)| line(&format!("path {} alone", path + 1), FIRST_PATH + path, measured))
             .collect();
         lines.extend(self.tunnel.as_ref().ok().map(|measured| line("MPT", TUNNEL, measured)));
-        lines.push(line("kernel MPTCP", MPTCP, &self.mptcp));
+        lines.extend(self.mptcp.as_ref().ok().map(|measured| line("kernel MPTCP", MPTCP, measured)));
         Chart {
             title: "One TCP flow: each path alone, and all together".into(),
             unit: UNIT.into(),
@@ -81,12 +81,14 @@ impl Outcome {
 
     fn pulled(&self) -> Chart {
         let tunnel = self.tunnel_pull.as_ref().map(|pull| pull.line("MPT", TUNNEL));
+        let mptcp = self.mptcp_pull.as_ref().map(|pull| pull.line("kernel MPTCP", MPTCP));
+        let either = self.mptcp_pull.as_ref().or(self.tunnel_pull.as_ref());
         let at = |time: Duration, what: &str| (time.as_secs_f64(), format!("\u{a0}{what}"));
         Chart {
             title: format!("One TCP flow: the cable of path {} is pulled and put back", self.paths.len()),
             unit: UNIT.into(),
-            lines: tunnel.into_iter().chain([self.mptcp_pull.line("kernel MPTCP", MPTCP)]).collect(),
-            events: vec![at(self.mptcp_pull.pulled, "pulled"), at(self.mptcp_pull.plugged, "back")],
+            lines: tunnel.into_iter().chain(mptcp).collect(),
+            events: either.into_iter().flat_map(|pull| [at(pull.pulled, "pulled"), at(pull.plugged, "back")]).collect(),
             ..Chart::default()
         }
     }
@@ -108,15 +110,16 @@ impl fmt::Display for Outcome {
         if let Some(ceiling) = self.ceiling {
             self.row(f, "ceiling of a tunnel over all", ceiling)?;
         }
-        match &self.tunnel {
-            Ok(measured) => self.row(f, "MPT over all", measured.goodput)?,
-            Err(_) => writeln!(f, "{:<40} {:>8}", "MPT over all", "absent")?,
+        for (name, measured) in [("MPT over all", &self.tunnel), ("kernel MPTCP over all", &self.mptcp)] {
+            match measured {
+                Ok(measured) => self.row(f, name, measured.goodput)?,
+                Err(_) => writeln!(f, "{name:<40} {:>8}", "absent")?,
+            }
         }
-        self.row(f, "kernel MPTCP over all", self.mptcp.goodput)?;
         writeln!(f, "\n{:<40} {:>8}", format!("cable of path {} pulled in mid-transfer", self.paths.len()), "gap, ms")?;
-        let pulls = [("MPT", self.tunnel_pull.as_ref()), ("kernel MPTCP", Some(&self.mptcp_pull))];
+        let pulls = [("MPT", &self.tunnel_pull), ("kernel MPTCP", &self.mptcp_pull)];
         for (name, pull) in pulls {
-            let gap = pull.map_or("absent".into(), |pull| pull.gap().as_millis().to_string());
+            let gap = pull.as_ref().map_or("absent".into(), |pull| pull.gap().as_millis().to_string());
             writeln!(f, "{name:<40} {gap:>8}")?;
         }
         Ok(())

@@ -20,7 +20,7 @@ pub mod store;
 pub mod trace;
 
 use crate::{
-    error::{Result, require},
+    error::{LabError, Result, require},
     plan::{Case, Plan},
     progress::Progress,
     topology::{self, Topology},
@@ -77,7 +77,7 @@ impl Options {
 /// What keeps the laboratory as a whole from working; a contender that fails is part of the results.
 pub fn run(plans: &[Plan], options: &Options, store: &mut Store, progress: &mut dyn FnMut(Progress)) -> Result<()> {
     if options.substrate != Substrate::Sim {
-        topology::check_privileges()?;
+        topology::check_privileges().map_err(|_| LabError::NotRootHere)?;
         let cases = plans.iter().flat_map(|plan| options.cases(plan));
         cases.flat_map(measure::tools).try_for_each(require)?;
     }
