@@ -3,7 +3,7 @@
 use super::ceiling::ideal;
 use crate::{
     error::{LabError, Result},
-    plan::{Case, Settings},
+    plan::Case,
     rivals::{self, Rival, RivalTunnel},
     topology::{Family, Host, Topology, address, interface},
     traffic::mptcp,
@@ -179,9 +179,9 @@ fn stand_mpt<'a>(ground: &Ground<'a>) -> Result<Standing<'a>> {
     })
 }
 
-/// Weights of the plan count where shares are static; an adaptive tunnel is told nothing.
+/// An adaptive tunnel is told weights, too; its default scheduler does not look at them, `weighted` and `flow` do.
 fn layout(case: &Case, mode: Mode) -> Layout<'_> {
-    let settings = Settings { mtu: case.tunnel.mtu, ..case.tunnel.clone() };
+    let settings = case.tunnel.clone();
     Layout { paths: &case.paths, settings, inner: case.inner, outer: case.outer, mode }
 }
 

@@ -131,7 +131,7 @@ pub struct Settings {
     pub weights: Option<Vec<u32>>,
     /// The scheduler; the tunnel's default, if absent.
     pub scheduler: Option<String>,
-    /// Inner MTU in plain mode; computed by the tunnel, if absent.
+    /// Inner MTU, as far as it fits; what fits, if absent.
     pub mtu: Option<usize>,
 }
 

@@ -111,7 +111,8 @@ fn yardstick(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, publ
         Yardstick::Ceiling => result.ceiling.filter(|_| claim.metric == Metric::Goodput),
         Yardstick::Ideal => result.outcome("ideal").and_then(of),
         Yardstick::Mptcp => result.outcome("mptcp").and_then(of),
-        Yardstick::Solo => result.solo().filter_map(of).max_by(f64::total_cmp),
+        Yardstick::Solo if claim.metric.more_is_better() => result.solo().filter_map(of).max_by(f64::total_cmp),
+        Yardstick::Solo => result.solo().filter_map(of).min_by(f64::total_cmp),
         Yardstick::Stem => stem.and_then(CaseResult::ours).and_then(of),
         Yardstick::Published => published,
         Yardstick::Unit => Some(1.0),
@@ -167,6 +168,20 @@ mod tests {
         let options =
             Options { keys: vec![], quick: true, seed: 1, substrate: Substrate::Netns, mode, against: vec![] };
         judge(&plans[0], &[&result], &options).iter().map(|judgement| judgement.verdict).collect()
+    }
+
+    #[test]
+    fn the_best_path_alone_has_the_most_goodput_or_the_least_delay() {
+        let run = |mbit, ms| Run { metrics: [(Metric::Goodput, mbit), (Metric::Delay, ms)].into(), ..Run::default() };
+        let path = |name: &str, run| Outcome { name: name.into(), absent: None, runs: vec![run] };
+        let outcomes = vec![path("path 1", run(50.0, 10.0)), path("path 2", run(20.0, 5.0))];
+        let result = CaseResult { outcomes, ..CaseResult::default() };
+        let solo = |metric| {
+            let of = Yardstick::Solo;
+            let claim = Claim { metric, of, at_least: Some(1.0), at_most: None, cases: Vec::new(), original: false };
+            yardstick(&claim, &result, None, None)
+        };
+        assert_eq!((solo(Metric::Goodput), solo(Metric::Delay)), (Some(50.0), Some(5.0)));
     }
 
     #[test]
