@@ -132,6 +132,14 @@ impl Network {
         &mut self.links[path][direction]
     }
 
+    /// Lets a path swallow every frame, those under way as well, or carry frames again.
+    pub fn cut(&mut self, path: usize, cut: bool) {
+        self.links[path].iter_mut().for_each(|link| link.cut(cut));
+        if cut {
+            self.events.retain(|Reverse((_, _, frame))| frame.path != path);
+        }
+    }
+
     /// Does something to an endpoint, and what follows from it.
     pub fn act(&mut self, end: usize, act: impl FnOnce(Time, &mut Endpoint)) {
         act(self.now, &mut self.ends[end].endpoint);

@@ -68,7 +68,7 @@ fn assert_lawful(net: &Network) {
 
 fn cut_all(net: &mut Network, paths: usize, cut: bool) {
     for path in 0..paths {
-        (0..2).for_each(|direction| net.link(path, direction).cut(cut));
+        net.cut(path, cut);
     }
 }
 
@@ -204,7 +204,7 @@ fn all_carriers_lost_at_once_are_an_outage_until_the_first_returns() {
     (0..2).for_each(|path| net.carrier(0, path, false));
     net.run(3 * SECOND);
     assert_eq!(up(&net, 0), 0);
-    (0..2).for_each(|direction| net.link(1, direction).cut(false));
+    net.cut(1, false);
     net.carrier(0, 1, true);
     net.run(3 * SECOND + ms(100));
     assert_eq!(up(&net, 0), 1, "a carrier that returns is asked at once");

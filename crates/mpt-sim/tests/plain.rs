@@ -101,22 +101,33 @@ fn two_clean_paths_deliver_everything_in_order_at_the_sum_of_their_rates() {
 }
 
 #[test]
+fn a_cut_loses_what_is_under_way() {
+    let paths = [PathSpec::symmetric(plain(100, 50))];
+    let hosts = [Box::new(Source::new(mbit(10), 1_400, SECOND)) as _, Box::new(Sink::default()) as _];
+    let mut net = Network::new(Seed(1), [&config(0, &[1]), &config(1, &[1])], &paths, hosts);
+    net.run(ms(500));
+    let arrived = net.host::<Sink>(1).numbers.len();
+    net.cut(0, true);
+    net.run(SECOND);
+    assert!(arrived > 0);
+    assert_eq!(net.host::<Sink>(1).numbers.len(), arrived, "frames of 50 ms were on their way");
+}
+
+#[test]
 fn a_lost_carrier_moves_the_traffic_at_once_and_the_peer_is_told() {
     let paths = [PathSpec::symmetric(plain(100, 10)), PathSpec::symmetric(plain(100, 10))];
     let hosts = [Box::new(Source::new(mbit(50), 1_400, 4 * SECOND)) as _, Box::new(Sink::default()) as _];
     let weights = [1, 1];
     let mut net = Network::new(Seed(1), [&config(0, &weights), &config(1, &weights)], &paths, hosts);
     net.run(SECOND);
-    net.link(0, 0).cut(true);
-    net.link(0, 1).cut(true);
+    net.cut(0, true);
     net.carrier(0, 0, false);
     net.run(SECOND + ms(30));
     let state = |net: &Network, end: usize| net.endpoint(end).status().peers[0].paths[0].state;
     assert_eq!(state(&net, 0), State::Down(Cause::Carrier));
     assert_eq!(state(&net, 1), State::Down(Cause::Peer), "told over the other path");
     net.run(3 * SECOND);
-    net.link(0, 0).cut(false);
-    net.link(0, 1).cut(false);
+    net.cut(0, false);
     net.carrier(0, 0, true);
     net.run(3 * SECOND + ms(60));
     assert_eq!((state(&net, 0), state(&net, 1)), (State::Up, State::Up), "back after a round trip");
@@ -132,13 +143,13 @@ fn a_silent_path_is_found_dead_and_found_alive_again() {
     let hosts = [Box::new(Source::new(mbit(50), 1_400, 8 * SECOND)) as _, Box::new(Sink::default()) as _];
     let mut net = Network::new(Seed(1), [&config(0, &[1, 1]), &config(1, &[1, 1])], &paths, hosts);
     net.run(SECOND);
-    (0..2).for_each(|direction| net.link(1, direction).cut(true));
+    net.cut(1, true);
     net.run(SECOND + ms(650));
     for end in 0..2 {
         assert!(!net.endpoint(end).status().peers[0].paths[1].state.is_up(), "end {end}");
     }
     net.run(4 * SECOND);
-    (0..2).for_each(|direction| net.link(1, direction).cut(false));
+    net.cut(1, false);
     net.run(6 * SECOND + ms(100));
     for end in 0..2 {
         assert_eq!(net.endpoint(end).status().peers[0].paths[1].state, State::Up, "end {end}");

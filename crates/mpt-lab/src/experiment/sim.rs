@@ -161,7 +161,7 @@ fn happen(net: &mut Network, path: usize, what: Happening) -> Result<()> {
         Happening::Plug | Happening::Restore => false,
         Happening::Renumber => return Err(LabError::Inapplicable("simulated addresses do not change")),
     };
-    (0..2).for_each(|direction| net.link(path, direction).cut(cut));
+    net.cut(path, cut);
     if matches!(what, Happening::Unplug | Happening::Plug) {
         net.carrier(0, path, !cut);
     }

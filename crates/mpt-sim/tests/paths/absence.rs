@@ -32,7 +32,7 @@ fn up(net: &Network) -> [usize; 2] {
 }
 
 fn cut(net: &mut Network, path: usize, cut: bool) {
-    (0..2).for_each(|direction| net.link(path, direction).cut(cut));
+    net.cut(path, cut);
 }
 
 /// Radio links do that, with their carrier up. Sessions are two minutes old at most; with each new one the called end forgets paths that have been

@@ -61,11 +61,11 @@ fn a_standby_path_carries_traffic_when_no_other_lives_and_both_ends_keep_to_it()
         net.run(2 * SECOND);
         assert!(over_second(&net, 0) < 10 && over_second(&net, 1) < 10, "sender {sender}: {:?}", sent(&net, sender));
         assert_eq!(net.endpoint(1).status().peers[0].paths[1].standby, [false, true], "the other end was told");
-        (0..2).for_each(|direction| net.link(0, direction).cut(true));
+        net.cut(0, true);
         net.run(4 * SECOND);
         // 20 Mbit/s for some 1.7 s are 4 MB.
         assert!(over_second(&net, sender) > 3_500, "sender {sender}: {:?}", sent(&net, sender));
-        (0..2).for_each(|direction| net.link(0, direction).cut(false));
+        net.cut(0, false);
         net.run(5 * SECOND + SECOND);
         let before = over_second(&net, sender);
         net.run(9 * SECOND);
@@ -135,7 +135,7 @@ fn a_path_that_the_operator_takes_down_is_used_by_neither_end() {
 #[test]
 fn a_session_is_asked_for_over_a_path_that_comes_while_the_others_are_dead() {
     let mut net = network(0, vec![PathConfig { alive: false, ..path(0) }], 3 * SECOND);
-    (0..2).for_each(|direction| net.link(0, direction).cut(true));
+    net.cut(0, true);
     net.run(SECOND);
     net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(1) })));
     net.run(SECOND + Duration::from_millis(200));

@@ -116,7 +116,7 @@ pub fn tell(net: &Network) {
 
 /// Cuts a path in both directions, or joins it again.
 pub fn cut(net: &mut Network, path: usize, cut: bool) {
-    (0..2).for_each(|direction| net.link(path, direction).cut(cut));
+    net.cut(path, cut);
 }
 
 /// The longest time in which the TCP flow brought nothing, from `since` on.

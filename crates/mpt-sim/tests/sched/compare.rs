@@ -152,9 +152,9 @@ fn every_scheduler_keeps_the_laws_in_native_mode() {
             let source = Source::new(Rate::from_bits(30_000_000), 1_400, ms(2_000));
             let mut net = Network::between(Seed(7), ends, &zoo, [Box::new(source), Box::new(Sink::default())]);
             net.run(ms(1_000));
-            (0..2).for_each(|direction| net.link(2, direction).cut(true));
+            net.cut(2, true);
             net.run(ms(1_900));
-            (0..2).for_each(|direction| net.link(2, direction).cut(false));
+            net.cut(2, false);
             net.run(ms(5_000));
             net
         };
