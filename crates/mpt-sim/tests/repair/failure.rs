@@ -68,7 +68,7 @@ fn a_flow_fills_a_link_that_swings_back() {
 
 #[test]
 fn the_only_path_is_used_however_bad_it_is() {
-    let mut net = tcp(1, &["rate=50mbit,delay=20ms,loss=50%"]);
+    let mut net = tcp(1, &["rate=50mbit,delay=20ms,loss=40%"]);
     net.run(6 * SECOND);
     tell(&net);
     assert_eq!(path(&net, 0).state, State::Up);
