@@ -281,7 +281,7 @@ impl Peer {
             }
             // What was alive before the cable was pulled must show that it is alive after.
             let probed = self.paths[slot].liveness.declare_dead(now);
-            self.change(now, slot, |health| (health.carrier, health.answers) = (carrier, !probed));
+            self.change(now, slot, |health| (health.carrier, health.answers) = (carrier, health.answers && !probed));
         }
     }
 

@@ -43,7 +43,8 @@ impl Tiers {
         } else if self.bulk.is_empty() && !self.parked.iter().any(|parked| flow::class(*parked) == Class::Bulk) {
             self.owed = 0;
         } else {
-            self.owed += bytes;
+            // While what is owed cannot be taken it does not grow for ever.
+            self.owed = (self.owed + bytes).min(2 * LOAN);
         }
     }
 

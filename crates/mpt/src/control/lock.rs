@@ -1,11 +1,12 @@
 //! One process per tunnel: a locked file that goes away with it.
 //!
-//! Whoever may open the file may lock it, so it is its owner's alone. A lock of flock(2) ends with the process, however it ends, so nothing can be left locked. The file is removed by its
-//! holder; whoever then locks the removed file finds that its name leads elsewhere, and tries again.
+//! Whoever may open the file may lock it, so it is its owner's alone. A lock of flock(2) ends with the process, however it
+//! ends, so nothing can be left locked. The file is removed by its holder; whoever then locks the removed file finds that
+//! its name leads elsewhere, and tries again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -31,6 +32,7 @@ impl Lock {
                 Err((_, errno)) => return Err(errno.into()),
             };
             if names(path, &file)? {
+                file.set_permissions(fs::Permissions::from_mode(0o600))?;
                 file.set_len(0)?;
                 writeln!(file, "{}", std::process::id())?;
                 return Ok(Some(Self { path: path.to_owned(), _file: file }));

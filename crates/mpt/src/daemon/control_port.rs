@@ -133,9 +133,7 @@ impl ControlPort {
         }
         self.control.next_deadline()
     }
-}
 
-impl ControlPort {
     fn with_scope(&self, to: SocketAddr) -> SocketAddr {
         let interface = self.narrow.iter().find(|(remote, _)| *remote == to.ip()).map(|(_, interface)| interface);
         match (to, interface.and_then(|name| if_nametoindex(name.as_str()).ok())) {

@@ -239,14 +239,18 @@ impl Daemon {
     }
 }
 
-/// A fresh file, with the peers that are not meant as they run, and the routes that these need.
+/// A fresh file, with the peers that are not meant as they run, and the routes that these need, not those that they will need.
 fn beside(running: &File, fresh: &File, is_meant: impl Fn(&Peer) -> bool) -> Result<File, Failure> {
     let others: Vec<_> = running.peers.iter().filter(|peer| !is_meant(peer)).cloned().collect();
+    let (meant, later): (Vec<_>, Vec<_>) = fresh.peers.iter().cloned().partition(|peer| is_meant(peer));
+    let is_theirs = |route: &&At<IpNet>| routes::leads_to(running, route, &others);
+    let is_early = |route: &&At<IpNet>| {
+        routes::leads_to(fresh, route, &later) && !routes::leads_to(fresh, route, &meant) && !is_theirs(route)
+    };
     let is_new = |route: &&At<IpNet>| !fresh.routes.iter().any(|known| known.value == route.value);
-    let theirs = running.routes.iter().filter(|route| routes::leads_to(running, route, &others)).filter(is_new);
-    let routes = fresh.routes.iter().chain(theirs).copied().collect();
-    let meant = fresh.peers.iter().filter(|peer| is_meant(peer)).cloned();
-    let whole = File { peers: others.into_iter().chain(meant).collect(), routes, ..fresh.clone() };
+    let theirs = running.routes.iter().filter(is_theirs).filter(is_new);
+    let routes = fresh.routes.iter().filter(|route| !is_early(route)).chain(theirs).copied().collect();
+    let whole = File { peers: others.iter().cloned().chain(meant.iter().cloned()).collect(), routes, ..fresh.clone() };
     config::check(&whole).map_err(|problems| {
         let what = problems.first().map_or("", |problem| &problem.what);
         Failure::new(format!("{what}, beside the connections that go on"))

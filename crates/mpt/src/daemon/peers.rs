@@ -141,7 +141,8 @@ impl Daemon {
         let original = self.file.original.as_ref().ok_or(Code::NO_CONNECTION)?;
         let template = original.template.as_ref().ok_or(Code::NO_CONNECTION)?;
         let is_taken = |port: &u16| self.file.peers.iter().any(|peer| *peer.local_port == *port);
-        let local_port = (template.local_port..=u16::MAX).find(|port| !is_taken(port)).ok_or(Code::NO_CONNECTION)?;
+        let local_port =
+            (template.local_port.max(1)..=u16::MAX).find(|port| !is_taken(port)).ok_or(Code::NO_CONNECTION)?;
         let template = Connection { local_port, local_cmd_port: original.control_port, ..template.clone() };
         let tunnel = interface.tunnels.last().ok_or(Code::NO_CONNECTION)?;
         let key = template.auth_key.clone();
@@ -170,7 +171,8 @@ impl Daemon {
             Ok(()) => self.settle_routes(routes::without(&self.file, &before)),
             Err(failure) => {
                 // What worked before works on.
-                if let Err(failure) = self.add_peer(now, before) {
+                let again = self.add_peer(now, before).and_then(|()| self.settle_routes(self.file.routes.clone()));
+                if let Err(failure) = again {
                     tracing::error!(%failure, "the connection is gone");
                 }
                 Err(failure)

@@ -20,11 +20,13 @@ use nix::libc;
 use super::policy::{Policy, leads_everything};
 use crate::config::File;
 use crate::config::model::{At, Path, Peer};
+use crate::control::RunDir;
 
 /// What has been set.
 #[derive(Debug)]
 pub struct Routes {
     tun: u32,
+    interface: String,
     policy: Policy,
     into: Vec<Route>,
     around: Vec<(Detour, Route)>,
@@ -45,7 +47,9 @@ struct Detour {
 impl Routes {
     /// Nothing yet, for the TUN device of this index and name.
     pub fn new(tun: u32, interface: &str) -> Self {
-        Self { tun, policy: Policy::of(interface), into: Vec::new(), around: Vec::new(), lacks: false, holds: true }
+        let policy = Policy::of(interface);
+        let interface = interface.to_owned();
+        Self { tun, interface, policy, into: Vec::new(), around: Vec::new(), lacks: false, holds: true }
     }
 
     /// Sets what a configuration needs and removes what it does not.
@@ -145,12 +149,27 @@ impl Routes {
             |route: &Route| self.around.iter().any(|(_, own)| own.to == route.to && own.metric == route.metric);
         let all = (way.metric..).map(|metric| Route { metric, ..way }).filter(|route| !is_own(route));
         for route in all.take(MAX_PATHS) {
-            if add_anew(&route, netlink)? == Change::Made {
+            if self.add_anew(&route, netlink)? == Change::Made {
                 self.around.push((detour, route));
                 break;
             }
         }
         Ok(true)
+    }
+
+    /// Adds a route, in place of one that a killed process has left on the same link. A tunnel that runs may have set it, too, and
+    /// to remove one without a metric is to remove any.
+    fn add_anew(&self, route: &Route, netlink: &mut Netlink) -> Result<Change, Error> {
+        let change = netlink.add_route(route)?;
+        let is_beside = |own: &Route| own.to == route.to && own.device == route.device;
+        let is_left_over = || RunDir::from_env().running().iter().all(|name| *name == self.interface);
+        if change == Change::Made || self.around.iter().any(|(_, own)| is_beside(own)) || !is_left_over() {
+            return Ok(change);
+        }
+        match netlink.remove_left_over(route)? {
+            Change::Made => netlink.add_route(route),
+            Change::AlreadySo => Ok(change),
+        }
     }
 }
 
@@ -164,14 +183,6 @@ impl Drop for Routes {
         if let Err(error) = self.policy.clear(&mut netlink) {
             tracing::warn!(%error, "rules are left behind");
         }
-    }
-}
-
-/// Adds a route, in place of one that a killed process has left on the same link.
-fn add_anew(route: &Route, netlink: &mut Netlink) -> Result<Change, Error> {
-    match netlink.add_route(route)? {
-        Change::AlreadySo if netlink.remove_left_over(route)? == Change::Made => netlink.add_route(route),
-        change => Ok(change),
     }
 }
 

@@ -48,16 +48,22 @@ pub fn save(folder: &Path, connection: Connection) -> io::Result<()> {
     fs::rename(new, file)
 }
 
-/// Writes a file that holds keys, and that only its owner may read. One that is there is replaced, so that neither its
-/// permissions nor its owner stay.
+/// Writes a file that holds keys, and that only its owner may read. One that is there is replaced as a whole, so that neither its
+/// permissions nor its owner stay; a device or a pipe is written to.
 ///
 /// # Errors
 /// What the system says.
 pub fn write_secret(file: &Path, text: &str) -> io::Result<()> {
-    if fs::symlink_metadata(file).is_ok_and(|known| known.is_file()) {
-        fs::remove_file(file)?;
+    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    if fs::metadata(&file).is_ok_and(|known| !known.is_file()) {
+        return fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes());
     }
-    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(text.as_bytes())
+    let mut new = file.clone().into_os_string();
+    new.push(".part");
+    // One that is left over has somebody's permissions.
+    let _ = fs::remove_file(&new);
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?.write_all(text.as_bytes())?;
+    fs::rename(new, file)
 }
 
 /// Takes a connection's file out of use, as the original does: it is renamed.

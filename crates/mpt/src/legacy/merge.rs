@@ -16,7 +16,8 @@ use mpt_proto::control::Code;
 
 use super::model::{Connection, Network, Path, Prefix, Secret, Tunnel};
 
-/// Makes this host's side of a connection for a peer. `key` is what the request was signed with: a peer does not send its key over the network. The code says what stands in the way.
+/// Makes this host's side of a connection for a peer. `key` is what the request was signed with: a peer does not send its
+/// key over the network. The code says what stands in the way.
 pub fn for_peer(
     template: &Connection,
     peer: &Connection,

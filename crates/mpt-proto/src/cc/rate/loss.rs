@@ -44,7 +44,11 @@ impl Loss {
 
     /// The fraction that is lost whatever the rate, at most [`MOST`]; none while too little has been seen.
     pub fn known(&self) -> Option<f64> {
-        (self.usual_total >= ENOUGH).then(|| (self.usual_lost / self.usual_total).min(MOST))
+        self.seen().map(|seen| seen.min(MOST))
+    }
+
+    fn seen(&self) -> Option<f64> {
+        (self.usual_total >= ENOUGH).then(|| self.usual_lost / self.usual_total)
     }
 
     /// The same, zero while nothing is known.
@@ -58,8 +62,9 @@ impl Loss {
         if total < SIGNIFICANT {
             return false;
         }
-        let p = self.usual().max(LEAST);
-        let bound = total * (self.usual() + margin) + 3.0 * (total * p * (1.0 - p)).sqrt();
+        let usual = self.seen().unwrap_or(0.0);
+        let p = usual.max(LEAST);
+        let bound = total * (usual + margin) + 3.0 * (total * p * (1.0 - p)).sqrt();
         self.lost as f64 > bound
     }
 

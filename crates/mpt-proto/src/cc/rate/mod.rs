@@ -16,7 +16,7 @@
 //!   proof of a busy bottleneck, and what comes out of it is its rate at once ([`bandwidth`]).
 //! - *A probe is as long as the queue it needs,* a quarter of a round trip or less, and one that finds the path clearly
 //!   faster goes straight back to start-up: ten times the rate is four round trips away, not ten cycles.
-//! - *What a path loses in calm is usual* and made up for ([`loss`]); BBRv3's fixed 2 % applies on top of it.
+//! - *What a path loses in calm is usual,* and half of it made up for ([`loss`]); BBRv3's fixed 2 % applies on top of it.
 //! - *A queue is whose it is.* Drained to half a window, what still stands is foreign: a longer route, or another's packets.
 //!   It is accepted as part of the path, so the controller neither starves beside a loss-based flow nor mistakes a
 //!   satellite's new orbit for congestion ([`delay`]).

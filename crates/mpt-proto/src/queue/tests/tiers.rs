@@ -52,3 +52,17 @@ fn a_parked_flow_is_left_out_until_it_is_asked_again() {
     assert!(queue.head(NOW, &mut drops).is_none() && !queue.is_empty());
     assert_eq!(queue.drain().count(), 2);
 }
+
+#[test]
+fn what_went_before_parked_bulk_is_owed_within_bounds() {
+    let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::Off), Drops::default());
+    queue.push(NOW, BULK, many(0, 44, PAYLOAD));
+    queue.head(NOW, &mut drops);
+    queue.park();
+    (0..12).for_each(|i| assert_eq!(queue.push(NOW, REALTIME, many(i * 100_000, 44, PAYLOAD)), 0));
+    assert!(order(&mut queue, 440).iter().all(|bucket| *bucket == REALTIME));
+    queue.unpark();
+    let order = order(&mut queue, 20);
+    let first = order.iter().take_while(|bucket| **bucket == BULK).count();
+    assert_eq!(first, 6, "64 KiB at eight for one: {order:?}");
+}
