@@ -5,6 +5,7 @@
 //! is treated as the inner one asks, and what a network re-marks outside stays outside.
 
 use super::checksum;
+use super::ip::Ip;
 use crate::drops::Dropped;
 
 /// The two ECN bits of a type-of-service byte.
@@ -33,9 +34,10 @@ pub fn decapsulate(inner: u8, outer: u8) -> Result<u8, Dropped> {
     Ok(inner & !MASK | ecn)
 }
 
-/// Whether a datagram that arrived with `outer` was marked on its way: one that left marked, as what it carries `inner` was, tells nothing.
-pub fn is_marked_outside(inner: Option<u8>, outer: u8) -> bool {
-    outer & MASK == CE && inner.is_none_or(|inner| inner & MASK != CE)
+/// Whether a datagram that arrived with `outer` was marked on its way. One whose packet is marked left so, and tells nothing.
+pub fn is_marked_outside(packet: Option<&[u8]>, outer: u8) -> bool {
+    let is_marked_inside = || packet.and_then(|packet| Ip::parse(packet).ok()).is_some_and(|ip| ip.tos & MASK == CE);
+    outer & MASK == CE && !is_marked_inside()
 }
 
 /// Replaces the type of service of an IPv4 header and mends its checksum.
@@ -50,11 +52,18 @@ pub(super) fn set_tos_v4(bytes: &mut [u8], tos: u8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::ip::{UDP, Version};
+    use crate::packet::tests::packet;
 
     #[test]
     fn a_mark_from_inside_is_none_of_the_path() {
-        assert!(is_marked_outside(Some(ECT0), CE) && is_marked_outside(None, CE));
-        assert!(!is_marked_outside(Some(CE), CE) && !is_marked_outside(Some(ECT0), ECT0));
+        let with = |tos| {
+            let mut packet = packet(Version::V4, UDP, 100, 0);
+            set_tos_v4(&mut packet, tos);
+            packet
+        };
+        assert!(is_marked_outside(Some(&with(ECT0)), CE) && is_marked_outside(None, CE));
+        assert!(!is_marked_outside(Some(&with(CE)), CE) && !is_marked_outside(Some(&with(ECT0)), ECT0));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Every path holds a credit. What is sent is paid for by the path that sent it and earned by all, in proportion to their weights,
 //! so shares are exact in the long run for any weights, co-prime or not. The original
 //! expands weights into a list and overflows it; here nothing grows with the weights. What a rule sends over one path is made good
-//! by the others for a second or so, not for as long as it lasted.
+//! by the others for some megabytes, not for as long as it lasted.
 
 use std::cmp::Reverse;
 

@@ -94,8 +94,8 @@ impl Peer {
         self.handle_protection(now, tag, number, (data, repair), native, tun);
         let received =
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
-        let inner = data.and_then(|data| Some(Ip::parse(data.packet).ok()?.tos));
-        received.on_packet(now, number, len as u64, elicits, ecn::is_marked_outside(inner, from.tos));
+        let is_marked = ecn::is_marked_outside(data.map(|data| data.packet), from.tos);
+        received.on_packet(now, number, len as u64, elicits, is_marked);
     }
 
     fn handle_frame(&mut self, now: Time, frame: &Frame<'_>, way: Way, native: &mut Native, tun: &mut Coalescer) {

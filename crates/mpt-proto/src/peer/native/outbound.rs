@@ -132,12 +132,11 @@ impl Peer {
             return;
         }
         self.queue.unpark();
-        native.repair.unpark();
-        let mut waiting = None;
         native.tries = self.has_untried_path(native);
         self.send_copies(now, native, outbox, spare);
+        let mut awaits_repair = None;
         while let Some(next) = self.next_packet(now, native) {
-            if !next.again && waiting == Some(next.bucket) {
+            if !next.again && awaits_repair == Some(next.bucket) {
                 self.queue.park();
                 continue;
             }
@@ -168,12 +167,11 @@ impl Peer {
             if !self.scene.iter().any(|path| path.room > 0) {
                 break;
             }
-            match next.again {
-                true => {
-                    waiting = Some(next.bucket);
-                    native.repair.park();
-                }
-                false => self.queue.park(),
+            if next.again {
+                awaits_repair = Some(next.bucket);
+                native.repair.park();
+            } else {
+                self.queue.park();
             }
         }
         native.repair.unpark();
@@ -183,21 +181,25 @@ impl Peer {
         if let Some(slot) = native.lane_to_ask.take() {
             self.send_train(now, slot, native, outbox);
         }
-        // What a path could have taken, a datagram at least, and did not get, whoever decided so, makes its rates those of the application.
+        self.note_idle_paths(native);
+        if !self.queue.is_empty() {
+            self.ask_idle_paths(now, native);
+        }
+        if self.queue.is_empty() && native.repair.head().is_none() {
+            self.rescue(now, native, outbox, spare);
+        }
+    }
+
+    /// What a path could have taken, a datagram at least, and did not get, whoever decided so, makes its rates those of the application.
+    fn note_idle_paths(&self, native: &mut Native) {
         let datagram = native.datagram();
         for path in self.scene.iter().filter(|path| path.room >= datagram) {
             native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
-        }
-        if !self.queue.is_empty() {
-            self.ask_idle_paths(now, native);
         }
         for path in self.paths.iter().filter(|path| path.is_reserve()) {
             if self.scene.iter().all(|view| view.id != path.id) {
                 native.carriers[usize::from(path.id.slot)].feedback.on_app_limited();
             }
-        }
-        if self.queue.is_empty() && native.repair.head().is_none() {
-            self.rescue(now, native, outbox, spare);
         }
     }
 
