@@ -48,3 +48,19 @@ fn each_path_goes_by_its_own_gateway_and_by_another_when_the_file_names_one() {
     assert!(rig.signal(Host::A, Signal::SIGTERM).success());
     assert_eq!(routers(&rig), [""; 0]);
 }
+
+#[test]
+fn a_gateway_s_route_comes_back_with_its_interface() {
+    let Some(mut rig) = Rig::build("detour-back", &["delay=1ms", "delay=1ms"]) else { return };
+    let native = FILE
+        .replace("mode = \"plain\"", "private_key = \"ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00=\"")
+        .replacen("[[peer]]", "[[peer]]\npublic_key = \"L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg=\"", 1);
+    for file in [FILE, &native] {
+        rig.launch_with(Host::A, file);
+        sh(&rig.hosts.a, "ip link set eth2 down");
+        assert_eq!(routers(&rig), ["192.168.11.2"], "the kernel takes it away");
+        sh(&rig.hosts.a, "ip link set eth2 up");
+        rig.wait_until("both are there again", |rig| routers(rig) == ["192.168.11.2", "192.168.12.2"]);
+        assert!(rig.signal(Host::A, Signal::SIGTERM).success());
+    }
+}

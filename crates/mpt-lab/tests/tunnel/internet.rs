@@ -105,6 +105,20 @@ fn everything_goes_through_the_tunnel_and_nothing_of_it_stays() {
     assert_eq!(ways(&rig), ["eth1", "eth1"]);
 }
 
+/// The kernel takes routes and IPv6 addresses away with the interface; then everything would leave beside the tunnel.
+#[test]
+fn everything_goes_through_the_tunnel_again_when_its_interface_has_been_down() {
+    let Some((mut rig, _far)) = rig("tun-down") else { return };
+    start(&mut rig, false);
+    sh(&rig.hosts.a, "ip link set mpt0 down");
+    assert_eq!(ways(&rig), ["eth1", "eth1"]);
+    sh(&rig.hosts.a, "ip link set mpt0 up");
+    for far in FAR {
+        rig.wait_until(&format!("{far} answers through the tunnel"), |rig| reaches(rig, far));
+    }
+    assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
+}
+
 #[test]
 fn the_kill_switch_lets_nothing_out_until_it_is_taken_away() {
     let Some((mut rig, _far)) = rig("kill-switch") else { return };

@@ -79,6 +79,7 @@ pub fn run(file: &File) -> Result<(), Failure> {
         monitor,
         control,
         about,
+        tun_is_up: true,
         file,
         sockets,
         control_port,
@@ -144,6 +145,7 @@ struct Daemon {
     monitor: Monitor,
     control: Server,
     about: Tunnel,
+    tun_is_up: bool,
     /// What is running: the file as it was read, with the peers that have come and gone since.
     file: File,
     sockets: Sockets,
@@ -269,7 +271,12 @@ impl Daemon {
                 self.uplinks.note_move();
             }
             match event {
-                Event::Link(link) => self.driver.handle_interface(now, link.index, &link.name, link.up && link.running),
+                Event::Link(link) => {
+                    if link.index == self.driver.tun_index() {
+                        self.handle_tun(link.up);
+                    }
+                    self.driver.handle_interface(now, link.index, &link.name, link.up && link.running);
+                }
                 Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
                 Event::AddressAdded(index, prefix) if !self.driver.follow_address(index, prefix.address) => {}
                 Event::AddressAdded(..) | Event::Resync => {
@@ -281,6 +288,20 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+
+    /// Somebody takes the TUN device down or up. Routes and IPv6 addresses go with it, and come back.
+    fn handle_tun(&mut self, up: bool) {
+        if std::mem::replace(&mut self.tun_is_up, up) || !up {
+            return;
+        }
+        let restored = Netlink::open().and_then(|mut netlink| {
+            setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
+            self.routes.settle(&self.file, &mut netlink)
+        });
+        if let Err(error) = restored {
+            tracing::warn!(%error, "the interface is up again, but not as it was");
+        }
     }
 
     fn handle_requests(&mut self, now: Time) -> Goes {

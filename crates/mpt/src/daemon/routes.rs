@@ -52,7 +52,7 @@ impl Routes {
         Self { tun, interface, policy, into: Vec::new(), around: Vec::new(), lacks: false, holds: true }
     }
 
-    /// Sets what a configuration needs and removes what it does not.
+    /// Sets what a configuration needs, that included which the kernel took away, and removes what it does not.
     ///
     /// # Errors
     /// When a route into the tunnel cannot be set; the others are. One around it may be missing: the path is then down, and
@@ -67,10 +67,9 @@ impl Routes {
         }
         let mut failed = Ok(());
         for route in wanted {
-            if self.into.contains(&route) {
-                continue;
-            }
+            let is_ours = self.into.contains(&route);
             match netlink.add_route(&route) {
+                _ if is_ours => {}
                 Ok(Change::Made) => self.into.push(route),
                 Ok(Change::AlreadySo) => {
                     tracing::warn!(net = %route.to, "there is a route to this network already; it stays as it is");

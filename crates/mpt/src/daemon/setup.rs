@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use ipnet::IpNet;
 use mpt_linux::netlink::{Netlink, Prefix};
 use mpt_linux::udp::{Socket, SocketSpec};
 use mpt_linux::{Error, Reactor, Tun};
@@ -329,10 +330,14 @@ fn check_mtu(file: &File, fits: usize) -> Result<usize, Failure> {
 /// Gives the TUN device its MTU and addresses, and brings it up.
 fn configure(file: &File, tun: &Tun, mtu: usize, netlink: &mut Netlink) -> Result<(), Failure> {
     netlink.set_mtu(tun.index(), mtu as u32)?;
-    for address in &file.addresses {
-        netlink.add_sole_address(tun.index(), Prefix { address: address.addr(), length: address.prefix_len() })?;
-    }
+    add_addresses(file, tun.index(), netlink)?;
     Ok(netlink.set_up(tun.index(), true).map(drop)?)
+}
+
+/// Gives the TUN device those of its addresses that it has not.
+pub fn add_addresses(file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
+    let prefix = |net: &IpNet| Prefix { address: net.addr(), length: net.prefix_len() };
+    file.addresses.iter().try_for_each(|address| netlink.add_sole_address(tun, prefix(address)).map(drop))
 }
 
 const ETHERNET: u32 = 1_500;

@@ -32,7 +32,7 @@ pub(super) struct Uplinks {
     configured: BTreeMap<LinkId, Vec<IpAddr>>,
     /// When something changed that has not been looked at.
     due: Option<Time>,
-    /// That was an interface or an address, in plain mode.
+    /// That was an interface or an address, and routes have not been looked for since.
     moved: bool,
     looked: Time,
 }
@@ -109,14 +109,9 @@ impl Daemon {
     }
 
     fn follow(&mut self, now: Time) -> Result<(), Error> {
+        self.follow_routes()?;
         if *self.file.mode != Mode::Native {
-            let mut netlink = Netlink::open()?;
-            self.routes.restore(&mut netlink);
-            // Its own changes are news of routes, too, and must not bring on others.
-            return match self.routes.lacks_any() && std::mem::take(&mut self.uplinks.moved) {
-                true => self.routes.settle(&self.file, &mut netlink),
-                false => Ok(()),
-            };
+            return Ok(());
         }
         let mut netlink = Netlink::open_for(policy::mark(&self.file))?;
         let interfaces = self.uplinks.interfaces(&mut netlink)?;
@@ -150,6 +145,16 @@ impl Daemon {
         }
         self.close_unused();
         Ok(())
+    }
+
+    /// Sets again the routes that went with an interface. Its own changes are news of routes, too, and must not bring on others.
+    fn follow_routes(&mut self) -> Result<(), Error> {
+        let mut netlink = Netlink::open()?;
+        self.routes.restore(&mut netlink);
+        match self.routes.lacks_any() && std::mem::take(&mut self.uplinks.moved) {
+            true => self.routes.settle(&self.file, &mut netlink),
+            false => Ok(()),
+        }
     }
 
     fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &Change) -> Result<(), Failure> {
