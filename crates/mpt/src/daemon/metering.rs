@@ -88,10 +88,7 @@ impl Metering {
     }
 
     fn count(&mut self, now: Time, endpoint: &mut Endpoint) {
-        let month = month(SystemTime::now());
-        if self.book.month != month {
-            self.book = Book { month, ..Book::default() };
-        }
+        self.book.turn_to(month(SystemTime::now()));
         for peer in endpoint.status().peers {
             for path in &peer.paths {
                 let key = (peer.name.clone(), path.name.clone());
@@ -155,6 +152,15 @@ impl Metering {
     }
 }
 
+impl Book {
+    /// Begins anew with a later month. An earlier one is that of a clock that has yet to be set.
+    fn turn_to(&mut self, month: String) {
+        if month > self.month {
+            *self = Self { month, ..Self::default() };
+        }
+    }
+}
+
 impl Drop for Metering {
     fn drop(&mut self) {
         if self.unsaved.is_some() {
@@ -194,5 +200,18 @@ mod tests {
             ("2000-02".into(), "2000-02".into(), "2000-03".into())
         );
         assert_eq!((at(1_798_761_599), at(1_798_761_600)), ("2026-12".into(), "2027-01".into()));
+    }
+
+    #[test]
+    fn a_clock_that_has_yet_to_be_set_empties_no_book() {
+        let used = BTreeMap::from([("hub/lte".to_owned(), 7)]);
+        let mut book = Book { month: "2026-11".to_owned(), used };
+        let before = book.clone();
+        for month in ["1970-01", "2026-11"] {
+            book.turn_to(month.to_owned());
+            assert_eq!(book, before, "in {month}");
+        }
+        book.turn_to("2027-01".to_owned());
+        assert_eq!(book, Book { month: "2027-01".to_owned(), ..Book::default() });
     }
 }
