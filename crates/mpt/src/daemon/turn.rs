@@ -28,6 +28,8 @@ pub struct Driver {
     tun: Tun,
     /// By number; those that are closed leave a gap.
     links: Vec<Option<Link>>,
+    /// Those whose address is gone. Their interface may run nevertheless.
+    without_address: BTreeSet<LinkId>,
     buffer: Vec<u8>,
     receive: Receive,
     /// The TUN device is being watched.
@@ -59,6 +61,7 @@ impl Driver {
             reactor,
             tun,
             links: Vec::new(),
+            without_address: BTreeSet::new(),
             buffer,
             receive: Receive::new(),
             reading: true,
@@ -96,9 +99,16 @@ impl Driver {
             link.move_to(local, interface)?;
             self.watch_anew(index)?;
         }
+        self.without_address.remove(&id);
         self.endpoint.handle_carrier(now, id, true);
         self.endpoint.handle_moved(now, id);
         Ok(())
+    }
+
+    /// A link has no address to leave from, until it moves to another one.
+    pub fn handle_address_gone(&mut self, now: Time, id: LinkId) {
+        self.without_address.insert(id);
+        self.endpoint.handle_carrier(now, id, false);
     }
 
     /// Takes news of an interface: its carrier, or its return under another index.
@@ -112,7 +122,7 @@ impl Driver {
                     Err(error) => tracing::warn!(interface = name, %error, "cannot use the interface that came back"),
                 }
             }
-            self.endpoint.handle_carrier(now, id, running);
+            self.endpoint.handle_carrier(now, id, running && !self.without_address.contains(&id));
         }
     }
 

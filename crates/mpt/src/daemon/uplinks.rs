@@ -321,7 +321,7 @@ impl Daemon {
                 },
                 None => {
                     tracing::info!(?device, %local, "address is gone");
-                    self.driver.endpoint.handle_carrier(now, id, false);
+                    self.driver.handle_address_gone(now, id);
                 }
             }
         }
