@@ -92,6 +92,8 @@ struct Known {
     name: String,
     way: Way,
     rests: bool,
+    /// It was to leave from another address and could not.
+    unmoved: bool,
 }
 
 impl Patterns {
@@ -188,7 +190,7 @@ impl Paths {
         for way in ways {
             if !self.0.iter().any(|known| known.way.is_same(way)) {
                 let name = self.name(way, &is_free);
-                self.0.push(Known { name: name.clone(), way: way.clone(), rests: false });
+                self.0.push(Known { name: name.clone(), way: way.clone(), rests: false, unmoved: false });
                 changes.push(Change::Add(name, way.clone()));
             }
         }
@@ -200,9 +202,15 @@ impl Paths {
         self.0.drain(..).map(|known| Change::Remove(known.name, known.way)).collect()
     }
 
-    /// A path could not be made. The next update asks for it again.
-    pub fn forget(&mut self, name: &str) {
-        self.0.retain(|known| known.name != name);
+    /// A path could not be made or moved. The next update asks for it again.
+    pub fn on_failed(&mut self, change: &Change) {
+        match change {
+            Change::Add(name, _) => self.0.retain(|known| known.name != *name),
+            Change::Move(name, _) => {
+                self.0.iter_mut().filter(|known| known.name == *name).for_each(|known| known.unmoved = true);
+            }
+            Change::Rest(..) | Change::Remove(..) => {}
+        }
     }
 
     /// Whether a path that does not rest meets a condition.
@@ -222,7 +230,7 @@ impl Known {
     fn follow(&mut self, ways: &[Way], interfaces: &[Interface]) -> Option<Change> {
         let wanted = ways.iter().find(|way| way.is_same(&self.way));
         if let Some(way) = wanted {
-            let moves = std::mem::take(&mut self.rests) || *way != self.way;
+            let moves = std::mem::take(&mut self.rests) | std::mem::take(&mut self.unmoved) || *way != self.way;
             self.way = way.clone();
             return moves.then(|| Change::Move(self.name.clone(), way.clone()));
         }
@@ -337,6 +345,24 @@ mod tests {
         assert_eq!(update(&mut paths, &plan, &[eth(&["192.0.2.9"])]), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
         assert_eq!(update(&mut paths, &plan, &[]), ["remove eth0: 192.0.2.9 -> 203.0.113.7:1"]);
         assert!(update(&mut paths, &plan, &[]).is_empty());
+    }
+
+    #[test]
+    fn what_failed_is_asked_for_again() {
+        let (mut paths, plan) = (Paths::default(), plan(&["203.0.113.7:1"]));
+        let mut ask = |own: &str, fails: bool| {
+            let interfaces = [interface(2, "eth0", &[own])];
+            let changes = paths.update(&plan.ways(&interfaces, |_, _, _| true), &interfaces, |_| true);
+            changes.iter().filter(|_| fails).for_each(|change| paths.on_failed(change));
+            changes.iter().map(told).collect::<Vec<_>>()
+        };
+        for fails in [true, false] {
+            assert_eq!(ask("192.0.2.1", fails), ["add eth0: 192.0.2.1 -> 203.0.113.7:1"]);
+        }
+        for fails in [true, false] {
+            assert_eq!(ask("192.0.2.9", fails), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
+        }
+        assert!(ask("192.0.2.9", false).is_empty());
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(super) struct Uplinks {
     configured: BTreeMap<LinkId, Vec<IpAddr>>,
     /// When something changed that has not been looked at.
     due: Option<Time>,
+    /// When to look again after a look that failed.
+    again: Option<Time>,
     /// That was an interface or an address, and routes have not been looked for since.
     moved: bool,
     looked: Time,
@@ -48,6 +50,8 @@ struct Key {
 
 /// Changes come in bursts, and each look costs some system calls. The first of a burst is not kept waiting.
 const APART: Duration = Duration::from_millis(20);
+/// What a look that failed has missed may be no news a second time.
+const AGAIN: Duration = Duration::from_secs(1);
 
 impl Uplinks {
     /// Nothing yet; paths never leave by the TUN device of this index.
@@ -59,6 +63,7 @@ impl Uplinks {
             listening: BTreeMap::new(),
             configured: BTreeMap::new(),
             due: None,
+            again: None,
             moved: false,
             looked: Time::START,
         }
@@ -94,22 +99,30 @@ impl Daemon {
         if self.driver.endpoint.take_told() {
             self.uplinks.note(now);
         }
+        if self.uplinks.again.take_if(|again| *again <= now).is_some() {
+            self.uplinks.note_move();
+            self.uplinks.note(now);
+        }
         if self.uplinks.due.is_some_and(|due| due <= now) {
             self.follow_interfaces(now);
         }
-        self.uplinks.due
+        [self.uplinks.due, self.uplinks.again].into_iter().flatten().min()
     }
 
     /// Makes the paths agree with the interfaces.
     pub(super) fn follow_interfaces(&mut self, now: Time) {
         (self.uplinks.due, self.uplinks.looked) = (None, now);
+        if let Err(error) = self.follow_routes() {
+            tracing::warn!(%error, "cannot set the routes");
+            self.uplinks.again = Some(now + AGAIN);
+        }
         if let Err(error) = self.follow(now) {
             tracing::warn!(%error, "cannot follow the interfaces");
+            self.uplinks.again = Some(now + AGAIN);
         }
     }
 
     fn follow(&mut self, now: Time) -> Result<(), Error> {
-        self.follow_routes()?;
         if *self.file.mode != Mode::Native {
             return Ok(());
         }
@@ -137,8 +150,8 @@ impl Daemon {
             for change in changes {
                 if let Err(failure) = self.change_path(now, &name, port, &change) {
                     tracing::warn!(peer = name, %failure, ?change, "path");
-                    if let (Change::Add(path, _), Some(paths)) = (&change, self.uplinks.peers.get_mut(&name)) {
-                        paths.forget(path);
+                    if let Some(paths) = self.uplinks.peers.get_mut(&name) {
+                        paths.on_failed(&change);
                     }
                 }
             }
@@ -306,7 +319,7 @@ impl Daemon {
             let own = usable.flat_map(|interface| &interface.addresses).copied();
             let own: Vec<_> = own.filter(|own| own.is_ipv4() == local.is_ipv4()).collect();
             let before = self.uplinks.configured.insert(id, own.clone());
-            if before.is_none_or(|before| before == own) {
+            if before.as_ref().is_none_or(|before| *before == own) {
                 continue;
             }
             let target = if local.ip().is_unspecified() || own.contains(&local.ip()) {
@@ -317,7 +330,11 @@ impl Daemon {
             match target {
                 Some(target) => match self.driver.move_link(now, id, target, None) {
                     Ok(()) => tracing::info!(?device, local = %target, "addresses have changed"),
-                    Err(error) => tracing::warn!(?device, local = %target, %error, "cannot use the address"),
+                    Err(error) => {
+                        tracing::warn!(?device, local = %target, %error, "cannot use the address");
+                        // The next look tries again.
+                        self.uplinks.configured.extend(before.map(|before| (id, before)));
+                    }
                 },
                 None => {
                     tracing::info!(?device, %local, "address is gone");
