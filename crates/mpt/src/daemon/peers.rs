@@ -72,15 +72,13 @@ impl Daemon {
 
     /// Tells the peer what became of a path of its, where that is this host's doing or finding.
     pub(super) fn tell_peer(&mut self, now: Time, name: &str, event: &PathEvent) {
+        let Some(port) = &mut self.control_port else { return };
         let Some(up) = worth_telling(event.from, event.to) else { return };
         let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { return };
         let Some(path) = peer.paths.iter().find(|path| *path.name == event.path) else { return };
-        let status = self.driver.endpoint.status();
-        let states = status.peers.iter().filter(|peer| peer.name == name).flat_map(|peer| &peer.paths);
-        let is_up = |name: &str| states.clone().any(|path| path.name == name && path.state.is_up());
-        if let Some(port) = &mut self.control_port {
-            port.tell(now, peer, path, up, is_up);
-        }
+        let told = self.driver.endpoint.peers().iter().find(|peer| peer.name() == name);
+        let states = told.map_or_else(Vec::new, |peer| peer.status().paths);
+        port.tell(now, peer, path, up, |name| states.iter().any(|path| path.name == name && path.state.is_up()));
     }
 
     /// Does what came of the control port's messages, and says when it needs to be looked at again.
