@@ -279,11 +279,7 @@ impl Daemon {
                 }
                 Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
                 Event::AddressAdded(index, prefix) if !self.driver.follow_address(index, prefix.address) => {}
-                Event::AddressAdded(..) | Event::Resync => {
-                    if let Err(failure) = self.look_again(now) {
-                        tracing::warn!(%failure, "cannot look at the interfaces");
-                    }
-                }
+                Event::AddressAdded(..) | Event::Resync => self.look_again(now),
                 Event::AddressRemoved(..) | Event::Routes => {}
             }
         }
@@ -327,8 +323,11 @@ impl Daemon {
     }
 
     /// News were lost: asks for the state of every interface.
-    fn look_again(&mut self, now: Time) -> Result<(), Failure> {
-        let links = Netlink::open()?.links()?;
+    fn look_again(&mut self, now: Time) {
+        let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
+            Ok(links) => links,
+            Err(error) => return tracing::warn!(%error, "cannot look at the interfaces"),
+        };
         for index in self.driver.interfaces().into_iter().filter(|index| !links.iter().any(|link| link.index == *index))
         {
             self.driver.handle_interface_gone(now, index);
@@ -336,7 +335,6 @@ impl Daemon {
         for link in links {
             self.driver.handle_interface(now, link.index, &link.name, link.up && link.running);
         }
-        Ok(())
     }
 
     /// Logs what happened, and tells the peer; whether there was anything.

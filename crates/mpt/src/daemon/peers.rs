@@ -49,7 +49,8 @@ impl Daemon {
         }
         self.metering.watch(&self.file);
         self.uplinks.note(now);
-        self.look_again(now)
+        self.look_again(now);
+        Ok(())
     }
 
     /// Takes the peer at `index` out of the tunnel.
