@@ -190,7 +190,7 @@ impl Peer {
 
     /// Where it is, on each of its paths.
     pub fn remotes(&self) -> impl Iterator<Item = IpAddr> {
-        self.paths.iter().map(|path| path.remote.ip())
+        self.paths.iter().filter(|path| !path.is_vacant()).map(|path| path.remote.ip())
     }
 
     /// The inner prefixes behind it.

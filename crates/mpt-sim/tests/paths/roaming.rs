@@ -322,6 +322,7 @@ fn a_called_end_that_begins_anew_is_found_though_the_caller_has_removed_a_path()
     assert!(world.ends[0].add_path(world.now, "peer", &config));
     world.pass(Duration::from_secs(1));
     assert!(world.ends[0].remove_path(world.now, "peer", "second"));
+    assert!(world.ends[0].remotes().eq([address(1, 0).ip()]), "where the peer was is not where it is");
     world.pass(Duration::from_secs(1));
     world.ends[1] = run(1, vec![], 1);
     world.say(0);
