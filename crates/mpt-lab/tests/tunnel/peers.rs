@@ -124,6 +124,22 @@ fn a_reload_changes_all_or_nothing() {
     rig.wait_until("the tunnel answers again", reaches);
 }
 
+/// A path to another peer that names no address leaves the port to those who call.
+#[test]
+fn a_peer_that_is_the_first_to_call_comes_with_a_reload() {
+    let Some(mut rig) = Rig::build("first-caller", &["delay=1ms"]) else { return };
+    let server = SERVER.replace("include = \"peers.d\"\n", "");
+    let silent = |path: &str| format!("{SILENT}[[peer.path]]\nremote = \"192.168.11.9\"\n{path}");
+    rig.launch_with(Host::B, &(server.clone() + &silent("local = \"192.168.11.2\"\n")));
+    rig.launch_with(Host::A, CALLER);
+    fs::write(rig.file(Host::B), server + CALLED + &silent("")).expect("a file");
+    let done = rig.mpt(Host::B, &["reload"]);
+    assert!(done.status.success(), "{}", crate::rig::text(&done.stderr));
+    rig.wait_until("the first caller is answered", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("one")));
+    let sockets = crate::rig::sh(&rig.hosts.b, "ss -Huln sport = :4754");
+    assert!(sockets.contains("127.0.0.1:4754") && !sockets.contains("0.0.0.0:4754"), "{sockets}");
+}
+
 /// In plain mode nobody calls, and all may share one socket for all addresses.
 #[test]
 fn in_plain_mode_peers_come_with_their_files_too() {

@@ -36,7 +36,7 @@ use crate::config::model::{File, Mode, Path, Peer};
 /// What the system refused, with a hint, or what is wrong with the file now that the system has been looked at.
 pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let mut netlink = Netlink::open_for(policy::mark(file))?;
-    let mut sockets = Sockets { leaves_room: *file.mode == Mode::Native && file.is_called(), ..Sockets::default() };
+    let mut sockets = Sockets { leaves_room: leaves_room(file), ..Sockets::default() };
     if file.is_called() {
         check_port(file)?;
     }
@@ -194,18 +194,25 @@ fn cannot_open(file: &File, path: &Path, error: Error) -> Failure {
     file.problem(path.line(), what, hint).into()
 }
 
+/// Whether peers are to call, on sockets that follow the addresses.
+fn leaves_room(file: &File) -> bool {
+    *file.mode == Mode::Native && file.is_called()
+}
+
 /// What the core is told of peers, whose sockets are opened. When one cannot be had, none is.
 ///
 /// # Errors
 /// What the system refused.
 pub fn make_ready(file: &File, peers: Vec<Peer>, sockets: &mut Sockets) -> Result<Vec<(Peer, PeerConfig)>, Failure> {
     let mut netlink = Netlink::open_for(policy::mark(file))?;
-    let mut ready = Vec::with_capacity(peers.len());
-    for peer in peers {
-        let config = peer_config(file, &peer, sockets, &mut netlink).inspect_err(|_| sockets.forget_new())?;
-        ready.push((peer, config));
-    }
-    Ok(ready)
+    let left_room = sockets.leaves_room;
+    sockets.leaves_room |= leaves_room(file);
+    let mut ready = |peer: Peer| peer_config(file, &peer, sockets, &mut netlink).map(|config| (peer, config));
+    let ready: Result<_, _> = peers.into_iter().map(&mut ready).collect();
+    ready.inspect_err(|_| {
+        sockets.forget_new();
+        sockets.leaves_room = left_room;
+    })
 }
 
 /// What the core is told of a peer; its sockets are opened if need be.
