@@ -54,7 +54,7 @@ pub struct Endpoint {
     /// Peers to which something has happened since they were last flushed.
     touched: Touched,
     /// Peers whose queue is full.
-    crowded: Vec<usize>,
+    crowded: BTreeSet<usize>,
     /// Peers that have something to tell and were flushed meanwhile.
     eventful: Vec<usize>,
     deadlines: BTreeSet<(Time, Wake, usize)>,
@@ -94,7 +94,7 @@ impl Endpoint {
             outbox: Outbox::default(),
             tun: Coalescer::new(config.merge),
             touched: Touched::default(),
-            crowded: Vec::new(),
+            crowded: BTreeSet::new(),
             eventful: Vec::new(),
             deadlines: BTreeSet::new(),
             filed: Vec::new(),
@@ -169,9 +169,10 @@ impl Endpoint {
         self.peers.iter().filter_map(Peer::carries).fold(self.mtu, usize::min)
     }
 
-    /// Whether inner packets are wanted. While not, they are better off in the TUN device's queue.
+    /// Whether inner packets are wanted. While not, they are better off in the TUN device's queue, which is that of all peers: one that is
+    /// slow must not keep the others waiting, and loses what its own queue does not hold.
     pub fn has_room(&self) -> bool {
-        self.crowded.is_empty()
+        self.crowded.len() < self.peers.len().max(1)
     }
 
     /// Takes the `len` bytes that the TUN device wrote to `buffer`. A large buffer is kept and replaced by another one.
@@ -389,7 +390,7 @@ impl Endpoint {
         self.peers.iter().flat_map(Peer::remotes)
     }
 
-    /// The peers, for checks of what became of every packet.
+    /// The peers, each to be asked by itself.
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }
@@ -436,7 +437,8 @@ impl Endpoint {
             peer.know_place(i, self.routes.clone());
         }
         self.touched.all(self.peers.len());
-        (self.crowded, self.eventful) = (Vec::new(), Vec::new());
+        self.crowded.clear();
+        self.eventful.clear();
         (0..self.peers.len()).for_each(|peer| self.note(peer));
         self.deadlines.clear();
         self.filed = vec![None; self.peers.len()];
@@ -460,14 +462,10 @@ impl Endpoint {
 
     /// Notes whether the peer's queue is full, and whether it has something to tell.
     fn note(&mut self, peer: usize) {
-        let crowded = self.crowded.iter().position(|other| *other == peer);
-        match (crowded, self.peers[peer].has_room()) {
-            (None, false) => self.crowded.push(peer),
-            (Some(at), true) => {
-                self.crowded.swap_remove(at);
-            }
-            (None, true) | (Some(_), false) => {}
-        }
+        match self.peers[peer].has_room() {
+            true => self.crowded.remove(&peer),
+            false => self.crowded.insert(peer),
+        };
         if self.peers[peer].has_events() && !self.eventful.contains(&peer) {
             self.eventful.push(peer);
         }

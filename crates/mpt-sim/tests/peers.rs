@@ -86,6 +86,21 @@ impl Star {
         (0..self.clients.len()).filter(|client| deliveries(&mut self.clients[*client]) > 0).collect()
     }
 
+    /// The server has a packet to send, at once with others.
+    fn take(&mut self, to: [u8; 4]) {
+        let mut packet = numbered(1, 1_400);
+        packet[12..16].copy_from_slice(&[10, 77, 0, 1]);
+        packet[16..20].copy_from_slice(&to);
+        self.server.handle_inner(self.now, &mut packet, 1_400, Offload::default());
+    }
+
+    /// The server has more to send to a client than there is room for.
+    fn fill(&mut self, client: usize, to: [u8; 4]) {
+        while self.server.peers()[client].has_room() {
+            self.take(to);
+        }
+    }
+
     fn dropped(&self, peer: usize, why: Dropped) -> u64 {
         self.server.status().peers[peer].drops.of(why)
     }
@@ -131,12 +146,7 @@ fn a_peer_that_is_away_keeps_nobody_waiting() {
     let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
     star.away = Some(0);
     for _ in 0..20 {
-        for n in 0..1_429 {
-            let mut packet = numbered(n, 1_400);
-            packet[12..16].copy_from_slice(&[10, 77, 0, 1]);
-            packet[16..20].copy_from_slice(&[10, 77, 1, 1]);
-            star.server.handle_inner(star.now, &mut packet, 1_400, Offload::default());
-        }
+        (0..1_429).for_each(|_| star.take([10, 77, 1, 1]));
         star.settle();
         assert!(star.server.has_room());
         assert_eq!(star.send([10, 77, 2, 1]), [1]);
@@ -147,6 +157,19 @@ fn a_peer_that_is_away_keeps_nobody_waiting() {
     star.away = None;
     star.settle();
     assert_eq!(star.send([10, 77, 1, 1]), [0]);
+}
+
+#[test]
+fn a_peer_whose_queue_is_full_keeps_nobody_waiting() {
+    let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
+    star.fill(0, [10, 77, 1, 1]);
+    assert!(star.server.has_room());
+    (0..100).for_each(|_| star.take([10, 77, 1, 1]));
+    assert!(star.dropped(0, Dropped::QueueFull) > 0);
+    assert_eq!(star.send([10, 77, 2, 1]), [0, 1]);
+    star.fill(0, [10, 77, 1, 1]);
+    star.fill(1, [10, 77, 2, 1]);
+    assert!(!star.server.has_room(), "there is nobody left whom it would keep waiting");
 }
 
 /// A more specific prefix of somebody else's is not for a peer to use.

@@ -247,7 +247,7 @@ impl Driver {
         }
     }
 
-    /// While the queue is full, packets wait in the TUN device.
+    /// While no queue has room, packets wait in the TUN device.
     fn watch_tun(&mut self) {
         let wanted = self.endpoint.has_room();
         if wanted == self.reading {
