@@ -55,6 +55,8 @@ pub struct Endpoint {
     touched: Touched,
     /// Peers whose queue is full.
     crowded: BTreeSet<usize>,
+    /// Links whose socket is full.
+    blocked: BTreeSet<LinkId>,
     /// Peers that have something to tell and were flushed meanwhile.
     eventful: Vec<usize>,
     deadlines: BTreeSet<(Time, Wake, usize)>,
@@ -95,6 +97,7 @@ impl Endpoint {
             tun: Coalescer::new(config.merge),
             touched: Touched::default(),
             crowded: BTreeSet::new(),
+            blocked: BTreeSet::new(),
             eventful: Vec::new(),
             deadlines: BTreeSet::new(),
             filed: Vec::new(),
@@ -282,7 +285,15 @@ impl Endpoint {
 
     /// A link's socket is full, or takes datagrams again.
     pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
-        self.for_all(|peer| peer.handle_blocked(link, blocked));
+        let changed = if blocked { self.blocked.insert(link) } else { self.blocked.remove(&link) };
+        if !changed {
+            return;
+        }
+        for index in 0..self.peers.len() {
+            if self.peers[index].is_busy_on(link) {
+                self.touch(index);
+            }
+        }
     }
 
     /// Datagrams could not be sent, or packets not be delivered.
@@ -328,6 +339,7 @@ impl Endpoint {
             }
             let Some(index) = self.touched.pop() else { break };
             let peer = &mut self.peers[index];
+            peer.note_blocked(&self.blocked);
             match &mut self.local {
                 Some(local) if peer.is_native() => {
                     peer.flush_native(now, index, local, &mut self.outbox, &mut self.spare);

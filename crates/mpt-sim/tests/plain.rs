@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
-use mpt_proto::packet::Merge;
+use mpt_proto::endpoint::Endpoint;
+use mpt_proto::packet::{Merge, Offload};
 use mpt_proto::path::{Cause, LinkId, State};
-use mpt_proto::time::Rate;
-use mpt_sim::host::{Sink, Source};
+use mpt_proto::time::{Rate, Time};
+use mpt_sim::host::{Sink, Source, numbered};
 use mpt_sim::laws;
 use mpt_sim::link::{Jitter, LinkSpec, Loss, Order, PathSpec, Queue};
 use mpt_sim::net::{Network, address};
@@ -156,4 +157,15 @@ fn a_silent_path_is_found_dead_and_found_alive_again() {
     }
     net.run(9 * SECOND);
     assert_lawful(&net);
+}
+
+#[test]
+fn a_path_that_comes_over_a_full_socket_waits_for_it() {
+    let mut endpoint = Endpoint::new(Time::START, &Config { peers: Vec::new(), ..config(0, &[]) });
+    endpoint.handle_blocked(LinkId(0), true);
+    endpoint.add_peer(Time::START, &PeerConfig { probe: None, ..config(0, &[1]).peers[0].clone() });
+    endpoint.handle_inner(Time::START, &mut numbered(1, 100), 100, Offload::default());
+    assert!(endpoint.poll_transmit(Time::START).is_none());
+    endpoint.handle_blocked(LinkId(0), false);
+    assert!(endpoint.poll_transmit(Time::START).is_some());
 }

@@ -103,7 +103,7 @@ pub struct Path {
     pub received: Traffic,
     /// When the peer was last heard on it, in native mode.
     pub heard: Time,
-    /// The socket takes nothing at the moment.
+    /// The socket took nothing when the peer was last flushed.
     pub blocked: bool,
     /// The number that the peer gives this path, as its probes say.
     pub peer_number: Option<u8>,

@@ -10,7 +10,7 @@ mod timers;
 
 pub use timers::Wake;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -306,9 +306,15 @@ impl Peer {
         true
     }
 
-    /// A link's socket is full, or takes datagrams again.
-    pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
-        self.paths.iter_mut().filter(|path| path.link == link).for_each(|path| path.blocked = blocked);
+    /// Takes note of the links whose socket is full, before it is flushed.
+    pub fn note_blocked(&mut self, links: &BTreeSet<LinkId>) {
+        self.paths.iter_mut().for_each(|path| path.blocked = links.contains(&path.link));
+    }
+
+    /// Whether a path of its is over `link`, and packets wait or may have to be sent again.
+    pub fn is_busy_on(&self, link: LinkId) -> bool {
+        let cares = self.native.as_ref().is_some_and(|native| native.cares_for_any());
+        (cares || !self.queue.is_empty()) && self.paths.iter().any(|path| path.link == link)
     }
 
     /// Whether a path changed its state and nobody has asked.

@@ -255,9 +255,14 @@ impl Repair {
         (self.resent, self.given_up)
     }
 
+    /// Whether no packet is cared for.
+    pub fn is_empty(&self) -> bool {
+        self.free.len() == self.entries.len()
+    }
+
     /// Gives memory back while no packet is cared for.
     pub fn rest(&mut self) {
-        if self.free.len() == self.entries.len() && self.skips.is_empty() {
+        if self.is_empty() && self.skips.is_empty() {
             self.clear();
         }
     }

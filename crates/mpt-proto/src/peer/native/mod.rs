@@ -343,6 +343,11 @@ impl Native {
         self.order.values().fold(unheld, |sum, bucket| sum + bucket.stats())
     }
 
+    /// Whether packets are under way or must go again.
+    pub(super) fn cares_for_any(&self) -> bool {
+        !self.repair.is_empty()
+    }
+
     /// How many packets were sent again, and how many given up.
     pub(super) fn repair_counts(&self) -> (u64, u64) {
         self.repair.counts()
