@@ -148,6 +148,26 @@ fn a_configured_path_survives_a_new_lease() {
     follows_a_new_lease("nlease2", &Native::caller(&path));
 }
 
+/// News of the interface are no news of the address that it had.
+#[test]
+fn a_path_whose_address_is_gone_stays_down_while_its_interface_runs() {
+    let path = |number: usize| {
+        let (own, far) = (address(Host::A, number, Family::V4), address(Host::B, number, Family::V4));
+        format!("[[peer.path]]\ninterface = \"eth{}\"\nlocal = \"{own}\"\nremote = \"{far}\"\n", number + 1)
+    };
+    let Some(rig) = Rig::native("ngone", &TWO, &Native::caller(&(path(0) + &path(1)))) else { return };
+    let is_down = |rig: &Rig, path| rig.path(Host::A, path)["cause"] == "carrier";
+    let own = format!("{}/24 dev eth1", address(Host::A, 0, Family::V4));
+    rig.hosts.a.ip(&format!("address del {own}")).expect("gone");
+    rig.wait_until("the address is missed", |rig| is_down(rig, 0));
+    // Once the second is heard of, so is the first.
+    rig.hosts.a.ip("link set eth1 mtu 1400\nlink set eth2 down").expect("news");
+    rig.wait_until("the second path is down", |rig| is_down(rig, 1));
+    assert!(is_down(&rig, 0), "{:?}", rig.path(Host::A, 0));
+    rig.hosts.a.ip(&format!("address add {own}")).expect("back");
+    rig.wait_until("the first path is up", |rig| rig.path(Host::A, 0)["up"] == true);
+}
+
 /// A host behind a translator on host A that forgets after a second, and then gives out another port.
 fn behind_a_translator(rig: &Rig) -> Netns {
     let name = rig.hosts.a.name().replace("-a", "-c");
