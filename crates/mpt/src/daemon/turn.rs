@@ -87,6 +87,7 @@ impl Driver {
     /// Closes a socket.
     pub fn remove_link(&mut self, id: LinkId) {
         self.endpoint.handle_blocked(id, false);
+        self.without_address.remove(&id);
         if let Some(link) = self.links.get_mut(usize::from(id.0)) {
             *link = None;
         }
