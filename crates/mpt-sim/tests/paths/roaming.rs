@@ -32,6 +32,8 @@ struct World {
     sent: u64,
     /// Where it is on a second path, to [`OTHER`].
     second: SocketAddr,
+    /// Over what the called end receives.
+    link: LinkId,
     /// Nothing arrives anywhere.
     cut: bool,
 }
@@ -51,7 +53,7 @@ impl World {
     fn apart() -> Self {
         let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
         let (caller, second) = (address(0, 0), somewhere(100));
-        Self { now: Time::START, ends, caller, second, delivered: 0, sent: 0, cut: true }
+        Self { now: Time::START, ends, caller, second, delivered: 0, sent: 0, link: LinkId(0), cut: true }
     }
 
     /// The two have a session, and the called end knows where the caller is.
@@ -79,7 +81,8 @@ impl World {
 
     /// Gives `bytes` to the end that is not `from`, as if they came from `source`.
     fn arrive(&mut self, from: usize, source: SocketAddr, bytes: &[u8]) {
-        let received = Received { link: LinkId(0), from: source, tos: 0, segment: bytes.len() };
+        let link = if from == 0 { self.link } else { LinkId(0) };
+        let received = Received { link, from: source, tos: 0, segment: bytes.len() };
         self.ends[1 - from].handle_datagrams(self.now, &received, &mut bytes.to_vec());
     }
 
@@ -313,6 +316,22 @@ fn a_path_that_the_called_end_takes_up_again_is_found_though_the_caller_has_anot
     world.pass(Duration::from_secs(30));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(7), true)]);
     assert_eq!(state(&world), State::Up);
+}
+
+/// A lease that runs out and is renewed, or an IPv6 address while its interface is down: the same address has another socket then.
+#[test]
+fn a_called_end_whose_only_address_goes_and_comes_back_answers_again() {
+    let mut world = World::new();
+    world.cut = true;
+    world.ends[1].remove_link(world.now, world.link);
+    assert_eq!(world.remotes(), []);
+    world.pass(Duration::from_secs(10));
+    (world.cut, world.link) = (false, LinkId(1));
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.remotes(), [(address(0, 0), true)]);
+    (0..2).for_each(|end| world.say(end));
+    world.pass(PACED);
+    assert_eq!(world.delivered, 2);
 }
 
 #[test]

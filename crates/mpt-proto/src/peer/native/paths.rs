@@ -87,12 +87,12 @@ impl Peer {
         !native.seals && !self.paths.iter().any(Path::may_speak) && self.paths.iter().any(may_call)
     }
 
-    /// Removes the paths over a link that is gone.
+    /// Removes the paths over a link that is gone. Its address may come back, with another link.
     pub fn remove_link(&mut self, now: Time, link: LinkId) {
         let Some(mut native) = self.native.take() else { return };
         for slot in 0..self.paths.len() {
             if self.paths[slot].link == link {
-                self.vacate(now, slot, &mut native);
+                self.forget(now, slot, &mut native);
             }
         }
         self.native = Some(native);

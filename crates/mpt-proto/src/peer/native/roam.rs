@@ -221,9 +221,9 @@ impl Peer {
         Some(slot)
     }
 
-    /// Forgets a path that only the peer named. To the peer it may be one that is out of reach for a while, so it is not told to leave it
-    /// alone, and may call from there again.
-    fn forget(&mut self, now: Time, slot: usize, native: &mut Native) {
+    /// Forgets a path. To the peer it may be one that is out of reach for a while, so it is not told to leave it alone, and may call from
+    /// there again.
+    pub(super) fn forget(&mut self, now: Time, slot: usize, native: &mut Native) {
         let severed = native.severed;
         self.vacate(now, slot, native);
         native.severed = severed;
