@@ -25,6 +25,8 @@ pub struct Pmtu {
     lost: u32,
     /// What is sent until there is an answer.
     assumed: usize,
+    /// What was found out last, which is likely to be so again.
+    known: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,12 +46,12 @@ enum Phase {
 impl Pmtu {
     /// A new path, from which the tunnel wants datagrams of `wanted` bytes.
     pub fn new(wanted: usize) -> Self {
-        Self { wanted, phase: Phase::Asking, asked: None, lost: 0, assumed: wanted }
+        Self { wanted, phase: Phase::Asking, asked: None, lost: 0, assumed: wanted, known: None }
     }
 
     /// The path failed: perhaps it carries less than it did.
     pub fn doubt(&mut self) {
-        *self = Self { assumed: 0, ..Self::new(self.wanted) };
+        *self = Self { assumed: 0, known: self.known, ..Self::new(self.wanted) };
     }
 
     /// The largest datagram that may be sent; zero while nobody knows, and when even small ones vanish.
@@ -61,11 +63,19 @@ impl Pmtu {
         }
     }
 
-    /// What the path is known to carry, when that has been found out.
+    /// What the path is known to carry, when that has been found out; while it is asked again, what it carried before.
     pub fn found(&self) -> Option<usize> {
         match self.phase {
-            Phase::Asking | Phase::Searching { .. } => None,
+            Phase::Asking | Phase::Searching { .. } => self.known,
             Phase::Done { size, .. } => Some(size),
+        }
+    }
+
+    /// Whether a datagram of `len` bytes is worth keeping until there is an answer.
+    pub fn may_carry(&self, len: usize) -> bool {
+        match self.phase {
+            Phase::Asking | Phase::Searching { .. } => self.known.is_none_or(|known| len <= known),
+            Phase::Done { size, .. } => len <= size,
         }
     }
 
@@ -133,6 +143,9 @@ impl Pmtu {
 
     fn finish(&mut self, now: Time, size: usize) {
         (self.phase, self.asked, self.lost) = (Phase::Done { size, at: now }, None, 0);
+        if size >= BASE {
+            self.known = Some(size);
+        }
     }
 }
 
@@ -201,6 +214,22 @@ mod tests {
         let again = pmtu.next_deadline().unwrap();
         assert_eq!(again, Time::START + RAISE_AFTER);
         assert_eq!(pmtu.poll(again), Some(1_472));
+    }
+
+    #[test]
+    fn what_was_found_out_holds_while_the_path_is_asked_again() {
+        let mut pmtu = Pmtu::new(1_472);
+        assert!(pmtu.found().is_none() && pmtu.may_carry(1_472), "a new path");
+        probe(&mut pmtu, 1_400);
+        let found = pmtu.found().unwrap();
+        pmtu.poll(Time::START + RAISE_AFTER).unwrap();
+        assert_eq!((pmtu.found(), pmtu.limit()), (Some(found), found));
+        assert!(pmtu.may_carry(found) && !pmtu.may_carry(1_472));
+        pmtu.doubt();
+        assert_eq!((pmtu.found(), pmtu.limit()), (Some(found), 0));
+        assert!(pmtu.may_carry(found) && !pmtu.may_carry(1_472));
+        probe(&mut pmtu, 1_472);
+        assert_eq!(pmtu.found(), Some(1_472));
     }
 
     #[test]

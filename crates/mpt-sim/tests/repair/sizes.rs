@@ -77,3 +77,19 @@ fn where_every_path_is_narrow_what_is_too_big_is_dropped_by_name() {
     assert!(sender(&net).drops.of(Dropped::TooBig) > 500);
     assert_eq!((path(&net, 0).state, net.breaches()), (State::Up, vec![]));
 }
+
+#[test]
+fn a_sole_path_that_is_narrow_keeps_the_tunnels_mtu_where_it_is_while_it_is_asked_again() {
+    let rate = mpt_proto::time::Rate::from_bits(500_000);
+    let mut net = udp(1, &[&format!("{WIDE},mtu=1440B")], rate, 640 * SECOND, Default::default());
+    net.run(5 * SECOND);
+    let found = net.endpoint(0).mtu();
+    assert!(found < MTU);
+    net.cut(0, true);
+    net.run(10 * SECOND);
+    net.cut(0, false);
+    for second in 10..640 {
+        net.run(second * SECOND);
+        assert_eq!(net.endpoint(0).mtu(), found, "after {second} s");
+    }
+}

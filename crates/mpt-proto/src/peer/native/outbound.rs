@@ -141,7 +141,7 @@ impl Peer {
                 continue;
             }
             let narrow = self.set_narrow_aside(next.len, native);
-            if self.scene.is_empty() && !self.may_widen(native) {
+            if self.scene.is_empty() && !self.may_fit(next.len, native) {
                 self.drop_too_big(now, next.again, native);
                 self.put_back(narrow);
                 continue;

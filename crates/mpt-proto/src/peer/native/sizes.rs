@@ -102,10 +102,10 @@ impl Peer {
         }
     }
 
-    /// Whether some path may still turn out to carry more.
-    pub(super) fn may_widen(&self, native: &Native) -> bool {
+    /// Whether some path may turn out to carry a datagram of `len` bytes.
+    pub(super) fn may_fit(&self, len: usize, native: &Native) -> bool {
         let up = self.paths.iter().filter(|path| path.health.state().is_up());
-        up.map(|path| &native.carriers[usize::from(path.id.slot)]).any(|carrier| carrier.pmtu.found().is_none())
+        up.map(|path| &native.carriers[usize::from(path.id.slot)]).any(|carrier| carrier.pmtu.may_carry(len))
     }
 
     /// Drops the next packet, which no path carries: of those to be sent `again`, or of those that are new.
