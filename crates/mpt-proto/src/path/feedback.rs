@@ -165,7 +165,7 @@ impl Feedback {
         self.worth.on_fates(now, 0, 0, lost, false);
     }
 
-    /// Gives memory back while nothing is in flight; what is known of the path stays.
+    /// Gives memory back while little is in flight; what is known of the path stays.
     pub fn rest(&mut self) {
         self.sent.rest();
     }

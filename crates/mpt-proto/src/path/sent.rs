@@ -105,11 +105,10 @@ impl Sent {
         self.give_up(now, tell, |_, _| true)
     }
 
-    /// Gives memory back while nothing is in flight. What was taken for lost before is not recognised when it arrives after all.
+    /// Gives memory back while little is in flight. What was taken for lost before is not recognised when it arrives after all.
     pub fn rest(&mut self) {
-        if self.in_flight == 0 {
-            (self.ring, self.lost) = (VecDeque::new(), VecDeque::new());
-        }
+        self.ring.shrink_to_fit();
+        self.lost = VecDeque::new();
     }
 
     /// When [`Sent::detect`] would find a loss though no further ACK arrives.
@@ -393,6 +392,15 @@ mod tests {
         assert_eq!(sent.reordering_window(&rtt), Duration::from_micros(12_500));
         sent.on_ack(at(70), &ack(&[(22, 33)]), &mut |_, _| {});
         assert!(sent.detect(at(70), &rtt, &mut |_, _| {}).is_none(), "12 ms late is not lost on this path");
+    }
+
+    #[test]
+    fn at_rest_there_is_room_for_what_is_in_flight() {
+        let mut sent = sent(1_000);
+        sent.on_ack(at(1_040), &ack(&[(0, 997)]), &mut |_, _| {});
+        sent.rest();
+        assert_eq!((sent.in_flight(), sent.ring.len()), (2_000, 2));
+        assert!(sent.ring.capacity() < 10, "{}", sent.ring.capacity());
     }
 
     #[test]
