@@ -246,7 +246,7 @@ impl Resequencer {
     /// When [`Self::handle_deadline`] has something to do.
     pub fn next_deadline(&self) -> Option<Time> {
         let expires = self.first_held()? + self.hold();
-        Some(self.passed_at.filter(|_| self.order_tells()).map_or(expires, |at| expires.min(at + self.grace)))
+        Some(self.passed_at.map_or(expires, |at| expires.min(at + self.grace)))
     }
 
     /// What has happened so far.
@@ -434,10 +434,10 @@ impl Resequencer {
         if now >= first + self.hold() {
             return Some(GiveUp::Expired);
         }
-        if self.passed_at.is_none() && self.every_path_has_passed(now) {
+        if self.order_tells() && self.passed_at.is_none() && self.every_path_has_passed(now) {
             self.passed_at = Some(now);
         }
-        self.passed_at.filter(|at| self.order_tells() && now >= *at + self.grace).map(|_| GiveUp::Passed)
+        self.passed_at.filter(|at| now >= *at + self.grace).map(|_| GiveUp::Passed)
     }
 
     /// Whether what every path has passed counts as lost.

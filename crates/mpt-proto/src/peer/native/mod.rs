@@ -369,16 +369,13 @@ impl Native {
     /// A path went down: what is in flight on it is lost, and nobody waits for it.
     pub(super) fn fail_path(&mut self, now: Time, id: PathId) {
         let loss = self.abandon(now, id);
-        let Self { carriers, control, order, mirror, .. } = self;
+        let Self { carriers, control, .. } = self;
         // A path on which only small datagrams pass falls silent, too.
         carriers[usize::from(id.slot)].pmtu.doubt();
         if let Some(loss) = loss {
             control.on_loss(id, &loss);
         }
         control.on_failure(id);
-        for slot in (0..MAX_PATHS).filter(|slot| mirror[*slot].is_some_and(|(own, _)| own == id.slot)) {
-            order.values_mut().for_each(|bucket| bucket.handle_path_down(slot as u8));
-        }
     }
 
     /// Acts on what happened to the sessions. True when one has just been agreed on.
