@@ -44,6 +44,8 @@ pub struct Peer {
     /// Which peer it is, and what is behind which.
     place: (usize, Arc<Routes>),
     framing: PlainFraming,
+    is_native: bool,
+    /// Taken out while it is worked with.
     native: Option<Box<Native>>,
     probe: ProbeConfig,
     paths: Vec<Path>,
@@ -136,6 +138,7 @@ impl Peer {
             local_networks: config.local_networks.clone(),
             place: Default::default(),
             framing,
+            is_native,
             probe: config.probe.unwrap_or_default(),
             queue: match native {
                 Some(_) => Queue::new(NATIVE_QUEUE_LIMIT, Aqm::default()),
@@ -164,7 +167,7 @@ impl Peer {
 
     /// Whether it speaks native mode.
     pub fn is_native(&self) -> bool {
-        self.native.is_some()
+        self.is_native
     }
 
     /// The sessions with this peer, in native mode.

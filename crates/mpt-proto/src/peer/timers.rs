@@ -105,9 +105,9 @@ impl Peer {
         }
     }
 
-    /// This side's view of a path changed: ask the path itself, and let the probes on the others carry the word.
+    /// In plain mode, this side's view of a path changed: ask the path itself, and let the probes on the others carry the word.
     pub(super) fn tell_the_peer(&mut self, now: Time) {
-        if self.native.is_some() {
+        if self.is_native {
             return;
         }
         self.dead_version = self.dead_version.wrapping_add(1);

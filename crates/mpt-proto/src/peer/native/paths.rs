@@ -22,8 +22,7 @@ impl Peer {
         let slot = self.free_slot().filter(|_| config.remote.is_some());
         if let Some(slot) = slot {
             let path = Path::new(now, slot, config, Some(self.probe));
-            let id = self.put_path(path, &mut native, config.cap);
-            native.greet(now, usize::from(id.slot));
+            self.put_path(path, &mut native, config.cap);
         }
         self.native = Some(native);
         if let Some(slot) = slot {
