@@ -18,7 +18,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::classify::Classifier;
-use crate::config::{PeerConfig, PlainFraming, ProbeConfig, Protocol};
+use crate::config::{PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use crate::crypto::association::Association;
 use crate::drops::{Dropped, Drops};
 use crate::flow;
@@ -49,6 +49,8 @@ pub struct Peer {
     native: Option<Box<Native>>,
     probe: ProbeConfig,
     paths: Vec<Path>,
+    /// What paths are to be that the peer calls over.
+    awaited: Vec<PathConfig>,
     /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
     fallen: u32,
     /// Paths that this end does not use any more and whose peer is still to be told so, as a bit set.
@@ -119,7 +121,7 @@ const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
 impl Peer {
     /// Makes a peer from its configuration, to which inner packets of up to `mtu` bytes are sent. One of native mode needs `local`.
     pub fn new(now: Time, mtu: usize, config: &PeerConfig, local: Option<&mut Local>) -> Self {
-        let known: Vec<_> = config.paths.iter().filter(|path| path.remote.is_some()).cloned().collect();
+        let (known, awaited): (Vec<_>, Vec<_>) = config.paths.iter().cloned().partition(|path| path.remote.is_some());
         let limits = config.resequence.unwrap_or_default();
         let (framing, native) = match (&config.protocol, local) {
             (Protocol::Plain(framing), _) => (*framing, None),
@@ -145,6 +147,7 @@ impl Peer {
                 None => Queue::new(QUEUE_LIMIT, Aqm::Off),
             },
             native,
+            awaited,
             fallen: 0,
             draining: 0,
             told: false,

@@ -204,6 +204,20 @@ fn who_passes_on_what_it_saw_gets_a_challenge_and_no_data() {
 }
 
 #[test]
+fn the_first_path_that_the_peer_calls_over_is_what_is_configured_for_its_link() {
+    let mut world = World { cut: false, ..World::apart() };
+    let wan = PathConfig { name: "path2".into(), remote: None, weight: 7, standby: true, ..path(0) };
+    world.ends[1] = endpoint(1, vec![wan]);
+    let second = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
+    world.settle();
+    assert!(world.ends[0].add_path(world.now, "peer", &second));
+    world.pass(Duration::from_secs(1));
+    let status = world.ends[1].status();
+    let paths = status.peers[0].paths.iter().map(|path| (&path.name[..], path.remote, path.weight, path.standby[0]));
+    assert_eq!(paths.collect::<Vec<_>>(), [("path2", address(0, 0), 7, true), ("path3", somewhere(100), 1, false)]);
+}
+
+#[test]
 fn a_caller_that_moved_is_followed_when_it_answers_the_challenge() {
     let mut world = World::new();
     let data = world.catch(0);

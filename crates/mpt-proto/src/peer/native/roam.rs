@@ -162,12 +162,23 @@ impl Peer {
     /// The peer calls from a path that we did not know. It carries nothing but challenges until it answers one.
     fn learn_path(&mut self, now: Time, from: &From, native: &mut Native) -> Option<u8> {
         let slot = self.free_slot().or_else(|| self.forget_one(now, native))?;
-        let named = PathConfig::new(format!("path{}", slot + 1), from.link, from.from);
-        let config = PathConfig { alive: false, ..named };
+        let config = PathConfig { remote: Some(from.from), alive: false, ..self.awaited_path(slot, from) };
         let path = Path { learned: true, proven: false, ..Path::new(now, slot, &config, Some(self.probe)) };
-        let id = self.put_path(path, native, None);
+        let id = self.put_path(path, native, config.cap);
         native.carriers[usize::from(id.slot)].moving = Some(Move::new(now, from));
         Some(id.slot)
+    }
+
+    /// What a path is to be that the peer calls from: what is configured for one over this link, until there is one, or one as good as any other.
+    fn awaited_path(&self, slot: u8, from: &From) -> PathConfig {
+        let is_free = |name: &str| self.paths.iter().all(|path| path.name != name);
+        let mut awaited = self.awaited.iter().filter(|config| config.link == from.link);
+        if let Some(config) = awaited.find(|config| is_free(&config.name)) {
+            return config.clone();
+        }
+        let is_unused = |name: &String| is_free(name) && self.awaited.iter().all(|config| config.name != *name);
+        let mut names = (u32::from(slot) + 1..).map(|number| format!("path{number}"));
+        PathConfig::new(names.find(is_unused).expect("there are more numbers than paths"), from.link, from.from)
     }
 
     /// The peer has answered from where it was not known to be.
