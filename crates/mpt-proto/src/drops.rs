@@ -80,7 +80,7 @@ drops! {
     UnknownPeer = "unknown_peer",
     /// A handshake with a peer that offers no cipher that we may use.
     NoCommonCipher = "no_common_cipher",
-    /// The system refused to send it.
+    /// The system refused to send it, or its socket was full for too long.
     SendFailed = "send_failed",
     /// The TUN device refused to take it.
     DeliveryFailed = "delivery_failed",

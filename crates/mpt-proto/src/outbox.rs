@@ -49,6 +49,8 @@ impl Transmit {
 pub const MAX_BYTES: usize = 65_507;
 /// Linux before 6.9 takes no more segments in one send.
 const MAX_SEGMENTS: usize = 64;
+/// Buffers that are kept for runs to come: 4 MB, more than leaves in most turns.
+const MAX_SPARE: usize = 64;
 
 /// Where datagrams wait for the sockets.
 #[derive(Debug, Default)]
@@ -77,7 +79,9 @@ impl Outbox {
 
     /// Takes a sent run's buffer back.
     pub fn recycle(&mut self, sent: Transmit) {
-        self.spare.push(sent.buffer);
+        if self.spare.len() < MAX_SPARE {
+            self.spare.push(sent.buffer);
+        }
     }
 
     fn open_run(&mut self, link: LinkId, to: SocketAddr, tos: u8, len: usize) -> usize {
@@ -164,6 +168,17 @@ mod tests {
         let mut seen = runs(&mut outbox);
         seen.sort_unstable();
         assert_eq!(seen, [(1, 100, 600), (1, 100, 6_400), (2, 1_400, 4 * 1_400), (2, 1_400, 46 * 1_400)]);
+    }
+
+    #[test]
+    fn the_buffers_of_a_peak_are_not_all_kept() {
+        let mut outbox = Outbox::default();
+        (0..MAX_SPARE + 9).for_each(|port| write(&mut outbox, port as u16, 0, 100));
+        outbox.flush();
+        while let Some(sent) = outbox.poll() {
+            outbox.recycle(sent);
+        }
+        assert_eq!(outbox.spare.len(), MAX_SPARE);
     }
 
     #[test]

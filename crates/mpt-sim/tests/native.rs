@@ -113,6 +113,22 @@ fn loss_is_repaired_before_anybody_notices() {
 }
 
 #[test]
+fn acknowledgements_leave_by_a_socket_that_is_not_full() {
+    let paths = [PathSpec::symmetric(link(50, 5)), PathSpec::symmetric(link(50, 20))];
+    let mut net = network(1, &paths, mbit(40), 3 * SECOND);
+    net.run(SECOND);
+    let sent =
+        |net: &Network| net.endpoint(1).status().peers[0].paths.iter().map(|p| p.sent.packets).collect::<Vec<_>>();
+    net.act(1, |_, endpoint| endpoint.handle_blocked(LinkId(0), true));
+    let before = sent(&net);
+    net.run(2 * SECOND);
+    let after = sent(&net);
+    // Every second of 40 Mbit/s that come in is acknowledged hundreds of times, and a path is probed a few times.
+    let [full, open] = [0, 1].map(|path| after[path] - before[path]);
+    assert!(full < 20 && open > 200, "{full} by the full one, {open} by the other");
+}
+
+#[test]
 fn the_laws_hold_on_every_kind_of_link() {
     let both = |link: LinkSpec| PathSpec::symmetric(link);
     let jittery = link(100, 40).with_jitter(Jitter::Normal(ms(10)), Order::Free);

@@ -1,7 +1,8 @@
 //! The UDP sockets of a tunnel, and what they could not send yet.
 //!
 //! A socket whose send buffer is full keeps its datagrams here, in order, until it is writable again; meanwhile the
-//! endpoint is told not to use it, so that a slow interface never holds the others back and little ever waits here.
+//! endpoint is told not to use it, so that a slow interface never holds the others back and little ever waits here. What has to leave
+//! by this very socket all the same, as probes and answers to handshakes have, waits as well, up to a bound.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -147,8 +148,12 @@ impl Link {
         }
     }
 
-    /// Sends a run, or keeps it until the socket has room.
+    /// Sends a run, or keeps it until the socket has room. Beyond [`MAX_WAITING`] it is dropped.
     pub fn send(&mut self, run: Transmit, endpoint: &mut Endpoint) {
+        if self.waiting.len() == MAX_WAITING {
+            endpoint.handle_failure(Dropped::SendFailed, run.count() as u64);
+            return endpoint.recycle_transmit(run);
+        }
         self.waiting.push_back(Unsent { run, done: 0 });
         if self.waiting.len() == 1 {
             self.send_waiting(endpoint);
@@ -187,6 +192,9 @@ impl Link {
         }
     }
 }
+
+/// Runs that wait for a full socket: each has a buffer of 64 KiB, so 16 MB at most. A turn that finds the socket full half way brings fewer.
+const MAX_WAITING: usize = 256;
 
 /// Opens a socket on the port that is wanted, or on any when that is taken: in native mode the peer finds out.
 fn open_somewhere(spec: SocketSpec) -> Result<(Socket, SocketSpec), Error> {

@@ -103,7 +103,7 @@ impl Peer {
         }
     }
 
-    /// The path on which a word arrives soonest; one that is believed dead rather than none. An end that only receives gets no
+    /// The path on which a word arrives soonest; one that is believed dead or whose socket is full rather than none. An end that only receives gets no
     /// acknowledgements that would tell it of a dead path, so what the peer was heard on just now goes first.
     fn best_path(&self, now: Time, native: &Native) -> Option<usize> {
         let usable = self.paths.iter().filter(|path| path.may_speak());
@@ -113,6 +113,7 @@ impl Peer {
             (
                 !path.health.state().is_up(),
                 feedback.is_suspected(),
+                path.blocked,
                 is_quiet,
                 path.is_reserve(),
                 feedback.rtt().smoothed(),
