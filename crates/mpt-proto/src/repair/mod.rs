@@ -2,7 +2,7 @@
 //!
 //! Every inner packet that leaves under a native session is remembered here, by reference, until it is known to have
 //! arrived. Feedback knows packets by their [`Token`] and tells their fate; what is lost on one path is sent again on
-//! whichever path brings it soonest. When that is no longer worth it, the receiver is told not to wait ([`Repair::skips`]). For a packet of class
+//! whichever path brings it soonest. When that is no longer worth it, the receiver is told not to wait ([`Repair::pop_skip`]). For a packet of class
 //! realtime it is worth little for long: it goes again before all others or not at all, and nobody waits for it.
 
 pub mod fec;
@@ -55,14 +55,22 @@ impl Token {
     }
 }
 
-/// A generation that no packet reaches.
+/// A generation that no packet has: [`after`] leaves it out.
 const PROBE: u64 = u32::MAX as u64;
+
+/// The generation that follows one.
+fn after(generation: u32) -> u32 {
+    generation.checked_add(1).filter(|next| u64::from(*next) != PROBE).unwrap_or(0)
+}
 
 /// Packets that are under way, and those that must go again.
 #[derive(Debug, Default)]
 pub struct Repair {
     entries: Vec<Entry>,
     free: Vec<u32>,
+    /// Of entries that are made from now on.
+    first_generation: u32,
+    /// Each packet once. Calls stand in front, the one that was lost last before the others.
     again: VecDeque<Token>,
     parked: bool,
     skips: Vec<Place>,
@@ -70,7 +78,7 @@ pub struct Repair {
     given_up: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entry {
     generation: u32,
     carried: Option<Carried>,
@@ -86,6 +94,8 @@ struct Carried {
     repeated: bool,
     /// How often all of them were lost.
     lost: u32,
+    /// It must go again.
+    queued: bool,
 }
 
 impl Carried {
@@ -108,13 +118,13 @@ impl Repair {
     pub fn remember(&mut self, now: Time, packet: InnerPacket, place: Place) -> Token {
         let index = self.free.pop().map_or_else(
             || {
-                self.entries.push(Entry::default());
+                self.entries.push(Entry { generation: self.first_generation, carried: None });
                 self.entries.len() - 1
             },
             |index| index as usize,
         );
         let entry = &mut self.entries[index];
-        entry.carried = Some(Carried { packet, place, sent: now, copies: 1, repeated: false, lost: 0 });
+        entry.carried = Some(Carried { packet, place, sent: now, copies: 1, repeated: false, lost: 0, queued: false });
         Token::new(index, entry.generation)
     }
 
@@ -129,11 +139,7 @@ impl Repair {
                     return None;
                 }
                 carried.lost += 1;
-                if carried.is_realtime() {
-                    self.again.push_front(token);
-                } else {
-                    self.again.push_back(token);
-                }
+                self.enqueue(token);
                 None
             }
         }
@@ -141,11 +147,16 @@ impl Repair {
 
     /// Gives up what was first sent more than `useful` ago and is lost; returns the packets.
     pub fn give_up(&mut self, now: Time, useful: Duration) -> impl Iterator<Item = InnerPacket> {
-        let mut done = Vec::new();
-        while let Some(token) = self.again.front().copied() {
-            match self.carried(token).map(|carried| now.since(carried.sent) > carried.useful(useful)) {
-                Some(false) => break,
-                Some(true) => {
+        let is_late = |carried: &Carried| now.since(carried.sent) > carried.useful(useful);
+        let (mut done, mut index) = (Vec::new(), 0);
+        while let Some(token) = self.again.get(index).copied() {
+            match self.carried(token) {
+                Some(carried) if !is_late(carried) && carried.is_realtime() => {
+                    index += 1;
+                    continue;
+                }
+                Some(carried) if !is_late(carried) => break,
+                Some(_) => {
                     let carried = self.forget(token).expect("just seen");
                     if !carried.is_realtime() {
                         self.skips.push(carried.place);
@@ -155,7 +166,7 @@ impl Repair {
                 }
                 None => {}
             }
-            self.again.pop_front();
+            self.again.remove(index);
         }
         done.into_iter()
     }
@@ -186,21 +197,20 @@ impl Repair {
     }
 
     /// One more copy of a packet, unless it needs none.
-    pub fn copy(&mut self, token: Token) -> Option<(Place, InnerPacket)> {
+    pub fn take_copy(&mut self, token: Token) -> Option<(Place, InnerPacket)> {
         let carried = self.carried(token).filter(|carried| carried.copies > 0)?;
         (carried.copies, carried.repeated) = (carried.copies + 1, true);
         Some((carried.place, carried.packet.clone()))
     }
 
     /// A packet that is under way.
-    pub fn look(&mut self, token: Token) -> Option<(Place, InnerPacket)> {
+    pub fn peek(&mut self, token: Token) -> Option<(Place, InnerPacket)> {
         self.carried(token).map(|carried| (carried.place, carried.packet.clone()))
     }
 
     /// Whether one copy of a packet is under way, and no other ever was.
     pub fn is_single(&self, token: Token) -> bool {
-        let entry = self.entries.get(token.index()).filter(|entry| entry.generation == token.generation());
-        entry.and_then(|entry| entry.carried.as_ref()).is_some_and(|carried| carried.copies == 1 && !carried.repeated)
+        self.known(token).is_some_and(|carried| carried.copies == 1 && !carried.repeated)
     }
 
     /// How often a packet was lost.
@@ -222,16 +232,16 @@ impl Repair {
     pub fn pop(&mut self) -> Option<(Token, Place, InnerPacket)> {
         let token = self.again.pop_front()?;
         let carried = self.carried(token)?;
-        (carried.copies, carried.repeated) = (carried.copies + 1, true);
+        (carried.copies, carried.repeated, carried.queued) = (carried.copies + 1, true, false);
         let sent = (token, carried.place, carried.packet.clone());
         self.resent += 1;
         Some(sent)
     }
 
-    /// Sends a packet that is in flight once more, because nothing has been heard of it for too long.
-    pub fn send_copy(&mut self, token: Token) {
+    /// A packet that is in flight must go again, because nothing has been heard of it for too long.
+    pub fn queue_again(&mut self, token: Token) {
         if self.carried(token).is_some_and(|carried| carried.copies == 1) {
-            self.again.push_back(token);
+            self.enqueue(token);
         }
     }
 
@@ -240,8 +250,8 @@ impl Repair {
         self.skips.push(place);
     }
 
-    /// Places that the receiver need not wait for, told once.
-    pub fn skips(&mut self) -> Option<Place> {
+    /// A place that the receiver need not wait for, told once; the newest first.
+    pub fn pop_skip(&mut self) -> Option<Place> {
         self.skips.pop()
     }
 
@@ -269,11 +279,25 @@ impl Repair {
 
     /// Forgets everything, because the peer has begun anew or nobody asks any more.
     pub fn clear(&mut self) {
-        let generations = self.entries.iter().map(|entry| entry.generation).max().unwrap_or(0);
-        *self = Self { resent: self.resent, given_up: self.given_up, ..Self::default() };
+        let newest = self.entries.iter().map(|entry| entry.generation).max();
         // Old tokens must not name new packets.
-        self.entries.push(Entry { generation: generations.wrapping_add(1), carried: None });
-        self.free.push(0);
+        let first_generation = newest.map_or(self.first_generation, after);
+        *self = Self { resent: self.resent, given_up: self.given_up, first_generation, ..Self::default() };
+    }
+
+    fn enqueue(&mut self, token: Token) {
+        let Some(carried) = self.carried(token).filter(|carried| !carried.queued) else { return };
+        carried.queued = true;
+        if carried.is_realtime() {
+            self.again.push_front(token);
+        } else {
+            self.again.push_back(token);
+        }
+    }
+
+    fn known(&self, token: Token) -> Option<&Carried> {
+        let entry = self.entries.get(token.index()).filter(|entry| entry.generation == token.generation())?;
+        entry.carried.as_ref()
     }
 
     fn carried(&mut self, token: Token) -> Option<&mut Carried> {
@@ -283,7 +307,7 @@ impl Repair {
 
     fn forget(&mut self, token: Token) -> Option<Carried> {
         let entry = &mut self.entries[token.index()];
-        entry.generation = entry.generation.wrapping_add(1);
+        entry.generation = after(entry.generation);
         self.free.push(token.index() as u32);
         entry.carried.take()
     }
@@ -294,12 +318,19 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::classify::Mark;
     use crate::packet::{Offload, SuperPacket};
 
     fn packet() -> InnerPacket {
+        of(Class::Bulk)
+    }
+
+    fn of(class: Class) -> InnerPacket {
         let mut bytes = vec![0u8; 40];
         bytes[..4].copy_from_slice(&[0x45, 0, 0, 40]);
-        InnerPacket::new(Arc::new(SuperPacket::new(bytes, 40, Offload::default()).unwrap()), 0, false)
+        let mut packet = SuperPacket::new(bytes, 40, Offload::default()).unwrap();
+        packet.set_mark(Mark { class, ..Mark::default() });
+        InnerPacket::new(Arc::new(packet), 0, false)
     }
 
     fn place(sequence: u32) -> Place {
@@ -327,7 +358,7 @@ mod tests {
         let token = repair.remember(Time::START, packet(), place(1));
         repair.on_fate(token, Fate::Lost);
         repair.pop();
-        repair.copy(token).unwrap();
+        repair.take_copy(token).unwrap();
         repair.on_fate(token, Fate::Lost);
         assert_eq!((repair.losses(token), repair.head().is_none()), (1, true));
         repair.on_fate(token, Fate::Lost);
@@ -350,17 +381,58 @@ mod tests {
         repair.on_fate(token, Fate::Lost);
         assert_eq!(repair.give_up(Time::START + USEFUL, USEFUL).count(), 0);
         assert_eq!(repair.give_up(Time::START + 2 * USEFUL, USEFUL).count(), 1);
-        assert_eq!((repair.skips(), repair.skips()), (Some(place(9)), None));
+        assert_eq!((repair.pop_skip(), repair.pop_skip()), (Some(place(9)), None));
         assert!(repair.head().is_none());
+    }
+
+    #[test]
+    fn a_packet_goes_again_once_however_often_that_is_asked() {
+        let mut repair = Repair::default();
+        let token = repair.remember(Time::START, packet(), place(1));
+        repair.queue_again(token);
+        repair.queue_again(token);
+        repair.on_fate(token, Fate::Lost);
+        assert!(repair.pop().is_some() && repair.pop().is_none());
+        repair.on_fate(token, Fate::Lost);
+        assert!(repair.pop().is_some(), "this copy was lost as well");
+    }
+
+    #[test]
+    fn calls_go_again_before_bulk_and_late_ones_not_at_all() {
+        let mut repair = Repair::default();
+        let bulk = repair.remember(Time::START, packet(), place(1));
+        let [late, timely] = [0, 150].map(|ms| {
+            let sent = Time::after(Duration::from_millis(ms));
+            repair.remember(sent, of(Class::Realtime), place(2 + ms as u32))
+        });
+        [bulk, late, timely].into_iter().for_each(|token| repair.queue_again(token));
+        let order = |repair: &Repair| repair.again.iter().copied().collect::<Vec<_>>();
+        assert_eq!(order(&repair), [timely, late, bulk]);
+        // 200 ms are twice what a call bears.
+        assert_eq!(repair.give_up(Time::after(2 * CALL), USEFUL).count(), 1);
+        assert_eq!(order(&repair), [timely, bulk]);
+    }
+
+    #[test]
+    fn no_packet_is_taken_for_a_probe() {
+        let mut repair = Repair { first_generation: u32::MAX - 1, ..Repair::default() };
+        let last = repair.remember(Time::START, packet(), place(1));
+        repair.on_fate(last, Fate::Acked);
+        let next = repair.remember(Time::START, packet(), place(2));
+        assert_eq!((last.generation(), next.generation()), (u32::MAX - 1, 0));
+        assert_eq!(next.probed_size(), None);
     }
 
     #[test]
     fn a_token_of_a_cleared_store_names_nothing_new() {
         let mut repair = Repair::default();
         let token = repair.remember(Time::START, packet(), place(1));
+        let second = repair.remember(Time::START, packet(), place(1));
         repair.clear();
         repair.remember(Time::START, packet(), place(2));
+        repair.remember(Time::START, packet(), place(2));
         assert!(repair.on_fate(token, Fate::Acked).is_none());
+        assert!(repair.on_fate(second, Fate::Acked).is_none());
         assert!(repair.on_fate(Token::NONE, Fate::Lost).is_none());
     }
 }

@@ -180,7 +180,7 @@ impl Peer {
                 if self.scene[index].room < *len as u64 || *tried >= trial(&path) {
                     break;
                 }
-                let Some((place, packet)) = native.repair.look(*token) else { continue };
+                let Some((place, packet)) = native.repair.peek(*token) else { continue };
                 *tried += *len as u64;
                 let copy = Scheduled { path: path.id, token: Token::NONE, place, packet };
                 self.seal_packet(now, copy, native, outbox, spare);
@@ -209,7 +209,7 @@ impl Peer {
         outbox: &mut Outbox,
         spare: &mut Vec<Vec<u8>>,
     ) -> bool {
-        let Some((place, packet)) = native.repair.copy(token) else { return false };
+        let Some((place, packet)) = native.repair.take_copy(token) else { return false };
         let len = super::NATIVE_OVERHEAD + packet.len();
         self.seal_packet(now, Scheduled { path, token, place, packet }, native, outbox, spare);
         self.after_run(now, path, len as u64, native);

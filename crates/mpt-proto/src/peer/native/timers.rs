@@ -74,7 +74,7 @@ impl Peer {
             carrier.probes = 2;
             // If the last packets were lost, the answer to the probe would only begin their repair (RFC 8985 section 7.3).
             let data = carrier.feedback.tail().map(Token).filter(|token| *token != Token::NONE);
-            data.take(2).for_each(|token| repair.send_copy(token));
+            data.take(2).for_each(|token| repair.queue_again(token));
         }
         if let Some(loss) = &wake.loss {
             control.on_loss(id, loss);

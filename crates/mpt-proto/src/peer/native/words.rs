@@ -85,7 +85,7 @@ impl Peer {
     /// Nobody repeats a SKIP, and a lost one is a stall: it goes over every path that is up.
     pub(super) fn send_skips(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
         while native.repair.has_skips() {
-            let skips = std::iter::from_fn(|| native.repair.skips()).take(WORDS / SKIP);
+            let skips = std::iter::from_fn(|| native.repair.pop_skip()).take(WORDS / SKIP);
             let frames: Vec<_> = skips
                 .map(|place| Frame::Skip(Skip { bucket: place.bucket, from: place.sequence, to: place.sequence }))
                 .collect();
