@@ -203,6 +203,11 @@ impl Repair {
         Some((carried.place, carried.packet.clone()))
     }
 
+    /// Whether a packet is under way and not known to have arrived, so that one more copy may help.
+    pub fn needs_copy(&self, token: Token) -> bool {
+        self.known(token).is_some_and(|carried| carried.copies > 0)
+    }
+
     /// A packet that is under way.
     pub fn peek(&mut self, token: Token) -> Option<(Place, InnerPacket)> {
         self.carried(token).map(|carried| (carried.place, carried.packet.clone()))

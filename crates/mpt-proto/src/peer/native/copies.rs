@@ -3,6 +3,7 @@
 //! A copy is owed until it has been sent on as many paths as were asked for, until the packet is known to have arrived, or until it is of no use.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::super::Peer;
 use super::Native;
@@ -11,7 +12,7 @@ use crate::classify::Class;
 use crate::outbox::Outbox;
 use crate::path::PathId;
 use crate::queue::InnerPacket;
-use crate::repair::{CALL, Token};
+use crate::repair::{CALL, Repair, Token};
 use crate::sched::{self, Scene, Schedule, Scheduler, View};
 use crate::time::Time;
 
@@ -54,7 +55,7 @@ fn trial(path: &View) -> u64 {
 }
 
 impl Copies {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.others.is_empty()
     }
 
@@ -74,6 +75,25 @@ impl Copies {
             let is_open = scene.iter().any(|path| path.room > 0);
             if is_open { take(&mut self.others, now, with_room) } else { None }
         })
+    }
+
+    /// When the pacer of a path lets go that is owed a copy of what has not arrived. Calls do not ask it.
+    pub(super) fn opens_in(&self, now: Time, scene: &[View], repair: &Repair) -> Option<Duration> {
+        let paced = scene.iter().filter(|path| path.paced && !path.opens_in.is_zero());
+        let is_owed = |path: &&View| {
+            let waits = |owed: &Owed| owed.taken & 1 << path.id.slot == 0 && owed.until >= now + path.opens_in;
+            self.others.iter().any(|owed| waits(owed) && repair.needs_copy(owed.token))
+        };
+        paced.filter(is_owed).map(|path| path.opens_in).min()
+    }
+
+    /// Forgets the oldest, up to the first that has not arrived: what a slow path cannot take is not kept longer than that.
+    fn forget_arrived(&mut self, repair: &Repair) {
+        for list in [&mut self.urgent, &mut self.others] {
+            while list.front().is_some_and(|owed| !repair.needs_copy(owed.token)) {
+                list.pop_front();
+            }
+        }
     }
 
     /// Nothing more is owed of the packet.
@@ -141,6 +161,7 @@ impl Peer {
         outbox: &mut Outbox,
         spare: &mut Vec<Vec<u8>>,
     ) {
+        native.copies.forget_arrived(&native.repair);
         if native.copies.is_empty() {
             return;
         }
@@ -219,9 +240,12 @@ impl Peer {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::sync::Arc;
 
     use super::*;
+    use crate::packet::{Offload, SuperPacket};
+    use crate::path::sent::Fate;
+    use crate::repair::Place;
     use crate::time::Rate;
 
     fn path(slot: u8, room: u64) -> View {
@@ -242,6 +266,38 @@ mod tests {
         let scene = [path(0, 9_000), path(1, 9_000), path(2, 9_000)];
         assert_eq!([next(&scene), next(&scene), next(&scene)], [Some((2, 1)), Some((2, 2)), None]);
         assert!(copies.is_empty());
+    }
+
+    /// So many packets in flight.
+    fn in_flight(repair: &mut Repair, count: u32) -> Vec<Token> {
+        let mut bytes = vec![0; 40];
+        bytes[..4].copy_from_slice(&[0x45, 0, 0, 40]);
+        let packet = Arc::new(SuperPacket::new(bytes, 40, Offload::default()).unwrap());
+        let packets = (0..count).map(|sequence| (InnerPacket::new(packet.clone(), 0, false), sequence));
+        packets.map(|(packet, sequence)| repair.remember(Time::START, packet, Place { bucket: 7, sequence })).collect()
+    }
+
+    #[test]
+    fn a_copy_waits_for_the_pacer_of_a_path_that_has_not_sent_it() {
+        let (mut copies, mut repair) = (Copies::default(), Repair::default());
+        let token = in_flight(&mut repair, 1)[0];
+        copies.others.push_back(Owed { token, ..owed(0, 1) });
+        let paced = |slot, ms| View { paced: true, opens_in: Duration::from_millis(ms), ..path(slot, 0) };
+        let scene = [paced(0, 1), paced(1, 5), View { paced: false, ..paced(2, 3) }];
+        assert_eq!(copies.opens_in(Time::START, &scene, &repair), Some(Duration::from_millis(5)));
+        assert_eq!(copies.opens_in(Time::after(CALL), &scene, &repair), None, "it is of no use by then");
+        repair.on_fate(token, Fate::Acked);
+        assert_eq!(copies.opens_in(Time::START, &scene, &repair), None);
+    }
+
+    #[test]
+    fn what_has_arrived_is_not_kept_for_a_path_that_cannot_take_it() {
+        let (mut copies, mut repair) = (Copies::default(), Repair::default());
+        let tokens = in_flight(&mut repair, 3);
+        copies.others.extend(tokens.iter().map(|token| Owed { token: *token, ..owed(0, 1) }));
+        [0, 1].into_iter().for_each(|n| drop(repair.on_fate(tokens[n], Fate::Acked)));
+        copies.forget_arrived(&repair);
+        assert_eq!(copies.others.iter().map(|owed| owed.token).collect::<Vec<_>>(), tokens[2..]);
     }
 
     #[test]

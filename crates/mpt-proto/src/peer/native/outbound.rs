@@ -76,6 +76,7 @@ impl Peer {
             self.send_words(now, best, &mut native, outbox);
             self.send_packets(now, &mut native, outbox, spare);
             self.send_skips(now, best, &mut native, outbox);
+            self.await_pacers(now, &mut native);
         } else if !self.queue.is_empty() && self.paths.iter().any(Path::may_speak) || self.is_forsaken(&native) {
             native.association.request(now);
         }

@@ -57,6 +57,19 @@ impl Peer {
         }
     }
 
+    /// Comes back when the pacer lets go of a path that a scheduler waits for or that is owed a copy, unless its window is full by now: what
+    /// will not come is told last, and takes of it as well.
+    pub(super) fn await_pacers(&self, now: Time, native: &mut Native) {
+        if native.pace.is_none() && native.copies.is_empty() {
+            return;
+        }
+        let fresh = |seen: &View| view(now, &self.paths[usize::from(seen.id.slot)], native);
+        let scene: Vec<_> = self.scene.iter().map(fresh).collect();
+        let opens = |at: &Time| scene.iter().any(|path| path.paced && now + path.opens_in == *at);
+        let copies = native.copies.opens_in(now, &scene, &native.repair).map(|wait| now + wait);
+        native.pace = native.pace.filter(opens).into_iter().chain(copies).min();
+    }
+
     /// What is known of a path that the scheduler leaves aside grows old: its queue has drained meanwhile, or its route has changed.
     /// While there would be something to send on it, it is asked.
     pub(super) fn ask_idle_paths(&self, now: Time, native: &mut Native) {
