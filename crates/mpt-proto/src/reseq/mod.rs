@@ -141,6 +141,8 @@ const SILENCE: Duration = Duration::from_millis(50);
 const RESTART_RUN: u32 = 16;
 /// Places behind a hole that stay reserved: every flow bucket has them, and few need more at a time.
 const USUAL: usize = 256;
+/// Numbers that one SKIP may name, of which a datagram has room for many: each costs a step, and our own sender names one at a time.
+const LONGEST_SKIP: u64 = 256;
 /// How often what was learned fades by an eighth.
 const DECAY_EVERY: Duration = Duration::from_secs(1);
 
@@ -171,11 +173,6 @@ impl Resequencer {
     /// One that goes on where another had come to: at the number `next`.
     pub fn resume(limits: Limits, paths: usize, next: u32) -> Self {
         Self { next: Some(u64::from(next)), ..Self::new(limits, paths) }
-    }
-
-    /// The wire number that is to be delivered next; none before the first packet.
-    pub fn next(&self) -> Option<u32> {
-        self.next.map(|next| next as u32)
     }
 
     /// Takes what has arrived, and delivers what is in order.
@@ -213,11 +210,11 @@ impl Resequencer {
         self.give_up_what_is_lost(now, deliver);
     }
 
-    /// The sender will not send the numbers from `from` to `to`, both included, again.
+    /// The sender will not send the numbers from `from` to `to`, both included, again. More than [`LONGEST_SKIP`] are not believed.
     pub fn handle_skip(&mut self, now: Time, from: u32, to: u32, deliver: &mut impl FnMut(&[u8])) {
         let Some(mut next) = self.next else { return };
         let count = u64::from(to.wrapping_sub(from)) + 1;
-        if count > self.limits.window as u64 {
+        if count > LONGEST_SKIP {
             return;
         }
         for seq in (0..count).map(|i| from.wrapping_add(i as u32)) {
@@ -238,7 +235,7 @@ impl Resequencer {
         self.marks[usize::from(slot)].at = None;
     }
 
-    /// The low 32 bits of the number that is delivered next, once there was one.
+    /// The wire number that is to be delivered next; none before the first packet.
     pub fn next_number(&self) -> Option<u32> {
         self.next.map(|next| next as u32)
     }

@@ -214,6 +214,16 @@ fn a_repairing_sender_is_waited_for_until_it_gives_up() {
     assert_eq!(b.reseq.stats().skipped, 1);
 }
 
+#[test]
+fn a_skip_names_a_few_numbers_at_a_time() {
+    let mut b = Bench::new(Limits { repaired: true, ..Limits::default() });
+    b.all(0, 0, [0]);
+    b.reseq.handle_skip(at(1), 1, LONGEST_SKIP as u32 + 1, &mut |_: &[u8]| {});
+    assert_eq!(b.reseq.next_number(), Some(1));
+    b.reseq.handle_skip(at(1), 1, LONGEST_SKIP as u32, &mut |_: &[u8]| {});
+    assert_eq!(b.reseq.next_number(), Some(LONGEST_SKIP as u32 + 1));
+}
+
 mod properties {
     use super::*;
     use proptest::prelude::*;

@@ -9,7 +9,7 @@
 //! type         body                                                                          fixed
 //! 1 DATA       bucket 2, flow sequence 4, inner packet; F: its transport checksum is partial     6
 //! 2 ACK        path 1, largest 8, delay 4, received 4, CE count 4, runs (see ack.rs)            21
-//! 3 SKIP       bucket 2, from 4, to 4, both included                                            10
+//! 3 SKIP       bucket 2, from 4, to 4, both included, 256 numbers at most                       10
 //! 4 REPAIR     span 10 bits, seed 6 bits, repair symbol                                         2
 //! 5 PATH       0 challenge 8 | 1 response 8 | 2 status: path 1, status 1, order 4                9, 7
 //! 6 ADDR       0 add: id 1, port 2, address 4 or 16 | 1 remove: id 1                            2

@@ -58,7 +58,7 @@ impl Rested {
 
     pub fn put_away(&mut self, bucket: u16, order: &Resequencer) {
         self.stats = self.stats + order.stats();
-        self.next.extend(order.next().map(|next| (bucket, next)));
+        self.next.extend(order.next_number().map(|next| (bucket, next)));
     }
 }
 
