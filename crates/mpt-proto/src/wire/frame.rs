@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  0 1 2 3 4 5 6 7
-//! |L|F|   type    |  L = 1: the last frame, which runs to the end of the datagram
+//! |L|F|   type    |  L = 1: the last frame, which runs to the end of the datagram; F: a flag, which no type has so far
 //! | length, 16    |  only with L = 0: bytes of the body
 //! | body ...      |
 //!
 //! type         body                                                                          fixed
-//! 1 DATA       bucket 2, flow sequence 4, inner packet; F: its transport checksum is partial     6
+//! 1 DATA       bucket 2, flow sequence 4, inner packet                                           6
 //! 2 ACK        path 1, largest 8, delay 4, received 4, CE count 4, runs (see ack.rs)            21
 //! 3 SKIP       bucket 2, from 4, to 4, both included, 256 numbers at most                       10
 //! 4 REPAIR     span 10 bits, seed 6 bits, repair symbol                                         2
@@ -75,19 +75,13 @@ pub struct DataHeader {
     pub bucket: u16,
     /// The low 32 bits of its number there; [`crate::crypto::replay::expand`] finds the others.
     pub sequence: u32,
-    /// The transport checksum holds the pseudo-header sum only; the tag has taken its place on the way.
-    pub partial_checksum: bool,
 }
 
 impl DataHeader {
     /// The bytes in front of a packet that runs to the end of its datagram, which is how most are sent.
     pub fn encode_last(&self) -> [u8; DATA_HEADER] {
         let ([a, b], [s, t, u, v]) = (self.bucket.to_be_bytes(), self.sequence.to_be_bytes());
-        [self.kind() | LAST, a, b, s, t, u, v]
-    }
-
-    fn kind(&self) -> u8 {
-        if self.partial_checksum { DATA | FLAG } else { DATA }
+        [DATA | LAST, a, b, s, t, u, v]
     }
 }
 
@@ -177,7 +171,6 @@ pub struct Close<'a> {
 }
 
 const LAST: u8 = 0x80;
-const FLAG: u8 = 0x40;
 
 const DATA: u8 = 1;
 const ACK: u8 = 2;

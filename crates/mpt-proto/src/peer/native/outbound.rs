@@ -359,7 +359,7 @@ impl Peer {
         let len = NATIVE_OVERHEAD + packet.len();
         let path = &mut self.paths[usize::from(path.slot)];
         let mut slot = outbox.reserve(path.link, path.remote, packet.tos(), len);
-        let header = DataHeader { bucket: place.bucket, sequence: place.sequence, partial_checksum: false };
+        let header = DataHeader { bucket: place.bucket, sequence: place.sequence };
         let bytes = slot.bytes();
         bytes[HEADER..HEADER + DATA_HEADER].copy_from_slice(&header.encode_last());
         packet.write(&mut bytes[HEADER + DATA_HEADER..HEADER + DATA_HEADER + packet.len()]);

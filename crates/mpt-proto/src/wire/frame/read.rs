@@ -55,8 +55,7 @@ impl<'a> Iterator for Frames<'a> {
 /// Reads one body; `None` for one from the future.
 fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, Malformed> {
     Ok(Some(match kind {
-        DATA => Frame::Data(data(body, false)?),
-        _ if kind == DATA | FLAG => Frame::Data(data(body, true)?),
+        DATA => Frame::Data(data(body)?),
         ACK => Frame::Ack(Ack::decode(body)?),
         SKIP => Frame::Skip(skip(body)?),
         REPAIR => Frame::Repair(repair(body)?),
@@ -69,11 +68,11 @@ fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, Malformed> {
     }))
 }
 
-fn data(body: &[u8], partial_checksum: bool) -> Result<Data<'_>, Malformed> {
+fn data(body: &[u8]) -> Result<Data<'_>, Malformed> {
     let (bucket, body) = take(body)?;
     let (sequence, packet) = take(body)?;
     let (bucket, sequence) = (u16::from_be_bytes(bucket), u32::from_be_bytes(sequence));
-    Ok(Data { header: DataHeader { bucket, sequence, partial_checksum }, packet })
+    Ok(Data { header: DataHeader { bucket, sequence }, packet })
 }
 
 fn skip(body: &[u8]) -> Result<Skip, Malformed> {

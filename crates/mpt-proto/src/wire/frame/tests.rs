@@ -3,6 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::path::PathSeq;
 
+const FLAG: u8 = 0x40;
+
 fn read(body: &[u8]) -> Vec<Result<Frame<'_>, Malformed>> {
     Frames::new(body).collect()
 }
@@ -12,7 +14,7 @@ fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, room: &'a mu
     let (short, id) = (n[0] as u16, n[1] as u8);
     match kind {
         0 => {
-            let header = DataHeader { bucket: short, sequence: n[1], partial_checksum: n[2] & 1 == 1 };
+            let header = DataHeader { bucket: short, sequence: n[1] };
             Frame::Data(Data { header, packet: bytes })
         }
         1 => {
@@ -92,10 +94,10 @@ proptest! {
 
 #[test]
 fn a_packet_alone_costs_seven_bytes() {
-    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, partial_checksum: true };
+    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506 };
     let frame = Frame::Data(Data { header, packet: b"packet" });
     let body = written(&[frame]);
-    assert_eq!(body, b"\xC1\x01\x02\x03\x04\x05\x06packet");
+    assert_eq!(body, b"\x81\x01\x02\x03\x04\x05\x06packet");
     assert_eq!(body[..DATA_HEADER], header.encode_last());
 }
 
@@ -103,10 +105,19 @@ fn a_packet_alone_costs_seven_bytes() {
 fn frames_from_the_future_are_skipped() {
     let known = Frame::Addr(Addr::Remove { id: 5 });
     let (unknown_type, flagged_skip) = ([0x3F, 0, 2, 1, 2], [SKIP | FLAG, 0, 1, 0]);
+    let flagged_data = [DATA | FLAG, 0, 7, 0, 1, 0, 0, 0, 1, b'p'];
     let (unknown_path, unknown_status, unknown_addr) =
         ([PATH, 0, 1, 9], [PATH, 0, 7, 2, 0, 9, 0, 0, 0, 0], [ADDR, 0, 2, 9, 9]);
-    let body =
-        [&unknown_type[..], &flagged_skip, &unknown_path, &unknown_status, &unknown_addr, &written(&[known])].concat();
+    let body = [
+        &unknown_type[..],
+        &flagged_skip,
+        &flagged_data,
+        &unknown_path,
+        &unknown_status,
+        &unknown_addr,
+        &written(&[known]),
+    ]
+    .concat();
     assert_eq!(read(&body), [Ok(known)]);
     assert_eq!(read(&[0x7F | LAST, 1, 2, 3]), []);
 }

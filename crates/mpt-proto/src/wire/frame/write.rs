@@ -129,7 +129,7 @@ impl<'a> Writer<'a> {
 impl Frame<'_> {
     fn kind(&self) -> u8 {
         match self {
-            Self::Data(data) => data.header.kind(),
+            Self::Data(_) => DATA,
             Self::Ack(_) => ACK,
             Self::Skip(_) => SKIP,
             Self::Repair(_) => REPAIR,
