@@ -4,7 +4,7 @@
 //!   push(super-packet) -> bucket 0 ---.
 //!                         bucket 1 ----> whose turn? -> CoDel -> head, pop -> scheduler
 //!                         ...      ---'  (rounds)       drop, mark
-//!                         bucket 1023
+//!                         bucket 1535
 //! ```
 //!
 //! Paths are not given more than they carry, so what a fast sender has too much stands here, where something can be done

@@ -63,7 +63,8 @@ impl Tiers {
 
     /// How many flows take turns with this one, itself among them.
     pub fn turns(&mut self, number: u16) -> usize {
-        let parked = self.parked.len();
+        let class = flow::class(number);
+        let parked = self.parked.iter().filter(|parked| flow::class(**parked) == class).count();
         (self.of(number).len() + parked).max(1)
     }
 

@@ -54,6 +54,20 @@ fn a_parked_flow_is_left_out_until_it_is_asked_again() {
 }
 
 #[test]
+fn a_flow_takes_turns_with_the_parked_flows_of_its_own_class() {
+    let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::Off), Drops::default());
+    [REALTIME, 1, 2].into_iter().for_each(|bucket| assert_eq!(queue.push(NOW, bucket, many(0, 44, PAYLOAD)), 0));
+    // With two packets a flow has used its first turn up, and takes turns from then on.
+    for bucket in [REALTIME, 1] {
+        assert_eq!(queue.head(NOW, &mut drops).map(|head| head.bucket), Some(bucket));
+        queue.park();
+    }
+    order(&mut queue, 2);
+    let head = queue.head(NOW, &mut drops).unwrap();
+    assert_eq!((head.bucket, head.backlog), (2, 2 * 42 * LEN), "42 of its own and as many of the other");
+}
+
+#[test]
 fn what_went_before_parked_bulk_is_owed_within_bounds() {
     let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::Off), Drops::default());
     queue.push(NOW, BULK, many(0, 44, PAYLOAD));
