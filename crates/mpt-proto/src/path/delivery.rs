@@ -35,10 +35,6 @@ pub struct RateSample {
     pub sending: Duration,
     /// The time it took to arrive.
     pub arriving: Duration,
-    /// Bytes delivered on the path when the packet of this sample was sent: what tells rounds apart.
-    pub prior_delivered: u64,
-    /// The sender had nothing more to send, so the path may be faster than this.
-    pub app_limited: bool,
 }
 
 impl RateSample {
@@ -132,8 +128,6 @@ impl Delivery {
             bytes,
             sending,
             arriving,
-            prior_delivered: then.delivered,
-            app_limited: then.app_limited,
         })
     }
 
@@ -222,7 +216,7 @@ mod tests {
         let (delivery, samples) = steady(|_| 0);
         let last = samples.last().unwrap();
         assert_eq!(last.rate, Rate::from_bytes(1_000_000));
-        assert!(!last.is_stretched(Duration::ZERO) && !last.app_limited);
+        assert!(!last.is_stretched(Duration::ZERO));
         assert_eq!(delivery.recent(Duration::from_millis(12)), Some(Rate::from_bytes(1_000_000)));
     }
 

@@ -37,6 +37,7 @@ pub struct Feedback {
     losses: LossFraction,
     worth: Worth,
     ce: Option<u64>,
+    /// The last one at which data was delivered, over about a round trip.
     rate: Rate,
     /// The highest rate over a moment, of this round and of the last one.
     peaks: [Rate; 2],
@@ -201,11 +202,6 @@ impl Feedback {
         self.line.rate()
     }
 
-    /// The last rate at which data was delivered, over about a round trip.
-    pub fn delivery_rate(&self) -> Rate {
-        self.rate
-    }
-
     /// Fraction of the packets of the last seconds that were lost, 0 to 1.
     pub fn loss(&self) -> f64 {
         self.losses.fraction()
@@ -234,11 +230,6 @@ impl Feedback {
     /// When the oldest packet in flight was sent, and its token.
     pub fn oldest(&self) -> Option<(Time, u64)> {
         self.sent.oldest()
-    }
-
-    /// How much later than a packet another may have been sent and yet arrive first.
-    pub fn reordering_window(&self) -> Duration {
-        self.sent.reordering_window(&self.rtt)
     }
 
     /// Whether the path has been silent for three round trips; any ACK of something new clears it.
@@ -458,7 +449,7 @@ mod tests {
         let feedback = steady(400);
         assert_eq!(feedback.rtt().smoothed(), Duration::from_millis(40));
         assert_eq!(feedback.base_rtt(), Duration::from_millis(40));
-        assert_eq!(feedback.delivery_rate(), Rate::from_bytes(1_000_000));
+        assert_eq!(feedback.rate, Rate::from_bytes(1_000_000));
         assert_eq!(feedback.delay().queue(), Duration::ZERO);
         assert_eq!((feedback.loss(), feedback.in_flight()), (0.0, 40_000));
     }

@@ -107,11 +107,6 @@ impl Received {
         Some(Ack { slot: self.slot, largest, received_at, delay: now.since(arrived), ranges, ce: self.ce })
     }
 
-    /// Whether something has arrived that no ACK has confirmed yet.
-    pub fn has_news(&self) -> bool {
-        self.unacked > 0
-    }
-
     fn schedule(&mut self, now: Time, asked: bool, urgent: bool) {
         let latest = self.due.unwrap_or(now + MAX_HOLD);
         let affordable = self.credit >= self.next_cost();
@@ -304,7 +299,7 @@ mod tests {
         let mut received = Received::new(0);
         received.on_packet(at(0), PathSeq(0), 80, Elicits::Nothing, false);
         assert_eq!(received.ack_due(), None);
-        assert!(!received.has_news());
+        assert_eq!(received.unacked, 0);
     }
 
     #[test]

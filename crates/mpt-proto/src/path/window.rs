@@ -35,11 +35,6 @@ impl<T: Copy + Ord> Least<T> {
         self.buckets.iter().flatten().min().copied()
     }
 
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.buckets = [None; BUCKETS as usize];
-    }
-
     fn expire(&mut self, now: Time, window: Duration) {
         let span = window / BUCKETS;
         for _ in 0..BUCKETS {
@@ -78,11 +73,6 @@ impl<T: Copy + Ord> Most<T> {
     /// The greatest value in the window, if there is any.
     pub fn best(&self) -> Option<T> {
         self.0.best().map(|Reverse(value)| value)
-    }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.0.clear();
     }
 }
 

@@ -146,14 +146,7 @@ mod tests {
     /// A sample over a round trip at `mbit`, from ACKs that say `recent` Mbit/s came in lately.
     fn ack(ms: u64, mbit: u64, recent: u64) -> AckSample {
         let rate = Rate::from_bits(mbit * 1_000_000);
-        let sample = RateSample {
-            rate,
-            bytes: rate.bytes_in(RTT),
-            sending: RTT,
-            arriving: RTT,
-            prior_delivered: 0,
-            app_limited: false,
-        };
+        let sample = RateSample { rate, bytes: rate.bytes_in(RTT), sending: RTT, arriving: RTT };
         let recent = Some(Rate::from_bits(recent * 1_000_000));
         AckSample { now: at(ms), rate: Some(sample), recent, ..AckSample::default() }
     }

@@ -360,7 +360,7 @@ mod tests {
                 self.now += Duration::from_millis(1);
                 let arriving = RTT + if queue.is_zero() { Duration::ZERO } else { RTT / 4 };
                 let bytes = rate.bytes_in(arriving);
-                let sample = RateSample { rate, bytes, sending: RTT, arriving, prior_delivered: 0, app_limited };
+                let sample = RateSample { rate, bytes, sending: RTT, arriving };
                 self.path.on_ack(&AckSample {
                     now: self.now,
                     newest_sent: self.now - RTT,
