@@ -152,10 +152,13 @@ impl Metering {
     }
 }
 
+/// No right clock shows an earlier month: this program is younger.
+const FIRST_MONTH: &str = "2026-11";
+
 impl Book {
-    /// Begins anew with a later month. An earlier one is that of a clock that has yet to be set.
+    /// Begins anew with another month, unless it is that of a clock that has yet to be set.
     fn turn_to(&mut self, month: String) {
-        if month > self.month {
+        if month != self.month && month.as_str() >= FIRST_MONTH {
             *self = Self { month, ..Self::default() };
         }
     }
@@ -211,7 +214,9 @@ mod tests {
             book.turn_to(month.to_owned());
             assert_eq!(book, before, "in {month}");
         }
-        book.turn_to("2027-01".to_owned());
-        assert_eq!(book, Book { month: "2027-01".to_owned(), ..Book::default() });
+        for month in ["2099-01", "2026-12"] {
+            book.turn_to(month.to_owned());
+            assert_eq!(book, Book { month: month.to_owned(), ..Book::default() }, "also after a clock that was ahead");
+        }
     }
 }

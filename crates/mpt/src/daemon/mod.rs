@@ -24,7 +24,7 @@ mod uplinks;
 use std::process;
 
 use mpt_linux::Reactor;
-use mpt_linux::netlink::{Event, Monitor, Netlink};
+use mpt_linux::netlink::{Event, Link, Monitor, Netlink};
 use mpt_linux::privilege::{self, Capability};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_proto::time::Time;
@@ -79,7 +79,7 @@ pub fn run(file: &File) -> Result<(), Failure> {
         monitor,
         control,
         about,
-        tun_is_up: true,
+        tun_is_up: None,
         file,
         sockets,
         control_port,
@@ -145,7 +145,8 @@ struct Daemon {
     monitor: Monitor,
     control: Server,
     about: Tunnel,
-    tun_is_up: bool,
+    /// As far as news have told: those of its first moments, when it is not up yet, come first.
+    tun_is_up: Option<bool>,
     /// What is running: the file as it was read, with the peers that have come and gone since.
     file: File,
     sockets: Sockets,
@@ -271,15 +272,14 @@ impl Daemon {
                 self.uplinks.note_move();
             }
             match event {
-                Event::Link(link) => {
-                    if link.index == self.driver.tun_index() {
-                        self.handle_tun(link.up);
-                    }
-                    self.driver.handle_interface(now, link.index, &link.name, link.up && link.running);
-                }
+                Event::Link(link) => self.handle_link(now, &link),
                 Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
                 Event::AddressAdded(index, prefix) if !self.driver.follow_address(index, prefix.address) => {}
-                Event::AddressAdded(..) | Event::Resync => self.look_again(now),
+                Event::AddressAdded(..) => self.look_again(now),
+                Event::Resync => {
+                    self.tun_is_up = Some(false);
+                    self.look_again(now);
+                }
                 Event::AddressRemoved(..) | Event::Routes => {}
             }
         }
@@ -288,7 +288,11 @@ impl Daemon {
 
     /// Somebody takes the TUN device down or up. Routes and IPv6 addresses go with it, and come back.
     fn handle_tun(&mut self, up: bool) {
-        if std::mem::replace(&mut self.tun_is_up, up) || !up {
+        let was_down = self.tun_is_up == Some(false);
+        if up || self.tun_is_up.is_some() {
+            self.tun_is_up = Some(up);
+        }
+        if !was_down || !up {
             return;
         }
         let restored = Netlink::open().and_then(|mut netlink| {
@@ -332,9 +336,14 @@ impl Daemon {
         {
             self.driver.handle_interface_gone(now, index);
         }
-        for link in links {
-            self.driver.handle_interface(now, link.index, &link.name, link.up && link.running);
+        links.iter().for_each(|link| self.handle_link(now, link));
+    }
+
+    fn handle_link(&mut self, now: Time, link: &Link) {
+        if link.index == self.driver.tun_index() {
+            self.handle_tun(link.up);
         }
+        self.driver.handle_interface(now, link.index, &link.name, link.up && link.running);
     }
 
     /// Logs what happened, and tells the peer; whether there was anything.

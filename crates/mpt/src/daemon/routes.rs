@@ -69,7 +69,7 @@ impl Routes {
         for route in wanted {
             let is_ours = self.into.contains(&route);
             match netlink.add_route(&route) {
-                _ if is_ours => {}
+                Ok(_) if is_ours => {}
                 Ok(Change::Made) => self.into.push(route),
                 Ok(Change::AlreadySo) => {
                     tracing::warn!(net = %route.to, "there is a route to this network already; it stays as it is");

@@ -160,8 +160,11 @@ impl Daemon {
         Ok(())
     }
 
-    /// Sets again the routes that went with an interface. Its own changes are news of routes, too, and must not bring on others.
+    /// Sets again the routes that went with an interface, unless that is the TUN device, whose return sets all of them. Its own changes are news of routes, too, and must not bring on others.
     fn follow_routes(&mut self) -> Result<(), Error> {
+        if self.tun_is_up == Some(false) {
+            return Ok(());
+        }
         let mut netlink = Netlink::open()?;
         self.routes.restore(&mut netlink);
         match self.routes.lacks_any() && std::mem::take(&mut self.uplinks.moved) {
