@@ -73,10 +73,7 @@ impl Pmtu {
 
     /// Whether a datagram of `len` bytes is worth keeping until there is an answer.
     pub fn may_carry(&self, len: usize) -> bool {
-        match self.phase {
-            Phase::Asking | Phase::Searching { .. } => self.known.is_none_or(|known| len <= known),
-            Phase::Done { size, .. } => len <= size,
-        }
+        self.found().is_none_or(|found| len <= found)
     }
 
     /// The size of the probe that is due.

@@ -145,7 +145,7 @@ struct Daemon {
     monitor: Monitor,
     control: Server,
     about: Tunnel,
-    /// As far as news have told: those of its first moments, when it is not up yet, come first.
+    /// What news say of the TUN device. None count before it is up for the first time.
     tun_is_up: Option<bool>,
     /// What is running: the file as it was read, with the peers that have come and gone since.
     file: File,

@@ -207,8 +207,8 @@ pub fn make_ready(file: &File, peers: Vec<Peer>, sockets: &mut Sockets) -> Resul
     let mut netlink = Netlink::open_for(policy::mark(file))?;
     let left_room = sockets.leaves_room;
     sockets.leaves_room |= leaves_room(file);
-    let mut ready = |peer: Peer| peer_config(file, &peer, sockets, &mut netlink).map(|config| (peer, config));
-    let ready: Result<_, _> = peers.into_iter().map(&mut ready).collect();
+    let open = |peer: Peer| peer_config(file, &peer, sockets, &mut netlink).map(|config| (peer, config));
+    let ready: Result<_, _> = peers.into_iter().map(open).collect();
     ready.inspect_err(|_| {
         sockets.forget_new();
         sockets.leaves_room = left_room;

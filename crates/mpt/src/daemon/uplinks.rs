@@ -160,7 +160,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Sets again the routes that went with an interface, unless that is the TUN device, whose return sets all of them. Its own changes are news of routes, too, and must not bring on others.
+    /// Sets again the routes that went with an interface; the return of the TUN device sets all of them. Its own changes are news of
+    /// routes, too, and must not bring on others.
     fn follow_routes(&mut self) -> Result<(), Error> {
         if self.tun_is_up == Some(false) {
             return Ok(());
