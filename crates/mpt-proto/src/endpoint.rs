@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use crate::agenda::Agenda;
 use crate::config::{Config, PathConfig, PeerConfig};
 use crate::crypto::handshake::{Knock, Message, Turned};
 use crate::drops::{Dropped, Drops};
@@ -51,16 +52,13 @@ pub struct Endpoint {
     sources: HashMap<(LinkId, IpAddr), (usize, u8)>,
     outbox: Outbox,
     tun: Coalescer,
-    /// Peers to which something has happened since they were last flushed.
-    touched: Touched,
+    agenda: Agenda,
     /// Peers whose queue is full.
     crowded: BTreeSet<usize>,
     /// Links whose socket is full.
     blocked: BTreeSet<LinkId>,
     /// Peers that have something to tell and were flushed meanwhile.
     eventful: Vec<usize>,
-    deadlines: BTreeSet<(Time, Wake, usize)>,
-    filed: Vec<Option<(Time, Wake)>>,
     spare: Vec<Vec<u8>>,
     /// Some peer has told something new of its addresses.
     told: bool,
@@ -95,12 +93,10 @@ impl Endpoint {
             sources: HashMap::new(),
             outbox: Outbox::default(),
             tun: Coalescer::new(config.merge),
-            touched: Touched::default(),
+            agenda: Agenda::default(),
             crowded: BTreeSet::new(),
             blocked: BTreeSet::new(),
             eventful: Vec::new(),
-            deadlines: BTreeSet::new(),
-            filed: Vec::new(),
             spare: Vec::new(),
             told: false,
             drops: Drops::default(),
@@ -205,7 +201,7 @@ impl Endpoint {
             let Some(peer) = peer else { return self.drops.count(Dropped::UnknownSession) };
             self.peers[peer].handle_sealed(now, received, datagram, &mut self.tun);
             self.told |= self.peers[peer].take_told();
-            self.touch(peer);
+            self.agenda.touch(peer);
         } else if datagram.starts_with(&HANDSHAKE) {
             if let Err(why) = self.handle_handshake(now, received, datagram) {
                 self.drops.count(why);
@@ -250,7 +246,7 @@ impl Endpoint {
                 peer
             }
         };
-        self.touch(peer);
+        self.agenda.touch(peer);
         Ok(())
     }
 
@@ -265,7 +261,7 @@ impl Endpoint {
         for datagram in bytes.chunks_mut(segment) {
             self.peers[peer].handle_datagram(now, slot, received.tos, datagram, &mut self.tun);
         }
-        self.touch(peer);
+        self.agenda.touch(peer);
     }
 
     /// A link lost or regained its carrier.
@@ -291,7 +287,7 @@ impl Endpoint {
         }
         for index in 0..self.peers.len() {
             if self.peers[index].is_busy_on(link) {
-                self.touch(index);
+                self.agenda.touch(index);
             }
         }
     }
@@ -313,20 +309,18 @@ impl Endpoint {
 
     /// Does what is due.
     pub fn handle_deadline(&mut self, now: Time) {
-        while let Some((_, _, peer)) = self.deadlines.first().copied().filter(|(at, _, _)| *at <= now) {
+        while let Some(peer) = self.agenda.due(now) {
             self.peers[peer].handle_deadline(now, &mut self.tun);
-            self.touch(peer);
-            self.file(peer);
-            if self.filed[peer].is_some_and(|(at, _)| at <= now) {
-                // What remains due is a probe, which leaves with the next flush.
-                self.unfile(peer);
-            }
+            self.agenda.touch(peer);
+            // What remains due is a probe, which leaves with the next flush.
+            let next = self.peers[peer].next_deadline().filter(|(at, _)| *at > now);
+            self.agenda.file(peer, next);
         }
     }
 
     /// When to call [`Self::handle_deadline`], and why.
     pub fn next_deadline(&self) -> Option<(Time, Wake)> {
-        self.deadlines.first().map(|(at, why, _)| (*at, *why))
+        self.agenda.next_deadline()
     }
 
     /// The next run of datagrams to send. One peer after the other is asked, so that few runs wait here however many peers
@@ -337,7 +331,7 @@ impl Endpoint {
             if let Some(run) = self.outbox.poll() {
                 return Some(run);
             }
-            let Some(index) = self.touched.pop() else { break };
+            let Some(index) = self.agenda.pop_touched() else { break };
             let peer = &mut self.peers[index];
             peer.note_blocked(&self.blocked);
             match &mut self.local {
@@ -349,7 +343,7 @@ impl Endpoint {
                     peer.flush(now, &mut self.outbox, &mut self.spare);
                 }
             }
-            self.file(index);
+            self.agenda.file(index, self.peers[index].next_deadline());
             self.note(index);
         }
         self.spare.truncate(SPARE_BUFFERS);
@@ -374,9 +368,9 @@ impl Endpoint {
 
     /// The next thing worth a line in the log: a peer's name and what became of one of its paths.
     pub fn poll_event(&mut self) -> Option<(&str, PathEvent)> {
-        let Self { peers, touched, eventful, .. } = self;
+        let Self { peers, agenda, eventful, .. } = self;
         let has_some = |peer: &usize| peers[*peer].has_events();
-        let Some(peer) = eventful.iter().chain(&touched.peers).copied().find(has_some) else {
+        let Some(peer) = eventful.iter().chain(agenda.touched()).copied().find(has_some) else {
             eventful.clear();
             return None;
         };
@@ -424,7 +418,7 @@ impl Endpoint {
         let carried = self.peers[peer].carries().map_or(self.mtu, |carried| carried.min(self.mtu));
         clamp_mss(&ip, packet.bytes_mut(), carried, partial);
         self.peers[peer].handle_inner(now, packet);
-        self.touch(peer);
+        self.agenda.touch(peer);
         self.note(peer);
         Ok(())
     }
@@ -448,28 +442,24 @@ impl Endpoint {
         for (i, peer) in self.peers.iter_mut().enumerate() {
             peer.know_place(i, self.routes.clone());
         }
-        self.touched.all(self.peers.len());
+        self.agenda = Agenda::new(self.peers.len());
         self.crowded.clear();
         self.eventful.clear();
-        (0..self.peers.len()).for_each(|peer| self.note(peer));
-        self.deadlines.clear();
-        self.filed = vec![None; self.peers.len()];
-        (0..self.peers.len()).for_each(|peer| self.file(peer));
+        for index in 0..self.peers.len() {
+            self.note(index);
+            self.agenda.file(index, self.peers[index].next_deadline());
+        }
     }
 
     fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> bool) -> bool {
         let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
-        self.touch(index);
+        self.agenda.touch(index);
         act(&mut self.peers[index])
     }
 
     fn for_all(&mut self, mut act: impl FnMut(&mut Peer)) {
         self.peers.iter_mut().for_each(&mut act);
-        self.touched.all(self.peers.len());
-    }
-
-    fn touch(&mut self, peer: usize) {
-        self.touched.push(peer);
+        self.agenda.touch_all();
     }
 
     /// Notes whether the peer's queue is full, and whether it has something to tell.
@@ -480,22 +470,6 @@ impl Endpoint {
         };
         if self.peers[peer].has_events() && !self.eventful.contains(&peer) {
             self.eventful.push(peer);
-        }
-    }
-
-    /// Files the peer's next deadline.
-    fn file(&mut self, peer: usize) {
-        let next = self.peers[peer].next_deadline();
-        if next != self.filed[peer] {
-            self.unfile(peer);
-            self.filed[peer] = next;
-            self.deadlines.extend(next.map(|(at, why)| (at, why, peer)));
-        }
-    }
-
-    fn unfile(&mut self, peer: usize) {
-        if let Some((at, why)) = self.filed[peer].take() {
-            self.deadlines.remove(&(at, why, peer));
         }
     }
 
@@ -510,32 +484,6 @@ impl Endpoint {
         if bytes.len() >= COPY_BELOW && self.spare.len() < SPARE_BUFFERS {
             self.spare.push(bytes);
         }
-    }
-}
-
-/// Peers, each once: a turn in which a thousand of them are heard must not compare each with each.
-#[derive(Debug, Default)]
-struct Touched {
-    peers: Vec<usize>,
-    /// By peer: whether it is among them.
-    marked: Vec<bool>,
-}
-
-impl Touched {
-    fn push(&mut self, peer: usize) {
-        if !std::mem::replace(&mut self.marked[peer], true) {
-            self.peers.push(peer);
-        }
-    }
-
-    fn pop(&mut self) -> Option<usize> {
-        let peer = self.peers.pop()?;
-        self.marked[peer] = false;
-        Some(peer)
-    }
-
-    fn all(&mut self, count: usize) {
-        (self.peers, self.marked) = ((0..count).collect(), vec![true; count]);
     }
 }
 

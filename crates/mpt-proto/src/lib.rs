@@ -5,6 +5,7 @@
 //! `wasm32-unknown-unknown`. [`endpoint::Endpoint`] is the door; `ARCHITECTURE.md` follows a packet through the rooms.
 #![forbid(unsafe_code)]
 
+mod agenda;
 pub mod cc;
 pub mod classify;
 pub mod config;
