@@ -1,7 +1,7 @@
 //! Paths that are taken down, pulled and cut under a transfer, none of whose bytes may be lost or damaged.
 
 use crate::{
-    rig::{Plan, Rig, inside},
+    rig::{Plan, Rig, inside, sh},
     transfer::Transfer,
 };
 use mpt_lab::topology::{Family, Host};
@@ -98,4 +98,22 @@ fn an_interface_that_went_while_news_were_lost_is_missed() {
     rig.hosts.a.sh(&format!("kill -CONT {pid}")).expect("a daemon that goes on");
     rig.wait_until("the path is down", |rig| rig.path(Host::A, 1)["cause"] == "carrier");
     assert_eq!(rig.path(Host::A, 0)["up"], true);
+}
+
+/// An interface that is made anew is up before it has an address.
+#[test]
+fn a_socket_follows_its_interface_when_that_has_the_address_again() {
+    let Some(mut rig) = Rig::build("address-last", &SPECS[..1]) else { return };
+    let made = "link add usb0 type veth peer name usb1\nlink set usb1 up\nlink set usb0 up";
+    let address = "address add 10.9.0.1/24 dev usb0";
+    let sockets = |rig: &Rig| sh(&rig.hosts.a, "ss -Huan");
+    rig.hosts.a.ip(&format!("{made}\n{address}")).expect("an interface");
+    let path = "[[peer.path]]\ninterface = \"usb0\"\nlocal = \"10.9.0.1\"\nremote = \"10.9.0.2\"\n";
+    rig.launch_with(Host::A, &format!("mode = \"plain\"\naddress = [\"10.77.0.1/24\"]\n[[peer]]\n{path}"));
+    assert!(sockets(&rig).contains("10.9.0.1%usb0"));
+    rig.hosts.a.ip(&format!("link delete usb0\n{made}")).expect("another interface");
+    rig.wait_until("it is heard of", |rig| rig.logged(Host::A, "cannot use the interface that came back") > 0);
+    assert!(!sockets(&rig).contains("10.9.0.1%usb0"));
+    rig.hosts.a.ip(address).expect("its address");
+    rig.wait_until("the socket is on it", |rig| sockets(rig).contains("10.9.0.1%usb0"));
 }

@@ -159,6 +159,11 @@ impl Rig {
         self.folder.path().join(format!("{host:?}.log"))
     }
 
+    /// How often a host's daemon has logged these words.
+    pub fn logged(&self, host: Host, words: &str) -> usize {
+        fs::read_to_string(self.log(host)).expect("a log").matches(words).count()
+    }
+
     /// Whether `ping` with these options is answered at least once.
     pub fn ping(&self, from: Host, options: &[&str], to: IpAddr) -> bool {
         let mut command = self.hosts.host(from).command("ping");

@@ -115,10 +115,14 @@ impl Link {
     }
 
     /// Takes note of which interface has the address that it leaves from, and says whether that is another one than before. A link that
-    /// is bound to an interface stays there.
+    /// is bound to an interface stays there; where that came back without the address, the link could not follow until now.
     pub fn follow_address(&mut self, address: IpAddr, interface: u32) -> bool {
-        let follows = !self.managed && self.spec.device.is_none() && self.spec.local.ip() == address;
-        follows && self.interface.replace(interface) != Some(interface)
+        if self.managed || self.spec.local.ip() != address {
+            return false;
+        }
+        let is_bound = self.spec.device.is_some();
+        let before = if is_bound { self.interface } else { self.interface.replace(interface) };
+        before != Some(interface)
     }
 
     /// Lets one in `2^thinning` handshake messages pass, and all from `known`; every one without thinning.
