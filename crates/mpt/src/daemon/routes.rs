@@ -30,7 +30,7 @@ pub struct Routes {
     policy: Policy,
     into: Vec<Route>,
     around: Vec<(Detour, Route)>,
-    /// There was no way for a path that needs a route of its own.
+    /// There was no way for a path that needs a route of its own, or something could not be set.
     lacks: bool,
     /// A kill switch is to hold beyond the end: that of the file, or one that a run before this has left.
     holds: bool,
@@ -58,7 +58,8 @@ impl Routes {
     /// When a route into the tunnel cannot be set; the others are. One around it may be missing: the path is then down, and
     /// others are not.
     pub fn settle(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
-        self.lead_around(file, netlink)?;
+        self.lacks = true;
+        let lacks = self.lead_around(file, netlink)?;
         self.holds = *file.kill_switch;
         self.policy.settle(file, self.tun, netlink)?;
         let wanted: Vec<_> = file.routes.iter().flat_map(|net| self.inwards(file, net)).collect();
@@ -77,6 +78,7 @@ impl Routes {
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
+        self.lacks = lacks || failed.is_err();
         failed
     }
 
@@ -103,7 +105,7 @@ impl Routes {
         self.lacks |= gone > 0;
     }
 
-    /// Whether a path has no route of its own that needs one.
+    /// Whether a path has no route of its own that needs one, or the last attempt to settle has failed.
     pub fn lacks_any(&self) -> bool {
         self.lacks
     }
@@ -113,7 +115,8 @@ impl Routes {
         self.holds = false;
     }
 
-    fn lead_around(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
+    /// Whether a path has no route of its own that needs one.
+    fn lead_around(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Error> {
         let wanted: BTreeSet<_> = detours(file).collect();
         for (_, route) in self.around.extract_if(.., |(detour, _)| !wanted.contains(detour)) {
             forget(&route, netlink);
@@ -127,18 +130,18 @@ impl Routes {
                 netlink.remove_route(&half)?;
             }
         }
-        self.lacks = false;
+        let mut lacks = false;
         for detour in without {
             let (remote, gateway) = (detour.remote, detour.gateway);
             match self.set_around(detour, netlink) {
-                Ok(set) => self.lacks |= !set,
+                Ok(set) => lacks |= !set,
                 Err(error) => {
-                    self.lacks = true;
+                    lacks = true;
                     tracing::warn!(%remote, ?gateway, %error, "no route of its own");
                 }
             }
         }
-        Ok(())
+        Ok(lacks)
     }
 
     /// Whether there is a way. Its route gets the lowest metric that nobody else's route to this address has.
