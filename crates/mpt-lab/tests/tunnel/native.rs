@@ -6,7 +6,11 @@ use crate::{
     transfer::Transfer,
 };
 use mpt_lab::topology::{Family, Host, Netns, address};
-use std::{net::IpAddr, thread, time::Duration};
+use std::{
+    net::{IpAddr, UdpSocket},
+    thread,
+    time::Duration,
+};
 
 const ONE: [&str; 1] = ["delay=2ms"];
 const TWO: [&str; 2] = ["rate=50mbit,delay=2ms", "rate=50mbit,delay=4ms"];
@@ -47,6 +51,8 @@ fn an_interface_that_comes_and_goes_is_a_path_that_comes_and_goes() {
     // The whole interface goes, address, routes and all, as when a modem is pulled.
     rig.hosts.a.ip("link set eth2 down\nlink set eth2 name usb0").expect("gone");
     rig.wait_until_up(Host::A, &["eth1"]);
+    let sockets = |rig: &Rig| rig.hosts.a.sh("ss -Huan").expect("sockets").lines().count();
+    rig.wait_until("its socket is closed", |rig| sockets(rig) == 1);
     transfer.wait_for(&rig, MEGABYTE);
     let own = address(Host::A, 1, Family::V4);
     let far = address(Host::B, 1, Family::V4);
@@ -119,6 +125,22 @@ fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
         let path = rig.path(Host::A, 0);
         path["role"] == "metered" && path["reserve"] == true && path["used_bytes"].as_u64() > Some(2_000_000)
     });
+}
+
+/// An address whose port another program holds brings no news when it is let go.
+#[test]
+fn peers_can_call_where_another_program_was_in_the_way() {
+    let Some(mut rig) = Rig::build("nheld", &ONE) else { return };
+    rig.launch_with(Host::B, &Native::called().text());
+    rig.hosts.b.sysctl(&[("net/ipv4/ip_nonlocal_bind", "1")]).expect("bind before the address is there");
+    let other = rig.hosts.b.enter(|| UdpSocket::bind("10.9.0.2:4754")).expect("host B").expect("a socket");
+    rig.hosts.b.ip("address add 10.9.0.2/24 dev eth1").expect("another address");
+    let words = "peers cannot call at 10.9.0.2";
+    rig.wait_until("it is missed", |rig| rig.logged(Host::B, words) > 0);
+    drop(other);
+    rig.wait_until("that is over", |rig| rig.logged(Host::B, &format!("over: {words}")) > 0);
+    assert_eq!(rig.logged(Host::B, words), 2, "once when it failed and once when it was over");
+    assert!(rig.hosts.b.sh("ss -Huan").expect("sockets").contains("10.9.0.2:4754"));
 }
 
 /// Host A gets another address in mid-transfer, on the only path: host B follows when it has been proven.

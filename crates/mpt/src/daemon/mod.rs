@@ -2,8 +2,8 @@
 //!
 //! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy`] leads the whole Internet into the tunnel, and [`gateway`] leads others to the Internet.
-//! [`uplinks`] lets paths follow the interfaces, [`metering`] counts what is paid by volume, [`service`] talks to the service
-//! manager, and [`flood`] watches for floods.
+//! [`uplinks`] lets paths follow the interfaces, and [`trouble`] says when to try again what failed; [`metering`] counts what
+//! is paid by volume, [`service`] talks to the service manager, and [`flood`] watches for floods.
 //! [`orders`] does what commands ask for, [`peers`] lets peers come and go, [`control_port`] talks to the original MPT. This
 //! file is the loop that holds them together with signals, the control socket and news of interfaces.
 
@@ -18,6 +18,7 @@ mod policy;
 mod routes;
 mod service;
 mod setup;
+mod trouble;
 mod turn;
 mod uplinks;
 

@@ -14,6 +14,7 @@ use mpt_proto::pathman::{Change, Interface, Pairs, Paths, Plan, Way};
 use mpt_proto::time::Time;
 
 use super::links::Link;
+use super::trouble::Trouble;
 use super::{Daemon, policy};
 use crate::Failure;
 use crate::config::defaults;
@@ -32,10 +33,12 @@ pub(super) struct Uplinks {
     configured: BTreeMap<LinkId, Vec<IpAddr>>,
     /// When something changed that has not been looked at.
     due: Option<Time>,
-    /// When to look again after a look that failed.
-    again: Option<Time>,
     /// That was an interface or an address, and routes have not been looked for since.
     moved: bool,
+    /// What went wrong with the routes.
+    routes: Trouble,
+    /// What went wrong with paths and sockets.
+    paths: Trouble,
     looked: Time,
 }
 
@@ -50,8 +53,6 @@ struct Key {
 
 /// Changes come in bursts, and each look costs some system calls. The first of a burst is not kept waiting.
 const APART: Duration = Duration::from_millis(20);
-/// What a look that failed has missed may be no news a second time.
-const AGAIN: Duration = Duration::from_secs(1);
 
 impl Uplinks {
     /// Nothing yet; paths never leave by the TUN device of this index.
@@ -63,15 +64,18 @@ impl Uplinks {
             listening: BTreeMap::new(),
             configured: BTreeMap::new(),
             due: None,
-            again: None,
             moved: false,
+            routes: Trouble::default(),
+            paths: Trouble::default(),
             looked: Time::START,
         }
     }
 
-    /// An interface or an address has come or gone.
+    /// An interface or an address has come or gone. Routes have not: what this process sets is such news, too, and would hurry itself.
     pub(super) fn note_move(&mut self) {
         self.moved = true;
+        self.routes.hurry();
+        self.paths.hurry();
     }
 
     /// Something about the interfaces has changed.
@@ -99,26 +103,28 @@ impl Daemon {
         if self.driver.endpoint.take_told() {
             self.uplinks.note(now);
         }
-        if self.uplinks.again.take_if(|again| *again <= now).is_some() {
-            self.uplinks.note_move();
+        let routes = self.uplinks.routes.take_due(now);
+        if routes | self.uplinks.paths.take_due(now) {
+            self.uplinks.moved |= routes;
             self.uplinks.note(now);
         }
         if self.uplinks.due.is_some_and(|due| due <= now) {
             self.follow_interfaces(now);
         }
-        [self.uplinks.due, self.uplinks.again].into_iter().flatten().min()
+        [self.uplinks.due, self.uplinks.routes.due(), self.uplinks.paths.due()].into_iter().flatten().min()
     }
 
     /// Makes the paths agree with the interfaces.
     pub(super) fn follow_interfaces(&mut self, now: Time) {
         (self.uplinks.due, self.uplinks.looked) = (None, now);
-        if let Err(error) = self.follow_routes() {
-            tracing::warn!(%error, "cannot set the routes");
-            self.uplinks.again = Some(now + AGAIN);
+        match self.follow_routes() {
+            Ok(true) => self.uplinks.routes.end(now),
+            Ok(false) => {}
+            Err(error) => self.uplinks.routes.fail(now, "cannot set the routes".to_owned(), error.to_string()),
         }
-        if let Err(error) = self.follow(now) {
-            tracing::warn!(%error, "cannot follow the interfaces");
-            self.uplinks.again = Some(now + AGAIN);
+        match self.follow(now) {
+            Ok(()) => self.uplinks.paths.end(now),
+            Err(error) => self.uplinks.paths.fail(now, "cannot follow the interfaces".to_owned(), error.to_string()),
         }
     }
 
@@ -149,7 +155,7 @@ impl Daemon {
             let port = *peer.local_port;
             for change in changes {
                 if let Err(failure) = self.change_path(now, &name, port, &change) {
-                    tracing::warn!(peer = name, %failure, ?change, "path");
+                    self.uplinks.paths.note(cannot(&name, &change), failure.to_string());
                     if let Some(paths) = self.uplinks.peers.get_mut(&name) {
                         paths.on_failed(&change);
                     }
@@ -161,17 +167,21 @@ impl Daemon {
     }
 
     /// Sets again the routes that went with an interface; the return of the TUN device sets all of them. Its own changes are news of
-    /// routes, too, and must not bring on others.
-    fn follow_routes(&mut self) -> Result<(), Error> {
+    /// routes, too, and must not bring on others. Whether what is missing was looked for, or nothing is.
+    fn follow_routes(&mut self) -> Result<bool, Error> {
         if self.tun_is_up == Some(false) {
-            return Ok(());
+            return Ok(false);
         }
         let mut netlink = Netlink::open()?;
         self.routes.restore(&mut netlink);
-        match self.routes.lacks_any() && std::mem::take(&mut self.uplinks.moved) {
-            true => self.routes.settle(&self.file, &mut netlink),
-            false => Ok(()),
+        if !self.routes.lacks_any() {
+            return Ok(true);
         }
+        let looks = std::mem::take(&mut self.uplinks.moved);
+        if looks {
+            self.routes.settle(&self.file, &mut netlink)?;
+        }
+        Ok(looks)
     }
 
     fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &Change) -> Result<(), Failure> {
@@ -266,8 +276,10 @@ impl Daemon {
             if self.uplinks.listening.contains_key(address) {
                 continue;
             }
+            let what = format!("peers cannot call at {address}");
             let Some(id) = self.sockets.take_number() else {
-                return tracing::warn!(%address, "there are too many sockets: peers cannot call here");
+                self.uplinks.paths.note(what, "there are too many sockets".to_owned());
+                return;
             };
             let local = SocketAddr::new(*address, *self.file.port);
             let mark = policy::mark(&self.file);
@@ -276,7 +288,7 @@ impl Daemon {
                 Ok(()) => drop(self.uplinks.listening.insert(*address, id)),
                 Err(error) => {
                     self.sockets.give_back(id);
-                    tracing::warn!(%address, %error, "peers cannot call here");
+                    self.uplinks.paths.note(what, error.to_string());
                 }
             }
         }
@@ -335,7 +347,8 @@ impl Daemon {
                 Some(target) => match self.driver.move_link(now, id, target, None) {
                     Ok(()) => tracing::info!(?device, local = %target, "addresses have changed"),
                     Err(error) => {
-                        tracing::warn!(?device, local = %target, %error, "cannot use the address");
+                        let (from, on) = (SocketAddr::new(target, local.port()), device.as_deref().unwrap_or("any"));
+                        self.uplinks.paths.note(format!("cannot leave from {from} on {on}"), error.to_string());
                         // The next look tries again.
                         self.uplinks.configured.extend(before.map(|before| (id, before)));
                     }
@@ -347,6 +360,13 @@ impl Daemon {
             }
         }
     }
+}
+
+/// What it is that could not be done.
+fn cannot(peer: &str, change: &Change) -> String {
+    let (Change::Add(name, way) | Change::Move(name, way) | Change::Rest(name, way) | Change::Remove(name, way)) =
+        change;
+    format!("peer {peer}: path {name} cannot lead from {} to {}", way.local, way.remote)
 }
 
 fn key(way: &Way, port: u16) -> Key {
