@@ -7,6 +7,7 @@ use mpt_proto::cc;
 use mpt_proto::classify::{Class, Pattern, Rule};
 use mpt_proto::drops::Dropped;
 use mpt_proto::packet::checksum;
+use mpt_proto::path::State;
 use mpt_proto::sched::Kind;
 use mpt_proto::time::Time;
 use mpt_sim::host::{
@@ -271,6 +272,15 @@ fn redundant_hides_the_loss_of_either_path_from_all() {
     let (call, _) = run(&UNLIKE, 0, Kind::Redundant, &[]);
     assert!(call.loss() < 0.001, "{} %", call.loss() * 100.0);
     assert!(call.goodput > 25.0, "a download at most of the rate of the faster path: {call:?}");
+}
+
+#[test]
+fn copies_too_long_for_a_path_are_not_wasted_on_it() {
+    let wide = "rate=20mbit,delay=15ms,loss=1%";
+    let (call, net) = run(&[wide, wide, "rate=20mbit,delay=10ms,mtu=1400B"], 0, Kind::Redundant, &[]);
+    let narrow = &net.endpoint(0).status().peers[0].paths[2];
+    assert!(narrow.loss < Some(0.01) && narrow.state == State::Up, "{:?} lost, {}", narrow.loss, narrow.state);
+    assert_eq!(call.loss(), 0.0, "the call fits");
 }
 
 #[test]

@@ -37,6 +37,13 @@ struct Owed {
     until: Time,
 }
 
+impl Owed {
+    /// Whether it may go on the path in `slot`: it has not yet, and is no longer than the `limit` there.
+    fn is_for(&self, slot: u8, limit: impl Fn(u8) -> usize) -> bool {
+        self.taken & 1 << slot == 0 && self.len <= limit(slot)
+    }
+}
+
 /// More is in flight on a path than of a question or a keystroke.
 const BUSY: u64 = 4 * super::DATAGRAM;
 /// What a path may be tried with before it has shown anything, and for how many round trips at the rate that it has shown. To double in each
@@ -64,13 +71,16 @@ impl Copies {
         *self = Self::default();
     }
 
-    /// The path and the token of a copy that can be sent.
-    fn next(&mut self, now: Time, scene: &[View]) -> Option<(PathId, Token)> {
+    /// The path and the token of a copy that can be sent. `limit` tells the largest datagram of the path in a slot.
+    fn next(&mut self, now: Time, scene: &[View], limit: impl Fn(u8) -> usize) -> Option<(PathId, Token)> {
         let with_room = |owed: &Owed| {
-            let open = scene.iter().find(|path| owed.taken & 1 << path.id.slot == 0 && path.room >= owed.len as u64);
-            open.map(|path| path.id)
+            let mut open = scene.iter().filter(|path| path.room >= owed.len as u64).map(|path| path.id);
+            open.find(|path| owed.is_for(path.slot, &limit))
         };
-        let urgent = |owed: &Owed| sched::urgent(owed.len, scene, owed.taken);
+        let urgent = |owed: &Owed| {
+            let closed = scene.iter().map(|path| path.id.slot).filter(|slot| !owed.is_for(*slot, &limit));
+            sched::urgent(owed.len, scene, closed.fold(0, |closed, slot| closed | 1 << slot))
+        };
         take(&mut self.urgent, now, urgent).or_else(|| {
             let is_open = scene.iter().any(|path| path.room > 0);
             if is_open { take(&mut self.others, now, with_room) } else { None }
@@ -78,10 +88,16 @@ impl Copies {
     }
 
     /// When the pacer of a path lets go that is owed a copy of what has not arrived. Calls do not ask it.
-    pub(super) fn opens_in(&self, now: Time, scene: &[View], repair: &Repair) -> Option<Duration> {
+    pub(super) fn opens_in(
+        &self,
+        now: Time,
+        scene: &[View],
+        repair: &Repair,
+        limit: impl Fn(u8) -> usize,
+    ) -> Option<Duration> {
         let paced = scene.iter().filter(|path| path.paced && !path.opens_in.is_zero());
         let is_owed = |path: &&View| {
-            let waits = |owed: &Owed| owed.taken & 1 << path.id.slot == 0 && owed.until >= now + path.opens_in;
+            let waits = |owed: &Owed| owed.is_for(path.id.slot, &limit) && owed.until >= now + path.opens_in;
             self.others.iter().any(|owed| waits(owed) && repair.needs_copy(owed.token))
         };
         paced.filter(is_owed).map(|path| path.opens_in).min()
@@ -131,12 +147,12 @@ impl Peer {
         native: &mut Native,
     ) {
         let copies = if self.scheduler.is_redundant() { u32::MAX } else { self.classifier.copies(packet.mark()) };
-        let more = copies.min(self.scene.len() as u32).saturating_sub(1);
+        let len = super::NATIVE_OVERHEAD + packet.len();
+        let more = copies.min(self.count_wide(len, native)).saturating_sub(1);
         if more == 0 {
             return;
         }
         let urgent = packet.mark().class == Class::Realtime;
-        let len = super::NATIVE_OVERHEAD + packet.len();
         let until = now + if urgent { CALL } else { native.useful() };
         let owed = Owed { token, len, taken: 1 << path.slot, more, until };
         if urgent { native.copies.urgent.push_back(owed) } else { native.copies.others.push_back(owed) }
@@ -147,10 +163,15 @@ impl Peer {
     /// twice.
     pub(super) fn owe_second(&mut self, now: Time, path: PathId, token: Token, len: usize, native: &mut Native) {
         let matters = self.queue.is_empty() || native.repair.losses(token) > 1;
-        if matters && self.scene.len() > 1 {
+        if matters && self.count_wide(len, native) > 1 {
             let until = now + native.useful();
             native.copies.others.push_back(Owed { token, len, taken: 1 << path.slot, more: 1, until });
         }
+    }
+
+    /// How many paths carry a datagram of `len` bytes.
+    fn count_wide(&self, len: usize, native: &Native) -> u32 {
+        self.scene.iter().filter(|path| len <= native.limit(path.id.slot)).count() as u32
     }
 
     /// Sends the copies for which there is room.
@@ -165,7 +186,10 @@ impl Peer {
         if native.copies.is_empty() {
             return;
         }
-        while let Some((path, token)) = native.copies.next(now, &self.scene) {
+        loop {
+            let Native { copies, carriers, .. } = &mut *native;
+            let limit = |slot: u8| carriers[usize::from(slot)].pmtu.limit();
+            let Some((path, token)) = copies.next(now, &self.scene, limit) else { break };
             if !self.send_copy(now, path, token, native, outbox, spare) {
                 native.copies.settle(token);
             }
@@ -215,6 +239,9 @@ impl Peer {
         let scene = Scene { paths: &self.scene, now, ..Scene::default() };
         let Some(rescue) = self.scheduler.on_idle(&scene) else { return };
         let oldest = native.feedback(rescue.from.slot).oldest().map(|(_, token)| Token(token));
+        let room = native.limit(rescue.to.slot).saturating_sub(super::NATIVE_OVERHEAD);
+        let mut fits = |token| native.repair.peek(token).is_some_and(|(_, packet)| packet.len() <= room);
+        let oldest = oldest.filter(|token| fits(*token));
         if let Some(token) = oldest.filter(|token| native.repair.is_single(*token)) {
             self.send_copy(now, rescue.to, token, native, outbox, spare);
         }
@@ -248,6 +275,9 @@ mod tests {
     use crate::repair::Place;
     use crate::time::Rate;
 
+    /// All paths carry everything.
+    const WIDE: fn(u8) -> usize = |_| usize::MAX;
+
     fn path(slot: u8, room: u64) -> View {
         View { id: PathId { slot, generation: 0 }, room, window: room, ..View::default() }
     }
@@ -260,12 +290,30 @@ mod tests {
     fn a_copy_goes_once_on_each_other_path_as_it_opens() {
         let mut copies = Copies::default();
         copies.others.extend([owed(1, 2), owed(2, 2)]);
-        let mut next = |scene: &[View]| copies.next(Time::START, scene).map(|(path, token)| (path.slot, token.0));
+        let mut next = |scene: &[View]| copies.next(Time::START, scene, WIDE).map(|(path, token)| (path.slot, token.0));
         let scene = [path(0, 9_000), path(1, 9_000), path(2, 0)];
         assert_eq!([next(&scene), next(&scene), next(&scene)], [Some((1, 1)), Some((1, 2)), None]);
         let scene = [path(0, 9_000), path(1, 9_000), path(2, 9_000)];
         assert_eq!([next(&scene), next(&scene), next(&scene)], [Some((2, 1)), Some((2, 2)), None]);
         assert!(copies.is_empty());
+    }
+
+    #[test]
+    fn a_copy_goes_on_no_path_that_is_too_narrow_for_it() {
+        let (mut copies, mut repair) = (Copies::default(), Repair::default());
+        let narrow = |slot| if slot == 1 { 999 } else { 1_000 };
+        let scene = [path(0, 9_000), path(1, 9_000), path(2, 9_000)];
+        for urgent in [false, true] {
+            let list = if urgent { &mut copies.urgent } else { &mut copies.others };
+            list.push_back(owed(1, 2));
+            assert_eq!(copies.next(Time::START, &scene, narrow), Some((scene[2].id, Token(1))), "urgent: {urgent}");
+            assert_eq!(copies.next(Time::START, &scene, narrow), None, "urgent: {urgent}");
+        }
+        let token = in_flight(&mut repair, 1)[0];
+        copies.others = [Owed { token, ..owed(0, 1) }].into();
+        let paced = |slot, ms| View { paced: true, opens_in: Duration::from_millis(ms), ..path(slot, 0) };
+        let opens_in = copies.opens_in(Time::START, &[paced(1, 1), paced(2, 3)], &repair, narrow);
+        assert_eq!(opens_in, Some(Duration::from_millis(3)));
     }
 
     /// So many packets in flight.
@@ -284,10 +332,10 @@ mod tests {
         copies.others.push_back(Owed { token, ..owed(0, 1) });
         let paced = |slot, ms| View { paced: true, opens_in: Duration::from_millis(ms), ..path(slot, 0) };
         let scene = [paced(0, 1), paced(1, 5), View { paced: false, ..paced(2, 3) }];
-        assert_eq!(copies.opens_in(Time::START, &scene, &repair), Some(Duration::from_millis(5)));
-        assert_eq!(copies.opens_in(Time::after(CALL), &scene, &repair), None, "it is of no use by then");
+        assert_eq!(copies.opens_in(Time::START, &scene, &repair, WIDE), Some(Duration::from_millis(5)));
+        assert_eq!(copies.opens_in(Time::after(CALL), &scene, &repair, WIDE), None, "it is of no use by then");
         repair.on_fate(token, Fate::Acked);
-        assert_eq!(copies.opens_in(Time::START, &scene, &repair), None);
+        assert_eq!(copies.opens_in(Time::START, &scene, &repair, WIDE), None);
     }
 
     #[test]
@@ -321,8 +369,8 @@ mod tests {
         copies.others.push_back(owed(1, 1));
         copies.urgent.push_back(owed(2, 1));
         let scene = [path(0, 9_000), path(1, 9_000)];
-        assert_eq!(copies.next(Time::START, &scene).map(|(_, token)| token.0), Some(2));
-        assert_eq!(copies.next(Time::after(CALL * 2), &scene), None);
+        assert_eq!(copies.next(Time::START, &scene, WIDE).map(|(_, token)| token.0), Some(2));
+        assert_eq!(copies.next(Time::after(CALL * 2), &scene, WIDE), None);
         assert!(copies.is_empty());
     }
 }

@@ -66,7 +66,8 @@ impl Peer {
         let fresh = |seen: &View| view(now, &self.paths[usize::from(seen.id.slot)], native);
         let scene: Vec<_> = self.scene.iter().map(fresh).collect();
         let opens = |at: &Time| scene.iter().any(|path| path.paced && now + path.opens_in == *at);
-        let copies = native.copies.opens_in(now, &scene, &native.repair).map(|wait| now + wait);
+        let limit = |slot| native.limit(slot);
+        let copies = native.copies.opens_in(now, &scene, &native.repair, limit).map(|wait| now + wait);
         native.pace = native.pace.filter(opens).into_iter().chain(copies).min();
     }
 
