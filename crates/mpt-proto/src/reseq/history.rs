@@ -29,11 +29,18 @@ impl History {
 
     /// Remembers the next `count` numbers as not delivered.
     pub(super) fn push_missing(&mut self, count: u64) {
-        if count >= Self::LEN as u64 {
-            self.words.fill(0);
-            self.pushed += count;
-        } else {
-            (0..count).for_each(|_| self.push(false));
+        let mut left = count.min(Self::LEN as u64);
+        self.pushed += count - left;
+        while left > 0 {
+            // Whole words at a time.
+            if left >= 64 && self.pushed.is_multiple_of(64) {
+                let (word, _) = Self::place(self.pushed);
+                self.words[word] = 0;
+                (self.pushed, left) = (self.pushed + 64, left - 64);
+            } else {
+                self.push(false);
+                left -= 1;
+            }
         }
     }
 
@@ -56,5 +63,25 @@ impl History {
     fn place(index: u64) -> (usize, u64) {
         let at = (index % Self::LEN as u64) as usize;
         (at / 64, 1 << (at % 64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_missing_ones_are_remembered_like_one_after_another() {
+        for (delivered, missing) in [(0, 1), (1, 63), (63, 65), (64, 64), (100, 200), (20_000, 16_383), (70, 40_000)] {
+            let [mut at_once, mut each] = [(); 2].map(|()| History::default());
+            for history in [&mut at_once, &mut each] {
+                (0..delivered).for_each(|_| history.push(true));
+            }
+            at_once.push_missing(missing);
+            (0..missing).for_each(|_| each.push(false));
+            let known =
+                |history: &History| (0..History::LEN as u64).map(|back| history.contains(back)).collect::<Vec<_>>();
+            assert!(known(&at_once) == known(&each), "{missing} after {delivered}");
+        }
     }
 }

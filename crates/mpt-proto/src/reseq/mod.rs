@@ -18,17 +18,18 @@
 //! taken as a restart.
 
 mod history;
+mod places;
 mod stats;
 mod strays;
 mod unordered;
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::drops::Dropped;
 use crate::path::MAX_PATHS;
 use crate::time::Time;
 use history::History;
+use places::Places;
 pub use stats::Stats;
 use strays::Strays;
 pub use unordered::Unordered;
@@ -99,13 +100,9 @@ pub struct Resequencer {
     limits: Limits,
     /// The next sequence number to deliver. Unknown until the first packet.
     next: Option<u64>,
-    /// What follows `next`; the first entry is the hole itself, so it is empty or the queue is.
-    held: VecDeque<Option<Held>>,
+    /// What has come of the numbers after `next`.
+    held: Places<Held>,
     count: usize,
-    /// How many entries of `held` are not holes.
-    waiting: usize,
-    /// How many numbers are missing at the front of `held`: the index of the first packet there.
-    missing: usize,
     history: History,
     marks: [Mark; MAX_PATHS],
     last_arrival: Option<Time>,
@@ -139,8 +136,6 @@ const BEGINNING: u32 = 256;
 const SILENCE: Duration = Duration::from_millis(50);
 /// Old numbers in a row after which the peer is believed to have restarted.
 const RESTART_RUN: u32 = 16;
-/// Places behind a hole that stay reserved: every flow bucket has them, and few need more at a time.
-const USUAL: usize = 256;
 /// Numbers that one SKIP may name, of which a datagram has room for many: each costs a step, and our own sender names one at a time.
 const LONGEST_SKIP: u64 = 256;
 /// How often what was learned fades by an eighth.
@@ -152,10 +147,8 @@ impl Resequencer {
         Self {
             limits,
             next: None,
-            held: VecDeque::new(),
+            held: Places::default(),
             count: 0,
-            waiting: 0,
-            missing: 0,
             history: History::default(),
             marks: [Mark::default(); MAX_PATHS],
             last_arrival: None,
@@ -220,12 +213,11 @@ impl Resequencer {
         for seq in (0..count).map(|i| from.wrapping_add(i as u32)) {
             let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
             if ahead == 0 {
-                self.count_given_up(now, GiveUp::Skipped, 1);
-                self.step(false);
+                self.pass(now, 1, GiveUp::Skipped);
                 self.deliver_run(deliver);
                 next = self.next.expect("known since above");
-            } else if (1..self.limits.window as i64).contains(&ahead) && self.is_missing(ahead as usize) {
-                self.hold_back(now, ahead as usize, What::GivenUp);
+            } else if (1..self.limits.window as i64).contains(&ahead) {
+                self.held.put(next + ahead as u64, || Held { what: What::GivenUp, at: now });
             }
         }
     }
@@ -258,7 +250,7 @@ impl Resequencer {
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.waiting == 0
+        self.held.is_empty()
     }
 
     /// How long a hole may last.
@@ -289,33 +281,18 @@ impl Resequencer {
             self.deliver_run(deliver);
             return Ok(());
         }
-        let index = (full - next) as usize;
-        if !self.is_missing(index) {
+        let what = || if arrived.waits { What::Packet(arrived.packet.to_vec()) } else { What::Delivered };
+        if !self.held.put(full, || Held { what: what(), at: now }) {
             return Err(Dropped::Duplicate);
         }
-        if !arrived.waits {
+        if arrived.waits {
+            self.count += 1;
+            self.stats.held += 1;
+        } else {
             self.stats.unordered += 1;
-            self.hold_back(now, index, What::Delivered);
             deliver(arrived.packet);
-            return Ok(());
         }
-        self.hold_back(now, index, What::Packet(arrived.packet.to_vec()));
-        self.stats.held += 1;
         Ok(())
-    }
-
-    fn is_missing(&self, index: usize) -> bool {
-        self.held.get(index).is_none_or(Option::is_none)
-    }
-
-    fn hold_back(&mut self, now: Time, index: usize, what: What) {
-        if self.held.len() <= index {
-            self.held.resize_with(index + 1, || None);
-        }
-        self.missing = if self.waiting == 0 { index } else { self.missing.min(index) };
-        self.waiting += 1;
-        self.count += usize::from(matches!(what, What::Packet(_)));
-        self.held[index] = Some(Held { what, at: now });
     }
 
     /// A packet whose hole was given up `back` numbers before the newest delivered one.
@@ -366,11 +343,11 @@ impl Resequencer {
     }
 
     fn restart(&mut self, seq: u32, deliver: &mut impl FnMut(&[u8])) {
-        for held in std::mem::take(&mut self.held).into_iter().flatten() {
+        while let Some(held) = self.held.take_first() {
             let What::Packet(bytes) = held.what else { continue };
             deliver(&bytes);
         }
-        (self.count, self.waiting, self.missing) = (0, 0, 0);
+        self.count = 0;
         self.next = Some(u64::from(seq) + 1);
         self.history = History::default();
         self.marks = [Mark::default(); MAX_PATHS];
@@ -381,38 +358,24 @@ impl Resequencer {
 
     /// Delivers what is held without a hole in front.
     fn deliver_run(&mut self, deliver: &mut impl FnMut(&[u8])) {
-        if !matches!(self.held.front(), Some(Some(_))) {
-            return;
-        }
-        while let Some(Some(_)) = self.held.front() {
-            self.release_front(deliver);
-        }
-        self.missing = self.held.iter().take_while(|held| held.is_none()).count();
-        if self.held.is_empty() && self.held.capacity() > USUAL {
-            self.held = VecDeque::new();
+        while self.held.first().is_some_and(|(number, _)| Some(number) == self.next) {
+            let Some(Held { what, .. }) = self.held.take_first() else { return };
+            let delivered = !matches!(what, What::GivenUp);
+            if let What::Packet(bytes) = what {
+                deliver(&bytes);
+                self.count -= 1;
+            }
+            self.step(delivered);
         }
     }
 
     /// When the first packet behind the hole arrived.
     fn first_held(&self) -> Option<Time> {
-        self.held.get(self.missing)?.as_ref().map(|held| held.at)
-    }
-
-    fn release_front(&mut self, deliver: &mut impl FnMut(&[u8])) {
-        let Some(Some(held)) = self.held.front_mut().map(Option::take) else { return };
-        self.waiting -= 1;
-        let delivered = !matches!(held.what, What::GivenUp);
-        if let What::Packet(bytes) = held.what {
-            deliver(&bytes);
-            self.count -= 1;
-        }
-        self.step(delivered);
+        self.held.first().map(|(_, held)| held.at)
     }
 
     /// Moves `next` past one number.
     fn step(&mut self, delivered: bool) {
-        self.held.pop_front();
-        self.missing = self.missing.saturating_sub(1);
         self.history.push(delivered);
         self.next = self.next.map(|n| n + 1);
         self.passed_at = None;
@@ -450,9 +413,16 @@ impl Resequencer {
 
     /// Moves past the missing numbers at the front, to the first packet that is held.
     fn skip_hole(&mut self, now: Time, why: GiveUp) {
-        let missing = self.missing;
-        (0..missing).for_each(|_| self.step(false));
-        self.count_given_up(now, why, missing as u64);
+        let Some((first, next)) = self.held.first().map(|(first, _)| first).zip(self.next) else { return };
+        self.pass(now, first - next, why);
+    }
+
+    /// Moves `next` past so many missing numbers.
+    fn pass(&mut self, now: Time, missing: u64, why: GiveUp) {
+        self.history.push_missing(missing);
+        self.next = self.next.map(|next| next + missing);
+        self.passed_at = None;
+        self.count_given_up(now, why, missing);
     }
 
     fn count_given_up(&mut self, now: Time, why: GiveUp, missing: u64) {
@@ -468,16 +438,13 @@ impl Resequencer {
     /// Lets go of the oldest until `full` lies inside the window.
     fn make_room(&mut self, now: Time, full: u64, deliver: &mut impl FnMut(&[u8])) {
         let window = self.limits.window as u64;
-        while self.waiting > 0 && full - self.next.unwrap_or_default() >= window {
+        while !self.held.is_empty() && full - self.next.unwrap_or_default() >= window {
             self.skip_hole(now, GiveUp::Overrun);
             self.deliver_run(deliver);
         }
         let next = self.next.unwrap_or_default();
         if full - next >= window {
-            self.count_given_up(now, GiveUp::Overrun, full - next);
-            self.history.push_missing(full - next);
-            self.held.clear();
-            self.next = Some(full);
+            self.pass(now, full - next, GiveUp::Overrun);
         }
     }
 
