@@ -4,7 +4,8 @@
 //! Chance decides, so of a flood as much is left as can be dealt with, and nobody is locked out for good. Whoever is known by the
 //! address, and all that is no handshake, passes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use nix::libc::{self, sock_filter};
@@ -15,18 +16,33 @@ use crate::sys::filter;
 
 impl Socket {
     /// Lets one in `2^thinning` datagrams pass whose payload begins with GRE of protocol type 0x88B6, and every one from a
-    /// `known` address; all of them when `thinning` is zero.
+    /// `known` address, of which 4000 find room, or 450 of IPv6; all of them when `thinning` is zero.
     ///
     /// # Errors
     /// When the kernel takes no such filter.
     pub fn thin_handshakes(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
-        let mut program = if thinning == 0 { vec![PASS] } else { sieve(self.local, thinning, known) };
-        filter::attach(self.fd.as_fd(), &mut program).map_err(|cause| Error::new("thin a flood out", cause))
+        let of_this_family = known.iter().filter(|ip| ip.is_ipv4() == self.local.is_ipv4());
+        let mut known: Vec<IpAddr> = of_this_family.copied().collect::<BTreeSet<_>>().into_iter().collect();
+        known.truncate(if self.local.is_ipv4() { MOST_V4 } else { MOST_V6 });
+        loop {
+            let mut program = if thinning == 0 { vec![PASS] } else { sieve(thinning, &known) };
+            match filter::attach(self.fd.as_fd(), &mut program) {
+                // `net.core.optmem_max`, 20 kB before Linux 6.8, bounds what the kernel makes of it.
+                Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) && !known.is_empty() => {
+                    known.truncate(known.len() / 2);
+                }
+                result => return result.map_err(|cause| Error::new("thin a flood out", cause)),
+            }
+        }
     }
 }
 
-/// Addresses of one filter: four instructions each, and the kernel takes 4096.
-const MOST: usize = 900;
+/// Addresses of one filter: one instruction for each of IPv4, and two for each [`ROW`], and the kernel takes 4096.
+const MOST_V4: usize = 4_000;
+/// Nine instructions for each of IPv6.
+const MOST_V6: usize = 450;
+/// IPv4 addresses that share the instruction which passes: a jump goes over 255 at most.
+const ROW: usize = 250;
 const PASS: sock_filter = instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX);
 const STOP: sock_filter = instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0);
 /// Where the UDP payload begins: a filter of a UDP socket sees the header.
@@ -36,11 +52,13 @@ const HANDSHAKE: u32 = 0x0000_88b6;
 /// The source address in the header below, from the beginning of that header.
 const SOURCE: [u32; 2] = [12, 8];
 
-fn sieve(local: SocketAddr, thinning: u32, known: &[IpAddr]) -> Vec<sock_filter> {
+/// All of `known` are of the socket's family.
+fn sieve(thinning: u32, known: &[IpAddr]) -> Vec<sock_filter> {
     let mut program = vec![load(PAYLOAD), unless_equal_skip_to(HANDSHAKE, 0, 1), jump(1), PASS];
-    for address in known.iter().filter(|ip| ip.is_ipv4() == local.is_ipv4()).take(MOST / 2) {
-        program.extend(pass_from(*address));
-    }
+    let v4 = |ip: &IpAddr| if let IpAddr::V4(v4) = ip { Some(v4.to_bits()) } else { None };
+    let v6 = |ip: &IpAddr| if let IpAddr::V6(v6) = ip { Some(v6.octets()) } else { None };
+    program.extend(pass_v4(&known.iter().filter_map(v4).collect::<Vec<_>>()));
+    program.extend(pass_v6(&known.iter().filter_map(v6).collect::<Vec<_>>()));
     let random = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
     let mask = (1_u32 << thinning.min(31)) - 1;
     program.extend([load(random), instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, mask)]);
@@ -48,22 +66,35 @@ fn sieve(local: SocketAddr, thinning: u32, known: &[IpAddr]) -> Vec<sock_filter>
     program
 }
 
-/// Passes what comes from this address; goes on behind otherwise.
-fn pass_from(address: IpAddr) -> Vec<sock_filter> {
-    let (offset, octets) = match address {
-        IpAddr::V4(v4) => (SOURCE[0], v4.octets().to_vec()),
-        IpAddr::V6(v6) => (SOURCE[1], v6.octets().to_vec()),
-    };
-    let words: Vec<u32> = octets.as_chunks().0.iter().map(|word| u32::from_be_bytes(*word)).collect();
-    let mut program = Vec::new();
-    for (i, word) in words.iter().enumerate() {
-        // Two instructions for each word that follows, and the one that passes.
-        let behind = 2 * (words.len() - 1 - i) + 1;
-        program.push(load((libc::SKF_NET_OFF + (offset as i32) + 4 * i as i32) as u32));
-        program.push(unless_equal_skip_to(*word, 0, behind as u8));
+/// Passes what comes from these addresses; goes on behind otherwise.
+fn pass_v4(known: &[u32]) -> Vec<sock_filter> {
+    let mut program: Vec<_> = known.iter().take(1).map(|_| load_ip(SOURCE[0])).collect();
+    for row in known.chunks(ROW) {
+        // Over those that follow in the row, and the jump.
+        program.extend((0..).zip(row).map(|(i, word)| unless_equal_skip_to(*word, (row.len() - i) as u8, 0)));
+        program.extend([jump(1), PASS]);
     }
-    program.push(PASS);
     program
+}
+
+/// Passes what comes from these addresses; goes on behind otherwise. The source is kept in scratch memory: a load from the packet is a call.
+fn pass_v6(known: &[[u8; 16]]) -> Vec<sock_filter> {
+    let words = if known.is_empty() { 0..0 } else { 0..4 };
+    let keep = |i| [load_ip(SOURCE[1] + 4 * i), instruction(libc::BPF_ST, 0, 0, i)];
+    let mut program: Vec<_> = words.flat_map(keep).collect();
+    for address in known {
+        for (i, word) in (0..).zip(address.as_chunks().0) {
+            program.push(instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_MEM, 0, 0, i));
+            // Two instructions for each word that follows, and the one that passes.
+            program.push(unless_equal_skip_to(u32::from_be_bytes(*word), 0, (2 * (3 - i) + 1) as u8));
+        }
+        program.push(PASS);
+    }
+    program
+}
+
+fn load_ip(offset: u32) -> sock_filter {
+    load(libc::SKF_NET_OFF as u32 + offset)
 }
 
 fn load(offset: u32) -> sock_filter {
@@ -123,5 +154,31 @@ mod tests {
             assert!((20..230).contains(&handshakes) && others == 1_000, "{handshakes} and {others}");
             assert_eq!(through(ip, 20, &[strangers[0], strangers[1], ip]), (1_000, 1_000), "who is known passes");
         }
+    }
+
+    #[test]
+    fn of_a_thousand_who_are_known_the_last_one_passes_too() {
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let others = (0..1_000_u32).map(|n| Ipv4Addr::from_bits(0x0a00_0000 + n).into());
+        assert_eq!(through(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
+    }
+
+    #[test]
+    fn who_is_known_by_many_paths_takes_one_place() {
+        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let others = std::iter::repeat_n("10.0.0.1".parse().unwrap(), 10_000);
+        assert_eq!(through(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
+    }
+
+    #[test]
+    fn a_sieve_with_more_who_are_known_than_it_holds_is_a_sieve() {
+        let ip = IpAddr::V6(Ipv6Addr::LOCALHOST);
+        if UdpSocket::bind((ip, 0)).is_ok() {
+            let others = (0..10_000_u128).map(|n| Ipv6Addr::from_bits((0x2001_0db8 << 96) + n).into());
+            assert_eq!(through(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
+        }
+        let others = (0..10_000_u32).map(|n| Ipv4Addr::from_bits(0x0a00_0000 + n).into()).collect::<Vec<_>>();
+        let (handshakes, others) = through(Ipv4Addr::LOCALHOST.into(), 20, &others);
+        assert!(handshakes < 10 && others == 1_000, "{handshakes} and {others}");
     }
 }
