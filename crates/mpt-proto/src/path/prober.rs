@@ -17,7 +17,7 @@ pub struct Prober {
     config: ProbeConfig,
     next: Time,
     last_traffic: Option<Time>,
-    /// When each unanswered probe was sent, oldest first.
+    /// When unanswered probes were sent, oldest first: the oldest and the newest of them.
     unanswered: VecDeque<Time>,
     /// The pause before the next probe while the path is dead; none while it is alive.
     back_off: Option<Duration>,
@@ -77,7 +77,8 @@ impl Prober {
         }
         self.unanswered.push_back(now);
         if self.unanswered.len() > 32 {
-            self.unanswered.pop_front();
+            // How long the oldest one has been waiting for its answer says when the path is dead.
+            self.unanswered.remove(1);
         }
         self.next = now + self.retry(now);
         self.back_off = self.back_off.map(|pause| (pause * 2).min(BACK_OFF.1));
@@ -225,6 +226,19 @@ mod tests {
         prober.last_traffic = Some(Time::after(Duration::from_secs(60)));
         let (_, died) = run(&mut prober, 3_000, 20, |ms| ms >= 1_010);
         assert!((1_500..=1_610).contains(&died.unwrap()), "{died:?}");
+    }
+
+    /// The 32 probes of 3.2 s are fewer than what stays unanswered until then.
+    #[test]
+    fn a_path_that_may_be_silent_for_long_is_dead_after_that_all_the_same() {
+        let config = ProbeConfig { dead: Duration::from_secs(5), ..ProbeConfig::default() };
+        for busy in [false, true] {
+            let mut prober = Prober::new(at(0), config);
+            prober.last_traffic = busy.then(|| at(60_000));
+            let (_, died) = run(&mut prober, 30_000, 20, |ms| ms >= 1_010);
+            let first = if busy { 1_010..=1_110 } else { 10_020..=10_020 };
+            assert!(died.is_some_and(|ms| first.contains(&(ms - 5_000))), "{died:?}");
+        }
     }
 
     #[test]
