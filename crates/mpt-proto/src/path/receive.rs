@@ -87,7 +87,7 @@ impl Received {
 
     /// Whether the datagram with this number was sent after all that have arrived.
     pub fn is_newest(&self, seq: PathSeq) -> bool {
-        self.largest.is_none_or(|(largest, _)| largest < seq)
+        self.highest.is_none_or(|highest| highest < seq)
     }
 
     /// When an ACK should leave, if one should.
@@ -209,6 +209,13 @@ mod tests {
 
     fn told(ack: &Ack) -> Vec<(u64, u64)> {
         ack.ranges.as_slice().iter().map(|r| (r.first, r.last)).collect()
+    }
+
+    #[test]
+    fn what_was_overtaken_is_not_the_newest_though_nothing_asked_for_an_ack() {
+        let mut received = Received::new(0);
+        received.on_packet(at(0), PathSeq(4), 60, Elicits::Nothing, false);
+        assert!(!received.is_newest(PathSeq(3)) && received.is_newest(PathSeq(5)));
     }
 
     #[test]
