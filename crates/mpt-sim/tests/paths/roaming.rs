@@ -285,6 +285,23 @@ fn a_new_path_gets_nothing_but_challenges_until_it_answers() {
     assert_eq!(world.delivered, 50);
 }
 
+/// A translator that balances by packet, or somebody on the way who passed one on before the path was proven.
+#[test]
+fn a_new_path_that_called_from_elsewhere_once_is_proven_where_it_goes_on_calling_from() {
+    let mut world = World::new();
+    let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
+    assert!(world.ends[0].add_path(world.now, "peer", &config));
+    world.cut = true;
+    let astray = world.pass(Duration::from_millis(150));
+    let calls = to(OTHER, &astray);
+    assert!(calls.len() > 1);
+    world.arrive(0, world.second, &calls[0].bytes);
+    world.arrive(0, somewhere(5), &calls[1].bytes);
+    world.cut = false;
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.remotes(), [(address(0, 0), true), (world.second, true)]);
+}
+
 #[test]
 fn an_address_that_the_peer_tells_gets_a_few_challenges_and_is_used_when_it_answers() {
     let mut world = World::new();

@@ -138,7 +138,15 @@ impl Peer {
             let unproven = !self.paths[usize::from(slot)].proven;
             let carrier = &mut native.carriers[usize::from(slot)];
             match &mut carrier.moving {
-                Some(there) if unproven => there.on_received(now, len),
+                Some(there) if unproven => {
+                    if newest && !there.is_at(from) {
+                        *there = Move::new(now, from);
+                    }
+                    if !there.is_at(from) {
+                        return (None, false);
+                    }
+                    there.on_received(now, len);
+                }
                 // It is where it was.
                 _ if newest => carrier.moving = None,
                 _ => {}
