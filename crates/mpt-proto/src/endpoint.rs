@@ -19,7 +19,7 @@ use crate::config::{Config, PathConfig, PeerConfig};
 use crate::crypto::handshake::{Knock, Message, Turned};
 use crate::drops::{Dropped, Drops};
 use crate::local::Local;
-use crate::outbox::{Outbox, Transmit};
+use crate::outbox::{self, Outbox, Transmit};
 use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Delivery, Offload, SuperPacket, clamp_mss};
 use crate::path::LinkId;
@@ -82,11 +82,10 @@ impl Endpoint {
     }
 
     fn with(now: Time, config: &Config, mut local: Option<Local>) -> Self {
-        let numbered = config.peers.iter().enumerate();
-        let peers =
-            numbered.map(|(index, peer)| Self::make_peer(now, index, config.mtu, peer, local.as_mut())).collect();
+        let (mtu, numbered) = (config.mtu.min(LARGEST), config.peers.iter().enumerate());
+        let peers = numbered.map(|(index, peer)| Self::make_peer(now, index, mtu, peer, local.as_mut())).collect();
         let mut endpoint = Self {
-            mtu: config.mtu,
+            mtu,
             peers,
             local,
             routes: Arc::default(),
@@ -493,6 +492,9 @@ fn answer(outbox: &mut Outbox, received: &Received, message: &[u8]) {
     slot.bytes().copy_from_slice(message);
     slot.commit();
 }
+
+/// The largest inner packet that any datagram has room for, behind GRE with checksum, key and sequence number (RFC 2890).
+const LARGEST: usize = outbox::MAX_BYTES - 16;
 
 /// How a handshake message begins: GRE without options, protocol type 0x88B6.
 const HANDSHAKE: [u8; 4] = [0, 0, 0x88, 0xb6];

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
+use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::packet::{Merge, Offload};
 use mpt_proto::path::{Cause, LinkId, State};
@@ -74,6 +75,17 @@ fn zoo() -> Vec<(&'static str, Vec<PathSpec>)> {
         ),
         ("small queue", vec![both(plain(20, 10).with_queue(Queue::Bytes(20_000))), both(plain(100, 30))]),
     ]
+}
+
+#[test]
+fn a_packet_that_no_datagram_has_room_for_is_refused_however_large_the_mtu() {
+    for len in [65_480, 65_500, 65_535] {
+        let mut endpoint = Endpoint::new(Time::START, &Config { mtu: 65_535, ..config(0, &[1]) });
+        endpoint.handle_inner(Time::START, &mut numbered(0, len), len, Offload::default());
+        let largest = std::iter::from_fn(|| endpoint.poll_transmit(Time::START)).map(|run| run.segment).max();
+        assert_eq!(endpoint.status().drops.of(Dropped::TooBig), u64::from(len > 65_480));
+        assert_eq!(largest.is_some_and(|bytes| bytes > len), len == 65_480, "{largest:?}");
+    }
 }
 
 #[test]
