@@ -8,10 +8,10 @@ use mpt_proto::time::Rate;
 use mpt_sim::host::{Sink, Source};
 use mpt_sim::laws;
 use mpt_sim::link::{LinkSpec, PathSpec, Queue};
-use mpt_sim::net::Network;
+use mpt_sim::net::{Network, address};
 use mpt_sim::seed::Seed;
 
-use crate::ends::{endpoint, path};
+use crate::ends::{endpoint, path, run};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -130,6 +130,44 @@ fn a_path_that_the_operator_takes_down_is_used_by_neither_end() {
     assert!(net.endpoint(1).status().peers[0].paths[0].state.is_up());
     net.run(7 * SECOND);
     assert_whole(&net, 1);
+}
+
+/// What is sent on the first path in a second, by the end that was not told at once that the other has taken it down.
+fn sent_untold(net: &mut Network, at: Duration) -> u64 {
+    net.run(at);
+    let before = sent(net, 1)[0].1;
+    net.run(at + SECOND);
+    sent(net, 1)[0].1 - before
+}
+
+#[test]
+fn a_path_that_is_taken_down_is_left_alone_though_the_word_of_it_was_lost_or_could_not_be_said() {
+    for absence in [Duration::ZERO, SECOND] {
+        let mut net = network(1, vec![path(0), path(1)], 8 * SECOND);
+        net.run(2 * SECOND);
+        net.cut(1, true);
+        net.run(2 * SECOND + absence);
+        net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
+        net.run(2 * SECOND + absence + Duration::from_millis(50));
+        net.cut(1, false);
+        let bytes = sent_untold(&mut net, 5 * SECOND);
+        assert!(bytes < 2_000, "{bytes} bytes after {absence:?}");
+    }
+}
+
+#[test]
+fn a_path_that_is_taken_down_is_left_alone_by_a_peer_that_begins_anew() {
+    let back = |number: usize| PathConfig { remote: Some(address(0, number)), ..path(number) };
+    let (source, sink) = (Box::new(Source::new(mbit(20), 1_400, 8 * SECOND)) as _, Box::new(Sink::default()) as _);
+    let ends = [endpoint(0, vec![path(0), path(1)]), endpoint(1, vec![back(0), back(1)])];
+    let mut net = Network::between(Seed(1), ends, &[link(10), link(15)], [sink, source]);
+    net.run(2 * SECOND);
+    net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
+    net.run(2 * SECOND + Duration::from_millis(100));
+    net.act(1, |_, endpoint| *endpoint = run(1, vec![back(0), back(1)], 1));
+    let bytes = sent_untold(&mut net, 5 * SECOND);
+    assert!(bytes < 2_000, "{bytes} bytes");
+    assert!(over_second(&net, 1) > 1_000, "{:?}", sent(&net, 1));
 }
 
 #[test]

@@ -90,6 +90,7 @@ impl Peer {
         }
         if let Some(own) = own.filter(|_| data.is_some()) {
             native.carriers[usize::from(own)].brought = Some(now);
+            self.remind(now, usize::from(own), native);
         }
         self.handle_protection(now, tag, number, (data, repair), native, tun);
         let received =
@@ -168,7 +169,8 @@ impl Peer {
         }
     }
 
-    /// Answered where it came from. On a path that is taken for dead it is a sign of life.
+    /// Answered where it came from. On a path that is taken for dead it is a sign of life, and on one that this end does not use the answer is
+    /// that.
     fn handle_challenge(&mut self, now: Time, own: Option<u8>, moving: bool, bytes: [u8; 8], native: &mut Native) {
         let Some(own) = own.map(usize::from) else { return };
         let carrier = &mut native.carriers[own];
@@ -177,6 +179,9 @@ impl Peer {
             _ => carrier.challenged = Some(bytes),
         }
         let path = &mut self.paths[own];
+        if !path.health.may_speak() {
+            self.draining |= 1 << own;
+        }
         if let Some(prober) = path.liveness.prober().filter(|_| !path.health.answers) {
             prober.ask_now(now);
         }

@@ -134,7 +134,7 @@ struct Carrier {
     tried: u64,
     /// When it was last probed to judge it.
     probed: Time,
-    /// When the peer last said that it does not use it, or was last asked whether that is still so.
+    /// When either end last said that it does not use it, or the peer was last asked whether that is still so.
     recalled: Time,
     /// When bulk is let in while it is a lane.
     visits: lane::Visits,

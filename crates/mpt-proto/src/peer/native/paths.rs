@@ -10,7 +10,7 @@ use super::roam::Move;
 use super::{Carrier, Native};
 use crate::config::PathConfig;
 use crate::outbox::Outbox;
-use crate::path::{LinkId, MAX_PATHS, Path, PathId};
+use crate::path::{Health, LinkId, MAX_PATHS, Path, PathId};
 use crate::time::{Rate, Time};
 use crate::wire::frame::{self, Frame, Status};
 use crate::wire::native::PathTag;
@@ -106,6 +106,7 @@ impl Peer {
     /// Gives a path its slot.
     pub(super) fn put_path(&mut self, mut path: Path, native: &mut Native, cap: Option<Rate>) -> PathId {
         let slot = usize::from(path.id.slot);
+        self.draining &= !(1 << slot);
         match self.paths.get_mut(slot) {
             Some(before) => {
                 path.id.generation = before.id.generation.wrapping_add(1);
@@ -167,25 +168,49 @@ impl Peer {
         }
     }
 
-    /// Tells the peer of the paths that this end does not use any more, on every path that is up: any of them may be about to
-    /// go, too.
+    /// Tells the peer of the paths that this end does not use any more, on every path that is up, as soon as there is one: any of them may be
+    /// about to go, too. Whoever has asked on such a path is told there as well: to a peer that has begun anew it is no path of ours before
+    /// something has come over it.
     pub(super) fn send_draining(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox) {
-        let draining = std::mem::take(&mut self.draining);
-        if draining == 0 {
+        if self.draining == 0 {
             return;
         }
-        let gone = self.paths.iter().filter(|path| draining & 1 << path.id.slot != 0).map(|path| path.id);
+        let is_up = |path: &Path| path.health.state().is_up();
+        let is_asked = |path: &Path| {
+            let Health { enabled, carrier, .. } = path.health;
+            !enabled && carrier && path.proven && native.carriers[usize::from(path.id.slot)].challenged.is_some()
+        };
+        let ways: Vec<_> = self.paths.iter().filter(|path| is_up(path) || is_asked(path)).map(|path| path.id).collect();
+        if ways.is_empty() {
+            return;
+        }
+        let gone = self.paths.iter().filter(|path| self.draining & 1 << path.id.slot != 0).map(|path| path.id);
         let words: Vec<_> = gone.map(|id| native.word(id, Status::Draining)).collect();
-        for slot in 0..self.paths.len() {
-            if self.paths[slot].health.state().is_up() {
-                self.send_frames(now, slot, native, words.iter().copied(), true, outbox);
-            }
+        for way in ways {
+            let slot = usize::from(way.slot);
+            // In place of an answer.
+            native.carriers[slot].challenged = None;
+            self.send_frames(now, slot, native, words.iter().copied(), true, outbox);
+        }
+        if self.paths.iter().any(is_up) {
+            let said = std::mem::take(&mut self.draining);
+            let said = self.paths.iter().filter(|path| said & 1 << path.id.slot != 0);
+            said.for_each(|path| native.carriers[usize::from(path.id.slot)].recalled = now);
+        }
+    }
+
+    /// The peer sends data on one of our paths. If this end does not use it, and that was not said just now, then the word of it was lost.
+    pub(super) fn remind(&mut self, now: Time, slot: usize, native: &Native) {
+        if !self.paths[slot].health.may_speak() && now.since(native.carriers[slot].recalled) >= HEARD_AFTER {
+            self.draining |= 1 << slot;
         }
     }
 }
 
 /// Shorter than address translators remember who has not spoken (RFC 4787 section 4.3: two minutes, and many remember 30 s).
 const RECALL: Duration = Duration::from_secs(25);
+/// Longer than it takes until a word has come there, and what was sent meanwhile has come here.
+const HEARD_AFTER: Duration = Duration::from_secs(1);
 /// Longer than a probe of a new session takes to be answered.
 const DEAF_AFTER: Duration = Duration::from_secs(1);
 
