@@ -162,6 +162,47 @@ fn the_kill_switch_outlives_an_end_that_nobody_asked_for_and_goes_with_its_line(
     assert_eq!(traces(&rig.hosts.a), "");
 }
 
+/// The second time it is a tunnel that was killed, and does not get up again for reasons of its own.
+#[test]
+fn after_a_failure_too_the_kill_switch_is_taken_away_as_the_hint_says() {
+    let Some((mut rig, _far)) = rig("failed") else { return };
+    let client = CLIENT.replace("KILL", "true");
+    let fails_with = |rig: &Rig, config: &str, word: &str| {
+        fs::write(rig.file(Host::A), config).expect("a file");
+        let refused = rig.mpt(Host::A, &["up", &rig.file(Host::A).display().to_string()]);
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(word), "{said}");
+        said
+    };
+    let is_taken_away = |rig: &Rig| {
+        assert_eq!(ways(rig), ["", ""]);
+        let down = rig.mpt(Host::A, &["down"]);
+        assert!(down.status.success() && text(&down.stderr).contains("left behind"), "{}", text(&down.stderr));
+        assert_eq!((ways(rig), traces(&rig.hosts.a)), (["eth1".to_owned(), "eth1".to_owned()], String::new()));
+    };
+    rig.launch_with(Host::A, &client);
+    sh(&rig.hosts.a, "ip link delete mpt0");
+    assert!(!rig.wait_for_end(Host::A).success());
+    assert_eq!(rig.logged(Host::A, "`mpt down mpt0`"), 1);
+    is_taken_away(&rig);
+
+    rig.launch_with(Host::A, &client.replacen("kill_switch", "masquerade = true\nkill_switch", 1));
+    rig.signal(Host::A, Signal::SIGKILL);
+    let missing = client.replace("remote", "interface = \"eth9\"\nremote");
+    for _ in 0..2 {
+        assert!(fails_with(&rig, &missing, "eth9").contains("`mpt down mpt0`"));
+    }
+    is_taken_away(&rig);
+    assert!(!fails_with(&rig, &missing, "eth9").contains("kill switch"));
+    assert!(!rig.mpt(Host::A, &["down"]).status.success(), "nothing was left behind this time");
+
+    sh(&rig.hosts.a, "nft 'table inet mpt_mpt0 { chain mine { counter; }; }'");
+    let gateway = client.replacen("kill_switch", "masquerade = true\nkill_switch", 1);
+    assert!(fails_with(&rig, &gateway, "somebody else's").contains("`mpt down mpt0`"));
+    sh(&rig.hosts.a, "nft delete table inet mpt_mpt0");
+    is_taken_away(&rig);
+}
+
 /// The kernel takes routes away with an interface, also those by which the tunnel's own datagrams stay out of it.
 #[test]
 fn in_plain_mode_the_way_around_the_tunnel_comes_back_with_its_interface() {

@@ -18,6 +18,7 @@ pub mod report;
 mod server;
 
 use std::io::ErrorKind;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -75,6 +76,13 @@ impl RunDir {
             // Without the directory nothing runs that could be asked.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Failure::new(format!("cannot use {}: {error}", self.lock(name).display()))),
+        }
+    }
+
+    /// Leaves a socket file of a tunnel that is not running, as a crash does, so that it is found.
+    pub fn remember(&self, name: &str) {
+        if let Err(error) = UnixListener::bind(self.socket(name)) {
+            tracing::warn!(%error, "`mpt down` finds what is left behind only by the name {name}");
         }
     }
 

@@ -53,9 +53,13 @@ use uplinks::Uplinks;
 /// [`Failure`], after which nothing is left behind but a kill switch.
 pub fn run(file: &File) -> Result<(), Failure> {
     let signals = Signals::open()?;
-    let monitor = Monitor::open()?;
     let run = RunDir::from_env();
     let control = Server::bind(&run, &file.interface)?;
+    up(file, &run, signals, control).map_err(|failure| beyond_its_end(&file.interface, &run, failure))
+}
+
+fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<(), Failure> {
+    let monitor = Monitor::open()?;
     let Opened { driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
@@ -64,7 +68,7 @@ pub fn run(file: &File) -> Result<(), Failure> {
     if let Some(port) = &control_port {
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
-    let gateway = Gateway::open(file, &run).map_err(|failure| beyond_its_end(file, failure))?;
+    let gateway = Gateway::open(file, run)?;
     let about = about(file, driver.endpoint.mtu());
     privilege::keep_only(&needed(file))?;
     warn_of_reach(file);
@@ -91,12 +95,19 @@ pub fn run(file: &File) -> Result<(), Failure> {
     .serve()
 }
 
-/// A failure at the end of a tunnel whose kill switch goes on.
-fn beyond_its_end(file: &File, failure: Failure) -> Failure {
-    match *file.kill_switch {
-        true => failure.hint("the kill switch holds until the tunnel is up again; `mpt down` takes it away"),
-        false => failure,
+/// A failure that has ended a tunnel. What goes on beyond that, or was left by a run before it, `mpt down` finds by the socket file.
+fn beyond_its_end(name: &str, run: &RunDir, failure: Failure) -> Failure {
+    let Ok(_alone) = run.claim(name) else { return failure };
+    let rules = Netlink::open().and_then(|mut netlink| Policy::of(name).rules_left(&mut netlink)).unwrap_or_default();
+    if !rules.is_empty() || run.notes(name).exists() {
+        run.remember(name);
     }
+    if !policy::refuses(&rules) {
+        return failure;
+    }
+    let holds = format!("the kill switch holds until the tunnel is up again; `mpt down {name}` takes it away");
+    let hint = failure.hint.as_ref().map_or(holds.clone(), |hint| format!("{hint}; {holds}"));
+    failure.hint(hint)
 }
 
 /// What reconfiguration, interfaces that come back and an orderly end need; all else that root can do is given up.
@@ -195,9 +206,8 @@ impl Daemon {
                 }
             }
             if self.driver.has_lost_tun() {
-                let what = Failure::new(format!("{} was removed", *self.file.interface));
-                let failure = what.hint("`mpt down` ends a tunnel; `mpt up` makes its interface again");
-                return Err(beyond_its_end(&self.file, failure));
+                let failure = Failure::new(format!("{} was removed", *self.file.interface));
+                return Err(failure.hint("`mpt down` ends a tunnel; `mpt up` makes its interface again"));
             }
             wake = self.finish_turn(now);
         }

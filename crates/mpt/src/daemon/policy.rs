@@ -83,6 +83,15 @@ impl Policy {
         Ok(self.clear_family(false, netlink)? | self.clear_family(true, netlink)?)
     }
 
+    /// The rules that are there.
+    ///
+    /// # Errors
+    /// What the kernel refused.
+    pub fn rules_left(&self, netlink: &mut Netlink) -> Result<Vec<Rule>, Error> {
+        let ipv4 = netlink.rules_for_mark(self.number, false)?;
+        Ok([ipv4, netlink.rules_for_mark(self.number, true)?].concat())
+    }
+
     /// The rules go last: they are the sign that there is something. Nothing leads to the table then, and what it has left goes
     /// with the TUN device.
     fn clear_family(&self, ipv6: bool, netlink: &mut Netlink) -> Result<bool, Error> {
@@ -131,7 +140,14 @@ fn everything(ipv6: bool) -> ipnet::IpNet {
 /// A kill switch goes before everything but the local table. Otherwise rules that somebody made, for example for answers
 /// from the address of an uplink, go first when their numbers are smaller.
 fn priority(file: &File) -> u32 {
-    if *file.kill_switch { 10 } else { 32_000 }
+    if *file.kill_switch { FIRST } else { 32_000 }
+}
+
+const FIRST: u32 = 10;
+
+/// Whether rules are those of a kill switch.
+pub fn refuses(rules: &[Rule]) -> bool {
+    rules.iter().any(|rule| rule.priority == FIRST)
 }
 
 /// A number of its own for each name: FNV-1a (Fowler, Noll, Vo), folded to 16 bits, behind two letters that no numbers chosen
