@@ -50,6 +50,29 @@ fn each_path_goes_by_its_own_gateway_and_by_another_when_the_file_names_one() {
 }
 
 #[test]
+fn what_a_killed_tunnel_leaves_is_removed_when_no_tunnel_runs_that_may_need_it() {
+    let Some(mut rig) = Rig::build("detour-left", &["delay=1ms", "delay=1ms"]) else { return };
+    let more =
+        "[[peer.path]]\nname = \"six\"\ninterface = \"eth1\"\ngateway = \"fd00:1::2\"\nremote = \"2001:db8:7::7\"\n";
+    let left = |rig: &Rig| sh(&rig.hosts.a, "ip route show proto 77; ip -6 route show proto 77").lines().count();
+    rig.launch_with(Host::A, &(FILE.to_owned() + more));
+    rig.signal(Host::A, Signal::SIGKILL);
+    sh(&rig.hosts.a, "ip route add 203.0.113.8 via 192.168.11.2");
+    assert_eq!(left(&rig), 3);
+
+    let other = FILE.replacen("address", "interface = \"mpt1\"\naddress", 1).replace("192.168.12.2", "192.168.12.9");
+    rig.launch_with(Host::A, &other);
+    assert!(rig.mpt(Host::A, &["down", "mpt0"]).status.success());
+    assert_eq!(left(&rig), 3, "the other one may need them");
+    rig.signal(Host::A, Signal::SIGKILL);
+    fs::write(rig.file(Host::A), other.replace("eth2", "eth9")).expect("a file");
+    assert!(!rig.mpt(Host::A, &["up", &rig.file(Host::A).display().to_string()]).status.success());
+    assert!(rig.mpt(Host::A, &["down"]).status.success());
+    assert_eq!((left(&rig), routers(&rig)), (0, Vec::new()));
+    assert!(sh(&rig.hosts.a, "ip route show 203.0.113.8").contains("192.168.11.2"), "somebody else's stays");
+}
+
+#[test]
 fn a_gateway_s_route_comes_back_with_its_interface() {
     let Some(mut rig) = Rig::build("detour-back", &["delay=1ms", "delay=1ms"]) else { return };
     let native = FILE

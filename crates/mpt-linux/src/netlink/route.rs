@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
@@ -67,6 +67,22 @@ impl Netlink {
         let mut any = message(&Route { via: None, source: None, ..*route });
         any.header.scope = RouteScope::NoWhere;
         self.remove(RouteNetlinkMessage::DelRoute(any), &format_args!("left-over route {route}"))
+    }
+
+    /// The routes in the main table that [`Self::add_route`] has added, in whatever process, without their routers and sources.
+    pub fn routes_left(&mut self) -> Result<Vec<Route>, Error> {
+        let mut routes = Vec::new();
+        for ipv6 in [false, true] {
+            let mut question = RouteMessage::default();
+            question.header.address_family = family(ipv6);
+            let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP);
+            let answers = answers.map_err(|refusal| refusal.of("list routes"))?;
+            routes.extend(answers.into_iter().filter_map(|answer| match answer {
+                RouteNetlinkMessage::NewRoute(route) => ours(&route),
+                _ => None,
+            }));
+        }
+        Ok(routes)
     }
 
     /// Makes a table end in a refusal: what finds no better route there is unreachable, and no further table is looked at.
@@ -144,6 +160,21 @@ fn message(route: &Route) -> RouteMessage {
     message.attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(source.into())));
     message.attributes.extend((route.metric > 0).then_some(RouteAttribute::Priority(route.metric)));
     message
+}
+
+fn ours(message: &RouteMessage) -> Option<Route> {
+    let is_ours = message.header.protocol == OURS && u32::from(message.header.table) == MAIN_TABLE;
+    let (mut to, mut device, mut metric) = (None, None, 0);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(address) => to = ip(address),
+            RouteAttribute::Oif(index) => device = Some(*index),
+            RouteAttribute::Priority(priority) => metric = *priority,
+            _ => {}
+        }
+    }
+    let to = Prefix { address: to?, length: message.header.destination_prefix_length };
+    is_ours.then_some(Route { to, via: None, device: device?, table: MAIN_TABLE, metric, source: None })
 }
 
 /// An IPv6 router on the way to an IPv4 network is told in an attribute of its own (RFC 5549).

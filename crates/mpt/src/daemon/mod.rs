@@ -98,8 +98,10 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
 /// A failure that has ended a tunnel. What goes on beyond that, or was left by a run before it, `mpt down` finds by the socket file.
 fn beyond_its_end(name: &str, run: &RunDir, failure: Failure) -> Failure {
     let Ok(_alone) = run.claim(name) else { return failure };
-    let rules = Netlink::open().and_then(|mut netlink| Policy::of(name).rules_left(&mut netlink)).unwrap_or_default();
-    if !rules.is_empty() || run.notes(name).exists() {
+    let Ok(mut netlink) = Netlink::open() else { return failure };
+    let rules = Policy::of(name).rules_left(&mut netlink).unwrap_or_default();
+    let routes = routes::left(name, run, &mut netlink).unwrap_or_default();
+    if !rules.is_empty() || !routes.is_empty() || run.notes(name).exists() {
         run.remember(name);
     }
     if !policy::refuses(&rules) {
@@ -137,8 +139,10 @@ fn warn_of_reach(file: &File) {
 pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let run = RunDir::from_env();
     let _alone = run.claim(interface)?;
-    let rules = Policy::of(interface).clear(&mut Netlink::open()?)?;
-    Ok(gateway::clean(interface, &run)? | rules | run.forget(interface))
+    let mut netlink = Netlink::open()?;
+    let rules = Policy::of(interface).clear(&mut netlink)?;
+    let routes = routes::clean(interface, &run, &mut netlink)?;
+    Ok(gateway::clean(interface, &run)? | rules | routes | run.forget(interface))
 }
 
 const SIGNALS: Token = Token(1);

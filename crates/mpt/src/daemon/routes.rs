@@ -2,7 +2,7 @@
 //!
 //! Routes into the tunnel hang on the TUN device, which the kernel removes with this process. Those around it are on other
 //! interfaces, so they are removed when this is dropped; a process that is killed leaves them behind, as the original MPT
-//! does, and replaces them when it comes back. A kill switch is lifted by an orderly end alone.
+//! does, and replaces them when it comes back, or `mpt down` removes them. A kill switch is lifted by an orderly end alone.
 //!
 //! The whole Internet (0.0.0.0/0, ::/0) is led into a tunnel of native mode by rules: see [`super::policy`]. In plain mode it
 //! is led there as two halves, which win over the default route without replacing it; a path that is bound to an interface
@@ -164,7 +164,7 @@ impl Routes {
     fn add_anew(&self, route: &Route, netlink: &mut Netlink) -> Result<Change, Error> {
         let change = netlink.add_route(route)?;
         let is_beside = |own: &Route| own.to == route.to && own.device == route.device;
-        let is_left_over = || RunDir::from_env().running().iter().all(|name| *name == self.interface);
+        let is_left_over = || is_alone(&self.interface, &RunDir::from_env());
         if change == Change::Made || self.around.iter().any(|(_, own)| is_beside(own)) || !is_left_over() {
             return Ok(change);
         }
@@ -186,6 +186,33 @@ impl Drop for Routes {
             tracing::warn!(%error, "rules are left behind");
         }
     }
+}
+
+/// The routes around tunnels that processes which were killed have left. There are none as long as another tunnel runs that may need
+/// them.
+///
+/// # Errors
+/// What the kernel refused.
+pub fn left(interface: &str, run: &RunDir, netlink: &mut Netlink) -> Result<Vec<Route>, Error> {
+    if !is_alone(interface, run) {
+        return Ok(Vec::new());
+    }
+    let is_to_a_host = |route: &Route| route.to.length == host_length(route.to.address);
+    Ok(netlink.routes_left()?.into_iter().filter(is_to_a_host).collect())
+}
+
+/// Removes them; whether there were any.
+///
+/// # Errors
+/// What the kernel refused.
+pub fn clean(interface: &str, run: &RunDir, netlink: &mut Netlink) -> Result<bool, Error> {
+    let left = left(interface, run, netlink)?;
+    left.iter().try_for_each(|route| netlink.remove_left_over(route).map(drop))?;
+    Ok(!left.is_empty())
+}
+
+fn is_alone(interface: &str, run: &RunDir) -> bool {
+    run.running().iter().all(|name| *name == interface)
 }
 
 fn forget(route: &Route, netlink: &mut Netlink) {
@@ -225,9 +252,14 @@ fn around(detour: &Detour, netlink: &mut Netlink) -> Result<Option<Route>, Error
         None => None,
     };
     let Some(hop) = netlink.route_to(detour.gateway.unwrap_or(remote), device)? else { return Ok(None) };
-    let (length, metric) = if remote.is_ipv4() { (32, 0) } else { (128, DEFAULT_METRIC_V6) };
-    let (to, via) = (Prefix { address: remote, length }, detour.gateway.or(hop.gateway));
+    let metric = if remote.is_ipv4() { 0 } else { DEFAULT_METRIC_V6 };
+    let (to, via) = (Prefix { address: remote, length: host_length(remote) }, detour.gateway.or(hop.gateway));
     Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric, source: None }))
+}
+
+/// The length of the prefix that is this address alone.
+fn host_length(address: IpAddr) -> u8 {
+    if address.is_ipv4() { 32 } else { 128 }
 }
 
 /// What the kernel gives an IPv6 route without a metric (`IP6_RT_PRIO_USER`).
