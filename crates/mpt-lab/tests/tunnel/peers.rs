@@ -124,6 +124,22 @@ fn a_reload_changes_all_or_nothing() {
     rig.wait_until("the tunnel answers again", reaches);
 }
 
+/// Writes host A's file anew, with this in place of `[[peer]]`, and has it read again.
+fn reload_with(rig: &Rig, peer: &str) -> (bool, String) {
+    fs::write(rig.file(Host::A), CALLER.replacen("[[peer]]", peer, 1)).expect("a file");
+    let done = rig.mpt(Host::A, &["reload"]);
+    (done.status.success(), crate::rig::text(&done.stderr))
+}
+
+/// The right to such ports is given up after a start that needs none.
+#[test]
+fn a_reload_with_a_low_port_says_that_it_counts_from_the_next_start() {
+    let Some(mut rig) = Rig::build("reload-port", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::A, CALLER);
+    let (done, said) = reload_with(&rig, "[[peer]]\nlocal_port = 500");
+    assert!(!done && said.contains("nothing was changed") && said.contains("below 1024"), "{said}");
+}
+
 /// A path to another peer that names no address leaves the port to those who call.
 #[test]
 fn a_peer_that_is_the_first_to_call_comes_with_a_reload() {

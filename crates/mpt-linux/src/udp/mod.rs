@@ -205,6 +205,9 @@ fn open_hint(errno: Errno) -> Option<&'static str> {
         Errno::EADDRNOTAVAIL => Some("no interface of this host has that address: `ip address` lists them"),
         Errno::EADDRINUSE => Some("another socket has that port: `ss -ulpn` says whose"),
         Errno::EAFNOSUPPORT => Some("this host has that IP version switched off"),
+        Errno::EACCES => Some(
+            "a port below 1024 needs CAP_NET_BIND_SERVICE; a tunnel that runs has it from its next start: mpt down, and mpt up",
+        ),
         Errno::EPERM => Some(
             "needs CAP_NET_RAW for an interface and CAP_NET_ADMIN for a mark: run as root or `setcap cap_net_admin,cap_net_raw+ep`",
         ),
