@@ -131,6 +131,15 @@ fn reload_with(rig: &Rig, peer: &str) -> (bool, String) {
     (done.status.success(), crate::rig::text(&done.stderr))
 }
 
+#[test]
+fn a_reload_logs_what_the_start_would_warn_of() {
+    let Some(mut rig) = Rig::build("reload-warns", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::A, CALLER);
+    let nobodys = "routes = [\"10.55.0.0/16\"]\n[[peer]]\nnetworks = [\"10.77.0.2/32\"]";
+    assert_eq!(reload_with(&rig, nobodys), (true, String::new()));
+    assert_eq!(rig.logged(Host::A, "A.toml:3: warning: routes: 10.55.0.0/16"), 1);
+}
+
 /// The right to such ports is given up after a start that needs none.
 #[test]
 fn a_reload_with_a_low_port_says_that_it_counts_from_the_next_start() {

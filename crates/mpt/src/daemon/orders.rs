@@ -147,6 +147,7 @@ impl Daemon {
             self.end_peer(index);
         }
         tracing::info!(added = ready.len(), "configuration read again");
+        fresh.warnings.iter().for_each(|problem| tracing::warn!("{problem}"));
         let File { peers, original, offload, .. } = self.file.clone();
         let routes = fresh.routes.clone();
         self.file = File { peers, original, offload, ..fresh };
