@@ -127,6 +127,31 @@ fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
     });
 }
 
+/// Counted is once a second; what passed since then is, too, when the peer or the tunnel ends.
+#[test]
+fn the_last_second_of_a_metered_path_counts() {
+    let far = address(Host::B, 0, Family::V4);
+    let path = format!("[[peer.path]]\ninterface = \"eth1\"\nremote = \"{far}\"\nrole = \"metered\"\nlimit = \"1GB\"");
+    let Some(mut rig) = Rig::native("nlast", &["delay=1ms"], &Native::caller(&path)) else { return };
+    let used = |rig: &Rig| rig.path(Host::A, 0)["used_bytes"].as_u64().expect("bytes");
+    let sends = |rig: &Rig| {
+        let ping = rig.hosts.a.command("ping").args(["-q", "-l", "65", "-c", "65", "-s", "1300", "10.77.0.2"]).output();
+        let heard = text(&ping.expect("ping runs").stdout);
+        let heard = heard.split(", ").find_map(|part| part.strip_suffix(" received")).expect("a count").to_owned();
+        2 * 1_300 * heard.parse::<u64>().expect("a number")
+    };
+    for end in ["restart", "down"] {
+        let before = used(&rig);
+        let passed = sends(&rig);
+        assert!(passed > 0 && rig.mpt(Host::A, &[end]).status.success(), "{end}");
+        if end == "down" {
+            assert!(rig.wait_for_end(Host::A).success());
+            rig.launch_with(Host::A, &Native::caller(&path).text());
+        }
+        assert!(used(&rig) >= before + passed, "{} of {before} and {passed} after {end}", used(&rig));
+    }
+}
+
 /// An address whose port another program holds brings no news when it is let go.
 #[test]
 fn peers_can_call_where_another_program_was_in_the_way() {

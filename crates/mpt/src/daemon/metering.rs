@@ -87,6 +87,13 @@ impl Metering {
         Some(self.next)
     }
 
+    /// Counts what has passed since the last time, before a peer or the tunnel ends.
+    pub(super) fn count_last(&mut self, now: Time, endpoint: &mut Endpoint) {
+        if !self.limits.is_empty() {
+            self.count(now, endpoint);
+        }
+    }
+
     fn count(&mut self, now: Time, endpoint: &mut Endpoint) {
         self.book.turn_to(month(SystemTime::now()));
         for peer in endpoint.status().peers {

@@ -196,6 +196,12 @@ enum Goes {
 
 impl Daemon {
     fn serve(&mut self) -> Result<(), Failure> {
+        let ended = self.turn_after_turn();
+        self.metering.count_last(self.driver.reactor.now(), &mut self.driver.endpoint);
+        ended
+    }
+
+    fn turn_after_turn(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
         self.follow_interfaces(self.driver.reactor.now());
         let mut wake = self.finish_turn(self.driver.reactor.now());

@@ -40,7 +40,7 @@ impl Daemon {
             Request::Interface { interface, action } => self.set_interface(now, interface, *action),
             Request::Reload { connection } => self.reload(now, connection.as_deref()),
             Request::Restart { connection } => self.restart(now, connection.as_deref()),
-            Request::Delete { connection } => self.delete(connection),
+            Request::Delete { connection } => self.delete(now, connection),
             Request::Save { connection } => self.save(connection.as_deref()),
             Request::Create { connection } => {
                 let begun = self.create(now, client, connection);
@@ -58,8 +58,8 @@ impl Daemon {
     }
 
     /// Takes a peer out of the tunnel, and tells whoever waits for it.
-    fn end_peer(&mut self, index: usize) -> Peer {
-        let peer = self.remove_peer(index);
+    fn end_peer(&mut self, now: Time, index: usize) -> Peer {
+        let peer = self.remove_peer(now, index);
         if let Some(original) = &peer.original {
             let gone = Failure::new("the connection ended before the peer answered");
             self.answer_create(control_port::pair(original), gone.into());
@@ -144,7 +144,7 @@ impl Daemon {
         let ready = setup::make_ready(&fresh, new, &mut self.sockets)
             .map_err(|failure| Failure { what: format!("{}; nothing was changed", failure.what), ..failure })?;
         while let Some(index) = self.file.peers.iter().position(|p| is_meant(p) && !stays(p, &fresh.peers)) {
-            self.end_peer(index);
+            self.end_peer(now, index);
         }
         tracing::info!(added = ready.len(), "configuration read again");
         fresh.warnings.iter().for_each(|problem| tracing::warn!("{problem}"));
@@ -178,7 +178,7 @@ impl Daemon {
             let meant = |p: &Peer| *p.name == name && connection.is_none_or(|wanted| is_called(p, wanted));
             if let Some(index) = self.file.peers.iter().position(meant) {
                 let ready = setup::make_ready(&self.file, vec![self.file.peers[index].clone()], &mut self.sockets)?;
-                self.end_peer(index);
+                self.end_peer(now, index);
                 self.add_ready(now, ready)?;
             }
         }
@@ -186,7 +186,7 @@ impl Daemon {
     }
 
     /// Ends a connection and takes its file out of use.
-    fn delete(&mut self, connection: &str) -> Result<(), Failure> {
+    fn delete(&mut self, now: Time, connection: &str) -> Result<(), Failure> {
         let index = find(&self.file, connection)?;
         if self.file.form == Form::Original {
             has_a_file_of_its_own(&self.file, &self.file.peers[index])?;
@@ -194,7 +194,7 @@ impl Daemon {
             let renamed = name.map_or(Ok(()), |name| folder::disable(&self.file.path, &name));
             renamed.map_err(|error| beyond_reach(&format!("cannot rename the file of {connection}"), &error))?;
         }
-        let gone = self.end_peer(index);
+        let gone = self.end_peer(now, index);
         let routes = routes::without(&self.file, &gone);
         self.settle_routes(routes)
     }

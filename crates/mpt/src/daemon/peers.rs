@@ -54,7 +54,8 @@ impl Daemon {
     }
 
     /// Takes the peer at `index` out of the tunnel.
-    pub(super) fn remove_peer(&mut self, index: usize) -> Peer {
+    pub(super) fn remove_peer(&mut self, now: Time, index: usize) -> Peer {
+        self.metering.count_last(now, &mut self.driver.endpoint);
         let peer = self.file.peers.remove(index);
         self.driver.endpoint.remove_peer(&peer.name);
         self.forget_uplinks(&peer.name);
@@ -165,7 +166,7 @@ impl Daemon {
         let answer = Connection::from_message("the peer's answer", text).ok();
         let both = own.zip(answer).and_then(|(own, answer)| merge::with_answer(&own, &answer).ok());
         let both = both.ok_or_else(|| Failure::new("the peer's answer does not describe this connection"))?;
-        let before = self.remove_peer(index);
+        let before = self.remove_peer(now, index);
         match self.enter(now, both) {
             Ok(()) => self.settle_routes(routes::without(&self.file, &before)),
             Err(failure) => {
@@ -191,7 +192,7 @@ impl Daemon {
         let more = routes.into_iter().filter(|net| !before.iter().any(|known| known.value == net.value));
         self.settle_routes(before.iter().copied().chain(more).collect()).inspect_err(|_| {
             // Without its routes it is of no use.
-            self.remove_peer(self.file.peers.len() - 1);
+            self.remove_peer(now, self.file.peers.len() - 1);
             if let Err(failure) = self.settle_routes(before) {
                 tracing::warn!(%failure, "routes");
             }
