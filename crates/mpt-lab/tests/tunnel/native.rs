@@ -195,6 +195,17 @@ fn a_configured_path_survives_a_new_lease() {
     follows_a_new_lease("nlease2", &Native::caller(&path));
 }
 
+/// Paths over an interface share a socket, which a new path finds bound to the address of the one before it.
+#[test]
+fn a_path_to_another_address_of_the_peer_leaves_from_the_address_that_there_is() {
+    let caller = Native::caller("remote = [\"192.168.11.2\", \"10.9.0.2\"]");
+    let Some(rig) = Rig::native("nother", &ONE, &caller) else { return };
+    rig.hosts.b.ip("address add 10.9.0.2/24 dev eth1").expect("another network");
+    rig.hosts.a.ip("address add 10.9.0.1/24 dev eth1\naddress del 192.168.11.1/24 dev eth1").expect("there, too");
+    rig.wait_until("the path leads there", |rig| rig.remotes(Host::A) == ["10.9.0.2:4754"]);
+    rig.wait_for_answer(&[], Family::V4, "from another address to another");
+}
+
 /// News of the interface are no news of the address that it had.
 #[test]
 fn a_path_whose_address_is_gone_stays_down_while_its_interface_runs() {

@@ -107,6 +107,12 @@ impl Driver {
         Ok(())
     }
 
+    /// Whether a link leaves by the interface of this index, from one of these addresses.
+    pub fn is_at_one(&self, id: LinkId, interface: u32, addresses: &[IpAddr]) -> bool {
+        let link = self.links.get(usize::from(id.0)).and_then(Option::as_ref);
+        link.is_some_and(|link| addresses.iter().any(|local| link.is_at(*local, Some(interface))))
+    }
+
     /// A link has no address to leave from, until it moves to another one.
     pub fn handle_address_gone(&mut self, now: Time, id: LinkId) {
         self.without_address.insert(id);

@@ -154,7 +154,7 @@ impl Daemon {
             let changes = self.uplinks.peers.entry(name.clone()).or_default().update(&ways, &interfaces, is_free);
             let port = *peer.local_port;
             for change in changes {
-                if let Err(failure) = self.change_path(now, &name, port, &change) {
+                if let Err(failure) = self.change_path(now, &name, port, &change, &interfaces) {
                     self.uplinks.paths.note(cannot(&name, &change), failure.to_string());
                     if let Some(paths) = self.uplinks.peers.get_mut(&name) {
                         paths.on_failed(&change);
@@ -184,10 +184,22 @@ impl Daemon {
         Ok(looks)
     }
 
-    fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &Change) -> Result<(), Failure> {
+    fn change_path(
+        &mut self,
+        now: Time,
+        peer: &str,
+        port: u16,
+        change: &Change,
+        interfaces: &[Interface],
+    ) -> Result<(), Failure> {
         match change {
             Change::Add(name, way) => {
                 let link = self.link(way, port)?;
+                // Its socket may be older than the path, and bound to an address that is gone.
+                let own = interfaces.iter().find(|interface| interface.index == way.index);
+                if own.is_some_and(|own| !self.driver.is_at_one(link, way.index, &own.addresses)) {
+                    self.driver.move_link(now, link, way.local, Some(way.index))?;
+                }
                 let config = PathConfig {
                     name: name.clone(),
                     link,
