@@ -123,7 +123,7 @@ impl Peer {
         best.map(|path| usize::from(path.id.slot))
     }
 
-    /// What was lost goes first, then what is new, for as long as the scheduler finds a path.
+    /// Sends what waits, and tries with it the paths that are not known yet.
     fn send_packets(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
         let given_up = native.repair.give_up(now, native.useful());
         spare.extend(given_up.filter_map(InnerPacket::into_buffer));
@@ -133,9 +133,27 @@ impl Peer {
         if self.scene.is_empty() {
             return;
         }
-        self.queue.unpark();
         native.tries = self.has_untried_path(native);
         self.send_copies(now, native, outbox, spare);
+        self.send_waiting(now, native, outbox, spare);
+        if native.tries {
+            self.try_paths(now, native, outbox, spare);
+        }
+        if let Some(slot) = native.lane_to_ask.take() {
+            self.send_train(now, slot, native, outbox);
+        }
+        self.note_idle_paths(native);
+        if !self.queue.is_empty() {
+            self.ask_idle_paths(now, native);
+        }
+        if self.queue.is_empty() && native.repair.head().is_none() {
+            self.rescue(now, native, outbox, spare);
+        }
+    }
+
+    /// What was lost goes first, then what is new, for as long as the scheduler finds a path.
+    fn send_waiting(&mut self, now: Time, native: &mut Native, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
+        self.queue.unpark();
         let mut awaits_repair = None;
         while let Some(next) = self.next_packet(now, native) {
             if !next.again && awaits_repair == Some(next.bucket) {
@@ -148,18 +166,7 @@ impl Peer {
                 self.put_back(narrow);
                 continue;
             }
-            let lane = self.keeps_off_the_lane(&next).then(|| self.set_lane_aside(now, native)).flatten();
-            let decision = self.choose_native(now, &next, native);
-            let sent = match decision {
-                Decision::Ahead(path, before) if !next.again => {
-                    self.send_run_ahead(now, path, before, native, outbox, spare)
-                }
-                _ => 0,
-            };
-            if let Some(path) = decision.path().filter(|_| sent == 0) {
-                self.send_native_run(now, path, &next, native, outbox, spare);
-            }
-            self.put_back(lane);
+            let decision = self.send_next(now, &next, native, outbox, spare);
             self.put_back(narrow);
             if decision != Decision::Wait {
                 self.send_copies(now, native, outbox, spare);
@@ -177,19 +184,30 @@ impl Peer {
             }
         }
         native.repair.unpark();
-        if native.tries {
-            self.try_paths(now, native, outbox, spare);
+    }
+
+    /// Sends a packet, with those of its flow that go the same way, unless it is to wait.
+    fn send_next(
+        &mut self,
+        now: Time,
+        next: &Next,
+        native: &mut Native,
+        outbox: &mut Outbox,
+        spare: &mut Vec<Vec<u8>>,
+    ) -> Decision {
+        let lane = self.keeps_off_the_lane(next).then(|| self.set_lane_aside(now, native)).flatten();
+        let decision = self.choose_native(now, next, native);
+        let sent = match decision {
+            Decision::Ahead(path, before) if !next.again => {
+                self.send_run_ahead(now, path, before, native, outbox, spare)
+            }
+            _ => 0,
+        };
+        if let Some(path) = decision.path().filter(|_| sent == 0) {
+            self.send_native_run(now, path, next, native, outbox, spare);
         }
-        if let Some(slot) = native.lane_to_ask.take() {
-            self.send_train(now, slot, native, outbox);
-        }
-        self.note_idle_paths(native);
-        if !self.queue.is_empty() {
-            self.ask_idle_paths(now, native);
-        }
-        if self.queue.is_empty() && native.repair.head().is_none() {
-            self.rescue(now, native, outbox, spare);
-        }
+        self.put_back(lane);
+        decision
     }
 
     /// What a path could have taken, a datagram at least, and did not get, whoever decided so, makes its rates those of the application.
