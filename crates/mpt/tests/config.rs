@@ -80,6 +80,22 @@ fn a_short_file_is_filled_in_with_defaults() {
 }
 
 #[test]
+fn a_peer_that_is_added_below_changes_no_name_of_those_above() {
+    let names = |peers: &[&str]| {
+        let peers = (1..).zip(peers).map(|(number, name)| {
+            format!(
+                "[[peer]]\n{name}\nnetworks = ['10.82.{number}.0/24']\n[[peer.path]]\nremote = '192.0.2.{number}'\n"
+            )
+        });
+        let text = format!("mode = 'plain'\naddress = []\n{}", peers.collect::<String>());
+        parse(&text).unwrap().peers.into_iter().map(|peer| peer.name.value).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[""]), ["peer"]);
+    assert_eq!(names(&["", ""]), ["peer", "peer2"]);
+    assert_eq!(names(&["", "name = 'hub'", "", ""]), ["peer", "hub", "peer2", "peer3"], "names count for nobody");
+}
+
+#[test]
 fn every_setting_arrives_where_it_belongs() {
     let text = "mode = 'plain'\naddress = []\nscheduler = 'min-rtt'\noffload = false\nmtu = 1280\nport = 1\n\
         reorder = 'fixed'\nreorder_window = 65536\nreorder_delay = '10s'\nkeepalive = '1h'\ndead = '2m'\n\

@@ -54,7 +54,7 @@ fn every_file_of_the_folder_is_read_and_its_peer_called_after_it() {
     folder.write("peers.d/alice.toml~", "rubbish");
     let file = folder.load().unwrap();
     let names: Vec<_> = file.peers.iter().map(|peer| peer.name.value.clone()).collect();
-    assert_eq!(names, ["alice", "bob", "both1", "both2"]);
+    assert_eq!(names, ["alice", "bob", "both", "both2"]);
     assert!(file.includes);
 }
 

@@ -152,6 +152,37 @@ fn the_last_second_of_a_metered_path_counts() {
     }
 }
 
+#[test]
+fn a_peer_that_is_added_on_reload_leaves_the_first_its_session_and_its_count() {
+    let far = address(Host::B, 0, Family::V4);
+    let path =
+        format!("[[peer.path]]\ninterface = \"eth1\"\nremote = \"{far}\"\nrole = \"metered\"\nlimit = \"1GB\"\n");
+    let caller = Native::caller("networks = [\"10.77.0.2/32\"]").line(&path).text();
+    let Some(mut rig) = Rig::build("nadded", &ONE) else { return };
+    rig.launch_with(Host::B, &Native::called().text());
+    rig.launch_with(Host::A, &caller);
+    let arrived = |rig: &Rig| rig.status(Host::A)["peers"][0]["arrived_packets"].as_u64().expect("a count");
+    let used = |rig: &Rig| rig.path(Host::A, 0)["used_bytes"].as_u64().expect("a count");
+    rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
+    rig.wait_until("something is counted", |rig| used(rig) > 0);
+    let before = (arrived(&rig), used(&rig));
+    assert!(before.0 > 0);
+
+    let other = mpt_proto::crypto::keys::KeyPair::generate([9; 32]);
+    let added = format!(
+        "{caller}[[peer]]\npublic_key = \"{}\"\nnetworks = [\"10.77.0.9/32\"]\nremote = \"192.168.11.9\"\n",
+        other.public()
+    );
+    std::fs::write(rig.file(Host::A), added).expect("a file");
+    let done = rig.mpt(Host::A, &["reload"]);
+
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let status = rig.status(Host::A);
+    let names = status["peers"].as_array().expect("peers").iter().map(|peer| peer["name"].as_str().expect("a name"));
+    assert_eq!(names.collect::<Vec<_>>(), ["peer", "peer2"]);
+    assert!(arrived(&rig) >= before.0 && used(&rig) >= before.1, "{before:?}");
+}
+
 /// An address whose port another program holds brings no news when it is let go.
 #[test]
 fn peers_can_call_where_another_program_was_in_the_way() {

@@ -12,7 +12,7 @@ use toml::de::DeTable;
 use super::model::{At, Peer};
 use super::problem::Log;
 use super::reader::Reader;
-use super::schema::{Wire, peer};
+use super::schema::{Names, Wire, peer};
 use super::{forms, secrets};
 
 /// The peers in the files of a folder, whose path is relative to that of the file that includes it.
@@ -74,10 +74,10 @@ fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &Wire) -> Vec<Peer> {
     if top.lacks("peer") {
         top.missing("there is no peer in this file", "write [[peer]] on a line of its own".to_owned());
     }
-    let (count, mut number) = (top.count("peer"), 0);
+    let mut names = Names::after(&stem);
     let peers = top.tables("peer", "peer", |table| {
-        number += 1;
-        peer(table, wire, if count > 1 { format!("{stem}{number}") } else { stem.clone() }, true)
+        let name = names.next(table);
+        peer(table, wire, name, true)
     });
     peers.into_iter().flatten().collect()
 }

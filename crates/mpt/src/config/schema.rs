@@ -172,14 +172,34 @@ fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire, creates: bool) -> Vec<Peer> {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
     }
     let several = top.count("peer") > 1 || folder.is_some();
-    let mut number = 0;
+    let mut names = Names::after(defaults::PEER);
     let peers = top.tables("peer", "peer", |table| {
-        number += 1;
-        let name = if several { format!("{}{number}", defaults::PEER) } else { defaults::PEER.to_owned() };
+        let name = names.next(table);
         peer(table, wire, name, several)
     });
     let included = folder.map_or_else(Vec::new, |folder| include::peers(&folder, wire, top.log));
     peers.into_iter().flatten().chain(included).collect()
+}
+
+/// Names for peers that have none: `peer`, `peer2`, `peer3`... One that is added changes nobody's, unless it is put before them.
+pub struct Names {
+    base: String,
+    given: usize,
+}
+
+impl Names {
+    /// Those that begin with `base`.
+    pub fn after(base: &str) -> Self {
+        Self { base: base.to_owned(), given: 0 }
+    }
+
+    /// The name of the next peer, should it have none of its own.
+    pub fn next(&mut self, table: &Table<'_, '_, '_>) -> String {
+        if !table.has("name") {
+            self.given += 1;
+        }
+        if self.given > 1 { format!("{}{}", self.base, self.given) } else { self.base.clone() }
+    }
 }
 
 /// A peer that is called `name` unless it says otherwise; as one of `several` it must say what is behind it.

@@ -14,20 +14,29 @@ use mpt_proto::time::Time;
 use serde::{Deserialize, Serialize};
 
 use crate::config::File;
+use crate::config::model::Peer;
 use crate::control::report::Report;
 
 /// The metered paths of a tunnel.
 #[derive(Debug)]
 pub(super) struct Metering {
     file: PathBuf,
-    /// Limits, by peer and path.
-    limits: BTreeMap<(String, String), u64>,
+    /// By the names of peer and path.
+    metered: BTreeMap<(String, String), Metered>,
     book: Book,
-    /// What the endpoint has counted, by peer and path.
-    seen: BTreeMap<(String, String), u64>,
+    /// What the endpoint has counted, by the place in the book.
+    seen: BTreeMap<String, u64>,
     next: Time,
     /// What is in the book and not on disk has been there since.
     unsaved: Option<Time>,
+}
+
+/// A metered path.
+#[derive(Debug)]
+struct Metered {
+    /// Its place in the book.
+    place: String,
+    limit: u64,
 }
 
 /// What is on disk.
@@ -35,7 +44,8 @@ pub(super) struct Metering {
 struct Book {
     /// Such as `2026-11`.
     month: String,
-    /// Bytes, by peer and path with a slash between them, which no name has.
+    /// Bytes, by the peer's public key and the path's name with a slash between them, so that a peer that gets another name
+    /// keeps its count. A path's name has no slash.
     used: BTreeMap<String, u64>,
 }
 
@@ -50,7 +60,7 @@ impl Metering {
         let folder = env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from);
         let mut metering = Self {
             file: folder.join(format!("{}.usage", *file.interface)),
-            limits: BTreeMap::new(),
+            metered: BTreeMap::new(),
             book: Book::default(),
             seen: BTreeMap::new(),
             next: Time::START,
@@ -63,18 +73,23 @@ impl Metering {
     /// Watches the metered paths of a configuration that has changed.
     pub(super) fn watch(&mut self, file: &File) {
         let paths = file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
-        let metered =
-            paths.filter_map(|(peer, path)| Some((peer.name.to_string(), path.name.to_string(), path.limit?)));
-        self.limits = metered.map(|(peer, path, limit)| ((peer, path), limit)).collect();
-        if !self.limits.is_empty() && self.book == Book::default() {
+        let metered = paths.filter_map(|(peer, path)| {
+            let metered = Metered { place: place(peer, &path.name)?, limit: path.limit? };
+            Some(((peer.name.to_string(), path.name.to_string()), metered))
+        });
+        self.metered = metered.collect();
+        if !self.metered.is_empty() && self.book == Book::default() {
             self.book = self.read();
+            for ((peer, path), metered) in &self.metered {
+                self.book.move_to_key(peer, path, &metered.place);
+            }
         }
         self.next = Time::START;
     }
 
     /// Counts what has passed, and says when to come back.
     pub(super) fn poll(&mut self, now: Time, endpoint: &mut Endpoint) -> Option<Time> {
-        if self.limits.is_empty() {
+        if self.metered.is_empty() {
             return None;
         }
         if now >= self.next {
@@ -99,11 +114,12 @@ impl Metering {
         for peer in endpoint.status().peers {
             for path in &peer.paths {
                 let key = (peer.name.clone(), path.name.clone());
-                let Some(limit) = self.limits.get(&key).copied() else { continue };
+                let Some(Metered { place, limit }) = self.metered.get(&key) else { continue };
+                let limit = *limit;
                 let passed = bytes(path);
                 // A peer that was removed and added begins to count anew.
-                let before = self.seen.insert(key, passed).filter(|before| *before <= passed).unwrap_or(0);
-                let used = self.book.used.entry(format!("{}/{}", peer.name, path.name)).or_default();
+                let before = self.seen.insert(place.clone(), passed).filter(|before| *before <= passed).unwrap_or(0);
+                let used = self.book.used.entry(place.clone()).or_default();
                 let was_over = *used >= limit;
                 *used += passed - before;
                 if passed > before {
@@ -123,10 +139,11 @@ impl Metering {
     pub(super) fn complete(&self, report: &mut Report) {
         for peer in &mut report.peers {
             for path in &mut peer.paths {
-                let Some(limit) = self.limits.get(&(peer.name.clone(), path.name.clone())) else { continue };
+                let key = (peer.name.clone(), path.name.clone());
+                let Some(Metered { place, limit }) = self.metered.get(&key) else { continue };
                 path.role = "metered".to_owned();
                 path.limit_bytes = Some(*limit);
-                path.used_bytes = Some(*self.book.used.get(&format!("{}/{}", peer.name, path.name)).unwrap_or(&0));
+                path.used_bytes = Some(*self.book.used.get(place).unwrap_or(&0));
             }
         }
     }
@@ -169,6 +186,13 @@ impl Book {
             *self = Self { month, ..Self::default() };
         }
     }
+
+    /// Puts in its place what stands under the names of peer and path, as it did before keys were what counts.
+    fn move_to_key(&mut self, peer: &str, path: &str, place: &str) {
+        if let Some(used) = self.used.remove(&format!("{peer}/{path}")) {
+            self.used.entry(place.to_owned()).or_insert(used);
+        }
+    }
 }
 
 impl Drop for Metering {
@@ -177,6 +201,11 @@ impl Drop for Metering {
             self.save();
         }
     }
+}
+
+/// Where a path of a peer is in the book; only native mode has metered paths.
+fn place(peer: &Peer, path: &str) -> Option<String> {
+    Some(format!("{}/{path}", peer.protocol.public_key()?))
 }
 
 /// What a provider counts: IP packets.
@@ -224,6 +253,26 @@ mod tests {
         for month in ["2099-01", "2026-12"] {
             book.turn_to(month.to_owned());
             assert_eq!(book, Book { month: month.to_owned(), ..Book::default() }, "also after a clock that was ahead");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_gets_another_name_keeps_its_count() {
+        let file = |name: &str| {
+            let key = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
+            let text = format!(
+                "address = []\nprivate_key = 'dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo='\n[[peer]]\nname = '{name}'\n\
+                 public_key = '{key}'\n[[peer.path]]\ninterface = 'lte'\nremote = '192.0.2.1'\nrole = 'metered'\nlimit = '2MB'"
+            );
+            crate::config::parse(std::path::Path::new("t.toml"), &text).unwrap()
+        };
+        let place = |name: &str| place(&file(name).peers[0], "lte").unwrap();
+        assert_eq!(place("hub"), place("office"));
+
+        let mut book = Book { month: "2026-11".to_owned(), used: BTreeMap::from([("hub/lte".to_owned(), 7)]) };
+        for _ in 0..2 {
+            book.move_to_key("hub", "lte", &place("hub"));
+            assert_eq!(book.used, BTreeMap::from([(place("office"), 7)]), "what stood under names is taken over once");
         }
     }
 }
