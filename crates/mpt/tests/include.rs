@@ -102,3 +102,11 @@ fn a_key_that_belongs_elsewhere_is_unknown_here() {
     let problems = folder.load().unwrap_err();
     assert!(problems[0].starts_with("peers.d/alice.toml:1: unknown key \"mtu\""), "{problems:#?}");
 }
+
+#[test]
+fn a_file_whose_name_is_no_name_gets_one_error() {
+    let folder = Folder::new(&[("al ice.toml", peer(2))]);
+    let problems = folder.load().unwrap_err();
+    assert_eq!(problems.len(), 1, "{problems:#?}");
+    assert!(problems[0].starts_with("peers.d/al ice.toml:1: the name of this file is not a name"), "{problems:#?}");
+}

@@ -69,7 +69,6 @@ fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &Wire) -> Vec<Peer> {
     if !forms::is_name(&stem) {
         let what = format!("the name of this file is not {}, which its peer is called by", forms::NAME);
         top.log.error(top.line, what, Some("rename it".to_owned()));
-        return Vec::new();
     }
     if top.lacks("peer") {
         top.missing("there is no peer in this file", "write [[peer]] on a line of its own".to_owned());
