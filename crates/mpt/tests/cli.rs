@@ -69,10 +69,10 @@ fn daemon(run: &path::Path, report: Report) -> JoinHandle<Vec<Request>> {
         let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
         epoll.add(&server, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("a server that can be waited for");
         let mut orders = Vec::new();
-        while orders.last() != Some(&Request::Down) {
+        while orders.last() != Some(&Request::Down {}) {
             epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).expect("to wait");
             for (token, request) in server.handle_ready() {
-                if request == Request::Status {
+                if request == (Request::Status {}) {
                     server.respond(token, &Response::Status(report.clone()));
                 } else {
                     server.respond(token, &Response::Done {});
@@ -112,7 +112,7 @@ fn a_path_is_found_by_its_name_or_with_its_peer() {
     assert_eq!(stderr(&unknown), "error: there is no path 5g\n  hint: paths: office/dsl, office/lte, home/dsl\n");
     assert!(mpt(run.path(), &["down", "mpt0"]).status.success());
     let order = |peer: &str, path: &str, action| Request::Path { peer: peer.to_owned(), path: path.to_owned(), action };
-    let expected = [order("office", "lte", Action::Down), order("home", "dsl", Action::Up), Request::Down];
+    let expected = [order("office", "lte", Action::Down), order("home", "dsl", Action::Up), Request::Down {}];
     assert_eq!(daemon.join().unwrap(), expected);
 }
 

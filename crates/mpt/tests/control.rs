@@ -43,11 +43,11 @@ fn serve(mut server: Server) -> JoinHandle<Vec<Request>> {
         let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
         epoll.add(&server, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("a server that can be waited for");
         let mut seen = Vec::new();
-        while seen.last() != Some(&Request::Down) {
+        while seen.last() != Some(&Request::Down {}) {
             epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).expect("to wait");
             for (token, request) in server.handle_ready() {
                 let response = match &request {
-                    Request::Status => Response::Status(report()),
+                    Request::Status {} => Response::Status(report()),
                     Request::Path { path, .. } if path == "none" => {
                         Response::Error { what: "no such path".to_owned(), hint: None }
                     }
@@ -71,7 +71,7 @@ fn a_client_asks_orders_and_ends() {
     client.order(&order("dsl")).unwrap();
     assert_eq!(client.order(&order("none")).unwrap_err().what, "no such path");
     client.end().unwrap();
-    assert_eq!(server.join().unwrap(), [Request::Status, order("dsl"), order("none"), Request::Down]);
+    assert_eq!(server.join().unwrap(), [Request::Status {}, order("dsl"), order("none"), Request::Down {}]);
     assert_eq!(fs::read_dir(place.directory.path()).unwrap().count(), 0, "nothing is left behind");
 }
 
@@ -121,7 +121,9 @@ fn nonsense_is_answered_with_an_error_and_the_connection_goes_on() {
     let place = Place::new();
     let mut server = Server::bind(&place.run, "mpt0").unwrap();
     let mut client = BufReader::new(place.connect("mpt0"));
-    let nonsense = ["", "{}", "\u{0}", "{\"command\":\"fly\"}", "{\"command\":\"path\",\"peer\":\"p\"}", "[[[["];
+    let more = [r#"{"command":"status","x":1}"#, r#"{"command":"down","x":1}"#];
+    let nonsense =
+        [more[0], more[1], "", "{}", "\u{0}", "{\"command\":\"fly\"}", "{\"command\":\"path\",\"peer\":\"p\"}", "[[[["];
     for line in nonsense {
         client.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
         assert_eq!(server.handle_ready(), []);
@@ -170,7 +172,7 @@ fn the_oldest_of_many_connections_makes_room() {
     let mut client = place.connect("mpt0");
     client.write_all(b"{\"command\":\"down\"}\n").unwrap();
     let requests = server.handle_ready();
-    assert_eq!(requests.iter().map(|(_, request)| request).collect::<Vec<_>>(), [&Request::Down]);
+    assert_eq!(requests.iter().map(|(_, request)| request).collect::<Vec<_>>(), [&Request::Down {}]);
     assert_eq!(idle[0].read(&mut [0]).unwrap(), 0, "closed");
     idle[1].set_nonblocking(true).unwrap();
     assert!(idle[1].read(&mut [0]).is_err(), "still open");

@@ -41,7 +41,7 @@ impl Client {
     /// # Errors
     /// When the daemon does not answer, or not with a report.
     pub fn status(&mut self) -> Result<Report, Failure> {
-        match self.ask(&Request::Status)? {
+        match self.ask(&Request::Status {})? {
             Response::Status(report) => Ok(report),
             Response::Done {} | Response::Error { .. } => Err(self.nonsense("no status report")),
         }
@@ -62,7 +62,7 @@ impl Client {
     /// # Errors
     /// When the daemon does not answer, or takes too long.
     pub fn end(&mut self) -> Result<(), Failure> {
-        self.order(&Request::Down)?;
+        self.order(&Request::Down {})?;
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).map(|_| ()).map_err(|error| self.lost(&error))
     }

@@ -12,7 +12,7 @@ use crate::Failure;
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Tell how it is.
-    Status,
+    Status {},
     /// Take a path up or down.
     Path {
         /// The peer's name.
@@ -75,7 +75,7 @@ pub enum Request {
         connection: String,
     },
     /// End.
-    Down,
+    Down {},
 }
 
 /// What can be done to a path.

@@ -331,7 +331,7 @@ impl Daemon {
             if let Some(response) = self.order(now, client, &request) {
                 self.control.respond(client, &response);
             }
-            if request == Request::Down {
+            if request == (Request::Down {}) {
                 tracing::info!("told to end");
                 goes = Goes::Out;
             }

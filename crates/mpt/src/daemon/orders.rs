@@ -30,8 +30,8 @@ impl Daemon {
     /// Carries a request out. None: the answer comes when a peer has answered.
     pub(super) fn order(&mut self, now: Time, client: Token, request: &Request) -> Option<Response> {
         let done = match request {
-            Request::Status => return Some(Response::Status(self.report_now(now))),
-            Request::Down => Ok(()),
+            Request::Status {} => return Some(Response::Status(self.report_now(now))),
+            Request::Down {} => Ok(()),
             Request::Path { peer, path, action } => self.set_path(now, peer, path, *action),
             Request::Ends { local, remote, action } => self.set_paths_between(now, *local, *remote, *action),
             Request::Address { action, address, length, interface } => {
