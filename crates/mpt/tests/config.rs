@@ -236,3 +236,91 @@ fn every_condition_of_a_rule_arrives_where_it_belongs() {
     let wanted = Rule { pattern, class: Some(Class::Realtime), duplicate: 2, path: Some("dsl".to_owned()) };
     assert_eq!(rule.value, wanted);
 }
+
+/// What is said of a file in plain mode with these lines at its top and one path with those.
+fn told(top: &str, path: &str) -> Vec<String> {
+    let text = format!("mode = 'plain'\n{top}\n[[peer]]\nnetworks = ['10.0.0.0/8']\n[[peer.path]]\n{path}\n");
+    let problems = parse(&text).map(|file| file.warnings).unwrap_or_else(|errors| errors);
+    problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_zone_in_an_address_is_told_to_be_the_interface() {
+    for remote in ["[fe80::1%3]:4754", "fe80::1%eth1", "[fe80::1%eth1]:4754"] {
+        let said = told("address = []", &format!("interface = 'eth1'\nremote = '{remote}'"));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].starts_with("tunnel.toml:7: remote: ") && said[0].contains("hint: without the zone"),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn an_address_of_the_tunnel_that_cannot_be_meant_is_told() {
+    let said = |addresses: &str| told(&format!("address = [{addresses}]"), "remote = '192.0.2.1'");
+    for right in [
+        "'10.77.0.1/24', 'fd77::1/64'",
+        "'10.77.0.0/31', '10.77.1.0/32', 'fd77::/128'",
+        "'10.77.0.1/24', '10.77.0.2/24'",
+    ] {
+        assert_eq!(said(right), [""; 0], "{right}");
+    }
+    for (odd, words) in [
+        ("'10.77.0.0/24'", "warning: address: 10.77.0.0/24 is the network itself"),
+        ("'fd77::/64'", "warning: address: fd77::/64 is the network itself"),
+        ("'10.77.0.255/24'", "warning: address: 10.77.0.255/24 is the broadcast address"),
+        ("'10.77.0.1/24', '10.77.0.1/24'", "warning: address: 10.77.0.1/24 is there twice"),
+        ("'127.0.0.1/8'", "address: 127.0.0.1/8 is this host itself"),
+        ("'::1/128'", "address: ::1/128 is this host itself"),
+    ] {
+        let said = said(odd);
+        assert!(said.len() == 1 && said[0].starts_with(&format!("tunnel.toml:2: {words}")), "{odd}: {said:?}");
+        assert!(said[0].contains("hint: "), "{said:?}");
+    }
+}
+
+#[test]
+fn a_tunnel_cannot_be_called_what_the_kernel_means_otherwise() {
+    for name in ["lo", "all", "default"] {
+        let said = told(&format!("address = []\ninterface = '{name}'"), "remote = '192.0.2.1'");
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].starts_with(&format!("tunnel.toml:3: interface: no tunnel can be called {name:?}")),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn a_key_of_zeros_is_nobodys() {
+    let zeros = "A".repeat(43);
+    let text = EVERYTHING.replace("3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08", &zeros);
+    let said = parse(&text).unwrap_err();
+    assert!(said[0].what.starts_with("public_key: all zero"), "{said:?}");
+    assert!(said[0].line.is_some() && said[0].hint.is_some() && !said[0].to_string().contains(&zeros));
+}
+
+#[test]
+fn a_rule_that_fits_no_packet_is_told() {
+    let said = |rules: &str| told(&format!("address = []\n{rules}"), "remote = '192.0.2.1'");
+    let rule = |lines: &str| format!("[[rule]]\nclass = 'bulk'\n{lines}\n");
+    for (wrong, words) in [
+        (
+            "source = '10.0.0.0/8'\ndestination = 'fd77::/64'",
+            "6: destination: fd77::/64 and the source 10.0.0.0/8 are of different",
+        ),
+        ("protocol = 'icmp'\nport = 7", "5: protocol: only TCP and UDP have ports"),
+        ("protocol = 47\nsource_port = 7", "5: protocol: only TCP and UDP have ports"),
+    ] {
+        let said = said(&rule(wrong));
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains(words) && said[0].contains("hint: "), "{said:?}");
+    }
+    for right in ["protocol = 'tcp'\nport = 7", "protocol = 'icmp'", "source = 'fd77::/64'\ndestination = 'fd78::/64'"]
+    {
+        assert_eq!(said(&rule(right)), [""; 0], "{right}");
+    }
+    let behind = said(&(rule("") + &rule("port = 7")));
+    assert!(behind.len() == 1 && behind[0].starts_with("tunnel.toml:6: warning: rule: "), "{behind:?}");
+}

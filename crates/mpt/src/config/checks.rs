@@ -5,19 +5,23 @@ use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
+use mpt_proto::classify::Pattern;
 use mpt_proto::sched::Kind;
 
-use super::model::{Auto, File, Mode, Path, Peer};
+use super::defaults;
+use super::model::{Auto, File, Mode, Path, Peer, RESERVED};
 use super::problem::Log;
 
 /// Checks the values of `file` against one another.
 pub fn check(file: &File, log: &mut Log<'_>) {
+    own_addresses(file, log);
     mtu(file, log);
     names(file, log);
     keys(file, log);
     networks(file, log);
     routes(file, log);
     rules(file, log);
+    idle_rules(file, log);
     copies(file, log);
     kill_switch(file, log);
     for path in paths(file) {
@@ -34,6 +38,27 @@ fn remotes(auto: &Auto, file: &File, log: &mut Log<'_>) {
         if let Some(net) = file.addresses.iter().find(|net| net.contains(&at.ip())) {
             let what = format!("remote: {} is inside the tunnel, whose address in line {} is {net}", at.ip(), net.line);
             log.error(at.line, what, Some("name the peer's address outside of the tunnel".to_owned()));
+        }
+    }
+}
+
+/// The tunnel's own name, and addresses that no host can be reached at, or that are there already.
+fn own_addresses(file: &File, log: &mut Log<'_>) {
+    if RESERVED.contains(&file.interface.as_str()) {
+        let what = format!("interface: no tunnel can be called {:?}", file.interface.value);
+        log.error(file.interface.line, what, Some(format!("for example interface = {:?}", defaults::INTERFACE)));
+    }
+    for (number, net) in file.addresses.iter().enumerate() {
+        let host = "write the address of this host, for example 10.77.0.1/24 or fd77::1/64";
+        let is_last = net.addr().is_ipv4() && net.addr() == net.broadcast();
+        if net.addr().is_loopback() {
+            log.error(net.line, format!("address: {net} is this host itself"), Some(host.to_owned()));
+        } else if net.prefix_len() + 1 < net.max_prefix_len() && net.addr() == net.network() {
+            log.warn(net.line, format!("address: {net} is the network itself"), host);
+        } else if net.prefix_len() + 1 < net.max_prefix_len() && is_last {
+            log.warn(net.line, format!("address: {net} is the broadcast address of its network"), host);
+        } else if file.addresses[..number].contains(net) {
+            log.warn(net.line, format!("address: {net} is there twice"), "leave one of the two out");
         }
     }
 }
@@ -107,6 +132,15 @@ fn rules(file: &File, log: &mut Log<'_>) {
             let what = format!("path: no path is called {name:?}");
             log.warn(rule.line, what, "the name of a [[peer.path]]: its name, or its interface");
         }
+    }
+}
+
+/// The first rule that fits decides.
+fn idle_rules(file: &File, log: &mut Log<'_>) {
+    let Some(all) = file.rules.iter().position(|rule| rule.pattern == Pattern::default()) else { return };
+    if let Some(rule) = file.rules.get(all + 1) {
+        let what = "rule: the one before it has no condition, fits every packet, and leaves none to those behind it";
+        log.warn(rule.line, what, "put the rule without a condition last");
     }
 }
 

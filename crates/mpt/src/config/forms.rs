@@ -295,7 +295,7 @@ fn endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
         return Some((inner.parse::<Ipv6Addr>().ok()?.into(), None));
     }
     let bare = text.parse().ok().map(|ip| (ip, None));
-    bare.or_else(|| text.parse().ok().map(|at: SocketAddr| (at.ip(), Some(at.port()))))
+    bare.or_else(|| text.parse().ok().filter(|_| !text.contains('%')).map(|at: SocketAddr| (at.ip(), Some(at.port()))))
 }
 
 /// Whether it can be the address of one host.
@@ -379,7 +379,9 @@ mod tests {
         assert_eq!(endpoint("2001:db8::1"), Some((v6, None)));
         assert_eq!(endpoint("[2001:db8::1]"), Some((v6, None)));
         assert_eq!(endpoint("[2001:db8::1]:7"), Some((v6, Some(7))));
-        for wrong in ["", "host", "[192.0.2.1]", "192.0.2.1:", "192.0.2.1:70000", "1.2.3", "[::1", ":7"] {
+        for wrong in
+            ["", "host", "[192.0.2.1]", "192.0.2.1:", "192.0.2.1:70000", "1.2.3", "[::1", ":7", "[fe80::1%3]:7"]
+        {
             assert_eq!(endpoint(wrong), None, "{wrong}");
         }
     }

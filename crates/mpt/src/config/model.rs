@@ -65,6 +65,9 @@ pub struct File {
     pub warnings: Vec<Problem>,
 }
 
+/// Names that an interface of this host has, or that the kernel has for all of them; no tunnel can have them.
+pub const RESERVED: [&str; 3] = ["lo", "all", "default"];
+
 /// The form of a configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {

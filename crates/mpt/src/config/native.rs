@@ -52,6 +52,10 @@ pub fn protocol(
         table.missing("public_key is missing", PUBLIC_KEY.to_owned());
     }
     let public_key = table.read("public_key", &forms::key::<PublicKey>(PUBLIC_KEY));
+    // With it every shared secret would be zero (RFC 7748 section 6.1), so no handshake succeeds.
+    if let Some(key) = public_key.as_ref().filter(|key| key.as_bytes() == &[0; 32]) {
+        table.log.error(key.line, "public_key: all zero, which is nobody's".to_owned(), Some(PUBLIC_KEY.to_owned()));
+    }
     let secret =
         Secret { key: "preshared_key", file: "preshared_key_file", source: "mpt key psk makes one for both ends" };
     let preshared_key: PresharedKey = secret.read(table).map(|key| key.value).unwrap_or_default();

@@ -224,8 +224,19 @@ fn better<T: 'static>(key: &str, value: &DeValue<'_>, form: &Form<T>) -> Option<
     if let Some(word) = nearest(text, form.choices.iter().copied()) {
         return Some(format!("did you mean {word:?}?"));
     }
-    let line = format!("x = {text}");
-    let bare = DeTable::parse(&line).ok()?;
-    let fits = bare.get_ref().values().all(|item| form.parse(item.get_ref()).is_some());
-    fits.then(|| format!("without quotes: {key} = {text}"))
+    let fits = |value: &str| {
+        let line = format!("x = {value}");
+        DeTable::parse(&line)
+            .is_ok_and(|table| table.get_ref().values().all(|item| form.parse(item.get_ref()).is_some()))
+    };
+    if let Some(address) = without_zone(text).filter(|address| fits(&format!("{address:?}"))) {
+        return Some(format!("without the zone: {key} = {address:?}; interface = \"eth1\" says which link it is on"));
+    }
+    fits(text).then(|| format!("without quotes: {key} = {text}"))
+}
+
+/// An IPv6 address, perhaps in brackets, without the zone behind it (RFC 4007 section 11).
+fn without_zone(text: &str) -> Option<String> {
+    let (address, rest) = text.split_once('%')?;
+    Some(format!("{address}{}", rest.find(']').map_or("", |end| &rest[end..])))
 }

@@ -1,6 +1,7 @@
 //! `[[rule]]`: which packets are treated otherwise than by their DSCP.
 
 use mpt_proto::classify::{Class, MAX_RULES, Pattern, Rule};
+use mpt_proto::packet::ip;
 
 use super::model::{At, Mode};
 use super::reader::Reader;
@@ -29,7 +30,7 @@ fn rule(table: &mut Reader<'_, '_, '_>, mode: Option<Mode>) -> At<Rule> {
 }
 
 fn pattern(table: &mut Reader<'_, '_, '_>) -> Pattern {
-    Pattern {
+    let pattern = Pattern {
         dscp: table.read("dscp", &forms::dscp()).map(|dscp| dscp.value),
         protocol: table.read("protocol", &forms::protocol()).map(|protocol| protocol.value),
         port: table.read("port", &forms::ports()).map(|ports| ports.value),
@@ -37,6 +38,25 @@ fn pattern(table: &mut Reader<'_, '_, '_>) -> Pattern {
         destination_port: table.read("destination_port", &forms::ports()).map(|ports| ports.value),
         source: table.read("source", &forms::network("10.81.0.0/16")).map(|net| net.value),
         destination: table.read("destination", &forms::network("10.82.0.0/16")).map(|net| net.value),
+    };
+    can_fit(table, &pattern);
+    pattern
+}
+
+/// Notes conditions that no packet meets together.
+fn can_fit(table: &mut Reader<'_, '_, '_>, pattern: &Pattern) {
+    if let (Some(source), Some(destination)) = (pattern.source, pattern.destination)
+        && source.addr().is_ipv4() != destination.addr().is_ipv4()
+    {
+        let what = format!("destination: {destination} and the source {source} are of different IP versions");
+        let line = table.line_of_key("destination").unwrap_or(table.line);
+        table.log.error(line, what, Some("write a rule for each IP version".to_owned()));
+    }
+    let port = [&pattern.port, &pattern.source_port, &pattern.destination_port].into_iter().any(Option::is_some);
+    if port && pattern.protocol.is_some_and(|protocol| ![ip::TCP, ip::UDP].contains(&protocol)) {
+        let hint = "leave the port out, or write protocol = \"tcp\" or \"udp\"".to_owned();
+        let line = table.line_of_key("protocol").unwrap_or(table.line);
+        table.log.error(line, "protocol: only TCP and UDP have ports", Some(hint));
     }
 }
 
