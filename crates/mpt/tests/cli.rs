@@ -215,3 +215,30 @@ fn files_of_the_original_become_one_of_ours_that_passes_its_check() {
     assert_eq!(wrong.status.code(), Some(1));
     assert!(stderr(&wrong).contains("interface.conf: is missing"), "{wrong:?}");
 }
+
+#[test]
+fn an_import_that_could_not_be_used_is_not_written_over_a_good_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    write("interface.conf", "[general]\ntunnel_num = 1\n[tun_0]\nipv4_addr = 10.77.0.1/24\n");
+    for (name, far) in [("c.conf", "10.77.0.2"), ("d.conf", "10.77.0.3")] {
+        let connection = format!(
+            "[connection]\nip_ver = 4\nip_remote = {far}\nlocal_port = 4754\npath_count = 1\n[path_0]\nip_ver = 4\n\
+             interface_name = eth1\nremote_ipaddr = 192.0.2.2\n"
+        );
+        write(name, &connection);
+    }
+    write("ours.toml", "what was good");
+    let files = [path("interface.conf"), path("c.conf"), path("d.conf")];
+    let import = |more: &[&str]| mpt(folder.path(), &[&["import", &files[0], &files[1], &files[2]], more].concat());
+
+    let refused = import(&["-o", &path("ours.toml")]);
+
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(stderr(&refused).contains(&format!("{}:", path("ours.toml"))), "{refused:?}");
+    assert!(stderr(&refused).contains("over the same interface and local address"), "{refused:?}");
+    assert_eq!(fs::read_to_string(path("ours.toml")).unwrap(), "what was good");
+    let printed = import(&[]);
+    assert!(printed.status.code() == Some(1) && stdout(&printed).contains("[[peer]]"), "{printed:?}");
+}

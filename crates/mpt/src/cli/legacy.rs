@@ -1,11 +1,12 @@
 //! What the commands of the original MPT do, and the way over from its files.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use super::commands::{connect, print, unusable};
 use super::{AddressAction, Import, Running, Tunnel, Up, UpOrDown};
 use crate::Failure;
-use crate::config::File;
+use crate::config::{self, File};
 use crate::control::{Action, Request};
 use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, folder};
@@ -21,7 +22,8 @@ pub fn load(up: &Up) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// Writes files of the original as one of ours. What is not carried over is told, and no failure.
+/// Writes files of the original as one of ours. What is not carried over is told, and no failure; a file that `mpt up` would
+/// refuse is only printed, never written over another.
 pub fn import(import: &Import) -> Result<(), Failure> {
     let setup = LegacySetup::load(&import.from).map_err(|problems| {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
@@ -29,9 +31,17 @@ pub fn import(import: &Import) -> Result<(), Failure> {
     })?;
     let imported = toml::write(&setup, Allowed::default(), folder::template(&setup).as_deref());
     imported.notes.iter().for_each(|note| eprintln!("{note}"));
-    match &import.output {
-        None => print(imported.text),
-        Some(file) => folder::write_secret(file, &imported.text)
+    let wrong = config::parse(import.output.as_deref().unwrap_or(Path::new("stdout")), &imported.text).err();
+    wrong.iter().flatten().for_each(|problem| eprintln!("{problem}"));
+    match (&import.output, wrong) {
+        (None, None) => print(imported.text),
+        (None, Some(_)) => {
+            print(imported.text)?;
+            Err(Failure::new("what was printed cannot be used").hint("the lines are those of it"))
+        }
+        (Some(file), Some(_)) => Err(Failure::new(format!("{} was not written: it could not be used", file.display()))
+            .hint("mpt import without -o prints it, with these lines")),
+        (Some(file), None) => folder::write_secret(file, &imported.text)
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()))),
     }
 }

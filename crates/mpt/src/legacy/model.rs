@@ -9,6 +9,7 @@
 //! | `weight_out = 0` | an error: 1 to 10 000 |
 //! | more than 20 paths or networks | up to 32 paths, 256 networks; an error beyond |
 //! | names and keys of 128 characters and more | an error |
+//! | a tunnel name that no interface can have | an error |
 //! | `reorder_window` over 10 000 | an error |
 //! | an IPv6 network in an IPv4 connection | a network like any other |
 //! | fewer `[path_n]` than `path_count` | an error (the original makes paths of defaults, which lead nowhere) |
@@ -22,7 +23,9 @@ use mpt_proto::wire::legacy::{AuthType, Key};
 
 use super::fields::{Fields, is_none};
 use super::ini::Ini;
+use super::toml::is_interface;
 use super::{Note, Problem};
+use crate::config::model::RESERVED;
 
 /// `interface.conf`: what the daemon has once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,7 +187,7 @@ impl Tunnel {
         announced(ini, &section, "tunnel_num", problems)?;
         let mut fields = Fields::of(ini, &section, problems);
         let tunnel = Self {
-            name: fields.text("name").unwrap_or_else(|| "tun0".into()),
+            name: fields.parse("name", INTERFACE, tunnel_name).unwrap_or_else(|| "tun0".into()),
             mtu: fields.number("mtu", 1440, 68..=65535),
             ipv4: fields.prefix("ipv4_addr", false).filter(|prefix| prefix.len > 0),
             ipv6: fields.prefix("ipv6_addr", true).filter(|prefix| prefix.len > 0),
@@ -197,6 +200,15 @@ impl Tunnel {
         }
         Some(tunnel)
     }
+}
+
+/// What [`tunnel_name`] takes.
+const INTERFACE: &str = "the name of an interface (at most 15 characters; not lo, all or default)";
+
+/// The name of a tunnel interface, or `tun0` for an empty one.
+fn tunnel_name(text: &str) -> Option<String> {
+    let name = if text.is_empty() { "tun0" } else { text };
+    (is_interface(name) && !RESERVED.contains(&name)).then(|| name.to_owned())
 }
 
 impl Connection {

@@ -269,7 +269,7 @@ fn path_name(path: &Path, number: usize) -> String {
 }
 
 /// Whether an interface can have that name. Aliases like `eth0:1` are addresses, not interfaces.
-fn is_interface(name: &str) -> bool {
+pub(super) fn is_interface(name: &str) -> bool {
     let plain = name.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c));
     (1..=15).contains(&name.len()) && plain && name != "unnamed_path" && name != "." && name != ".."
 }
