@@ -71,7 +71,7 @@ impl<'a> Fields<'a> {
             let hint = if self.ini.positional {
                 "values stand in a fixed order; a label like `# IP VERSION` behind a value says which it is"
             } else {
-                "leave the line out for the default"
+                hint(key)
             };
             self.problems.push(Problem::new(&self.ini.file, entry.line, what, hint));
         }
@@ -88,6 +88,15 @@ impl<'a> Fields<'a> {
     fn entry(&mut self, key: &'static str) -> Option<&'a Entry> {
         self.asked.insert(key);
         self.ini.entry(&self.section, key)
+    }
+}
+
+/// What to do about a wrong value. Without the first three a connection leads nowhere.
+fn hint(key: &str) -> &'static str {
+    match key {
+        "ip_remote" | "remote_ipaddr" => "for example 192.0.2.1, or 2001:db8::1 where `ip_ver = 6`",
+        "local_port" => "write the port that the peer has for `remote_port`",
+        _ => "leave the line out for the default",
     }
 }
 

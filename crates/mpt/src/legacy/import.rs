@@ -55,7 +55,12 @@ impl Source {
     fn read(file: &Path) -> Result<Self, Problem> {
         let name = file.display().to_string();
         match fs::read(file) {
-            Ok(bytes) => Ok(Self { file: name, text: String::from_utf8_lossy(&bytes).into() }),
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                // What some editors put in front (U+FEFF).
+                let text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
+                Ok(Self { file: name, text })
+            }
             Err(error) => {
                 let what = format!("cannot be read: {error}");
                 Err(Problem::new(&name, 0, what, secrets::hint_for(&error, "check its name and permissions")))
@@ -220,6 +225,13 @@ fn address_of(tunnel: &Tunnel, v6: bool) -> Option<IpAddr> {
 fn not_carried_over(ini: &Ini, notes: &mut Vec<Note>) {
     for section in &ini.sections {
         let kind = section.name.trim_end_matches(|c: char| c.is_ascii_digit());
+        if !is_known(&section.name, kind) {
+            let what = format!(
+                "[{}] is not a section of the original's, and is ignored as the original ignores it",
+                section.name
+            );
+            notes.push(Note::new(&ini.file, section.line, what));
+        }
         if kind == "interface_" {
             let name = section.entries.iter().find(|entry| entry.key == "name").map_or("", |entry| &entry.value);
             let what = format!("interface `{name}` is not carried over: what counts are the addresses that it has");
@@ -238,6 +250,12 @@ fn not_carried_over(ini: &Ini, notes: &mut Vec<Note>) {
             }
         }
     }
+}
+
+/// Whether a section is one of the original's: one of two that are there once, or one of a kind with its number.
+fn is_known(name: &str, kind: &str) -> bool {
+    ["general", "connection"].contains(&name)
+        || (name != kind && ["tun_", "interface_", "path_", "net_"].contains(&kind))
 }
 
 fn counted_by(kind: &str) -> Option<(&'static str, &'static str)> {

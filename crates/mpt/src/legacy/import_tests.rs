@@ -200,6 +200,51 @@ fn a_template_is_read_in_every_generation_and_encoding() {
 }
 
 #[test]
+fn a_mark_of_the_byte_order_is_no_part_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("conf.template");
+    for text in [samples::CONNECTION, "1 # THE NUMBER OF THE CONNECTIONS\nc_A # CONNECTION NAME\n"] {
+        fs::write(&file, format!("\u{feff}{text}")).unwrap();
+        assert_eq!(template(&file).unwrap().name, "c_A");
+    }
+}
+
+#[test]
+fn a_section_that_nobody_knows_is_told() {
+    let text = format!("{}\n[weird]\nx = 1\n[conection]\nauth_key = 5d3c\n[netw_0]\n[path_]\n", samples::CONNECTION);
+    let notes = LegacySetup::read(&sources(&text)).unwrap().notes;
+    let told: Vec<_> = notes.iter().filter(|note| note.what.contains("is not a section")).collect();
+    let names: Vec<_> = told.iter().map(|note| note.what.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["[weird]", "[conection]", "[netw_0]", "[path_]"]);
+    let line = text.lines().position(|line| line == "[weird]").unwrap() + 1;
+    assert_eq!((told[0].file.as_str(), told[0].line), ("conf/connections/c.conf", line));
+}
+
+#[test]
+fn nobody_is_told_to_leave_out_what_is_needed() {
+    for (from, to) in [
+        ("ip_remote = 10.77.0.2", "ip_remote = fd78::2"),
+        ("remote_ipaddr = 192.168.10.2", "remote_ipaddr = 192.168.10"),
+        ("local_port = 4754", "local_port = 70000"),
+    ] {
+        let first = problems(&samples::CONNECTION.replacen(from, to, 1)).remove(0);
+        assert!(first.contains(to.split(' ').next_back().unwrap()) && !first.contains("leave the line out"), "{first}");
+    }
+}
+
+#[test]
+fn a_tunnel_interface_has_a_name_that_one_can_have() {
+    let [_, connection] = sources(samples::CONNECTION);
+    for wrong in ["averyverylongtunnelname", "all", "lo", "default", "tun:0"] {
+        let interface =
+            source("interface.conf", &samples::INTERFACE.replace("name = tunh", &format!("name = {wrong}")));
+        let told = LegacySetup::read(&[interface, connection.clone()]).unwrap_err();
+        assert!(told[0].complaint().starts_with("interface.conf:9: expected the name of an interface"), "{told:?}");
+        assert!(told[0].what.ends_with(&format!("found `{wrong}`")), "{told:?}");
+    }
+}
+
+#[test]
 fn a_template_need_not_lead_anywhere() {
     let template =
         "[connection]\nip_ver=4\nlocal_port=65020\npath_count=1\nauth_key = secret\n[path_0]\ninterface_name=eth0\n";
