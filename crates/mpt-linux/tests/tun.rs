@@ -17,7 +17,7 @@ use mpt_linux::reactor::{Clock, Interest, Reactor, Token};
 use mpt_linux::tun::{READ_BUFFER, Tun};
 use mpt_linux::udp::{Datagrams, Receive, Rest, Socket, SocketSpec};
 use mpt_proto::packet::{Checksum, Offload, Segmentation, SegmentationKind};
-use support::{in_own_namespace, ip};
+use support::{in_own_namespace, ip, wait_for};
 
 #[test]
 fn tcp_crosses_in_super_packets_over_ipv4() {
@@ -186,12 +186,4 @@ fn swap_addresses(packet: &mut [u8]) {
     let (at, len) = if packet[0] >> 4 == 4 { (12, 4) } else { (8, 16) };
     let (source, destination) = packet[at..at + 2 * len].split_at_mut(len);
     source.swap_with_slice(destination);
-}
-
-fn wait_for(socket: &Socket) {
-    let mut reactor = Reactor::new(Clock::start()).unwrap();
-    let mut ready = Vec::new();
-    reactor.add(socket, Token(0), Interest::Read).unwrap();
-    reactor.wait(Some(reactor.now() + Duration::from_secs(2)), &mut ready).unwrap();
-    assert_eq!(ready.len(), 1, "nothing arrived");
 }

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use mpt_linux::udp::{BothFamilies, Datagrams, Receive, Rest, Sent, Socket, SocketSpec, Twin};
 use nix::libc;
-use support::{in_own_namespace, ip, output_of};
+use support::{in_own_namespace, ip, output_of, wait_for};
 
 #[test]
 fn a_run_arrives_as_one_message_with_its_segment_and_tos() {
@@ -36,6 +36,7 @@ fn a_link_local_address_is_answered_by_its_interface() {
         // `lo` is the first interface of every namespace.
         let peer = UdpSocket::bind("[fe80::1%1]:0").unwrap();
         peer.send_to(b"hello", "[fe80::1%1]:4754").unwrap();
+        wait_for(&socket);
         let (_, from) = socket.recv(&mut [0; 8]).unwrap().unwrap();
         assert_eq!(from, peer.local_addr().unwrap());
         socket.send(from, b"yes").unwrap();

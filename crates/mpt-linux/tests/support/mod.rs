@@ -1,9 +1,12 @@
 //! A network namespace for each test, and what tests say when they may not have one.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
+use mpt_linux::reactor::{Clock, Interest, Reactor, Token};
 use nix::sched::{CloneFlags, unshare};
 
 /// Runs `test` on a thread with a network namespace of its own, in which only `lo` exists and is up. Threads and
@@ -20,6 +23,15 @@ pub fn in_own_namespace(test: impl FnOnce() + Send + 'static) {
     if let Err(panic) = thread.join() {
         std::panic::resume_unwind(panic);
     }
+}
+
+/// Waits until there is something to read: what was sent over loopback may arrive a moment later.
+pub fn wait_for(socket: impl AsFd) {
+    let mut reactor = Reactor::new(Clock::start()).unwrap();
+    let mut ready = Vec::new();
+    reactor.add(socket, Token(0), Interest::Read).unwrap();
+    reactor.wait(Some(reactor.now() + Duration::from_secs(2)), &mut ready).unwrap();
+    assert_eq!(ready.len(), 1, "nothing arrived");
 }
 
 /// Runs `ip` with these arguments in the thread's namespace.

@@ -104,7 +104,7 @@ impl Metering {
 
     /// Counts what has passed since the last time, before a peer or the tunnel ends.
     pub(super) fn count_last(&mut self, now: Time, endpoint: &mut Endpoint) {
-        if !self.limits.is_empty() {
+        if !self.metered.is_empty() {
             self.count(now, endpoint);
         }
     }
