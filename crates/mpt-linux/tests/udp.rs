@@ -32,6 +32,10 @@ fn a_run_arrives_as_one_message_with_its_segment_and_tos() {
 fn a_link_local_address_is_answered_by_its_interface() {
     in_own_namespace(|| {
         ip("address add fe80::1/64 dev lo nodad");
+        // The kernel makes the address local a moment after it is there.
+        while !output_of("ip", "-6 route show table local").contains("fe80::1 ") {
+            std::thread::yield_now();
+        }
         let socket = BothFamilies::open(4754).unwrap();
         // `lo` is the first interface of every namespace.
         let peer = UdpSocket::bind("[fe80::1%1]:0").unwrap();
