@@ -58,6 +58,8 @@ drops! {
     Duplicate = "duplicate",
     /// A sequence number so old that nobody knows whether it was delivered.
     TooOld = "too_old",
+    /// Compressed against headers that are not there.
+    UnknownContext = "unknown_context",
     /// Held for an earlier one when the peer began anew, which will not send that.
     PeerRestarted = "peer_restarted",
     /// Congestion was marked outside on a packet that cannot carry the mark (RFC 6040 section 4.2).

@@ -14,6 +14,7 @@ pub mod crypto;
 pub mod drops;
 pub mod endpoint;
 pub mod flow;
+pub mod headers;
 pub mod local;
 pub mod outbox;
 pub mod packet;

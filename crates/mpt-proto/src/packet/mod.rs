@@ -14,12 +14,12 @@ pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
 pub use superpacket::SuperPacket;
 
 /// The big-endian 16-bit word at `offset`.
-fn word(bytes: &[u8], offset: usize) -> u16 {
+pub(crate) fn word(bytes: &[u8], offset: usize) -> u16 {
     u16::from_be_bytes([bytes[offset], bytes[offset + 1]])
 }
 
 /// Writes a big-endian 16-bit word at `offset`.
-fn put_word(bytes: &mut [u8], offset: usize, value: u16) {
+pub(crate) fn put_word(bytes: &mut [u8], offset: usize, value: u16) {
     bytes[offset..offset + 2].copy_from_slice(&value.to_be_bytes());
 }
 

@@ -15,6 +15,8 @@ use crate::drops::Dropped;
 pub struct SuperPacket {
     bytes: Vec<u8>,
     ip: Ip,
+    /// Bytes of network and transport header, which every packet repeats; all of them where the two cannot be told from the rest.
+    header: usize,
     cut: Option<Cut>,
     checksum: Option<super::Checksum>,
     mark: Mark,
@@ -26,8 +28,6 @@ struct Cut {
     kind: SegmentationKind,
     /// Payload bytes in every packet but the last.
     size: usize,
-    /// Header bytes that every packet repeats.
-    header: usize,
     /// How many packets there are.
     count: usize,
 }
@@ -42,12 +42,14 @@ impl SuperPacket {
     /// [`Dropped::BadInner`] with the buffer, when the bytes are not an IP packet or do not fit the request.
     pub fn new(bytes: Vec<u8>, len: usize, offload: Offload) -> Result<Self, (Dropped, Vec<u8>)> {
         match Self::check(&bytes[..len], offload) {
-            Ok((ip, cut)) => Ok(Self { bytes, ip, cut, checksum: offload.checksum, mark: Mark::default() }),
+            Ok((ip, header, cut)) => {
+                Ok(Self { bytes, ip, header, cut, checksum: offload.checksum, mark: Mark::default() })
+            }
             Err(why) => Err((why, bytes)),
         }
     }
 
-    fn check(bytes: &[u8], offload: Offload) -> Result<(Ip, Option<Cut>), Dropped> {
+    fn check(bytes: &[u8], offload: Offload) -> Result<(Ip, usize, Option<Cut>), Dropped> {
         let ip = Ip::parse(bytes)?;
         if let Some(c) = offload.checksum {
             let field = usize::from(c.start) + usize::from(c.offset);
@@ -55,22 +57,31 @@ impl SuperPacket {
                 return Err(Dropped::BadInner);
             }
         }
-        let Some(request) = offload.segmentation else { return Ok((ip, None)) };
+        let transport = Self::transport_header(bytes, &ip);
+        let Some(request) = offload.segmentation else {
+            let header = transport.map(|own| ip.transport + own).filter(|header| *header <= ip.total);
+            return Ok((ip, header.filter(|header| covers(*header, offload.checksum)).unwrap_or(ip.total), None));
+        };
         let size = usize::from(request.size);
-        let header = ip.transport + Self::transport_header(bytes, &ip, request.kind).ok_or(Dropped::BadInner)?;
+        let protocol = if request.kind == SegmentationKind::Udp { UDP } else { TCP };
+        let header = ip.transport + transport.filter(|_| ip.protocol == protocol).ok_or(Dropped::BadInner)?;
         if size == 0 || header >= ip.total {
             return Err(Dropped::BadInner);
         }
-        Ok((ip, Some(Cut { kind: request.kind, size, header, count: (ip.total - header).div_ceil(size) })))
+        Ok((ip, header, Some(Cut { kind: request.kind, size, count: (ip.total - header).div_ceil(size) })))
     }
 
     /// The length of the transport header. The kernel's own figure is a hint that may be longer.
-    fn transport_header(bytes: &[u8], ip: &Ip, kind: SegmentationKind) -> Option<usize> {
-        if kind == SegmentationKind::Udp {
-            return (ip.protocol == UDP).then_some(8);
+    fn transport_header(bytes: &[u8], ip: &Ip) -> Option<usize> {
+        match ip.protocol {
+            _ if ip.fragment => None,
+            UDP => Some(8),
+            TCP => bytes
+                .get(ip.transport + 12)
+                .filter(|offset| **offset >= 0x50)
+                .map(|offset| usize::from(offset >> 4) * 4),
+            _ => None,
         }
-        let offset = bytes.get(ip.transport + 12)?;
-        (ip.protocol == TCP && *offset >= 0x50).then_some(usize::from(offset >> 4) * 4)
     }
 
     /// The header that all its packets share.
@@ -110,7 +121,12 @@ impl SuperPacket {
 
     /// The length in bytes of packet number `index`.
     pub fn len_of(&self, index: usize) -> usize {
-        self.cut.map_or(self.ip.total, |cut| cut.header + self.payload(cut, index).len())
+        self.header + self.payload(index).len()
+    }
+
+    /// How long the network and transport headers of its packets are, together.
+    pub fn header(&self) -> usize {
+        self.header
     }
 
     /// The length in bytes of all its packets, each with its own header.
@@ -121,13 +137,43 @@ impl SuperPacket {
 
     /// Writes packet number `index` to `out`, which is exactly as long as [`Self::len_of`] says. All checksums are final.
     pub fn write(&self, index: usize, out: &mut [u8]) {
-        match self.cut {
-            None => {
-                out.copy_from_slice(self.bytes());
-                self.finish_checksum(out);
+        let (header, payload) = out.split_at_mut(self.header);
+        self.write_header(index, header);
+        self.write_payload(index, header, payload);
+    }
+
+    /// Writes the headers of packet number `index`, all but the transport checksum, to `out`, which is [`Self::header`] bytes long.
+    pub fn write_header(&self, index: usize, out: &mut [u8]) {
+        out.copy_from_slice(&self.bytes[..self.header]);
+        let Some(cut) = self.cut else { return };
+        let len = self.len_of(index);
+        self.fix_network_header(out, len, index);
+        match cut.kind {
+            SegmentationKind::Udp => put_word(out, self.ip.transport + 4, (len - self.ip.transport) as u16),
+            SegmentationKind::Tcp4 { cwr } | SegmentationKind::Tcp6 { cwr } => {
+                self.fix_tcp_header(out, cut, index, cwr);
             }
-            Some(cut) => self.write_segment(cut, index, out),
         }
+    }
+
+    /// Writes the payload of packet number `index` to `out`, and the transport checksum to its `header`, which [`Self::write_header`] has written.
+    pub fn write_payload(&self, index: usize, header: &mut [u8], out: &mut [u8]) {
+        out.copy_from_slice(&self.bytes[self.payload(index)]);
+        let (start, field, sum) = match (self.cut, self.checksum) {
+            (Some(cut), _) => {
+                let at = if cut.kind == SegmentationKind::Udp { 6 } else { 16 };
+                let len = header.len() + out.len() - self.ip.transport;
+                (self.ip.transport, self.ip.transport + at, Some(self.ip.pseudo_sum(len)))
+            }
+            (None, Some(c)) => (usize::from(c.start), usize::from(c.start) + usize::from(c.offset), None),
+            (None, None) => return,
+        };
+        if sum.is_some() {
+            put_word(header, field, 0);
+        }
+        // A field that the kernel has begun holds the pseudo-header sum already, so it takes part in the sum as it stands.
+        let sum = checksum::sum(sum.unwrap_or(0), &header[start..]);
+        put_word(header, field, never_zero(checksum::checksum(sum, out), self.ip.protocol));
     }
 
     /// Gives the buffer back.
@@ -135,31 +181,17 @@ impl SuperPacket {
         self.bytes
     }
 
-    fn payload(&self, cut: Cut, index: usize) -> std::ops::Range<usize> {
-        let start = cut.header + index * cut.size;
+    fn payload(&self, index: usize) -> std::ops::Range<usize> {
+        let Some(cut) = self.cut else { return self.header..self.ip.total };
+        let start = self.header + index * cut.size;
         start..(start + cut.size).min(self.ip.total)
     }
 
-    fn write_segment(&self, cut: Cut, index: usize, out: &mut [u8]) {
-        let (header, payload) = out.split_at_mut(cut.header);
-        header.copy_from_slice(&self.bytes[..cut.header]);
-        payload.copy_from_slice(&self.bytes[self.payload(cut, index)]);
-        self.fix_network_header(out, index);
-        let field = match cut.kind {
-            SegmentationKind::Udp => self.fix_udp_header(out),
-            SegmentationKind::Tcp4 { cwr } | SegmentationKind::Tcp6 { cwr } => {
-                self.fix_tcp_header(out, cut, index, cwr)
-            }
-        };
-        self.write_checksum(out, self.ip.transport, field);
-    }
-
-    fn fix_network_header(&self, out: &mut [u8], index: usize) {
-        let len = out.len() as u16;
+    fn fix_network_header(&self, out: &mut [u8], len: usize, index: usize) {
         match self.ip.version {
-            Version::V6 => put_word(out, 4, len - 40),
+            Version::V6 => put_word(out, 4, (len - 40) as u16),
             Version::V4 => {
-                put_word(out, 2, len);
+                put_word(out, 2, len as u16);
                 put_word(out, 4, word(out, 4).wrapping_add(index as u16));
                 put_word(out, 10, 0);
                 let sum = checksum::checksum(0, &out[..self.ip.transport]);
@@ -168,12 +200,7 @@ impl SuperPacket {
         }
     }
 
-    fn fix_udp_header(&self, out: &mut [u8]) -> usize {
-        put_word(out, self.ip.transport + 4, (out.len() - self.ip.transport) as u16);
-        6
-    }
-
-    fn fix_tcp_header(&self, out: &mut [u8], cut: Cut, index: usize, cwr: bool) -> usize {
+    fn fix_tcp_header(&self, out: &mut [u8], cut: Cut, index: usize, cwr: bool) {
         let tcp = &mut out[self.ip.transport..];
         let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]).wrapping_add((index * cut.size) as u32);
         tcp[4..8].copy_from_slice(&seq.to_be_bytes());
@@ -183,24 +210,15 @@ impl SuperPacket {
         if cwr && index > 0 {
             tcp[13] &= !CWR;
         }
-        16
     }
+}
 
-    /// Completes the checksum of a packet that is not cut, where the kernel left it to us.
-    fn finish_checksum(&self, out: &mut [u8]) {
-        if let Some(c) = self.checksum {
-            let (start, offset) = (usize::from(c.start), usize::from(c.offset));
-            // The field holds the pseudo-header sum already, so it takes part in the sum as it stands.
-            let sum = checksum::checksum(0, &out[start..]);
-            put_word(out, start + offset, never_zero(sum, self.ip.protocol));
-        }
-    }
-
-    fn write_checksum(&self, out: &mut [u8], transport: usize, field: usize) {
-        put_word(out, transport + field, 0);
-        let sum = checksum::checksum(self.ip.pseudo_sum(out.len() - transport), &out[transport..]);
-        put_word(out, transport + field, never_zero(sum, self.ip.protocol));
-    }
+/// Whether the field of a checksum lies in the first `header` bytes, and the sum of them and of the rest can be taken one after the other.
+fn covers(header: usize, checksum: Option<super::Checksum>) -> bool {
+    checksum.is_none_or(|c| {
+        let (start, field) = (usize::from(c.start), usize::from(c.start) + usize::from(c.offset));
+        field + 2 <= header && (header - start).is_multiple_of(2)
+    })
 }
 
 /// A UDP checksum that comes out as zero is sent as all ones, since zero means that there is none (RFC 768).

@@ -42,12 +42,29 @@ impl InnerPacket {
         self.ip().tos | if self.marked { ecn::CE } else { 0 }
     }
 
+    /// How long its network and transport headers are, together.
+    pub fn header(&self) -> usize {
+        self.of.header()
+    }
+
     /// Writes the packet to `out`, which is as long as it is.
     pub fn write(&self, out: &mut [u8]) {
-        self.of.write(self.index, out);
+        let (header, payload) = out.split_at_mut(self.header());
+        self.write_header(header);
+        self.write_payload(header, payload);
+    }
+
+    /// Writes its headers, all but the transport checksum, to `out`, which is [`Self::header`] bytes long.
+    pub fn write_header(&self, out: &mut [u8]) {
+        self.of.write_header(self.index, out);
         if self.marked {
             ip::set_tos(out, self.ip().version, self.tos());
         }
+    }
+
+    /// Writes its payload to `out`, and the transport checksum to its `header`, which [`Self::write_header`] has written.
+    pub fn write_payload(&self, header: &mut [u8], out: &mut [u8]) {
+        self.of.write_payload(self.index, header, out);
     }
 
     /// The super-packet's buffer, if this was the last of its packets.

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  0 1 2 3 4 5 6 7
-//! |L|F|   type    |  L = 1: the last frame, which runs to the end of the datagram; F: a flag, which no type has so far
+//! |L|F|   type    |  L = 1: the last frame, which runs to the end of the datagram; F: a flag, which only DATA has
 //! | length, 16    |  only with L = 0: bytes of the body
 //! | body ...      |
 //!
 //! type         body                                                                          fixed
-//! 1 DATA       bucket 2, flow sequence 4, inner packet                                           6
+//! 1 DATA       bucket 2, flow sequence 4, inner packet; F: its headers are offered as a context  6
 //! 2 ACK        path 1, largest 8, delay 4, received 4, CE count 4, runs (see ack.rs)            21
 //! 3 SKIP       bucket 2, from 4, to 4, both included, 256 numbers at most                       10
 //! 4 REPAIR     span 10 bits, seed 6 bits, repair symbol                                         2
@@ -16,13 +16,16 @@
 //! 7 PROBE      padding, whatever it is; alone and from 1000 bytes on it asks for an ACK at once   0
 //! 8 CONTROL    type 1, length 2, value, as often as needed                                       0
 //! 9 CLOSE      code 2, text in UTF-8                                                             2
+//! 10 COMPRESSED  bucket 2, flow sequence 4, reference 1, headers and payload (see headers)        7
+//! 11 CONTEXT   0 known: bucket 2, flow sequence 4 | 1 unknown: bucket 2, reference 1             7, 4
 //! ```
 //!
 //! Every frame has its length before its meaning, so an unknown type, a flag on a type that has none and an unknown kind of
 //! PATH or ADDR are skipped: versions can meet. A body too short or too long for what it must hold is [`Malformed`] and ends
 //! the datagram, for only a broken peer can have sealed it. Numbers are big-endian.
 //!
-//! A datagram with nothing but an inner packet costs 7 bytes here and 28 outside the seal ([`crate::wire::native`]).
+//! A datagram with nothing but an inner packet costs 7 bytes here and 28 outside the seal ([`crate::wire::native`]). Of a packet of a flow that
+//! goes on, most of its own headers stay away ([`crate::headers`]).
 
 mod ack;
 mod read;
@@ -35,6 +38,7 @@ pub use read::{Frames, Malformed, Tlvs};
 pub use write::{Full, Writer};
 
 use super::native::PathTag;
+use crate::headers::Reference;
 
 /// One frame, borrowed from the datagram it came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,10 @@ pub enum Frame<'a> {
     Control(Tlvs<'a>),
     /// The sender ends the association.
     Close(Close<'a>),
+    /// An inner packet without what its context says.
+    Compressed(Compressed<'a>),
+    /// About a context.
+    Context(Context),
 }
 
 /// An inner packet with its place in the order of its flow bucket.
@@ -75,18 +83,67 @@ pub struct DataHeader {
     pub bucket: u16,
     /// The low 32 bits of its number there; [`crate::crypto::replay::expand`] finds the others.
     pub sequence: u32,
+    /// Its headers are offered as a context; see [`crate::headers`].
+    pub offers: bool,
 }
 
 impl DataHeader {
     /// The bytes in front of a packet that runs to the end of its datagram, which is how most are sent.
     pub fn encode_last(&self) -> [u8; DATA_HEADER] {
         let ([a, b], [s, t, u, v]) = (self.bucket.to_be_bytes(), self.sequence.to_be_bytes());
-        [DATA | LAST, a, b, s, t, u, v]
+        [self.kind() | LAST, a, b, s, t, u, v]
+    }
+
+    fn kind(&self) -> u8 {
+        if self.offers { DATA | FLAG } else { DATA }
     }
 }
 
 /// Bytes of a DATA frame in front of its packet when it is the last of its datagram.
 pub const DATA_HEADER: usize = 7;
+
+/// An inner packet whose headers are told by their difference from a context; see [`crate::headers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Compressed<'a> {
+    /// As in [`DataHeader`].
+    pub bucket: u16,
+    /// As in [`DataHeader`].
+    pub sequence: u32,
+    /// The context.
+    pub reference: Reference,
+    /// What is left of the headers, and the payload.
+    pub rest: &'a [u8],
+}
+
+impl Compressed<'_> {
+    /// The bytes in front of `rest` when that runs to the end of the datagram.
+    pub fn encode_last(&self) -> [u8; COMPRESSED_HEADER] {
+        let ([a, b], [s, t, u, v]) = (self.bucket.to_be_bytes(), self.sequence.to_be_bytes());
+        [COMPRESSED | LAST, a, b, s, t, u, v, self.reference]
+    }
+}
+
+/// Bytes of a COMPRESSED frame in front of what is left of the headers when it is the last of its datagram.
+pub const COMPRESSED_HEADER: usize = 8;
+
+/// A word about a context, from the end that would need it to read what comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    /// What the packet with this number offered is there.
+    Known {
+        /// The bucket.
+        bucket: u16,
+        /// The low 32 bits of the number.
+        sequence: u32,
+    },
+    /// There is no such context.
+    Unknown {
+        /// The bucket.
+        bucket: u16,
+        /// What something referred to.
+        reference: Reference,
+    },
+}
 
 /// Numbers of a flow bucket that the sender has given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +228,7 @@ pub struct Close<'a> {
 }
 
 const LAST: u8 = 0x80;
+const FLAG: u8 = 0x40;
 
 const DATA: u8 = 1;
 const ACK: u8 = 2;
@@ -181,10 +239,15 @@ const ADDR: u8 = 6;
 const PROBE: u8 = 7;
 const CONTROL: u8 = 8;
 const CLOSE: u8 = 9;
+const COMPRESSED: u8 = 10;
+const CONTEXT: u8 = 11;
 
 const CHALLENGE: u8 = 0;
 const RESPONSE: u8 = 1;
 const STATUS: u8 = 2;
+
+const KNOWN: u8 = 0;
+const UNKNOWN: u8 = 1;
 
 const ADD: u8 = 0;
 const REMOVE: u8 = 1;

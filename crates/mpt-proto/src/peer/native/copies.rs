@@ -228,8 +228,8 @@ impl Peer {
                 let Some((place, packet)) = native.repair.peek(*token) else { continue };
                 *tried += *len as u64;
                 let copy = Scheduled { path: path.id, token: Token::NONE, place, packet };
-                self.seal_packet(now, copy, native, outbox, spare);
-                self.after_run(now, path.id, *len as u64, native);
+                let sent = self.seal_packet(now, copy, native, outbox, spare);
+                self.after_run(now, path.id, sent, native);
             }
         }
     }
@@ -258,9 +258,8 @@ impl Peer {
         spare: &mut Vec<Vec<u8>>,
     ) -> bool {
         let Some((place, packet)) = native.repair.take_copy(token) else { return false };
-        let len = super::NATIVE_OVERHEAD + packet.len();
-        self.seal_packet(now, Scheduled { path, token, place, packet }, native, outbox, spare);
-        self.after_run(now, path, len as u64, native);
+        let sent = self.seal_packet(now, Scheduled { path, token, place, packet }, native, outbox, spare);
+        self.after_run(now, path, sent, native);
         true
     }
 }

@@ -1,5 +1,7 @@
 //! The way in in native mode: datagram, session, replay window, frames, order, inner packet.
 
+use std::cell::OnceCell;
+
 use super::super::inbound::deliver;
 use super::super::{Ledger, Peer};
 use super::outlet::Exit;
@@ -16,10 +18,10 @@ use crate::packet::{Coalescer, ecn};
 use crate::path::LARGE;
 use crate::path::ack::{self, PeerTime, Range};
 use crate::path::receive::{Elicits, Received};
-use crate::repair::Token;
+use crate::repair::{Place, Token};
 use crate::reseq::Numbered;
 use crate::time::Time;
-use crate::wire::frame::{self, Ack, Data, DataHeader, Frame, Frames, Skip};
+use crate::wire::frame::{self, Ack, Compressed, Data, DataHeader, Frame, Frames, Skip};
 use crate::wire::native::PathTag;
 
 /// How a datagram came.
@@ -71,6 +73,8 @@ impl Peer {
             path.heard = now;
         }
         let (mut elicits, mut data, mut repair) = (Elicits::Nothing, None, None);
+        // One packet in a datagram may be compressed.
+        let expanded = OnceCell::new();
         for frame in Frames::new(opened.body) {
             let Ok(frame) = frame else {
                 self.drops.count(Dropped::Malformed);
@@ -80,6 +84,13 @@ impl Peer {
                 Frame::Ack(_) => elicits,
                 Frame::Probe(_) if elicits == Elicits::Nothing && len as u64 >= LARGE => Elicits::AckAtOnce,
                 _ => Elicits::Ack,
+            };
+            let frame = match frame {
+                Frame::Compressed(compressed) => match self.expand(now, &compressed, &expanded, native, tun) {
+                    Some(data) => Frame::Data(data),
+                    None => continue,
+                },
+                frame => frame,
             };
             match frame {
                 Frame::Data(frame) => data = Some(frame),
@@ -97,17 +108,47 @@ impl Peer {
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
         let is_marked = ecn::is_marked_outside(data.map(|data| data.packet), from.tos);
         received.on_packet(now, number, len as u64, elicits, is_marked);
+        native.headers.take_back(expanded.into_inner());
+    }
+
+    /// Puts a compressed packet together in `room`, which is still empty.
+    fn expand<'a>(
+        &mut self,
+        now: Time,
+        compressed: &Compressed<'_>,
+        room: &'a OnceCell<Vec<u8>>,
+        native: &mut Native,
+        tun: &mut Coalescer,
+    ) -> Option<Data<'a>> {
+        let Compressed { bucket, sequence, .. } = *compressed;
+        let expanded = if room.get().is_none() { native.headers.expand(compressed) } else { Err(Dropped::Malformed) };
+        match expanded {
+            Ok(packet) => {
+                let header = DataHeader { bucket, sequence, offers: false };
+                Some(Data { header, packet: room.get_or_init(|| packet) })
+            }
+            Err(why) => {
+                self.drop_data(now, why, Place { bucket, sequence }, native, tun);
+                None
+            }
+        }
+    }
+
+    /// What is dropped was acknowledged with its datagram, and does not come again.
+    fn drop_data(&mut self, now: Time, why: Dropped, place: Place, native: &mut Native, tun: &mut Coalescer) {
+        self.drops.count(why);
+        let Place { bucket, sequence } = place;
+        self.handle_skip(now, &Skip { bucket, from: sequence, to: sequence }, native, tun);
     }
 
     fn handle_frame(&mut self, now: Time, frame: &Frame<'_>, way: Way, native: &mut Native, tun: &mut Coalescer) {
         let Way { tag, own, moving, tos } = way;
         match frame {
             Frame::Data(data) => {
+                native.headers.on_data(data);
                 if let Err(why) = self.handle_data(now, data, tag, tos, native, tun) {
-                    self.drops.count(why);
-                    // It was acknowledged with its datagram, and does not come again.
                     let DataHeader { bucket, sequence, .. } = data.header;
-                    self.handle_skip(now, &Skip { bucket, from: sequence, to: sequence }, native, tun);
+                    self.drop_data(now, why, Place { bucket, sequence }, native, tun);
                 }
             }
             Frame::Ack(ack) => self.handle_ack(now, ack, native),
@@ -119,9 +160,10 @@ impl Peer {
                 self.handle_status(now, *path, *status, *order, native);
             }
             Frame::Addr(addr) => self.handle_addr(addr, native),
-            // Repair symbols are handled with the datagram that they came in. The others are of no consequence here; a version that
+            Frame::Context(context) => native.headers.on_context(now, *context),
+            // Repair symbols and compressed packets are handled with the datagram that they came in. The others are of no consequence here; a version that
             // uses them says more.
-            Frame::Probe(_) | Frame::Repair(_) | Frame::Control(_) | Frame::Close(_) => {}
+            Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) | Frame::Control(_) | Frame::Close(_) => {}
         }
     }
 

@@ -2,7 +2,7 @@
 //! repair, and an order for each flow bucket instead of one for all.
 //!
 //! `outbound` is the way out, with `words` for what is said beside packets and `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
-//! `batch` what is gathered, `luck` what came too soon, `lane` what is kept free, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
+//! `headers` what need not be said again, `batch` what is gathered, `luck` what came too soon, `lane` what is kept free, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
 //! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths
 //! come and go and says what they are for, `roam` follows the peer's addresses, `addresses` tells our own. `rest` is what
 //! becomes of the memory of a peer that is idle.
@@ -11,6 +11,7 @@ mod addresses;
 mod batch;
 mod copies;
 mod doubts;
+mod headers;
 mod inbound;
 mod lane;
 mod luck;
@@ -82,6 +83,7 @@ pub(super) struct Native {
     unheld: u64,
     repair: Repair,
     copies: copies::Copies,
+    headers: headers::Headers,
     /// In this turn a path is to be tried with copies.
     tries: bool,
     /// In this turn the path in this slot is to be asked how fast it is, because it is a lane.
@@ -226,6 +228,7 @@ impl Native {
             unheld: 0,
             repair: Repair::default(),
             copies: copies::Copies::default(),
+            headers: headers::Headers::default(),
             tries: false,
             lane_to_ask: None,
             batch: Batch::default(),
@@ -414,6 +417,7 @@ impl Native {
         self.rested.begin_anew();
         self.holding.clear();
         self.copies.clear();
+        self.headers.clear();
         self.repair.clear();
         self.heeded = [None; MAX_PATHS];
         self.addresses.forget_peers();

@@ -6,6 +6,7 @@ use super::super::{PROBE_TOS, Peer};
 use super::scene::{overhang, view};
 use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
+use crate::crypto::aead::TAG;
 use crate::local::Local;
 use crate::outbox::Outbox;
 use crate::path::rtt::{INITIAL_RTT, Rtt};
@@ -14,8 +15,7 @@ use crate::queue::InnerPacket;
 use crate::repair::{Place, Token};
 use crate::sched::{self, Decision, Scene, Schedule, View};
 use crate::time::Time;
-use crate::wire::frame::{DATA_HEADER, DataHeader};
-use crate::wire::native::HEADER;
+use crate::wire::native::{HEADER, OVERHEAD};
 
 /// An inner packet that has been given a path and a place.
 pub(super) struct Scheduled {
@@ -290,7 +290,6 @@ impl Peer {
                 break;
             }
             let Some(scheduled) = self.take_packet(now, path, &next, native) else { break };
-            sent += next.len as u64;
             if next.again {
                 self.owe_second(now, path, scheduled.token, next.len, native);
             } else {
@@ -299,7 +298,7 @@ impl Peer {
                     self.note_fresh(path, scheduled.token, &scheduled.packet, native);
                 }
             }
-            self.seal_packet(now, scheduled, native, outbox, spare);
+            sent += self.seal_packet(now, scheduled, native, outbox, spare);
             sent += self.send_symbol(now, path, native, outbox);
         }
         self.after_run(now, path, sent, native);
@@ -323,9 +322,8 @@ impl Peer {
             let longest = limit.min(usize::try_from(room).unwrap_or(usize::MAX)).saturating_sub(NATIVE_OVERHEAD);
             let Some((bucket, sequence, packet)) = self.queue.pop_ahead(before, longest) else { break };
             let scheduled = self.remember(now, path, Place { bucket, sequence }, packet, native);
-            sent += (NATIVE_OVERHEAD + scheduled.packet.len()) as u64;
             self.owe_copies(now, path, scheduled.token, &scheduled.packet, native);
-            self.seal_packet(now, scheduled, native, outbox, spare);
+            sent += self.seal_packet(now, scheduled, native, outbox, spare);
             sent += self.send_symbol(now, path, native, outbox);
         }
         if sent > 0 {
@@ -364,7 +362,7 @@ impl Peer {
         Scheduled { path, token, place, packet }
     }
 
-    /// Writes and seals one datagram in place.
+    /// Writes and seals one datagram in place. Returns its length.
     pub(super) fn seal_packet(
         &mut self,
         now: Time,
@@ -372,15 +370,14 @@ impl Peer {
         native: &mut Native,
         outbox: &mut Outbox,
         spare: &mut Vec<Vec<u8>>,
-    ) {
+    ) -> u64 {
         let Scheduled { path, token, place, packet } = scheduled;
-        let len = NATIVE_OVERHEAD + packet.len();
         let path = &mut self.paths[usize::from(path.slot)];
+        let frame = native.headers.frame(now, place, &packet);
+        let len = OVERHEAD + frame.len();
         let mut slot = outbox.reserve(path.link, path.remote, packet.tos(), len);
-        let header = DataHeader { bucket: place.bucket, sequence: place.sequence };
         let bytes = slot.bytes();
-        bytes[HEADER..HEADER + DATA_HEADER].copy_from_slice(&header.encode_last());
-        packet.write(&mut bytes[HEADER + DATA_HEADER..HEADER + DATA_HEADER + packet.len()]);
+        frame.write(&packet, &mut bytes[HEADER..len - TAG]);
         let number = native.association.seal(now, path.id, bytes).expect("established, and a session lasts for a turn");
         slot.commit();
         path.on_sent(now, len);
@@ -388,6 +385,7 @@ impl Peer {
         feedback.on_sent(now, number, len as u32, token.0);
         native.carriers[usize::from(path.id.slot)].protect(now, number, place, &packet);
         spare.extend(packet.into_buffer());
+        len as u64
     }
 
     /// Tells controller, pacer and scheduler what was sent.

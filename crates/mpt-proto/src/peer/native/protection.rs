@@ -118,7 +118,7 @@ impl Peer {
         let unheld = || native.unordered.get(&bucket).and_then(|order| order.next_number());
         let near = held().or_else(unheld).ok_or(Dropped::TooOld)?;
         let total = Ip::parse(&recovered.packet)?.total;
-        let header = DataHeader { bucket, sequence: widen(near, sequence) };
+        let header = DataHeader { bucket, sequence: widen(near, sequence), offers: false };
         let tos = Ip::parse(&recovered.packet)?.tos;
         self.handle_data(now, &Data { header, packet: &recovered.packet[..total] }, tag, tos, native, tun)
     }

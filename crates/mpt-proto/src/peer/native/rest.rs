@@ -73,6 +73,7 @@ impl Peer {
         native.repair.rest();
         native.outlets.rest();
         native.luck.rest();
+        native.headers.clear();
         native.carriers.iter_mut().for_each(|carrier| carrier.feedback.rest());
         let Native { order, holding, rested, .. } = native;
         order.retain(|bucket, order| {

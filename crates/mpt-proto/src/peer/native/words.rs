@@ -13,6 +13,8 @@ use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 const WORDS: usize = 1_280 - 40 - 8 - OVERHEAD;
 /// A SKIP frame, with its type and length, and some.
 const SKIP: usize = 16;
+/// A CONTEXT frame, likewise.
+const CONTEXT: usize = 12;
 
 impl Peer {
     /// Probes, answers and acknowledgements.
@@ -30,6 +32,7 @@ impl Peer {
         }
         self.send_draining(now, native, outbox);
         self.send_acks(now, best, native, outbox);
+        self.send_contexts(now, best, native, outbox);
     }
 
     /// What must go over this very path.
@@ -79,6 +82,13 @@ impl Peer {
                 runs,
             };
             self.send_frames(now, best, native, [Frame::Ack(frame)].into_iter(), false, outbox);
+        }
+    }
+
+    /// Which contexts are there and which are not.
+    fn send_contexts(&mut self, now: Time, best: usize, native: &mut Native, outbox: &mut Outbox) {
+        while let Some(words) = native.headers.poll_words(WORDS / CONTEXT) {
+            self.send_frames(now, best, native, words.into_iter().map(Frame::Context), false, outbox);
         }
     }
 

@@ -55,7 +55,8 @@ impl<'a> Iterator for Frames<'a> {
 /// Reads one body; `None` for one from the future.
 fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, Malformed> {
     Ok(Some(match kind {
-        DATA => Frame::Data(data(body)?),
+        DATA => Frame::Data(data(body, false)?),
+        OFFER => Frame::Data(data(body, true)?),
         ACK => Frame::Ack(Ack::decode(body)?),
         SKIP => Frame::Skip(skip(body)?),
         REPAIR => Frame::Repair(repair(body)?),
@@ -64,15 +65,43 @@ fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, Malformed> {
         PROBE => Frame::Probe(body.len()),
         CONTROL => Frame::Control(Tlvs::decode(body)?),
         CLOSE => Frame::Close(close(body)?),
+        COMPRESSED => Frame::Compressed(compressed(body)?),
+        CONTEXT => return Ok(context(body)?.map(Frame::Context)),
         _ => return Ok(None),
     }))
 }
 
-fn data(body: &[u8]) -> Result<Data<'_>, Malformed> {
+/// DATA that offers a context.
+const OFFER: u8 = DATA | FLAG;
+
+fn data(body: &[u8], offers: bool) -> Result<Data<'_>, Malformed> {
     let (bucket, body) = take(body)?;
     let (sequence, packet) = take(body)?;
     let (bucket, sequence) = (u16::from_be_bytes(bucket), u32::from_be_bytes(sequence));
-    Ok(Data { header: DataHeader { bucket, sequence }, packet })
+    Ok(Data { header: DataHeader { bucket, sequence, offers }, packet })
+}
+
+fn compressed(body: &[u8]) -> Result<Compressed<'_>, Malformed> {
+    let (bucket, body) = take(body)?;
+    let (sequence, body) = take(body)?;
+    let ([reference], rest) = take(body)?;
+    Ok(Compressed { bucket: u16::from_be_bytes(bucket), sequence: u32::from_be_bytes(sequence), reference, rest })
+}
+
+fn context(body: &[u8]) -> Result<Option<Context>, Malformed> {
+    let ([kind], body) = take(body)?;
+    Ok(match kind {
+        KNOWN => {
+            let (bucket, sequence) = take(body)?;
+            let (bucket, sequence) = (u16::from_be_bytes(bucket), u32::from_be_bytes(exactly(sequence)?));
+            Some(Context::Known { bucket, sequence })
+        }
+        UNKNOWN => {
+            let [a, b, reference] = exactly(body)?;
+            Some(Context::Unknown { bucket: u16::from_be_bytes([a, b]), reference })
+        }
+        _ => None,
+    })
 }
 
 fn skip(body: &[u8]) -> Result<Skip, Malformed> {

@@ -3,8 +3,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::path::PathSeq;
 
-const FLAG: u8 = 0x40;
-
 fn read(body: &[u8]) -> Vec<Result<Frame<'_>, Malformed>> {
     Frames::new(body).collect()
 }
@@ -14,7 +12,7 @@ fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, room: &'a mu
     let (short, id) = (n[0] as u16, n[1] as u8);
     match kind {
         0 => {
-            let header = DataHeader { bucket: short, sequence: n[1] };
+            let header = DataHeader { bucket: short, sequence: n[1], offers: n[2].is_multiple_of(2) };
             Frame::Data(Data { header, packet: bytes })
         }
         1 => {
@@ -33,13 +31,16 @@ fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, room: &'a mu
         8 => Frame::Addr(Addr::Add { id, ip: IpAddr::from(u128::from(n[2]).to_be_bytes()), port: short }),
         9 => Frame::Addr(Addr::Remove { id }),
         10 => Frame::Probe(bytes.len()),
-        11 => Frame::Control(Tlvs::decode(&[9, 0, 2, 1, 2, 7, 0, 0]).unwrap()),
+        11 => Frame::Compressed(Compressed { bucket: short, sequence: n[1], reference: id, rest: bytes }),
+        12 => Frame::Context(Context::Known { bucket: short, sequence: n[1] }),
+        13 => Frame::Context(Context::Unknown { bucket: short, reference: id }),
+        14 => Frame::Control(Tlvs::decode(&[9, 0, 2, 1, 2, 7, 0, 0]).unwrap()),
         _ => Frame::Close(Close { code: short, text }),
     }
 }
 
 fn parts() -> impl Strategy<Value = Vec<(u8, [u32; 3], Vec<u8>, String)>> {
-    prop::collection::vec((0..13u8, any::<[u32; 3]>(), prop::collection::vec(any::<u8>(), 0..200), ".{0,20}"), 1..6)
+    prop::collection::vec((0..16u8, any::<[u32; 3]>(), prop::collection::vec(any::<u8>(), 0..200), ".{0,20}"), 1..6)
 }
 
 /// Writes the frames; the last one without a length.
@@ -94,7 +95,7 @@ proptest! {
 
 #[test]
 fn a_packet_alone_costs_seven_bytes() {
-    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506 };
+    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, offers: false };
     let frame = Frame::Data(Data { header, packet: b"packet" });
     let body = written(&[frame]);
     assert_eq!(body, b"\x81\x01\x02\x03\x04\x05\x06packet");
@@ -102,19 +103,31 @@ fn a_packet_alone_costs_seven_bytes() {
 }
 
 #[test]
+fn one_that_offers_its_headers_costs_no_more_and_a_compressed_one_a_byte() {
+    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, offers: true };
+    let body = written(&[Frame::Data(Data { header, packet: b"packet" })]);
+    assert_eq!(body, b"\xC1\x01\x02\x03\x04\x05\x06packet");
+    assert_eq!(body[..DATA_HEADER], header.encode_last());
+    let compressed = Compressed { bucket: 0x0102, sequence: 0x0304_0506, reference: 7, rest: b"rest" };
+    let body = written(&[Frame::Compressed(compressed)]);
+    assert_eq!(body, b"\x8A\x01\x02\x03\x04\x05\x06\x07rest");
+    assert_eq!(body[..COMPRESSED_HEADER], compressed.encode_last());
+}
+
+#[test]
 fn frames_from_the_future_are_skipped() {
     let known = Frame::Addr(Addr::Remove { id: 5 });
     let (unknown_type, flagged_skip) = ([0x3F, 0, 2, 1, 2], [SKIP | FLAG, 0, 1, 0]);
-    let flagged_data = [DATA | FLAG, 0, 7, 0, 1, 0, 0, 0, 1, b'p'];
     let (unknown_path, unknown_status, unknown_addr) =
         ([PATH, 0, 1, 9], [PATH, 0, 7, 2, 0, 9, 0, 0, 0, 0], [ADDR, 0, 2, 9, 9]);
+    let unknown_context = [CONTEXT, 0, 2, 9, 9];
     let body = [
         &unknown_type[..],
         &flagged_skip,
-        &flagged_data,
         &unknown_path,
         &unknown_status,
         &unknown_addr,
+        &unknown_context,
         &written(&[known]),
     ]
     .concat();
@@ -133,6 +146,9 @@ fn a_body_of_the_wrong_length_ends_the_datagram() {
         &[PATH, 0, 8, CHALLENGE, 0, 0, 0, 0, 0, 0, 0],
         &[ADDR, 0, 9, ADD, 0, 0, 0, 1, 2, 3, 4, 5],
         &[ADDR, 0, 3, REMOVE, 0, 0],
+        &[COMPRESSED, 0, 6, 0, 0, 0, 0, 0, 0],
+        &[CONTEXT, 0, 6, KNOWN, 0, 0, 0, 0, 0],
+        &[CONTEXT, 0, 5, UNKNOWN, 0, 0, 0, 0],
         &[CONTROL, 0, 4, 1, 0, 2, 0],
         &[CLOSE, 0, 3, 0, 0, 0xFF],
         &[ACK, 0, 1, 0],

@@ -76,6 +76,15 @@ impl<'a> Writer<'a> {
             Frame::Probe(len) => self.reserve(*len).map(|padding| padding.fill(0)),
             Frame::Control(tlvs) => self.put(tlvs.as_bytes()),
             Frame::Close(Close { code, text }) => self.put_all([&code.to_be_bytes(), text.as_bytes()]),
+            Frame::Compressed(Compressed { bucket, sequence, reference, rest }) => {
+                self.put_all([&bucket.to_be_bytes(), &sequence.to_be_bytes(), &[*reference], rest])
+            }
+            Frame::Context(Context::Known { bucket, sequence }) => {
+                self.put_all([&[KNOWN], &bucket.to_be_bytes(), &sequence.to_be_bytes()])
+            }
+            Frame::Context(Context::Unknown { bucket, reference }) => {
+                self.put_all([&[UNKNOWN], &bucket.to_be_bytes(), &[*reference]])
+            }
         }
     }
 
@@ -129,7 +138,7 @@ impl<'a> Writer<'a> {
 impl Frame<'_> {
     fn kind(&self) -> u8 {
         match self {
-            Self::Data(_) => DATA,
+            Self::Data(data) => data.header.kind(),
             Self::Ack(_) => ACK,
             Self::Skip(_) => SKIP,
             Self::Repair(_) => REPAIR,
@@ -138,6 +147,8 @@ impl Frame<'_> {
             Self::Probe(_) => PROBE,
             Self::Control(_) => CONTROL,
             Self::Close(_) => CLOSE,
+            Self::Compressed(_) => COMPRESSED,
+            Self::Context(_) => CONTEXT,
         }
     }
 }

@@ -1,0 +1,37 @@
+//! Header compression: what a packet's headers have in common with an earlier packet's of its flow does not go over the wire again.
+//!
+//! A TCP segment through a tunnel has a 52-byte header of its own behind the tunnel's 63, and of those 52 all but sixteen are what they
+//! were in the segment before. What may be left out is the question of RFC 1144, RFC 2507 and ROHC (RFC 5795); how to be sure that the
+//! receiver can put it back, on paths that lose and reorder, is where they differ. Here it is made certain:
+//!
+//! ```text
+//! sender                                        receiver
+//!   DATA, offering its header as a context  ->    keeps the header
+//!                                           <-  CONTEXT known
+//!   COMPRESSED, refers to that context      ->    puts the header back, bit for bit
+//! ```
+//!
+//! A packet is compressed against a context that the receiver is known to have, and against nothing else: every compressed packet can be
+//! read by itself, whatever was lost before it and over whichever path it came. Nothing is guessed from neighbours and no checksum
+//! tells whether a guess was right, which is what ROHC spends its modes and its feedback on. The price is that a field which grows is sent as its
+//! difference from the context, in three or four bytes and not in one.
+//!
+//! [`fields`] knows which headers can be compressed and what changes in them, [`Compressor`] is the sender's side of a
+//! peer and [`Decompressor`] the receiver's. Should the receiver not have a context after all, it says so, and the sender forgets it.
+
+mod compressor;
+mod decompressor;
+mod fields;
+
+pub use compressor::{Choice, Compressor};
+pub use decompressor::Decompressor;
+pub use fields::Coded;
+
+/// The low byte of the flow sequence of the packet that offered a context names it among those of its bucket.
+pub type Reference = u8;
+
+/// The longest header that can be compressed: IPv6, and TCP with timestamps.
+pub const LONGEST: usize = 40 + 32;
+
+#[cfg(test)]
+mod tests;

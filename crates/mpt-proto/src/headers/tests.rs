@@ -1,0 +1,246 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::drops::Dropped;
+use crate::packet::ip::{Ip, TCP, UDP, Version};
+use crate::packet::tests::{assert_checksums, packet};
+use crate::packet::{checksum, put_word};
+use crate::time::Time;
+
+/// What may differ between two packets of a flow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fields {
+    id: u16,
+    sequence: u32,
+    ack: u32,
+    flags: u8,
+    window: u16,
+    times: Option<[u32; 2]>,
+}
+
+/// A packet with these fields; those of TCP only if it is one.
+fn build(version: Version, protocol: u8, fields: Fields, payload: usize) -> Vec<u8> {
+    let options = if protocol == TCP && fields.times.is_some() { 12 } else { 0 };
+    let mut bytes = packet(version, protocol, options + payload, 1);
+    let ip = Ip::parse(&bytes).unwrap();
+    let transport = ip.transport;
+    if version == Version::V4 {
+        put_word(&mut bytes, 4, fields.id);
+        put_word(&mut bytes, 10, 0);
+        let sum = checksum::checksum(0, &bytes[..20]);
+        put_word(&mut bytes, 10, sum);
+    }
+    let tcp = &mut bytes[transport..];
+    if protocol == TCP {
+        tcp[4..8].copy_from_slice(&fields.sequence.to_be_bytes());
+        tcp[8..12].copy_from_slice(&fields.ack.to_be_bytes());
+        tcp[13] = fields.flags;
+        put_word(tcp, 14, fields.window);
+        if let Some([time, echo]) = fields.times {
+            tcp[12] = 8 << 4;
+            tcp[20..24].copy_from_slice(&[1, 1, 8, 10]);
+            tcp[24..28].copy_from_slice(&time.to_be_bytes());
+            tcp[28..32].copy_from_slice(&echo.to_be_bytes());
+        }
+    }
+    let field = if protocol == TCP { 16 } else { 6 };
+    put_word(tcp, field, 0);
+    let sum = checksum::checksum(ip.pseudo_sum(tcp.len()), tcp);
+    put_word(tcp, field, if sum == 0 && protocol == UDP { 0xffff } else { sum });
+    assert_checksums(&bytes);
+    bytes
+}
+
+/// The bytes in which `packet` goes over the wire when `with` is the context.
+fn compressed(with: &[u8], packet: &[u8]) -> Option<Vec<u8>> {
+    let header = fields::context(packet)?;
+    let coded = fields::compress(fields::context(with)?, header, packet.len())?;
+    let mut wire = vec![0; coded.len()];
+    coded.write(header, &mut wire);
+    wire.extend_from_slice(&packet[header.len()..]);
+    Some(wire)
+}
+
+/// A segment of a download, some time after it began.
+fn segment(n: u32) -> Vec<u8> {
+    let times = Some([5_000 + n, 70_000 + n]);
+    let fields = Fields { id: 77 + n as u16, sequence: 1_000 + n * 1_388, ack: 500, flags: 0x10, window: 502, times };
+    build(Version::V4, TCP, fields, 1_388)
+}
+
+fn any_fields() -> impl Strategy<Value = Fields> {
+    // Differences of every width.
+    let grown = prop_oneof![Just(0u32), 0..0x100_0000u32, any::<u32>()];
+    let times = prop::option::weighted(0.8, (grown.clone(), grown.clone()).prop_map(|(a, b)| [a, b]));
+    let words = (prop_oneof![Just(0u16), any::<u16>()], prop_oneof![Just(0u16), any::<u16>()]);
+    (words, (grown.clone(), grown), any::<u8>(), times)
+        .prop_map(|((id, window), (sequence, ack), flags, times)| Fields { id, sequence, ack, flags, window, times })
+}
+
+proptest! {
+    #[test]
+    fn what_is_compressed_comes_back_bit_for_bit(
+        (v4, tcp) in any::<(bool, bool)>(), old in any_fields(), new in any_fields(), payload in 0..1_500usize,
+    ) {
+        let (version, protocol) = (if v4 { Version::V4 } else { Version::V6 }, if tcp { TCP } else { UDP });
+        let (with, packet) = (build(version, protocol, old, 9), build(version, protocol, new, payload));
+        let wire = compressed(&with, &packet);
+        prop_assert_eq!(wire.is_some(), !tcp || old.times.is_some() == new.times.is_some());
+        if let Some(wire) = wire {
+            let mut out = b"before".to_vec();
+            fields::expand(fields::context(&with).unwrap(), &wire, &mut out).unwrap();
+            prop_assert_eq!(&out[6..], &packet);
+        }
+    }
+
+    #[test]
+    fn nothing_makes_the_reader_panic(
+        (v4, tcp) in any::<(bool, bool)>(), old in any_fields(), body in prop::collection::vec(any::<u8>(), 0..60),
+    ) {
+        let (version, protocol) = (if v4 { Version::V4 } else { Version::V6 }, if tcp { TCP } else { UDP });
+        let (with, mut out) = (build(version, protocol, old, 9), Vec::new());
+        match fields::expand(fields::context(&with).unwrap(), &body, &mut out) {
+            Some(()) => prop_assert_eq!(Ip::parse(&out).unwrap().total, out.len()),
+            None => prop_assert!(out.is_empty()),
+        }
+    }
+}
+
+#[test]
+fn of_fifty_two_bytes_sixteen_are_left() {
+    let wire = compressed(&segment(0), &segment(9)).unwrap();
+    // Control, flags, sequence 4, id 2, timestamp 3, echo 3, checksum 2.
+    assert_eq!(wire.len() - 1_388, 2 + 4 + 2 + 3 + 3 + 2);
+    assert_eq!(wire[..8], [0b1001_1010, 0x10, 0, 0, 0x30, 0xcc, 0, 9]);
+    let call = |n| build(Version::V6, UDP, Fields { id: n, ..Fields::default() }, 172);
+    assert_eq!(compressed(&call(0), &call(1)).unwrap().len(), 2 + 172, "of forty-eight two");
+}
+
+#[test]
+fn what_differs_elsewhere_is_not_compressed() {
+    let with = segment(0);
+    for at in [1, 6, 8, 12, 19, 20, 23] {
+        let mut other = segment(1);
+        other[at] ^= 0x10;
+        put_word(&mut other, 10, 0);
+        let sum = checksum::checksum(0, &other[..20]);
+        put_word(&mut other, 10, sum);
+        assert_eq!(compressed(&with, &other), None, "byte {at}");
+    }
+    let wrong = |at: usize| {
+        let mut other = segment(1);
+        other[at] ^= 1;
+        compressed(&with, &other)
+    };
+    assert_eq!([wrong(3), wrong(11)], [None, None], "a length or a checksum that would not come back as it is");
+    assert!(wrong(36).is_some(), "the flow's own checksum is carried, right or wrong");
+}
+
+#[test]
+fn options_fragments_and_other_protocols_are_no_contexts() {
+    let alter = |changes: &[(usize, u8)]| {
+        let mut bytes = segment(0);
+        changes.iter().for_each(|(at, value)| bytes[*at] = *value);
+        fields::context(&bytes).is_some()
+    };
+    assert!(alter(&[]));
+    assert!(!alter(&[(6, 0x20)]) && !alter(&[(7, 1)]), "fragments");
+    assert!(!alter(&[(0, 0x46)]) && !alter(&[(9, 1)]));
+    assert!(!alter(&[(32, 0xb0)]) && !alter(&[(40, 5)]), "selective acknowledgements");
+    assert!(!alter(&[(0, 0x60)]) && fields::context(&[]).is_none() && fields::context(&segment(0)[..51]).is_none());
+}
+
+/// A sender and a receiver, and what passes between them.
+#[derive(Default)]
+struct Ends {
+    compressor: Compressor,
+    decompressor: Decompressor,
+}
+
+const BUCKET: u16 = 7;
+
+impl Ends {
+    fn choose(&mut self, now: Time, sequence: u32, packet: &[u8]) -> Choice {
+        self.compressor.choose(now, BUCKET, sequence, packet, packet.len())
+    }
+
+    /// Sends plain packets until one offers a context; its number.
+    fn offer(&mut self, now: Time, packet: &[u8]) -> Option<u32> {
+        (0..9).find(|sequence| self.choose(now, *sequence, packet) == Choice::Offer)
+    }
+
+    /// The offer arrives, and so does the answer.
+    fn agree(&mut self, now: Time, packet: &[u8]) -> u32 {
+        let sequence = self.offer(now, packet).expect("it offers");
+        assert!(self.decompressor.on_offer(BUCKET, sequence as Reference, packet));
+        self.compressor.on_known(now, BUCKET, sequence);
+        sequence
+    }
+
+    fn arrives(&mut self, choice: Choice, packet: &[u8]) -> Result<Vec<u8>, Dropped> {
+        let Choice::Compressed(reference, coded) = choice else { panic!("{choice:?} is not compressed") };
+        let (header, mut out) = (fields::context(packet).unwrap(), Vec::new());
+        let mut wire = vec![0; coded.len()];
+        coded.write(header, &mut wire);
+        wire.extend_from_slice(&packet[header.len()..]);
+        self.decompressor.expand(BUCKET, reference, &wire, &mut out).map(|()| out)
+    }
+}
+
+fn at(ms: u64) -> Time {
+    Time::after(Duration::from_millis(ms))
+}
+
+#[test]
+fn nothing_is_compressed_before_the_receiver_says_that_it_can_read_it() {
+    let mut ends = Ends::default();
+    assert_eq!(ends.offer(at(0), &segment(0)), Some(3), "a question and its answer are not worth it");
+    assert_eq!(ends.choose(at(1_999), 4, &segment(1)), Choice::Full);
+    ends.compressor.on_known(at(1_999), BUCKET, 2);
+    assert_eq!(ends.choose(at(1_999), 5, &segment(1)), Choice::Full, "that was no offer");
+    let again = ends.offer(at(2_000), &segment(1)).expect("the answer was lost");
+    ends.decompressor.on_offer(BUCKET, again as Reference, &segment(1));
+    ends.compressor.on_known(at(2_001), BUCKET, again);
+    let choice = ends.choose(at(2_001), 10, &segment(2));
+    assert_eq!(ends.arrives(choice, &segment(2)), Ok(segment(2)));
+}
+
+#[test]
+fn a_context_that_is_gone_is_offered_again() {
+    let mut ends = Ends::default();
+    let reference = ends.agree(at(0), &segment(0)) as Reference;
+    ends.decompressor.clear();
+    let choice = ends.choose(at(1), 10, &segment(1));
+    assert_eq!(ends.arrives(choice, &segment(1)), Err(Dropped::UnknownContext));
+    ends.compressor.on_unknown(BUCKET, reference.wrapping_add(1));
+    assert!(matches!(ends.choose(at(1), 11, &segment(1)), Choice::Compressed(..)), "it was not about this one");
+    ends.compressor.on_unknown(BUCKET, reference);
+    ends.agree(at(2), &segment(2));
+    let choice = ends.choose(at(2), 20, &segment(3));
+    assert_eq!(ends.arrives(choice, &segment(3)), Ok(segment(3)));
+}
+
+#[test]
+fn a_flow_that_is_gone_leaves_its_place_to_another() {
+    let mut ends = Ends::default();
+    ends.agree(at(0), &segment(0));
+    let mut other = segment(0);
+    other[21] ^= 1;
+    assert_eq!(ends.offer(at(999), &other), None);
+    let late = ends.choose(at(999), 10, &segment(1));
+    ends.agree(at(1_999), &other);
+    let choice = ends.choose(at(1_999), 20, &other);
+    assert_eq!(ends.arrives(choice, &other), Ok(other));
+    assert_eq!(ends.arrives(late, &segment(1)), Ok(segment(1)), "what was still under way");
+    assert_eq!(ends.choose(at(1_999), 21, &segment(2)), Choice::Full);
+}
+
+#[test]
+fn what_the_receiver_may_have_forgotten_is_not_used() {
+    let mut ends = Ends::default();
+    ends.agree(at(0), &segment(0));
+    assert!(matches!(ends.choose(at(9_999), 10, &segment(1)), Choice::Compressed(..)));
+    assert!(!matches!(ends.choose(at(19_999), 11, &segment(2)), Choice::Compressed(..)));
+}
