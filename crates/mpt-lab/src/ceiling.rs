@@ -1,7 +1,7 @@
 //! What a perfect tunnel could deliver over given paths.
 //!
 //! Sum over the paths of `rate x (1 - loss) x (TCP payload in a full packet / bytes the shaper counts for the frame that
-//! carries it)`. Paths without a rate have no ceiling. Queues, delays and acknowledgements cost a perfect tunnel nothing.
+//! carries it)`, with headers compressed where the tunnel does that. Paths without a rate have no ceiling. Queues, delays and acknowledgements cost a perfect tunnel nothing.
 
 use mpt_proto::time::Rate;
 use mpt_sim::link::LinkSpec;
@@ -19,9 +19,9 @@ impl Carriage {
     /// TCP without a tunnel over an MTU of 1500: 1448 of 1514 bytes.
     pub const BARE: Self = Self { payload: 1500 - IP_TCP, frame: 1500 + ETHERNET };
 
-    /// TCP through a tunnel over IPv4 that adds `header` bytes after UDP's to packets of up to `mtu` bytes.
-    pub const fn tunnelled(mtu: usize, header: usize) -> Self {
-        Self { payload: mtu - IP_TCP, frame: ETHERNET + IPV4_UDP + header + mtu }
+    /// TCP through a tunnel over IPv4 that adds `header` bytes after UDP's to packets of up to `mtu` bytes and leaves `out` of them out.
+    pub const fn tunnelled(mtu: usize, header: usize, out: usize) -> Self {
+        Self { payload: mtu - IP_TCP, frame: ETHERNET + IPV4_UDP + header + mtu - out }
     }
 
     /// The share of a link's rate that is payload.
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn paths_add_up_and_loss_and_headers_are_taken_off() {
         let links = [&link("rate=10mbit,loss=5%"), &link("rate=100mbit")];
-        let ceiling = ceiling(&links, Carriage::tunnelled(1440, 4)).unwrap();
+        let ceiling = ceiling(&links, Carriage::tunnelled(1440, 10, 6)).unwrap();
         assert!((ceiling - (9.5 + 100.0) * 1388.0 / 1486.0).abs() < 1e-9, "{ceiling}");
     }
 

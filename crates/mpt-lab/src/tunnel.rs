@@ -54,6 +54,17 @@ impl Mode {
             Self::Original => GRE,
         }
     }
+
+    /// Bytes that a packet of a flow that goes on is shorter by on the wire, since its context says what most of its headers were; `transport` is
+    /// the length of the header behind IP's: that of UDP, or of TCP with time stamps.
+    pub fn left_out(self, inner: Family, transport: usize) -> usize {
+        if self != Self::Native {
+            return 0;
+        }
+        let id = if inner == Family::V4 { 2 } else { 0 };
+        let left = if transport == UDP { id + CHECKSUM } else { id + TCP_FIELDS + CHECKSUM };
+        frame::DATA_HEADER + ip(inner) + transport - frame::COMPRESSED_HEADER - left
+    }
 }
 
 /// What a tunnel is made from.
@@ -207,11 +218,24 @@ const NATIVE: usize = native::OVERHEAD + frame::DATA_HEADER;
 const GRE: usize = 4;
 pub(crate) const HEADER: usize = 8;
 
-/// Outer headers.
-pub(crate) fn ip_udp(outer: Family) -> usize {
-    match outer {
-        Family::V4 => 20 + 8,
-        Family::V6 => 40 + 8,
+/// What is left of the headers of a download's segments behind the IPv4 identification: control, flags, sequence number, and two time stamps of three
+/// bytes.
+const TCP_FIELDS: usize = 1 + 1 + 4 + 2 * 3;
+const CHECKSUM: usize = 2;
+pub(crate) const UDP: usize = 8;
+/// With time stamps (RFC 7323).
+pub(crate) const TCP: usize = 32;
+
+/// IP and UDP headers.
+pub(crate) fn ip_udp(family: Family) -> usize {
+    ip(family) + UDP
+}
+
+/// An IP header without options.
+pub(crate) fn ip(family: Family) -> usize {
+    match family {
+        Family::V4 => 20,
+        Family::V6 => 40,
     }
 }
 
@@ -294,6 +318,13 @@ mod tests {
         assert!(called.contains("networks = [\"10.77.0.1/32\"]") && !called.contains("path"), "{called}");
         assert!(native.contains("private_key = \"own\"") && native.contains("public_key = \"other\""), "{native}");
         assert!(a.contains("address = [\"10.77.0.1/24\"]") && b.contains("address = [\"10.77.0.2/24\"]"));
+    }
+
+    #[test]
+    fn of_a_segments_headers_and_its_frames_24_bytes_are_sent() {
+        assert_eq!(Mode::Native.left_out(Family::V4, TCP), 7 + 52 - 24);
+        assert_eq!(Mode::Native.left_out(Family::V6, UDP), 7 + 48 - 10);
+        assert_eq!(Mode::Plain.left_out(Family::V4, TCP), 0);
     }
 
     #[test]

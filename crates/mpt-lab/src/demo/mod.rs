@@ -17,7 +17,7 @@ use crate::{
         iperf::{Iperf, Measured},
         mptcp,
     },
-    tunnel::{Layout, Tunnel, inner_address},
+    tunnel::{Layout, TCP, Tunnel, inner_address},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{thread, time::Duration};
@@ -58,7 +58,9 @@ impl Demo {
         };
         let links: Vec<_> = self.paths.iter().map(|path| &path.there).collect();
         let layout = Layout::native(&self.paths);
-        let ceiling = ceiling(&links, Carriage::tunnelled(layout.mtu(), layout.mode.overhead()));
+        let mode = layout.mode;
+        let carriage = Carriage::tunnelled(layout.mtu(), mode.overhead(), mode.left_out(layout.inner, TCP));
+        let ceiling = ceiling(&links, carriage);
         let wire = topology.report();
         Ok(Outcome { paths: self.paths.clone(), solo, ceiling, tunnel, mptcp, tunnel_pull, mptcp_pull, wire })
     }

@@ -3,7 +3,7 @@
 use crate::{
     ceiling::Carriage,
     plan::{Case, Happening, Load},
-    tunnel::{Layout, Mode, ip_udp},
+    tunnel::{Layout, Mode, TCP, UDP, ip, ip_udp},
 };
 use mpt_proto::time::Rate;
 use mpt_sim::link::{Conditions, LinkSpec, PathSpec, Queue};
@@ -29,17 +29,12 @@ pub fn carriage(case: &Case, mode: Mode) -> Carriage {
     let layout =
         Layout { paths: &case.paths, settings: case.tunnel.clone(), inner: case.inner, outer: case.outer, mode };
     let around = ETHERNET + ip_udp(case.outer) + mode.overhead();
-    match case.traffic.load {
-        Load::Udp { payload, .. } => Carriage { payload, frame: around + ip_udp(case.inner) + payload },
-        Load::Quic => {
-            let payload = layout.mtu() - ip_udp(case.inner) - QUIC;
-            Carriage { payload, frame: around + layout.mtu() }
-        }
-        _ => {
-            let tcp = ip_udp(case.inner) - UDP + TCP;
-            Carriage { payload: layout.mtu() - tcp, frame: around + layout.mtu() }
-        }
-    }
+    let (transport, payload, packet) = match case.traffic.load {
+        Load::Udp { payload, .. } => (UDP, payload, ip_udp(case.inner) + payload),
+        Load::Quic => (UDP, layout.mtu() - ip_udp(case.inner) - QUIC, layout.mtu()),
+        _ => (TCP, layout.mtu() - ip(case.inner) - TCP, layout.mtu()),
+    };
+    Carriage { payload, frame: around + packet - mode.left_out(case.inner, transport) }
 }
 
 /// Whether the data goes from B to A, as downloads do.
@@ -111,9 +106,6 @@ fn ideal_link(links: &[&LinkSpec]) -> Option<LinkSpec> {
 }
 
 const ETHERNET: usize = 14;
-const UDP: usize = 8;
-/// With time stamps (RFC 7323).
-const TCP: usize = 32;
 /// Short header with a connection ID of 8 bytes and a packet number of 2 (RFC 9000 section 17.3), the head of a STREAM frame
 /// that fills the packet (section 19.8), and the tag.
 const QUIC: usize = 11 + 6 + 16;
