@@ -58,8 +58,8 @@ struct Frame {
     bytes: Vec<u8>,
 }
 
-/// The transmit queue of a TUN device (Linux: txqueuelen 500).
-const TUN_QUEUE: usize = 500;
+/// The transmit queue of a TUN device, as the program sets it in native mode.
+const TUN_QUEUE: usize = 1_000;
 /// Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
 const PORT: u16 = 4754;

@@ -334,9 +334,12 @@ fn check_mtu(file: &File, fits: usize) -> Result<usize, Failure> {
     }
 }
 
-/// Gives the TUN device its MTU and addresses, and brings it up.
+/// Gives the TUN device its MTU, queue and addresses, and brings it up.
 fn configure(file: &File, tun: &Tun, mtu: usize, netlink: &mut Netlink) -> Result<(), Failure> {
     netlink.set_mtu(tun.index(), mtu as u32)?;
+    if *file.mode == Mode::Native {
+        netlink.set_queue_length(tun.index(), RING)?;
+    }
     add_addresses(file, tun.index(), netlink)?;
     Ok(netlink.set_up(tun.index(), true).map(drop)?)
 }
@@ -347,6 +350,9 @@ pub fn add_addresses(file: &File, tun: u32, netlink: &mut Netlink) -> Result<(),
     file.addresses.iter().try_for_each(|address| netlink.add_sole_address(tun, prefix(address)).map(drop))
 }
 
+/// Super-packets that the kernel keeps until they are read, as many as for an Ethernet, where a TUN device has 500. A sender whose window opens at
+/// once, since a hole was filled, hands over all of it in one go: 9 MB in pieces of 18 kB, at 190 Mbit/s and 380 ms.
+const RING: u32 = 1_000;
 const ETHERNET: u32 = 1_500;
 /// RFC 8200 section 5.
 const MIN_IPV6: usize = 1_280;
