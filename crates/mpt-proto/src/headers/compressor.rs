@@ -1,15 +1,15 @@
 //! The sender's side: which contexts the receiver has, and when to offer one.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Coded, LONGEST, Reference, fields};
+use super::fields::{Coded, Context};
+use super::{Buckets, Reference};
 use crate::time::Time;
 
 /// Contexts of the flows that are sent to a peer, by bucket.
 #[derive(Debug, Default)]
 pub struct Compressor {
-    flows: HashMap<u16, Flow>,
+    flows: Buckets<Flow>,
 }
 
 /// How a packet is to be sent.
@@ -28,20 +28,19 @@ pub enum Choice {
 struct Flow {
     /// Packets that could have been compressed and were not, since there was a context.
     plain: u8,
-    context: Option<Context>,
+    /// What the receiver has, and when it was used last.
+    known: Option<(Offer, Time)>,
     /// What was offered last, and when.
-    offered: Option<(Context, Time)>,
+    offered: Option<(Offer, Time)>,
     /// What may still refer to the context before: the next one has another name.
     last: Option<Reference>,
 }
 
+/// A context, and the number of the packet that offered it.
 #[derive(Debug)]
-struct Context {
-    /// The flow sequence of the packet that offered it.
+struct Offer {
     sequence: u32,
-    header: [u8; LONGEST],
-    len: usize,
-    used: Time,
+    context: Context,
 }
 
 /// A question and its answer are not worth a context.
@@ -56,61 +55,54 @@ const STALE: Duration = Duration::from_secs(10);
 impl Compressor {
     /// How the packet of `total` bytes that begins with `header` is to be sent; it has this place in its bucket.
     pub fn choose(&mut self, now: Time, bucket: u16, sequence: u32, header: &[u8], total: usize) -> Choice {
-        let Some(header) = fields::context(header) else { return Choice::Full };
-        let flow = self.flows.entry(bucket).or_default();
-        if let Some(context) = flow.context.as_mut().filter(|context| now.since(context.used) < STALE)
-            && let Some(coded) = fields::compress(context.header(), header, total)
+        let Some(flow) = self.flows.get_mut(bucket) else { return Choice::Full };
+        if let Some((known, used)) = flow.known.as_mut().filter(|(_, used)| now.since(*used) < STALE)
+            && let Some(coded) = known.context.compress(header, total)
         {
-            context.used = now;
-            return Choice::Compressed(context.sequence as Reference, coded);
+            *used = now;
+            return Choice::Compressed(known.sequence as Reference, coded);
         }
         if flow.offers(now, sequence, header, total) { Choice::Offer } else { Choice::Full }
     }
 
     /// The receiver has what the packet with this number offered.
     pub fn on_known(&mut self, now: Time, bucket: u16, sequence: u32) {
-        let Some(flow) = self.flows.get_mut(&bucket) else { return };
-        if let Some((context, _)) = flow.offered.take_if(|(context, _)| context.sequence == sequence) {
-            flow.context = Some(Context { used: now, ..context });
+        let Some(flow) = self.flows.get_mut(bucket) else { return };
+        if let Some((offer, _)) = flow.offered.take_if(|(offer, _)| offer.sequence == sequence) {
+            flow.known = Some((offer, now));
         }
     }
 
     /// The receiver lacks a context that something referred to.
     pub fn on_unknown(&mut self, bucket: u16, reference: Reference) {
-        if let Some(flow) = self.flows.get_mut(&bucket) {
-            flow.context.take_if(|context| context.sequence as Reference == reference);
+        if let Some(flow) = self.flows.get_mut(bucket) {
+            flow.known.take_if(|(known, _)| known.sequence as Reference == reference);
         }
     }
 
     /// Forgets everything, because the peer has begun anew or nothing has been sent for long.
     pub fn clear(&mut self) {
-        self.flows = HashMap::new();
+        *self = Self::default();
     }
 }
 
 impl Flow {
     /// Whether the header is to be offered as a context, which is then noted.
     fn offers(&mut self, now: Time, sequence: u32, header: &[u8], total: usize) -> bool {
-        let is_in_use = self.context.as_ref().is_some_and(|context| now.since(context.used) < IDLE);
+        let is_in_use = self.known.as_ref().is_some_and(|(_, used)| now.since(*used) < IDLE);
         let is_pending = self.offered.as_ref().is_some_and(|(_, at)| now.since(*at) < AGAIN);
-        if is_in_use || is_pending || fields::compress(header, header, total).is_none() {
+        if is_in_use || is_pending {
             return false;
         }
+        let context = Context::of(header).filter(|context| context.compress(header, total).is_some());
+        let Some(context) = context else { return false };
         self.plain = self.plain.saturating_add(1);
         if self.plain < FIRST || self.last == Some(sequence as Reference) {
             return false;
         }
         // The receiver has room for two: what was offered may displace this one.
-        (self.plain, self.context, self.last) = (0, None, Some(sequence as Reference));
-        let mut context = Context { sequence, header: [0; LONGEST], len: header.len(), used: now };
-        context.header[..header.len()].copy_from_slice(header);
-        self.offered = Some((context, now));
+        (self.plain, self.known, self.last) = (0, None, Some(sequence as Reference));
+        self.offered = Some((Offer { sequence, context }, now));
         true
-    }
-}
-
-impl Context {
-    fn header(&self) -> &[u8] {
-        &self.header[..self.len]
     }
 }

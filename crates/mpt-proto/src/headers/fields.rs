@@ -53,8 +53,63 @@ impl Coded {
 /// Control, flags, and every field at its longest.
 const MOST: usize = 2 + 4 + 4 + 2 + 2 + 4 + 4;
 
+/// Headers that others can be compressed against: those of an earlier packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Context {
+    bytes: [u8; LONGEST],
+    layout: Layout,
+}
+
+impl Context {
+    /// The headers at the beginning of `packet`, if others can be compressed against them.
+    pub fn of(packet: &[u8]) -> Option<Self> {
+        let layout = Layout::of(packet)?;
+        let mut bytes = [0; LONGEST];
+        bytes[..layout.len].copy_from_slice(&packet[..layout.len]);
+        Some(Self { bytes, layout })
+    }
+
+    /// Compresses the whole `header` of a packet of `total` bytes, if this is its context.
+    pub fn compress(&self, header: &[u8], total: usize) -> Option<Coded> {
+        let Self { layout, .. } = self;
+        if header.len() != layout.len || !layout.agree(self.header(), header) || !layout.is_regular(header, total) {
+            return None;
+        }
+        let mut coded = Coded::new(layout.checksum_at());
+        if layout.tcp {
+            compress_tcp(layout, self.header(), header, &mut coded);
+        } else if layout.v4 {
+            coded.put(&word(header, 4).wrapping_sub(word(self.header(), 4)).to_be_bytes());
+        }
+        Some(coded)
+    }
+
+    /// Puts the header back that was compressed to what `body` begins with, and appends it to `out` with the payload that follows. `None` when
+    /// the body is not what was compressed.
+    pub fn expand(&self, body: &[u8], out: &mut Vec<u8>) -> Option<()> {
+        let layout = &self.layout;
+        let mut header = self.bytes;
+        let header = &mut header[..layout.len];
+        let mut reader = Reader(body);
+        if layout.tcp {
+            expand_tcp(layout, header, &mut reader)?;
+        } else if layout.v4 {
+            add_word(header, 4, reader.word()?);
+        }
+        put_word(header, layout.checksum_at(), reader.word()?);
+        layout.finish(header, layout.len + reader.0.len())?;
+        out.extend_from_slice(header);
+        out.extend_from_slice(reader.0);
+        Some(())
+    }
+
+    fn header(&self) -> &[u8] {
+        &self.bytes[..self.layout.len]
+    }
+}
+
 /// Where things are in a header that can be compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Layout {
     v4: bool,
     tcp: bool,
@@ -66,15 +121,15 @@ struct Layout {
 }
 
 impl Layout {
-    /// That of the headers at the beginning of `bytes`, which are those of a packet; none where they cannot be compressed.
-    fn of(bytes: &[u8]) -> Option<Self> {
-        let (v4, transport, protocol) = match bytes.first()? >> 4 {
+    /// That of the headers at the beginning of `packet`; none where they cannot be compressed.
+    fn of(packet: &[u8]) -> Option<Self> {
+        let (v4, transport, protocol) = match packet.first()? >> 4 {
             // More fragments, or not the first one: what follows may be anything.
-            4 if bytes[0] == 0x45 && bytes.len() >= 20 && word(bytes, 6) & 0x3fff == 0 => (true, 20, bytes[9]),
-            6 if bytes.len() >= 40 => (false, 40, bytes[6]),
+            4 if packet[0] == 0x45 && packet.len() >= 20 && word(packet, 6) & 0x3fff == 0 => (true, 20, packet[9]),
+            6 if packet.len() >= 40 => (false, 40, packet[6]),
             _ => return None,
         };
-        let rest = &bytes[transport..];
+        let rest = &packet[transport..];
         let (tcp, timestamps, own) = match protocol {
             TCP if rest.len() >= 20 && rest[12] >> 4 == 5 => (true, false, 20),
             TCP if rest.len() >= 32 && rest[12] >> 4 == 8 && rest[20..24] == TIMESTAMPS => (true, true, 32),
@@ -84,42 +139,53 @@ impl Layout {
         Some(Self { v4, tcp, timestamps, transport, len: transport + own })
     }
 
-    /// Whether nothing differs but what may.
+    /// Whether nothing differs but what may, so that the layout is the same.
     fn agree(&self, context: &[u8], header: &[u8]) -> bool {
         let same = |range: Range<usize>| context[range.clone()] == header[range];
         let ip = if self.v4 { same(0..2) && same(6..10) && same(12..20) } else { same(0..4) && same(6..40) };
         let at = self.transport;
-        ip && same(at..at + 4) && (!self.tcp || same(at + 12..at + 13) && same(at + 18..at + 20))
+        ip && same(at..at + 4)
+            && (!self.tcp || same(at + 12..at + 13) && same(at + 18..at + 20))
+            && (!self.timestamps || same(at + 20..at + 24))
     }
 
     fn checksum_at(&self) -> usize {
         self.transport + if self.tcp { 16 } else { 6 }
     }
 
-    /// Whether lengths and IPv4 checksum are what [`expand`] will put there, for a packet of `total` bytes.
+    /// Whether lengths and IPv4 checksum are what [`Self::finish`] will put there, for a packet of `total` bytes.
     fn is_regular(&self, header: &[u8], total: usize) -> bool {
-        let mut expected = [0; LONGEST];
-        let expected = &mut expected[..self.len];
-        expected.copy_from_slice(header);
-        self.finish(expected, total).is_some() && expected == header
+        let own = total - self.transport;
+        let network = if self.v4 {
+            usize::from(word(header, 2)) == total && word(header, 10) == ipv4_checksum(header)
+        } else {
+            usize::from(word(header, 4)) == own
+        };
+        network && (self.tcp || usize::from(word(header, self.transport + 4)) == own)
     }
 
     /// Writes lengths and IPv4 checksum.
     fn finish(&self, header: &mut [u8], total: usize) -> Option<()> {
         let total = u16::try_from(total).ok()?;
+        let own = total - self.transport as u16;
         if !self.tcp {
-            put_word(header, self.transport + 4, total - self.transport as u16);
+            put_word(header, self.transport + 4, own);
         }
         if self.v4 {
             put_word(header, 2, total);
-            put_word(header, 10, 0);
-            let sum = checksum::checksum(0, &header[..self.transport]);
+            let sum = ipv4_checksum(header);
             put_word(header, 10, sum);
         } else {
-            put_word(header, 4, total - self.transport as u16);
+            put_word(header, 4, own);
         }
         Some(())
     }
+}
+
+/// The checksum of an IPv4 header without options, whatever its field holds.
+fn ipv4_checksum(header: &[u8]) -> u16 {
+    let sum = (0..20).step_by(2).filter(|at| *at != 10).map(|at| u64::from(word(header, at))).sum();
+    !checksum::fold(sum)
 }
 
 /// NOP, NOP, and a timestamp option (RFC 7323 appendix A).
@@ -138,26 +204,6 @@ const FLAGS_AT: usize = 13;
 const WINDOW_AT: usize = 14;
 const TIMESTAMP_AT: usize = 24;
 const ECHO_AT: usize = 28;
-
-/// The headers at the beginning of `bytes`, if others can be compressed against them.
-pub(super) fn context(bytes: &[u8]) -> Option<&[u8]> {
-    Layout::of(bytes).map(|layout| &bytes[..layout.len])
-}
-
-/// Compresses a whole `header`, which [`context`] has accepted, of a packet of `total` bytes against the context `with`.
-pub(super) fn compress(with: &[u8], header: &[u8], total: usize) -> Option<Coded> {
-    let layout = Layout::of(header).filter(|layout| Layout::of(with) == Some(*layout))?;
-    if !layout.agree(with, header) || !layout.is_regular(header, total) {
-        return None;
-    }
-    let mut coded = Coded::new(layout.checksum_at());
-    if layout.tcp {
-        compress_tcp(&layout, with, header, &mut coded);
-    } else if layout.v4 {
-        coded.put(&word(header, 4).wrapping_sub(word(with, 4)).to_be_bytes());
-    }
-    Some(coded)
-}
 
 fn compress_tcp(layout: &Layout, with: &[u8], header: &[u8], coded: &mut Coded) {
     let (old, new) = (&with[layout.transport..], &header[layout.transport..]);
@@ -192,26 +238,6 @@ fn compress_tcp(layout: &Layout, with: &[u8], header: &[u8], coded: &mut Coded) 
         }
     }
     coded.bytes[0] = control;
-}
-
-/// Puts the header back that was compressed against the context `with` to what `body` begins with, and appends it to `out` with the payload
-/// that follows. `None` when the body is not what was compressed.
-pub(super) fn expand(with: &[u8], body: &[u8], out: &mut Vec<u8>) -> Option<()> {
-    let layout = Layout::of(with)?;
-    let mut header = [0; LONGEST];
-    let header = &mut header[..layout.len];
-    header.copy_from_slice(with);
-    let mut reader = Reader(body);
-    if layout.tcp {
-        expand_tcp(&layout, header, &mut reader)?;
-    } else if layout.v4 {
-        add_word(header, 4, reader.word()?);
-    }
-    put_word(header, layout.checksum_at(), reader.word()?);
-    layout.finish(header, layout.len + reader.0.len())?;
-    out.extend_from_slice(header);
-    out.extend_from_slice(reader.0);
-    Some(())
 }
 
 fn expand_tcp(layout: &Layout, header: &mut [u8], reader: &mut Reader<'_>) -> Option<()> {

@@ -27,8 +27,30 @@ pub use compressor::{Choice, Compressor};
 pub use decompressor::Decompressor;
 pub use fields::Coded;
 
+use crate::flow::BUCKETS;
+
 /// The low byte of the flow sequence of the packet that offered a context names it among those of its bucket.
 pub type Reference = u8;
+
+/// Something for each flow bucket that was ever asked for.
+#[derive(Debug)]
+struct Buckets<T>(Vec<Option<Box<T>>>);
+
+impl<T: Default> Buckets<T> {
+    /// What there is for a bucket; none if there is no such bucket.
+    fn get_mut(&mut self, bucket: u16) -> Option<&mut T> {
+        if self.0.is_empty() {
+            self.0.resize_with(BUCKETS, || None);
+        }
+        self.0.get_mut(usize::from(bucket)).map(|place| &mut **place.get_or_insert_default())
+    }
+}
+
+impl<T> Default for Buckets<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
 
 /// The longest header that can be compressed: IPv6, and TCP with timestamps.
 pub const LONGEST: usize = 40 + 32;

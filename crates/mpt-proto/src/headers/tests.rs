@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::fields::Context;
 use super::*;
 use crate::drops::Dropped;
 use crate::packet::ip::{Ip, TCP, UDP, Version};
@@ -53,10 +54,17 @@ fn build(version: Version, protocol: u8, fields: Fields, payload: usize) -> Vec<
     bytes
 }
 
+/// Network and transport header, whatever the latter has.
+fn header_of(packet: &[u8]) -> &[u8] {
+    let (transport, protocol) = if packet[0] >> 4 == 4 { (20, packet[9]) } else { (40, packet[6]) };
+    let own = if protocol == TCP { usize::from(packet[transport + 12] >> 4) * 4 } else { 8 };
+    &packet[..transport + own]
+}
+
 /// The bytes in which `packet` goes over the wire when `with` is the context.
 fn compressed(with: &[u8], packet: &[u8]) -> Option<Vec<u8>> {
-    let header = fields::context(packet)?;
-    let coded = fields::compress(fields::context(with)?, header, packet.len())?;
+    let header = header_of(packet);
+    let coded = Context::of(with)?.compress(header, packet.len())?;
     let mut wire = vec![0; coded.len()];
     coded.write(header, &mut wire);
     wire.extend_from_slice(&packet[header.len()..]);
@@ -90,7 +98,7 @@ proptest! {
         prop_assert_eq!(wire.is_some(), !tcp || old.times.is_some() == new.times.is_some());
         if let Some(wire) = wire {
             let mut out = b"before".to_vec();
-            fields::expand(fields::context(&with).unwrap(), &wire, &mut out).unwrap();
+            Context::of(&with).unwrap().expand(&wire, &mut out).unwrap();
             prop_assert_eq!(&out[6..], &packet);
         }
     }
@@ -101,7 +109,7 @@ proptest! {
     ) {
         let (version, protocol) = (if v4 { Version::V4 } else { Version::V6 }, if tcp { TCP } else { UDP });
         let (with, mut out) = (build(version, protocol, old, 9), Vec::new());
-        match fields::expand(fields::context(&with).unwrap(), &body, &mut out) {
+        match Context::of(&with).unwrap().expand(&body, &mut out) {
             Some(()) => prop_assert_eq!(Ip::parse(&out).unwrap().total, out.len()),
             None => prop_assert!(out.is_empty()),
         }
@@ -143,13 +151,13 @@ fn options_fragments_and_other_protocols_are_no_contexts() {
     let alter = |changes: &[(usize, u8)]| {
         let mut bytes = segment(0);
         changes.iter().for_each(|(at, value)| bytes[*at] = *value);
-        fields::context(&bytes).is_some()
+        Context::of(&bytes).is_some()
     };
     assert!(alter(&[]));
     assert!(!alter(&[(6, 0x20)]) && !alter(&[(7, 1)]), "fragments");
     assert!(!alter(&[(0, 0x46)]) && !alter(&[(9, 1)]));
     assert!(!alter(&[(32, 0xb0)]) && !alter(&[(40, 5)]), "selective acknowledgements");
-    assert!(!alter(&[(0, 0x60)]) && fields::context(&[]).is_none() && fields::context(&segment(0)[..51]).is_none());
+    assert!(!alter(&[(0, 0x60)]) && Context::of(&[]).is_none() && Context::of(&segment(0)[..51]).is_none());
 }
 
 /// A sender and a receiver, and what passes between them.
@@ -163,7 +171,7 @@ const BUCKET: u16 = 7;
 
 impl Ends {
     fn choose(&mut self, now: Time, sequence: u32, packet: &[u8]) -> Choice {
-        self.compressor.choose(now, BUCKET, sequence, packet, packet.len())
+        self.compressor.choose(now, BUCKET, sequence, header_of(packet), packet.len())
     }
 
     /// Sends plain packets until one offers a context; its number.
@@ -181,7 +189,7 @@ impl Ends {
 
     fn arrives(&mut self, choice: Choice, packet: &[u8]) -> Result<Vec<u8>, Dropped> {
         let Choice::Compressed(reference, coded) = choice else { panic!("{choice:?} is not compressed") };
-        let (header, mut out) = (fields::context(packet).unwrap(), Vec::new());
+        let (header, mut out) = (header_of(packet), Vec::new());
         let mut wire = vec![0; coded.len()];
         coded.write(header, &mut wire);
         wire.extend_from_slice(&packet[header.len()..]);
@@ -220,6 +228,15 @@ fn a_context_that_is_gone_is_offered_again() {
     ends.agree(at(2), &segment(2));
     let choice = ends.choose(at(2), 20, &segment(3));
     assert_eq!(ends.arrives(choice, &segment(3)), Ok(segment(3)));
+}
+
+#[test]
+fn a_bucket_that_does_not_exist_has_no_contexts() {
+    let mut ends = Ends::default();
+    assert!(!ends.decompressor.on_offer(u16::MAX, 3, &segment(0)));
+    assert_eq!(ends.decompressor.expand(u16::MAX, 3, &[], &mut Vec::new()), Err(Dropped::UnknownContext));
+    ends.compressor.on_known(at(0), u16::MAX, 3);
+    ends.compressor.on_unknown(u16::MAX, 3);
 }
 
 #[test]

@@ -373,7 +373,7 @@ impl Peer {
     ) -> u64 {
         let Scheduled { path, token, place, packet } = scheduled;
         let path = &mut self.paths[usize::from(path.slot)];
-        let frame = native.headers.frame(now, place, &packet);
+        let frame = native.headers.frame(now, place, &packet, native.control.bottleneck(path.id));
         let len = OVERHEAD + frame.len();
         let mut slot = outbox.reserve(path.link, path.remote, packet.tos(), len);
         let bytes = slot.bytes();
