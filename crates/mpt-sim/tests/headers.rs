@@ -58,6 +58,7 @@ fn every_compressed_packet_is_read_by_itself() {
     let next = warm_up(&mut pair, 0);
     pair.delivered(1);
     let shots: Vec<_> = (next..next + 6).map(|number| send(&mut pair, number)).collect();
+    assert!(shots.iter().all(|shot| shot.bytes.len() == COMPRESSED));
     // The last comes first, and the others not at all, or late.
     [5, 0, 3].into_iter().for_each(|index: usize| pair.give(1, &shots[index]));
     pair.pass(Duration::from_secs(5));

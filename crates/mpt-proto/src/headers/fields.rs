@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Control says, from its highest bit down, whether sequence, ack, window and id follow (one bit each) and how long the timestamp and
-//! its echo are (two bits each: 0, 3 or 4 bytes). What does not follow is as in the context. Window and flags are the values themselves, all else is
-//! the difference from the context's, modulo its size. Lengths and the IPv4 checksum follow from the packet. All segments that were cut from one
-//! super-packet come out equally long, so that they still leave in one send.
+//! its echo are (two bits each: 0, 3 or 4 bytes). What does not follow is as in the context. Window, flags and checksum are the values themselves, all else is
+//! the difference from the context's, modulo its size. Lengths and the IPv4 checksum follow from the packet. The segments that were cut from one
+//! super-packet come out equally long, but for one identification in 65,536 that is the context's own, so that they still leave in one send.
 //!
 //! The TCP or UDP checksum is carried as it is: it is the flow's own, end to end, and says whether a packet was whole before it came here.
 

@@ -1,7 +1,7 @@
 //! Header compression: what a packet's headers have in common with an earlier packet's of its flow does not go over the wire again.
 //!
-//! A TCP segment through a tunnel has a 52-byte header of its own behind the tunnel's 63, and of those 52 all but sixteen are what they
-//! were in the segment before. What may be left out is the question of RFC 1144, RFC 2507 and ROHC (RFC 5795); how to be sure that the
+//! A TCP segment through a tunnel has 52 bytes of headers of its own behind the tunnel's 63, and nearly all of them are what they were in the
+//! segment before: sixteen are sent. What may be left out is the question of RFC 1144, RFC 2507 and ROHC (RFC 5795); how to be sure that the
 //! receiver can put it back, on paths that lose and reorder, is where they differ. Here it is made certain:
 //!
 //! ```text
@@ -29,8 +29,14 @@ pub use fields::Coded;
 
 use crate::flow::BUCKETS;
 
-/// The low byte of the flow sequence of the packet that offered a context names it among those of its bucket.
+/// The low byte of the flow sequence of the packet that offered a context names it among those of its bucket, for packets that come after that
+/// one: what is older was compressed against an older context of the same name, if at all.
 pub type Reference = u8;
+
+/// Whether a flow sequence follows another one (RFC 1982).
+fn is_after(sequence: u32, other: u32) -> bool {
+    (sequence.wrapping_sub(other) as i32) > 0
+}
 
 /// Something for each flow bucket that was ever asked for.
 #[derive(Debug)]

@@ -165,35 +165,57 @@ fn options_fragments_and_other_protocols_are_no_contexts() {
 struct Ends {
     compressor: Compressor,
     decompressor: Decompressor,
+    /// The number of the next packet.
+    next: u32,
+}
+
+/// A packet on its way.
+#[derive(Clone, Debug)]
+struct Sent {
+    sequence: u32,
+    choice: Choice,
+    packet: Vec<u8>,
+}
+
+impl Sent {
+    fn is_compressed(&self) -> bool {
+        matches!(self.choice, Choice::Compressed(..))
+    }
 }
 
 const BUCKET: u16 = 7;
 
 impl Ends {
-    fn choose(&mut self, now: Time, sequence: u32, packet: &[u8]) -> Choice {
-        self.compressor.choose(now, BUCKET, sequence, header_of(packet), packet.len())
+    fn send(&mut self, now: Time, packet: &[u8]) -> Sent {
+        self.next += 1;
+        self.send_again(now, self.next - 1, packet)
     }
 
-    /// Sends plain packets until one offers a context; its number.
-    fn offer(&mut self, now: Time, packet: &[u8]) -> Option<u32> {
-        (0..9).find(|sequence| self.choose(now, *sequence, packet) == Choice::Offer)
+    fn send_again(&mut self, now: Time, sequence: u32, packet: &[u8]) -> Sent {
+        let choice = self.compressor.choose(now, BUCKET, sequence, header_of(packet), packet.len());
+        Sent { sequence, choice, packet: packet.to_vec() }
+    }
+
+    /// Sends packets until one offers a context.
+    fn offer(&mut self, now: Time, packet: &[u8]) -> Option<Sent> {
+        (0..9).map(|_| self.send(now, packet)).find(|sent| sent.choice == Choice::Offer)
     }
 
     /// The offer arrives, and so does the answer.
-    fn agree(&mut self, now: Time, packet: &[u8]) -> u32 {
-        let sequence = self.offer(now, packet).expect("it offers");
-        assert!(self.decompressor.on_offer(BUCKET, sequence as Reference, packet));
-        self.compressor.on_known(now, BUCKET, sequence);
-        sequence
+    fn agree(&mut self, now: Time, packet: &[u8]) -> Sent {
+        let sent = self.offer(now, packet).expect("it offers");
+        assert!(self.decompressor.on_offer(BUCKET, sent.sequence, packet));
+        self.compressor.on_known(now, BUCKET, sent.sequence);
+        sent
     }
 
-    fn arrives(&mut self, choice: Choice, packet: &[u8]) -> Result<Vec<u8>, Dropped> {
-        let Choice::Compressed(reference, coded) = choice else { panic!("{choice:?} is not compressed") };
-        let (header, mut out) = (header_of(packet), Vec::new());
+    fn arrives(&mut self, sent: &Sent) -> Result<Vec<u8>, Dropped> {
+        let Choice::Compressed(reference, coded) = sent.choice else { panic!("{sent:?} is not compressed") };
+        let (header, mut out) = (header_of(&sent.packet), Vec::new());
         let mut wire = vec![0; coded.len()];
         coded.write(header, &mut wire);
-        wire.extend_from_slice(&packet[header.len()..]);
-        self.decompressor.expand(BUCKET, reference, &wire, &mut out).map(|()| out)
+        wire.extend_from_slice(&sent.packet[header.len()..]);
+        self.decompressor.expand(BUCKET, sent.sequence, reference, &wire, &mut out).map(|()| out)
     }
 }
 
@@ -201,40 +223,48 @@ fn at(ms: u64) -> Time {
     Time::after(Duration::from_millis(ms))
 }
 
+/// A segment of another flow.
+fn other(n: u32) -> Vec<u8> {
+    let mut bytes = segment(n);
+    bytes[21] ^= 1;
+    bytes
+}
+
 #[test]
 fn nothing_is_compressed_before_the_receiver_says_that_it_can_read_it() {
     let mut ends = Ends::default();
-    assert_eq!(ends.offer(at(0), &segment(0)), Some(3), "a question and its answer are not worth it");
-    assert_eq!(ends.choose(at(1_999), 4, &segment(1)), Choice::Full);
+    let offer = ends.offer(at(0), &segment(0)).expect("it offers");
+    assert_eq!(offer.sequence, 3, "a question and its answer are not worth it");
+    assert_eq!(ends.send(at(1_999), &segment(1)).choice, Choice::Full);
     ends.compressor.on_known(at(1_999), BUCKET, 2);
-    assert_eq!(ends.choose(at(1_999), 5, &segment(1)), Choice::Full, "that was no offer");
+    assert_eq!(ends.send(at(1_999), &segment(1)).choice, Choice::Full, "that was no offer");
     let again = ends.offer(at(2_000), &segment(1)).expect("the answer was lost");
-    ends.decompressor.on_offer(BUCKET, again as Reference, &segment(1));
-    ends.compressor.on_known(at(2_001), BUCKET, again);
-    let choice = ends.choose(at(2_001), 10, &segment(2));
-    assert_eq!(ends.arrives(choice, &segment(2)), Ok(segment(2)));
+    ends.decompressor.on_offer(BUCKET, again.sequence, &segment(1));
+    ends.compressor.on_known(at(2_001), BUCKET, again.sequence);
+    let sent = ends.send(at(2_001), &segment(2));
+    assert_eq!(ends.arrives(&sent), Ok(segment(2)));
 }
 
 #[test]
 fn a_context_that_is_gone_is_offered_again() {
     let mut ends = Ends::default();
-    let reference = ends.agree(at(0), &segment(0)) as Reference;
+    let reference = ends.agree(at(0), &segment(0)).sequence as Reference;
     ends.decompressor.clear();
-    let choice = ends.choose(at(1), 10, &segment(1));
-    assert_eq!(ends.arrives(choice, &segment(1)), Err(Dropped::UnknownContext));
+    let sent = ends.send(at(1), &segment(1));
+    assert_eq!(ends.arrives(&sent), Err(Dropped::UnknownContext));
     ends.compressor.on_unknown(BUCKET, reference.wrapping_add(1));
-    assert!(matches!(ends.choose(at(1), 11, &segment(1)), Choice::Compressed(..)), "it was not about this one");
+    assert!(ends.send(at(1), &segment(1)).is_compressed(), "it was not about this one");
     ends.compressor.on_unknown(BUCKET, reference);
     ends.agree(at(2), &segment(2));
-    let choice = ends.choose(at(2), 20, &segment(3));
-    assert_eq!(ends.arrives(choice, &segment(3)), Ok(segment(3)));
+    let sent = ends.send(at(2), &segment(3));
+    assert_eq!(ends.arrives(&sent), Ok(segment(3)));
 }
 
 #[test]
 fn a_bucket_that_does_not_exist_has_no_contexts() {
     let mut ends = Ends::default();
     assert!(!ends.decompressor.on_offer(u16::MAX, 3, &segment(0)));
-    assert_eq!(ends.decompressor.expand(u16::MAX, 3, &[], &mut Vec::new()), Err(Dropped::UnknownContext));
+    assert_eq!(ends.decompressor.expand(u16::MAX, 4, 3, &[], &mut Vec::new()), Err(Dropped::UnknownContext));
     ends.compressor.on_known(at(0), u16::MAX, 3);
     ends.compressor.on_unknown(u16::MAX, 3);
 }
@@ -243,21 +273,49 @@ fn a_bucket_that_does_not_exist_has_no_contexts() {
 fn a_flow_that_is_gone_leaves_its_place_to_another() {
     let mut ends = Ends::default();
     ends.agree(at(0), &segment(0));
-    let mut other = segment(0);
-    other[21] ^= 1;
-    assert_eq!(ends.offer(at(999), &other), None);
-    let late = ends.choose(at(999), 10, &segment(1));
-    ends.agree(at(1_999), &other);
-    let choice = ends.choose(at(1_999), 20, &other);
-    assert_eq!(ends.arrives(choice, &other), Ok(other));
-    assert_eq!(ends.arrives(late, &segment(1)), Ok(segment(1)), "what was still under way");
-    assert_eq!(ends.choose(at(1_999), 21, &segment(2)), Choice::Full);
+    assert!(ends.offer(at(999), &other(0)).is_none());
+    let late = ends.send(at(999), &segment(1));
+    ends.agree(at(1_999), &other(0));
+    let sent = ends.send(at(1_999), &other(1));
+    assert_eq!(ends.arrives(&sent), Ok(other(1)));
+    assert_eq!(ends.arrives(&late), Ok(segment(1)), "what was still under way");
+    assert_eq!(ends.send(at(1_999), &segment(2)).choice, Choice::Full);
+}
+
+#[test]
+fn a_context_that_few_packets_use_leaves_its_place_to_one_for_most() {
+    let mut ends = Ends::default();
+    ends.agree(at(0), &segment(0));
+    for n in 0..3 * 63 {
+        assert_eq!(ends.send(at(n), &other(0)).choice, Choice::Full, "packet {n}");
+        assert!(n % 63 != 62 || ends.send(at(n), &segment(1)).is_compressed());
+    }
+    let offers = (0..65).filter(|_| ends.send(at(200), &other(0)).choice == Choice::Offer).count();
+    assert_eq!(offers, 1);
 }
 
 #[test]
 fn what_the_receiver_may_have_forgotten_is_not_used() {
     let mut ends = Ends::default();
     ends.agree(at(0), &segment(0));
-    assert!(matches!(ends.choose(at(9_999), 10, &segment(1)), Choice::Compressed(..)));
-    assert!(!matches!(ends.choose(at(19_999), 11, &segment(2)), Choice::Compressed(..)));
+    assert!(ends.send(at(9_999), &segment(1)).is_compressed());
+    assert!(!ends.send(at(19_999), &segment(2)).is_compressed());
+}
+
+#[test]
+fn what_is_older_than_a_context_has_nothing_to_do_with_it() {
+    let mut ends = Ends::default();
+    let offer = ends.agree(at(0), &segment(1));
+    let again = ends.send_again(at(1), offer.sequence - 1, &segment(0));
+    assert_eq!(again.choice, Choice::Full, "it was lost, and is sent whole once more");
+    let late = Sent { sequence: offer.sequence - 1, ..ends.send(at(1), &segment(2)) };
+    assert_eq!(ends.arrives(&late), Err(Dropped::UnknownContext), "it was compressed against another of this name");
+    let older = offer.sequence.wrapping_sub(256);
+    assert!(!ends.decompressor.on_offer(BUCKET, older, &other(0)), "a late offer of the same name");
+    let sent = ends.send(at(2), &segment(3));
+    assert_eq!(ends.arrives(&sent), Ok(segment(3)));
+    // The fourth packet would give its context the same name.
+    ends.next = offer.sequence + 256 - 3;
+    let next = ends.offer(at(1_500), &other(0)).expect("the flow is gone");
+    assert_eq!(next.sequence, offer.sequence + 257);
 }

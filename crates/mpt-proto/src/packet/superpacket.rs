@@ -60,7 +60,7 @@ impl SuperPacket {
         let transport = Self::transport_header(bytes, &ip);
         let Some(request) = offload.segmentation else {
             let header = transport.map(|own| ip.transport + own).filter(|header| *header <= ip.total);
-            return Ok((ip, header.filter(|header| covers(*header, offload.checksum)).unwrap_or(ip.total), None));
+            return Ok((ip, header.filter(|_| is_usual(&ip, offload.checksum)).unwrap_or(ip.total), None));
         };
         let size = usize::from(request.size);
         let protocol = if request.kind == SegmentationKind::Udp { UDP } else { TCP };
@@ -125,7 +125,7 @@ impl SuperPacket {
     }
 
     /// How long the network and transport headers of its packets are, together.
-    pub fn header(&self) -> usize {
+    pub fn header_len(&self) -> usize {
         self.header
     }
 
@@ -142,7 +142,7 @@ impl SuperPacket {
         self.write_payload(index, header, payload);
     }
 
-    /// Writes the headers of packet number `index`, all but the transport checksum, to `out`, which is [`Self::header`] bytes long.
+    /// Writes the headers of packet number `index`, all but the transport checksum, to `out`, which is [`Self::header_len`] bytes long.
     pub fn write_header(&self, index: usize, out: &mut [u8]) {
         out.copy_from_slice(&self.bytes[..self.header]);
         let Some(cut) = self.cut else { return };
@@ -213,12 +213,10 @@ impl SuperPacket {
     }
 }
 
-/// Whether the field of a checksum lies in the first `header` bytes, and the sum of them and of the rest can be taken one after the other.
-fn covers(header: usize, checksum: Option<super::Checksum>) -> bool {
-    checksum.is_none_or(|c| {
-        let (start, field) = (usize::from(c.start), usize::from(c.start) + usize::from(c.offset));
-        field + 2 <= header && (header - start).is_multiple_of(2)
-    })
+/// Whether a checksum that is asked for is the transport protocol's own, where that has it.
+fn is_usual(ip: &Ip, checksum: Option<super::Checksum>) -> bool {
+    let offset = if ip.protocol == UDP { 6 } else { 16 };
+    checksum.is_none_or(|c| usize::from(c.start) == ip.transport && c.offset == offset)
 }
 
 /// A UDP checksum that comes out as zero is sent as all ones, since zero means that there is none (RFC 768).

@@ -43,7 +43,7 @@ pub(crate) fn packet(version: Version, protocol: u8, payload: usize, seq: u32) -
 }
 
 /// The same packet as the kernel hands it over when it leaves segmentation and checksum to us.
-fn unfinished(version: Version, protocol: u8, payload: usize, size: u16) -> (Vec<u8>, Offload) {
+pub(crate) fn unfinished(version: Version, protocol: u8, payload: usize, size: u16) -> (Vec<u8>, Offload) {
     let mut bytes = packet(version, protocol, payload, 1_000);
     let ip = Ip::parse(&bytes).unwrap();
     let (offset, kind, header) = match (protocol, version) {
@@ -275,4 +275,17 @@ fn broken_tcp_options_are_left_alone() {
             clamp_mss(&Ip::parse(&p.clone()).unwrap(), &mut p, 1_400, false);
         }
     }
+}
+
+#[test]
+fn headers_stand_apart_where_their_checksum_is_where_the_protocol_has_it() {
+    let (bytes, offload) = unfinished(Version::V4, TCP, 100, 50);
+    let header_len = |checksum| {
+        let offload = Offload { checksum: Some(checksum), segmentation: None };
+        SuperPacket::new(bytes.clone(), bytes.len(), offload).unwrap().header_len()
+    };
+    let usual = offload.checksum.unwrap();
+    assert_eq!(header_len(usual), 20 + 20);
+    assert_eq!(header_len(Checksum { offset: 4, ..usual }), bytes.len());
+    assert_eq!(header_len(Checksum { start: 24, offset: 12 }), bytes.len());
 }

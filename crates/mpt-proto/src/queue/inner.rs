@@ -43,18 +43,18 @@ impl InnerPacket {
     }
 
     /// How long its network and transport headers are, together.
-    pub fn header(&self) -> usize {
-        self.of.header()
+    pub fn header_len(&self) -> usize {
+        self.of.header_len()
     }
 
     /// Writes the packet to `out`, which is as long as it is.
     pub fn write(&self, out: &mut [u8]) {
-        let (header, payload) = out.split_at_mut(self.header());
+        let (header, payload) = out.split_at_mut(self.header_len());
         self.write_header(header);
         self.write_payload(header, payload);
     }
 
-    /// Writes its headers, all but the transport checksum, to `out`, which is [`Self::header`] bytes long.
+    /// Writes its headers, all but the transport checksum, to `out`, which is [`Self::header_len`] bytes long.
     pub fn write_header(&self, out: &mut [u8]) {
         self.of.write_header(self.index, out);
         if self.marked {

@@ -7,7 +7,7 @@
 //! flags          1   bit 0: the CPU has AES instructions; the rest zero, ignored when read
 //! ciphers        1   bit 0: ChaCha20-Poly1305, bit 1: AES-256-GCM; the rest zero, ignored when read
 //! options            type 1, length 1, value; unknown types are skipped
-//!   1 capabilities   up to 8 bytes, big-endian, one bit each; absent means none
+//!   1 capabilities   up to 8 bytes, big-endian, one bit each; absent means none. Bit 0: reads compressed headers
 //! ```
 //!
 //! There is no order of preference to negotiate: which cipher serves both best follows from the two AES bits, and either end
@@ -38,14 +38,22 @@ pub struct Offer {
     pub has_aes: bool,
     /// The ciphers that it is willing to use.
     pub ciphers: Ciphers,
-    /// Optional features, one bit each; this layer carries them and gives them no meaning.
+    /// Optional features, one bit each; those that are not known are carried and mean nothing.
     pub capabilities: u64,
 }
 
+/// Frames that offer or use a context are understood ([`crate::headers`]).
+const COMPRESSES: u64 = 1;
+
 impl Offer {
-    /// Both ciphers and no optional features.
+    /// Both ciphers and every feature that there is.
     pub const fn new(has_aes: bool) -> Self {
-        Self { has_aes, ciphers: Ciphers::ALL, capabilities: 0 }
+        Self { has_aes, ciphers: Ciphers::ALL, capabilities: COMPRESSES }
+    }
+
+    /// Whether compressed headers are understood.
+    pub const fn compresses(&self) -> bool {
+        self.capabilities & COMPRESSES != 0
     }
 
     /// The cipher for a session between these two: of those that both will use, the one that the slower CPU prefers.

@@ -221,14 +221,14 @@ impl Peer {
             }
             let limit = native.limit(path.id.slot);
             for (_, token, len) in fresh.iter().filter(|(from, _, len)| *from != path.id && *len <= limit) {
-                let tried = &mut native.carriers[usize::from(path.id.slot)].tried;
-                if self.scene[index].room < *len as u64 || *tried >= trial(&path) {
+                let tried = native.carriers[usize::from(path.id.slot)].tried;
+                if self.scene[index].room < *len as u64 || tried >= trial(&path) {
                     break;
                 }
                 let Some((place, packet)) = native.repair.peek(*token) else { continue };
-                *tried += *len as u64;
                 let copy = Scheduled { path: path.id, token: Token::NONE, place, packet };
                 let sent = self.seal_packet(now, copy, native, outbox, spare);
+                native.carriers[usize::from(path.id.slot)].tried += sent;
                 self.after_run(now, path.id, sent, native);
             }
         }

@@ -14,6 +14,8 @@ pub(super) struct Headers {
     decompressor: Decompressor,
     words: Vec<Context>,
     spare: Vec<u8>,
+    /// The peer reads what is compressed.
+    allowed: bool,
 }
 
 /// A path that is faster has bytes to spare, and a processor that fills it none of its time: at 6 Gbit/s compression costs a tenth of them.
@@ -22,12 +24,17 @@ const FAST: Rate = Rate::from_bits(1_000_000_000);
 const MOST_WORDS: usize = 256;
 
 impl Headers {
+    /// Learns whether the peer reads what is compressed.
+    pub fn allow(&mut self, allowed: bool) {
+        self.allowed = allowed;
+    }
+
     /// The frame in which a packet is sent on a path that passes `rate`, as far as is known.
     pub fn frame(&mut self, now: Time, place: Place, packet: &InnerPacket, rate: Option<Rate>) -> PacketFrame {
         let Place { bucket, sequence } = place;
         let mut room = [0; LONGEST];
-        let choice = match room.get_mut(..packet.header()) {
-            Some(header) if rate.is_none_or(|rate| rate <= FAST) => {
+        let choice = match room.get_mut(..packet.header_len()) {
+            Some(header) if self.allowed && rate.is_none_or(|rate| rate <= FAST) => {
                 packet.write_header(header);
                 self.compressor.choose(now, bucket, sequence, header, packet.len())
             }
@@ -39,7 +46,7 @@ impl Headers {
                 PacketFrame::Full { header, len: packet.len() }
             }
             Choice::Compressed(reference, coded) => {
-                let payload = packet.len() - packet.header();
+                let payload = packet.len() - packet.header_len();
                 PacketFrame::Compressed { place, reference, coded, header: room, payload }
             }
         }
@@ -48,16 +55,16 @@ impl Headers {
     /// Keeps the headers that a packet offers.
     pub fn on_data(&mut self, data: &Data<'_>) {
         let DataHeader { bucket, sequence, offers } = data.header;
-        if offers && self.decompressor.on_offer(bucket, sequence as Reference, data.packet) {
+        if offers && self.decompressor.on_offer(bucket, sequence, data.packet) {
             self.tell(Context::Known { bucket, sequence });
         }
     }
 
     /// Puts a packet together, in a buffer that [`Self::take_back`] takes.
     pub fn expand(&mut self, compressed: &Compressed<'_>) -> Result<Vec<u8>, Dropped> {
-        let Compressed { bucket, reference, rest, .. } = *compressed;
+        let Compressed { bucket, sequence, reference, rest } = *compressed;
         let mut packet = std::mem::take(&mut self.spare);
-        let expanded = self.decompressor.expand(bucket, reference, rest, &mut packet);
+        let expanded = self.decompressor.expand(bucket, sequence, reference, rest, &mut packet);
         if expanded == Err(Dropped::UnknownContext) {
             self.tell(Context::Unknown { bucket, reference });
         }
@@ -94,7 +101,7 @@ impl Headers {
 
     /// Forgets everything, because the peer has begun anew or nothing was sent or came for long.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { allowed: self.allowed, ..Self::default() };
     }
 
     fn tell(&mut self, word: Context) {
@@ -131,10 +138,94 @@ impl PacketFrame {
                 let (front, rest) = out.split_at_mut(COMPRESSED_HEADER);
                 front.copy_from_slice(&Compressed { bucket, sequence, reference, rest: &[] }.encode_last());
                 let (coded_bytes, payload) = rest.split_at_mut(coded.len());
-                let header = &mut header[..packet.header()];
+                let header = &mut header[..packet.header_len()];
                 packet.write_payload(header, payload);
                 coded.write(header, coded_bytes);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::packet::ip::{TCP, UDP, Version};
+    use crate::packet::tests::unfinished;
+    use crate::packet::{Offload, SuperPacket};
+    use crate::wire::frame::{Frame, Frames};
+
+    const BUCKET: u16 = 7;
+
+    /// What a packet goes through between two ends: as it comes out, and whether it was compressed.
+    fn carry(ends: &mut [Headers; 2], sequence: u32, packet: &InnerPacket, rate: Option<Rate>) -> (Vec<u8>, bool) {
+        let [near, far] = ends;
+        let frame = near.frame(Time::START, Place { bucket: BUCKET, sequence }, packet, rate);
+        let mut wire = vec![0; frame.len()];
+        frame.write(packet, &mut wire);
+        let carried = match Frames::new(&wire).next().unwrap().unwrap() {
+            Frame::Data(data) => {
+                far.on_data(&data);
+                (data.packet.to_vec(), false)
+            }
+            Frame::Compressed(compressed) => (far.expand(&compressed).unwrap(), true),
+            other => panic!("{other:?}"),
+        };
+        for word in far.poll_words(9).into_iter().flatten() {
+            near.on_context(Time::START, word);
+        }
+        carried
+    }
+
+    fn ends() -> [Headers; 2] {
+        let mut ends = [Headers::default(), Headers::default()];
+        ends[0].allow(true);
+        ends
+    }
+
+    fn written(packet: &InnerPacket) -> Vec<u8> {
+        let mut bytes = vec![0; packet.len()];
+        packet.write(&mut bytes);
+        bytes
+    }
+
+    /// Three packets that the kernel has left to us to cut, and all of them as one that it has not.
+    fn packets(version: Version, protocol: u8) -> Vec<Arc<SuperPacket>> {
+        let (bytes, offload) = unfinished(version, protocol, 2_500, 1_000);
+        let whole = Offload { segmentation: None, ..offload };
+        [offload, whole].map(|offload| Arc::new(SuperPacket::new(bytes.clone(), bytes.len(), offload).unwrap())).into()
+    }
+
+    #[test]
+    fn whatever_the_kernel_has_left_undone_a_packet_comes_out_as_it_would_have_been_sent() {
+        for (version, protocol) in [(Version::V4, TCP), (Version::V4, UDP), (Version::V6, TCP), (Version::V6, UDP)] {
+            let (mut ends, mut sequence, mut compressed) = (ends(), 0, Vec::new());
+            for _ in 0..4 {
+                for (of, index) in
+                    packets(version, protocol).iter().flat_map(|of| (0..of.count()).map(move |i| (of, i)))
+                {
+                    for marked in [false, true] {
+                        let packet = InnerPacket::new(of.clone(), index, marked);
+                        let (out, was) = carry(&mut ends, sequence, &packet, None);
+                        assert_eq!(out, written(&packet), "{version:?} {protocol} {index} {marked}");
+                        compressed.push((marked, was));
+                        sequence += 1;
+                    }
+                }
+            }
+            // One kind has a context, that of the fourth packet, which is a marked one.
+            let rest = &compressed[4..];
+            assert!(rest.iter().all(|(marked, was)| marked == was), "{version:?} {protocol}: {rest:?}");
+        }
+    }
+
+    #[test]
+    fn headers_go_whole_to_a_peer_that_cannot_read_less_and_over_a_path_that_has_bytes_to_spare() {
+        let packet = InnerPacket::new(packets(Version::V4, TCP)[0].clone(), 0, false);
+        let count = |ends: &mut [Headers; 2], rate| (0..20).filter(|n| carry(ends, *n, &packet, rate).1).count();
+        assert_eq!(count(&mut ends(), Some(FAST)), 16);
+        assert_eq!(count(&mut ends(), Some(Rate::from_bits(FAST.bits() + 8))), 0);
+        assert_eq!(count(&mut Default::default(), None), 0);
     }
 }

@@ -75,20 +75,24 @@ impl Peer {
         let (mut elicits, mut data, mut repair) = (Elicits::Nothing, None, None);
         // One packet in a datagram may be compressed.
         let expanded = OnceCell::new();
+        let mut is_known = true;
         for frame in Frames::new(opened.body) {
             let Ok(frame) = frame else {
                 self.drops.count(Dropped::Malformed);
                 break;
             };
             elicits = match frame {
-                Frame::Ack(_) => elicits,
+                Frame::Ack(_) | Frame::Context(_) => elicits,
                 Frame::Probe(_) if elicits == Elicits::Nothing && len as u64 >= LARGE => Elicits::AckAtOnce,
                 _ => Elicits::Ack,
             };
             let frame = match frame {
                 Frame::Compressed(compressed) => match self.expand(now, &compressed, &expanded, native, tun) {
                     Some(data) => Frame::Data(data),
-                    None => continue,
+                    None => {
+                        is_known = false;
+                        continue;
+                    }
                 },
                 frame => frame,
             };
@@ -103,7 +107,10 @@ impl Peer {
             native.carriers[usize::from(own)].brought = Some(now);
             self.remind(now, usize::from(own), native);
         }
-        self.handle_protection(now, tag, number, (data, repair), native, tun);
+        // What could not be put together is as good as lost to those that it protects.
+        if is_known {
+            self.handle_protection(now, tag, number, (data, repair), native, tun);
+        }
         let received =
             native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
         let is_marked = ecn::is_marked_outside(data.map(|data| data.packet), from.tos);

@@ -388,10 +388,11 @@ impl Native {
             match event {
                 Event::Retired(index) => local.forget(index),
                 Event::GaveUp => self.association.request(now),
-                Event::Established(_) => {
+                Event::Established(established) => {
                     if self.association.take_restarted() {
                         self.begin_anew(paths, queue);
                     }
+                    self.headers.allow(established.hello.offer.compresses());
                     self.initiation = None;
                     // The first datagram under it is what lets the responder use it.
                     paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.ask_now(now));
