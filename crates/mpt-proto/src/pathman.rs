@@ -213,9 +213,9 @@ impl Paths {
         }
     }
 
-    /// Whether a path that does not rest meets a condition.
-    pub fn any_awake(&self, is_meant: impl Fn(&Way) -> bool) -> bool {
-        self.0.iter().any(|known| !known.rests && is_meant(&known.way))
+    /// The ways of the paths that do not rest.
+    pub fn awake(&self) -> impl Iterator<Item = &Way> {
+        self.0.iter().filter(|known| !known.rests).map(|known| &known.way)
     }
 
     /// The name of the interface, numbered from the second path on.

@@ -237,6 +237,20 @@ fn a_path_to_another_address_of_the_peer_leaves_from_the_address_that_there_is()
     rig.wait_for_answer(&[], Family::V4, "from another address to another");
 }
 
+/// A new path finds its socket bound to an address that is there still. That it goes later is no news for the path.
+#[test]
+fn a_path_leaves_from_the_address_that_it_wants_when_its_socket_had_another() {
+    let caller = Native::caller("remote = [\"192.168.11.2\", \"10.9.0.2\"]");
+    let Some(rig) = Rig::native("nway", &ONE, &caller) else { return };
+    rig.hosts.b.ip("address add 10.9.0.2/24 dev eth1").expect("another network");
+    rig.hosts.a.ip("address add 10.9.0.1/24 dev eth1").expect("there, too");
+    let no_way = "rule add from 192.168.11.1 priority 1 prohibit\nroute del 192.168.11.0/24 dev eth1";
+    rig.hosts.a.ip(no_way).expect("from the old one");
+    rig.wait_until("the path leads there", |rig| rig.remotes(Host::A) == ["10.9.0.2:4754"]);
+    rig.hosts.a.ip("address del 192.168.11.1/24 dev eth1").expect("gone");
+    rig.wait_for_answer(&[], Family::V4, "from another address to another");
+}
+
 /// News of the interface are no news of the address that it had.
 #[test]
 fn a_path_whose_address_is_gone_stays_down_while_its_interface_runs() {

@@ -107,10 +107,10 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether a link leaves by the interface of this index, from one of these addresses.
-    pub fn is_at_one(&self, id: LinkId, interface: u32, addresses: &[IpAddr]) -> bool {
+    /// Whether a link leaves from this local address by the interface of this index.
+    pub fn is_at(&self, id: LinkId, local: IpAddr, interface: u32) -> bool {
         let link = self.links.get(usize::from(id.0)).and_then(Option::as_ref);
-        link.is_some_and(|link| addresses.iter().any(|local| link.is_at(*local, Some(interface))))
+        link.is_some_and(|link| link.is_at(local, Some(interface)))
     }
 
     /// A link has no address to leave from, until it moves to another one.

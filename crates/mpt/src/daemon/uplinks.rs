@@ -154,7 +154,7 @@ impl Daemon {
             let changes = self.uplinks.peers.entry(name.clone()).or_default().update(&ways, &interfaces, is_free);
             let port = *peer.local_port;
             for change in changes {
-                if let Err(failure) = self.change_path(now, &name, port, &change, &interfaces) {
+                if let Err(failure) = self.change_path(now, &name, port, &change) {
                     self.uplinks.paths.note(cannot(&name, &change), failure.to_string());
                     if let Some(paths) = self.uplinks.peers.get_mut(&name) {
                         paths.on_failed(&change);
@@ -162,8 +162,39 @@ impl Daemon {
                 }
             }
         }
+        self.move_stale(now);
         self.close_unused();
         Ok(())
+    }
+
+    /// Moves the sockets that leave from none of the addresses that their paths want; those of several peers may want different ones.
+    fn move_stale(&mut self, now: Time) {
+        let mut wanted: BTreeMap<LinkId, Vec<Way>> = BTreeMap::new();
+        for (key, way) in self.awake() {
+            if let Some(link) = self.uplinks.links.get(&key) {
+                wanted.entry(*link).or_default().push(way.clone());
+            }
+        }
+        for (link, ways) in wanted {
+            if ways.iter().any(|way| self.driver.is_at(link, way.local, way.index)) {
+                continue;
+            }
+            let Way { interface, index, local, .. } = &ways[0];
+            match self.driver.move_link(now, link, *local, Some(*index)) {
+                Ok(()) => tracing::info!(interface, %local, "paths leave from another address"),
+                Err(error) => {
+                    self.uplinks.paths.note(format!("cannot leave from {local} on {interface}"), error.to_string());
+                }
+            }
+        }
+    }
+
+    /// The ways of all paths that do not rest, and which socket each takes.
+    fn awake(&self) -> impl Iterator<Item = (Key, &Way)> {
+        self.file.peers.iter().flat_map(|peer| {
+            let paths = self.uplinks.peers.get(&*peer.name);
+            paths.into_iter().flat_map(Paths::awake).map(|way| (key(way, *peer.local_port), way))
+        })
     }
 
     /// Sets again the routes that went with an interface; the return of the TUN device sets all of them. Its own changes are news of
@@ -184,22 +215,10 @@ impl Daemon {
         Ok(looks)
     }
 
-    fn change_path(
-        &mut self,
-        now: Time,
-        peer: &str,
-        port: u16,
-        change: &Change,
-        interfaces: &[Interface],
-    ) -> Result<(), Failure> {
+    fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &Change) -> Result<(), Failure> {
         match change {
             Change::Add(name, way) => {
                 let link = self.link(way, port)?;
-                // Its socket may be older than the path, and bound to an address that is gone.
-                let own = interfaces.iter().find(|interface| interface.index == way.index);
-                if own.is_some_and(|own| !self.driver.is_at_one(link, way.index, &own.addresses)) {
-                    self.driver.move_link(now, link, way.local, Some(way.index))?;
-                }
                 let config = PathConfig {
                     name: name.clone(),
                     link,
@@ -226,8 +245,7 @@ impl Daemon {
             }
             Change::Rest(name, way) => {
                 let key = key(way, port);
-                let others = |other: &Way| self::key(other, port) == key;
-                if !self.uplinks.peers.values().any(|paths| paths.any_awake(others)) {
+                if !self.awake().any(|(other, _)| other == key) {
                     let link = self.link(way, port)?;
                     self.driver.endpoint.handle_carrier(now, link, false);
                 }
