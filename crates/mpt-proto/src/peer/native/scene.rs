@@ -84,24 +84,27 @@ impl Peer {
 
     /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
     /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for three quarters of
-    /// a round trip: CUBIC gives way by 0.3, so with less than 3/7 the paths would run dry after each drop.
+    /// a round trip of the flow: CUBIC gives way by 0.3, so with less than 3/7 the paths would run dry after each drop. As order is restored, that
+    /// is the slowest path's, and what jitter adds to it.
     /// A path that has failed, or become slow, is expected back: what it would carry may stand meanwhile, or the flow's window is too small for
     /// it then.
     /// While it is being found out how much a path takes, nobody knows how long the queue is.
-    /// Only the flow that fills the queue waits in it. What CoDel does shows after a round trip, and as much again as jitter makes of it.
+    /// Only the flow that fills the queue waits in it. What CoDel does is known to it after a round trip, and has shrunk the queue after another
+    /// one, which the queue is part of.
     pub(super) fn set_queue_delay(&mut self, native: &Native) {
         let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
         let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
+        let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
+        let inside = slowest + late;
         let opens = |view: &View| native.control.is_starting(view.id) && view.in_flight * IN_USE > view.cwnd;
         let target = match self.scene.iter().any(opens) {
             true => MAX_QUEUE_DELAY,
             false => {
-                let window = slowest.mul_f64(self.shortage() * 7.0 / 4.0);
-                (spread * 3 / 2).max(window.saturating_sub(slowest)).clamp(queue::TARGET, MAX_QUEUE_DELAY)
+                let window = inside.mul_f64(self.shortage() * 7.0 / 4.0);
+                (spread * 3 / 2).max(window.saturating_sub(inside)).clamp(queue::TARGET, MAX_QUEUE_DELAY)
             }
         };
-        let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
-        self.queue.set_delay(target, ((slowest + late) * 2).max(queue::INTERVAL));
+        self.queue.set_delay(target, (inside * 2 + target).max(queue::INTERVAL));
     }
 
     /// What is usual among round trips on the path where they are shortest; zero if that keeps time.
