@@ -59,6 +59,7 @@ impl Daemon {
         let peer = self.file.peers.remove(index);
         self.driver.endpoint.remove_peer(&peer.name);
         self.forget_uplinks(&peer.name);
+        self.uplinks.note(now);
         if let Some(port) = &mut self.control_port {
             port.remove(&peer);
         }

@@ -93,18 +93,13 @@ impl Peer {
     /// one, which the queue is part of.
     pub(super) fn set_queue_delay(&mut self, native: &Native) {
         let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
-        let slowest = self.scene.iter().map(|view| view.srtt).max().unwrap_or_default();
-        let late = self.scene.iter().map(|view| native.feedback(view.id.slot).allowance()).max().unwrap_or_default();
-        let inside = slowest + late;
+        let takes = |view: &View| view.srtt + native.feedback(view.id.slot).allowance();
+        let inside = self.scene.iter().map(takes).max().unwrap_or_default();
         let opens = |view: &View| native.control.is_starting(view.id) && view.in_flight * IN_USE > view.cwnd;
-        let target = match self.scene.iter().any(opens) {
-            true => MAX_QUEUE_DELAY,
-            false => {
-                let window = inside.mul_f64(self.shortage() * 7.0 / 4.0);
-                (spread * 3 / 2).max(window.saturating_sub(inside)).clamp(queue::TARGET, MAX_QUEUE_DELAY)
-            }
-        };
-        self.queue.set_delay(target, (inside * 2 + target).max(queue::INTERVAL));
+        let window = inside.mul_f64(self.shortage() * 7.0 / 4.0);
+        let stands = (spread * 3 / 2).max(window.saturating_sub(inside)).clamp(queue::TARGET, MAX_QUEUE_DELAY);
+        let target = if self.scene.iter().any(opens) { MAX_QUEUE_DELAY } else { stands };
+        self.queue.set_delay(target, (inside * 2 + stands).max(queue::INTERVAL));
     }
 
     /// What is usual among round trips on the path where they are shortest; zero if that keeps time.
