@@ -226,12 +226,18 @@ fn a_configured_path_survives_a_new_lease() {
     follows_a_new_lease("nlease2", &Native::caller(&path));
 }
 
+/// The peer can be reached at a second address, in a network where the caller has none yet.
+fn with_another_network(name: &str) -> Option<Rig> {
+    let caller = Native::caller("remote = [\"192.168.11.2\", \"10.9.0.2\"]");
+    let rig = Rig::native(name, &ONE, &caller)?;
+    rig.hosts.b.ip("address add 10.9.0.2/24 dev eth1").expect("another network");
+    Some(rig)
+}
+
 /// Paths over an interface share a socket, which a new path finds bound to the address of the one before it.
 #[test]
 fn a_path_to_another_address_of_the_peer_leaves_from_the_address_that_there_is() {
-    let caller = Native::caller("remote = [\"192.168.11.2\", \"10.9.0.2\"]");
-    let Some(rig) = Rig::native("nother", &ONE, &caller) else { return };
-    rig.hosts.b.ip("address add 10.9.0.2/24 dev eth1").expect("another network");
+    let Some(rig) = with_another_network("nother") else { return };
     rig.hosts.a.ip("address add 10.9.0.1/24 dev eth1\naddress del 192.168.11.1/24 dev eth1").expect("there, too");
     rig.wait_until("the path leads there", |rig| rig.remotes(Host::A) == ["10.9.0.2:4754"]);
     rig.wait_for_answer(&[], Family::V4, "from another address to another");
@@ -240,9 +246,7 @@ fn a_path_to_another_address_of_the_peer_leaves_from_the_address_that_there_is()
 /// A new path finds its socket bound to an address that is there still. That it goes later is no news for the path.
 #[test]
 fn a_path_leaves_from_the_address_that_it_wants_when_its_socket_had_another() {
-    let caller = Native::caller("remote = [\"192.168.11.2\", \"10.9.0.2\"]");
-    let Some(rig) = Rig::native("nway", &ONE, &caller) else { return };
-    rig.hosts.b.ip("address add 10.9.0.2/24 dev eth1").expect("another network");
+    let Some(rig) = with_another_network("nway") else { return };
     rig.hosts.a.ip("address add 10.9.0.1/24 dev eth1").expect("there, too");
     let no_way = "rule add from 192.168.11.1 priority 1 prohibit\nroute del 192.168.11.0/24 dev eth1";
     rig.hosts.a.ip(no_way).expect("from the old one");

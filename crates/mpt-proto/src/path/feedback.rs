@@ -191,6 +191,11 @@ impl Feedback {
         (self.delay.jitter() * 2).max(self.sent.most_lateness())
     }
 
+    /// How long a round trip takes with nearly all packets: what a flow that is put in order sees of the path.
+    pub fn round_trip_in_order(&self) -> Duration {
+        self.rtt.smoothed() + self.allowance()
+    }
+
     /// For how long a packet is in flight on average while the path is empty: the least mean of the last ten seconds. By
     /// Little's law this times the rate is what must be in flight, whatever jitter and delayed ACKs add to a round trip.
     pub fn base_rtt(&self) -> Duration {

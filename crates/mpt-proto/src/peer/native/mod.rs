@@ -190,7 +190,7 @@ impl Carrier {
 /// brings anything of theirs, jitter included; that of the quickest one while none does.
 fn round_trip_inside(now: Time, carriers: &[Carrier]) -> Duration {
     let known = carriers.iter().filter(|carrier| carrier.feedback.rtt().is_known());
-    let takes = |carrier: &Carrier| carrier.feedback.rtt().smoothed() + carrier.feedback.allowance();
+    let takes = |carrier: &Carrier| carrier.feedback.round_trip_in_order();
     let in_use = |carrier: &&Carrier| carrier.brought.is_some_and(|at| now.since(at) <= takes(carrier));
     let slowest = known.clone().filter(in_use).map(takes).max();
     slowest.or_else(|| known.map(takes).min()).unwrap_or_default()

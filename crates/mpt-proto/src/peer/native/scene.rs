@@ -93,7 +93,7 @@ impl Peer {
     /// one, which the queue is part of.
     pub(super) fn set_queue_delay(&mut self, native: &Native) {
         let spread = self.scene.iter().map(|view| view.delay).max().unwrap_or_default();
-        let takes = |view: &View| view.srtt + native.feedback(view.id.slot).allowance();
+        let takes = |view: &View| native.feedback(view.id.slot).round_trip_in_order();
         let inside = self.scene.iter().map(takes).max().unwrap_or_default();
         let opens = |view: &View| native.control.is_starting(view.id) && view.in_flight * IN_USE > view.cwnd;
         let window = inside.mul_f64(self.shortage() * 7.0 / 4.0);
