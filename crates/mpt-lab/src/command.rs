@@ -154,7 +154,6 @@ pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path) -> 
 
 /// Computes the simulator's figures and shows where they are not the committed ones, or commits them to the file.
 pub(crate) fn matrix(accept: bool) -> Done {
-    let committed = fs::read_to_string(matrix::FILE).unwrap_or_default();
     if !Path::new(matrix::FILE).parent().is_some_and(Path::is_dir) {
         return Err(format!("{} is not here; hint: run it at the root of the source tree", matrix::FILE).into());
     }
@@ -166,12 +165,21 @@ pub(crate) fn matrix(accept: bool) -> Done {
         }
     })?;
     Bar::default().end();
-    let changed = matrix::difference(&committed, &computed);
-    changed.iter().for_each(|line| println!("{line}"));
-    match (changed.is_empty(), accept) {
-        (_, true) => Ok(fs::write(matrix::FILE, computed)?),
-        (true, false) => Ok(()),
-        (false, false) => Err(format!("{} lines differ; hint: mpt-lab matrix --accept", changed.len()).into()),
+    let mut changes = 0;
+    for (file, computed) in [(matrix::FILE, computed.matrix), (matrix::JOURNALS, computed.journals)] {
+        let committed = fs::read_to_string(file).unwrap_or_default();
+        let changed = matrix::difference(&committed, &computed);
+        changed.iter().for_each(|line| println!("{line}"));
+        changes += changed.len();
+        if accept {
+            fs::write(file, computed)?;
+        }
+    }
+    match changes {
+        changes if changes > 0 && !accept => {
+            Err(format!("{changes} lines differ; hint: mpt-lab matrix --accept").into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::{
     host::Host,
+    journal::Journal,
     link::{Fate, Link, PathSpec},
     seed::Seed,
 };
@@ -19,13 +20,14 @@ pub struct Direct {
     /// When a packet arrives, its number, where, and what it is.
     events: BinaryHeap<Reverse<Arrival>>,
     packets: u64,
+    journal: Journal,
 }
 
 impl Direct {
     /// Joins two hosts.
     pub fn new(seed: Seed, path: &PathSpec, hosts: [Box<dyn Host>; 2]) -> Self {
         let links = [Link::new(&path.there, seed.fork("there")), Link::new(&path.back, seed.fork("back"))];
-        Self { now: Time::START, hosts, links, events: BinaryHeap::new(), packets: 0 }
+        Self { now: Time::START, hosts, links, events: BinaryHeap::new(), packets: 0, journal: Journal::default() }
     }
 
     /// Runs until `until`.
@@ -36,12 +38,18 @@ impl Direct {
             self.now = self.now.max(next);
             while self.events.peek().is_some_and(|Reverse((at, ..))| *at <= self.now) {
                 let Some(Reverse((_, _, end, packet))) = self.events.pop() else { return };
+                self.journal.note((self.now, end, &packet));
                 self.hosts[end].handle(self.now, &packet);
                 self.pump(end);
             }
             (0..2).for_each(|end| self.pump(end));
         }
         self.now = until;
+    }
+
+    /// A number that is the same for two runs in which the same things happened.
+    pub fn journal(&self) -> u64 {
+        self.journal.hash()
     }
 
     /// The host at `end`, which is a `H`.

@@ -10,6 +10,7 @@
 
 pub mod direct;
 pub mod host;
+pub mod journal;
 pub mod laws;
 pub mod link;
 pub mod net;

@@ -22,6 +22,7 @@ use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 
 use crate::host::Host;
+use crate::journal::Journal;
 use crate::laws::{self, Breach};
 use crate::link::{Fate, Link, PathSpec};
 use crate::seed::Seed;
@@ -35,7 +36,7 @@ pub struct Network {
     frames: u64,
     /// Steps since time went on.
     stalled: u32,
-    journal: DefaultHasher,
+    journal: Journal,
     breaches: Vec<Breach>,
 }
 
@@ -93,7 +94,7 @@ impl Network {
             events: BinaryHeap::new(),
             frames: 0,
             stalled: 0,
-            journal: DefaultHasher::new(),
+            journal: Journal::default(),
             breaches: Vec::new(),
         }
     }
@@ -165,7 +166,7 @@ impl Network {
 
     /// A number that is the same for two runs in which the same things happened.
     pub fn journal(&self) -> u64 {
-        self.journal.finish()
+        self.journal.hash()
     }
 
     /// The laws that were broken so far: those watched on the way, and those of the books at this moment.
@@ -195,7 +196,7 @@ impl Network {
 
     fn arrive(&mut self, frame: Frame) {
         let Frame { to, path, tos, mut bytes } = frame;
-        (self.now, to, path, &bytes).hash(&mut self.journal);
+        self.journal.note((self.now, to, path, &bytes));
         let received = Received { link: LinkId(path as u8), from: address(1 - to, path), tos, segment: bytes.len() };
         self.ends[to].endpoint.handle_datagrams(self.now, &received, &mut bytes);
         self.pump(to);
@@ -286,7 +287,7 @@ impl Network {
         let mut moved = false;
         while let Some(delivery) = self.ends[end].endpoint.poll_delivery() {
             moved = true;
-            (self.now, end, &delivery.bytes).hash(&mut self.journal);
+            self.journal.note((self.now, end, &delivery.bytes));
             self.ends[end].host.handle(self.now, &delivery.bytes);
             self.ends[end].endpoint.recycle_delivery(delivery.bytes);
         }

@@ -23,6 +23,18 @@ use std::{
 /// Where it is kept, from the root of the source tree.
 pub const FILE: &str = "lab/matrix.txt";
 
+/// The journals of the same runs: they change with every datagram, where the figures are rounded.
+pub const JOURNALS: &str = "lab/journals/matrix.txt";
+
+/// The figures, and the journals of the runs that gave them.
+#[derive(Debug)]
+pub struct Computed {
+    /// The text of [`FILE`].
+    pub matrix: String,
+    /// The text of [`JOURNALS`].
+    pub journals: String,
+}
+
 /// What accepts its changes.
 pub const ACCEPT: &str = "cargo run -p mpt-lab -- matrix --accept";
 
@@ -30,7 +42,7 @@ pub const ACCEPT: &str = "cargo run -p mpt-lab -- matrix --accept";
 ///
 /// # Errors
 /// What is wrong with a plan of the catalogue.
-pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<String, Problem> {
+pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Computed, Problem> {
     let mut plans = Vec::new();
     for (key, seconds) in PLANS {
         let length = Duration::from_secs(seconds);
@@ -40,7 +52,7 @@ pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<String, Probl
     for (plan, length) in &plans {
         cases.extend(plan.cases.iter().map(|case| Row { plan, case, length: *length }));
     }
-    let lines: Vec<Mutex<String>> = cases.iter().map(|_| Mutex::default()).collect();
+    let lines: Vec<Mutex<(String, String)>> = cases.iter().map(|_| Mutex::default()).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
@@ -54,7 +66,8 @@ pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<String, Probl
         }
     });
     let lines = lines.into_iter().map(|line| line.into_inner().unwrap_or_else(PoisonError::into_inner));
-    Ok(HEAD.to_owned() + &lines.collect::<String>())
+    let (figures, journals): (String, String) = lines.unzip();
+    Ok(Computed { matrix: HEAD.to_owned() + &figures, journals })
 }
 
 /// The lines in which two matrices differ: those of the old one with a minus, those of the new one with a plus.
@@ -84,7 +97,8 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn line(&self) -> String {
+    /// The case's figures, and the journals of its tunnels.
+    fn line(&self) -> (String, String) {
         let Self { plan, case, length } = *self;
         let ours = self.run(Contender::Mpt, Mode::Native, length);
         let metric = |metric| ours.as_ref().and_then(|run| run.metrics.get(&metric).copied());
@@ -95,8 +109,10 @@ impl Row<'_> {
         let ceiling = |length| ceiling::of(case, Mode::Native, length, true);
         let share = |mbit: Option<f64>, length| Some(mbit? / ceiling(length)? * 100.0);
         let is_of = |plans: &[&str]| plans.contains(&plan.key.as_str());
-        let lasting = if is_of(&LASTING) { self.goodput(Contender::Mpt, Mode::Native, LONG) } else { None };
-        let original = if is_of(&ORIGINAL) { self.goodput(Contender::Mpt, Mode::Original, length) } else { None };
+        let run_if = |wanted: bool, mode, length| wanted.then(|| self.run(Contender::Mpt, mode, length)).flatten();
+        let lasting = run_if(is_of(&LASTING), Mode::Native, LONG);
+        let original = run_if(is_of(&ORIGINAL), Mode::Original, length);
+        let goodput = |run: &Option<Run>| run.as_ref()?.metrics.get(&Metric::Goodput).copied();
         let name = format!("{}/{}", plan.key, case.name);
         let figures = [
             ceiling(length).map(tenths),
@@ -104,13 +120,15 @@ impl Row<'_> {
             self.goodput(Contender::Ideal, Mode::Native, length).map(tenths),
             metric(Metric::Goodput).map(tenths),
             share(metric(Metric::Goodput), length).map(whole),
-            share(lasting, LONG).map(whole),
+            share(goodput(&lasting), LONG).map(whole),
             metric(Metric::Gap).map(whole),
             metric(Metric::Recovery).map(whole),
-            original.map(tenths),
+            goodput(&original).map(tenths),
         ];
         let cells = figures.map(|figure| format!(" {:>9}", figure.unwrap_or_else(|| "-".into())));
-        format!("{name:<24}{}\n", cells.concat())
+        let journal = |run: &Option<Run>| run.as_ref().map_or("-".into(), |run| format!("{:016x}", run.journal));
+        let journals = [ours, lasting, original].map(|run| format!(" {:>16}", journal(&run)));
+        (format!("{name:<24}{}\n", cells.concat()), format!("{name:<24}{}\n", journals.concat()))
     }
 
     fn run(&self, contender: Contender, mode: Mode, length: Duration) -> Option<Run> {

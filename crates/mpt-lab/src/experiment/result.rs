@@ -71,6 +71,9 @@ pub struct Run {
     /// Bytes of payload that arrived.
     #[serde(default)]
     pub bytes: u64,
+    /// The simulator's journal of it; 0 elsewhere.
+    #[serde(default)]
+    pub journal: u64,
     /// Processor seconds of the contender's processes at both ends for each GB of payload.
     pub cpu_s_per_gb: Option<f64>,
     /// Seconds, and Mbit/s of payload that arrived.

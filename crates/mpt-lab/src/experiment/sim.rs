@@ -71,7 +71,7 @@ impl Simulation<'_> {
     fn direct(&self, path: &PathSpec) -> Run {
         let mut net = Direct::new(self.seed, path, hosts(1_500, Time::START));
         net.run(self.length);
-        self.result(net.host::<TcpSink>(1), Duration::ZERO, false)
+        Run { journal: net.journal(), ..self.result(net.host::<TcpSink>(1), Duration::ZERO, false) }
     }
 
     fn tunnel(&self) -> Result<Run> {
@@ -81,7 +81,7 @@ impl Simulation<'_> {
             happen(&mut net, event.path, event.what)?;
         }
         net.run(SETTLED + self.length);
-        Ok(self.result(net.host::<TcpSink>(1), SETTLED, true))
+        Ok(Run { journal: net.journal(), ..self.result(net.host::<TcpSink>(1), SETTLED, true) })
     }
 
     /// Lets the tunnel run and shows it every `step`, from the flow's beginning.

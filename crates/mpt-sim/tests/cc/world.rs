@@ -11,6 +11,7 @@ use mpt_proto::path::receive::{Elicits, Received};
 use mpt_proto::path::sample::LossSample;
 use mpt_proto::path::{PathId, PathSeq};
 use mpt_proto::time::{Rate, Time};
+use mpt_sim::journal::Journal;
 use mpt_sim::link::{Fate, Link, LinkSpec};
 use mpt_sim::seed::Seed;
 
@@ -28,6 +29,7 @@ pub struct World {
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     order: u64,
     payloads: Vec<Option<Ack>>,
+    journal: Journal,
     /// Queue of each link in bytes, at every tick.
     pub backlogs: Vec<Vec<u64>>,
 }
@@ -73,7 +75,7 @@ pub enum Demand {
     Paced(Rate, Time),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Event {
     Tick,
     Wake(usize, usize),
@@ -91,6 +93,7 @@ impl World {
             events: BinaryHeap::new(),
             order: 0,
             payloads: Vec::new(),
+            journal: Journal::default(),
             backlogs: Vec::new(),
         };
         world.schedule(Time::START, Event::Tick);
@@ -283,6 +286,7 @@ impl World {
 
     fn schedule(&mut self, at: Time, event: Event) {
         self.order += 1;
+        self.journal.note((at, event));
         self.events.push(Reverse((at, self.order, event)));
     }
 }
