@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use mpt_proto::crypto::association::{Association, Transmit};
-use mpt_proto::crypto::handshake::{Clock, Fresh, Gate, Identity, Knock, Message, Offer, Run};
+use mpt_proto::crypto::association::{Association, HandshakeTransmit};
+use mpt_proto::crypto::handshake::{Clock, EphemeralInput, HandshakeGuard, Identity, ClaimedInitiation, HandshakeMessage, Capabilities, Incarnation};
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
 use mpt_proto::time::Time;
 use mpt_proto::wire::native::{Header, OVERHEAD, SessionIndex};
@@ -32,17 +32,17 @@ fuzz_target!(|datagram: &[u8]| {
 struct End {
     identity: Identity,
     association: Association,
-    gate: Gate,
+    gate: HandshakeGuard,
     drawn: u8,
 }
 
 impl End {
     fn new(own: u8, peer: u8) -> Self {
         let keys = |seed| KeyPair::generate([seed; 32]);
-        let gate = Gate::new(keys(own).public(), [own; 32]);
-        let association = Association::new(*keys(peer).public(), PresharedKey::default(), Run([own; 8]));
+        let gate = HandshakeGuard::new(keys(own).public(), [own; 32]);
+        let association = Association::new(*keys(peer).public(), PresharedKey::default(), Incarnation([own; 8]));
         let clock = Clock::new(Duration::from_secs(1_800_000_000));
-        Self { identity: Identity { keys: keys(own), offer: Offer::new(true), clock }, association, gate, drawn: own }
+        Self { identity: Identity { keys: keys(own), capabilities: Capabilities::new(true), clock }, association, gate, drawn: own }
     }
 
     /// An end in a confirmed session that waits for the answer to a new initiation.
@@ -56,25 +56,25 @@ impl End {
         us
     }
 
-    fn fresh(&mut self) -> Fresh {
+    fn fresh(&mut self) -> EphemeralInput {
         self.drawn = self.drawn.wrapping_add(16);
-        Fresh { ephemeral: [self.drawn; 32], index: SessionIndex::new(self.drawn.into()), jitter: 0 }
+        EphemeralInput { ephemeral: [self.drawn; 32], index: SessionIndex::new(self.drawn.into()), jitter: 0 }
     }
 
-    fn initiate(&mut self) -> Transmit {
+    fn initiate(&mut self) -> HandshakeTransmit {
         let fresh = self.fresh();
         self.association.request(NOW);
         self.association.poll_transmit(NOW, &self.identity, || fresh).expect("an initiation")
     }
 
-    fn answer(&mut self, initiation: &[u8]) -> Transmit {
-        let Some(Message::Initiation(initiation)) = Message::decode(initiation) else { panic!("an initiation") };
-        let (fresh, knock) = (self.fresh(), Knock::open(&self.identity, &initiation).expect("authentic"));
+    fn answer(&mut self, initiation: &[u8]) -> HandshakeTransmit {
+        let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(initiation) else { panic!("an initiation") };
+        let (fresh, knock) = (self.fresh(), ClaimedInitiation::open(&self.identity, &initiation).expect("authentic"));
         self.association.handle_initiation(NOW, &self.identity, knock, || fresh).expect("a response")
     }
 
     fn complete(&mut self, response: &[u8]) {
-        let Some(Message::Response(response)) = Message::decode(response) else { panic!("a response") };
+        let Some(HandshakeMessage::Response(response)) = HandshakeMessage::decode(response) else { panic!("a response") };
         self.association.handle_response(NOW, &self.identity, &response).expect("authentic");
     }
 
@@ -92,19 +92,19 @@ impl End {
     /// Hands a datagram to everything that would see it, past the gate as well: its MACs may be computed by anyone.
     fn show(&mut self, datagram: &[u8]) {
         let from = SocketAddr::from(([192, 0, 2, 1], 4754));
-        match Message::decode(datagram) {
-            Some(Message::Initiation(initiation)) => {
+        match HandshakeMessage::decode(datagram) {
+            Some(HandshakeMessage::Initiation(initiation)) => {
                 let _ = self.gate.admit(NOW, from, &initiation.signed);
                 let fresh = self.fresh();
-                let knock = Knock::open(&self.identity, &initiation);
+                let knock = ClaimedInitiation::open(&self.identity, &initiation);
                 let answered = knock.and_then(|k| self.association.handle_initiation(NOW, &self.identity, k, || fresh));
                 assert!(answered.is_err(), "a forged initiation was answered");
             }
-            Some(Message::Response(response)) => {
+            Some(HandshakeMessage::Response(response)) => {
                 let _ = self.gate.admit(NOW, from, &response.signed);
                 assert!(self.association.handle_response(NOW, &self.identity, &response).is_err());
             }
-            Some(Message::CookieReply(reply)) => assert!(self.association.handle_cookie(NOW, &reply).is_err()),
+            Some(HandshakeMessage::CookieReply(reply)) => assert!(self.association.handle_cookie(NOW, &reply).is_err()),
             None => {
                 let _ = Header::decode(datagram);
                 assert!(self.association.open(NOW, &mut datagram.to_vec()).is_err());

@@ -5,12 +5,12 @@
 //! path in the others, and what that needs.
 
 use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
-use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::ip::Ip;
 use mpt_proto::packet::{Merge, Offload, Segmentation, SegmentationKind};
 use mpt_proto::path::LinkId;
-use mpt_proto::reseq::Limits;
-use mpt_proto::sched::Kind;
+use mpt_proto::reorder::ReorderLimits;
+use mpt_proto::sched::SchedulerKind;
 use mpt_proto::time::Time;
 use mpt_proto::wire::gre::Gre;
 use mpt_proto::wire::plain::{PROBE_LEN, Probe};
@@ -55,16 +55,16 @@ impl Scene {
             weight: 1 + 7 * u32::from(i),
             ..PathConfig::new(format!("path{i}"), LinkId(i), remote(i))
         };
-        let limits = Limits { window: WINDOW, max_hold: Duration::from_millis(200), adaptive: true, repaired: false };
+        let limits = ReorderLimits { window: WINDOW, max_hold: Duration::from_millis(200), adaptive: true, repaired: false };
         let plain = PlainFraming { sequence: bit(0), key: bit(1).then_some(4_711), checksum: bit(2) };
         let peer = PeerConfig {
             networks: vec!["10.77.0.0/16".parse().expect("a prefix"), "fd77::/16".parse().expect("a prefix")],
             scheduler: if bit(7) {
-                Kind::MinRtt
+                SchedulerKind::MinRtt
             } else if bit(6) {
-                Kind::RoundRobin
+                SchedulerKind::RoundRobin
             } else {
-                Kind::Weighted
+                SchedulerKind::Weighted
             },
             resequence: bit(3).then_some(limits),
             probe: bit(4).then(ProbeConfig::default),
@@ -100,7 +100,7 @@ impl Scene {
         let asked = is_question(bytes) && path < PATHS;
         // A probe may say that a path is back, for which packets have been waiting.
         let waiting = self.endpoint.peers()[0].ledger().queued > 0;
-        let received = Received { link: LinkId(path), from: remote(path), tos, segment: bytes.len() };
+        let received = RecvMeta { link: LinkId(path), from: remote(path), tos, segment: bytes.len() };
         self.endpoint.handle_datagrams(self.now, &received, bytes);
         let sent = self.take_everything();
         assert!(self.probes || waiting || sent == usize::from(asked), "{sent} datagrams in answer");
@@ -108,7 +108,7 @@ impl Scene {
 
     fn run_of_datagrams(&mut self, path: u8, script: &mut Script<'_>) {
         let segment = script.byte().unwrap_or(0).into();
-        let received = Received { link: LinkId(path), from: remote(path), tos: 0, segment };
+        let received = RecvMeta { link: LinkId(path), from: remote(path), tos: 0, segment };
         self.endpoint.handle_datagrams(self.now, &received, &mut script.bytes().to_vec());
     }
 

@@ -10,8 +10,8 @@ use crate::classify::Rule;
 use crate::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use crate::packet::Merge;
 use crate::path::LinkId;
+use crate::reorder;
 use crate::repair::fec;
-use crate::reseq;
 use crate::sched;
 use crate::time::Rate;
 
@@ -38,13 +38,13 @@ pub struct PeerConfig {
     /// Inner sources of this side whose packets are sent to it; all when empty.
     pub local_networks: Vec<IpNet>,
     /// How its paths are chosen.
-    pub scheduler: sched::Kind,
+    pub scheduler: sched::SchedulerKind,
     /// Which packets are treated otherwise; the first that fits a packet decides.
     pub rules: Vec<Rule>,
     /// What is spoken with it.
     pub protocol: Protocol,
     /// How its packets are put back in order, when they carry sequence numbers; off when absent.
-    pub resequence: Option<reseq::Limits>,
+    pub resequence: Option<reorder::ReorderLimits>,
     /// How its paths are probed; they are taken to be alive when absent.
     pub probe: Option<ProbeConfig>,
     /// Its paths: 1 to 32 in plain mode; in native mode also none, when the peer is the one who calls.
@@ -55,8 +55,8 @@ impl PeerConfig {
     /// A peer with the defaults of the configuration, and nothing behind it yet.
     pub fn new(name: impl Into<String>, protocol: Protocol, paths: Vec<PathConfig>) -> Self {
         let scheduler = match protocol {
-            Protocol::Plain(_) => sched::Kind::Weighted,
-            Protocol::Native(_) => sched::Kind::Earliest,
+            Protocol::Plain(_) => sched::SchedulerKind::Weighted,
+            Protocol::Native(_) => sched::SchedulerKind::Earliest,
         };
         Self {
             name: name.into(),
@@ -65,7 +65,7 @@ impl PeerConfig {
             scheduler,
             rules: Vec::new(),
             protocol,
-            resequence: Some(reseq::Limits::default()),
+            resequence: Some(reorder::ReorderLimits::default()),
             probe: Some(ProbeConfig::default()),
             paths,
         }
@@ -99,16 +99,16 @@ pub struct NativeConfig {
     /// The secret that is shared with it besides; all zero for none.
     pub preshared_key: PresharedKey,
     /// How much its paths may have in flight.
-    pub congestion: cc::Kind,
+    pub congestion: cc::ControllerKind,
     /// Whether lost packets may be brought back by forward error correction.
-    pub fec: fec::Mode,
+    pub fec: fec::FecMode,
 }
 
 impl NativeConfig {
     /// A peer that is known by nothing but its key.
     pub fn new(public_key: PublicKey) -> Self {
         let preshared_key = PresharedKey::from_bytes([0; 32]);
-        Self { public_key, preshared_key, congestion: cc::Kind::Rate, fec: fec::Mode::Auto }
+        Self { public_key, preshared_key, congestion: cc::ControllerKind::Rate, fec: fec::FecMode::Auto }
     }
 }
 
@@ -132,18 +132,18 @@ impl PlainFraming {
 
 /// How a path shows that it is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Liveness {
+pub enum LivenessConfig {
     /// It answers probes.
     Probes(ProbeConfig),
     /// Both ends send keepalives unasked, as the original MPT does.
-    Announces(AnnounceConfig),
+    Keepalives(KeepaliveConfig),
     /// It is taken to be alive.
     Off,
 }
 
 /// Keepalives as the original MPT sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AnnounceConfig {
+pub struct KeepaliveConfig {
     /// Between keepalives that are sent; none are when absent.
     pub every: Option<Duration>,
     /// Without a keepalive for so long, the path is dead; never when absent.
@@ -183,7 +183,7 @@ pub struct PathConfig {
     /// Its share under the weighted scheduler, 1 to 10000.
     pub weight: u32,
     /// How it shows that it is alive, where that is not as the peer's `probe` says.
-    pub liveness: Option<Liveness>,
+    pub liveness: Option<LivenessConfig>,
     /// Taken to be alive from the start; or else it has to show it first, where there is a way.
     pub alive: bool,
     /// The fastest that native mode may send on it.

@@ -14,24 +14,24 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use crate::agenda::Agenda;
 use crate::config::{Config, PathConfig, PeerConfig};
-use crate::crypto::handshake::{Knock, Message, Turned};
+use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection};
 use crate::drops::{Dropped, Drops};
-use crate::local::Local;
-use crate::outbox::{self, Outbox, Transmit};
 use crate::packet::ip::{Ip, UDP};
-use crate::packet::{Coalescer, Delivery, Offload, SuperPacket, clamp_mss};
+use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
 use crate::path::LinkId;
-use crate::peer::{PathEvent, Peer, Wake};
+use crate::peer::{PathEvent, Peer, WakeReason};
+use crate::ready::ReadyQueue;
 use crate::routes::Routes;
-use crate::stats::Status;
+use crate::sessions::SessionTable;
+use crate::stats::EndpointStatus;
 use crate::time::Time;
+use crate::tx::{self, Transmit, TxQueue};
 use crate::wire::native::Header;
 
 /// Datagrams from one address that came with one receive.
 #[derive(Clone, Copy, Debug)]
-pub struct Received {
+pub struct RecvMeta {
     /// The socket.
     pub link: LinkId,
     /// The sender.
@@ -46,13 +46,13 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Endpoint {
     mtu: usize,
-    local: Option<Local>,
+    sessions: Option<SessionTable>,
     peers: Vec<Peer>,
     routes: Arc<Routes>,
     sources: HashMap<(LinkId, IpAddr), (usize, u8)>,
-    outbox: Outbox,
+    tx: TxQueue,
     tun: Coalescer,
-    agenda: Agenda,
+    ready: ReadyQueue,
     /// Peers whose queue is full.
     crowded: BTreeSet<usize>,
     /// Links whose socket is full.
@@ -61,7 +61,7 @@ pub struct Endpoint {
     eventful: Vec<usize>,
     spare: Vec<Vec<u8>>,
     /// Some peer has told something new of its addresses.
-    told: bool,
+    remote_addresses_changed: bool,
     drops: Drops,
 }
 
@@ -77,27 +77,27 @@ impl Endpoint {
     }
 
     /// Makes an endpoint that can have native peers.
-    pub fn native(now: Time, config: &Config, local: Local) -> Self {
+    pub fn native(now: Time, config: &Config, local: SessionTable) -> Self {
         Self::with(now, config, Some(local))
     }
 
-    fn with(now: Time, config: &Config, mut local: Option<Local>) -> Self {
+    fn with(now: Time, config: &Config, mut local: Option<SessionTable>) -> Self {
         let (mtu, numbered) = (config.mtu.min(LARGEST), config.peers.iter().enumerate());
         let peers = numbered.map(|(index, peer)| Self::make_peer(now, index, mtu, peer, local.as_mut())).collect();
         let mut endpoint = Self {
             mtu,
             peers,
-            local,
+            sessions: local,
             routes: Arc::default(),
             sources: HashMap::new(),
-            outbox: Outbox::default(),
+            tx: TxQueue::default(),
             tun: Coalescer::new(config.merge),
-            agenda: Agenda::default(),
+            ready: ReadyQueue::default(),
             crowded: BTreeSet::new(),
             blocked: BTreeSet::new(),
             eventful: Vec::new(),
             spare: Vec::new(),
-            told: false,
+            remote_addresses_changed: false,
             drops: Drops::default(),
         };
         endpoint.number_peers();
@@ -107,7 +107,7 @@ impl Endpoint {
     /// Adds a peer while the tunnel runs, and tells its index.
     pub fn add_peer(&mut self, now: Time, config: &PeerConfig) -> usize {
         let index = self.peers.len();
-        self.peers.push(Self::make_peer(now, index, self.mtu, config, self.local.as_mut()));
+        self.peers.push(Self::make_peer(now, index, self.mtu, config, self.sessions.as_mut()));
         self.number_peers();
         index
     }
@@ -116,8 +116,8 @@ impl Endpoint {
     pub fn remove_peer(&mut self, name: &str) -> bool {
         let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
         self.peers.remove(index);
-        if let Some(local) = &mut self.local {
-            local.forget_peer(index);
+        if let Some(local) = &mut self.sessions {
+            local.remove_peer(index);
         }
         self.number_peers();
         true
@@ -129,26 +129,26 @@ impl Endpoint {
     }
 
     /// The same, to an address that the peer has told; see [`Self::told_addresses`].
-    pub fn add_told_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
-        self.with_peer(peer, |peer| peer.add_told_path(now, config))
+    pub fn add_remote_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+        self.with_peer(peer, |peer| peer.add_advertised_path(now, config))
     }
 
     /// Tells a peer in native mode at which addresses it can reach this end; false when there is no such peer.
-    pub fn tell_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> bool {
+    pub fn advertise_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> bool {
         self.with_peer(peer, |peer| {
-            peer.tell_addresses(now, all);
+            peer.advertise_addresses(now, all);
             true
         })
     }
 
     /// The addresses at which a peer says that it can be reached.
-    pub fn told_addresses(&self, peer: &str) -> Vec<SocketAddr> {
-        self.peers.iter().find(|p| p.name() == peer).map(Peer::told_addresses).unwrap_or_default()
+    pub fn remote_addresses(&self, peer: &str) -> Vec<SocketAddr> {
+        self.peers.iter().find(|p| p.name() == peer).map(Peer::remote_addresses).unwrap_or_default()
     }
 
     /// Whether any peer has told something new of its addresses since this was last asked.
-    pub fn take_told(&mut self) -> bool {
-        std::mem::take(&mut self.told)
+    pub fn take_remote_addresses_changed(&mut self) -> bool {
+        std::mem::take(&mut self.remote_addresses_changed)
     }
 
     /// Takes a path from a peer in native mode; false when there is none of that name. What is in flight on it is sent again
@@ -164,7 +164,7 @@ impl Endpoint {
 
     /// The largest inner packet in bytes that every path carries: less than was configured when one has been found narrow.
     pub fn mtu(&self) -> usize {
-        self.peers.iter().filter_map(Peer::carries).fold(self.mtu, usize::min)
+        self.peers.iter().filter_map(Peer::path_mtu).fold(self.mtu, usize::min)
     }
 
     /// Whether inner packets are wanted. While not, they are better off in the TUN device's queue, which is that of all peers: one that is
@@ -183,8 +183,8 @@ impl Endpoint {
     }
 
     /// Takes datagrams from a socket. They are changed in place. No bytes are one datagram without payload.
-    pub fn handle_datagrams(&mut self, now: Time, received: &Received, bytes: &mut [u8]) {
-        if self.local.is_some() && !bytes.is_empty() {
+    pub fn handle_datagrams(&mut self, now: Time, received: &RecvMeta, bytes: &mut [u8]) {
+        if self.sessions.is_some() && !bytes.is_empty() {
             for datagram in bytes.chunks_mut(received.segment.max(1)) {
                 self.handle_native(now, received, datagram);
             }
@@ -194,13 +194,13 @@ impl Endpoint {
     }
 
     /// Native datagrams find their peer by session or by key, so one socket serves them all; others by their address.
-    fn handle_native(&mut self, now: Time, received: &Received, datagram: &mut [u8]) {
+    fn handle_native(&mut self, now: Time, received: &RecvMeta, datagram: &mut [u8]) {
         if let Some(header) = Header::decode(datagram) {
-            let peer = self.local.as_ref().and_then(|local| local.peer_of(header.session));
+            let peer = self.sessions.as_ref().and_then(|local| local.peer_of_session(header.session));
             let Some(peer) = peer else { return self.drops.count(Dropped::UnknownSession) };
             self.peers[peer].handle_sealed(now, received, datagram, &mut self.tun);
-            self.told |= self.peers[peer].take_told();
-            self.agenda.touch(peer);
+            self.remote_addresses_changed |= self.peers[peer].take_remote_addresses_changed();
+            self.ready.mark(peer);
         } else if datagram.starts_with(&HANDSHAKE) {
             if let Err(why) = self.handle_handshake(now, received, datagram) {
                 self.drops.count(why);
@@ -210,46 +210,46 @@ impl Endpoint {
         }
     }
 
-    fn handle_handshake(&mut self, now: Time, received: &Received, datagram: &[u8]) -> Result<(), Dropped> {
-        let Self { local: Some(local), peers, outbox, .. } = self else { return Err(Dropped::UnknownProtocol) };
-        let message = Message::decode(datagram).ok_or(Dropped::Malformed)?;
+    fn handle_handshake(&mut self, now: Time, received: &RecvMeta, datagram: &[u8]) -> Result<(), Dropped> {
+        let Self { sessions: Some(sessions), peers, tx, .. } = self else { return Err(Dropped::UnknownProtocol) };
+        let message = HandshakeMessage::decode(datagram).ok_or(Dropped::Malformed)?;
         let signed = match &message {
-            Message::Initiation(initiation) => Some(&initiation.signed),
-            Message::Response(response) => Some(&response.signed),
-            Message::CookieReply(_) => None,
+            HandshakeMessage::Initiation(initiation) => Some(&initiation.signed),
+            HandshakeMessage::Response(response) => Some(&response.signed),
+            HandshakeMessage::CookieReply(_) => None,
         };
-        if let Some(Err(turned)) = signed.map(|signed| local.gate().admit(now, received.from, signed)) {
-            let Turned::Back(cookie) = turned else { return Err(turned.reason()) };
-            answer(outbox, received, &cookie);
+        if let Some(Err(turned)) = signed.map(|signed| sessions.guard().admit(now, received.from, signed)) {
+            let Rejection::Back(cookie) = turned else { return Err(turned.reason()) };
+            answer(tx, received, &cookie);
             return Ok(());
         }
         let peer = match message {
-            Message::Initiation(initiation) => {
-                let knock = Knock::open(local.identity(), &initiation)?;
-                let peer = local.peer(knock.peer()).ok_or(Dropped::UnknownPeer)?;
+            HandshakeMessage::Initiation(initiation) => {
+                let knock = ClaimedInitiation::open(sessions.identity(), &initiation)?;
+                let peer = sessions.peer_with_key(knock.peer()).ok_or(Dropped::UnknownPeer)?;
                 let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
-                let (identity, names) = local.parts();
-                let response = association.handle_initiation(now, identity, knock, || names.fresh(peer))?;
-                answer(outbox, received, &response.message);
+                let (identity, names) = sessions.parts();
+                let response = association.handle_initiation(now, identity, knock, || names.ephemeral_input(peer))?;
+                answer(tx, received, &response.message);
                 peer
             }
-            Message::Response(response) => {
-                let peer = local.peer_of(response.receiver).ok_or(Dropped::UnknownSession)?;
+            HandshakeMessage::Response(response) => {
+                let peer = sessions.peer_of_session(response.receiver).ok_or(Dropped::UnknownSession)?;
                 let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
-                association.handle_response(now, local.identity(), &response)?;
+                association.handle_response(now, sessions.identity(), &response)?;
                 peer
             }
-            Message::CookieReply(reply) => {
-                let peer = local.peer_of(reply.receiver).ok_or(Dropped::UnknownSession)?;
+            HandshakeMessage::CookieReply(reply) => {
+                let peer = sessions.peer_of_session(reply.receiver).ok_or(Dropped::UnknownSession)?;
                 peers[peer].association().ok_or(Dropped::UnknownPeer)?.handle_cookie(now, &reply)?;
                 peer
             }
         };
-        self.agenda.touch(peer);
+        self.ready.mark(peer);
         Ok(())
     }
 
-    fn handle_plain(&mut self, now: Time, received: &Received, bytes: &mut [u8]) {
+    fn handle_plain(&mut self, now: Time, received: &RecvMeta, bytes: &mut [u8]) {
         let segment = received.segment.max(1);
         let Some((peer, slot)) = self.sources.get(&(received.link, received.from.ip())).copied() else {
             return self.drops.count_many(Dropped::UnknownSource, bytes.len().div_ceil(segment).max(1) as u64);
@@ -260,7 +260,7 @@ impl Endpoint {
         for datagram in bytes.chunks_mut(segment) {
             self.peers[peer].handle_datagram(now, slot, received.tos, datagram, &mut self.tun);
         }
-        self.agenda.touch(peer);
+        self.ready.mark(peer);
     }
 
     /// A link lost or regained its carrier.
@@ -286,7 +286,7 @@ impl Endpoint {
         }
         for index in 0..self.peers.len() {
             if self.peers[index].is_busy_on(link) {
-                self.agenda.touch(index);
+                self.ready.mark(index);
             }
         }
     }
@@ -308,41 +308,41 @@ impl Endpoint {
 
     /// Does what is due.
     pub fn handle_deadline(&mut self, now: Time) {
-        while let Some(peer) = self.agenda.due(now) {
+        while let Some(peer) = self.ready.due(now) {
             self.peers[peer].handle_deadline(now, &mut self.tun);
-            self.agenda.touch(peer);
+            self.ready.mark(peer);
             // What remains due is a probe, which leaves with the next flush.
             let next = self.peers[peer].next_deadline().filter(|(at, _)| *at > now);
-            self.agenda.file(peer, next);
+            self.ready.set_deadline(peer, next);
         }
     }
 
     /// When to call [`Self::handle_deadline`], and why.
-    pub fn next_deadline(&self) -> Option<(Time, Wake)> {
-        self.agenda.next_deadline()
+    pub fn next_deadline(&self) -> Option<(Time, WakeReason)> {
+        self.ready.next_deadline()
     }
 
     /// The next run of datagrams to send. One peer after the other is asked, so that few runs wait here however many peers
     /// there are.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         loop {
-            self.outbox.flush();
-            if let Some(run) = self.outbox.poll() {
+            self.tx.flush();
+            if let Some(run) = self.tx.poll() {
                 return Some(run);
             }
-            let Some(index) = self.agenda.pop_touched() else { break };
+            let Some(index) = self.ready.pop_dirty() else { break };
             let peer = &mut self.peers[index];
-            peer.note_blocked(&self.blocked);
-            match &mut self.local {
+            peer.set_blocked(&self.blocked);
+            match &mut self.sessions {
                 Some(local) if peer.is_native() => {
-                    peer.flush_native(now, index, local, &mut self.outbox, &mut self.spare);
+                    peer.flush_native(now, index, local, &mut self.tx, &mut self.spare);
                 }
                 _ => {
-                    peer.flush_probes(now, &mut self.outbox);
-                    peer.flush(now, &mut self.outbox, &mut self.spare);
+                    peer.flush_probes(now, &mut self.tx);
+                    peer.flush(now, &mut self.tx, &mut self.spare);
                 }
             }
-            self.agenda.file(index, self.peers[index].next_deadline());
+            self.ready.set_deadline(index, self.peers[index].next_deadline());
             self.note(index);
         }
         self.spare.truncate(SPARE_BUFFERS);
@@ -351,11 +351,11 @@ impl Endpoint {
 
     /// Takes a sent run's buffer back.
     pub fn recycle_transmit(&mut self, sent: Transmit) {
-        self.outbox.recycle(sent);
+        self.tx.recycle(sent);
     }
 
     /// The next write to the TUN device.
-    pub fn poll_delivery(&mut self) -> Option<Delivery> {
+    pub fn poll_delivery(&mut self) -> Option<TunWrite> {
         self.tun.flush();
         self.tun.poll()
     }
@@ -367,9 +367,9 @@ impl Endpoint {
 
     /// The next thing worth a line in the log: a peer's name and what became of one of its paths.
     pub fn poll_event(&mut self) -> Option<(&str, PathEvent)> {
-        let Self { peers, agenda, eventful, .. } = self;
+        let Self { peers, ready, eventful, .. } = self;
         let has_some = |peer: &usize| peers[*peer].has_events();
-        let Some(peer) = eventful.iter().chain(agenda.touched()).copied().find(has_some) else {
+        let Some(peer) = eventful.iter().chain(ready.dirty()).copied().find(has_some) else {
             eventful.clear();
             return None;
         };
@@ -378,8 +378,8 @@ impl Endpoint {
     }
 
     /// All there is to tell.
-    pub fn status(&self) -> Status {
-        Status { peers: self.peers.iter().map(Peer::status).collect(), drops: self.drops.clone() }
+    pub fn status(&self) -> EndpointStatus {
+        EndpointStatus { peers: self.peers.iter().map(Peer::status).collect(), drops: self.drops.clone() }
     }
 
     /// Handshake messages that came to nothing so far.
@@ -403,7 +403,7 @@ impl Endpoint {
     fn route(&mut self, now: Time, bytes: Vec<u8>, len: usize, offload: Offload) -> Result<(), (Dropped, Vec<u8>)> {
         let mut packet = SuperPacket::new(bytes, len, offload)?;
         let Ip { source, destination, .. } = *packet.ip();
-        let Some(peer) = self.routes.lookup(destination, |peer| self.peers[peer].takes_from(source)) else {
+        let Some(peer) = self.routes.lookup(destination, |peer| self.peers[peer].accepts_source(source)) else {
             return Err((Dropped::NoRoute, packet.into_buffer()));
         };
         let ports = packet.ip().ports(packet.bytes()).filter(|_| packet.ip().protocol == UDP);
@@ -414,17 +414,23 @@ impl Endpoint {
             return Err((Dropped::TooBig, packet.into_buffer()));
         }
         let (ip, partial): (Ip, bool) = (*packet.ip(), packet.checksum_is_partial());
-        let carried = self.peers[peer].carries().map_or(self.mtu, |carried| carried.min(self.mtu));
+        let carried = self.peers[peer].path_mtu().map_or(self.mtu, |carried| carried.min(self.mtu));
         clamp_mss(&ip, packet.bytes_mut(), carried, partial);
         self.peers[peer].handle_inner(now, packet);
-        self.agenda.touch(peer);
+        self.ready.mark(peer);
         self.note(peer);
         Ok(())
     }
 
-    fn make_peer(now: Time, index: usize, mtu: usize, config: &PeerConfig, mut local: Option<&mut Local>) -> Peer {
+    fn make_peer(
+        now: Time,
+        index: usize,
+        mtu: usize,
+        config: &PeerConfig,
+        mut local: Option<&mut SessionTable>,
+    ) -> Peer {
         if let Some((local, key)) = local.as_deref_mut().zip(config.protocol.public_key()) {
-            local.know(key, index);
+            local.register_peer(key, index);
         }
         Peer::new(now, mtu, config, local)
     }
@@ -439,26 +445,26 @@ impl Endpoint {
         };
         self.sources = numbered().flat_map(sources).collect();
         for (i, peer) in self.peers.iter_mut().enumerate() {
-            peer.know_place(i, self.routes.clone());
+            peer.set_index(i, self.routes.clone());
         }
-        self.agenda = Agenda::new(self.peers.len());
+        self.ready = ReadyQueue::new(self.peers.len());
         self.crowded.clear();
         self.eventful.clear();
         for index in 0..self.peers.len() {
             self.note(index);
-            self.agenda.file(index, self.peers[index].next_deadline());
+            self.ready.set_deadline(index, self.peers[index].next_deadline());
         }
     }
 
     fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> bool) -> bool {
         let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
-        self.agenda.touch(index);
+        self.ready.mark(index);
         act(&mut self.peers[index])
     }
 
     fn for_all(&mut self, mut act: impl FnMut(&mut Peer)) {
         self.peers.iter_mut().for_each(&mut act);
-        self.agenda.touch_all();
+        self.ready.mark_all();
     }
 
     /// Notes whether the peer's queue is full, and whether it has something to tell.
@@ -487,14 +493,14 @@ impl Endpoint {
 }
 
 /// Answers a handshake message where it came from.
-fn answer(outbox: &mut Outbox, received: &Received, message: &[u8]) {
-    let mut slot = outbox.reserve(received.link, received.from, 0, message.len());
+fn answer(tx: &mut TxQueue, received: &RecvMeta, message: &[u8]) {
+    let mut slot = tx.reserve(received.link, received.from, 0, message.len());
     slot.bytes().copy_from_slice(message);
     slot.commit();
 }
 
 /// The largest inner packet that any datagram has room for, behind GRE with checksum, key and sequence number (RFC 2890).
-const LARGEST: usize = outbox::MAX_BYTES - 16;
+const LARGEST: usize = tx::MAX_BYTES - 16;
 
 /// How a handshake message begins: GRE without options, protocol type 0x88B6.
 const HANDSHAKE: [u8; 4] = [0, 0, 0x88, 0xb6];

@@ -5,7 +5,6 @@
 //! `wasm32-unknown-unknown`. [`endpoint::Endpoint`] is the door; `ARCHITECTURE.md` follows a packet through the rooms.
 #![forbid(unsafe_code)]
 
-mod agenda;
 pub mod cc;
 pub mod classify;
 pub mod config;
@@ -14,18 +13,19 @@ pub mod crypto;
 pub mod drops;
 pub mod endpoint;
 pub mod flow;
-pub mod headers;
-pub mod local;
-pub mod outbox;
+pub mod header_compression;
 pub mod packet;
 pub mod path;
-pub mod pathman;
+pub mod path_manager;
 pub mod peer;
 pub mod queue;
+mod ready;
+pub mod reorder;
 pub mod repair;
-pub mod reseq;
 pub mod routes;
 pub mod sched;
+pub mod sessions;
 pub mod stats;
 pub mod time;
+pub mod tx;
 pub mod wire;

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::drops::Drops;
-use crate::path::{LinkId, Path, State, Traffic};
+use crate::path::{LinkId, Path, PathState, Traffic};
 use crate::peer::Ledger;
-use crate::reseq;
+use crate::reorder;
 use crate::time::Rate;
 
 /// An endpoint.
 #[derive(Clone, Debug)]
-pub struct Status {
+pub struct EndpointStatus {
     /// Its peers.
     pub peers: Vec<PeerStatus>,
     /// Packets that ended before they could be assigned to a peer.
@@ -32,7 +32,7 @@ pub struct PeerStatus {
     /// How long a packet may wait for an earlier one, in microseconds.
     pub hold_us: u64,
     /// What the resequencer did.
-    pub resequencer: Option<reseq::Stats>,
+    pub resequencer: Option<reorder::ReorderStats>,
     /// Packets that were sent again.
     pub resent: u64,
     /// Packets that were lost and came back by forward error correction.
@@ -57,7 +57,7 @@ pub struct PathStatus {
     /// Its configured share.
     pub weight: u32,
     /// Up, or down and why.
-    pub state: State,
+    pub state: PathState,
     /// Smoothed round-trip time; absent until measured.
     pub srtt: Option<Duration>,
     /// What its bottleneck passes, as far as is known.

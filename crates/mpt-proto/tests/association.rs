@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use ends::*;
-use mpt_proto::crypto::association::{Association, Event};
-use mpt_proto::crypto::handshake::Run;
+use mpt_proto::crypto::association::{Association, SessionEvent};
+use mpt_proto::crypto::handshake::Incarnation;
 use mpt_proto::crypto::keys::PresharedKey;
 use mpt_proto::drops::Dropped;
 use mpt_proto::path::PathId;
@@ -60,7 +60,7 @@ fn an_expired_session_is_dropped_at_its_deadline_and_then_there_is_none() {
     let index = b.established()[0].index;
     assert_eq!(b.peer.next_deadline(), Some(after(180)));
     b.peer.handle_timeout(after(180));
-    assert_eq!((b.events(), b.peer.next_deadline()), (vec![Event::Retired(index)], None));
+    assert_eq!((b.events(), b.peer.next_deadline()), (vec![SessionEvent::Retired(index)], None));
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn an_end_that_begins_anew_takes_over_from_its_former_self() {
     }
     let former = a.seal(after(1), b"from the former run").unwrap();
     let mut again = end(1, *keys(2).public());
-    again.peer = Association::new(*keys(2).public(), PresharedKey::from_bytes([7; 32]), Run([0xEE; 8]));
+    again.peer = Association::new(*keys(2).public(), PresharedKey::from_bytes([7; 32]), Incarnation([0xEE; 8]));
     b.established();
 
     shake(after(10), &mut again, &mut b);
@@ -125,7 +125,7 @@ fn a_restart_is_noticed_by_the_end_that_initiates_too() {
         send(after(1), &mut b, &mut a, b"many");
     }
     let mut again = end(2, *keys(1).public());
-    again.peer = Association::new(*keys(1).public(), PresharedKey::from_bytes([7; 32]), Run([0xEE; 8]));
+    again.peer = Association::new(*keys(1).public(), PresharedKey::from_bytes([7; 32]), Incarnation([0xEE; 8]));
     a.established();
     shake(after(10), &mut a, &mut again);
     assert!(a.established()[0].restarted);
@@ -139,7 +139,7 @@ fn a_response_of_the_former_run_does_not_displace_the_new_one() {
     let initiation = a.initiate(START);
     let Reaction::Answer(late) = b.handle(START, a.address, &initiation) else { panic!("no response") };
     let mut again = end(2, *keys(1).public());
-    again.peer = Association::new(*keys(1).public(), PresharedKey::from_bytes([7; 32]), Run([0xEE; 8]));
+    again.peer = Association::new(*keys(1).public(), PresharedKey::from_bytes([7; 32]), Incarnation([0xEE; 8]));
     shake(after(1), &mut again, &mut a);
     assert_eq!(a.handle(after(1), b.address, &late), Reaction::Done);
     send(after(1), &mut again, &mut a, b"from the new run");
@@ -159,7 +159,7 @@ fn an_attempt_is_repeated_after_one_two_four_and_then_every_five_seconds_and_giv
     let gaps = tries.windows(2).map(|pair| pair[1].0 - pair[0].0);
     let least = [1, 2, 4].into_iter().chain(std::iter::repeat(5)).map(Duration::from_secs);
     assert!(gaps.zip(least).all(|(gap, least)| gap >= least && gap < least + Duration::from_millis(333)));
-    assert_eq!(a.events().last(), Some(&Event::GaveUp));
+    assert_eq!(a.events().last(), Some(&SessionEvent::GaveUp));
 }
 
 #[test]

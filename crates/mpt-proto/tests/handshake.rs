@@ -8,8 +8,8 @@ use blake2::digest::consts::U16;
 use blake2::digest::{Digest, KeyInit, Mac};
 use ends::*;
 use mpt_proto::crypto::aead::Cipher;
-use mpt_proto::crypto::association::Event;
-use mpt_proto::crypto::handshake::{COOKIE_REPLY_LEN, Ciphers, Offer};
+use mpt_proto::crypto::association::SessionEvent;
+use mpt_proto::crypto::handshake::{COOKIE_REPLY_LEN, Capabilities, Ciphers};
 use mpt_proto::crypto::keys::PublicKey;
 use mpt_proto::drops::Dropped;
 use mpt_proto::path::PathId;
@@ -54,18 +54,18 @@ fn a_handshake_gives_both_ends_the_same_session_and_datagrams_go_both_ways() {
 
 #[test]
 fn the_cipher_is_the_one_that_the_slower_cpu_prefers() {
-    let mut a = end_with(1, *keys(2).public(), [7; 32], Offer { capabilities: 0xA5, ..Offer::new(true) });
-    let mut b = end_with(2, *keys(1).public(), [7; 32], Offer::new(false));
+    let mut a = end_with(1, *keys(2).public(), [7; 32], Capabilities { features: 0xA5, ..Capabilities::new(true) });
+    let mut b = end_with(2, *keys(1).public(), [7; 32], Capabilities::new(false));
     shake(START, &mut a, &mut b);
     send(START, &mut a, &mut b, b"body");
     let (ours, theirs) = (a.established()[0], b.established()[0]);
     assert_eq!((ours.cipher, theirs.cipher), (Cipher::ChaCha20Poly1305, Cipher::ChaCha20Poly1305));
-    assert_eq!(theirs.hello.offer.capabilities, 0xA5);
+    assert_eq!(theirs.hello.capabilities.features, 0xA5);
 }
 
 #[test]
 fn ends_without_a_common_cipher_do_not_talk() {
-    let only = |cipher| Offer { ciphers: Ciphers::only(cipher), ..Offer::new(true) };
+    let only = |cipher| Capabilities { ciphers: Ciphers::only(cipher), ..Capabilities::new(true) };
     let mut a = end_with(1, *keys(2).public(), [7; 32], only(Cipher::Aes256Gcm));
     let mut b = end_with(2, *keys(1).public(), [7; 32], only(Cipher::ChaCha20Poly1305));
     let initiation = a.initiate(START);
@@ -166,7 +166,7 @@ fn a_replayed_response_completes_nothing() {
 
 #[test]
 fn a_wrong_preshared_key_completes_nothing() {
-    let mut a = end_with(1, *keys(2).public(), [8; 32], Offer::new(true));
+    let mut a = end_with(1, *keys(2).public(), [8; 32], Capabilities::new(true));
     let mut b = end(2, *keys(1).public());
     let initiation = a.initiate(START);
     let Reaction::Answer(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
@@ -249,8 +249,8 @@ fn a_stale_cookie_costs_one_attempt() {
     let Reaction::Answer(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
     assert_eq!(a.handle(START, b.address, &reply), Reaction::Done);
 
-    let mut b = end_with(2, *keys(1).public(), [7; 32], Offer::new(true));
-    b.gate = mpt_proto::crypto::handshake::Gate::new(b.us.keys.public(), [99; 32]);
+    let mut b = end_with(2, *keys(1).public(), [7; 32], Capabilities::new(true));
+    b.gate = mpt_proto::crypto::handshake::HandshakeGuard::new(b.us.keys.public(), [99; 32]);
     let (second, third) = (START + Duration::from_secs(6), START + Duration::from_secs(12));
     let with_cookie = a.poll(second).unwrap().message;
     assert_eq!(b.handle(second, a.address, &with_cookie), Reaction::Dropped(Dropped::BadMac));
@@ -302,5 +302,5 @@ fn a_retried_initiation_retires_the_name_of_the_one_before() {
     a.peer.request(START);
     let first = a.poll(START).unwrap().index;
     a.poll(START + Duration::from_secs(6)).unwrap();
-    assert_eq!(a.events(), [Event::Retired(first)]);
+    assert_eq!(a.events(), [SessionEvent::Retired(first)]);
 }

@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use mpt_proto::config::{AnnounceConfig, Config, Liveness, PathConfig, PeerConfig, PlainFraming, Protocol};
+use mpt_proto::config::{Config, KeepaliveConfig, LivenessConfig, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::drops::Dropped;
-use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::{Merge, Offload};
-use mpt_proto::path::{Cause, LinkId, State};
+use mpt_proto::path::{DownCause, LinkId, PathState};
 use mpt_proto::time::Time;
 use mpt_proto::wire::legacy;
 use mpt_proto::wire::plain::{PROBE_LEN, Probe};
@@ -26,9 +26,9 @@ fn remote(path: u8) -> SocketAddr {
 /// A connection of two paths with keepalives every second and a dead time of three.
 fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
     let (local, far) = ("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
-    let announces = AnnounceConfig { every: Some(SECOND), dead: Some(3 * SECOND), local, remote: far };
+    let announces = KeepaliveConfig { every: Some(SECOND), dead: Some(3 * SECOND), local, remote: far };
     let path = |number: u8| PathConfig {
-        liveness: Some(Liveness::Announces(announces)),
+        liveness: Some(LivenessConfig::Keepalives(announces)),
         alive,
         ..PathConfig::new(format!("v{number}"), LinkId(number), remote(number))
     };
@@ -46,7 +46,7 @@ fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
 fn silent(alive: bool) -> PeerConfig {
     let mut silent = connection("c", false, alive);
     for path in &mut silent.paths {
-        let Some(Liveness::Announces(announces)) = &mut path.liveness else { unreachable!() };
+        let Some(LivenessConfig::Keepalives(announces)) = &mut path.liveness else { unreachable!() };
         (announces.every, announces.dead) = (None, None);
     }
     silent
@@ -67,7 +67,7 @@ fn sent(endpoint: &mut Endpoint, now: Time) -> Vec<(u8, Vec<u8>)> {
 }
 
 fn receive(endpoint: &mut Endpoint, now: Time, path: u8, datagram: &[u8]) {
-    let received = Received { link: LinkId(path), from: remote(path), tos: 0, segment: datagram.len() };
+    let received = RecvMeta { link: LinkId(path), from: remote(path), tos: 0, segment: datagram.len() };
     endpoint.handle_datagrams(now, &received, &mut datagram.to_vec());
 }
 
@@ -90,7 +90,7 @@ fn push(endpoint: &mut Endpoint, now: Time, mut packet: Vec<u8>) {
     endpoint.handle_inner(now, &mut packet, len, Offload::default());
 }
 
-fn events(endpoint: &mut Endpoint) -> Vec<(String, State)> {
+fn events(endpoint: &mut Endpoint) -> Vec<(String, PathState)> {
     std::iter::from_fn(|| endpoint.poll_event().map(|(_, event)| (event.path, event.to))).collect()
 }
 
@@ -113,9 +113,9 @@ fn a_path_without_keepalives_is_dead_after_the_dead_time_and_revived_by_one() {
     sent(&mut endpoint, at(2_999));
     assert_eq!(events(&mut endpoint), []);
     sent(&mut endpoint, at(3_000));
-    assert_eq!(events(&mut endpoint), [("v1".into(), State::Down(Cause::Silent))]);
+    assert_eq!(events(&mut endpoint), [("v1".into(), PathState::Down(DownCause::Silent))]);
     receive(&mut endpoint, at(3_500), 1, &keepalive());
-    assert_eq!(events(&mut endpoint), [("v1".into(), State::Up)]);
+    assert_eq!(events(&mut endpoint), [("v1".into(), PathState::Up)]);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_path_that_starts_down_waits_for_a_keepalive() {
 #[test]
 fn a_path_that_starts_down_waits_for_a_keepalive_without_a_dead_time_too() {
     let mut endpoint = endpoint(vec![silent(false)]);
-    assert_eq!(endpoint.status().peers[0].paths[0].state, State::Down(Cause::Silent));
+    assert_eq!(endpoint.status().peers[0].paths[0].state, PathState::Down(DownCause::Silent));
     receive(&mut endpoint, at(10), 0, &keepalive());
     assert!(endpoint.status().peers[0].paths[0].state.is_up());
 }
@@ -150,7 +150,7 @@ fn the_operator_takes_up_what_the_peer_took_down() {
     let mut endpoint = endpoint(vec![silent(true)]);
     assert!(endpoint.handle_report(at(1), "c", "v0", false));
     assert!(endpoint.enable_path(at(2), "c", "v0", true));
-    let [down, up] = [State::Down(Cause::Peer), State::Up].map(|state| ("v0".into(), state));
+    let [down, up] = [PathState::Down(DownCause::Peer), PathState::Up].map(|state| ("v0".into(), state));
     assert_eq!(events(&mut endpoint), [down, up]);
 }
 
@@ -168,9 +168,9 @@ fn a_probe_of_ours_says_nothing_about_a_path_that_announces_itself() {
 fn word_of_the_peer_takes_a_path_down_and_its_keepalive_brings_it_back() {
     let mut endpoint = endpoint(vec![connection("c", false, true)]);
     assert!(endpoint.handle_report(at(1), "c", "v0", false));
-    assert_eq!(events(&mut endpoint), [("v0".into(), State::Down(Cause::Peer))]);
+    assert_eq!(events(&mut endpoint), [("v0".into(), PathState::Down(DownCause::Peer))]);
     receive(&mut endpoint, at(2), 0, &keepalive());
-    assert_eq!(events(&mut endpoint), [("v0".into(), State::Up)]);
+    assert_eq!(events(&mut endpoint), [("v0".into(), PathState::Up)]);
     assert!(!endpoint.handle_report(at(3), "c", "v7", false) && !endpoint.handle_report(at(3), "x", "v0", false));
 }
 

@@ -9,9 +9,9 @@
 use std::fmt;
 
 use mpt_proto::endpoint::Endpoint;
-use mpt_proto::outbox::Transmit;
-use mpt_proto::peer::Wake;
+use mpt_proto::peer::WakeReason;
 use mpt_proto::time::Time;
+use mpt_proto::tx::Transmit;
 
 use crate::host::Sink;
 
@@ -48,7 +48,7 @@ pub enum Breach {
         /// When.
         at: Time,
         /// What for.
-        why: Wake,
+        why: WakeReason,
     },
 }
 
@@ -83,7 +83,7 @@ pub fn order(endpoint: &Endpoint, sink: &Sink) -> Vec<Breach> {
 /// Restraint, for one run of datagrams about to be sent.
 pub fn restraint(endpoint: &Endpoint, run: &Transmit, at: Time) -> Option<Breach> {
     let is_word = run.segment < SMALLEST_DATA || run.tos == NETWORK_CONTROL;
-    let up = || endpoint.peers().iter().any(|peer| peer.may_send_to(run.link, run.to));
+    let up = || endpoint.peers().iter().any(|peer| peer.is_up_at(run.link, run.to));
     (!is_word && !up()).then_some(Breach::Unrestrained { link: run.link.0, at })
 }
 

@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use mpt_proto::config::Config;
-use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::Offload;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
@@ -197,7 +197,7 @@ impl Network {
     fn arrive(&mut self, frame: Frame) {
         let Frame { to, path, tos, mut bytes } = frame;
         self.journal.note((self.now, to, path, &bytes));
-        let received = Received { link: LinkId(path as u8), from: address(1 - to, path), tos, segment: bytes.len() };
+        let received = RecvMeta { link: LinkId(path as u8), from: address(1 - to, path), tos, segment: bytes.len() };
         self.ends[to].endpoint.handle_datagrams(self.now, &received, &mut bytes);
         self.pump(to);
     }

@@ -8,7 +8,7 @@ use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::drops::Dropped;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::{LinkId, MAX_PATHS};
-use mpt_proto::sched::Kind;
+use mpt_proto::sched::SchedulerKind;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Host, Sink, Source};
 use mpt_sim::laws::{self, Breach};
@@ -33,7 +33,7 @@ fn path(rate: u64, delay: u64) -> LinkSpec {
     LinkSpec::new(mbit(rate), ms(delay)).with_queue(Queue::Time(ms(400)))
 }
 
-fn config(end: usize, paths: usize, scheduler: Kind) -> Config {
+fn config(end: usize, paths: usize, scheduler: SchedulerKind) -> Config {
     let path = |i: usize| PathConfig::new(format!("path{i}"), LinkId(i as u8), address(1 - end, i));
     let plain = Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() });
     let peer = PeerConfig {
@@ -44,7 +44,7 @@ fn config(end: usize, paths: usize, scheduler: Kind) -> Config {
     Config { identity: None, mtu: 1_464, merge: Merge { tcp: true, udp: false }, peers: vec![peer] }
 }
 
-fn join(seed: u64, links: &[LinkSpec], scheduler: Kind, hosts: [Box<dyn Host>; 2]) -> Network {
+fn join(seed: u64, links: &[LinkSpec], scheduler: SchedulerKind, hosts: [Box<dyn Host>; 2]) -> Network {
     let paths: Vec<PathSpec> = links.iter().cloned().map(PathSpec::symmetric).collect();
     let configs = [config(0, links.len(), scheduler), config(1, links.len(), scheduler)];
     Network::new(Seed(seed), [&configs[0], &configs[1]], &paths, hosts)
@@ -80,7 +80,7 @@ fn up(net: &Network, end: usize) -> usize {
 fn thirty_two_paths_deliver_everything_in_order_at_the_sum_of_their_rates() {
     let links: Vec<_> = (0..MAX_PATHS as u64).map(|i| path(5, 2 + 3 * i)).collect();
     let rate = mbit(5 * MAX_PATHS as u64).scale(INNER as f64 / FRAME * 0.99);
-    let mut net = join(1, &links, Kind::Weighted, [source(rate, 2 * SECOND), sink()]);
+    let mut net = join(1, &links, SchedulerKind::Weighted, [source(rate, 2 * SECOND), sink()]);
     net.run(4 * SECOND);
     assert_lawful(&net);
     let (sent, sink) = (net.host::<Source>(0).sent(), net.host::<Sink>(1));
@@ -95,7 +95,7 @@ fn thirty_two_paths_deliver_everything_in_order_at_the_sum_of_their_rates() {
 #[test]
 fn the_last_of_thirty_two_paths_carries_on_alone_and_all_return() {
     let links = vec![path(20, 5); MAX_PATHS];
-    let mut net = join(1, &links, Kind::Weighted, [source(mbit(10), 5 * SECOND), sink()]);
+    let mut net = join(1, &links, SchedulerKind::Weighted, [source(mbit(10), 5 * SECOND), sink()]);
     net.run(SECOND);
     cut_all(&mut net, MAX_PATHS - 1, true);
     net.run(2 * SECOND);
@@ -116,7 +116,7 @@ fn every_scheduler_keeps_the_laws_on_every_kind_of_link() {
         path(30, 20).with_loss(Loss::Bursts { worsen: 0.004, recover: 0.2, bad: 1.0 }),
         path(20, 5).with_queue(Queue::Bytes(20_000)),
     ];
-    for (name, kind) in Kind::NAMES {
+    for (name, kind) in SchedulerKind::NAMES {
         let run = || {
             let mut net = join(7, &zoo, *kind, [source(mbit(60), 2 * SECOND), sink()]);
             net.run(SECOND);
@@ -165,7 +165,7 @@ fn ipv6_inside_is_carried_whole_and_in_order() {
     let links = [path(20, 5), path(60, 40)];
     let hosts: [Box<dyn Host>; 2] =
         [Box::new(V6(Source::new(mbit(30), INNER, 2 * SECOND))), Box::new(V6(Sink::default()))];
-    let mut net = join(1, &links, Kind::RoundRobin, hosts);
+    let mut net = join(1, &links, SchedulerKind::RoundRobin, hosts);
     net.run(4 * SECOND);
     let (sent, sink) = (net.host::<V6<Source>>(0).0.sent(), &net.host::<V6<Sink>>(1).0);
     assert_eq!(breaches(&net, sink), []);
@@ -175,7 +175,7 @@ fn ipv6_inside_is_carried_whole_and_in_order() {
 #[test]
 fn an_outage_of_all_paths_drops_by_name_and_ends_by_itself() {
     let links = [path(50, 10), path(50, 30)];
-    let mut net = join(1, &links, Kind::Weighted, [source(mbit(20), 10 * SECOND), sink()]);
+    let mut net = join(1, &links, SchedulerKind::Weighted, [source(mbit(20), 10 * SECOND), sink()]);
     net.run(SECOND);
     cut_all(&mut net, 2, true);
     net.run(4 * SECOND);
@@ -198,7 +198,7 @@ fn an_outage_of_all_paths_drops_by_name_and_ends_by_itself() {
 #[test]
 fn all_carriers_lost_at_once_are_an_outage_until_the_first_returns() {
     let links = [path(50, 10), path(50, 10)];
-    let mut net = join(1, &links, Kind::MinRtt, [source(mbit(20), 6 * SECOND), sink()]);
+    let mut net = join(1, &links, SchedulerKind::MinRtt, [source(mbit(20), 6 * SECOND), sink()]);
     net.run(SECOND);
     cut_all(&mut net, 2, true);
     (0..2).for_each(|path| net.carrier(0, path, false));
@@ -215,9 +215,9 @@ fn all_carriers_lost_at_once_are_an_outage_until_the_first_returns() {
 /// Restarts one end in the middle of a stream; returns the numbers that are missing of those sent before and after.
 fn restart(end: usize, delays: [u64; 2]) -> (Network, Vec<u64>) {
     let links = delays.map(|delay| path(50, delay));
-    let mut net = join(1, &links, Kind::Weighted, [source(mbit(40), 4 * SECOND), sink()]);
+    let mut net = join(1, &links, SchedulerKind::Weighted, [source(mbit(40), 4 * SECOND), sink()]);
     net.run(2 * SECOND);
-    net.restart(end, &config(end, 2, Kind::Weighted));
+    net.restart(end, &config(end, 2, SchedulerKind::Weighted));
     net.run(6 * SECOND);
     let mut seen = vec![false; net.host::<Source>(0).sent() as usize];
     net.host::<Sink>(1).numbers.iter().for_each(|number| seen[*number as usize] = true);

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mpt_proto::cc::{Algorithm, Controller, Kind};
+use mpt_proto::cc::{Algorithm, Controller, ControllerKind};
 use mpt_proto::path::ack::{Ack, PeerTime, Range};
-use mpt_proto::path::feedback::Feedback;
-use mpt_proto::path::sent::Fate;
+use mpt_proto::path::estimator::PathEstimator;
+use mpt_proto::path::sent_packets::Outcome;
 use mpt_proto::path::{PathId, PathSeq};
 use mpt_proto::time::Time;
 use proptest::prelude::*;
@@ -47,18 +47,21 @@ fn ack(seqs: std::ops::Range<u64>) -> impl Strategy<Value = Ack> {
 }
 
 /// A packet may be told acknowledged once, or lost once and then spurious once; nothing else.
-fn note(fates: &mut BTreeMap<u64, Vec<Fate>>, fate: Fate, token: u64) {
+fn note(fates: &mut BTreeMap<u64, Vec<Outcome>>, fate: Outcome, token: u64) {
     let told = fates.entry(token).or_default();
     told.push(fate);
-    assert!(matches!(told[..], [Fate::Acked] | [Fate::Lost] | [Fate::Lost, Fate::Spurious]), "{token}: {told:?}");
+    assert!(
+        matches!(told[..], [Outcome::Acked] | [Outcome::Lost] | [Outcome::Lost, Outcome::Spurious]),
+        "{token}: {told:?}"
+    );
 }
 
 proptest! {
     #[test]
-    fn whatever_the_peer_says_each_packet_has_one_fate(steps in prop::collection::vec(step(), 1..200), name in 0..Kind::NAMES.len()) {
-        let mut controller = Controller::new(Algorithm::new(Kind::NAMES[name].1));
+    fn whatever_the_peer_says_each_packet_has_one_fate(steps in prop::collection::vec(step(), 1..200), name in 0..ControllerKind::NAMES.len()) {
+        let mut controller = Controller::new(Algorithm::new(ControllerKind::NAMES[name].1));
         controller.add_path(PATH, 1_400, None);
-        let (mut feedback, mut fates, mut sizes) = (Feedback::default(), BTreeMap::new(), BTreeMap::new());
+        let (mut feedback, mut fates, mut sizes) = (PathEstimator::default(), BTreeMap::new(), BTreeMap::new());
         let (mut now, mut next) = (Time::START, 0);
         for step in steps {
             let mut tell = |fate, token| note(&mut fates, fate, token);

@@ -6,7 +6,7 @@ mod support;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::Offload;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
@@ -59,7 +59,7 @@ impl Star {
     fn exchange(&mut self, client: usize) {
         while let Some(run) = self.clients[client].poll_transmit(self.now) {
             let mut bytes = run.bytes().to_vec();
-            let received = Received { link: LinkId(0), from: client_address(client), tos: 0, segment: run.segment };
+            let received = RecvMeta { link: LinkId(0), from: client_address(client), tos: 0, segment: run.segment };
             self.clients[client].recycle_transmit(run);
             self.serve(|server, now| server.handle_datagrams(now, &received, &mut bytes));
             self.answer();
@@ -71,7 +71,7 @@ impl Star {
             let SocketAddr::V4(to) = run.to else { panic!("IPv4") };
             let [_, _, high, low] = to.ip().octets();
             let from = mpt_sim::net::address(1, 0);
-            let received = Received { link: LinkId(0), from, tos: 0, segment: run.segment };
+            let received = RecvMeta { link: LinkId(0), from, tos: 0, segment: run.segment };
             let client = usize::from(high) << 8 | usize::from(low);
             self.clients[client].handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
             self.serve(|server, _| server.recycle_transmit(run));

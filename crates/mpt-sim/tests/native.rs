@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, Protocol};
-use mpt_proto::crypto::handshake::{Clock, Identity, Offer};
+use mpt_proto::crypto::handshake::{Capabilities, Clock, Identity};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::endpoint::Endpoint;
-use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
-use mpt_proto::reseq::Limits;
+use mpt_proto::reorder::ReorderLimits;
+use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Sink, Source};
 use mpt_sim::laws;
@@ -34,12 +34,13 @@ fn endpoint(end: usize, paths: usize) -> Endpoint {
     let native = NativeConfig::new(*keys(1 - end).public());
     let peer = PeerConfig {
         networks: vec!["0.0.0.0/0".parse().unwrap()],
-        resequence: Some(Limits { max_hold: SECOND, window: 32_768, ..Limits::default() }),
+        resequence: Some(ReorderLimits { max_hold: SECOND, window: 32_768, ..ReorderLimits::default() }),
         ..PeerConfig::new("peer", Protocol::Native(native), (0..paths).map(path).collect())
     };
     let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers: vec![peer] };
-    let identity = Identity { keys: keys(end), offer: Offer::new(true), clock: Clock::new(SECOND * 1_000_000) };
-    Endpoint::native(Time::START, &config, Local::new(identity, [end as u8 + 7; 32]))
+    let identity =
+        Identity { keys: keys(end), capabilities: Capabilities::new(true), clock: Clock::new(SECOND * 1_000_000) };
+    Endpoint::native(Time::START, &config, SessionTable::new(identity, [end as u8 + 7; 32]))
 }
 
 fn network(seed: u64, paths: &[PathSpec], rate: Rate, length: Duration) -> Network {

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use mpt_proto::drops::Dropped;
-use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::Offload;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
@@ -57,7 +57,7 @@ impl Star {
                     if self.away == Some(client) {
                         continue;
                     }
-                    let received = Received { link: LinkId(0), from: at(client), tos: 0, segment: run.segment };
+                    let received = RecvMeta { link: LinkId(0), from: at(client), tos: 0, segment: run.segment };
                     self.server.handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
                 }
             }
@@ -66,7 +66,7 @@ impl Star {
                 if self.away == Some(client) {
                     continue;
                 }
-                let received = Received { link: LinkId(0), from: address(1, 0), tos: 0, segment: run.segment };
+                let received = RecvMeta { link: LinkId(0), from: address(1, 0), tos: 0, segment: run.segment };
                 self.clients[client].handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
             }
         }

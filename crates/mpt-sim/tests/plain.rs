@@ -7,7 +7,7 @@ use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::packet::{Merge, Offload};
-use mpt_proto::path::{Cause, LinkId, State};
+use mpt_proto::path::{DownCause, LinkId, PathState};
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Sink, Source, numbered};
 use mpt_sim::laws;
@@ -137,13 +137,13 @@ fn a_lost_carrier_moves_the_traffic_at_once_and_the_peer_is_told() {
     net.carrier(0, 0, false);
     net.run(SECOND + ms(30));
     let state = |net: &Network, end: usize| net.endpoint(end).status().peers[0].paths[0].state;
-    assert_eq!(state(&net, 0), State::Down(Cause::Carrier));
-    assert_eq!(state(&net, 1), State::Down(Cause::Peer), "told over the other path");
+    assert_eq!(state(&net, 0), PathState::Down(DownCause::Carrier));
+    assert_eq!(state(&net, 1), PathState::Down(DownCause::Peer), "told over the other path");
     net.run(3 * SECOND);
     net.cut(0, false);
     net.carrier(0, 0, true);
     net.run(3 * SECOND + ms(60));
-    assert_eq!((state(&net, 0), state(&net, 1)), (State::Up, State::Up), "back after a round trip");
+    assert_eq!((state(&net, 0), state(&net, 1)), (PathState::Up, PathState::Up), "back after a round trip");
     net.run(5 * SECOND);
     assert_lawful(&net);
     let sink = net.host::<Sink>(1);
@@ -165,7 +165,7 @@ fn a_silent_path_is_found_dead_and_found_alive_again() {
     net.cut(1, false);
     net.run(6 * SECOND + ms(100));
     for end in 0..2 {
-        assert_eq!(net.endpoint(end).status().peers[0].paths[1].state, State::Up, "end {end}");
+        assert_eq!(net.endpoint(end).status().peers[0].paths[1].state, PathState::Up, "end {end}");
     }
     net.run(9 * SECOND);
     assert_lawful(&net);

@@ -9,9 +9,9 @@ use mpt::config::model::{File, Mode};
 use mpt::config::{self, Problem};
 use mpt_proto::classify::{Class, Pattern, Rule};
 use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
-use mpt_proto::pathman::Pairs;
+use mpt_proto::path_manager::Pairs;
 use mpt_proto::time::Rate;
-use mpt_proto::{cc, reseq, sched};
+use mpt_proto::{cc, reorder, sched};
 use proptest::{prop_assert, proptest};
 
 const EVERYTHING: &str = include_str!("config/everything.toml");
@@ -67,9 +67,9 @@ fn a_short_file_is_filled_in_with_defaults() {
         parse("mode = 'plain'\naddress = ['10.77.0.1/24']\n[[peer]]\n[[peer.path]]\nremote = '192.0.2.1'").unwrap();
     assert_eq!(file.interface.value, "mpt0");
     assert_eq!((file.port.value, file.mtu, file.offload), (4754, None, true));
-    assert_eq!(file.scheduler.value, sched::Kind::Weighted);
+    assert_eq!(file.scheduler.value, sched::SchedulerKind::Weighted);
     assert_eq!((file.mode.value, file.identity.is_none()), (Mode::Plain, true));
-    assert_eq!((file.resequence, file.probe), (Some(reseq::Limits::default()), Some(ProbeConfig::default())));
+    assert_eq!((file.resequence, file.probe), (Some(reorder::ReorderLimits::default()), Some(ProbeConfig::default())));
     let [peer] = &file.peers[..] else { panic!("one peer") };
     assert_eq!(peer.name.value, "peer");
     assert_eq!(framing(&file), PlainFraming { sequence: true, key: None, checksum: false });
@@ -107,7 +107,7 @@ fn every_setting_arrives_where_it_belongs() {
     assert_eq!((limits.window, limits.max_hold, limits.adaptive), (65_536, Duration::from_secs(10), false));
     let probe = file.probe.unwrap();
     assert_eq!((probe.idle, probe.dead), (Duration::from_secs(3_600), Duration::from_secs(120)));
-    assert_eq!((file.scheduler.value, file.offload), (sched::Kind::MinRtt, false));
+    assert_eq!((file.scheduler.value, file.offload), (sched::SchedulerKind::MinRtt, false));
     assert_eq!(file.mtu.map(|mtu| mtu.value), Some(1280));
     let path = &file.peers[0].paths[0];
     assert_eq!(path.local.map(|ip| ip.value), Some("2001:db8::1".parse::<IpAddr>().unwrap()));
@@ -121,7 +121,7 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     let Protocol::Native(native) = &file.peers[0].protocol.value else { panic!("native") };
     assert_eq!(native.public_key.to_string(), "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=");
     assert_eq!(*native.preshared_key.to_base64(), native.public_key.to_string());
-    assert_eq!(native.congestion, cc::Kind::Rate);
+    assert_eq!(native.congestion, cc::ControllerKind::Rate);
     let [dsl, wwan, waiting] = &file.peers[0].paths[..] else { panic!("three paths") };
     assert_eq!((dsl.cap, dsl.standby), (Some(Rate::from_bits(50_000_000)), false));
     assert_eq!((wwan.cap, wwan.standby), (None, true));
@@ -159,7 +159,7 @@ fn native_mode_is_the_default_and_predicts_arrivals_where_it_can() {
     let text = format!("{private}\naddress = []\n[[peer]]\n{public}\nnetworks = ['10.77.0.2/32']");
     let file = parse(&text).unwrap();
     assert_eq!(file.mode.value, Mode::Native);
-    let predicts = sched::Kind::NAMES.iter().any(|(name, _)| *name == "earliest");
+    let predicts = sched::SchedulerKind::NAMES.iter().any(|(name, _)| *name == "earliest");
     assert_eq!(file.scheduler.name(), if predicts { "earliest" } else { "weighted" });
 }
 

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use mpt::control::report::{Report, Tunnel};
 use mpt::control::{Action, Client, Request, Response, RunDir, Server};
 use mpt_proto::drops::Drops;
-use mpt_proto::stats::Status;
+use mpt_proto::stats::EndpointStatus;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tempfile::TempDir;
 
@@ -33,7 +33,7 @@ impl Place {
 fn report() -> Report {
     Report::new(
         Tunnel { interface: "mpt0".to_owned(), ..Tunnel::default() },
-        &Status { peers: Vec::new(), drops: Drops::default() },
+        &EndpointStatus { peers: Vec::new(), drops: Drops::default() },
     )
 }
 

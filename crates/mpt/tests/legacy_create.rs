@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use mpt::legacy::model::Connection;
 use mpt::legacy::{LegacySetup, Source, merge, write};
-use mpt_proto::control::{Accept, Code, Control, Event, Pair};
+use mpt_proto::control::{Accept, Code, ControlChannel, ControlEvent, Pair};
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy::{AuthType, Key};
+use mpt_proto::wire::legacy::{AuthKey, AuthType};
 
 const CLIENT: &str = "\
 [connection]
@@ -67,8 +67,8 @@ fn setup(host: u8, file: &str, text: &str) -> LegacySetup {
 }
 
 /// What `accept_remote` does: merges the template with what the peer says, and answers with the result.
-fn serve(server: &mut Control, setup: &mut LegacySetup) -> Option<Connection> {
-    let Some(Event::CreateRequested { connection, text, .. }) = server.poll_event() else { return None };
+fn serve(server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connection> {
+    let Some(ControlEvent::CreateRequested { connection, text, .. }) = server.poll_event() else { return None };
     let template = setup.template.as_ref().unwrap();
     let made = Connection::from_message("peer", &text).map_err(|_| Code::NO_CONNECTION).and_then(|peer| {
         let key = template.auth_key.clone();
@@ -80,7 +80,7 @@ fn serve(server: &mut Control, setup: &mut LegacySetup) -> Option<Connection> {
 }
 
 /// Carries one datagram there and, if it is answered, one back.
-fn round(client: &mut Control, server: &mut Control, setup: &mut LegacySetup) -> Option<Connection> {
+fn round(client: &mut ControlChannel, server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connection> {
     let (here, there): (SocketAddr, SocketAddr) =
         ("192.168.10.2:60456".parse().unwrap(), "192.168.10.1:60456".parse().unwrap());
     let request = client.poll_transmit()?;
@@ -96,8 +96,8 @@ fn both_sides_fit_together_and_no_key_has_crossed_the_network() {
     let own = setup(2, "c.conf", CLIENT).connections.remove(0);
     let mut server_setup = setup(1, "conf.template", TEMPLATE);
     let global = server_setup.template.as_ref().unwrap().key();
-    let mut server = Control::new(Accept { create: Some(global), ..Accept::default() }, [1; 32]);
-    let mut client = Control::new(Accept::default(), [2; 32]);
+    let mut server = ControlChannel::new(Accept { create: Some(global), ..Accept::default() }, [1; 32]);
+    let mut client = ControlChannel::new(Accept::default(), [2; 32]);
     client.add_connection(own.for_control().unwrap());
 
     let pair = Pair { local: "10.77.0.2".parse().unwrap(), remote: "10.77.0.1".parse().unwrap() };
@@ -106,7 +106,7 @@ fn both_sides_fit_together_and_no_key_has_crossed_the_network() {
     client.create(Time::START, pair, "192.168.10.1:60456".parse().unwrap(), &text).unwrap();
     assert_eq!(round(&mut client, &mut server, &mut server_setup), None);
     let made = round(&mut client, &mut server, &mut server_setup).unwrap();
-    let Some(Event::Created { text, .. }) = client.poll_event() else { panic!("created") };
+    let Some(ControlEvent::Created { text, .. }) = client.poll_event() else { panic!("created") };
     let merged = merge::with_answer(&own, &Connection::from_message("answer", &text).unwrap()).unwrap();
 
     assert_eq!((made.file.as_str(), made.name.as_str()), ("peer_10_77_0_2.conf", "from_the_boat"));
@@ -116,8 +116,9 @@ fn both_sides_fit_together_and_no_key_has_crossed_the_network() {
     let (ours, theirs) = (merged.for_control().unwrap(), made.for_control().unwrap());
     assert_eq!((ours.pair.local, ours.pair.remote), (theirs.pair.remote, theirs.pair.local));
     assert_eq!(ours.key, theirs.key);
-    assert_ne!(ours.key, Key::PUBLIC);
-    let ends = |c: &mpt_proto::control::Connection| c.paths.iter().map(|p| (p.public, p.remote)).collect::<Vec<_>>();
+    assert_ne!(ours.key, AuthKey::PUBLIC);
+    let ends =
+        |c: &mpt_proto::control::LegacyConnection| c.paths.iter().map(|p| (p.public, p.remote)).collect::<Vec<_>>();
     assert_eq!(ends(&ours), ends(&theirs).into_iter().map(|(public, remote)| (remote, public)).collect::<Vec<_>>());
     assert_eq!((made.paths[0].weight_out, made.paths[0].weight_in), (10, 1));
 }
@@ -127,15 +128,15 @@ fn a_description_that_leads_nowhere_is_answered_with_code_4() {
     let mut own = setup(2, "c.conf", CLIENT).connections.remove(0);
     own.local_port = 0;
     let mut server_setup = setup(1, "conf.template", TEMPLATE);
-    let global = Key::from_text("5d3c8f1a90b24e67a1c3d5e7f9012345");
-    let mut server = Control::new(Accept { create: Some(global), ..Accept::default() }, [1; 32]);
-    let mut client = Control::new(Accept::default(), [2; 32]);
+    let global = AuthKey::from_text("5d3c8f1a90b24e67a1c3d5e7f9012345");
+    let mut server = ControlChannel::new(Accept { create: Some(global), ..Accept::default() }, [1; 32]);
+    let mut client = ControlChannel::new(Accept::default(), [2; 32]);
     client.add_connection(own.for_control().unwrap());
     let pair = own.for_control().unwrap().pair;
     client.create(Time::START, pair, "192.168.10.1:60456".parse().unwrap(), &write::message(&own)).unwrap();
     for _ in 0..2 {
         assert_eq!(round(&mut client, &mut server, &mut server_setup), None);
     }
-    let Some(Event::ExchangeFailed { code, .. }) = client.poll_event() else { panic!("failed") };
+    let Some(ControlEvent::ExchangeFailed { code, .. }) = client.poll_event() else { panic!("failed") };
     assert_eq!(code, Code::NO_CONNECTION);
 }

@@ -19,14 +19,14 @@ use crate::{
 use mpt_proto::{
     config::{Config, NativeConfig, PathConfig, PeerConfig, PlainFraming, Protocol},
     crypto::{
-        handshake::{Clock, Identity, Offer},
+        handshake::{Capabilities, Clock, Identity},
         keys::KeyPair,
     },
     endpoint::Endpoint,
-    local::Local,
     packet::Merge,
     path::LinkId,
     sched,
+    sessions::SessionTable,
     time::{Rate, Time},
 };
 use mpt_sim::{
@@ -177,7 +177,8 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
     };
     let paths = (0..layout.paths.len()).map(|path| path_config(end, path, layout)).collect();
     let usual = PeerConfig::new("peer", protocol, paths);
-    let named = |name: &String| sched::Kind::NAMES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
+    let named =
+        |name: &String| sched::SchedulerKind::NAMES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
     let peer = PeerConfig {
         networks: vec![EVERYTHING.parse().expect("a prefix")],
         scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(usual.scheduler),
@@ -187,8 +188,8 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
     let config = Config { identity: None, mtu: layout.mtu(), merge: Merge::default(), peers: vec![peer] };
     match layout.mode {
         Mode::Native => {
-            let identity = Identity { keys: keys(end), offer: Offer::new(true), clock: Clock::new(YEAR) };
-            Endpoint::native(Time::START, &config, Local::new(identity, [end as u8 + 7; 32]))
+            let identity = Identity { keys: keys(end), capabilities: Capabilities::new(true), clock: Clock::new(YEAR) };
+            Endpoint::native(Time::START, &config, SessionTable::new(identity, [end as u8 + 7; 32]))
         }
         Mode::Plain | Mode::Original => Endpoint::new(Time::START, &config),
     }

@@ -149,10 +149,10 @@ impl Expander<'_> {
 
     fn scheduler(&self, text: &Text, at: &[String]) -> Parsed<String> {
         let name = self.filled(text, at)?;
-        if sched::Kind::NAMES.iter().any(|(known, _)| *known == name) {
+        if sched::SchedulerKind::NAMES.iter().any(|(known, _)| *known == name) {
             return Ok(name);
         }
-        let known: Vec<&str> = sched::Kind::NAMES.iter().map(|(known, _)| *known).collect();
+        let known: Vec<&str> = sched::SchedulerKind::NAMES.iter().map(|(known, _)| *known).collect();
         Err(self.source.problem(text.span(), format!("there is no scheduler '{name}'"), known.join(", ")))
     }
 

@@ -5,13 +5,13 @@ use mpt_lab::topology::Host;
 use mpt_proto::{
     config::{Config, NativeConfig, PathConfig, PeerConfig, Protocol},
     crypto::{
-        handshake::{Clock, Identity, Offer},
+        handshake::{Capabilities, Clock, Identity},
         keys::KeyPair,
     },
-    endpoint::{Endpoint, Received},
-    local::Local,
+    endpoint::{Endpoint, RecvMeta},
     packet::Merge,
     path::LinkId,
+    sessions::SessionTable,
     time::Time,
 };
 use std::{
@@ -297,11 +297,11 @@ impl Crowd {
             };
             let seed = *keys.public().as_bytes();
             let today = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
-            let identity = Identity { keys, offer: Offer::new(true), clock: Clock::new(today) };
+            let identity = Identity { keys, capabilities: Capabilities::new(true), clock: Clock::new(today) };
             let config = Config { identity: None, mtu: 1_400, merge: Merge::default(), peers: vec![peer] };
             let socket = UdpSocket::bind("192.168.11.1:0").expect("a socket");
             socket.set_nonblocking(true).expect("a socket");
-            (Endpoint::native(Time::START, &config, Local::new(identity, seed)), socket)
+            (Endpoint::native(Time::START, &config, SessionTable::new(identity, seed)), socket)
         };
         Self { members: keys.into_iter().map(member).collect(), start: Instant::now() }
     }
@@ -314,7 +314,7 @@ impl Crowd {
             let awake = (self.start.elapsed().as_millis() as usize / 10).min(self.members.len());
             for (endpoint, socket) in &mut self.members[..awake] {
                 while let Ok((len, from)) = socket.recv_from(&mut buffer) {
-                    let received = Received { link: LinkId(0), from, tos: 0, segment: len };
+                    let received = RecvMeta { link: LinkId(0), from, tos: 0, segment: len };
                     endpoint.handle_datagrams(now, &received, &mut buffer[..len]);
                 }
                 endpoint.handle_deadline(now);

@@ -1,7 +1,7 @@
 //! BALIA, balanced linked adaptation: Peng, Walid, Hwang, Low, "Multipath TCP: Analysis, Design, and Implementation"
 //! (IEEE/ACM ToN 2016), draft-walid-mptcp-congestion-control-04. Between LIA's friendliness and OLIA's responsiveness.
 
-use super::windowed::{Coupling, Flow, Flows};
+use super::windowed::{Coupling, Subflow, Subflows};
 
 /// Balanced linked adaptation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -9,21 +9,21 @@ pub struct Balia;
 
 impl Balia {
     /// `a_i = max(x_k) / x_i`, with `x_k = cwnd_k / rtt_k`.
-    fn alpha(me: &Flow, all: &Flows) -> f64 {
+    fn alpha(me: &Subflow, all: &Subflows) -> f64 {
         all.max(|f| f.packets() / f.srtt) / (me.packets() / me.srtt)
     }
 }
 
 impl Coupling for Balia {
     /// Per packet, in packets: `x_i / (rtt_i * (sum x_k)^2) * (1 + a_i) / 2 * (4 + a_i) / 5`.
-    fn increase(&mut self, me: &Flow, acked: f64, all: &Flows) -> f64 {
+    fn increase(&mut self, me: &Subflow, acked: f64, all: &Subflows) -> f64 {
         let a = Self::alpha(me, all);
         let linked = me.packets() / me.srtt.powi(2) / all.sum(|f| f.packets() / f.srtt).powi(2);
         acked * linked * (1.0 + a) / 2.0 * (4.0 + a) / 5.0
     }
 
     /// `cwnd_i -= cwnd_i / 2 * min(a_i, 1.5)`.
-    fn decrease(&mut self, me: &Flow, all: &Flows) -> f64 {
+    fn decrease(&mut self, me: &Subflow, all: &Subflows) -> f64 {
         1.0 - Self::alpha(me, all).min(1.5) / 2.0
     }
 }

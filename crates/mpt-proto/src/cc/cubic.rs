@@ -2,7 +2,7 @@
 //! where it was reduced, and never below what Reno would have reached.
 
 use super::slots::Slots;
-use super::windowed::{Coupling, Flow, Flows};
+use super::windowed::{Coupling, Subflow, Subflows};
 
 /// Every path is a CUBIC flow.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ struct Epoch {
 
 impl Epoch {
     /// Section 4.2: `K = cbrt((W_max - cwnd_epoch) / C)`.
-    fn begin(f: &Flow, w_max: f64) -> Self {
+    fn begin(f: &Subflow, w_max: f64) -> Self {
         let w_max = w_max.max(f.packets());
         Self {
             reductions: f.reductions,
@@ -37,7 +37,7 @@ impl Epoch {
     }
 
     /// The window is in full use; the time in which it was not does not count (section 5.8).
-    fn go_on(&mut self, f: &Flow) {
+    fn go_on(&mut self, f: &Subflow) {
         self.began += (f.now - self.used - f.srtt).max(0.0);
         self.used = f.now;
     }
@@ -56,7 +56,7 @@ impl Epoch {
 }
 
 impl Cubic {
-    fn epoch(&mut self, me: &Flow) -> &mut Epoch {
+    fn epoch(&mut self, me: &Subflow) -> &mut Epoch {
         let current = self.epochs.get(me.id()).is_some_and(|epoch| epoch.reductions == me.reductions);
         if !current {
             let before = self.epochs.get(me.id()).map(|epoch| epoch.w_max);
@@ -73,7 +73,7 @@ fn converge(reduced_from: f64, before: Option<f64>) -> f64 {
 
 impl Coupling for Cubic {
     /// Sections 4.2 to 4.5: towards `W_cubic(t + RTT)`, at most half a window per round trip, at least Reno's.
-    fn increase(&mut self, me: &Flow, acked: f64, _: &Flows) -> f64 {
+    fn increase(&mut self, me: &Subflow, acked: f64, _: &Subflows) -> f64 {
         let (cwnd, acked) = (me.packets(), acked / me.mss);
         let epoch = self.epoch(me);
         epoch.go_on(me);
@@ -85,7 +85,7 @@ impl Coupling for Cubic {
     }
 
     /// Section 4.6.
-    fn decrease(&mut self, _: &Flow, _: &Flows) -> f64 {
+    fn decrease(&mut self, _: &Subflow, _: &Subflows) -> f64 {
         BETA
     }
 }
@@ -101,9 +101,9 @@ mod tests {
     use super::*;
 
     /// A flow that was reduced from 1000 packets to 700 at time zero.
-    fn reduced() -> Flow {
+    fn reduced() -> Subflow {
         let flow = flows(&[(700.0, 100.0)]).iter().next().unwrap().clone();
-        Flow { reductions: 1, reduced_from: 1_000_000.0, ..flow }
+        Subflow { reductions: 1, reduced_from: 1_000_000.0, ..flow }
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
     /// The flow itself, one window acknowledged per round trip of 100 ms, follows the curve.
     #[test]
     fn the_window_follows_the_curve() {
-        let (mut cubic, mut flow, none) = (Cubic::default(), reduced(), Flows::default());
+        let (mut cubic, mut flow, none) = (Cubic::default(), reduced(), Subflows::default());
         for round in 0..140 {
             flow.now = f64::from(round) * 0.1;
             for _ in 0..10 {
@@ -138,7 +138,7 @@ mod tests {
             let (mut cubic, mut flow) = (Cubic::default(), reduced());
             for round in 0..100 {
                 flow.now = f64::from(round) * 0.1 + if round < 50 { 0.0 } else { pause };
-                flow.cwnd += cubic.increase(&flow, flow.cwnd, &Flows::default());
+                flow.cwnd += cubic.increase(&flow, flow.cwnd, &Subflows::default());
             }
             flow.packets()
         };
@@ -150,8 +150,8 @@ mod tests {
     fn a_small_window_grows_as_reno_does() {
         let mut cubic = Cubic::default();
         let flow = flows(&[(10.0, 10.0)]).iter().next().unwrap().clone();
-        let flow = Flow { reductions: 1, reduced_from: 14_000.0, ..flow };
-        let step = cubic.increase(&flow, 10_000.0, &Flows::default());
+        let flow = Subflow { reductions: 1, reduced_from: 14_000.0, ..flow };
+        let step = cubic.increase(&flow, 10_000.0, &Subflows::default());
         assert!((step / 1_000.0 - 0.9 / 1.7).abs() < 1e-9, "{step}");
     }
 

@@ -1,7 +1,7 @@
 //! LIA, linked increases, RFC 6356: all paths together take what one TCP would get on the best of them, and no path takes
 //! more than a TCP would get there.
 
-use super::windowed::{Coupling, Flow, Flows};
+use super::windowed::{Coupling, Subflow, Subflows};
 
 /// Linked increases.
 #[derive(Clone, Copy, Debug, Default)]
@@ -9,15 +9,15 @@ pub struct Lia;
 
 impl Lia {
     /// RFC 6356 equation 2: `alpha = cwnd_total * max(cwnd_i / rtt_i^2) / (sum(cwnd_i / rtt_i))^2`.
-    fn alpha(all: &Flows) -> f64 {
+    fn alpha(all: &Subflows) -> f64 {
         let total = all.sum(|f| f.cwnd);
-        total * all.max(|f| f.cwnd / f.srtt.powi(2)) / all.sum(Flow::rate).powi(2)
+        total * all.max(|f| f.cwnd / f.srtt.powi(2)) / all.sum(Subflow::rate).powi(2)
     }
 }
 
 impl Coupling for Lia {
     /// RFC 6356 equation 1: `min(alpha * acked * MSS_i / cwnd_total, acked * MSS_i / cwnd_i)`.
-    fn increase(&mut self, me: &Flow, acked: f64, all: &Flows) -> f64 {
+    fn increase(&mut self, me: &Subflow, acked: f64, all: &Subflows) -> f64 {
         acked * me.mss * (Self::alpha(all) / all.sum(|f| f.cwnd)).min(1.0 / me.cwnd)
     }
 }
@@ -45,7 +45,7 @@ mod tests {
     fn a_path_that_failed_does_not_count() {
         let (mut with, alone) = (flows(&[(20.0, 10.0), (90.0, 40.0)]), flows(&[(20.0, 10.0)]));
         let second = with.iter().nth(1).unwrap().clone();
-        with.insert(Flow { failed: true, ..second });
+        with.insert(Subflow { failed: true, ..second });
         assert_eq!(step(&mut Lia, 0, &with), step(&mut Lia, 0, &alone));
     }
 

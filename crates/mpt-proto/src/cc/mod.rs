@@ -117,21 +117,21 @@ impl Controller {
     }
 
     /// The fraction of packets that the path loses however slowly one sends; none while that is unknown.
-    pub fn usual_loss(&self, path: PathId) -> Option<f64> {
-        self.control().usual_loss(path)
+    pub fn baseline_loss(&self, path: PathId) -> Option<f64> {
+        self.control().baseline_loss(path)
     }
 
     /// Whether it is not known yet how much the path takes: each round trip brings more.
-    pub fn is_starting(&self, path: PathId) -> bool {
-        self.control().is_starting(path)
+    pub fn in_startup(&self, path: PathId) -> bool {
+        self.control().in_startup(path)
     }
 
     /// Whether it was never found out how much the path takes.
-    pub fn is_untried(&self, path: PathId) -> bool {
-        self.control().is_untried(path)
+    pub fn never_filled(&self, path: PathId) -> bool {
+        self.control().never_filled(path)
     }
 
-    fn control(&self) -> &dyn Control {
+    fn control(&self) -> &dyn CongestionControl {
         match &self.algorithm {
             Algorithm::Off(c) => c,
             Algorithm::Reno(c) => c,
@@ -145,7 +145,7 @@ impl Controller {
         }
     }
 
-    fn control_mut(&mut self) -> &mut dyn Control {
+    fn control_mut(&mut self) -> &mut dyn CongestionControl {
         match &mut self.algorithm {
             Algorithm::Off(c) => c,
             Algorithm::Reno(c) => c,
@@ -180,34 +180,34 @@ pub enum Algorithm {
     /// The default.
     Rate(rate::RateBased),
     /// One from outside.
-    Custom(Box<dyn Control + Send>),
+    Custom(Box<dyn CongestionControl + Send>),
 }
 
 impl Algorithm {
     /// Makes one of the named kind.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: ControllerKind) -> Self {
         match kind {
-            Kind::Off => Self::Off(Off),
-            Kind::Reno => Self::Reno(Windowed::default()),
-            Kind::Cubic => Self::Cubic(Windowed::default()),
-            Kind::Lia => Self::Lia(Windowed::default()),
-            Kind::Olia => Self::Olia(Windowed::default()),
-            Kind::Balia => Self::Balia(Windowed::default()),
-            Kind::Wvegas => Self::Wvegas(Windowed::default()),
-            Kind::Rate => Self::Rate(rate::RateBased::default()),
+            ControllerKind::Off => Self::Off(Off),
+            ControllerKind::Reno => Self::Reno(Windowed::default()),
+            ControllerKind::Cubic => Self::Cubic(Windowed::default()),
+            ControllerKind::Lia => Self::Lia(Windowed::default()),
+            ControllerKind::Olia => Self::Olia(Windowed::default()),
+            ControllerKind::Balia => Self::Balia(Windowed::default()),
+            ControllerKind::Wvegas => Self::Wvegas(Windowed::default()),
+            ControllerKind::Rate => Self::Rate(rate::RateBased::default()),
         }
     }
 }
 
 impl Default for Algorithm {
     fn default() -> Self {
-        Self::new(Kind::default())
+        Self::new(ControllerKind::default())
     }
 }
 
 /// The algorithms by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum ControllerKind {
     /// No control.
     Off,
     /// RFC 5681 on every path.
@@ -227,7 +227,7 @@ pub enum Kind {
     Rate,
 }
 
-impl Kind {
+impl ControllerKind {
     /// Every algorithm with its name in the configuration.
     pub const NAMES: &'static [(&'static str, Self)] = &[
         ("rate", Self::Rate),
@@ -247,7 +247,7 @@ impl Kind {
 }
 
 /// What every controller answers. Words about a path that is gone are ignored.
-pub trait Control: fmt::Debug {
+pub trait CongestionControl: fmt::Debug {
     /// Adds a path that carries datagrams of up to `datagram` bytes.
     fn add_path(&mut self, path: PathId, datagram: u64);
     /// Forgets a path.
@@ -271,15 +271,15 @@ pub trait Control: fmt::Debug {
     /// The rate of the bottleneck, if the algorithm estimates one.
     fn bottleneck(&self, path: PathId) -> Option<Rate>;
     /// The fraction of packets that the path loses however slowly one sends, if the algorithm tells that from congestion.
-    fn usual_loss(&self, _: PathId) -> Option<f64> {
+    fn baseline_loss(&self, _: PathId) -> Option<f64> {
         None
     }
     /// Whether it is not known yet how much the path takes: each round trip brings more.
-    fn is_starting(&self, _: PathId) -> bool {
+    fn in_startup(&self, _: PathId) -> bool {
         false
     }
     /// Whether it was never found out how much the path takes.
-    fn is_untried(&self, _: PathId) -> bool {
+    fn never_filled(&self, _: PathId) -> bool {
         false
     }
 }
@@ -288,7 +288,7 @@ pub trait Control: fmt::Debug {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Off;
 
-impl Control for Off {
+impl CongestionControl for Off {
     fn add_path(&mut self, _: PathId, _: u64) {}
     fn remove_path(&mut self, _: PathId) {}
     fn on_ack(&mut self, _: PathId, _: &AckSample) {}
@@ -324,16 +324,16 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_name_of_its_own() {
-        for (name, kind) in Kind::NAMES {
+        for (name, kind) in ControllerKind::NAMES {
             assert_eq!(kind.name(), *name);
         }
-        assert_eq!(Kind::default().name(), "rate");
+        assert_eq!(ControllerKind::default().name(), "rate");
     }
 
     #[test]
     fn a_cap_bounds_every_algorithm() {
         let cap = Rate::from_bits(100_000);
-        for (name, kind) in Kind::NAMES {
+        for (name, kind) in ControllerKind::NAMES {
             let mut controller = Controller::new(Algorithm::new(*kind));
             controller.add_path(PATH, 1_400, Some(cap));
             assert_eq!(controller.pacing(PATH), cap, "{name}");
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn a_late_word_about_a_path_that_is_gone_does_not_touch_its_successor() {
         let successor = PathId { generation: 2, ..PATH };
-        for (name, kind) in Kind::NAMES.iter().filter(|(_, kind)| *kind != Kind::Off) {
+        for (name, kind) in ControllerKind::NAMES.iter().filter(|(_, kind)| *kind != ControllerKind::Off) {
             let mut controller = Controller::new(Algorithm::new(*kind));
             controller.add_path(PATH, 1_400, None);
             controller.add_path(successor, 1_400, None);

@@ -2,7 +2,7 @@
 //! 2013), draft-khalili-mptcp-congestion-control-05. Pareto-optimal where LIA is not: window moves from the paths with the
 //! largest windows to those that are presumably best and have small ones.
 
-use super::windowed::{Coupling, Flow, Flows};
+use super::windowed::{Coupling, Subflow, Subflows};
 
 /// Opportunistic linked increases.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,17 +11,17 @@ pub struct Olia;
 impl Olia {
     /// How good a path presumably is: `l_p^2 / rtt_p`, where `l_p` is the more that was acknowledged between two losses,
     /// the last two or the last and the next.
-    fn quality(f: &Flow) -> f64 {
+    fn quality(f: &Subflow) -> f64 {
         f.since_loss.max(f.before_loss).powi(2) / f.srtt
     }
 
     /// Draft section 3: `1/n / |collected|` on best paths without a maximal window, `-1/n / |max_w|` on paths with one
     /// if there are such best paths, zero elsewhere.
-    fn alpha(me: &Flow, all: &Flows) -> f64 {
-        let (best, largest) = (all.max(Self::quality), all.max(Flow::packets));
-        let is_best = |f: &Flow| Self::quality(f) >= best;
-        let is_largest = |f: &Flow| f.packets() >= largest;
-        let count = |of: &dyn Fn(&Flow) -> bool| all.iter().filter(|f| of(f)).count() as f64;
+    fn alpha(me: &Subflow, all: &Subflows) -> f64 {
+        let (best, largest) = (all.max(Self::quality), all.max(Subflow::packets));
+        let is_best = |f: &Subflow| Self::quality(f) >= best;
+        let is_largest = |f: &Subflow| f.packets() >= largest;
+        let count = |of: &dyn Fn(&Subflow) -> bool| all.iter().filter(|f| of(f)).count() as f64;
         let (paths, collected) = (count(&|_| true), count(&|f| is_best(f) && !is_largest(f)));
         if collected == 0.0 {
             0.0
@@ -37,7 +37,7 @@ impl Olia {
 
 impl Coupling for Olia {
     /// Per packet, in packets: `(w_r / rtt_r^2) / (sum(w_p / rtt_p))^2 + alpha_r / w_r`.
-    fn increase(&mut self, me: &Flow, acked: f64, all: &Flows) -> f64 {
+    fn increase(&mut self, me: &Subflow, acked: f64, all: &Subflows) -> f64 {
         let linked = me.packets() / me.srtt.powi(2) / all.sum(|f| f.packets() / f.srtt).powi(2);
         acked * (linked + Self::alpha(me, all) / me.packets())
     }
@@ -49,15 +49,15 @@ mod tests {
     use super::super::windowed::tests::{flows, step};
     use super::*;
 
-    fn with_acked(paths: &[(f64, f64)], acked: &[f64]) -> Flows {
-        let mut set = Flows::default();
+    fn with_acked(paths: &[(f64, f64)], acked: &[f64]) -> Subflows {
+        let mut set = Subflows::default();
         for (flow, acked) in flows(paths).iter().zip(acked) {
-            set.insert(Flow { since_loss: *acked, ..flow.clone() });
+            set.insert(Subflow { since_loss: *acked, ..flow.clone() });
         }
         set
     }
 
-    fn alphas(all: &Flows) -> Vec<f64> {
+    fn alphas(all: &Subflows) -> Vec<f64> {
         all.iter().map(|f| Olia::alpha(f, all)).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Reno, RFC 5681: every path for itself, one packet per window per round trip, half on loss.
 
-use super::windowed::{Coupling, Flow, Flows};
+use super::windowed::{Coupling, Subflow, Subflows};
 
 /// Every path is a Reno flow.
 #[derive(Clone, Copy, Debug, Default)]
@@ -8,7 +8,7 @@ pub struct Reno;
 
 impl Coupling for Reno {
     /// RFC 5681 equation 3: `cwnd += MSS * acked / cwnd`.
-    fn increase(&mut self, me: &Flow, acked: f64, _: &Flows) -> f64 {
+    fn increase(&mut self, me: &Subflow, acked: f64, _: &Subflows) -> f64 {
         acked / me.packets()
     }
 }

@@ -9,21 +9,21 @@ use crate::path::rtt::INITIAL_RTT;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
 
-use super::Control;
+use super::CongestionControl;
 use super::slots::Slots;
 
 /// What the papers differ in, and nothing else. Windows are in bytes, times in seconds.
 pub trait Coupling {
     /// Bytes to add to the window of `me` for `acked` bytes in congestion avoidance.
-    fn increase(&mut self, me: &Flow, acked: f64, all: &Flows) -> f64;
+    fn increase(&mut self, me: &Subflow, acked: f64, all: &Subflows) -> f64;
 
     /// The factor by which the window of `me` is multiplied on loss.
-    fn decrease(&mut self, _me: &Flow, _all: &Flows) -> f64 {
+    fn decrease(&mut self, _me: &Subflow, _all: &Subflows) -> f64 {
         0.5
     }
 
     /// A round trip has passed on `me`; algorithms that go by delay set the window here, and say so by returning it.
-    fn on_round(&mut self, _me: &Flow, _all: &Flows) -> Option<Adjustment> {
+    fn on_round(&mut self, _me: &Subflow, _all: &Subflows) -> Option<Adjustment> {
         None
     }
 }
@@ -39,7 +39,7 @@ pub struct Adjustment {
 
 /// One path as the algorithms see it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Flow {
+pub struct Subflow {
     /// Congestion window in bytes.
     pub cwnd: f64,
     /// Where slow start ends, in bytes.
@@ -66,7 +66,7 @@ pub struct Flow {
     pub(super) episode: Option<Episode>,
 }
 
-impl Flow {
+impl Subflow {
     /// A path with an initial window (RFC 9002 section 7.2).
     pub fn new(id: PathId, mss: f64) -> Self {
         let rtt = INITIAL_RTT.as_secs_f64();
@@ -143,26 +143,26 @@ pub(super) struct Episode {
 
 /// All paths of a peer.
 #[derive(Clone, Debug, Default)]
-pub struct Flows(Slots<Flow>);
+pub struct Subflows(Slots<Subflow>);
 
-impl Flows {
+impl Subflows {
     /// Every path that can be used.
-    pub fn iter(&self) -> impl Iterator<Item = &Flow> {
+    pub fn iter(&self) -> impl Iterator<Item = &Subflow> {
         self.0.values().filter(|flow| !flow.failed)
     }
 
     /// The sum of `of` over all these paths.
-    pub fn sum(&self, of: impl Fn(&Flow) -> f64) -> f64 {
+    pub fn sum(&self, of: impl Fn(&Subflow) -> f64) -> f64 {
         self.iter().map(of).sum()
     }
 
     /// The greatest `of` any of them, zero without paths.
-    pub fn max(&self, of: impl Fn(&Flow) -> f64) -> f64 {
+    pub fn max(&self, of: impl Fn(&Subflow) -> f64) -> f64 {
         self.iter().map(of).fold(0.0, f64::max)
     }
 
     /// Sets a path's state.
-    pub fn insert(&mut self, flow: Flow) {
+    pub fn insert(&mut self, flow: Subflow) {
         self.0.insert(flow.id, flow);
     }
 }
@@ -170,7 +170,7 @@ impl Flows {
 /// A window per path, coupled by `C`.
 #[derive(Clone, Debug, Default)]
 pub struct Windowed<C> {
-    flows: Flows,
+    flows: Subflows,
     coupling: C,
 }
 
@@ -210,9 +210,9 @@ impl<C: Coupling> Windowed<C> {
     }
 }
 
-impl<C: Coupling + std::fmt::Debug> Control for Windowed<C> {
+impl<C: Coupling + std::fmt::Debug> CongestionControl for Windowed<C> {
     fn add_path(&mut self, path: PathId, datagram: u64) {
-        self.flows.insert(Flow::new(path, datagram as f64));
+        self.flows.insert(Subflow::new(path, datagram as f64));
     }
 
     fn remove_path(&mut self, path: PathId) {
@@ -287,10 +287,10 @@ pub(super) mod tests {
     use std::time::Duration;
 
     /// Paths with windows in packets of 1000 bytes and round trips in milliseconds, past slow start.
-    pub fn flows(paths: &[(f64, f64)]) -> Flows {
-        let mut flows = Flows::default();
+    pub fn flows(paths: &[(f64, f64)]) -> Subflows {
+        let mut flows = Subflows::default();
         for (slot, (packets, ms)) in paths.iter().enumerate() {
-            let mut flow = Flow::new(PathId { slot: slot as u8, generation: 0 }, 1_000.0);
+            let mut flow = Subflow::new(PathId { slot: slot as u8, generation: 0 }, 1_000.0);
             (flow.cwnd, flow.ssthresh) = (packets * 1_000.0, 0.0);
             (flow.srtt, flow.base_rtt) = (ms / 1e3, ms / 1e3);
             flows.insert(flow);
@@ -299,7 +299,7 @@ pub(super) mod tests {
     }
 
     /// By how much the window of path `me` grows for one packet, in bytes.
-    pub fn step(coupling: &mut impl Coupling, me: usize, flows: &Flows) -> f64 {
+    pub fn step(coupling: &mut impl Coupling, me: usize, flows: &Subflows) -> f64 {
         let flow = flows.iter().nth(me).unwrap();
         coupling.increase(flow, flow.mss, flows)
     }

@@ -3,7 +3,7 @@
 //! share of a common total, in proportion to the path's rate, so that all paths see the same congestion.
 
 use super::slots::Slots;
-use super::windowed::{Adjustment, Coupling, Flow, Flows};
+use super::windowed::{Adjustment, Coupling, Subflow, Subflows};
 
 /// Weighted Vegas.
 #[derive(Clone, Debug, Default)]
@@ -14,17 +14,17 @@ pub struct Wvegas {
 
 impl Wvegas {
     /// `diff_i = (cwnd_i / baseRTT_i - cwnd_i / RTT_i) * baseRTT_i`: packets of this path that stand in queues.
-    fn backlog(f: &Flow) -> f64 {
+    fn backlog(f: &Subflow) -> f64 {
         f.packets() * (1.0 - f.base_rtt / f.srtt)
     }
 
     /// `alpha_i = weight_i * total_alpha`, where `weight_i = rate_i / sum(rate)`.
-    fn alpha(me: &Flow, all: &Flows) -> f64 {
-        TOTAL_ALPHA * me.rate() / all.sum(Flow::rate)
+    fn alpha(me: &Subflow, all: &Subflows) -> f64 {
+        TOTAL_ALPHA * me.rate() / all.sum(Subflow::rate)
     }
 
     /// Draft section 3.3: when the queueing delay has doubled, drain the link: `cwnd_i *= 0.5 * baseRTT_i / RTT_i`.
-    fn backs_off(&mut self, me: &Flow) -> bool {
+    fn backs_off(&mut self, me: &Subflow) -> bool {
         let queue = me.srtt - me.base_rtt;
         let least = self.least_queue.get(me.id()).map_or(queue, |least| least.min(queue));
         let doubled = least > SMALLEST_QUEUE && queue >= 2.0 * least;
@@ -39,11 +39,11 @@ impl Wvegas {
 
 impl Coupling for Wvegas {
     /// Windows change once a round, by delay.
-    fn increase(&mut self, _: &Flow, _: f64, _: &Flows) -> f64 {
+    fn increase(&mut self, _: &Subflow, _: f64, _: &Subflows) -> f64 {
         0.0
     }
 
-    fn on_round(&mut self, me: &Flow, all: &Flows) -> Option<Adjustment> {
+    fn on_round(&mut self, me: &Subflow, all: &Subflows) -> Option<Adjustment> {
         let backlog = Self::backlog(me);
         if me.slow_start() {
             let slow_start = backlog <= GAMMA;
@@ -69,14 +69,14 @@ mod tests {
     use super::*;
 
     /// Two paths of 50 packets, the first over an empty queue, the second over one that doubles its round trip.
-    fn empty_and_full() -> Flows {
+    fn empty_and_full() -> Subflows {
         let mut set = flows(&[(50.0, 40.0), (50.0, 80.0)]);
         let full = set.iter().nth(1).unwrap().clone();
-        set.insert(Flow { base_rtt: 0.040, ..full });
+        set.insert(Subflow { base_rtt: 0.040, ..full });
         set
     }
 
-    fn round(wvegas: &mut Wvegas, me: usize, all: &Flows) -> f64 {
+    fn round(wvegas: &mut Wvegas, me: usize, all: &Subflows) -> f64 {
         wvegas.on_round(all.iter().nth(me).unwrap(), all).unwrap().cwnd
     }
 
@@ -101,9 +101,9 @@ mod tests {
         let mut wvegas = Wvegas::default();
         let mut set = flows(&[(50.0, 45.0)]);
         let flow = set.iter().next().unwrap().clone();
-        set.insert(Flow { base_rtt: 0.040, ..flow.clone() });
+        set.insert(Subflow { base_rtt: 0.040, ..flow.clone() });
         round(&mut wvegas, 0, &set);
-        set.insert(Flow { base_rtt: 0.040, srtt: 0.050, ..flow });
+        set.insert(Subflow { base_rtt: 0.040, srtt: 0.050, ..flow });
         assert!((round(&mut wvegas, 0, &set) - 50_000.0 * 0.5 * 0.8).abs() < 1e-6);
     }
 
@@ -111,7 +111,7 @@ mod tests {
     fn slow_start_ends_with_the_first_packet_in_the_queue() {
         let mut set = flows(&[(50.0, 42.0)]);
         let flow = set.iter().next().unwrap().clone();
-        set.insert(Flow { base_rtt: 0.040, ssthresh: f64::INFINITY, ..flow });
+        set.insert(Subflow { base_rtt: 0.040, ssthresh: f64::INFINITY, ..flow });
         let adjustment = Wvegas::default().on_round(set.iter().next().unwrap(), &set).unwrap();
         assert!(!adjustment.slow_start);
         assert!((adjustment.cwnd - 50_000.0 * 40.0 / 42.0).abs() < 1e-6);

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::{Code, Connection, Event, Pair, Path, Refused, Transmit};
+use super::{Code, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair, Refused};
 use crate::time::Time;
-use crate::wire::legacy::{AuthType, DOWN, Key, Message, Nonce, Opcode, PathEnds, UP};
+use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 
 /// How often a request is sent before it is given up.
 pub const TRIES: u32 = 6;
@@ -21,27 +21,27 @@ pub const TRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The exchanges that this host has begun, or will begin when those before them are over.
 #[derive(Debug, Default)]
-pub(super) struct Initiator {
-    queue: VecDeque<Exchange>,
+pub(super) struct RequestSender {
+    queue: VecDeque<SentRequest>,
 }
 
 /// What a reply led to.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum ReplyOutcome {
     /// The exchange goes on.
     NextRound,
     /// The exchange is over.
-    Finished(Event),
+    Finished(ControlEvent),
 }
 
 #[derive(Debug)]
-struct Exchange {
+struct SentRequest {
     pair: Pair,
     to: SocketAddr,
     opcode: Opcode,
     code: u8,
     auth: AuthType,
-    key: Key,
+    key: AuthKey,
     nonce: Nonce,
     data: Vec<u8>,
     /// The round whose reply is awaited: 1 or 3.
@@ -53,19 +53,19 @@ struct Exchange {
     forged: bool,
 }
 
-impl Initiator {
-    pub(super) fn tell_status(&mut self, connection: &Connection, to: SocketAddr, path: Path, up: bool) {
+impl RequestSender {
+    pub(super) fn tell_status(&mut self, connection: &LegacyConnection, to: SocketAddr, path: LegacyPath, up: bool) {
         let ends = PathEnds { initiator: path.public, responder: path.remote }.encode();
-        let outdated = |e: &Exchange| e.waits() && e.pair == connection.pair && e.data == ends;
+        let outdated = |e: &SentRequest| e.waits() && e.pair == connection.pair && e.data == ends;
         self.queue.retain(|exchange| !outdated(exchange));
         let code = if up { UP } else { DOWN };
         let auth = connection.auth;
-        self.queue.push_back(Exchange::new(connection, to, Opcode::PathStatus, code, auth, ends.to_vec()));
+        self.queue.push_back(SentRequest::new(connection, to, Opcode::PathStatus, code, auth, ends.to_vec()));
     }
 
-    pub(super) fn create(&mut self, connection: &Connection, to: SocketAddr, text: &str) {
+    pub(super) fn create(&mut self, connection: &LegacyConnection, to: SocketAddr, text: &str) {
         let auth = AuthType::Sha256;
-        self.queue.push_back(Exchange::new(connection, to, Opcode::Create, 0, auth, text.as_bytes().to_vec()));
+        self.queue.push_back(SentRequest::new(connection, to, Opcode::Create, 0, auth, text.as_bytes().to_vec()));
     }
 
     /// Drops what is under way for a connection.
@@ -74,7 +74,7 @@ impl Initiator {
     }
 
     /// Sends the request of the connection's first exchange, if it has not been sent.
-    pub(super) fn drive(&mut self, now: Time, pair: Pair) -> Option<Transmit> {
+    pub(super) fn drive(&mut self, now: Time, pair: Pair) -> Option<ControlTransmit> {
         let first = self.queue.iter_mut().find(|exchange| exchange.pair == pair)?;
         first.waits().then(|| first.send(now))
     }
@@ -84,23 +84,27 @@ impl Initiator {
         &mut self,
         pair: Pair,
         from: IpAddr,
-        message: &Message<'_>,
+        message: &ControlMessage<'_>,
         bytes: &[u8],
-    ) -> Result<Outcome, Refused> {
+    ) -> Result<ReplyOutcome, Refused> {
         let at = self.queue.iter().position(|exchange| exchange.pair == pair).ok_or(Refused::Unexpected)?;
         let exchange = &mut self.queue[at];
         exchange.accepts(from, message, bytes)?;
         if message.code == Code::OK.0 && message.round == 2 {
             exchange.begin_second_half(message.auth.nonce());
-            return Ok(Outcome::NextRound);
+            return Ok(ReplyOutcome::NextRound);
         }
         let event = exchange.result(message);
         self.queue.remove(at);
-        Ok(Outcome::Finished(event))
+        Ok(ReplyOutcome::Finished(event))
     }
 
     /// Sends what is due again, and returns the exchanges that have been tried often enough.
-    pub(super) fn handle_timeout(&mut self, now: Time, transmits: &mut VecDeque<Transmit>) -> Vec<(Pair, Event)> {
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Time,
+        transmits: &mut VecDeque<ControlTransmit>,
+    ) -> Vec<(Pair, ControlEvent)> {
         let mut failed = Vec::new();
         self.queue.retain_mut(|exchange| {
             if exchange.waits() || now < exchange.deadline {
@@ -121,8 +125,8 @@ impl Initiator {
     }
 }
 
-impl Exchange {
-    fn new(c: &Connection, to: SocketAddr, opcode: Opcode, code: u8, auth: AuthType, data: Vec<u8>) -> Self {
+impl SentRequest {
+    fn new(c: &LegacyConnection, to: SocketAddr, opcode: Opcode, code: u8, auth: AuthType, data: Vec<u8>) -> Self {
         let (pair, key, deadline) = (c.pair, c.key.clone(), Time::NEVER);
         let nonce = [0; 4];
         Self { pair, to, opcode, code, auth, key, nonce, data, round: 1, tries: 0, deadline, forged: false }
@@ -132,11 +136,11 @@ impl Exchange {
         self.tries == 0
     }
 
-    fn send(&mut self, now: Time) -> Transmit {
+    fn send(&mut self, now: Time) -> ControlTransmit {
         self.tries += 1;
         self.deadline = now + TRY_INTERVAL;
         let size = (self.data.len() as u32).to_le_bytes();
-        let message = Message {
+        let message = ControlMessage {
             opcode: self.opcode,
             code: self.code,
             auth: self.auth.with(self.nonce),
@@ -145,11 +149,11 @@ impl Exchange {
             responder: self.pair.remote,
             body: if self.round == 1 { &size } else { &self.data },
         };
-        Transmit { to: self.to, bytes: message.encode(&self.key) }
+        ControlTransmit { to: self.to, bytes: message.encode(&self.key) }
     }
 
     /// Whether a message is the reply that is awaited, from whom it must come.
-    fn accepts(&mut self, from: IpAddr, message: &Message<'_>, bytes: &[u8]) -> Result<(), Refused> {
+    fn accepts(&mut self, from: IpAddr, message: &ControlMessage<'_>, bytes: &[u8]) -> Result<(), Refused> {
         if self.waits() || message.opcode != self.opcode || message.round != self.round + 1 {
             return Err(Refused::Unexpected);
         }
@@ -158,7 +162,7 @@ impl Exchange {
         refused.map_or(Ok(()), Err)
     }
 
-    fn refuses(&self, from: IpAddr, message: &Message<'_>, bytes: &[u8]) -> Option<Refused> {
+    fn refuses(&self, from: IpAddr, message: &ControlMessage<'_>, bytes: &[u8]) -> Option<Refused> {
         if message.auth.kind() != self.auth {
             return Some(Refused::WrongAuthType);
         }
@@ -178,20 +182,20 @@ impl Exchange {
     }
 
     /// What a final reply means.
-    fn result(&self, message: &Message<'_>) -> Event {
+    fn result(&self, message: &ControlMessage<'_>) -> ControlEvent {
         let connection = self.pair;
         match (Code(message.code), self.opcode) {
-            (Code::OK, Opcode::PathStatus | Opcode::Keepalive) => Event::StatusConfirmed { connection },
+            (Code::OK, Opcode::PathStatus | Opcode::Keepalive) => ControlEvent::StatusConfirmed { connection },
             (Code::OK, Opcode::Create) => match complete_lines(message.body) {
-                Some(text) => Event::Created { connection, text },
+                Some(text) => ControlEvent::Created { connection, text },
                 None => self.failure(Code::NO_CONNECTION),
             },
             (code, _) => self.failure(code),
         }
     }
 
-    fn failure(&self, code: Code) -> Event {
-        Event::ExchangeFailed { connection: self.pair, opcode: self.opcode, code }
+    fn failure(&self, code: Code) -> ControlEvent {
+        ControlEvent::ExchangeFailed { connection: self.pair, opcode: self.opcode, code }
     }
 
     /// Why nothing useful was heard.

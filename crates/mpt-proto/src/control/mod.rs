@@ -32,36 +32,36 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::time::Time;
-use crate::wire::legacy::{AuthType, Key, Malformed, Message, Opcode};
-use initiator::{Initiator, Outcome};
+use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, MalformedMessage, Opcode};
+use initiator::{ReplyOutcome, RequestSender};
 use nonces::Nonces;
-use responder::{Responder, Step};
+use responder::{NextStep, RequestReceiver};
 
 pub use initiator::{TRIES, TRY_INTERVAL};
 pub use policy::Accept;
 
 /// One host's half of every exchange with every peer.
 #[derive(Debug)]
-pub struct Control {
+pub struct ControlChannel {
     accept: Accept,
-    connections: Vec<Connection>,
-    initiator: Initiator,
-    responder: Responder,
-    transmits: VecDeque<Transmit>,
-    events: VecDeque<Event>,
+    connections: Vec<LegacyConnection>,
+    initiator: RequestSender,
+    responder: RequestReceiver,
+    transmits: VecDeque<ControlTransmit>,
+    events: VecDeque<ControlEvent>,
 }
 
 /// What the control plane must know of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct LegacyConnection {
     /// Its name on the wire.
     pub pair: Pair,
     /// How its status changes are authenticated, in both directions.
     pub auth: AuthType,
     /// What both ends know.
-    pub key: Key,
+    pub key: AuthKey,
     /// Its paths.
-    pub paths: Vec<Path>,
+    pub paths: Vec<LegacyPath>,
 }
 
 /// The two tunnel addresses by which both ends know a connection.
@@ -75,7 +75,7 @@ pub struct Pair {
 
 /// The two addresses by which both ends know a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Path {
+pub struct LegacyPath {
     /// This host's address as the peer sees it.
     pub public: IpAddr,
     /// The peer's address as this host sees it.
@@ -84,7 +84,7 @@ pub struct Path {
 
 /// A datagram for the control port's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transmit {
+pub struct ControlTransmit {
     /// Where it goes.
     pub to: SocketAddr,
     /// The UDP payload.
@@ -93,13 +93,13 @@ pub struct Transmit {
 
 /// What came of a datagram or a deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ControlEvent {
     /// The peer says that a path went up or down.
     PathStatus {
         /// The connection the path belongs to.
         connection: Pair,
         /// The path.
-        path: Path,
+        path: LegacyPath,
         /// Up, or down.
         up: bool,
     },
@@ -108,7 +108,7 @@ pub enum Event {
         /// The connection the path belongs to.
         connection: Pair,
         /// The path.
-        path: Path,
+        path: LegacyPath,
     },
     /// A peer asks for a connection; [`Control::answer_create`] answers.
     CreateRequested {
@@ -146,7 +146,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Not a control message.
-    Malformed(Malformed),
+    Malformed(MalformedMessage),
     /// No connection has these tunnel addresses.
     UnknownConnection,
     /// Not from the address it would have to come from.
@@ -173,21 +173,21 @@ pub enum Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Code(pub u8);
 
-impl Control {
+impl ControlChannel {
     /// A control plane without connections. `seed` makes its nonces: it must be random and secret.
     pub fn new(accept: Accept, seed: [u8; 32]) -> Self {
         Self {
             accept,
             connections: Vec::new(),
-            initiator: Initiator::default(),
-            responder: Responder::new(Nonces::new(seed)),
+            initiator: RequestSender::default(),
+            responder: RequestReceiver::new(Nonces::new(seed)),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
         }
     }
 
     /// Adds a connection, or replaces the one with the same tunnel addresses.
-    pub fn add_connection(&mut self, connection: Connection) {
+    pub fn add_connection(&mut self, connection: LegacyConnection) {
         self.connections.retain(|known| known.pair != connection.pair);
         self.connections.push(connection);
     }
@@ -201,7 +201,14 @@ impl Control {
 
     /// Tells the peer, at its control address `to`, that a path of the connection went up or down. The exchanges of one
     /// connection happen one after the other; a newer status replaces an older one of the same path that still waits.
-    pub fn tell_status(&mut self, now: Time, pair: Pair, to: SocketAddr, path: Path, up: bool) -> Result<(), Refused> {
+    pub fn tell_status(
+        &mut self,
+        now: Time,
+        pair: Pair,
+        to: SocketAddr,
+        path: LegacyPath,
+        up: bool,
+    ) -> Result<(), Refused> {
         let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
         self.initiator.tell_status(connection, to, path, up);
         self.drive(now, pair);
@@ -227,7 +234,7 @@ impl Control {
     /// Takes a datagram that arrived on the control port from another host.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-        let message = Message::decode(bytes).map_err(Refused::Malformed)?;
+        let message = ControlMessage::decode(bytes).map_err(Refused::Malformed)?;
         match (message.opcode, message.round) {
             (Opcode::Keepalive, _) => self.on_keepalive(from, &message),
             (_, 1 | 3) => self.on_request(now, from, &message, bytes),
@@ -245,12 +252,12 @@ impl Control {
     }
 
     /// The next datagram to send.
-    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self) -> Option<ControlTransmit> {
         self.transmits.pop_front()
     }
 
     /// The next thing that happened.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<ControlEvent> {
         self.events.pop_front()
     }
 
@@ -259,22 +266,28 @@ impl Control {
         self.initiator.next_deadline()
     }
 
-    fn on_keepalive(&mut self, from: SocketAddr, message: &Message<'_>) -> Result<(), Refused> {
+    fn on_keepalive(&mut self, from: SocketAddr, message: &ControlMessage<'_>) -> Result<(), Refused> {
         let pair = Pair { local: message.responder, remote: message.initiator };
         let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
         let path = connection.paths.iter().find(|path| path.remote == from.ip()).ok_or(Refused::UnknownSource)?;
-        self.events.push_back(Event::Keepalive { connection: pair, path: *path });
+        self.events.push_back(ControlEvent::Keepalive { connection: pair, path: *path });
         Ok(())
     }
 
-    fn on_request(&mut self, now: Time, from: SocketAddr, message: &Message<'_>, bytes: &[u8]) -> Result<(), Refused> {
+    fn on_request(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        message: &ControlMessage<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Refused> {
         let pair = Pair { local: message.responder, remote: message.initiator };
         let connection = find(&self.connections, pair);
         let begun_with = self.responder.begun_with(now, pair, message);
         let key = self.accept.authenticate(connection, begun_with, from.ip(), message, bytes)?.clone();
         match self.responder.handle(now, from, message, bytes, key)? {
-            Step::Reply(transmit) => self.transmits.push_back(transmit),
-            Step::Act(data) => self.act(pair, from, message, data)?,
+            NextStep::Reply(transmit) => self.transmits.push_back(transmit),
+            NextStep::Act(data) => self.act(pair, from, message, data)?,
         }
         Ok(())
     }
@@ -284,32 +297,38 @@ impl Control {
         &mut self,
         pair: Pair,
         from: SocketAddr,
-        message: &Message<'_>,
-        data: responder::Data,
+        message: &ControlMessage<'_>,
+        data: responder::RequestData,
     ) -> Result<(), Refused> {
         let connection = find(&self.connections, pair);
         match (data, connection) {
-            (responder::Data::Status { ends, up }, Some(known)) => {
+            (responder::RequestData::Status { ends, up }, Some(known)) => {
                 let paths = known.paths.iter().filter(|p| p.remote == ends.initiator && p.public == ends.responder);
-                let changes = paths.map(|path| Event::PathStatus { connection: pair, path: *path, up });
+                let changes = paths.map(|path| ControlEvent::PathStatus { connection: pair, path: *path, up });
                 self.events.extend(changes);
                 self.transmits.extend(self.responder.confirm(pair, message.opcode));
             }
-            (responder::Data::Status { .. }, None) => return Err(Refused::UnknownConnection),
-            (responder::Data::Text(_), Some(_)) => self.answer_create(pair, Err(Code::EXISTS)),
-            (responder::Data::Text(None), None) => self.answer_create(pair, Err(Code::NO_CONNECTION)),
-            (responder::Data::Text(Some(text)), None) => {
-                self.events.push_back(Event::CreateRequested { connection: pair, from, text });
+            (responder::RequestData::Status { .. }, None) => return Err(Refused::UnknownConnection),
+            (responder::RequestData::Text(_), Some(_)) => self.answer_create(pair, Err(Code::EXISTS)),
+            (responder::RequestData::Text(None), None) => self.answer_create(pair, Err(Code::NO_CONNECTION)),
+            (responder::RequestData::Text(Some(text)), None) => {
+                self.events.push_back(ControlEvent::CreateRequested { connection: pair, from, text });
             }
         }
         Ok(())
     }
 
-    fn on_reply(&mut self, now: Time, from: SocketAddr, message: &Message<'_>, bytes: &[u8]) -> Result<(), Refused> {
+    fn on_reply(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        message: &ControlMessage<'_>,
+        bytes: &[u8],
+    ) -> Result<(), Refused> {
         let pair = Pair { local: message.initiator, remote: message.responder };
         match self.initiator.on_reply(pair, from.ip(), message, bytes)? {
-            Outcome::NextRound => {}
-            Outcome::Finished(event) => self.events.push_back(event),
+            ReplyOutcome::NextRound => {}
+            ReplyOutcome::Finished(event) => self.events.push_back(event),
         }
         self.drive(now, pair);
         Ok(())
@@ -354,6 +373,6 @@ impl fmt::Display for Code {
     }
 }
 
-fn find(connections: &[Connection], pair: Pair) -> Option<&Connection> {
+fn find(connections: &[LegacyConnection], pair: Pair) -> Option<&LegacyConnection> {
     connections.iter().find(|connection| connection.pair == pair)
 }

@@ -7,8 +7,8 @@
 
 use std::net::IpAddr;
 
-use super::{Connection, Refused};
-use crate::wire::legacy::{AuthType, Key, Message, Opcode};
+use super::{LegacyConnection, Refused};
+use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, Opcode};
 
 /// What is accepted from other hosts. The default accepts only messages signed with a key of one's own.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Accept {
     /// The original's built-in key, which everybody knows.
     pub public_key: bool,
     /// Connections may be created by peers that know this key: `accept_remote = 1`, with the template's `auth_key`.
-    pub create: Option<Key>,
+    pub create: Option<AuthKey>,
 }
 
 impl Accept {
@@ -26,12 +26,12 @@ impl Accept {
     /// exchange that was begun with a key goes on with it, whatever has been configured meanwhile.
     pub(super) fn authenticate<'a>(
         &'a self,
-        connection: Option<&'a Connection>,
-        begun_with: Option<&'a Key>,
+        connection: Option<&'a LegacyConnection>,
+        begun_with: Option<&'a AuthKey>,
         from: IpAddr,
-        message: &Message<'_>,
+        message: &ControlMessage<'_>,
         bytes: &[u8],
-    ) -> Result<&'a Key, Refused> {
+    ) -> Result<&'a AuthKey, Refused> {
         let (auth, key) = self.expected(connection, message.opcode)?;
         let key = begun_with.unwrap_or(key);
         if message.auth.kind() != auth {
@@ -45,16 +45,16 @@ impl Accept {
     }
 
     /// Whether an exchange may rest on this key.
-    pub(super) fn key_may_be_used(&self, key: &Key) -> Result<(), Refused> {
+    pub(super) fn key_may_be_used(&self, key: &AuthKey) -> Result<(), Refused> {
         if key.is_public() && !self.public_key { Err(Refused::PublicKey) } else { Ok(()) }
     }
 
     /// How a request must be authenticated: as the connection says, but creation always with a digest.
     fn expected<'a>(
         &'a self,
-        connection: Option<&'a Connection>,
+        connection: Option<&'a LegacyConnection>,
         opcode: Opcode,
-    ) -> Result<(AuthType, &'a Key), Refused> {
+    ) -> Result<(AuthType, &'a AuthKey), Refused> {
         match opcode {
             Opcode::Create => {
                 let global = self.create.as_ref().ok_or(Refused::CreateNotAccepted)?;
@@ -67,12 +67,12 @@ impl Accept {
         }
     }
 
-    fn signed(&self, key: &Key, bytes: &[u8]) -> Result<(), Refused> {
+    fn signed(&self, key: &AuthKey, bytes: &[u8]) -> Result<(), Refused> {
         self.key_may_be_used(key)?;
         if key.verifies(bytes) { Ok(()) } else { Err(Refused::WrongDigest) }
     }
 
-    fn unsigned(&self, connection: Option<&Connection>, from: IpAddr) -> Result<(), Refused> {
+    fn unsigned(&self, connection: Option<&LegacyConnection>, from: IpAddr) -> Result<(), Refused> {
         if !self.unauthenticated {
             return Err(Refused::Unauthenticated);
         }

@@ -12,29 +12,29 @@ use std::time::Duration;
 
 use super::initiator::{TRIES, TRY_INTERVAL};
 use super::nonces::Nonces;
-use super::{Code, Pair, Refused, Transmit};
+use super::{Code, ControlTransmit, Pair, Refused};
 use crate::time::Time;
-use crate::wire::legacy::{AuthType, DOWN, Key, Malformed, Message, Nonce, Opcode, PathEnds};
+use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, MalformedMessage, Nonce, Opcode, PathEnds};
 
 /// The exchanges that other hosts have begun.
 #[derive(Debug)]
-pub(super) struct Responder {
+pub(super) struct RequestReceiver {
     nonces: Nonces,
-    exchanges: Vec<Exchange>,
+    exchanges: Vec<ReceivedRequest>,
 }
 
 /// What to do about a request.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum NextStep {
     /// Send this.
-    Reply(Transmit),
+    Reply(ControlTransmit),
     /// Do what the data says, then [`Responder::confirm`] or [`Responder::answer_create`].
-    Act(Data),
+    Act(RequestData),
 }
 
 /// What round 3 brings.
 #[derive(Debug)]
-pub(super) enum Data {
+pub(super) enum RequestData {
     /// A path went up or down.
     Status { ends: PathEnds, up: bool },
     /// A connection's description, unless it cannot be read.
@@ -42,11 +42,11 @@ pub(super) enum Data {
 }
 
 #[derive(Debug)]
-struct Exchange {
+struct ReceivedRequest {
     pair: Pair,
     opcode: Opcode,
     auth: AuthType,
-    key: Key,
+    key: AuthKey,
     from: SocketAddr,
     nonce: Nonce,
     since: Time,
@@ -63,7 +63,7 @@ enum Stage {
     Answered { request: Vec<u8>, reply: Vec<u8> },
 }
 
-impl Responder {
+impl RequestReceiver {
     pub(super) fn new(nonces: Nonces) -> Self {
         Self { nonces, exchanges: Vec::new() }
     }
@@ -74,8 +74,9 @@ impl Responder {
     }
 
     /// The key with which the exchange was begun that a round 3 continues.
-    pub(super) fn begun_with(&self, now: Time, pair: Pair, message: &Message<'_>) -> Option<&Key> {
-        let continued = |e: &&Exchange| e.pair == pair && e.opcode == message.opcode && now.since(e.since) < LIFETIME;
+    pub(super) fn begun_with(&self, now: Time, pair: Pair, message: &ControlMessage<'_>) -> Option<&AuthKey> {
+        let continued =
+            |e: &&ReceivedRequest| e.pair == pair && e.opcode == message.opcode && now.since(e.since) < LIFETIME;
         self.exchanges.iter().rev().find(continued).filter(|_| message.round == 3).map(|e| &e.key)
     }
 
@@ -84,25 +85,25 @@ impl Responder {
         &mut self,
         now: Time,
         from: SocketAddr,
-        message: &Message<'_>,
+        message: &ControlMessage<'_>,
         bytes: &[u8],
-        key: Key,
-    ) -> Result<Step, Refused> {
+        key: AuthKey,
+    ) -> Result<NextStep, Refused> {
         self.exchanges.retain(|exchange| now.since(exchange.since) < LIFETIME);
         if message.round == 1 {
-            self.promise(now, from, message, key).map(Step::Reply)
+            self.promise(now, from, message, key).map(NextStep::Reply)
         } else {
             self.take(from, message, bytes)
         }
     }
 
     /// Confirms a status change, and keeps the reply for when it is asked for again.
-    pub(super) fn confirm(&mut self, pair: Pair, opcode: Opcode) -> Option<Transmit> {
+    pub(super) fn confirm(&mut self, pair: Pair, opcode: Opcode) -> Option<ControlTransmit> {
         self.answer(pair, opcode, Code::OK, &[])
     }
 
     /// Answers a request to create a connection.
-    pub(super) fn answer_create(&mut self, pair: Pair, answer: Result<&str, Code>) -> Option<Transmit> {
+    pub(super) fn answer_create(&mut self, pair: Pair, answer: Result<&str, Code>) -> Option<ControlTransmit> {
         match answer {
             Ok(text) => self.answer(pair, Opcode::Create, Code::OK, text.as_bytes()),
             Err(code) => self.answer(pair, Opcode::Create, code, &[1]),
@@ -110,9 +111,15 @@ impl Responder {
     }
 
     /// Round 1 to round 2.
-    fn promise(&mut self, now: Time, from: SocketAddr, message: &Message<'_>, key: Key) -> Result<Transmit, Refused> {
+    fn promise(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        message: &ControlMessage<'_>,
+        key: AuthKey,
+    ) -> Result<ControlTransmit, Refused> {
         let pair = Pair { local: message.responder, remote: message.initiator };
-        let under_way = |e: &&Exchange| {
+        let under_way = |e: &&ReceivedRequest| {
             let same = e.pair == pair && e.opcode == message.opcode && e.key == key;
             same && matches!(e.stage, Stage::Promised) && now.since(e.since) < ROUND_TIME
         };
@@ -121,17 +128,17 @@ impl Responder {
             None => self.begin(now, from, message, pair, key.clone())?,
         };
         let auth = message.auth.kind().with(nonce);
-        let reply = Message { code: Code::OK.0, auth, round: 2, ..*message };
-        Ok(Transmit { to: from, bytes: reply.encode(&key) })
+        let reply = ControlMessage { code: Code::OK.0, auth, round: 2, ..*message };
+        Ok(ControlTransmit { to: from, bytes: reply.encode(&key) })
     }
 
     fn begin(
         &mut self,
         now: Time,
         from: SocketAddr,
-        message: &Message<'_>,
+        message: &ControlMessage<'_>,
         pair: Pair,
-        key: Key,
+        key: AuthKey,
     ) -> Result<Nonce, Refused> {
         if self.exchanges.len() >= MAX_EXCHANGES {
             return Err(Refused::Busy);
@@ -140,12 +147,12 @@ impl Responder {
         // Type 0 has no room for a nonce: its exchanges are all alike.
         let nonce = auth.with(self.nonces.draw()).nonce();
         let (opcode, since, stage) = (message.opcode, now, Stage::Promised);
-        self.exchanges.push(Exchange { pair, opcode, auth, key, from, nonce, since, stage });
+        self.exchanges.push(ReceivedRequest { pair, opcode, auth, key, from, nonce, since, stage });
         Ok(nonce)
     }
 
     /// Round 3: the data of an exchange under way, or the same request as before.
-    fn take(&mut self, from: SocketAddr, message: &Message<'_>, bytes: &[u8]) -> Result<Step, Refused> {
+    fn take(&mut self, from: SocketAddr, message: &ControlMessage<'_>, bytes: &[u8]) -> Result<NextStep, Refused> {
         let pair = Pair { local: message.responder, remote: message.initiator };
         let mut ours =
             self.exchanges.iter_mut().rev().filter(|e| e.pair == pair && e.opcode == message.opcode).peekable();
@@ -155,32 +162,32 @@ impl Responder {
         let exchange = ours.find(|e| e.takes(message.auth.nonce(), bytes)).ok_or(Refused::WrongNonce)?;
         match &exchange.stage {
             Stage::Promised => {
-                let data = Data::read(message)?;
+                let data = RequestData::read(message)?;
                 exchange.from = from;
                 exchange.stage = Stage::Acting { request: bytes.to_vec() };
-                Ok(Step::Act(data))
+                Ok(NextStep::Act(data))
             }
             Stage::Acting { .. } => Err(Refused::Unexpected),
-            Stage::Answered { reply, .. } => Ok(Step::Reply(Transmit { to: from, bytes: reply.clone() })),
+            Stage::Answered { reply, .. } => Ok(NextStep::Reply(ControlTransmit { to: from, bytes: reply.clone() })),
         }
     }
 
     /// Round 4.
-    fn answer(&mut self, pair: Pair, opcode: Opcode, code: Code, body: &[u8]) -> Option<Transmit> {
+    fn answer(&mut self, pair: Pair, opcode: Opcode, code: Code, body: &[u8]) -> Option<ControlTransmit> {
         let acting =
-            |e: &&mut Exchange| e.pair == pair && e.opcode == opcode && matches!(e.stage, Stage::Acting { .. });
+            |e: &&mut ReceivedRequest| e.pair == pair && e.opcode == opcode && matches!(e.stage, Stage::Acting { .. });
         let exchange = self.exchanges.iter_mut().find(acting)?;
         let Stage::Acting { request } = std::mem::replace(&mut exchange.stage, Stage::Promised) else { return None };
         let auth = exchange.auth.with(exchange.nonce);
         let (initiator, responder) = (pair.remote, pair.local);
-        let message = Message { opcode, code: code.0, auth, round: 4, initiator, responder, body };
+        let message = ControlMessage { opcode, code: code.0, auth, round: 4, initiator, responder, body };
         let reply = message.encode(&exchange.key);
         exchange.stage = Stage::Answered { request, reply: reply.clone() };
-        Some(Transmit { to: exchange.from, bytes: reply })
+        Some(ControlTransmit { to: exchange.from, bytes: reply })
     }
 }
 
-impl Exchange {
+impl ReceivedRequest {
     /// Whether a round 3 belongs here: new data, or a request seen before.
     fn takes(&self, nonce: Nonce, bytes: &[u8]) -> bool {
         match &self.stage {
@@ -190,11 +197,11 @@ impl Exchange {
     }
 }
 
-impl Data {
-    fn read(message: &Message<'_>) -> Result<Self, Refused> {
+impl RequestData {
+    fn read(message: &ControlMessage<'_>) -> Result<Self, Refused> {
         match message.opcode {
             Opcode::PathStatus => {
-                let ends = PathEnds::decode(message.body).ok_or(Refused::Malformed(Malformed::Truncated))?;
+                let ends = PathEnds::decode(message.body).ok_or(Refused::Malformed(MalformedMessage::Truncated))?;
                 Ok(Self::Status { ends, up: message.code & DOWN == 0 })
             }
             Opcode::Create => Ok(Self::Text(text(message.body))),

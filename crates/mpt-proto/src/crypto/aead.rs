@@ -85,12 +85,12 @@ impl fmt::Display for Cipher {
 pub struct Forged;
 
 /// One direction of one session, ready for use. Wiped on drop.
-pub struct Key {
+pub struct AeadKey {
     cipher: Cipher,
     inner: backend::Key,
 }
 
-impl Key {
+impl AeadKey {
     /// Expands a secret; the caller wipes its copy.
     pub fn new(cipher: Cipher, secret: &[u8; 32]) -> Self {
         Self { cipher, inner: backend::Key::new(cipher, secret) }
@@ -118,7 +118,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for AeadKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({}, ..)", self.cipher)
     }
@@ -142,7 +142,7 @@ mod tests {
         let text = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, \
                      sunscreen would be it.";
         let mut slot = [text.as_slice(), &[0; TAG]].concat();
-        Key::new(Cipher::ChaCha20Poly1305, &key).seal(nonce, &hex("50515253c0c1c2c3c4c5c6c7"), &mut slot);
+        AeadKey::new(Cipher::ChaCha20Poly1305, &key).seal(nonce, &hex("50515253c0c1c2c3c4c5c6c7"), &mut slot);
         assert_eq!(slot[..16], hex("d31a8d34648e60db7b86afbc53ef7ec2"));
         assert_eq!(slot[text.len()..], hex("1ae10b594f09e26a7e902ecbd0600691"));
     }
@@ -151,7 +151,7 @@ mod tests {
     fn aes_256_gcm_seals_the_zero_block_of_the_gcm_specification() {
         // McGrew and Viega, "The Galois/Counter Mode of Operation", test case 14.
         let mut slot = [0; 16 + TAG];
-        Key::new(Cipher::Aes256Gcm, &[0; 32]).seal([0; NONCE], &[], &mut slot);
+        AeadKey::new(Cipher::Aes256Gcm, &[0; 32]).seal([0; NONCE], &[], &mut slot);
         assert_eq!(slot[..16], hex("cea7403d4d606b6e074ec5d3baf39d18"));
         assert_eq!(slot[16..], hex("d0d1c8a799996bf0265b98b5d48ab919"));
     }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn every_flipped_bit_is_noticed() {
         for cipher in BOTH {
-            let key = Key::new(cipher, &[7; 32]);
+            let key = AeadKey::new(cipher, &[7; 32]);
             let mut slot = *b"a short message and room for tag";
             key.seal([1; NONCE], b"header", &mut slot);
             for bit in 0..slot.len() * 8 {
@@ -198,7 +198,7 @@ mod tests {
     fn what_is_shorter_than_a_tag_is_forged() {
         for cipher in BOTH {
             for len in 0..TAG {
-                assert_eq!(Key::new(cipher, &[7; 32]).open([0; NONCE], &[], &mut vec![0; len]), Err(Forged));
+                assert_eq!(AeadKey::new(cipher, &[7; 32]).open([0; NONCE], &[], &mut vec![0; len]), Err(Forged));
                 assert_eq!(portable::Key::new(cipher, &[7; 32]).open([0; NONCE], &[], &mut vec![0; len]), Err(Forged));
             }
         }
@@ -206,6 +206,6 @@ mod tests {
 
     #[test]
     fn a_key_does_not_show_itself() {
-        assert_eq!(format!("{:?}", Key::new(Cipher::Aes256Gcm, &[7; 32])), "Key(aes-256-gcm, ..)");
+        assert_eq!(format!("{:?}", AeadKey::new(Cipher::Aes256Gcm, &[7; 32])), "Key(aes-256-gcm, ..)");
     }
 }

@@ -26,7 +26,8 @@ use std::time::Duration;
 
 use crate::crypto::aead::Cipher;
 use crate::crypto::handshake::{
-    Cookie, CookieReply, Fresh, Hello, Identity, Knock, MAC, Pending, Response, Run, Tai64n, VERSION,
+    ClaimedInitiation, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, MAC, Pending,
+    Response, Tai64n, VERSION,
 };
 use crate::crypto::keys::{PresharedKey, PublicKey};
 pub use crate::crypto::session::{Opened, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_SILENT};
@@ -40,14 +41,14 @@ use crate::wire::native::SessionIndex;
 pub struct Association {
     peer: PublicKey,
     psk: PresharedKey,
-    run: Run,
+    run: Incarnation,
     sessions: Sessions,
     attempt: Option<Attempt>,
     initiated: Option<Time>,
     newest: Tai64n,
     answered: Option<(SessionIndex, [u8; MAC])>,
     cookie: Option<Cookie>,
-    events: VecDeque<Event>,
+    events: VecDeque<SessionEvent>,
     restarted: bool,
 }
 
@@ -61,7 +62,7 @@ struct Attempt {
 
 /// A handshake message to be sent.
 #[derive(Debug)]
-pub struct Transmit {
+pub struct HandshakeTransmit {
     /// The UDP payload.
     pub message: Vec<u8>,
     /// The name of the session it may lead to, ours until [`Event::Retired`] says otherwise.
@@ -74,7 +75,7 @@ pub struct Transmit {
 
 /// What has become of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SessionEvent {
     /// There is a session under which datagrams can be sealed.
     Established(Established),
     /// An index names no session any more.
@@ -93,7 +94,7 @@ pub struct Established {
     /// The version that both ends speak.
     pub version: u8,
     /// What the peer says about itself.
-    pub hello: Hello,
+    pub hello: HandshakePayload,
     /// The handshake was ours, and the peer waits for a first datagram.
     pub initiated: bool,
     /// The peer has begun anew since the last session: whatever was known about its order and its paths is void.
@@ -102,7 +103,7 @@ pub struct Established {
 
 impl Association {
     /// Nothing shared yet but keys. `run` is random, new for every association ever made.
-    pub fn new(peer: PublicKey, psk: PresharedKey, run: Run) -> Self {
+    pub fn new(peer: PublicKey, psk: PresharedKey, run: Incarnation) -> Self {
         Self {
             peer,
             psk,
@@ -137,11 +138,16 @@ impl Association {
     }
 
     /// The initiation that is due, if any. `fresh` is only called when one is.
-    pub fn poll_transmit(&mut self, now: Time, us: &Identity, fresh: impl FnOnce() -> Fresh) -> Option<Transmit> {
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        us: &Identity,
+        fresh: impl FnOnce() -> EphemeralInput,
+    ) -> Option<HandshakeTransmit> {
         let attempt = self.attempt.as_mut().filter(|attempt| attempt.next <= now)?;
         if now - attempt.begun >= GIVE_UP_AFTER {
             self.end_attempt();
-            self.events.push_back(Event::GaveUp);
+            self.events.push_back(SessionEvent::GaveUp);
             return None;
         }
         let (fresh, cookie) = (fresh(), self.cookie.take());
@@ -150,9 +156,9 @@ impl Association {
         attempt.tries += 1;
         attempt.next = now + retry_after(attempt.tries, &fresh);
         let (tries, former) = (attempt.tries, attempt.pending.replace(pending));
-        self.events.extend(former.map(|former| Event::Retired(former.index)));
+        self.events.extend(former.map(|former| SessionEvent::Retired(former.index)));
         self.initiated = Some(now);
-        Some(Transmit { message, index: fresh.index, attempt: tries, with_cookie })
+        Some(HandshakeTransmit { message, index: fresh.index, attempt: tries, with_cookie })
     }
 
     /// Answers an initiation of the peer, if it is authentic and newer than every one before. Whatever fails changes
@@ -161,18 +167,18 @@ impl Association {
         &mut self,
         now: Time,
         us: &Identity,
-        knock: Knock<'_>,
-        fresh: impl FnOnce() -> Fresh,
-    ) -> Result<Transmit, Dropped> {
+        knock: ClaimedInitiation<'_>,
+        fresh: impl FnOnce() -> EphemeralInput,
+    ) -> Result<HandshakeTransmit, Dropped> {
         if *knock.peer() != self.peer {
             return Err(Dropped::UnknownPeer);
         }
         let caller = knock.prove(us)?;
-        let (written, offer) = (caller.written, caller.hello.offer);
+        let (written, offer) = (caller.written, caller.hello.capabilities);
         if written <= self.newest {
             return Err(Dropped::StaleHandshake);
         }
-        let cipher = us.offer.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
+        let cipher = us.capabilities.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
         let (fresh, cookie) = (fresh(), self.cookie.take());
         let with_cookie = cookie.is_some();
         let (agreed, message, mac1) = caller.answer(now, us, self.run, &self.psk, cookie, &fresh)?;
@@ -182,7 +188,7 @@ impl Association {
         if us.keys.public() > &self.peer {
             self.yield_to_peer(now, &fresh);
         }
-        Ok(Transmit { message, index: fresh.index, attempt: 0, with_cookie })
+        Ok(HandshakeTransmit { message, index: fresh.index, attempt: 0, with_cookie })
     }
 
     /// Completes our handshake. A forged response changes nothing.
@@ -190,7 +196,7 @@ impl Association {
         let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
         let pending = pending.filter(|pending| pending.index == response.receiver).ok_or(Dropped::UnknownSession)?;
         let agreed = pending.read(us, &self.psk, response)?;
-        let cipher = us.offer.cipher_with(&agreed.hello.offer).ok_or(Dropped::NoCommonCipher)?;
+        let cipher = us.capabilities.cipher_with(&agreed.hello.capabilities).ok_or(Dropped::NoCommonCipher)?;
         // Its index is the session's from here on, so it is not retired with the attempt.
         self.attempt = None;
         let restarted = self.sessions.install(Session::new(now, agreed, cipher, true));
@@ -249,19 +255,19 @@ impl Association {
     }
 
     /// What has happened since the last call, in order; sessions that are gone come first.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.sessions.poll_retired().map(Event::Retired).or_else(|| self.events.pop_front())
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        self.sessions.poll_retired().map(SessionEvent::Retired).or_else(|| self.events.pop_front())
     }
 
     /// Whether the peer has begun anew since this was last asked.
-    pub fn take_restarted(&mut self) -> bool {
+    pub fn take_peer_restarted(&mut self) -> bool {
         std::mem::take(&mut self.restarted)
     }
 
     fn on_established(&mut self, restarted: bool) {
         self.restarted |= restarted;
         let session = self.sessions.current().expect("a session has just become current");
-        self.events.push_back(Event::Established(Established {
+        self.events.push_back(SessionEvent::Established(Established {
             index: session.index(),
             cipher: session.cipher(),
             version: session.hello().version.min(VERSION),
@@ -272,16 +278,16 @@ impl Association {
     }
 
     /// Both ends have initiated, and theirs goes on: forgets our initiation, but not that we want a session.
-    fn yield_to_peer(&mut self, now: Time, fresh: &Fresh) {
+    fn yield_to_peer(&mut self, now: Time, fresh: &EphemeralInput) {
         let Some(attempt) = &mut self.attempt else { return };
         attempt.next = now + retry_after(attempt.tries, fresh);
         let former = attempt.pending.take();
-        self.events.extend(former.map(|former| Event::Retired(former.index)));
+        self.events.extend(former.map(|former| SessionEvent::Retired(former.index)));
     }
 
     fn end_attempt(&mut self) {
         let pending = self.attempt.take().and_then(|attempt| attempt.pending);
-        self.events.extend(pending.map(|pending| Event::Retired(pending.index)));
+        self.events.extend(pending.map(|pending| SessionEvent::Retired(pending.index)));
     }
 }
 
@@ -294,7 +300,7 @@ const JITTER: Duration = Duration::from_millis(333);
 
 /// The first messages of an attempt follow each other sooner: one in fifty lost on a radio link is no reason to be without a tunnel for
 /// five seconds. Doubling from a second is what RFC 6298 has for a first round trip that nobody knows.
-fn retry_after(tries: u32, fresh: &Fresh) -> Duration {
+fn retry_after(tries: u32, fresh: &EphemeralInput) -> Duration {
     let doubled = Duration::from_secs(1) * 2u32.pow(tries.saturating_sub(1).min(8));
     doubled.min(RETRY_AFTER) + JITTER * u32::from(fresh.jitter) / (1 << 16)
 }

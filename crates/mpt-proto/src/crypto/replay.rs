@@ -63,9 +63,9 @@ impl Default for Window {
 
 /// The numbers seen on every path of a peer. A path that was never used costs a pointer.
 #[derive(Clone, Debug, Default)]
-pub struct Windows([Option<Box<Window>>; MAX_PATHS]);
+pub struct ReplayWindows([Option<Box<Window>>; MAX_PATHS]);
 
-impl Windows {
+impl ReplayWindows {
     /// As [`Window::expand`], on the path's slot.
     pub fn expand(&self, path: PathTag, low: u32) -> PathSeq {
         self.of(path).map_or_else(|| PathSeq(expand(0, low)), |window| window.expand(low))
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_slot_keeps_its_window_when_it_goes_to_a_new_path() {
-        let mut windows = Windows::default();
+        let mut windows = ReplayWindows::default();
         let (old, new, other) =
             (PathTag::from_byte(1 << 3), PathTag::from_byte(1 << 3 | 1), PathTag::from_byte(2 << 3));
         windows.accept(old, PathSeq(7)).unwrap();

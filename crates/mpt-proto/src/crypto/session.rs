@@ -15,9 +15,9 @@
 
 use std::time::Duration;
 
-use crate::crypto::aead::{Cipher, Key, TAG};
-use crate::crypto::handshake::{Agreed, Hello, Run};
-use crate::crypto::replay::{Windows, expand};
+use crate::crypto::aead::{AeadKey, Cipher, TAG};
+use crate::crypto::handshake::{Agreed, HandshakePayload, Incarnation};
+use crate::crypto::replay::{ReplayWindows, expand};
 use crate::drops::Dropped;
 use crate::path::{MAX_PATHS, PathId, PathSeq};
 use crate::time::Time;
@@ -38,11 +38,11 @@ pub struct Opened<'a> {
 pub(super) struct Session {
     local: SessionIndex,
     remote: SessionIndex,
-    hello: Hello,
+    hello: HandshakePayload,
     initiated: bool,
     born: Time,
-    seal: Key,
-    open: Key,
+    seal: AeadKey,
+    open: AeadKey,
     blocks: u64,
 }
 
@@ -51,7 +51,7 @@ impl Session {
     pub(super) fn new(now: Time, agreed: Agreed, cipher: Cipher, initiated: bool) -> Self {
         let Agreed { local, remote, hello, secrets } = agreed;
         let (to_responder, to_initiator) =
-            (Key::new(cipher, &secrets.to_responder), Key::new(cipher, &secrets.to_initiator));
+            (AeadKey::new(cipher, &secrets.to_responder), AeadKey::new(cipher, &secrets.to_initiator));
         let (seal, open) = if initiated { (to_responder, to_initiator) } else { (to_initiator, to_responder) };
         Self { local, remote, hello, initiated, born: now, seal, open, blocks: 0 }
     }
@@ -64,7 +64,7 @@ impl Session {
         self.initiated
     }
 
-    pub(super) fn hello(&self) -> &Hello {
+    pub(super) fn hello(&self) -> &HandshakePayload {
         &self.hello
     }
 
@@ -105,9 +105,9 @@ pub(super) struct Sessions {
     next: Option<Session>,
     previous: Option<Session>,
     older: Option<Session>,
-    run: Option<Run>,
+    run: Option<Incarnation>,
     sent: [u64; MAX_PATHS],
-    seen: Windows,
+    seen: ReplayWindows,
     retired: Vec<SessionIndex>,
 }
 
@@ -145,7 +145,7 @@ impl Sessions {
 
     /// The full number of a datagram, which must not have been seen. A new run of the peer has not been seen at all.
     fn number(&self, session: &Session, path: PathTag, sequence: u32) -> Result<PathSeq, Dropped> {
-        if self.run != Some(session.hello.run) {
+        if self.run != Some(session.hello.incarnation) {
             return Ok(PathSeq(expand(0, sequence)));
         }
         let number = self.seen.expand(path, sequence);
@@ -156,7 +156,7 @@ impl Sessions {
     /// confirmation is passed over, unless it belongs to another run: that may be a newer one than this.
     pub(super) fn install(&mut self, session: Session) -> bool {
         let restarted = self.meet(&session);
-        let next = self.next.take_if(|next| next.hello.run == session.hello.run);
+        let next = self.next.take_if(|next| next.hello.incarnation == session.hello.incarnation);
         let current = self.current.replace(session);
         [current, next].into_iter().flatten().for_each(|former| self.keep(former));
         restarted
@@ -180,13 +180,13 @@ impl Sessions {
 
     /// Drops what belongs to another run of the peer than this session. Returns whether there was one.
     fn meet(&mut self, session: &Session) -> bool {
-        let known = self.run.replace(session.hello.run);
+        let known = self.run.replace(session.hello.incarnation);
         if known == self.run {
             return false;
         }
         let gone = [self.current.take(), self.previous.take(), self.older.take()];
         gone.into_iter().for_each(|session| self.retire(session));
-        (self.sent, self.seen) = ([0; MAX_PATHS], Windows::default());
+        (self.sent, self.seen) = ([0; MAX_PATHS], ReplayWindows::default());
         known.is_some()
     }
 
@@ -261,12 +261,13 @@ pub const REKEY_AFTER_SILENT: Duration = Duration::from_secs(165);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crypto::handshake::{Offer, Run, Secrets};
+    use crate::crypto::handshake::{Capabilities, Incarnation, Secrets};
     use zeroize::Zeroizing;
 
     fn session(cipher: Cipher, blocks: u64) -> Sessions {
         let secrets = Secrets { to_responder: Zeroizing::new([1; 32]), to_initiator: Zeroizing::new([2; 32]) };
-        let hello = Hello { version: 1, run: Run([0; 8]), offer: Offer::new(true) };
+        let hello =
+            HandshakePayload { version: 1, incarnation: Incarnation([0; 8]), capabilities: Capabilities::new(true) };
         let agreed = Agreed { local: SessionIndex::new(1), remote: SessionIndex::new(2), hello, secrets };
         let mut sessions = Sessions::default();
         sessions.install(Session { blocks, ..Session::new(Time::START, agreed, cipher, false) });

@@ -14,7 +14,7 @@ use super::{Checksum, Offload, Segmentation, SegmentationKind, checksum, put_wor
 #[derive(Debug)]
 pub struct Coalescer {
     open: Vec<Open>,
-    ready: VecDeque<Delivery>,
+    ready: VecDeque<TunWrite>,
     spare: Vec<Vec<u8>>,
     merge: Merge,
 }
@@ -30,7 +30,7 @@ pub struct Merge {
 
 /// One write to the TUN device.
 #[derive(Debug)]
-pub struct Delivery {
+pub struct TunWrite {
     /// What the kernel is asked to do to it.
     pub offload: Offload,
     /// The packet, or the super-packet.
@@ -99,7 +99,7 @@ impl Coalescer {
     }
 
     /// The next write for the TUN device, in order.
-    pub fn poll(&mut self) -> Option<Delivery> {
+    pub fn poll(&mut self) -> Option<TunWrite> {
         self.ready.pop_front()
     }
 
@@ -129,7 +129,7 @@ impl Coalescer {
 
     fn pass(&mut self, packet: &[u8]) {
         let bytes = self.buffer(packet);
-        self.ready.push_back(Delivery { offload: Offload::default(), bytes, packets: 1 });
+        self.ready.push_back(TunWrite { offload: Offload::default(), bytes, packets: 1 });
     }
 
     /// A packet that cannot be merged must not overtake those of its flow that wait.
@@ -247,9 +247,9 @@ impl Open {
             && mine[18..] == theirs[18..]
     }
 
-    fn finish(mut self) -> Delivery {
+    fn finish(mut self) -> TunWrite {
         if self.packets == 1 {
-            return Delivery { offload: Offload::default(), bytes: self.bytes, packets: 1 };
+            return TunWrite { offload: Offload::default(), bytes: self.bytes, packets: 1 };
         }
         let (shape, len) = (self.shape, self.bytes.len());
         self.write_lengths();
@@ -261,7 +261,7 @@ impl Open {
         };
         let pseudo = checksum::fold(ip.pseudo_sum(len - shape.transport));
         put_word(&mut self.bytes, shape.transport + offset, pseudo);
-        Delivery {
+        TunWrite {
             offload: Offload {
                 checksum: Some(Checksum { start: shape.transport as u16, offset: offset as u16 }),
                 segmentation: Some(Segmentation { kind, size: self.segment as u16, header: shape.header as u16 }),

@@ -8,7 +8,7 @@ mod mss;
 mod offload;
 mod superpacket;
 
-pub use coalesce::{Coalescer, Delivery, Merge};
+pub use coalesce::{Coalescer, Merge, TunWrite};
 pub use mss::clamp_mss;
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
 pub use superpacket::SuperPacket;

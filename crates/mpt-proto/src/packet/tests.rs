@@ -140,7 +140,7 @@ fn requests_that_do_not_fit_the_packet_are_refused() {
 
 const BOTH: Merge = Merge { tcp: true, udp: true };
 
-fn coalesce(packets: &[Vec<u8>], merge: Merge) -> Vec<Delivery> {
+fn coalesce(packets: &[Vec<u8>], merge: Merge) -> Vec<TunWrite> {
     let mut coalescer = Coalescer::new(merge);
     for packet in packets {
         coalescer.push(&Ip::parse(packet).unwrap(), packet);

@@ -14,12 +14,12 @@ pub struct Health {
     /// The peer has not reported it dead.
     pub peer_agrees: bool,
     /// Why it is better not used while there are others.
-    pub doubt: Option<Doubt>,
+    pub demotion: Option<Demotion>,
 }
 
 /// Why a path that is alive carries probes only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Doubt {
+pub enum Demotion {
     /// It has failed too often lately, and must stay well for a while.
     Flapping,
     /// It loses too much of what it carries.
@@ -30,16 +30,16 @@ pub enum Doubt {
 
 /// Up, or down and for which reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum PathState {
     /// It carries traffic.
     Up,
     /// It does not.
-    Down(Cause),
+    Down(DownCause),
 }
 
 /// Why a path is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum DownCause {
     /// The operator took it down.
     Operator,
     /// The interface has no carrier, or is gone.
@@ -49,57 +49,57 @@ pub enum Cause {
     /// Probes stay unanswered.
     Silent,
     /// It is alive, and left alone all the same.
-    Doubted(Doubt),
+    Demoted(Demotion),
 }
 
 impl Default for Health {
     fn default() -> Self {
-        Self { enabled: true, carrier: true, answers: true, peer_agrees: true, doubt: None }
+        Self { enabled: true, carrier: true, answers: true, peer_agrees: true, demotion: None }
     }
 }
 
 impl Health {
     /// Whether this end may say anything on the path.
-    pub fn may_speak(&self) -> bool {
+    pub fn may_send(&self) -> bool {
         self.enabled && self.carrier
     }
 
     /// The verdict; the nearest cause when there are several.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PathState {
         match self {
-            Self { enabled: false, .. } => State::Down(Cause::Operator),
-            Self { carrier: false, .. } => State::Down(Cause::Carrier),
-            Self { peer_agrees: false, .. } => State::Down(Cause::Peer),
-            Self { answers: false, .. } => State::Down(Cause::Silent),
-            Self { doubt: Some(doubt), .. } => State::Down(Cause::Doubted(*doubt)),
-            _ => State::Up,
+            Self { enabled: false, .. } => PathState::Down(DownCause::Operator),
+            Self { carrier: false, .. } => PathState::Down(DownCause::Carrier),
+            Self { peer_agrees: false, .. } => PathState::Down(DownCause::Peer),
+            Self { answers: false, .. } => PathState::Down(DownCause::Silent),
+            Self { demotion: Some(doubt), .. } => PathState::Down(DownCause::Demoted(*doubt)),
+            _ => PathState::Up,
         }
     }
 
     /// Whether the path would carry traffic if there were no other.
     pub fn is_alive(&self) -> bool {
-        Self { doubt: None, ..*self }.state().is_up()
+        Self { demotion: None, ..*self }.state().is_up()
     }
 }
 
-impl State {
+impl PathState {
     /// Whether it carries traffic.
     pub fn is_up(self) -> bool {
         self == Self::Up
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for PathState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Up => "up",
-            Self::Down(Cause::Operator) => "down (operator)",
-            Self::Down(Cause::Carrier) => "down (no carrier)",
-            Self::Down(Cause::Peer) => "down (reported by the peer)",
-            Self::Down(Cause::Silent) => "down (silent)",
-            Self::Down(Cause::Doubted(Doubt::Flapping)) => "down (flapping)",
-            Self::Down(Cause::Doubted(Doubt::Lossy)) => "down (lossy)",
-            Self::Down(Cause::Doubted(Doubt::Narrow)) => "down (narrow)",
+            Self::Down(DownCause::Operator) => "down (operator)",
+            Self::Down(DownCause::Carrier) => "down (no carrier)",
+            Self::Down(DownCause::Peer) => "down (reported by the peer)",
+            Self::Down(DownCause::Silent) => "down (silent)",
+            Self::Down(DownCause::Demoted(Demotion::Flapping)) => "down (flapping)",
+            Self::Down(DownCause::Demoted(Demotion::Lossy)) => "down (lossy)",
+            Self::Down(DownCause::Demoted(Demotion::Narrow)) => "down (narrow)",
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Announcer, Prober};
+use super::{Keepalive, Prober};
 use crate::config;
 use crate::time::Time;
 
@@ -12,18 +12,18 @@ pub enum Liveness {
     /// Probes that the peer answers.
     Probes(Prober),
     /// Keepalives that both ends send unasked.
-    Announces(Announcer),
+    Keepalives(Keepalive),
     /// It is taken to be alive.
     Off,
 }
 
 impl Liveness {
     /// Makes the one that is configured.
-    pub fn new(now: Time, config: config::Liveness) -> Self {
+    pub fn new(now: Time, config: config::LivenessConfig) -> Self {
         match config {
-            config::Liveness::Probes(probe) => Self::Probes(Prober::new(now, probe)),
-            config::Liveness::Announces(announce) => Self::Announces(Announcer::new(now, announce)),
-            config::Liveness::Off => Self::Off,
+            config::LivenessConfig::Probes(probe) => Self::Probes(Prober::new(now, probe)),
+            config::LivenessConfig::Keepalives(announce) => Self::Keepalives(Keepalive::new(now, announce)),
+            config::LivenessConfig::Off => Self::Off,
         }
     }
 
@@ -31,14 +31,14 @@ impl Liveness {
     pub fn prober(&mut self) -> Option<&mut Prober> {
         match self {
             Self::Probes(prober) => Some(prober),
-            Self::Announces(_) | Self::Off => None,
+            Self::Keepalives(_) | Self::Off => None,
         }
     }
 
     /// The announcer, where there is one.
-    pub fn announcer(&mut self) -> Option<&mut Announcer> {
+    pub fn keepalive(&mut self) -> Option<&mut Keepalive> {
         match self {
-            Self::Announces(announcer) => Some(announcer),
+            Self::Keepalives(announcer) => Some(announcer),
             Self::Probes(_) | Self::Off => None,
         }
     }
@@ -47,7 +47,7 @@ impl Liveness {
     pub fn has_died(&mut self, now: Time) -> bool {
         match self {
             Self::Probes(prober) => prober.has_died(now),
-            Self::Announces(announcer) => announcer.has_died(now),
+            Self::Keepalives(announcer) => announcer.has_died(now),
             Self::Off => false,
         }
     }
@@ -59,7 +59,7 @@ impl Liveness {
                 prober.declare_dead(now);
                 true
             }
-            Self::Announces(announcer) => announcer.declare_dead(),
+            Self::Keepalives(announcer) => announcer.declare_dead(),
             Self::Off => false,
         }
     }
@@ -68,7 +68,7 @@ impl Liveness {
     pub fn next_deadline(&self) -> Option<Time> {
         match self {
             Self::Probes(prober) => Some(prober.next_deadline()),
-            Self::Announces(announcer) => announcer.next_deadline(),
+            Self::Keepalives(announcer) => announcer.next_deadline(),
             Self::Off => None,
         }
     }
@@ -77,7 +77,7 @@ impl Liveness {
     pub fn srtt(&self) -> Option<Duration> {
         match self {
             Self::Probes(prober) => Some(prober.srtt()).filter(|srtt| !srtt.is_zero()),
-            Self::Announces(_) | Self::Off => None,
+            Self::Keepalives(_) | Self::Off => None,
         }
     }
 }

@@ -1,23 +1,23 @@
 //! Paths: one way from here to a peer.
 
 pub mod ack;
-mod announcer;
+pub mod ack_generator;
 mod damping;
-pub mod delivery;
-pub mod feedback;
+pub mod delivery_rate;
+pub mod estimator;
 mod health;
-mod line;
+mod keepalive;
 mod liveness;
-mod meter;
+pub mod loss_gate;
+mod packet_pair;
+mod packet_train;
 pub mod pmtu;
 mod prober;
-pub mod receive;
 pub mod rtt;
 pub mod sample;
-pub mod sent;
-mod train;
-pub mod window;
-pub mod worth;
+mod send_rate;
+pub mod sent_packets;
+pub mod windowed_filter;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -25,13 +25,13 @@ use std::net::SocketAddr;
 use crate::config::{self, PathConfig, ProbeConfig};
 use crate::time::Time;
 
-pub use announcer::Announcer;
 pub use damping::Damping;
-pub use health::{Cause, Doubt, Health, State};
-pub use line::LARGE;
+pub use health::{Demotion, DownCause, Health, PathState};
+pub use keepalive::Keepalive;
 pub use liveness::Liveness;
-pub use meter::Meter;
+pub use packet_pair::LARGE;
 pub use prober::Prober;
+pub use send_rate::SendRate;
 
 /// A local socket, that is a way out of this host. Several paths may share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,13 +96,13 @@ pub struct Path {
     /// How often it failed lately.
     pub damping: Damping,
     /// How fast it has been used.
-    pub meter: Meter,
+    pub send_rate: SendRate,
     /// What was sent.
     pub sent: Traffic,
     /// What was received.
     pub received: Traffic,
     /// When the peer was last heard on it, in native mode.
-    pub heard: Time,
+    pub last_received: Time,
     /// The socket took nothing when the peer was last flushed.
     pub blocked: bool,
     /// The number that the peer gives this path, as its probes say.
@@ -116,14 +116,14 @@ pub struct Path {
     /// The peer called from it; nothing here names it.
     pub learned: bool,
     /// The peer has been shown to be at `remote`, or the configuration says so.
-    pub proven: bool,
+    pub validated: bool,
 }
 
 impl Path {
     /// Makes a path with a known remote address, which is taken to be up until a witness objects, unless it has to show that
     /// it is alive first.
     pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
-        let usual = probe.map_or(config::Liveness::Off, config::Liveness::Probes);
+        let usual = probe.map_or(config::LivenessConfig::Off, config::LivenessConfig::Probes);
         let mut liveness = Liveness::new(now, config.liveness.unwrap_or(usual));
         if !config.alive {
             liveness.declare_dead(now);
@@ -138,28 +138,28 @@ impl Path {
             health: Health { answers, ..Health::default() },
             liveness,
             damping: Damping::default(),
-            meter: Meter::default(),
+            send_rate: SendRate::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
-            heard: Time::START,
+            last_received: Time::START,
             blocked: false,
             peer_number: None,
             owed_reply: None,
             standby: config.standby,
             peer_standby: false,
             learned: false,
-            proven: true,
+            validated: true,
         }
     }
 
     /// Whether anything may be said on it but challenges. On one that the peer does not use it has to speak first.
-    pub fn may_speak(&self) -> bool {
-        self.may_call() && self.health.peer_agrees
+    pub fn may_send(&self) -> bool {
+        self.may_send_handshake() && self.health.peer_agrees
     }
 
     /// Whether a session may be asked for on it: that the peer does not use it was said in one that may be over.
-    pub fn may_call(&self) -> bool {
-        self.proven && self.health.may_speak()
+    pub fn may_send_handshake(&self) -> bool {
+        self.validated && self.health.may_send()
     }
 
     /// Leaves its slot empty, so that those behind it keep theirs.
@@ -183,7 +183,7 @@ impl Path {
     /// so that nothing may be marked on the way to it (RFC 6040 section 4.1: compatibility mode).
     pub fn outer_tos(&self, inner: u8) -> u8 {
         match self.liveness {
-            Liveness::Announces(_) => inner & !ECN,
+            Liveness::Keepalives(_) => inner & !ECN,
             Liveness::Probes(_) | Liveness::Off => inner,
         }
     }
@@ -191,7 +191,7 @@ impl Path {
     /// Counts a datagram that was sent.
     pub fn on_sent(&mut self, now: Time, bytes: usize) {
         self.sent.count(bytes);
-        self.meter.on_sent(now, bytes);
+        self.send_rate.on_sent(now, bytes);
     }
 }
 

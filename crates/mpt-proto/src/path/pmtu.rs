@@ -11,14 +11,14 @@
 
 use std::time::Duration;
 
-use super::sent::Fate;
+use super::sent_packets::Outcome;
 use crate::time::Time;
 
 /// What one path carries. Sizes are of UDP payloads.
 #[derive(Clone, Copy, Debug)]
 pub struct Pmtu {
     wanted: usize,
-    phase: Phase,
+    phase: SearchState,
     /// Size of the probe that is under way.
     asked: Option<usize>,
     /// Probes of this size lost in a row.
@@ -30,7 +30,7 @@ pub struct Pmtu {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum SearchState {
     Asking,
     /// Between the largest size that passed, zero for none yet, and the least that did not.
     Searching {
@@ -46,7 +46,7 @@ enum Phase {
 impl Pmtu {
     /// A new path, from which the tunnel wants datagrams of `wanted` bytes.
     pub fn new(wanted: usize) -> Self {
-        Self { wanted, phase: Phase::Asking, asked: None, lost: 0, assumed: wanted, known: None }
+        Self { wanted, phase: SearchState::Asking, asked: None, lost: 0, assumed: wanted, known: None }
     }
 
     /// The path failed: perhaps it carries less than it did.
@@ -57,17 +57,17 @@ impl Pmtu {
     /// The largest datagram that may be sent; zero while nobody knows, and when even small ones vanish.
     pub fn limit(&self) -> usize {
         match self.phase {
-            Phase::Asking => self.assumed,
-            Phase::Searching { low, .. } => low,
-            Phase::Done { size, .. } => size,
+            SearchState::Asking => self.assumed,
+            SearchState::Searching { low, .. } => low,
+            SearchState::Done { size, .. } => size,
         }
     }
 
     /// What the path is known to carry, when that has been found out; while it is asked again, what it carried before.
     pub fn found(&self) -> Option<usize> {
         match self.phase {
-            Phase::Asking | Phase::Searching { .. } => self.known,
-            Phase::Done { size, .. } => Some(size),
+            SearchState::Asking | SearchState::Searching { .. } => self.known,
+            SearchState::Done { size, .. } => Some(size),
         }
     }
 
@@ -81,13 +81,13 @@ impl Pmtu {
         if self.next_deadline().is_none_or(|at| at > now) {
             return None;
         }
-        if let Phase::Done { size, .. } = self.phase {
-            (self.phase, self.assumed) = (Phase::Asking, size);
+        if let SearchState::Done { size, .. } = self.phase {
+            (self.phase, self.assumed) = (SearchState::Asking, size);
         }
         self.asked = Some(match self.phase {
-            Phase::Searching { low: 0, .. } => BASE.min(self.wanted),
-            Phase::Searching { low, high } => (low + high) / 2,
-            Phase::Asking | Phase::Done { .. } => self.wanted,
+            SearchState::Searching { low: 0, .. } => BASE.min(self.wanted),
+            SearchState::Searching { low, high } => (low + high) / 2,
+            SearchState::Asking | SearchState::Done { .. } => self.wanted,
         });
         self.asked
     }
@@ -95,17 +95,17 @@ impl Pmtu {
     /// When [`Self::poll`] has something to say: at once, or when a path that carries less is asked again.
     pub fn next_deadline(&self) -> Option<Time> {
         match self.phase {
-            Phase::Done { size, .. } if size == self.wanted => None,
+            SearchState::Done { size, .. } if size == self.wanted => None,
             // Not even what every path carries: that was a bad moment.
-            Phase::Done { size, at } if size < BASE => Some(at + AGAIN_AFTER),
-            Phase::Done { at, .. } => Some(at + RAISE_AFTER),
-            Phase::Asking | Phase::Searching { .. } => self.asked.is_none().then_some(Time::START),
+            SearchState::Done { size, at } if size < BASE => Some(at + AGAIN_AFTER),
+            SearchState::Done { at, .. } => Some(at + RAISE_AFTER),
+            SearchState::Asking | SearchState::Searching { .. } => self.asked.is_none().then_some(Time::START),
         }
     }
 
     /// What became of a probe of this size.
-    pub fn on_fate(&mut self, now: Time, size: usize, fate: Fate) {
-        if fate != Fate::Lost {
+    pub fn on_fate(&mut self, now: Time, size: usize, fate: Outcome) {
+        if fate != Outcome::Lost {
             self.on_arrived(now, size);
         } else if self.asked == Some(size) {
             self.on_lost(now, size);
@@ -115,8 +115,8 @@ impl Pmtu {
     fn on_arrived(&mut self, now: Time, size: usize) {
         match self.phase {
             _ if size == self.wanted => self.finish(now, size),
-            Phase::Searching { low, high } => self.search(now, low.max(size), high),
-            Phase::Asking | Phase::Done { .. } => {}
+            SearchState::Searching { low, high } => self.search(now, low.max(size), high),
+            SearchState::Asking | SearchState::Done { .. } => {}
         }
     }
 
@@ -124,22 +124,22 @@ impl Pmtu {
         (self.asked, self.lost) = (None, self.lost + 1);
         match self.phase {
             _ if self.lost < MAX_PROBES => {}
-            Phase::Asking => self.search(now, if self.assumed < size { self.assumed } else { 0 }, size),
-            Phase::Searching { low: 0, .. } => self.finish(now, 0),
-            Phase::Searching { low, .. } => self.search(now, low, size),
-            Phase::Done { .. } => {}
+            SearchState::Asking => self.search(now, if self.assumed < size { self.assumed } else { 0 }, size),
+            SearchState::Searching { low: 0, .. } => self.finish(now, 0),
+            SearchState::Searching { low, .. } => self.search(now, low, size),
+            SearchState::Done { .. } => {}
         }
     }
 
     fn search(&mut self, now: Time, low: usize, high: usize) {
-        (self.phase, self.asked, self.lost) = (Phase::Searching { low, high }, None, 0);
+        (self.phase, self.asked, self.lost) = (SearchState::Searching { low, high }, None, 0);
         if low > 0 && high.saturating_sub(low) <= PRECISION {
             self.finish(now, low);
         }
     }
 
     fn finish(&mut self, now: Time, size: usize) {
-        (self.phase, self.asked, self.lost) = (Phase::Done { size, at: now }, None, 0);
+        (self.phase, self.asked, self.lost) = (SearchState::Done { size, at: now }, None, 0);
         self.known = Some(size).filter(|size| *size >= BASE);
     }
 }
@@ -163,7 +163,7 @@ mod tests {
     fn probe(pmtu: &mut Pmtu, carries: usize) -> usize {
         let sizes = std::iter::from_fn(|| {
             let size = pmtu.poll(Time::START)?;
-            pmtu.on_fate(Time::START, size, if size <= carries { Fate::Acked } else { Fate::Lost });
+            pmtu.on_fate(Time::START, size, if size <= carries { Outcome::Acked } else { Outcome::Lost });
             Some(size)
         });
         sizes.take(100).count()
@@ -231,14 +231,14 @@ mod tests {
         let again = pmtu.next_deadline().unwrap();
         assert_eq!((pmtu.limit(), again), (0, Time::START + AGAIN_AFTER));
         assert_eq!(pmtu.poll(again), Some(1_472));
-        pmtu.on_fate(again, 1_472, Fate::Acked);
+        pmtu.on_fate(again, 1_472, Outcome::Acked);
         assert_eq!(pmtu.limit(), 1_472);
     }
 
     #[test]
     fn two_probes_lost_by_chance_prove_nothing() {
         let mut pmtu = Pmtu::new(1_472);
-        for fate in [Fate::Lost, Fate::Lost, Fate::Acked] {
+        for fate in [Outcome::Lost, Outcome::Lost, Outcome::Acked] {
             let size = pmtu.poll(Time::START).unwrap();
             pmtu.on_fate(Time::START, size, fate);
         }

@@ -65,7 +65,7 @@ impl Prober {
     }
 
     /// Something happened that makes an answer interesting at once.
-    pub fn ask_now(&mut self, now: Time) {
+    pub fn probe_now(&mut self, now: Time) {
         self.next = now;
         self.back_off = self.back_off.map(|pause| pause.min(BACK_OFF.0));
     }
@@ -101,7 +101,7 @@ impl Prober {
     }
 
     /// The path is known to be alive by other proof than an answer: the next probe finds out how fast it is.
-    pub fn on_proof(&mut self, now: Time) {
+    pub fn on_validated(&mut self, now: Time) {
         self.unanswered.clear();
         (self.back_off, self.next) = (None, now);
     }

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::ack::PeerTime;
-use super::window::Least;
+use super::windowed_filter::WindowedMin;
 use crate::time::Time;
 
 /// Round-trip time of a path.
@@ -18,7 +18,7 @@ pub struct Rtt {
     latest: Duration,
     smoothed: Option<Duration>,
     var: Duration,
-    min: Least<Duration>,
+    min: WindowedMin<Duration>,
 }
 
 impl Rtt {
@@ -53,7 +53,7 @@ impl Rtt {
 
     /// The shortest round trip of the last [`MIN_WINDOW`].
     pub fn min(&self) -> Duration {
-        self.min.best().unwrap_or(INITIAL_RTT)
+        self.min.get().unwrap_or(INITIAL_RTT)
     }
 
     /// Whether anything has been measured.
@@ -69,9 +69,9 @@ impl Rtt {
 
 /// A one-way delay in nanoseconds, off by the unknown distance between two clocks. Only differences mean anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OneWay(i64);
+pub struct OneWayTime(i64);
 
-impl OneWay {
+impl OneWayTime {
     /// The delay of what left at `sent` by our clock and arrived at `received` by the peer's.
     pub const fn between(sent: Time, received: PeerTime) -> Self {
         Self((received.0 as i64).wrapping_mul(1_000).wrapping_sub(sent.as_nanos() as i64))
@@ -101,16 +101,16 @@ impl OneWay {
 /// One-way delay of a path, and what of it is queue.
 #[derive(Clone, Debug, Default)]
 pub struct OneWayDelay {
-    latest: Option<OneWay>,
-    floor: Least<OneWay>,
-    recent: Least<OneWay>,
-    last: [Option<OneWay>; FEW],
+    latest: Option<OneWayTime>,
+    floor: WindowedMin<OneWayTime>,
+    recent: WindowedMin<OneWayTime>,
+    last: [Option<OneWayTime>; MIN_SAMPLES],
     samples: usize,
-    steps: Steps,
+    steps: InterarrivalJitter,
     /// What jitter is while datagrams come one by one; it is not forgotten while they do not.
-    alone: Duration,
+    idle_jitter: Duration,
     /// When they last did not, and when one last came.
-    crowded: Option<Time>,
+    busy_at: Option<Time>,
     sampled: Time,
     spread: Duration,
     round_trip: Duration,
@@ -119,16 +119,16 @@ pub struct OneWayDelay {
 impl OneWayDelay {
     /// Takes in the delay of one datagram. `spread` is what else is known of how delays vary: see [`OneWayDelay::jitter`]; `round` are the
     /// bytes that arrived in the round trip that ends with it.
-    pub fn on_sample(&mut self, now: Time, delay: OneWay, spread: Duration, round: u64) {
+    pub fn on_sample(&mut self, now: Time, delay: OneWayTime, spread: Duration, round: u64) {
         if let Some(last) = self.latest {
             self.steps.on_step(delay.minus(last));
         }
         if round > ONE_BY_ONE {
-            self.crowded = Some(now);
-        } else if self.crowded.is_none_or(|at| now.since(at) > DRAINED) {
-            self.alone = match self.is_fresh() {
+            self.busy_at = Some(now);
+        } else if self.busy_at.is_none_or(|at| now.since(at) > DRAINED) {
+            self.idle_jitter = match self.never_busy() {
                 true => self.steps.jitter.div_f64(self.weight()),
-                false => self.remembered(now).max(self.steps.jitter),
+                false => self.decayed_idle_jitter(now).max(self.steps.jitter),
             };
         }
         self.sampled = now;
@@ -136,13 +136,13 @@ impl OneWayDelay {
         self.floor.insert(now, MIN_WINDOW, delay);
         self.spread = spread;
         self.recent.insert(now, self.settling(), delay);
-        self.last[self.samples % FEW] = Some(delay);
+        self.last[self.samples % MIN_SAMPLES] = Some(delay);
         self.samples += 1;
     }
 
     /// Begins anew if `delay` cannot be that of a packet which was confirmed within `round_trip`, whatever stood in queues: then one clock
     /// has moved against the other, because a host slept, or was silent until its clock had gone round.
-    pub fn verify(&mut self, delay: OneWay, round_trip: Duration) {
+    pub fn verify(&mut self, delay: OneWayTime, round_trip: Duration) {
         let possible = self.round_trip.max(round_trip) * 2 + MIN_SETTLING;
         if self.latest.is_some_and(|last| u128::from(delay.minus(last).unsigned_abs()) > possible.as_nanos()) {
             *self = Self::default();
@@ -152,26 +152,26 @@ impl OneWayDelay {
 
     /// What the empty path takes is not what it was thought to be.
     pub fn forget_floor(&mut self) {
-        self.floor = Least::default();
+        self.floor = WindowedMin::default();
     }
 
     /// The least delay of the last [`MIN_WINDOW`]: what the path takes when it is empty.
-    pub fn floor(&self) -> Option<OneWay> {
-        self.floor.best()
+    pub fn floor(&self) -> Option<OneWayTime> {
+        self.floor.get()
     }
 
     /// The least delay of the last fraction of a round trip: what the path takes at present. Where packets come at odd
     /// times it is that of several packets, however long ago they were sent: one or two are late by chance.
-    pub fn current(&self) -> Option<OneWay> {
-        let recent = self.recent.best()?;
-        let few = self.last.iter().flatten().min().filter(|_| self.jitter() > ODD);
+    pub fn current(&self) -> Option<OneWayTime> {
+        let recent = self.recent.get()?;
+        let few = self.last.iter().flatten().min().filter(|_| self.jitter() > JITTERY);
         Some(few.map_or(recent, |few| recent.min(*few)))
     }
 
     /// Standing queue: by how much even the fastest of the latest datagrams exceeded the floor. A minimum on both sides,
     /// as CoDel does (RFC 8289 section 3.1), so that neither jitter nor a burst looks like a queue.
     pub fn queue(&self) -> Duration {
-        match (self.current(), self.floor.best()) {
+        match (self.current(), self.floor.get()) {
             (Some(current), Some(floor)) => current.beyond(floor),
             _ => Duration::ZERO,
         }
@@ -181,13 +181,13 @@ impl OneWayDelay {
     /// numbers to arrive: where packets overtake each other, these are the fast ones, and vary less than all do. Where they cannot, a late
     /// one delays those behind it, so close neighbours vary less than distant ones: then what was seen of lone datagrams counts.
     pub fn jitter(&self) -> Duration {
-        self.steps.jitter.max(self.alone).max(self.spread)
+        self.steps.jitter.max(self.idle_jitter).max(self.spread)
     }
 
     /// What is left of the jitter of lone datagrams.
-    fn remembered(&self, now: Time) -> Duration {
+    fn decayed_idle_jitter(&self, now: Time) -> Duration {
         let forgotten = now.since(self.sampled).as_secs_f64() / FORGET.as_secs_f64();
-        self.alone.mul_f64((1.0 - forgotten).max(0.0))
+        self.idle_jitter.mul_f64((1.0 - forgotten).max(0.0))
     }
 
     /// How much of the running mean the steps so far make up: it begins at nothing, and sixteenths of them are far too little at first. One
@@ -198,8 +198,8 @@ impl OneWayDelay {
     }
 
     /// Whether datagrams have only ever come one by one.
-    pub fn is_fresh(&self) -> bool {
-        self.crowded.is_none()
+    pub fn never_busy(&self) -> bool {
+        self.busy_at.is_none()
     }
 
     /// Over how long the current minimum is taken. A steady path is believed at once, a jittery one only after several
@@ -211,14 +211,14 @@ impl OneWayDelay {
 
 /// Interarrival jitter (RFC 3550 section 6.4.1): J += (|D| - J) / 16, D being the steps from one delay to the next.
 #[derive(Clone, Debug, Default)]
-struct Steps {
+struct InterarrivalJitter {
     jitter: Duration,
     /// The last step in nanoseconds, and what jitter is without it.
     last: i64,
     without: Duration,
 }
 
-impl Steps {
+impl InterarrivalJitter {
     /// Two rises of nearly the same size are a queue that grows, not jitter: the first counts no more, and of the second by how much it differs.
     /// Not small ones: the queue of a short path, at a quarter more than it takes, grows by as much as two packets in a burst.
     fn on_step(&mut self, step: i64) {
@@ -251,9 +251,9 @@ const DRAINED: Duration = Duration::from_secs(1);
 /// How long the jitter of lone datagrams is remembered while there are others.
 const FORGET: Duration = Duration::from_secs(20);
 /// So many packets of a jittery path have a fast one among them.
-const FEW: usize = 5;
+const MIN_SAMPLES: usize = 5;
 /// Jitter above which a packet alone says little.
-const ODD: Duration = Duration::from_millis(1);
+const JITTERY: Duration = Duration::from_millis(1);
 /// In nanoseconds. What a burst leaves behind is less than this; what a collapsed link adds between two ACKs is more.
 const SMALL_RISE: i64 = 1_000_000;
 /// Two steps that differ by less than such a part are nearly the same. Of independent delays, one step in forty is.
@@ -300,7 +300,7 @@ mod tests {
             for n in 0..40_u64 {
                 let sent = Time::after(ms(5_000_000 + n * 20));
                 let clock = 5_000_000 + (n * 20 + 20) as i64 + if n < 20 { 0 } else { jump };
-                let one_way = OneWay::between(sent, PeerTime(clock as u64 * 1_000));
+                let one_way = OneWayTime::between(sent, PeerTime(clock as u64 * 1_000));
                 delay.verify(one_way, ms(40));
                 delay.on_sample(sent, one_way, ms(0), 100_000);
             }
@@ -313,7 +313,7 @@ mod tests {
         let mut delay = OneWayDelay::default();
         for (n, late) in [(0, 20), (1, 70)] {
             let sent = Time::after(ms(n * 100));
-            let one_way = OneWay::between(sent, PeerTime((n * 100 + late) * 1_000));
+            let one_way = OneWayTime::between(sent, PeerTime((n * 100 + late) * 1_000));
             delay.verify(one_way, ms(20 + late));
             delay.on_sample(sent, one_way, ms(0), 100_000);
         }
@@ -326,7 +326,7 @@ mod tests {
             let mut delay = OneWayDelay::default();
             for n in 0..64 {
                 let now = Time::after(ms(n * 10));
-                delay.on_sample(now, OneWay::default().later(ms(delays(n))), Duration::ZERO, 100_000);
+                delay.on_sample(now, OneWayTime::default().later(ms(delays(n))), Duration::ZERO, 100_000);
             }
             delay.jitter()
         };
@@ -338,8 +338,8 @@ mod tests {
     #[test]
     fn paths_compare_without_a_common_clock() {
         let arrival = |sent: u64, takes: u64| PeerTime((1_000_000 + sent + takes) * 1_000);
-        let fast = OneWay::between(Time::after(ms(10)), arrival(10, 20));
-        let slow = OneWay::between(Time::after(ms(300)), arrival(300, 50));
+        let fast = OneWayTime::between(Time::after(ms(10)), arrival(10, 20));
+        let slow = OneWayTime::between(Time::after(ms(300)), arrival(300, 50));
         assert_eq!(slow.beyond(fast), ms(30));
         assert_eq!(fast.minus(slow), -30_000_000);
     }
@@ -349,7 +349,7 @@ mod tests {
         let mut delay = OneWayDelay::default();
         for n in 0..200 {
             let (sent, queue) = (Time::after(ms(n)), if n < 100 { 0 } else { 15 });
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + queue) * 1_000)), ms(0), 100_000);
+            delay.on_sample(sent, OneWayTime::between(sent, PeerTime((n + 20 + queue) * 1_000)), ms(0), 100_000);
         }
         assert_eq!(delay.queue(), ms(15));
     }
@@ -359,7 +359,7 @@ mod tests {
         let mut delay = OneWayDelay::default();
         for n in 0..200 {
             let (sent, late) = (Time::after(ms(n)), if n % 4 == 0 { 0 } else { 30 });
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0), 100_000);
+            delay.on_sample(sent, OneWayTime::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0), 100_000);
         }
         assert_eq!(delay.queue(), ms(0));
         assert!(delay.jitter() > ms(5), "{:?}", delay.jitter());
@@ -370,7 +370,12 @@ mod tests {
         let mut delay = OneWayDelay::default();
         let sample = |n: u64| {
             let sent = Time::after(ms(n * 20));
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n * 20 + 20 + n % 2 * 10) * 1_000)), ms(0), 1_000);
+            delay.on_sample(
+                sent,
+                OneWayTime::between(sent, PeerTime((n * 20 + 20 + n % 2 * 10) * 1_000)),
+                ms(0),
+                1_000,
+            );
             delay.jitter()
         };
         let jitters: Vec<_> = (0..100).map(sample).collect();
@@ -383,7 +388,7 @@ mod tests {
         let mut delay = OneWayDelay::default();
         let mut sample = |n: u64, late: u64, round: u64| {
             let sent = Time::after(ms(n));
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0), round);
+            delay.on_sample(sent, OneWayTime::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0), round);
             delay.jitter()
         };
         let alone = (0..100).map(|n| sample(n * 20, n % 2 * 10, 1_000)).last().unwrap();
@@ -400,7 +405,7 @@ mod tests {
         let mut worst = Duration::ZERO;
         for n in 0..120_000 {
             let sent = Time::after(ms(n));
-            delay.on_sample(sent, OneWay::between(sent, PeerTime((n + 20) * 1_000 + n / 10)), ms(0), 100_000);
+            delay.on_sample(sent, OneWayTime::between(sent, PeerTime((n + 20) * 1_000 + n / 10)), ms(0), 100_000);
             worst = worst.max(delay.queue());
         }
         assert!(worst <= Duration::from_micros(1_100), "{worst:?}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::delivery::RateSample;
+use super::delivery_rate::RateSample;
 use crate::time::{Rate, Time};
 
 /// Some packets of a path were acknowledged.

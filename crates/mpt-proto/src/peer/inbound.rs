@@ -5,7 +5,7 @@ use crate::drops::Dropped;
 use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
 use crate::path::Liveness;
-use crate::reseq::Numbered;
+use crate::reorder::SequencedPacket;
 use crate::time::Time;
 use crate::wire::gre::{self, Gre};
 use crate::wire::legacy;
@@ -13,7 +13,7 @@ use crate::wire::plain::Probe;
 
 /// A checked inner packet that came in a datagram, with the number that gives its place.
 #[derive(Debug)]
-struct Arrived<'a> {
+struct Decapsulated<'a> {
     slot: u8,
     sequence: Option<u32>,
     packet: &'a [u8],
@@ -67,33 +67,39 @@ impl Peer {
 
     /// Whether keepalives are expected on the path in `slot`.
     pub(super) fn listens(&self, slot: usize) -> bool {
-        matches!(self.paths[slot].liveness, Liveness::Announces(_))
+        matches!(self.paths[slot].liveness, Liveness::Keepalives(_))
     }
 
     /// The packet's own version counts, not the protocol type: the original MPT writes that of its connection.
-    fn decapsulate<'a>(&self, slot: u8, tos: u8, header: &Gre, body: &'a mut [u8]) -> Result<Arrived<'a>, Dropped> {
+    fn decapsulate<'a>(
+        &self,
+        slot: u8,
+        tos: u8,
+        header: &Gre,
+        body: &'a mut [u8],
+    ) -> Result<Decapsulated<'a>, Dropped> {
         if header.key != self.framing.key {
             return Err(Dropped::WrongKey);
         }
         let ip = Ip::parse(body)?;
-        if !self.speaks_for(ip.source) {
+        if !self.owns_source(ip.source) {
             return Err(Dropped::ForeignSource);
         }
         let merged = ecn::decapsulate(ip.tos, tos)?;
         if merged != ip.tos {
             set_tos(body, ip.version, merged);
         }
-        Ok(Arrived { slot, sequence: header.sequence, packet: &body[..ip.total] })
+        Ok(Decapsulated { slot, sequence: header.sequence, packet: &body[..ip.total] })
     }
 
-    fn put_in_order(&mut self, now: Time, arrived: Arrived<'_>, tun: &mut Coalescer) -> Result<(), Dropped> {
-        let Arrived { slot, sequence, packet } = arrived;
+    fn put_in_order(&mut self, now: Time, arrived: Decapsulated<'_>, tun: &mut Coalescer) -> Result<(), Dropped> {
+        let Decapsulated { slot, sequence, packet } = arrived;
         let Self { resequencer, ledger, .. } = self;
         ledger.arrived += 1;
         let mut deliver = |packet: &[u8]| deliver(packet, &mut ledger.delivered, tun);
         match (resequencer, sequence) {
             (Some(resequencer), Some(seq)) => {
-                let kept = resequencer.handle(now, Numbered { slot, seq, packet, waits: true }, &mut deliver);
+                let kept = resequencer.handle(now, SequencedPacket { slot, seq, packet, in_order: true }, &mut deliver);
                 ledger.dropped_in += u64::from(kept.is_err());
                 kept
             }

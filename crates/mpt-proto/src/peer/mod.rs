@@ -8,7 +8,7 @@ mod native;
 mod outbound;
 mod timers;
 
-pub use timers::Wake;
+pub use timers::WakeReason;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -22,14 +22,14 @@ use crate::config::{PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol}
 use crate::crypto::association::Association;
 use crate::drops::{Dropped, Drops};
 use crate::flow;
-use crate::local::Local;
 use crate::packet::SuperPacket;
-use crate::path::window::Most;
-use crate::path::{Cause, Doubt, Health, LinkId, Path, State};
+use crate::path::windowed_filter::WindowedMax;
+use crate::path::{Demotion, DownCause, Health, LinkId, Path, PathState};
 use crate::queue::{self, Aqm, Queue};
-use crate::reseq::Resequencer;
+use crate::reorder::ReorderBuffer;
 use crate::routes::Routes;
-use crate::sched::{Scheduler, View};
+use crate::sched::{PathSnapshot, Scheduler};
+use crate::sessions::SessionTable;
 use crate::stats::{PathStatus, PeerStatus};
 use crate::time::Time;
 pub use native::NATIVE_OVERHEAD;
@@ -50,28 +50,28 @@ pub struct Peer {
     probe: ProbeConfig,
     paths: Vec<Path>,
     /// What paths are to be that the peer calls over.
-    awaited: Vec<PathConfig>,
+    expected: Vec<PathConfig>,
     /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
-    fallen: u32,
+    failed: u32,
     /// Paths that this end does not use any more and whose peer is still to be told so, as a bit set.
     draining: u32,
     /// What the peer says of its addresses has changed.
-    told: bool,
+    remote_addresses_changed: bool,
     queue: Queue,
     classifier: Classifier,
     scheduler: Scheduler,
     scheduler_name: &'static str,
-    scene: Vec<View>,
+    snapshots: Vec<PathSnapshot>,
     /// What all paths passed at best lately, in bytes per second; those whose rate is still being found out aside.
-    passed: Most<u64>,
+    recent_rate: WindowedMax<u64>,
     next_seq: u32,
     /// Counts the changes of what this side tells the peer about dead paths.
     dead_version: u16,
-    heeded: timers::Heeded,
-    resequencer: Option<Resequencer>,
+    last_report: timers::LastReport,
+    resequencer: Option<ReorderBuffer>,
     events: VecDeque<PathEvent>,
     /// Since when packets have come while no path is up, or what had come was last discarded.
-    stranded: Option<Time>,
+    no_path_since: Option<Time>,
     ledger: Ledger,
     drops: Drops,
 }
@@ -103,9 +103,9 @@ pub struct PathEvent {
     /// The path's name.
     pub path: String,
     /// What it was.
-    pub from: State,
+    pub from: PathState,
     /// What it is.
-    pub to: State,
+    pub to: PathState,
 }
 
 /// Network control (RFC 4594 section 3.1: CS6), so that a probe or an acknowledgement does not die in a queue of data.
@@ -120,14 +120,15 @@ const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
 
 impl Peer {
     /// Makes a peer from its configuration, to which inner packets of up to `mtu` bytes are sent. One of native mode needs `local`.
-    pub fn new(now: Time, mtu: usize, config: &PeerConfig, local: Option<&mut Local>) -> Self {
+    pub fn new(now: Time, mtu: usize, config: &PeerConfig, local: Option<&mut SessionTable>) -> Self {
         let (known, awaited): (Vec<_>, Vec<_>) = config.paths.iter().cloned().partition(|path| path.remote.is_some());
         let limits = config.resequence.unwrap_or_default();
         let (framing, native) = match (&config.protocol, local) {
             (Protocol::Plain(framing), _) => (*framing, None),
-            (Protocol::Native(native), Some(local)) => {
-                (PlainFraming::default(), Some(Box::new(Native::new(now, mtu, native, limits, &known, local.run()))))
-            }
+            (Protocol::Native(native), Some(local)) => (
+                PlainFraming::default(),
+                Some(Box::new(Native::new(now, mtu, native, limits, &known, local.incarnation()))),
+            ),
             (Protocol::Native(_), None) => unreachable!("an endpoint with native peers has an identity"),
         };
         let is_native = native.is_some();
@@ -147,20 +148,20 @@ impl Peer {
                 None => Queue::new(QUEUE_LIMIT, Aqm::Off),
             },
             native,
-            awaited,
-            fallen: 0,
+            expected: awaited,
+            failed: 0,
             draining: 0,
-            told: false,
+            remote_addresses_changed: false,
             classifier: Classifier::new(&config.rules, is_native),
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
-            scene: Vec::new(),
-            passed: Most::new(),
-            stranded: None,
+            snapshots: Vec::new(),
+            recent_rate: WindowedMax::new(),
+            no_path_since: None,
             next_seq: 0,
             dead_version: 0,
-            heeded: timers::Heeded::default(),
-            resequencer: resequencer.map(|limits| Resequencer::new(limits, paths.len())),
+            last_report: timers::LastReport::default(),
+            resequencer: resequencer.map(|limits| ReorderBuffer::new(limits, paths.len())),
             paths,
             events: VecDeque::new(),
             ledger: Ledger::default(),
@@ -190,7 +191,7 @@ impl Peer {
     }
 
     /// The largest inner packet that its paths carry, where they have been found to carry less than they should.
-    pub fn carries(&self) -> Option<usize> {
+    pub fn path_mtu(&self) -> Option<usize> {
         self.native.as_ref()?.carries()
     }
 
@@ -205,18 +206,18 @@ impl Peer {
     }
 
     /// Learns which peer it is among those in `routes`.
-    pub fn know_place(&mut self, index: usize, routes: Arc<Routes>) {
+    pub fn set_index(&mut self, index: usize, routes: Arc<Routes>) {
         self.place = (index, routes);
     }
 
     /// Whether it may send packets from `source`: it is behind this peer, and not behind another by a longer prefix.
-    pub(super) fn speaks_for(&self, source: IpAddr) -> bool {
+    pub(super) fn owns_source(&self, source: IpAddr) -> bool {
         let (index, routes) = &self.place;
         routes.belongs_to(source, *index)
     }
 
     /// Whether packets from `source` may be sent to it.
-    pub fn takes_from(&self, source: IpAddr) -> bool {
+    pub fn accepts_source(&self, source: IpAddr) -> bool {
         self.local_networks.is_empty() || self.local_networks.iter().any(|net| net.contains(&source))
     }
 
@@ -226,7 +227,7 @@ impl Peer {
     }
 
     /// Whether a path over `link` to `to` is up.
-    pub fn may_send_to(&self, link: LinkId, to: SocketAddr) -> bool {
+    pub fn is_up_at(&self, link: LinkId, to: SocketAddr) -> bool {
         self.paths.iter().any(|path| path.link == link && path.remote == to && path.health.state().is_up())
     }
 
@@ -254,7 +255,7 @@ impl Peer {
             self.discard_stale(now);
         }
         let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
-        native.gather(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
+        native.filter_ack(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
         let superseded = native.take_superseded();
         self.drops.count_many(Dropped::Superseded, superseded);
         self.ledger.dropped_out += superseded;
@@ -263,10 +264,10 @@ impl Peer {
 
     /// While no path is up, what waits serves to ask for a session, and for whoever sent it just before there is a path again.
     fn discard_stale(&mut self, now: Time) {
-        if now.since(*self.stranded.get_or_insert(now)) < STRANDED {
+        if now.since(*self.no_path_since.get_or_insert(now)) < STRANDED {
             return;
         }
-        self.stranded = Some(now);
+        self.no_path_since = Some(now);
         let stale = self.queue.drain().count() as u64;
         self.drops.count_many(Dropped::NoPath, stale);
         self.ledger.dropped_out += stale;
@@ -313,13 +314,13 @@ impl Peer {
     }
 
     /// Takes note of the links whose socket is full, before it is flushed.
-    pub fn note_blocked(&mut self, links: &BTreeSet<LinkId>) {
+    pub fn set_blocked(&mut self, links: &BTreeSet<LinkId>) {
         self.paths.iter_mut().for_each(|path| path.blocked = links.contains(&path.link));
     }
 
     /// Whether a path of its is over `link`, and packets wait or may have to be sent again.
     pub fn is_busy_on(&self, link: LinkId) -> bool {
-        let cares = self.native.as_ref().is_some_and(|native| native.cares_for_any());
+        let cares = self.native.as_ref().is_some_and(|native| native.has_unacked());
         (cares || !self.queue.is_empty()) && self.paths.iter().any(|path| path.link == link)
     }
 
@@ -335,8 +336,8 @@ impl Peer {
 
     /// What became of inner packets.
     pub fn ledger(&self) -> Ledger {
-        let plain = self.resequencer.as_ref().map_or(0, Resequencer::len);
-        let (held, gathered) = self.native.as_ref().map_or((plain, 0), |native| (native.held(), native.gathered()));
+        let plain = self.resequencer.as_ref().map_or(0, ReorderBuffer::len);
+        let (held, gathered) = self.native.as_ref().map_or((plain, 0), |native| (native.held(), native.filtered_len()));
         Ledger { queued: (self.queue.len() + gathered) as u64, held: held as u64, ..self.ledger }
     }
 
@@ -353,7 +354,7 @@ impl Peer {
                 .native
                 .as_ref()
                 .map(|native| native.order_stats())
-                .or_else(|| self.resequencer.as_ref().map(Resequencer::stats)),
+                .or_else(|| self.resequencer.as_ref().map(ReorderBuffer::stats)),
             resent,
             recovered: self.native.as_ref().map_or(0, |native| native.recovered()),
             given_up,
@@ -389,10 +390,13 @@ impl Peer {
                 resequencer.handle_path_down(slot as u8);
             }
             match to.is_up() {
-                true => self.stranded = None,
-                false => self.fallen |= 1 << slot,
+                true => self.no_path_since = None,
+                false => self.failed |= 1 << slot,
             }
-            let failed = matches!(to, State::Down(Cause::Silent | Cause::Carrier | Cause::Doubted(Doubt::Lossy)));
+            let failed = matches!(
+                to,
+                PathState::Down(DownCause::Silent | DownCause::Carrier | DownCause::Demoted(Demotion::Lossy))
+            );
             if from.is_up() && failed {
                 path.damping.on_failure(now);
             }
@@ -400,7 +404,7 @@ impl Peer {
         if !before.is_alive() && path.health.is_alive() {
             path.damping.on_return(now);
         }
-        match (before.may_speak(), path.health.may_speak()) {
+        match (before.may_send(), path.health.may_send()) {
             (true, false) => self.draining |= 1 << slot,
             (false, true) => self.announce(now, slot),
             (true, true) | (false, false) => {}
@@ -408,14 +412,14 @@ impl Peer {
         let path = &self.paths[slot];
         let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
         if own_view_changed {
-            self.tell_the_peer(now);
+            self.report_dead_paths(now);
         }
     }
 
     /// Takes what is in flight on paths that went down for lost, so that it is sent again elsewhere.
-    fn settle_paths(&mut self, now: Time) {
-        self.weigh_paths(now);
-        let fallen = std::mem::take(&mut self.fallen);
+    fn handle_failed_paths(&mut self, now: Time) {
+        self.update_demotions(now);
+        let fallen = std::mem::take(&mut self.failed);
         let Some(native) = &mut self.native else { return };
         for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {
             native.fail_path(now, path.id);
@@ -426,10 +430,10 @@ impl Peer {
     fn announce(&mut self, now: Time, slot: usize) {
         self.draining &= !(1 << slot);
         if let Some(prober) = self.paths[slot].liveness.prober() {
-            prober.ask_now(now);
+            prober.probe_now(now);
         }
         if let Some(native) = &mut self.native {
-            native.greet(now, slot);
+            native.on_path_added(now, slot);
         }
     }
 

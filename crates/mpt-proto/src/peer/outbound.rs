@@ -4,37 +4,37 @@ use super::Peer;
 use crate::classify::{Class, Mark};
 use crate::config::PlainFraming;
 use crate::drops::Dropped;
-use crate::outbox::Outbox;
 use crate::packet::ip::Version;
 use crate::path::PathId;
 use crate::queue::{Head, InnerPacket};
-use crate::sched::{Decision, Scene, Schedule, View};
+use crate::sched::{Decision, PathSnapshot, SchedInput, Schedule};
 use crate::time::Time;
+use crate::tx::TxQueue;
 use crate::wire::gre::{self, Gre};
 
 /// An inner packet that has been given a path. Only a scheduler's decision makes one.
 #[derive(Debug)]
-struct Scheduled {
+struct ScheduledPlain {
     path: PathId,
     packet: InnerPacket,
 }
 
 impl Peer {
     /// Sends what may leave now. Buffers that are done with go to `spare`.
-    pub fn flush(&mut self, now: Time, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
+    pub fn flush(&mut self, now: Time, tx: &mut TxQueue, spare: &mut Vec<Vec<u8>>) {
         if self.queue.is_empty() || self.native.is_some() {
             return;
         }
         self.look();
-        if self.scene.is_empty() {
+        if self.snapshots.is_empty() {
             return self.discard_queue(spare);
         }
         self.queue.unpark();
         while let Some(head) = self.head(now) {
             match self.choose(now, &head) {
-                Decision::Send(path) | Decision::Ahead(path, _) => self.send_run(now, path, &head, outbox, spare),
+                Decision::Send(path) | Decision::Ahead(path, _) => self.send_run(now, path, &head, tx, spare),
                 // Another flow may be content with what is open.
-                Decision::Wait if self.scene.iter().any(|path| path.room > 0) => self.queue.park(),
+                Decision::Wait if self.snapshots.iter().any(|path| path.room > 0) => self.queue.park(),
                 Decision::Wait => return,
             }
         }
@@ -43,15 +43,15 @@ impl Peer {
     /// Where a packet goes: on its rule's path while that is up, or where the scheduler says.
     fn choose(&mut self, now: Time, head: &Head) -> Decision {
         let len = head.len + self.framing(head.mark).overhead();
-        let paths = self.choice(head.mark).map_or(&self.scene[..], |index| &self.scene[index..=index]);
-        self.scheduler.choose(len, &Scene { paths, backlog: head.backlog as u64, now, bucket: head.bucket })
+        let paths = self.choice(head.mark).map_or(&self.snapshots[..], |index| &self.snapshots[index..=index]);
+        self.scheduler.choose(len, &SchedInput { paths, backlog: head.backlog as u64, now, bucket: head.bucket })
     }
 
     /// The only path in the scene on which a packet may go, if a rule says so.
     pub(super) fn choice(&self, mark: Mark) -> Option<usize> {
         let name = self.classifier.path(mark)?;
         let path = self.paths.iter().find(|path| path.name == name)?;
-        self.scene.iter().position(|view| view.id == path.id)
+        self.snapshots.iter().position(|view| view.id == path.id)
     }
 
     /// What is in front of a packet. One that must not wait for others has no number, so that no receiver holds it (RFC 2890 section 2.2).
@@ -69,8 +69,8 @@ impl Peer {
     }
 
     /// Sends the packets at the head of the queue over `path`, as many as belong into one run with the `first`.
-    fn send_run(&mut self, now: Time, path: PathId, first: &Head, outbox: &mut Outbox, spare: &mut Vec<Vec<u8>>) {
-        let view = *self.scene.iter().find(|view| view.id == path).expect("the scheduler chose from the scene");
+    fn send_run(&mut self, now: Time, path: PathId, first: &Head, tx: &mut TxQueue, spare: &mut Vec<Vec<u8>>) {
+        let view = *self.snapshots.iter().find(|view| view.id == path).expect("the scheduler chose from the scene");
         let (framing, keeps_flows) = (self.framing(first.mark), self.scheduler.keeps_flows());
         let goes_along = |head: &Head| head.mark == first.mark && (head.bucket == first.bucket || !keeps_flows);
         let mut sent = 0;
@@ -79,11 +79,12 @@ impl Peer {
             let fits = sent + len as u64 <= view.room && (sent == 0 || sent + len as u64 <= view.burst);
             let Some((_, packet)) = fits.then(|| self.queue.pop()).flatten() else { break };
             sent += len as u64;
-            self.transmit(now, Scheduled { path, packet }, framing, outbox, spare);
+            self.transmit(now, ScheduledPlain { path, packet }, framing, tx, spare);
         }
-        let scene = Scene { paths: &self.scene, backlog: self.queue.bytes() as u64, now, bucket: first.bucket };
-        self.scheduler.on_sent(path, sent as usize, &scene);
-        if let Some(view) = self.scene.iter_mut().find(|view| view.id == path) {
+        let input =
+            SchedInput { paths: &self.snapshots, backlog: self.queue.bytes() as u64, now, bucket: first.bucket };
+        self.scheduler.on_sent(path, sent as usize, &input);
+        if let Some(view) = self.snapshots.iter_mut().find(|view| view.id == path) {
             view.room = view.room.saturating_sub(sent);
         }
     }
@@ -92,18 +93,18 @@ impl Peer {
     fn transmit(
         &mut self,
         now: Time,
-        scheduled: Scheduled,
+        scheduled: ScheduledPlain,
         framing: PlainFraming,
-        outbox: &mut Outbox,
+        tx: &mut TxQueue,
         spare: &mut Vec<Vec<u8>>,
     ) {
-        let Scheduled { path, packet } = scheduled;
-        self.write(now, path, &packet, framing, outbox);
+        let ScheduledPlain { path, packet } = scheduled;
+        self.write(now, path, &packet, framing, tx);
         if self.scheduler.is_redundant() && framing.sequence {
-            for index in 0..self.scene.len() {
-                let View { id, room, .. } = self.scene[index];
+            for index in 0..self.snapshots.len() {
+                let PathSnapshot { id, room, .. } = self.snapshots[index];
                 if id != path && room > 0 {
-                    self.write(now, id, &packet, framing, outbox);
+                    self.write(now, id, &packet, framing, tx);
                 }
             }
         }
@@ -113,10 +114,10 @@ impl Peer {
     }
 
     /// Writes one datagram in place.
-    fn write(&mut self, now: Time, path: PathId, packet: &InnerPacket, framing: PlainFraming, outbox: &mut Outbox) {
+    fn write(&mut self, now: Time, path: PathId, packet: &InnerPacket, framing: PlainFraming, tx: &mut TxQueue) {
         let len = framing.overhead() + packet.len();
         let path = &mut self.paths[usize::from(path.slot)];
-        let mut slot = outbox.reserve(path.link, path.remote, path.outer_tos(packet.tos()), len);
+        let mut slot = tx.reserve(path.link, path.remote, path.outer_tos(packet.tos()), len);
         encapsulate(&framing, self.next_seq, packet, slot.bytes());
         slot.commit();
         path.on_sent(now, len);
@@ -124,16 +125,16 @@ impl Peer {
 
     /// Takes a fresh look at the paths.
     fn look(&mut self) {
-        self.scene.clear();
+        self.snapshots.clear();
         let usable = self.paths.iter().filter(|path| path.health.state().is_up());
-        self.scene.extend(usable.map(|path| View {
+        self.snapshots.extend(usable.map(|path| PathSnapshot {
             id: path.id,
             weight: path.weight,
             srtt: path.liveness.srtt().unwrap_or_default(),
             room: if path.blocked { 0 } else { u64::MAX },
-            burst: path.meter.burst(),
-            rate: path.meter.rate(),
-            ..View::default()
+            burst: path.send_rate.burst(),
+            rate: path.send_rate.rate(),
+            ..PathSnapshot::default()
         }));
     }
 

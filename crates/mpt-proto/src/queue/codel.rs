@@ -15,7 +15,7 @@ use crate::time::Time;
 
 /// CoDel's two settings.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Delay {
+pub(super) struct CodelParams {
     /// How long a queue may stand.
     pub target: Duration,
     /// For how long it may be longer: a round trip of the flows in it.
@@ -38,7 +38,7 @@ pub(super) struct Codel {
 impl Codel {
     /// Whether to drop, or mark, the packet at the front, which came at `arrived` and has `behind` bytes behind it.
     /// Asked once of each packet.
-    pub fn wants(&mut self, now: Time, arrived: Time, behind: usize, delay: Delay) -> bool {
+    pub fn wants(&mut self, now: Time, arrived: Time, behind: usize, delay: CodelParams) -> bool {
         if !self.stands(now, arrived, behind, delay) {
             self.dropping = false;
             return false;
@@ -67,7 +67,7 @@ impl Codel {
     }
 
     /// `ok_to_drop` of the pseudo-code: the delay was above target for an interval, and this packet is not the last.
-    fn stands(&mut self, now: Time, arrived: Time, behind: usize, delay: Delay) -> bool {
+    fn stands(&mut self, now: Time, arrived: Time, behind: usize, delay: CodelParams) -> bool {
         if now.since(arrived) < delay.target || behind <= MAX_PACKET {
             self.first_above = None;
             return false;
@@ -76,7 +76,7 @@ impl Codel {
     }
 
     /// If it dropped a moment ago, it goes on near the rate that controlled the queue then.
-    fn begin(&mut self, now: Time, delay: Delay) {
+    fn begin(&mut self, now: Time, delay: CodelParams) {
         let delta = self.count - self.last_count;
         let is_recent = now.since(self.drop_next) < delay.interval * 16;
         self.count = if delta > 1 && is_recent { delta } else { 1 };
@@ -87,7 +87,7 @@ impl Codel {
 }
 
 /// The control law: the time between drop number `count` and the next.
-fn pause(count: u32, delay: Delay) -> Duration {
+fn pause(count: u32, delay: CodelParams) -> Duration {
     delay.interval.div_f64(f64::from(count).sqrt())
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-    const DELAY: Delay = Delay { target: Duration::from_millis(5), interval: Duration::from_millis(100) };
+    const DELAY: CodelParams = CodelParams { target: Duration::from_millis(5), interval: Duration::from_millis(100) };
 
     fn at(ms: u64) -> Time {
         Time::after(MS * ms as u32)

@@ -20,12 +20,12 @@
 //! The packets of a bucket are numbered in the order in which they came, as they leave: what is dropped has no number, unless a later
 //! packet has left *ahead* of it, on a path so slow that it arrives in its turn all the same.
 
-mod bucket;
 mod codel;
+mod drr;
+mod flow_queue;
 mod inner;
-mod rounds;
-mod store;
-mod tiers;
+mod priority;
+mod slab;
 
 use std::time::Duration;
 
@@ -34,19 +34,19 @@ use crate::drops::{Dropped, Drops};
 use crate::flow::BUCKETS;
 use crate::packet::SuperPacket;
 use crate::time::Time;
-use bucket::{Bucket, List, Taken, Verdict};
-use codel::Delay;
+use codel::CodelParams;
+use flow_queue::{Dequeue, FlowQueue, List, Taken};
 pub use inner::InnerPacket;
-use store::Store;
-use tiers::Tiers;
+use priority::PriorityTiers;
+use slab::Slab;
 
 /// The packets that wait for a path to one peer.
 #[derive(Debug)]
 pub struct Queue {
     /// All of them, or none while nothing has come for long: they weigh more than all else that a peer has.
-    buckets: Vec<Bucket>,
-    tiers: Tiers,
-    store: Store,
+    buckets: Vec<FlowQueue>,
+    tiers: PriorityTiers,
+    store: Slab,
     aqm: Aqm,
     /// The bucket of the packet that [`Self::head`] described.
     chosen: Option<u16>,
@@ -98,8 +98,8 @@ impl Queue {
     pub fn new(limit_bytes: usize, aqm: Aqm) -> Self {
         Self {
             buckets: Vec::new(),
-            tiers: Tiers::default(),
-            store: Store::default(),
+            tiers: PriorityTiers::default(),
+            store: Slab::default(),
             aqm,
             chosen: None,
             packets: 0,
@@ -119,7 +119,7 @@ impl Queue {
         self.bytes += packet.len_of_all();
         self.held += packet.bytes().len();
         if self.buckets.is_empty() {
-            self.buckets.resize_with(BUCKETS, Bucket::default);
+            self.buckets.resize_with(BUCKETS, FlowQueue::default);
             self.numbers.resize(BUCKETS, 0);
         }
         let flow = &mut self.buckets[usize::from(bucket)];
@@ -179,7 +179,7 @@ impl Queue {
     pub fn renumber(&mut self) {
         self.numbers.fill(0);
         self.holes.clear();
-        self.buckets.iter_mut().for_each(Bucket::renumber);
+        self.buckets.iter_mut().for_each(FlowQueue::renumber);
     }
 
     /// Leaves the flow of the packet that [`Self::head`] described out until [`Self::unpark`], because that packet has nowhere to go.
@@ -205,9 +205,9 @@ impl Queue {
     }
 
     /// Gives memory back while nothing waits. Flows that come later are new ones.
-    pub fn rest(&mut self) {
+    pub fn shrink(&mut self) {
         if self.packets == 0 {
-            (self.buckets, self.tiers, self.store) = (Vec::new(), Tiers::default(), Store::default());
+            (self.buckets, self.tiers, self.store) = (Vec::new(), PriorityTiers::default(), Slab::default());
             self.chosen = None;
         }
     }
@@ -225,7 +225,7 @@ impl Queue {
     }
 
     /// The paths have become so much slower at once that what waits stands too long from now on: CoDel need not find out.
-    pub fn on_squeeze(&mut self, now: Time) {
+    pub fn on_rate_collapse(&mut self, now: Time) {
         for bucket in &mut self.buckets {
             bucket.on_squeeze(now);
         }
@@ -254,8 +254,8 @@ impl Queue {
     /// Drops packets at the front of a flow until CoDel lets one pass, which it does with the last at the latest.
     fn police(&mut self, now: Time, bucket: u16, drops: &mut Drops) {
         let Aqm::CoDel { target, interval } = self.aqm else { return };
-        let delay = Delay { target, interval };
-        while self.buckets[usize::from(bucket)].judge(&self.store, now, delay) == Some(Verdict::Drop) {
+        let delay = CodelParams { target, interval };
+        while self.buckets[usize::from(bucket)].judge(&self.store, now, delay) == Some(Dequeue::Drop) {
             self.drop_front(bucket);
             drops.count(Dropped::Aqm);
             self.dropped += 1;

@@ -11,13 +11,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::classify::Class;
-use crate::path::sent::Fate;
+use crate::path::sent_packets::Outcome;
 use crate::queue::InnerPacket;
 use crate::time::Time;
 
 /// A packet's place in the order of its flow bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FlowSeq {
     /// The bucket.
     pub bucket: u16,
     /// The packet's number there.
@@ -65,15 +65,15 @@ fn after(generation: u32) -> u32 {
 
 /// Packets that are under way, and those that must go again.
 #[derive(Debug, Default)]
-pub struct Repair {
+pub struct RetransmitQueue {
     entries: Vec<Entry>,
     free: Vec<u32>,
     /// Of entries that are made from now on.
     first_generation: u32,
     /// Each packet once. Calls stand in front, the one that was lost last before the others.
-    again: VecDeque<Token>,
+    lost: VecDeque<Token>,
     parked: bool,
-    skips: Vec<Place>,
+    skips: Vec<FlowSeq>,
     resent: u64,
     given_up: u64,
 }
@@ -81,41 +81,41 @@ pub struct Repair {
 #[derive(Debug)]
 struct Entry {
     generation: u32,
-    carried: Option<Carried>,
+    carried: Option<InFlight>,
 }
 
 #[derive(Debug)]
-struct Carried {
+struct InFlight {
     packet: InnerPacket,
-    place: Place,
+    place: FlowSeq,
     sent: Time,
     copies: u32,
     /// More than one copy was sent.
     repeated: bool,
     /// How often all of them were lost.
-    lost: u32,
+    losses: u32,
     /// It must go again.
     queued: bool,
 }
 
-impl Carried {
+impl InFlight {
     fn is_realtime(&self) -> bool {
         self.packet.mark().class == Class::Realtime
     }
 
     /// For how long it is worth sending again, where others are for `usual`.
     fn useful(&self, usual: Duration) -> Duration {
-        if self.is_realtime() { usual.min(CALL) } else { usual }
+        if self.is_realtime() { usual.min(REALTIME_DEADLINE) } else { usual }
     }
 }
 
 /// What comes later than this in a call has missed its turn to be played: 150 ms are the most that people do not mind (ITU-T
 /// G.114), and the way itself takes some of them.
-pub const CALL: Duration = Duration::from_millis(100);
+pub const REALTIME_DEADLINE: Duration = Duration::from_millis(100);
 
-impl Repair {
+impl RetransmitQueue {
     /// Remembers a packet that is being sent for the first time.
-    pub fn remember(&mut self, now: Time, packet: InnerPacket, place: Place) -> Token {
+    pub fn on_sent(&mut self, now: Time, packet: InnerPacket, place: FlowSeq) -> Token {
         let index = self.free.pop().map_or_else(
             || {
                 self.entries.push(Entry { generation: self.first_generation, carried: None });
@@ -124,21 +124,22 @@ impl Repair {
             |index| index as usize,
         );
         let entry = &mut self.entries[index];
-        entry.carried = Some(Carried { packet, place, sent: now, copies: 1, repeated: false, lost: 0, queued: false });
+        entry.carried =
+            Some(InFlight { packet, place, sent: now, copies: 1, repeated: false, losses: 0, queued: false });
         Token::new(index, entry.generation)
     }
 
     /// Learns the fate of one copy of a packet; returns the packet when it needs no more care.
-    pub fn on_fate(&mut self, token: Token, fate: Fate) -> Option<InnerPacket> {
+    pub fn on_outcome(&mut self, token: Token, fate: Outcome) -> Option<InnerPacket> {
         let carried = self.carried(token)?;
         match fate {
-            Fate::Acked | Fate::Spurious => self.forget(token).map(|carried| carried.packet),
-            Fate::Lost => {
+            Outcome::Acked | Outcome::Spurious => self.forget(token).map(|carried| carried.packet),
+            Outcome::Lost => {
                 carried.copies -= 1;
                 if carried.copies > 0 {
                     return None;
                 }
-                carried.lost += 1;
+                carried.losses += 1;
                 self.enqueue(token);
                 None
             }
@@ -147,9 +148,9 @@ impl Repair {
 
     /// Gives up what was first sent more than `useful` ago and is lost; returns the packets.
     pub fn give_up(&mut self, now: Time, useful: Duration) -> impl Iterator<Item = InnerPacket> {
-        let is_late = |carried: &Carried| now.since(carried.sent) > carried.useful(useful);
+        let is_late = |carried: &InFlight| now.since(carried.sent) > carried.useful(useful);
         let (mut done, mut index) = (Vec::new(), 0);
-        while let Some(token) = self.again.get(index).copied() {
+        while let Some(token) = self.lost.get(index).copied() {
             match self.carried(token) {
                 Some(carried) if !is_late(carried) && carried.is_realtime() => {
                     index += 1;
@@ -166,7 +167,7 @@ impl Repair {
                 }
                 None => {}
             }
-            self.again.remove(index);
+            self.lost.remove(index);
         }
         done.into_iter()
     }
@@ -176,13 +177,13 @@ impl Repair {
         if self.parked {
             return None;
         }
-        while let Some(token) = self.again.front().copied() {
+        while let Some(token) = self.lost.front().copied() {
             if self.carried(token).is_some() {
                 break;
             }
-            self.again.pop_front();
+            self.lost.pop_front();
         }
-        let token = *self.again.front()?;
+        let token = *self.lost.front()?;
         self.entries[token.index()].carried.as_ref().map(|carried| (carried.place.bucket, &carried.packet))
     }
 
@@ -197,7 +198,7 @@ impl Repair {
     }
 
     /// One more copy of a packet, unless it needs none.
-    pub fn take_copy(&mut self, token: Token) -> Option<(Place, InnerPacket)> {
+    pub fn take_copy(&mut self, token: Token) -> Option<(FlowSeq, InnerPacket)> {
         let carried = self.carried(token).filter(|carried| carried.copies > 0)?;
         (carried.copies, carried.repeated) = (carried.copies + 1, true);
         Some((carried.place, carried.packet.clone()))
@@ -209,7 +210,7 @@ impl Repair {
     }
 
     /// A packet that is under way.
-    pub fn peek(&mut self, token: Token) -> Option<(Place, InnerPacket)> {
+    pub fn peek(&mut self, token: Token) -> Option<(FlowSeq, InnerPacket)> {
         self.carried(token).map(|carried| (carried.place, carried.packet.clone()))
     }
 
@@ -220,12 +221,12 @@ impl Repair {
 
     /// How often a packet was lost.
     pub fn losses(&mut self, token: Token) -> u32 {
-        self.carried(token).map_or(0, |carried| carried.lost)
+        self.carried(token).map_or(0, |carried| carried.losses)
     }
 
     /// Gives up the packet that [`Self::head`] showed, and returns it.
     pub fn give_up_head(&mut self) -> Option<InnerPacket> {
-        let token = self.again.pop_front()?;
+        let token = self.lost.pop_front()?;
         self.carried(token)?;
         let carried = self.forget(token)?;
         self.skips.push(carried.place);
@@ -234,8 +235,8 @@ impl Repair {
     }
 
     /// Takes the packet that [`Self::head`] showed, to be sent once more.
-    pub fn pop(&mut self) -> Option<(Token, Place, InnerPacket)> {
-        let token = self.again.pop_front()?;
+    pub fn pop(&mut self) -> Option<(Token, FlowSeq, InnerPacket)> {
+        let token = self.lost.pop_front()?;
         let carried = self.carried(token)?;
         (carried.copies, carried.repeated, carried.queued) = (carried.copies + 1, true, false);
         let sent = (token, carried.place, carried.packet.clone());
@@ -244,19 +245,19 @@ impl Repair {
     }
 
     /// A packet that is in flight must go again, because nothing has been heard of it for too long.
-    pub fn queue_again(&mut self, token: Token) {
+    pub fn retransmit(&mut self, token: Token) {
         if self.carried(token).is_some_and(|carried| carried.copies == 1) {
             self.enqueue(token);
         }
     }
 
     /// Nothing will be sent in this place.
-    pub fn skip(&mut self, place: Place) {
+    pub fn skip(&mut self, place: FlowSeq) {
         self.skips.push(place);
     }
 
     /// A place that the receiver need not wait for, told once; the newest first.
-    pub fn pop_skip(&mut self) -> Option<Place> {
+    pub fn pop_skip(&mut self) -> Option<FlowSeq> {
         self.skips.pop()
     }
 
@@ -276,7 +277,7 @@ impl Repair {
     }
 
     /// Gives memory back while no packet is cared for.
-    pub fn rest(&mut self) {
+    pub fn shrink(&mut self) {
         if self.is_empty() && self.skips.is_empty() {
             self.clear();
         }
@@ -294,23 +295,23 @@ impl Repair {
         let Some(carried) = self.carried(token).filter(|carried| !carried.queued) else { return };
         carried.queued = true;
         if carried.is_realtime() {
-            self.again.push_front(token);
+            self.lost.push_front(token);
         } else {
-            self.again.push_back(token);
+            self.lost.push_back(token);
         }
     }
 
-    fn known(&self, token: Token) -> Option<&Carried> {
+    fn known(&self, token: Token) -> Option<&InFlight> {
         let entry = self.entries.get(token.index()).filter(|entry| entry.generation == token.generation())?;
         entry.carried.as_ref()
     }
 
-    fn carried(&mut self, token: Token) -> Option<&mut Carried> {
+    fn carried(&mut self, token: Token) -> Option<&mut InFlight> {
         let entry = self.entries.get_mut(token.index()).filter(|entry| entry.generation == token.generation())?;
         entry.carried.as_mut()
     }
 
-    fn forget(&mut self, token: Token) -> Option<Carried> {
+    fn forget(&mut self, token: Token) -> Option<InFlight> {
         let entry = &mut self.entries[token.index()];
         entry.generation = after(entry.generation);
         self.free.push(token.index() as u32);
@@ -338,52 +339,55 @@ mod tests {
         InnerPacket::new(Arc::new(packet), 0, false)
     }
 
-    fn place(sequence: u32) -> Place {
-        Place { bucket: 7, sequence }
+    fn place(sequence: u32) -> FlowSeq {
+        FlowSeq { bucket: 7, sequence }
     }
 
     const USEFUL: Duration = Duration::from_secs(1);
 
     #[test]
     fn a_lost_packet_goes_again_and_an_acknowledged_one_is_forgotten() {
-        let mut repair = Repair::default();
-        let tokens = [1, 2].map(|n| repair.remember(Time::START, packet(), place(n)));
-        assert!(repair.on_fate(tokens[0], Fate::Acked).is_some());
-        assert!(repair.on_fate(tokens[1], Fate::Lost).is_none());
+        let mut repair = RetransmitQueue::default();
+        let tokens = [1, 2].map(|n| repair.on_sent(Time::START, packet(), place(n)));
+        assert!(repair.on_outcome(tokens[0], Outcome::Acked).is_some());
+        assert!(repair.on_outcome(tokens[1], Outcome::Lost).is_none());
         assert_eq!(repair.pop().map(|(token, place, _)| (token, place.sequence)), Some((tokens[1], 2)));
         assert!(repair.head().is_none());
-        assert!(repair.on_fate(tokens[1], Fate::Acked).is_some());
-        assert!(repair.on_fate(tokens[1], Fate::Lost).is_none(), "the first copy's fate is of no interest any more");
+        assert!(repair.on_outcome(tokens[1], Outcome::Acked).is_some());
+        assert!(
+            repair.on_outcome(tokens[1], Outcome::Lost).is_none(),
+            "the first copy's fate is of no interest any more"
+        );
         assert!(repair.head().is_none());
     }
 
     #[test]
     fn a_packet_is_lost_when_all_its_copies_are() {
-        let mut repair = Repair::default();
-        let token = repair.remember(Time::START, packet(), place(1));
-        repair.on_fate(token, Fate::Lost);
+        let mut repair = RetransmitQueue::default();
+        let token = repair.on_sent(Time::START, packet(), place(1));
+        repair.on_outcome(token, Outcome::Lost);
         repair.pop();
         repair.take_copy(token).unwrap();
-        repair.on_fate(token, Fate::Lost);
+        repair.on_outcome(token, Outcome::Lost);
         assert_eq!((repair.losses(token), repair.head().is_none()), (1, true));
-        repair.on_fate(token, Fate::Lost);
+        repair.on_outcome(token, Outcome::Lost);
         assert_eq!((repair.losses(token), repair.head().is_none()), (2, false));
     }
 
     #[test]
     fn what_arrives_after_all_is_not_sent_again() {
-        let mut repair = Repair::default();
-        let token = repair.remember(Time::START, packet(), place(1));
-        repair.on_fate(token, Fate::Lost);
-        repair.on_fate(token, Fate::Spurious);
+        let mut repair = RetransmitQueue::default();
+        let token = repair.on_sent(Time::START, packet(), place(1));
+        repair.on_outcome(token, Outcome::Lost);
+        repair.on_outcome(token, Outcome::Spurious);
         assert!(repair.head().is_none());
     }
 
     #[test]
     fn what_is_too_old_is_given_up_and_the_receiver_told_once() {
-        let mut repair = Repair::default();
-        let token = repair.remember(Time::START, packet(), place(9));
-        repair.on_fate(token, Fate::Lost);
+        let mut repair = RetransmitQueue::default();
+        let token = repair.on_sent(Time::START, packet(), place(9));
+        repair.on_outcome(token, Outcome::Lost);
         assert_eq!(repair.give_up(Time::START + USEFUL, USEFUL).count(), 0);
         assert_eq!(repair.give_up(Time::START + 2 * USEFUL, USEFUL).count(), 1);
         assert_eq!((repair.pop_skip(), repair.pop_skip()), (Some(place(9)), None));
@@ -392,52 +396,52 @@ mod tests {
 
     #[test]
     fn a_packet_goes_again_once_however_often_that_is_asked() {
-        let mut repair = Repair::default();
-        let token = repair.remember(Time::START, packet(), place(1));
-        repair.queue_again(token);
-        repair.queue_again(token);
-        repair.on_fate(token, Fate::Lost);
+        let mut repair = RetransmitQueue::default();
+        let token = repair.on_sent(Time::START, packet(), place(1));
+        repair.retransmit(token);
+        repair.retransmit(token);
+        repair.on_outcome(token, Outcome::Lost);
         assert!(repair.pop().is_some() && repair.pop().is_none());
-        repair.on_fate(token, Fate::Lost);
+        repair.on_outcome(token, Outcome::Lost);
         assert!(repair.pop().is_some(), "this copy was lost as well");
     }
 
     #[test]
     fn calls_go_again_before_bulk_and_late_ones_not_at_all() {
-        let mut repair = Repair::default();
-        let bulk = repair.remember(Time::START, packet(), place(1));
+        let mut repair = RetransmitQueue::default();
+        let bulk = repair.on_sent(Time::START, packet(), place(1));
         let [late, timely] = [0, 150].map(|ms| {
             let sent = Time::after(Duration::from_millis(ms));
-            repair.remember(sent, of(Class::Realtime), place(2 + ms as u32))
+            repair.on_sent(sent, of(Class::Realtime), place(2 + ms as u32))
         });
-        [bulk, late, timely].into_iter().for_each(|token| repair.queue_again(token));
-        let order = |repair: &Repair| repair.again.iter().copied().collect::<Vec<_>>();
+        [bulk, late, timely].into_iter().for_each(|token| repair.retransmit(token));
+        let order = |repair: &RetransmitQueue| repair.lost.iter().copied().collect::<Vec<_>>();
         assert_eq!(order(&repair), [timely, late, bulk]);
         // 200 ms are twice what a call bears.
-        assert_eq!(repair.give_up(Time::after(2 * CALL), USEFUL).count(), 1);
+        assert_eq!(repair.give_up(Time::after(2 * REALTIME_DEADLINE), USEFUL).count(), 1);
         assert_eq!(order(&repair), [timely, bulk]);
     }
 
     #[test]
     fn no_packet_is_taken_for_a_probe() {
-        let mut repair = Repair { first_generation: u32::MAX - 1, ..Repair::default() };
-        let last = repair.remember(Time::START, packet(), place(1));
-        repair.on_fate(last, Fate::Acked);
-        let next = repair.remember(Time::START, packet(), place(2));
+        let mut repair = RetransmitQueue { first_generation: u32::MAX - 1, ..RetransmitQueue::default() };
+        let last = repair.on_sent(Time::START, packet(), place(1));
+        repair.on_outcome(last, Outcome::Acked);
+        let next = repair.on_sent(Time::START, packet(), place(2));
         assert_eq!((last.generation(), next.generation()), (u32::MAX - 1, 0));
         assert_eq!(next.probed_size(), None);
     }
 
     #[test]
     fn a_token_of_a_cleared_store_names_nothing_new() {
-        let mut repair = Repair::default();
-        let token = repair.remember(Time::START, packet(), place(1));
-        let second = repair.remember(Time::START, packet(), place(1));
+        let mut repair = RetransmitQueue::default();
+        let token = repair.on_sent(Time::START, packet(), place(1));
+        let second = repair.on_sent(Time::START, packet(), place(1));
         repair.clear();
-        repair.remember(Time::START, packet(), place(2));
-        repair.remember(Time::START, packet(), place(2));
-        assert!(repair.on_fate(token, Fate::Acked).is_none());
-        assert!(repair.on_fate(second, Fate::Acked).is_none());
-        assert!(repair.on_fate(Token::NONE, Fate::Lost).is_none());
+        repair.on_sent(Time::START, packet(), place(2));
+        repair.on_sent(Time::START, packet(), place(2));
+        assert!(repair.on_outcome(token, Outcome::Acked).is_none());
+        assert!(repair.on_outcome(second, Outcome::Acked).is_none());
+        assert!(repair.on_outcome(Token::NONE, Outcome::Lost).is_none());
     }
 }

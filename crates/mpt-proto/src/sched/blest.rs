@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use super::{Decision, Rescue, Scene, Schedule, View, fastest, opening};
+use super::{Decision, OpportunisticRetransmit, PathSnapshot, SchedInput, Schedule, fastest, opening};
 use crate::path::PathId;
 use crate::time::Time;
 
@@ -34,50 +34,50 @@ impl Default for Blest {
 }
 
 impl Schedule for Blest {
-    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        let Some(fast) = fastest(scene.paths.iter()) else { return Decision::Wait };
+    fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
+        let Some(fast) = fastest(input.paths.iter()) else { return Decision::Wait };
         let free =
-            scene.open(len).filter(|path| path.id == fast.id || !self.would_block(len as f64, scene, fast, path));
+            input.open(len).filter(|path| path.id == fast.id || !self.would_block(len as f64, input, fast, path));
         fastest(free).map_or(Decision::Wait, |path| Decision::Send(path.id))
     }
 
-    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        let fast = fastest(scene.paths.iter())?;
-        opening(scene, |path| path.id == fast.id || !self.would_block(len as f64, scene, fast, path))
+    fn wait(&self, len: usize, input: &SchedInput<'_>) -> Option<Duration> {
+        let fast = fastest(input.paths.iter())?;
+        opening(input, |path| path.id == fast.id || !self.would_block(len as f64, input, fast, path))
     }
 
-    fn on_sent(&mut self, _path: PathId, _bytes: usize, scene: &Scene<'_>) {
-        self.sent = scene.now;
-        self.adapt(scene);
+    fn on_sent(&mut self, _path: PathId, _bytes: usize, input: &SchedInput<'_>) {
+        self.sent = input.now;
+        self.adapt(input);
     }
 
-    fn on_idle(&mut self, scene: &Scene<'_>) -> Option<Rescue> {
+    fn on_idle(&mut self, input: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
         let fast =
-            fastest(scene.paths.iter()).filter(|path| path.room > 0 && scene.now.since(self.sent) >= path.srtt)?;
-        self.blocked |= scene.paths.iter().any(|path| path.id != fast.id && path.in_flight > 0);
+            fastest(input.paths.iter()).filter(|path| path.room > 0 && input.now.since(self.sent) >= path.srtt)?;
+        self.blocked |= input.paths.iter().any(|path| path.id != fast.id && path.in_flight > 0);
         None
     }
 }
 
 impl Blest {
-    fn would_block(&self, len: f64, scene: &Scene<'_>, fast: &View, slow: &View) -> bool {
+    fn would_block(&self, len: f64, input: &SchedInput<'_>, fast: &PathSnapshot, slow: &PathSnapshot) -> bool {
         let rounds = slow.srtt.as_secs_f64() / fast.srtt.as_secs_f64().max(1e-6);
         let sends = (fast.flight() as f64 + len * (rounds - 1.0) / 2.0) * rounds;
-        let released = scene.backlog as f64 + scene.paths.iter().map(|path| path.in_flight as f64).sum::<f64>();
+        let released = input.backlog as f64 + input.paths.iter().map(|path| path.in_flight as f64).sum::<f64>();
         // With nothing under way nobody would ask again.
-        let is_idle = scene.paths.iter().all(|path| path.in_flight == 0 && !path.paced);
+        let is_idle = input.paths.iter().all(|path| path.in_flight == 0 && !path.paced);
         !is_idle && self.lambda * sends > released - (slow.in_flight as f64 + len)
     }
 
     /// Only when something is sent: who waits has been told until when.
-    fn adapt(&mut self, scene: &Scene<'_>) {
-        let slowest = scene.paths.iter().map(|path| path.srtt).max().unwrap_or_default();
-        if scene.now.since(self.adapted) < slowest {
+    fn adapt(&mut self, input: &SchedInput<'_>) {
+        let slowest = input.paths.iter().map(|path| path.srtt).max().unwrap_or_default();
+        if input.now.since(self.adapted) < slowest {
             return;
         }
         let step = if std::mem::take(&mut self.blocked) { STEP } else { -STEP };
         self.lambda = (self.lambda + step).max(1.0);
-        self.adapted = scene.now;
+        self.adapted = input.now;
     }
 }
 
@@ -103,10 +103,14 @@ mod tests {
         let idle = [windowed(0, 10, 100_000, 50_000), full[1]];
         let mut blest = Blest::default();
         for second in 1..=100 {
-            let scene =
-                |paths| Scene { paths, now: Time::after(Duration::from_secs(second)), backlog: 1_100_000, bucket: 0 };
-            assert!(blest.on_idle(&Scene { backlog: 0, ..scene(&idle) }).is_none());
-            blest.on_sent(full[1].id, 1_250, &scene(&full));
+            let input = |paths| SchedInput {
+                paths,
+                now: Time::after(Duration::from_secs(second)),
+                backlog: 1_100_000,
+                bucket: 0,
+            };
+            assert!(blest.on_idle(&SchedInput { backlog: 0, ..input(&idle) }).is_none());
+            blest.on_sent(full[1].id, 1_250, &input(&full));
         }
         assert!((blest.lambda - 2.0).abs() < 1e-6, "{}", blest.lambda);
         assert_eq!(choose(&mut blest, &full, 1_100_000), None);

@@ -7,29 +7,29 @@
 
 use std::time::Duration;
 
-use super::{Decision, Scene, Schedule, View, fastest, opening};
+use super::{Decision, PathSnapshot, SchedInput, Schedule, fastest, opening};
 
 /// Caps what is in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Bm;
 
 impl Schedule for Bm {
-    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        let best = fastest(scene.open(len).filter(|path| is_short(path, len as u64)));
+    fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
+        let best = fastest(input.open(len).filter(|path| is_short(path, len as u64)));
         best.map_or(Decision::Wait, |path| Decision::Send(path.id))
     }
 
-    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        opening(scene, |path| is_short(path, len as u64))
+    fn wait(&self, len: usize, input: &SchedInput<'_>) -> Option<Duration> {
+        opening(input, |path| is_short(path, len as u64))
     }
 }
 
 /// Whether the path's queue stays short with `len` bytes more. One packet is no queue.
-fn is_short(path: &View, len: u64) -> bool {
+fn is_short(path: &PathSnapshot, len: u64) -> bool {
     path.in_flight == 0 || path.in_flight.saturating_add(len) <= cap(path)
 }
 
-fn cap(path: &View) -> u64 {
+fn cap(path: &PathSnapshot) -> u64 {
     if path.min_rtt.is_zero() || path.srtt <= path.min_rtt {
         return u64::MAX;
     }
@@ -47,7 +47,8 @@ mod tests {
 
     #[test]
     fn a_path_whose_round_trip_has_doubled_gets_three_quarters_of_its_window() {
-        let bloated = |in_flight| View { min_rtt: Duration::from_millis(20), ..windowed(0, 40, 100_000, in_flight) };
+        let bloated =
+            |in_flight| PathSnapshot { min_rtt: Duration::from_millis(20), ..windowed(0, 40, 100_000, in_flight) };
         assert_eq!(choose(&mut Bm, &[bloated(70_000)], 1 << 20), Some(0));
         assert_eq!(choose(&mut Bm, &[bloated(74_000)], 1 << 20), None);
         let other = windowed(1, 90, 100_000, 0);
@@ -56,7 +57,7 @@ mod tests {
 
     #[test]
     fn half_a_round_trip_more_is_let_be() {
-        let path = View { min_rtt: Duration::from_millis(20), ..windowed(0, 30, 100_000, 98_000) };
+        let path = PathSnapshot { min_rtt: Duration::from_millis(20), ..windowed(0, 30, 100_000, 98_000) };
         assert_eq!(choose(&mut Bm, &[path], 1 << 20), Some(0));
     }
 }

@@ -3,36 +3,42 @@
 use super::*;
 use proptest::prelude::*;
 
-fn view(slot: u8, weight: u32, srtt_ms: u64, room: u64) -> View {
-    View {
+fn view(slot: u8, weight: u32, srtt_ms: u64, room: u64) -> PathSnapshot {
+    PathSnapshot {
         id: PathId { slot, generation: 0 },
         weight,
         srtt: Duration::from_millis(srtt_ms),
         room,
         burst: 1_500,
-        ..View::default()
+        ..PathSnapshot::default()
     }
 }
 
 /// A path whose window alone decides.
-pub(super) fn windowed(slot: u8, srtt_ms: u64, cwnd: u64, in_flight: u64) -> View {
+pub(super) fn windowed(slot: u8, srtt_ms: u64, cwnd: u64, in_flight: u64) -> PathSnapshot {
     let room = cwnd.saturating_sub(in_flight);
-    View { cwnd, in_flight, window: room, min_rtt: Duration::from_millis(srtt_ms), ..view(slot, 1, srtt_ms, room) }
+    PathSnapshot {
+        cwnd,
+        in_flight,
+        window: room,
+        min_rtt: Duration::from_millis(srtt_ms),
+        ..view(slot, 1, srtt_ms, room)
+    }
 }
 
 /// Where a packet of 1250 bytes goes, by its slot.
-pub(super) fn choose(scheduler: &mut impl Schedule, paths: &[View], backlog: u64) -> Option<u8> {
+pub(super) fn choose(scheduler: &mut impl Schedule, paths: &[PathSnapshot], backlog: u64) -> Option<u8> {
     let now = Time::after(Duration::from_secs(1));
-    scheduler.choose(1_250, &Scene { paths, backlog, now, bucket: 0 }).path().map(|path| path.slot)
+    scheduler.choose(1_250, &SchedInput { paths, backlog, now, bucket: 0 }).path().map(|path| path.slot)
 }
 
 /// Sends `count` packets of `len` bytes and says over which slots.
-fn send(scheduler: &mut Scheduler, paths: &[View], count: usize, len: usize) -> Vec<u8> {
-    let scene = Scene { paths, backlog: 1 << 30, ..Scene::default() };
+fn send(scheduler: &mut Scheduler, paths: &[PathSnapshot], count: usize, len: usize) -> Vec<u8> {
+    let input = SchedInput { paths, backlog: 1 << 30, ..SchedInput::default() };
     let mut sent = Vec::new();
     for _ in 0..count {
-        if let Some(path) = scheduler.choose(len, &scene).path() {
-            scheduler.on_sent(path, len, &scene);
+        if let Some(path) = scheduler.choose(len, &input).path() {
+            scheduler.on_sent(path, len, &input);
             sent.push(path.slot);
         }
     }
@@ -46,7 +52,7 @@ fn share(sent: &[u8], slot: u8) -> f64 {
 #[test]
 fn weights_are_kept_and_interleaved() {
     let paths = [view(0, 3, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
-    assert_eq!(send(&mut Scheduler::new(Kind::Weighted), &paths, 8, 100), [0, 0, 1, 0, 0, 0, 1, 0]);
+    assert_eq!(send(&mut Scheduler::new(SchedulerKind::Weighted), &paths, 8, 100), [0, 0, 1, 0, 0, 0, 1, 0]);
 }
 
 #[test]
@@ -55,7 +61,7 @@ fn twelve_co_prime_weights_are_kept() {
     let weights = [3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41];
     let total: u32 = weights.iter().sum();
     let paths: Vec<_> = (0..).zip(weights).map(|(slot, weight)| view(slot, weight, 0, u64::MAX)).collect();
-    let sent = send(&mut Scheduler::new(Kind::Weighted), &paths, 10 * total as usize, 1_400);
+    let sent = send(&mut Scheduler::new(SchedulerKind::Weighted), &paths, 10 * total as usize, 1_400);
     for path in &paths {
         let count = sent.iter().filter(|slot| **slot == path.id.slot).count();
         assert_eq!(count, 10 * path.weight as usize);
@@ -65,16 +71,16 @@ fn twelve_co_prime_weights_are_kept() {
 #[test]
 fn extreme_weights_neither_overflow_nor_starve() {
     let paths = [view(0, 10_000, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
-    let sent = send(&mut Scheduler::new(Kind::Weighted), &paths, 20_002, 65_000);
+    let sent = send(&mut Scheduler::new(SchedulerKind::Weighted), &paths, 20_002, 65_000);
     assert_eq!(sent.iter().filter(|slot| **slot == 1).count(), 2);
 }
 
 #[test]
 fn what_a_rule_sent_over_one_path_is_not_made_good_for_ever() {
     let paths = [view(0, 1, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
-    let mut scheduler = Scheduler::new(Kind::Weighted);
-    let scene = Scene { paths: &paths, backlog: 1 << 30, ..Scene::default() };
-    (0..1_000_000).for_each(|_| scheduler.on_sent(paths[0].id, 50_000, &scene));
+    let mut scheduler = Scheduler::new(SchedulerKind::Weighted);
+    let input = SchedInput { paths: &paths, backlog: 1 << 30, ..SchedInput::default() };
+    (0..1_000_000).for_each(|_| scheduler.on_sent(paths[0].id, 50_000, &input));
     let sent = send(&mut scheduler, &paths, 10_000, 1_250);
     assert!(share(&sent, 0) > 0.4, "{}", share(&sent, 0));
 }
@@ -82,12 +88,12 @@ fn what_a_rule_sent_over_one_path_is_not_made_good_for_ever() {
 #[test]
 fn round_robin_ignores_weights() {
     let paths = [view(0, 9, 0, u64::MAX), view(1, 1, 0, u64::MAX), view(2, 5, 0, u64::MAX)];
-    assert_eq!(send(&mut Scheduler::new(Kind::RoundRobin), &paths, 6, 100), [0, 1, 2, 0, 1, 2]);
+    assert_eq!(send(&mut Scheduler::new(SchedulerKind::RoundRobin), &paths, 6, 100), [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]
 fn min_rtt_takes_the_next_path_when_the_first_is_full() {
-    let mut scheduler = Scheduler::new(Kind::MinRtt);
+    let mut scheduler = Scheduler::new(SchedulerKind::MinRtt);
     assert_eq!(send(&mut scheduler, &[view(0, 1, 40, 2_000), view(1, 1, 10, 2_000)], 1, 1_400), [1]);
     assert_eq!(send(&mut scheduler, &[view(0, 1, 40, 2_000), view(1, 1, 10, 1_000)], 1, 1_400), [0]);
 }
@@ -96,8 +102,8 @@ fn min_rtt_takes_the_next_path_when_the_first_is_full() {
 fn somebodys_experiment_needs_one_box() {
     struct Last;
     impl Schedule for Last {
-        fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-            scene.open(len).last().map_or(Decision::Wait, |path| Decision::Send(path.id))
+        fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
+            input.open(len).last().map_or(Decision::Wait, |path| Decision::Send(path.id))
         }
     }
     let paths = [view(0, 1, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
@@ -106,24 +112,24 @@ fn somebodys_experiment_needs_one_box() {
 
 #[test]
 fn every_kind_has_a_name_of_its_own() {
-    for (name, kind) in Kind::NAMES {
+    for (name, kind) in SchedulerKind::NAMES {
         assert_eq!(kind.name(), *name);
     }
 }
 
 /// Paths with windows that are empty, partly used or full, and pacers that let something pass or not.
-fn scenes() -> impl Strategy<Value = Vec<View>> {
+fn scenes() -> impl Strategy<Value = Vec<PathSnapshot>> {
     let used = prop_oneof![Just(0.0), Just(1.0), 0.0..1.0f64];
     let path = (1u32..=10_000, 0u64..400, 1_472u64..1 << 20, used, any::<bool>(), 1u64..1_000);
     prop::collection::vec(path, 1..=crate::path::MAX_PATHS).prop_map(|paths| (0..).zip(paths).map(path_of).collect())
 }
 
-fn path_of((slot, (weight, srtt, cwnd, used, paced, mbit)): (u8, (u32, u64, u64, f64, bool, u64))) -> View {
+fn path_of((slot, (weight, srtt, cwnd, used, paced, mbit)): (u8, (u32, u64, u64, f64, bool, u64))) -> PathSnapshot {
     let path = windowed(slot, srtt, cwnd, (cwnd as f64 * used) as u64);
     let opens_in = if paced || path.window < 1_472 { Duration::from_millis(1) } else { Duration::ZERO };
     let room = if paced { 0 } else { path.window };
     let oldest = if path.in_flight > 0 { path.srtt } else { Duration::ZERO };
-    View {
+    PathSnapshot {
         weight,
         room,
         paced: paced && path.window >= 1_472,
@@ -137,18 +143,18 @@ fn path_of((slot, (weight, srtt, cwnd, used, paced, mbit)): (u8, (u32, u64, u64,
 proptest! {
     #[test]
     fn no_scheduler_goes_beyond_a_window(scenes in prop::collection::vec((scenes(), any::<u16>(), 1u64..1 << 22), 1..20), len in 40usize..1_472) {
-        for (name, kind) in Kind::NAMES {
+        for (name, kind) in SchedulerKind::NAMES {
             let mut scheduler = Scheduler::new(*kind);
             let mut now = Time::START;
             for (paths, bucket, backlog) in &scenes {
                 now += Duration::from_millis(7);
-                let scene = Scene { paths, backlog: *backlog, now, bucket: *bucket };
-                if let Some(rescue) = scheduler.on_idle(&scene) {
-                    prop_assert!(scene.open(1_472).any(|open| open.id == rescue.to), "{name}");
+                let input = SchedInput { paths, backlog: *backlog, now, bucket: *bucket };
+                if let Some(rescue) = scheduler.on_idle(&input) {
+                    prop_assert!(input.open(1_472).any(|open| open.id == rescue.to), "{name}");
                 }
-                if let Some(path) = scheduler.choose(len, &scene).path() {
-                    prop_assert!(scene.open(len).any(|open| open.id == path), "{name}");
-                    scheduler.on_sent(path, len, &scene);
+                if let Some(path) = scheduler.choose(len, &input).path() {
+                    prop_assert!(input.open(len).any(|open| open.id == path), "{name}");
+                    scheduler.on_sent(path, len, &input);
                 }
             }
         }
@@ -156,14 +162,14 @@ proptest! {
 
     #[test]
     fn no_scheduler_waits_for_what_will_not_come(scenes in prop::collection::vec((scenes(), any::<u16>(), 1u64..1 << 22), 1..20), len in 40usize..1_472) {
-        for (name, kind) in Kind::NAMES {
+        for (name, kind) in SchedulerKind::NAMES {
             let mut scheduler = Scheduler::new(*kind);
             for (paths, bucket, backlog) in &scenes {
-                let scene = Scene { paths, backlog: *backlog, now: Time::START, bucket: *bucket };
-                scheduler.on_idle(&scene);
-                if scheduler.choose(len, &scene) == Decision::Wait {
+                let input = SchedInput { paths, backlog: *backlog, now: Time::START, bucket: *bucket };
+                scheduler.on_idle(&input);
+                if scheduler.choose(len, &input) == Decision::Wait {
                     // An acknowledgement, or the pacer.
-                    let comes = paths.iter().any(|path| path.in_flight > 0) || scheduler.wait(len, &scene).is_some();
+                    let comes = paths.iter().any(|path| path.in_flight > 0) || scheduler.wait(len, &input).is_some();
                     prop_assert!(comes, "{name}");
                 }
             }
@@ -172,10 +178,10 @@ proptest! {
 
     #[test]
     fn a_path_that_is_all_there_is_gets_everything_it_has_room_for(path in scenes(), bucket: u16, backlog in 1u64..1 << 22) {
-        let paths = [View { room: path[0].window, opens_in: Duration::ZERO, min_rtt: path[0].srtt, ..path[0] }];
-        for (name, kind) in Kind::NAMES {
-            let scene = Scene { paths: &paths, backlog, now: Time::START, bucket };
-            let decision = Scheduler::new(*kind).choose(40, &scene);
+        let paths = [PathSnapshot { room: path[0].window, opens_in: Duration::ZERO, min_rtt: path[0].srtt, ..path[0] }];
+        for (name, kind) in SchedulerKind::NAMES {
+            let input = SchedInput { paths: &paths, backlog, now: Time::START, bucket };
+            let decision = Scheduler::new(*kind).choose(40, &input);
             prop_assert_eq!(decision == Decision::Wait, paths[0].room < 40, "{}", name);
         }
     }
@@ -184,7 +190,7 @@ proptest! {
     fn weighted_shares_follow_any_weights(weights in prop::collection::vec(1u32..=100, 2..6)) {
         let paths: Vec<_> = (0..).zip(&weights).map(|(slot, weight)| view(slot, *weight, 0, u64::MAX)).collect();
         let total: u32 = weights.iter().sum();
-        let sent = send(&mut Scheduler::new(Kind::Weighted), &paths, 20 * total as usize, 1_400);
+        let sent = send(&mut Scheduler::new(SchedulerKind::Weighted), &paths, 20 * total as usize, 1_400);
         for path in &paths {
             prop_assert!((share(&sent, path.id.slot) - f64::from(path.weight) / f64::from(total)).abs() < 1e-9);
         }
@@ -192,7 +198,7 @@ proptest! {
 
     #[test]
     fn the_same_scenes_lead_to_the_same_choices(paths in scenes(), len in 40usize..1_472) {
-        for (_, kind) in Kind::NAMES {
+        for (_, kind) in SchedulerKind::NAMES {
             prop_assert_eq!(send(&mut Scheduler::new(*kind), &paths, 50, len), send(&mut Scheduler::new(*kind), &paths, 50, len));
         }
     }

@@ -15,36 +15,36 @@
 
 use std::time::Duration;
 
-use super::{Decision, Scene, Schedule, View};
+use super::{Decision, PathSnapshot, SchedInput, Schedule};
 
 /// Predicts arrivals.
 #[derive(Clone, Copy, Debug)]
 pub struct Earliest;
 
 impl Schedule for Earliest {
-    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        let arrival = |path: &View| arrival(path, len);
-        let best_open = scene.open(len).min_by_key(|path| (arrival(path), path.id));
+    fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
+        let arrival = |path: &PathSnapshot| arrival(path, len);
+        let best_open = input.open(len).min_by_key(|path| (arrival(path), path.id));
         let Some(open) = best_open else { return Decision::Wait };
         let arrives = arrival(open);
-        let better = scene.paths.iter().filter(|path| path.room < len as u64 && arrival(path) < arrives);
+        let better = input.paths.iter().filter(|path| path.room < len as u64 && arrival(path) < arrives);
         // What the better paths would have passed by then.
         let passed = better.map(|path| path.rate.bytes_in(arrives - arrival(path))).reduce(u64::saturating_add);
         match passed {
             None => Decision::Send(open.id),
-            Some(passed) if passed < scene.backlog => Decision::Ahead(open.id, passed),
+            Some(passed) if passed < input.backlog => Decision::Ahead(open.id, passed),
             Some(_) => Decision::Wait,
         }
     }
 
     /// Until the path opens that is worth the wait. One whose window is full opens with an acknowledgement.
-    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        let closed = scene.paths.iter().filter(|path| path.room < len as u64);
+    fn wait(&self, len: usize, input: &SchedInput<'_>) -> Option<Duration> {
+        let closed = input.paths.iter().filter(|path| path.room < len as u64);
         closed.min_by_key(|path| (arrival(path, len), path.id)).filter(|path| path.paced).map(|path| path.opens_in)
     }
 }
 
-fn arrival(path: &View, len: usize) -> Duration {
+fn arrival(path: &PathSnapshot, len: usize) -> Duration {
     path.opens_in.saturating_add(path.rate.time_for(len as u64).min(FOREVER)).saturating_add(path.delay)
 }
 
@@ -59,22 +59,22 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn path(slot: u8, mbit: u64, delay_ms: u32, opens_in_ms: u32) -> View {
-        View {
+    fn path(slot: u8, mbit: u64, delay_ms: u32, opens_in_ms: u32) -> PathSnapshot {
+        PathSnapshot {
             id: PathId { slot, generation: 0 },
             rate: Rate::from_bits(mbit * 1_000_000),
             delay: MS * delay_ms,
             opens_in: MS * opens_in_ms,
             room: if opens_in_ms == 0 { u64::MAX } else { 0 },
-            ..View::default()
+            ..PathSnapshot::default()
         }
     }
 
-    fn decide(paths: &[View], backlog: u64) -> Decision {
-        Earliest.choose(1_250, &Scene { paths, backlog, ..Scene::default() })
+    fn decide(paths: &[PathSnapshot], backlog: u64) -> Decision {
+        Earliest.choose(1_250, &SchedInput { paths, backlog, ..SchedInput::default() })
     }
 
-    fn choose(paths: &[View], backlog: u64) -> Option<u8> {
+    fn choose(paths: &[PathSnapshot], backlog: u64) -> Option<u8> {
         decide(paths, backlog).path().map(|path| path.slot)
     }
 

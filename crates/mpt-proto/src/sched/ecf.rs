@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{Decision, Scene, Schedule, View, fastest, opening};
+use super::{Decision, PathSnapshot, SchedInput, Schedule, fastest, opening};
 
 /// Compares completion times.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,26 +15,26 @@ pub struct Ecf {
 }
 
 impl Schedule for Ecf {
-    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        let Some(fast) = fastest(scene.paths.iter()) else { return Decision::Wait };
-        let Some(slow) = fastest(scene.open(len)) else { return Decision::Wait };
+    fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
+        let Some(fast) = fastest(input.paths.iter()) else { return Decision::Wait };
+        let Some(slow) = fastest(input.open(len)) else { return Decision::Wait };
         if slow.id == fast.id {
             return Decision::Send(fast.id);
         }
-        let (is_behind, waits) = self.judge(scene.backlog as f64, fast, slow);
+        let (is_behind, waits) = self.judge(input.backlog as f64, fast, slow);
         self.waiting = is_behind && (self.waiting || waits);
         if waits { Decision::Wait } else { Decision::Send(slow.id) }
     }
 
-    fn wait(&self, _len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        let fast = fastest(scene.paths.iter())?;
-        opening(scene, |path| path.id == fast.id || !self.judge(scene.backlog as f64, fast, path).1)
+    fn wait(&self, _len: usize, input: &SchedInput<'_>) -> Option<Duration> {
+        let fast = fastest(input.paths.iter())?;
+        opening(input, |path| path.id == fast.id || !self.judge(input.backlog as f64, fast, path).1)
     }
 }
 
 impl Ecf {
     /// Whether the slow path would end the transfer later than the fast one, and whether the fast one is therefore worth waiting for.
-    fn judge(&self, k: f64, fast: &View, slow: &View) -> (bool, bool) {
+    fn judge(&self, k: f64, fast: &PathSnapshot, slow: &PathSnapshot) -> (bool, bool) {
         let (rtt_f, rtt_s) = (fast.srtt.as_secs_f64(), slow.srtt.as_secs_f64());
         let delta = fast.rtt_var.max(slow.rtt_var).as_secs_f64();
         let (window_f, window_s) = (fast.flight().max(1) as f64, slow.flight().max(1) as f64);

@@ -11,8 +11,8 @@ mod blest;
 mod bm;
 mod earliest;
 mod ecf;
-mod flow;
 mod min_rtt;
+mod per_flow;
 mod redundant;
 mod rp;
 mod urgent;
@@ -27,8 +27,8 @@ use blest::Blest;
 use bm::Bm;
 pub use earliest::Earliest;
 use ecf::Ecf;
-use flow::Flow;
 use min_rtt::MinRtt;
+use per_flow::PerFlow;
 use redundant::Redundant;
 use rp::Rp;
 pub use urgent::urgent;
@@ -36,7 +36,7 @@ use weighted::Weighted;
 
 /// What a scheduler may know about a path that can be used.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct View {
+pub struct PathSnapshot {
     /// Which path.
     pub id: PathId,
     /// Configured share, 1 to 10000; counts for [`Kind::Weighted`] alone.
@@ -71,9 +71,9 @@ pub struct View {
 
 /// All a scheduler may look at: the paths that are up, in order of their slots.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Scene<'a> {
+pub struct SchedInput<'a> {
     /// The paths.
-    pub paths: &'a [View],
+    pub paths: &'a [PathSnapshot],
     /// Bytes that leave before the flow to be scheduled has nothing more to send, the next packet included.
     pub backlog: u64,
     /// The time.
@@ -82,7 +82,7 @@ pub struct Scene<'a> {
     pub bucket: u16,
 }
 
-impl View {
+impl PathSnapshot {
     /// Bytes that are in flight when the path is full: its window, or a round trip at its rate where the window is kept wider than that.
     fn flight(&self) -> u64 {
         let filled = self.rate.bytes_in(self.srtt);
@@ -90,9 +90,9 @@ impl View {
     }
 }
 
-impl Scene<'_> {
+impl SchedInput<'_> {
     /// The paths with room for `len` bytes.
-    pub fn open(&self, len: usize) -> impl Iterator<Item = &View> {
+    pub fn open(&self, len: usize) -> impl Iterator<Item = &PathSnapshot> {
         self.paths.iter().filter(move |path| path.room >= len as u64)
     }
 }
@@ -121,7 +121,7 @@ impl Decision {
 
 /// A packet in flight on one path that is to be sent on another as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rescue {
+pub struct OpportunisticRetransmit {
     /// The oldest on this path.
     pub from: PathId,
     /// On this one, which has room for it.
@@ -131,18 +131,18 @@ pub struct Rescue {
 /// A way to choose.
 pub trait Schedule {
     /// Chooses a path for a packet of `len` bytes, overhead included.
-    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision;
+    fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision;
 
     /// After [`Decision::Wait`]: when asking again may bring another answer, if time alone can bring one.
-    fn wait(&self, _len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        opening(scene, |_| true)
+    fn wait(&self, _len: usize, input: &SchedInput<'_>) -> Option<Duration> {
+        opening(input, |_| true)
     }
 
     /// `bytes` were sent on `path`.
-    fn on_sent(&mut self, _path: PathId, _bytes: usize, _scene: &Scene<'_>) {}
+    fn on_sent(&mut self, _path: PathId, _bytes: usize, _scene: &SchedInput<'_>) {}
 
     /// Nothing waits to be sent. What is in flight may be sent again.
-    fn on_idle(&mut self, _scene: &Scene<'_>) -> Option<Rescue> {
+    fn on_idle(&mut self, _scene: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
         None
     }
 
@@ -158,19 +158,19 @@ pub trait Schedule {
 }
 
 /// When the pacer of a path that would be taken lets go.
-fn opening(scene: &Scene<'_>, is_taken: impl Fn(&View) -> bool) -> Option<Duration> {
-    let paced = scene.paths.iter().filter(|path| path.paced && !path.opens_in.is_zero());
+fn opening(input: &SchedInput<'_>, is_taken: impl Fn(&PathSnapshot) -> bool) -> Option<Duration> {
+    let paced = input.paths.iter().filter(|path| path.paced && !path.opens_in.is_zero());
     paced.filter(|path| is_taken(path)).map(|path| path.opens_in).min()
 }
 
 /// The path with the lowest round-trip time.
-fn fastest<'v>(paths: impl Iterator<Item = &'v View>) -> Option<&'v View> {
+fn fastest<'v>(paths: impl Iterator<Item = &'v PathSnapshot>) -> Option<&'v PathSnapshot> {
     paths.min_by_key(|path| (path.srtt, path.id))
 }
 
 /// The schedulers by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum SchedulerKind {
     /// Shares by configured weight.
     #[default]
     Weighted,
@@ -194,7 +194,7 @@ pub enum Kind {
     Bm,
 }
 
-impl Kind {
+impl SchedulerKind {
     /// Every scheduler with its name in the configuration.
     pub const NAMES: &'static [(&'static str, Self)] = &[
         ("weighted", Self::Weighted),
@@ -228,7 +228,7 @@ pub enum Scheduler {
     /// [`Kind::Ecf`].
     Ecf(Ecf),
     /// [`Kind::Flow`].
-    Flow(Flow),
+    Flow(PerFlow),
     /// [`Kind::Redundant`].
     Redundant(Redundant),
     /// [`Kind::Rp`].
@@ -241,22 +241,22 @@ pub enum Scheduler {
 
 impl Scheduler {
     /// Makes one of the named kind.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: SchedulerKind) -> Self {
         match kind {
-            Kind::Weighted => Self::Weighted(Weighted::by_weight()),
-            Kind::RoundRobin => Self::Weighted(Weighted::evenly()),
-            Kind::MinRtt => Self::MinRtt(MinRtt),
-            Kind::Earliest => Self::Earliest(Earliest),
-            Kind::Blest => Self::Blest(Blest::default()),
-            Kind::Ecf => Self::Ecf(Ecf::default()),
-            Kind::Flow => Self::Flow(Flow::default()),
-            Kind::Redundant => Self::Redundant(Redundant),
-            Kind::Rp => Self::Rp(Rp::default()),
-            Kind::Bm => Self::Bm(Bm),
+            SchedulerKind::Weighted => Self::Weighted(Weighted::by_weight()),
+            SchedulerKind::RoundRobin => Self::Weighted(Weighted::evenly()),
+            SchedulerKind::MinRtt => Self::MinRtt(MinRtt),
+            SchedulerKind::Earliest => Self::Earliest(Earliest),
+            SchedulerKind::Blest => Self::Blest(Blest::default()),
+            SchedulerKind::Ecf => Self::Ecf(Ecf::default()),
+            SchedulerKind::Flow => Self::Flow(PerFlow::default()),
+            SchedulerKind::Redundant => Self::Redundant(Redundant),
+            SchedulerKind::Rp => Self::Rp(Rp::default()),
+            SchedulerKind::Bm => Self::Bm(Bm),
         }
     }
 
-    fn at_work(&self) -> &dyn Schedule {
+    fn inner(&self) -> &dyn Schedule {
         match self {
             Self::Weighted(s) => s,
             Self::MinRtt(s) => s,
@@ -271,7 +271,7 @@ impl Scheduler {
         }
     }
 
-    fn at_work_mut(&mut self) -> &mut dyn Schedule {
+    fn inner_mut(&mut self) -> &mut dyn Schedule {
         match self {
             Self::Weighted(s) => s,
             Self::MinRtt(s) => s,
@@ -288,28 +288,28 @@ impl Scheduler {
 }
 
 impl Schedule for Scheduler {
-    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        self.at_work_mut().choose(len, scene)
+    fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
+        self.inner_mut().choose(len, input)
     }
 
-    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        self.at_work().wait(len, scene)
+    fn wait(&self, len: usize, input: &SchedInput<'_>) -> Option<Duration> {
+        self.inner().wait(len, input)
     }
 
-    fn on_sent(&mut self, path: PathId, bytes: usize, scene: &Scene<'_>) {
-        self.at_work_mut().on_sent(path, bytes, scene);
+    fn on_sent(&mut self, path: PathId, bytes: usize, input: &SchedInput<'_>) {
+        self.inner_mut().on_sent(path, bytes, input);
     }
 
-    fn on_idle(&mut self, scene: &Scene<'_>) -> Option<Rescue> {
-        self.at_work_mut().on_idle(scene)
+    fn on_idle(&mut self, input: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
+        self.inner_mut().on_idle(input)
     }
 
     fn keeps_flows(&self) -> bool {
-        self.at_work().keeps_flows()
+        self.inner().keeps_flows()
     }
 
     fn is_redundant(&self) -> bool {
-        self.at_work().is_redundant()
+        self.inner().is_redundant()
     }
 }
 

@@ -5,15 +5,15 @@
 //! TCP", ICC 2016). So a slow path repeats what it can and holds nobody up. In plain mode, where nothing is known to have arrived, a packet leaves on all paths at once.
 
 use super::min_rtt::MinRtt;
-use super::{Decision, Scene, Schedule};
+use super::{Decision, SchedInput, Schedule};
 
 /// Takes all paths.
 #[derive(Clone, Copy, Debug)]
 pub struct Redundant;
 
 impl Schedule for Redundant {
-    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        MinRtt.choose(len, scene)
+    fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
+        MinRtt.choose(len, input)
     }
 
     fn is_redundant(&self) -> bool {

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{Decision, Rescue, Scene, Schedule, View, fastest, opening};
+use super::{Decision, OpportunisticRetransmit, PathSnapshot, SchedInput, Schedule, fastest, opening};
 use crate::path::{MAX_PATHS, PathId};
 use crate::time::Time;
 
@@ -28,37 +28,37 @@ struct Penalty {
 }
 
 impl Schedule for Rp {
-    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        let best = fastest(scene.open(len).filter(|path| self.allows(len, scene.now, path)));
+    fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
+        let best = fastest(input.open(len).filter(|path| self.allows(len, input.now, path)));
         best.map_or(Decision::Wait, |path| Decision::Send(path.id))
     }
 
-    fn wait(&self, len: usize, scene: &Scene<'_>) -> Option<Duration> {
-        opening(scene, |path| self.allows(len, scene.now, path))
+    fn wait(&self, len: usize, input: &SchedInput<'_>) -> Option<Duration> {
+        opening(input, |path| self.allows(len, input.now, path))
     }
 
-    fn on_sent(&mut self, _path: PathId, _bytes: usize, scene: &Scene<'_>) {
-        self.sent = scene.now;
+    fn on_sent(&mut self, _path: PathId, _bytes: usize, input: &SchedInput<'_>) {
+        self.sent = input.now;
     }
 
-    fn on_idle(&mut self, scene: &Scene<'_>) -> Option<Rescue> {
-        let fast = fastest(scene.paths.iter().filter(|path| path.room >= PACKET))?;
-        if scene.now.since(self.sent) < fast.srtt {
+    fn on_idle(&mut self, input: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
+        let fast = fastest(input.paths.iter().filter(|path| path.room >= PACKET))?;
+        if input.now.since(self.sent) < fast.srtt {
             return None;
         }
-        let slower = scene.paths.iter().filter(|path| path.srtt > fast.srtt && path.oldest > fast.srtt);
+        let slower = input.paths.iter().filter(|path| path.srtt > fast.srtt && path.oldest > fast.srtt);
         let slow = slower.max_by_key(|path| (path.oldest, path.id))?;
-        self.penalise(scene.now, slow);
-        Some(Rescue { from: slow.id, to: fast.id })
+        self.penalise(input.now, slow);
+        Some(OpportunisticRetransmit { from: slow.id, to: fast.id })
     }
 }
 
 impl Rp {
-    fn allows(&self, len: usize, now: Time, path: &View) -> bool {
+    fn allows(&self, len: usize, now: Time, path: &PathSnapshot) -> bool {
         path.in_flight == 0 || path.in_flight.saturating_add(len as u64) <= self.limit(now, path)
     }
 
-    fn penalise(&mut self, now: Time, path: &View) {
+    fn penalise(&mut self, now: Time, path: &PathSnapshot) {
         let limit = self.limit(now, path).min(path.cwnd);
         let penalty = &mut self.penalties[usize::from(path.id.slot)];
         if penalty.is_none_or(|penalty| now.since(penalty.since) >= path.srtt) {
@@ -66,7 +66,7 @@ impl Rp {
         }
     }
 
-    fn limit(&self, now: Time, path: &View) -> u64 {
+    fn limit(&self, now: Time, path: &PathSnapshot) -> u64 {
         let Some(Penalty { limit, since }) = self.penalties[usize::from(path.id.slot)] else { return u64::MAX };
         let rounds = now.since(since).as_micros() / path.srtt.max(Duration::from_millis(1)).as_micros();
         limit.saturating_add(PACKET.saturating_mul(u64::try_from(rounds).unwrap_or(u64::MAX)))
@@ -81,22 +81,22 @@ mod tests {
     use super::super::conformance::windowed;
     use super::*;
 
-    fn scene(paths: &[View], ms: u64) -> Scene<'_> {
-        Scene { paths, now: Time::after(Duration::from_millis(ms)), ..Scene::default() }
+    fn input(paths: &[PathSnapshot], ms: u64) -> SchedInput<'_> {
+        SchedInput { paths, now: Time::after(Duration::from_millis(ms)), ..SchedInput::default() }
     }
 
     /// The slow path has 100 kB in flight, the first of it for `ms`.
-    fn late(ms: u64) -> [View; 2] {
-        let slow = View { oldest: Duration::from_millis(ms), ..windowed(1, 100, 200_000, 100_000) };
+    fn late(ms: u64) -> [PathSnapshot; 2] {
+        let slow = PathSnapshot { oldest: Duration::from_millis(ms), ..windowed(1, 100, 200_000, 100_000) };
         [windowed(0, 10, 100_000, 0), slow]
     }
 
     #[test]
     fn what_blocks_is_sent_once_more_on_the_fast_path() {
         let mut rp = Rp::default();
-        assert!(rp.on_idle(&scene(&late(10), 10)).is_none(), "the fast path would not have been faster");
-        assert!(rp.on_idle(&scene(&late(11), 9)).is_none(), "it may have more in a moment");
-        let rescue = rp.on_idle(&scene(&late(11), 10)).unwrap();
+        assert!(rp.on_idle(&input(&late(10), 10)).is_none(), "the fast path would not have been faster");
+        assert!(rp.on_idle(&input(&late(11), 9)).is_none(), "it may have more in a moment");
+        let rescue = rp.on_idle(&input(&late(11), 10)).unwrap();
         assert_eq!((rescue.from.slot, rescue.to.slot), (1, 0));
     }
 
@@ -104,13 +104,13 @@ mod tests {
     fn a_window_is_halved_once_a_round_trip_and_grows_by_a_packet() {
         let (mut rp, paths) = (Rp::default(), late(50));
         let limit = |rp: &Rp, ms| rp.limit(Time::after(Duration::from_millis(ms)), &paths[1]);
-        rp.on_idle(&scene(&paths, 10));
-        rp.on_idle(&scene(&paths, 109));
+        rp.on_idle(&input(&paths, 10));
+        rp.on_idle(&input(&paths, 109));
         assert_eq!(limit(&rp, 109), 100_000);
         assert_eq!(limit(&rp, 1_010), 100_000 + 10 * PACKET);
-        rp.on_idle(&scene(&paths, 1_010));
+        rp.on_idle(&input(&paths, 1_010));
         assert_eq!(limit(&rp, 1_010), (100_000 + 10 * PACKET) / 2);
-        let full = [View { room: 0, ..paths[0] }, paths[1]];
-        assert_eq!(rp.choose(1_250, &scene(&full, 1_010)), Decision::Wait, "100 kB are more than that");
+        let full = [PathSnapshot { room: 0, ..paths[0] }, paths[1]];
+        assert_eq!(rp.choose(1_250, &input(&full, 1_010)), Decision::Wait, "100 kB are more than that");
     }
 }

@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
-use super::View;
+use super::PathSnapshot;
 use super::earliest::FOREVER;
 use crate::path::PathId;
 
 /// The path of those whose slots are not in the set `taken` on which a packet of `len` bytes arrives first, if its window has room.
 /// Waiting for that room is part of the prediction, so none is an answer: it is worth the wait.
-pub fn urgent(len: usize, paths: &[View], taken: u32) -> Option<PathId> {
-    let arrival = |path: &View| {
+pub fn urgent(len: usize, paths: &[PathSnapshot], taken: u32) -> Option<PathId> {
+    let arrival = |path: &PathSnapshot| {
         let wait = if has_room(path, len) { Duration::ZERO } else { path.opens_in };
         wait.saturating_add(path.rate.time_for(len as u64).min(FOREVER)).saturating_add(path.delay)
     };
@@ -21,7 +21,7 @@ pub fn urgent(len: usize, paths: &[View], taken: u32) -> Option<PathId> {
     first.filter(|path| has_room(path, len)).map(|path| path.id)
 }
 
-fn has_room(path: &View, len: usize) -> bool {
+fn has_room(path: &PathSnapshot, len: usize) -> bool {
     path.window >= len as u64
 }
 
@@ -30,18 +30,18 @@ mod tests {
     use super::*;
     use crate::time::Rate;
 
-    fn path(slot: u8, delay_ms: u64, window: u64) -> View {
-        View {
+    fn path(slot: u8, delay_ms: u64, window: u64) -> PathSnapshot {
+        PathSnapshot {
             id: PathId { slot, generation: 0 },
             rate: Rate::from_bits(8_000_000),
             delay: Duration::from_millis(delay_ms),
             opens_in: if window < 1_000 { Duration::from_millis(5) } else { Duration::ZERO },
             window,
-            ..View::default()
+            ..PathSnapshot::default()
         }
     }
 
-    fn order(paths: &[View]) -> Vec<u8> {
+    fn order(paths: &[PathSnapshot]) -> Vec<u8> {
         let mut taken = 0;
         std::iter::from_fn(|| {
             let path = urgent(1_000, paths, taken)?;
@@ -64,6 +64,6 @@ mod tests {
 
     #[test]
     fn the_pacer_is_not_asked() {
-        assert_eq!(order(&[View { room: 0, paced: true, ..path(0, 10, 9_000) }]), [0]);
+        assert_eq!(order(&[PathSnapshot { room: 0, paced: true, ..path(0, 10, 9_000) }]), [0]);
     }
 }

@@ -7,7 +7,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Decision, Scene, Schedule, View};
+use super::{Decision, PathSnapshot, SchedInput, Schedule};
 use crate::path::{MAX_PATHS, PathId};
 
 /// Shares paths by weight, or evenly.
@@ -37,21 +37,21 @@ impl Weighted {
 const MEMORY: i64 = 1 << 20;
 
 impl Schedule for Weighted {
-    fn choose(&mut self, len: usize, scene: &Scene<'_>) -> Decision {
-        let due = |path: &View| self.credit[usize::from(path.id.slot)] + self.weight(path.weight) * len as i64;
-        let best = scene.open(len).max_by_key(|path| (due(path), Reverse(path.id)));
+    fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
+        let due = |path: &PathSnapshot| self.credit[usize::from(path.id.slot)] + self.weight(path.weight) * len as i64;
+        let best = input.open(len).max_by_key(|path| (due(path), Reverse(path.id)));
         best.map_or(Decision::Wait, |path| Decision::Send(path.id))
     }
 
-    fn on_sent(&mut self, path: PathId, bytes: usize, scene: &Scene<'_>) {
+    fn on_sent(&mut self, path: PathId, bytes: usize, input: &SchedInput<'_>) {
         let mut weights = 0;
-        for view in scene.open(bytes) {
+        for view in input.open(bytes) {
             let weight = self.weight(view.weight);
             self.credit[usize::from(view.id.slot)] += weight * bytes as i64;
             weights += weight;
         }
         self.credit[usize::from(path.slot)] -= weights * bytes as i64;
-        let all: i64 = scene.paths.iter().map(|path| self.weight(path.weight)).sum();
+        let all: i64 = input.paths.iter().map(|path| self.weight(path.weight)).sum();
         let bound = all.saturating_mul(MEMORY);
         self.credit.iter_mut().for_each(|credit| *credit = (*credit).clamp(-bound, bound));
     }

@@ -33,43 +33,43 @@ mod write;
 
 use std::net::IpAddr;
 
-pub use ack::{Ack, MAX_RUNS, RUNS_LEN, Runs};
-pub use read::{Frames, Malformed, Tlvs};
+pub use ack::{AckFrame, AckRanges, MAX_RUNS, RUNS_LEN};
+pub use read::{Frames, MalformedFrame, Tlvs};
 pub use write::{Full, Writer};
 
 use super::native::PathTag;
-use crate::headers::Reference;
+use crate::header_compression::Reference;
 
 /// One frame, borrowed from the datagram it came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
     /// An inner packet.
-    Data(Data<'a>),
+    Data(DataFrame<'a>),
     /// What has arrived on a path.
-    Ack(Ack<'a>),
+    Ack(AckFrame<'a>),
     /// Inner packets that will not come any more.
-    Skip(Skip),
+    Skip(SkipFrame),
     /// Forward error correction.
-    Repair(Repair<'a>),
+    Repair(RepairFrame<'a>),
     /// About a path.
-    Path(Path),
+    Path(PathFrame),
     /// About an address.
-    Addr(Addr),
+    Addr(AddrFrame),
     /// Padding, with its length in bytes: fills a datagram to a size that is to be tried or that its batch has.
     Probe(usize),
     /// Configuration and capabilities.
     Control(Tlvs<'a>),
     /// The sender ends the association.
-    Close(Close<'a>),
+    Close(CloseFrame<'a>),
     /// An inner packet without what its context says.
-    Compressed(Compressed<'a>),
+    Compressed(CompressedFrame<'a>),
     /// About a context.
-    Context(Context),
+    Context(ContextFrame),
 }
 
 /// An inner packet with its place in the order of its flow bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Data<'a> {
+pub struct DataFrame<'a> {
     /// Everything but the packet.
     pub header: DataHeader,
     /// The inner packet.
@@ -104,7 +104,7 @@ pub const DATA_HEADER: usize = 7;
 
 /// An inner packet whose headers are told by their difference from a context; see [`crate::headers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Compressed<'a> {
+pub struct CompressedFrame<'a> {
     /// As in [`DataHeader`].
     pub bucket: u16,
     /// As in [`DataHeader`].
@@ -115,7 +115,7 @@ pub struct Compressed<'a> {
     pub rest: &'a [u8],
 }
 
-impl Compressed<'_> {
+impl CompressedFrame<'_> {
     /// The bytes in front of `rest` when that runs to the end of the datagram.
     pub fn encode_last(&self) -> [u8; COMPRESSED_HEADER] {
         let ([a, b], [s, t, u, v]) = (self.bucket.to_be_bytes(), self.sequence.to_be_bytes());
@@ -128,7 +128,7 @@ pub const COMPRESSED_HEADER: usize = 8;
 
 /// A word about a context, from the end that would need it to read what comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Context {
+pub enum ContextFrame {
     /// What the packet with this number offered is there.
     Known {
         /// The bucket.
@@ -147,7 +147,7 @@ pub enum Context {
 
 /// Numbers of a flow bucket that the sender has given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Skip {
+pub struct SkipFrame {
     /// The bucket.
     pub bucket: u16,
     /// The low 32 bits of the first number.
@@ -158,7 +158,7 @@ pub struct Skip {
 
 /// A repair symbol for the datagrams of the path that it comes on; see [`crate::repair::fec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Repair<'a> {
+pub struct RepairFrame<'a> {
     /// How many numbers before that of its own datagram the window begins, below 1024.
     pub span: u16,
     /// What the coefficients are generated from, below 64.
@@ -172,7 +172,7 @@ pub const REPAIR_HEADER: usize = 3;
 
 /// A word about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
+pub enum PathFrame {
     /// Send these bytes back on the path on which they came (RFC 9000 section 8.2).
     Challenge([u8; 8]),
     /// The bytes of a challenge.
@@ -182,7 +182,7 @@ pub enum Path {
         /// The path, as the sender names it.
         path: PathTag,
         /// What for.
-        status: Status,
+        status: PathUsage,
         /// Grows with every word about a path, so that a late one is known to be late.
         order: u32,
     },
@@ -190,7 +190,7 @@ pub enum Path {
 
 /// What a path is to be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum PathUsage {
     /// Traffic.
     Available,
     /// Traffic when no available path lives.
@@ -201,7 +201,7 @@ pub enum Status {
 
 /// A word about an address of the sender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addr {
+pub enum AddrFrame {
     /// The sender can also be reached here.
     Add {
         /// The sender's name for the address.
@@ -220,7 +220,7 @@ pub enum Addr {
 
 /// Why the sender ends the association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Close<'a> {
+pub struct CloseFrame<'a> {
     /// The reason for programs.
     pub code: u16,
     /// The reason for people; whoever prints it escapes it.

@@ -1,7 +1,7 @@
 //! Status changes, round by round, with every type of authentication, and with datagrams lost and repeated.
 
-use mpt_proto::control::{Code, Event, Refused, TRIES};
-use mpt_proto::wire::legacy::{AuthType, DOWN, Message, Nonce, Opcode, PathEnds, UP};
+use mpt_proto::control::{Code, ControlEvent, Refused, TRIES};
+use mpt_proto::wire::legacy::{AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 
 use crate::peer::*;
 
@@ -20,7 +20,7 @@ fn a_status_change_reaches_the_original_in_four_rounds() {
 
         let round1 = ours.poll_transmit().unwrap();
         assert_eq!((round1.to, round1.bytes.len()), (control(2), 44 + auth.overhead()));
-        assert_eq!(Message::decode(&round1.bytes).unwrap().announced(), Some(32));
+        assert_eq!(ControlMessage::decode(&round1.bytes).unwrap().announced(), Some(32));
         ours.handle_datagram(ms(1), control(2), &peer.reply(&round1.bytes)).unwrap();
 
         let round3 = ours.poll_transmit().unwrap();
@@ -28,7 +28,7 @@ fn a_status_change_reaches_the_original_in_four_rounds() {
         ours.handle_datagram(ms(2), control(2), &peer.reply(&round3.bytes)).unwrap();
 
         assert_eq!(peer.heard, [ends(1)]);
-        assert_eq!(events(&mut ours), [Event::StatusConfirmed { connection: pair(1) }]);
+        assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
         assert_eq!((ours.poll_transmit(), ours.next_deadline()), (None, None));
     }
 }
@@ -41,14 +41,14 @@ fn a_status_change_of_the_original_is_answered_in_four_rounds() {
             let round1 = peer.request(Opcode::PathStatus, code, 1, [0; 4], &SIZE);
             ours.handle_datagram(ms(0), control(2), &round1).unwrap();
             let round2 = ours.poll_transmit().unwrap();
-            let decoded = Message::decode(&round2.bytes).unwrap();
+            let decoded = ControlMessage::decode(&round2.bytes).unwrap();
             assert_eq!((round2.to, decoded.round, decoded.code, decoded.body), (control(2), 2, 0, &SIZE[..]));
             assert_eq!(events(&mut ours), []);
 
             let round3 = peer.request(Opcode::PathStatus, code, 3, decoded.auth.nonce(), &ends(2));
             ours.handle_datagram(ms(1), control(2), &round3).unwrap();
             let round4 = ours.poll_transmit().unwrap();
-            let decoded = Message::decode(&round4.bytes).unwrap();
+            let decoded = ControlMessage::decode(&round4.bytes).unwrap();
             assert_eq!((decoded.round, decoded.code, round4.bytes.len()), (4, 0, 40 + auth.overhead()));
             assert!(auth != AuthType::Sha256 || secret().verifies(&round4.bytes));
             assert_eq!(events(&mut ours), [status(1, up)]);
@@ -78,7 +78,7 @@ fn a_request_is_sent_six_times_half_a_second_apart() {
         assert_eq!(transmits(&mut ours), std::slice::from_ref(&first));
     }
     ours.handle_timeout(ms(3000));
-    let failed = Event::ExchangeFailed { connection: pair(1), opcode: Opcode::PathStatus, code: Code::TIMEOUT };
+    let failed = ControlEvent::ExchangeFailed { connection: pair(1), opcode: Opcode::PathStatus, code: Code::TIMEOUT };
     assert_eq!((events(&mut ours), ours.poll_transmit(), ours.next_deadline()), (vec![failed], None, None));
 }
 
@@ -94,7 +94,7 @@ fn each_round_has_six_tries_of_its_own() {
     let round3 = transmits(&mut ours);
     assert_eq!(round3.len(), 6);
     ours.handle_datagram(ms(5500), control(2), &peer.reply(&round3[5].bytes)).unwrap();
-    assert_eq!(events(&mut ours), [Event::StatusConfirmed { connection: pair(1) }]);
+    assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
 }
 
 #[test]
@@ -113,10 +113,10 @@ fn a_repeated_reply_is_ignored() {
 }
 
 /// Host 1 after round 2 of an exchange that host 2 began, with the nonce.
-fn promised(auth: AuthType) -> (mpt_proto::control::Control, Peer, Nonce) {
+fn promised(auth: AuthType) -> (mpt_proto::control::ControlChannel, Peer, Nonce) {
     let (mut ours, peer) = (trusting(1, auth), Peer::new(auth));
     ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &SIZE)).unwrap();
-    let nonce = Message::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
+    let nonce = ControlMessage::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
     (ours, peer, nonce)
 }
 
@@ -124,7 +124,7 @@ fn promised(auth: AuthType) -> (mpt_proto::control::Control, Peer, Nonce) {
 fn a_repeated_first_round_gets_the_same_nonce() {
     let (mut ours, peer, nonce) = promised(AuthType::Sha256);
     ours.handle_datagram(ms(500), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &SIZE)).unwrap();
-    let again = Message::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
+    let again = ControlMessage::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
     assert_eq!(again, nonce);
 }
 
@@ -149,7 +149,7 @@ fn a_late_first_round_does_not_take_the_reply_away() {
     ours.handle_datagram(ms(1), control(2), &round3).unwrap();
     ours.handle_datagram(ms(2), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &SIZE)).unwrap();
     ours.handle_datagram(ms(501), control(2), &round3).unwrap();
-    let rounds: Vec<_> = transmits(&mut ours).iter().map(|t| Message::decode(&t.bytes).unwrap().round).collect();
+    let rounds: Vec<_> = transmits(&mut ours).iter().map(|t| ControlMessage::decode(&t.bytes).unwrap().round).collect();
     assert_eq!(rounds, [4, 2, 4]);
     assert_eq!(events(&mut ours), [status(1, false)]);
 }
@@ -202,6 +202,7 @@ fn an_error_of_the_peer_ends_the_exchange_with_its_code() {
         let request = ours.poll_transmit().unwrap();
         ours.handle_datagram(ms(1), control(2), &peer.reply(&request.bytes)).unwrap();
     }
-    let failed = Event::ExchangeFailed { connection: pair(1), opcode: Opcode::PathStatus, code: Code::NO_CONNECTION };
+    let failed =
+        ControlEvent::ExchangeFailed { connection: pair(1), opcode: Opcode::PathStatus, code: Code::NO_CONNECTION };
     assert_eq!(events(&mut ours), [failed]);
 }

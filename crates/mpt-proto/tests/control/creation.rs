@@ -1,14 +1,14 @@
 //! A connection is created from the other end.
 
-use mpt_proto::control::{Accept, Code, Control, Event, Refused};
-use mpt_proto::wire::legacy::{AuthType, Key, Message, Nonce, Opcode};
+use mpt_proto::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
+use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
 
 use crate::peer::*;
 
 const TEXT: &str = ";;;;;;; a connection\n[connection]\nname = c_A\n";
 
-fn server() -> Control {
-    Control::new(Accept { create: Some(secret()), ..Accept::default() }, [1; 32])
+fn server() -> ControlChannel {
+    ControlChannel::new(Accept { create: Some(secret()), ..Accept::default() }, [1; 32])
 }
 
 fn peer() -> Peer {
@@ -16,10 +16,10 @@ fn peer() -> Peer {
 }
 
 /// Carries round 1 and round 2, and returns the nonce.
-fn begin(ours: &mut Control, peer: &Peer) -> Nonce {
+fn begin(ours: &mut ControlChannel, peer: &Peer) -> Nonce {
     let size = (TEXT.len() as u32).to_le_bytes();
     ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::Create, 0, 1, [0; 4], &size)).unwrap();
-    Message::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce()
+    ControlMessage::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce()
 }
 
 fn round3(peer: &Peer, nonce: Nonce) -> Vec<u8> {
@@ -31,12 +31,12 @@ fn a_peer_that_knows_the_global_key_asks_and_is_answered() {
     let (mut ours, peer) = (server(), peer());
     let nonce = begin(&mut ours, &peer);
     ours.handle_datagram(ms(1), control(2), &round3(&peer, nonce)).unwrap();
-    let asked = Event::CreateRequested { connection: pair(1), from: control(2), text: TEXT.into() };
+    let asked = ControlEvent::CreateRequested { connection: pair(1), from: control(2), text: TEXT.into() };
     assert_eq!((events(&mut ours), ours.poll_transmit()), (vec![asked], None));
 
     ours.answer_create(pair(1), Ok(TEXT));
     let round4 = ours.poll_transmit().unwrap();
-    let decoded = Message::decode(&round4.bytes).unwrap();
+    let decoded = ControlMessage::decode(&round4.bytes).unwrap();
     assert_eq!((decoded.round, decoded.code, decoded.body), (4, 0, TEXT.as_bytes()));
     assert!(secret().verifies(&round4.bytes));
 }
@@ -48,8 +48,8 @@ fn a_repeated_request_is_answered_again_even_when_the_connection_exists_by_then(
     ours.handle_datagram(ms(1), control(2), &round3(&peer, nonce)).unwrap();
     assert_eq!(ours.handle_datagram(ms(2), control(2), &round3(&peer, nonce)), Err(Refused::Unexpected));
     ours.answer_create(pair(1), Ok(TEXT));
-    let key = Key::from_text("the new connection's own key");
-    ours.add_connection(mpt_proto::control::Connection { key, ..connection(1, AuthType::Sha256) });
+    let key = AuthKey::from_text("the new connection's own key");
+    ours.add_connection(mpt_proto::control::LegacyConnection { key, ..connection(1, AuthType::Sha256) });
     ours.handle_datagram(ms(501), control(2), &round3(&peer, nonce)).unwrap();
     let replies = transmits(&mut ours);
     assert_eq!(replies.len(), 2);
@@ -64,14 +64,14 @@ fn a_connection_that_exists_is_refused_in_77_bytes() {
     let nonce = begin(&mut ours, &peer);
     ours.handle_datagram(ms(1), control(2), &round3(&peer, nonce)).unwrap();
     let reply = ours.poll_transmit().unwrap();
-    let decoded = Message::decode(&reply.bytes).unwrap();
+    let decoded = ControlMessage::decode(&reply.bytes).unwrap();
     assert_eq!((decoded.code, decoded.body, reply.bytes.len()), (Code::EXISTS.0, &[1][..], 77));
     assert_eq!(events(&mut ours), []);
 }
 
 #[test]
 fn nothing_is_created_unless_it_is_accepted() {
-    let mut ours = Control::new(Accept::default(), [1; 32]);
+    let mut ours = ControlChannel::new(Accept::default(), [1; 32]);
     let request = peer().request(Opcode::Create, 0, 1, [0; 4], &[1, 0, 0, 0]);
     assert_eq!(ours.handle_datagram(ms(0), control(2), &request), Err(Refused::CreateNotAccepted));
     assert_eq!(ours.poll_transmit(), None);
@@ -79,8 +79,8 @@ fn nothing_is_created_unless_it_is_accepted() {
 
 #[test]
 fn a_template_without_a_key_of_its_own_creates_nothing() {
-    let mut ours = Control::new(Accept { create: Some(Key::PUBLIC), ..Accept::default() }, [1; 32]);
-    let stranger = Peer { key: Key::PUBLIC, ..peer() };
+    let mut ours = ControlChannel::new(Accept { create: Some(AuthKey::PUBLIC), ..Accept::default() }, [1; 32]);
+    let stranger = Peer { key: AuthKey::PUBLIC, ..peer() };
     let request = stranger.request(Opcode::Create, 0, 1, [0; 4], &[1, 0, 0, 0]);
     assert_eq!(ours.handle_datagram(ms(0), control(2), &request), Err(Refused::PublicKey));
 }
@@ -95,7 +95,8 @@ fn a_single_third_round_creates_nothing() {
 
 #[test]
 fn creation_takes_a_digest_whatever_the_connection_says() {
-    let mut ours = Control::new(Accept { create: Some(secret()), unauthenticated: true, public_key: true }, [1; 32]);
+    let mut ours =
+        ControlChannel::new(Accept { create: Some(secret()), unauthenticated: true, public_key: true }, [1; 32]);
     for auth in [AuthType::None, AuthType::Nonce] {
         let request = Peer::new(auth).request(Opcode::Create, 0, 1, [0; 4], &[1, 0, 0, 0]);
         assert_eq!(ours.handle_datagram(ms(0), control(2), &request), Err(Refused::WrongAuthType));
@@ -124,8 +125,8 @@ fn a_refusal_of_the_caller_reaches_the_peer() {
 }
 
 /// Host 1 asks the original to create a connection; what round 4 brings is `answer`.
-fn create(answer: (u8, Vec<u8>)) -> Vec<Event> {
-    let mut ours = Control::new(Accept::default(), [1; 32]);
+fn create(answer: (u8, Vec<u8>)) -> Vec<ControlEvent> {
+    let mut ours = ControlChannel::new(Accept::default(), [1; 32]);
     ours.add_connection(connection(1, AuthType::None));
     let mut peer = Peer { answer, ..peer() };
     ours.create(ms(0), pair(1), control(2), TEXT).unwrap();
@@ -138,7 +139,7 @@ fn create(answer: (u8, Vec<u8>)) -> Vec<Event> {
 
 #[test]
 fn what_the_peer_created_comes_back_as_text() {
-    let created = Event::Created { connection: pair(1), text: TEXT.into() };
+    let created = ControlEvent::Created { connection: pair(1), text: TEXT.into() };
     assert_eq!(create((0, TEXT.into())), [created]);
 }
 
@@ -146,19 +147,19 @@ fn what_the_peer_created_comes_back_as_text() {
 fn a_reply_that_lacks_its_last_36_bytes_is_read_up_to_its_last_line() {
     let whole = format!("{TEXT}auth_type = 2\n; a comment that is longer than 36 bytes\n");
     let cut = whole.as_bytes()[..whole.len() - 36].to_vec();
-    let created = Event::Created { connection: pair(1), text: format!("{TEXT}auth_type = 2\n") };
+    let created = ControlEvent::Created { connection: pair(1), text: format!("{TEXT}auth_type = 2\n") };
     assert_eq!(create((0, cut)), [created]);
 }
 
 #[test]
 fn an_existing_connection_is_reported_as_such() {
-    let failed = Event::ExchangeFailed { connection: pair(1), opcode: Opcode::Create, code: Code::EXISTS };
+    let failed = ControlEvent::ExchangeFailed { connection: pair(1), opcode: Opcode::Create, code: Code::EXISTS };
     assert_eq!(create((5, vec![1])), [failed]);
 }
 
 #[test]
 fn two_of_ours_create_a_connection() {
-    let mut client = Control::new(Accept::default(), [2; 32]);
+    let mut client = ControlChannel::new(Accept::default(), [2; 32]);
     client.add_connection(connection(2, AuthType::Sha256));
     let mut server = server();
     client.create(ms(0), pair(2), control(1), TEXT).unwrap();
@@ -171,5 +172,5 @@ fn two_of_ours_create_a_connection() {
         let reply = server.poll_transmit().unwrap();
         client.handle_datagram(ms(0), control(1), &reply.bytes).unwrap();
     }
-    assert_eq!(events(&mut client), [Event::Created { connection: pair(2), text: TEXT.into() }]);
+    assert_eq!(events(&mut client), [ControlEvent::Created { connection: pair(2), text: TEXT.into() }]);
 }

@@ -1,12 +1,12 @@
 //! Both ends notice a failure at once, and begin an exchange towards each other.
 
-use mpt_proto::control::{Control, Event};
-use mpt_proto::wire::legacy::{DOWN, Message, Opcode, PathEnds};
+use mpt_proto::control::{ControlChannel, ControlEvent};
+use mpt_proto::wire::legacy::{ControlMessage, DOWN, Opcode, PathEnds};
 
 use crate::peer::*;
 
 /// Carries what both hosts send, as long as they send; `lost` says which datagrams, counted from 0, do not arrive.
-fn carry(now: u64, hosts: &mut [Control; 2], count: &mut usize, lost: impl Fn(usize) -> bool) {
+fn carry(now: u64, hosts: &mut [ControlChannel; 2], count: &mut usize, lost: impl Fn(usize) -> bool) {
     loop {
         let sent = [transmits(&mut hosts[0]), transmits(&mut hosts[1])];
         if sent.iter().all(Vec::is_empty) {
@@ -29,8 +29,8 @@ fn two_of_ours_tell_each_other_at_once() {
         hosts[0].tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
         hosts[1].tell_status(ms(0), pair(2), control(1), path(2), false).unwrap();
         carry(0, &mut hosts, &mut 0, |_| false);
-        assert_eq!(events(&mut hosts[0]), [status(1, false), Event::StatusConfirmed { connection: pair(1) }]);
-        assert_eq!(events(&mut hosts[1]), [status(2, false), Event::StatusConfirmed { connection: pair(2) }]);
+        assert_eq!(events(&mut hosts[0]), [status(1, false), ControlEvent::StatusConfirmed { connection: pair(1) }]);
+        assert_eq!(events(&mut hosts[1]), [status(2, false), ControlEvent::StatusConfirmed { connection: pair(2) }]);
     }
 }
 
@@ -68,7 +68,7 @@ fn every_third_datagram_may_be_lost() {
                 carry(now, hosts, &mut count, |n| n % 3 == which);
             }
             assert_eq!(events(&mut hosts[1]), [status(2, true)]);
-            assert_eq!(events(&mut hosts[0]), [Event::StatusConfirmed { connection: pair(1) }]);
+            assert_eq!(events(&mut hosts[0]), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
         }
     }
 }
@@ -88,7 +88,7 @@ fn an_original_that_takes_our_request_for_its_answer_hears_ours_when_it_is_repea
             ours.handle_datagram(ms(501), control(2), &peer.reply(&request.bytes)).unwrap();
         }
         assert_eq!(peer.heard.len(), 1);
-        assert_eq!(events(&mut ours), [Event::StatusConfirmed { connection: pair(1) }]);
+        assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
     }
 }
 
@@ -100,12 +100,12 @@ fn our_exchange_goes_on_while_the_peers_is_answered() {
         let our_round1 = ours.poll_transmit().unwrap();
         ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &[32, 0, 0, 0]))
             .unwrap();
-        let nonce = Message::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
+        let nonce = ControlMessage::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
         ours.handle_datagram(ms(0), control(2), &peer.reply(&our_round1.bytes)).unwrap();
         let our_round3 = ours.poll_transmit().unwrap();
         let ends = PathEnds { initiator: path(2).public, responder: path(2).remote }.encode();
         ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 3, nonce, &ends)).unwrap();
         ours.handle_datagram(ms(0), control(2), &peer.reply(&our_round3.bytes)).unwrap();
-        assert_eq!(events(&mut ours), [status(1, false), Event::StatusConfirmed { connection: pair(1) }]);
+        assert_eq!(events(&mut ours), [status(1, false), ControlEvent::StatusConfirmed { connection: pair(1) }]);
     }
 }

@@ -1,7 +1,7 @@
 //! A million messages that were changed on the way: nothing panics, and nothing changes without authentication.
 
-use mpt_proto::control::{Accept, Control, Event};
-use mpt_proto::wire::legacy::{AuthType, DOWN, Key, Message, Opcode, PathEnds};
+use mpt_proto::control::{Accept, ControlChannel, ControlEvent};
+use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, Opcode, PathEnds};
 
 use crate::peer::*;
 
@@ -40,14 +40,14 @@ impl Random {
 }
 
 /// Everything that can be said to host 1 in the exchanges below, rightly signed for the authentication type.
-fn messages(auth: AuthType, key: &Key) -> Vec<Vec<u8>> {
+fn messages(auth: AuthType, key: &AuthKey) -> Vec<Vec<u8>> {
     let peer = Peer { key: key.clone(), ..Peer::new(auth) };
     let ends = PathEnds { initiator: path(2).public, responder: path(2).remote }.encode();
     let ask = |opcode, round, body: &[u8]| peer.request(opcode, DOWN, round, peer.nonce, body);
     let reply = |round, body| {
         let (initiator, responder) = (ip("10.77.0.1"), ip("10.77.0.2"));
         let auth = auth.with(peer.nonce);
-        Message { opcode: Opcode::PathStatus, code: 0, auth, round, initiator, responder, body }.encode(key)
+        ControlMessage { opcode: Opcode::PathStatus, code: 0, auth, round, initiator, responder, body }.encode(key)
     };
     vec![
         ask(Opcode::PathStatus, 1, &[32, 0, 0, 0]),
@@ -60,8 +60,8 @@ fn messages(auth: AuthType, key: &Key) -> Vec<Vec<u8>> {
 }
 
 /// What authentication guards: every event but a keepalive, and every datagram sent.
-fn changed(ours: &mut Control) -> bool {
-    let events = events(ours).into_iter().any(|event| !matches!(event, Event::Keepalive { .. }));
+fn changed(ours: &mut ControlChannel) -> bool {
+    let events = events(ours).into_iter().any(|event| !matches!(event, ControlEvent::Keepalive { .. }));
     !transmits(ours).is_empty() || events
 }
 
@@ -70,14 +70,14 @@ fn a_million_changed_messages_change_nothing_without_authentication() {
     let seed = 0x4D50_5431;
     let mut random = Random(seed);
     let accept = Accept { create: Some(secret()), ..Accept::default() };
-    let mut ours = Control::new(accept, [1; 32]);
+    let mut ours = ControlChannel::new(accept, [1; 32]);
     ours.add_connection(connection(1, AuthType::Sha256));
     // An exchange is under way, so that replies and a third round have something to hit.
     ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     ours.handle_datagram(ms(0), control(2), &messages(AuthType::Sha256, &secret())[0]).unwrap();
     transmits(&mut ours);
 
-    let guessed = Key::from_text("somebody else's key");
+    let guessed = AuthKey::from_text("somebody else's key");
     let right: Vec<_> = TYPES.iter().flat_map(|auth| messages(*auth, &secret())).collect();
     let forged: Vec<_> = TYPES.iter().flat_map(|auth| messages(*auth, &guessed)).collect();
     let deadline = ours.next_deadline();
@@ -109,7 +109,7 @@ fn without_any_policy_changed_messages_still_do_not_panic() {
 
 #[test]
 fn the_messages_that_are_changed_would_be_taken_unchanged() {
-    let mut ours = Control::new(Accept { create: Some(secret()), ..Accept::default() }, [1; 32]);
+    let mut ours = ControlChannel::new(Accept { create: Some(secret()), ..Accept::default() }, [1; 32]);
     ours.add_connection(connection(1, AuthType::Sha256));
     let messages = messages(AuthType::Sha256, &secret());
     for request in [&messages[0], &messages[2]] {

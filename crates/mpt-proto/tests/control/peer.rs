@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use mpt_proto::control::{Accept, Connection, Control, Event, Pair, Path, Transmit};
+use mpt_proto::control::{Accept, ControlChannel, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair};
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy::{AuthType, Key, Message, Nonce, Opcode};
+use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
 
 pub const SECRET: &str = "8f4c1be1a2d34d55a1f00dfeedc0ffee0123456789abcdef0123456789abcdef";
 pub const TYPES: [AuthType; 3] = [AuthType::None, AuthType::Nonce, AuthType::Sha256];
@@ -18,8 +18,8 @@ pub fn ms(millis: u64) -> Time {
     Time::after(Duration::from_millis(millis))
 }
 
-pub fn secret() -> Key {
-    Key::from_text(SECRET)
+pub fn secret() -> AuthKey {
+    AuthKey::from_text(SECRET)
 }
 
 /// The control address of the host whose addresses end in `host`.
@@ -28,50 +28,50 @@ pub fn control(host: u8) -> SocketAddr {
 }
 
 /// The connection as host 1 or host 2 sees it: paths 192.168.10.0/24 and 192.168.11.0/24 inside 10.77.0.1 and 10.77.0.2.
-pub fn connection(host: u8, auth: AuthType) -> Connection {
+pub fn connection(host: u8, auth: AuthType) -> LegacyConnection {
     let far = 3 - host;
     let path = |net: u8| path_of(host, far, net);
-    Connection { pair: pair(host), auth, key: secret(), paths: vec![path(10), path(11)] }
+    LegacyConnection { pair: pair(host), auth, key: secret(), paths: vec![path(10), path(11)] }
 }
 
 pub fn pair(host: u8) -> Pair {
     Pair { local: ip(&format!("10.77.0.{host}")), remote: ip(&format!("10.77.0.{}", 3 - host)) }
 }
 
-fn path_of(near: u8, far: u8, net: u8) -> Path {
-    Path { public: ip(&format!("192.168.{net}.{near}")), remote: ip(&format!("192.168.{net}.{far}")) }
+fn path_of(near: u8, far: u8, net: u8) -> LegacyPath {
+    LegacyPath { public: ip(&format!("192.168.{net}.{near}")), remote: ip(&format!("192.168.{net}.{far}")) }
 }
 
 /// The second path, as host 1 or host 2 sees it.
-pub fn path(host: u8) -> Path {
+pub fn path(host: u8) -> LegacyPath {
     path_of(host, 3 - host, 11)
 }
 
 /// One of our machines, which accepts what the original would.
-pub fn trusting(host: u8, auth: AuthType) -> Control {
+pub fn trusting(host: u8, auth: AuthType) -> ControlChannel {
     let accept = Accept { unauthenticated: true, public_key: true, create: None };
-    let mut control = Control::new(accept, [host; 32]);
+    let mut control = ControlChannel::new(accept, [host; 32]);
     control.add_connection(connection(host, auth));
     control
 }
 
-pub fn transmits(control: &mut Control) -> Vec<Transmit> {
+pub fn transmits(control: &mut ControlChannel) -> Vec<ControlTransmit> {
     std::iter::from_fn(|| control.poll_transmit()).collect()
 }
 
-pub fn events(control: &mut Control) -> Vec<Event> {
+pub fn events(control: &mut ControlChannel) -> Vec<ControlEvent> {
     std::iter::from_fn(|| control.poll_event()).collect()
 }
 
 /// The status change of the second path, as the other end hears it.
-pub fn status(host: u8, up: bool) -> Event {
-    Event::PathStatus { connection: pair(host), path: path(host), up }
+pub fn status(host: u8, up: bool) -> ControlEvent {
+    ControlEvent::PathStatus { connection: pair(host), path: path(host), up }
 }
 
 /// The original's half of an exchange: host 2, spoken to by host 1 or speaking to it.
 pub struct Peer {
     pub auth: AuthType,
-    pub key: Key,
+    pub key: AuthKey,
     pub nonce: Nonce,
     /// What round 4 brings, and its result.
     pub answer: (u8, Vec<u8>),
@@ -86,16 +86,16 @@ impl Peer {
 
     /// Edits a request in place, as the original makes its replies.
     pub fn reply(&mut self, request: &[u8]) -> Vec<u8> {
-        let message = Message::decode(request).unwrap();
+        let message = ControlMessage::decode(request).unwrap();
         assert_eq!(message.auth.kind(), self.auth);
         assert!(self.auth != AuthType::Sha256 || self.key.verifies(request));
         let auth = self.auth.with(self.nonce);
         match message.round {
-            1 => Message { code: 0, auth, round: 2, ..message }.encode(&self.key),
+            1 => ControlMessage { code: 0, auth, round: 2, ..message }.encode(&self.key),
             3 => {
                 assert_eq!(message.auth, auth, "round 3 repeats the nonce");
                 self.heard.push(message.body.to_vec());
-                Message { code: self.answer.0, round: 4, body: &self.answer.1, ..message }.encode(&self.key)
+                ControlMessage { code: self.answer.0, round: 4, body: &self.answer.1, ..message }.encode(&self.key)
             }
             other => panic!("round {other} is not a request"),
         }
@@ -105,6 +105,6 @@ impl Peer {
     pub fn request(&self, opcode: Opcode, code: u8, round: u8, nonce: Nonce, body: &[u8]) -> Vec<u8> {
         let (initiator, responder) = (ip("10.77.0.2"), ip("10.77.0.1"));
         let auth = self.auth.with(nonce);
-        Message { opcode, code, auth, round, initiator, responder, body }.encode(&self.key)
+        ControlMessage { opcode, code, auth, round, initiator, responder, body }.encode(&self.key)
     }
 }

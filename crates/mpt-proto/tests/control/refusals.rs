@@ -1,14 +1,14 @@
 //! What is refused: by default everything that proves nothing, and always what proves something wrong.
 
-use mpt_proto::control::{Accept, Code, Control, Event, Refused};
-use mpt_proto::wire::legacy::{AuthType, DOWN, Key, Message, Opcode};
+use mpt_proto::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
+use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, Opcode};
 
 use crate::peer::*;
 
 const SIZE: [u8; 4] = [32, 0, 0, 0];
 
-fn careful(auth: AuthType) -> Control {
-    let mut control = Control::new(Accept::default(), [1; 32]);
+fn careful(auth: AuthType) -> ControlChannel {
+    let mut control = ControlChannel::new(Accept::default(), [1; 32]);
     control.add_connection(connection(1, auth));
     control
 }
@@ -31,9 +31,9 @@ fn types_without_a_secret_are_refused_by_default() {
 #[test]
 fn the_key_that_everybody_knows_is_refused_by_default() {
     let mut ours = careful(AuthType::Sha256);
-    let public = mpt_proto::control::Connection { key: Key::PUBLIC, ..connection(1, AuthType::Sha256) };
+    let public = mpt_proto::control::LegacyConnection { key: AuthKey::PUBLIC, ..connection(1, AuthType::Sha256) };
     ours.add_connection(public);
-    let peer = Peer { key: Key::PUBLIC, ..Peer::new(AuthType::Sha256) };
+    let peer = Peer { key: AuthKey::PUBLIC, ..Peer::new(AuthType::Sha256) };
     assert_eq!(ours.handle_datagram(ms(0), control(2), &round1(&peer)), Err(Refused::PublicKey));
     assert_eq!(ours.create(ms(0), pair(1), control(2), ";;;;\n"), Err(Refused::PublicKey));
 }
@@ -65,7 +65,7 @@ fn types_without_a_secret_count_only_from_a_paths_far_end() {
 #[test]
 fn a_wrong_key_changes_nothing_and_gets_no_answer() {
     let mut ours = careful(AuthType::Sha256);
-    let stranger = Peer { key: Key::from_text("not the key"), ..Peer::new(AuthType::Sha256) };
+    let stranger = Peer { key: AuthKey::from_text("not the key"), ..Peer::new(AuthType::Sha256) };
     assert_eq!(ours.handle_datagram(ms(0), control(2), &round1(&stranger)), Err(Refused::WrongDigest));
     assert_eq!((ours.poll_transmit(), ours.poll_event()), (None, None));
 }
@@ -83,7 +83,7 @@ fn a_wrong_nonce_in_round_three_is_refused() {
     for auth in [AuthType::Nonce, AuthType::Sha256] {
         let (mut ours, peer) = (trusting(1, auth), Peer::new(auth));
         ours.handle_datagram(ms(0), control(2), &round1(&peer)).unwrap();
-        let nonce = Message::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
+        let nonce = ControlMessage::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
         let guess = nonce.map(|byte| byte ^ 1);
         let round3 = peer.request(Opcode::PathStatus, DOWN, 3, guess, &[0; 32]);
         assert_eq!(ours.handle_datagram(ms(1), control(2), &round3), Err(Refused::WrongNonce));
@@ -93,15 +93,15 @@ fn a_wrong_nonce_in_round_three_is_refused() {
 #[test]
 fn a_forged_reply_does_not_end_an_exchange() {
     let mut ours = careful(AuthType::Sha256);
-    let mut stranger = Peer { key: Key::from_text("not the key"), ..Peer::new(AuthType::Sha256) };
+    let mut stranger = Peer { key: AuthKey::from_text("not the key"), ..Peer::new(AuthType::Sha256) };
     ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     let round1 = ours.poll_transmit().unwrap().bytes;
-    let forged = Message { code: 4, round: 2, ..Message::decode(&round1).unwrap() }.encode(&stranger.key);
+    let forged = ControlMessage { code: 4, round: 2, ..ControlMessage::decode(&round1).unwrap() }.encode(&stranger.key);
     assert_eq!(ours.handle_datagram(ms(1), control(2), &forged), Err(Refused::WrongDigest));
 
     stranger.key = secret();
     ours.handle_datagram(ms(2), control(2), &stranger.reply(&round1)).unwrap();
-    assert_eq!(Message::decode(&ours.poll_transmit().unwrap().bytes).unwrap().round, 3);
+    assert_eq!(ControlMessage::decode(&ours.poll_transmit().unwrap().bytes).unwrap().round, 3);
 }
 
 #[test]
@@ -109,10 +109,11 @@ fn when_only_forged_replies_came_the_exchange_fails_with_that_code() {
     let mut ours = careful(AuthType::Sha256);
     ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     let round1 = ours.poll_transmit().unwrap().bytes;
-    let forged = Message { round: 2, ..Message::decode(&round1).unwrap() }.encode(&Key::PUBLIC);
+    let forged = ControlMessage { round: 2, ..ControlMessage::decode(&round1).unwrap() }.encode(&AuthKey::PUBLIC);
     assert_eq!(ours.handle_datagram(ms(1), control(2), &forged), Err(Refused::WrongDigest));
     (1..=6).for_each(|n| ours.handle_timeout(ms(500 * n)));
-    let failed = Event::ExchangeFailed { connection: pair(1), opcode: Opcode::PathStatus, code: Code::AUTHENTICATION };
+    let failed =
+        ControlEvent::ExchangeFailed { connection: pair(1), opcode: Opcode::PathStatus, code: Code::AUTHENTICATION };
     assert_eq!(events(&mut ours), [failed]);
 }
 
@@ -135,7 +136,8 @@ fn a_round_four_with_another_nonce_is_refused() {
         ours.handle_datagram(ms(1), control(2), &round2).unwrap();
         let round3 = ours.poll_transmit().unwrap().bytes;
         let other = auth.with([9; 4]);
-        let round4 = Message { code: 0, round: 4, auth: other, body: &[], ..Message::decode(&round3).unwrap() };
+        let round4 =
+            ControlMessage { code: 0, round: 4, auth: other, body: &[], ..ControlMessage::decode(&round3).unwrap() };
         assert_eq!(ours.handle_datagram(ms(2), control(2), &round4.encode(&secret())), Err(Refused::WrongNonce));
     }
 }
@@ -145,7 +147,7 @@ fn a_keepalive_refreshes_the_path_it_came_from_and_needs_no_authentication() {
     let mut ours = careful(AuthType::Sha256);
     let alive = Peer::new(AuthType::None).request(Opcode::Keepalive, 0, 0, [0; 4], &[]);
     ours.handle_datagram(ms(0), "192.168.11.2:60456".parse().unwrap(), &alive).unwrap();
-    assert_eq!(events(&mut ours), [Event::Keepalive { connection: pair(1), path: path(1) }]);
+    assert_eq!(events(&mut ours), [ControlEvent::Keepalive { connection: pair(1), path: path(1) }]);
     let stranger = "192.0.2.7:60456".parse().unwrap();
     assert_eq!(ours.handle_datagram(ms(0), stranger, &alive), Err(Refused::UnknownSource));
     assert_eq!((ours.poll_event(), ours.poll_transmit()), (None, None));
@@ -154,7 +156,7 @@ fn a_keepalive_refreshes_the_path_it_came_from_and_needs_no_authentication() {
 #[test]
 fn local_commands_from_the_network_are_not_commands() {
     let mut ours = trusting(1, AuthType::None);
-    let command = mpt_proto::wire::legacy::Local::command("path down 192.168.11.1 192.168.11.2");
+    let command = mpt_proto::wire::legacy::LocalCommand::command("path down 192.168.11.1 192.168.11.2");
     assert!(matches!(ours.handle_datagram(ms(0), control(2), &command), Err(Refused::Malformed(_))));
 }
 
@@ -172,12 +174,15 @@ fn a_removed_connection_is_forgotten_with_everything_under_way() {
 fn a_changed_key_counts_at_once() {
     let (mut ours, mut peer) = (careful(AuthType::Sha256), Peer::new(AuthType::Sha256));
     ours.handle_datagram(ms(0), control(2), &round1(&peer)).unwrap();
-    let changed = Key::from_text("another key, as good as the first");
-    ours.add_connection(mpt_proto::control::Connection { key: changed.clone(), ..connection(1, AuthType::Sha256) });
+    let changed = AuthKey::from_text("another key, as good as the first");
+    ours.add_connection(mpt_proto::control::LegacyConnection {
+        key: changed.clone(),
+        ..connection(1, AuthType::Sha256)
+    });
     assert_eq!(ours.handle_datagram(ms(1), control(2), &round1(&peer)), Err(Refused::WrongDigest));
     peer.key = changed;
     ours.handle_datagram(ms(2), control(2), &round1(&peer)).unwrap();
-    let nonce = Message::decode(&transmits(&mut ours)[1].bytes).unwrap().auth.nonce();
+    let nonce = ControlMessage::decode(&transmits(&mut ours)[1].bytes).unwrap().auth.nonce();
     let round3 = peer.request(Opcode::PathStatus, DOWN, 3, nonce, &[0; 32]);
     assert_eq!(ours.handle_datagram(ms(3), control(2), &round3), Ok(()));
 }

@@ -4,8 +4,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use mpt_proto::crypto::association::{Association, Established, Event, Transmit};
-use mpt_proto::crypto::handshake::{Clock, Fresh, Gate, Identity, Knock, Message, Offer, Run, Turned};
+use mpt_proto::crypto::association::{Association, Established, HandshakeTransmit, SessionEvent};
+use mpt_proto::crypto::handshake::{
+    Capabilities, ClaimedInitiation, Clock, EphemeralInput, HandshakeGuard, HandshakeMessage, Identity, Incarnation,
+    Rejection,
+};
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use mpt_proto::drops::Dropped;
 use mpt_proto::path::{PathId, PathSeq};
@@ -32,15 +35,19 @@ impl Chance {
         std::array::from_fn(|_| self.next() as u8)
     }
 
-    pub fn fresh(&mut self) -> Fresh {
-        Fresh { ephemeral: self.bytes(), index: SessionIndex::new(self.next() as u32), jitter: self.next() as u16 }
+    pub fn fresh(&mut self) -> EphemeralInput {
+        EphemeralInput {
+            ephemeral: self.bytes(),
+            index: SessionIndex::new(self.next() as u32),
+            jitter: self.next() as u16,
+        }
     }
 }
 
 /// One end.
 pub struct End {
     pub us: Identity,
-    pub gate: Gate,
+    pub gate: HandshakeGuard,
     pub peer: Association,
     pub chance: Chance,
     pub address: SocketAddr,
@@ -55,14 +62,14 @@ pub fn keys(seed: u8) -> KeyPair {
 
 /// An end with the keys of this seed, the public key of its peer, and a preshared key of sevens.
 pub fn end(seed: u8, peer: PublicKey) -> End {
-    end_with(seed, peer, [7; 32], Offer::new(true))
+    end_with(seed, peer, [7; 32], Capabilities::new(true))
 }
 
-pub fn end_with(seed: u8, peer: PublicKey, psk: [u8; 32], offer: Offer) -> End {
+pub fn end_with(seed: u8, peer: PublicKey, psk: [u8; 32], offer: Capabilities) -> End {
     let (keys, mut chance) = (keys(seed), Chance(u64::from(seed)));
-    let gate = Gate::new(keys.public(), chance.bytes());
-    let peer = Association::new(peer, PresharedKey::from_bytes(psk), Run(chance.bytes()));
-    let us = Identity { keys, offer, clock: Clock::new(Duration::from_secs(1_800_000_000)) };
+    let gate = HandshakeGuard::new(keys.public(), chance.bytes());
+    let peer = Association::new(peer, PresharedKey::from_bytes(psk), Incarnation(chance.bytes()));
+    let us = Identity { keys, capabilities: offer, clock: Clock::new(Duration::from_secs(1_800_000_000)) };
     End { us, gate, peer, chance, address: SocketAddr::from(([192, 0, 2, seed], 4754)) }
 }
 
@@ -81,7 +88,7 @@ pub enum Reaction {
 
 impl End {
     /// The initiation that is due.
-    pub fn poll(&mut self, now: Time) -> Option<Transmit> {
+    pub fn poll(&mut self, now: Time) -> Option<HandshakeTransmit> {
         let Self { us, peer, chance, .. } = self;
         peer.poll_transmit(now, us, || chance.fresh())
     }
@@ -93,38 +100,43 @@ impl End {
 
     /// Takes a datagram from the network, as an endpoint would.
     pub fn handle(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> Reaction {
-        let reaction = match Message::decode(datagram) {
+        let reaction = match HandshakeMessage::decode(datagram) {
             Some(message) => self.handle_handshake(now, from, message),
             None => self.open(now, datagram),
         };
         reaction.unwrap_or_else(|turned| match turned {
-            Turned::Away(why) => Reaction::Dropped(why),
-            Turned::Back(reply) => Reaction::Answer(reply.to_vec()),
+            Rejection::Away(why) => Reaction::Dropped(why),
+            Rejection::Back(reply) => Reaction::Answer(reply.to_vec()),
         })
     }
 
-    fn handle_handshake(&mut self, now: Time, from: SocketAddr, message: Message<'_>) -> Result<Reaction, Turned> {
+    fn handle_handshake(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        message: HandshakeMessage<'_>,
+    ) -> Result<Reaction, Rejection> {
         let Self { us, gate, peer, chance, .. } = self;
         match message {
-            Message::Initiation(initiation) => {
+            HandshakeMessage::Initiation(initiation) => {
                 gate.admit(now, from, &initiation.signed)?;
-                let knock = Knock::open(us, &initiation).map_err(Turned::Away)?;
-                let answer = peer.handle_initiation(now, us, knock, || chance.fresh()).map_err(Turned::Away)?;
+                let knock = ClaimedInitiation::open(us, &initiation).map_err(Rejection::Away)?;
+                let answer = peer.handle_initiation(now, us, knock, || chance.fresh()).map_err(Rejection::Away)?;
                 Ok(Reaction::Answer(answer.message))
             }
-            Message::Response(response) => {
+            HandshakeMessage::Response(response) => {
                 gate.admit(now, from, &response.signed)?;
-                peer.handle_response(now, us, &response).map(|()| Reaction::Done).map_err(Turned::Away)
+                peer.handle_response(now, us, &response).map(|()| Reaction::Done).map_err(Rejection::Away)
             }
-            Message::CookieReply(reply) => {
-                peer.handle_cookie(now, &reply).map(|()| Reaction::Done).map_err(Turned::Away)
+            HandshakeMessage::CookieReply(reply) => {
+                peer.handle_cookie(now, &reply).map(|()| Reaction::Done).map_err(Rejection::Away)
             }
         }
     }
 
-    fn open(&mut self, now: Time, datagram: &[u8]) -> Result<Reaction, Turned> {
+    fn open(&mut self, now: Time, datagram: &[u8]) -> Result<Reaction, Rejection> {
         let mut datagram = datagram.to_vec();
-        let opened = self.peer.open(now, &mut datagram).map_err(Turned::Away)?;
+        let opened = self.peer.open(now, &mut datagram).map_err(Rejection::Away)?;
         Ok(Reaction::Data(opened.number, opened.body.to_vec()))
     }
 
@@ -139,13 +151,13 @@ impl End {
         Ok(slot)
     }
 
-    pub fn events(&mut self) -> Vec<Event> {
+    pub fn events(&mut self) -> Vec<SessionEvent> {
         std::iter::from_fn(|| self.peer.poll_event()).collect()
     }
 
     pub fn established(&mut self) -> Vec<Established> {
         let events = self.events().into_iter();
-        events.filter_map(|event| if let Event::Established(e) = event { Some(e) } else { None }).collect()
+        events.filter_map(|event| if let SessionEvent::Established(e) = event { Some(e) } else { None }).collect()
     }
 }
 

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use mpt_proto::cc::{Algorithm, Controller, Kind};
+use mpt_proto::cc::{Algorithm, Controller, ControllerKind};
 use mpt_proto::path::ack::Ack;
-use mpt_proto::path::feedback::{AckOutcome, Feedback};
-use mpt_proto::path::receive::{Elicits, Received};
+use mpt_proto::path::ack_generator::{AckEliciting, AckGenerator};
+use mpt_proto::path::estimator::{AckOutcome, PathEstimator};
 use mpt_proto::path::sample::LossSample;
 use mpt_proto::path::{PathId, PathSeq};
 use mpt_proto::time::{Rate, Time};
@@ -43,8 +43,8 @@ pub struct Peer {
 /// One path of a peer, both ends.
 pub struct Lane {
     pub id: PathId,
-    pub feedback: Feedback,
-    received: Received,
+    pub feedback: PathEstimator,
+    received: AckGenerator,
     there: usize,
     back: usize,
     starts: Time,
@@ -109,7 +109,7 @@ impl World {
 
     /// A peer that begins at `starts`, with one path over each of `lanes` (link there, link back).
     pub fn peer(&mut self, algorithm: &str, starts: Duration, lanes: &[(usize, usize)]) -> usize {
-        let (_, kind) = Kind::NAMES.iter().find(|(name, _)| *name == algorithm).expect("a known algorithm");
+        let (_, kind) = ControllerKind::NAMES.iter().find(|(name, _)| *name == algorithm).expect("a known algorithm");
         let mut controller = Controller::new(Algorithm::new(*kind));
         let paths = lanes.iter().enumerate().map(|(slot, (there, back))| {
             let id = PathId { slot: slot as u8, generation: 0 };
@@ -177,7 +177,7 @@ impl World {
     fn on_data(&mut self, peer: usize, lane: usize, seq: u64) {
         let to = &mut self.peers[peer].paths[lane];
         to.arrived += DATAGRAM;
-        to.received.on_packet(self.now, PathSeq(seq), DATAGRAM, Elicits::Ack, false);
+        to.received.on_packet(self.now, PathSeq(seq), DATAGRAM, AckEliciting::Ack, false);
         self.wake(peer, lane);
     }
 
@@ -305,8 +305,8 @@ impl Lane {
     fn new(id: PathId, there: usize, back: usize, starts: Time) -> Self {
         Self {
             id,
-            feedback: Feedback::default(),
-            received: Received::new(id.slot),
+            feedback: PathEstimator::default(),
+            received: AckGenerator::new(id.slot),
             there,
             back,
             starts,

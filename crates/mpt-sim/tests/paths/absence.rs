@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use mpt_proto::path::State;
-use mpt_proto::peer::Wake;
+use mpt_proto::path::PathState;
+use mpt_proto::peer::WakeReason;
 use mpt_proto::time::Rate;
 use mpt_sim::host::{Sink, Source};
 use mpt_sim::laws::Breach;
@@ -27,7 +27,7 @@ fn network(mbit: u64, length: Duration) -> Network {
 fn up(net: &Network) -> [usize; 2] {
     [0, 1].map(|end| {
         let status = net.endpoint(end).status();
-        status.peers[0].paths.iter().filter(|path| path.state == State::Up).count()
+        status.peers[0].paths.iter().filter(|path| path.state == PathState::Up).count()
     })
 }
 
@@ -52,8 +52,10 @@ fn a_path_that_was_silent_for_minutes_is_up_at_both_ends_within_a_second_of_its_
         net.run((10 + away) * SECOND);
         assert_eq!(up(&net), [2, 2], "after {away} s, and six more");
         // That a session has expired shows nowhere.
-        let breaches =
-            net.breaches().into_iter().filter(|breach| !matches!(breach, Breach::IdleWake { why: Wake::Session, .. }));
+        let breaches = net
+            .breaches()
+            .into_iter()
+            .filter(|breach| !matches!(breach, Breach::IdleWake { why: WakeReason::Session, .. }));
         assert_eq!(breaches.collect::<Vec<_>>(), [], "after {away} s");
     }
 }

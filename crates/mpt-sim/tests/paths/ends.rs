@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, Protocol};
-use mpt_proto::crypto::handshake::{Clock, Identity, Offer};
+use mpt_proto::crypto::handshake::{Capabilities, Clock, Identity};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::endpoint::Endpoint;
-use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
-use mpt_proto::reseq::Limits;
+use mpt_proto::reorder::ReorderLimits;
+use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
 
@@ -29,11 +29,15 @@ pub fn run(end: usize, paths: Vec<PathConfig>, run: u8) -> Endpoint {
     let native = NativeConfig::new(*keys(1 - end).public());
     let peer = PeerConfig {
         networks: vec!["0.0.0.0/0".parse().unwrap()],
-        resequence: Some(Limits { max_hold: Duration::from_secs(1), window: 32_768, ..Limits::default() }),
+        resequence: Some(ReorderLimits {
+            max_hold: Duration::from_secs(1),
+            window: 32_768,
+            ..ReorderLimits::default()
+        }),
         ..PeerConfig::new("peer", Protocol::Native(native), paths)
     };
     let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers: vec![peer] };
     let clock = Clock::new(Duration::from_secs(1_000_000));
-    let identity = Identity { keys: keys(end), offer: Offer::new(true), clock };
-    Endpoint::native(Time::START, &config, Local::new(identity, [end as u8 + 7 + 2 * run; 32]))
+    let identity = Identity { keys: keys(end), capabilities: Capabilities::new(true), clock };
+    Endpoint::native(Time::START, &config, SessionTable::new(identity, [end as u8 + 7 + 2 * run; 32]))
 }

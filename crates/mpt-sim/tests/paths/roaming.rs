@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use mpt_proto::config::PathConfig;
 use mpt_proto::drops::Dropped;
-use mpt_proto::endpoint::{Endpoint, Received};
+use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::Offload;
-use mpt_proto::path::{Cause, LinkId, State};
+use mpt_proto::path::{DownCause, LinkId, PathState};
 use mpt_proto::time::Time;
 use mpt_sim::host::numbered;
 use mpt_sim::net::address;
@@ -82,7 +82,7 @@ impl World {
     /// Gives `bytes` to the end that is not `from`, as if they came from `source`.
     fn arrive(&mut self, from: usize, source: SocketAddr, bytes: &[u8]) {
         let link = if from == 0 { self.link } else { LinkId(0) };
-        let received = Received { link, from: source, tos: 0, segment: bytes.len() };
+        let received = RecvMeta { link, from: source, tos: 0, segment: bytes.len() };
         self.ends[1 - from].handle_datagrams(self.now, &received, &mut bytes.to_vec());
     }
 
@@ -306,22 +306,22 @@ fn a_new_path_that_called_from_elsewhere_once_is_proven_where_it_goes_on_calling
 fn an_address_that_the_peer_tells_gets_a_few_challenges_and_is_used_when_it_answers() {
     let mut world = World::new();
     let told = SocketAddr::new(address(1, 0).ip(), 4_800);
-    world.ends[1].tell_addresses(world.now, "peer", &[told, somewhere(9)]);
+    world.ends[1].advertise_addresses(world.now, "peer", &[told, somewhere(9)]);
     world.settle();
-    assert!(world.ends[0].take_told() && !world.ends[0].take_told());
-    assert_eq!(world.ends[0].told_addresses("peer"), [told, somewhere(9)]);
+    assert!(world.ends[0].take_remote_addresses_changed() && !world.ends[0].take_remote_addresses_changed());
+    assert_eq!(world.ends[0].remote_addresses("peer"), [told, somewhere(9)]);
     // The peer may tell whose address it likes: whoever is there gets five challenges in half a minute.
     let config = PathConfig { name: "told".into(), remote: Some(somewhere(9)), ..path(0) };
-    assert!(world.ends[0].add_told_path(world.now, "peer", &config));
+    assert!(world.ends[0].add_remote_path(world.now, "peer", &config));
     (0..20).for_each(|_| world.say(0));
     let astray = world.pass(Duration::from_secs(29));
     let there = to(somewhere(9), &astray);
     assert!((1..=5).contains(&there.len()) && there.iter().all(|datagram| datagram.bytes.len() < 100), "{there:?}");
     assert_eq!(world.delivered, 20);
     assert!(world.ends[0].remove_path(world.now, "peer", "told"));
-    world.ends[1].tell_addresses(world.now, "peer", &[told]);
+    world.ends[1].advertise_addresses(world.now, "peer", &[told]);
     world.settle();
-    assert_eq!(world.ends[0].told_addresses("peer"), [told]);
+    assert_eq!(world.ends[0].remote_addresses("peer"), [told]);
 }
 
 /// What a path is taken down for may last longer than a translator remembers: the caller calls again and again, so that there is an address to answer to.
@@ -335,18 +335,18 @@ fn a_path_that_the_called_end_takes_up_again_is_found_though_the_caller_has_anot
     assert!(world.ends[1].enable_path(world.now, "peer", "path2", false));
     world.pass(Duration::from_secs(10));
     let state = |world: &World| world.ends[0].status().peers[0].paths[1].state;
-    assert_eq!(state(&world), State::Down(Cause::Peer), "the caller was told");
+    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "the caller was told");
     // What is lost meanwhile changes nothing: an answer that it is alive is no word that it is used.
     world.cut = true;
     world.pass(Duration::from_secs(20));
     world.cut = false;
     world.second = somewhere(7);
     world.pass(Duration::from_secs(60));
-    assert_eq!(state(&world), State::Down(Cause::Peer), "nobody has said otherwise");
+    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "nobody has said otherwise");
     assert!(world.ends[1].enable_path(world.now, "peer", "path2", true));
     world.pass(Duration::from_secs(30));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(7), true)]);
-    assert_eq!(state(&world), State::Up);
+    assert_eq!(state(&world), PathState::Up);
 }
 
 /// A lease that runs out and is renewed, or an IPv6 address while its interface is down: the same address has another socket then.

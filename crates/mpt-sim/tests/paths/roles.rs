@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mpt_proto::config::PathConfig;
-use mpt_proto::path::{Cause, State};
+use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::time::Rate;
 use mpt_sim::host::{Sink, Source};
 use mpt_sim::laws;
@@ -105,7 +105,7 @@ fn paths_come_and_go_in_mid_transfer_without_a_loss() {
         net.act(0, |now, endpoint| assert!(endpoint.remove_path(now, "peer", "path0")));
         net.run(2 * SECOND + Duration::from_millis(300));
         let status = net.endpoint(1).status();
-        assert_eq!(status.peers[0].paths[0].state, State::Down(Cause::Peer), "the other end was told at once");
+        assert_eq!(status.peers[0].paths[0].state, PathState::Down(DownCause::Peer), "the other end was told at once");
         net.run(4 * SECOND);
         // The slot is used again.
         net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(0) })));

@@ -1,16 +1,16 @@
 //! Paths that fall silent, that fail again and again, and that lose most of what they carry.
 
 use super::world::*;
-use mpt_proto::path::{Cause, Doubt, State};
-use mpt_proto::repair::fec::Mode;
+use mpt_proto::path::{Demotion, DownCause, PathState};
+use mpt_proto::repair::fec::FecMode;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Sink, Source};
 
 /// Payload of what fits a frame.
 const SHARE: f64 = (MTU - 52) as f64 / 1_514.0;
 const CLEAN: &str = "rate=50mbit,delay=20ms";
-const FLAPPING: State = State::Down(Cause::Doubted(Doubt::Flapping));
-const LOSSY: State = State::Down(Cause::Doubted(Doubt::Lossy));
+const FLAPPING: PathState = PathState::Down(DownCause::Demoted(Demotion::Flapping));
+const LOSSY: PathState = PathState::Down(DownCause::Demoted(Demotion::Lossy));
 
 #[test]
 fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_of_a_second() {
@@ -22,13 +22,13 @@ fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_
     cut(&mut net, 1, true);
     net.run(6 * SECOND);
     tell(&net);
-    assert_eq!(path(&net, 1).state, State::Down(Cause::Silent));
+    assert_eq!(path(&net, 1).state, PathState::Down(DownCause::Silent));
     let gap = longest_gap(&net, 3 * SECOND);
     assert!(gap < round_trip * 3 + ms(100), "{gap:?}, round trip {round_trip:?}");
     cut(&mut net, 1, false);
     net.run(9 * SECOND);
     tell(&net);
-    assert_eq!(path(&net, 1).state, State::Up, "a first failure is forgiven");
+    assert_eq!(path(&net, 1).state, PathState::Up, "a first failure is forgiven");
     assert_eq!(net.breaches(), []);
 }
 
@@ -53,7 +53,7 @@ fn a_lossy_path_carries_probes_only_and_comes_back_when_its_loss_falls() {
     assert!(after.bytes - before.bytes < 5_000, "{} bytes in a second", after.bytes - before.bytes);
     net.run(12 * SECOND);
     tell(&net);
-    assert_eq!(path(&net, 1).state, State::Up);
+    assert_eq!(path(&net, 1).state, PathState::Up);
     assert_eq!(net.breaches(), []);
 }
 
@@ -71,7 +71,7 @@ fn the_only_path_is_used_however_bad_it_is() {
     let mut net = tcp(1, &["rate=50mbit,delay=20ms,loss=40%"]);
     net.run(6 * SECOND);
     tell(&net);
-    assert_eq!(path(&net, 0).state, State::Up);
+    assert_eq!(path(&net, 0).state, PathState::Up);
     assert!(mbit(&net, 5 * SECOND) > 0.1);
 }
 
@@ -95,7 +95,7 @@ fn a_flapping_path_costs_the_good_one_less_than_a_twentieth() {
 
 #[test]
 fn the_last_packet_of_a_burst_is_back_within_two_round_trips() {
-    let mut net = udp(1, &["rate=50mbit,delay=50ms"], Rate::from_bits(4_000_000), 2 * SECOND, Mode::Auto);
+    let mut net = udp(1, &["rate=50mbit,delay=50ms"], Rate::from_bits(4_000_000), 2 * SECOND, FecMode::Auto);
     // The last packets leave while the path swallows everything, and nothing follows them.
     net.run(2 * SECOND - ms(6));
     net.link(0, 0).cut(true);

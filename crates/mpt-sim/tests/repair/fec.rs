@@ -1,7 +1,7 @@
 //! Forward error correction: what it brings back, and that it costs nothing where it does not pay.
 
 use super::world::*;
-use mpt_proto::repair::fec::Mode;
+use mpt_proto::repair::fec::FecMode;
 use mpt_proto::time::Rate;
 use mpt_sim::net::Network;
 
@@ -10,7 +10,7 @@ fn bytes(net: &Network) -> u64 {
 }
 
 /// Steady packets over a satellite that loses a part of them.
-fn satellite(mode: Mode, loss: &str) -> Network {
+fn satellite(mode: FecMode, loss: &str) -> Network {
     let path = format!("rate=20mbit,delay=300ms,loss={loss}");
     udp(1, &[&path], Rate::from_bits(8_000_000), 20 * SECOND, mode)
 }
@@ -23,7 +23,7 @@ fn lost_and_recovered(net: &Network) -> (u64, u64) {
 #[test]
 fn on_a_long_lossy_path_nearly_everything_comes_back_without_asking() {
     for loss in ["0.5%", "2%", "5%"] {
-        let mut net = satellite(Mode::Auto, loss);
+        let mut net = satellite(FecMode::Auto, loss);
         net.run(8 * SECOND);
         let before = lost_and_recovered(&net);
         net.run(24 * SECOND);
@@ -31,7 +31,7 @@ fn on_a_long_lossy_path_nearly_everything_comes_back_without_asking() {
         assert_eq!(net.breaches(), []);
         let after = lost_and_recovered(&net);
         let (lost, recovered) = (after.0 - before.0, after.1 - before.1);
-        let mut asking = satellite(Mode::Off, loss);
+        let mut asking = satellite(FecMode::Off, loss);
         asking.run(24 * SECOND);
         let cost = bytes(&net) as f64 / bytes(&asking) as f64 - 1.0;
         println!("{loss}: {recovered} of {lost} came back, for {:.1} % more bytes", cost * 100.0);
@@ -47,7 +47,7 @@ fn a_clean_path_pays_nothing_however_long_it_is() {
         net.run(24 * SECOND);
         bytes(&net)
     };
-    assert_eq!(run(Mode::Auto), run(Mode::Off));
+    assert_eq!(run(FecMode::Auto), run(FecMode::Off));
 }
 
 #[test]
@@ -57,5 +57,5 @@ fn a_short_path_asks_and_pays_nothing() {
         net.run(12 * SECOND);
         bytes(&net)
     };
-    assert_eq!(run(Mode::Auto), run(Mode::Off));
+    assert_eq!(run(FecMode::Auto), run(FecMode::Off));
 }

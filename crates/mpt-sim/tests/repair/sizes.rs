@@ -2,7 +2,7 @@
 
 use super::world::*;
 use mpt_proto::drops::Dropped;
-use mpt_proto::path::{Cause, Doubt, State};
+use mpt_proto::path::{Demotion, DownCause, PathState};
 use mpt_sim::link::PathSpec;
 use mpt_sim::net::Network;
 
@@ -11,7 +11,7 @@ const WIDE: &str = "rate=50mbit,delay=20ms";
 const HEADERS: usize = 63;
 
 /// How often the second path changed its state, and how it ended.
-fn changes(net: &mut Network, from: u64, until: u64) -> (usize, State) {
+fn changes(net: &mut Network, from: u64, until: u64) -> (usize, PathState) {
     let mut states = vec![];
     for tick in from / 5..until / 5 {
         net.run(ms(5 * tick));
@@ -31,7 +31,7 @@ fn a_narrow_path_is_found_out_and_lowers_the_tunnels_mtu() {
         let found = net.endpoint(0).mtu();
         assert!(found <= mtu - HEADERS && found + 4 >= mtu - HEADERS, "{found} over {mtu}");
         tell(&net);
-        assert_eq!(path(&net, 1).state, State::Up);
+        assert_eq!(path(&net, 1).state, PathState::Up);
         assert!(both > 75.0, "{both} over {mtu}");
         assert_eq!(net.breaches(), []);
     }
@@ -45,7 +45,7 @@ fn a_path_that_becomes_narrow_in_mid_transfer_is_left_alone_until_its_size_is_kn
     net.link(1, 0).change(mpt_proto::time::Time::after(3 * SECOND), &narrow.there);
     let (count, state) = changes(&mut net, 3_000, 10_000);
     tell(&net);
-    assert_eq!(state, State::Up, "for whatever is small enough");
+    assert_eq!(state, PathState::Up, "for whatever is small enough");
     assert!(count <= 6, "{count} changes of state, where there were forty a second");
     // The simulated host does not hear of the new MTU; its large packets go over the wide path.
     assert!(longest_gap(&net, 3 * SECOND) < ms(500), "{:?}", longest_gap(&net, 3 * SECOND));
@@ -58,7 +58,7 @@ fn a_path_too_narrow_for_ipv6_is_left_out() {
     let mut net = tcp(1, &[WIDE, &format!("{WIDE},mtu=1300B")]);
     net.run(6 * SECOND);
     tell(&net);
-    assert_eq!(path(&net, 1).state, State::Down(Cause::Doubted(Doubt::Narrow)));
+    assert_eq!(path(&net, 1).state, PathState::Down(DownCause::Demoted(Demotion::Narrow)));
     assert_eq!(net.endpoint(0).mtu(), MTU);
     assert_eq!(net.breaches(), []);
 }
@@ -75,7 +75,7 @@ fn where_every_path_is_narrow_what_is_too_big_is_dropped_by_name() {
     net.run(5 * SECOND);
     tell(&net);
     assert!(sender(&net).drops.of(Dropped::TooBig) > 500);
-    assert_eq!((path(&net, 0).state, net.breaches()), (State::Up, vec![]));
+    assert_eq!((path(&net, 0).state, net.breaches()), (PathState::Up, vec![]));
 }
 
 #[test]

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, Protocol};
-use mpt_proto::crypto::handshake::{Clock, Identity, Offer};
+use mpt_proto::crypto::handshake::{Capabilities, Clock, Identity};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::endpoint::Endpoint;
-use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
 use mpt_proto::repair::fec;
+use mpt_proto::sessions::SessionTable;
 use mpt_proto::stats::{PathStatus, PeerStatus};
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::tcp::{TcpSink, TcpSource};
@@ -28,7 +28,7 @@ pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-fn endpoint(end: usize, paths: usize, fec: fec::Mode) -> Endpoint {
+fn endpoint(end: usize, paths: usize, fec: fec::FecMode) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
     let path = |i: usize| PathConfig::new(format!("path{i}"), LinkId(i as u8), address(1 - end, i));
     let native = NativeConfig { fec, ..NativeConfig::new(*keys(1 - end).public()) };
@@ -37,8 +37,9 @@ fn endpoint(end: usize, paths: usize, fec: fec::Mode) -> Endpoint {
         ..PeerConfig::new("peer", Protocol::Native(native), (0..paths).map(path).collect())
     };
     let config = Config { identity: None, mtu: MTU, merge: Merge::default(), peers: vec![peer] };
-    let identity = Identity { keys: keys(end), offer: Offer::new(true), clock: Clock::new(SECOND * 1_000_000) };
-    Endpoint::native(Time::START, &config, Local::new(identity, [end as u8 + 7; 32]))
+    let identity =
+        Identity { keys: keys(end), capabilities: Capabilities::new(true), clock: Clock::new(SECOND * 1_000_000) };
+    Endpoint::native(Time::START, &config, SessionTable::new(identity, [end as u8 + 7; 32]))
 }
 
 fn links(paths: &[&str]) -> Vec<PathSpec> {
@@ -52,14 +53,14 @@ pub fn tcp(seed: u64, paths: &[&str]) -> Network {
 
 /// One whose packets are of up to `mtu` bytes.
 pub fn tcp_of(seed: u64, paths: &[&str], mtu: usize) -> Network {
-    let fec = fec::Mode::Auto;
+    let fec = fec::FecMode::Auto;
     let hosts = [Box::new(TcpSource::new(mtu).starting(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
     let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
     Network::between(Seed(seed), ends, &links(paths), hosts)
 }
 
 /// Numbered packets of 1400 bytes at a steady rate, for so long.
-pub fn udp(seed: u64, paths: &[&str], rate: Rate, length: Duration, fec: fec::Mode) -> Network {
+pub fn udp(seed: u64, paths: &[&str], rate: Rate, length: Duration, fec: fec::FecMode) -> Network {
     let hosts = [Box::new(Source::new(rate, 1_400, length)) as _, Box::new(Sink::default()) as _];
     let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
     Network::between(Seed(seed), ends, &links(paths), hosts)

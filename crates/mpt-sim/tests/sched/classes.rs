@@ -7,8 +7,8 @@ use mpt_proto::cc;
 use mpt_proto::classify::{Class, Pattern, Rule};
 use mpt_proto::drops::Dropped;
 use mpt_proto::packet::checksum;
-use mpt_proto::path::State;
-use mpt_proto::sched::Kind;
+use mpt_proto::path::PathState;
+use mpt_proto::sched::SchedulerKind;
 use mpt_proto::time::Time;
 use mpt_sim::host::{
     Host, numbered,
@@ -125,11 +125,11 @@ impl Call {
     }
 }
 
-fn run(paths: &[&str], dscp: u8, scheduler: Kind, rules: &[Rule]) -> (Call, Network) {
+fn run(paths: &[&str], dscp: u8, scheduler: SchedulerKind, rules: &[Rule]) -> (Call, Network) {
     run_beside(paths, Stream { dscp, ..CALL }, scheduler, rules)
 }
 
-fn run_beside(paths: &[&str], stream: Stream, scheduler: Kind, rules: &[Rule]) -> (Call, Network) {
+fn run_beside(paths: &[&str], stream: Stream, scheduler: SchedulerKind, rules: &[Rule]) -> (Call, Network) {
     run_in(&World { scheduler, rules, ..World::default() }, paths, stream)
 }
 
@@ -175,7 +175,7 @@ const EF: u8 = 46;
 
 #[test]
 fn a_call_over_two_lossy_paths_loses_next_to_nothing_and_is_never_held() {
-    let (call, net) = run(&UNLIKE, 0, Kind::Earliest, &[voice(2)]);
+    let (call, net) = run(&UNLIKE, 0, SchedulerKind::Earliest, &[voice(2)]);
     assert!(call.loss() < 0.001, "{} %", call.loss() * 100.0);
     let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
     assert_eq!(reorder.unordered, call.came as u64, "all of it was delivered as it came");
@@ -187,11 +187,11 @@ fn a_call_over_two_lossy_paths_loses_next_to_nothing_and_is_never_held() {
 #[test]
 fn a_marked_call_beside_a_download_takes_the_earliest_path() {
     let clean = ["rate=40mbit,delay=15ms", "rate=20mbit,delay=35ms"];
-    let (call, _) = run(&clean, EF, Kind::Earliest, &[]);
+    let (call, _) = run(&clean, EF, SchedulerKind::Earliest, &[]);
     assert_eq!(call.loss(), 0.0);
     assert!(call.median < ms(15 + 15), "at most 15 ms of queue beside a download: {call:?}");
     assert!(call.p99 < ms(15 + 60), "{call:?}");
-    let (unmarked, _) = run(&clean, 0, Kind::Earliest, &[]);
+    let (unmarked, _) = run(&clean, 0, SchedulerKind::Earliest, &[]);
     assert!(call.goodput > 0.97 * unmarked.goodput, "80 kbit/s of 60 Mbit/s: {} of {}", call.goodput, unmarked.goodput);
 }
 
@@ -199,7 +199,7 @@ fn a_marked_call_beside_a_download_takes_the_earliest_path() {
 fn an_unmarked_call_has_the_quick_line_to_itself_where_a_download_would_gain_next_to_nothing_by_it() {
     let latest = [38, 39, 40, 41].map(|far| {
         let paths = ["rate=2mbit,delay=20ms,queue=100ms", &format!("rate=80mbit,delay={far}ms")];
-        let (call, net) = run(&paths, 0, Kind::Earliest, &[]);
+        let (call, net) = run(&paths, 0, SchedulerKind::Earliest, &[]);
         assert_eq!((call.loss(), call.overtaken), (0.0, 0));
         assert!(call.median < ms(20 + 3), "{call:?}");
         let sent = net.endpoint(0).status().peers[0].paths[0].sent.bytes;
@@ -216,7 +216,7 @@ fn an_unmarked_call_has_the_quick_line_to_itself_where_a_download_would_gain_nex
 #[test]
 fn a_quick_line_that_has_become_fast_is_used_again() {
     let paths = ["rate=3mbit,delay=20ms,queue=200ms; 10s: rate=40mbit", "rate=80mbit,delay=40ms"];
-    let (call, net) = run(&paths, 0, Kind::Earliest, &[]);
+    let (call, net) = run(&paths, 0, SchedulerKind::Earliest, &[]);
     assert_eq!((call.loss(), call.overtaken), (0.0, 0));
     let sent = net.endpoint(0).status().peers[0].paths[0].sent.bytes;
     assert!(sent > 45_000_000, "{sent} bytes; 70 million since it is fast");
@@ -227,18 +227,18 @@ fn a_rule_binds_bulk_to_the_quick_line_too() {
     let paths = ["rate=2mbit,delay=20ms,queue=100ms", "rate=80mbit,delay=40ms"];
     let stream = Stream { every: ms(4), len: 1_400, dscp: 0 };
     let rule = Rule { path: Some("path0".into()), class: Some(Class::Bulk), ..voice(1) };
-    let (bound, _) = run_beside(&paths, stream, Kind::Earliest, &[rule]);
+    let (bound, _) = run_beside(&paths, stream, SchedulerKind::Earliest, &[rule]);
     // 2.8 Mbit/s are given to a line of 2; 1400 of 1494 bytes are theirs.
     let carried = 1.0 - bound.loss();
     assert!((0.6..0.68).contains(&carried), "{bound:?}");
     assert_eq!(bound.overtaken, 0);
-    let (free, _) = run_beside(&paths, stream, Kind::Earliest, &[]);
+    let (free, _) = run_beside(&paths, stream, SchedulerKind::Earliest, &[]);
     assert!(free.loss() < 0.01, "the other path has room for it: {free:?}");
 }
 
 #[test]
 fn a_call_with_one_copy_is_repaired_while_that_is_of_use() {
-    let (call, net) = run(&UNLIKE, EF, Kind::Earliest, &[]);
+    let (call, net) = run(&UNLIKE, EF, SchedulerKind::Earliest, &[]);
     // A loss is known after a round trip of 30 ms and a packet interval, and gone again 15 ms later.
     assert!(call.loss() < 0.01, "{} %", call.loss() * 100.0);
     assert!(call.worst < ms(250), "what is older than 100 ms is not sent again: {call:?}");
@@ -249,7 +249,7 @@ fn a_call_with_one_copy_is_repaired_while_that_is_of_use() {
 #[test]
 fn a_pinned_call_stays_on_its_path() {
     let rule = Rule { path: Some("path1".into()), ..voice(1) };
-    let (call, _) = run(&["rate=40mbit,delay=15ms", "rate=20mbit,delay=35ms"], 0, Kind::Weighted, &[rule]);
+    let (call, _) = run(&["rate=40mbit,delay=15ms", "rate=20mbit,delay=35ms"], 0, SchedulerKind::Weighted, &[rule]);
     assert_eq!(call.overtaken, 0);
     // The download begins on both paths, and finds their rates by filling their queues once.
     assert!(call.loss() < 0.005, "{} %", call.loss() * 100.0);
@@ -259,7 +259,7 @@ fn a_pinned_call_stays_on_its_path() {
 #[test]
 fn interactive_goes_before_bulk_and_keeps_its_order() {
     let rule = Rule { class: Some(Class::Interactive), ..voice(1) };
-    let (call, net) = run(&UNLIKE, 0, Kind::Earliest, &[rule]);
+    let (call, net) = run(&UNLIKE, 0, SchedulerKind::Earliest, &[rule]);
     assert_eq!(call.loss(), 0.0, "all of it is repaired");
     // The hold fades between losses, so now and then a repair comes after it.
     assert!(call.overtaken <= 2, "{call:?}");
@@ -269,7 +269,7 @@ fn interactive_goes_before_bulk_and_keeps_its_order() {
 
 #[test]
 fn redundant_hides_the_loss_of_either_path_from_all() {
-    let (call, _) = run(&UNLIKE, 0, Kind::Redundant, &[]);
+    let (call, _) = run(&UNLIKE, 0, SchedulerKind::Redundant, &[]);
     assert!(call.loss() < 0.001, "{} %", call.loss() * 100.0);
     assert!(call.goodput > 25.0, "a download at most of the rate of the faster path: {call:?}");
 }
@@ -277,9 +277,9 @@ fn redundant_hides_the_loss_of_either_path_from_all() {
 #[test]
 fn copies_too_long_for_a_path_are_not_wasted_on_it() {
     let wide = "rate=20mbit,delay=15ms,loss=1%";
-    let (call, net) = run(&[wide, wide, "rate=20mbit,delay=10ms,mtu=1400B"], 0, Kind::Redundant, &[]);
+    let (call, net) = run(&[wide, wide, "rate=20mbit,delay=10ms,mtu=1400B"], 0, SchedulerKind::Redundant, &[]);
     let narrow = &net.endpoint(0).status().peers[0].paths[2];
-    assert!(narrow.loss < Some(0.01) && narrow.state == State::Up, "{:?} lost, {}", narrow.loss, narrow.state);
+    assert!(narrow.loss < Some(0.01) && narrow.state == PathState::Up, "{:?} lost, {}", narrow.loss, narrow.state);
     assert_eq!(call.loss(), 0.0, "the call fits");
 }
 
@@ -288,7 +288,13 @@ fn a_flow_that_waits_for_its_path_holds_nobody_up() {
     // The download's path is the slow one whenever the call's is not.
     let both = [0, 1].map(|path| {
         let call = Rule { path: Some(format!("path{path}")), class: Some(Class::Bulk), ..voice(1) };
-        run(&["rate=40mbit,delay=15ms", "rate=5mbit,delay=35ms"], 0, Kind::Weighted, &[download_on_path1(), call]).0
+        run(
+            &["rate=40mbit,delay=15ms", "rate=5mbit,delay=35ms"],
+            0,
+            SchedulerKind::Weighted,
+            &[download_on_path1(), call],
+        )
+        .0
     });
     assert!(both[0].p99 < ms(20), "the call has a path to itself: {:?}", both[0]);
     assert!(both[1].goodput < 5.0);
@@ -299,7 +305,7 @@ fn a_packet_that_waits_to_go_again_holds_up_its_own_flow_only() {
     let call = Rule { path: Some("path0".into()), class: Some(Class::Bulk), ..voice(1) };
     let rules = [download_on_path1(), call];
     // After each loss more is in flight than the window allows, and what was lost cannot go.
-    let world = World { scheduler: Kind::Weighted, rules: &rules, congestion: cc::Kind::Cubic };
+    let world = World { scheduler: SchedulerKind::Weighted, rules: &rules, congestion: cc::ControllerKind::Cubic };
     let (call, _) = run_in(&world, &["rate=40mbit,delay=15ms", "rate=5mbit,delay=35ms,loss=2%"], CALL);
     assert!(call.worst < ms(20), "{call:?}");
 }

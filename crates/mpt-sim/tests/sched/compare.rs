@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mpt_proto::cc;
-use mpt_proto::sched::Kind;
+use mpt_proto::sched::SchedulerKind;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{
     Sink, Source,
@@ -20,7 +20,7 @@ const LENGTH: Duration = Duration::from_secs(15);
 const BEGIN: Duration = Duration::from_secs(2);
 
 /// Mbit/s of one TCP flow, and what its paths carried of it.
-fn tcp(scheduler: Kind, congestion: cc::Kind, paths: &[&str]) -> (f64, Vec<f64>, Network) {
+fn tcp(scheduler: SchedulerKind, congestion: cc::ControllerKind, paths: &[&str]) -> (f64, Vec<f64>, Network) {
     let paths: Vec<PathSpec> = paths.iter().map(|path| path.parse().unwrap()).collect();
     let ends = World { scheduler, congestion, ..World::default() }.ends(paths.len());
     let source = TcpSource::new(INNER_MTU).starting(Time::after(BEGIN));
@@ -42,24 +42,24 @@ const UNLIKE: [&str; 2] = ["rate=40mbit,delay=10ms", "rate=20mbit,delay=40ms"];
 
 #[test]
 fn every_scheduler_carries_a_tcp_over_two_unlike_links() {
-    for (name, kind) in Kind::NAMES {
-        let (goodput, shares, net) = tcp(*kind, cc::Kind::Rate, &UNLIKE);
+    for (name, kind) in SchedulerKind::NAMES {
+        let (goodput, shares, net) = tcp(*kind, cc::ControllerKind::Rate, &UNLIKE);
         // One path alone is the most that these two promise; the others are no worse than the slower one.
         let least = match kind {
-            Kind::Flow => 20.0 * SHARE * 0.85,
-            Kind::Redundant => 40.0 * SHARE * 0.85,
-            Kind::Earliest => 60.0 * SHARE * 0.75,
+            SchedulerKind::Flow => 20.0 * SHARE * 0.85,
+            SchedulerKind::Redundant => 40.0 * SHARE * 0.85,
+            SchedulerKind::Earliest => 60.0 * SHARE * 0.75,
             _ => 20.0 * SHARE,
         };
         assert!(goodput > least, "{name}: {goodput} of {least}");
         match kind {
             // Nothing of the flow goes over the other path, which carries acknowledgements at most.
-            Kind::Flow => assert!(shares.iter().any(|share| *share < 0.02), "{name}: {shares:?}"),
-            Kind::RoundRobin => assert!(shares[1] > 0.3, "{name}: {shares:?}"),
+            SchedulerKind::Flow => assert!(shares.iter().any(|share| *share < 0.02), "{name}: {shares:?}"),
+            SchedulerKind::RoundRobin => assert!(shares[1] > 0.3, "{name}: {shares:?}"),
             _ => assert!(shares.iter().all(|share| *share > 0.02), "{name}: {shares:?}"),
         }
         let copies = net.endpoint(1).status().peers[0].drops.of(mpt_proto::drops::Dropped::Duplicate);
-        assert_eq!(copies > 10_000, *kind == Kind::Redundant, "{name}: {copies}");
+        assert_eq!(copies > 10_000, *kind == SchedulerKind::Redundant, "{name}: {copies}");
     }
 }
 
@@ -67,7 +67,7 @@ fn every_scheduler_carries_a_tcp_over_two_unlike_links() {
 fn what_a_short_buffer_loses_does_not_become_usual() {
     // 2 ms are two packets: each burst loses some. All of it made up for, it came to a third within half a minute.
     let paths = ["rate=50mbit,delay=20ms", "rate=50mbit,delay=20ms,queue=2ms"];
-    let (goodput, _, net) = tcp(Kind::Earliest, cc::Kind::Rate, &paths);
+    let (goodput, _, net) = tcp(SchedulerKind::Earliest, cc::ControllerKind::Rate, &paths);
     let loss = net.endpoint(0).status().peers[0].paths[1].loss.unwrap();
     assert!(loss < 0.1, "{loss}");
     assert!(goodput > 100.0 * SHARE * 0.8, "{goodput}");
@@ -78,13 +78,13 @@ fn bm_keeps_the_queues_of_a_window_that_fills_them_short() {
     let srtt = |scheduler| {
         let (goodput, _, net) = tcp(
             scheduler,
-            cc::Kind::Cubic,
+            cc::ControllerKind::Cubic,
             &["rate=40mbit,delay=10ms,queue=300ms", "rate=20mbit,delay=10ms,queue=300ms"],
         );
         let paths = net.endpoint(0).status().peers[0].paths.clone();
         (goodput, paths.iter().filter_map(|path| path.srtt).max().unwrap())
     };
-    let ((bloated, long), (kept, short)) = (srtt(Kind::MinRtt), srtt(Kind::Bm));
+    let ((bloated, long), (kept, short)) = (srtt(SchedulerKind::MinRtt), srtt(SchedulerKind::Bm));
     println!("{long:?} -> {short:?}");
     assert!(short < long / 2, "{long:?} -> {short:?}");
     assert!(kept > bloated * 0.85, "{bloated} -> {kept}");
@@ -146,7 +146,7 @@ fn every_scheduler_keeps_the_laws_in_native_mode() {
     .iter()
     .map(|path| path.parse().unwrap())
     .collect();
-    for (name, scheduler) in Kind::NAMES {
+    for (name, scheduler) in SchedulerKind::NAMES {
         let run = || {
             let ends = World { scheduler: *scheduler, ..World::default() }.ends(zoo.len());
             let source = Source::new(Rate::from_bits(30_000_000), 1_400, ms(2_000));

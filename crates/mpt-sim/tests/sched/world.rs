@@ -5,13 +5,13 @@ use std::time::Duration;
 use mpt_proto::cc;
 use mpt_proto::classify::Rule;
 use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, Protocol};
-use mpt_proto::crypto::handshake::{Clock, Identity, Offer};
+use mpt_proto::crypto::handshake::{Capabilities, Clock, Identity};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::endpoint::Endpoint;
-use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
-use mpt_proto::sched::Kind;
+use mpt_proto::sched::SchedulerKind;
+use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
 
@@ -24,14 +24,14 @@ pub fn ms(n: u64) -> Duration {
 
 /// What may differ.
 pub struct World<'r> {
-    pub scheduler: Kind,
+    pub scheduler: SchedulerKind,
     pub rules: &'r [Rule],
-    pub congestion: cc::Kind,
+    pub congestion: cc::ControllerKind,
 }
 
 impl Default for World<'_> {
     fn default() -> Self {
-        Self { scheduler: Kind::Earliest, rules: &[], congestion: cc::Kind::Rate }
+        Self { scheduler: SchedulerKind::Earliest, rules: &[], congestion: cc::ControllerKind::Rate }
     }
 }
 
@@ -52,7 +52,7 @@ impl World<'_> {
         };
         let config = Config { identity: None, mtu: INNER_MTU, merge: Merge::default(), peers: vec![peer] };
         let clock = Clock::new(Duration::from_secs(1_000_000));
-        let identity = Identity { keys: keys(end), offer: Offer::new(true), clock };
-        Endpoint::native(Time::START, &config, Local::new(identity, [end as u8 + 7; 32]))
+        let identity = Identity { keys: keys(end), capabilities: Capabilities::new(true), clock };
+        Endpoint::native(Time::START, &config, SessionTable::new(identity, [end as u8 + 7; 32]))
     }
 }

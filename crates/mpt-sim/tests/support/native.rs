@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use mpt_proto::cc;
 use mpt_proto::config::{Config, NativeConfig, PathConfig, PeerConfig, ProbeConfig, Protocol};
-use mpt_proto::crypto::handshake::{Clock, Identity, Offer};
+use mpt_proto::crypto::handshake::{Capabilities, Clock, Identity};
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
-use mpt_proto::endpoint::{Endpoint, Received};
-use mpt_proto::local::Local;
+use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::{Merge, Offload};
 use mpt_proto::path::LinkId;
-use mpt_proto::reseq::Limits;
-use mpt_proto::sched::Kind;
+use mpt_proto::reorder::ReorderLimits;
+use mpt_proto::sched::SchedulerKind;
+use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
 use mpt_sim::host::numbered;
 use mpt_sim::net::address;
@@ -48,10 +48,10 @@ pub fn path_to(end: usize) -> PathConfig {
 pub fn endpoint(keys: KeyPair, seed: u16, peers: Vec<PeerConfig>) -> Endpoint {
     let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers };
     let clock = Clock::new(Duration::from_secs(1_000_000));
-    let identity = Identity { keys, offer: Offer::new(true), clock };
+    let identity = Identity { keys, capabilities: Capabilities::new(true), clock };
     let mut random = [9; 32];
     random[..2].copy_from_slice(&seed.to_be_bytes());
-    Endpoint::native(Time::START, &config, Local::new(identity, random))
+    Endpoint::native(Time::START, &config, SessionTable::new(identity, random))
 }
 
 /// All drops of an endpoint.
@@ -94,7 +94,7 @@ impl Pair {
     /// A datagram arrives from the other end's address.
     pub fn give(&mut self, to: usize, shot: &Shot) {
         let mut bytes = shot.bytes.clone();
-        let received = Received { link: LinkId(0), from: address(1 - to, 0), tos: 0, segment: bytes.len() };
+        let received = RecvMeta { link: LinkId(0), from: address(1 - to, 0), tos: 0, segment: bytes.len() };
         self.ends[to].handle_datagrams(self.now, &received, &mut bytes);
     }
 

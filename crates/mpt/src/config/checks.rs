@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use mpt_proto::classify::Pattern;
-use mpt_proto::sched::Kind;
+use mpt_proto::sched::SchedulerKind;
 
 use super::defaults;
 use super::model::{Auto, File, Mode, Path, Peer, RESERVED};
@@ -147,7 +147,7 @@ fn idle_rules(file: &File, log: &mut Log<'_>) {
 /// Only a number tells a copy from its packet.
 fn copies(file: &File, log: &mut Log<'_>) {
     let Some(peer) = file.peers.iter().find(|peer| !peer.framing().sequence) else { return };
-    if file.scheduler.value == Kind::Redundant && *file.mode == Mode::Plain {
+    if file.scheduler.value == SchedulerKind::Redundant && *file.mode == Mode::Plain {
         let what = format!("scheduler: \"redundant\" needs numbers, and the peer {:?} gets none", peer.name.value);
         log.error(file.scheduler.line, what, Some("sequence = true in [plain]".to_owned()));
     }

@@ -5,7 +5,7 @@
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use mpt_proto::config::PlainFraming;
-use mpt_proto::pathman::Pairs;
+use mpt_proto::path_manager::Pairs;
 use mpt_proto::sched;
 
 use super::model::Mode;
@@ -62,8 +62,8 @@ pub const PORTS: u64 = 1;
 pub const DUPLICATE: u8 = 1;
 
 /// Native mode measures what a prediction of arrivals needs; plain mode does not, and shares as it is told.
-pub fn scheduler(mode: Mode) -> sched::Kind {
-    let named = |wanted| sched::Kind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);
+pub fn scheduler(mode: Mode) -> sched::SchedulerKind {
+    let named = |wanted| sched::SchedulerKind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);
     let wanted = if mode == Mode::Native { "earliest" } else { "weighted" };
     named(wanted).unwrap_or_default()
 }

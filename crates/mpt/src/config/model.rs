@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use mpt_proto::classify::Rule;
-use mpt_proto::config::{Liveness, PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::config::{LivenessConfig, PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
-use mpt_proto::pathman::{Pairs, Patterns};
+use mpt_proto::path_manager::{Pairs, Patterns};
 use mpt_proto::time::Rate;
 use mpt_proto::wire::legacy::AuthType;
-use mpt_proto::{reseq, sched};
+use mpt_proto::{reorder, sched};
 
 use super::defaults;
 use super::problem::{Lines, Problem, Severity};
@@ -42,7 +42,7 @@ pub struct File {
     /// Whether packets from the tunnel leave this host for others under its own address.
     pub masquerade: bool,
     /// How paths are chosen.
-    pub scheduler: At<sched::Kind>,
+    pub scheduler: At<sched::SchedulerKind>,
     /// Which packets are treated otherwise, in the order in which they are asked.
     pub rules: Vec<At<Rule>>,
     /// Whether many packets go with one system call where the kernel can.
@@ -54,7 +54,7 @@ pub struct File {
     /// Who we are; always there in native mode.
     pub identity: Option<KeyPair>,
     /// How received packets are put back in order; off when absent.
-    pub resequence: Option<reseq::Limits>,
+    pub resequence: Option<reorder::ReorderLimits>,
     /// How paths are probed; off when absent.
     pub probe: Option<ProbeConfig>,
     /// Whether peers stand in a folder of files, and so may come and go; there may be none at first.
@@ -114,7 +114,7 @@ pub struct Peer {
     /// Local UDP port.
     pub local_port: At<u16>,
     /// How its packets are put back in order; off when absent.
-    pub resequence: Option<reseq::Limits>,
+    pub resequence: Option<reorder::ReorderLimits>,
     /// What names it on the wire of the original MPT, if that is what it runs.
     pub original: Option<OriginalPeer>,
     /// The ways to it: 1 to 32, or in native mode none when it is the one who calls.
@@ -181,7 +181,7 @@ pub struct Path {
     /// The next router on the way to `remote`, if a route is to be made for it.
     pub gateway: Option<At<IpAddr>>,
     /// How it shows that it is alive, where that is not as the file says for all.
-    pub liveness: Option<Liveness>,
+    pub liveness: Option<LivenessConfig>,
     /// Taken to be alive from the start.
     pub alive: bool,
     /// What the original MPT tells a peer about it.

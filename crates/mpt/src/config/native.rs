@@ -8,7 +8,7 @@ use std::str::FromStr;
 use mpt_proto::cc;
 use mpt_proto::config::{NativeConfig, Protocol};
 use mpt_proto::crypto::keys::{KeyError, KeyPair, PresharedKey, PublicKey};
-use mpt_proto::pathman::{Pairs, Patterns};
+use mpt_proto::path_manager::{Pairs, Patterns};
 use mpt_proto::repair::fec;
 use mpt_proto::time::Rate;
 
@@ -28,13 +28,13 @@ pub fn identity(top: &mut Table<'_, '_, '_>, needed: bool) -> Option<KeyPair> {
 }
 
 /// How much may be in flight.
-pub fn congestion(top: &mut Table<'_, '_, '_>) -> cc::Kind {
-    top.read_or("congestion", &forms::choice(cc::Kind::NAMES), cc::Kind::default()).value
+pub fn congestion(top: &mut Table<'_, '_, '_>) -> cc::ControllerKind {
+    top.read_or("congestion", &forms::choice(cc::ControllerKind::NAMES), cc::ControllerKind::default()).value
 }
 
 /// Whether lost packets may be brought back by forward error correction.
-pub fn fec(top: &mut Table<'_, '_, '_>) -> fec::Mode {
-    top.read_or("fec", &forms::choice(fec::Mode::NAMES), fec::Mode::default()).value
+pub fn fec(top: &mut Table<'_, '_, '_>) -> fec::FecMode {
+    top.read_or("fec", &forms::choice(fec::FecMode::NAMES), fec::FecMode::default()).value
 }
 
 /// Whether nothing may leave beside the tunnel, which is for tunnels that take everything.
@@ -45,7 +45,7 @@ pub fn kill_switch(top: &mut Table<'_, '_, '_>) -> At<bool> {
 /// Who the peer is, in the line of its public key.
 pub fn protocol(
     table: &mut Table<'_, '_, '_>,
-    (congestion, fec): (cc::Kind, fec::Mode),
+    (congestion, fec): (cc::ControllerKind, fec::FecMode),
     needed: bool,
 ) -> Option<At<Protocol>> {
     if needed && !table.has("public_key") {

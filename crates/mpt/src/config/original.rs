@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use mpt_proto::config::{AnnounceConfig, Liveness};
+use mpt_proto::config::{KeepaliveConfig, LivenessConfig};
 use mpt_proto::wire::legacy::AuthType;
 
 use super::model::{At, Original, OriginalPath, OriginalPeer};
@@ -68,7 +68,10 @@ fn host(example: &str) -> forms::Form<std::net::IpAddr> {
 
 /// `[peer.path.original]`, or what it stands for in its absence; how the path shows that it is alive, and whether it is taken to
 /// be so from the start.
-pub fn path(table: &mut Table<'_, '_, '_>, peer: Option<&OriginalPeer>) -> (OriginalPath, Option<Liveness>, bool) {
+pub fn path(
+    table: &mut Table<'_, '_, '_>,
+    peer: Option<&OriginalPeer>,
+) -> (OriginalPath, Option<LivenessConfig>, bool) {
     if peer.is_none() {
         table.refuse("original", "for a peer without [peer.original]", "add [peer.original], or leave it out");
     }
@@ -82,8 +85,8 @@ pub fn path(table: &mut Table<'_, '_, '_>, peer: Option<&OriginalPeer>) -> (Orig
         let every = table.read_or("keepalive", &seconds(DAY).or_off(), None).value;
         let dead = table.read_or("dead", &seconds(3 * DAY).or_off(), None).value;
         let starts = forms::choice(&[("up", true), ("down", false)]);
-        let announces = |peer: &OriginalPeer| AnnounceConfig { every, dead, local: peer.local, remote: peer.remote };
-        let liveness = peer.map(|peer| Liveness::Announces(announces(peer)));
+        let announces = |peer: &OriginalPeer| KeepaliveConfig { every, dead, local: peer.local, remote: peer.remote };
+        let liveness = peer.map(|peer| LivenessConfig::Keepalives(announces(peer)));
         (path, liveness, table.read_or("start", &starts, true).value)
     });
     read.unwrap_or((OriginalPath::default(), None, true))

@@ -10,7 +10,7 @@ use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::path::MAX_PATHS;
 use mpt_proto::repair::fec;
-use mpt_proto::{cc, reseq, sched};
+use mpt_proto::{cc, reorder, sched};
 use toml::de::DeTable;
 
 use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer};
@@ -43,7 +43,7 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
         routes: top.list("routes", &forms::network("10.82.0.0/16")),
         kill_switch: kill_switch(&mut top, &wire),
         masquerade: top.read_or("masquerade", &forms::boolean(), defaults::MASQUERADE).value,
-        scheduler: top.read_or("scheduler", &forms::choice(sched::Kind::NAMES), defaults::scheduler(*mode)),
+        scheduler: top.read_or("scheduler", &forms::choice(sched::SchedulerKind::NAMES), defaults::scheduler(*mode)),
         rules: rules::rules(&mut top, wire.mode.as_deref().copied()),
         resequence: wire.resequence,
         probe: probe(&mut top, &wire),
@@ -66,9 +66,9 @@ pub struct Wire {
     /// Absent when what stands there is neither; then nothing is said about what either of them needs or refuses.
     mode: Option<At<Mode>>,
     framing: PlainFraming,
-    congestion: cc::Kind,
-    fec: fec::Mode,
-    resequence: Option<reseq::Limits>,
+    congestion: cc::ControllerKind,
+    fec: fec::FecMode,
+    resequence: Option<reorder::ReorderLimits>,
     port: At<u16>,
 }
 
@@ -77,11 +77,11 @@ impl Wire {
         let mode = mode(top);
         let framing = top.table("plain", "plain", |table| framing(table, defaults::framing())).unwrap_or_default();
         let (congestion, fec) = match mode.as_deref() {
-            Some(Mode::Plain) => (cc::Kind::default(), fec::Mode::default()),
+            Some(Mode::Plain) => (cc::ControllerKind::default(), fec::FecMode::default()),
             Some(Mode::Native) | None => (native::congestion(top), native::fec(top)),
         };
         let native = mode.as_deref() == Some(&Mode::Native);
-        let resequence = resequence(top, Some(reseq::Limits::default()), native);
+        let resequence = resequence(top, Some(reorder::ReorderLimits::default()), native);
         Self { mode, framing, congestion, fec, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
     }
 
@@ -126,7 +126,11 @@ fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
     }
 }
 
-fn resequence(table: &mut Table<'_, '_, '_>, base: Option<reseq::Limits>, native: bool) -> Option<reseq::Limits> {
+fn resequence(
+    table: &mut Table<'_, '_, '_>,
+    base: Option<reorder::ReorderLimits>,
+    native: bool,
+) -> Option<reorder::ReorderLimits> {
     #[derive(Clone, Copy, PartialEq)]
     enum Hold {
         Adaptive,
@@ -149,7 +153,7 @@ fn resequence(table: &mut Table<'_, '_, '_>, base: Option<reseq::Limits>, native
     let delay = forms::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
     let delay = table.read_or("reorder_delay", &delay, default.max_hold);
     let adaptive = hold == Hold::Adaptive;
-    let limits = reseq::Limits { window: window.value, max_hold: delay.value, adaptive, repaired: false };
+    let limits = reorder::ReorderLimits { window: window.value, max_hold: delay.value, adaptive, repaired: false };
     (hold != Hold::Off).then_some(limits)
 }
 

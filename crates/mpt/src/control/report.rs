@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use mpt_proto::drops::Drops;
-use mpt_proto::path::{Cause, Doubt, State};
-use mpt_proto::reseq::Stats;
-use mpt_proto::stats::{PathStatus, PeerStatus, Status};
+use mpt_proto::path::{Demotion, DownCause, PathState};
+use mpt_proto::reorder::ReorderStats;
+use mpt_proto::stats::{EndpointStatus, PathStatus, PeerStatus};
 use serde::{Deserialize, Serialize};
 
 /// A tunnel.
@@ -148,7 +148,7 @@ pub struct Path {
 
 impl Report {
     /// What is known about a tunnel, from the program and from the core.
-    pub fn new(tunnel: Tunnel, status: &Status) -> Self {
+    pub fn new(tunnel: Tunnel, status: &EndpointStatus) -> Self {
         Self { tunnel, peers: status.peers.iter().map(Peer::new).collect(), drops: counts(&status.drops) }
     }
 }
@@ -176,7 +176,7 @@ impl Peer {
 }
 
 impl Reorder {
-    fn new(stats: &Stats) -> Self {
+    fn new(stats: &ReorderStats) -> Self {
         Self {
             in_order: stats.in_order,
             held: stats.held,
@@ -216,16 +216,16 @@ impl Path {
     }
 }
 
-fn cause(state: State) -> Option<&'static str> {
+fn cause(state: PathState) -> Option<&'static str> {
     match state {
-        State::Up => None,
-        State::Down(Cause::Operator) => Some("operator"),
-        State::Down(Cause::Carrier) => Some("carrier"),
-        State::Down(Cause::Peer) => Some("peer"),
-        State::Down(Cause::Silent) => Some("silent"),
-        State::Down(Cause::Doubted(Doubt::Flapping)) => Some("flapping"),
-        State::Down(Cause::Doubted(Doubt::Lossy)) => Some("lossy"),
-        State::Down(Cause::Doubted(Doubt::Narrow)) => Some("narrow"),
+        PathState::Up => None,
+        PathState::Down(DownCause::Operator) => Some("operator"),
+        PathState::Down(DownCause::Carrier) => Some("carrier"),
+        PathState::Down(DownCause::Peer) => Some("peer"),
+        PathState::Down(DownCause::Silent) => Some("silent"),
+        PathState::Down(DownCause::Demoted(Demotion::Flapping)) => Some("flapping"),
+        PathState::Down(DownCause::Demoted(Demotion::Lossy)) => Some("lossy"),
+        PathState::Down(DownCause::Demoted(Demotion::Narrow)) => Some("narrow"),
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
 
     const REFERENCE: &str = include_str!("../../../../docs/status.md");
 
-    fn status() -> Status {
+    fn status() -> EndpointStatus {
         let mut drops = Drops::default();
         drops.count(Dropped::NoPath);
         let path = PathStatus {
@@ -255,7 +255,7 @@ mod tests {
             link: LinkId(0),
             remote: "[2001:db8::1]:4754".parse().unwrap(),
             weight: 10,
-            state: State::Down(Cause::Silent),
+            state: PathState::Down(DownCause::Silent),
             rate: Some(Rate::from_bits(8_000_000)),
             loss: Some(0.25),
             mtu: Some(1_437),
@@ -275,11 +275,11 @@ mod tests {
             resent: 3,
             recovered: 2,
             given_up: 1,
-            resequencer: Some(Stats { longest_fill_ns: 9_999, ..Stats::default() }),
+            resequencer: Some(ReorderStats { longest_fill_ns: 9_999, ..ReorderStats::default() }),
             drops: drops.clone(),
             paths: vec![path],
         };
-        Status { peers: vec![peer], drops }
+        EndpointStatus { peers: vec![peer], drops }
     }
 
     fn json() -> Value {

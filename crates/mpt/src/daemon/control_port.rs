@@ -10,9 +10,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::udp::BothFamilies;
-use mpt_proto::control::{Accept, Connection, Control, Event, Pair, Path, Refused};
+use mpt_proto::control::{Accept, ControlChannel, ControlEvent, LegacyConnection, LegacyPath, Pair, Refused};
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy::Key;
+use mpt_proto::wire::legacy::AuthKey;
 use nix::net::if_::if_nametoindex;
 
 use crate::Failure;
@@ -21,7 +21,7 @@ use crate::config::model::{self, Original, OriginalPeer, Peer};
 /// The control plane with its socket.
 #[derive(Debug)]
 pub struct ControlPort {
-    control: Control,
+    control: ControlChannel,
     socket: BothFamilies,
     buffer: Vec<u8>,
     /// The interfaces by which the link-local addresses of peers are reached, which mean nothing without.
@@ -42,7 +42,7 @@ impl ControlPort {
             create: original.template.as_ref().map(|template| template.key()),
         };
         let mut port = Self {
-            control: Control::new(accept, seed()?),
+            control: ControlChannel::new(accept, seed()?),
             socket: BothFamilies::open(original.control_port)?,
             buffer: vec![0; LARGEST_DATAGRAM],
             narrow: Vec::new(),
@@ -58,7 +58,7 @@ impl ControlPort {
         let key = key(original);
         self.narrow.extend(narrow(peer));
         let paths = peer.paths.iter().filter_map(name_on_the_wire).collect();
-        self.control.add_connection(Connection { pair: pair(original), auth: original.auth, key, paths });
+        self.control.add_connection(LegacyConnection { pair: pair(original), auth: original.auth, key, paths });
     }
 
     /// Forgets a peer, and what is under way for it.
@@ -112,12 +112,12 @@ impl ControlPort {
     }
 
     /// Access to the exchanges.
-    pub fn control(&mut self) -> &mut Control {
+    pub fn control(&mut self) -> &mut ControlChannel {
         &mut self.control
     }
 
     /// The next thing that happened, when what is due has been done.
-    pub fn poll_event(&mut self, now: Time) -> Option<Event> {
+    pub fn poll_event(&mut self, now: Time) -> Option<ControlEvent> {
         if self.control.next_deadline().is_some_and(|at| at <= now) {
             self.control.handle_timeout(now);
         }
@@ -155,8 +155,8 @@ pub fn pair(original: &OriginalPeer) -> Pair {
 }
 
 /// A path's name on the wire; none without a public address.
-pub fn name_on_the_wire(path: &model::Path) -> Option<Path> {
-    Some(Path { public: path.public()?, remote: path.remote_ip()? })
+pub fn name_on_the_wire(path: &model::Path) -> Option<LegacyPath> {
+    Some(LegacyPath { public: path.public()?, remote: path.remote_ip()? })
 }
 
 /// The link-local addresses of a peer.
@@ -168,8 +168,8 @@ fn narrow(peer: &Peer) -> impl Iterator<Item = (IpAddr, String)> {
     })
 }
 
-fn key(original: &OriginalPeer) -> Key {
-    original.key.as_ref().map_or(Key::PUBLIC, |key| Key::from_text(&key.0))
+fn key(original: &OriginalPeer) -> AuthKey {
+    original.key.as_ref().map_or(AuthKey::PUBLIC, |key| AuthKey::from_text(&key.0))
 }
 
 /// Nonces must be unpredictable.

@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use mpt_linux::Error;
 use mpt_linux::udp::{Datagrams, Receive, Rest, Socket, SocketSpec};
 use mpt_proto::drops::Dropped;
-use mpt_proto::endpoint::{Endpoint, Received};
-use mpt_proto::outbox::Transmit;
+use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
+use mpt_proto::tx::Transmit;
 
 /// One socket and its backlog.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl Link {
             Ok(_) => {
                 for message in buffers.iter_mut() {
                     let received =
-                        Received { link: self.id, from: message.from, tos: message.tos, segment: message.segment };
+                        RecvMeta { link: self.id, from: message.from, tos: message.tos, segment: message.segment };
                     endpoint.handle_datagrams(now, &received, message.bytes);
                 }
             }

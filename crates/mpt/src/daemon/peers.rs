@@ -6,8 +6,8 @@
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 use mpt_proto::config::PeerConfig;
-use mpt_proto::control::{Code, Event, Pair};
-use mpt_proto::path::{Cause, State};
+use mpt_proto::control::{Code, ControlEvent, Pair};
+use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
 use mpt_proto::wire::legacy::Opcode;
@@ -92,12 +92,14 @@ impl Daemon {
         self.control_port.as_mut()?.flush()
     }
 
-    fn handle_event(&mut self, now: Time, event: Event) {
+    fn handle_event(&mut self, now: Time, event: ControlEvent) {
         match event {
-            Event::PathStatus { connection, path, up } => self.report(now, connection, path, up),
-            Event::Keepalive { connection, path } => self.report(now, connection, path, true),
-            Event::StatusConfirmed { connection } => tracing::debug!(peer = %connection.remote, "the peer was told"),
-            Event::CreateRequested { connection, from, text } => {
+            ControlEvent::PathStatus { connection, path, up } => self.report(now, connection, path, up),
+            ControlEvent::Keepalive { connection, path } => self.report(now, connection, path, true),
+            ControlEvent::StatusConfirmed { connection } => {
+                tracing::debug!(peer = %connection.remote, "the peer was told")
+            }
+            ControlEvent::CreateRequested { connection, from, text } => {
                 let made = self.create_for(now, connection, &text);
                 match &made {
                     Ok(_) => tracing::info!(%from, peer = %connection.remote, "connection created"),
@@ -107,11 +109,11 @@ impl Daemon {
                     port.control().answer_create(connection, made.as_deref().map_err(|code| *code));
                 }
             }
-            Event::Created { connection, text } => {
+            ControlEvent::Created { connection, text } => {
                 let joined = self.join(now, connection, &text);
                 self.answer_create(connection, joined.map_or_else(Response::from, |()| Response::Done {}));
             }
-            Event::ExchangeFailed { connection, opcode, code } => {
+            ControlEvent::ExchangeFailed { connection, opcode, code } => {
                 if opcode == Opcode::Create {
                     let failure = Failure::new(format!("the connection was not created: {code}"));
                     self.answer_create(connection, failure.hint(hint(code)).into());
@@ -122,7 +124,7 @@ impl Daemon {
         }
     }
 
-    fn report(&mut self, now: Time, pair: Pair, path: mpt_proto::control::Path, up: bool) {
+    fn report(&mut self, now: Time, pair: Pair, path: mpt_proto::control::LegacyPath, up: bool) {
         let Some(index) = self.peer_of(pair) else { return };
         let peer = &self.file.peers[index];
         for ours in peer.paths.iter().filter(|ours| control_port::name_on_the_wire(ours) == Some(path)) {
@@ -240,12 +242,12 @@ fn first(problems: Vec<config::Problem>) -> Failure {
 
 /// What the peer is told of a change, as the original tells it: what this host did or found out, not what it was told, and
 /// not that keepalives are heard again, because the peer hears ours.
-fn worth_telling(from: State, to: State) -> Option<bool> {
-    let ours = |state: State| matches!(state, State::Down(Cause::Operator | Cause::Carrier));
+fn worth_telling(from: PathState, to: PathState) -> Option<bool> {
+    let ours = |state: PathState| matches!(state, PathState::Down(DownCause::Operator | DownCause::Carrier));
     match (from, to) {
         (from, to) if ours(to) => (!ours(from)).then_some(false),
-        (State::Up, State::Down(Cause::Silent)) => Some(false),
-        (from, State::Up | State::Down(Cause::Peer)) if ours(from) => Some(true),
+        (PathState::Up, PathState::Down(DownCause::Silent)) => Some(false),
+        (from, PathState::Up | PathState::Down(DownCause::Peer)) if ours(from) => Some(true),
         _ => None,
     }
 }
@@ -280,19 +282,19 @@ mod tests {
 
     #[test]
     fn the_peer_is_told_of_what_this_host_does_or_finds() {
-        let down = State::Down;
+        let down = PathState::Down;
         for (from, to, told) in [
-            (State::Up, down(Cause::Operator), Some(false)),
-            (State::Up, down(Cause::Carrier), Some(false)),
-            (State::Up, down(Cause::Silent), Some(false)),
-            (down(Cause::Peer), down(Cause::Operator), Some(false)),
-            (down(Cause::Operator), State::Up, Some(true)),
-            (down(Cause::Carrier), down(Cause::Peer), Some(true)),
-            (State::Up, down(Cause::Peer), None),
-            (down(Cause::Peer), State::Up, None),
-            (down(Cause::Silent), State::Up, None),
-            (down(Cause::Carrier), down(Cause::Silent), None),
-            (down(Cause::Operator), down(Cause::Carrier), None),
+            (PathState::Up, down(DownCause::Operator), Some(false)),
+            (PathState::Up, down(DownCause::Carrier), Some(false)),
+            (PathState::Up, down(DownCause::Silent), Some(false)),
+            (down(DownCause::Peer), down(DownCause::Operator), Some(false)),
+            (down(DownCause::Operator), PathState::Up, Some(true)),
+            (down(DownCause::Carrier), down(DownCause::Peer), Some(true)),
+            (PathState::Up, down(DownCause::Peer), None),
+            (down(DownCause::Peer), PathState::Up, None),
+            (down(DownCause::Silent), PathState::Up, None),
+            (down(DownCause::Carrier), down(DownCause::Silent), None),
+            (down(DownCause::Operator), down(DownCause::Carrier), None),
         ] {
             assert_eq!(worth_telling(from, to), told, "{from} -> {to}");
         }

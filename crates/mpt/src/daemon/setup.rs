@@ -13,11 +13,11 @@ use mpt_linux::netlink::{Netlink, Prefix};
 use mpt_linux::udp::{Socket, SocketSpec};
 use mpt_linux::{Error, Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
-use mpt_proto::crypto::handshake::{self, Identity, Offer};
+use mpt_proto::crypto::handshake::{self, Capabilities, Identity};
 use mpt_proto::endpoint::Endpoint;
-use mpt_proto::local::Local;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
+use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
 use mpt_proto::wire::frame::DATA_HEADER;
 use mpt_proto::wire::native::OVERHEAD;
@@ -78,8 +78,8 @@ fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure
     let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Handshakes carry the time of day, counted from where the monotonic clock began.
     let clock = handshake::Clock::new(today.saturating_sub(now - Time::START));
-    let identity = Identity { keys, offer: Offer::new(has_aes()), clock };
-    Ok(Endpoint::native(now, config, Local::new(identity, *seed)))
+    let identity = Identity { keys, capabilities: Capabilities::new(has_aes()), clock };
+    Ok(Endpoint::native(now, config, SessionTable::new(identity, *seed)))
 }
 
 /// Whether this processor has AES instructions.

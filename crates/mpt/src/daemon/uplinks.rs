@@ -10,7 +10,7 @@ use mpt_linux::netlink::Netlink;
 use mpt_linux::udp::SocketSpec;
 use mpt_proto::config::PathConfig;
 use mpt_proto::path::LinkId;
-use mpt_proto::pathman::{Change, Interface, Pairs, Paths, Plan, Way};
+use mpt_proto::path_manager::{CandidatePath, Interface, Pairs, PathChange, Paths, Policy};
 use mpt_proto::time::Time;
 
 use super::links::Link;
@@ -100,7 +100,7 @@ impl Uplinks {
 impl Daemon {
     /// Looks at the interfaces if they have changed, and says when to come back.
     pub(super) fn follow_when_due(&mut self, now: Time) -> Option<Time> {
-        if self.driver.endpoint.take_told() {
+        if self.driver.endpoint.take_remote_addresses_changed() {
             self.uplinks.note(now);
         }
         let routes = self.uplinks.routes.take_due(now);
@@ -142,7 +142,7 @@ impl Daemon {
             self.listen(now, &[]);
         }
         let autos = self.file.peers.iter().filter_map(|peer| Some((peer, peer.auto.as_ref()?)));
-        let told = |peer: &Peer| self.driver.endpoint.told_addresses(&peer.name);
+        let told = |peer: &Peer| self.driver.endpoint.remote_addresses(&peer.name);
         let plans: Vec<_> = autos.map(|(peer, auto)| (peer.name.to_string(), plan(peer, auto, told(peer)))).collect();
         for (name, plan) in plans {
             let reaches = |interface: &Interface, own: IpAddr, remote: IpAddr| {
@@ -169,7 +169,7 @@ impl Daemon {
 
     /// Moves the sockets that leave from none of the addresses that their paths want; those of several peers may want different ones.
     fn move_stale(&mut self, now: Time) {
-        let mut wanted: BTreeMap<LinkId, Vec<Way>> = BTreeMap::new();
+        let mut wanted: BTreeMap<LinkId, Vec<CandidatePath>> = BTreeMap::new();
         for (key, way) in self.awake() {
             if let Some(link) = self.uplinks.links.get(&key) {
                 wanted.entry(*link).or_default().push(way.clone());
@@ -179,7 +179,7 @@ impl Daemon {
             if ways.iter().any(|way| self.driver.is_at(link, way.local, way.index)) {
                 continue;
             }
-            let Way { interface, index, local, .. } = &ways[0];
+            let CandidatePath { interface, index, local, .. } = &ways[0];
             match self.driver.move_link(now, link, *local, Some(*index)) {
                 Ok(()) => tracing::info!(interface, %local, "paths leave from another address"),
                 Err(error) => {
@@ -190,10 +190,10 @@ impl Daemon {
     }
 
     /// The ways of all paths that do not rest, and which socket each takes.
-    fn awake(&self) -> impl Iterator<Item = (Key, &Way)> {
+    fn awake(&self) -> impl Iterator<Item = (Key, &CandidatePath)> {
         self.file.peers.iter().flat_map(|peer| {
             let paths = self.uplinks.peers.get(&*peer.name);
-            paths.into_iter().flat_map(Paths::awake).map(|way| (key(way, *peer.local_port), way))
+            paths.into_iter().flat_map(Paths::active).map(|way| (key(way, *peer.local_port), way))
         })
     }
 
@@ -215,9 +215,9 @@ impl Daemon {
         Ok(looks)
     }
 
-    fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &Change) -> Result<(), Failure> {
+    fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &PathChange) -> Result<(), Failure> {
         match change {
-            Change::Add(name, way) => {
+            PathChange::Add(name, way) => {
                 let link = self.link(way, port)?;
                 let config = PathConfig {
                     name: name.clone(),
@@ -231,19 +231,19 @@ impl Daemon {
                 };
                 let added = match self.is_configured(peer, way.remote) {
                     true => self.driver.endpoint.add_path(now, peer, &config),
-                    false => self.driver.endpoint.add_told_path(now, peer, &config),
+                    false => self.driver.endpoint.add_remote_path(now, peer, &config),
                 };
                 if !added {
                     return Err(Failure::new("this peer has as many paths as it can have"));
                 }
                 tracing::info!(peer, path = name, local = %way.local, remote = %way.remote, "path added");
             }
-            Change::Move(name, way) => {
+            PathChange::Move(name, way) => {
                 let link = self.link(way, port)?;
                 self.driver.move_link(now, link, way.local, Some(way.index))?;
                 tracing::info!(peer, path = name, local = %way.local, "path leaves from another address");
             }
-            Change::Rest(name, way) => {
+            PathChange::Suspend(name, way) => {
                 let key = key(way, port);
                 if !self.awake().any(|(other, _)| other == key) {
                     let link = self.link(way, port)?;
@@ -251,7 +251,7 @@ impl Daemon {
                 }
                 tracing::info!(peer, path = name, "path has no way to the peer");
             }
-            Change::Remove(name, _) => {
+            PathChange::Remove(name, _) => {
                 self.driver.endpoint.remove_path(now, peer, name);
                 tracing::info!(peer, path = name, "path removed");
             }
@@ -266,7 +266,7 @@ impl Daemon {
     }
 
     /// The socket for a way.
-    fn link(&mut self, way: &Way, port: u16) -> Result<LinkId, Failure> {
+    fn link(&mut self, way: &CandidatePath, port: u16) -> Result<LinkId, Failure> {
         let key = key(way, port);
         if let Some(link) = self.uplinks.links.get(&key) {
             return Ok(*link);
@@ -331,7 +331,7 @@ impl Daemon {
         let open = usable.filter(|own| self.uplinks.listening.contains_key(*own) || self.sockets.is_at(at(own)));
         let all: Vec<_> = open.map(at).collect();
         for peer in self.file.peers.iter().filter(|peer| peer.calls() && peer.pairs == Pairs::FullMesh) {
-            self.driver.endpoint.tell_addresses(now, &peer.name, &all);
+            self.driver.endpoint.advertise_addresses(now, &peer.name, &all);
         }
     }
 
@@ -393,22 +393,24 @@ impl Daemon {
 }
 
 /// What it is that could not be done.
-fn cannot(peer: &str, change: &Change) -> String {
-    let (Change::Add(name, way) | Change::Move(name, way) | Change::Rest(name, way) | Change::Remove(name, way)) =
-        change;
+fn cannot(peer: &str, change: &PathChange) -> String {
+    let (PathChange::Add(name, way)
+    | PathChange::Move(name, way)
+    | PathChange::Suspend(name, way)
+    | PathChange::Remove(name, way)) = change;
     format!("peer {peer}: path {name} cannot lead from {} to {}", way.local, way.remote)
 }
 
-fn key(way: &Way, port: u16) -> Key {
+fn key(way: &CandidatePath, port: u16) -> Key {
     Key { interface: way.interface.clone(), ipv6: way.local.is_ipv6(), port, number: way.number }
 }
 
 /// What is wanted for a peer. Interfaces with configured paths are left to those.
-fn plan(peer: &Peer, auto: &Auto, told: Vec<SocketAddr>) -> Plan {
+fn plan(peer: &Peer, auto: &Auto, told: Vec<SocketAddr>) -> Policy {
     let mut remotes: Vec<_> = auto.remotes.iter().map(|remote| **remote).collect();
     let more = told.into_iter().filter(|told| peer.pairs == Pairs::FullMesh && !remotes.contains(told));
     remotes.extend(more.collect::<Vec<_>>());
-    Plan {
+    Policy {
         interfaces: auto.interfaces.clone(),
         taken: peer.paths.iter().filter_map(|path| path.interface.as_deref().cloned()).collect(),
         remotes,

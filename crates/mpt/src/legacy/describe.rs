@@ -2,7 +2,7 @@
 //!
 //! Networks count by side, not in pairs, so any pairing of them says the same.
 
-use mpt_proto::config::Liveness;
+use mpt_proto::config::LivenessConfig;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ fn window(peer: &Peer) -> u16 {
 fn path(path: &model::Path) -> Path {
     let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs() as u32);
     let (every, dead) = match path.liveness {
-        Some(Liveness::Announces(announce)) => (announce.every, announce.dead),
-        Some(Liveness::Probes(_) | Liveness::Off) | None => (None, None),
+        Some(LivenessConfig::Keepalives(announce)) => (announce.every, announce.dead),
+        Some(LivenessConfig::Probes(_) | LivenessConfig::Off) | None => (None, None),
     };
     let local = path.local.as_deref().copied();
     Path {

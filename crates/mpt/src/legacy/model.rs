@@ -19,7 +19,7 @@ use std::net::IpAddr;
 
 use mpt_proto::control;
 use mpt_proto::path::MAX_PATHS;
-use mpt_proto::wire::legacy::{AuthType, Key};
+use mpt_proto::wire::legacy::{AuthKey, AuthType};
 
 use super::fields::{Fields, is_none};
 use super::ini::Ini;
@@ -255,16 +255,16 @@ impl Connection {
 
     /// What the control plane must know of it; none before both tunnel addresses are known. A path without a known
     /// public address cannot be named to the peer, and is left out.
-    pub fn for_control(&self) -> Option<control::Connection> {
+    pub fn for_control(&self) -> Option<control::LegacyConnection> {
         let pair = control::Pair { local: self.ip_local?, remote: self.ip_remote? };
-        let named = |path: &Path| Some(control::Path { public: path.public()?, remote: path.remote_ipaddr? });
+        let named = |path: &Path| Some(control::LegacyPath { public: path.public()?, remote: path.remote_ipaddr? });
         let paths = self.paths.iter().filter_map(named).collect();
-        Some(control::Connection { pair, auth: self.auth_type, key: self.key(), paths })
+        Some(control::LegacyConnection { pair, auth: self.auth_type, key: self.key(), paths })
     }
 
     /// What its control messages are signed with.
-    pub fn key(&self) -> Key {
-        self.auth_key.as_ref().map_or(Key::PUBLIC, |secret| Key::from_text(&secret.0))
+    pub fn key(&self) -> AuthKey {
+        self.auth_key.as_ref().map_or(AuthKey::PUBLIC, |secret| AuthKey::from_text(&secret.0))
     }
 }
 

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use crate::path::delivery::RateSample;
-use crate::path::receive::SPACING;
+use crate::path::ack_generator::SPACING;
+use crate::path::delivery_rate::RateSample;
 use crate::path::sample::AckSample;
 use crate::time::{Rate, Time};
 
@@ -58,9 +58,9 @@ impl Bandwidth {
     /// to believe what arrived within half a round trip.
     pub fn on_ack(&mut self, ack: &AckSample, busy: bool, steady: bool) {
         let Some(sample) = ack.rate else { return };
-        let rate = sample.rate.bytes() as f64 * (1.0 - doubt(&sample, ack.jitter));
+        let rate = sample.rate.bytes() as f64 * (1.0 - overestimate(&sample, ack.jitter));
         let recent = ack.recent.filter(|_| steady).map_or(0.0, |recent| recent.bytes() as f64);
-        if !self.following() {
+        if !self.is_tracking() {
             self.rate = self.rate.max(rate).max(recent);
         }
         self.round_best = self.round_best.max(rate);
@@ -74,28 +74,28 @@ impl Bandwidth {
 
     /// The queue is long: if the bottleneck has been seen to be busy since the last look, what came in lately is its rate. The better of
     /// the last two looks, because a pause in arrivals (a new route, a radio's scheduler) makes no slower link.
-    pub fn follow(&mut self, ack: &AckSample, window: Duration) {
+    pub fn track_down(&mut self, ack: &AckSample, window: Duration) {
         let Some(recent) = ack.recent.filter(|_| self.busy) else { return };
         if ack.now.since(self.shifted) >= window.max(LOOK) {
             let recent = recent.bytes() as f64;
-            self.rate = if self.following() { recent.max(self.recent_before) } else { self.rate };
+            self.rate = if self.is_tracking() { recent.max(self.recent_before) } else { self.rate };
             (self.recent_before, self.shifted, self.busy) = (recent, ack.now, false);
         }
     }
 
     /// Whether the estimate is what came in lately: then a sample that reaches back to better times says nothing.
-    fn following(&self) -> bool {
+    fn is_tracking(&self) -> bool {
         self.recent_before.is_finite()
     }
 
     /// There is no queue to follow.
-    pub fn rest(&mut self, now: Time) {
+    pub fn stop_tracking(&mut self, now: Time) {
         (self.busy, self.recent_before, self.shifted) = (false, f64::INFINITY, now);
     }
 
     /// More was lost than usual: what arrived at best in the last two rounds is what the path takes, but one look at it
     /// takes no more than three tenths away (BBRv3's beta).
-    pub fn cut(&mut self) {
+    pub fn on_congestion(&mut self) {
         let best = self.round_best.max(self.last_round_best);
         self.rate = self.rate.min(best.max(self.rate * MOST_CUT));
     }
@@ -118,7 +118,7 @@ impl Bandwidth {
 /// By what fraction a sample may be too high. Jitter J moves arrivals over the ends of an interval T, so a count of n is off
 /// by about sqrt(n J / T). One standard deviation is taken off: more keeps a flow from growing beside another. Packets that are further
 /// apart than ACKs must be wait for each other, up to a packet's time, and are counted one by one: so much of J blurs nothing.
-fn doubt(sample: &RateSample, jitter: Duration) -> f64 {
+fn overestimate(sample: &RateSample, jitter: Duration) -> f64 {
     let interval = sample.sending.max(sample.arriving).as_secs_f64();
     let packets = (sample.bytes as f64 / PACKET).max(1.0);
     let apart = interval / packets;
@@ -176,12 +176,12 @@ mod tests {
     fn a_link_that_collapses_is_followed_at_the_second_look() {
         let mut bandwidth = Bandwidth::new();
         bandwidth.on_ack(&ack(0, 50, 50), false, true);
-        bandwidth.rest(Time::START);
+        bandwidth.stop_tracking(Time::START);
         bandwidth.on_ack(&ack(20, 30, 5), true, true);
-        bandwidth.follow(&ack(20, 30, 5), RTT / 4);
+        bandwidth.track_down(&ack(20, 30, 5), RTT / 4);
         assert_eq!(mbit(&bandwidth), 50.0);
         bandwidth.on_ack(&ack(30, 20, 5), true, true);
-        bandwidth.follow(&ack(30, 20, 5), RTT / 4);
+        bandwidth.track_down(&ack(30, 20, 5), RTT / 4);
         assert_eq!(mbit(&bandwidth), 5.0);
         bandwidth.on_ack(&ack(35, 20, 5), true, true);
         assert_eq!(mbit(&bandwidth), 5.0, "a sample that reaches back to better times is not believed");
@@ -193,7 +193,7 @@ mod tests {
         bandwidth.on_ack(&ack(0, 50, 50), true, true);
         for n in 1..10 {
             bandwidth.on_ack(&ack(n * 10, 20, 5), false, true);
-            bandwidth.follow(&ack(n * 10, 20, 5), RTT / 4);
+            bandwidth.track_down(&ack(n * 10, 20, 5), RTT / 4);
         }
         assert_eq!(mbit(&bandwidth), 50.0, "since the delay grew, nothing took longer to arrive than to be sent");
     }
@@ -225,7 +225,7 @@ mod tests {
         bandwidth.end_round(at(40));
         bandwidth.end_round(at(80));
         bandwidth.on_ack(&ack(40, 10, 0), false, false);
-        bandwidth.cut();
+        bandwidth.on_congestion();
         assert!((mbit(&bandwidth) - 35.0).abs() < 1e-9);
     }
 }

@@ -6,22 +6,22 @@
 
 /// Loss on one path: the expected fraction, and the count of the current round.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Loss {
-    usual_lost: f64,
-    usual_total: f64,
+pub struct LossModel {
+    baseline_lost: f64,
+    baseline_total: f64,
     acked: u64,
     lost: u64,
 }
 
-impl Loss {
+impl LossModel {
     /// Counts packets that arrived; `calm` when they were sent while nothing was being tried.
     pub fn on_acked(&mut self, packets: u64, calm: bool) {
         self.acked += packets;
         if calm {
-            self.usual_total += packets as f64;
-            if self.usual_total > MEMORY {
-                self.usual_lost /= 2.0;
-                self.usual_total /= 2.0;
+            self.baseline_total += packets as f64;
+            if self.baseline_total > MEMORY {
+                self.baseline_lost /= 2.0;
+                self.baseline_total /= 2.0;
             }
         }
     }
@@ -30,8 +30,8 @@ impl Loss {
     pub fn on_lost(&mut self, packets: u64, calm: bool) {
         self.lost += packets;
         if calm {
-            self.usual_lost += packets as f64;
-            self.usual_total += packets as f64;
+            self.baseline_lost += packets as f64;
+            self.baseline_total += packets as f64;
         }
     }
 
@@ -39,7 +39,7 @@ impl Loss {
     pub fn on_spurious(&mut self, packets: u64) {
         let (here, before) = (self.lost.min(packets), packets.saturating_sub(self.lost));
         self.lost -= here;
-        self.usual_lost = (self.usual_lost - before as f64).max(0.0);
+        self.baseline_lost = (self.baseline_lost - before as f64).max(0.0);
     }
 
     /// The fraction that is lost whatever the rate, at most [`MOST`]; none while too little has been seen.
@@ -48,11 +48,11 @@ impl Loss {
     }
 
     fn seen(&self) -> Option<f64> {
-        (self.usual_total >= ENOUGH).then(|| self.usual_lost / self.usual_total)
+        (self.baseline_total >= ENOUGH).then(|| self.baseline_lost / self.baseline_total)
     }
 
     /// The same, zero while nothing is known.
-    pub fn usual(&self) -> f64 {
+    pub fn baseline(&self) -> f64 {
         self.known().unwrap_or(0.0)
     }
 
@@ -91,7 +91,7 @@ const LEAST: f64 = 0.02;
 mod tests {
     use super::*;
 
-    fn round(loss: &mut Loss, acked: u64, lost: u64, calm: bool) {
+    fn round(loss: &mut LossModel, acked: u64, lost: u64, calm: bool) {
         loss.end_round();
         loss.on_acked(acked, calm);
         loss.on_lost(lost, calm);
@@ -99,19 +99,19 @@ mod tests {
 
     #[test]
     fn five_percent_is_usual_once_it_was_lost_in_calm() {
-        let mut loss = Loss::default();
+        let mut loss = LossModel::default();
         (0..10).for_each(|_| round(&mut loss, 95, 5, true));
-        assert!((loss.usual() - 0.05).abs() < 1e-9);
+        assert!((loss.baseline() - 0.05).abs() < 1e-9);
         round(&mut loss, 950, 50, false);
         assert!(!loss.is_excessive(0.02));
         round(&mut loss, 850, 150, false);
         assert!(loss.is_excessive(0.02));
-        assert!((loss.usual() - 0.05).abs() < 1e-9, "what a probe lost is not usual");
+        assert!((loss.baseline() - 0.05).abs() < 1e-9, "what a probe lost is not usual");
     }
 
     #[test]
     fn a_few_losses_of_a_few_packets_mean_nothing_until_there_are_more() {
-        let mut loss = Loss::default();
+        let mut loss = LossModel::default();
         for _ in 0..3 {
             round(&mut loss, 10, 2, false);
             assert!(!loss.is_excessive(0.05));

@@ -25,28 +25,28 @@
 //! Paths do not touch each other: two that share a bottleneck share it as two flows would.
 
 mod bandwidth;
-mod delay;
 mod loss;
-mod path;
+mod model;
 mod phase;
+mod queue_estimate;
 
 use crate::path::PathId;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
 
-use super::Control;
+use super::CongestionControl;
 use super::slots::Slots;
-use path::Path;
+use model::PathModel;
 
 /// A rate per path; paths do not touch each other.
 #[derive(Debug, Default)]
 pub struct RateBased {
-    paths: Slots<Path>,
+    paths: Slots<PathModel>,
 }
 
-impl Control for RateBased {
+impl CongestionControl for RateBased {
     fn add_path(&mut self, path: PathId, datagram: u64) {
-        self.paths.insert(path, Path::new(datagram));
+        self.paths.insert(path, PathModel::new(datagram));
     }
 
     fn remove_path(&mut self, path: PathId) {
@@ -78,26 +78,26 @@ impl Control for RateBased {
     }
 
     fn window(&self, path: PathId) -> u64 {
-        self.paths.get(path).map_or(0, Path::window)
+        self.paths.get(path).map_or(0, PathModel::window)
     }
 
     fn pacing(&self, path: PathId) -> Rate {
-        self.paths.get(path).map_or(Rate::ZERO, Path::pacing)
+        self.paths.get(path).map_or(Rate::ZERO, PathModel::pacing)
     }
 
     fn bottleneck(&self, path: PathId) -> Option<Rate> {
         self.paths.get(path)?.bottleneck()
     }
 
-    fn usual_loss(&self, path: PathId) -> Option<f64> {
+    fn baseline_loss(&self, path: PathId) -> Option<f64> {
         self.paths.get(path)?.usual_loss()
     }
 
-    fn is_starting(&self, path: PathId) -> bool {
-        self.paths.get(path).is_some_and(Path::is_starting)
+    fn in_startup(&self, path: PathId) -> bool {
+        self.paths.get(path).is_some_and(PathModel::is_starting)
     }
 
-    fn is_untried(&self, path: PathId) -> bool {
-        self.paths.get(path).is_some_and(Path::is_untried)
+    fn never_filled(&self, path: PathId) -> bool {
+        self.paths.get(path).is_some_and(PathModel::is_untried)
     }
 }

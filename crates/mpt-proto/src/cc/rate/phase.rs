@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::delay::Delay;
+use super::queue_estimate::QueueEstimate;
 use crate::time::Time;
 
 /// What the path is being asked.
@@ -30,7 +30,7 @@ pub enum Phase {
         low: Option<(Time, Duration)>,
     },
     /// To empty its queue for certain, so that its true delay is seen.
-    Empty {
+    ProbeRtt {
         /// Whether with half in flight, because nobody knows how long the queue is; else with a little less than what it holds.
         half: bool,
         /// Since when no more than that has been in flight.
@@ -63,19 +63,21 @@ impl Phase {
         match self {
             Self::Startup { .. } => STARTUP_GAIN,
             Self::Probe { .. } => PROBE_GAIN,
-            Self::Drain { .. } | Self::Empty { .. } | Self::Cruise { .. } | Self::Await { .. } => 1.0,
+            Self::Drain { .. } | Self::ProbeRtt { .. } | Self::Cruise { .. } | Self::Await { .. } => 1.0,
         }
     }
 
     /// How long what is in flight may take at the estimated rate, in seconds.
-    pub fn window(self, delay: &Delay) -> f64 {
+    pub fn window(self, delay: &QueueEstimate) -> f64 {
         let base = delay.base().as_secs_f64();
         match self {
             // What stands while it opens is queue, however much jitter blurs that.
             Self::Startup { .. } => base * STARTUP_WINDOW,
             Self::Drain { .. } => base + delay.jitter().as_secs_f64().min(base * DRAIN_SLACK),
-            Self::Empty { half: true, .. } => base * EMPTY_WINDOW,
-            Self::Empty { half: false, .. } => (base - delay.drained().as_secs_f64() * 2.0).max(base * EMPTY_WINDOW),
+            Self::ProbeRtt { half: true, .. } => base * EMPTY_WINDOW,
+            Self::ProbeRtt { half: false, .. } => {
+                (base - delay.empty_threshold().as_secs_f64() * 2.0).max(base * EMPTY_WINDOW)
+            }
             Self::Cruise { .. } | Self::Probe { .. } | Self::Await { .. } => {
                 delay.flight() * CRUISE_WINDOW + delay.target().as_secs_f64()
             }

@@ -32,24 +32,24 @@ use crate::drops::Dropped;
 use crate::time::Time;
 
 /// Stands before everything that costs something: decides which handshake messages get further. One per endpoint.
-pub struct Gate {
+pub struct HandshakeGuard {
     mac1_key: [u8; 32],
     reply_key: [u8; 32],
     secret: Zeroizing<[u8; 32]>,
     replies: u64,
-    meter: Meter,
+    meter: RateLimiter,
 }
 
 /// Why a handshake message gets no further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turned {
+pub enum Rejection {
     /// It is dropped without an answer.
     Away(Dropped),
     /// We are under load, and this is to be sent back to where the message came from.
     Back([u8; COOKIE_REPLY_LEN]),
 }
 
-impl Turned {
+impl Rejection {
     /// The reason for the count.
     pub fn reason(self) -> Dropped {
         match self {
@@ -59,31 +59,31 @@ impl Turned {
     }
 }
 
-impl Gate {
+impl HandshakeGuard {
     /// A gate for messages to `own`, with 32 bytes from a cryptographic random source.
     pub fn new(own: &PublicKey, random: [u8; 32]) -> Self {
         let (mac1_key, reply_key) = (mac1_key(own), reply_key(own));
-        Self { mac1_key, reply_key, secret: Zeroizing::new(random), replies: 0, meter: Meter::default() }
+        Self { mac1_key, reply_key, secret: Zeroizing::new(random), replies: 0, meter: RateLimiter::default() }
     }
 
     /// Lets a message that came from `from` pass, or not. Costs a few hashes, and nothing that stays.
-    pub fn admit(&mut self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Result<(), Turned> {
+    pub fn admit(&mut self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Result<(), Rejection> {
         if !verify(&self.mac1_key, &[message.body], message.mac1) {
-            return Err(Turned::Away(Dropped::BadMac));
+            return Err(Rejection::Away(Dropped::BadMac));
         }
         let proof = self.proof(now, from, message);
         let loaded = !matches!(proof, Proof::Wrong) && self.meter.count(now);
         match proof {
             Proof::Valid if loaded && !self.meter.source(self.bucket(from)) => {
-                Err(Turned::Away(Dropped::HandshakeFlood))
+                Err(Rejection::Away(Dropped::HandshakeFlood))
             }
             Proof::Valid => Ok(()),
             Proof::Absent if loaded && !self.meter.reply(self.bucket(from)) => {
-                Err(Turned::Away(Dropped::HandshakeFlood))
+                Err(Rejection::Away(Dropped::HandshakeFlood))
             }
-            Proof::Absent if loaded => Err(Turned::Back(self.reply(now, from, message))),
+            Proof::Absent if loaded => Err(Rejection::Back(self.reply(now, from, message))),
             Proof::Absent => Ok(()),
-            Proof::Wrong => Err(Turned::Away(Dropped::BadMac)),
+            Proof::Wrong => Err(Rejection::Away(Dropped::BadMac)),
         }
     }
 
@@ -139,7 +139,7 @@ enum Proof {
 }
 
 /// How busy the gate is. Its size is fixed, so a flood from any number of addresses grows nothing.
-struct Meter {
+struct RateLimiter {
     second: u64,
     messages: u32,
     loaded_until: Time,
@@ -147,7 +147,7 @@ struct Meter {
     replies: [u8; 256],
 }
 
-impl Meter {
+impl RateLimiter {
     /// Counts a message with a valid MAC1; returns whether we are under load.
     fn count(&mut self, now: Time) -> bool {
         let second = (now - Time::START).as_secs();
@@ -168,7 +168,7 @@ impl Meter {
     }
 }
 
-impl Meter {
+impl RateLimiter {
     /// Counts a cookie reply to a source; returns whether it may still be sent this second. A peer asks every five seconds.
     fn reply(&mut self, bucket: usize) -> bool {
         self.replies[bucket] = self.replies[bucket].saturating_add(1);
@@ -176,7 +176,7 @@ impl Meter {
     }
 }
 
-impl Default for Meter {
+impl Default for RateLimiter {
     fn default() -> Self {
         Self { second: 0, messages: 0, loaded_until: Time::START, sources: [0; 256], replies: [0; 256] }
     }
@@ -268,7 +268,7 @@ fn keyed(key: &[u8], parts: &[&[u8]]) -> Blake2sMac<U16> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Message, begin_initiation};
+    use super::super::message::{HandshakeMessage, begin_initiation};
     use super::*;
     use crate::crypto::keys::KeyPair;
     use crate::wire::native::SessionIndex;
@@ -276,9 +276,9 @@ mod tests {
     const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 4754);
     const NOW: Time = Time::after(Duration::from_secs(1_000));
 
-    fn gate() -> (PublicKey, Gate) {
+    fn gate() -> (PublicKey, HandshakeGuard) {
         let own = *KeyPair::generate([1; 32]).public();
-        (own, Gate::new(&own, [2; 32]))
+        (own, HandshakeGuard::new(&own, [2; 32]))
     }
 
     fn message(receiver: &PublicKey, cookie: Option<Cookie>) -> (Vec<u8>, [u8; MAC]) {
@@ -288,21 +288,25 @@ mod tests {
         (message, mac1)
     }
 
-    fn admit(gate: &mut Gate, now: Time, from: SocketAddr, message: &[u8]) -> Result<(), Turned> {
-        let Some(Message::Initiation(initiation)) = Message::decode(message) else { panic!("not an initiation") };
+    fn admit(gate: &mut HandshakeGuard, now: Time, from: SocketAddr, message: &[u8]) -> Result<(), Rejection> {
+        let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(message) else {
+            panic!("not an initiation")
+        };
         gate.admit(now, from, &initiation.signed)
     }
 
-    fn load(gate: &mut Gate, own: &PublicKey) {
+    fn load(gate: &mut HandshakeGuard, own: &PublicKey) {
         let (message, _) = message(own, None);
         while admit(gate, NOW, HERE, &message).is_ok() {}
     }
 
-    fn cookie(gate: &mut Gate, own: &PublicKey, from: SocketAddr) -> Cookie {
+    fn cookie(gate: &mut HandshakeGuard, own: &PublicKey, from: SocketAddr) -> Cookie {
         let (message, mac1) = message(own, None);
-        let Err(Turned::Back(reply)) = admit(gate, NOW, from, &message) else { panic!("no cookie") };
+        let Err(Rejection::Back(reply)) = admit(gate, NOW, from, &message) else { panic!("no cookie") };
         assert!(reply.len() < message.len());
-        let Some(Message::CookieReply(reply)) = Message::decode(&reply) else { panic!("not a cookie reply") };
+        let Some(HandshakeMessage::CookieReply(reply)) = HandshakeMessage::decode(&reply) else {
+            panic!("not a cookie reply")
+        };
         assert_eq!(reply.receiver, SessionIndex::new(77));
         assert!(Cookie::open(NOW, own, &[0; MAC], &reply).is_none(), "a reply to another message");
         Cookie::open(NOW, own, &mac1, &reply).expect("the reply to our message")
@@ -313,7 +317,7 @@ mod tests {
         let (own, mut gate) = gate();
         load(&mut gate, &own);
         let (stranger, _) = message(KeyPair::generate([9; 32]).public(), None);
-        assert_eq!(admit(&mut gate, NOW, HERE, &stranger), Err(Turned::Away(Dropped::BadMac)));
+        assert_eq!(admit(&mut gate, NOW, HERE, &stranger), Err(Rejection::Away(Dropped::BadMac)));
     }
 
     #[test]
@@ -335,7 +339,7 @@ mod tests {
         let (message, _) = message(&own, Some(cookie));
         assert_eq!(admit(&mut gate, NOW, HERE, &message), Ok(()));
         let elsewhere = SocketAddr::new(HERE.ip(), HERE.port() + 1);
-        assert_eq!(admit(&mut gate, NOW, elsewhere, &message), Err(Turned::Away(Dropped::BadMac)));
+        assert_eq!(admit(&mut gate, NOW, elsewhere, &message), Err(Rejection::Away(Dropped::BadMac)));
     }
 
     #[test]
@@ -345,7 +349,7 @@ mod tests {
         let cookie = cookie(&mut gate, &own, HERE);
         let (message, _) = message(&own, Some(cookie));
         assert_eq!(admit(&mut gate, NOW + PERIOD, HERE, &message), Ok(()));
-        assert_eq!(admit(&mut gate, NOW + PERIOD * 2, HERE, &message), Err(Turned::Away(Dropped::BadMac)));
+        assert_eq!(admit(&mut gate, NOW + PERIOD * 2, HERE, &message), Err(Rejection::Away(Dropped::BadMac)));
     }
 
     #[test]
@@ -356,7 +360,7 @@ mod tests {
         let (message, _) = message(&own, Some(cookie));
         let admitted = (0..100).filter(|_| admit(&mut gate, NOW, HERE, &message).is_ok()).count();
         assert_eq!(admitted, 20);
-        assert_eq!(admit(&mut gate, NOW, HERE, &message), Err(Turned::Away(Dropped::HandshakeFlood)));
+        assert_eq!(admit(&mut gate, NOW, HERE, &message), Err(Rejection::Away(Dropped::HandshakeFlood)));
     }
 
     #[test]

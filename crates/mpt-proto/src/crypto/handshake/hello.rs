@@ -18,42 +18,42 @@ use crate::wire::native::SessionIndex;
 
 /// What one end says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct HandshakePayload {
     /// The highest version of the protocol that it speaks, at least 1.
     pub version: u8,
     /// Which run of it is speaking.
-    pub run: Run,
+    pub incarnation: Incarnation,
     /// What it can do.
-    pub offer: Offer,
+    pub capabilities: Capabilities,
 }
 
 /// A random number that an end chooses when it begins, so that the other notices when it has begun anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run(pub [u8; 8]);
+pub struct Incarnation(pub [u8; 8]);
 
 /// What an end can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct Capabilities {
     /// The CPU has AES instructions.
     pub has_aes: bool,
     /// The ciphers that it is willing to use.
     pub ciphers: Ciphers,
     /// Optional features, one bit each; those that are not known are carried and mean nothing.
-    pub capabilities: u64,
+    pub features: u64,
 }
 
 /// Frames that offer or use a context are understood ([`crate::headers`]).
 const COMPRESSES: u64 = 1;
 
-impl Offer {
+impl Capabilities {
     /// Both ciphers and every feature that there is.
     pub const fn new(has_aes: bool) -> Self {
-        Self { has_aes, ciphers: Ciphers::ALL, capabilities: COMPRESSES }
+        Self { has_aes, ciphers: Ciphers::ALL, features: COMPRESSES }
     }
 
     /// Whether compressed headers are understood.
     pub const fn compresses(&self) -> bool {
-        self.capabilities & COMPRESSES != 0
+        self.features & COMPRESSES != 0
     }
 
     /// The cipher for a session between these two: of those that both will use, the one that the slower CPU prefers.
@@ -91,27 +91,30 @@ impl Ciphers {
     }
 }
 
-impl Hello {
+impl HandshakePayload {
     /// Appends the payload for a session that the sender calls `index`.
     pub fn encode(&self, index: SessionIndex, out: &mut Vec<u8>) {
         out.extend_from_slice(&index.to_bytes());
         out.push(self.version);
-        out.extend_from_slice(&self.run.0);
-        out.push(u8::from(self.offer.has_aes));
-        out.push(self.offer.ciphers.0);
-        if self.offer.capabilities != 0 {
+        out.extend_from_slice(&self.incarnation.0);
+        out.push(u8::from(self.capabilities.has_aes));
+        out.push(self.capabilities.ciphers.0);
+        if self.capabilities.features != 0 {
             out.extend_from_slice(&[CAPABILITIES, 8]);
-            out.extend_from_slice(&self.offer.capabilities.to_be_bytes());
+            out.extend_from_slice(&self.capabilities.features.to_be_bytes());
         }
     }
 
     /// Reads a payload; `None` when it is malformed or of version 0.
     pub fn decode(payload: &[u8]) -> Option<(SessionIndex, Self)> {
         let (fixed, options) = payload.split_first_chunk::<FIXED>()?;
-        let [a, b, c, version @ (1..), run @ .., flags, ciphers] = *fixed else { return None };
+        let [a, b, c, version @ (1..), incarnation @ .., flags, ciphers] = *fixed else { return None };
         let (has_aes, ciphers) = (flags & 1 != 0, Ciphers(ciphers & Ciphers::ALL.0));
-        let offer = Offer { has_aes, ciphers, capabilities: capabilities(options)? };
-        Some((SessionIndex::from_bytes([a, b, c]), Self { version, run: Run(run), offer }))
+        let capabilities = Capabilities { has_aes, ciphers, features: features(options)? };
+        Some((
+            SessionIndex::from_bytes([a, b, c]),
+            Self { version, incarnation: Incarnation(incarnation), capabilities },
+        ))
     }
 }
 
@@ -119,7 +122,7 @@ impl Hello {
 pub const FIXED: usize = 14;
 const CAPABILITIES: u8 = 1;
 
-fn capabilities(mut options: &[u8]) -> Option<u64> {
+fn features(mut options: &[u8]) -> Option<u64> {
     let mut found = 0;
     while let [kind, len, rest @ ..] = options {
         let (value, next) = rest.split_at_checked(usize::from(*len))?;
@@ -136,11 +139,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn hello(capabilities: u64) -> Hello {
-        Hello { version: 1, run: Run([3; 8]), offer: Offer { capabilities, ..Offer::new(true) } }
+    fn hello(capabilities: u64) -> HandshakePayload {
+        HandshakePayload {
+            version: 1,
+            incarnation: Incarnation([3; 8]),
+            capabilities: Capabilities { features: capabilities, ..Capabilities::new(true) },
+        }
     }
 
-    fn encoded(hello: &Hello) -> Vec<u8> {
+    fn encoded(hello: &HandshakePayload) -> Vec<u8> {
         let mut out = Vec::new();
         hello.encode(SessionIndex::new(5), &mut out);
         out
@@ -149,18 +156,18 @@ mod tests {
     proptest! {
         #[test]
         fn a_hello_reads_as_it_was_written(
-            index: u32, version in 1u8.., run: [u8; 8], has_aes: bool, ciphers in 0u8..4, capabilities: u64,
+            index: u32, version in 1u8.., incarnation: [u8; 8], has_aes: bool, ciphers in 0u8..4, features: u64,
         ) {
-            let offer = Offer { has_aes, ciphers: Ciphers(ciphers), capabilities };
-            let (hello, index) = (Hello { version, run: Run(run), offer }, SessionIndex::new(index));
+            let capabilities = Capabilities { has_aes, ciphers: Ciphers(ciphers), features };
+            let (hello, index) = (HandshakePayload { version, incarnation: Incarnation(incarnation), capabilities }, SessionIndex::new(index));
             let mut out = Vec::new();
             hello.encode(index, &mut out);
-            prop_assert_eq!(Hello::decode(&out), Some((index, hello)));
+            prop_assert_eq!(HandshakePayload::decode(&out), Some((index, hello)));
         }
 
         #[test]
         fn nothing_makes_the_reader_panic(payload: Vec<u8>) {
-            let _ = Hello::decode(&payload);
+            let _ = HandshakePayload::decode(&payload);
         }
     }
 
@@ -168,19 +175,20 @@ mod tests {
     fn options_from_the_future_are_skipped() {
         let mut payload = encoded(&hello(0));
         payload.extend_from_slice(&[200, 3, 1, 2, 3, CAPABILITIES, 2, 0x12, 0x34, 201, 0]);
-        assert_eq!(Hello::decode(&payload), Some((SessionIndex::new(5), hello(0x1234))));
+        assert_eq!(HandshakePayload::decode(&payload), Some((SessionIndex::new(5), hello(0x1234))));
     }
 
     #[test]
     fn a_cut_payload_is_malformed_unless_it_ends_between_options() {
         let payload = encoded(&hello(1));
-        let readable: Vec<_> = (0..payload.len()).filter(|len| Hello::decode(&payload[..*len]).is_some()).collect();
+        let readable: Vec<_> =
+            (0..payload.len()).filter(|len| HandshakePayload::decode(&payload[..*len]).is_some()).collect();
         assert_eq!(readable, [FIXED]);
     }
 
     #[test]
     fn aes_is_used_where_both_have_it_in_hardware() {
-        let (fast, slow) = (Offer::new(true), Offer::new(false));
+        let (fast, slow) = (Capabilities::new(true), Capabilities::new(false));
         assert_eq!(fast.cipher_with(&fast), Some(Cipher::Aes256Gcm));
         assert_eq!(fast.cipher_with(&slow), Some(Cipher::ChaCha20Poly1305));
         assert_eq!(slow.cipher_with(&fast), Some(Cipher::ChaCha20Poly1305));
@@ -189,10 +197,10 @@ mod tests {
 
     #[test]
     fn an_end_that_insists_gets_its_cipher_or_none() {
-        let only = |cipher| Offer { ciphers: Ciphers::only(cipher), ..Offer::new(false) };
+        let only = |cipher| Capabilities { ciphers: Ciphers::only(cipher), ..Capabilities::new(false) };
         let (aes, chacha) = (only(Cipher::Aes256Gcm), only(Cipher::ChaCha20Poly1305));
-        assert_eq!(aes.cipher_with(&Offer::new(false)), Some(Cipher::Aes256Gcm));
-        assert_eq!(chacha.cipher_with(&Offer::new(true)), Some(Cipher::ChaCha20Poly1305));
+        assert_eq!(aes.cipher_with(&Capabilities::new(false)), Some(Cipher::Aes256Gcm));
+        assert_eq!(chacha.cipher_with(&Capabilities::new(true)), Some(Cipher::ChaCha20Poly1305));
         assert_eq!(aes.cipher_with(&chacha), None);
     }
 }

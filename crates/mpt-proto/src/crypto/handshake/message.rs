@@ -7,7 +7,7 @@ use super::{hello, tai64n};
 
 /// A handshake message, told apart by its type and checked for length. Nothing in it is authentic yet.
 #[derive(Clone, Copy, Debug)]
-pub enum Message<'a> {
+pub enum HandshakeMessage<'a> {
     /// Somebody wants a session.
     Initiation(Initiation<'a>),
     /// Somebody answers an initiation of ours.
@@ -59,7 +59,7 @@ pub struct Signed<'a> {
     pub(super) mac2: &'a [u8; MAC],
 }
 
-impl<'a> Message<'a> {
+impl<'a> HandshakeMessage<'a> {
     /// Reads a handshake message; `None` when the datagram is none, or of a length that none has.
     pub fn decode(datagram: &'a [u8]) -> Option<Self> {
         let ([0, 0, 0x88, 0xB6, kind, a, b, c], rest) = datagram.split_first_chunk()? else { return None };
@@ -170,8 +170,8 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_makes_the_reader_panic(kind in 0u8..5, rest in prop::collection::vec(any::<u8>(), 0..700)) {
-            let _ = Message::decode(&[&GRE, &[kind][..], &rest].concat());
-            let _ = Message::decode(&rest);
+            let _ = HandshakeMessage::decode(&[&GRE, &[kind][..], &rest].concat());
+            let _ = HandshakeMessage::decode(&rest);
         }
     }
 
@@ -181,7 +181,7 @@ mod tests {
             (0..MAX_LEN).find(|len| {
                 let mut datagram = vec![0; *len];
                 datagram.iter_mut().zip([0, 0, 0x88, 0xB6, kind]).for_each(|(to, from)| *to = from);
-                Message::decode(&datagram).is_some()
+                HandshakeMessage::decode(&datagram).is_some()
             })
         };
         assert_eq!([0, 1, 2, 3, 4].map(shortest), [None, Some(162), Some(106), Some(64), None]);

@@ -30,9 +30,9 @@ mod message;
 mod noise;
 pub mod tai64n;
 
-pub use cookie::{Gate, Turned};
-pub use hello::{Ciphers, Hello, Offer, Run};
-pub use message::{COOKIE_REPLY_LEN, CookieReply, Initiation, MAX_LEN, Message, Response, Signed};
+pub use cookie::{HandshakeGuard, Rejection};
+pub use hello::{Capabilities, Ciphers, HandshakePayload, Incarnation};
+pub use message::{COOKIE_REPLY_LEN, CookieReply, HandshakeMessage, Initiation, MAX_LEN, Response, Signed};
 pub use tai64n::{Clock, Tai64n};
 
 pub(super) use cookie::{Cookie, sign};
@@ -55,19 +55,19 @@ pub struct Identity {
     /// Our static keys.
     pub keys: KeyPair,
     /// What we can do.
-    pub offer: Offer,
+    pub capabilities: Capabilities,
     /// What our timestamps are made of.
     pub clock: Clock,
 }
 
 impl Identity {
-    fn hello(&self, run: Run) -> Hello {
-        Hello { version: VERSION, run, offer: self.offer }
+    fn hello(&self, run: Incarnation) -> HandshakePayload {
+        HandshakePayload { version: VERSION, incarnation: run, capabilities: self.capabilities }
     }
 }
 
 /// What every handshake message needs new, handed in by the caller.
-pub struct Fresh {
+pub struct EphemeralInput {
     /// From a cryptographic random source; never used twice.
     pub ephemeral: [u8; 32],
     /// A name for the session that no other session of the endpoint has.
@@ -76,7 +76,7 @@ pub struct Fresh {
     pub jitter: u16,
 }
 
-impl Drop for Fresh {
+impl Drop for EphemeralInput {
     fn drop(&mut self) {
         self.ephemeral.zeroize();
     }
@@ -93,7 +93,7 @@ pub(super) struct Pending {
 pub(super) struct Agreed {
     pub(super) local: SessionIndex,
     pub(super) remote: SessionIndex,
-    pub(super) hello: Hello,
+    pub(super) hello: HandshakePayload,
     pub(super) secrets: Secrets,
 }
 
@@ -102,10 +102,10 @@ impl Pending {
     pub(super) fn write(
         now: Time,
         us: &Identity,
-        run: Run,
+        run: Incarnation,
         peer: &PublicKey,
         cookie: Option<Cookie>,
-        fresh: &Fresh,
+        fresh: &EphemeralInput,
     ) -> (Self, Vec<u8>) {
         let mut payload = us.clock.at(now).to_bytes().to_vec();
         us.hello(run).encode(fresh.index, &mut payload);
@@ -125,13 +125,13 @@ impl Pending {
 }
 
 /// An initiation read as far as the key of whoever claims to be calling.
-pub struct Knock<'a> {
+pub struct ClaimedInitiation<'a> {
     noise: noise::Responder,
     sealed: &'a [u8],
     sender: SessionIndex,
 }
 
-impl<'a> Knock<'a> {
+impl<'a> ClaimedInitiation<'a> {
     /// Reads the claim. One Diffie-Hellman, 38 us.
     pub fn open(us: &Identity, initiation: &Initiation<'a>) -> Result<Self, Dropped> {
         let read = noise::Responder::read_static(&us.keys, initiation.noise);
@@ -156,7 +156,7 @@ impl<'a> Knock<'a> {
 /// An initiation that was authentic when it was written.
 pub(super) struct Caller {
     pub(super) written: Tai64n,
-    pub(super) hello: Hello,
+    pub(super) hello: HandshakePayload,
     noise: noise::Responder,
     remote: SessionIndex,
 }
@@ -167,10 +167,10 @@ impl Caller {
         self,
         now: Time,
         us: &Identity,
-        run: Run,
+        run: Incarnation,
         psk: &PresharedKey,
         cookie: Option<Cookie>,
-        fresh: &Fresh,
+        fresh: &EphemeralInput,
     ) -> Result<(Agreed, Vec<u8>, [u8; MAC]), Dropped> {
         let (peer, mut payload) = (*self.noise.initiator(), Vec::new());
         us.hello(run).encode(fresh.index, &mut payload);
@@ -183,7 +183,7 @@ impl Caller {
 }
 
 /// The hello in a payload, if it speaks of the same session as the clear header.
-fn hello_of(payload: &[u8], sender: SessionIndex) -> Result<Hello, Dropped> {
-    let (index, hello) = Hello::decode(payload).ok_or(Dropped::NotAuthentic)?;
+fn hello_of(payload: &[u8], sender: SessionIndex) -> Result<HandshakePayload, Dropped> {
+    let (index, hello) = HandshakePayload::decode(payload).ok_or(Dropped::NotAuthentic)?;
     if index == sender { Ok(hello) } else { Err(Dropped::NotAuthentic) }
 }

@@ -4,29 +4,29 @@ use std::cell::OnceCell;
 
 use super::super::inbound::deliver;
 use super::super::{Ledger, Peer};
-use super::outlet::Exit;
-use super::sizes::on_probe_fate;
+use super::pmtu::on_probe_fate;
+use super::udp_shaper::InnerSink;
 use super::{Carrier, Native};
 use crate::classify::Class;
 use crate::crypto::association::Opened;
 use crate::crypto::replay;
 use crate::drops::Dropped;
-use crate::endpoint::Received as From;
+use crate::endpoint::RecvMeta as From;
 use crate::flow;
 use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
 use crate::path::LARGE;
 use crate::path::ack::{self, PeerTime, Range};
-use crate::path::receive::{Elicits, Received};
-use crate::repair::{Place, Token};
-use crate::reseq::Numbered;
+use crate::path::ack_generator::{AckEliciting, AckGenerator};
+use crate::reorder::SequencedPacket;
+use crate::repair::{FlowSeq, Token};
 use crate::time::Time;
-use crate::wire::frame::{self, Ack, Compressed, Data, DataHeader, Frame, Frames, Skip};
+use crate::wire::frame::{self, AckFrame, CompressedFrame, DataFrame, DataHeader, Frame, Frames, SkipFrame};
 use crate::wire::native::PathTag;
 
 /// How a datagram came.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct Ingress {
     /// The path as the peer names it.
     tag: PathTag,
     /// Our path that leads back.
@@ -44,9 +44,9 @@ impl Peer {
         let len = datagram.len();
         match native.association.open(now, datagram) {
             Ok(opened) => {
-                if native.association.take_restarted() {
-                    native.begin_anew(&self.paths, &mut self.queue);
-                    self.count_forgotten(&mut native);
+                if native.association.take_peer_restarted() {
+                    native.on_peer_restart(&self.paths, &mut self.queue);
+                    self.count_discarded(&mut native);
                 }
                 self.handle_opened(now, from, opened, len, &mut native, tun);
             }
@@ -66,13 +66,13 @@ impl Peer {
     ) {
         let (tag, number) = (opened.path, opened.number);
         let newest = native.received[usize::from(tag.slot())].as_ref().is_none_or(|known| known.is_newest(number));
-        let (own, moving) = self.path_towards(now, from, tag, newest, len, native);
+        let (own, moving) = self.resolve_path(now, from, tag, newest, len, native);
         if let Some(own) = own {
             let path = &mut self.paths[usize::from(own)];
             path.received.count(len);
-            path.heard = now;
+            path.last_received = now;
         }
-        let (mut elicits, mut data, mut repair) = (Elicits::Nothing, None, None);
+        let (mut elicits, mut data, mut repair) = (AckEliciting::Nothing, None, None);
         // One packet in a datagram may be compressed.
         let expanded = OnceCell::new();
         let mut is_known = true;
@@ -83,8 +83,8 @@ impl Peer {
             };
             elicits = match frame {
                 Frame::Ack(_) | Frame::Context(_) => elicits,
-                Frame::Probe(_) if elicits == Elicits::Nothing && len as u64 >= LARGE => Elicits::AckAtOnce,
-                _ => Elicits::Ack,
+                Frame::Probe(_) if elicits == AckEliciting::Nothing && len as u64 >= LARGE => AckEliciting::AckAtOnce,
+                _ => AckEliciting::Ack,
             };
             let frame = match frame {
                 Frame::Compressed(compressed) => match self.expand(now, &compressed, &expanded, native, tun) {
@@ -101,73 +101,76 @@ impl Peer {
                 Frame::Repair(frame) => repair = Some(frame),
                 _ => {}
             }
-            self.handle_frame(now, &frame, Way { tag, own, moving, tos: from.tos }, native, tun);
+            self.handle_frame(now, &frame, Ingress { tag, own, moving, tos: from.tos }, native, tun);
         }
         if let Some(own) = own.filter(|_| data.is_some()) {
-            native.carriers[usize::from(own)].brought = Some(now);
-            self.remind(now, usize::from(own), native);
+            native.carriers[usize::from(own)].last_data_received = Some(now);
+            self.resend_status(now, usize::from(own), native);
         }
         // What could not be put together is as good as lost to those that it protects.
         if is_known {
-            self.handle_protection(now, tag, number, (data, repair), native, tun);
+            self.handle_fec(now, tag, number, (data, repair), native, tun);
         }
         let received =
-            native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(Received::new(tag.slot())));
+            native.received[usize::from(tag.slot())].get_or_insert_with(|| Box::new(AckGenerator::new(tag.slot())));
         let is_marked = ecn::is_marked_outside(data.map(|data| data.packet), from.tos);
         received.on_packet(now, number, len as u64, elicits, is_marked);
-        native.headers.take_back(expanded.into_inner());
+        native.header_compression.recycle(expanded.into_inner());
     }
 
     /// Puts a compressed packet together in `room`, which is still empty.
     fn expand<'a>(
         &mut self,
         now: Time,
-        compressed: &Compressed<'_>,
+        compressed: &CompressedFrame<'_>,
         room: &'a OnceCell<Vec<u8>>,
         native: &mut Native,
         tun: &mut Coalescer,
-    ) -> Option<Data<'a>> {
-        let Compressed { bucket, sequence, .. } = *compressed;
-        let expanded = if room.get().is_none() { native.headers.expand(compressed) } else { Err(Dropped::Malformed) };
+    ) -> Option<DataFrame<'a>> {
+        let CompressedFrame { bucket, sequence, .. } = *compressed;
+        let expanded =
+            if room.get().is_none() { native.header_compression.expand(compressed) } else { Err(Dropped::Malformed) };
         match expanded {
             Ok(packet) => {
                 let header = DataHeader { bucket, sequence, offers: false };
-                Some(Data { header, packet: room.get_or_init(|| packet) })
+                Some(DataFrame { header, packet: room.get_or_init(|| packet) })
             }
             Err(why) => {
-                self.drop_data(now, why, Place { bucket, sequence }, native, tun);
+                self.drop_data(now, why, FlowSeq { bucket, sequence }, native, tun);
                 None
             }
         }
     }
 
     /// What is dropped was acknowledged with its datagram, and does not come again.
-    fn drop_data(&mut self, now: Time, why: Dropped, place: Place, native: &mut Native, tun: &mut Coalescer) {
+    fn drop_data(&mut self, now: Time, why: Dropped, place: FlowSeq, native: &mut Native, tun: &mut Coalescer) {
         self.drops.count(why);
-        let Place { bucket, sequence } = place;
-        self.handle_skip(now, &Skip { bucket, from: sequence, to: sequence }, native, tun);
+        let FlowSeq { bucket, sequence } = place;
+        self.handle_skip(now, &SkipFrame { bucket, from: sequence, to: sequence }, native, tun);
     }
 
-    fn handle_frame(&mut self, now: Time, frame: &Frame<'_>, way: Way, native: &mut Native, tun: &mut Coalescer) {
-        let Way { tag, own, moving, tos } = way;
+    fn handle_frame(&mut self, now: Time, frame: &Frame<'_>, way: Ingress, native: &mut Native, tun: &mut Coalescer) {
+        let Ingress { tag, own, moving, tos } = way;
         match frame {
             Frame::Data(data) => {
-                native.headers.on_data(data);
+                native.header_compression.on_data(data);
                 if let Err(why) = self.handle_data(now, data, tag, tos, native, tun) {
                     let DataHeader { bucket, sequence, .. } = data.header;
-                    self.drop_data(now, why, Place { bucket, sequence }, native, tun);
+                    self.drop_data(now, why, FlowSeq { bucket, sequence }, native, tun);
                 }
             }
             Frame::Ack(ack) => self.handle_ack(now, ack, native),
             Frame::Skip(skip) => self.handle_skip(now, skip, native, tun),
-            Frame::Path(frame::Path::Challenge(bytes)) => self.handle_challenge(now, own, moving, *bytes, native),
-            Frame::Path(frame::Path::Response(bytes)) if moving => self.handle_proof(now, own, *bytes, native),
-            Frame::Path(frame::Path::Response(bytes)) => self.handle_response(now, own, u64::from_be_bytes(*bytes)),
-            Frame::Path(frame::Path::Status { path, status, order }) => {
+            Frame::Path(frame::PathFrame::Challenge(bytes)) => self.handle_challenge(now, own, moving, *bytes, native),
+            Frame::Path(frame::PathFrame::Response(bytes)) if moving => self.on_path_response(now, own, *bytes, native),
+            Frame::Path(frame::PathFrame::Response(bytes)) => {
+                self.handle_response(now, own, u64::from_be_bytes(*bytes))
+            }
+            Frame::Path(frame::PathFrame::Status { path, status, order }) => {
                 self.handle_status(now, *path, *status, *order, native);
             }
             Frame::Addr(addr) => self.handle_addr(addr, native),
-            Frame::Context(context) => native.headers.on_context(now, *context),
+            Frame::Context(context) => native.header_compression.on_context(now, *context),
             // Repair symbols and compressed packets are handled with the datagram that they came in. The others are of no consequence here; a version that
             // uses them says more.
             Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) | Frame::Control(_) | Frame::Close(_) => {}
@@ -177,7 +180,7 @@ impl Peer {
     pub(super) fn handle_data(
         &mut self,
         now: Time,
-        data: &Data<'_>,
+        data: &DataFrame<'_>,
         tag: PathTag,
         tos: u8,
         native: &mut Native,
@@ -187,31 +190,31 @@ impl Peer {
             return Err(Dropped::Malformed);
         }
         let ip = Ip::parse(data.packet)?;
-        if !self.speaks_for(ip.source) {
+        if !self.owns_source(ip.source) {
             return Err(Dropped::ForeignSource);
         }
         let merged = ecn::decapsulate(ip.tos, tos)?;
         let packet = &data.packet[..ip.total];
         if merged == ip.tos {
-            return put_in_order(now, tag, data, packet, native, &mut self.ledger, tun);
+            return reorder(now, tag, data, packet, native, &mut self.ledger, tun);
         }
         let mut marked = packet.to_vec();
         set_tos(&mut marked, ip.version, merged);
-        put_in_order(now, tag, data, &marked, native, &mut self.ledger, tun)
+        reorder(now, tag, data, &marked, native, &mut self.ledger, tun)
     }
 
     /// What was held for others that will not come has an end, too.
-    pub(super) fn count_forgotten(&mut self, native: &mut Native) {
-        let forgotten = native.take_forgotten();
+    pub(super) fn count_discarded(&mut self, native: &mut Native) {
+        let forgotten = native.take_discarded();
         self.drops.count_many(Dropped::PeerRestarted, forgotten);
         self.ledger.dropped_in += forgotten;
     }
 
-    fn handle_skip(&mut self, now: Time, skip: &Skip, native: &mut Native, tun: &mut Coalescer) {
+    fn handle_skip(&mut self, now: Time, skip: &SkipFrame, native: &mut Native, tun: &mut Coalescer) {
         let (bucket, delivered) = (skip.bucket, &mut self.ledger.delivered);
-        let Native { order, outlets, batch, luck, holding, .. } = native;
+        let Native { reorder: order, udp_shaper, ack_filter, ack_delay, holding, .. } = native;
         let Some(order) = order.get_mut(&bucket) else { return };
-        let mut exit = Exit { now, bucket, outlets, batch, luck, delivered, tun };
+        let mut exit = InnerSink { now, bucket, udp_shaper, ack_filter, ack_delay, delivered, tun };
         order.handle_skip(now, skip.from, skip.to, &mut |packet| exit.deliver(packet));
         if order.is_empty() {
             holding.remove(&skip.bucket);
@@ -223,16 +226,16 @@ impl Peer {
     fn handle_challenge(&mut self, now: Time, own: Option<u8>, moving: bool, bytes: [u8; 8], native: &mut Native) {
         let Some(own) = own.map(usize::from) else { return };
         let carrier = &mut native.carriers[own];
-        match &mut carrier.moving {
+        match &mut carrier.validation {
             Some(there) if moving => there.on_challenge(bytes),
             _ => carrier.challenged = Some(bytes),
         }
         let path = &mut self.paths[own];
-        if !path.health.may_speak() {
+        if !path.health.may_send() {
             self.draining |= 1 << own;
         }
         if let Some(prober) = path.liveness.prober().filter(|_| !path.health.answers) {
-            prober.ask_now(now);
+            prober.probe_now(now);
         }
     }
 
@@ -244,10 +247,10 @@ impl Peer {
         }
     }
 
-    fn handle_ack(&mut self, now: Time, ack: &Ack<'_>, native: &mut Native) {
+    fn handle_ack(&mut self, now: Time, ack: &AckFrame<'_>, native: &mut Native) {
         let slot = usize::from(ack.path.slot());
         let Some(id) = self.paths.get(slot).map(|path| path.id) else { return };
-        let Native { carriers, repair, returned, control, peer_clock, .. } = native;
+        let Native { carriers, retransmit: repair, returned, cc: control, peer_clock, .. } = native;
         let carrier = &mut carriers[slot];
         *peer_clock = replay::expand(*peer_clock, ack.received);
         let told = ack::Ack {
@@ -263,9 +266,9 @@ impl Peer {
         let mut excused = 0;
         let outcome = feedback.on_ack(now, &told, |fate, token| match Token(token).probed_size() {
             Some(size) => excused += on_probe_fate(now, size, fate, pmtu),
-            None => returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer())),
+            None => returned.extend(repair.on_outcome(Token(token), fate).and_then(|packet| packet.into_buffer())),
         });
-        feedback.excuse(now, excused);
+        feedback.exclude_losses(now, excused);
         if let Some(sample) = &outcome.ack {
             control.on_ack(id, sample);
             if outcome.ce > 0 {
@@ -294,10 +297,10 @@ fn is_ack(packet: &[u8]) -> bool {
 /// IPv4 and TCP headers with all their options.
 pub(super) const LONGEST_ACK: usize = 60 + 60;
 
-fn put_in_order(
+fn reorder(
     now: Time,
     tag: PathTag,
-    data: &Data<'_>,
+    data: &DataFrame<'_>,
     packet: &[u8],
     native: &mut Native,
     ledger: &mut Ledger,
@@ -314,10 +317,10 @@ fn put_in_order(
         native.unheld += u64::from(taken.is_ok());
         return taken;
     }
-    let Native { order, rested, outlets, batch, luck, .. } = native;
-    let order = order.entry(bucket).or_insert_with(|| rested.wake(bucket, limits));
-    let mut exit = Exit { now, bucket, outlets, batch, luck, delivered: &mut ledger.delivered, tun };
-    let arrived = Numbered { slot: tag.slot(), seq: data.header.sequence, packet, waits: !is_ack(packet) };
+    let Native { reorder: order, idle: rested, udp_shaper, ack_filter, ack_delay, .. } = native;
+    let order = order.entry(bucket).or_insert_with(|| rested.restore(bucket, limits));
+    let mut exit = InnerSink { now, bucket, udp_shaper, ack_filter, ack_delay, delivered: &mut ledger.delivered, tun };
+    let arrived = SequencedPacket { slot: tag.slot(), seq: data.header.sequence, packet, in_order: !is_ack(packet) };
     let kept = order.handle(now, arrived, &mut |packet| exit.deliver(packet));
     exit.on_arrival(packet.len());
     ledger.dropped_in += u64::from(kept.is_err());

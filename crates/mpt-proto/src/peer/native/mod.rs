@@ -7,51 +7,51 @@
 //! come and go and says what they are for, `roam` follows the peer's addresses, `addresses` tells our own. `rest` is what
 //! becomes of the memory of a peer that is idle.
 
-mod addresses;
-mod batch;
-mod copies;
-mod doubts;
-mod headers;
+mod ack_delay;
+mod ack_filter;
+mod add_addr;
+mod control_frames;
+mod demotion;
+mod duplicate;
+mod fec;
+mod header_compression;
+mod idle;
 mod inbound;
-mod lane;
-mod luck;
+mod migration;
 mod outbound;
-mod outlet;
-mod paths;
-mod protection;
-mod rest;
-mod roam;
-mod scene;
-mod sizes;
+mod path_events;
+mod pmtu;
+mod reserve;
+mod snapshot;
 mod timers;
-mod words;
+mod udp_shaper;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::cc::{Algorithm, Controller};
 use crate::config::{NativeConfig, PathConfig};
-use crate::crypto::association::{Association, Event};
-use crate::crypto::handshake::Run;
-use crate::local::Local;
-use crate::outbox;
+use crate::crypto::association::{Association, SessionEvent};
+use crate::crypto::handshake::Incarnation;
 use crate::packet::SuperPacket;
-use crate::path::feedback::Feedback;
+use crate::path::ack_generator::AckGenerator;
+use crate::path::estimator::PathEstimator;
+use crate::path::loss_gate::INITIAL_PROBES;
 use crate::path::pmtu::Pmtu;
-use crate::path::receive::Received;
 use crate::path::sample::LossSample;
-use crate::path::worth::VETTING;
 use crate::path::{MAX_PATHS, Path, PathId};
 use crate::queue::Queue;
-use crate::repair::fec::{self, Decoder, Encoder, Policy, Rhythm};
-use crate::repair::{Repair, Token};
-use crate::reseq::{Limits, Resequencer, Unordered};
+use crate::reorder::{DuplicateFilter, ReorderBuffer, ReorderLimits};
+use crate::repair::fec::{Decoder, Encoder, FecMode, FecPolicy, FecSchedule};
+use crate::repair::{RetransmitQueue, Token};
+use crate::sessions::SessionTable;
 use crate::time::{Rate, Time};
+use crate::tx;
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
-use addresses::Addresses;
-use batch::{Batch, Gathered};
-use roam::Move;
+use ack_filter::{AckFilter, FilterVerdict};
+use add_addr::AdvertisedAddresses;
+use migration::PathValidation;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
 pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
@@ -59,42 +59,42 @@ pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
 /// The native side of a peer.
 pub(super) struct Native {
     association: Association,
-    control: Controller,
+    cc: Controller,
     /// By slot of our paths.
     carriers: Vec<Carrier>,
     /// What arrived, by slot of the peer's paths.
-    received: [Option<Box<Received>>; MAX_PATHS],
+    received: [Option<Box<AckGenerator>>; MAX_PATHS],
     /// Which of our paths goes back the way that the peer's path in a slot came, and that path's generation.
-    mirror: [Option<(u8, u8)>; MAX_PATHS],
+    reverse_path: [Option<(u8, u8)>; MAX_PATHS],
     /// The generation in which a path of the peer's led back to one of ours that was removed, by its slot: what it still sends
     /// there brings no new one about.
-    severed: [Option<u8>; MAX_PATHS],
-    outlets: outlet::Outlets,
-    order: HashMap<u16, Resequencer>,
-    rested: rest::Rested,
+    closed: [Option<u8>; MAX_PATHS],
+    udp_shaper: udp_shaper::UdpShaper,
+    reorder: HashMap<u16, ReorderBuffer>,
+    idle: idle::IdleState,
     /// Buckets in which something is held.
     holding: BTreeSet<u16>,
-    limits: Limits,
+    limits: ReorderLimits,
     /// The largest datagram that is to be sent.
-    wanted: usize,
+    max_datagram: usize,
     /// The buckets of class realtime, in which nothing is held.
-    unordered: HashMap<u16, Unordered>,
+    unordered: HashMap<u16, DuplicateFilter>,
     /// How many of their packets were delivered.
     unheld: u64,
-    repair: Repair,
-    copies: copies::Copies,
-    headers: headers::Headers,
+    retransmit: RetransmitQueue,
+    duplicates: duplicate::PendingDuplicates,
+    header_compression: header_compression::HeaderCompression,
     /// In this turn a path is to be tried with copies.
     tries: bool,
     /// In this turn the path in this slot is to be asked how fast it is, because it is a lane.
-    lane_to_ask: Option<usize>,
-    batch: Batch,
-    luck: luck::Luck,
+    reprobe: Option<usize>,
+    ack_filter: AckFilter,
+    ack_delay: ack_delay::AckDelay,
     /// ACKs of flows inside that a later one stood in for, since this was asked last.
     superseded: u64,
     /// Packets that were held when the peer began anew, since this was asked last.
-    forgotten: u64,
-    fec: fec::Mode,
+    discarded: u64,
+    fec: FecMode,
     /// What repair symbols are solved with, by slot of the peer's paths that bring any.
     decoders: [Option<Box<Decoder>>; MAX_PATHS],
     /// Packets that came back that way.
@@ -106,54 +106,54 @@ pub(super) struct Native {
     /// Buffers of packets that have arrived.
     returned: Vec<Vec<u8>>,
     /// When data was last sent.
-    used: Time,
+    last_data_sent: Time,
     /// There is a session and a path, so that probes and acknowledgements leave when they are due.
-    speaks: bool,
+    may_send: bool,
     /// There is a session, so that an address can be challenged.
-    seals: bool,
+    has_session: bool,
     /// When the last session began.
-    agreed: Time,
+    established_at: Time,
     /// Counts our words about what paths are for.
-    words: u32,
+    status_seq: u32,
     /// The count of the last word that was believed, by slot of the peer's paths.
-    heeded: [Option<u32>; MAX_PATHS],
+    last_status_seq: [Option<u32>; MAX_PATHS],
     /// Where the ends say that they can be reached.
-    addresses: Addresses,
+    addresses: AdvertisedAddresses,
     /// Our last initiation while it waits for its answer, and the paths that it has not gone over yet, as a bit set.
     initiation: Option<(Vec<u8>, u32)>,
 }
 
 /// What native mode keeps for one of our paths.
 struct Carrier {
-    feedback: Feedback,
+    feedback: PathEstimator,
     /// When the pacer lets the next packet go.
     next_send: Time,
     /// Probes to send at once, because something must be acknowledged soon.
     probes: u32,
     /// Probes by which the path is judged that are still to be sent.
-    vetting: u32,
+    initial_probes: u32,
     /// Bytes of copies that were spent on finding out what it takes.
-    tried: u64,
+    probe_copy_bytes: u64,
     /// When it was last probed to judge it.
     probed: Time,
     /// When either end last said that it does not use it, or the peer was last asked whether that is still so.
-    recalled: Time,
+    status_polled: Time,
     /// When bulk is let in while it is a lane.
-    visits: lane::Visits,
+    reserved: reserve::ReservedPath,
     /// When it last brought an inner packet.
-    brought: Option<Time>,
+    last_data_received: Option<Time>,
     /// Makes repair symbols of what is sent, to this rhythm if at all.
     encoder: Encoder,
-    policy: Policy,
-    rhythm: Option<Rhythm>,
+    fec_policy: FecPolicy,
+    fec_schedule: Option<FecSchedule>,
     /// When the last packet was sent that it knows.
-    protected: Time,
+    last_source: Time,
     /// How large its datagrams may be.
     pmtu: Pmtu,
     /// A challenge of the peer's that is to be answered.
     challenged: Option<[u8; 8]>,
     /// Where the peer has called from and is not known to be.
-    moving: Option<Move>,
+    validation: Option<PathValidation>,
     /// The fastest that may be sent.
     cap: Option<Rate>,
     /// Marks reported so far.
@@ -164,22 +164,22 @@ impl Carrier {
     /// One from which datagrams of up to `wanted` bytes are wanted.
     fn new(wanted: usize, cap: Option<Rate>) -> Self {
         Self {
-            feedback: Feedback::default(),
+            feedback: PathEstimator::default(),
             next_send: Time::START,
             probes: 0,
-            vetting: VETTING,
-            tried: 0,
+            initial_probes: INITIAL_PROBES,
+            probe_copy_bytes: 0,
             probed: Time::START,
-            recalled: Time::START,
-            visits: lane::Visits::default(),
-            brought: None,
+            status_polled: Time::START,
+            reserved: reserve::ReservedPath::default(),
+            last_data_received: None,
             encoder: Encoder::default(),
-            policy: Policy::default(),
-            rhythm: None,
-            protected: Time::START,
+            fec_policy: FecPolicy::default(),
+            fec_schedule: None,
+            last_source: Time::START,
             pmtu: Pmtu::new(wanted),
             challenged: None,
-            moving: None,
+            validation: None,
             cap,
             ce: 0,
         }
@@ -188,16 +188,16 @@ impl Carrier {
 
 /// How long a round trip of the flows inside takes while nothing stands in queues: order is restored, so it is that of the slowest path that
 /// brings anything of theirs, jitter included; that of the quickest one while none does.
-fn round_trip_inside(now: Time, carriers: &[Carrier]) -> Duration {
+fn inner_rtt(now: Time, carriers: &[Carrier]) -> Duration {
     let known = carriers.iter().filter(|carrier| carrier.feedback.rtt().is_known());
-    let takes = |carrier: &Carrier| carrier.feedback.round_trip_in_order();
-    let in_use = |carrier: &&Carrier| carrier.brought.is_some_and(|at| now.since(at) <= takes(carrier));
+    let takes = |carrier: &Carrier| carrier.feedback.in_order_rtt();
+    let in_use = |carrier: &&Carrier| carrier.last_data_received.is_some_and(|at| now.since(at) <= takes(carrier));
     let slowest = known.clone().filter(in_use).map(takes).max();
     slowest.or_else(|| known.map(takes).min()).unwrap_or_default()
 }
 
 /// How long it is worth while to send a packet again: eight round trips of the slowest path, within these bounds.
-const USEFUL: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
+const RETRANSMIT_LIMIT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 /// An Ethernet packet without the outer headers.
 const DATAGRAM: u64 = 1_472;
 
@@ -207,47 +207,47 @@ impl Native {
         now: Time,
         mtu: usize,
         config: &NativeConfig,
-        limits: Limits,
+        limits: ReorderLimits,
         paths: &[PathConfig],
-        run: Run,
+        run: Incarnation,
     ) -> Self {
         let mut native = Self {
             association: Association::new(config.public_key, config.preshared_key.clone(), run),
-            control: Controller::new(Algorithm::new(config.congestion)),
+            cc: Controller::new(Algorithm::new(config.congestion)),
             carriers: Vec::new(),
             received: std::array::from_fn(|_| None),
-            mirror: [None; MAX_PATHS],
-            severed: [None; MAX_PATHS],
-            outlets: outlet::Outlets::default(),
-            order: HashMap::new(),
-            rested: rest::Rested::default(),
+            reverse_path: [None; MAX_PATHS],
+            closed: [None; MAX_PATHS],
+            udp_shaper: udp_shaper::UdpShaper::default(),
+            reorder: HashMap::new(),
+            idle: idle::IdleState::default(),
             holding: BTreeSet::new(),
-            limits: Limits { repaired: true, ..limits },
-            wanted: (mtu + NATIVE_OVERHEAD).min(outbox::MAX_BYTES),
+            limits: ReorderLimits { repaired: true, ..limits },
+            max_datagram: (mtu + NATIVE_OVERHEAD).min(tx::MAX_BYTES),
             unordered: HashMap::new(),
             unheld: 0,
-            repair: Repair::default(),
-            copies: copies::Copies::default(),
-            headers: headers::Headers::default(),
+            retransmit: RetransmitQueue::default(),
+            duplicates: duplicate::PendingDuplicates::default(),
+            header_compression: header_compression::HeaderCompression::default(),
             tries: false,
-            lane_to_ask: None,
-            batch: Batch::default(),
-            luck: luck::Luck::default(),
+            reprobe: None,
+            ack_filter: AckFilter::default(),
+            ack_delay: ack_delay::AckDelay::default(),
             superseded: 0,
-            forgotten: 0,
+            discarded: 0,
             fec: config.fec,
             decoders: std::array::from_fn(|_| None),
             recovered: 0,
             peer_clock: 0,
             pace: None,
             returned: Vec::new(),
-            used: Time::START,
-            speaks: false,
-            seals: false,
-            agreed: now,
-            words: 0,
-            heeded: [None; MAX_PATHS],
-            addresses: Addresses::default(),
+            last_data_sent: Time::START,
+            may_send: false,
+            has_session: false,
+            established_at: now,
+            status_seq: 0,
+            last_status_seq: [None; MAX_PATHS],
+            addresses: AdvertisedAddresses::default(),
             initiation: None,
         };
         for (slot, path) in (0..).zip(paths) {
@@ -262,16 +262,16 @@ impl Native {
     pub(super) fn add_path(&mut self, id: PathId, cap: Option<Rate>) {
         let slot = usize::from(id.slot);
         if slot < self.carriers.len() {
-            self.carriers[slot] = Carrier::new(self.wanted, cap);
+            self.carriers[slot] = Carrier::new(self.max_datagram, cap);
         } else {
-            self.carriers.push(Carrier::new(self.wanted, cap));
+            self.carriers.push(Carrier::new(self.max_datagram, cap));
         }
-        self.control.add_path(id, self.datagram(), cap);
+        self.cc.add_path(id, self.datagram(), cap);
     }
 
     /// The largest datagram that a window must have room for.
     fn datagram(&self) -> u64 {
-        DATAGRAM.max(self.wanted as u64)
+        DATAGRAM.max(self.max_datagram as u64)
     }
 
     pub(super) fn association(&mut self) -> &mut Association {
@@ -285,37 +285,37 @@ impl Native {
 
     /// Whether probes can be sealed, so that their deadlines mean anything.
     pub(super) fn is_probing(&self) -> bool {
-        self.speaks
+        self.may_send
     }
 
     /// What is known of a path.
-    pub(super) fn feedback(&self, slot: u8) -> &Feedback {
+    pub(super) fn feedback(&self, slot: u8) -> &PathEstimator {
         &self.carriers[usize::from(slot)].feedback
     }
 
     /// The rate at which a path may be used.
     pub(super) fn rate(&self, id: PathId) -> Option<Rate> {
-        self.control.bottleneck(id)
+        self.cc.bottleneck(id)
     }
 
     /// Keeps an ACK of a flow inside back until it can leave with others; returns what is to leave now.
-    pub(super) fn gather(
+    pub(super) fn filter_ack(
         &mut self,
         now: Time,
         bucket: u16,
         packet: SuperPacket,
     ) -> impl Iterator<Item = (u16, SuperPacket)> {
-        self.luck.on_sent(now, &packet);
-        let now_or_later = match self.batch.gather(now, bucket, packet, || round_trip_inside(now, &self.carriers)) {
-            Gathered::Leaves(packet) => Some(packet),
-            Gathered::Waits => None,
-            Gathered::Replaces(older) => {
+        self.ack_delay.on_sent(now, &packet);
+        let now_or_later = match self.ack_filter.on_packet(now, bucket, packet, || inner_rtt(now, &self.carriers)) {
+            FilterVerdict::Leaves(packet) => Some(packet),
+            FilterVerdict::Waits => None,
+            FilterVerdict::Replaces(older) => {
                 self.returned.push(older.into_buffer());
                 self.superseded += 1;
                 None
             }
         };
-        let earlier = now_or_later.is_some().then(|| self.batch.release_flow(now, bucket));
+        let earlier = now_or_later.is_some().then(|| self.ack_filter.release_flow(now, bucket));
         earlier.into_iter().flatten().chain(now_or_later.map(|packet| (bucket, packet)))
     }
 
@@ -325,35 +325,35 @@ impl Native {
     }
 
     /// How many packets were held for others that a peer which has begun anew will not send, since this was asked last.
-    pub(super) fn take_forgotten(&mut self) -> u64 {
-        std::mem::take(&mut self.forgotten)
+    pub(super) fn take_discarded(&mut self) -> u64 {
+        std::mem::take(&mut self.discarded)
     }
 
     /// ACKs of flows inside that wait for others.
-    pub(super) fn gathered(&self) -> usize {
-        self.batch.len()
+    pub(super) fn filtered_len(&self) -> usize {
+        self.ack_filter.len()
     }
 
     /// Packets held in all buckets.
     pub(super) fn held(&self) -> usize {
-        let behind_holes = self.holding.iter().filter_map(|bucket| self.order.get(bucket)).map(Resequencer::len);
-        behind_holes.sum::<usize>() + self.outlets.len() + self.luck.len()
+        let behind_holes = self.holding.iter().filter_map(|bucket| self.reorder.get(bucket)).map(ReorderBuffer::len);
+        behind_holes.sum::<usize>() + self.udp_shaper.len() + self.ack_delay.len()
     }
 
     /// What the resequencers of all buckets did, together.
-    pub(super) fn order_stats(&self) -> crate::reseq::Stats {
-        let unheld = crate::reseq::Stats { unordered: self.unheld, ..self.rested.stats() };
-        self.order.values().fold(unheld, |sum, bucket| sum + bucket.stats())
+    pub(super) fn order_stats(&self) -> crate::reorder::ReorderStats {
+        let unheld = crate::reorder::ReorderStats { unordered: self.unheld, ..self.idle.stats() };
+        self.reorder.values().fold(unheld, |sum, bucket| sum + bucket.stats())
     }
 
     /// Whether packets are under way or must go again.
-    pub(super) fn cares_for_any(&self) -> bool {
-        !self.repair.is_empty()
+    pub(super) fn has_unacked(&self) -> bool {
+        !self.retransmit.is_empty()
     }
 
     /// How many packets were sent again, and how many given up.
     pub(super) fn repair_counts(&self) -> (u64, u64) {
-        self.repair.counts()
+        self.retransmit.counts()
     }
 
     /// How many packets came back by forward error correction.
@@ -363,16 +363,16 @@ impl Native {
 
     /// Nobody will confirm what is in flight on a path.
     fn abandon(&mut self, now: Time, id: PathId) -> Option<LossSample> {
-        let Self { carriers, repair, returned, .. } = self;
+        let Self { carriers, retransmit: repair, returned, .. } = self;
         carriers[usize::from(id.slot)].feedback.abandon(now, |fate, token| {
-            returned.extend(repair.on_fate(Token(token), fate).and_then(|packet| packet.into_buffer()));
+            returned.extend(repair.on_outcome(Token(token), fate).and_then(|packet| packet.into_buffer()));
         })
     }
 
     /// A path went down: what is in flight on it is lost, and nobody waits for it.
     pub(super) fn fail_path(&mut self, now: Time, id: PathId) {
         let loss = self.abandon(now, id);
-        let Self { carriers, control, .. } = self;
+        let Self { carriers, cc: control, .. } = self;
         // A path on which only small datagrams pass falls silent, too.
         carriers[usize::from(id.slot)].pmtu.doubt();
         if let Some(loss) = loss {
@@ -382,21 +382,27 @@ impl Native {
     }
 
     /// Acts on what happened to the sessions. True when one has just been agreed on.
-    fn settle(&mut self, paths: &mut [Path], queue: &mut Queue, now: Time, local: &mut Local) -> bool {
+    fn handle_session_events(
+        &mut self,
+        paths: &mut [Path],
+        queue: &mut Queue,
+        now: Time,
+        local: &mut SessionTable,
+    ) -> bool {
         let mut agreed = false;
         while let Some(event) = self.association.poll_event() {
             match event {
-                Event::Retired(index) => local.forget(index),
-                Event::GaveUp => self.association.request(now),
-                Event::Established(established) => {
-                    if self.association.take_restarted() {
-                        self.begin_anew(paths, queue);
+                SessionEvent::Retired(index) => local.release_index(index),
+                SessionEvent::GaveUp => self.association.request(now),
+                SessionEvent::Established(established) => {
+                    if self.association.take_peer_restarted() {
+                        self.on_peer_restart(paths, queue);
                     }
-                    self.headers.allow(established.hello.offer.compresses());
+                    self.header_compression.set_allowed(established.hello.capabilities.compresses());
                     self.initiation = None;
                     // The first datagram under it is what lets the responder use it.
-                    paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.ask_now(now));
-                    self.agreed = now;
+                    paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.probe_now(now));
+                    self.established_at = now;
                     agreed = true;
                 }
             }
@@ -405,33 +411,34 @@ impl Native {
     }
 
     /// The peer has begun anew: numbers, order and what is in flight mean nothing any more.
-    fn begin_anew(&mut self, paths: &[Path], queue: &mut Queue) {
+    fn on_peer_restart(&mut self, paths: &[Path], queue: &mut Queue) {
         queue.renumber();
-        for (bucket, order) in &self.order {
-            self.forgotten += order.len() as u64;
-            self.rested.put_away(*bucket, order);
+        for (bucket, order) in &self.reorder {
+            self.discarded += order.len() as u64;
+            self.idle.suspend(*bucket, order);
         }
         self.received = std::array::from_fn(|_| None);
-        (self.mirror, self.severed) = ([None; MAX_PATHS], [None; MAX_PATHS]);
-        self.order.clear();
+        (self.reverse_path, self.closed) = ([None; MAX_PATHS], [None; MAX_PATHS]);
+        self.reorder.clear();
         self.unordered.clear();
-        self.rested.begin_anew();
+        self.idle.on_peer_restart();
         self.holding.clear();
-        self.copies.clear();
-        self.headers.clear();
-        self.repair.clear();
-        self.heeded = [None; MAX_PATHS];
-        self.addresses.forget_peers();
+        self.duplicates.clear();
+        self.header_compression.clear();
+        self.retransmit.clear();
+        self.last_status_seq = [None; MAX_PATHS];
+        self.addresses.clear_remote();
         self.decoders = std::array::from_fn(|_| None);
         for path in paths {
             let carrier = &mut self.carriers[usize::from(path.id.slot)];
-            *carrier = Carrier { moving: carrier.moving.take(), ..Carrier::new(self.wanted, carrier.cap) };
+            *carrier =
+                Carrier { validation: carrier.validation.take(), ..Carrier::new(self.max_datagram, carrier.cap) };
         }
     }
 }
 
 impl std::fmt::Debug for Native {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Native").field("speaks", &self.speaks).finish_non_exhaustive()
+        f.debug_struct("Native").field("speaks", &self.may_send).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@ mod conservation;
 mod standing;
 mod tiers;
 
-use super::rounds::QUANTUM;
+use super::drr::QUANTUM;
 use super::*;
 use crate::packet::ip::{self, Ip, TCP, Version};
 use crate::packet::tests::{assert_checksums, packet};

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{MAX_SPAN, PLACE, Place, coefficient, decode_place, encode_place, field};
+use super::{FlowSeq, MAX_SPAN, PLACE, coefficient, decode_place, encode_place, field};
 use crate::path::PathSeq;
 use crate::time::Time;
 
@@ -22,7 +22,7 @@ pub struct Decoder {
     ring: VecDeque<Option<Vec<u8>>>,
     equations: Vec<Equation>,
     /// Repair symbols too much of whose window is still missing, oldest first.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingSymbol>,
     spare: Vec<Vec<u8>>,
     used: Time,
 }
@@ -36,7 +36,7 @@ struct Equation {
 
 /// A repair symbol that is no equation yet.
 #[derive(Debug)]
-struct Waiting {
+struct PendingSymbol {
     /// Its window.
     window: Range<u64>,
     seed: u8,
@@ -49,7 +49,7 @@ struct Waiting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
     /// Its place, of whose number only the low bits are known: see [`super::widen`].
-    pub place: Place,
+    pub place: FlowSeq,
     /// The packet, and zeros after it.
     pub packet: Vec<u8>,
 }
@@ -76,7 +76,7 @@ impl Decoder {
     }
 
     /// A datagram arrived, with this in its DATA frame if it has one. Gives what can be solved since.
-    pub fn on_datagram(&mut self, number: PathSeq, data: Option<(Place, &[u8])>) -> Vec<Recovered> {
+    pub fn on_datagram(&mut self, number: PathSeq, data: Option<(FlowSeq, &[u8])>) -> Vec<Recovered> {
         if !self.make_room(number.0) || self.is_known(number.0) {
             return Vec::new();
         }
@@ -101,14 +101,14 @@ impl Decoder {
         if self.waiting.len() == MAX_WAITING {
             self.waiting.pop_front();
         }
-        self.waiting.push_back(Waiting { window: first..own.0, seed, symbol: symbol.to_vec(), missing });
+        self.waiting.push_back(PendingSymbol { window: first..own.0, seed, symbol: symbol.to_vec(), missing });
         self.solve()
     }
 
     /// Makes equations of the repair symbols of whose window enough has arrived.
     fn set_up(&mut self) {
         while let Some(at) = self.waiting.iter().position(|waiting| waiting.missing <= MAX_MISSING) {
-            let Some(Waiting { window, seed, symbol, .. }) = self.waiting.remove(at) else { return };
+            let Some(PendingSymbol { window, seed, symbol, .. }) = self.waiting.remove(at) else { return };
             let longest = symbol.len();
             let mut equation = Equation { missing: Vec::new(), symbol };
             let mut is_sound = true;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{MAX_SOURCES, MAX_SPAN, PLACE, Place, coefficient, encode_place, field};
+use super::{FlowSeq, MAX_SOURCES, MAX_SPAN, PLACE, coefficient, encode_place, field};
 use crate::path::PathSeq;
 use crate::queue::InnerPacket;
 
@@ -21,13 +21,13 @@ pub struct Encoder {
 #[derive(Debug)]
 struct Source {
     number: u64,
-    place: Place,
+    place: FlowSeq,
     packet: InnerPacket,
 }
 
 /// A repair symbol that is ready to be sent as the next datagram of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Symbol<'a> {
+pub struct RepairSymbol<'a> {
     /// How many numbers before its own the window begins.
     pub span: u16,
     /// What the coefficients are generated from.
@@ -38,7 +38,7 @@ pub struct Symbol<'a> {
 
 impl Encoder {
     /// Remembers a packet that was sent in the datagram with this number.
-    pub fn on_source(&mut self, number: PathSeq, place: Place, packet: InnerPacket) {
+    pub fn on_source(&mut self, number: PathSeq, place: FlowSeq, packet: InnerPacket) {
         if self.window.len() == MAX_SOURCES {
             self.window.pop_front();
         }
@@ -52,7 +52,7 @@ impl Encoder {
     }
 
     /// Combines the last `sources` packets, to be sent in the datagram with the number `own`.
-    pub fn symbol(&mut self, own: PathSeq, sources: usize) -> Option<Symbol<'_>> {
+    pub fn symbol(&mut self, own: PathSeq, sources: usize) -> Option<RepairSymbol<'_>> {
         while self.window.front().is_some_and(|source| own.0 - source.number > MAX_SPAN) {
             self.window.pop_front();
         }
@@ -73,7 +73,7 @@ impl Encoder {
             field::add_multiple(symbol, factor, &encode_place(source.place));
             field::add_multiple(&mut symbol[PLACE..], factor, scratch);
         }
-        Some(Symbol { span: span as u16, seed: *seed, bytes: symbol })
+        Some(RepairSymbol { span: span as u16, seed: *seed, bytes: symbol })
     }
 
     /// Forgets everything: nothing is protected any more.

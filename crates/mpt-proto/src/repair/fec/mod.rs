@@ -24,13 +24,13 @@ mod policy;
 
 pub use decoder::{Decoder, Recovered};
 pub use encoder::Encoder;
-pub use policy::{Policy, Rhythm};
+pub use policy::{FecPolicy, FecSchedule};
 
-use super::Place;
+use super::FlowSeq;
 
 /// When repair symbols are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum FecMode {
     /// Where they bring a packet back sooner than asking for it.
     #[default]
     Auto,
@@ -38,7 +38,7 @@ pub enum Mode {
     Off,
 }
 
-impl Mode {
+impl FecMode {
     /// Every mode with its name in the configuration.
     pub const NAMES: &'static [(&'static str, Self)] = &[("auto", Self::Auto), ("off", Self::Off)];
 }
@@ -51,14 +51,14 @@ pub const MAX_SPAN: u64 = 256;
 const MAX_SOURCES: usize = 128;
 
 /// Eleven bits of bucket, one that is zero, and twenty of the number there: what is reordered by a million packets is lost.
-fn encode_place(place: Place) -> [u8; PLACE] {
+fn encode_place(place: FlowSeq) -> [u8; PLACE] {
     (u32::from(place.bucket) << 21 | place.sequence & SEQUENCE).to_be_bytes()
 }
 
 /// The bucket, and the low bits of the number.
-fn decode_place(bytes: [u8; PLACE]) -> Place {
+fn decode_place(bytes: [u8; PLACE]) -> FlowSeq {
     let word = u32::from_be_bytes(bytes);
-    Place { bucket: (word >> 21) as u16, sequence: word & SEQUENCE }
+    FlowSeq { bucket: (word >> 21) as u16, sequence: word & SEQUENCE }
 }
 
 const SEQUENCE: u32 = (1 << 20) - 1;

@@ -12,7 +12,7 @@ use crate::time::Time;
 
 /// Decides for one path.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Policy {
+pub struct FecPolicy {
     /// The share of packets lost, over some seconds.
     loss: f64,
     updated: Time,
@@ -20,7 +20,7 @@ pub struct Policy {
 
 /// How much to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rhythm {
+pub struct FecSchedule {
     /// Packets from one repair symbol to the next.
     pub every: usize,
     /// Packets that each of them covers.
@@ -29,9 +29,9 @@ pub struct Rhythm {
     pub quiet: Duration,
 }
 
-impl Policy {
+impl FecPolicy {
     /// What to do on a path that loses this share, takes so long, and so long for each packet.
-    pub fn rhythm(&mut self, now: Time, loss: f64, srtt: Duration, packet: Duration) -> Option<Rhythm> {
+    pub fn rhythm(&mut self, now: Time, loss: f64, srtt: Duration, packet: Duration) -> Option<FecSchedule> {
         let memory = if loss > self.loss { RISE } else { FALL };
         let passed = now.since(self.updated).min(memory).as_secs_f64() / memory.as_secs_f64();
         (self.loss, self.updated) = (self.loss + (loss - self.loss) * passed, now);
@@ -40,7 +40,7 @@ impl Policy {
         let share = (self.loss * 2.0 + 0.01).min(MOST_SHARE);
         let every = (1.0 / share) as usize;
         let quiet = (srtt / TAIL).max(packet * 2).max(LEAST_TAIL);
-        pays.then_some(Rhythm { every, sources: (every * OVERLAP).min(MAX_SOURCES), quiet })
+        pays.then_some(FecSchedule { every, sources: (every * OVERLAP).min(MAX_SOURCES), quiet })
     }
 }
 
@@ -63,8 +63,8 @@ const LEAST_TAIL: Duration = Duration::from_millis(5);
 mod tests {
     use super::*;
 
-    fn after(seconds: u64, loss: f64, srtt_ms: u64) -> Option<Rhythm> {
-        let mut policy = Policy::default();
+    fn after(seconds: u64, loss: f64, srtt_ms: u64) -> Option<FecSchedule> {
+        let mut policy = FecPolicy::default();
         let at = |ms| Time::after(Duration::from_millis(ms));
         (0..seconds * 100)
             .map(|n| policy.rhythm(at(n * 10), loss, Duration::from_millis(srtt_ms), Duration::from_millis(1)))
@@ -80,8 +80,8 @@ mod tests {
 
     #[test]
     fn a_long_lossy_path_gets_twice_what_it_loses() {
-        let rhythm = after(20, 0.005, 640).unwrap();
-        assert!((50..=60).contains(&rhythm.every) && rhythm.sources == MAX_SOURCES, "{rhythm:?}");
-        assert_eq!(after(20, 0.10, 640).map(|rhythm| rhythm.every), Some(4));
+        let schedule = after(20, 0.005, 640).unwrap();
+        assert!((50..=60).contains(&schedule.every) && schedule.sources == MAX_SOURCES, "{schedule:?}");
+        assert_eq!(after(20, 0.10, 640).map(|schedule| schedule.every), Some(4));
     }
 }

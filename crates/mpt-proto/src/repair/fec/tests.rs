@@ -41,7 +41,7 @@ fn transfer(kinds: &[(Kind, bool)]) -> (Vec<u32>, usize) {
         let mut recovered = Vec::new();
         match *kind {
             Kind::Data { len } => {
-                let (place, packet) = (Place { bucket: 1_000, sequence: number as u32 }, packet(number, len));
+                let (place, packet) = (FlowSeq { bucket: 1_000, sequence: number as u32 }, packet(number, len));
                 encoder.on_source(own, place, packet.clone());
                 lost += usize::from(*is_lost);
                 if !is_lost {
@@ -77,8 +77,8 @@ struct Symbol {
     bytes: Vec<u8>,
 }
 
-impl From<encoder::Symbol<'_>> for Symbol {
-    fn from(symbol: encoder::Symbol<'_>) -> Self {
+impl From<encoder::RepairSymbol<'_>> for Symbol {
+    fn from(symbol: encoder::RepairSymbol<'_>) -> Self {
         Self { span: symbol.span, seed: symbol.seed, bytes: symbol.bytes.to_vec() }
     }
 }
@@ -147,7 +147,7 @@ fn datagrams_without_data_do_no_harm_even_when_they_are_lost() {
 #[test]
 fn a_late_datagram_leaves_room_for_another_solution() {
     let mut encoder = Encoder::default();
-    let sent: Vec<_> = (0..4).map(|n| (Place { bucket: 7, sequence: n }, packet(u64::from(n), 60))).collect();
+    let sent: Vec<_> = (0..4).map(|n| (FlowSeq { bucket: 7, sequence: n }, packet(u64::from(n), 60))).collect();
     sent.iter().zip(0..).for_each(|((place, packet), n)| encoder.on_source(PathSeq(n), *place, packet.clone()));
     let symbol = Symbol::from(encoder.symbol(PathSeq(4), 4).unwrap());
     let mut decoder = Decoder::new(Time::START, PathSeq(0));
@@ -209,7 +209,7 @@ proptest! {
                     decoder.on_repair(Time::START, PathSeq(number), span % 1_024, seed % 64, &bytes);
                 }
                 None => {
-                    decoder.on_datagram(PathSeq(number), Some((Place { bucket: 1, sequence: 2 }, &bytes)));
+                    decoder.on_datagram(PathSeq(number), Some((FlowSeq { bucket: 1, sequence: 2 }, &bytes)));
                 }
             }
         }
@@ -222,7 +222,7 @@ proptest! {
 #[test]
 fn what_no_symbol_reaches_any_more_waits_for_none() {
     let mut encoder = Encoder::default();
-    encoder.on_source(PathSeq(1), Place { bucket: 0, sequence: 0 }, packet(1, 100));
+    encoder.on_source(PathSeq(1), FlowSeq { bucket: 0, sequence: 0 }, packet(1, 100));
     assert_eq!(encoder.fresh(), 1);
     assert!(encoder.symbol(PathSeq(2 + MAX_SPAN), 8).is_none());
     assert_eq!(encoder.fresh(), 0);

@@ -10,13 +10,13 @@
 
 use std::ops::RangeInclusive;
 
-use super::read::{Malformed, take};
+use super::read::{MalformedFrame, take};
 use crate::path::PathSeq;
 use crate::wire::native::PathTag;
 
 /// What has arrived on one path of the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ack<'a> {
+pub struct AckFrame<'a> {
     /// The path, as the end that sent the datagrams names it.
     pub path: PathTag,
     /// The greatest number that has arrived.
@@ -29,11 +29,11 @@ pub struct Ack<'a> {
     /// How many datagrams of the slot have arrived with congestion marked (RFC 3168), ever; the low 32 bits.
     pub ce: u32,
     /// Everything that has arrived, `largest` included.
-    pub runs: Runs<'a>,
+    pub runs: AckRanges<'a>,
 }
 
-impl<'a> Ack<'a> {
-    pub(super) fn decode(body: &'a [u8]) -> Result<Self, Malformed> {
+impl<'a> AckFrame<'a> {
+    pub(super) fn decode(body: &'a [u8]) -> Result<Self, MalformedFrame> {
         let ([path], body) = take(body)?;
         let (largest, body) = take(body)?;
         let (delay, body) = take(body)?;
@@ -41,7 +41,7 @@ impl<'a> Ack<'a> {
         let (ce, body) = take(body)?;
         let [delay, received, ce] = [delay, received, ce].map(u32::from_be_bytes);
         let largest = u64::from_be_bytes(largest);
-        let runs = Runs::decode(largest, body)?;
+        let runs = AckRanges::decode(largest, body)?;
         Ok(Self { path: PathTag::from_byte(path), largest: PathSeq(largest), delay, received, ce, runs })
     }
 
@@ -53,9 +53,9 @@ impl<'a> Ack<'a> {
 
 /// Runs of numbers below a greatest one, as they stand on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Runs<'a>(&'a [u8]);
+pub struct AckRanges<'a>(&'a [u8]);
 
-impl<'a> Runs<'a> {
+impl<'a> AckRanges<'a> {
     /// Writes the first [`MAX_RUNS`] of `ranges`, which come from the greatest down and neither overlap nor touch, into
     /// `room`. Returns the greatest number with them; `None` without a range, or when the ranges are not as they should be.
     pub fn encode(
@@ -78,7 +78,7 @@ impl<'a> Runs<'a> {
         self.0
     }
 
-    fn decode(largest: u64, bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn decode(largest: u64, bytes: &'a [u8]) -> Result<Self, MalformedFrame> {
         Walk { top: Some(largest), rest: bytes }.try_for_each(|run| run.map(drop))?;
         Ok(Self(bytes))
     }
@@ -92,18 +92,18 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn run(&mut self, top: u64) -> Result<RangeInclusive<u64>, Malformed> {
-        let bottom = top.checked_sub(self.number()?).ok_or(Malformed)?;
+    fn run(&mut self, top: u64) -> Result<RangeInclusive<u64>, MalformedFrame> {
+        let bottom = top.checked_sub(self.number()?).ok_or(MalformedFrame)?;
         if !self.rest.is_empty() {
             let missing = self.number()?;
-            self.top = Some(bottom.checked_sub(missing + 2).ok_or(Malformed)?);
+            self.top = Some(bottom.checked_sub(missing + 2).ok_or(MalformedFrame)?);
         }
         Ok(bottom..=top)
     }
 
-    fn number(&mut self) -> Result<u64, Malformed> {
-        let first = *self.rest.first().ok_or(Malformed)?;
-        let (bytes, rest) = self.rest.split_at_checked(1 << (first >> 6)).ok_or(Malformed)?;
+    fn number(&mut self) -> Result<u64, MalformedFrame> {
+        let first = *self.rest.first().ok_or(MalformedFrame)?;
+        let (bytes, rest) = self.rest.split_at_checked(1 << (first >> 6)).ok_or(MalformedFrame)?;
         self.rest = rest;
         let tail = bytes[1..].iter();
         Ok(tail.fold(u64::from(first & 0x3F), |number, byte| number << 8 | u64::from(*byte)))
@@ -111,7 +111,7 @@ impl Walk<'_> {
 }
 
 impl Iterator for Walk<'_> {
-    type Item = Result<RangeInclusive<u64>, Malformed>;
+    type Item = Result<RangeInclusive<u64>, MalformedFrame>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let top = self.top.take()?;
@@ -149,9 +149,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ack(largest: u64, runs: &[u8]) -> Result<Vec<RangeInclusive<u64>>, Malformed> {
+    fn ack(largest: u64, runs: &[u8]) -> Result<Vec<RangeInclusive<u64>>, MalformedFrame> {
         let body = [&[0][..], &largest.to_be_bytes(), &[0; 12], runs].concat();
-        Ack::decode(&body).map(|ack| ack.iter().collect())
+        AckFrame::decode(&body).map(|ack| ack.iter().collect())
     }
 
     #[test]
@@ -177,12 +177,12 @@ mod tests {
 
     #[test]
     fn runs_that_go_below_zero_or_end_in_the_middle_are_malformed() {
-        assert_eq!(ack(4, &[5]), Err(Malformed));
+        assert_eq!(ack(4, &[5]), Err(MalformedFrame));
         assert_eq!(ack(4, &[4]), Ok(vec![0..=4]));
-        assert_eq!(ack(4, &[4, 0, 0]), Err(Malformed));
-        assert_eq!(ack(100, &[5, 3]), Err(Malformed));
-        assert_eq!(ack(100, &[]), Err(Malformed));
-        assert_eq!(ack(u64::MAX, &[0x40]), Err(Malformed));
+        assert_eq!(ack(4, &[4, 0, 0]), Err(MalformedFrame));
+        assert_eq!(ack(100, &[5, 3]), Err(MalformedFrame));
+        assert_eq!(ack(100, &[]), Err(MalformedFrame));
+        assert_eq!(ack(u64::MAX, &[0x40]), Err(MalformedFrame));
     }
 
     proptest! {
@@ -196,7 +196,7 @@ mod tests {
                 Some(range)
             });
             let (ranges, mut room) = (ranges.collect::<Vec<_>>(), [0; RUNS_LEN]);
-            let (greatest, runs) = Runs::encode(ranges.clone(), &mut room).unwrap();
+            let (greatest, runs) = AckRanges::encode(ranges.clone(), &mut room).unwrap();
             let told = ranges.len().min(MAX_RUNS);
             prop_assert_eq!(ack(greatest.0, runs.as_bytes()).unwrap(), &ranges[..told]);
         }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn ranges_in_the_wrong_order_or_touching_are_not_written() {
         let written =
-            |ranges: &[RangeInclusive<u64>]| Runs::encode(ranges.iter().cloned(), &mut [0; RUNS_LEN]).is_some();
+            |ranges: &[RangeInclusive<u64>]| AckRanges::encode(ranges.iter().cloned(), &mut [0; RUNS_LEN]).is_some();
         assert!(written(&[5..=9, 1..=3]));
         assert!(!written(&[5..=9, 1..=4]), "touching");
         assert!(!written(&[1..=3, 5..=9]));

@@ -6,7 +6,7 @@ use super::*;
 
 /// A body that cannot be what its type says. The datagram is not read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedFrame;
 
 /// The frames of an opened datagram, in order. Ends after the first [`Malformed`].
 #[derive(Clone, Debug)]
@@ -21,21 +21,21 @@ impl<'a> Frames<'a> {
     }
 
     /// Cuts the next frame off. Returns its type byte without [`LAST`], and its body.
-    fn cut(&mut self) -> Result<(u8, &'a [u8]), Malformed> {
-        let (kind, rest) = self.rest.split_first().ok_or(Malformed)?;
+    fn cut(&mut self) -> Result<(u8, &'a [u8]), MalformedFrame> {
+        let (kind, rest) = self.rest.split_first().ok_or(MalformedFrame)?;
         if kind & LAST != 0 {
             self.rest = &[];
             return Ok((kind & !LAST, rest));
         }
         let (len, rest) = take(rest)?;
-        let (body, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(len))).ok_or(Malformed)?;
+        let (body, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(len))).ok_or(MalformedFrame)?;
         self.rest = rest;
         Ok((*kind, body))
     }
 }
 
 impl<'a> Iterator for Frames<'a> {
-    type Item = Result<Frame<'a>, Malformed>;
+    type Item = Result<Frame<'a>, MalformedFrame>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.rest.is_empty() {
@@ -53,11 +53,11 @@ impl<'a> Iterator for Frames<'a> {
 }
 
 /// Reads one body; `None` for one from the future.
-fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, Malformed> {
+fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, MalformedFrame> {
     Ok(Some(match kind {
         DATA => Frame::Data(data(body, false)?),
         OFFER => Frame::Data(data(body, true)?),
-        ACK => Frame::Ack(Ack::decode(body)?),
+        ACK => Frame::Ack(AckFrame::decode(body)?),
         SKIP => Frame::Skip(skip(body)?),
         REPAIR => Frame::Repair(repair(body)?),
         PATH => return Ok(path(body)?.map(Frame::Path)),
@@ -74,89 +74,89 @@ fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, Malformed> {
 /// DATA that offers a context.
 const OFFER: u8 = DATA | FLAG;
 
-fn data(body: &[u8], offers: bool) -> Result<Data<'_>, Malformed> {
+fn data(body: &[u8], offers: bool) -> Result<DataFrame<'_>, MalformedFrame> {
     let (bucket, body) = take(body)?;
     let (sequence, packet) = take(body)?;
     let (bucket, sequence) = (u16::from_be_bytes(bucket), u32::from_be_bytes(sequence));
-    Ok(Data { header: DataHeader { bucket, sequence, offers }, packet })
+    Ok(DataFrame { header: DataHeader { bucket, sequence, offers }, packet })
 }
 
-fn compressed(body: &[u8]) -> Result<Compressed<'_>, Malformed> {
+fn compressed(body: &[u8]) -> Result<CompressedFrame<'_>, MalformedFrame> {
     let (bucket, body) = take(body)?;
     let (sequence, body) = take(body)?;
     let ([reference], rest) = take(body)?;
-    Ok(Compressed { bucket: u16::from_be_bytes(bucket), sequence: u32::from_be_bytes(sequence), reference, rest })
+    Ok(CompressedFrame { bucket: u16::from_be_bytes(bucket), sequence: u32::from_be_bytes(sequence), reference, rest })
 }
 
-fn context(body: &[u8]) -> Result<Option<Context>, Malformed> {
+fn context(body: &[u8]) -> Result<Option<ContextFrame>, MalformedFrame> {
     let ([kind], body) = take(body)?;
     Ok(match kind {
         KNOWN => {
             let (bucket, sequence) = take(body)?;
             let (bucket, sequence) = (u16::from_be_bytes(bucket), u32::from_be_bytes(exactly(sequence)?));
-            Some(Context::Known { bucket, sequence })
+            Some(ContextFrame::Known { bucket, sequence })
         }
         UNKNOWN => {
             let [a, b, reference] = exactly(body)?;
-            Some(Context::Unknown { bucket: u16::from_be_bytes([a, b]), reference })
+            Some(ContextFrame::Unknown { bucket: u16::from_be_bytes([a, b]), reference })
         }
         _ => None,
     })
 }
 
-fn skip(body: &[u8]) -> Result<Skip, Malformed> {
+fn skip(body: &[u8]) -> Result<SkipFrame, MalformedFrame> {
     let (bucket, body) = take(body)?;
     let (from, to) = take(body)?;
     let (bucket, from) = (u16::from_be_bytes(bucket), u32::from_be_bytes(from));
-    Ok(Skip { bucket, from, to: u32::from_be_bytes(exactly(to)?) })
+    Ok(SkipFrame { bucket, from, to: u32::from_be_bytes(exactly(to)?) })
 }
 
-fn repair(body: &[u8]) -> Result<Repair<'_>, Malformed> {
+fn repair(body: &[u8]) -> Result<RepairFrame<'_>, MalformedFrame> {
     let (head, symbol) = take(body)?;
     let head = u16::from_be_bytes(head);
-    Ok(Repair { span: head >> 6, seed: (head & 0x3f) as u8, symbol })
+    Ok(RepairFrame { span: head >> 6, seed: (head & 0x3f) as u8, symbol })
 }
 
-fn path(body: &[u8]) -> Result<Option<Path>, Malformed> {
-    let (kind, body) = body.split_first().ok_or(Malformed)?;
+fn path(body: &[u8]) -> Result<Option<PathFrame>, MalformedFrame> {
+    let (kind, body) = body.split_first().ok_or(MalformedFrame)?;
     Ok(match *kind {
-        CHALLENGE => Some(Path::Challenge(exactly(body)?)),
-        RESPONSE => Some(Path::Response(exactly(body)?)),
+        CHALLENGE => Some(PathFrame::Challenge(exactly(body)?)),
+        RESPONSE => Some(PathFrame::Response(exactly(body)?)),
         STATUS => {
             let [path, status, order @ ..] = exactly::<6>(body)?;
             let (path, order) = (PathTag::from_byte(path), u32::from_be_bytes(order));
-            Status::decode(status).map(|status| Path::Status { path, status, order })
+            PathUsage::decode(status).map(|status| PathFrame::Status { path, status, order })
         }
         _ => None,
     })
 }
 
-impl Status {
+impl PathUsage {
     fn decode(byte: u8) -> Option<Self> {
         [Self::Available, Self::Standby, Self::Draining].into_iter().find(|status| *status as u8 == byte)
     }
 }
 
-fn addr(body: &[u8]) -> Result<Option<Addr>, Malformed> {
+fn addr(body: &[u8]) -> Result<Option<AddrFrame>, MalformedFrame> {
     let ([kind, id], body) = take(body)?;
     Ok(match kind {
         ADD => {
             let (port, ip) = take(body)?;
-            Some(Addr::Add { id, ip: address(ip)?, port: u16::from_be_bytes(port) })
+            Some(AddrFrame::Add { id, ip: address(ip)?, port: u16::from_be_bytes(port) })
         }
-        REMOVE => exactly::<0>(body).map(|_| Some(Addr::Remove { id }))?,
+        REMOVE => exactly::<0>(body).map(|_| Some(AddrFrame::Remove { id }))?,
         _ => None,
     })
 }
 
-fn address(bytes: &[u8]) -> Result<IpAddr, Malformed> {
+fn address(bytes: &[u8]) -> Result<IpAddr, MalformedFrame> {
     let v4 = exactly::<4>(bytes).map(IpAddr::from);
     v4.or_else(|_| exactly::<16>(bytes).map(IpAddr::from))
 }
 
-fn close(body: &[u8]) -> Result<Close<'_>, Malformed> {
+fn close(body: &[u8]) -> Result<CloseFrame<'_>, MalformedFrame> {
     let (code, text) = take(body)?;
-    Ok(Close { code: u16::from_be_bytes(code), text: str::from_utf8(text).map_err(|_| Malformed)? })
+    Ok(CloseFrame { code: u16::from_be_bytes(code), text: str::from_utf8(text).map_err(|_| MalformedFrame)? })
 }
 
 /// Types, lengths and values, known to be whole.
@@ -167,7 +167,7 @@ pub struct Tlvs<'a> {
 
 impl<'a> Tlvs<'a> {
     /// Reads what was written as type 1, length 2, value, as often as needed.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, MalformedFrame> {
         let mut rest = bytes;
         while !rest.is_empty() {
             rest = Self::cut(rest)?.2;
@@ -180,9 +180,9 @@ impl<'a> Tlvs<'a> {
         self.rest
     }
 
-    fn cut(bytes: &[u8]) -> Result<(u8, &[u8], &[u8]), Malformed> {
+    fn cut(bytes: &[u8]) -> Result<(u8, &[u8], &[u8]), MalformedFrame> {
         let ([kind, a, b], rest) = take(bytes)?;
-        let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([a, b]))).ok_or(Malformed)?;
+        let (value, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes([a, b]))).ok_or(MalformedFrame)?;
         Ok((kind, value, rest))
     }
 }
@@ -197,10 +197,10 @@ impl<'a> Iterator for Tlvs<'a> {
     }
 }
 
-pub(super) fn take<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), Malformed> {
-    bytes.split_first_chunk().map(|(taken, rest)| (*taken, rest)).ok_or(Malformed)
+pub(super) fn take<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), MalformedFrame> {
+    bytes.split_first_chunk().map(|(taken, rest)| (*taken, rest)).ok_or(MalformedFrame)
 }
 
-fn exactly<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Malformed> {
-    bytes.try_into().map_err(|_| Malformed)
+fn exactly<const N: usize>(bytes: &[u8]) -> Result<[u8; N], MalformedFrame> {
+    bytes.try_into().map_err(|_| MalformedFrame)
 }

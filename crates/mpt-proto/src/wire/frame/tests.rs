@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::path::PathSeq;
 
-fn read(body: &[u8]) -> Vec<Result<Frame<'_>, Malformed>> {
+fn read(body: &[u8]) -> Vec<Result<Frame<'_>, MalformedFrame>> {
     Frames::new(body).collect()
 }
 
@@ -13,29 +13,30 @@ fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, room: &'a mu
     match kind {
         0 => {
             let header = DataHeader { bucket: short, sequence: n[1], offers: n[2].is_multiple_of(2) };
-            Frame::Data(Data { header, packet: bytes })
+            Frame::Data(DataFrame { header, packet: bytes })
         }
         1 => {
-            let (largest, runs) = Runs::encode([u64::from(n[0])..=u64::from(n[0]) + u64::from(n[1])], room).unwrap();
-            Frame::Ack(Ack { path: PathTag::from_byte(id), largest, delay: n[1], received: n[2], ce: n[0], runs })
+            let (largest, runs) =
+                AckRanges::encode([u64::from(n[0])..=u64::from(n[0]) + u64::from(n[1])], room).unwrap();
+            Frame::Ack(AckFrame { path: PathTag::from_byte(id), largest, delay: n[1], received: n[2], ce: n[0], runs })
         }
-        2 => Frame::Skip(Skip { bucket: short, from: n[1], to: n[2] }),
-        3 => Frame::Repair(Repair { span: short >> 6, seed: id >> 2, symbol: bytes }),
-        4 => Frame::Path(Path::Challenge((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
-        5 => Frame::Path(Path::Response((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
+        2 => Frame::Skip(SkipFrame { bucket: short, from: n[1], to: n[2] }),
+        3 => Frame::Repair(RepairFrame { span: short >> 6, seed: id >> 2, symbol: bytes }),
+        4 => Frame::Path(PathFrame::Challenge((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
+        5 => Frame::Path(PathFrame::Response((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
         6 => {
-            let status = [Status::Available, Status::Standby, Status::Draining][n[0] as usize % 3];
-            Frame::Path(Path::Status { path: PathTag::from_byte(id), status, order: n[2] })
+            let status = [PathUsage::Available, PathUsage::Standby, PathUsage::Draining][n[0] as usize % 3];
+            Frame::Path(PathFrame::Status { path: PathTag::from_byte(id), status, order: n[2] })
         }
-        7 => Frame::Addr(Addr::Add { id, ip: IpAddr::from(n[2].to_be_bytes()), port: short }),
-        8 => Frame::Addr(Addr::Add { id, ip: IpAddr::from(u128::from(n[2]).to_be_bytes()), port: short }),
-        9 => Frame::Addr(Addr::Remove { id }),
+        7 => Frame::Addr(AddrFrame::Add { id, ip: IpAddr::from(n[2].to_be_bytes()), port: short }),
+        8 => Frame::Addr(AddrFrame::Add { id, ip: IpAddr::from(u128::from(n[2]).to_be_bytes()), port: short }),
+        9 => Frame::Addr(AddrFrame::Remove { id }),
         10 => Frame::Probe(bytes.len()),
-        11 => Frame::Compressed(Compressed { bucket: short, sequence: n[1], reference: id, rest: bytes }),
-        12 => Frame::Context(Context::Known { bucket: short, sequence: n[1] }),
-        13 => Frame::Context(Context::Unknown { bucket: short, reference: id }),
+        11 => Frame::Compressed(CompressedFrame { bucket: short, sequence: n[1], reference: id, rest: bytes }),
+        12 => Frame::Context(ContextFrame::Known { bucket: short, sequence: n[1] }),
+        13 => Frame::Context(ContextFrame::Unknown { bucket: short, reference: id }),
         14 => Frame::Control(Tlvs::decode(&[9, 0, 2, 1, 2, 7, 0, 0]).unwrap()),
-        _ => Frame::Close(Close { code: short, text }),
+        _ => Frame::Close(CloseFrame { code: short, text }),
     }
 }
 
@@ -96,7 +97,7 @@ proptest! {
 #[test]
 fn a_packet_alone_costs_seven_bytes() {
     let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, offers: false };
-    let frame = Frame::Data(Data { header, packet: b"packet" });
+    let frame = Frame::Data(DataFrame { header, packet: b"packet" });
     let body = written(&[frame]);
     assert_eq!(body, b"\x81\x01\x02\x03\x04\x05\x06packet");
     assert_eq!(body[..DATA_HEADER], header.encode_last());
@@ -105,10 +106,10 @@ fn a_packet_alone_costs_seven_bytes() {
 #[test]
 fn one_that_offers_its_headers_costs_no_more_and_a_compressed_one_a_byte() {
     let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, offers: true };
-    let body = written(&[Frame::Data(Data { header, packet: b"packet" })]);
+    let body = written(&[Frame::Data(DataFrame { header, packet: b"packet" })]);
     assert_eq!(body, b"\xC1\x01\x02\x03\x04\x05\x06packet");
     assert_eq!(body[..DATA_HEADER], header.encode_last());
-    let compressed = Compressed { bucket: 0x0102, sequence: 0x0304_0506, reference: 7, rest: b"rest" };
+    let compressed = CompressedFrame { bucket: 0x0102, sequence: 0x0304_0506, reference: 7, rest: b"rest" };
     let body = written(&[Frame::Compressed(compressed)]);
     assert_eq!(body, b"\x8A\x01\x02\x03\x04\x05\x06\x07rest");
     assert_eq!(body[..COMPRESSED_HEADER], compressed.encode_last());
@@ -116,7 +117,7 @@ fn one_that_offers_its_headers_costs_no_more_and_a_compressed_one_a_byte() {
 
 #[test]
 fn frames_from_the_future_are_skipped() {
-    let known = Frame::Addr(Addr::Remove { id: 5 });
+    let known = Frame::Addr(AddrFrame::Remove { id: 5 });
     let (unknown_type, flagged_skip) = ([0x3F, 0, 2, 1, 2], [SKIP | FLAG, 0, 1, 0]);
     let (unknown_path, unknown_status, unknown_addr) =
         ([PATH, 0, 1, 9], [PATH, 0, 7, 2, 0, 9, 0, 0, 0, 0], [ADDR, 0, 2, 9, 9]);
@@ -137,7 +138,7 @@ fn frames_from_the_future_are_skipped() {
 
 #[test]
 fn a_body_of_the_wrong_length_ends_the_datagram() {
-    let after = written(&[Frame::Addr(Addr::Remove { id: 5 })]);
+    let after = written(&[Frame::Addr(AddrFrame::Remove { id: 5 })]);
     for wrong in [
         &[DATA, 0, 5, 0, 0, 0, 0, 0][..],
         &[SKIP, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0],
@@ -154,7 +155,7 @@ fn a_body_of_the_wrong_length_ends_the_datagram() {
         &[ACK, 0, 1, 0],
         &[PROBE, 0xFF, 0xFF],
     ] {
-        assert_eq!(read(&[wrong, &after].concat()), [Err(Malformed)], "{wrong:?}");
+        assert_eq!(read(&[wrong, &after].concat()), [Err(MalformedFrame)], "{wrong:?}");
     }
 }
 
@@ -167,8 +168,8 @@ fn control_gives_its_values_in_order() {
 #[test]
 fn an_ack_carries_the_state_of_one_path() {
     let mut room = [0; RUNS_LEN];
-    let (largest, runs) = Runs::encode([90..=100, 80..=85], &mut room).unwrap();
-    let ack = Ack { path: PathTag::from_byte(17), largest, delay: 250, received: 4_000_000_000, ce: 3, runs };
+    let (largest, runs) = AckRanges::encode([90..=100, 80..=85], &mut room).unwrap();
+    let ack = AckFrame { path: PathTag::from_byte(17), largest, delay: 250, received: 4_000_000_000, ce: 3, runs };
     let body = written(&[Frame::Ack(ack)]);
     assert_eq!(body.len(), 1 + 21 + 3);
     let Ok(Frame::Ack(got)) = read(&body)[0] else { panic!("not an ACK") };

@@ -65,58 +65,58 @@ impl<'a> Writer<'a> {
         match frame {
             Frame::Data(data) => self.put_data(data),
             Frame::Ack(ack) => self.put_ack(ack),
-            Frame::Skip(Skip { bucket, from, to }) => {
+            Frame::Skip(SkipFrame { bucket, from, to }) => {
                 self.put_all([&bucket.to_be_bytes(), &from.to_be_bytes(), &to.to_be_bytes()])
             }
-            Frame::Repair(Repair { span, seed, symbol }) => {
+            Frame::Repair(RepairFrame { span, seed, symbol }) => {
                 self.put_all([&(span << 6 | u16::from(seed & 0x3f)).to_be_bytes(), symbol])
             }
             Frame::Path(path) => self.put_path(path),
             Frame::Addr(addr) => self.put_addr(addr),
             Frame::Probe(len) => self.reserve(*len).map(|padding| padding.fill(0)),
             Frame::Control(tlvs) => self.put(tlvs.as_bytes()),
-            Frame::Close(Close { code, text }) => self.put_all([&code.to_be_bytes(), text.as_bytes()]),
-            Frame::Compressed(Compressed { bucket, sequence, reference, rest }) => {
+            Frame::Close(CloseFrame { code, text }) => self.put_all([&code.to_be_bytes(), text.as_bytes()]),
+            Frame::Compressed(CompressedFrame { bucket, sequence, reference, rest }) => {
                 self.put_all([&bucket.to_be_bytes(), &sequence.to_be_bytes(), &[*reference], rest])
             }
-            Frame::Context(Context::Known { bucket, sequence }) => {
+            Frame::Context(ContextFrame::Known { bucket, sequence }) => {
                 self.put_all([&[KNOWN], &bucket.to_be_bytes(), &sequence.to_be_bytes()])
             }
-            Frame::Context(Context::Unknown { bucket, reference }) => {
+            Frame::Context(ContextFrame::Unknown { bucket, reference }) => {
                 self.put_all([&[UNKNOWN], &bucket.to_be_bytes(), &[*reference]])
             }
         }
     }
 
-    fn put_data(&mut self, data: &Data<'_>) -> Result<(), Full> {
+    fn put_data(&mut self, data: &DataFrame<'_>) -> Result<(), Full> {
         self.put_all([&data.header.bucket.to_be_bytes(), &data.header.sequence.to_be_bytes(), data.packet])
     }
 
-    fn put_ack(&mut self, ack: &Ack<'_>) -> Result<(), Full> {
+    fn put_ack(&mut self, ack: &AckFrame<'_>) -> Result<(), Full> {
         self.put_all([&[ack.path.to_byte()], &ack.largest.0.to_be_bytes(), &ack.delay.to_be_bytes()])?;
         self.put_all([&ack.received.to_be_bytes(), &ack.ce.to_be_bytes(), ack.runs.as_bytes()])
     }
 
-    fn put_path(&mut self, path: &Path) -> Result<(), Full> {
+    fn put_path(&mut self, path: &PathFrame) -> Result<(), Full> {
         match path {
-            Path::Challenge(bytes) => self.put_all([&[CHALLENGE], bytes]),
-            Path::Response(bytes) => self.put_all([&[RESPONSE], bytes]),
-            Path::Status { path, status, order } => {
+            PathFrame::Challenge(bytes) => self.put_all([&[CHALLENGE], bytes]),
+            PathFrame::Response(bytes) => self.put_all([&[RESPONSE], bytes]),
+            PathFrame::Status { path, status, order } => {
                 self.put_all([&[STATUS, path.to_byte(), *status as u8], &order.to_be_bytes()])
             }
         }
     }
 
-    fn put_addr(&mut self, addr: &Addr) -> Result<(), Full> {
+    fn put_addr(&mut self, addr: &AddrFrame) -> Result<(), Full> {
         match addr {
-            Addr::Add { id, ip, port } => {
+            AddrFrame::Add { id, ip, port } => {
                 self.put_all([&[ADD, *id], &port.to_be_bytes()])?;
                 match ip {
                     IpAddr::V4(v4) => self.put(&v4.octets()),
                     IpAddr::V6(v6) => self.put(&v6.octets()),
                 }
             }
-            Addr::Remove { id } => self.put(&[REMOVE, *id]),
+            AddrFrame::Remove { id } => self.put(&[REMOVE, *id]),
         }
     }
 

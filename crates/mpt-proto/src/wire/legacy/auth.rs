@@ -43,7 +43,7 @@ pub enum AuthType {
 
 /// What both ends of a connection know: the first 32 characters of `auth_key`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; 32]);
+pub struct AuthKey([u8; 32]);
 
 impl AuthType {
     /// The type with this number.
@@ -108,7 +108,7 @@ impl Auth {
     }
 }
 
-impl Key {
+impl AuthKey {
     /// The key that everybody knows: the original falls back to the digits A0 A1 .. BF when none is configured.
     pub const PUBLIC: Self = Self(*b"A0A1A2A3A4A5A6A7A8A9AAABACADAEAF");
 
@@ -146,7 +146,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for AuthKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_public() { "Key(public)" } else { "Key(..)" })
     }

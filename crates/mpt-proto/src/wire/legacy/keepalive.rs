@@ -7,14 +7,14 @@
 
 use std::net::IpAddr;
 
-use super::{Auth, HEADER_LEN, Key, Message, Opcode};
+use super::{Auth, AuthKey, ControlMessage, HEADER_LEN, Opcode};
 
 /// Length of a keepalive's UDP payload.
 pub const KEEPALIVE_LEN: usize = 4 + HEADER_LEN;
 
 /// The UDP payload of a keepalive between two tunnel addresses.
 pub fn keepalive(sender: IpAddr, receiver: IpAddr) -> Vec<u8> {
-    let message = Message {
+    let message = ControlMessage {
         opcode: Opcode::Keepalive,
         code: 0,
         auth: Auth::None,
@@ -25,7 +25,7 @@ pub fn keepalive(sender: IpAddr, receiver: IpAddr) -> Vec<u8> {
     };
     let mut out = Vec::with_capacity(KEEPALIVE_LEN);
     out.extend(if sender.is_ipv4() { [0, 0, 0x08, 0x00] } else { [0, 0, 0x86, 0xDD] });
-    out.extend(message.encode(&Key::PUBLIC));
+    out.extend(message.encode(&AuthKey::PUBLIC));
     out
 }
 

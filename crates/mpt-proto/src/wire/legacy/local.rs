@@ -4,11 +4,11 @@
 //! `A5 00 00 00`. Nothing says who asked, so whoever serves this must check that elsewhere: a datagram that arrives from
 //! the network with one of these opcodes is never a command.
 
-use super::Malformed;
+use super::MalformedMessage;
 
 /// One datagram between the command line and the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Local<'a> {
+pub enum LocalCommand<'a> {
     /// A command, or the text that answers one.
     Text(&'a str),
     /// The answer is complete.
@@ -18,17 +18,17 @@ pub enum Local<'a> {
 /// What ends an answer.
 pub const END: [u8; 4] = [0xA5, 0, 0, 0];
 
-impl<'a> Local<'a> {
+impl<'a> LocalCommand<'a> {
     /// Reads a command or a part of an answer; a zero byte ends the text where there is one.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let (head, text) = bytes.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+        let (head, text) = bytes.split_first_chunk::<4>().ok_or(MalformedMessage::Truncated)?;
         match head[0] {
             0xA4 => {
                 let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
-                std::str::from_utf8(text).map(Self::Text).map_err(|_| Malformed::Text)
+                std::str::from_utf8(text).map(Self::Text).map_err(|_| MalformedMessage::Text)
             }
             0xA5 => Ok(Self::End),
-            _ => Err(Malformed::Opcode),
+            _ => Err(MalformedMessage::Opcode),
         }
     }
 

@@ -27,13 +27,13 @@ mod local;
 
 use std::net::{IpAddr, Ipv6Addr};
 
-pub use auth::{Auth, AuthType, Key, Nonce};
+pub use auth::{Auth, AuthKey, AuthType, Nonce};
 pub use keepalive::{KEEPALIVE_LEN, is_keepalive, keepalive};
-pub use local::{END, Local};
+pub use local::{END, LocalCommand};
 
 /// One control message between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct ControlMessage<'a> {
     /// What it is about.
     pub opcode: Opcode,
     /// In a request the sub-command, in a reply the result: 0 is success.
@@ -63,7 +63,7 @@ pub enum Opcode {
 
 /// Why bytes are not a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Malformed {
+pub enum MalformedMessage {
     /// Shorter than the header it announces.
     Truncated,
     /// Not one of the opcodes that travel between hosts.
@@ -76,27 +76,27 @@ pub enum Malformed {
     Text,
 }
 
-impl<'a> Message<'a> {
+impl<'a> ControlMessage<'a> {
     /// Reads a message. The digest of type 2 is not looked at: that takes [`Key::verifies`] and the same bytes.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let [opcode, code, auth_type, auth_len, ..] = *bytes else { return Err(Malformed::Truncated) };
-        let opcode = Opcode::from_wire(opcode).ok_or(Malformed::Opcode)?;
-        let auth_type = AuthType::from_wire(auth_type).ok_or(Malformed::Auth)?;
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+        let [opcode, code, auth_type, auth_len, ..] = *bytes else { return Err(MalformedMessage::Truncated) };
+        let opcode = Opcode::from_wire(opcode).ok_or(MalformedMessage::Opcode)?;
+        let auth_type = AuthType::from_wire(auth_type).ok_or(MalformedMessage::Auth)?;
         if usize::from(auth_len) != auth_type.overhead() {
-            return Err(Malformed::Auth);
+            return Err(MalformedMessage::Auth);
         }
-        let auth = Auth::read(auth_type, bytes).ok_or(Malformed::Truncated)?;
-        let header = bytes.get(4 + auth_type.overhead()..).ok_or(Malformed::Truncated)?;
-        let (header, body) = header.split_first_chunk::<36>().ok_or(Malformed::Truncated)?;
+        let auth = Auth::read(auth_type, bytes).ok_or(MalformedMessage::Truncated)?;
+        let header = bytes.get(4 + auth_type.overhead()..).ok_or(MalformedMessage::Truncated)?;
+        let (header, body) = header.split_first_chunk::<36>().ok_or(MalformedMessage::Truncated)?;
         let (initiator, responder) = (address(header, 4), address(header, 20));
         if header[1] != version(initiator) || header[1] != version(responder) {
-            return Err(Malformed::Version);
+            return Err(MalformedMessage::Version);
         }
         Ok(Self { opcode, code, auth, round: header[0], initiator, responder, body })
     }
 
     /// Writes the message; type 2 is signed with `key`.
-    pub fn encode(&self, key: &Key) -> Vec<u8> {
+    pub fn encode(&self, key: &AuthKey) -> Vec<u8> {
         let auth = self.auth.kind();
         let mut out = Vec::with_capacity(HEADER_LEN + auth.overhead() + self.body.len());
         out.extend([self.opcode as u8, self.code, auth as u8, auth.overhead() as u8]);

@@ -31,21 +31,21 @@ fn rounds() -> [(u8, Nonce, Vec<u8>); 4] {
     [(DOWN, [0; 4], SIZE.to_vec()), (0, NONCE, SIZE.to_vec()), (DOWN, NONCE, path().to_vec()), (0, NONCE, vec![])]
 }
 
-fn message(round: usize, auth: AuthType, body: &[u8]) -> Message<'_> {
+fn message(round: usize, auth: AuthType, body: &[u8]) -> ControlMessage<'_> {
     let (code, nonce, _) = rounds()[round - 1];
     let (initiator, responder) = (ip("10.77.0.1"), ip("10.77.0.2"));
     let auth = auth.with(nonce);
-    Message { opcode: Opcode::PathStatus, code, auth, round: round as u8, initiator, responder, body }
+    ControlMessage { opcode: Opcode::PathStatus, code, auth, round: round as u8, initiator, responder, body }
 }
 
 /// Encodes each round, compares it with the capture, and decodes the capture.
 fn matches_captures(auth: AuthType, captures: [String; 4]) {
-    let key = Key::from_text(KEY);
+    let key = AuthKey::from_text(KEY);
     for (round, capture) in (1..).zip(captures) {
         let (capture, body) = (hex(&capture), &rounds()[round - 1].2);
         let expected = message(round, auth, body);
         assert_eq!(expected.encode(&key), capture, "round {round}");
-        assert_eq!(Message::decode(&capture), Ok(expected), "round {round}");
+        assert_eq!(ControlMessage::decode(&capture), Ok(expected), "round {round}");
     }
 }
 
@@ -97,7 +97,7 @@ fn captures_with_a_digest_are_reproduced() {
 #[test]
 fn lengths_are_those_of_the_captures() {
     let lengths =
-        |auth| [1, 2, 3, 4].map(|round| message(round, auth, &rounds()[round - 1].2).encode(&Key::PUBLIC).len());
+        |auth| [1, 2, 3, 4].map(|round| message(round, auth, &rounds()[round - 1].2).encode(&AuthKey::PUBLIC).len());
     assert_eq!(lengths(AuthType::None), [44, 44, 72, 40]);
     assert_eq!(lengths(AuthType::Nonce), [48, 48, 76, 44]);
     assert_eq!(lengths(AuthType::Sha256), [80, 80, 108, 76]);
@@ -123,7 +123,7 @@ fn a_keepalive_is_a_message_behind_four_bytes_of_gre() {
     assert_eq!(keepalive(ip("10.77.0.1"), ip("10.77.0.2")), captured);
     assert_eq!(captured.len(), KEEPALIVE_LEN);
     assert!(is_keepalive(&captured));
-    let inside = Message::decode(&captured[4..]).unwrap();
+    let inside = ControlMessage::decode(&captured[4..]).unwrap();
     assert_eq!((inside.opcode, inside.round, inside.auth), (Opcode::Keepalive, 0, Auth::None));
 }
 
@@ -131,7 +131,7 @@ fn a_keepalive_is_a_message_behind_four_bytes_of_gre() {
 fn a_keepalive_of_an_ipv6_tunnel_says_so_twice() {
     let sent = keepalive(ip("fd78::1"), ip("fd78::2"));
     assert_eq!(sent[..12], hex("000086dd a1000000 00060000")[..]);
-    assert_eq!(Message::decode(&sent[4..]).unwrap().initiator, ip("fd78::1"));
+    assert_eq!(ControlMessage::decode(&sent[4..]).unwrap().initiator, ip("fd78::1"));
 }
 
 #[test]
@@ -152,34 +152,34 @@ fn a_sequence_number_that_looks_like_control_is_data() {
 
 #[test]
 fn a_local_command_ends_with_a_zero_byte_and_its_answer_does_not() {
-    let command = Local::command("path down 192.168.11.1 192.168.11.2");
+    let command = LocalCommand::command("path down 192.168.11.1 192.168.11.2");
     assert_eq!(command[..4], [0xa4, 0, 0, 0]);
     assert_eq!(command.last(), Some(&0));
-    assert_eq!(Local::decode(&command), Ok(Local::Text("path down 192.168.11.1 192.168.11.2")));
-    assert_eq!(Local::answer("CMD_OK:"), b"\xa4\0\0\0CMD_OK:");
-    assert_eq!(Local::decode(&END), Ok(Local::End));
-    assert_eq!(Local::decode(b"\xa4\0\0"), Err(Malformed::Truncated));
-    assert_eq!(Local::decode(b"\xa4\0\0\0\xff"), Err(Malformed::Text));
-    assert_eq!(Local::decode(b"\xa2\0\0\0"), Err(Malformed::Opcode));
+    assert_eq!(LocalCommand::decode(&command), Ok(LocalCommand::Text("path down 192.168.11.1 192.168.11.2")));
+    assert_eq!(LocalCommand::answer("CMD_OK:"), b"\xa4\0\0\0CMD_OK:");
+    assert_eq!(LocalCommand::decode(&END), Ok(LocalCommand::End));
+    assert_eq!(LocalCommand::decode(b"\xa4\0\0"), Err(MalformedMessage::Truncated));
+    assert_eq!(LocalCommand::decode(b"\xa4\0\0\0\xff"), Err(MalformedMessage::Text));
+    assert_eq!(LocalCommand::decode(b"\xa2\0\0\0"), Err(MalformedMessage::Opcode));
 }
 
 #[test]
 fn only_the_first_32_characters_of_a_key_count() {
-    assert_eq!(Key::from_text(KEY), Key::from_text(&KEY[..32]));
-    assert_ne!(Key::from_text(KEY), Key::from_text(&KEY[..31]));
-    assert!(Key::from_text("A0A1A2A3A4A5A6A7A8A9AAABACADAEAFB0B1B2B3B4B5B6B7B8B9BABBBCBDBEBF").is_public());
-    assert!(Key::from_text("").is_public());
-    assert!(!Key::from_text(KEY).is_public());
+    assert_eq!(AuthKey::from_text(KEY), AuthKey::from_text(&KEY[..32]));
+    assert_ne!(AuthKey::from_text(KEY), AuthKey::from_text(&KEY[..31]));
+    assert!(AuthKey::from_text("A0A1A2A3A4A5A6A7A8A9AAABACADAEAFB0B1B2B3B4B5B6B7B8B9BABBBCBDBEBF").is_public());
+    assert!(AuthKey::from_text("").is_public());
+    assert!(!AuthKey::from_text(KEY).is_public());
 }
 
 #[test]
 fn a_key_does_not_show_itself() {
-    assert_eq!(format!("{:?} {:?}", Key::from_text(KEY), Key::PUBLIC), "Key(..) Key(public)");
+    assert_eq!(format!("{:?} {:?}", AuthKey::from_text(KEY), AuthKey::PUBLIC), "Key(..) Key(public)");
 }
 
 #[test]
 fn every_flipped_bit_breaks_the_digest() {
-    let key = Key::from_text(KEY);
+    let key = AuthKey::from_text(KEY);
     let signed = message(3, AuthType::Sha256, &path()).encode(&key);
     assert!(key.verifies(&signed));
     for bit in 0..signed.len() * 8 {
@@ -191,29 +191,29 @@ fn every_flipped_bit_breaks_the_digest() {
 
 #[test]
 fn what_contradicts_itself_is_malformed() {
-    let good = message(1, AuthType::Nonce, &SIZE).encode(&Key::PUBLIC);
+    let good = message(1, AuthType::Nonce, &SIZE).encode(&AuthKey::PUBLIC);
     let with = |at: usize, byte| {
         let mut bad = good.clone();
         bad[at] = byte;
-        Message::decode(&bad).err()
+        ControlMessage::decode(&bad).err()
     };
-    assert_eq!(with(0, 0xA4), Some(Malformed::Opcode));
-    assert_eq!(with(0, 0x45), Some(Malformed::Opcode));
-    assert_eq!(with(2, 3), Some(Malformed::Auth));
-    assert_eq!(with(3, 36), Some(Malformed::Auth));
-    assert_eq!(with(9, 6), Some(Malformed::Version));
-    assert_eq!(with(9, 5), Some(Malformed::Version));
-    assert_eq!(with(12, 1), Some(Malformed::Version));
+    assert_eq!(with(0, 0xA4), Some(MalformedMessage::Opcode));
+    assert_eq!(with(0, 0x45), Some(MalformedMessage::Opcode));
+    assert_eq!(with(2, 3), Some(MalformedMessage::Auth));
+    assert_eq!(with(3, 36), Some(MalformedMessage::Auth));
+    assert_eq!(with(9, 6), Some(MalformedMessage::Version));
+    assert_eq!(with(9, 5), Some(MalformedMessage::Version));
+    assert_eq!(with(12, 1), Some(MalformedMessage::Version));
 }
 
 #[test]
 fn every_prefix_of_a_header_is_truncated() {
     for auth in [AuthType::None, AuthType::Nonce, AuthType::Sha256] {
-        let whole = message(4, auth, &[]).encode(&Key::PUBLIC);
+        let whole = message(4, auth, &[]).encode(&AuthKey::PUBLIC);
         for len in 0..whole.len() {
-            assert_eq!(Message::decode(&whole[..len]), Err(Malformed::Truncated), "{auth:?} {len}");
+            assert_eq!(ControlMessage::decode(&whole[..len]), Err(MalformedMessage::Truncated), "{auth:?} {len}");
         }
-        assert!(Message::decode(&whole).is_ok());
+        assert!(ControlMessage::decode(&whole).is_ok());
     }
 }
 
@@ -223,10 +223,10 @@ proptest! {
         bytes[..4].copy_from_slice(&[0xA2, 0, auth, [0, 4, 36][usize::from(auth)]]);
         let header = 4 + usize::from(bytes[3]);
         if let Some(rest) = bytes.get_mut(header + 1..header + 4) { rest.copy_from_slice(&[6, 0, 0]); }
-        let key = Key::from_text(KEY);
-        let Ok(message) = Message::decode(&bytes) else { return Ok(()) };
+        let key = AuthKey::from_text(KEY);
+        let Ok(message) = ControlMessage::decode(&bytes) else { return Ok(()) };
         let again = message.encode(&key);
-        prop_assert_eq!(Message::decode(&again), Ok(message));
+        prop_assert_eq!(ControlMessage::decode(&again), Ok(message));
         prop_assert_eq!(&again[header..], &bytes[header..]);
         prop_assert!(auth != 2 || key.verifies(&again));
     }

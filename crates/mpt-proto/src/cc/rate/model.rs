@@ -1,0 +1,468 @@
+//! One path of the rate-based controller: how it goes from phase to phase.
+
+use std::time::Duration;
+
+use super::bandwidth::Bandwidth;
+use super::loss::LossModel;
+use super::phase::Phase;
+use super::queue_estimate::QueueEstimate;
+use crate::path::sample::{AckSample, LossSample};
+use crate::time::{Rate, Time};
+
+/// One path.
+#[derive(Clone, Debug)]
+pub struct PathModel {
+    phase: Phase,
+    bandwidth: Bandwidth,
+    delay: QueueEstimate,
+    loss: LossModel,
+    datagram: u64,
+    acks: u32,
+    /// Rounds to cruise before the next probe.
+    patience: u32,
+    /// Whether the queue being drained is that of a probe.
+    probed: bool,
+    /// Whether its first start-up goes on.
+    untried: bool,
+    /// Whether the last probe found the path faster.
+    grown: bool,
+    /// When it last cruised: what was sent then tells which loss is usual.
+    calm: (Time, Time),
+    /// Marks on what was sent before this have been answered.
+    answered: Time,
+}
+
+impl PathModel {
+    pub fn new(datagram: u64) -> Self {
+        Self {
+            phase: Phase::Startup { best: 0.0, flat: 0 },
+            bandwidth: Bandwidth::new(),
+            delay: QueueEstimate::new(),
+            loss: LossModel::default(),
+            datagram,
+            acks: 0,
+            patience: LEAST_PATIENCE,
+            probed: false,
+            untried: true,
+            grown: false,
+            calm: (Time::START, Time::START),
+            answered: Time::START,
+        }
+    }
+
+    pub fn on_ack(&mut self, ack: &AckSample) {
+        self.delay.on_ack(ack, self.time_for(2));
+        self.loss.on_acked(ack.packets, self.is_calm(ack.newest_sent));
+        self.acks = self.acks.saturating_add(1);
+        if let (Phase::Startup { .. }, Some(rate)) = (self.phase, ack.line) {
+            self.bandwidth.begin(rate);
+            self.cruise(ack.now);
+        }
+        let stretched = ack.rate.is_some_and(|rate| rate.is_stretched(ack.jitter));
+        self.measure(ack, stretched);
+        self.step(ack, stretched);
+        if ack.round {
+            self.end_round(ack);
+        }
+    }
+
+    pub fn on_loss(&mut self, loss: &LossSample) {
+        self.loss.on_lost(loss.packets, self.is_calm(loss.newest_sent));
+    }
+
+    pub fn on_spurious_loss(&mut self, packets: u64) {
+        self.loss.on_spurious(packets);
+    }
+
+    /// A mark is a queue that a router has measured for us: one answer for each round trip.
+    pub fn on_ecn(&mut self, now: Time, newest_sent: Time) {
+        if newest_sent > self.answered {
+            self.answered = now;
+            self.bandwidth.on_congestion();
+            self.drain();
+        }
+    }
+
+    pub fn window(&self) -> u64 {
+        let datagram = self.datagram as f64;
+        let bytes = self.sending_rate() * self.phase.window(&self.delay) + SLACK * datagram;
+        bytes.max(self.least_window() * datagram) as u64
+    }
+
+    pub fn pacing(&self) -> Rate {
+        let first = INITIAL_WINDOW * self.datagram as f64 / self.delay.srtt().min(FIRST_FLIGHT).as_secs_f64();
+        let rate = match self.phase {
+            Phase::Startup { .. } => self.sending_rate().max(first),
+            _ => self.sending_rate(),
+        };
+        Rate::from_bytes((rate * self.phase.gain()) as u64)
+    }
+
+    /// Datagrams that may be in flight whatever was measured. Until the path has been filled, what was measured may be a
+    /// few probes, and says nothing.
+    fn least_window(&self) -> f64 {
+        match self.phase {
+            Phase::Startup { .. } => INITIAL_WINDOW,
+            _ => MIN_WINDOW,
+        }
+    }
+
+    pub fn bottleneck(&self) -> Option<Rate> {
+        let rate = self.bandwidth.rate();
+        (rate > 0.0).then(|| Rate::from_bytes(rate as u64))
+    }
+
+    pub fn usual_loss(&self) -> Option<f64> {
+        self.loss.known()
+    }
+
+    pub fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Startup { flat: 0, .. })
+    }
+
+    pub fn is_untried(&self) -> bool {
+        self.untried
+    }
+
+    /// Half of what the path usually loses is sent on top of the bottleneck's rate. If all were, a short buffer would lose just that,
+    /// whatever it is, and it would seem usual.
+    fn sending_rate(&self) -> f64 {
+        self.bandwidth.rate() / (1.0 - self.loss.baseline() / 2.0)
+    }
+
+    fn measure(&mut self, ack: &AckSample, stretched: bool) {
+        let (queue, target) = (self.delay.queue(), self.delay.target());
+        // A thin flow's samples are of few packets: only a queue beyond doubt makes them proof.
+        let proof = if ack.app_limited { target * 2 } else { target / 4 };
+        self.bandwidth.on_ack(ack, stretched && queue > proof, self.delay.is_low_jitter());
+        // On a path that does not keep time the last of a burst come late for no queue, and few at a time.
+        let tells = self.delay.is_low_jitter() || !ack.app_limited;
+        if queue > target * 2 && tells {
+            self.bandwidth.track_down(ack, self.delay.base() / 4);
+        } else if queue < target {
+            self.bandwidth.stop_tracking(ack.now);
+        }
+        if matches!(self.phase, Phase::Cruise { .. }) {
+            self.calm.1 = ack.now;
+        }
+    }
+
+    /// What an ACK may change at once.
+    fn step(&mut self, ack: &AckSample, stretched: bool) {
+        let (queue, target) = (self.delay.queue(), self.delay.target());
+        match self.phase {
+            Phase::Drain { low } => self.step_drain(ack, low),
+            Phase::ProbeRtt { half, low } => self.step_empty(ack, half, low),
+            Phase::Startup { .. } if self.acks < ENOUGH_ACKS => {}
+            Phase::Startup { .. } if ack.app_limited && queue <= target * 2 => {}
+            Phase::Startup { .. } if self.is_bursty(ack) => {}
+            _ if queue > target && stretched => self.drain(),
+            Phase::Startup { .. } => {}
+            Phase::Cruise { .. } if self.delay.is_unsure(ack.now) && !ack.app_limited => self.empty(true),
+            Phase::Cruise { .. } if self.delay.is_unseen(ack.now) && !ack.app_limited => {
+                self.empty(!self.delay.is_empty())
+            }
+            _ if queue > target * 2 => self.drain(),
+            Phase::Cruise { .. } => {}
+            Phase::Probe { from, .. } | Phase::Await { from, .. } if self.is_faster(from) => self.grow(ack),
+            Phase::Probe { until, from } if ack.now >= until => self.phase = Phase::Await { since: ack.now, from },
+            Phase::Probe { .. } => {}
+            Phase::Await { since, .. } if ack.newest_sent >= since => self.drain(),
+            Phase::Await { .. } => {}
+        }
+    }
+
+    /// Drained, the path is left alone; if the queue stays though no more is in flight than an empty path takes, something
+    /// is wrong: the rate, the delay, or it is not our queue.
+    fn step_drain(&mut self, ack: &AckSample, low: Option<(Time, Duration)>) {
+        if self.delay.is_drained() {
+            return self.cruise(ack.now);
+        }
+        let (queue, is_low) = (self.delay.queue(), ack.in_flight <= self.window());
+        let low = match low {
+            Some((since, then)) if is_low && queue > then * 3 / 4 => Some((since, then)),
+            _ => is_low.then_some((ack.now, queue)),
+        };
+        self.phase = Phase::Drain { low };
+        if low.is_some_and(|(since, _)| ack.now.since(since) > self.delay.srtt() * 2 + MIN_WAIT) {
+            self.empty(true);
+        }
+    }
+
+    /// Half is in flight for a round trip and for as many packets as make a mean: what stands then is not ours.
+    fn step_empty(&mut self, ack: &AckSample, half: bool, low: Option<Time>) {
+        let low = low.or((ack.in_flight <= self.window()).then_some(ack.now));
+        self.phase = Phase::ProbeRtt { half, low };
+        let enough = self.delay.srtt() + self.time_for(EMPTY_PACKETS);
+        if low.is_some_and(|since| ack.now.since(since) > enough) {
+            if half {
+                self.delay.on_emptied(ack.now);
+            } else {
+                self.delay.on_seen_empty(ack.now);
+            }
+            self.cruise(ack.now);
+        }
+    }
+
+    fn end_round(&mut self, ack: &AckSample) {
+        let starting = matches!(self.phase, Phase::Startup { .. });
+        if self.loss.is_excessive(if starting { STARTUP_LOSS } else { PROBE_LOSS }) {
+            self.on_congestion();
+        } else if !ack.app_limited {
+            self.next_round(ack);
+        }
+        self.loss.end_round();
+        self.bandwidth.end_round(ack.now);
+        self.delay.end_round();
+    }
+
+    fn next_round(&mut self, ack: &AckSample) {
+        match self.phase {
+            Phase::Startup { best, flat } => self.startup_round(best, flat),
+            Phase::Cruise { rounds: 0 } => self.probe(ack.now),
+            Phase::Cruise { rounds } => self.phase = Phase::Cruise { rounds: rounds - 1 },
+            Phase::Drain { .. } | Phase::ProbeRtt { .. } | Phase::Probe { .. } | Phase::Await { .. } => {}
+        }
+    }
+
+    /// BBR's full-pipe test: three rounds without a quarter more.
+    fn startup_round(&mut self, best: f64, flat: u32) {
+        let rate = self.bandwidth.rate();
+        let (best, flat) = if rate >= best * 1.25 { (rate, 0) } else { (best, flat + 1) };
+        self.phase = Phase::Startup { best, flat };
+        if flat >= FULL_ROUNDS {
+            self.drain();
+        }
+    }
+
+    /// More was lost than usual: what arrived is what the path takes. If a probe did it, the next one waits longer.
+    fn on_congestion(&mut self) {
+        if !matches!(self.phase, Phase::Drain { .. } | Phase::ProbeRtt { .. }) {
+            self.bandwidth.on_congestion();
+        }
+        self.delay.on_overflow();
+        if self.probed {
+            self.patience = (self.patience * 2).min(MOST_PATIENCE);
+        }
+        self.drain();
+    }
+
+    /// Whether what is late is no queue. A full bottleneck passes packets evenly; where a link keeps order, a late packet delays those behind it,
+    /// and then they come at once. What jitter does not explain is a queue all the same.
+    fn is_bursty(&self, ack: &AckSample) -> bool {
+        let explained = self.delay.queue() < self.delay.target() + self.delay.jitter() * JITTERS;
+        explained && !self.delay.is_low_jitter() && ack.peak.bytes() as f64 > self.bandwidth.rate() * BURSTY
+    }
+
+    fn is_faster(&self, from: f64) -> bool {
+        self.bandwidth.rate() > from * FASTER && self.delay.queue() < self.delay.target() / 2
+    }
+
+    /// The path is faster than it was. What jitter can pretend once has to be seen twice.
+    fn grow(&mut self, ack: &AckSample) {
+        if !self.delay.is_low_jitter() && !std::mem::replace(&mut self.grown, true) {
+            return self.probe(ack.now);
+        }
+        (self.patience, self.probed) = (LEAST_PATIENCE, false);
+        self.phase = Phase::Startup { best: self.bandwidth.rate(), flat: 0 };
+    }
+
+    fn drain(&mut self) {
+        self.untried = false;
+        self.phase = Phase::Drain { low: None };
+    }
+
+    fn empty(&mut self, half: bool) {
+        self.phase = Phase::ProbeRtt { half, low: None };
+    }
+
+    fn cruise(&mut self, now: Time) {
+        self.untried = false;
+        (self.probed, self.grown, self.calm) = (false, false, (now, now));
+        self.phase = Phase::Cruise { rounds: self.patience - 1 };
+    }
+
+    fn probe(&mut self, now: Time) {
+        self.probed = true;
+        let until = now + Phase::pulse(self.delay.target(), self.delay.base());
+        self.phase = Phase::Probe { until, from: self.bandwidth.rate() };
+    }
+
+    /// Whether what was sent at `sent` was sent while cruising and met no queue.
+    fn is_calm(&self, sent: Time) -> bool {
+        let (from, until) = self.calm;
+        from <= sent && sent <= until && self.delay.is_empty()
+    }
+
+    /// How long the bottleneck takes for some full packets.
+    fn time_for(&self, packets: u64) -> Duration {
+        Rate::from_bytes(self.bandwidth.rate() as u64).time_for(packets * self.datagram)
+    }
+}
+
+/// Packets in the first flight. RFC 6928 has 10, large content networks 30 and more; the receiver answers the first 32
+/// packets at once, which makes the next estimate good.
+const INITIAL_WINDOW: f64 = 32.0;
+/// The first flight takes a round trip, but no longer than this.
+const FIRST_FLIGHT: Duration = Duration::from_millis(100);
+/// What a receiver may hold back unacknowledged at 1 % of volume, and two for the road: see `path::receive`.
+const MIN_WINDOW: f64 = 8.0;
+/// Packets beyond what the arithmetic gives, so that rounding never stalls a path.
+const SLACK: f64 = 2.0;
+/// Start-up believes no queue before so many ACKs: jitter has to be known first.
+const ENOUGH_ACKS: u32 = 24;
+/// BBR's full-pipe count.
+const FULL_ROUNDS: u32 = 3;
+/// In start-up nothing is known of what is usual; a radio link may well lose a tenth.
+const STARTUP_LOSS: f64 = 0.15;
+/// BBRv3's loss threshold, here on top of what is usual.
+const PROBE_LOSS: f64 = 0.02;
+/// By how much a probe must find the path faster to start over: half of what it tried, and a little less.
+const FASTER: f64 = 1.1;
+/// Above that of a round by so much, the rate of a moment is not a full bottleneck's.
+const BURSTY: f64 = 1.5;
+/// So many jitters beyond what is enough, a packet is late for a queue. Without this bound start-up fills buffers, and what stands there is lost
+/// with the path: the gap after a pulled cable was 500 ms, not 190.
+const JITTERS: u32 = 8;
+/// Rounds of cruising between probes, and at most when probes cost loss: two seconds at 250 ms.
+const LEAST_PATIENCE: u32 = 1;
+const MOST_PATIENCE: u32 = 8;
+/// ACKs come a few milliseconds apart, however short the round trip.
+const MIN_WAIT: Duration = Duration::from_millis(5);
+/// As many packets as make a mean sojourn (`path::feedback`), and some.
+const EMPTY_PACKETS: u64 = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::delivery_rate::RateSample;
+
+    const RTT: Duration = Duration::from_millis(40);
+    const PACKET: u64 = 1_400;
+
+    /// A path and the clock of its ACKs.
+    struct Bench {
+        path: PathModel,
+        now: Time,
+        jitter: Duration,
+        peak: Rate,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Self { path: PathModel::new(PACKET), now: Time::START, jitter: Duration::ZERO, peak: Rate::ZERO }
+        }
+
+        /// A round trip of ACKs, a millisecond apart, on which `mbit` came in and `queue` stood.
+        fn round(&mut self, mbit: u64, queue: Duration, app_limited: bool) {
+            let rate = Rate::from_bits(mbit * 1_000_000);
+            for n in 1..=40 {
+                self.now += Duration::from_millis(1);
+                let arriving = RTT + if queue.is_zero() { Duration::ZERO } else { RTT / 4 };
+                let bytes = rate.bytes_in(arriving);
+                let sample = RateSample { rate, bytes, sending: RTT, arriving };
+                self.path.on_ack(&AckSample {
+                    now: self.now,
+                    newest_sent: self.now - RTT,
+                    packets: rate.bytes_in(Duration::from_millis(1)) / PACKET,
+                    in_flight: rate.bytes_in(RTT / 2),
+                    round: n == 40,
+                    app_limited,
+                    srtt: RTT,
+                    min_rtt: RTT,
+                    base_rtt: RTT,
+                    sojourn: RTT,
+                    queue,
+                    rate: Some(sample),
+                    recent: Some(rate),
+                    jitter: self.jitter,
+                    peak: self.peak,
+                    ..AckSample::default()
+                });
+            }
+        }
+
+        fn mbit(&self) -> u64 {
+            self.path.bottleneck().map_or(0, Rate::bits) / 1_000_000
+        }
+    }
+
+    #[test]
+    fn before_the_first_answer_a_flight_is_paced_over_a_part_of_a_round_trip() {
+        let path = PathModel::new(PACKET);
+        assert_eq!(path.window(), 32 * PACKET);
+        assert_eq!(path.pacing().bytes(), (32.0 * 1_400.0 / 0.1 * 2.77) as u64);
+    }
+
+    #[test]
+    fn a_slow_line_that_is_known_is_not_filled_to_find_out() {
+        let mut path = PathModel::new(PACKET);
+        let line = Some(Rate::from_bits(2_000_000));
+        path.on_ack(&AckSample { srtt: RTT, base_rtt: RTT, line, ..AckSample::default() });
+        assert_eq!(path.pacing().bits(), 2_000_000);
+        assert!(path.window() < 20 * PACKET, "seven make a round trip: {} packets", path.window() / PACKET);
+    }
+
+    #[test]
+    fn start_up_ends_with_a_queue_and_the_queue_is_drained() {
+        let mut bench = Bench::new();
+        bench.round(10, Duration::ZERO, false);
+        bench.round(20, Duration::ZERO, false);
+        assert!(bench.path.pacing() > Rate::from_bits(50_000_000));
+        bench.round(40, Duration::from_millis(15), false);
+        assert!(matches!(bench.path.phase, Phase::Drain { .. } | Phase::ProbeRtt { .. }), "{:?}", bench.path.phase);
+        bench.round(40, Duration::ZERO, false);
+        assert_eq!(bench.mbit(), 40);
+        assert!(bench.path.pacing() <= Rate::from_bits(50_000_000));
+    }
+
+    #[test]
+    fn what_comes_in_bursts_is_late_for_no_queue() {
+        let jitter = RTT / 16;
+        for (peak, late, goes_on) in [(50, RTT / 2, false), (100, RTT / 2, true), (100, RTT * 2, false)] {
+            let mut bench = Bench { jitter, peak: Rate::from_bits(peak * 1_000_000), ..Bench::new() };
+            bench.round(10, Duration::ZERO, false);
+            bench.round(20, Duration::ZERO, false);
+            bench.round(40, late, false);
+            let starts = matches!(bench.path.phase, Phase::Startup { .. });
+            assert_eq!(starts, goes_on, "{peak} Mbit/s, {late:?}: {:?}", bench.path.phase);
+        }
+    }
+
+    #[test]
+    fn start_up_ends_when_three_rounds_bring_nothing_more() {
+        let mut bench = Bench::new();
+        (0..4).for_each(|_| bench.round(20, Duration::ZERO, false));
+        assert!(!matches!(bench.path.phase, Phase::Startup { .. }), "{:?}", bench.path.phase);
+    }
+
+    #[test]
+    fn an_idle_application_changes_nothing() {
+        let mut bench = Bench::new();
+        (0..8).for_each(|_| bench.round(50, Duration::ZERO, false));
+        (0..200).for_each(|_| bench.round(2, Duration::ZERO, true));
+        assert_eq!(bench.mbit(), 50);
+    }
+
+    #[test]
+    fn a_queue_that_stays_when_half_is_in_flight_is_not_ours() {
+        let mut bench = Bench::new();
+        (0..8).for_each(|_| bench.round(50, Duration::ZERO, false));
+        (0..20).for_each(|_| bench.round(50, Duration::from_millis(30), false));
+        assert_eq!(bench.path.delay.queue(), Duration::ZERO);
+        assert_eq!(bench.path.delay.base(), RTT + Duration::from_millis(30));
+    }
+
+    #[test]
+    fn random_loss_raises_what_is_sent_not_what_is_believed() {
+        let mut bench = Bench::new();
+        for _ in 0..30 {
+            bench.round(50, Duration::ZERO, false);
+            let newest_sent = bench.now - RTT;
+            bench.path.on_loss(&LossSample { now: bench.now, packets: 8, newest_sent, ..LossSample::default() });
+        }
+        let usual = bench.path.loss.baseline();
+        assert!(usual > 0.02 && usual < 0.06, "8 of 168 are 4.8 %: {usual}");
+        assert_eq!(bench.mbit(), 50);
+    }
+}

@@ -1,0 +1,75 @@
+//! How fast a path is that is left aside, asked by a packet train: full datagrams that leave at once arrive one after another, and the last
+//! one is later than a lone small one by what the bottleneck takes for all (V. Jacobson, "pathchar", 1997; C. Dovrolis et al., "What do packet
+//! dispersion techniques measure?", INFOCOM 2001). What stands before them makes the path look slower, never faster.
+
+use std::time::Duration;
+
+use super::PathSeq;
+use super::ack::PeerTime;
+use super::rtt::OneWayTime;
+use crate::time::{Rate, Time};
+
+/// The last train.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DispersionProbe {
+    /// When it left, its last number, and its bytes.
+    sent: Option<(Time, PathSeq, u64)>,
+    rate: Option<Rate>,
+}
+
+impl DispersionProbe {
+    /// Notes a datagram of the train that leaves at `now`.
+    pub fn on_sent(&mut self, now: Time, seq: PathSeq, bytes: u64) {
+        let before = self.sent.filter(|(at, ..)| *at == now).map_or(0, |(.., bytes)| bytes);
+        *self = Self { sent: Some((now, seq, before + bytes)), rate: None };
+    }
+
+    /// Takes in that `largest` arrived at `received` on a path that takes `floor` while it is empty. What was sent after the train came
+    /// after it.
+    pub fn on_arrival(&mut self, largest: PathSeq, received: PeerTime, floor: OneWayTime, jitter: Duration) {
+        if let Some((at, _, bytes)) = self.sent.take_if(|(_, last, _)| *last <= largest) {
+            let takes = OneWayTime::between(at, received).beyond(floor).saturating_sub(jitter);
+            self.rate = Some(Rate::of(bytes, takes.max(QUICK)));
+        }
+    }
+
+    /// What it showed the path to pass at least, told once.
+    pub fn take_rate(&mut self) -> Option<Rate> {
+        self.rate.take()
+    }
+}
+
+/// No clock of ours is better.
+const QUICK: Duration = Duration::from_micros(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000;
+
+    #[test]
+    fn four_packets_that_take_24_ms_show_two_megabits() {
+        let floor = OneWayTime::between(Time::START, PeerTime(20 * MS));
+        let sent = Time::after(Duration::from_secs(1));
+        let mut train = DispersionProbe::default();
+        (1..=4).for_each(|seq| train.on_sent(sent, PathSeq(seq), 1_500));
+        train.on_arrival(PathSeq(3), PeerTime(1_038 * MS), floor, Duration::ZERO);
+        assert_eq!(train.take_rate(), None, "one is missing");
+        train.on_arrival(PathSeq(4), PeerTime(1_044 * MS), floor, Duration::ZERO);
+        assert_eq!(train.take_rate(), Some(Rate::from_bits(2_000_000)));
+        assert_eq!(train.take_rate(), None);
+    }
+
+    #[test]
+    fn what_came_behind_it_shows_a_lower_bound_and_jitter_is_no_proof() {
+        let floor = OneWayTime::between(Time::START, PeerTime(20 * MS));
+        let mut train = DispersionProbe::default();
+        train.on_sent(Time::START, PathSeq(1), 6_000);
+        train.on_arrival(PathSeq(2), PeerTime(28 * MS), floor, Duration::ZERO);
+        assert_eq!(train.take_rate(), Some(Rate::from_bits(6_000_000)));
+        train.on_sent(Time::START, PathSeq(3), 6_000);
+        train.on_arrival(PathSeq(3), PeerTime(28 * MS), floor, Duration::from_millis(4));
+        assert_eq!(train.take_rate(), Some(Rate::from_bits(12_000_000)));
+    }
+}

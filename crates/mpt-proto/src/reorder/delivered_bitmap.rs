@@ -1,0 +1,88 @@
+//! Which of the last sequence numbers were delivered, one bit each.
+
+/// A ring of bits, the newest last.
+///
+/// What was before the beginning counts as not delivered: it may still come over a slower path.
+#[derive(Debug)]
+pub(super) struct DeliveredBitmap {
+    words: [u64; Self::LEN / 64],
+    /// How many numbers were ever pushed; the newest is at `pushed - 1`, modulo the length.
+    pushed: u64,
+}
+
+impl Default for DeliveredBitmap {
+    fn default() -> Self {
+        Self { words: [0; Self::LEN / 64], pushed: 0 }
+    }
+}
+
+impl DeliveredBitmap {
+    /// How far back it remembers.
+    pub(super) const LEN: usize = 16_384;
+
+    /// Remembers the next number.
+    pub(super) fn push(&mut self, delivered: bool) {
+        let (word, bit) = Self::place(self.pushed);
+        self.words[word] = if delivered { self.words[word] | bit } else { self.words[word] & !bit };
+        self.pushed += 1;
+    }
+
+    /// Remembers the next `count` numbers as not delivered.
+    pub(super) fn push_missing(&mut self, count: u64) {
+        let mut left = count.min(Self::LEN as u64);
+        self.pushed += count - left;
+        while left > 0 {
+            // Whole words at a time.
+            if left >= 64 && self.pushed.is_multiple_of(64) {
+                let (word, _) = Self::place(self.pushed);
+                self.words[word] = 0;
+                (self.pushed, left) = (self.pushed + 64, left - 64);
+            } else {
+                self.push(false);
+                left -= 1;
+            }
+        }
+    }
+
+    /// Whether the number `back` before the newest was delivered. `back` is below [`Self::LEN`].
+    pub(super) fn contains(&self, back: u64) -> bool {
+        let (word, bit) = self.place_of(back);
+        self.words[word] & bit != 0
+    }
+
+    /// Remembers that the number `back` before the newest was delivered after all.
+    pub(super) fn mark(&mut self, back: u64) {
+        let (word, bit) = self.place_of(back);
+        self.words[word] |= bit;
+    }
+
+    fn place_of(&self, back: u64) -> (usize, u64) {
+        Self::place(self.pushed.wrapping_sub(1 + back))
+    }
+
+    fn place(index: u64) -> (usize, u64) {
+        let at = (index % Self::LEN as u64) as usize;
+        (at / 64, 1 << (at % 64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_missing_ones_are_remembered_like_one_after_another() {
+        for (delivered, missing) in [(0, 1), (1, 63), (63, 65), (64, 64), (100, 200), (20_000, 16_383), (70, 40_000)] {
+            let [mut at_once, mut each] = [(); 2].map(|()| DeliveredBitmap::default());
+            for history in [&mut at_once, &mut each] {
+                (0..delivered).for_each(|_| history.push(true));
+            }
+            at_once.push_missing(missing);
+            (0..missing).for_each(|_| each.push(false));
+            let known = |history: &DeliveredBitmap| {
+                (0..DeliveredBitmap::LEN as u64).map(|back| history.contains(back)).collect::<Vec<_>>()
+            };
+            assert!(known(&at_once) == known(&each), "{missing} after {delivered}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The books of one resequencer.
+
+/// What was held and why it was let go. Packets, unless said otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReorderStats {
+    /// Arrived as the next in order.
+    pub in_order: u64,
+    /// Arrived early and were held.
+    pub held: u64,
+    /// Arrived after they had been given up, and were delivered late.
+    pub late: u64,
+    /// Sequence numbers given up because every path had passed them.
+    pub passed: u64,
+    /// Sequence numbers given up because the hold ran out.
+    pub expired: u64,
+    /// Sequence numbers given up because the window was full.
+    pub overrun: u64,
+    /// Sequence numbers that the sender gave up.
+    pub skipped: u64,
+    /// Restarts of the peer's numbering.
+    pub restarts: u64,
+    /// Delivered as they came: nothing of their class is held, or they need not wait for those before them.
+    pub unordered: u64,
+    /// The longest any hole lasted before it was filled, in nanoseconds.
+    pub longest_fill_ns: u64,
+}
+
+impl std::ops::Add for ReorderStats {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            in_order: self.in_order + other.in_order,
+            held: self.held + other.held,
+            late: self.late + other.late,
+            passed: self.passed + other.passed,
+            expired: self.expired + other.expired,
+            overrun: self.overrun + other.overrun,
+            skipped: self.skipped + other.skipped,
+            restarts: self.restarts + other.restarts,
+            unordered: self.unordered + other.unordered,
+            longest_fill_ns: self.longest_fill_ns.max(other.longest_fill_ns),
+        }
+    }
+}
