@@ -1,14 +1,15 @@
-//! The door to the core.
+//! The entry point of the core.
 //!
 //! ```text
 //!   TUN  -> handle_inner ----.                     .----> poll_transmit -> UDP
-//!                             >  peers, one each  <
+//!                             >  peers            <
 //!   UDP  -> handle_datagrams-'                     '----> poll_delivery -> TUN
 //!                 handle_deadline, handle_carrier, handle_blocked
 //! ```
 //!
-//! `handle_` takes something in from outside, `poll_` gives something out and is called until it gives nothing, and
-//! [`Endpoint::next_deadline`] says when to come back without being asked. Nothing happens in between.
+//! `handle_` functions take input from outside. `poll_` functions return output, and are called until they return nothing.
+//! [`Endpoint::next_deadline`] is the time at which [`Endpoint::handle_deadline`] must be called if no input comes before.
+//! Nothing happens between calls.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -16,31 +17,20 @@ use std::sync::Arc;
 
 use crate::config::{Config, PathConfig, PeerConfig};
 use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection};
+pub use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
 use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
-use crate::path::LinkId;
-use crate::peer::{PathEvent, Peer, WakeReason};
+use crate::path::{LinkId, PathId};
+use crate::peer::{PathEvent, Peer, Turn};
 use crate::ready::ReadyQueue;
 use crate::routes::Routes;
 use crate::sessions::SessionTable;
 use crate::stats::EndpointStatus;
 use crate::time::Time;
 use crate::tx::{self, Transmit, TxQueue};
+use crate::wake::WakeReason;
 use crate::wire::native::Header;
-
-/// Datagrams from one address that came with one receive.
-#[derive(Clone, Copy, Debug)]
-pub struct RecvMeta {
-    /// The socket.
-    pub link: LinkId,
-    /// The sender.
-    pub from: SocketAddr,
-    /// DSCP and ECN of the outer header.
-    pub tos: u8,
-    /// Bytes in each datagram but the last.
-    pub segment: usize,
-}
 
 /// One end of a tunnel.
 #[derive(Debug)]
@@ -49,7 +39,7 @@ pub struct Endpoint {
     sessions: Option<SessionTable>,
     peers: Vec<Peer>,
     routes: Arc<Routes>,
-    sources: HashMap<(LinkId, IpAddr), (usize, u8)>,
+    sources: HashMap<(LinkId, IpAddr), (usize, PathId)>,
     tx: TxQueue,
     tun: Coalescer,
     ready: ReadyQueue,
@@ -57,37 +47,38 @@ pub struct Endpoint {
     crowded: BTreeSet<usize>,
     /// Links whose socket is full.
     blocked: BTreeSet<LinkId>,
-    /// Peers that have something to tell and were flushed meanwhile.
+    /// Peers that have events and were flushed since.
     eventful: Vec<usize>,
     spare: Vec<Vec<u8>>,
-    /// Some peer has told something new of its addresses.
+    /// A peer's advertised addresses changed.
     remote_addresses_changed: bool,
     drops: Drops,
 }
 
-/// A TUN read shorter than this is copied: it would keep a buffer of four times its length, and limits count what is in them.
+/// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its length would
+/// use more memory than is counted.
 const COPY_BELOW: usize = 16_384;
 /// Large buffers kept for reuse.
 const SPARE_BUFFERS: usize = 64;
 
 impl Endpoint {
-    /// Makes an endpoint. All its paths are taken to be up until they prove otherwise.
+    /// Makes an endpoint with plain peers. Its paths count as up until there is evidence against it.
     pub fn new(now: Time, config: &Config) -> Self {
         Self::with(now, config, None)
     }
 
     /// Makes an endpoint that can have native peers.
-    pub fn native(now: Time, config: &Config, local: SessionTable) -> Self {
-        Self::with(now, config, Some(local))
+    pub fn native(now: Time, config: &Config, sessions: SessionTable) -> Self {
+        Self::with(now, config, Some(sessions))
     }
 
-    fn with(now: Time, config: &Config, mut local: Option<SessionTable>) -> Self {
+    fn with(now: Time, config: &Config, mut sessions: Option<SessionTable>) -> Self {
         let (mtu, numbered) = (config.mtu.min(LARGEST), config.peers.iter().enumerate());
-        let peers = numbered.map(|(index, peer)| Self::make_peer(now, index, mtu, peer, local.as_mut())).collect();
+        let peers = numbered.map(|(index, peer)| Self::make_peer(now, index, mtu, peer, sessions.as_mut())).collect();
         let mut endpoint = Self {
             mtu,
             peers,
-            sessions: local,
+            sessions,
             routes: Arc::default(),
             sources: HashMap::new(),
             tx: TxQueue::default(),
@@ -104,7 +95,7 @@ impl Endpoint {
         endpoint
     }
 
-    /// Adds a peer while the tunnel runs, and tells its index.
+    /// Adds a peer while the tunnel runs, and returns its index.
     pub fn add_peer(&mut self, now: Time, config: &PeerConfig) -> usize {
         let index = self.peers.len();
         self.peers.push(Self::make_peer(now, index, self.mtu, config, self.sessions.as_mut()));
@@ -112,28 +103,29 @@ impl Endpoint {
         index
     }
 
-    /// Removes the peer of this name, with what waits for it; false when there is none. Those behind it move up.
+    /// Removes the peer of this name, with the packets that wait for it. The indexes of later peers decrease by one. Returns false if
+    /// there is none.
     pub fn remove_peer(&mut self, name: &str) -> bool {
         let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
         self.peers.remove(index);
-        if let Some(local) = &mut self.sessions {
-            local.remove_peer(index);
+        if let Some(sessions) = &mut self.sessions {
+            sessions.remove_peer(index);
         }
         self.number_peers();
         true
     }
 
-    /// Gives a peer in native mode one more path; false when there is no such peer, or no room.
+    /// Adds a path to a native peer. Returns false if there is no such peer, the path has no address, or all slots are taken.
     pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
         self.with_peer(peer, |peer| peer.add_path(now, config))
     }
 
-    /// The same, to an address that the peer has told; see [`Self::told_addresses`].
+    /// Adds a path to an address that the peer advertised; see [`Self::remote_addresses`].
     pub fn add_remote_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
         self.with_peer(peer, |peer| peer.add_advertised_path(now, config))
     }
 
-    /// Tells a peer in native mode at which addresses it can reach this end; false when there is no such peer.
+    /// Advertises to a native peer the addresses at which it can reach this end. Returns false if there is no such peer.
     pub fn advertise_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> bool {
         self.with_peer(peer, |peer| {
             peer.advertise_addresses(now, all);
@@ -141,34 +133,37 @@ impl Endpoint {
         })
     }
 
-    /// The addresses at which a peer says that it can be reached.
+    /// Returns the addresses that a peer advertised.
     pub fn remote_addresses(&self, peer: &str) -> Vec<SocketAddr> {
         self.peers.iter().find(|p| p.name() == peer).map(Peer::remote_addresses).unwrap_or_default()
     }
 
-    /// Whether any peer has told something new of its addresses since this was last asked.
+    /// Returns true if the advertised addresses of any peer changed since the last call.
     pub fn take_remote_addresses_changed(&mut self) -> bool {
         std::mem::take(&mut self.remote_addresses_changed)
     }
 
-    /// Takes a path from a peer in native mode; false when there is none of that name. What is in flight on it is sent again
-    /// on the others.
+    /// Removes a path of a native peer. What is in flight on it is retransmitted on the others. Returns false if there is none of that
+    /// name.
     pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> bool {
-        self.with_peer(peer, |peer| peer.remove_path(now, path))
+        let Some(index) = self.peers.iter().position(|known| known.name() == peer) else { return false };
+        self.ready.mark(index);
+        let (peers, mut turn) = self.split(now);
+        peers[index].remove_path(&mut turn, path)
     }
 
-    /// Says whether a path of a peer in native mode is used only while no other is alive; false when there is none of that name.
+    /// Sets whether a path of a native peer is used only while no other is alive. Returns false if there is none of that name.
     pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> bool {
         self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
     }
 
-    /// The largest inner packet in bytes that every path carries: less than was configured when one has been found narrow.
+    /// Returns the largest inner packet in bytes that every path carries: less than configured if a path was found to be narrow.
     pub fn mtu(&self) -> usize {
         self.peers.iter().filter_map(Peer::path_mtu).fold(self.mtu, usize::min)
     }
 
-    /// Whether inner packets are wanted. While not, they are better off in the TUN device's queue, which is that of all peers: one that is
-    /// slow must not keep the others waiting, and loses what its own queue does not hold.
+    /// Returns true if inner packets are accepted. False while the queues of all peers are full: the TUN device's queue is shared, so a
+    /// single peer with a full queue loses packets and does not block the others.
     pub fn has_room(&self) -> bool {
         self.crowded.len() < self.peers.len().max(1)
     }
@@ -182,7 +177,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes datagrams from a socket. They are changed in place. No bytes are one datagram without payload.
+    /// Takes datagrams from a socket. They are changed in place. Zero bytes are one datagram without payload.
     pub fn handle_datagrams(&mut self, now: Time, received: &RecvMeta, bytes: &mut [u8]) {
         if self.sessions.is_some() && !bytes.is_empty() {
             for datagram in bytes.chunks_mut(received.segment.max(1)) {
@@ -193,12 +188,13 @@ impl Endpoint {
         }
     }
 
-    /// Native datagrams find their peer by session or by key, so one socket serves them all; others by their address.
+    /// Assigns a datagram to a peer: native ones by session index or key, so that one socket serves all peers, others by address.
     fn handle_native(&mut self, now: Time, received: &RecvMeta, datagram: &mut [u8]) {
         if let Some(header) = Header::decode(datagram) {
-            let peer = self.sessions.as_ref().and_then(|local| local.peer_of_session(header.session));
+            let peer = self.sessions.as_ref().and_then(|sessions| sessions.peer_of_session(header.session));
             let Some(peer) = peer else { return self.drops.count(Dropped::UnknownSession) };
-            self.peers[peer].handle_sealed(now, received, datagram, &mut self.tun);
+            let (peers, mut turn) = self.split(now);
+            peers[peer].handle_sealed(&mut turn, received, datagram);
             self.remote_addresses_changed |= self.peers[peer].take_remote_addresses_changed();
             self.ready.mark(peer);
         } else if datagram.starts_with(&HANDSHAKE) {
@@ -251,14 +247,15 @@ impl Endpoint {
 
     fn handle_plain(&mut self, now: Time, received: &RecvMeta, bytes: &mut [u8]) {
         let segment = received.segment.max(1);
-        let Some((peer, slot)) = self.sources.get(&(received.link, received.from.ip())).copied() else {
+        let Some((peer, path)) = self.sources.get(&(received.link, received.from.ip())).copied() else {
             return self.drops.count_many(Dropped::UnknownSource, bytes.len().div_ceil(segment).max(1) as u64);
         };
+        let (peers, mut turn) = self.split(now);
         if bytes.is_empty() {
-            self.peers[peer].handle_datagram(now, slot, received.tos, bytes, &mut self.tun);
+            peers[peer].handle_datagram(&mut turn, path, received.tos, bytes);
         }
         for datagram in bytes.chunks_mut(segment) {
-            self.peers[peer].handle_datagram(now, slot, received.tos, datagram, &mut self.tun);
+            peers[peer].handle_datagram(&mut turn, path, received.tos, datagram);
         }
         self.ready.mark(peer);
     }
@@ -268,17 +265,19 @@ impl Endpoint {
         self.for_all(|peer| peer.handle_carrier(now, link, carrier));
     }
 
-    /// A link is gone, with the paths over it that native peers have. Its number may be given to another one.
+    /// A link is gone: the paths of native peers over it are removed. Its number may be given to another link.
     pub fn remove_link(&mut self, now: Time, link: LinkId) {
-        self.for_all(|peer| peer.remove_link(now, link));
+        let (peers, mut turn) = self.split(now);
+        peers.iter_mut().for_each(|peer| peer.remove_link(&mut turn, link));
+        self.ready.mark_all();
     }
 
-    /// A link has another local address than before, which its peers do not know yet.
+    /// A link has another local address, which its peers do not know yet.
     pub fn handle_moved(&mut self, now: Time, link: LinkId) {
         self.for_all(|peer| peer.handle_moved(now, link));
     }
 
-    /// A link's socket is full, or takes datagrams again.
+    /// The buffer of a link's socket is full, or has room again.
     pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
         let changed = if blocked { self.blocked.insert(link) } else { self.blocked.remove(&link) };
         if !changed {
@@ -291,17 +290,17 @@ impl Endpoint {
         }
     }
 
-    /// Datagrams could not be sent, or packets not be delivered.
+    /// Counts datagrams that could not be sent, or packets that could not be delivered.
     pub fn handle_failure(&mut self, why: Dropped, packets: u64) {
         self.drops.count_many(why, packets);
     }
 
-    /// The operator takes a path of a peer up or down; false when there is none of that name.
+    /// The operator takes a path of a peer up or down. Returns false if there is none of that name.
     pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> bool {
         self.with_peer(peer, |peer| peer.enable_path(now, path, enabled))
     }
 
-    /// A peer says, elsewhere than on the paths, that one of them went up or down; false when there is none of that name.
+    /// A peer reported through another channel that a path went up or down. Returns false if there is none of that name.
     pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> bool {
         self.with_peer(peer, |peer| peer.handle_report(now, path, up))
     }
@@ -309,39 +308,31 @@ impl Endpoint {
     /// Does what is due.
     pub fn handle_deadline(&mut self, now: Time) {
         while let Some(peer) = self.ready.due(now) {
-            self.peers[peer].handle_deadline(now, &mut self.tun);
+            let (peers, mut turn) = self.split(now);
+            peers[peer].handle_deadline(&mut turn);
             self.ready.mark(peer);
-            // What remains due is a probe, which leaves with the next flush.
+            // A probe that is still due leaves with the next flush.
             let next = self.peers[peer].next_deadline().filter(|(at, _)| *at > now);
             self.ready.set_deadline(peer, next);
         }
     }
 
-    /// When to call [`Self::handle_deadline`], and why.
+    /// Returns when to call [`Self::handle_deadline`], and the reason.
     pub fn next_deadline(&self) -> Option<(Time, WakeReason)> {
         self.ready.next_deadline()
     }
 
-    /// The next run of datagrams to send. One peer after the other is asked, so that few runs wait here however many peers
-    /// there are.
+    /// Returns the next batch of datagrams to send. Peers are flushed one after the other, so that few batches wait here however many
+    /// peers there are.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         loop {
             self.tx.flush();
-            if let Some(run) = self.tx.poll() {
-                return Some(run);
+            if let Some(batch) = self.tx.poll() {
+                return Some(batch);
             }
             let Some(index) = self.ready.pop_dirty() else { break };
-            let peer = &mut self.peers[index];
-            peer.set_blocked(&self.blocked);
-            match &mut self.sessions {
-                Some(local) if peer.is_native() => {
-                    peer.flush_native(now, index, local, &mut self.tx, &mut self.spare);
-                }
-                _ => {
-                    peer.flush_probes(now, &mut self.tx);
-                    peer.flush(now, &mut self.tx, &mut self.spare);
-                }
-            }
+            let Self { peers, tx, tun, spare, sessions, blocked, .. } = self;
+            peers[index].flush(&mut Turn { now, tx, tun, spare, sessions: sessions.as_mut() }, blocked);
             self.ready.set_deadline(index, self.peers[index].next_deadline());
             self.note(index);
         }
@@ -349,23 +340,23 @@ impl Endpoint {
         None
     }
 
-    /// Takes a sent run's buffer back.
+    /// Takes back the buffer of a batch that was sent.
     pub fn recycle_transmit(&mut self, sent: Transmit) {
         self.tx.recycle(sent);
     }
 
-    /// The next write to the TUN device.
+    /// Returns the next write to the TUN device.
     pub fn poll_delivery(&mut self) -> Option<TunWrite> {
         self.tun.flush();
         self.tun.poll()
     }
 
-    /// Takes a delivered packet's buffer back.
+    /// Takes back the buffer of a packet that was delivered.
     pub fn recycle_delivery(&mut self, bytes: Vec<u8>) {
         self.tun.recycle(bytes);
     }
 
-    /// The next thing worth a line in the log: a peer's name and what became of one of its paths.
+    /// Returns the next event for the log: a peer's name, and the change of one of its paths.
     pub fn poll_event(&mut self) -> Option<(&str, PathEvent)> {
         let Self { peers, ready, eventful, .. } = self;
         let has_some = |peer: &usize| peers[*peer].has_events();
@@ -377,12 +368,12 @@ impl Endpoint {
         Some((peers[peer].name(), event))
     }
 
-    /// All there is to tell.
+    /// Returns a snapshot for `mpt status`.
     pub fn status(&self) -> EndpointStatus {
         EndpointStatus { peers: self.peers.iter().map(Peer::status).collect(), drops: self.drops.clone() }
     }
 
-    /// Handshake messages that came to nothing so far.
+    /// Returns the number of handshake messages that were refused so far.
     pub fn refused_handshakes(&self) -> u64 {
         [Dropped::BadMac, Dropped::HandshakeFlood, Dropped::StaleHandshake, Dropped::UnknownPeer]
             .into_iter()
@@ -390,12 +381,12 @@ impl Endpoint {
             .sum()
     }
 
-    /// Where the peers are, as far as is known.
+    /// Returns the known remote addresses of all peers.
     pub fn remotes(&self) -> impl Iterator<Item = IpAddr> {
         self.peers.iter().flat_map(Peer::remotes)
     }
 
-    /// The peers, each to be asked by itself.
+    /// Returns the peers.
     pub fn peers(&self) -> &[Peer] {
         &self.peers
     }
@@ -416,7 +407,8 @@ impl Endpoint {
         let (ip, partial): (Ip, bool) = (*packet.ip(), packet.checksum_is_partial());
         let carried = self.peers[peer].path_mtu().map_or(self.mtu, |carried| carried.min(self.mtu));
         clamp_mss(&ip, packet.bytes_mut(), carried, partial);
-        self.peers[peer].handle_inner(now, packet);
+        let (peers, mut turn) = self.split(now);
+        peers[peer].handle_inner(&mut turn, packet);
         self.ready.mark(peer);
         self.note(peer);
         Ok(())
@@ -435,7 +427,7 @@ impl Endpoint {
         Peer::new(now, mtu, config, local)
     }
 
-    /// Builds everything anew that knows peers by their index.
+    /// Rebuilds every table that contains indexes of peers.
     fn number_peers(&mut self) {
         let numbered = || self.peers.iter().enumerate();
         let networks = |(i, peer)| Peer::networks(peer).iter().map(move |net| (*net, i));
@@ -467,7 +459,7 @@ impl Endpoint {
         self.ready.mark_all();
     }
 
-    /// Notes whether the peer's queue is full, and whether it has something to tell.
+    /// Notes whether the peer's queue is full, and whether it has events.
     fn note(&mut self, peer: usize) {
         match self.peers[peer].has_room() {
             true => self.crowded.remove(&peer),
@@ -476,6 +468,12 @@ impl Endpoint {
         if self.peers[peer].has_events() && !self.eventful.contains(&peer) {
             self.eventful.push(peer);
         }
+    }
+
+    /// Splits the endpoint into its peers and a turn for them.
+    fn split(&mut self, now: Time) -> (&mut [Peer], Turn<'_>) {
+        let Self { peers, tx, tun, spare, sessions, .. } = self;
+        (peers, Turn { now, tx, tun, spare, sessions: sessions.as_mut() })
     }
 
     fn exchange(&mut self, buffer: &mut Vec<u8>) -> Vec<u8> {
@@ -492,15 +490,15 @@ impl Endpoint {
     }
 }
 
-/// Answers a handshake message where it came from.
+/// Sends a handshake message to the address from which `received` came.
 fn answer(tx: &mut TxQueue, received: &RecvMeta, message: &[u8]) {
     let mut slot = tx.reserve(received.link, received.from, 0, message.len());
     slot.bytes().copy_from_slice(message);
     slot.commit();
 }
 
-/// The largest inner packet that any datagram has room for, behind GRE with checksum, key and sequence number (RFC 2890).
+/// The largest inner packet that fits a datagram behind GRE with checksum, key and sequence number (RFC 2890).
 const LARGEST: usize = tx::MAX_BYTES - 16;
 
-/// How a handshake message begins: GRE without options, protocol type 0x88B6.
+/// The first bytes of a handshake message: GRE without options, protocol type 0x88B6.
 const HANDSHAKE: [u8; 4] = [0, 0, 0x88, 0xb6];

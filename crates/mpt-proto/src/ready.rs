@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::peer::WakeReason;
 use crate::time::Time;
+use crate::wake::WakeReason;
 
 /// Peers by their index.
 #[derive(Debug, Default)]

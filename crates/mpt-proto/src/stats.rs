@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::drops::Drops;
 use crate::path::{LinkId, Path, PathState, Traffic};
-use crate::peer::Ledger;
-use crate::reorder;
+use crate::reorder::ReorderStats;
 use crate::time::Rate;
 
 /// An endpoint.
@@ -19,7 +18,7 @@ pub struct EndpointStatus {
 }
 
 /// A peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PeerStatus {
     /// What people call it.
     pub name: String,
@@ -32,7 +31,7 @@ pub struct PeerStatus {
     /// How long a packet may wait for an earlier one, in microseconds.
     pub hold_us: u64,
     /// What the resequencer did.
-    pub resequencer: Option<reorder::ReorderStats>,
+    pub reorder: Option<ReorderStats>,
     /// Packets that were sent again.
     pub resent: u64,
     /// Packets that were lost and came back by forward error correction.
@@ -90,7 +89,7 @@ impl PathStatus {
             srtt: path.liveness.srtt(),
             rate: None,
             loss: None,
-            standby: [path.standby, path.peer_standby],
+            standby: [false; 2],
             mtu: None,
             in_flight: None,
             queue: None,
@@ -98,4 +97,25 @@ impl PathStatus {
             received: path.received,
         }
     }
+}
+
+/// Counts inner packets. In both directions, every packet that entered left, was dropped, or is still here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Taken from the TUN device.
+    pub taken: u64,
+    /// Sent to the peer.
+    pub sent: u64,
+    /// Waiting for a path.
+    pub queued: u64,
+    /// Taken, and dropped before they were sent.
+    pub dropped_out: u64,
+    /// Arrived from the peer.
+    pub arrived: u64,
+    /// Handed to the TUN device.
+    pub delivered: u64,
+    /// Held for an earlier one, or for their rate.
+    pub held: u64,
+    /// Arrived, and dropped before they were delivered.
+    pub dropped_in: u64,
 }

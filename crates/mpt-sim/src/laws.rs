@@ -9,9 +9,9 @@
 use std::fmt;
 
 use mpt_proto::endpoint::Endpoint;
-use mpt_proto::peer::WakeReason;
 use mpt_proto::time::Time;
 use mpt_proto::tx::Transmit;
+use mpt_proto::wake::WakeReason;
 
 use crate::host::Sink;
 
@@ -73,7 +73,7 @@ pub fn audit(endpoint: &Endpoint) -> Vec<Breach> {
 
 /// Order, as the receiving host saw it.
 pub fn order(endpoint: &Endpoint, sink: &Sink) -> Vec<Breach> {
-    let late: u64 = endpoint.status().peers.iter().filter_map(|peer| peer.resequencer).map(|stats| stats.late).sum();
+    let late: u64 = endpoint.status().peers.iter().filter_map(|peer| peer.reorder).map(|stats| stats.late).sum();
     let (repeated, overtaken) = (sink.repeated(), sink.overtaken());
     let twice = (!repeated.is_empty()).then_some(Breach::Twice(repeated));
     let out_of_order = (overtaken > late).then_some(Breach::OutOfOrder { overtaken, late });

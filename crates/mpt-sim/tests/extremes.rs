@@ -230,7 +230,7 @@ fn a_sender_that_restarts_is_recognised_by_its_numbers() {
     let (net, missing) = restart(0, [10, 10]);
     assert_eq!(net.breaches(), []);
     assert_eq!(net.host::<Sink>(1).repeated(), []);
-    let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
+    let reorder = net.endpoint(1).status().peers[0].reorder.unwrap();
     assert_eq!(reorder.restarts, 1, "{reorder:?}");
     // Sixteen old numbers in a row are what it takes to believe it.
     assert!(missing.len() <= 16, "{} are missing", missing.len());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mpt_proto::cc::{Algorithm, Controller, ControllerKind};
 use mpt_proto::path::ack::{Ack, PeerTime, Range};
 use mpt_proto::path::estimator::PathEstimator;
-use mpt_proto::path::sent_packets::Outcome;
+use mpt_proto::path::sent_packets::{Outcome, PacketKey, Payload};
 use mpt_proto::path::{PathId, PathSeq};
 use mpt_proto::time::Time;
 use proptest::prelude::*;
@@ -64,10 +64,13 @@ proptest! {
         let (mut feedback, mut fates, mut sizes) = (PathEstimator::default(), BTreeMap::new(), BTreeMap::new());
         let (mut now, mut next) = (Time::START, 0);
         for step in steps {
-            let mut tell = |fate, token| note(&mut fates, fate, token);
+            let mut tell = |outcome, payload| {
+                let Payload::Packet(PacketKey(number)) = payload else { panic!("{payload:?}") };
+                note(&mut fates, outcome, number);
+            };
             match step {
                 Step::Send(bytes) => {
-                    feedback.on_sent(now, PathSeq(next), bytes, next);
+                    feedback.on_sent(now, PathSeq(next), bytes, Payload::Packet(PacketKey(next)));
                     sizes.insert(next, u64::from(bytes));
                     next += 1;
                 }

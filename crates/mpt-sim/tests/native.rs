@@ -80,7 +80,7 @@ fn tell(name: &str, net: &Network) {
         sink.goodput().bits() as f64 / 1e6,
         sink.longest_gap,
         sink.gap_ended,
-        status.peers[0].resequencer,
+        status.peers[0].reorder,
         sender.peers[0].drops.iter().collect::<Vec<_>>(),
         sender.peers[0]
             .paths

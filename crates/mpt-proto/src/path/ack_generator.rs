@@ -22,9 +22,10 @@ use super::sent_packets::MAX_HOLD;
 use crate::time::Time;
 
 /// What a datagram asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AckEliciting {
     /// It carries nothing but ACKs: it is confirmed with the next one and never causes one.
+    #[default]
     Nothing,
     /// To be acknowledged.
     Ack,

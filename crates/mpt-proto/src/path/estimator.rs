@@ -7,7 +7,7 @@
 //! on_deadline: losses by time, a probe for a lost tail, the suspicion that the path is gone
 //! ```
 //!
-//! Packets are known by an opaque token; what they carried, and whether to send it again, is somebody else's concern.
+//! Packets are known by an opaque payload; what they carried, and whether to send it again, is somebody else's concern.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::packet_pair::LinkRate;
 use super::packet_train::DispersionProbe;
 use super::rtt::{MIN_WINDOW, OneWayDelay, OneWayTime, Rtt};
 use super::sample::{AckSample, LossSample};
-use super::sent_packets::{Confirmed, MAX_HOLD, Outcome, SentPackets};
+use super::sent_packets::{Confirmed, MAX_HOLD, Outcome, Payload, SentPackets};
 use super::windowed_filter::WindowedMin;
 use crate::time::{Rate, Time};
 
@@ -84,12 +84,12 @@ pub struct TimeoutOutcome {
 
 impl PathEstimator {
     /// Notes a packet that must be acknowledged.
-    pub fn on_sent(&mut self, now: Time, seq: PathSeq, bytes: u32, token: u64) {
+    pub fn on_sent(&mut self, now: Time, seq: PathSeq, bytes: u32, payload: Payload) {
         if self.sent.in_flight() == 0 {
             self.last_ack_at = now;
         }
         let snapshot = self.delivery.on_sent(now, self.sent.in_flight());
-        self.sent.on_sent(now, seq, bytes, token, snapshot);
+        self.sent.on_sent(now, seq, bytes, payload, snapshot);
         self.last_sent = now;
     }
 
@@ -103,8 +103,8 @@ impl PathEstimator {
         self.train.take_rate()
     }
 
-    /// Takes in an ACK of this path, wherever it came in; `tell` learns the fate of each packet by its token.
-    pub fn on_ack(&mut self, now: Time, ack: &Ack, mut tell: impl FnMut(Outcome, u64)) -> AckOutcome {
+    /// Takes in an ACK of this path, wherever it came in; `tell` learns the fate of each packet by its payload.
+    pub fn on_ack(&mut self, now: Time, ack: &Ack, mut tell: impl FnMut(Outcome, Payload)) -> AckOutcome {
         let largest_sent = self.sent.find(ack.largest);
         let confirmed = self.sent.on_ack(now, ack, &mut tell);
         let round =
@@ -126,7 +126,7 @@ impl PathEstimator {
     }
 
     /// Does what has fallen due by `now`.
-    pub fn on_deadline(&mut self, now: Time, mut tell: impl FnMut(Outcome, u64)) -> TimeoutOutcome {
+    pub fn on_deadline(&mut self, now: Time, mut tell: impl FnMut(Outcome, Payload)) -> TimeoutOutcome {
         let due = |deadline: Option<Time>| deadline.is_some_and(|at| at <= now);
         let (probe, suspect) = (due(self.probe_deadline()), due(self.silence_deadline()));
         let loss = self.sent.detect(now, &self.rtt, &mut tell);
@@ -155,7 +155,7 @@ impl PathEstimator {
 
     /// Declares everything in flight lost, because the path is gone or what it carried was sent elsewhere. A packet that
     /// arrives after all is told as [`Fate::Spurious`].
-    pub fn abandon(&mut self, now: Time, mut tell: impl FnMut(Outcome, u64)) -> Option<LossSample> {
+    pub fn abandon(&mut self, now: Time, mut tell: impl FnMut(Outcome, Payload)) -> Option<LossSample> {
         // That the path fell silent says nothing about what it loses while it speaks.
         self.sent.abandon(now, &mut tell)
     }
@@ -227,13 +227,13 @@ impl PathEstimator {
         self.sent.in_flight()
     }
 
-    /// The tokens of the packets in flight, the last one first.
-    pub fn tail(&self) -> impl Iterator<Item = u64> {
+    /// The payloads of the packets in flight, the last one first.
+    pub fn tail(&self) -> impl Iterator<Item = Payload> {
         self.sent.tail()
     }
 
-    /// When the oldest packet in flight was sent, and its token.
-    pub fn oldest(&self) -> Option<(Time, u64)> {
+    /// When the oldest packet in flight was sent, and its payload.
+    pub fn oldest(&self) -> Option<(Time, Payload)> {
         self.sent.oldest()
     }
 
@@ -441,7 +441,7 @@ mod tests {
     fn steady(until: u64) -> PathEstimator {
         let mut feedback = PathEstimator::default();
         for n in 0..until {
-            feedback.on_sent(at(n), PathSeq(n), 1_000, n);
+            feedback.on_sent(at(n), PathSeq(n), 1_000, Payload::Control);
             if let Some(done) = n.checked_sub(40) {
                 feedback.on_ack(at(n), &ack(done, done, 5_000 + done + 20), |_, _| {});
             }
@@ -481,7 +481,7 @@ mod tests {
     fn a_path_that_reorders_takes_as_long_as_all_its_packets() {
         let mut feedback = PathEstimator::default();
         for n in 0..600 {
-            feedback.on_sent(at(n), PathSeq(n), 1_000, n);
+            feedback.on_sent(at(n), PathSeq(n), 1_000, Payload::Control);
             if let Some(fast) = n.checked_sub(20).filter(|fast| fast % 2 == 0) {
                 let numbers = [Some(fast), fast.checked_sub(81)];
                 let ranges = numbers.into_iter().flatten().map(|n| Range { first: n, last: n }).collect();
@@ -520,7 +520,7 @@ mod tests {
     fn every_other_packet_lost_is_half() {
         let mut feedback = PathEstimator::default();
         for n in 0..400 {
-            feedback.on_sent(at(n), PathSeq(n), 1_000, n);
+            feedback.on_sent(at(n), PathSeq(n), 1_000, Payload::Control);
             if let Some(done) = n.checked_sub(40).filter(|done| done % 2 == 0) {
                 feedback.on_ack(at(n), &ack(done, done, 5_000 + done + 20), |_, _| {});
             }
@@ -532,7 +532,7 @@ mod tests {
     fn marks_of_the_paths_that_had_the_slot_before_are_not_this_one_s() {
         let mut feedback = PathEstimator::default();
         for (n, ce, new) in [(0, 7, 0), (1, 9, 2)] {
-            feedback.on_sent(at(n), PathSeq(n), 1_400, n);
+            feedback.on_sent(at(n), PathSeq(n), 1_400, Payload::Control);
             let marked = Ack { ce, ..ack(n, n, 5_020 + n) };
             assert_eq!(feedback.on_ack(at(n + 40), &marked, |_, _| {}).ce, new);
         }

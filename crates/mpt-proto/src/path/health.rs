@@ -2,38 +2,42 @@
 
 use std::fmt;
 
-/// The four witnesses, and what is held against a path that is alive. A path is up when there is no objection.
+/// The evidence about a path, from four independent sources, and the reason to avoid it although it is alive.
+///
+/// A path is up while no source objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// The operator wants it used.
+    /// The operator has not taken it down.
     pub enabled: bool,
     /// The interface has a carrier.
     pub carrier: bool,
     /// Its probes are answered.
     pub answers: bool,
-    /// The peer has not reported it dead.
+    /// The peer has not reported it dead or unused.
     pub peer_agrees: bool,
-    /// Why it is better not used while there are others.
+    /// The reason to avoid it while there are others.
     pub demotion: Option<Demotion>,
 }
 
 /// Why a path that is alive carries probes only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Demotion {
-    /// It has failed too often lately, and must stay well for a while.
+    /// It failed repeatedly within a short time, and must first stay well for a while (see [`super::Damping`]).
     Flapping,
-    /// It loses too much of what it carries.
+    /// It loses too many packets.
     Lossy,
-    /// It carries no datagrams of the size that the tunnel needs.
+    /// It does not carry datagrams of the size that the tunnel needs.
     Narrow,
 }
 
-/// Up, or down and for which reason.
+/// The state that follows from [`Health`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PathState {
     /// It carries traffic.
     Up,
-    /// It does not.
+    /// It is alive, and avoided while there is a better path.
+    Demoted(Demotion),
+    /// It carries no traffic.
     Down(DownCause),
 }
 
@@ -44,12 +48,10 @@ pub enum DownCause {
     Operator,
     /// The interface has no carrier, or is gone.
     Carrier,
-    /// The peer says that it lost it.
+    /// The peer reported it dead or unused.
     Peer,
     /// Probes stay unanswered.
     Silent,
-    /// It is alive, and left alone all the same.
-    Demoted(Demotion),
 }
 
 impl Default for Health {
@@ -59,31 +61,59 @@ impl Default for Health {
 }
 
 impl Health {
-    /// Whether this end may say anything on the path.
+    /// Returns true if this end may send control datagrams on the path.
     pub fn may_send(&self) -> bool {
         self.enabled && self.carrier
     }
 
-    /// The verdict; the nearest cause when there are several.
+    /// Returns the state. With several objections, the one nearest to this end is the cause.
     pub fn state(&self) -> PathState {
         match self {
             Self { enabled: false, .. } => PathState::Down(DownCause::Operator),
             Self { carrier: false, .. } => PathState::Down(DownCause::Carrier),
             Self { peer_agrees: false, .. } => PathState::Down(DownCause::Peer),
             Self { answers: false, .. } => PathState::Down(DownCause::Silent),
-            Self { demotion: Some(doubt), .. } => PathState::Down(DownCause::Demoted(*doubt)),
+            Self { demotion: Some(demotion), .. } => PathState::Demoted(*demotion),
             _ => PathState::Up,
         }
     }
 
-    /// Whether the path would carry traffic if there were no other.
+    /// Returns true if the path would carry traffic without its demotion.
     pub fn is_alive(&self) -> bool {
-        Self { demotion: None, ..*self }.state().is_up()
+        matches!(self.state(), PathState::Up | PathState::Demoted(_))
+    }
+}
+
+/// The evidence about a path before and after an update.
+#[derive(Clone, Copy, Debug)]
+pub struct HealthChange {
+    /// Before.
+    pub before: Health,
+    /// After.
+    pub after: Health,
+}
+
+impl HealthChange {
+    /// Returns the old and the new state, if they differ.
+    pub fn state(&self) -> Option<(PathState, PathState)> {
+        let (from, to) = (self.before.state(), self.after.state());
+        (from != to).then_some((from, to))
+    }
+
+    /// Returns true if the path became alive.
+    pub fn revived(&self) -> bool {
+        !self.before.is_alive() && self.after.is_alive()
+    }
+
+    /// Returns true if anything changed but the peer's report: the peer then needs a new report of this end.
+    pub fn own_view_changed(&self) -> bool {
+        let own = |health: Health| Health { peer_agrees: true, ..health };
+        own(self.before) != own(self.after)
     }
 }
 
 impl PathState {
-    /// Whether it carries traffic.
+    /// Returns true if the path carries traffic.
     pub fn is_up(self) -> bool {
         self == Self::Up
     }
@@ -97,9 +127,9 @@ impl fmt::Display for PathState {
             Self::Down(DownCause::Carrier) => "down (no carrier)",
             Self::Down(DownCause::Peer) => "down (reported by the peer)",
             Self::Down(DownCause::Silent) => "down (silent)",
-            Self::Down(DownCause::Demoted(Demotion::Flapping)) => "down (flapping)",
-            Self::Down(DownCause::Demoted(Demotion::Lossy)) => "down (lossy)",
-            Self::Down(DownCause::Demoted(Demotion::Narrow)) => "down (narrow)",
+            Self::Demoted(Demotion::Flapping) => "down (flapping)",
+            Self::Demoted(Demotion::Lossy) => "down (lossy)",
+            Self::Demoted(Demotion::Narrow) => "down (narrow)",
         })
     }
 }

@@ -1,4 +1,7 @@
-//! Paths: one way from here to a peer.
+//! Paths: each is one way from a local socket to one address of a peer.
+//!
+//! [`Path`] is the part that plain and native mode share: where the path leads, whether it is usable, what went over it. Each
+//! mode keeps its own state beside it (`peer::plain::PlainPath`, `peer::native::NativePath`).
 
 pub mod ack;
 pub mod ack_generator;
@@ -8,7 +11,8 @@ pub mod estimator;
 mod health;
 mod keepalive;
 mod liveness;
-pub mod loss_gate;
+mod loss_gate;
+mod migration;
 mod packet_pair;
 mod packet_train;
 pub mod pmtu;
@@ -17,114 +21,79 @@ pub mod rtt;
 pub mod sample;
 mod send_rate;
 pub mod sent_packets;
+mod table;
 pub mod windowed_filter;
 
-use std::fmt;
 use std::net::SocketAddr;
 
 use crate::config::{self, PathConfig, ProbeConfig};
 use crate::time::Time;
 
+pub use crate::id::{LinkId, MAX_PATHS, PathId, PathSeq, PathSet, RemotePathId};
 pub use damping::Damping;
-pub use health::{Demotion, DownCause, Health, PathState};
+pub use health::{Demotion, DownCause, Health, HealthChange, PathState};
 pub use keepalive::Keepalive;
 pub use liveness::Liveness;
+pub use loss_gate::INITIAL_PROBES;
+pub use migration::{AddressState, MAX_FRAMES as MAX_VALIDATION_FRAMES, PathValidation};
 pub use packet_pair::LARGE;
 pub use prober::Prober;
 pub use send_rate::SendRate;
+pub use table::PathTable;
 
-/// A local socket, that is a way out of this host. Several paths may share one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId(pub u8);
-
-/// A path of one peer: its slot, and how often the slot has been given to a new path. A late word about a path that is
-/// gone never touches its successor, and a nonce built from both never repeats.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PathId {
-    /// Index among the peer's paths, below [`MAX_PATHS`].
-    pub slot: u8,
-    /// Counts the paths that have had this slot.
-    pub generation: u8,
-}
-
-/// The number of a datagram in its slot: one more for every datagram sent on any path that has had the slot. It never
-/// repeats between two ends that both go on running.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PathSeq(pub u64);
-
-/// The link of a path that is gone: no socket has this number.
-const NOWHERE: LinkId = LinkId(u8::MAX);
+/// The link of a removed path: no socket has this number.
+const NO_LINK: LinkId = LinkId(u8::MAX);
 /// The two bits of ECN (RFC 3168).
 const ECN: u8 = 0b11;
-/// The most paths a peer can have.
-pub const MAX_PATHS: usize = 32;
 
-/// What went over a path in one direction.
+/// Counts datagrams in one direction of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Datagrams.
     pub packets: u64,
-    /// Bytes of them, from the GRE header on.
+    /// Their bytes, from the GRE header on.
     pub bytes: u64,
 }
 
 impl Traffic {
-    /// Counts one datagram.
+    /// Counts one datagram of `bytes`.
     pub fn count(&mut self, bytes: usize) {
         self.packets += 1;
         self.bytes += bytes as u64;
     }
 }
 
-/// One path of a peer.
+/// The state of a path that both modes have.
 #[derive(Debug)]
 pub struct Path {
-    /// Which.
+    /// Its identifier.
     pub id: PathId,
-    /// What people call it.
+    /// Its name in the configuration and in `mpt status`; empty while the slot is vacant.
     pub name: String,
-    /// The socket it uses.
+    /// The socket that it uses.
     pub link: LinkId,
     /// The peer's address on it.
     pub remote: SocketAddr,
-    /// Its configured share.
+    /// The configured share.
     pub weight: u32,
-    /// Whether it can be used.
+    /// The evidence for and against its use.
     pub health: Health,
-    /// How it shows that it is alive.
+    /// The source of the evidence that it is alive.
     pub liveness: Liveness,
-    /// How often it failed lately.
-    pub damping: Damping,
-    /// How fast it has been used.
-    pub send_rate: SendRate,
-    /// What was sent.
+    /// Datagrams sent.
     pub sent: Traffic,
-    /// What was received.
+    /// Datagrams received.
     pub received: Traffic,
-    /// When the peer was last heard on it, in native mode.
-    pub last_received: Time,
-    /// The socket took nothing when the peer was last flushed.
+    /// True if the socket's buffer was full when the peer was last flushed.
     pub blocked: bool,
-    /// The number that the peer gives this path, as its probes say.
-    pub peer_number: Option<u8>,
-    /// The stamp of a probe of the peer's that is still to be answered.
-    pub owed_reply: Option<u64>,
-    /// Used only while no other path is alive: as this end wants it.
-    pub standby: bool,
-    /// The same, as the peer wants it.
-    pub peer_standby: bool,
-    /// The peer called from it; nothing here names it.
-    pub learned: bool,
-    /// The peer has been shown to be at `remote`, or the configuration says so.
-    pub validated: bool,
 }
 
 impl Path {
-    /// Makes a path with a known remote address, which is taken to be up until a witness objects, unless it has to show that
-    /// it is alive first.
+    /// Makes a path with a known remote address. It counts as up until there is evidence against it, unless `config.alive` is
+    /// false: then it must first prove that it is alive.
     pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
-        let usual = probe.map_or(config::LivenessConfig::Off, config::LivenessConfig::Probes);
-        let mut liveness = Liveness::new(now, config.liveness.unwrap_or(usual));
+        let default = probe.map_or(config::LivenessConfig::Off, config::LivenessConfig::Probes);
+        let mut liveness = Liveness::new(now, config.liveness.unwrap_or(default));
         if !config.alive {
             liveness.declare_dead(now);
         }
@@ -137,66 +106,51 @@ impl Path {
             weight: config.weight,
             health: Health { answers, ..Health::default() },
             liveness,
-            damping: Damping::default(),
-            send_rate: SendRate::default(),
             sent: Traffic::default(),
             received: Traffic::default(),
-            last_received: Time::START,
             blocked: false,
-            peer_number: None,
-            owed_reply: None,
-            standby: config.standby,
-            peer_standby: false,
-            learned: false,
-            validated: true,
         }
     }
 
-    /// Whether anything may be said on it but challenges. On one that the peer does not use it has to speak first.
-    pub fn may_send(&self) -> bool {
-        self.may_send_handshake() && self.health.peer_agrees
+    /// Returns true if the path carries traffic.
+    pub fn is_up(&self) -> bool {
+        self.health.state().is_up()
     }
 
-    /// Whether a session may be asked for on it: that the peer does not use it was said in one that may be over.
-    pub fn may_send_handshake(&self) -> bool {
-        self.validated && self.health.may_send()
+    /// Changes the evidence about the path, and returns both states for the caller to act on.
+    pub fn update_health(&mut self, update: impl FnOnce(&mut Health)) -> HealthChange {
+        let before = self.health;
+        update(&mut self.health);
+        HealthChange { before, after: self.health }
     }
 
-    /// Leaves its slot empty, so that those behind it keep theirs.
+    /// Sends the next probe at once, where the path is probed.
+    pub fn probe_now(&mut self, now: Time) {
+        if let Some(prober) = self.liveness.prober() {
+            prober.probe_now(now);
+        }
+    }
+
+    /// Empties its slot. Later slots keep their numbers.
     pub fn vacate(&mut self) {
         self.name.clear();
-        (self.link, self.liveness) = (NOWHERE, Liveness::Off);
+        (self.link, self.liveness) = (NO_LINK, Liveness::Off);
         self.health = Health { enabled: false, ..Health::default() };
     }
 
-    /// Whether its slot waits for another path.
+    /// Returns true if its slot is free for another path.
     pub fn is_vacant(&self) -> bool {
         self.name.is_empty()
     }
 
-    /// Whether one end wants it used only while no other path is alive.
-    pub fn is_reserve(&self) -> bool {
-        self.standby || self.peer_standby
-    }
-
-    /// DSCP and ECN of the outer header for a packet that has `inner`. The original MPT loses a mark that is set on the way,
-    /// so that nothing may be marked on the way to it (RFC 6040 section 4.1: compatibility mode).
+    /// Returns DSCP and ECN of the outer header for a packet with the type of service `inner`.
+    ///
+    /// The original MPT loses a congestion mark that a router sets, so packets to it are not ECN-capable (RFC 6040 section 4.1:
+    /// compatibility mode).
     pub fn outer_tos(&self, inner: u8) -> u8 {
         match self.liveness {
             Liveness::Keepalives(_) => inner & !ECN,
             Liveness::Probes(_) | Liveness::Off => inner,
         }
-    }
-
-    /// Counts a datagram that was sent.
-    pub fn on_sent(&mut self, now: Time, bytes: usize) {
-        self.sent.count(bytes);
-        self.send_rate.on_sent(now, bytes);
-    }
-}
-
-impl fmt::Display for PathId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.slot, self.generation)
     }
 }

@@ -21,7 +21,23 @@ use super::sample::LossSample;
 use super::windowed_filter::WindowedMax;
 use crate::time::Time;
 
-/// What became of a packet, told with the token it was sent with.
+/// The content of a datagram, as far as its outcome matters to anybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Payload {
+    /// Control frames, padding or a repair symbol: nothing is sent again if it is lost.
+    #[default]
+    Control,
+    /// An inner packet that is kept until it is acknowledged.
+    Packet(PacketKey),
+    /// A path MTU probe of this size in bytes: a larger datagram than the path carries is lost.
+    MtuProbe(u16),
+}
+
+/// Identifies a packet that is kept for retransmission. A key is not reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketKey(pub u64);
+
+/// What happened to a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It arrived.
@@ -63,7 +79,7 @@ pub struct Confirmed {
 
 impl SentPackets {
     /// Notes a packet. Numbers rise; those left out (pure ACKs) are never waited for.
-    pub fn on_sent(&mut self, now: Time, seq: PathSeq, bytes: u32, token: u64, snapshot: DeliverySnapshot) {
+    pub fn on_sent(&mut self, now: Time, seq: PathSeq, bytes: u32, payload: Payload, snapshot: DeliverySnapshot) {
         if self.ring.is_empty() {
             self.base = seq.0;
         }
@@ -71,12 +87,12 @@ impl SentPackets {
         while self.next() < seq.0 {
             self.ring.push_back(SentPacket::GONE);
         }
-        self.ring.push_back(SentPacket { sent_at: now, snapshot, token, bytes, waiting: true });
+        self.ring.push_back(SentPacket { sent_at: now, snapshot, payload, bytes, waiting: true });
         self.in_flight += u64::from(bytes);
     }
 
     /// Takes in an ACK, telling the fate of each packet it confirms. Numbers that were never sent are ignored.
-    pub fn on_ack(&mut self, now: Time, ack: &Ack, tell: &mut impl FnMut(Outcome, u64)) -> Confirmed {
+    pub fn on_ack(&mut self, now: Time, ack: &Ack, tell: &mut impl FnMut(Outcome, Payload)) -> Confirmed {
         let mut confirmed = Confirmed::default();
         self.recall(now, ack, &mut confirmed, tell);
         for range in ack.ranges.as_slice() {
@@ -90,7 +106,7 @@ impl SentPackets {
     }
 
     /// Declares lost what later arrivals, or the time that has passed, say will not come.
-    pub fn detect(&mut self, now: Time, rtt: &Rtt, tell: &mut impl FnMut(Outcome, u64)) -> Option<LossSample> {
+    pub fn detect(&mut self, now: Time, rtt: &Rtt, tell: &mut impl FnMut(Outcome, Payload)) -> Option<LossSample> {
         let (largest, largest_sent) = self.largest_acked?;
         let (window, patience) = (self.reordering_window(rtt), self.patience(rtt));
         let overtaken = |sent_at: Time| largest_sent.since(sent_at) > window || now.since(sent_at) >= patience;
@@ -101,7 +117,7 @@ impl SentPackets {
     }
 
     /// Declares everything in flight lost.
-    pub fn abandon(&mut self, now: Time, tell: &mut impl FnMut(Outcome, u64)) -> Option<LossSample> {
+    pub fn abandon(&mut self, now: Time, tell: &mut impl FnMut(Outcome, Payload)) -> Option<LossSample> {
         self.give_up(now, tell, |_, _| true)
     }
 
@@ -132,7 +148,7 @@ impl SentPackets {
 
     /// How late all but a few in a thousand are; zero on a path that keeps order.
     pub fn max_reordering(&self) -> Duration {
-        self.lateness.worst.best().map_or(Duration::ZERO, |worst| self.lateness.high.min(worst))
+        self.lateness.worst.get().map_or(Duration::ZERO, |worst| self.lateness.high.min(worst))
     }
 
     /// Bytes in flight.
@@ -140,14 +156,14 @@ impl SentPackets {
         self.in_flight
     }
 
-    /// Send time and token of the oldest packet in flight.
-    pub fn oldest(&self) -> Option<(Time, u64)> {
-        self.ring.front().map(|packet| (packet.sent_at, packet.token))
+    /// Send time and payload of the oldest packet in flight.
+    pub fn oldest(&self) -> Option<(Time, Payload)> {
+        self.ring.front().map(|packet| (packet.sent_at, packet.payload))
     }
 
     /// Tokens of the packets in flight, the last one first.
-    pub fn tail(&self) -> impl Iterator<Item = u64> {
-        self.ring.iter().rev().filter(|packet| packet.waiting).map(|packet| packet.token)
+    pub fn tail(&self) -> impl Iterator<Item = Payload> {
+        self.ring.iter().rev().filter(|packet| packet.waiting).map(|packet| packet.payload)
     }
 
     /// Send time and bytes of a packet in flight.
@@ -157,7 +173,7 @@ impl SentPackets {
     }
 
     /// Packets taken for lost that came back: the window was too narrow, and is now as wide as they were late.
-    fn recall(&mut self, now: Time, ack: &Ack, confirmed: &mut Confirmed, tell: &mut impl FnMut(Outcome, u64)) {
+    fn recall(&mut self, now: Time, ack: &Ack, confirmed: &mut Confirmed, tell: &mut impl FnMut(Outcome, Payload)) {
         let Self { lost, lateness, largest_acked, .. } = self;
         while lost.front().is_some_and(|p| now.since(p.lost_at) > REMEMBERED) {
             lost.pop_front();
@@ -169,13 +185,13 @@ impl SentPackets {
                 confirmed.spurious += 1;
                 confirmed.sojourn += now.since(packet.sent_at);
                 confirmed.spurious_bytes += u64::from(packet.bytes);
-                tell(Outcome::Spurious, packet.token);
+                tell(Outcome::Spurious, packet.payload);
             }
             !here
         });
     }
 
-    fn confirm(&mut self, now: Time, range: Range, confirmed: &mut Confirmed, tell: &mut impl FnMut(Outcome, u64)) {
+    fn confirm(&mut self, now: Time, range: Range, confirmed: &mut Confirmed, tell: &mut impl FnMut(Outcome, Payload)) {
         if self.ring.is_empty() || range.last < self.base {
             return;
         }
@@ -193,7 +209,7 @@ impl SentPackets {
                 confirmed.newest = Some((PathSeq(seq), packet.sent_at, packet.snapshot));
             }
             self.lateness.note(now, self.largest_acked, PathSeq(seq), packet.sent_at);
-            tell(Outcome::Acked, packet.token);
+            tell(Outcome::Acked, packet.payload);
         }
     }
 
@@ -201,7 +217,7 @@ impl SentPackets {
     fn give_up(
         &mut self,
         now: Time,
-        tell: &mut impl FnMut(Outcome, u64),
+        tell: &mut impl FnMut(Outcome, Payload),
         gone: impl Fn(u64, Time) -> bool,
     ) -> Option<LossSample> {
         let mut loss = LossSample { now, ..LossSample::default() };
@@ -211,7 +227,7 @@ impl SentPackets {
                 loss.packets += 1;
                 loss.bytes += u64::from(packet.bytes);
                 loss.newest_sent = packet.sent_at;
-                tell(Outcome::Lost, packet.token);
+                tell(Outcome::Lost, packet.payload);
                 remember(&mut self.lost, LostPacket::of(packet, PathSeq(self.base), now));
             }
             self.ring.pop_front();
@@ -234,7 +250,7 @@ impl SentPackets {
 
     /// RFC 8985 section 6.2 step 4: counting packets is for paths that have not been seen to reorder.
     fn packet_threshold(&self) -> Option<u64> {
-        self.lateness.worst.best().is_none().then_some(PACKET_THRESHOLD)
+        self.lateness.worst.get().is_none().then_some(PACKET_THRESHOLD)
     }
 
     /// How long a packet that a later one has overtaken is waited for when ACKs stop coming.
@@ -272,7 +288,7 @@ impl Reordering {
 
     /// How late a packet may be: forgotten when nothing has been late for a while.
     fn usual_worst(&self) -> Duration {
-        self.worst.best().map_or(Duration::ZERO, |worst| (self.high + self.high / 4).min(worst))
+        self.worst.get().map_or(Duration::ZERO, |worst| (self.high + self.high / 4).min(worst))
     }
 }
 
@@ -293,14 +309,19 @@ fn remember(lost: &mut VecDeque<LostPacket>, packet: LostPacket) {
 struct SentPacket {
     sent_at: Time,
     snapshot: DeliverySnapshot,
-    token: u64,
+    payload: Payload,
     bytes: u32,
     waiting: bool,
 }
 
 impl SentPacket {
-    const GONE: Self =
-        Self { sent_at: Time::START, snapshot: DeliverySnapshot::NONE, token: 0, bytes: 0, waiting: false };
+    const GONE: Self = Self {
+        sent_at: Time::START,
+        snapshot: DeliverySnapshot::NONE,
+        payload: Payload::Control,
+        bytes: 0,
+        waiting: false,
+    };
 }
 
 #[derive(Clone, Debug)]
@@ -308,13 +329,13 @@ struct LostPacket {
     seq: PathSeq,
     sent_at: Time,
     lost_at: Time,
-    token: u64,
+    payload: Payload,
     bytes: u32,
 }
 
 impl LostPacket {
     fn of(packet: &SentPacket, seq: PathSeq, lost_at: Time) -> Self {
-        Self { seq, sent_at: packet.sent_at, lost_at, token: packet.token, bytes: packet.bytes }
+        Self { seq, sent_at: packet.sent_at, lost_at, payload: packet.payload, bytes: packet.bytes }
     }
 }
 
@@ -339,6 +360,10 @@ mod tests {
     use super::*;
     use crate::path::ack::PeerTime;
 
+    fn packet(number: u64) -> Payload {
+        Payload::Packet(PacketKey(number))
+    }
+
     fn at(ms: u64) -> Time {
         Time::after(Duration::from_millis(ms))
     }
@@ -357,13 +382,16 @@ mod tests {
     /// One packet of 1000 bytes per millisecond, numbered and tokened like its millisecond.
     fn sent(packets: u64) -> SentPackets {
         let mut sent = SentPackets::default();
-        (0..packets).for_each(|n| sent.on_sent(at(n), PathSeq(n), 1_000, n, DeliverySnapshot::default()));
+        (0..packets).for_each(|n| sent.on_sent(at(n), PathSeq(n), 1_000, packet(n), DeliverySnapshot::default()));
         sent
     }
 
-    fn fates(run: impl FnOnce(&mut dyn FnMut(Outcome, u64))) -> Vec<(Outcome, u64)> {
+    fn fates(run: impl FnOnce(&mut dyn FnMut(Outcome, Payload))) -> Vec<(Outcome, u64)> {
         let mut told = Vec::new();
-        run(&mut |fate, token| told.push((fate, token)));
+        run(&mut |outcome, payload| {
+            let Payload::Packet(PacketKey(number)) = payload else { panic!("{payload:?}") };
+            told.push((outcome, number));
+        });
         told
     }
 
@@ -447,8 +475,8 @@ mod tests {
     #[test]
     fn pure_acks_leave_gaps_nobody_waits_for() {
         let mut sent = SentPackets::default();
-        sent.on_sent(at(0), PathSeq(10), 100, 1, DeliverySnapshot::default());
-        sent.on_sent(at(1), PathSeq(14), 100, 2, DeliverySnapshot::default());
+        sent.on_sent(at(0), PathSeq(10), 100, packet(1), DeliverySnapshot::default());
+        sent.on_sent(at(1), PathSeq(14), 100, packet(2), DeliverySnapshot::default());
         let told = fates(|mut tell| {
             sent.on_ack(at(5), &ack(&[(10, 14)]), &mut tell);
         });

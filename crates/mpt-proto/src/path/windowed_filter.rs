@@ -71,7 +71,7 @@ impl<T: Copy + Ord> WindowedMax<T> {
     }
 
     /// The greatest value in the window, if there is any.
-    pub fn best(&self) -> Option<T> {
+    pub fn get(&self) -> Option<T> {
         self.0.get().map(|Reverse(value)| value)
     }
 }
@@ -104,6 +104,6 @@ mod tests {
         let mut most = WindowedMax::new();
         most.insert(second(1), WINDOW, 100);
         most.insert(second(1_000), WINDOW, 3);
-        assert_eq!(most.best(), Some(3));
+        assert_eq!(most.get(), Some(3));
     }
 }

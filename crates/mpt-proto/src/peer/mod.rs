@@ -1,14 +1,10 @@
-//! One peer: its paths, and the corridor between the TUN device and the sockets.
+//! One peer: its paths, its queue, and the state of the mode in which it is spoken to.
 //!
-//! The rooms (queue, scheduler, framing, resequencer, prober) do not know each other. [`outbound`] and [`inbound`] know the
-//! sequence and nothing else; [`timers`] knows what is due when.
+//! [`Common`] has the parts of both modes. [`plain`] is bare GRE-in-UDP (RFC 8086), [`native`] adds sessions, feedback, congestion
+//! control and repair. A mode owns its paths; [`Peer`] forwards each call to the mode.
 
-mod inbound;
 mod native;
-mod outbound;
-mod timers;
-
-pub use timers::WakeReason;
+mod plain;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -18,83 +14,71 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::classify::Classifier;
-use crate::config::{PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
+use crate::config::{PathConfig, PeerConfig, Protocol};
 use crate::crypto::association::Association;
+use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
 use crate::flow;
-use crate::packet::SuperPacket;
-use crate::path::windowed_filter::WindowedMax;
-use crate::path::{Demotion, DownCause, Health, LinkId, Path, PathState};
-use crate::queue::{self, Aqm, Queue};
-use crate::reorder::ReorderBuffer;
+use crate::packet::{Coalescer, SuperPacket};
+use crate::path::{LinkId, Path, PathId, PathState};
+use crate::queue::{Head, Queue};
 use crate::routes::Routes;
-use crate::sched::{PathSnapshot, Scheduler};
+use crate::sched::Scheduler;
 use crate::sessions::SessionTable;
-use crate::stats::{PathStatus, PeerStatus};
+use crate::stats::{Ledger, PeerStatus};
 use crate::time::Time;
+use crate::tx::TxQueue;
+use crate::wake::WakeReason;
 pub use native::NATIVE_OVERHEAD;
 use native::Native;
+use plain::Plain;
 
-/// One peer. In plain mode `framing`, `next_seq` and `resequencer` are in use, in native mode `native`.
+/// One peer.
 #[derive(Debug)]
 pub struct Peer {
+    common: Common,
+    mode: Mode,
+}
+
+/// The protocol that is spoken with a peer, and its state.
+#[derive(Debug)]
+enum Mode {
+    Plain(Plain),
+    Native(Box<Native>),
+}
+
+/// The parts of a peer that both modes have.
+#[derive(Debug)]
+struct Common {
     name: String,
     networks: Vec<IpNet>,
     local_networks: Vec<IpNet>,
-    /// Which peer it is, and what is behind which.
-    place: (usize, Arc<Routes>),
-    framing: PlainFraming,
-    is_native: bool,
-    /// Taken out while it is worked with.
-    native: Option<Box<Native>>,
-    probe: ProbeConfig,
-    paths: Vec<Path>,
-    /// What paths are to be that the peer calls over.
-    expected: Vec<PathConfig>,
-    /// Paths that went down and whose packets in flight are still to be taken for lost, as a bit set.
-    failed: u32,
-    /// Paths that this end does not use any more and whose peer is still to be told so, as a bit set.
-    draining: u32,
-    /// What the peer says of its addresses has changed.
-    remote_addresses_changed: bool,
+    /// The peer's index at the endpoint.
+    index: usize,
+    routes: Arc<Routes>,
     queue: Queue,
     classifier: Classifier,
     scheduler: Scheduler,
     scheduler_name: &'static str,
-    snapshots: Vec<PathSnapshot>,
-    /// What all paths passed at best lately, in bytes per second; those whose rate is still being found out aside.
-    recent_rate: WindowedMax<u64>,
-    next_seq: u32,
-    /// Counts the changes of what this side tells the peer about dead paths.
-    dead_version: u16,
-    last_report: timers::LastReport,
-    resequencer: Option<ReorderBuffer>,
     events: VecDeque<PathEvent>,
-    /// Since when packets have come while no path is up, or what had come was last discarded.
+    /// When the first packet came while no path was up, or when such packets were last discarded.
     no_path_since: Option<Time>,
     ledger: Ledger,
     drops: Drops,
 }
 
-/// What became of inner packets. In both directions, what went in came out, was dropped, or is still here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
-    /// Taken from the TUN device.
-    pub taken: u64,
-    /// Sent to the peer.
-    pub sent: u64,
-    /// Waiting for a path.
-    pub queued: u64,
-    /// Taken, and dropped before they were sent.
-    pub dropped_out: u64,
-    /// Arrived from the peer.
-    pub arrived: u64,
-    /// Handed to the TUN device.
-    pub delivered: u64,
-    /// Waiting for an earlier one.
-    pub held: u64,
-    /// Arrived, and dropped before they were delivered.
-    pub dropped_in: u64,
+/// The time of a turn of the event loop, and where its results go.
+pub struct Turn<'a> {
+    /// The time, which is the same during the whole turn.
+    pub now: Time,
+    /// Datagrams for the sockets.
+    pub tx: &'a mut TxQueue,
+    /// Packets for the TUN device.
+    pub tun: &'a mut Coalescer,
+    /// Buffers that are free for reuse.
+    pub spare: &'a mut Vec<Vec<u8>>,
+    /// Keys and session indexes of this end; absent where no peer is native.
+    pub sessions: Option<&'a mut SessionTable>,
 }
 
 /// A path changed its state.
@@ -102,344 +86,361 @@ pub struct Ledger {
 pub struct PathEvent {
     /// The path's name.
     pub path: String,
-    /// What it was.
+    /// The old state.
     pub from: PathState,
-    /// What it is.
+    /// The new state.
     pub to: PathState,
 }
 
-/// Network control (RFC 4594 section 3.1: CS6), so that a probe or an acknowledgement does not die in a queue of data.
-const PROBE_TOS: u8 = 0xc0;
-/// For how long packets wait while no path is up: a path that comes back does so sooner, and TCP has sent them again by then.
-const STRANDED: Duration = Duration::from_secs(5);
-/// Bytes that may wait for a path: four super-packets, so that every path can be given a full run.
-/// Plain mode has no windows, so packets wait only while a socket is full; with other peers beside, more than this are dropped then.
-const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
-/// Native mode queues here and not in the network: a quarter of a second at 500 Mbit/s.
-const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
-
 impl Peer {
-    /// Makes a peer from its configuration, to which inner packets of up to `mtu` bytes are sent. One of native mode needs `local`.
-    pub fn new(now: Time, mtu: usize, config: &PeerConfig, local: Option<&mut SessionTable>) -> Self {
-        let (known, awaited): (Vec<_>, Vec<_>) = config.paths.iter().cloned().partition(|path| path.remote.is_some());
-        let limits = config.resequence.unwrap_or_default();
-        let (framing, native) = match (&config.protocol, local) {
-            (Protocol::Plain(framing), _) => (*framing, None),
-            (Protocol::Native(native), Some(local)) => (
-                PlainFraming::default(),
-                Some(Box::new(Native::new(now, mtu, native, limits, &known, local.incarnation()))),
-            ),
+    /// Makes a peer from its configuration. `mtu` is the largest inner packet in bytes. A native peer needs `sessions`.
+    pub fn new(now: Time, mtu: usize, config: &PeerConfig, sessions: Option<&mut SessionTable>) -> Self {
+        let (mode, queue) = match (&config.protocol, sessions) {
+            (Protocol::Plain(framing), _) => (Mode::Plain(Plain::new(now, config, *framing)), plain::queue()),
+            (Protocol::Native(native), Some(sessions)) => {
+                let native = Native::new(now, mtu, config, native, sessions.incarnation());
+                (Mode::Native(Box::new(native)), native::queue())
+            }
             (Protocol::Native(_), None) => unreachable!("an endpoint with native peers has an identity"),
         };
-        let is_native = native.is_some();
-        let resequencer = config.resequence.filter(|_| !is_native);
-        let probe = if native.is_some() { Some(config.probe.unwrap_or_default()) } else { config.probe };
-        let paths: Vec<_> = (0..).zip(&known).map(|(slot, path)| Path::new(now, slot, path, probe)).collect();
-        Self {
+        let common = Common {
             name: config.name.clone(),
             networks: config.networks.clone(),
             local_networks: config.local_networks.clone(),
-            place: Default::default(),
-            framing,
-            is_native,
-            probe: config.probe.unwrap_or_default(),
-            queue: match native {
-                Some(_) => Queue::new(NATIVE_QUEUE_LIMIT, Aqm::default()),
-                None => Queue::new(QUEUE_LIMIT, Aqm::Off),
-            },
-            native,
-            expected: awaited,
-            failed: 0,
-            draining: 0,
-            remote_addresses_changed: false,
-            classifier: Classifier::new(&config.rules, is_native),
+            index: 0,
+            routes: Arc::default(),
+            queue,
+            classifier: Classifier::new(&config.rules, matches!(mode, Mode::Native(_))),
             scheduler: Scheduler::new(config.scheduler),
             scheduler_name: config.scheduler.name(),
-            snapshots: Vec::new(),
-            recent_rate: WindowedMax::new(),
-            no_path_since: None,
-            next_seq: 0,
-            dead_version: 0,
-            last_report: timers::LastReport::default(),
-            resequencer: resequencer.map(|limits| ReorderBuffer::new(limits, paths.len())),
-            paths,
             events: VecDeque::new(),
+            no_path_since: None,
             ledger: Ledger::default(),
             drops: Drops::default(),
-        }
+        };
+        Self { common, mode }
     }
 
-    /// Whether it speaks native mode.
-    pub fn is_native(&self) -> bool {
-        self.is_native
-    }
-
-    /// The sessions with this peer, in native mode.
+    /// Returns the sessions with this peer, in native mode.
     pub fn association(&mut self) -> Option<&mut Association> {
-        self.native.as_deref_mut().map(Native::association)
+        self.native_mut().map(|(native, _)| native.association())
     }
 
-    /// What people call it.
+    /// Returns its name in the configuration.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.common.name
     }
 
-    /// Where its paths lead, by link and address.
-    pub fn sources(&self) -> impl Iterator<Item = (LinkId, IpAddr, u8)> {
-        let plain = self.native.is_none();
-        self.paths.iter().filter(move |_| plain).map(|path| (path.link, path.remote.ip(), path.id.slot))
+    /// Returns link, remote address and slot of each path in plain mode, where datagrams are assigned by their source.
+    pub fn sources(&self) -> impl Iterator<Item = (LinkId, IpAddr, PathId)> {
+        let plain = if let Mode::Plain(plain) = &self.mode { Some(plain) } else { None };
+        plain.into_iter().flat_map(|plain| &plain.paths).map(|path| {
+            let path = &path.base;
+            (path.link, path.remote.ip(), path.id)
+        })
     }
 
-    /// The largest inner packet that its paths carry, where they have been found to carry less than they should.
+    /// Returns the largest inner packet in bytes that its paths carry, once that is known.
     pub fn path_mtu(&self) -> Option<usize> {
-        self.native.as_ref()?.carries()
+        self.native()?.path_mtu()
     }
 
-    /// Where it is, on each of its paths.
+    /// Returns the remote addresses of its paths.
     pub fn remotes(&self) -> impl Iterator<Item = IpAddr> {
-        self.paths.iter().filter(|path| !path.is_vacant()).map(|path| path.remote.ip())
+        self.paths().filter(|path| !path.is_vacant()).map(|path| path.remote.ip())
     }
 
-    /// The inner prefixes behind it.
+    /// Returns the inner prefixes behind it.
     pub fn networks(&self) -> &[IpNet] {
-        &self.networks
+        &self.common.networks
     }
 
-    /// Learns which peer it is among those in `routes`.
+    /// Sets its index at the endpoint, and the routes in which it has this index.
     pub fn set_index(&mut self, index: usize, routes: Arc<Routes>) {
-        self.place = (index, routes);
+        (self.common.index, self.common.routes) = (index, routes);
     }
 
-    /// Whether it may send packets from `source`: it is behind this peer, and not behind another by a longer prefix.
-    pub(super) fn owns_source(&self, source: IpAddr) -> bool {
-        let (index, routes) = &self.place;
-        routes.belongs_to(source, *index)
-    }
-
-    /// Whether packets from `source` may be sent to it.
+    /// Returns true if inner packets from `source` may be sent to it.
     pub fn accepts_source(&self, source: IpAddr) -> bool {
-        self.local_networks.is_empty() || self.local_networks.iter().any(|net| net.contains(&source))
+        let nets = &self.common.local_networks;
+        nets.is_empty() || nets.iter().any(|net| net.contains(&source))
     }
 
-    /// Whether one of its paths leads there.
+    /// Returns true if one of its paths leads to `to`.
     pub fn is_at(&self, to: SocketAddr) -> bool {
-        self.paths.iter().any(|path| path.remote == to && !path.is_vacant())
+        self.paths().any(|path| path.remote == to && !path.is_vacant())
     }
 
-    /// Whether a path over `link` to `to` is up.
+    /// Returns true if a path over `link` to `to` is up.
     pub fn is_up_at(&self, link: LinkId, to: SocketAddr) -> bool {
-        self.paths.iter().any(|path| path.link == link && path.remote == to && path.health.state().is_up())
+        self.paths().any(|path| path.link == link && path.remote == to && path.is_up())
     }
 
-    /// Whether more inner packets are wanted.
+    /// Returns true if it takes more inner packets. A native peer without a path always does: it must not block the TUN device
+    /// for the others.
     pub fn has_room(&self) -> bool {
-        // What waits for a peer that is away must not keep others waiting.
-        self.queue.has_room() || self.native.is_some() && !self.is_reachable()
-    }
-
-    fn is_reachable(&self) -> bool {
-        self.paths.iter().any(|path| path.health.state().is_up())
+        self.common.queue.has_room() || self.native().is_some_and(|native| !native.is_reachable())
     }
 
     /// Takes a super-packet from the TUN device.
-    pub fn handle_inner(&mut self, now: Time, mut packet: SuperPacket) {
-        self.ledger.taken += packet.count() as u64;
-        // Acknowledgements tell native mode more of a path that is alive than probes would.
-        let is_native = self.native.is_some();
-        let asked = self.paths.iter_mut().filter(|path| !(is_native && path.health.answers));
-        asked.filter_map(|path| path.liveness.prober()).for_each(|prober| prober.on_traffic(now));
-        let mark = self.classifier.classify(packet.ip(), packet.bytes());
+    pub fn handle_inner(&mut self, turn: &mut Turn<'_>, mut packet: SuperPacket) {
+        let Self { common, mode } = self;
+        common.ledger.taken += packet.count() as u64;
+        match mode {
+            Mode::Plain(plain) => plain.on_traffic(turn.now),
+            Mode::Native(native) => native.on_traffic(turn.now),
+        }
+        let mark = common.classifier.classify(packet.ip(), packet.bytes());
         packet.set_mark(mark);
         let bucket = flow::bucket(packet.ip(), packet.bytes(), mark.class);
-        if self.native.is_some() && !self.is_reachable() {
-            self.discard_stale(now);
+        match mode {
+            Mode::Plain(_) => common.enqueue(turn.now, bucket, packet),
+            Mode::Native(native) => native.handle_inner(common, turn, bucket, packet),
         }
-        let Some(mut native) = self.native.take() else { return self.enqueue(now, bucket, packet) };
-        native.filter_ack(now, bucket, packet).for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
-        let superseded = native.take_superseded();
-        self.drops.count_many(Dropped::Superseded, superseded);
-        self.ledger.dropped_out += superseded;
-        self.native = Some(native);
     }
 
-    /// While no path is up, what waits serves to ask for a session, and for whoever sent it just before there is a path again.
-    fn discard_stale(&mut self, now: Time) {
-        if now.since(*self.no_path_since.get_or_insert(now)) < STRANDED {
-            return;
+    /// Takes a datagram of plain mode that came over `path`.
+    pub fn handle_datagram(&mut self, turn: &mut Turn<'_>, path: PathId, tos: u8, datagram: &mut [u8]) {
+        if let Mode::Plain(plain) = &mut self.mode {
+            plain.handle_datagram(&mut self.common, turn, path, tos, datagram);
         }
-        self.no_path_since = Some(now);
-        let stale = self.queue.drain().count() as u64;
-        self.drops.count_many(Dropped::NoPath, stale);
-        self.ledger.dropped_out += stale;
     }
 
-    fn enqueue(&mut self, now: Time, bucket: u16, packet: SuperPacket) {
-        let dropped = self.queue.push(now, bucket, packet);
-        self.drops.count_many(Dropped::QueueFull, dropped);
-        self.ledger.dropped_out += dropped;
+    /// Takes a datagram of native mode that names one of this peer's sessions.
+    pub fn handle_sealed(&mut self, turn: &mut Turn<'_>, meta: &RecvMeta, datagram: &mut [u8]) {
+        match &mut self.mode {
+            Mode::Plain(_) => self.common.drops.count(Dropped::UnknownSession),
+            Mode::Native(native) => native.handle_sealed(&mut self.common, turn, meta, datagram),
+        }
+    }
+
+    /// Writes the datagrams that may leave to `turn.tx`. `blocked` are the links whose socket is full.
+    pub fn flush(&mut self, turn: &mut Turn<'_>, blocked: &BTreeSet<LinkId>) {
+        match &mut self.mode {
+            Mode::Plain(plain) => plain.flush(&mut self.common, turn, blocked),
+            Mode::Native(native) => native.flush(&mut self.common, turn, blocked),
+        }
+    }
+
+    /// Returns when [`Self::handle_deadline`] has something to do, and the reason.
+    pub fn next_deadline(&self) -> Option<(Time, WakeReason)> {
+        match &self.mode {
+            Mode::Plain(plain) => plain.next_deadline(),
+            Mode::Native(native) => native.next_deadline(),
+        }
+    }
+
+    /// Does what is due.
+    pub fn handle_deadline(&mut self, turn: &mut Turn<'_>) {
+        match &mut self.mode {
+            Mode::Plain(plain) => plain.handle_deadline(&mut self.common, turn),
+            Mode::Native(native) => native.handle_deadline(&mut self.common, turn),
+        }
     }
 
     /// A link lost or regained its carrier.
     pub fn handle_carrier(&mut self, now: Time, link: LinkId, carrier: bool) {
-        for slot in 0..self.paths.len() {
-            // An interface has news of other kinds too.
-            if self.paths[slot].link != link || self.paths[slot].health.carrier == carrier {
-                continue;
-            }
-            // What was alive before the cable was pulled must show that it is alive after.
-            let probed = self.paths[slot].liveness.declare_dead(now);
-            self.change(now, slot, |health| (health.carrier, health.answers) = (carrier, health.answers && !probed));
+        match &mut self.mode {
+            Mode::Plain(plain) => plain.handle_carrier(&mut self.common, now, link, carrier),
+            Mode::Native(native) => native.handle_carrier(&mut self.common, now, link, carrier),
         }
     }
 
-    /// The operator takes the named path up or down; false when there is none of that name. One that announces itself is then up,
-    /// whatever was heard of it, as in the original MPT: its keepalives may be off.
+    /// The operator takes the named path up or down. Returns false if there is none of that name. A path that uses keepalives
+    /// is up from then on, without waiting for one, as in the original MPT: its keepalives may be off.
     pub fn enable_path(&mut self, now: Time, name: &str, enabled: bool) -> bool {
-        let Some(slot) = self.paths.iter().position(|path| path.name == name) else { return false };
-        if enabled && self.listens(slot) {
-            self.handle_sign(now, slot);
+        let Some(id) = self.path_named(name) else { return false };
+        match &mut self.mode {
+            Mode::Plain(plain) => plain.enable_path(&mut self.common, now, id, enabled),
+            Mode::Native(native) => native.update(&mut self.common, now, id, |health| health.enabled = enabled),
         }
-        self.change(now, slot, |health| health.enabled = enabled);
         true
     }
 
-    /// The peer says, elsewhere than on the paths, that it took the named path up or down; false when there is none of that name.
+    /// The peer reported through another channel than the paths that it took the named path up or down. Returns false if there is
+    /// none of that name.
     pub fn handle_report(&mut self, now: Time, name: &str, up: bool) -> bool {
-        let Some(slot) = self.paths.iter().position(|path| path.name == name) else { return false };
-        match up {
-            true => self.handle_sign(now, slot),
-            false => self.change(now, slot, |health| health.peer_agrees = false),
+        let Some(id) = self.path_named(name) else { return false };
+        match &mut self.mode {
+            Mode::Plain(plain) => plain.handle_report(&mut self.common, now, id, up),
+            Mode::Native(native) if up => native.update(&mut self.common, now, id, |health| {
+                (health.answers, health.peer_agrees) = (true, true);
+            }),
+            Mode::Native(native) => {
+                native.update(&mut self.common, now, id, |health| health.peer_agrees = false);
+            }
         }
         true
     }
 
-    /// Takes note of the links whose socket is full, before it is flushed.
-    pub fn set_blocked(&mut self, links: &BTreeSet<LinkId>) {
-        self.paths.iter_mut().for_each(|path| path.blocked = links.contains(&path.link));
-    }
-
-    /// Whether a path of its is over `link`, and packets wait or may have to be sent again.
+    /// Returns true if one of its paths uses `link`, and packets wait or may have to be retransmitted.
     pub fn is_busy_on(&self, link: LinkId) -> bool {
-        let cares = self.native.as_ref().is_some_and(|native| native.has_unacked());
-        (cares || !self.queue.is_empty()) && self.paths.iter().any(|path| path.link == link)
+        let unacked = self.native().is_some_and(Native::has_unacked);
+        (unacked || !self.common.queue.is_empty()) && self.paths().any(|path| path.link == link)
     }
 
-    /// Whether a path changed its state and nobody has asked.
+    /// Adds a path with a known address. Returns false without native mode, without an address, or if all slots are taken.
+    pub fn add_path(&mut self, now: Time, config: &PathConfig) -> bool {
+        self.native_mut().is_some_and(|(native, _)| native.add_path(now, config))
+    }
+
+    /// Adds a path to an address that the peer advertised; it carries traffic after the address is validated. Returns false as
+    /// [`Self::add_path`] does.
+    pub fn add_advertised_path(&mut self, now: Time, config: &PathConfig) -> bool {
+        self.native_mut().is_some_and(|(native, _)| native.add_advertised_path(now, config))
+    }
+
+    /// Removes a path. Returns false without native mode or if there is none of that name.
+    pub fn remove_path(&mut self, turn: &mut Turn<'_>, name: &str) -> bool {
+        let id = self.path_named(name);
+        let Some((id, (native, common))) = id.zip(self.native_mut()) else { return false };
+        native.clear_slot(common, turn, id);
+        true
+    }
+
+    /// Sets whether a path is a backup, used only while no other path is alive. Returns false without native mode or if there is
+    /// none of that name.
+    pub fn set_standby(&mut self, now: Time, name: &str, standby: bool) -> bool {
+        let id = self.path_named(name);
+        let Some((id, (native, _))) = id.zip(self.native_mut()) else { return false };
+        native.set_standby(now, id, standby);
+        true
+    }
+
+    /// A link has another local address: the peer can answer there after it has received something from there.
+    pub fn handle_moved(&mut self, now: Time, link: LinkId) {
+        if let Some((native, _)) = self.native_mut() {
+            native.handle_moved(now, link);
+        }
+    }
+
+    /// Removes the paths over a link that is gone. Its address may come back with another link.
+    pub fn remove_link(&mut self, turn: &mut Turn<'_>, link: LinkId) {
+        if let Some((native, common)) = self.native_mut() {
+            native.remove_link(common, turn, link);
+        }
+    }
+
+    /// Advertises to the peer the addresses at which it can reach this end, in place of those before.
+    pub fn advertise_addresses(&mut self, now: Time, all: &[SocketAddr]) {
+        if let Some((native, _)) = self.native_mut() {
+            native.advertise_addresses(now, all);
+        }
+    }
+
+    /// Returns the addresses that the peer advertised.
+    pub fn remote_addresses(&self) -> Vec<SocketAddr> {
+        self.native().map(Native::remote_addresses).unwrap_or_default()
+    }
+
+    /// Returns true if the peer's advertised addresses changed since the last call.
+    pub fn take_remote_addresses_changed(&mut self) -> bool {
+        self.native_mut().is_some_and(|(native, _)| native.take_remote_addresses_changed())
+    }
+
+    /// Returns true if [`Self::poll_event`] has something.
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty()
+        !self.common.events.is_empty()
     }
 
-    /// The next change of a path's state.
+    /// Returns the next change of a path's state.
     pub fn poll_event(&mut self) -> Option<PathEvent> {
-        self.events.pop_front()
+        self.common.events.pop_front()
     }
 
-    /// What became of inner packets.
+    /// Returns the counts of inner packets.
     pub fn ledger(&self) -> Ledger {
-        let plain = self.resequencer.as_ref().map_or(0, ReorderBuffer::len);
-        let (held, gathered) = self.native.as_ref().map_or((plain, 0), |native| (native.held(), native.filtered_len()));
-        Ledger { queued: (self.queue.len() + gathered) as u64, held: held as u64, ..self.ledger }
+        let (held, filtered) = match &self.mode {
+            Mode::Plain(plain) => (plain.held(), 0),
+            Mode::Native(native) => (native.held(), native.filtered()),
+        };
+        let queued = (self.common.queue.len() + filtered) as u64;
+        Ledger { queued, held: held as u64, ..self.common.ledger }
     }
 
-    /// All there is to tell.
+    /// Returns a snapshot for `mpt status`.
     pub fn status(&self) -> PeerStatus {
-        let (resent, given_up) = self.native.as_ref().map_or((0, 0), |native| native.repair_counts());
-        PeerStatus {
-            name: self.name.clone(),
-            scheduler: self.scheduler_name,
+        let common = PeerStatus {
+            name: self.common.name.clone(),
+            scheduler: self.common.scheduler_name,
             ledger: self.ledger(),
-            queued_bytes: self.queue.bytes(),
-            hold_us: self.resequencer.as_ref().map_or(0, |r| r.hold().as_micros() as u64),
-            resequencer: self
-                .native
-                .as_ref()
-                .map(|native| native.order_stats())
-                .or_else(|| self.resequencer.as_ref().map(ReorderBuffer::stats)),
-            resent,
-            recovered: self.native.as_ref().map_or(0, |native| native.recovered()),
-            given_up,
-            drops: self.drops.clone(),
-            paths: self.paths.iter().filter(|path| !path.is_vacant()).map(|path| self.path_status(path)).collect(),
+            queued_bytes: self.common.queue.bytes(),
+            drops: self.common.drops.clone(),
+            ..PeerStatus::default()
+        };
+        match &self.mode {
+            Mode::Plain(plain) => plain.status(common),
+            Mode::Native(native) => native.status(common),
         }
     }
 
-    fn path_status(&self, path: &Path) -> PathStatus {
-        let status = PathStatus::of(path);
-        let Some(native) = &self.native else { return status };
-        let feedback = native.feedback(path.id.slot);
-        PathStatus {
-            srtt: feedback.rtt().is_known().then(|| feedback.rtt().smoothed()).or(status.srtt),
-            rate: native.rate(path.id),
-            loss: Some(feedback.loss()),
-            mtu: native.carries_on(path.id.slot),
-            in_flight: Some(feedback.in_flight()),
-            queue: Some(feedback.delay().queue()),
-            ..status
-        }
+    fn native(&self) -> Option<&Native> {
+        if let Mode::Native(native) = &self.mode { Some(native) } else { None }
     }
 
-    /// Changes a path's health, and does what a change of state asks for.
-    fn change(&mut self, now: Time, slot: usize, change: impl FnOnce(&mut Health)) {
-        let path = &mut self.paths[slot];
-        let before = path.health;
-        change(&mut path.health);
-        let (from, to) = (before.state(), path.health.state());
-        if from != to {
-            self.events.push_back(PathEvent { path: path.name.clone(), from, to });
-            if let (Some(resequencer), false) = (&mut self.resequencer, to.is_up()) {
-                resequencer.handle_path_down(slot as u8);
-            }
-            match to.is_up() {
-                true => self.no_path_since = None,
-                false => self.failed |= 1 << slot,
-            }
-            let failed = matches!(
-                to,
-                PathState::Down(DownCause::Silent | DownCause::Carrier | DownCause::Demoted(Demotion::Lossy))
-            );
-            if from.is_up() && failed {
-                path.damping.on_failure(now);
-            }
-        }
-        if !before.is_alive() && path.health.is_alive() {
-            path.damping.on_return(now);
-        }
-        match (before.may_send(), path.health.may_send()) {
-            (true, false) => self.draining |= 1 << slot,
-            (false, true) => self.announce(now, slot),
-            (true, true) | (false, false) => {}
-        }
-        let path = &self.paths[slot];
-        let own_view_changed = Health { peer_agrees: true, ..before } != Health { peer_agrees: true, ..path.health };
-        if own_view_changed {
-            self.report_dead_paths(now);
-        }
+    fn native_mut(&mut self) -> Option<(&mut Native, &mut Common)> {
+        if let Mode::Native(native) = &mut self.mode { Some((native, &mut self.common)) } else { None }
     }
 
-    /// Takes what is in flight on paths that went down for lost, so that it is sent again elsewhere.
-    fn handle_failed_paths(&mut self, now: Time) {
-        self.update_demotions(now);
-        let fallen = std::mem::take(&mut self.failed);
-        let Some(native) = &mut self.native else { return };
-        for path in self.paths.iter().filter(|path| fallen & 1 << path.id.slot != 0) {
-            native.fail_path(now, path.id);
-        }
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        let (plain, native) = match &self.mode {
+            Mode::Plain(plain) => (Some(plain.paths.iter()), None),
+            Mode::Native(native) => (None, Some(native.paths.iter())),
+        };
+        let plain = plain.into_iter().flatten().map(|path| &path.base);
+        plain.chain(native.into_iter().flatten().map(|path| &path.base))
     }
 
-    /// The peer is to hear of a path at once, though it may know nothing of it yet.
-    fn announce(&mut self, now: Time, slot: usize) {
-        self.draining &= !(1 << slot);
-        if let Some(prober) = self.paths[slot].liveness.prober() {
-            prober.probe_now(now);
-        }
-        if let Some(native) = &mut self.native {
-            native.on_path_added(now, slot);
-        }
-    }
-
-    /// The numbers of the paths that are dead from this side, as a bit set.
-    fn dead(&self) -> u32 {
-        let own_view = |path: &&Path| !(path.health.enabled && path.health.carrier && path.health.answers);
-        self.paths.iter().filter(own_view).fold(0, |bits, path| bits | 1 << path.id.slot)
+    fn path_named(&self, name: &str) -> Option<PathId> {
+        self.paths().find(|path| path.name == name).map(|path| path.id)
     }
 }
+
+impl Common {
+    /// Returns true if the peer may send packets from `source`: it is behind this peer, and not behind another by a longer prefix.
+    fn owns_source(&self, source: IpAddr) -> bool {
+        self.routes.belongs_to(source, self.index)
+    }
+
+    fn enqueue(&mut self, now: Time, bucket: u16, packet: SuperPacket) {
+        let dropped = self.queue.push(now, bucket, packet);
+        self.count_dropped(Dropped::QueueFull, dropped);
+    }
+
+    /// Returns the packet that is next in the queue, and counts those that the queue dropped before it.
+    fn head(&mut self, now: Time) -> Option<Head> {
+        let head = self.queue.head(now, &mut self.drops);
+        self.ledger.dropped_out += self.queue.take_dropped();
+        head
+    }
+
+    /// Discards the queue every 5 s while no path is up. Until then a packet is kept for a session that is being established, or
+    /// for a path that returns before the inner sender's own retransmission.
+    fn discard_stale(&mut self, now: Time) {
+        if now.since(*self.no_path_since.get_or_insert(now)) < NO_PATH_KEEP {
+            return;
+        }
+        self.no_path_since = Some(now);
+        let stale = self.queue.drain().count() as u64;
+        self.count_dropped(Dropped::NoPath, stale);
+    }
+
+    /// Counts inner packets that were taken and dropped before they were sent.
+    fn count_dropped(&mut self, why: Dropped, packets: u64) {
+        self.drops.count_many(why, packets);
+        self.ledger.dropped_out += packets;
+    }
+
+    fn on_state_change(&mut self, path: &Path, from: PathState, to: PathState) {
+        self.events.push_back(PathEvent { path: path.name.clone(), from, to });
+        if to.is_up() {
+            self.no_path_since = None;
+        }
+    }
+}
+
+/// The type of service of control datagrams: CS6, network control (RFC 4594 section 3.1), so that a queue of data does not drop a
+/// probe or an acknowledgement.
+const CONTROL_TOS: u8 = 0xc0;
+/// For how long packets are kept while no path is up: by then TCP has retransmitted them.
+const NO_PATH_KEEP: Duration = Duration::from_secs(5);

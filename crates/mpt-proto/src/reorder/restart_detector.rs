@@ -1,25 +1,55 @@
-//! How a restart of the peer's numbering shows: in numbers that are old, and in order.
+//! Detects that a peer restarted and numbers its packets from the beginning again.
 
-use crate::path::MAX_PATHS;
+use super::delivered_bitmap::DeliveredBitmap;
+use crate::id::MAX_PATHS;
 
-/// Consecutive arrivals that are old, and in order on each path: a peer that restarted. Paths of different delay put them
-/// out of order among themselves.
+/// Counts consecutive arrivals that are old, and in order on each path. Paths of different delay put them out of order among
+/// themselves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RestartDetector {
-    pub(super) last: [u32; MAX_PATHS],
-    pub(super) run: u32,
-    /// The highest number that each path has brought, old or not.
-    pub(super) highest: [Option<u32>; MAX_PATHS],
+    /// The last stray of each path.
+    last: [u32; MAX_PATHS],
+    /// Strays in a row.
+    strays: u32,
+    /// The highest number that each path has delivered, old or not.
+    highest: [Option<u32>; MAX_PATHS],
 }
 
+/// Strays in a row after which the peer counts as restarted.
+const RESTART_AFTER: u32 = 16;
+
 impl RestartDetector {
-    /// Notes what a path has brought; whether that is further on than all before.
-    pub(super) fn advance(&mut self, slot: u8, seq: u32) -> bool {
+    /// A packet arrived that was neither delivered before nor too old.
+    pub(super) fn on_progress(&mut self, slot: u8, seq: u32) {
+        self.strays = 0;
+        self.advance(slot, seq);
+    }
+
+    /// A packet arrived that was delivered before or is too old. Returns true if the peer counts as restarted.
+    pub(super) fn on_stray(&mut self, slot: u8, seq: u32) -> bool {
+        // A slow path that continues where it was repeats what others delivered, when the sender uses all paths at once.
+        let known = self.highest[usize::from(slot)].is_some();
+        if self.advance(slot, seq) && known {
+            self.strays = 0;
+            return false;
+        }
+        let last = std::mem::replace(&mut self.last[usize::from(slot)], seq);
+        let follows = (1..=DeliveredBitmap::LEN as u32).contains(&seq.wrapping_sub(last));
+        self.strays = if follows { self.strays + 1 } else { 1 };
+        let restarted = self.strays >= RESTART_AFTER;
+        if restarted {
+            *self = Self::default();
+        }
+        restarted
+    }
+
+    /// Notes a number that a path delivered. Returns true if it is higher than all before.
+    fn advance(&mut self, slot: u8, seq: u32) -> bool {
         let highest = &mut self.highest[usize::from(slot)];
-        let is_further = highest.is_none_or(|highest| (seq.wrapping_sub(highest) as i32) > 0);
-        if is_further {
+        let higher = highest.is_none_or(|highest| (seq.wrapping_sub(highest) as i32) > 0);
+        if higher {
             *highest = Some(seq);
         }
-        is_further
+        higher
     }
 }

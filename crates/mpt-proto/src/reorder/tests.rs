@@ -1,24 +1,24 @@
-use super::*;
+use std::time::Duration;
 
-/// A resequencer with two paths, and what it delivered so far. Packets are their own sequence numbers.
+use super::*;
+use crate::drops::Dropped;
+use crate::time::Time;
+
+/// A buffer, and the numbers that it delivered. Packets contain their own number.
 struct Bench {
-    reseq: ReorderBuffer,
+    buffer: PlainReorder,
     out: Vec<u32>,
 }
 
 impl Bench {
     fn new(limits: ReorderLimits) -> Self {
-        Self { reseq: ReorderBuffer::new(limits, 1), out: Vec::new() }
+        Self { buffer: PlainReorder::new(limits, 1), out: Vec::new() }
     }
 
     fn arrive(&mut self, ms: u64, slot: u8, seq: u32) -> Result<(), Dropped> {
         let out = &mut self.out;
         let mut deliver = |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap()));
-        self.reseq.handle(
-            at(ms),
-            SequencedPacket { slot, seq, packet: &seq.to_be_bytes(), in_order: true },
-            &mut deliver,
-        )
+        self.buffer.handle(at(ms), slot, seq, &seq.to_be_bytes(), &mut deliver)
     }
 
     fn all(&mut self, ms: u64, slot: u8, seqs: impl IntoIterator<Item = u32>) {
@@ -27,7 +27,7 @@ impl Bench {
 
     fn wake(&mut self, ms: u64) {
         let out = &mut self.out;
-        self.reseq.handle_deadline(at(ms), &mut |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap())));
+        self.buffer.handle_deadline(at(ms), &mut |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap())));
     }
 }
 
@@ -35,15 +35,14 @@ fn at(ms: u64) -> Time {
     Time::after(Duration::from_millis(ms))
 }
 
-const FIXED: ReorderLimits =
-    ReorderLimits { window: 8, max_hold: Duration::from_millis(100), adaptive: false, repaired: false };
+const FIXED: ReorderLimits = ReorderLimits { window: 8, max_hold: Duration::from_millis(100), adaptive: false };
 
 #[test]
 fn what_arrives_in_order_is_delivered_at_once() {
     let mut b = Bench::new(ReorderLimits::default());
     b.all(0, 0, 0..5);
     assert_eq!(b.out, [0, 1, 2, 3, 4]);
-    assert_eq!(b.reseq.next_deadline(), None);
+    assert_eq!(b.buffer.next_deadline(), None);
 }
 
 #[test]
@@ -67,7 +66,7 @@ fn a_hole_holds_until_it_is_filled() {
     assert_eq!(b.out, [0]);
     b.all(30, 1, [1]);
     assert_eq!(b.out, [0, 1, 2, 3]);
-    assert!(b.reseq.is_empty());
+    assert_eq!(b.buffer.len(), 0);
 }
 
 #[test]
@@ -79,7 +78,7 @@ fn a_packet_that_every_path_in_use_has_passed_is_lost() {
     assert_eq!(b.out, [0, 1], "path 1 may still bring 2");
     b.all(2, 1, [4]);
     assert_eq!(b.out, [0, 1, 3, 4]);
-    assert_eq!(b.reseq.stats().passed, 1);
+    assert_eq!(b.buffer.stats().passed, 1);
 }
 
 #[test]
@@ -107,7 +106,7 @@ fn a_path_that_went_down_is_not_waited_for() {
     let mut b = Bench::new(ReorderLimits::default());
     b.all(0, 1, [0]);
     b.all(10, 0, [2]);
-    b.reseq.handle_path_down(1);
+    b.buffer.handle_path_down(1);
     b.all(11, 0, [3]);
     assert_eq!(b.out, [0, 2, 3]);
 }
@@ -117,7 +116,7 @@ fn the_hold_ends_a_hole_that_a_path_in_use_has_not_passed() {
     let mut b = Bench::new(FIXED);
     b.all(0, 1, [0]);
     b.all(10, 0, [2]);
-    assert_eq!(b.reseq.next_deadline(), Some(at(110)));
+    assert_eq!(b.buffer.next_deadline(), Some(at(110)));
     b.wake(109);
     assert_eq!(b.out, [0]);
     b.wake(110);
@@ -128,7 +127,7 @@ fn the_hold_ends_a_hole_that_a_path_in_use_has_not_passed() {
 fn with_a_fixed_hold_nothing_is_due_before_it_ends_whoever_has_passed_the_hole() {
     let mut b = Bench::new(FIXED);
     b.all(0, 0, [0, 2, 3]);
-    assert_eq!(b.reseq.next_deadline(), Some(at(100)));
+    assert_eq!(b.buffer.next_deadline(), Some(at(100)));
     b.wake(100);
     assert_eq!(b.out, [0, 2, 3]);
 }
@@ -137,9 +136,9 @@ fn with_a_fixed_hold_nothing_is_due_before_it_ends_whoever_has_passed_the_hole()
 fn what_a_long_hole_took_is_given_back() {
     let mut b = Bench::new(ReorderLimits { adaptive: false, ..ReorderLimits::default() });
     b.all(0, 0, (0..10_000).filter(|seq| *seq != 1));
-    assert_eq!(b.reseq.len(), 9_998);
+    assert_eq!(b.buffer.len(), 9_998);
     b.all(1, 1, [1]);
-    assert_eq!((b.out.len(), b.reseq.is_empty()), (10_000, true));
+    assert_eq!((b.out.len(), b.buffer.len()), (10_000, 0));
 }
 
 #[test]
@@ -198,35 +197,8 @@ fn a_peer_that_restarts_is_heard_after_a_few_packets() {
         b.out.clear();
         let dropped = (0..100).filter(|seq| b.arrive(1, 0, *seq).is_err()).count();
         assert_eq!((dropped, b.out.len()), (16, 84), "after {sent_before}");
-        assert_eq!(b.reseq.stats().restarts, 1);
+        assert_eq!(b.buffer.stats().restarts, 1);
     }
-}
-
-#[test]
-fn a_repairing_sender_is_waited_for_until_it_gives_up() {
-    let mut b = Bench::new(ReorderLimits { repaired: true, ..ReorderLimits::default() });
-    b.all(0, 0, [0, 2, 3, 6]);
-    b.all(0, 1, [7]);
-    assert_eq!(b.out, [0], "both paths have passed 1, and still it may come");
-    let out = &mut b.out;
-    let mut deliver = |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap()));
-    b.reseq.handle_skip(at(40), 4, 4, &mut deliver);
-    b.reseq.handle_skip(at(50), 1, 1, &mut deliver);
-    assert_eq!(b.out, [0, 2, 3]);
-    b.all(60, 0, [5]);
-    assert_eq!(b.out, [0, 2, 3, 5, 6, 7]);
-    assert!(b.reseq.is_empty());
-    assert_eq!(b.reseq.stats().skipped, 1);
-}
-
-#[test]
-fn a_skip_names_a_few_numbers_at_a_time() {
-    let mut b = Bench::new(ReorderLimits { repaired: true, ..ReorderLimits::default() });
-    b.all(0, 0, [0]);
-    b.reseq.handle_skip(at(1), 1, LONGEST_SKIP as u32 + 1, &mut |_: &[u8]| {});
-    assert_eq!(b.reseq.next_number(), Some(1));
-    b.reseq.handle_skip(at(1), 1, LONGEST_SKIP as u32, &mut |_: &[u8]| {});
-    assert_eq!(b.reseq.next_number(), Some(LONGEST_SKIP as u32 + 1));
 }
 
 mod properties {
@@ -249,7 +221,7 @@ mod properties {
             }
             b.wake(10_000);
             let inversions = b.out[1..].windows(2).filter(|w| w[1] < w[0]).count() as u64;
-            prop_assert!(inversions <= b.reseq.stats().late);
+            prop_assert!(inversions <= b.buffer.stats().late);
             let mut seen = b.out[1..].to_vec();
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..delays.len() as u32).collect::<Vec<_>>());
@@ -264,43 +236,7 @@ fn a_slow_path_that_repeats_what_another_brought_is_no_restart() {
     for seq in 0..100 {
         assert_eq!(b.arrive(50, 1, seq), Err(Dropped::Duplicate));
     }
-    assert_eq!(b.reseq.stats().restarts, 0);
+    assert_eq!(b.buffer.stats().restarts, 0);
     b.all(60, 0, 100..110);
     assert_eq!(b.out, (0..110).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_sender_that_repairs_is_waited_for_as_long_as_the_limits_allow() {
-    let mut b = Bench::new(ReorderLimits { repaired: true, ..ReorderLimits::default() });
-    b.all(0, 0, [0, 2]);
-    b.all(1, 1, [3]);
-    b.wake(499);
-    assert_eq!(b.out, [0], "short holes before it are no reason to give it up sooner");
-    b.wake(500);
-    assert_eq!(b.out, [0, 2, 3]);
-}
-
-#[test]
-fn what_need_not_wait_goes_ahead_once() {
-    let mut b = Bench::new(ReorderLimits { repaired: true, ..ReorderLimits::default() });
-    b.all(0, 0, [0]);
-    let ahead = |b: &mut Bench, ms, seq: u32| {
-        let out = &mut b.out;
-        let mut deliver = |p: &[u8]| out.push(u32::from_be_bytes(p.try_into().unwrap()));
-        b.reseq.handle(
-            at(ms),
-            SequencedPacket { slot: 0, seq, packet: &seq.to_be_bytes(), in_order: false },
-            &mut deliver,
-        )
-    };
-    assert_eq!(ahead(&mut b, 1, 2), Ok(()));
-    b.all(2, 0, [3]);
-    assert_eq!(ahead(&mut b, 3, 4), Ok(()));
-    assert_eq!(b.out, [0, 2, 4], "3 waits for 1");
-    assert_eq!(ahead(&mut b, 4, 2), Err(Dropped::Duplicate));
-    b.all(5, 0, [1]);
-    assert_eq!(b.out, [0, 2, 4, 1, 3]);
-    assert!(b.reseq.is_empty());
-    assert_eq!(ahead(&mut b, 6, 4), Err(Dropped::Duplicate), "it has been delivered");
-    assert_eq!(b.reseq.stats().unordered, 2);
 }

@@ -1,7 +1,7 @@
 //! What was sent and may have to be sent again.
 //!
 //! Every inner packet that leaves under a native session is remembered here, by reference, until it is known to have
-//! arrived. Feedback knows packets by their [`Token`] and tells their fate; what is lost on one path is sent again on
+//! arrived. Feedback knows packets by their [`PacketKey`] and tells their fate; what is lost on one path is sent again on
 //! whichever path brings it soonest. When that is no longer worth it, the receiver is told not to wait ([`Repair::pop_skip`]). For a packet of class
 //! realtime it is worth little for long: it goes again before all others or not at all, and nobody waits for it.
 
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::classify::Class;
-use crate::path::sent_packets::Outcome;
+use crate::path::sent_packets::{Outcome, PacketKey};
 use crate::queue::InnerPacket;
 use crate::time::Time;
 
@@ -24,24 +24,7 @@ pub struct FlowSeq {
     pub sequence: u32,
 }
 
-/// Names a packet that is remembered. One that was forgotten has a name that no other packet gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Token(pub u64);
-
-impl Token {
-    /// Names no packet: what was sent need not be sent again.
-    pub const NONE: Self = Self(u64::MAX);
-
-    /// Names no packet either, but a probe of this size.
-    pub const fn probe(size: usize) -> Self {
-        Self(PROBE << 32 | size as u64)
-    }
-
-    /// The size of the probe that it names.
-    pub fn probed_size(self) -> Option<usize> {
-        (self.0 >> 32 == PROBE && self != Self::NONE).then_some((self.0 & 0xffff_ffff) as usize)
-    }
-
+impl PacketKey {
     fn new(index: usize, generation: u32) -> Self {
         Self(u64::from(generation) << 32 | index as u64)
     }
@@ -55,14 +38,6 @@ impl Token {
     }
 }
 
-/// A generation that no packet has: [`after`] leaves it out.
-const PROBE: u64 = u32::MAX as u64;
-
-/// The generation that follows one.
-fn after(generation: u32) -> u32 {
-    generation.checked_add(1).filter(|next| u64::from(*next) != PROBE).unwrap_or(0)
-}
-
 /// Packets that are under way, and those that must go again.
 #[derive(Debug, Default)]
 pub struct RetransmitQueue {
@@ -71,7 +46,7 @@ pub struct RetransmitQueue {
     /// Of entries that are made from now on.
     first_generation: u32,
     /// Each packet once. Calls stand in front, the one that was lost last before the others.
-    lost: VecDeque<Token>,
+    lost: VecDeque<PacketKey>,
     parked: bool,
     skips: Vec<FlowSeq>,
     resent: u64,
@@ -115,7 +90,7 @@ pub const REALTIME_DEADLINE: Duration = Duration::from_millis(100);
 
 impl RetransmitQueue {
     /// Remembers a packet that is being sent for the first time.
-    pub fn on_sent(&mut self, now: Time, packet: InnerPacket, place: FlowSeq) -> Token {
+    pub fn on_sent(&mut self, now: Time, packet: InnerPacket, place: FlowSeq) -> PacketKey {
         let index = self.free.pop().map_or_else(
             || {
                 self.entries.push(Entry { generation: self.first_generation, carried: None });
@@ -126,21 +101,21 @@ impl RetransmitQueue {
         let entry = &mut self.entries[index];
         entry.carried =
             Some(InFlight { packet, place, sent: now, copies: 1, repeated: false, losses: 0, queued: false });
-        Token::new(index, entry.generation)
+        PacketKey::new(index, entry.generation)
     }
 
     /// Learns the fate of one copy of a packet; returns the packet when it needs no more care.
-    pub fn on_outcome(&mut self, token: Token, fate: Outcome) -> Option<InnerPacket> {
-        let carried = self.carried(token)?;
+    pub fn on_outcome(&mut self, key: PacketKey, fate: Outcome) -> Option<InnerPacket> {
+        let carried = self.carried(key)?;
         match fate {
-            Outcome::Acked | Outcome::Spurious => self.forget(token).map(|carried| carried.packet),
+            Outcome::Acked | Outcome::Spurious => self.forget(key).map(|carried| carried.packet),
             Outcome::Lost => {
                 carried.copies -= 1;
                 if carried.copies > 0 {
                     return None;
                 }
                 carried.losses += 1;
-                self.enqueue(token);
+                self.enqueue(key);
                 None
             }
         }
@@ -150,15 +125,15 @@ impl RetransmitQueue {
     pub fn give_up(&mut self, now: Time, useful: Duration) -> impl Iterator<Item = InnerPacket> {
         let is_late = |carried: &InFlight| now.since(carried.sent) > carried.useful(useful);
         let (mut done, mut index) = (Vec::new(), 0);
-        while let Some(token) = self.lost.get(index).copied() {
-            match self.carried(token) {
+        while let Some(key) = self.lost.get(index).copied() {
+            match self.carried(key) {
                 Some(carried) if !is_late(carried) && carried.is_realtime() => {
                     index += 1;
                     continue;
                 }
                 Some(carried) if !is_late(carried) => break,
                 Some(_) => {
-                    let carried = self.forget(token).expect("just seen");
+                    let carried = self.forget(key).expect("just seen");
                     if !carried.is_realtime() {
                         self.skips.push(carried.place);
                     }
@@ -177,14 +152,14 @@ impl RetransmitQueue {
         if self.parked {
             return None;
         }
-        while let Some(token) = self.lost.front().copied() {
-            if self.carried(token).is_some() {
+        while let Some(key) = self.lost.front().copied() {
+            if self.carried(key).is_some() {
                 break;
             }
             self.lost.pop_front();
         }
-        let token = *self.lost.front()?;
-        self.entries[token.index()].carried.as_ref().map(|carried| (carried.place.bucket, &carried.packet))
+        let key = *self.lost.front()?;
+        self.entries[key.index()].carried.as_ref().map(|carried| (carried.place.bucket, &carried.packet))
     }
 
     /// What must go again waits until [`Self::unpark`], because the first of it has nowhere to go.
@@ -198,56 +173,56 @@ impl RetransmitQueue {
     }
 
     /// One more copy of a packet, unless it needs none.
-    pub fn take_copy(&mut self, token: Token) -> Option<(FlowSeq, InnerPacket)> {
-        let carried = self.carried(token).filter(|carried| carried.copies > 0)?;
+    pub fn take_copy(&mut self, key: PacketKey) -> Option<(FlowSeq, InnerPacket)> {
+        let carried = self.carried(key).filter(|carried| carried.copies > 0)?;
         (carried.copies, carried.repeated) = (carried.copies + 1, true);
         Some((carried.place, carried.packet.clone()))
     }
 
     /// Whether a packet is under way and not known to have arrived, so that one more copy may help.
-    pub fn needs_copy(&self, token: Token) -> bool {
-        self.known(token).is_some_and(|carried| carried.copies > 0)
+    pub fn needs_copy(&self, key: PacketKey) -> bool {
+        self.known(key).is_some_and(|carried| carried.copies > 0)
     }
 
     /// A packet that is under way.
-    pub fn peek(&mut self, token: Token) -> Option<(FlowSeq, InnerPacket)> {
-        self.carried(token).map(|carried| (carried.place, carried.packet.clone()))
+    pub fn peek(&mut self, key: PacketKey) -> Option<(FlowSeq, InnerPacket)> {
+        self.carried(key).map(|carried| (carried.place, carried.packet.clone()))
     }
 
     /// Whether one copy of a packet is under way, and no other ever was.
-    pub fn is_single(&self, token: Token) -> bool {
-        self.known(token).is_some_and(|carried| carried.copies == 1 && !carried.repeated)
+    pub fn is_single(&self, key: PacketKey) -> bool {
+        self.known(key).is_some_and(|carried| carried.copies == 1 && !carried.repeated)
     }
 
     /// How often a packet was lost.
-    pub fn losses(&mut self, token: Token) -> u32 {
-        self.carried(token).map_or(0, |carried| carried.losses)
+    pub fn losses(&mut self, key: PacketKey) -> u32 {
+        self.carried(key).map_or(0, |carried| carried.losses)
     }
 
     /// Gives up the packet that [`Self::head`] showed, and returns it.
     pub fn give_up_head(&mut self) -> Option<InnerPacket> {
-        let token = self.lost.pop_front()?;
-        self.carried(token)?;
-        let carried = self.forget(token)?;
+        let key = self.lost.pop_front()?;
+        self.carried(key)?;
+        let carried = self.forget(key)?;
         self.skips.push(carried.place);
         self.given_up += 1;
         Some(carried.packet)
     }
 
     /// Takes the packet that [`Self::head`] showed, to be sent once more.
-    pub fn pop(&mut self) -> Option<(Token, FlowSeq, InnerPacket)> {
-        let token = self.lost.pop_front()?;
-        let carried = self.carried(token)?;
+    pub fn pop(&mut self) -> Option<(PacketKey, FlowSeq, InnerPacket)> {
+        let key = self.lost.pop_front()?;
+        let carried = self.carried(key)?;
         (carried.copies, carried.repeated, carried.queued) = (carried.copies + 1, true, false);
-        let sent = (token, carried.place, carried.packet.clone());
+        let sent = (key, carried.place, carried.packet.clone());
         self.resent += 1;
         Some(sent)
     }
 
     /// A packet that is in flight must go again, because nothing has been heard of it for too long.
-    pub fn retransmit(&mut self, token: Token) {
-        if self.carried(token).is_some_and(|carried| carried.copies == 1) {
-            self.enqueue(token);
+    pub fn retransmit(&mut self, key: PacketKey) {
+        if self.carried(key).is_some_and(|carried| carried.copies == 1) {
+            self.enqueue(key);
         }
     }
 
@@ -286,35 +261,35 @@ impl RetransmitQueue {
     /// Forgets everything, because the peer has begun anew or nobody asks any more.
     pub fn clear(&mut self) {
         let newest = self.entries.iter().map(|entry| entry.generation).max();
-        // Old tokens must not name new packets.
-        let first_generation = newest.map_or(self.first_generation, after);
+        // Old keys must not name new packets.
+        let first_generation = newest.map_or(self.first_generation, |newest| newest.wrapping_add(1));
         *self = Self { resent: self.resent, given_up: self.given_up, first_generation, ..Self::default() };
     }
 
-    fn enqueue(&mut self, token: Token) {
-        let Some(carried) = self.carried(token).filter(|carried| !carried.queued) else { return };
+    fn enqueue(&mut self, key: PacketKey) {
+        let Some(carried) = self.carried(key).filter(|carried| !carried.queued) else { return };
         carried.queued = true;
         if carried.is_realtime() {
-            self.lost.push_front(token);
+            self.lost.push_front(key);
         } else {
-            self.lost.push_back(token);
+            self.lost.push_back(key);
         }
     }
 
-    fn known(&self, token: Token) -> Option<&InFlight> {
-        let entry = self.entries.get(token.index()).filter(|entry| entry.generation == token.generation())?;
+    fn known(&self, key: PacketKey) -> Option<&InFlight> {
+        let entry = self.entries.get(key.index()).filter(|entry| entry.generation == key.generation())?;
         entry.carried.as_ref()
     }
 
-    fn carried(&mut self, token: Token) -> Option<&mut InFlight> {
-        let entry = self.entries.get_mut(token.index()).filter(|entry| entry.generation == token.generation())?;
+    fn carried(&mut self, key: PacketKey) -> Option<&mut InFlight> {
+        let entry = self.entries.get_mut(key.index()).filter(|entry| entry.generation == key.generation())?;
         entry.carried.as_mut()
     }
 
-    fn forget(&mut self, token: Token) -> Option<InFlight> {
-        let entry = &mut self.entries[token.index()];
-        entry.generation = after(entry.generation);
-        self.free.push(token.index() as u32);
+    fn forget(&mut self, key: PacketKey) -> Option<InFlight> {
+        let entry = &mut self.entries[key.index()];
+        entry.generation = entry.generation.wrapping_add(1);
+        self.free.push(key.index() as u32);
         entry.carried.take()
     }
 }
@@ -348,14 +323,14 @@ mod tests {
     #[test]
     fn a_lost_packet_goes_again_and_an_acknowledged_one_is_forgotten() {
         let mut repair = RetransmitQueue::default();
-        let tokens = [1, 2].map(|n| repair.on_sent(Time::START, packet(), place(n)));
-        assert!(repair.on_outcome(tokens[0], Outcome::Acked).is_some());
-        assert!(repair.on_outcome(tokens[1], Outcome::Lost).is_none());
-        assert_eq!(repair.pop().map(|(token, place, _)| (token, place.sequence)), Some((tokens[1], 2)));
+        let keys = [1, 2].map(|n| repair.on_sent(Time::START, packet(), place(n)));
+        assert!(repair.on_outcome(keys[0], Outcome::Acked).is_some());
+        assert!(repair.on_outcome(keys[1], Outcome::Lost).is_none());
+        assert_eq!(repair.pop().map(|(key, place, _)| (key, place.sequence)), Some((keys[1], 2)));
         assert!(repair.head().is_none());
-        assert!(repair.on_outcome(tokens[1], Outcome::Acked).is_some());
+        assert!(repair.on_outcome(keys[1], Outcome::Acked).is_some());
         assert!(
-            repair.on_outcome(tokens[1], Outcome::Lost).is_none(),
+            repair.on_outcome(keys[1], Outcome::Lost).is_none(),
             "the first copy's fate is of no interest any more"
         );
         assert!(repair.head().is_none());
@@ -364,30 +339,30 @@ mod tests {
     #[test]
     fn a_packet_is_lost_when_all_its_copies_are() {
         let mut repair = RetransmitQueue::default();
-        let token = repair.on_sent(Time::START, packet(), place(1));
-        repair.on_outcome(token, Outcome::Lost);
+        let key = repair.on_sent(Time::START, packet(), place(1));
+        repair.on_outcome(key, Outcome::Lost);
         repair.pop();
-        repair.take_copy(token).unwrap();
-        repair.on_outcome(token, Outcome::Lost);
-        assert_eq!((repair.losses(token), repair.head().is_none()), (1, true));
-        repair.on_outcome(token, Outcome::Lost);
-        assert_eq!((repair.losses(token), repair.head().is_none()), (2, false));
+        repair.take_copy(key).unwrap();
+        repair.on_outcome(key, Outcome::Lost);
+        assert_eq!((repair.losses(key), repair.head().is_none()), (1, true));
+        repair.on_outcome(key, Outcome::Lost);
+        assert_eq!((repair.losses(key), repair.head().is_none()), (2, false));
     }
 
     #[test]
     fn what_arrives_after_all_is_not_sent_again() {
         let mut repair = RetransmitQueue::default();
-        let token = repair.on_sent(Time::START, packet(), place(1));
-        repair.on_outcome(token, Outcome::Lost);
-        repair.on_outcome(token, Outcome::Spurious);
+        let key = repair.on_sent(Time::START, packet(), place(1));
+        repair.on_outcome(key, Outcome::Lost);
+        repair.on_outcome(key, Outcome::Spurious);
         assert!(repair.head().is_none());
     }
 
     #[test]
     fn what_is_too_old_is_given_up_and_the_receiver_told_once() {
         let mut repair = RetransmitQueue::default();
-        let token = repair.on_sent(Time::START, packet(), place(9));
-        repair.on_outcome(token, Outcome::Lost);
+        let key = repair.on_sent(Time::START, packet(), place(9));
+        repair.on_outcome(key, Outcome::Lost);
         assert_eq!(repair.give_up(Time::START + USEFUL, USEFUL).count(), 0);
         assert_eq!(repair.give_up(Time::START + 2 * USEFUL, USEFUL).count(), 1);
         assert_eq!((repair.pop_skip(), repair.pop_skip()), (Some(place(9)), None));
@@ -397,12 +372,12 @@ mod tests {
     #[test]
     fn a_packet_goes_again_once_however_often_that_is_asked() {
         let mut repair = RetransmitQueue::default();
-        let token = repair.on_sent(Time::START, packet(), place(1));
-        repair.retransmit(token);
-        repair.retransmit(token);
-        repair.on_outcome(token, Outcome::Lost);
+        let key = repair.on_sent(Time::START, packet(), place(1));
+        repair.retransmit(key);
+        repair.retransmit(key);
+        repair.on_outcome(key, Outcome::Lost);
         assert!(repair.pop().is_some() && repair.pop().is_none());
-        repair.on_outcome(token, Outcome::Lost);
+        repair.on_outcome(key, Outcome::Lost);
         assert!(repair.pop().is_some(), "this copy was lost as well");
     }
 
@@ -414,7 +389,7 @@ mod tests {
             let sent = Time::after(Duration::from_millis(ms));
             repair.on_sent(sent, of(Class::Realtime), place(2 + ms as u32))
         });
-        [bulk, late, timely].into_iter().for_each(|token| repair.retransmit(token));
+        [bulk, late, timely].into_iter().for_each(|key| repair.retransmit(key));
         let order = |repair: &RetransmitQueue| repair.lost.iter().copied().collect::<Vec<_>>();
         assert_eq!(order(&repair), [timely, late, bulk]);
         // 200 ms are twice what a call bears.
@@ -423,25 +398,14 @@ mod tests {
     }
 
     #[test]
-    fn no_packet_is_taken_for_a_probe() {
-        let mut repair = RetransmitQueue { first_generation: u32::MAX - 1, ..RetransmitQueue::default() };
-        let last = repair.on_sent(Time::START, packet(), place(1));
-        repair.on_outcome(last, Outcome::Acked);
-        let next = repair.on_sent(Time::START, packet(), place(2));
-        assert_eq!((last.generation(), next.generation()), (u32::MAX - 1, 0));
-        assert_eq!(next.probed_size(), None);
-    }
-
-    #[test]
-    fn a_token_of_a_cleared_store_names_nothing_new() {
+    fn a_key_of_a_cleared_queue_identifies_no_later_packet() {
         let mut repair = RetransmitQueue::default();
-        let token = repair.on_sent(Time::START, packet(), place(1));
+        let key = repair.on_sent(Time::START, packet(), place(1));
         let second = repair.on_sent(Time::START, packet(), place(1));
         repair.clear();
         repair.on_sent(Time::START, packet(), place(2));
         repair.on_sent(Time::START, packet(), place(2));
-        assert!(repair.on_outcome(token, Outcome::Acked).is_none());
+        assert!(repair.on_outcome(key, Outcome::Acked).is_none());
         assert!(repair.on_outcome(second, Outcome::Acked).is_none());
-        assert!(repair.on_outcome(Token::NONE, Outcome::Lost).is_none());
     }
 }

@@ -35,14 +35,14 @@ impl Default for Blest {
 
 impl Schedule for Blest {
     fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
-        let Some(fast) = fastest(input.paths.iter()) else { return Decision::Wait };
+        let Some(fast) = fastest(input.paths()) else { return Decision::Wait };
         let free =
             input.open(len).filter(|path| path.id == fast.id || !self.would_block(len as f64, input, fast, path));
         fastest(free).map_or(Decision::Wait, |path| Decision::Send(path.id))
     }
 
     fn wait(&self, len: usize, input: &SchedInput<'_>) -> Option<Duration> {
-        let fast = fastest(input.paths.iter())?;
+        let fast = fastest(input.paths())?;
         opening(input, |path| path.id == fast.id || !self.would_block(len as f64, input, fast, path))
     }
 
@@ -52,9 +52,8 @@ impl Schedule for Blest {
     }
 
     fn on_idle(&mut self, input: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
-        let fast =
-            fastest(input.paths.iter()).filter(|path| path.room > 0 && input.now.since(self.sent) >= path.srtt)?;
-        self.blocked |= input.paths.iter().any(|path| path.id != fast.id && path.in_flight > 0);
+        let fast = fastest(input.paths()).filter(|path| path.room > 0 && input.now.since(self.sent) >= path.srtt)?;
+        self.blocked |= input.paths().any(|path| path.id != fast.id && path.in_flight > 0);
         None
     }
 }
@@ -63,15 +62,15 @@ impl Blest {
     fn would_block(&self, len: f64, input: &SchedInput<'_>, fast: &PathSnapshot, slow: &PathSnapshot) -> bool {
         let rounds = slow.srtt.as_secs_f64() / fast.srtt.as_secs_f64().max(1e-6);
         let sends = (fast.flight() as f64 + len * (rounds - 1.0) / 2.0) * rounds;
-        let released = input.backlog as f64 + input.paths.iter().map(|path| path.in_flight as f64).sum::<f64>();
+        let released = input.backlog as f64 + input.paths().map(|path| path.in_flight as f64).sum::<f64>();
         // With nothing under way nobody would ask again.
-        let is_idle = input.paths.iter().all(|path| path.in_flight == 0 && !path.paced);
+        let is_idle = input.paths().all(|path| path.in_flight == 0 && !path.paced);
         !is_idle && self.lambda * sends > released - (slow.in_flight as f64 + len)
     }
 
     /// Only when something is sent: who waits has been told until when.
     fn adapt(&mut self, input: &SchedInput<'_>) {
-        let slowest = input.paths.iter().map(|path| path.srtt).max().unwrap_or_default();
+        let slowest = input.paths().map(|path| path.srtt).max().unwrap_or_default();
         if input.now.since(self.adapted) < slowest {
             return;
         }
@@ -103,11 +102,11 @@ mod tests {
         let idle = [windowed(0, 10, 100_000, 50_000), full[1]];
         let mut blest = Blest::default();
         for second in 1..=100 {
-            let input = |paths| SchedInput {
-                paths,
+            let input = |snapshots| SchedInput {
+                snapshots,
                 now: Time::after(Duration::from_secs(second)),
                 backlog: 1_100_000,
-                bucket: 0,
+                ..SchedInput::default()
             };
             assert!(blest.on_idle(&SchedInput { backlog: 0, ..input(&idle) }).is_none());
             blest.on_sent(full[1].id, 1_250, &input(&full));

@@ -29,12 +29,15 @@ pub(super) fn windowed(slot: u8, srtt_ms: u64, cwnd: u64, in_flight: u64) -> Pat
 /// Where a packet of 1250 bytes goes, by its slot.
 pub(super) fn choose(scheduler: &mut impl Schedule, paths: &[PathSnapshot], backlog: u64) -> Option<u8> {
     let now = Time::after(Duration::from_secs(1));
-    scheduler.choose(1_250, &SchedInput { paths, backlog, now, bucket: 0 }).path().map(|path| path.slot)
+    scheduler
+        .choose(1_250, &SchedInput { snapshots: paths, backlog, now, ..SchedInput::default() })
+        .path()
+        .map(|path| path.slot)
 }
 
 /// Sends `count` packets of `len` bytes and says over which slots.
 fn send(scheduler: &mut Scheduler, paths: &[PathSnapshot], count: usize, len: usize) -> Vec<u8> {
-    let input = SchedInput { paths, backlog: 1 << 30, ..SchedInput::default() };
+    let input = SchedInput { snapshots: paths, backlog: 1 << 30, ..SchedInput::default() };
     let mut sent = Vec::new();
     for _ in 0..count {
         if let Some(path) = scheduler.choose(len, &input).path() {
@@ -79,7 +82,7 @@ fn extreme_weights_neither_overflow_nor_starve() {
 fn what_a_rule_sent_over_one_path_is_not_made_good_for_ever() {
     let paths = [view(0, 1, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
     let mut scheduler = Scheduler::new(SchedulerKind::Weighted);
-    let input = SchedInput { paths: &paths, backlog: 1 << 30, ..SchedInput::default() };
+    let input = SchedInput { snapshots: &paths, backlog: 1 << 30, ..SchedInput::default() };
     (0..1_000_000).for_each(|_| scheduler.on_sent(paths[0].id, 50_000, &input));
     let sent = send(&mut scheduler, &paths, 10_000, 1_250);
     assert!(share(&sent, 0) > 0.4, "{}", share(&sent, 0));
@@ -148,7 +151,7 @@ proptest! {
             let mut now = Time::START;
             for (paths, bucket, backlog) in &scenes {
                 now += Duration::from_millis(7);
-                let input = SchedInput { paths, backlog: *backlog, now, bucket: *bucket };
+                let input = SchedInput { snapshots: paths, backlog: *backlog, now, bucket: *bucket, ..SchedInput::default() };
                 if let Some(rescue) = scheduler.on_idle(&input) {
                     prop_assert!(input.open(1_472).any(|open| open.id == rescue.to), "{name}");
                 }
@@ -165,7 +168,7 @@ proptest! {
         for (name, kind) in SchedulerKind::NAMES {
             let mut scheduler = Scheduler::new(*kind);
             for (paths, bucket, backlog) in &scenes {
-                let input = SchedInput { paths, backlog: *backlog, now: Time::START, bucket: *bucket };
+                let input = SchedInput { snapshots: paths, backlog: *backlog, now: Time::START, bucket: *bucket, ..SchedInput::default() };
                 scheduler.on_idle(&input);
                 if scheduler.choose(len, &input) == Decision::Wait {
                     // An acknowledgement, or the pacer.
@@ -180,7 +183,7 @@ proptest! {
     fn a_path_that_is_all_there_is_gets_everything_it_has_room_for(path in scenes(), bucket: u16, backlog in 1u64..1 << 22) {
         let paths = [PathSnapshot { room: path[0].window, opens_in: Duration::ZERO, min_rtt: path[0].srtt, ..path[0] }];
         for (name, kind) in SchedulerKind::NAMES {
-            let input = SchedInput { paths: &paths, backlog, now: Time::START, bucket };
+            let input = SchedInput { snapshots: &paths, backlog, now: Time::START, bucket, ..SchedInput::default() };
             let decision = Scheduler::new(*kind).choose(40, &input);
             prop_assert_eq!(decision == Decision::Wait, paths[0].room < 40, "{}", name);
         }

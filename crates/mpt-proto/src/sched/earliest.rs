@@ -27,7 +27,7 @@ impl Schedule for Earliest {
         let best_open = input.open(len).min_by_key(|path| (arrival(path), path.id));
         let Some(open) = best_open else { return Decision::Wait };
         let arrives = arrival(open);
-        let better = input.paths.iter().filter(|path| path.room < len as u64 && arrival(path) < arrives);
+        let better = input.paths().filter(|path| path.room < len as u64 && arrival(path) < arrives);
         // What the better paths would have passed by then.
         let passed = better.map(|path| path.rate.bytes_in(arrives - arrival(path))).reduce(u64::saturating_add);
         match passed {
@@ -39,7 +39,7 @@ impl Schedule for Earliest {
 
     /// Until the path opens that is worth the wait. One whose window is full opens with an acknowledgement.
     fn wait(&self, len: usize, input: &SchedInput<'_>) -> Option<Duration> {
-        let closed = input.paths.iter().filter(|path| path.room < len as u64);
+        let closed = input.paths().filter(|path| path.room < len as u64);
         closed.min_by_key(|path| (arrival(path, len), path.id)).filter(|path| path.paced).map(|path| path.opens_in)
     }
 }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     fn decide(paths: &[PathSnapshot], backlog: u64) -> Decision {
-        Earliest.choose(1_250, &SchedInput { paths, backlog, ..SchedInput::default() })
+        Earliest.choose(1_250, &SchedInput { snapshots: paths, backlog, ..SchedInput::default() })
     }
 
     fn choose(paths: &[PathSnapshot], backlog: u64) -> Option<u8> {

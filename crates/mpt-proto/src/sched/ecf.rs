@@ -16,7 +16,7 @@ pub struct Ecf {
 
 impl Schedule for Ecf {
     fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
-        let Some(fast) = fastest(input.paths.iter()) else { return Decision::Wait };
+        let Some(fast) = fastest(input.paths()) else { return Decision::Wait };
         let Some(slow) = fastest(input.open(len)) else { return Decision::Wait };
         if slow.id == fast.id {
             return Decision::Send(fast.id);
@@ -27,7 +27,7 @@ impl Schedule for Ecf {
     }
 
     fn wait(&self, _len: usize, input: &SchedInput<'_>) -> Option<Duration> {
-        let fast = fastest(input.paths.iter())?;
+        let fast = fastest(input.paths())?;
         opening(input, |path| path.id == fast.id || !self.judge(input.backlog as f64, fast, path).1)
     }
 }

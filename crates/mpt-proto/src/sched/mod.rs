@@ -14,6 +14,7 @@ mod ecf;
 mod min_rtt;
 mod per_flow;
 mod redundant;
+pub mod reserve;
 mod rp;
 mod urgent;
 mod weighted;
@@ -21,7 +22,7 @@ mod weighted;
 use std::fmt;
 use std::time::Duration;
 
-use crate::path::PathId;
+use crate::id::{PathId, PathSet};
 use crate::time::{Rate, Time};
 use blest::Blest;
 use bm::Bm;
@@ -69,11 +70,13 @@ pub struct PathSnapshot {
     pub paced: bool,
 }
 
-/// All a scheduler may look at: the paths that are up, in order of their slots.
+/// Everything that a scheduler may use for a decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SchedInput<'a> {
-    /// The paths.
-    pub paths: &'a [PathSnapshot],
+    /// The paths that are up, in order of their slots.
+    pub snapshots: &'a [PathSnapshot],
+    /// Those that the packet may take.
+    pub candidates: PathSet,
     /// Bytes that leave before the flow to be scheduled has nothing more to send, the next packet included.
     pub backlog: u64,
     /// The time.
@@ -90,10 +93,16 @@ impl PathSnapshot {
     }
 }
 
-impl SchedInput<'_> {
-    /// The paths with room for `len` bytes.
-    pub fn open(&self, len: usize) -> impl Iterator<Item = &PathSnapshot> {
-        self.paths.iter().filter(move |path| path.room >= len as u64)
+impl<'a> SchedInput<'a> {
+    /// Returns the paths that the packet may take, in order of their slots.
+    pub fn paths(&self) -> impl Iterator<Item = &'a PathSnapshot> + Clone + use<'a> {
+        let candidates = self.candidates;
+        self.snapshots.iter().filter(move |path| candidates.contains(path.id))
+    }
+
+    /// Returns those that have room for `len` bytes.
+    pub fn open(&self, len: usize) -> impl Iterator<Item = &'a PathSnapshot> + Clone + use<'a> {
+        self.paths().filter(move |path| path.room >= len as u64)
     }
 }
 
@@ -159,7 +168,7 @@ pub trait Schedule {
 
 /// When the pacer of a path that would be taken lets go.
 fn opening(input: &SchedInput<'_>, is_taken: impl Fn(&PathSnapshot) -> bool) -> Option<Duration> {
-    let paced = input.paths.iter().filter(|path| path.paced && !path.opens_in.is_zero());
+    let paced = input.paths().filter(|path| path.paced && !path.opens_in.is_zero());
     paced.filter(|path| is_taken(path)).map(|path| path.opens_in).min()
 }
 

@@ -29,7 +29,7 @@ impl PerFlow {
     fn place<'s>(&self, input: &SchedInput<'s>) -> Option<&'s PathSnapshot> {
         let known = self.places[usize::from(input.bucket) % BUCKETS];
         let kept = known.filter(|(_, at)| input.now.since(*at) < IDLE).map(|(path, _)| path);
-        kept.and_then(|path| input.paths.iter().find(|view| view.id == path)).or_else(|| spread(input))
+        kept.and_then(|path| input.paths().find(|view| view.id == path)).or_else(|| spread(input))
     }
 }
 
@@ -52,9 +52,9 @@ impl Schedule for PerFlow {
 /// The path on whose share of all weights a bucket falls.
 fn spread<'s>(input: &SchedInput<'s>) -> Option<&'s PathSnapshot> {
     let weight = |path: &PathSnapshot| u64::from(path.weight.max(1));
-    let total: u64 = input.paths.iter().map(weight).sum();
+    let total: u64 = input.paths().map(weight).sum();
     let mut at = ((u128::from(mix(input.bucket.into())) * u128::from(total)) >> 64) as u64;
-    input.paths.iter().find(|path| {
+    input.paths().find(|path| {
         let here = at < weight(path);
         at = at.saturating_sub(weight(path));
         here
@@ -74,7 +74,9 @@ mod tests {
 
     fn ask(flow: &mut PerFlow, paths: &[PathSnapshot], bucket: u16, second: u64) -> Option<u8> {
         let now = Time::after(Duration::from_secs(second));
-        flow.choose(1_400, &SchedInput { paths, bucket, now, backlog: 1_400 }).path().map(|path| path.slot)
+        flow.choose(1_400, &SchedInput { snapshots: paths, bucket, now, backlog: 1_400, ..SchedInput::default() })
+            .path()
+            .map(|path| path.slot)
     }
 
     #[test]

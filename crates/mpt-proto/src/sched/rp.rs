@@ -42,11 +42,11 @@ impl Schedule for Rp {
     }
 
     fn on_idle(&mut self, input: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
-        let fast = fastest(input.paths.iter().filter(|path| path.room >= PACKET))?;
+        let fast = fastest(input.paths().filter(|path| path.room >= PACKET))?;
         if input.now.since(self.sent) < fast.srtt {
             return None;
         }
-        let slower = input.paths.iter().filter(|path| path.srtt > fast.srtt && path.oldest > fast.srtt);
+        let slower = input.paths().filter(|path| path.srtt > fast.srtt && path.oldest > fast.srtt);
         let slow = slower.max_by_key(|path| (path.oldest, path.id))?;
         self.penalise(input.now, slow);
         Some(OpportunisticRetransmit { from: slow.id, to: fast.id })
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn input(paths: &[PathSnapshot], ms: u64) -> SchedInput<'_> {
-        SchedInput { paths, now: Time::after(Duration::from_millis(ms)), ..SchedInput::default() }
+        SchedInput { snapshots: paths, now: Time::after(Duration::from_millis(ms)), ..SchedInput::default() }
     }
 
     /// The slow path has 100 kB in flight, the first of it for `ms`.

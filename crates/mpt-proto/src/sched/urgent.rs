@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use super::PathSnapshot;
 use super::earliest::FOREVER;
-use crate::path::PathId;
+use crate::id::{PathId, PathSet};
 
 /// The path of those whose slots are not in the set `taken` on which a packet of `len` bytes arrives first, if its window has room.
 /// Waiting for that room is part of the prediction, so none is an answer: it is worth the wait.
-pub fn urgent(len: usize, paths: &[PathSnapshot], taken: u32) -> Option<PathId> {
+pub fn urgent(len: usize, snapshots: &[PathSnapshot], candidates: PathSet) -> Option<PathId> {
     let arrival = |path: &PathSnapshot| {
         let wait = if has_room(path, len) { Duration::ZERO } else { path.opens_in };
         wait.saturating_add(path.rate.time_for(len as u64).min(FOREVER)).saturating_add(path.delay)
     };
-    let left = paths.iter().filter(|path| taken & 1 << path.id.slot == 0);
+    let left = snapshots.iter().filter(|path| candidates.contains(path.id));
     let first = left.min_by_key(|path| (arrival(path), !has_room(path, len), path.id));
     first.filter(|path| has_room(path, len)).map(|path| path.id)
 }
@@ -42,10 +42,10 @@ mod tests {
     }
 
     fn order(paths: &[PathSnapshot]) -> Vec<u8> {
-        let mut taken = 0;
+        let mut left = PathSet::ALL;
         std::iter::from_fn(|| {
-            let path = urgent(1_000, paths, taken)?;
-            taken |= 1 << path.slot;
+            let path = urgent(1_000, paths, left)?;
+            left = left.without(PathSet::only(path));
             Some(path.slot)
         })
         .collect()

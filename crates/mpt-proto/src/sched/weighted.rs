@@ -51,7 +51,7 @@ impl Schedule for Weighted {
             weights += weight;
         }
         self.credit[usize::from(path.slot)] -= weights * bytes as i64;
-        let all: i64 = input.paths.iter().map(|path| self.weight(path.weight)).sum();
+        let all: i64 = input.paths().map(|path| self.weight(path.weight)).sum();
         let bound = all.saturating_mul(MEMORY);
         self.credit.iter_mut().for_each(|credit| *credit = (*credit).clamp(-bound, bound));
     }

@@ -9,6 +9,7 @@ use mpt_proto::path::ack::Ack;
 use mpt_proto::path::ack_generator::{AckEliciting, AckGenerator};
 use mpt_proto::path::estimator::{AckOutcome, PathEstimator};
 use mpt_proto::path::sample::LossSample;
+use mpt_proto::path::sent_packets::Payload;
 use mpt_proto::path::{PathId, PathSeq};
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::journal::Journal;
@@ -267,7 +268,7 @@ impl World {
         let seq = path.next_seq;
         path.next_seq += 1;
         path.sent += 1;
-        path.feedback.on_sent(self.now, PathSeq(seq), DATAGRAM as u32, seq);
+        path.feedback.on_sent(self.now, PathSeq(seq), DATAGRAM as u32, Payload::Control);
         if let Fate::Deliver(at) = self.links[path.there].push(self.now, DATAGRAM as usize) {
             self.schedule(at, Event::Data(peer, lane, seq));
         }

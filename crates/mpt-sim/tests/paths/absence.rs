@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mpt_proto::path::PathState;
-use mpt_proto::peer::WakeReason;
 use mpt_proto::time::Rate;
+use mpt_proto::wake::WakeReason;
 use mpt_sim::host::{Sink, Source};
 use mpt_sim::laws::Breach;
 use mpt_sim::link::{LinkSpec, PathSpec};

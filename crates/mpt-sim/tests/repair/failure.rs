@@ -9,8 +9,8 @@ use mpt_sim::host::{Sink, Source};
 /// Payload of what fits a frame.
 const SHARE: f64 = (MTU - 52) as f64 / 1_514.0;
 const CLEAN: &str = "rate=50mbit,delay=20ms";
-const FLAPPING: PathState = PathState::Down(DownCause::Demoted(Demotion::Flapping));
-const LOSSY: PathState = PathState::Down(DownCause::Demoted(Demotion::Lossy));
+const FLAPPING: PathState = PathState::Demoted(Demotion::Flapping);
+const LOSSY: PathState = PathState::Demoted(Demotion::Lossy);
 
 #[test]
 fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_of_a_second() {

@@ -2,7 +2,7 @@
 
 use super::world::*;
 use mpt_proto::drops::Dropped;
-use mpt_proto::path::{Demotion, DownCause, PathState};
+use mpt_proto::path::{Demotion, PathState};
 use mpt_sim::link::PathSpec;
 use mpt_sim::net::Network;
 
@@ -58,7 +58,7 @@ fn a_path_too_narrow_for_ipv6_is_left_out() {
     let mut net = tcp(1, &[WIDE, &format!("{WIDE},mtu=1300B")]);
     net.run(6 * SECOND);
     tell(&net);
-    assert_eq!(path(&net, 1).state, PathState::Down(DownCause::Demoted(Demotion::Narrow)));
+    assert_eq!(path(&net, 1).state, PathState::Demoted(Demotion::Narrow));
     assert_eq!(net.endpoint(0).mtu(), MTU);
     assert_eq!(net.breaches(), []);
 }

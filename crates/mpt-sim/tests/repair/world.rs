@@ -98,7 +98,7 @@ pub fn path(net: &Network, number: usize) -> PathStatus {
 
 pub fn tell(net: &Network) {
     let status = sender(net);
-    println!("{:?}", net.endpoint(1).status().peers[0].resequencer);
+    println!("{:?}", net.endpoint(1).status().peers[0].reorder);
     println!(
         "resent {}, recovered {}, given up {}, {:?}",
         status.resent,

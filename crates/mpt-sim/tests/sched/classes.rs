@@ -177,7 +177,7 @@ const EF: u8 = 46;
 fn a_call_over_two_lossy_paths_loses_next_to_nothing_and_is_never_held() {
     let (call, net) = run(&UNLIKE, 0, SchedulerKind::Earliest, &[voice(2)]);
     assert!(call.loss() < 0.001, "{} %", call.loss() * 100.0);
-    let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
+    let reorder = net.endpoint(1).status().peers[0].reorder.unwrap();
     assert_eq!(reorder.unordered, call.came as u64, "all of it was delivered as it came");
     // 2 % x 1 % are lost on both: what counts is the later of two ways, less than G.114's 150 ms by far.
     assert!(call.p99 < ms(60) && call.worst < ms(150), "{call:?}");
@@ -242,7 +242,7 @@ fn a_call_with_one_copy_is_repaired_while_that_is_of_use() {
     // A loss is known after a round trip of 30 ms and a packet interval, and gone again 15 ms later.
     assert!(call.loss() < 0.01, "{} %", call.loss() * 100.0);
     assert!(call.worst < ms(250), "what is older than 100 ms is not sent again: {call:?}");
-    let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
+    let reorder = net.endpoint(1).status().peers[0].reorder.unwrap();
     assert_eq!(reorder.unordered, call.came as u64);
 }
 
@@ -264,7 +264,7 @@ fn interactive_goes_before_bulk_and_keeps_its_order() {
     // The hold fades between losses, so now and then a repair comes after it.
     assert!(call.overtaken <= 2, "{call:?}");
     assert!(call.median < ms(30), "{call:?}");
-    assert_eq!(net.endpoint(1).status().peers[0].resequencer.unwrap().unordered, 0);
+    assert_eq!(net.endpoint(1).status().peers[0].reorder.unwrap().unordered, 0);
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn resequence(
     let delay = forms::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
     let delay = table.read_or("reorder_delay", &delay, default.max_hold);
     let adaptive = hold == Hold::Adaptive;
-    let limits = reorder::ReorderLimits { window: window.value, max_hold: delay.value, adaptive, repaired: false };
+    let limits = reorder::ReorderLimits { window: window.value, max_hold: delay.value, adaptive };
     (hold != Hold::Off).then_some(limits)
 }
 

@@ -168,7 +168,7 @@ impl Peer {
             resent_packets: peer.resent,
             recovered_packets: peer.recovered,
             given_up_packets: peer.given_up,
-            reorder: peer.resequencer.as_ref().map(Reorder::new),
+            reorder: peer.reorder.as_ref().map(Reorder::new),
             drops: counts(&peer.drops),
             paths: peer.paths.iter().map(Path::new).collect(),
         }
@@ -223,9 +223,9 @@ fn cause(state: PathState) -> Option<&'static str> {
         PathState::Down(DownCause::Carrier) => Some("carrier"),
         PathState::Down(DownCause::Peer) => Some("peer"),
         PathState::Down(DownCause::Silent) => Some("silent"),
-        PathState::Down(DownCause::Demoted(Demotion::Flapping)) => Some("flapping"),
-        PathState::Down(DownCause::Demoted(Demotion::Lossy)) => Some("lossy"),
-        PathState::Down(DownCause::Demoted(Demotion::Narrow)) => Some("narrow"),
+        PathState::Demoted(Demotion::Flapping) => Some("flapping"),
+        PathState::Demoted(Demotion::Lossy) => Some("lossy"),
+        PathState::Demoted(Demotion::Narrow) => Some("narrow"),
     }
 }
 
@@ -239,7 +239,7 @@ mod tests {
 
     use mpt_proto::drops::Dropped;
     use mpt_proto::path::{LinkId, Traffic};
-    use mpt_proto::peer::Ledger;
+    use mpt_proto::stats::Ledger;
     use mpt_proto::time::Rate;
     use serde_json::Value;
 
@@ -275,7 +275,7 @@ mod tests {
             resent: 3,
             recovered: 2,
             given_up: 1,
-            resequencer: Some(ReorderStats { longest_fill_ns: 9_999, ..ReorderStats::default() }),
+            reorder: Some(ReorderStats { longest_fill_ns: 9_999, ..ReorderStats::default() }),
             drops: drops.clone(),
             paths: vec![path],
         };

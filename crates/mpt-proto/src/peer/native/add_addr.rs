@@ -1,38 +1,40 @@
-//! The addresses at which the ends can be reached, as they tell each other in ADDR frames.
+//! The addresses at which the ends can be reached, exchanged in ADDR frames (as MPTCP's ADD_ADDR and REMOVE_ADDR, RFC 8684).
 //!
-//! All that an end has to tell rides on every challenge, so a lost word is said again by itself. A name is given
-//! again only when there is no other. What is told is a proposal: the path manager decides whether there is a path to it, and a path to it carries
-//! nothing but challenges until the peer has answered there ([`super::roam`]).
+//! Every challenge carries all advertised addresses, so a lost frame is repeated. An identifier is reused only when none is left.
+//! An advertised address is a proposal: the path manager decides whether a path to it is made, and such a path carries nothing but
+//! challenges until the address is validated.
 
 use std::net::SocketAddr;
 
-use super::super::Peer;
 use super::Native;
+use crate::time::Time;
 use crate::wire::frame::{AddrFrame, Frame};
 
-/// What this end tells and what it was told.
+/// The addresses that this end and the peer advertise.
 #[derive(Debug, Default)]
 pub(super) struct AdvertisedAddresses {
-    /// Ours, by name; those that are gone leave a gap.
+    /// Ours, by identifier; a withdrawn address leaves a gap.
     local: Vec<Option<SocketAddr>>,
-    /// The peer's, by name.
+    /// The peer's, by identifier.
     remote: Vec<Option<SocketAddr>>,
+    /// The peer's changed since this was last read.
+    remote_changed: bool,
 }
 
-/// Names that an end gives; addresses beyond are not told, and not listened to.
+/// Identifiers of one end. Addresses above this are neither advertised nor accepted.
 const MAX_ADDRESSES: usize = 16;
 
 impl AdvertisedAddresses {
-    /// The peer has begun anew, and so do its names.
+    /// The peer restarted, and its identifiers begin again.
     pub(super) fn clear_remote(&mut self) {
         self.remote.clear();
     }
 
-    /// All that there is to tell.
+    /// Returns the frames that advertise all addresses of this end.
     pub(super) fn frames(&self) -> impl Iterator<Item = Frame<'static>> {
-        (0..).zip(&self.local).map(|(id, own)| {
-            Frame::Addr(match own {
-                Some(own) => AddrFrame::Add { id, ip: own.ip(), port: own.port() },
+        (0..).zip(&self.local).map(|(id, address)| {
+            Frame::Addr(match address {
+                Some(address) => AddrFrame::Add { id, ip: address.ip(), port: address.port() },
                 None => AddrFrame::Remove { id },
             })
         })
@@ -40,14 +42,14 @@ impl AdvertisedAddresses {
 
     fn set(&mut self, all: &[SocketAddr]) -> bool {
         let before = self.local.clone();
-        for own in &mut self.local {
-            *own = own.filter(|own| all.contains(own));
+        for local in &mut self.local {
+            *local = local.filter(|local| all.contains(local));
         }
         for new in all {
             if self.local.contains(&Some(*new)) {
                 continue;
             }
-            // A name is used again when there are no others: what was said of it may still be on its way.
+            // A frame about the old address may still be in flight, so a free identifier is the last choice.
             match self.local.iter().position(Option::is_none) {
                 _ if self.local.len() < MAX_ADDRESSES => self.local.push(Some(*new)),
                 Some(free) => self.local[free] = Some(*new),
@@ -57,8 +59,8 @@ impl AdvertisedAddresses {
         self.local != before
     }
 
-    /// Whether it changed anything.
-    fn handle(&mut self, addr: &AddrFrame) -> bool {
+    /// Takes a frame of the peer. Returns true if it changed anything.
+    pub(super) fn handle(&mut self, addr: &AddrFrame) -> bool {
         let (id, address) = match addr {
             AddrFrame::Add { id, ip, port } => (*id, Some(SocketAddr::new(*ip, *port))),
             AddrFrame::Remove { id } => (*id, None),
@@ -70,31 +72,28 @@ impl AdvertisedAddresses {
         if self.remote.len() <= id {
             self.remote.resize(id + 1, None);
         }
-        std::mem::replace(&mut self.remote[id], address) != address
+        let changed = std::mem::replace(&mut self.remote[id], address) != address;
+        self.remote_changed |= changed;
+        changed
     }
 }
 
-impl Peer {
-    /// Tells the peer at which addresses it can reach this end, in place of what it was told before.
-    pub fn advertise_addresses(&mut self, now: crate::time::Time, all: &[SocketAddr]) {
-        let changed = self.native.as_mut().is_some_and(|native| native.addresses.set(all));
-        if changed {
-            self.paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.probe_now(now));
+impl Native {
+    /// Sets the addresses that are advertised to the peer.
+    pub(in crate::peer) fn advertise_addresses(&mut self, now: Time, all: &[SocketAddr]) {
+        if self.addresses.set(all) {
+            self.paths.iter_mut().for_each(|path| path.base.probe_now(now));
         }
     }
 
-    /// The addresses at which the peer says that it can be reached.
-    pub fn remote_addresses(&self) -> Vec<SocketAddr> {
-        self.native.iter().flat_map(|native| native.addresses.remote.iter().flatten().copied()).collect()
+    /// Returns the addresses that the peer advertised.
+    pub(in crate::peer) fn remote_addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.remote.iter().flatten().copied().collect()
     }
 
-    /// Whether they have changed since this was last asked.
-    pub fn take_remote_addresses_changed(&mut self) -> bool {
-        std::mem::take(&mut self.remote_addresses_changed)
-    }
-
-    pub(super) fn handle_addr(&mut self, addr: &AddrFrame, native: &mut Native) {
-        self.remote_addresses_changed |= native.addresses.handle(addr);
+    /// Returns true if they changed since the last call.
+    pub(in crate::peer) fn take_remote_addresses_changed(&mut self) -> bool {
+        std::mem::take(&mut self.addresses.remote_changed)
     }
 }
 
@@ -106,9 +105,9 @@ mod tests {
         SocketAddr::from(([192, 0, 2, host], 4754))
     }
 
-    /// What one end tells, as the other knows it.
+    /// Carries the frames of one end to the other, and returns the addresses known there.
     fn known(own: &AdvertisedAddresses, far: &mut AdvertisedAddresses) -> Vec<SocketAddr> {
-        own.frames().for_each(|word| match word {
+        own.frames().for_each(|frame| match frame {
             Frame::Addr(addr) => drop(far.handle(&addr)),
             other => panic!("{other:?}"),
         });
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_come_and_go_under_names_that_are_never_given_twice() {
+    fn addresses_come_and_go_under_ids_that_are_not_reused() {
         let (mut own, mut far) = (AdvertisedAddresses::default(), AdvertisedAddresses::default());
         assert!(own.set(&[at(1), at(2)]) && !own.set(&[at(2), at(1)]));
         assert_eq!(known(&own, &mut far), [at(1), at(2)]);
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_told_are_left_out() {
+    fn addresses_above_the_limit_are_not_advertised() {
         let (mut own, mut far) = (AdvertisedAddresses::default(), AdvertisedAddresses::default());
         own.set(&(0..40).map(at).collect::<Vec<_>>());
         assert_eq!(known(&own, &mut far).len(), MAX_ADDRESSES);

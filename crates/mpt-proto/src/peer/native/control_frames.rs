@@ -1,76 +1,68 @@
-//! What the ends tell each other beside packets: probes and their answers, acknowledgements, what will not come.
+//! Control frames: challenges, responses and path status, ACK, SKIP, CONTEXT. They leave in datagrams of their own.
 
-use super::super::{PROBE_TOS, Peer};
 use super::Native;
-use crate::path::PathId;
-use crate::repair::Token;
-use crate::time::Time;
-use crate::tx::TxQueue;
-use crate::wire::frame::{self, AckFrame, AckRanges, Frame, RUNS_LEN, SkipFrame, Writer};
+use crate::path::sent_packets::Payload;
+use crate::path::{PathId, PathSeq};
+use crate::peer::{CONTROL_TOS, Turn};
+use crate::wire::frame::{AckFrame, AckRanges, Frame, PathFrame, PathUsage, RUNS_LEN, SkipFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
-/// Bytes of frames in a datagram without data: fits IPv6's least MTU.
+/// Bytes of frames in a control datagram: it fits IPv6's minimum MTU.
 const MAX_CONTROL: usize = 1_280 - 40 - 8 - OVERHEAD;
-/// A SKIP frame, with its type and length, and some.
+/// A SKIP frame with type and length, rounded up.
 const SKIP: usize = 16;
-/// A CONTEXT frame, likewise.
+/// A CONTEXT frame with type and length, rounded up.
 const CONTEXT: usize = 12;
 
-impl Peer {
-    /// Probes, answers and acknowledgements.
-    pub(super) fn send_control_frames(&mut self, now: Time, best: usize, native: &mut Native, tx: &mut TxQueue) {
-        for slot in 0..self.paths.len() {
-            if self.paths[slot].may_send() {
-                self.send_path_control(now, slot, native, tx);
+impl Native {
+    /// Sends the control frames and repair symbols that are due. Those that may take any path take `best`.
+    pub(super) fn send_control_frames(&mut self, turn: &mut Turn<'_>, best: PathId) {
+        for id in self.ids() {
+            if self.paths[id].may_send() {
+                self.send_path_control(turn, id);
             }
-            self.send_sized_probe(now, slot, native, tx);
-            if self.paths[slot].health.state().is_up() {
-                self.send_repair_symbol(now, self.paths[slot].id, native, tx);
+            self.send_pmtu_probe(turn, id);
+            if self.paths[id].base.is_up() {
+                self.send_repair_symbol(turn, id);
             } else {
-                native.carriers[slot].clear_sources();
+                self.paths[id].fec.clear_sources();
             }
         }
-        self.send_draining(now, native, tx);
-        self.send_acks(now, best, native, tx);
-        self.send_contexts(now, best, native, tx);
+        self.send_draining(turn);
+        self.send_acks(turn, best);
+        self.send_contexts(turn, best);
     }
 
-    /// What must go over this very path.
-    pub(super) fn send_path_control(&mut self, now: Time, slot: usize, native: &mut Native, tx: &mut TxQueue) {
-        native.schedule_quality_probe(now, &self.paths[slot]);
-        let (path, carrier) = (&mut self.paths[slot], &mut native.carriers[slot]);
-        let stamp = path.liveness.prober().and_then(|prober| prober.poll(now));
-        let challenge = stamp.map(|stamp| Frame::Path(frame::PathFrame::Challenge(stamp.to_be_bytes())));
-        let status = if path.standby { frame::PathUsage::Standby } else { frame::PathUsage::Available };
-        let id = path.id;
-        let response = carrier.challenged.take().map(|bytes| Frame::Path(frame::PathFrame::Response(bytes)));
-        let probes = std::mem::take(&mut carrier.probes);
-        // A challenge is repeated until it is answered, and with it what the path is for.
-        let word = challenge.is_some().then(|| native.path_status(id, status));
-        let addresses: Vec<_> = challenge.iter().flat_map(|_| native.addresses.frames()).collect();
-        let frames = [challenge, word, response];
+    /// Sends the control frames that belong to one path. A challenge is repeated until its response arrives, and so are the status
+    /// and the addresses that it carries.
+    pub(super) fn send_path_control(&mut self, turn: &mut Turn<'_>, id: PathId) {
+        self.schedule_quality_probe(turn.now, id);
+        let path = &mut self.paths[id];
+        let stamp = path.base.liveness.prober().and_then(|prober| prober.poll(turn.now));
+        let challenge = stamp.map(|stamp| Frame::Path(PathFrame::Challenge(stamp.to_be_bytes())));
+        let usage = if path.standby { PathUsage::Standby } else { PathUsage::Available };
+        let response = path.challenged.take().map(|bytes| Frame::Path(PathFrame::Response(bytes)));
+        let (probes, answers) = (std::mem::take(&mut path.probes), path.base.health.answers);
+        let status = challenge.is_some().then(|| self.status_frame(id, usage));
+        let addresses: Vec<_> = challenge.iter().flat_map(|_| self.addresses.frames()).collect();
+        let frames = [challenge, status, response];
         if frames.iter().any(Option::is_some) {
-            if !self.paths[slot].health.answers {
-                // What a dead path was asked before is no loss of the path's when it is alive again.
-                native.abandon(now, id);
+            if !answers {
+                // Probes that a dead path did not answer do not count as losses once it is alive.
+                self.abandon(turn, id);
             }
-            let frames = frames.into_iter().flatten().chain(addresses);
-            self.send_frames(now, slot, native, frames, true, tx);
+            self.send_frames(turn, id, frames.into_iter().flatten().chain(addresses), true);
         }
         for _ in 0..probes {
-            self.send_frames(now, slot, native, [Frame::Probe(0)].into_iter(), true, tx);
+            self.send_frames(turn, id, [Frame::Probe(0)].into_iter(), true);
         }
     }
 
-    fn send_acks(&mut self, now: Time, best: usize, native: &mut Native, tx: &mut TxQueue) {
-        for slot in 0..native.received.len() {
-            let due = |received: &&mut Box<crate::path::ack_generator::AckGenerator>| {
-                received.ack_due().is_some_and(|at| at <= now)
-            };
-            let Some(ack) = native.received[slot].as_mut().filter(due).and_then(|received| received.take_ack(now))
-            else {
-                continue;
-            };
+    fn send_acks(&mut self, turn: &mut Turn<'_>, best: PathId) {
+        for slot in 0..self.remote.iter().len() {
+            let acks = self.remote.iter_mut().nth(slot).and_then(|remote| remote.acks.as_mut());
+            let due = acks.filter(|acks| acks.ack_due().is_some_and(|at| at <= turn.now));
+            let Some(ack) = due.and_then(|acks| acks.take_ack(turn.now)) else { continue };
             let mut room = [0; RUNS_LEN];
             let ranges = ack.ranges.as_slice().iter().map(|range| range.first..=range.last);
             let Some((_, runs)) = AckRanges::encode(ranges, &mut room) else { continue };
@@ -82,57 +74,76 @@ impl Peer {
                 ce: ack.ce as u32,
                 runs,
             };
-            self.send_frames(now, best, native, [Frame::Ack(frame)].into_iter(), false, tx);
+            self.send_frames(turn, best, [Frame::Ack(frame)].into_iter(), false);
         }
     }
 
-    /// Which contexts are there and which are not.
-    fn send_contexts(&mut self, now: Time, best: usize, native: &mut Native, tx: &mut TxQueue) {
-        while let Some(words) = native.header_compression.poll_context_frames(MAX_CONTROL / CONTEXT) {
-            self.send_frames(now, best, native, words.into_iter().map(Frame::Context), false, tx);
+    /// Sends which header contexts are known and which are not.
+    fn send_contexts(&mut self, turn: &mut Turn<'_>, best: PathId) {
+        while let Some(frames) = self.header_compression.poll_context_frames(MAX_CONTROL / CONTEXT) {
+            self.send_frames(turn, best, frames.into_iter().map(Frame::Context), false);
         }
     }
 
-    /// Nobody repeats a SKIP, and a lost one is a stall: it goes over every path that is up.
-    pub(super) fn send_skips(&mut self, now: Time, best: usize, native: &mut Native, tx: &mut TxQueue) {
-        while native.retransmit.has_skips() {
-            let skips = std::iter::from_fn(|| native.retransmit.pop_skip()).take(MAX_CONTROL / SKIP);
+    /// Sends the numbers that will not be sent again. A SKIP is not repeated, and a lost one is a stall, so it goes over every path
+    /// that is up.
+    pub(super) fn send_skips(&mut self, turn: &mut Turn<'_>, best: PathId) {
+        while self.retransmit.has_skips() {
+            let skips = std::iter::from_fn(|| self.retransmit.pop_skip()).take(MAX_CONTROL / SKIP);
             let frames: Vec<_> = skips
-                .map(|place| Frame::Skip(SkipFrame { bucket: place.bucket, from: place.sequence, to: place.sequence }))
+                .map(|seq| Frame::Skip(SkipFrame { bucket: seq.bucket, from: seq.sequence, to: seq.sequence }))
                 .collect();
-            for slot in 0..self.paths.len() {
-                if slot == best || self.paths[slot].health.state().is_up() {
-                    self.send_frames(now, slot, native, frames.iter().copied(), true, tx);
+            for id in self.ids() {
+                if id == best || self.paths[id].base.is_up() {
+                    self.send_frames(turn, id, frames.iter().copied(), true);
                 }
             }
         }
     }
 
-    /// Seals frames into a datagram of their own. `eliciting` ones are acknowledged, and so become measurements.
+    /// Seals frames into one datagram. With `ack_eliciting` it is acknowledged, and so measures the path.
     pub(super) fn send_frames<'f>(
         &mut self,
-        now: Time,
-        slot: usize,
-        native: &mut Native,
+        turn: &mut Turn<'_>,
+        id: PathId,
         frames: impl Iterator<Item = Frame<'f>>,
-        eliciting: bool,
-        tx: &mut TxQueue,
+        ack_eliciting: bool,
     ) {
         let mut body = [0; MAX_CONTROL];
         let mut writer = Writer::new(&mut body);
         for frame in frames {
-            // What does not fit is a word that will be said again.
+            // A frame that does not fit is one that is repeated later.
             let _ = writer.push(&frame);
         }
         let len = writer.len();
-        let path = &mut self.paths[slot];
-        let mut datagram = tx.reserve(path.link, path.remote, PROBE_TOS, OVERHEAD + len);
+        let path = &mut self.paths[id];
+        let mut datagram = turn.tx.reserve(path.base.link, path.base.remote, CONTROL_TOS, OVERHEAD + len);
         datagram.bytes()[HEADER..HEADER + len].copy_from_slice(&body[..len]);
-        let Ok(number) = native.association.seal(now, path.id, datagram.bytes()) else { return };
+        let Ok(number) = self.association.seal(turn.now, path.base.id, datagram.bytes()) else { return };
         datagram.commit();
-        path.sent.count(OVERHEAD + len);
-        if eliciting {
-            native.carriers[slot].feedback.on_sent(now, number, (OVERHEAD + len) as u32, Token::NONE.0);
+        path.base.sent.count(OVERHEAD + len);
+        if ack_eliciting {
+            path.estimator.on_sent(turn.now, number, (OVERHEAD + len) as u32, Payload::Control);
         }
+    }
+
+    /// Sends a datagram of `size` bytes that contains padding only. Returns its number.
+    pub(super) fn send_padded(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: PathId,
+        size: usize,
+        payload: Payload,
+    ) -> Option<PathSeq> {
+        let path = &mut self.paths[id];
+        let mut datagram = turn.tx.reserve(path.base.link, path.base.remote, CONTROL_TOS, size);
+        let body = &mut datagram.bytes()[HEADER..HEADER + size - OVERHEAD];
+        let padding = Frame::Probe(body.len() - 1);
+        Writer::new(body).finish(&padding).expect("room was reserved for it");
+        let number = self.association.seal(turn.now, path.base.id, datagram.bytes()).ok()?;
+        datagram.commit();
+        path.base.sent.count(size);
+        path.estimator.on_sent(turn.now, number, size as u32, payload);
+        Some(number)
     }
 }

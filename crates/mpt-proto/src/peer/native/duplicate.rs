@@ -1,289 +1,273 @@
-//! What goes over several paths: copies that are owed, packets that are rescued from a path that blocks, and those with which a path is tried.
+//! Packets that are sent on several paths: duplicates that a rule or a redundant scheduler requires, opportunistic retransmission
+//! (Raiciu et al., "How Hard Can It Be?", NSDI 2012), and duplicates that measure a path before it is needed.
 //!
-//! A copy is owed until it has been sent on as many paths as were asked for, until the packet is known to have arrived, or until it is of no use.
+//! A duplicate is pending until the packet was sent on the required number of paths, until the packet is acknowledged, or until it
+//! is too late.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::super::Peer;
-use super::Native;
-use super::outbound::Scheduled;
+use super::send::Scheduled;
+use super::{DATAGRAM, NATIVE_OVERHEAD, Native};
 use crate::classify::Class;
-use crate::path::PathId;
-use crate::queue::InnerPacket;
-use crate::repair::{REALTIME_DEADLINE, RetransmitQueue, Token};
+use crate::path::sent_packets::{PacketKey, Payload};
+use crate::path::{PathId, PathSet};
+use crate::peer::{Common, Turn};
+use crate::repair::{REALTIME_DEADLINE, RetransmitQueue};
 use crate::sched::{self, PathSnapshot, SchedInput, Schedule, Scheduler};
 use crate::time::Time;
-use crate::tx::TxQueue;
 
-/// Copies that are still to be sent, oldest first.
+/// Duplicates that are still to be sent, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct PendingDuplicates {
-    urgent: VecDeque<PendingDuplicate>,
+    realtime: VecDeque<PendingDuplicate>,
     others: VecDeque<PendingDuplicate>,
-    /// What leaves in this turn for the first time: on which path, and how long the datagram is.
-    first_sends: Vec<(PathId, Token, usize)>,
+    /// Packets sent for the first time in this turn: path, packet, and length of the datagram.
+    first_sends: Vec<(PathId, PacketKey, usize)>,
 }
 
 #[derive(Debug)]
 struct PendingDuplicate {
-    token: Token,
-    /// Of the datagram.
+    key: PacketKey,
+    /// Bytes of the datagram.
     len: usize,
-    /// The slots on which it was sent, as a bit set.
-    sent_on: u32,
-    /// How many more.
+    /// The paths on which it was sent.
+    sent_on: PathSet,
+    /// Further paths on which it is to be sent.
     remaining: u32,
     until: Time,
 }
 
 impl PendingDuplicate {
-    /// Whether it may go on the path in `slot`: it has not yet, and is no longer than the `limit` there.
-    fn is_for(&self, slot: u8, limit: impl Fn(u8) -> usize) -> bool {
-        self.sent_on & 1 << slot == 0 && self.len <= limit(slot)
+    /// Returns true if it may be sent on `path`: it was not yet, and it is not longer than the `limit` there.
+    fn is_for(&self, path: PathId, limit: impl Fn(PathId) -> usize) -> bool {
+        !self.sent_on.contains(path) && self.len <= limit(path)
     }
 }
 
-/// More is in flight on a path than of a question or a keystroke.
-const BUSY: u64 = 4 * super::DATAGRAM;
-/// What a path may be tried with before it has shown anything, and for how many round trips at the rate that it has shown. To double in each
-/// takes two, and twice that where some are lost.
-const FIRST_TRIAL: u64 = 256 * super::DATAGRAM;
-const TRIAL: u32 = 4;
+/// More is in flight on a path than a request or a keystroke.
+const BUSY: u64 = 4 * DATAGRAM;
+/// Bytes of duplicates that may be spent on a path before it has shown anything.
+const FIRST_PROBE_BUDGET: u64 = 256 * DATAGRAM;
+/// Round trips, at the rate that the path has shown, by which this budget grows: to double the rate takes two, and twice that
+/// where packets are lost.
+const PROBE_BUDGET_RTTS: u32 = 4;
 
-/// Whether another path, which has something to do, is known to be faster.
-fn is_behind(path: &PathSnapshot, input: &[PathSnapshot]) -> bool {
-    input.iter().any(|other| other.id != path.id && other.in_flight >= BUSY && other.rate > path.rate)
+/// Returns true if another path that is in use is known to be faster.
+fn is_behind(path: &PathSnapshot, all: &[PathSnapshot]) -> bool {
+    all.iter().any(|other| other.id != path.id && other.in_flight >= BUSY && other.rate > path.rate)
 }
 
-/// How many bytes of copies may be spent on finding out what a path takes: more if they show that it takes more.
+/// Returns the bytes of duplicates that may be spent on finding the rate of a path: more once they show a higher rate.
 fn probe_budget(path: &PathSnapshot) -> u64 {
-    FIRST_TRIAL + path.rate.bytes_in(path.srtt * TRIAL)
+    FIRST_PROBE_BUDGET + path.rate.bytes_in(path.srtt * PROBE_BUDGET_RTTS)
 }
 
 impl PendingDuplicates {
     pub(super) fn is_empty(&self) -> bool {
-        self.urgent.is_empty() && self.others.is_empty()
+        self.realtime.is_empty() && self.others.is_empty()
     }
 
-    /// Forgets everything, because the peer has begun anew.
+    /// Discards everything, because the peer restarted.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// The path and the token of a copy that can be sent. `limit` tells the largest datagram of the path in a slot.
-    fn next(&mut self, now: Time, input: &[PathSnapshot], limit: impl Fn(u8) -> usize) -> Option<(PathId, Token)> {
-        let with_room = |owed: &PendingDuplicate| {
-            let mut open = input.iter().filter(|path| path.room >= owed.len as u64).map(|path| path.id);
-            open.find(|path| owed.is_for(path.slot, &limit))
+    /// Takes the next duplicate that can be sent: its path and its packet. `limit` is the largest datagram of a path.
+    fn next(
+        &mut self,
+        now: Time,
+        snapshots: &[PathSnapshot],
+        limit: impl Fn(PathId) -> usize,
+    ) -> Option<(PathId, PacketKey)> {
+        let with_room = |pending: &PendingDuplicate| {
+            let mut open = snapshots.iter().filter(|path| path.room >= pending.len as u64).map(|path| path.id);
+            open.find(|path| pending.is_for(*path, &limit))
         };
-        let urgent = |owed: &PendingDuplicate| {
-            let closed = input.iter().map(|path| path.id.slot).filter(|slot| !owed.is_for(*slot, &limit));
-            sched::urgent(owed.len, input, closed.fold(0, |closed, slot| closed | 1 << slot))
+        let earliest = |pending: &PendingDuplicate| {
+            let open = snapshots.iter().map(|path| path.id).filter(|path| pending.is_for(*path, &limit));
+            sched::urgent(pending.len, snapshots, open.collect())
         };
-        take(&mut self.urgent, now, urgent).or_else(|| {
-            let is_open = input.iter().any(|path| path.room > 0);
+        take(&mut self.realtime, now, earliest).or_else(|| {
+            let is_open = snapshots.iter().any(|path| path.room > 0);
             if is_open { take(&mut self.others, now, with_room) } else { None }
         })
     }
 
-    /// When the pacer of a path lets go that is owed a copy of what has not arrived. Calls do not ask it.
+    /// Returns when the pacer permits a duplicate of a packet that is not acknowledged. Realtime packets do not wait for the pacer.
     pub(super) fn opens_in(
         &self,
         now: Time,
-        input: &[PathSnapshot],
-        repair: &RetransmitQueue,
-        limit: impl Fn(u8) -> usize,
+        snapshots: &[PathSnapshot],
+        retransmit: &RetransmitQueue,
+        limit: impl Fn(PathId) -> usize,
     ) -> Option<Duration> {
-        let paced = input.iter().filter(|path| path.paced && !path.opens_in.is_zero());
-        let is_owed = |path: &&PathSnapshot| {
+        let paced = snapshots.iter().filter(|path| path.paced && !path.opens_in.is_zero());
+        let has_pending = |path: &&PathSnapshot| {
             let waits =
-                |owed: &PendingDuplicate| owed.is_for(path.id.slot, &limit) && owed.until >= now + path.opens_in;
-            self.others.iter().any(|owed| waits(owed) && repair.needs_copy(owed.token))
+                |pending: &PendingDuplicate| pending.is_for(path.id, &limit) && pending.until >= now + path.opens_in;
+            self.others.iter().any(|pending| waits(pending) && retransmit.needs_copy(pending.key))
         };
-        paced.filter(is_owed).map(|path| path.opens_in).min()
+        paced.filter(has_pending).map(|path| path.opens_in).min()
     }
 
-    /// Forgets the oldest, up to the first that has not arrived: what a slow path cannot take is not kept longer than that.
-    fn drop_acked(&mut self, repair: &RetransmitQueue) {
-        for list in [&mut self.urgent, &mut self.others] {
-            while list.front().is_some_and(|owed| !repair.needs_copy(owed.token)) {
+    /// Discards the oldest, up to the first whose packet is not acknowledged: so a slow path does not keep them for longer.
+    fn drop_acked(&mut self, retransmit: &RetransmitQueue) {
+        for list in [&mut self.realtime, &mut self.others] {
+            while list.front().is_some_and(|pending| !retransmit.needs_copy(pending.key)) {
                 list.pop_front();
             }
         }
     }
 
-    /// Nothing more is owed of the packet.
-    fn cancel(&mut self, token: Token) {
-        for list in [&mut self.urgent, &mut self.others] {
-            list.retain(|owed| owed.token != token);
+    /// Discards the duplicates of a packet.
+    fn cancel(&mut self, key: PacketKey) {
+        for list in [&mut self.realtime, &mut self.others] {
+            list.retain(|pending| pending.key != key);
         }
     }
 }
 
-/// Takes one copy of the first packet that has somewhere to go.
+/// Takes one copy of the first duplicate for which `path` finds a path.
 fn take(
     list: &mut VecDeque<PendingDuplicate>,
     now: Time,
     path: impl Fn(&PendingDuplicate) -> Option<PathId>,
-) -> Option<(PathId, Token)> {
-    while list.front().is_some_and(|owed| owed.until < now) {
+) -> Option<(PathId, PacketKey)> {
+    while list.front().is_some_and(|pending| pending.until < now) {
         list.pop_front();
     }
-    let (index, path) = list.iter().enumerate().find_map(|(index, owed)| Some((index, path(owed)?)))?;
-    let owed = &mut list[index];
-    owed.sent_on |= 1 << path.slot;
-    owed.remaining -= 1;
-    let token = owed.token;
-    if owed.remaining == 0 {
+    let (index, path) = list.iter().enumerate().find_map(|(index, pending)| Some((index, path(pending)?)))?;
+    let pending = &mut list[index];
+    pending.sent_on.insert(path);
+    pending.remaining -= 1;
+    let key = pending.key;
+    if pending.remaining == 0 {
         list.remove(index);
     }
-    Some((path, token))
+    Some((path, key))
 }
 
-impl Peer {
-    /// Notes on how many more paths a packet must go that is leaving on `path`.
+impl Native {
+    /// Adds the duplicates of a packet that is sent on `path`, as its class or the scheduler requires. `candidates` are the paths
+    /// that the packet may take.
     pub(super) fn duplicate(
         &mut self,
+        common: &Common,
         now: Time,
-        path: PathId,
-        token: Token,
-        packet: &InnerPacket,
-        native: &mut Native,
+        sent: &Scheduled,
+        key: PacketKey,
+        candidates: PathSet,
     ) {
-        let copies = if self.scheduler.is_redundant() { u32::MAX } else { self.classifier.copies(packet.mark()) };
-        let len = super::NATIVE_OVERHEAD + packet.len();
-        let more = copies.min(self.count_carrying(len, native)).saturating_sub(1);
-        if more == 0 {
+        let mark = sent.packet.mark();
+        let copies = if common.scheduler.is_redundant() { u32::MAX } else { common.classifier.copies(mark) };
+        let len = NATIVE_OVERHEAD + sent.packet.len();
+        let remaining = copies.min(self.count_carrying(len, candidates)).saturating_sub(1);
+        if remaining == 0 {
             return;
         }
-        let urgent = packet.mark().class == Class::Realtime;
-        let until = now + if urgent { REALTIME_DEADLINE } else { native.retransmit_limit() };
-        let owed = PendingDuplicate { token, len, sent_on: 1 << path.slot, remaining: more, until };
-        if urgent { native.duplicates.urgent.push_back(owed) } else { native.duplicates.others.push_back(owed) }
+        let realtime = mark.class == Class::Realtime;
+        let until = now + if realtime { REALTIME_DEADLINE } else { self.retransmit_limit() };
+        let pending = PendingDuplicate { key, len, sent_on: PathSet::only(sent.path), remaining, until };
+        let list = if realtime { &mut self.duplicates.realtime } else { &mut self.duplicates.others };
+        list.push_back(pending);
     }
 
-    /// What was lost and goes again on `path` holds its flow up, and to lose it again holds it up for so long that the flow inside takes the
-    /// path for dead. So it goes on another as well if that costs nothing, because nothing else waits, or next to nothing, because it was lost
-    /// twice.
+    /// Adds a duplicate of a retransmission on `path`, if that costs nothing because nothing else waits, or if the packet was lost
+    /// twice. A further loss would stall the flow for so long that its sender assumes that the path is down.
     pub(super) fn duplicate_retransmit(
         &mut self,
+        common: &Common,
         now: Time,
         path: PathId,
-        token: Token,
+        key: PacketKey,
         len: usize,
-        native: &mut Native,
+        candidates: PathSet,
     ) {
-        let matters = self.queue.is_empty() || native.retransmit.losses(token) > 1;
-        if matters && self.count_carrying(len, native) > 1 {
-            let until = now + native.retransmit_limit();
-            native.duplicates.others.push_back(PendingDuplicate {
-                token,
-                len,
-                sent_on: 1 << path.slot,
-                remaining: 1,
-                until,
-            });
+        let matters = common.queue.is_empty() || self.retransmit.losses(key) > 1;
+        if matters && self.count_carrying(len, candidates) > 1 {
+            let until = now + self.retransmit_limit();
+            let pending = PendingDuplicate { key, len, sent_on: PathSet::only(path), remaining: 1, until };
+            self.duplicates.others.push_back(pending);
         }
     }
 
-    /// How many paths carry a datagram of `len` bytes.
-    fn count_carrying(&self, len: usize, native: &Native) -> u32 {
-        self.snapshots.iter().filter(|path| len <= native.limit(path.id.slot)).count() as u32
+    /// Returns how many of the `candidates` carry a datagram of `len` bytes.
+    fn count_carrying(&self, len: usize, candidates: PathSet) -> u32 {
+        let paths = self.snapshots.iter().filter(|path| candidates.contains(path.id));
+        paths.filter(|path| len <= self.limit(path.id)).count() as u32
     }
 
-    /// Sends the copies for which there is room.
-    pub(super) fn send_copies(&mut self, now: Time, native: &mut Native, tx: &mut TxQueue, spare: &mut Vec<Vec<u8>>) {
-        native.duplicates.drop_acked(&native.retransmit);
-        if native.duplicates.is_empty() {
-            return;
-        }
-        loop {
-            let Native { duplicates: copies, carriers, .. } = &mut *native;
-            let limit = |slot: u8| carriers[usize::from(slot)].pmtu.limit();
-            let Some((path, token)) = copies.next(now, &self.snapshots, limit) else { break };
-            if !self.send_copy(now, path, token, native, tx, spare) {
-                native.duplicates.cancel(token);
+    /// Sends the pending duplicates for which there is room.
+    pub(super) fn send_duplicates(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
+        self.duplicates.drop_acked(&self.retransmit);
+        while !self.duplicates.is_empty() {
+            let Self { duplicates, paths, snapshots, .. } = self;
+            let limit = |id: PathId| paths[id].pmtu.limit();
+            let Some((path, key)) = duplicates.next(turn.now, snapshots, limit) else { break };
+            if !self.send_copy(common, turn, path, key) {
+                self.duplicates.cancel(key);
             }
         }
     }
 
-    /// Whether a path is to be tried with what leaves on others.
-    pub(super) fn has_unfilled_path(&self, native: &Native) -> bool {
-        let may_spread = matches!(self.scheduler, Scheduler::Earliest(_)) && self.snapshots.len() > 1;
-        may_spread && self.snapshots.iter().any(|path| native.cc.never_filled(path.id))
+    /// Returns true if duplicates may measure a path that was never filled.
+    pub(super) fn has_unfilled_path(&self, common: &Common) -> bool {
+        let may_spread = matches!(common.scheduler, Scheduler::Earliest(_)) && self.snapshots.len() > 1;
+        may_spread && self.snapshots.iter().any(|path| self.cc.never_filled(path.id))
     }
 
-    /// Notes a packet that has left on `path` for the first time, if another may be tried with it.
-    pub(super) fn note_first_send(&self, path: PathId, token: Token, packet: &InnerPacket, native: &mut Native) {
-        if packet.mark().class == Class::Bulk && self.choice(packet.mark()).is_none() {
-            native.duplicates.first_sends.push((path, token, super::NATIVE_OVERHEAD + packet.len()));
+    /// Notes a packet that was sent for the first time on `path`, if its duplicate may measure another.
+    pub(super) fn note_first_send(&mut self, common: &Common, sent: &Scheduled, key: PacketKey, candidates: PathSet) {
+        let mark = sent.packet.mark();
+        if mark.class == Class::Bulk && self.bound_path(common, mark, candidates).is_none() {
+            self.duplicates.first_sends.push((sent.path, key, NATIVE_OVERHEAD + sent.packet.len()));
         }
     }
 
-    /// A path that was never filled gets copies of what leaves on another, as long as that is faster: it will be needed when the other one is
-    /// full, and to find its rate only then takes longer than a flow inside waits before it believes that this was all. Repair knows
-    /// nothing of these copies: what is lost goes again whether or not one is under way.
-    pub(super) fn probe_with_duplicates(
-        &mut self,
-        now: Time,
-        native: &mut Native,
-        tx: &mut TxQueue,
-        spare: &mut Vec<Vec<u8>>,
-    ) {
-        let fresh = std::mem::take(&mut native.duplicates.first_sends);
+    /// Sends duplicates of this turn's packets on a path that was never filled, while a faster path is in use. The path will be
+    /// needed when that one is full, and to find its rate only then takes longer than an inner flow waits before it takes the first
+    /// path's rate for all there is. These duplicates are not tracked: a lost packet is retransmitted whether or not one is in
+    /// flight.
+    pub(super) fn probe_with_duplicates(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
+        let first_sends = std::mem::take(&mut self.duplicates.first_sends);
         for index in 0..self.snapshots.len() {
             let path = self.snapshots[index];
-            if !native.cc.never_filled(path.id) || !is_behind(&path, &self.snapshots) {
+            if !self.cc.never_filled(path.id) || !is_behind(&path, &self.snapshots) {
                 continue;
             }
-            let limit = native.limit(path.id.slot);
-            for (_, token, len) in fresh.iter().filter(|(from, _, len)| *from != path.id && *len <= limit) {
-                let tried = native.carriers[usize::from(path.id.slot)].probe_copy_bytes;
-                if self.snapshots[index].room < *len as u64 || tried >= probe_budget(&path) {
+            let limit = self.limit(path.id);
+            for (_, key, len) in first_sends.iter().filter(|(from, _, len)| *from != path.id && *len <= limit) {
+                let spent = self.paths[path.id].probe_copy_bytes;
+                if self.snapshots[index].room < *len as u64 || spent >= probe_budget(&path) {
                     break;
                 }
-                let Some((place, packet)) = native.retransmit.peek(*token) else { continue };
-                let copy = Scheduled { path: path.id, token: Token::NONE, place, packet };
-                let sent = self.seal_packet(now, copy, native, tx, spare);
-                native.carriers[usize::from(path.id.slot)].probe_copy_bytes += sent;
-                self.after_run(now, path.id, sent, native);
+                let Some((seq, packet)) = self.retransmit.peek(*key) else { continue };
+                let copy = Scheduled { path: path.id, payload: Payload::Control, seq, packet };
+                let sent = self.seal_packet(turn, copy);
+                self.paths[path.id].probe_copy_bytes += sent;
+                self.after_batch(common, turn.now, path.id, sent, PathSet::ALL);
             }
         }
     }
 
-    /// When nothing waits, a scheduler may want the packet that blocks sent on another path: once.
-    pub(super) fn opportunistic_retransmit(
-        &mut self,
-        now: Time,
-        native: &mut Native,
-        tx: &mut TxQueue,
-        spare: &mut Vec<Vec<u8>>,
-    ) {
-        let input = SchedInput { paths: &self.snapshots, now, ..SchedInput::default() };
-        let Some(rescue) = self.scheduler.on_idle(&input) else { return };
-        let oldest = native.feedback(rescue.from.slot).oldest().map(|(_, token)| Token(token));
-        let room = native.limit(rescue.to.slot).saturating_sub(super::NATIVE_OVERHEAD);
-        let mut fits = |token| native.retransmit.peek(token).is_some_and(|(_, packet)| packet.len() <= room);
-        let oldest = oldest.filter(|token| fits(*token));
-        if let Some(token) = oldest.filter(|token| native.retransmit.is_single(*token)) {
-            self.send_copy(now, rescue.to, token, native, tx, spare);
+    /// Sends the packet that blocks a flow on another path, once, if nothing waits and the scheduler requires it.
+    pub(super) fn opportunistic_retransmit(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
+        let input = SchedInput { snapshots: &self.snapshots, now: turn.now, ..SchedInput::default() };
+        let Some(moved) = common.scheduler.on_idle(&input) else { return };
+        let room = self.limit(moved.to).saturating_sub(NATIVE_OVERHEAD);
+        let Some((_, Payload::Packet(key))) = self.paths[moved.from].estimator.oldest() else { return };
+        let fits = self.retransmit.peek(key).is_some_and(|(_, packet)| packet.len() <= room);
+        if fits && self.retransmit.is_single(key) {
+            self.send_copy(common, turn, moved.to, key);
         }
     }
 
-    /// Sends a packet once more; false when it needs no more copies.
-    fn send_copy(
-        &mut self,
-        now: Time,
-        path: PathId,
-        token: Token,
-        native: &mut Native,
-        tx: &mut TxQueue,
-        spare: &mut Vec<Vec<u8>>,
-    ) -> bool {
-        let Some((place, packet)) = native.retransmit.take_copy(token) else { return false };
-        let sent = self.seal_packet(now, Scheduled { path, token, place, packet }, native, tx, spare);
-        self.after_run(now, path, sent, native);
+    /// Sends a packet once more. Returns false if it needs no more copies.
+    fn send_copy(&mut self, common: &mut Common, turn: &mut Turn<'_>, path: PathId, key: PacketKey) -> bool {
+        let Some((seq, packet)) = self.retransmit.take_copy(key) else { return false };
+        let sent = self.seal_packet(turn, Scheduled { path, payload: Payload::Packet(key), seq, packet });
+        self.after_batch(common, turn.now, path, sent, PathSet::ALL);
         true
     }
 }
@@ -295,21 +279,22 @@ mod tests {
     use super::*;
     use crate::packet::{Offload, SuperPacket};
     use crate::path::sent_packets::Outcome;
+    use crate::queue::InnerPacket;
     use crate::repair::FlowSeq;
     use crate::time::Rate;
 
     /// All paths carry everything.
-    const WIDE: fn(u8) -> usize = |_| usize::MAX;
+    const WIDE: fn(PathId) -> usize = |_| usize::MAX;
 
     fn path(slot: u8, room: u64) -> PathSnapshot {
         PathSnapshot { id: PathId { slot, generation: 0 }, room, window: room, ..PathSnapshot::default() }
     }
 
-    fn owed(token: u64, more: u32) -> PendingDuplicate {
+    fn owed(key: u64, more: u32) -> PendingDuplicate {
         PendingDuplicate {
-            token: Token(token),
+            key: PacketKey(key),
             len: 1_000,
-            sent_on: 1,
+            sent_on: PathSet::only(path(0, 0).id),
             remaining: more,
             until: Time::after(REALTIME_DEADLINE),
         }
@@ -320,7 +305,7 @@ mod tests {
         let mut copies = PendingDuplicates::default();
         copies.others.extend([owed(1, 2), owed(2, 2)]);
         let mut next =
-            |input: &[PathSnapshot]| copies.next(Time::START, input, WIDE).map(|(path, token)| (path.slot, token.0));
+            |input: &[PathSnapshot]| copies.next(Time::START, input, WIDE).map(|(path, key)| (path.slot, key.0));
         let input = [path(0, 9_000), path(1, 9_000), path(2, 0)];
         assert_eq!([next(&input), next(&input), next(&input)], [Some((1, 1)), Some((1, 2)), None]);
         let input = [path(0, 9_000), path(1, 9_000), path(2, 9_000)];
@@ -331,23 +316,23 @@ mod tests {
     #[test]
     fn a_copy_goes_on_no_path_that_is_too_narrow_for_it() {
         let (mut copies, mut repair) = (PendingDuplicates::default(), RetransmitQueue::default());
-        let narrow = |slot| if slot == 1 { 999 } else { 1_000 };
+        let narrow = |path: PathId| if path.slot == 1 { 999 } else { 1_000 };
         let input = [path(0, 9_000), path(1, 9_000), path(2, 9_000)];
         for urgent in [false, true] {
-            let list = if urgent { &mut copies.urgent } else { &mut copies.others };
+            let list = if urgent { &mut copies.realtime } else { &mut copies.others };
             list.push_back(owed(1, 2));
-            assert_eq!(copies.next(Time::START, &input, narrow), Some((input[2].id, Token(1))), "urgent: {urgent}");
+            assert_eq!(copies.next(Time::START, &input, narrow), Some((input[2].id, PacketKey(1))), "urgent: {urgent}");
             assert_eq!(copies.next(Time::START, &input, narrow), None, "urgent: {urgent}");
         }
-        let token = in_flight(&mut repair, 1)[0];
-        copies.others = [PendingDuplicate { token, ..owed(0, 1) }].into();
+        let key = in_flight(&mut repair, 1)[0];
+        copies.others = [PendingDuplicate { key, ..owed(0, 1) }].into();
         let paced = |slot, ms| PathSnapshot { paced: true, opens_in: Duration::from_millis(ms), ..path(slot, 0) };
         let opens_in = copies.opens_in(Time::START, &[paced(1, 1), paced(2, 3)], &repair, narrow);
         assert_eq!(opens_in, Some(Duration::from_millis(3)));
     }
 
     /// So many packets in flight.
-    fn in_flight(repair: &mut RetransmitQueue, count: u32) -> Vec<Token> {
+    fn in_flight(repair: &mut RetransmitQueue, count: u32) -> Vec<PacketKey> {
         let mut bytes = vec![0; 40];
         bytes[..4].copy_from_slice(&[0x45, 0, 0, 40]);
         let packet = Arc::new(SuperPacket::new(bytes, 40, Offload::default()).unwrap());
@@ -358,8 +343,8 @@ mod tests {
     #[test]
     fn a_copy_waits_for_the_pacer_of_a_path_that_has_not_sent_it() {
         let (mut copies, mut repair) = (PendingDuplicates::default(), RetransmitQueue::default());
-        let token = in_flight(&mut repair, 1)[0];
-        copies.others.push_back(PendingDuplicate { token, ..owed(0, 1) });
+        let key = in_flight(&mut repair, 1)[0];
+        copies.others.push_back(PendingDuplicate { key, ..owed(0, 1) });
         let paced = |slot, ms| PathSnapshot { paced: true, opens_in: Duration::from_millis(ms), ..path(slot, 0) };
         let input = [paced(0, 1), paced(1, 5), PathSnapshot { paced: false, ..paced(2, 3) }];
         assert_eq!(copies.opens_in(Time::START, &input, &repair, WIDE), Some(Duration::from_millis(5)));
@@ -368,18 +353,18 @@ mod tests {
             None,
             "it is of no use by then"
         );
-        repair.on_outcome(token, Outcome::Acked);
+        repair.on_outcome(key, Outcome::Acked);
         assert_eq!(copies.opens_in(Time::START, &input, &repair, WIDE), None);
     }
 
     #[test]
     fn what_has_arrived_is_not_kept_for_a_path_that_cannot_take_it() {
         let (mut copies, mut repair) = (PendingDuplicates::default(), RetransmitQueue::default());
-        let tokens = in_flight(&mut repair, 3);
-        copies.others.extend(tokens.iter().map(|token| PendingDuplicate { token: *token, ..owed(0, 1) }));
-        [0, 1].into_iter().for_each(|n| drop(repair.on_outcome(tokens[n], Outcome::Acked)));
+        let keys = in_flight(&mut repair, 3);
+        copies.others.extend(keys.iter().map(|key| PendingDuplicate { key: *key, ..owed(0, 1) }));
+        [0, 1].into_iter().for_each(|n| drop(repair.on_outcome(keys[n], Outcome::Acked)));
         copies.drop_acked(&repair);
-        assert_eq!(copies.others.iter().map(|owed| owed.token).collect::<Vec<_>>(), tokens[2..]);
+        assert_eq!(copies.others.iter().map(|owed| owed.key).collect::<Vec<_>>(), keys[2..]);
     }
 
     #[test]
@@ -394,16 +379,16 @@ mod tests {
         assert_eq!(input.map(|path| is_behind(&path, &input)), [false, true, false]);
         assert!(!is_behind(&input[1], &[rated(0, 20, BUSY - 1), input[1]]), "a keystroke");
         // 10 Mbit/s for 200 ms are 250 kB.
-        assert_eq!(probe_budget(&input[1]), FIRST_TRIAL + 250_000);
+        assert_eq!(probe_budget(&input[1]), FIRST_PROBE_BUDGET + 250_000);
     }
 
     #[test]
     fn urgent_ones_go_first_and_late_ones_nowhere() {
         let mut copies = PendingDuplicates::default();
         copies.others.push_back(owed(1, 1));
-        copies.urgent.push_back(owed(2, 1));
+        copies.realtime.push_back(owed(2, 1));
         let input = [path(0, 9_000), path(1, 9_000)];
-        assert_eq!(copies.next(Time::START, &input, WIDE).map(|(_, token)| token.0), Some(2));
+        assert_eq!(copies.next(Time::START, &input, WIDE).map(|(_, key)| key.0), Some(2));
         assert_eq!(copies.next(Time::after(REALTIME_DEADLINE * 2), &input, WIDE), None);
         assert!(copies.is_empty());
     }

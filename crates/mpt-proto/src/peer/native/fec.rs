@@ -1,91 +1,109 @@
-//! Forward error correction of what goes over a path, where it pays: see [`crate::repair::fec`].
+//! Forward error correction of the packets on a path, where it pays: see [`crate::repair::fec`].
 
-use super::super::Peer;
-use super::{Carrier, DATAGRAM, Native};
+use super::{DATAGRAM, Native};
 use crate::drops::Dropped;
-use crate::packet::Coalescer;
 use crate::packet::ip::Ip;
-use crate::path::{PathId, PathSeq};
+use crate::path::estimator::PathEstimator;
+use crate::path::sent_packets::Payload;
+use crate::path::{PathId, PathSeq, RemotePathId};
+use crate::peer::{Common, Turn};
 use crate::queue::InnerPacket;
-use crate::repair::fec::{Decoder, FecMode, Recovered, widen};
-use crate::repair::{FlowSeq, Token};
+use crate::repair::FlowSeq;
+use crate::repair::fec::{Decoder, Encoder, FecMode, FecPolicy, FecSchedule, Recovered, widen};
 use crate::time::{Rate, Time};
-use crate::tx::TxQueue;
 use crate::wire::frame::{DataFrame, DataHeader, Frame, REPAIR_HEADER, RepairFrame, Writer};
-use crate::wire::native::{HEADER, OVERHEAD, PathTag};
+use crate::wire::native::{HEADER, OVERHEAD};
 
-impl Carrier {
-    /// Decides anew how much of what is sent is protected. `usual` is what the path loses however slowly one sends, where that is known: what
-    /// a full buffer drops would not have been dropped if less had been sent. `pace` is that of its datagrams.
-    pub(super) fn update_fec(&mut self, now: Time, mode: FecMode, usual: Option<f64>, pace: Rate) {
+/// Makes the repair symbols of one path.
+#[derive(Debug, Default)]
+pub(super) struct FecSender {
+    encoder: Encoder,
+    policy: FecPolicy,
+    /// When symbols are sent, if at all.
+    schedule: Option<FecSchedule>,
+    /// The last source packet.
+    last_source: Time,
+}
+
+impl FecSender {
+    /// Decides how many repair symbols are sent from now on. `baseline` is the loss rate without congestion, if that is known:
+    /// packets that a full buffer dropped would not have been dropped at a lower rate. `pace` is the rate of datagrams.
+    pub(super) fn update(
+        &mut self,
+        now: Time,
+        mode: FecMode,
+        estimator: &PathEstimator,
+        baseline: Option<f64>,
+        pace: Rate,
+    ) {
         if mode == FecMode::Off {
             return;
         }
-        let (loss, srtt) = (usual.unwrap_or(self.feedback.loss()), self.feedback.rtt().smoothed());
-        self.fec_schedule =
-            self.fec_policy.rhythm(now, loss, srtt, pace.time_for(DATAGRAM)).filter(|_| self.feedback.rtt().is_known());
-        if self.fec_schedule.is_none() {
+        let (loss, srtt) = (baseline.unwrap_or(estimator.loss()), estimator.rtt().smoothed());
+        let schedule = self.policy.schedule(now, loss, srtt, pace.time_for(DATAGRAM));
+        self.schedule = schedule.filter(|_| estimator.rtt().is_known());
+        if self.schedule.is_none() {
             self.encoder.clear();
         }
     }
 
-    /// Remembers a packet that was sent, if it is to be protected.
-    pub(super) fn add_source(&mut self, now: Time, number: PathSeq, place: FlowSeq, packet: &InnerPacket) {
-        if self.fec_schedule.is_some() {
-            self.encoder.on_source(number, place, packet.clone());
+    /// Adds a sent packet to the sources, while symbols are sent.
+    pub(super) fn add_source(&mut self, now: Time, number: PathSeq, seq: FlowSeq, packet: &InnerPacket) {
+        if self.schedule.is_some() {
+            self.encoder.on_source(number, seq, packet.clone());
             self.last_source = now;
         }
     }
 
-    /// What was sent is beyond help: the path is down.
+    /// Discards the sources: the path is down.
     pub(super) fn clear_sources(&mut self) {
         self.encoder.clear();
     }
 
-    /// When the last packets are to be covered, if nothing follows them.
-    pub(super) fn tail_repair_at(&self) -> Option<Time> {
-        self.fec_schedule.filter(|_| self.encoder.fresh() > 0).map(|schedule| self.last_source + schedule.quiet)
+    /// Returns when the last packets get a symbol if no other follows them.
+    pub(super) fn tail_deadline(&self) -> Option<Time> {
+        self.schedule.filter(|_| self.encoder.fresh() > 0).map(|schedule| self.last_source + schedule.quiet)
     }
 
-    /// Whether it is time for a repair symbol.
-    fn is_uncovered(&self, now: Time) -> bool {
-        let full = self.fec_schedule.is_some_and(|schedule| self.encoder.fresh() >= schedule.every);
-        full || self.tail_repair_at().is_some_and(|at| at <= now)
+    /// Returns the schedule if a symbol is due.
+    fn due(&self, now: Time) -> Option<FecSchedule> {
+        let full = |schedule: &FecSchedule| self.encoder.fresh() >= schedule.every;
+        let tail = || self.tail_deadline().is_some_and(|at| at <= now);
+        self.schedule.filter(|schedule| full(schedule) || tail())
     }
 }
 
-impl Peer {
-    /// Sends the repair symbol that is due on a path, and returns its length.
-    pub(super) fn send_repair_symbol(&mut self, now: Time, id: PathId, native: &mut Native, tx: &mut TxQueue) -> u64 {
-        let Native { carriers, association, .. } = native;
-        let carrier = &mut carriers[usize::from(id.slot)];
-        let Some(schedule) = carrier.fec_schedule.filter(|_| carrier.is_uncovered(now)) else { return 0 };
-        let Some(symbol) = carrier.encoder.symbol(association.next_number(id.slot), schedule.sources) else { return 0 };
-        let path = &mut self.paths[usize::from(id.slot)];
+impl Native {
+    /// Sends the repair symbol that is due on a path. Returns the bytes sent.
+    pub(super) fn send_repair_symbol(&mut self, turn: &mut Turn<'_>, id: PathId) -> u64 {
+        let Self { paths, association, .. } = self;
+        let path = &mut paths[id];
+        let Some(schedule) = path.fec.due(turn.now) else { return 0 };
+        let next_number = association.next_number(id.slot);
+        let Some(symbol) = path.fec.encoder.symbol(next_number, schedule.sources) else { return 0 };
         let len = OVERHEAD + REPAIR_HEADER + symbol.bytes.len();
-        let mut slot = tx.reserve(path.link, path.remote, 0, len);
+        let mut slot = turn.tx.reserve(path.base.link, path.base.remote, 0, len);
         let body = slot.bytes().len() - (OVERHEAD - HEADER);
         let frame = Frame::Repair(RepairFrame { span: symbol.span, seed: symbol.seed, symbol: symbol.bytes });
         Writer::new(&mut slot.bytes()[HEADER..body]).finish(&frame).expect("room was reserved for it");
-        let Ok(number) = association.seal(now, id, slot.bytes()) else { return 0 };
+        let Ok(number) = association.seal(turn.now, id, slot.bytes()) else { return 0 };
         slot.commit();
-        path.on_sent(now, len);
-        carrier.feedback.on_sent(now, number, len as u32, Token::NONE.0);
+        path.base.sent.count(len);
+        path.estimator.on_sent(turn.now, number, len as u32, Payload::Control);
         len as u64
     }
 
-    /// Takes what a datagram said of protected packets: its own, or a repair symbol for others.
+    /// Gives the decoder of the peer's path a datagram's packet or repair symbol, and delivers the packets recovered with it.
     pub(super) fn handle_fec(
         &mut self,
-        now: Time,
-        tag: PathTag,
+        common: &mut Common,
+        turn: &mut Turn<'_>,
+        remote: RemotePathId,
         number: PathSeq,
         frames: (Option<DataFrame<'_>>, Option<RepairFrame<'_>>),
-        native: &mut Native,
-        tun: &mut Coalescer,
     ) {
-        let (data, repair) = frames;
-        let decoder = &mut native.decoders[usize::from(tag.slot())];
+        let (now, (data, repair)) = (turn.now, frames);
+        let decoder = &mut self.remote[remote].decoder;
         if repair.is_none() && decoder.as_ref().is_none_or(|decoder| decoder.is_idle(now)) {
             *decoder = None;
             return;
@@ -98,29 +116,25 @@ impl Peer {
             recovered.extend(decoder.on_repair(now, number, span, seed, symbol));
         }
         for packet in recovered {
-            match self.handle_recovered(now, tag, &packet, native, tun) {
-                Ok(()) => native.recovered += 1,
-                Err(why) => self.drops.count(why),
+            match self.handle_recovered(common, turn, &packet) {
+                Ok(()) => self.recovered += 1,
+                Err(why) => common.drops.count(why),
             }
         }
     }
 
-    /// A packet that came back goes the way of one that arrived.
+    /// Handles a recovered packet as one that arrived.
     fn handle_recovered(
         &mut self,
-        now: Time,
-        tag: PathTag,
+        common: &mut Common,
+        turn: &mut Turn<'_>,
         recovered: &Recovered,
-        native: &mut Native,
-        tun: &mut Coalescer,
     ) -> Result<(), Dropped> {
         let FlowSeq { bucket, sequence } = recovered.place;
-        let held = || native.reorder.get(&bucket).and_then(|order| order.next_number());
-        let unheld = || native.unordered.get(&bucket).and_then(|order| order.next_number());
-        let near = held().or_else(unheld).ok_or(Dropped::TooOld)?;
-        let total = Ip::parse(&recovered.packet)?.total;
+        let near = self.reordering.next_number(bucket).ok_or(Dropped::TooOld)?;
+        let ip = Ip::parse(&recovered.packet)?;
         let header = DataHeader { bucket, sequence: widen(near, sequence), offers: false };
-        let tos = Ip::parse(&recovered.packet)?.tos;
-        self.handle_data(now, &DataFrame { header, packet: &recovered.packet[..total] }, tag, tos, native, tun)
+        let data = DataFrame { header, packet: &recovered.packet[..ip.total] };
+        self.handle_data(common, turn, &data, ip.tos)
     }
 }

@@ -1,90 +1,80 @@
-//! What an idle peer gives back: a server has a thousand peers, of whom few do something.
+//! Memory that an idle peer releases: a server has a thousand peers, of which few are active.
 //!
-//! A peer that carries packets has queues, numbers and resequencers for a thousand flow buckets, and remembers what is in
-//! flight: some hundred kilobytes. After [`IDLE`] without an inner packet it keeps its sessions, what it knows of its paths, and one
-//! number for each bucket that was ever used, so that order goes on where it was. All else comes back with the next packet.
+//! A peer that carries packets has queues, numbers and reorder buffers for a thousand flow buckets, and state for each packet in
+//! flight: some hundred kilobytes. After [`IDLE`] without an inner packet it keeps its sessions, the estimates of its paths, and
+//! one number for each bucket that was ever used, so that the order continues. The rest is allocated again with the next packet.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::Peer;
 use super::Native;
-use crate::reorder::{ReorderBuffer, ReorderLimits, ReorderStats};
+use crate::peer::Common;
+use crate::reorder::{NativeReorder, ReorderLimits, ReorderStats};
 use crate::time::Time;
 
-/// Longer than anything that was sent can still be under way, be sent again or be missed (three seconds, see `USEFUL`), and than
+/// Longer than a packet can be in flight, be retransmitted or be waited for (three seconds, see `RETRANSMIT_LIMIT`), and than
 /// people pause between two clicks.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Since when a peer has been idle, and what is left of the resequencers that it had.
+/// Whether a peer is idle, and what is kept of its released reorder buffers.
 #[derive(Debug, Default)]
 pub(super) struct IdleState {
-    /// Inner packets so far, and since when they are so many.
+    /// The count of inner packets, and since when it has not changed.
     last_active: (u64, Time),
     suspended: bool,
-    /// The next number in buckets whose resequencer is gone.
+    /// The next number in buckets whose buffer was released.
     next: BTreeMap<u16, u32>,
     stats: ReorderStats,
 }
 
 impl IdleState {
-    /// What the resequencers did that are gone.
+    /// Returns the counts of the released buffers.
     pub fn stats(&self) -> ReorderStats {
         self.stats
     }
 
-    /// The resequencer of a bucket that has none.
-    pub fn restore(&mut self, bucket: u16, limits: ReorderLimits) -> ReorderBuffer {
+    /// Makes the buffer of a bucket that has none.
+    pub fn restore(&mut self, bucket: u16, limits: ReorderLimits) -> NativeReorder {
         match self.next.remove(&bucket) {
-            Some(next) => ReorderBuffer::resume(limits, 0, next),
-            None => ReorderBuffer::new(limits, 0),
+            Some(next) => NativeReorder::resume(limits, next),
+            None => NativeReorder::new(limits),
         }
     }
 
-    /// The peer has begun anew, and its numbers too.
+    /// The peer restarted, and its numbers begin again.
     pub fn on_peer_restart(&mut self) {
         self.next.clear();
     }
 
-    /// Whether it is time to rest, once each time.
+    /// Keeps what is needed of a buffer that is released.
+    pub fn suspend(&mut self, bucket: u16, buffer: &NativeReorder) {
+        self.stats = self.stats + buffer.stats();
+        self.next.extend(buffer.next_number().map(|next| (bucket, next)));
+    }
+
+    /// Returns true once when the peer has become idle. `packets` is the count of inner packets.
     fn is_due(&mut self, now: Time, packets: u64) -> bool {
         if packets != self.last_active.0 {
             (self.last_active, self.suspended) = ((packets, now), false);
         }
-        let rested = self.suspended;
+        let before = self.suspended;
         self.suspended |= now.since(self.last_active.1) >= IDLE;
-        self.suspended && !rested
-    }
-
-    pub fn suspend(&mut self, bucket: u16, order: &ReorderBuffer) {
-        self.stats = self.stats + order.stats();
-        self.next.extend(order.next_number().map(|next| (bucket, next)));
+        self.suspended && !before
     }
 }
 
-impl Peer {
-    /// Gives memory back when no inner packet has come or gone for a while. Costs a comparison.
-    pub(super) fn release_idle_memory(&mut self, now: Time, native: &mut Native) {
-        let packets = self.ledger.taken + self.ledger.arrived;
-        if !native.idle.is_due(now, packets) {
+impl Native {
+    /// Releases memory when no inner packet was sent or received for 30 s. Costs one comparison otherwise.
+    pub(super) fn release_idle_memory(&mut self, common: &mut Common, now: Time) {
+        let packets = common.ledger.taken + common.ledger.arrived;
+        if !self.reordering.idle.is_due(now, packets) {
             return;
         }
-        self.queue.shrink();
-        native.retransmit.shrink();
-        native.udp_shaper.shrink();
-        native.ack_delay.shrink();
-        native.header_compression.clear();
-        native.carriers.iter_mut().for_each(|carrier| carrier.feedback.shrink());
-        let Native { reorder: order, holding, idle: rested, .. } = native;
-        order.retain(|bucket, order| {
-            let holds = holding.contains(bucket);
-            if !holds {
-                rested.suspend(*bucket, order);
-            }
-            holds
-        });
-        order.shrink_to_fit();
-        // Only tells copies from one another, and none is still under way.
-        native.unordered = HashMap::new();
+        common.queue.shrink();
+        self.retransmit.shrink();
+        self.inner.shrink();
+        self.header_compression.clear();
+        self.paths.iter_mut().for_each(|path| path.estimator.shrink());
+        self.reordering.shrink();
     }
 }

@@ -1,14 +1,21 @@
-//! Native mode of one peer: everything that plain mode has not. Sessions, feedback and congestion control for each path,
-//! repair, and an order for each flow bucket instead of one for all.
+//! Native mode: sessions, feedback and congestion control for each path, retransmission, and an order for each flow bucket.
 //!
-//! `outbound` is the way out, with `words` for what is said beside packets and `copies` for what takes several ways, `inbound` the way in, `timers` what is due,
-//! `headers` what need not be said again, `batch` what is gathered, `luck` what came too soon, `lane` what is kept free, `doubts` which paths are left alone, `protection` what is corrected, `sizes` what fits; they are
-//! the corridor of [`super`] in native mode, and the only rooms that know the sequence. `paths` lets paths
-//! come and go and says what they are for, `roam` follows the peer's addresses, `addresses` tells our own. `rest` is what
-//! becomes of the memory of a peer that is idle.
+//! | file | content |
+//! |---|---|
+//! | [`send`] | the way of a packet out, step by step; [`control_frames`] sends the frames beside it |
+//! | [`receive`] | the way of a packet in, step by step |
+//! | [`timers`] | deadlines |
+//! | [`session`] | handshakes, and the events of sessions |
+//! | [`path`] | the state of our paths and of the peer's |
+//! | [`path_events`] | paths that are added and removed, and their status frames |
+//! | [`resolve`] | from an address to a path: learned paths and migration |
+//! | [`add_addr`] | advertised addresses |
+//! | [`demotion`], [`pmtu`] | paths that are avoided, sizes that are probed |
+//! | [`snapshot`] | the paths as the scheduler gets them, and the queue's delay target |
+//! | [`duplicate`] | packets that are sent on several paths |
+//! | [`fec`], [`header_compression`] | repair symbols, compressed headers |
+//! | [`reordering`], [`idle`] | the order of received packets, memory that an idle peer releases |
 
-mod ack_delay;
-mod ack_filter;
 mod add_addr;
 mod control_frames;
 mod demotion;
@@ -16,429 +23,344 @@ mod duplicate;
 mod fec;
 mod header_compression;
 mod idle;
-mod inbound;
-mod migration;
-mod outbound;
+mod path;
 mod path_events;
 mod pmtu;
-mod reserve;
+mod receive;
+mod reordering;
+mod resolve;
+mod send;
+mod session;
 mod snapshot;
 mod timers;
-mod udp_shaper;
 
-use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
-
+use super::{Common, Turn};
 use crate::cc::{Algorithm, Controller};
-use crate::config::{NativeConfig, PathConfig};
-use crate::crypto::association::{Association, SessionEvent};
+use crate::classify::Mark;
+use crate::config::{NativeConfig, PathConfig, PeerConfig, ProbeConfig};
+use crate::crypto::association::Association;
 use crate::crypto::handshake::Incarnation;
+use crate::drops::Dropped;
+use crate::inner::Inner;
+use crate::inner::ack_filter::FilterVerdict;
 use crate::packet::SuperPacket;
-use crate::path::ack_generator::AckGenerator;
-use crate::path::estimator::PathEstimator;
-use crate::path::loss_gate::INITIAL_PROBES;
-use crate::path::pmtu::Pmtu;
 use crate::path::sample::LossSample;
-use crate::path::{MAX_PATHS, Path, PathId};
-use crate::queue::Queue;
-use crate::reorder::{DuplicateFilter, ReorderBuffer, ReorderLimits};
-use crate::repair::fec::{Decoder, Encoder, FecMode, FecPolicy, FecSchedule};
-use crate::repair::{RetransmitQueue, Token};
-use crate::sessions::SessionTable;
-use crate::time::{Rate, Time};
+use crate::path::sent_packets::Payload;
+use crate::path::windowed_filter::WindowedMax;
+use crate::path::{Health, LinkId, PathId, PathSet, PathState, PathTable};
+use crate::queue::{Aqm, Queue};
+use crate::repair::RetransmitQueue;
+use crate::repair::fec::FecMode;
+use crate::sched::PathSnapshot;
+use crate::stats::{PathStatus, PeerStatus};
+use crate::time::Time;
 use crate::tx;
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
-use ack_filter::{AckFilter, FilterVerdict};
 use add_addr::AdvertisedAddresses;
-use migration::PathValidation;
+use duplicate::PendingDuplicates;
+use header_compression::HeaderCompression;
+use path::{NativePath, RemotePaths};
+use reordering::Reordering;
+use session::Initiation;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
 pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
 
-/// The native side of a peer.
+/// The state of native mode.
 pub(super) struct Native {
     association: Association,
-    cc: Controller,
-    /// By slot of our paths.
-    carriers: Vec<Carrier>,
-    /// What arrived, by slot of the peer's paths.
-    received: [Option<Box<AckGenerator>>; MAX_PATHS],
-    /// Which of our paths goes back the way that the peer's path in a slot came, and that path's generation.
-    reverse_path: [Option<(u8, u8)>; MAX_PATHS],
-    /// The generation in which a path of the peer's led back to one of ours that was removed, by its slot: what it still sends
-    /// there brings no new one about.
-    closed: [Option<u8>; MAX_PATHS],
-    udp_shaper: udp_shaper::UdpShaper,
-    reorder: HashMap<u16, ReorderBuffer>,
-    idle: idle::IdleState,
-    /// Buckets in which something is held.
-    holding: BTreeSet<u16>,
-    limits: ReorderLimits,
-    /// The largest datagram that is to be sent.
-    max_datagram: usize,
-    /// The buckets of class realtime, in which nothing is held.
-    unordered: HashMap<u16, DuplicateFilter>,
-    /// How many of their packets were delivered.
-    unheld: u64,
-    retransmit: RetransmitQueue,
-    duplicates: duplicate::PendingDuplicates,
-    header_compression: header_compression::HeaderCompression,
-    /// In this turn a path is to be tried with copies.
-    tries: bool,
-    /// In this turn the path in this slot is to be asked how fast it is, because it is a lane.
-    reprobe: Option<usize>,
-    ack_filter: AckFilter,
-    ack_delay: ack_delay::AckDelay,
-    /// ACKs of flows inside that a later one stood in for, since this was asked last.
-    superseded: u64,
-    /// Packets that were held when the peer began anew, since this was asked last.
-    discarded: u64,
-    fec: FecMode,
-    /// What repair symbols are solved with, by slot of the peer's paths that bring any.
-    decoders: [Option<Box<Decoder>>; MAX_PATHS],
-    /// Packets that came back that way.
-    recovered: u64,
-    /// The peer's clock as its last ACK told it, in microseconds.
-    peer_clock: u64,
-    /// When the pacer lets the next packet go, if one waits for that.
-    pace: Option<Time>,
-    /// Buffers of packets that have arrived.
-    returned: Vec<Vec<u8>>,
-    /// When data was last sent.
-    last_data_sent: Time,
-    /// There is a session and a path, so that probes and acknowledgements leave when they are due.
-    may_send: bool,
-    /// There is a session, so that an address can be challenged.
-    has_session: bool,
-    /// When the last session began.
+    /// The last initiation, while its response is missing.
+    initiation: Option<Initiation>,
+    /// The time at which the current session was established.
     established_at: Time,
-    /// Counts our words about what paths are for.
-    status_seq: u32,
-    /// The count of the last word that was believed, by slot of the peer's paths.
-    last_status_seq: [Option<u32>; MAX_PATHS],
-    /// Where the ends say that they can be reached.
+    /// There is a session, so datagrams can be sealed.
+    has_session: bool,
+    /// There is a session and a path, so probes and acknowledgements leave when they are due.
+    may_send: bool,
+
+    pub(super) paths: PathTable<NativePath>,
+    /// What is known of the peer's paths.
+    remote: RemotePaths,
+    /// Configured paths without an address: a path over the same link that the peer opens gets their settings.
+    expected: Vec<PathConfig>,
+    probe: ProbeConfig,
     addresses: AdvertisedAddresses,
-    /// Our last initiation while it waits for its answer, and the paths that it has not gone over yet, as a bit set.
-    initiation: Option<(Vec<u8>, u32)>,
+    /// Counts the status frames that were sent.
+    status_seq: u32,
+
+    cc: Controller,
+    /// The paths that are up, as the scheduler gets them: refreshed in each turn.
+    snapshots: Vec<PathSnapshot>,
+    /// The highest sum of the paths' rates within 30 s, in bytes per second, without paths in start-up.
+    recent_rate: WindowedMax<u64>,
+    /// The time at which the pacer permits the next packet, if one waits for that.
+    pace: Option<Time>,
+    /// The largest datagram in bytes that this end wants to send.
+    max_datagram: usize,
+    last_data_sent: Time,
+
+    retransmit: RetransmitQueue,
+    duplicates: PendingDuplicates,
+    header_compression: HeaderCompression,
+    fec: FecMode,
+
+    inner: Inner,
+    reordering: Reordering,
+    /// Packets recovered by forward error correction.
+    recovered: u64,
+    /// The peer's clock in its last ACK, in microseconds.
+    peer_clock: u64,
 }
 
-/// What native mode keeps for one of our paths.
-struct Carrier {
-    feedback: PathEstimator,
-    /// When the pacer lets the next packet go.
-    next_send: Time,
-    /// Probes to send at once, because something must be acknowledged soon.
-    probes: u32,
-    /// Probes by which the path is judged that are still to be sent.
-    initial_probes: u32,
-    /// Bytes of copies that were spent on finding out what it takes.
-    probe_copy_bytes: u64,
-    /// When it was last probed to judge it.
-    probed: Time,
-    /// When either end last said that it does not use it, or the peer was last asked whether that is still so.
-    status_polled: Time,
-    /// When bulk is let in while it is a lane.
-    reserved: reserve::ReservedPath,
-    /// When it last brought an inner packet.
-    last_data_received: Option<Time>,
-    /// Makes repair symbols of what is sent, to this rhythm if at all.
-    encoder: Encoder,
-    fec_policy: FecPolicy,
-    fec_schedule: Option<FecSchedule>,
-    /// When the last packet was sent that it knows.
-    last_source: Time,
-    /// How large its datagrams may be.
-    pmtu: Pmtu,
-    /// A challenge of the peer's that is to be answered.
-    challenged: Option<[u8; 8]>,
-    /// Where the peer has called from and is not known to be.
-    validation: Option<PathValidation>,
-    /// The fastest that may be sent.
-    cap: Option<Rate>,
-    /// Marks reported so far.
-    ce: u64,
-}
-
-impl Carrier {
-    /// One from which datagrams of up to `wanted` bytes are wanted.
-    fn new(wanted: usize, cap: Option<Rate>) -> Self {
-        Self {
-            feedback: PathEstimator::default(),
-            next_send: Time::START,
-            probes: 0,
-            initial_probes: INITIAL_PROBES,
-            probe_copy_bytes: 0,
-            probed: Time::START,
-            status_polled: Time::START,
-            reserved: reserve::ReservedPath::default(),
-            last_data_received: None,
-            encoder: Encoder::default(),
-            fec_policy: FecPolicy::default(),
-            fec_schedule: None,
-            last_source: Time::START,
-            pmtu: Pmtu::new(wanted),
-            challenged: None,
-            validation: None,
-            cap,
-            ce: 0,
-        }
-    }
-}
-
-/// How long a round trip of the flows inside takes while nothing stands in queues: order is restored, so it is that of the slowest path that
-/// brings anything of theirs, jitter included; that of the quickest one while none does.
-fn inner_rtt(now: Time, carriers: &[Carrier]) -> Duration {
-    let known = carriers.iter().filter(|carrier| carrier.feedback.rtt().is_known());
-    let takes = |carrier: &Carrier| carrier.feedback.in_order_rtt();
-    let in_use = |carrier: &&Carrier| carrier.last_data_received.is_some_and(|at| now.since(at) <= takes(carrier));
-    let slowest = known.clone().filter(in_use).map(takes).max();
-    slowest.or_else(|| known.map(takes).min()).unwrap_or_default()
-}
-
-/// How long it is worth while to send a packet again: eight round trips of the slowest path, within these bounds.
-const RETRANSMIT_LIMIT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 /// An Ethernet packet without the outer headers.
 const DATAGRAM: u64 = 1_472;
+/// Bytes that may wait for a path: a quarter of a second at 500 Mbit/s. Native mode queues here and not in the network.
+const QUEUE_LIMIT: usize = 16 << 20;
+
+/// Returns the queue of a peer in native mode.
+pub(super) fn queue() -> Queue {
+    Queue::new(QUEUE_LIMIT, Aqm::default())
+}
 
 impl Native {
-    /// Makes the native side of a peer with these paths; asks for a session at once when there is somebody to ask.
+    /// Makes native mode from the configuration of a peer. Requests a session at once if a path has an address.
     pub(super) fn new(
         now: Time,
         mtu: usize,
+        peer: &PeerConfig,
         config: &NativeConfig,
-        limits: ReorderLimits,
-        paths: &[PathConfig],
-        run: Incarnation,
+        incarnation: Incarnation,
     ) -> Self {
+        let (known, expected): (Vec<_>, Vec<_>) = peer.paths.iter().cloned().partition(|path| path.remote.is_some());
         let mut native = Self {
-            association: Association::new(config.public_key, config.preshared_key.clone(), run),
+            association: Association::new(config.public_key, config.preshared_key.clone(), incarnation),
+            initiation: None,
+            established_at: now,
+            has_session: false,
+            may_send: false,
+            paths: PathTable::from_iter([]),
+            remote: RemotePaths::default(),
+            expected,
+            probe: peer.probe.unwrap_or_default(),
+            addresses: AdvertisedAddresses::default(),
+            status_seq: 0,
             cc: Controller::new(Algorithm::new(config.congestion)),
-            carriers: Vec::new(),
-            received: std::array::from_fn(|_| None),
-            reverse_path: [None; MAX_PATHS],
-            closed: [None; MAX_PATHS],
-            udp_shaper: udp_shaper::UdpShaper::default(),
-            reorder: HashMap::new(),
-            idle: idle::IdleState::default(),
-            holding: BTreeSet::new(),
-            limits: ReorderLimits { repaired: true, ..limits },
+            snapshots: Vec::new(),
+            recent_rate: WindowedMax::new(),
+            pace: None,
             max_datagram: (mtu + NATIVE_OVERHEAD).min(tx::MAX_BYTES),
-            unordered: HashMap::new(),
-            unheld: 0,
+            last_data_sent: Time::START,
             retransmit: RetransmitQueue::default(),
-            duplicates: duplicate::PendingDuplicates::default(),
-            header_compression: header_compression::HeaderCompression::default(),
-            tries: false,
-            reprobe: None,
-            ack_filter: AckFilter::default(),
-            ack_delay: ack_delay::AckDelay::default(),
-            superseded: 0,
-            discarded: 0,
+            duplicates: PendingDuplicates::default(),
+            header_compression: HeaderCompression::default(),
             fec: config.fec,
-            decoders: std::array::from_fn(|_| None),
+            inner: Inner::default(),
+            reordering: Reordering::new(peer.resequence.unwrap_or_default()),
             recovered: 0,
             peer_clock: 0,
-            pace: None,
-            returned: Vec::new(),
-            last_data_sent: Time::START,
-            may_send: false,
-            has_session: false,
-            established_at: now,
-            status_seq: 0,
-            last_status_seq: [None; MAX_PATHS],
-            addresses: AdvertisedAddresses::default(),
-            initiation: None,
         };
-        for (slot, path) in (0..).zip(paths) {
-            native.add_path(PathId { slot, generation: 0 }, path.cap);
+        for (slot, path) in (0..).zip(&known) {
+            native.put_path(slot, NativePath::new(now, slot, path, native.probe, native.max_datagram));
         }
-        if !paths.is_empty() {
+        if !known.is_empty() {
             native.association.request(now);
         }
         native
-    }
-
-    pub(super) fn add_path(&mut self, id: PathId, cap: Option<Rate>) {
-        let slot = usize::from(id.slot);
-        if slot < self.carriers.len() {
-            self.carriers[slot] = Carrier::new(self.max_datagram, cap);
-        } else {
-            self.carriers.push(Carrier::new(self.max_datagram, cap));
-        }
-        self.cc.add_path(id, self.datagram(), cap);
-    }
-
-    /// The largest datagram that a window must have room for.
-    fn datagram(&self) -> u64 {
-        DATAGRAM.max(self.max_datagram as u64)
     }
 
     pub(super) fn association(&mut self) -> &mut Association {
         &mut self.association
     }
 
-    /// Whether packets can be sealed.
-    pub(super) fn is_established(&self, now: Time) -> bool {
-        self.association.is_established(now)
+    /// The tunnel carries traffic: paths that do not answer are probed more often. On the others, acknowledgements show that they
+    /// are alive.
+    pub(super) fn on_traffic(&mut self, now: Time) {
+        let silent = self.paths.iter_mut().filter(|path| !path.base.health.answers);
+        silent.filter_map(|path| path.base.liveness.prober()).for_each(|prober| prober.on_traffic(now));
     }
 
-    /// Whether probes can be sealed, so that their deadlines mean anything.
-    pub(super) fn is_probing(&self) -> bool {
-        self.may_send
-    }
-
-    /// What is known of a path.
-    pub(super) fn feedback(&self, slot: u8) -> &PathEstimator {
-        &self.carriers[usize::from(slot)].feedback
-    }
-
-    /// The rate at which a path may be used.
-    pub(super) fn rate(&self, id: PathId) -> Option<Rate> {
-        self.cc.bottleneck(id)
-    }
-
-    /// Keeps an ACK of a flow inside back until it can leave with others; returns what is to leave now.
-    pub(super) fn filter_ack(
-        &mut self,
-        now: Time,
-        bucket: u16,
-        packet: SuperPacket,
-    ) -> impl Iterator<Item = (u16, SuperPacket)> {
-        self.ack_delay.on_sent(now, &packet);
-        let now_or_later = match self.ack_filter.on_packet(now, bucket, packet, || inner_rtt(now, &self.carriers)) {
-            FilterVerdict::Leaves(packet) => Some(packet),
-            FilterVerdict::Waits => None,
-            FilterVerdict::Replaces(older) => {
-                self.returned.push(older.into_buffer());
-                self.superseded += 1;
-                None
+    /// Takes a packet from the TUN device: a pure ACK may wait for others or replace an older one, everything else is queued.
+    pub(super) fn handle_inner(&mut self, common: &mut Common, turn: &mut Turn<'_>, bucket: u16, packet: SuperPacket) {
+        let now = turn.now;
+        if !self.is_reachable() {
+            common.discard_stale(now);
+        }
+        self.inner.ack_delay.on_sent(now, &packet);
+        let Self { inner, paths, .. } = self;
+        match inner.ack_filter.on_packet(now, bucket, packet, || snapshot::inner_rtt(now, paths)) {
+            FilterVerdict::Send(packet) => {
+                for (bucket, earlier) in inner.ack_filter.release_flow(now, bucket) {
+                    common.enqueue(now, bucket, earlier);
+                }
+                common.enqueue(now, bucket, packet);
             }
-        };
-        let earlier = now_or_later.is_some().then(|| self.ack_filter.release_flow(now, bucket));
-        earlier.into_iter().flatten().chain(now_or_later.map(|packet| (bucket, packet)))
+            FilterVerdict::Hold => {}
+            FilterVerdict::Replace(older) => {
+                turn.spare.push(older.into_buffer());
+                common.count_dropped(Dropped::Superseded, 1);
+            }
+        }
     }
 
-    /// How many ACKs of flows inside a later one stood in for since this was asked last.
-    pub(super) fn take_superseded(&mut self) -> u64 {
-        std::mem::take(&mut self.superseded)
+    /// Returns true if a path is up.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.paths.iter().any(|path| path.base.is_up())
     }
 
-    /// How many packets were held for others that a peer which has begun anew will not send, since this was asked last.
-    pub(super) fn take_discarded(&mut self) -> u64 {
-        std::mem::take(&mut self.discarded)
-    }
-
-    /// ACKs of flows inside that wait for others.
-    pub(super) fn filtered_len(&self) -> usize {
-        self.ack_filter.len()
-    }
-
-    /// Packets held in all buckets.
-    pub(super) fn held(&self) -> usize {
-        let behind_holes = self.holding.iter().filter_map(|bucket| self.reorder.get(bucket)).map(ReorderBuffer::len);
-        behind_holes.sum::<usize>() + self.udp_shaper.len() + self.ack_delay.len()
-    }
-
-    /// What the resequencers of all buckets did, together.
-    pub(super) fn order_stats(&self) -> crate::reorder::ReorderStats {
-        let unheld = crate::reorder::ReorderStats { unordered: self.unheld, ..self.idle.stats() };
-        self.reorder.values().fold(unheld, |sum, bucket| sum + bucket.stats())
-    }
-
-    /// Whether packets are under way or must go again.
+    /// Returns true if packets are in flight or must be retransmitted.
     pub(super) fn has_unacked(&self) -> bool {
         !self.retransmit.is_empty()
     }
 
-    /// How many packets were sent again, and how many given up.
-    pub(super) fn repair_counts(&self) -> (u64, u64) {
-        self.retransmit.counts()
+    /// Returns the number of packets held: behind a hole, for their rate, or as early ACKs.
+    pub(super) fn held(&self) -> usize {
+        self.reordering.held() + self.inner.held()
     }
 
-    /// How many packets came back by forward error correction.
-    pub(super) fn recovered(&self) -> u64 {
-        self.recovered
+    /// Returns the number of inner ACKs that wait in the ACK filter.
+    pub(super) fn filtered(&self) -> usize {
+        self.inner.ack_filter.len()
     }
 
-    /// Nobody will confirm what is in flight on a path.
-    fn abandon(&mut self, now: Time, id: PathId) -> Option<LossSample> {
-        let Self { carriers, retransmit: repair, returned, .. } = self;
-        carriers[usize::from(id.slot)].feedback.abandon(now, |fate, token| {
-            returned.extend(repair.on_outcome(Token(token), fate).and_then(|packet| packet.into_buffer()));
+    /// Adds what native mode knows to a status.
+    pub(super) fn status(&self, common: PeerStatus) -> PeerStatus {
+        let (resent, given_up) = self.retransmit.counts();
+        let paths = self.paths.iter().filter(|path| !path.base.is_vacant());
+        PeerStatus {
+            reorder: Some(self.reordering.stats()),
+            resent,
+            recovered: self.recovered,
+            given_up,
+            paths: paths.map(|path| self.path_status(path)).collect(),
+            ..common
+        }
+    }
+
+    fn path_status(&self, path: &NativePath) -> PathStatus {
+        let status = PathStatus::of(&path.base);
+        let estimator = &path.estimator;
+        PathStatus {
+            srtt: estimator.rtt().is_known().then(|| estimator.rtt().smoothed()).or(status.srtt),
+            rate: self.cc.bottleneck(path.base.id),
+            loss: Some(estimator.loss()),
+            mtu: path.pmtu.found().map(|size| size.saturating_sub(NATIVE_OVERHEAD)),
+            standby: [path.standby, path.peer_standby],
+            in_flight: Some(estimator.in_flight()),
+            queue: Some(estimator.delay().queue()),
+            ..status
+        }
+    }
+
+    /// Returns the largest datagram that a window must have room for.
+    fn datagram(&self) -> u64 {
+        DATAGRAM.max(self.max_datagram as u64)
+    }
+
+    fn ids(&self) -> impl Iterator<Item = PathId> + use<> {
+        self.paths.ids(|path| path.base.id)
+    }
+
+    /// Returns the path to which a rule binds packets with this mark, if it is among the `candidates`.
+    fn bound_path(&self, common: &Common, mark: Mark, candidates: PathSet) -> Option<PathId> {
+        let name = common.classifier.path(mark)?;
+        let id = self.paths.iter().find(|path| path.base.name == name)?.base.id;
+        let snapshot = self.snapshots.iter().find(|snapshot| snapshot.id == id)?;
+        candidates.contains(snapshot.id).then_some(id)
+    }
+
+    pub(super) fn handle_carrier(&mut self, common: &mut Common, now: Time, link: LinkId, carrier: bool) {
+        for id in self.ids() {
+            let path = &mut self.paths[id].base;
+            // An interface has other events, too.
+            if path.link != link || path.health.carrier == carrier {
+                continue;
+            }
+            // A path that was alive before the carrier was lost must prove that it is alive afterwards.
+            let probed = path.liveness.declare_dead(now);
+            self.update(common, now, id, |health| {
+                (health.carrier, health.answers) = (carrier, health.answers && !probed);
+            });
+        }
+    }
+
+    /// Changes the evidence about a path, and does what a change of its state requires.
+    pub(super) fn update(&mut self, common: &mut Common, now: Time, id: PathId, update: impl FnOnce(&mut Health)) {
+        let path = &mut self.paths[id];
+        let change = path.base.update_health(update);
+        if let Some((from, to)) = change.state() {
+            common.on_state_change(&path.base, from, to);
+            path.failed |= !to.is_up();
+            if from.is_up() && is_failure(to) {
+                path.damping.on_failure(now);
+            }
+        }
+        if change.revived() {
+            path.damping.on_return(now);
+        }
+        match (change.before.may_send(), change.after.may_send()) {
+            (true, false) => path.draining = true,
+            (false, true) => self.announce(now, id),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    /// Fails the paths that went down since the last turn, after the demotions were updated.
+    fn handle_failed_paths(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
+        self.update_demotions(common, turn.now);
+        for id in self.ids() {
+            if std::mem::take(&mut self.paths[id].failed) {
+                self.fail_path(turn, id);
+            }
+        }
+    }
+
+    /// Declares the packets in flight on a path lost, so that they are retransmitted elsewhere.
+    fn fail_path(&mut self, turn: &mut Turn<'_>, id: PathId) {
+        let loss = self.abandon(turn, id);
+        // A path that carries small datagrams only goes silent, too.
+        self.paths[id].pmtu.doubt();
+        if let Some(loss) = loss {
+            self.cc.on_loss(id, &loss);
+        }
+        self.cc.on_failure(id);
+    }
+
+    /// Declares everything in flight on a path lost.
+    fn abandon(&mut self, turn: &mut Turn<'_>, id: PathId) -> Option<LossSample> {
+        let Self { paths, retransmit, .. } = self;
+        paths[id].estimator.abandon(turn.now, |outcome, payload| {
+            if let Payload::Packet(key) = payload {
+                turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
+            }
         })
     }
 
-    /// A path went down: what is in flight on it is lost, and nobody waits for it.
-    pub(super) fn fail_path(&mut self, now: Time, id: PathId) {
-        let loss = self.abandon(now, id);
-        let Self { carriers, cc: control, .. } = self;
-        // A path on which only small datagrams pass falls silent, too.
-        carriers[usize::from(id.slot)].pmtu.doubt();
-        if let Some(loss) = loss {
-            control.on_loss(id, &loss);
-        }
-        control.on_failure(id);
-    }
-
-    /// Acts on what happened to the sessions. True when one has just been agreed on.
-    fn handle_session_events(
-        &mut self,
-        paths: &mut [Path],
-        queue: &mut Queue,
-        now: Time,
-        local: &mut SessionTable,
-    ) -> bool {
-        let mut agreed = false;
-        while let Some(event) = self.association.poll_event() {
-            match event {
-                SessionEvent::Retired(index) => local.release_index(index),
-                SessionEvent::GaveUp => self.association.request(now),
-                SessionEvent::Established(established) => {
-                    if self.association.take_peer_restarted() {
-                        self.on_peer_restart(paths, queue);
-                    }
-                    self.header_compression.set_allowed(established.hello.capabilities.compresses());
-                    self.initiation = None;
-                    // The first datagram under it is what lets the responder use it.
-                    paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.probe_now(now));
-                    self.established_at = now;
-                    agreed = true;
-                }
-            }
-        }
-        agreed
-    }
-
-    /// The peer has begun anew: numbers, order and what is in flight mean nothing any more.
-    fn on_peer_restart(&mut self, paths: &[Path], queue: &mut Queue) {
-        queue.renumber();
-        for (bucket, order) in &self.reorder {
-            self.discarded += order.len() as u64;
-            self.idle.suspend(*bucket, order);
-        }
-        self.received = std::array::from_fn(|_| None);
-        (self.reverse_path, self.closed) = ([None; MAX_PATHS], [None; MAX_PATHS]);
-        self.reorder.clear();
-        self.unordered.clear();
-        self.idle.on_peer_restart();
-        self.holding.clear();
+    /// The peer restarted: its numbers begin again, and nothing that is in flight will be acknowledged.
+    fn on_peer_restart(&mut self, common: &mut Common) {
+        common.queue.renumber();
+        let discarded = self.reordering.on_peer_restart();
+        common.drops.count_many(Dropped::PeerRestarted, discarded);
+        common.ledger.dropped_in += discarded;
+        self.remote = RemotePaths::default();
         self.duplicates.clear();
         self.header_compression.clear();
         self.retransmit.clear();
-        self.last_status_seq = [None; MAX_PATHS];
         self.addresses.clear_remote();
-        self.decoders = std::array::from_fn(|_| None);
-        for path in paths {
-            let carrier = &mut self.carriers[usize::from(path.id.slot)];
-            *carrier =
-                Carrier { validation: carrier.validation.take(), ..Carrier::new(self.max_datagram, carrier.cap) };
+        for path in &mut self.paths {
+            path.on_peer_restart(self.max_datagram);
         }
     }
 }
 
+/// Returns true if this state of a path that was up is a failure, which [`crate::path::Damping`] counts.
+fn is_failure(state: PathState) -> bool {
+    use crate::path::{Demotion, DownCause};
+    matches!(state, PathState::Down(DownCause::Silent | DownCause::Carrier) | PathState::Demoted(Demotion::Lossy))
+}
+
 impl std::fmt::Debug for Native {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Native").field("speaks", &self.may_send).finish_non_exhaustive()
+        f.debug_struct("Native").field("may_send", &self.may_send).finish_non_exhaustive()
     }
 }

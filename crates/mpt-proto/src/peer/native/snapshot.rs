@@ -1,168 +1,258 @@
-//! The paths as the scheduler is to see them, looked at anew each turn; and what follows from how they differ.
+//! The paths as the scheduler gets them, refreshed in each turn, and what follows from their differences.
 
 use std::time::Duration;
 
-use super::super::Peer;
-use super::Native;
-use super::ack_delay::TypicalRtt;
-use crate::path::Path;
+use super::path::NativePath;
+use super::{DATAGRAM, Native};
+use crate::inner::ack_delay::TypicalRtt;
+use crate::path::sent_packets::Payload;
+use crate::path::{PathId, PathSet, PathTable};
+use crate::peer::{Common, Turn};
 use crate::queue;
-use crate::repair::Token;
-use crate::sched::PathSnapshot;
+use crate::sched::reserve::{RESERVED_RATIO, Reprobe, TRAIN};
+use crate::sched::{PathSnapshot, Scheduler};
 use crate::time::{Rate, Time};
 
-/// RFC 6928: ten packets.
-const FIRST_WINDOW: u64 = 10 * super::DATAGRAM;
-/// What a controller gives a path before the first ACK.
-const FIRST_FLIGHT: u64 = 32 * super::DATAGRAM;
-/// A path that loses more is as far away as one that loses this.
-const MOST_LOSS: f64 = 0.5;
-/// What was measured so long ago may have changed: a quarter of the time for which people bear a stall.
-const STALE: Duration = Duration::from_millis(250);
-/// A path is in use if this fraction of its window is in flight.
-const IN_USE: u64 = 4;
-/// A path that has failed or become slow is expected back for so long, and of what it carried no more than makes a round trip four times as long.
-const OUTAGE: Duration = Duration::from_secs(30);
-const MOST_SHORTAGE: f64 = 4.0;
-/// Jitter that no inner sender takes for a queue: half of the 4 ms that HyStart calls for at least (RFC 9406 section 4.3).
-const LOW_JITTER: Duration = Duration::from_millis(2);
-/// The longest that a flow's own queue is allowed to stand.
-const MAX_QUEUE_DELAY: Duration = Duration::from_millis(500);
-
-impl Peer {
-    /// Takes a fresh look at the paths.
-    pub(super) fn take_snapshot(&mut self, now: Time, native: &Native) {
-        let before = (self.snapshots.len(), sum(&self.snapshots));
-        self.snapshots.clear();
-        let up = || self.paths.iter().filter(|path| path.health.state().is_up());
-        let reserve = up().all(Path::is_reserve);
-        let usable = up().filter(|path| reserve || !path.is_reserve());
-        self.snapshots.extend(usable.map(|path| view(now, path, native)));
-        if self.snapshots.len() < before.0 && sum(&self.snapshots) < before.1 / 4 * 3 {
-            self.queue.on_rate_collapse(now);
+impl Native {
+    /// Refreshes the snapshots of the paths that may carry data.
+    pub(super) fn take_snapshot(&mut self, common: &mut Common, now: Time) {
+        let before = (self.snapshots.len(), total_rate(&self.snapshots));
+        let up = || self.paths.iter().filter(|path| path.base.is_up());
+        let only_reserves = up().all(NativePath::is_reserve);
+        let usable = up().filter(|path| only_reserves || !path.is_reserve());
+        let mut snapshots = Vec::with_capacity(self.paths.len());
+        snapshots.extend(usable.map(|path| self.snapshot(now, path)));
+        if snapshots.len() < before.0 && total_rate(&snapshots) < before.1 / 4 * 3 {
+            common.queue.on_rate_collapse(now);
         }
-        let known = self.snapshots.iter().filter(|view| !native.cc.in_startup(view.id));
-        self.recent_rate.insert(now, OUTAGE, known.map(|view| view.rate.bytes()).sum());
-        let delays: Vec<_> =
-            self.snapshots.iter().map(|view| native.feedback(view.id.slot).expected_one_way_delay()).collect();
-        let fastest = delays.iter().flatten().min().copied();
-        let least = self.snapshots.iter().map(|view| view.srtt).min().unwrap_or_default();
-        for (view, delay) in self.snapshots.iter_mut().zip(delays) {
-            let delay = match (delay, fastest) {
+        let measured = snapshots.iter().filter(|path| !self.cc.in_startup(path.id));
+        self.recent_rate.insert(now, OUTAGE, measured.map(|path| path.rate.bytes()).sum());
+        self.set_delays(&mut snapshots);
+        self.snapshots = snapshots;
+    }
+
+    /// Sets by how much each path's one-way delay exceeds that of the fastest.
+    fn set_delays(&self, snapshots: &mut [PathSnapshot]) {
+        let measured = |path: &PathSnapshot| self.paths[path.id].estimator.expected_one_way_delay();
+        let fastest = snapshots.iter().filter_map(measured).min();
+        let min_rtt = snapshots.iter().map(|path| path.srtt).min().unwrap_or_default();
+        for path in snapshots {
+            let delay = match (measured(path), fastest) {
                 (Some(delay), Some(fastest)) => delay.beyond(fastest),
-                _ => (view.srtt - least) / 2,
+                _ => (path.srtt - min_rtt) / 2,
             };
-            // What is lost arrives a round trip later, if it is not lost again.
-            let loss = native.feedback(view.id.slot).loss().min(MOST_LOSS);
-            view.delay = delay + view.srtt.mul_f64(loss / (1.0 - loss)) + overhang(view, native);
+            // A lost packet arrives one round trip later, if it is not lost again.
+            let loss = self.paths[path.id].estimator.loss().min(MAX_LOSS);
+            path.delay = delay + path.srtt.mul_f64(loss / (1.0 - loss)) + self.overhang(path);
         }
     }
 
-    /// Comes back when the pacer lets go of a path that a scheduler waits for or that is owed a copy, unless its window is full by now: what
-    /// will not come is told last, and takes of it as well.
-    pub(super) fn await_pacers(&self, now: Time, native: &mut Native) {
-        if native.pace.is_none() && native.duplicates.is_empty() {
+    /// Makes the snapshot of one path, without the delay.
+    fn snapshot(&self, now: Time, path: &NativePath) -> PathSnapshot {
+        let (id, estimator, blocked) = (path.id(), &path.estimator, path.base.blocked);
+        let in_flight = estimator.in_flight();
+        let room = self.cc.room(id, in_flight);
+        let rtt = estimator.rtt();
+        let srtt = rtt.smoothed();
+        // A few packets show little of a path: before it was filled, its rate is at least an initial window each round trip.
+        let min_rate = Rate::of(INITIAL_WINDOW, srtt.max(Duration::from_millis(1)));
+        let rate = self.cc.bottleneck(id).unwrap_or(self.cc.pacing(id)).max(min_rate);
+        let paced = path.next_send.since(now);
+        let missing = self.datagram().saturating_sub(room);
+        let oldest = estimator.oldest().filter(|(_, payload)| *payload != Payload::Control);
+        PathSnapshot {
+            id,
+            weight: path.base.weight,
+            srtt,
+            rtt_var: rtt.var(),
+            min_rtt: if rtt.is_known() { rtt.min() } else { Duration::ZERO },
+            window: if blocked { 0 } else { room },
+            cwnd: self.cc.window(id),
+            in_flight,
+            oldest: oldest.map_or(Duration::ZERO, |(sent, _)| now.since(sent)),
+            room: if blocked || !paced.is_zero() { 0 } else { room },
+            burst: self.cc.burst(id),
+            rate: rate.min(MAX_RATE),
+            opens_in: if missing > 0 { paced.max(rate.time_for(missing)) } else { paced },
+            paced: missing == 0 && !blocked,
+            ..PathSnapshot::default()
+        }
+    }
+
+    /// Refreshes the snapshot of one path after it sent something.
+    pub(super) fn refresh_snapshot(&mut self, now: Time, id: PathId) {
+        let fresh = self.snapshot(now, &self.paths[id]);
+        let Some(index) = self.snapshots.iter().position(|path| path.id == id) else { return };
+        let old = &self.snapshots[index];
+        let delay = old.delay.saturating_sub(self.overhang(old)) + self.overhang(&fresh);
+        self.snapshots[index] = PathSnapshot { delay, ..fresh };
+    }
+
+    /// Returns the time that the packets in flight on a path in start-up may spend in its queue: those above the amount that the
+    /// path has shown to deliver in a round trip, and above its first flight. So another path that is nearly as fast takes some
+    /// of them, and neither is overfilled.
+    fn overhang(&self, path: &PathSnapshot) -> Duration {
+        if !self.cc.in_startup(path.id) {
+            return Duration::ZERO;
+        }
+        let base_rtt = self.paths[path.id].estimator.base_rtt();
+        let shown = path.rate.bytes_in(base_rtt).max(FIRST_FLIGHT);
+        path.rate.time_for(path.in_flight.saturating_sub(shown))
+    }
+
+    /// Sets how long a flow's queue may stand.
+    ///
+    /// | condition | target | reason |
+    /// |---|---|---|
+    /// | a path is in start-up and in use | 500 ms | its rate is unknown, and so is the queue's delay |
+    /// | otherwise | 1.5 x the spread of the paths' delays, at least | a slower path is used when the backlog is worth more than its extra delay |
+    /// | otherwise | 3/4 of the flow's round trip, at least | CUBIC reduces its window by 0.3: with less than 3/7 the paths run empty after each drop |
+    /// | the rates' sum fell within 30 s | 7/4 of the flow's round trip x the ratio, less the round trip | the path is expected back, and the flow's window must fit it then |
+    /// | always | 15 to 500 ms | a longer wait for the faster path is better than a longer queue |
+    ///
+    /// The flow's round trip is that of the slowest path with its jitter, because order is restored. CoDel's interval is the time
+    /// until the sender knows of a drop and the queue has shrunk: two round trips and the queue.
+    pub(super) fn set_queue_delay(&self, common: &mut Common) {
+        let spread = self.snapshots.iter().map(|path| path.delay).max().unwrap_or_default();
+        let in_order_rtt = |path: &PathSnapshot| self.paths[path.id].estimator.in_order_rtt();
+        let rtt = self.snapshots.iter().map(in_order_rtt).max().unwrap_or_default();
+        let opening = |path: &PathSnapshot| self.cc.in_startup(path.id) && path.in_flight * IN_USE > path.cwnd;
+        let window = rtt.mul_f64(self.shortage() * 7.0 / 4.0);
+        let standing = (spread * 3 / 2).max(window.saturating_sub(rtt)).clamp(queue::TARGET, MAX_QUEUE_DELAY);
+        let target = if self.snapshots.iter().any(opening) { MAX_QUEUE_DELAY } else { standing };
+        common.queue.set_delay(target, (rtt * 2 + standing).max(queue::INTERVAL));
+    }
+
+    /// Returns the ratio of the recent highest rate to the current one, at most 4; 1 unless the rate fell by a quarter.
+    fn shortage(&self) -> f64 {
+        let (best, all) = (self.recent_rate.get().unwrap_or(0), total_rate(&self.snapshots).max(1));
+        if all < best / 4 * 3 { (best as f64 / all as f64).min(MAX_SHORTAGE) } else { 1.0 }
+    }
+
+    /// Returns mean and mean + deviation of the RTT of the path whose RTT is lowest; zero if its jitter is below 2 ms.
+    pub(super) fn typical_rtt(&self) -> TypicalRtt {
+        let jitter = |path: &PathSnapshot| self.paths[path.id].estimator.delay().jitter();
+        // Jitter is learned slowly, the variation of round trips within a few.
+        let late = |path: &PathSnapshot| path.srtt + jitter(path).max(path.rtt_var);
+        let shortest = self.snapshots.iter().min_by_key(|path| late(path)).filter(|path| jitter(path) > LOW_JITTER);
+        shortest.map(|path| TypicalRtt { mean: path.srtt, late: late(path) }).unwrap_or_default()
+    }
+
+    /// Sets the next wake-up for the pacer of a path that a scheduler waits for or that is owed a duplicate, unless the path's
+    /// window is full by now: SKIPs leave last, and use up some of it.
+    pub(super) fn await_pacers(&mut self, now: Time) {
+        if self.pace.is_none() && self.duplicates.is_empty() {
             return;
         }
-        let fresh = |seen: &PathSnapshot| view(now, &self.paths[usize::from(seen.id.slot)], native);
-        let input: Vec<_> = self.snapshots.iter().map(fresh).collect();
-        let opens = |at: &Time| input.iter().any(|path| path.paced && now + path.opens_in == *at);
-        let limit = |slot| native.limit(slot);
-        let copies = native.duplicates.opens_in(now, &input, &native.retransmit, limit).map(|wait| now + wait);
-        native.pace = native.pace.filter(opens).into_iter().chain(copies).min();
+        let fresh = |seen: &PathSnapshot| self.snapshot(now, &self.paths[seen.id]);
+        let snapshots: Vec<_> = self.snapshots.iter().map(fresh).collect();
+        let opens = |at: &Time| snapshots.iter().any(|path| path.paced && now + path.opens_in == *at);
+        let limit = |id| self.limit(id);
+        let duplicate = self.duplicates.opens_in(now, &snapshots, &self.retransmit, limit).map(|wait| now + wait);
+        self.pace = self.pace.filter(opens).into_iter().chain(duplicate).min();
     }
 
-    /// What is known of a path that the scheduler leaves aside grows old: its queue has drained meanwhile, or its route has changed.
-    /// While there would be something to send on it, it is asked.
-    pub(super) fn probe_idle_paths(&self, now: Time, native: &mut Native) {
-        for view in self.snapshots.iter().filter(|view| view.room > 0) {
-            let carrier = &mut native.carriers[usize::from(view.id.slot)];
-            if carrier.feedback.idle_for(now) > view.srtt.max(STALE) {
-                carrier.probes = carrier.probes.max(1);
+    /// Probes paths that have room and were idle for a round trip, at least 250 ms, while packets wait: their queue may have drained,
+    /// or their route changed.
+    pub(super) fn probe_idle_paths(&mut self, now: Time) {
+        for snapshot in self.snapshots.iter().filter(|path| path.room > 0) {
+            let path = &mut self.paths[snapshot.id];
+            if path.estimator.idle_for(now) > snapshot.srtt.max(STALE) {
+                path.probes = path.probes.max(1);
             }
         }
     }
 
-    /// A slower path is used when the backlog is worth more than its extra delay, so the queue must be allowed to stand that
-    /// long; with paths further apart than the bound, waiting for the faster one is better anyway. And it may stand for three quarters of
-    /// a round trip of the flow: CUBIC gives way by 0.3, so with less than 3/7 the paths would run dry after each drop. As order is restored, that
-    /// is the slowest path's, and what jitter adds to it.
-    /// A path that has failed, or become slow, is expected back: what it would carry may stand meanwhile, or the flow's window is too small for
-    /// it then.
-    /// While it is being found out how much a path takes, nobody knows how long the queue is.
-    /// Only the flow that fills the queue waits in it. What CoDel does is known to it after a round trip, and has shrunk the queue after another
-    /// one, which the queue is part of.
-    pub(super) fn set_queue_delay(&mut self, native: &Native) {
-        let spread = self.snapshots.iter().map(|view| view.delay).max().unwrap_or_default();
-        let takes = |view: &PathSnapshot| native.feedback(view.id.slot).in_order_rtt();
-        let inside = self.snapshots.iter().map(takes).max().unwrap_or_default();
-        let opens = |view: &PathSnapshot| native.cc.in_startup(view.id) && view.in_flight * IN_USE > view.cwnd;
-        let window = inside.mul_f64(self.shortage() * 7.0 / 4.0);
-        let stands = (spread * 3 / 2).max(window.saturating_sub(inside)).clamp(queue::TARGET, MAX_QUEUE_DELAY);
-        let target = if self.snapshots.iter().any(opens) { MAX_QUEUE_DELAY } else { stands };
-        self.queue.set_delay(target, (inside * 2 + stands).max(queue::INTERVAL));
+    /// Marks paths that had room and were not used as application-limited: their rates are those of the application.
+    pub(super) fn mark_app_limited(&mut self) {
+        let datagram = self.datagram();
+        for snapshot in self.snapshots.iter().filter(|path| path.room >= datagram) {
+            self.paths[snapshot.id].estimator.on_app_limited();
+        }
+        for path in self.paths.iter_mut().filter(|path| path.is_reserve()) {
+            if self.snapshots.iter().all(|snapshot| snapshot.id != path.base.id) {
+                path.estimator.on_app_limited();
+            }
+        }
     }
 
-    /// What is usual among round trips on the path where they are shortest; zero if that keeps time.
-    pub(super) fn typical_rtt(&self, native: &Native) -> TypicalRtt {
-        let jitter = |view: &PathSnapshot| native.feedback(view.id.slot).delay().jitter();
-        // Jitter is learned slowly, the variance of round trips within a few.
-        let late = |view: &PathSnapshot| view.srtt + jitter(view).max(view.rtt_var);
-        let shortest = self.snapshots.iter().min_by_key(|view| late(view)).filter(|view| jitter(view) > LOW_JITTER);
-        shortest.map(|view| TypicalRtt { mean: view.srtt, late: late(view) }).unwrap_or_default()
+    /// Returns the path among the `candidates` that is reserved from bulk, and the path to probe with a train.
+    ///
+    /// While a faster path is still in start-up, a link that is known to be slow is reserved, too.
+    pub(super) fn reserved_path(
+        &mut self,
+        common: &Common,
+        now: Time,
+        candidates: PathSet,
+    ) -> (Option<PathId>, Option<PathId>) {
+        let paths = || self.snapshots.iter().filter(move |path| candidates.contains(path.id));
+        let measured = paths().nth(1).is_some() && paths().all(|path| !path.srtt.is_zero());
+        if !measured || !matches!(common.scheduler, Scheduler::Earliest(_)) {
+            return (None, None);
+        }
+        let total: u64 = paths().map(|path| path.rate.bytes()).sum();
+        let is_slow = |path: &PathSnapshot| self.paths[path.id].estimator.link_rate().is_some();
+        let grows = |path: &PathSnapshot| self.cc.in_startup(path.id);
+        let fast_ones_open = paths().any(|path| grows(path) && !is_slow(path));
+        let is_reserved =
+            |path: &&PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && fast_ones_open;
+        let Some(quickest) = paths().min_by_key(|path| path.srtt).filter(is_reserved).copied() else {
+            return (None, None);
+        };
+        let (id, grows) = (quickest.id, grows(&quickest));
+        let path = &mut self.paths[id];
+        let shown = path.estimator.take_train_rate();
+        let fast = shown.is_some_and(|rate| rate.bytes() * RESERVED_RATIO >= total);
+        match path.reserved.reprobe(now, quickest.srtt, fast, grows) {
+            Reprobe::Open => (None, None),
+            Reprobe::Train => (Some(id), Some(id)),
+            Reprobe::Reserved => (Some(id), None),
+        }
     }
 
-    /// How many times what the paths pass is what they passed lately, if it has become clearly less.
-    fn shortage(&self) -> f64 {
-        let (best, all) = (self.recent_rate.best().unwrap_or(0), sum(&self.snapshots).max(1));
-        if all < best / 4 * 3 { (best as f64 / all as f64).min(MOST_SHORTAGE) } else { 1.0 }
-    }
-}
-
-/// For how long what is in flight on a path that opens may stand in its queue: all that is more than the path has shown to deliver in a
-/// round trip, and more than its first flight. Another that is nearly as quick takes some of it, and neither is overfilled.
-pub(super) fn overhang(view: &PathSnapshot, native: &Native) -> Duration {
-    if !native.cc.in_startup(view.id) {
-        return Duration::ZERO;
-    }
-    let shown = view.rate.bytes_in(native.feedback(view.id.slot).base_rtt()).max(FIRST_FLIGHT);
-    view.rate.time_for(view.in_flight.saturating_sub(shown))
-}
-
-/// What all paths pass together, in bytes per second.
-pub(super) fn sum(input: &[PathSnapshot]) -> u64 {
-    input.iter().map(|view| view.rate.bytes()).sum()
-}
-
-/// One path as the scheduler sees it.
-pub(super) fn view(now: Time, path: &Path, native: &Native) -> PathSnapshot {
-    let carrier = &native.carriers[usize::from(path.id.slot)];
-    let in_flight = carrier.feedback.in_flight();
-    let room = native.cc.room(path.id, in_flight);
-    let pacing = native.cc.pacing(path.id);
-    let srtt = carrier.feedback.rtt().smoothed();
-    // Few packets show little of a path: until it has been filled, it is expected to pass a first window each round trip.
-    let least = Rate::of(FIRST_WINDOW, srtt.max(Duration::from_millis(1)));
-    let rate = native.cc.bottleneck(path.id).unwrap_or(pacing).max(least);
-    let paced = carrier.next_send.since(now);
-    let missing = native.datagram().saturating_sub(room);
-    let rtt = carrier.feedback.rtt();
-    let oldest = carrier.feedback.oldest().filter(|(_, token)| *token != Token::NONE.0);
-    PathSnapshot {
-        id: path.id,
-        weight: path.weight,
-        srtt,
-        rtt_var: rtt.var(),
-        min_rtt: if rtt.is_known() { rtt.min() } else { Duration::ZERO },
-        window: if path.blocked { 0 } else { room },
-        cwnd: native.cc.window(path.id),
-        in_flight,
-        oldest: oldest.map_or(Duration::ZERO, |(sent, _)| now.since(sent)),
-        room: if path.blocked || !paced.is_zero() { 0 } else { room },
-        burst: native.cc.burst(path.id),
-        rate: rate.min(Rate::from_bits(100_000_000_000)),
-        opens_in: if missing > 0 { paced.max(rate.time_for(missing)) } else { paced },
-        paced: missing == 0 && !path.blocked,
-        ..PathSnapshot::default()
+    /// Sends a packet train, which measures the rate of a path.
+    pub(super) fn send_train(&mut self, turn: &mut Turn<'_>, id: PathId) {
+        let size = self.limit(id);
+        for _ in 0..TRAIN {
+            if let Some(number) = self.send_padded(turn, id, size, Payload::Control) {
+                self.paths[id].estimator.on_train(turn.now, number, size as u64);
+            }
+        }
     }
 }
+
+/// Returns the RTT of the inner flows without queues: that of the slowest path that brings their packets, with its jitter, because
+/// order is restored; that of the fastest path while none does.
+pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> Duration {
+    let known = paths.iter().filter(|path| path.estimator.rtt().is_known());
+    let rtt = |path: &NativePath| path.estimator.in_order_rtt();
+    let in_use = |path: &&NativePath| path.last_data_received.is_some_and(|at| now.since(at) <= rtt(path));
+    let slowest = known.clone().filter(in_use).map(rtt).max();
+    slowest.or_else(|| known.map(rtt).min()).unwrap_or_default()
+}
+
+/// Returns the sum of the paths' rates, in bytes per second.
+fn total_rate(paths: &[PathSnapshot]) -> u64 {
+    paths.iter().map(|path| path.rate.bytes()).sum()
+}
+
+/// Ten packets (RFC 6928).
+const INITIAL_WINDOW: u64 = 10 * DATAGRAM;
+/// The window that a controller gives a path before the first ACK.
+const FIRST_FLIGHT: u64 = 32 * DATAGRAM;
+/// Loss above this does not add to a path's delay.
+const MAX_LOSS: f64 = 0.5;
+/// A measurement of this age may be outdated: a quarter of the time for which people bear a stall.
+const STALE: Duration = Duration::from_millis(250);
+/// A path is in use if this fraction of its window is in flight.
+const IN_USE: u64 = 4;
+/// A path that failed or became slow is expected back within this time.
+const OUTAGE: Duration = Duration::from_secs(30);
+/// The most by which a queue may grow for such a path: a round trip four times as long.
+const MAX_SHORTAGE: f64 = 4.0;
+/// Jitter that no inner sender takes for a queue: half of the 4 ms that HyStart requires at least (RFC 9406 section 4.3).
+const LOW_JITTER: Duration = Duration::from_millis(2);
+/// The longest queue delay that a flow's own queue may have.
+const MAX_QUEUE_DELAY: Duration = Duration::from_millis(500);
+/// A rate above every link, so that arithmetic on rates does not overflow.
+const MAX_RATE: Rate = Rate::from_bits(100_000_000_000);

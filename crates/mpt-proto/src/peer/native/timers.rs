@@ -1,112 +1,116 @@
-//! What is due in native mode.
+//! Deadlines of native mode.
 
-use super::super::inbound::deliver;
-use super::super::{Peer, WakeReason};
-use super::pmtu::on_probe_fate;
-use super::udp_shaper::InnerSink;
-use super::{Carrier, Native};
-use crate::packet::Coalescer;
-use crate::repair::Token;
+use super::Native;
+use super::path::NativePath;
+use super::pmtu::on_probe_outcome;
+use crate::path::PathId;
+use crate::path::sent_packets::Payload;
+use crate::peer::{Common, Turn};
 use crate::time::Time;
+use crate::wake::WakeReason;
 
 impl Native {
-    /// The next deadline, and why.
+    /// Returns the next deadline, and the reason.
     pub(in crate::peer) fn next_deadline(&self) -> Option<(Time, WakeReason)> {
         let session = self.association.next_deadline().map(|at| (at, WakeReason::Session));
         let pace = self.pace.map(|at| (at, WakeReason::Pace));
-        let acks = self.received.iter().flatten().filter(|_| self.may_send);
-        let acks = acks.filter_map(|received| Some((received.ack_due()?, WakeReason::Ack)));
-        let losses =
-            self.carriers.iter().filter_map(|carrier| Some((carrier.feedback.next_deadline()?.0, WakeReason::Loss)));
-        let moves = self.carriers.iter().filter_map(|carrier| carrier.validation.as_ref()).filter(|_| self.has_session);
-        let moves = moves.filter_map(|there| Some((there.next_deadline()?, WakeReason::Probe)));
-        let holds = self
-            .holding
-            .iter()
-            .filter_map(|bucket| Some((self.reorder.get(bucket)?.next_deadline()?, WakeReason::Hold)));
-        let udp_shaper = self.udp_shaper.next_deadline().map(|at| (at, WakeReason::Hold));
-        let ack_delay = self.ack_delay.next_deadline().map(|at| (at, WakeReason::Hold));
-        let ack_filter = self.ack_filter.due().map(|at| (at, WakeReason::Batch));
-        let covers = self.carriers.iter().filter_map(|carrier| Some((carrier.tail_repair_at()?, WakeReason::Cover)));
+        let filter = self.inner.ack_filter.due().map(|at| (at, WakeReason::AckFilter));
+        let holds = self.reordering.next_deadline().into_iter().chain(self.inner.next_release());
+        let polls = self.ids().filter_map(|id| self.status_poll_deadline(id)).map(|at| (at, WakeReason::Probe));
+        let paths = self.paths.iter().flat_map(|path| self.path_deadlines(path));
+        let acks = self.remote.iter().filter(|_| self.may_send).filter_map(|remote| remote.acks.as_ref()?.ack_due());
         session
             .into_iter()
-            .chain(ack_filter)
-            .chain(covers.filter(|_| self.may_send))
             .chain(pace)
-            .chain(acks)
-            .chain(losses)
-            .chain(moves)
-            .chain(holds)
-            .chain(udp_shaper)
-            .chain(ack_delay)
+            .chain(filter)
+            .chain(holds.map(|at| (at, WakeReason::Hold)))
+            .chain(polls)
+            .chain(paths)
+            .chain(acks.map(|at| (at, WakeReason::Ack)))
+            .chain(self.demotion_deadline())
             .min()
     }
-}
 
-impl Peer {
-    /// Does what is due in native mode.
-    pub(in crate::peer) fn handle_native_deadline(&mut self, now: Time, tun: &mut Coalescer) {
-        let Some(mut native) = self.native.take() else { return };
-        native.association.handle_timeout(now);
-        for slot in 0..self.paths.len() {
-            self.handle_feedback_deadline(now, slot, &mut native);
-        }
-        self.release_native(now, &mut native, tun);
-        if native.ack_filter.due().is_some_and(|at| at <= now) {
-            native.ack_filter.release(now).into_iter().for_each(|(bucket, packet)| self.enqueue(now, bucket, packet));
-        }
-        self.native = Some(native);
+    /// Returns the deadlines of one path that do not depend on others.
+    fn path_deadlines(&self, path: &NativePath) -> impl Iterator<Item = (Time, WakeReason)> + use<> {
+        let loss = path.estimator.next_deadline().map(|(at, _)| (at, WakeReason::Loss));
+        let validation = path.address.validation().filter(|_| self.has_session);
+        let validation = validation.and_then(|validation| validation.next_deadline());
+        // A path that this end does not use is not probed.
+        let probed = self.may_send && path.may_send();
+        let probe = path.base.liveness.next_deadline().filter(|_| probed);
+        let repair = path.fec.tail_deadline().filter(|_| self.may_send);
+        let probes = validation.into_iter().chain(probe).map(|at| (at, WakeReason::Probe));
+        loss.into_iter().chain(probes).chain(repair.map(|at| (at, WakeReason::Repair)))
     }
 
-    fn handle_feedback_deadline(&mut self, now: Time, slot: usize, native: &mut Native) {
-        let id = self.paths[slot].id;
-        let Native { carriers, retransmit: repair, returned, cc: control, .. } = native;
-        let carrier = &mut carriers[slot];
-        if carrier.feedback.next_deadline().is_none_or(|(at, _)| at > now) {
+    /// Does what is due.
+    pub(in crate::peer) fn handle_deadline(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
+        for id in self.ids() {
+            if self.paths[id].base.liveness.has_died(turn.now) {
+                self.update(common, turn.now, id, |health| health.answers = false);
+            }
+        }
+        self.association.handle_timeout(turn.now);
+        for id in self.ids() {
+            self.handle_loss_deadline(common, turn, id);
+        }
+        let Self { reordering, inner, .. } = self;
+        reordering.handle_deadline(turn, inner, &mut common.ledger);
+        inner.release(turn.now, &mut common.ledger.delivered, turn.tun);
+        if inner.ack_filter.due().is_some_and(|at| at <= turn.now) {
+            let due = inner.ack_filter.release(turn.now);
+            due.into_iter().for_each(|(bucket, packet)| common.enqueue(turn.now, bucket, packet));
+        }
+    }
+
+    /// Declares packets of a path lost whose time has come, probes the tail of a flight, and suspects a silent path.
+    fn handle_loss_deadline(&mut self, common: &mut Common, turn: &mut Turn<'_>, id: PathId) {
+        let now = turn.now;
+        let Self { paths, retransmit, cc, .. } = self;
+        let path = &mut paths[id];
+        if path.estimator.next_deadline().is_none_or(|(at, _)| at > now) {
             return;
         }
-        let Carrier { feedback, pmtu, .. } = carrier;
-        let mut excused = 0;
-        let wake = feedback.on_deadline(now, |fate, token| match Token(token).probed_size() {
-            Some(size) => excused += on_probe_fate(now, size, fate, pmtu),
-            None => returned.extend(repair.on_outcome(Token(token), fate).and_then(|packet| packet.into_buffer())),
-        });
-        feedback.exclude_losses(now, excused);
-        if wake.probe {
-            // Two, as RFC 9002 section 6.2.4 has it: the path is suspected when nothing comes back.
-            carrier.probes = 2;
-            // If the last packets were lost, the answer to the probe would only begin their repair (RFC 8985 section 7.3).
-            let data = carrier.feedback.tail().map(Token).filter(|token| *token != Token::NONE);
-            data.take(2).for_each(|token| repair.retransmit(token));
-        }
-        if let Some(loss) = &wake.loss {
-            control.on_loss(id, loss);
-        }
-        if wake.suspect {
-            // Where there is no other path, silence is believed only when probes say the same.
-            let others = self.paths.iter().any(|path| path.id != id && path.health.is_alive());
-            if let Some(prober) = self.paths[slot].liveness.prober() {
-                if others {
-                    prober.declare_dead(now);
-                }
-                prober.probe_now(now);
+        let (pmtu, mut explained) = (&mut path.pmtu, 0);
+        let timeout = path.estimator.on_deadline(now, |outcome, payload| match payload {
+            Payload::Control => {}
+            Payload::MtuProbe(size) => explained += on_probe_outcome(now, size, outcome, pmtu),
+            Payload::Packet(key) => {
+                turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
             }
-            self.change(now, slot, |health| health.answers &= !others);
+        });
+        path.estimator.exclude_losses(now, explained);
+        if timeout.probe {
+            // Two, as in RFC 9002 section 6.2.4: the path is suspected if nothing comes back.
+            path.probes = 2;
+            // If the last packets were lost, the response to a probe would only start their repair, so they are sent again at once
+            // (RFC 8985 section 7.3).
+            let data = path.estimator.tail().filter(|payload| *payload != Payload::Control).take(2);
+            data.for_each(|payload| {
+                if let Payload::Packet(key) = payload {
+                    retransmit.retransmit(key);
+                }
+            });
+        }
+        if let Some(loss) = &timeout.loss {
+            cc.on_loss(id, loss);
+        }
+        if timeout.suspect {
+            self.suspect(common, now, id);
         }
     }
 
-    fn release_native(&mut self, now: Time, native: &mut Native, tun: &mut Coalescer) {
-        let delivered = &mut self.ledger.delivered;
-        let Native { holding, reorder: order, udp_shaper, ack_filter, ack_delay, .. } = native;
-        holding.retain(|bucket| {
-            let Some(order) = order.get_mut(bucket) else { return false };
-            let mut exit = InnerSink { now, bucket: *bucket, udp_shaper, ack_filter, ack_delay, delivered, tun };
-            order.handle_deadline(now, &mut |packet| exit.deliver(packet));
-            !order.is_empty()
-        });
-        ack_delay.release(now).iter().for_each(|packet| deliver(packet, delivered, tun));
-        for bucket in udp_shaper.buckets() {
-            InnerSink { now, bucket, udp_shaper, ack_filter, ack_delay, delivered, tun }.release();
+    /// Nothing was acknowledged on a path for three round trips. With another path the silent one counts as dead; without, only when
+    /// probes stay unanswered as well.
+    fn suspect(&mut self, common: &mut Common, now: Time, id: PathId) {
+        let others = self.paths.iter().any(|path| path.base.id != id && path.base.health.is_alive());
+        if let Some(prober) = self.paths[id].base.liveness.prober() {
+            if others {
+                prober.declare_dead(now);
+            }
+            prober.probe_now(now);
         }
+        self.update(common, now, id, |health| health.answers &= !others);
     }
 }

@@ -31,7 +31,7 @@ pub struct FecSchedule {
 
 impl FecPolicy {
     /// What to do on a path that loses this share, takes so long, and so long for each packet.
-    pub fn rhythm(&mut self, now: Time, loss: f64, srtt: Duration, packet: Duration) -> Option<FecSchedule> {
+    pub fn schedule(&mut self, now: Time, loss: f64, srtt: Duration, packet: Duration) -> Option<FecSchedule> {
         let memory = if loss > self.loss { RISE } else { FALL };
         let passed = now.since(self.updated).min(memory).as_secs_f64() / memory.as_secs_f64();
         (self.loss, self.updated) = (self.loss + (loss - self.loss) * passed, now);
@@ -67,7 +67,7 @@ mod tests {
         let mut policy = FecPolicy::default();
         let at = |ms| Time::after(Duration::from_millis(ms));
         (0..seconds * 100)
-            .map(|n| policy.rhythm(at(n * 10), loss, Duration::from_millis(srtt_ms), Duration::from_millis(1)))
+            .map(|n| policy.schedule(at(n * 10), loss, Duration::from_millis(srtt_ms), Duration::from_millis(1)))
             .last()
             .flatten()
     }

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::inbound::LONGEST_ACK;
+use super::LONGEST_ACK;
 use crate::classify::Class;
 use crate::flow;
 use crate::packet::SuperPacket;
@@ -22,7 +22,7 @@ use crate::time::Time;
 
 /// When what is acknowledged was sent, and the ACKs that came too soon, by the bucket of the ACKs.
 #[derive(Debug, Default)]
-pub(super) struct AckDelay {
+pub struct AckDelay {
     flows: BTreeMap<u16, DelayedFlow>,
     usual: TypicalRtt,
     /// How many wait.
@@ -31,10 +31,10 @@ pub(super) struct AckDelay {
 
 /// What is usual among round trips; zero where jitter does not matter.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TypicalRtt {
-    pub(super) mean: Duration,
+pub struct TypicalRtt {
+    pub mean: Duration,
     /// The mean and a mean deviation. What comes sooner was lucky.
-    pub(super) late: Duration,
+    pub late: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -59,12 +59,12 @@ const SAMPLES: u32 = 64;
 
 impl AckDelay {
     /// From now on round trips are to seem like this.
-    pub(super) fn set_typical(&mut self, usual: TypicalRtt) {
+    pub fn set_typical(&mut self, usual: TypicalRtt) {
         self.usual = usual;
     }
 
     /// Sees what comes from inside.
-    pub(super) fn on_sent(&mut self, now: Time, packet: &SuperPacket) {
+    pub fn on_sent(&mut self, now: Time, packet: &SuperPacket) {
         let (ip, bytes) = (packet.ip(), packet.bytes());
         if self.usual.late.is_zero() || ip.protocol != TCP || ip.is_pure_ack(bytes) {
             return;
@@ -82,12 +82,7 @@ impl AckDelay {
     }
 
     /// What is to be delivered now that this packet has come, before it; none if it waits itself.
-    pub(super) fn on_packet(
-        &mut self,
-        now: Time,
-        ip: &Ip,
-        bytes: &[u8],
-    ) -> Option<impl Iterator<Item = Vec<u8>> + use<>> {
+    pub fn on_packet(&mut self, now: Time, ip: &Ip, bytes: &[u8]) -> Option<impl Iterator<Item = Vec<u8>> + use<>> {
         let least = self.min_rtt_shown(ip, bytes);
         let concerned = least.is_some() || self.kept > 0 && ip.protocol == TCP;
         let bucket = concerned.then(|| flow::bucket(ip, bytes, Class::Bulk));
@@ -117,18 +112,18 @@ impl AckDelay {
     }
 
     /// How many wait.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.kept
     }
 
     /// When the first of them may go.
-    pub(super) fn next_deadline(&self) -> Option<Time> {
+    pub fn next_deadline(&self) -> Option<Time> {
         let first = || self.flows.values().filter_map(|flow| Some(flow.kept.front()?.due)).min();
         if self.kept == 0 { None } else { first() }
     }
 
     /// Takes out what may go by now.
-    pub(super) fn release(&mut self, now: Time) -> Vec<Vec<u8>> {
+    pub fn release(&mut self, now: Time) -> Vec<Vec<u8>> {
         let mut released = Vec::new();
         if self.kept > 0 {
             for flow in self.flows.values_mut() {
@@ -141,7 +136,7 @@ impl AckDelay {
     }
 
     /// Gives memory back.
-    pub(super) fn shrink(&mut self) {
+    pub fn shrink(&mut self) {
         self.flows.retain(|_, flow| !flow.kept.is_empty());
     }
 }

@@ -22,7 +22,7 @@ use crate::time::Time;
 
 /// ACKs that wait for others, by the bucket of their flow.
 #[derive(Debug, Default)]
-pub(super) struct AckFilter {
+pub struct AckFilter {
     flows: BTreeMap<u16, AckFlow>,
     /// How many wait.
     held: usize,
@@ -61,13 +61,13 @@ struct SenderRound {
 
 /// What becomes of a packet from inside.
 #[derive(Debug)]
-pub(super) enum FilterVerdict {
+pub enum FilterVerdict {
     /// It leaves now.
-    Leaves(SuperPacket),
+    Send(SuperPacket),
     /// It waits for others.
-    Waits,
+    Hold,
     /// It waits in the place of this one, which says nothing that it does not say.
-    Replaces(SuperPacket),
+    Replace(SuperPacket),
 }
 
 /// Batches are no closer together: HyStart's bound for a train is 2 ms.
@@ -91,7 +91,7 @@ const MIN_RTT: Duration = Duration::from_millis(20);
 
 impl AckFilter {
     /// Keeps `packet` back if it is an ACK to be gathered. `rtt` is what a round trip takes that meets no queue.
-    pub(super) fn on_packet(
+    pub fn on_packet(
         &mut self,
         now: Time,
         bucket: u16,
@@ -99,11 +99,11 @@ impl AckFilter {
         rtt: impl FnOnce() -> Duration,
     ) -> FilterVerdict {
         if !is_pure_ack(&packet) {
-            return FilterVerdict::Leaves(packet);
+            return FilterVerdict::Send(packet);
         }
         let rtt = rtt();
         if rtt < MIN_RTT {
-            return FilterVerdict::Leaves(packet);
+            return FilterVerdict::Send(packet);
         }
         if !self.flows.contains_key(&bucket) {
             self.flows.retain(|_, flow| !flow.held.is_empty() || now.since(flow.seen) <= FLOW_IDLE);
@@ -112,12 +112,12 @@ impl AckFilter {
         let young_until = flow.update(now, rtt);
         self.startup_until = self.startup_until.max(young_until);
         let gathered = flow.on_ack(now, packet);
-        self.held += usize::from(matches!(gathered, FilterVerdict::Waits));
+        self.held += usize::from(matches!(gathered, FilterVerdict::Hold));
         gathered
     }
 
     /// Sees what is being delivered: data shows where rounds end.
-    pub(super) fn on_data(&mut self, now: Time, ip: &Ip, bytes: &[u8]) {
+    pub fn on_data(&mut self, now: Time, ip: &Ip, bytes: &[u8]) {
         if now > self.startup_until || ip.protocol != TCP {
             return;
         }
@@ -128,18 +128,18 @@ impl AckFilter {
     }
 
     /// How many wait.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.held
     }
 
     /// When some of those that wait should leave.
-    pub(super) fn due(&self) -> Option<Time> {
+    pub fn due(&self) -> Option<Time> {
         let waiting = || self.flows.values().filter_map(AckFlow::due).min();
         if self.held == 0 { None } else { waiting() }
     }
 
     /// Lets those go whose time has come.
-    pub(super) fn release(&mut self, now: Time) -> Vec<(u16, SuperPacket)> {
+    pub fn release(&mut self, now: Time) -> Vec<(u16, SuperPacket)> {
         let due = self.flows.iter_mut().filter(|(_, flow)| flow.due().is_some_and(|due| due <= now));
         let released: Vec<_> =
             due.flat_map(|(bucket, flow)| flow.release(now).map(|packet| (*bucket, packet))).collect();
@@ -148,7 +148,7 @@ impl AckFilter {
     }
 
     /// Lets those of one flow go, which must not be overtaken.
-    pub(super) fn release_flow(&mut self, now: Time, bucket: u16) -> Vec<(u16, SuperPacket)> {
+    pub fn release_flow(&mut self, now: Time, bucket: u16) -> Vec<(u16, SuperPacket)> {
         let waiting = self.flows.get_mut(&bucket).filter(|flow| !flow.held.is_empty());
         let released: Vec<_> =
             waiting.into_iter().flat_map(|flow| flow.release(now)).map(|packet| (bucket, packet)).collect();
@@ -188,14 +188,14 @@ impl AckFlow {
         if self.held.is_empty() && self.next(&packet).is_none_or(|next| now >= next) {
             self.leave(now);
             self.round.on_ack(now, &packet, self.round_limit);
-            return FilterVerdict::Leaves(packet);
+            return FilterVerdict::Send(packet);
         }
         let older = self.held.iter_mut().rfind(|held| is_of_one_flow(held, &packet));
         if let Some(older) = older.filter(|older| supersedes(&packet, older)) {
-            return FilterVerdict::Replaces(std::mem::replace(older, packet));
+            return FilterVerdict::Replace(std::mem::replace(older, packet));
         }
         self.held.push(packet);
-        FilterVerdict::Waits
+        FilterVerdict::Hold
     }
 
     fn due(&self) -> Option<Time> {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     fn leaves(ack_filter: &mut AckFilter, now: Time, packet: SuperPacket) -> bool {
-        matches!(ack_filter.on_packet(now, 7, packet, || RTT), FilterVerdict::Leaves(_))
+        matches!(ack_filter.on_packet(now, 7, packet, || RTT), FilterVerdict::Send(_))
     }
 
     fn release(ack_filter: &mut AckFilter, now: Time) -> Vec<u32> {
@@ -362,7 +362,7 @@ mod tests {
         let [ack, data] = stamped(1_000, 10);
         let bucket = flow::bucket(ack.ip(), ack.bytes(), Class::Bulk);
         let gather = |ack_filter: &mut AckFilter, now, ack| {
-            matches!(ack_filter.on_packet(now, bucket, ack, || RTT), FilterVerdict::Leaves(_))
+            matches!(ack_filter.on_packet(now, bucket, ack, || RTT), FilterVerdict::Send(_))
         };
         assert!(gather(&mut ack_filter, at(10_000), ack));
         // What answers the first ACK comes at the end of the round, and only what acknowledges more than its beginning ends that.
@@ -391,10 +391,7 @@ mod tests {
         assert!(leaves(&mut ack_filter, at(0), ack(1)));
         assert!(leaves(&mut ack_filter, at(1), segment(2, &[], 1, ACK)));
         assert!(leaves(&mut ack_filter, at(1), segment(3, &[], 0, ACK | 1)));
-        assert!(matches!(
-            ack_filter.on_packet(at(1), 7, ack(4), || Duration::from_millis(10)),
-            FilterVerdict::Leaves(_)
-        ));
+        assert!(matches!(ack_filter.on_packet(at(1), 7, ack(4), || Duration::from_millis(10)), FilterVerdict::Send(_)));
         assert_eq!(ack_filter.len(), 0);
     }
 
@@ -403,9 +400,9 @@ mod tests {
         let mut ack_filter = AckFilter::default();
         leaves(&mut ack_filter, at(0), ack(1));
         for packet in [ack(2), ack(2), segment(2, &SACK, 0, ACK), segment(3, &TIMESTAMPS, 0, ACK)] {
-            assert!(matches!(ack_filter.on_packet(at(1), 7, packet, || RTT), FilterVerdict::Waits));
+            assert!(matches!(ack_filter.on_packet(at(1), 7, packet, || RTT), FilterVerdict::Hold));
         }
-        assert!(matches!(ack_filter.on_packet(at(1), 7, ack(4), || RTT), FilterVerdict::Replaces(_)));
+        assert!(matches!(ack_filter.on_packet(at(1), 7, ack(4), || RTT), FilterVerdict::Replace(_)));
         let released = ack_filter.release_flow(at(2), 7);
         assert_eq!((released.len(), ack_filter.len(), ack_filter.due()), (4, 0, None));
     }
@@ -418,7 +415,7 @@ mod tests {
         ack_filter.release_flow(now, 7);
         for number in 1..9 {
             let young = ack_filter.on_packet(now, 8, ack(number), || RTT);
-            assert_eq!(matches!(young, FilterVerdict::Leaves(_)), number == 1);
+            assert_eq!(matches!(young, FilterVerdict::Send(_)), number == 1);
         }
         assert!(leaves(&mut ack_filter, now + MIN_SPACING * 2, ack(u32::MAX / 2)));
     }

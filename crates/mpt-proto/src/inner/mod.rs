@@ -1,0 +1,122 @@
+//! Rules that look into the users' TCP and UDP.
+//!
+//! | rule | effect |
+//! |---|---|
+//! | [`ack_filter`] | sends fewer ACKs of young TCP flows, so that slow start does not end early |
+//! | [`ack_delay`] | delays ACKs that return early on paths with jitter, so that the sender's minimum RTT is one that it can sustain |
+//! | [`udp_shaper`] | limits bursts of UDP that reordering releases, so that a socket's buffer holds them |
+//! | [`clamp_mss`] | lowers the MSS of a SYN to the tunnel's MTU |
+//!
+//! Nothing else in the core depends on what a packet's payload says.
+
+pub mod ack_delay;
+pub mod ack_filter;
+pub mod udp_shaper;
+
+use crate::packet::Coalescer;
+
+use crate::packet::ip::{Ip, UDP};
+use crate::time::Time;
+use ack_delay::AckDelay;
+use ack_filter::AckFilter;
+use udp_shaper::UdpShaper;
+
+/// The state of the rules for one peer.
+#[derive(Debug, Default)]
+pub struct Inner {
+    /// Filters ACKs on the way out.
+    pub ack_filter: AckFilter,
+    /// Delays ACKs on the way in.
+    pub ack_delay: AckDelay,
+    /// Shapes UDP on the way in.
+    pub udp_shaper: UdpShaper,
+}
+
+/// Delivers the packets of one bucket to the TUN device, through the rules.
+pub struct InnerSink<'a> {
+    now: Time,
+    bucket: u16,
+    inner: &'a mut Inner,
+    delivered: &'a mut u64,
+    tun: &'a mut Coalescer,
+}
+
+impl Inner {
+    /// Returns the way to the TUN device for packets of `bucket`; `delivered` counts them.
+    pub fn sink<'a>(
+        &'a mut self,
+        now: Time,
+        bucket: u16,
+        delivered: &'a mut u64,
+        tun: &'a mut Coalescer,
+    ) -> InnerSink<'a> {
+        InnerSink { now, bucket, inner: self, delivered, tun }
+    }
+
+    /// Returns the number of received packets that the rules hold.
+    pub fn held(&self) -> usize {
+        self.udp_shaper.len() + self.ack_delay.len()
+    }
+
+    /// Returns the next time at which [`Self::release`] has something to deliver.
+    pub fn next_release(&self) -> Option<Time> {
+        self.udp_shaper.next_deadline().into_iter().chain(self.ack_delay.next_deadline()).min()
+    }
+
+    /// Delivers the held packets whose time has come.
+    pub fn release(&mut self, now: Time, delivered: &mut u64, tun: &mut Coalescer) {
+        self.ack_delay.release(now).iter().for_each(|packet| deliver(tun, packet, delivered));
+        for bucket in self.udp_shaper.buckets() {
+            self.sink(now, bucket, delivered, tun).release();
+        }
+    }
+
+    /// Releases memory.
+    pub fn shrink(&mut self) {
+        self.udp_shaper.shrink();
+        self.ack_delay.shrink();
+    }
+}
+
+impl InnerSink<'_> {
+    /// Delivers a packet, or holds it until a rule releases it.
+    pub fn deliver(&mut self, packet: &[u8]) {
+        let ip = Ip::parse(packet).expect("checked on arrival");
+        if ip.protocol == UDP && !self.inner.udp_shaper.admits(self.now, self.bucket, packet) {
+            return;
+        }
+        let Some(before) = self.inner.ack_delay.on_packet(self.now, &ip, packet) else { return };
+        before.for_each(|earlier| deliver(self.tun, &earlier, self.delivered));
+        self.inner.ack_filter.on_data(self.now, &ip, packet);
+        self.tun.push(&ip, packet);
+        *self.delivered += 1;
+    }
+
+    /// Counts `bytes` of the bucket's flow that arrived: twice as many may be released.
+    pub fn on_arrival(&mut self, bytes: usize) {
+        if self.inner.udp_shaper.on_arrival(self.bucket, bytes) {
+            self.release();
+        }
+    }
+
+    /// Delivers the shaped packets whose time has come.
+    pub(crate) fn release(&mut self) {
+        let Self { now, bucket, inner, delivered, tun } = self;
+        inner.udp_shaper.release(*now, *bucket, |packet| deliver(tun, packet, delivered));
+    }
+}
+
+/// Delivers a packet that was checked on arrival to the TUN device.
+pub fn deliver(tun: &mut Coalescer, packet: &[u8], delivered: &mut u64) {
+    let ip = Ip::parse(packet).expect("checked on arrival");
+    tun.push(&ip, packet);
+    *delivered += 1;
+}
+
+/// The longest pure ACK: IPv4 and TCP headers with all their options.
+pub const LONGEST_ACK: usize = 60 + 60;
+
+/// Returns true if `packet` is a pure ACK. A later ACK of its flow supersedes it, so it may overtake the packets before it.
+pub fn is_pure_ack(packet: &[u8]) -> bool {
+    packet.len() <= LONGEST_ACK && Ip::parse(packet).is_ok_and(|ip| ip.is_pure_ack(packet))
+}

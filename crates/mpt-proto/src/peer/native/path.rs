@@ -1,0 +1,186 @@
+//! The state of one path in native mode, of this end and of the peer.
+
+use std::ops::{Index, IndexMut};
+
+use super::fec::FecSender;
+use crate::config::{PathConfig, ProbeConfig};
+use crate::path::ack_generator::AckGenerator;
+use crate::path::estimator::PathEstimator;
+use crate::path::pmtu::Pmtu;
+use crate::path::{AddressState, Damping, Health, INITIAL_PROBES, MAX_PATHS, Path, PathId, RemotePathId};
+use crate::repair::fec::Decoder;
+use crate::sched::reserve::ReservedPath;
+use crate::time::{Rate, Time};
+
+/// A path of this end.
+#[derive(Debug)]
+pub(in crate::peer) struct NativePath {
+    pub(in crate::peer) base: Path,
+    /// Whether the peer has proved that it receives at the remote address.
+    pub(super) address: AddressState,
+    /// The peer opened the path; the configuration does not name it.
+    pub(super) learned: bool,
+    /// This end wants it used only while no other path is alive.
+    pub(super) standby: bool,
+    /// The peer wants it used only while no other path is alive.
+    pub(super) peer_standby: bool,
+    /// The highest rate that may be sent, if it is limited.
+    pub(super) cap: Option<Rate>,
+
+    /// It went down, and what is in flight on it has not been declared lost yet.
+    pub(super) failed: bool,
+    /// This end does not use it any more, and the peer has not been informed yet.
+    pub(super) draining: bool,
+    /// How often it failed recently.
+    pub(super) damping: Damping,
+    /// The last datagram of the peer on it.
+    pub(super) last_received: Time,
+
+    /// State that begins again when the peer restarts.
+    pub(super) estimator: PathEstimator,
+    /// The time at which the pacer permits the next packet.
+    pub(super) next_send: Time,
+    /// Control datagrams to send at once, because something must be acknowledged soon.
+    pub(super) probes: u32,
+    /// Quality probes of a new path that are still to be sent.
+    pub(super) initial_probes: u32,
+    /// The last quality probe.
+    pub(super) quality_probed: Time,
+    /// The last time that either end reported it unused, or that the peer was asked whether it still is.
+    pub(super) status_polled: Time,
+    /// The last inner packet that arrived on it.
+    pub(super) last_data_received: Option<Time>,
+    /// The peer's challenge that is to be answered.
+    pub(super) challenged: Option<[u8; 8]>,
+    /// Bytes of duplicates spent on finding its rate.
+    pub(super) probe_copy_bytes: u64,
+    pub(super) reserved: ReservedPath,
+    pub(super) pmtu: Pmtu,
+    pub(super) fec: FecSender,
+    /// Packets marked Congestion Experienced, as last reported.
+    pub(super) ce: u64,
+}
+
+impl NativePath {
+    /// Makes a path to a validated or configured address. Datagrams of up to `max_datagram` bytes are wanted on it.
+    pub(super) fn new(now: Time, slot: u8, config: &PathConfig, probe: ProbeConfig, max_datagram: usize) -> Self {
+        Self {
+            base: Path::new(now, slot, config, Some(probe)),
+            address: AddressState::Validated,
+            learned: false,
+            standby: config.standby,
+            peer_standby: false,
+            cap: config.cap,
+            failed: false,
+            draining: false,
+            damping: Damping::default(),
+            last_received: Time::START,
+            estimator: PathEstimator::default(),
+            next_send: Time::START,
+            probes: 0,
+            initial_probes: INITIAL_PROBES,
+            quality_probed: Time::START,
+            status_polled: Time::START,
+            last_data_received: None,
+            challenged: None,
+            probe_copy_bytes: 0,
+            reserved: ReservedPath::default(),
+            pmtu: Pmtu::new(max_datagram),
+            fec: FecSender::default(),
+            ce: 0,
+        }
+    }
+
+    /// The peer restarted: what was measured and owed belongs to its previous incarnation.
+    pub(super) fn on_peer_restart(&mut self, max_datagram: usize) {
+        self.estimator = PathEstimator::default();
+        self.next_send = Time::START;
+        (self.probes, self.initial_probes, self.quality_probed) = (0, INITIAL_PROBES, Time::START);
+        (self.status_polled, self.last_data_received, self.challenged) = (Time::START, None, None);
+        (self.probe_copy_bytes, self.reserved, self.ce) = (0, ReservedPath::default(), 0);
+        (self.pmtu, self.fec) = (Pmtu::new(max_datagram), FecSender::default());
+    }
+
+    /// Empties its slot.
+    pub(super) fn vacate(&mut self, max_datagram: usize) {
+        self.on_peer_restart(max_datagram);
+        self.address = AddressState::Validated;
+        self.cap = None;
+        self.base.vacate();
+    }
+
+    pub(super) fn id(&self) -> PathId {
+        self.base.id
+    }
+
+    /// Returns true if control datagrams may be sent on it. On a path that the peer does not use, the peer must send first.
+    pub(super) fn may_send(&self) -> bool {
+        self.may_send_handshake() && self.base.health.peer_agrees
+    }
+
+    /// Returns true if handshakes may be sent on it. The peer's report that it does not use the path belongs to a session that may
+    /// be over.
+    pub(super) fn may_send_handshake(&self) -> bool {
+        self.address.is_validated() && self.base.health.may_send()
+    }
+
+    /// Returns true if one end wants it used only while no other path is alive.
+    pub(super) fn is_reserve(&self) -> bool {
+        self.standby || self.peer_standby
+    }
+
+    /// Returns true if the peer asked on it while the operator has it down: the answer is its status.
+    pub(super) fn owes_status(&self) -> bool {
+        let Health { enabled, carrier, .. } = self.base.health;
+        !enabled && carrier && self.address.is_validated() && self.challenged.is_some()
+    }
+}
+
+/// What this end knows of the peer's paths, by the peer's slot.
+#[derive(Debug)]
+pub(super) struct RemotePaths([RemotePath; MAX_PATHS]);
+
+/// A path of the peer.
+#[derive(Debug, Default)]
+pub(super) struct RemotePath {
+    /// The datagrams that arrived on it, and the ACKs for them.
+    pub(super) acks: Option<Box<AckGenerator>>,
+    /// Our path on the same route, and the generation of the peer's path.
+    pub(super) reverse: Option<(PathId, u8)>,
+    /// The generation whose reverse path was removed here: its datagrams do not open a new path.
+    pub(super) closed: Option<u8>,
+    /// The count of the newest status frame for it.
+    pub(super) last_status_seq: Option<u32>,
+    /// Recovers its packets, while it brings repair symbols.
+    pub(super) decoder: Option<Box<Decoder>>,
+}
+
+impl RemotePaths {
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, RemotePath> {
+        self.0.iter()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, RemotePath> {
+        self.0.iter_mut()
+    }
+}
+
+impl Default for RemotePaths {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| RemotePath::default()))
+    }
+}
+
+impl Index<RemotePathId> for RemotePaths {
+    type Output = RemotePath;
+
+    fn index(&self, path: RemotePathId) -> &RemotePath {
+        &self.0[usize::from(path.slot)]
+    }
+}
+
+impl IndexMut<RemotePathId> for RemotePaths {
+    fn index_mut(&mut self, path: RemotePathId) -> &mut RemotePath {
+        &mut self.0[usize::from(path.slot)]
+    }
+}

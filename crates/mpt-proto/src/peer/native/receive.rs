@@ -1,0 +1,306 @@
+//! The way of a packet in, in native mode. [`Native::handle_sealed`] and [`Native::handle_opened`] are the list of steps.
+
+use std::cell::OnceCell;
+use std::time::Duration;
+
+use super::Native;
+use super::pmtu::on_probe_outcome;
+use super::resolve::Arrival;
+use crate::crypto::association::Opened;
+use crate::crypto::replay;
+use crate::datagram::RecvMeta;
+use crate::drops::Dropped;
+use crate::flow;
+use crate::packet::ecn;
+use crate::packet::ip::{Ip, set_tos};
+use crate::path::ack::{Ack, PeerTime, Range};
+use crate::path::ack_generator::{AckEliciting, AckGenerator};
+use crate::path::sent_packets::Payload;
+use crate::path::{LARGE, PathId, RemotePathId};
+use crate::peer::{Common, Turn};
+use crate::repair::FlowSeq;
+use crate::time::Time;
+use crate::wire::frame::{
+    AckFrame, CompressedFrame, DataFrame, DataHeader, Frame, Frames, PathFrame, RepairFrame, SkipFrame,
+};
+
+/// How a datagram came.
+#[derive(Clone, Copy, Debug)]
+struct Ingress {
+    /// Our path on its route.
+    arrival: Arrival,
+    /// DSCP and ECN of the outer header.
+    tos: u8,
+}
+
+/// What the frames of one datagram contained.
+#[derive(Default)]
+struct Content<'a> {
+    eliciting: AckEliciting,
+    data: Option<DataFrame<'a>>,
+    repair: Option<RepairFrame<'a>>,
+    /// A compressed packet could not be decompressed.
+    undecoded: bool,
+}
+
+impl Native {
+    /// Takes a datagram for one of our sessions. Packets that are in order go to `turn.tun`.
+    pub(in crate::peer) fn handle_sealed(
+        &mut self,
+        common: &mut Common,
+        turn: &mut Turn<'_>,
+        meta: &RecvMeta,
+        datagram: &mut [u8],
+    ) {
+        let len = datagram.len();
+        match self.association.open(turn.now, datagram) {
+            Ok(opened) => {
+                if self.association.take_peer_restarted() {
+                    self.on_peer_restart(common);
+                }
+                self.handle_opened(common, turn, meta, &opened, len);
+            }
+            Err(why) => common.drops.count(why),
+        }
+    }
+
+    /// Handles an authenticated datagram of `len` bytes.
+    fn handle_opened(
+        &mut self,
+        common: &mut Common,
+        turn: &mut Turn<'_>,
+        meta: &RecvMeta,
+        opened: &Opened<'_>,
+        len: usize,
+    ) {
+        let number = opened.number;
+        let remote = RemotePathId { slot: opened.path.slot(), generation: opened.path.generation() };
+        let newest = self.remote[remote].acks.as_ref().is_none_or(|acks| acks.is_newest(number));
+        let arrival = self.resolve_path(common, turn, meta, remote, newest, len);
+        if let Some(id) = arrival.path {
+            let path = &mut self.paths[id];
+            path.base.received.count(len);
+            path.last_received = turn.now;
+        }
+        // A datagram contains at most one compressed packet.
+        let expanded = OnceCell::new();
+        let ingress = Ingress { arrival, tos: meta.tos };
+        let content = self.handle_frames(common, turn, ingress, opened.body, len, &expanded);
+        if let Some(id) = arrival.path.filter(|_| content.data.is_some()) {
+            self.paths[id].last_data_received = Some(turn.now);
+            self.resend_status(turn.now, id);
+        }
+        // A datagram that failed to decompress is an erasure for FEC.
+        if !content.undecoded {
+            self.handle_fec(common, turn, remote, number, (content.data, content.repair));
+        }
+        let acks = &mut self.remote[remote].acks;
+        let acks = acks.get_or_insert_with(|| Box::new(AckGenerator::new(remote.slot)));
+        let marked = ecn::is_marked_outside(content.data.map(|data| data.packet), meta.tos);
+        acks.on_packet(turn.now, number, len as u64, content.eliciting, marked);
+        self.header_compression.recycle(expanded.into_inner());
+    }
+
+    /// Handles the frames in the `body` of a datagram of `len` bytes. `room` takes a decompressed packet.
+    fn handle_frames<'a>(
+        &mut self,
+        common: &mut Common,
+        turn: &mut Turn<'_>,
+        ingress: Ingress,
+        body: &'a [u8],
+        len: usize,
+        room: &'a OnceCell<Vec<u8>>,
+    ) -> Content<'a> {
+        let mut content = Content::default();
+        for frame in Frames::new(body) {
+            let Ok(mut frame) = frame else {
+                common.drops.count(Dropped::Malformed);
+                break;
+            };
+            content.eliciting = match frame {
+                Frame::Ack(_) | Frame::Context(_) => content.eliciting,
+                Frame::Probe(_) if content.eliciting == AckEliciting::Nothing && len as u64 >= LARGE => {
+                    AckEliciting::AckAtOnce
+                }
+                _ => AckEliciting::Ack,
+            };
+            if let Frame::Compressed(compressed) = frame {
+                let Some(data) = self.decompress(common, turn, &compressed, room) else {
+                    content.undecoded = true;
+                    continue;
+                };
+                frame = Frame::Data(data);
+            }
+            match frame {
+                Frame::Data(frame) => content.data = Some(frame),
+                Frame::Repair(frame) => content.repair = Some(frame),
+                _ => {}
+            }
+            self.handle_frame(common, turn, &frame, ingress);
+        }
+        content
+    }
+
+    /// Decompresses a packet into `room`, which is still empty.
+    fn decompress<'a>(
+        &mut self,
+        common: &mut Common,
+        turn: &mut Turn<'_>,
+        compressed: &CompressedFrame<'_>,
+        room: &'a OnceCell<Vec<u8>>,
+    ) -> Option<DataFrame<'a>> {
+        let CompressedFrame { bucket, sequence, .. } = *compressed;
+        let expanded = match room.get() {
+            None => self.header_compression.expand(compressed),
+            Some(_) => Err(Dropped::Malformed),
+        };
+        match expanded {
+            Ok(packet) => {
+                let header = DataHeader { bucket, sequence, offers: false };
+                Some(DataFrame { header, packet: room.get_or_init(|| packet) })
+            }
+            Err(why) => {
+                self.drop_data(common, turn, why, FlowSeq { bucket, sequence });
+                None
+            }
+        }
+    }
+
+    /// Drops a packet. Its datagram is acknowledged, so the packet does not come again and is not waited for.
+    fn drop_data(&mut self, common: &mut Common, turn: &mut Turn<'_>, why: Dropped, seq: FlowSeq) {
+        common.drops.count(why);
+        let FlowSeq { bucket, sequence } = seq;
+        self.handle_skip(common, turn, &SkipFrame { bucket, from: sequence, to: sequence });
+    }
+
+    fn handle_frame(&mut self, common: &mut Common, turn: &mut Turn<'_>, frame: &Frame<'_>, ingress: Ingress) {
+        let Ingress { arrival: Arrival { path: own, unvalidated }, tos } = ingress;
+        match frame {
+            Frame::Data(data) => {
+                self.header_compression.on_data(data);
+                if let Err(why) = self.handle_data(common, turn, data, tos) {
+                    let DataHeader { bucket, sequence, .. } = data.header;
+                    self.drop_data(common, turn, why, FlowSeq { bucket, sequence });
+                }
+            }
+            Frame::Ack(ack) => self.handle_ack(common, turn, ack),
+            Frame::Skip(skip) => self.handle_skip(common, turn, skip),
+            Frame::Path(PathFrame::Challenge(bytes)) => self.handle_challenge(turn.now, ingress.arrival, *bytes),
+            Frame::Path(PathFrame::Response(bytes)) if unvalidated => {
+                self.on_path_response(common, turn, own, *bytes);
+            }
+            Frame::Path(PathFrame::Response(bytes)) => {
+                self.handle_response(common, turn.now, own, u64::from_be_bytes(*bytes));
+            }
+            Frame::Path(PathFrame::Status { path, status, order }) => {
+                let path = RemotePathId { slot: path.slot(), generation: path.generation() };
+                self.handle_status(common, turn.now, path, *status, *order);
+            }
+            Frame::Addr(addr) => drop(self.addresses.handle(addr)),
+            Frame::Context(context) => self.header_compression.on_context(turn.now, *context),
+            // Repair symbols and compressed packets are handled with their datagram. The others have no effect in this version.
+            Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) | Frame::Control(_) | Frame::Close(_) => {}
+        }
+    }
+
+    /// Checks a packet and passes it to the order of its bucket.
+    pub(super) fn handle_data(
+        &mut self,
+        common: &mut Common,
+        turn: &mut Turn<'_>,
+        data: &DataFrame<'_>,
+        tos: u8,
+    ) -> Result<(), Dropped> {
+        let DataHeader { bucket, sequence, .. } = data.header;
+        if usize::from(bucket) >= flow::BUCKETS {
+            return Err(Dropped::Malformed);
+        }
+        let ip = Ip::parse(data.packet)?;
+        if !common.owns_source(ip.source) {
+            return Err(Dropped::ForeignSource);
+        }
+        let merged = ecn::decapsulate(ip.tos, tos)?;
+        let mut packet = &data.packet[..ip.total];
+        let mut marked;
+        if merged != ip.tos {
+            marked = packet.to_vec();
+            set_tos(&mut marked, ip.version, merged);
+            packet = &marked;
+        }
+        let Self { reordering, inner, .. } = self;
+        reordering.handle(turn, inner, &mut common.ledger, FlowSeq { bucket, sequence }, packet)
+    }
+
+    fn handle_skip(&mut self, common: &mut Common, turn: &mut Turn<'_>, skip: &SkipFrame) {
+        let Self { reordering, inner, .. } = self;
+        reordering.handle_skip(turn, inner, &mut common.ledger, skip);
+    }
+
+    /// Handles a challenge: the response goes back where it came from. A challenge on a path that counts as dead shows that it is
+    /// alive, and one on a path that this end does not use is answered with that status.
+    fn handle_challenge(&mut self, now: Time, arrival: Arrival, bytes: [u8; 8]) {
+        let Some(id) = arrival.path else { return };
+        let path = &mut self.paths[id];
+        match path.address.validation_mut() {
+            Some(validation) if arrival.unvalidated => validation.challenged = Some(bytes),
+            _ => path.challenged = Some(bytes),
+        }
+        path.draining |= !path.base.health.may_send();
+        if !path.base.health.answers {
+            path.base.probe_now(now);
+        }
+    }
+
+    /// Handles the response to a challenge of ours: it proves the path in both directions.
+    fn handle_response(&mut self, common: &mut Common, now: Time, own: Option<PathId>, stamp: u64) {
+        let Some(id) = own else { return };
+        let prober = self.paths[id].base.liveness.prober();
+        if prober.is_some_and(|prober| prober.on_reply(now, stamp)) {
+            self.update(common, now, id, |health| (health.answers, health.peer_agrees) = (true, true));
+        }
+    }
+
+    /// Handles an ACK of one of our paths, on whichever path it came.
+    fn handle_ack(&mut self, common: &mut Common, turn: &mut Turn<'_>, frame: &AckFrame<'_>) {
+        let now = turn.now;
+        let Some(id) = self.paths.in_slot(frame.path.slot()).map(|path| path.base.id) else { return };
+        let Self { paths, retransmit, cc, peer_clock, .. } = self;
+        let path = &mut paths[id];
+        *peer_clock = replay::expand(*peer_clock, frame.received);
+        path.ce = replay::expand(path.ce, frame.ce);
+        let ack = Ack {
+            slot: id.slot,
+            largest: frame.largest,
+            received_at: PeerTime(*peer_clock),
+            delay: Duration::from_micros(u64::from(frame.delay)),
+            ranges: frame.iter().map(|range| Range { first: *range.start(), last: *range.end() }).collect(),
+            ce: path.ce,
+        };
+        let (pmtu, mut explained) = (&mut path.pmtu, 0);
+        let outcome = path.estimator.on_ack(now, &ack, |outcome, payload| match payload {
+            Payload::Control => {}
+            Payload::MtuProbe(size) => explained += on_probe_outcome(now, size, outcome, pmtu),
+            Payload::Packet(key) => {
+                turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
+            }
+        });
+        path.estimator.exclude_losses(now, explained);
+        if let Some(sample) = &outcome.ack {
+            cc.on_ack(id, sample);
+            if outcome.ce > 0 {
+                cc.on_ecn(id, now, sample.newest_sent);
+            }
+        }
+        if let Some(loss) = &outcome.loss {
+            cc.on_loss(id, loss);
+        }
+        if outcome.spurious > 0 {
+            cc.on_spurious_loss(id, outcome.spurious);
+        }
+        let arrived = outcome.ack.zip(path.base.liveness.prober());
+        if arrived.is_some_and(|(sample, prober)| prober.on_arrived(sample.newest_sent)) {
+            // The ACKs of a path that the peer does not use come on others.
+            self.update(common, now, id, |health| health.answers = true);
+        }
+    }
+}

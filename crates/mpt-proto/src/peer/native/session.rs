@@ -1,0 +1,85 @@
+//! Handshakes with the peer, and what follows when a session begins, ends or cannot be established.
+
+use std::time::Duration;
+
+use super::Native;
+use super::path::NativePath;
+use crate::crypto::association::SessionEvent;
+use crate::path::PathSet;
+use crate::peer::{CONTROL_TOS, Common, Turn};
+use crate::time::Time;
+
+/// An initiation that waits for its response.
+#[derive(Debug)]
+pub(super) struct Initiation {
+    message: Vec<u8>,
+    /// Paths on which it has not been sent yet.
+    pub(super) pending: PathSet,
+}
+
+impl Native {
+    /// Handles the events of sessions. Returns true if a session was just established.
+    pub(super) fn handle_session_events(&mut self, common: &mut Common, turn: &mut Turn<'_>) -> bool {
+        let mut established = false;
+        while let Some(event) = self.association.poll_event() {
+            match event {
+                SessionEvent::Retired(index) => {
+                    let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
+                    sessions.release_index(index);
+                }
+                SessionEvent::GaveUp => self.association.request(turn.now),
+                SessionEvent::Established(session) => {
+                    if self.association.take_peer_restarted() {
+                        self.on_peer_restart(common);
+                    }
+                    self.header_compression.set_allowed(session.hello.capabilities.compresses());
+                    self.initiation = None;
+                    // The responder may use the session after the first datagram under it.
+                    self.paths.iter_mut().for_each(|path| path.base.probe_now(turn.now));
+                    self.established_at = turn.now;
+                    established = true;
+                }
+            }
+        }
+        established
+    }
+
+    /// Sends an initiation that is due on every path that may carry it. The peer answers the first one that arrives. A path that
+    /// is added before the response carries it, too.
+    pub(super) fn send_handshake(&mut self, common: &Common, turn: &mut Turn<'_>) {
+        let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
+        let (identity, indexes) = sessions.parts();
+        let initiation = self.association.poll_transmit(turn.now, identity, || indexes.ephemeral_input(common.index));
+        if let Some(initiation) = initiation {
+            self.initiation = Some(Initiation { message: initiation.message, pending: PathSet::ALL });
+        }
+        let Some(Initiation { message, pending }) = &mut self.initiation else { return };
+        let pending = std::mem::replace(pending, PathSet::NONE);
+        for path in self.paths.iter().filter(|path| path.may_send_handshake() && pending.contains(path.id())) {
+            let mut slot = turn.tx.reserve(path.base.link, path.base.remote, CONTROL_TOS, message.len());
+            slot.bytes().copy_from_slice(message);
+            slot.commit();
+        }
+    }
+
+    /// Returns true if nothing has come from the peer for a second on any path that this end opened and uses: the peer may have
+    /// restarted and lost the session.
+    pub(super) fn is_unresponsive(&self, now: Time) -> bool {
+        let is_probed = |path: &NativePath| !path.learned && path.may_send();
+        let is_silent =
+            |path: &NativePath| !path.base.health.answers && now.since(path.last_received) >= UNRESPONSIVE_AFTER;
+        let mut in_use = self.paths.iter().filter(|path| path.may_send());
+        now.since(self.established_at) >= UNRESPONSIVE_AFTER
+            && self.paths.iter().any(is_probed)
+            && in_use.all(is_silent)
+    }
+
+    /// Returns true if there is no session, and the peer used no path when its last datagram came. It may have restarted since.
+    pub(super) fn is_unreachable(&self) -> bool {
+        let may_open = |path: &NativePath| !path.learned && path.may_send_handshake();
+        !self.has_session && !self.paths.iter().any(NativePath::may_send) && self.paths.iter().any(may_open)
+    }
+}
+
+/// Longer than a probe of a new session takes to be answered.
+const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(1);

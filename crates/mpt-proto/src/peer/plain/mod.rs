@@ -1,0 +1,166 @@
+//! Plain mode: GRE-in-UDP (RFC 8086), with probes or the original MPT's keepalives, and without acknowledgements.
+//!
+//! [`send`] is the way of a packet out, [`receive`] the way in, [`timers`] the probes and the deadlines.
+
+mod receive;
+mod send;
+mod timers;
+
+use std::collections::BTreeSet;
+
+use super::{Common, Turn};
+use crate::config::{PeerConfig, PlainFraming};
+use crate::path::{Health, LinkId, Liveness, Path, PathId, PathTable, SendRate};
+use crate::queue::{self, Aqm, Queue};
+use crate::reorder::PlainReorder;
+use crate::sched::PathSnapshot;
+use crate::stats::{PathStatus, PeerStatus};
+use crate::time::Time;
+
+/// The state of plain mode.
+#[derive(Debug)]
+pub(super) struct Plain {
+    pub(super) paths: PathTable<PlainPath>,
+    framing: PlainFraming,
+    /// The GRE sequence number of the next packet.
+    next_seq: u32,
+    /// Puts received packets in order, if that is configured.
+    reorder: Option<PlainReorder>,
+    /// Counts the reports of dead paths that this end made.
+    dead_version: u16,
+    /// The newest report of the peer that was accepted.
+    last_report: timers::LastReport,
+    /// The paths that are up, as the scheduler gets them: refreshed in each turn.
+    snapshots: Vec<PathSnapshot>,
+}
+
+/// A path of plain mode.
+#[derive(Debug)]
+pub(super) struct PlainPath {
+    pub(super) base: Path,
+    /// The rate at which it has been used: it determines the length of a batch.
+    send_rate: SendRate,
+    /// The number that the peer gives this path, from its probes.
+    peer_number: Option<u8>,
+    /// The timestamp of the peer's probe that is to be answered.
+    owed_reply: Option<u64>,
+}
+
+impl Plain {
+    /// Makes plain mode from the configuration of a peer.
+    pub(super) fn new(now: Time, config: &PeerConfig, framing: PlainFraming) -> Self {
+        let known = config.paths.iter().filter(|path| path.remote.is_some());
+        let paths: PathTable<_> =
+            (0..).zip(known).map(|(slot, path)| PlainPath::new(Path::new(now, slot, path, config.probe))).collect();
+        Self {
+            framing,
+            next_seq: 0,
+            reorder: config.resequence.map(|limits| PlainReorder::new(limits, paths.len())),
+            dead_version: 0,
+            last_report: timers::LastReport::default(),
+            snapshots: Vec::new(),
+            paths,
+        }
+    }
+
+    /// The tunnel carries traffic: its paths are probed more often.
+    pub(super) fn on_traffic(&mut self, now: Time) {
+        self.paths.iter_mut().filter_map(|path| path.base.liveness.prober()).for_each(|prober| prober.on_traffic(now));
+    }
+
+    /// Sends probes, keepalives and the packets that wait.
+    pub(super) fn flush(&mut self, common: &mut Common, turn: &mut Turn<'_>, blocked: &BTreeSet<LinkId>) {
+        self.paths.iter_mut().for_each(|path| path.base.blocked = blocked.contains(&path.base.link));
+        self.send_probes(turn);
+        self.send_packets(common, turn);
+    }
+
+    pub(super) fn handle_carrier(&mut self, common: &mut Common, now: Time, link: LinkId, carrier: bool) {
+        for id in self.ids() {
+            let path = &mut self.paths[id].base;
+            // An interface has other events, too.
+            if path.link != link || path.health.carrier == carrier {
+                continue;
+            }
+            // A path that was alive before the carrier was lost must prove that it is alive afterwards.
+            let probed = path.liveness.declare_dead(now);
+            self.update(common, now, id, |health| {
+                (health.carrier, health.answers) = (carrier, health.answers && !probed);
+            });
+        }
+    }
+
+    pub(super) fn enable_path(&mut self, common: &mut Common, now: Time, id: PathId, enabled: bool) {
+        if enabled && self.uses_keepalives(id) {
+            self.on_alive(common, now, id);
+        }
+        self.update(common, now, id, |health| health.enabled = enabled);
+    }
+
+    pub(super) fn handle_report(&mut self, common: &mut Common, now: Time, id: PathId, up: bool) {
+        match up {
+            true => self.on_alive(common, now, id),
+            false => self.update(common, now, id, |health| health.peer_agrees = false),
+        }
+    }
+
+    /// Returns the number of packets held for reordering.
+    pub(super) fn held(&self) -> usize {
+        self.reorder.as_ref().map_or(0, PlainReorder::len)
+    }
+
+    /// Adds what plain mode knows to a status.
+    pub(super) fn status(&self, common: PeerStatus) -> PeerStatus {
+        PeerStatus {
+            hold_us: self.reorder.as_ref().map_or(0, |reorder| reorder.hold().as_micros() as u64),
+            reorder: self.reorder.as_ref().map(PlainReorder::stats),
+            paths: self.paths.iter().map(|path| PathStatus::of(&path.base)).collect(),
+            ..common
+        }
+    }
+
+    /// Returns true if the path uses the original MPT's keepalives in place of probes.
+    fn uses_keepalives(&self, id: PathId) -> bool {
+        matches!(self.paths[id].base.liveness, Liveness::Keepalives(_))
+    }
+
+    fn ids(&self) -> impl Iterator<Item = PathId> + use<> {
+        self.paths.ids(|path| path.base.id)
+    }
+
+    /// Changes the evidence about a path, and does what a change of its state requires.
+    fn update(&mut self, common: &mut Common, now: Time, id: PathId, update: impl FnOnce(&mut Health)) {
+        let path = &mut self.paths[id].base;
+        let change = path.update_health(update);
+        if let Some((from, to)) = change.state() {
+            common.on_state_change(path, from, to);
+            if let (Some(reorder), false) = (&mut self.reorder, to.is_up()) {
+                reorder.handle_path_down(id.slot);
+            }
+        }
+        if change.own_view_changed() {
+            self.report_dead_paths(now);
+        }
+    }
+}
+
+impl PlainPath {
+    fn new(base: Path) -> Self {
+        Self { base, send_rate: SendRate::default(), peer_number: None, owed_reply: None }
+    }
+
+    /// Counts a data datagram that was sent.
+    fn on_sent(&mut self, now: Time, bytes: usize) {
+        self.base.sent.count(bytes);
+        self.send_rate.on_sent(now, bytes);
+    }
+}
+
+/// Returns the queue of a peer in plain mode. It has no windows, so packets wait only while a socket is full.
+pub(super) fn queue() -> Queue {
+    Queue::new(QUEUE_LIMIT, Aqm::Off)
+}
+
+/// Bytes that may wait for a path: four super-packets, enough for a full batch on every path. With other peers beside it, a peer
+/// with a full socket drops what exceeds this.
+const QUEUE_LIMIT: usize = 4 * queue::LARGEST;

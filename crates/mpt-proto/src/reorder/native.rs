@@ -1,0 +1,206 @@
+//! The reorder buffer of native mode: the sender retransmits lost packets, and reports with SKIP the numbers that it gives up.
+
+use std::time::Duration;
+
+use super::sequence::{GiveUp, Position, Sequence};
+use super::{ReorderLimits, ReorderStats};
+use crate::drops::Dropped;
+use crate::time::Time;
+
+/// Puts the packets of one flow bucket in order. A hole lasts until the packet arrives, until a SKIP names it, or for `max_hold`:
+/// a hole that is given up too soon costs the inner flow a third of its window.
+#[derive(Debug)]
+pub struct NativeReorder {
+    limits: ReorderLimits,
+    sequence: Sequence,
+}
+
+/// Numbers that one SKIP may name. Each costs a step, a datagram has room for many SKIPs, and our own sender names one at a time.
+const MAX_SKIP: u64 = 256;
+
+impl NativeReorder {
+    /// Makes an empty one.
+    pub fn new(limits: ReorderLimits) -> Self {
+        Self { limits, sequence: Sequence::default() }
+    }
+
+    /// Makes one that continues at the number `next`.
+    pub fn resume(limits: ReorderLimits, next: u32) -> Self {
+        Self { limits, sequence: Sequence::resume(next) }
+    }
+
+    /// Takes a packet, and delivers every packet that is in order. Without `in_order` it is delivered at once, whatever is missing
+    /// before it.
+    ///
+    /// # Errors
+    /// [`Dropped::Duplicate`] or [`Dropped::TooOld`] if it was not kept.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        seq: u32,
+        packet: &[u8],
+        in_order: bool,
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> Result<(), Dropped> {
+        match self.sequence.locate(seq) {
+            Position::New(number) => {
+                self.sequence.make_room(number, self.limits.window, deliver);
+                self.sequence.insert(now, number, packet, in_order, deliver)?;
+                self.handle_deadline(now, deliver);
+            }
+            Position::Late(back) => self.sequence.insert_late(back, packet, deliver),
+            Position::Duplicate => return Err(Dropped::Duplicate),
+            Position::TooOld => return Err(Dropped::TooOld),
+        }
+        Ok(())
+    }
+
+    /// The sender will not send the numbers from `from` to `to`, both included, again. More than [`MAX_SKIP`] at once are ignored.
+    pub fn handle_skip(&mut self, now: Time, from: u32, to: u32, deliver: &mut impl FnMut(&[u8])) {
+        let count = u64::from(to.wrapping_sub(from)) + 1;
+        if count <= MAX_SKIP {
+            let numbers = (0..count).map(|i| from.wrapping_add(i as u32));
+            numbers.for_each(|seq| self.sequence.skip(now, seq, self.limits.window, deliver));
+        }
+    }
+
+    /// Gives up the holes that have lasted for too long.
+    pub fn handle_deadline(&mut self, now: Time, deliver: &mut impl FnMut(&[u8])) {
+        while self.next_deadline().is_some_and(|at| now >= at) {
+            self.sequence.give_up(GiveUp::Expired, deliver);
+        }
+    }
+
+    /// Returns when [`Self::handle_deadline`] has something to do.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.sequence.first_held().map(|first| first + self.max_hold())
+    }
+
+    /// Returns the number on the wire that is to be delivered next; none before the first packet.
+    pub fn next_number(&self) -> Option<u32> {
+        self.sequence.next.map(|next| next as u32)
+    }
+
+    /// Returns the counts so far.
+    pub fn stats(&self) -> ReorderStats {
+        self.sequence.stats
+    }
+
+    /// Returns the number of packets held.
+    pub fn len(&self) -> usize {
+        self.sequence.len()
+    }
+
+    /// Returns true if nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.sequence.is_empty()
+    }
+
+    fn max_hold(&self) -> Duration {
+        self.limits.max_hold
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reorder::delivered_bitmap::DeliveredBitmap;
+
+    /// A buffer, and the numbers that it delivered. Packets contain their own number.
+    struct Bench {
+        buffer: NativeReorder,
+        out: Vec<u32>,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Self { buffer: NativeReorder::new(ReorderLimits::default()), out: Vec::new() }
+        }
+
+        fn take(&mut self, ms: u64, seq: u32, in_order: bool) -> Result<(), Dropped> {
+            let out = &mut self.out;
+            self.buffer.handle(at(ms), seq, &seq.to_be_bytes(), in_order, &mut |packet| out.push(number(packet)))
+        }
+
+        fn all(&mut self, ms: u64, seqs: impl IntoIterator<Item = u32>) {
+            seqs.into_iter().for_each(|seq| self.take(ms, seq, true).unwrap());
+        }
+
+        fn skip(&mut self, ms: u64, from: u32, to: u32) {
+            let out = &mut self.out;
+            self.buffer.handle_skip(at(ms), from, to, &mut |packet| out.push(number(packet)));
+        }
+
+        fn wake(&mut self, ms: u64) {
+            let out = &mut self.out;
+            self.buffer.handle_deadline(at(ms), &mut |packet| out.push(number(packet)));
+        }
+    }
+
+    fn number(packet: &[u8]) -> u32 {
+        u32::from_be_bytes(packet.try_into().unwrap())
+    }
+
+    fn at(ms: u64) -> Time {
+        Time::after(Duration::from_millis(ms))
+    }
+
+    #[test]
+    fn a_hole_lasts_until_the_sender_gives_it_up() {
+        let mut b = Bench::new();
+        b.all(0, [0, 2, 3, 6, 7]);
+        b.skip(40, 4, 4);
+        b.skip(50, 1, 1);
+        assert_eq!(b.out, [0, 2, 3]);
+        b.all(60, [5]);
+        assert_eq!(b.out, [0, 2, 3, 5, 6, 7]);
+        assert!(b.buffer.is_empty());
+        assert_eq!(b.buffer.stats().skipped, 1);
+    }
+
+    #[test]
+    fn a_skip_names_a_limited_count_of_numbers() {
+        let mut b = Bench::new();
+        b.all(0, [0]);
+        b.skip(1, 1, MAX_SKIP as u32 + 1);
+        assert_eq!(b.buffer.next_number(), Some(1));
+        b.skip(1, 1, MAX_SKIP as u32);
+        assert_eq!(b.buffer.next_number(), Some(MAX_SKIP as u32 + 1));
+    }
+
+    #[test]
+    fn a_hole_that_no_skip_names_lasts_as_long_as_the_limit() {
+        let mut b = Bench::new();
+        b.all(0, [0, 2]);
+        b.all(1, [3]);
+        b.wake(499);
+        assert_eq!(b.out, [0], "short holes before it do not shorten the hold");
+        b.wake(500);
+        assert_eq!(b.out, [0, 2, 3]);
+    }
+
+    #[test]
+    fn a_packet_that_need_not_wait_is_delivered_once() {
+        let mut b = Bench::new();
+        b.all(0, [0]);
+        assert_eq!(b.take(1, 2, false), Ok(()));
+        b.all(2, [3]);
+        assert_eq!(b.take(3, 4, false), Ok(()));
+        assert_eq!(b.out, [0, 2, 4], "3 waits for 1");
+        assert_eq!(b.take(4, 2, false), Err(Dropped::Duplicate));
+        b.all(5, [1]);
+        assert_eq!(b.out, [0, 2, 4, 1, 3]);
+        assert!(b.buffer.is_empty());
+        assert_eq!(b.take(6, 4, false), Err(Dropped::Duplicate), "it has been delivered");
+        assert_eq!(b.buffer.stats().unordered, 2);
+    }
+
+    #[test]
+    fn a_number_that_is_no_longer_known_is_too_old() {
+        let mut b = Bench::new();
+        let last = DeliveredBitmap::LEN as u32 + 1;
+        b.all(0, 0..=last);
+        assert_eq!(b.take(1, 0, true), Err(Dropped::TooOld));
+        assert_eq!(b.take(1, last, true), Err(Dropped::Duplicate));
+    }
+}
