@@ -33,7 +33,7 @@ impl Class {
         &[("bulk", Self::Bulk), ("interactive", Self::Interactive), ("realtime", Self::Realtime)];
 
     /// The class that a DSCP asks for (RFC 4594): telephony (EF), signalling (CS5) and conferences (AF41 to AF43).
-    pub fn of_dscp(dscp: u8) -> Self {
+    pub fn from_dscp(dscp: u8) -> Self {
         match dscp {
             46 | 40 | 34 | 36 | 38 => Self::Realtime,
             _ => Self::Bulk,
@@ -75,9 +75,9 @@ pub struct Pattern {
 
 impl Pattern {
     /// Whether the packet `bytes`, which [`Ip::parse`] has accepted as `ip`, fits. One that shows no ports fits no pattern with ports.
-    fn fits(&self, ip: &Ip, ports: Option<(u16, u16)>) -> bool {
-        let within = |wanted: &Option<RangeInclusive<u16>>, port: fn((u16, u16)) -> u16| {
-            wanted.as_ref().is_none_or(|range| ports.is_some_and(|ports| range.contains(&port(ports))))
+    fn matches(&self, ip: &Ip, ports: Option<(u16, u16)>) -> bool {
+        let within = |range: &Option<RangeInclusive<u16>>, port: fn((u16, u16)) -> u16| {
+            range.as_ref().is_none_or(|range| ports.is_some_and(|ports| range.contains(&port(ports))))
         };
         let either = self.port.as_ref().is_none_or(|range| {
             ports.is_some_and(|(source, destination)| range.contains(&source) || range.contains(&destination))
@@ -119,15 +119,15 @@ impl Classifier {
 
     /// Finds out about the packet `bytes`, which [`Ip::parse`] has accepted as `ip`.
     pub fn classify(&self, ip: &Ip, bytes: &[u8]) -> Mark {
-        let usual = if self.by_dscp { Class::of_dscp(ip.tos >> 2) } else { Class::Bulk };
+        let default = if self.by_dscp { Class::from_dscp(ip.tos >> 2) } else { Class::Bulk };
         if self.rules.is_empty() {
-            return Mark { class: usual, rule: None };
+            return Mark { class: default, rule: None };
         }
         let ports = ip.ports(bytes);
-        let Some(number) = self.rules.iter().position(|rule| rule.pattern.fits(ip, ports)) else {
-            return Mark { class: usual, rule: None };
+        let Some(number) = self.rules.iter().position(|rule| rule.pattern.matches(ip, ports)) else {
+            return Mark { class: default, rule: None };
         };
-        Mark { class: self.rules[number].class.unwrap_or(usual), rule: u8::try_from(number).ok() }
+        Mark { class: self.rules[number].class.unwrap_or(default), rule: u8::try_from(number).ok() }
     }
 
     /// Over how many paths a packet of class realtime goes.
@@ -182,9 +182,9 @@ mod tests {
         ] {
             assert_eq!(mark(&[], &udp(dscp, 1, 2)), Mark { class, rule: None }, "{dscp}");
         }
-        let unmoved = Classifier::new(&[], false);
+        let without_dscp = Classifier::new(&[], false);
         let bytes = udp(EF, 1, 2);
-        assert_eq!(unmoved.classify(&Ip::parse(&bytes).unwrap(), &bytes).class, Class::Bulk);
+        assert_eq!(without_dscp.classify(&Ip::parse(&bytes).unwrap(), &bytes).class, Class::Bulk);
     }
 
     #[test]
@@ -214,17 +214,17 @@ mod tests {
         let ip = Ip::parse(&right).unwrap();
         let pattern =
             Pattern { source: Some(IpNet::from(ip.source)), destination: Some(IpNet::from(ip.destination)), ..pattern };
-        let fits = |pattern: &Pattern, bytes: &[u8]| {
+        let matches = |pattern: &Pattern, bytes: &[u8]| {
             let ip = Ip::parse(bytes).unwrap();
-            pattern.fits(&ip, ip.ports(bytes))
+            pattern.matches(&ip, ip.ports(bytes))
         };
-        assert!(fits(&pattern, &right));
+        assert!(matches(&pattern, &right));
         for wrong in [udp(0, 7, 9), udp(EF, 8, 9), udp(EF, 7, 7)] {
-            assert!(!fits(&pattern, &wrong));
+            assert!(!matches(&pattern, &wrong));
         }
-        assert!(!fits(&Pattern { protocol: Some(TCP), ..pattern.clone() }, &right));
-        assert!(!fits(&Pattern { source: Some("203.0.113.0/24".parse().unwrap()), ..pattern.clone() }, &right));
-        assert!(!fits(&Pattern { destination: Some("2001:db8::/32".parse().unwrap()), ..pattern }, &right));
+        assert!(!matches(&Pattern { protocol: Some(TCP), ..pattern.clone() }, &right));
+        assert!(!matches(&Pattern { source: Some("203.0.113.0/24".parse().unwrap()), ..pattern.clone() }, &right));
+        assert!(!matches(&Pattern { destination: Some("2001:db8::/32".parse().unwrap()), ..pattern }, &right));
     }
 
     #[test]

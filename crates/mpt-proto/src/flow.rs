@@ -12,17 +12,17 @@ use crate::packet::ip::Ip;
 
 /// How many buckets there are for bulk, the default of RFC 8290 (section 5.2): of 100 flows, each has one to itself with a
 /// probability of (1023 / 1024)^99 = 91 %.
-const BULK: u16 = 1_024;
+const BULK_BUCKETS: u16 = 1_024;
 /// How many there are for each other class, which few flows are of.
-const OTHER: u16 = 256;
+const CLASS_BUCKETS: u16 = 256;
 /// How many there are.
-pub const BUCKETS: usize = BULK as usize + 2 * OTHER as usize;
+pub const BUCKETS: usize = BULK_BUCKETS as usize + 2 * CLASS_BUCKETS as usize;
 
 /// The class to whose buckets `bucket` belongs; that of a bucket from [`BUCKETS`] on is bulk.
 pub fn class(bucket: u16) -> Class {
-    const REALTIME: u16 = BULK + OTHER;
+    const REALTIME: u16 = BULK_BUCKETS + CLASS_BUCKETS;
     match bucket {
-        BULK..REALTIME => Class::Interactive,
+        BULK_BUCKETS..REALTIME => Class::Interactive,
         REALTIME.. if usize::from(bucket) < BUCKETS => Class::Realtime,
         _ => Class::Bulk,
     }
@@ -32,29 +32,29 @@ pub fn class(bucket: u16) -> Class {
 /// The two directions of a conversation need not be in the same one.
 pub fn bucket(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
     let (from, to) = ip.ports(bytes).unwrap_or_default();
-    choose(ip.protocol, (ip.source, from), (ip.destination, to), class)
+    hash_bucket(ip.protocol, (ip.source, from), (ip.destination, to), class)
 }
 
 /// The bucket of what answers the packet `bytes`, and is of this `class`.
-pub fn bucket_of_answers(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
+pub fn reverse_bucket(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
     let (from, to) = ip.ports(bytes).unwrap_or_default();
-    choose(ip.protocol, (ip.destination, to), (ip.source, from), class)
+    hash_bucket(ip.protocol, (ip.destination, to), (ip.source, from), class)
 }
 
-fn choose(protocol: u8, source: (IpAddr, u16), destination: (IpAddr, u16), class: Class) -> u16 {
+fn hash_bucket(protocol: u8, source: (IpAddr, u16), destination: (IpAddr, u16), class: Class) -> u16 {
     let rest = u64::from(protocol) << 32 | u64::from(source.1) << 16 | u64::from(destination.1);
-    let (source, destination) = (number(source.0), number(destination.0));
-    let words = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64, rest];
-    let hash = words.into_iter().fold(0, |hash, word| mix(hash ^ word));
+    let (source, destination) = (to_u128(source.0), to_u128(destination.0));
+    let inputs = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64, rest];
+    let hash = inputs.into_iter().fold(0, |hash, input| mix(hash ^ input));
     let (first, count) = match class {
-        Class::Bulk => (0, BULK),
-        Class::Interactive => (BULK, OTHER),
-        Class::Realtime => (BULK + OTHER, OTHER),
+        Class::Bulk => (0, BULK_BUCKETS),
+        Class::Interactive => (BULK_BUCKETS, CLASS_BUCKETS),
+        Class::Realtime => (BULK_BUCKETS + CLASS_BUCKETS, CLASS_BUCKETS),
     };
     first + (hash % u64::from(count)) as u16
 }
 
-fn number(address: IpAddr) -> u128 {
+fn to_u128(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
         IpAddr::V6(v6) => v6.to_bits(),
@@ -82,9 +82,9 @@ mod tests {
 
     /// By how much the counts differ from an even spread: near the number of buckets when they are random.
     fn chi_square(buckets: impl Iterator<Item = u16>) -> f64 {
-        let mut counts = vec![0u32; usize::from(BULK)];
+        let mut counts = vec![0u32; usize::from(BULK_BUCKETS)];
         buckets.for_each(|bucket| counts[usize::from(bucket)] += 1);
-        let even = f64::from(counts.iter().sum::<u32>()) / f64::from(BULK);
+        let even = f64::from(counts.iter().sum::<u32>()) / f64::from(BULK_BUCKETS);
         counts.iter().map(|n| (f64::from(*n) - even).powi(2) / even).sum()
     }
 
@@ -102,7 +102,7 @@ mod tests {
         back[16..20].copy_from_slice(&there[12..16]);
         back[20..22].copy_from_slice(&there[22..24]);
         back[22..24].copy_from_slice(&there[20..22]);
-        let answers = bucket_of_answers(&Ip::parse(&there).unwrap(), &there, Class::Bulk);
+        let answers = reverse_bucket(&Ip::parse(&there).unwrap(), &there, Class::Bulk);
         assert_eq!(answers, bucket_of(&back));
         assert_ne!(answers, bucket_of(&there));
     }

@@ -90,10 +90,10 @@ pub struct Paths(Vec<ManagedPath>);
 #[derive(Clone, Debug)]
 struct ManagedPath {
     name: String,
-    way: CandidatePath,
-    rests: bool,
+    candidate: CandidatePath,
+    suspended: bool,
     /// It was to leave from another address and could not.
-    unmoved: bool,
+    move_failed: bool,
 }
 
 impl Patterns {
@@ -108,51 +108,51 @@ impl Patterns {
     }
 
     /// Whether an interface of this name is used.
-    pub fn takes(&self, name: &str) -> bool {
+    pub fn matches(&self, name: &str) -> bool {
         let (mut any, mut taken) = (false, false);
         for pattern in &self.0 {
             match pattern.strip_prefix('!') {
-                Some(excluded) if matches(excluded.as_bytes(), name.as_bytes()) => return false,
+                Some(excluded) if glob_matches(excluded.as_bytes(), name.as_bytes()) => return false,
                 Some(_) => {}
-                None => (any, taken) = (true, taken || matches(pattern.as_bytes(), name.as_bytes())),
+                None => (any, taken) = (true, taken || glob_matches(pattern.as_bytes(), name.as_bytes())),
             }
         }
         taken || !any
     }
 }
 
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
+fn glob_matches(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,
-        (Some((b'*', rest)), _) => matches(rest, name) || !name.is_empty() && matches(pattern, &name[1..]),
-        (Some((b'?', rest)), Some((_, name))) => matches(rest, name),
-        (Some((wanted, rest)), Some((is, name))) => wanted == is && matches(rest, name),
+        (Some((b'*', rest)), _) => glob_matches(rest, name) || !name.is_empty() && glob_matches(pattern, &name[1..]),
+        (Some((b'?', rest)), Some((_, name))) => glob_matches(rest, name),
+        (Some((expected, rest)), Some((actual, name))) => expected == actual && glob_matches(rest, name),
         (None, Some(_)) | (Some(_), None) => false,
     }
 }
 
 impl Policy {
-    fn takes(&self, interface: &Interface) -> bool {
-        interface.usable && self.interfaces.takes(&interface.name) && !self.taken.contains(&interface.name)
+    fn uses(&self, interface: &Interface) -> bool {
+        interface.usable && self.interfaces.matches(&interface.name) && !self.taken.contains(&interface.name)
     }
 
     /// The ways there are. `reaches` says whether a remote address has a route by an interface from a local address.
-    pub fn ways(
+    pub fn candidates(
         &self,
         interfaces: &[Interface],
-        mut reaches: impl FnMut(&Interface, IpAddr, IpAddr) -> bool,
+        mut has_route: impl FnMut(&Interface, IpAddr, IpAddr) -> bool,
     ) -> Vec<CandidatePath> {
-        let mut ways = Vec::new();
-        for interface in interfaces.iter().filter(|interface| self.takes(interface)) {
+        let mut candidates = Vec::new();
+        for interface in interfaces.iter().filter(|interface| self.uses(interface)) {
             // All paths over an interface share its sockets, one for each IP version.
             let mut local: [Option<IpAddr>; 2] = [None, None];
             for remote in &self.remotes {
                 let local = &mut local[usize::from(remote.is_ipv6())];
-                let fits = |own: &IpAddr| suits(*own, remote.ip()) && local.is_none_or(|local| local == *own);
+                let fits = |own: &IpAddr| is_same_scope(*own, remote.ip()) && local.is_none_or(|local| local == *own);
                 let mut own = interface.addresses.iter().copied().filter(fits);
-                let Some(own) = own.find(|own| reaches(interface, *own, remote.ip())) else { continue };
+                let Some(own) = own.find(|own| has_route(interface, *own, remote.ip())) else { continue };
                 *local = Some(own);
-                ways.extend((0..self.ports.max(1)).map(|number| CandidatePath {
+                candidates.extend((0..self.ports.max(1)).map(|number| CandidatePath {
                     interface: interface.name.clone(),
                     index: interface.index,
                     local: own,
@@ -164,39 +164,44 @@ impl Policy {
                 }
             }
         }
-        ways
+        candidates
     }
 }
 
 /// Whether datagrams from an address can get to another, as far as the two themselves say.
-fn suits(own: IpAddr, remote: IpAddr) -> bool {
-    let narrow = |ip: IpAddr| match ip {
+fn is_same_scope(own: IpAddr, remote: IpAddr) -> bool {
+    let link_local = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    own.is_ipv4() == remote.is_ipv4() && narrow(own) == narrow(remote)
+    own.is_ipv4() == remote.is_ipv4() && link_local(own) == link_local(remote)
 }
 
 impl Paths {
     /// What is to be done so that there is a path for each of `ways`. `interfaces` are those that exist.
     pub fn update(
         &mut self,
-        ways: &[CandidatePath],
+        candidates: &[CandidatePath],
         interfaces: &[Interface],
         is_free: impl Fn(&str) -> bool,
     ) -> Vec<PathChange> {
         let mut changes = Vec::new();
-        self.0.retain_mut(|known| {
-            let change = known.follow(ways, interfaces);
+        self.0.retain_mut(|path| {
+            let change = path.update(candidates, interfaces);
             let stays = !matches!(change, Some(PathChange::Remove(..)));
             changes.extend(change);
             stays
         });
-        for way in ways {
-            if !self.0.iter().any(|known| known.way.is_same(way)) {
-                let name = self.name(way, &is_free);
-                self.0.push(ManagedPath { name: name.clone(), way: way.clone(), rests: false, unmoved: false });
-                changes.push(PathChange::Add(name, way.clone()));
+        for candidate in candidates {
+            if !self.0.iter().any(|path| path.candidate.is_same(candidate)) {
+                let name = self.name(candidate, &is_free);
+                self.0.push(ManagedPath {
+                    name: name.clone(),
+                    candidate: candidate.clone(),
+                    suspended: false,
+                    move_failed: false,
+                });
+                changes.push(PathChange::Add(name, candidate.clone()));
             }
         }
         changes
@@ -204,15 +209,15 @@ impl Paths {
 
     /// Every path, as something that is to be removed.
     pub fn clear(&mut self) -> Vec<PathChange> {
-        self.0.drain(..).map(|known| PathChange::Remove(known.name, known.way)).collect()
+        self.0.drain(..).map(|path| PathChange::Remove(path.name, path.candidate)).collect()
     }
 
     /// A path could not be made or moved. The next update asks for it again.
     pub fn on_failed(&mut self, change: &PathChange) {
         match change {
-            PathChange::Add(name, _) => self.0.retain(|known| known.name != *name),
+            PathChange::Add(name, _) => self.0.retain(|path| path.name != *name),
             PathChange::Move(name, _) => {
-                self.0.iter_mut().filter(|known| known.name == *name).for_each(|known| known.unmoved = true);
+                self.0.iter_mut().filter(|path| path.name == *name).for_each(|path| path.move_failed = true);
             }
             PathChange::Suspend(..) | PathChange::Remove(..) => {}
         }
@@ -220,33 +225,38 @@ impl Paths {
 
     /// The ways of the paths that do not rest.
     pub fn active(&self) -> impl Iterator<Item = &CandidatePath> {
-        self.0.iter().filter(|known| !known.rests).map(|known| &known.way)
+        self.0.iter().filter(|path| !path.suspended).map(|path| &path.candidate)
     }
 
     /// The name of the interface, numbered from the second path on.
-    fn name(&self, way: &CandidatePath, is_free: &impl Fn(&str) -> bool) -> String {
-        let free = |name: &String| is_free(name) && self.0.iter().all(|known| known.name != *name);
-        let numbered = (2..).map(|number| format!("{}-{number}", way.interface));
-        std::iter::once(way.interface.clone()).chain(numbered).find(free).expect("there is always a greater number")
+    fn name(&self, candidate: &CandidatePath, is_free: &impl Fn(&str) -> bool) -> String {
+        let free = |name: &String| is_free(name) && self.0.iter().all(|path| path.name != *name);
+        let numbered = (2..).map(|number| format!("{}-{number}", candidate.interface));
+        std::iter::once(candidate.interface.clone())
+            .chain(numbered)
+            .find(free)
+            .expect("there is always a greater number")
     }
 }
 
 impl ManagedPath {
-    fn follow(&mut self, ways: &[CandidatePath], interfaces: &[Interface]) -> Option<PathChange> {
-        let wanted = ways.iter().find(|way| way.is_same(&self.way));
-        if let Some(way) = wanted {
-            let moves = std::mem::take(&mut self.rests) | std::mem::take(&mut self.unmoved) || *way != self.way;
-            self.way = way.clone();
-            return moves.then(|| PathChange::Move(self.name.clone(), way.clone()));
+    fn update(&mut self, candidates: &[CandidatePath], interfaces: &[Interface]) -> Option<PathChange> {
+        let found = candidates.iter().find(|candidate| candidate.is_same(&self.candidate));
+        if let Some(candidate) = found {
+            let moves = std::mem::take(&mut self.suspended) | std::mem::take(&mut self.move_failed)
+                || *candidate != self.candidate;
+            self.candidate = candidate.clone();
+            return moves.then(|| PathChange::Move(self.name.clone(), candidate.clone()));
         }
-        let here: Vec<_> = ways.iter().filter(|way| way.interface == self.way.interface).collect();
-        let exists = interfaces.iter().any(|interface| interface.name == self.way.interface);
+        let same_interface: Vec<_> =
+            candidates.iter().filter(|candidate| candidate.interface == self.candidate.interface).collect();
+        let exists = interfaces.iter().any(|interface| interface.name == self.candidate.interface);
         // An interface that has found another way to the peer does not wait for this one.
-        if !exists || !here.is_empty() {
-            return Some(PathChange::Remove(self.name.clone(), self.way.clone()));
+        if !exists || !same_interface.is_empty() {
+            return Some(PathChange::Remove(self.name.clone(), self.candidate.clone()));
         }
-        let rested = std::mem::replace(&mut self.rests, true);
-        (!rested).then(|| PathChange::Suspend(self.name.clone(), self.way.clone()))
+        let was_suspended = std::mem::replace(&mut self.suspended, true);
+        (!was_suspended).then(|| PathChange::Suspend(self.name.clone(), self.candidate.clone()))
     }
 }
 
@@ -272,24 +282,24 @@ mod tests {
 
     /// What becomes of `interfaces`, from all of whose addresses everything can be reached.
     fn update(paths: &mut Paths, plan: &Policy, interfaces: &[Interface]) -> Vec<String> {
-        let ways = plan.ways(interfaces, |_, _, _| true);
-        let changes = paths.update(&ways, interfaces, |name| name != "taken");
-        changes.iter().map(told).collect()
+        let candidates = plan.candidates(interfaces, |_, _, _| true);
+        let changes = paths.update(&candidates, interfaces, |name| name != "taken");
+        changes.iter().map(describe).collect()
     }
 
-    fn told(change: &PathChange) -> String {
-        let (what, name, way) = match change {
-            PathChange::Add(name, way) => ("add", name, way),
-            PathChange::Move(name, way) => ("move", name, way),
-            PathChange::Suspend(name, way) => ("rest", name, way),
-            PathChange::Remove(name, way) => ("remove", name, way),
+    fn describe(change: &PathChange) -> String {
+        let (what, name, candidate) = match change {
+            PathChange::Add(name, candidate) => ("add", name, candidate),
+            PathChange::Move(name, candidate) => ("move", name, candidate),
+            PathChange::Suspend(name, candidate) => ("rest", name, candidate),
+            PathChange::Remove(name, candidate) => ("remove", name, candidate),
         };
-        format!("{what} {name}: {} -> {}", way.local, way.remote)
+        format!("{what} {name}: {} -> {}", candidate.local, candidate.remote)
     }
 
     #[test]
     fn patterns_take_and_exclude() {
-        let takes = |patterns: &[&str], name| Patterns::new(patterns.iter().map(ToString::to_string)).takes(name);
+        let takes = |patterns: &[&str], name| Patterns::new(patterns.iter().map(ToString::to_string)).matches(name);
         assert!(takes(&[], "eth0"));
         assert!(takes(&["eth*", "wwan?"], "eth10") && takes(&["eth*", "wwan?"], "wwan0"));
         assert!(!takes(&["eth*", "wwan?"], "wlan0") && !takes(&["eth*", "wwan?"], "wwan10"));
@@ -308,15 +318,16 @@ mod tests {
             interface(6, "wlan0", &["fe80::1", "2001:db8::1"]),
         ];
         hosts[3].usable = false;
-        let ways = plan(&["203.0.113.7:4754"]).ways(&hosts, |interface, _, _| interface.name != "docker0");
-        let ways: Vec<_> = ways.iter().map(|way| (way.interface.as_str(), way.local.to_string())).collect();
-        assert_eq!(ways, [("eth0", "192.0.2.1".to_owned()), ("wwan0", "100.64.0.9".to_owned())]);
+        let candidates = plan(&["203.0.113.7:4754"]).candidates(&hosts, |interface, _, _| interface.name != "docker0");
+        let candidates: Vec<_> =
+            candidates.iter().map(|candidate| (candidate.interface.as_str(), candidate.local.to_string())).collect();
+        assert_eq!(candidates, [("eth0", "192.0.2.1".to_owned()), ("wwan0", "100.64.0.9".to_owned())]);
     }
 
     #[test]
     fn an_interface_that_has_a_path_already_gets_no_other() {
         let plan = Policy { taken: vec!["eth0".to_owned()], ..plan(&["203.0.113.7:4754"]) };
-        assert_eq!(plan.ways(&[interface(2, "eth0", &["192.0.2.1"])], |_, _, _| true), []);
+        assert_eq!(plan.candidates(&[interface(2, "eth0", &["192.0.2.1"])], |_, _, _| true), []);
     }
 
     #[test]
@@ -324,8 +335,8 @@ mod tests {
         let hosts = [interface(2, "eth0", &["192.0.2.1", "fe80::1", "2001:db8::1"])];
         let plan = plan(&["[2001:db8:1::7]:1", "203.0.113.7:1", "203.0.113.8:1"]);
         let remotes = |plan: &Policy| {
-            let ways = plan.ways(&hosts, |_, own, _| own.is_ipv4());
-            ways.iter().map(|way| way.remote.to_string()).collect::<Vec<_>>()
+            let candidates = plan.candidates(&hosts, |_, own, _| own.is_ipv4());
+            candidates.iter().map(|candidate| candidate.remote.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(remotes(&plan), ["203.0.113.7:1"]);
         assert_eq!(remotes(&Policy { pairs: Pairs::FullMesh, ..plan }), ["203.0.113.7:1", "203.0.113.8:1"]);
@@ -334,8 +345,8 @@ mod tests {
     #[test]
     fn an_address_without_a_route_is_passed_over() {
         let hosts = [interface(2, "eth0", &["10.0.0.1", "192.0.2.1"])];
-        let ways = plan(&["203.0.113.7:1"]).ways(&hosts, |_, own, _| own.to_string() == "192.0.2.1");
-        assert_eq!(ways[0].local.to_string(), "192.0.2.1");
+        let candidates = plan(&["203.0.113.7:1"]).candidates(&hosts, |_, own, _| own.to_string() == "192.0.2.1");
+        assert_eq!(candidates[0].local.to_string(), "192.0.2.1");
     }
 
     #[test]
@@ -355,19 +366,19 @@ mod tests {
     #[test]
     fn what_failed_is_asked_for_again() {
         let (mut paths, plan) = (Paths::default(), plan(&["203.0.113.7:1"]));
-        let mut ask = |own: &str, fails: bool| {
+        let mut update = |own: &str, fails: bool| {
             let interfaces = [interface(2, "eth0", &[own])];
-            let changes = paths.update(&plan.ways(&interfaces, |_, _, _| true), &interfaces, |_| true);
+            let changes = paths.update(&plan.candidates(&interfaces, |_, _, _| true), &interfaces, |_| true);
             changes.iter().filter(|_| fails).for_each(|change| paths.on_failed(change));
-            changes.iter().map(told).collect::<Vec<_>>()
+            changes.iter().map(describe).collect::<Vec<_>>()
         };
         for fails in [true, false] {
-            assert_eq!(ask("192.0.2.1", fails), ["add eth0: 192.0.2.1 -> 203.0.113.7:1"]);
+            assert_eq!(update("192.0.2.1", fails), ["add eth0: 192.0.2.1 -> 203.0.113.7:1"]);
         }
         for fails in [true, false] {
-            assert_eq!(ask("192.0.2.9", fails), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
+            assert_eq!(update("192.0.2.9", fails), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
         }
-        assert!(ask("192.0.2.9", false).is_empty());
+        assert!(update("192.0.2.9", false).is_empty());
     }
 
     #[test]

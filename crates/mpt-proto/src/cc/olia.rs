@@ -46,13 +46,13 @@ impl Coupling for Olia {
 #[cfg(test)]
 mod tests {
     use super::super::reno::Reno;
-    use super::super::windowed::tests::{flows, step};
+    use super::super::windowed::tests::{step, subflows};
     use super::*;
 
     fn with_acked(paths: &[(f64, f64)], acked: &[f64]) -> Subflows {
         let mut set = Subflows::default();
-        for (flow, acked) in flows(paths).iter().zip(acked) {
-            set.insert(Subflow { since_loss: *acked, ..flow.clone() });
+        for (subflow, acked) in subflows(paths).iter().zip(acked) {
+            set.insert(Subflow { since_loss: *acked, ..subflow.clone() });
         }
         set
     }
@@ -63,25 +63,25 @@ mod tests {
 
     #[test]
     fn one_path_is_reno() {
-        let flows = flows(&[(20.0, 10.0)]);
-        assert!((step(&mut Olia, 0, &flows) - step(&mut Reno, 0, &flows)).abs() < 1e-9);
+        let subflows = subflows(&[(20.0, 10.0)]);
+        assert!((step(&mut Olia, 0, &subflows) - step(&mut Reno, 0, &subflows)).abs() < 1e-9);
     }
 
     #[test]
     fn window_moves_from_the_largest_path_to_the_best_one() {
-        let flows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[20_000.0, 80_000.0]);
-        assert_eq!(alphas(&flows), [-0.5, 0.5]);
+        let subflows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[20_000.0, 80_000.0]);
+        assert_eq!(alphas(&subflows), [-0.5, 0.5]);
     }
 
     #[test]
     fn nothing_moves_when_the_best_path_is_the_largest() {
-        let flows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[80_000.0, 20_000.0]);
-        assert_eq!(alphas(&flows), [0.0, 0.0]);
+        let subflows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[80_000.0, 20_000.0]);
+        assert_eq!(alphas(&subflows), [0.0, 0.0]);
     }
 
     #[test]
     fn what_is_moved_adds_up_to_nothing() {
-        let flows = with_acked(&[(50.0, 20.0), (50.0, 20.0), (10.0, 20.0), (5.0, 20.0)], &[1.0, 1.0, 9.0, 2.0]);
-        assert_eq!(alphas(&flows), [-0.125, -0.125, 0.25, 0.0]);
+        let subflows = with_acked(&[(50.0, 20.0), (50.0, 20.0), (10.0, 20.0), (5.0, 20.0)], &[1.0, 1.0, 9.0, 2.0]);
+        assert_eq!(alphas(&subflows), [-0.125, -0.125, 0.25, 0.0]);
     }
 }

@@ -15,11 +15,11 @@ impl Coupling for Reno {
 
 #[cfg(test)]
 mod tests {
-    use super::super::windowed::tests::{flows, step};
+    use super::super::windowed::tests::{step, subflows};
     use super::*;
 
     #[test]
     fn a_window_of_acknowledged_packets_adds_one_packet() {
-        assert_eq!(step(&mut Reno, 0, &flows(&[(20.0, 10.0)])) * 20.0, 1_000.0);
+        assert_eq!(step(&mut Reno, 0, &subflows(&[(20.0, 10.0)])) * 20.0, 1_000.0);
     }
 }

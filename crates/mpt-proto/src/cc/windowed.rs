@@ -63,7 +63,7 @@ pub struct Subflow {
     /// It went down, and nothing has been acknowledged on it since.
     pub failed: bool,
     pub(super) id: PathId,
-    pub(super) episode: Option<Episode>,
+    pub(super) recovery: Option<RecoveryPeriod>,
 }
 
 impl Subflow {
@@ -83,7 +83,7 @@ impl Subflow {
             reduced_from: 0.0,
             failed: false,
             id,
-            episode: None,
+            recovery: None,
         }
     }
 
@@ -108,22 +108,22 @@ impl Subflow {
     }
 
     fn observe(&mut self, ack: &AckSample) {
-        self.srtt = ack.srtt.as_secs_f64().max(SHORTEST_RTT);
-        self.base_rtt = ack.min_rtt.as_secs_f64().max(SHORTEST_RTT);
+        self.srtt = ack.srtt.as_secs_f64().max(MIN_RTT);
+        self.base_rtt = ack.min_rtt.as_secs_f64().max(MIN_RTT);
         self.now = ack.now.as_nanos() as f64 / 1e9;
         self.since_loss += ack.acked as f64;
         self.failed = false;
     }
 
     /// A window that is not used must not grow (RFC 9002 section 7.8).
-    fn is_full(&self, ack: &AckSample) -> bool {
+    fn is_cwnd_limited(&self, ack: &AckSample) -> bool {
         let used = (ack.in_flight + ack.acked) as f64;
         !ack.app_limited && used >= self.cwnd * if self.slow_start() { 0.5 } else { 0.75 }
     }
 
     fn reduce(&mut self, now: Time, lost: Option<u64>, factor: f64) {
         let undo = (self.cwnd, self.ssthresh, self.before_loss);
-        self.episode = Some(Episode { began: now, lost, undo });
+        self.recovery = Some(RecoveryPeriod { start: now, lost, undo });
         self.before_loss = std::mem::take(&mut self.since_loss);
         self.reduced_from = self.cwnd;
         self.reductions += 1;
@@ -134,8 +134,8 @@ impl Subflow {
 
 /// A reduction, until everything it was made for has been answered.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Episode {
-    began: Time,
+pub(super) struct RecoveryPeriod {
+    start: Time,
     /// Packets it was made for that have not come back; none when a mark makes it final.
     lost: Option<u64>,
     undo: (f64, f64, f64),
@@ -148,7 +148,7 @@ pub struct Subflows(Slots<Subflow>);
 impl Subflows {
     /// Every path that can be used.
     pub fn iter(&self) -> impl Iterator<Item = &Subflow> {
-        self.0.values().filter(|flow| !flow.failed)
+        self.0.values().filter(|subflow| !subflow.failed)
     }
 
     /// The sum of `of` over all these paths.
@@ -162,49 +162,49 @@ impl Subflows {
     }
 
     /// Sets a path's state.
-    pub fn insert(&mut self, flow: Subflow) {
-        self.0.insert(flow.id, flow);
+    pub fn insert(&mut self, subflow: Subflow) {
+        self.0.insert(subflow.id, subflow);
     }
 }
 
 /// A window per path, coupled by `C`.
 #[derive(Clone, Debug, Default)]
 pub struct Windowed<C> {
-    flows: Subflows,
+    subflows: Subflows,
     coupling: C,
 }
 
 impl<C: Coupling> Windowed<C> {
     /// Congestion experienced by what was sent at `newest_sent`: one reaction for each round trip.
     /// `lost` packets may yet turn out not to be; a mark cannot.
-    fn congestion(&mut self, path: PathId, now: Time, newest_sent: Time, lost: Option<u64>) {
-        let Some(flow) = self.flows.0.get_mut(path) else { return };
-        if let Some(episode) = flow.episode.as_mut().filter(|episode| newest_sent <= episode.began) {
-            episode.lost = episode.lost.zip(lost).map(|(before, more)| before + more);
+    fn on_congestion_event(&mut self, path: PathId, now: Time, newest_sent: Time, lost: Option<u64>) {
+        let Some(subflow) = self.subflows.0.get_mut(path) else { return };
+        if let Some(recovery) = subflow.recovery.as_mut().filter(|recovery| newest_sent <= recovery.start) {
+            recovery.lost = recovery.lost.zip(lost).map(|(before, more)| before + more);
             return;
         }
-        let Some(flow) = self.flows.0.get(path) else { return };
-        let factor = self.coupling.decrease(flow, &self.flows);
-        if let Some(flow) = self.flows.0.get_mut(path) {
-            flow.reduce(now, lost, factor);
+        let Some(subflow) = self.subflows.0.get(path) else { return };
+        let factor = self.coupling.decrease(subflow, &self.subflows);
+        if let Some(subflow) = self.subflows.0.get_mut(path) {
+            subflow.reduce(now, lost, factor);
         }
     }
 
     fn grow(&mut self, path: PathId, ack: &AckSample) -> Option<()> {
-        let flow = self.flows.0.get(path)?;
+        let subflow = self.subflows.0.get(path)?;
         let acked = ack.acked as f64;
-        let more = if flow.slow_start() { acked } else { self.coupling.increase(flow, acked, &self.flows) };
-        let flow = self.flows.0.get_mut(path)?;
-        flow.cwnd = (flow.cwnd + more).max(MIN_WINDOW * flow.mss);
+        let more = if subflow.slow_start() { acked } else { self.coupling.increase(subflow, acked, &self.subflows) };
+        let subflow = self.subflows.0.get_mut(path)?;
+        subflow.cwnd = (subflow.cwnd + more).max(MIN_WINDOW * subflow.mss);
         Some(())
     }
 
     fn adjust(&mut self, path: PathId) -> Option<()> {
-        let adjustment = self.coupling.on_round(self.flows.0.get(path)?, &self.flows)?;
-        let flow = self.flows.0.get_mut(path)?;
-        flow.cwnd = adjustment.cwnd.max(MIN_WINDOW * flow.mss);
+        let adjustment = self.coupling.on_round(self.subflows.0.get(path)?, &self.subflows)?;
+        let subflow = self.subflows.0.get_mut(path)?;
+        subflow.cwnd = adjustment.cwnd.max(MIN_WINDOW * subflow.mss);
         if !adjustment.slow_start {
-            flow.ssthresh = flow.ssthresh.min(flow.cwnd);
+            subflow.ssthresh = subflow.ssthresh.min(subflow.cwnd);
         }
         Some(())
     }
@@ -212,18 +212,18 @@ impl<C: Coupling> Windowed<C> {
 
 impl<C: Coupling + std::fmt::Debug> CongestionControl for Windowed<C> {
     fn add_path(&mut self, path: PathId, datagram: u64) {
-        self.flows.insert(Subflow::new(path, datagram as f64));
+        self.subflows.insert(Subflow::new(path, datagram as f64));
     }
 
     fn remove_path(&mut self, path: PathId) {
-        self.flows.0.remove(path);
+        self.subflows.0.remove(path);
     }
 
     fn on_ack(&mut self, path: PathId, ack: &AckSample) {
-        let Some(flow) = self.flows.0.get_mut(path) else { return };
-        flow.observe(ack);
-        let recovering = flow.episode.is_some_and(|episode| ack.newest_sent <= episode.began);
-        if recovering || !flow.is_full(ack) {
+        let Some(subflow) = self.subflows.0.get_mut(path) else { return };
+        subflow.observe(ack);
+        let recovering = subflow.recovery.is_some_and(|recovery| ack.newest_sent <= recovery.start);
+        if recovering || !subflow.is_cwnd_limited(ack) {
             return;
         }
         self.grow(path, ack);
@@ -233,43 +233,43 @@ impl<C: Coupling + std::fmt::Debug> CongestionControl for Windowed<C> {
     }
 
     fn on_loss(&mut self, path: PathId, loss: &LossSample) {
-        self.congestion(path, loss.now, loss.newest_sent, Some(loss.packets));
+        self.on_congestion_event(path, loss.now, loss.newest_sent, Some(loss.packets));
     }
 
     fn on_failure(&mut self, path: PathId) {
-        self.flows.0.get_mut(path).into_iter().for_each(|flow| flow.failed = true);
+        self.subflows.0.get_mut(path).into_iter().for_each(|subflow| subflow.failed = true);
     }
 
     /// When nothing of what a reduction was made for was lost, the reduction is taken back.
     fn on_spurious_loss(&mut self, path: PathId, packets: u64) {
-        let Some(flow) = self.flows.0.get_mut(path) else { return };
-        let Some(episode) = &mut flow.episode else { return };
-        episode.lost = episode.lost.map(|lost| lost.saturating_sub(packets));
-        if episode.lost == Some(0) {
-            let (cwnd, ssthresh, before_loss) = episode.undo;
-            flow.since_loss += std::mem::replace(&mut flow.before_loss, before_loss);
-            (flow.cwnd, flow.ssthresh, flow.episode) = (flow.cwnd.max(cwnd), ssthresh, None);
-            flow.reductions -= 1;
+        let Some(subflow) = self.subflows.0.get_mut(path) else { return };
+        let Some(recovery) = &mut subflow.recovery else { return };
+        recovery.lost = recovery.lost.map(|lost| lost.saturating_sub(packets));
+        if recovery.lost == Some(0) {
+            let (cwnd, ssthresh, before_loss) = recovery.undo;
+            subflow.since_loss += std::mem::replace(&mut subflow.before_loss, before_loss);
+            (subflow.cwnd, subflow.ssthresh, subflow.recovery) = (subflow.cwnd.max(cwnd), ssthresh, None);
+            subflow.reductions -= 1;
         }
     }
 
     fn on_ecn(&mut self, path: PathId, now: Time, newest_sent: Time) {
-        self.congestion(path, now, newest_sent, None);
+        self.on_congestion_event(path, now, newest_sent, None);
     }
 
     fn window(&self, path: PathId) -> u64 {
-        self.flows.0.get(path).map_or(0, |flow| flow.cwnd as u64)
+        self.subflows.0.get(path).map_or(0, |subflow| subflow.cwnd as u64)
     }
 
     fn pacing(&self, path: PathId) -> Rate {
-        self.flows.0.get(path).map_or(Rate::ZERO, |flow| {
-            let gain = if flow.slow_start() { 2.0 } else { 1.25 };
-            Rate::from_bytes((flow.rate() * gain) as u64)
+        self.subflows.0.get(path).map_or(Rate::ZERO, |subflow| {
+            let gain = if subflow.slow_start() { 2.0 } else { 1.25 };
+            Rate::from_bytes((subflow.rate() * gain) as u64)
         })
     }
 
     fn bottleneck(&self, path: PathId) -> Option<Rate> {
-        self.flows.0.get(path).map(|flow| Rate::from_bytes(flow.rate() as u64))
+        self.subflows.0.get(path).map(|subflow| Rate::from_bytes(subflow.rate() as u64))
     }
 }
 
@@ -278,7 +278,7 @@ const INITIAL_WINDOW: f64 = 10.0;
 /// RFC 9002 section 7.2.
 pub const MIN_WINDOW: f64 = 2.0;
 /// Keeps rates finite on a path within one machine.
-const SHORTEST_RTT: f64 = 50e-6;
+const MIN_RTT: f64 = 50e-6;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -287,21 +287,21 @@ pub(super) mod tests {
     use std::time::Duration;
 
     /// Paths with windows in packets of 1000 bytes and round trips in milliseconds, past slow start.
-    pub fn flows(paths: &[(f64, f64)]) -> Subflows {
-        let mut flows = Subflows::default();
+    pub fn subflows(paths: &[(f64, f64)]) -> Subflows {
+        let mut subflows = Subflows::default();
         for (slot, (packets, ms)) in paths.iter().enumerate() {
-            let mut flow = Subflow::new(PathId { slot: slot as u8, generation: 0 }, 1_000.0);
-            (flow.cwnd, flow.ssthresh) = (packets * 1_000.0, 0.0);
-            (flow.srtt, flow.base_rtt) = (ms / 1e3, ms / 1e3);
-            flows.insert(flow);
+            let mut subflow = Subflow::new(PathId { slot: slot as u8, generation: 0 }, 1_000.0);
+            (subflow.cwnd, subflow.ssthresh) = (packets * 1_000.0, 0.0);
+            (subflow.srtt, subflow.base_rtt) = (ms / 1e3, ms / 1e3);
+            subflows.insert(subflow);
         }
-        flows
+        subflows
     }
 
     /// By how much the window of path `me` grows for one packet, in bytes.
-    pub fn step(coupling: &mut impl Coupling, me: usize, flows: &Subflows) -> f64 {
-        let flow = flows.iter().nth(me).unwrap();
-        coupling.increase(flow, flow.mss, flows)
+    pub fn step(coupling: &mut impl Coupling, me: usize, subflows: &Subflows) -> f64 {
+        let subflow = subflows.iter().nth(me).unwrap();
+        coupling.increase(subflow, subflow.mss, subflows)
     }
 
     const PATH: PathId = PathId { slot: 0, generation: 0 };

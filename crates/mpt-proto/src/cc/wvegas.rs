@@ -9,7 +9,7 @@ use super::windowed::{Adjustment, Coupling, Subflow, Subflows};
 #[derive(Clone, Debug, Default)]
 pub struct Wvegas {
     /// Least queueing delay of each path since it last backed off, in seconds.
-    least_queue: Slots<f64>,
+    min_queue: Slots<f64>,
 }
 
 impl Wvegas {
@@ -26,12 +26,12 @@ impl Wvegas {
     /// Draft section 3.3: when the queueing delay has doubled, drain the link: `cwnd_i *= 0.5 * baseRTT_i / RTT_i`.
     fn backs_off(&mut self, me: &Subflow) -> bool {
         let queue = me.srtt - me.base_rtt;
-        let least = self.least_queue.get(me.id()).map_or(queue, |least| least.min(queue));
-        let doubled = least > SMALLEST_QUEUE && queue >= 2.0 * least;
+        let least = self.min_queue.get(me.id()).map_or(queue, |least| least.min(queue));
+        let doubled = least > MIN_QUEUE && queue >= 2.0 * least;
         if doubled {
-            self.least_queue.remove(me.id());
+            self.min_queue.remove(me.id());
         } else {
-            self.least_queue.insert(me.id(), least.max(0.0));
+            self.min_queue.insert(me.id(), least.max(0.0));
         }
         doubled
     }
@@ -61,16 +61,16 @@ const TOTAL_ALPHA: f64 = 10.0;
 /// Packets in the queue that end slow start.
 const GAMMA: f64 = 1.0;
 /// A queue shorter than a packet at 12 Mbit/s is the granularity of timers, and twice it is no congestion.
-const SMALLEST_QUEUE: f64 = 1e-3;
+const MIN_QUEUE: f64 = 1e-3;
 
 #[cfg(test)]
 mod tests {
-    use super::super::windowed::tests::flows;
+    use super::super::windowed::tests::subflows;
     use super::*;
 
     /// Two paths of 50 packets, the first over an empty queue, the second over one that doubles its round trip.
     fn empty_and_full() -> Subflows {
-        let mut set = flows(&[(50.0, 40.0), (50.0, 80.0)]);
+        let mut set = subflows(&[(50.0, 40.0), (50.0, 80.0)]);
         let full = set.iter().nth(1).unwrap().clone();
         set.insert(Subflow { base_rtt: 0.040, ..full });
         set
@@ -99,19 +99,19 @@ mod tests {
     #[test]
     fn a_queue_that_doubles_halves_the_window_and_drains_the_link() {
         let mut wvegas = Wvegas::default();
-        let mut set = flows(&[(50.0, 45.0)]);
-        let flow = set.iter().next().unwrap().clone();
-        set.insert(Subflow { base_rtt: 0.040, ..flow.clone() });
+        let mut set = subflows(&[(50.0, 45.0)]);
+        let subflow = set.iter().next().unwrap().clone();
+        set.insert(Subflow { base_rtt: 0.040, ..subflow.clone() });
         round(&mut wvegas, 0, &set);
-        set.insert(Subflow { base_rtt: 0.040, srtt: 0.050, ..flow });
+        set.insert(Subflow { base_rtt: 0.040, srtt: 0.050, ..subflow });
         assert!((round(&mut wvegas, 0, &set) - 50_000.0 * 0.5 * 0.8).abs() < 1e-6);
     }
 
     #[test]
     fn slow_start_ends_with_the_first_packet_in_the_queue() {
-        let mut set = flows(&[(50.0, 42.0)]);
-        let flow = set.iter().next().unwrap().clone();
-        set.insert(Subflow { base_rtt: 0.040, ssthresh: f64::INFINITY, ..flow });
+        let mut set = subflows(&[(50.0, 42.0)]);
+        let subflow = set.iter().next().unwrap().clone();
+        set.insert(Subflow { base_rtt: 0.040, ssthresh: f64::INFINITY, ..subflow });
         let adjustment = Wvegas::default().on_round(set.iter().next().unwrap(), &set).unwrap();
         assert!(!adjustment.slow_start);
         assert!((adjustment.cwnd - 50_000.0 * 40.0 / 42.0).abs() < 1e-6);

@@ -114,7 +114,7 @@ const PROBE_TOS: u8 = 0xc0;
 const STRANDED: Duration = Duration::from_secs(5);
 /// Bytes that may wait for a path: four super-packets, so that every path can be given a full run.
 /// Plain mode has no windows, so packets wait only while a socket is full; with other peers beside, more than this are dropped then.
-const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
+const QUEUE_LIMIT: usize = 4 * queue::MAX_SUPER_PACKET;
 /// Native mode queues here and not in the network: a quarter of a second at 500 Mbit/s.
 const NATIVE_QUEUE_LIMIT: usize = 16 << 20;
 

@@ -26,7 +26,7 @@ pub(super) struct CodelParams {
 #[derive(Debug, Default)]
 pub(super) struct Codel {
     /// When the delay will have been above target for an interval.
-    first_above: Option<Time>,
+    first_above_time: Option<Time>,
     dropping: bool,
     drop_next: Time,
     /// Packets taken out since it began to drop.
@@ -38,57 +38,57 @@ pub(super) struct Codel {
 impl Codel {
     /// Whether to drop, or mark, the packet at the front, which came at `arrived` and has `behind` bytes behind it.
     /// Asked once of each packet.
-    pub fn wants(&mut self, now: Time, arrived: Time, behind: usize, delay: CodelParams) -> bool {
-        if !self.stands(now, arrived, behind, delay) {
+    pub fn should_drop(&mut self, now: Time, arrived: Time, behind: usize, params: CodelParams) -> bool {
+        if !self.ok_to_drop(now, arrived, behind, params) {
             self.dropping = false;
             return false;
         }
         if !self.dropping {
-            self.begin(now, delay);
+            self.enter_dropping(now, params);
             return true;
         }
         let due = now >= self.drop_next;
         if due {
             self.count = self.count.saturating_add(1);
-            self.drop_next += pause(self.count, delay);
+            self.drop_next += control_law(self.count, params);
         }
         due
     }
 
     /// The queue stands from now on: the interval is over.
-    pub fn on_squeeze(&mut self, now: Time) {
-        self.first_above = Some(now);
+    pub fn on_rate_collapse(&mut self, now: Time) {
+        self.first_above_time = Some(now);
     }
 
     /// The queue is empty, which is as short as it gets.
     pub fn on_empty(&mut self) {
-        self.first_above = None;
+        self.first_above_time = None;
         self.dropping = false;
     }
 
     /// `ok_to_drop` of the pseudo-code: the delay was above target for an interval, and this packet is not the last.
-    fn stands(&mut self, now: Time, arrived: Time, behind: usize, delay: CodelParams) -> bool {
-        if now.since(arrived) < delay.target || behind <= MAX_PACKET {
-            self.first_above = None;
+    fn ok_to_drop(&mut self, now: Time, arrived: Time, behind: usize, params: CodelParams) -> bool {
+        if now.since(arrived) < params.target || behind <= MAX_PACKET {
+            self.first_above_time = None;
             return false;
         }
-        now >= *self.first_above.get_or_insert(now + delay.interval)
+        now >= *self.first_above_time.get_or_insert(now + params.interval)
     }
 
     /// If it dropped a moment ago, it goes on near the rate that controlled the queue then.
-    fn begin(&mut self, now: Time, delay: CodelParams) {
+    fn enter_dropping(&mut self, now: Time, params: CodelParams) {
         let delta = self.count - self.last_count;
-        let is_recent = now.since(self.drop_next) < delay.interval * 16;
+        let is_recent = now.since(self.drop_next) < params.interval * 16;
         self.count = if delta > 1 && is_recent { delta } else { 1 };
         self.last_count = self.count;
         self.dropping = true;
-        self.drop_next = now + pause(self.count, delay);
+        self.drop_next = now + control_law(self.count, params);
     }
 }
 
 /// The control law: the time between drop number `count` and the next.
-fn pause(count: u32, delay: CodelParams) -> Duration {
-    delay.interval.div_f64(f64::from(count).sqrt())
+fn control_law(count: u32, params: CodelParams) -> Duration {
+    params.interval.div_f64(f64::from(count).sqrt())
 }
 
 /// What may always wait: one Ethernet frame. The RFC learns its own largest packet; that of a tunnel is known.
@@ -108,7 +108,7 @@ mod tests {
     /// When packets are taken out of a queue that stands for `sojourn`, looked at every ten microseconds.
     fn drops(codel: &mut Codel, from: Time, len: Duration, sojourn: Duration) -> Vec<Time> {
         let steps = (0..len.as_micros() as u64 / 10).map(|i| from + Duration::from_micros(i * 10));
-        steps.filter(|now| codel.wants(*now, *now - sojourn, 100_000, DELAY)).collect()
+        steps.filter(|now| codel.should_drop(*now, *now - sojourn, 100_000, DELAY)).collect()
     }
 
     #[test]
@@ -131,21 +131,21 @@ mod tests {
         for burst in 0..100 {
             let from = at(1_000 + burst * 100);
             assert_eq!(drops(&mut codel, from, MS * 99, MS * 80), []);
-            assert!(!codel.wants(from + MS * 99, from + MS * 95, 100_000, DELAY), "one packet waited 4 ms");
+            assert!(!codel.should_drop(from + MS * 99, from + MS * 95, 100_000, DELAY), "one packet waited 4 ms");
         }
     }
 
     #[test]
     fn the_last_packet_is_never_taken_however_late() {
         let mut codel = Codel::default();
-        assert!((0..1_000).all(|ms| !codel.wants(at(10_000 + ms), at(0), 1_514, DELAY)));
+        assert!((0..1_000).all(|ms| !codel.should_drop(at(10_000 + ms), at(0), 1_514, DELAY)));
     }
 
     #[test]
     fn a_queue_that_comes_back_soon_is_met_at_the_rate_that_controlled_it() {
         let mut codel = Codel::default();
         let first = drops(&mut codel, at(1_000), MS * 700, MS * 50);
-        assert!(!codel.wants(at(1_700), at(1_700), 100_000, DELAY));
+        assert!(!codel.should_drop(at(1_700), at(1_700), 100_000, DELAY));
         let second = drops(&mut codel, at(1_701), MS * 200, MS * 50);
         // Of `first.len()` drops the first began the state, which counts as `last_count`; the rest is `delta`.
         let pause = second[1].since(second[0]);
@@ -158,18 +158,18 @@ mod tests {
     fn after_a_squeeze_the_first_packet_that_waited_too_long_is_taken_out() {
         let mut codel = Codel::default();
         let at = |ms| Time::after(Duration::from_millis(ms));
-        codel.on_squeeze(at(50));
-        assert!(!codel.wants(at(52), at(50), 100_000, DELAY), "2 ms are not too long");
-        codel.on_squeeze(at(60));
-        assert!(codel.wants(at(62), at(50), 100_000, DELAY));
-        assert!(!codel.wants(at(63), at(51), 100_000, DELAY), "and then one an interval later");
+        codel.on_rate_collapse(at(50));
+        assert!(!codel.should_drop(at(52), at(50), 100_000, DELAY), "2 ms are not too long");
+        codel.on_rate_collapse(at(60));
+        assert!(codel.should_drop(at(62), at(50), 100_000, DELAY));
+        assert!(!codel.should_drop(at(63), at(51), 100_000, DELAY), "and then one an interval later");
     }
 
     #[test]
     fn a_queue_that_comes_back_late_is_a_new_one() {
         let mut codel = Codel::default();
         drops(&mut codel, at(1_000), MS * 700, MS * 50);
-        assert!(!codel.wants(at(1_700), at(1_700), 100_000, DELAY));
+        assert!(!codel.should_drop(at(1_700), at(1_700), 100_000, DELAY));
         let second = drops(&mut codel, at(1_700 + 16 * 100), MS * 250, MS * 50);
         assert_eq!(second[1].since(second[0]), MS * 100);
     }

@@ -23,22 +23,22 @@ pub(super) struct DeficitRoundRobin {
 
 impl DeficitRoundRobin {
     /// A flow has something to send; if it is in neither list, it is new.
-    pub fn enlist(&mut self, number: u16, bucket: &mut FlowQueue) {
-        if bucket.list == List::Neither {
-            (bucket.list, bucket.deficit) = (List::New, QUANTUM);
-            self.new.push_back(number);
+    pub fn activate(&mut self, bucket: u16, flow: &mut FlowQueue) {
+        if flow.list == List::Inactive {
+            (flow.list, flow.deficit) = (List::New, QUANTUM);
+            self.new.push_back(bucket);
         }
     }
 
     /// The flow whose turn it is. The same as before, until it has sent, or a new flow has come.
-    pub fn pick(&mut self, buckets: &mut [FlowQueue]) -> Option<u16> {
+    pub fn pick(&mut self, flows: &mut [FlowQueue]) -> Option<u16> {
         loop {
-            let number = *self.new.front().or(self.old.front())?;
-            let bucket = &mut buckets[usize::from(number)];
-            if bucket.deficit > 0 && bucket.backlog > 0 {
-                return Some(number);
+            let bucket = *self.new.front().or(self.old.front())?;
+            let flow = &mut flows[usize::from(bucket)];
+            if flow.deficit > 0 && flow.backlog > 0 {
+                return Some(bucket);
             }
-            self.pass(number, bucket);
+            self.end_turn(bucket, flow);
         }
     }
 
@@ -56,34 +56,34 @@ impl DeficitRoundRobin {
     pub fn take_first(&mut self, list: List) {
         match list {
             List::New => self.new.pop_front(),
-            List::Old | List::Neither => self.old.pop_front(),
+            List::Old | List::Inactive => self.old.pop_front(),
         };
     }
 
     /// Puts back what [`Self::take_first`] took.
-    pub fn put_first(&mut self, number: u16, list: List) {
+    pub fn put_first(&mut self, bucket: u16, list: List) {
         match list {
-            List::New => self.new.push_front(number),
-            List::Old | List::Neither => self.old.push_front(number),
+            List::New => self.new.push_front(bucket),
+            List::Old | List::Inactive => self.old.push_front(bucket),
         }
     }
 
     /// Ends the turn of the first flow.
-    fn pass(&mut self, number: u16, bucket: &mut FlowQueue) {
-        let from = bucket.list;
+    fn end_turn(&mut self, bucket: u16, flow: &mut FlowQueue) {
+        let from = flow.list;
         match from {
             List::New => self.new.pop_front(),
-            List::Old | List::Neither => self.old.pop_front(),
+            List::Old | List::Inactive => self.old.pop_front(),
         };
-        if bucket.deficit <= 0 {
-            bucket.deficit += QUANTUM;
-            bucket.list = List::Old;
+        if flow.deficit <= 0 {
+            flow.deficit += QUANTUM;
+            flow.list = List::Old;
         } else {
-            bucket.on_empty();
-            bucket.list = if from == List::New { List::Old } else { List::Neither };
+            flow.on_empty();
+            flow.list = if from == List::New { List::Old } else { List::Inactive };
         }
-        if bucket.list == List::Old {
-            self.old.push_back(number);
+        if flow.list == List::Old {
+            self.old.push_back(bucket);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) struct FlowQueue {
     pub list: List,
     codel: Codel,
     /// What CoDel said about the packet at the front.
-    verdict: Option<Dequeue>,
+    codel_action: Option<CodelAction>,
     /// How many packets behind the front have left ahead of it.
     ahead: u32,
     /// How many of these have no number, because numbering began anew.
@@ -29,10 +29,10 @@ pub(super) struct FlowQueue {
 
 /// A packet that leaves.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct Dequeued {
     pub packet: InnerPacket,
     /// By how many numbers the front has moved.
-    pub places: u32,
+    pub advance: u32,
     /// Bytes of the super-packets that are done with.
     pub released: usize,
 }
@@ -42,7 +42,7 @@ pub(super) struct Taken {
 pub(super) enum List {
     /// It had nothing to send for a whole round.
     #[default]
-    Neither,
+    Inactive,
     /// It has just begun: sparse.
     New,
     /// It is backlogged.
@@ -51,7 +51,7 @@ pub(super) enum List {
 
 /// What CoDel says about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dequeue {
+pub(super) enum CodelAction {
     Send,
     Mark,
     Drop,
@@ -59,50 +59,50 @@ pub(super) enum Dequeue {
 
 impl FlowQueue {
     /// Takes a super-packet.
-    pub fn push(&mut self, store: &mut Slab, now: Time, packet: SuperPacket) {
+    pub fn push(&mut self, slab: &mut Slab, now: Time, packet: SuperPacket) {
         self.backlog += packet.len_of_all();
-        store.push(&mut self.chain, QueuedPacket::new(packet, now));
+        slab.push(&mut self.chain, QueuedPacket::new(packet, now));
     }
 
     /// The length in bytes of the packet at the front.
-    pub fn front_len(&self, store: &Slab) -> Option<usize> {
-        store.front(&self.chain).map(|first| first.packet.len_of(self.next))
+    pub fn front_len(&self, slab: &Slab) -> Option<usize> {
+        slab.front(&self.chain).map(|first| first.packet.len_of(self.next))
     }
 
     /// What the classifier found out about the packet at the front.
-    pub fn front_mark(&self, store: &Slab) -> Option<Mark> {
-        store.front(&self.chain).map(|first| first.packet.mark())
+    pub fn front_mark(&self, slab: &Slab) -> Option<Mark> {
+        slab.front(&self.chain).map(|first| first.packet.mark())
     }
 
     /// Takes out the packet at the front, with the mark that CoDel gave it.
-    pub fn take(&mut self, store: &mut Slab) -> Option<Taken> {
-        let first = store.front_mut(&self.chain)?;
-        let marked = self.verdict.take() == Some(Dequeue::Mark);
+    pub fn take(&mut self, slab: &mut Slab) -> Option<Dequeued> {
+        let first = slab.front_mut(&self.chain)?;
+        let marked = self.codel_action.take() == Some(CodelAction::Mark);
         let packet = InnerPacket::new(first.packet.clone(), self.next, marked);
-        first.left -= packet.len();
+        first.remaining -= packet.len();
         self.backlog -= packet.len();
-        let (places, released) = self.move_on(store);
-        Some(Taken { packet, places, released })
+        let (advance, released) = self.advance_front(slab);
+        Some(Dequeued { packet, advance: advance, released })
     }
 
     /// Takes out the first packet that has `before` bytes in front of it, or else the last, and says how many places it stands behind the
     /// front. None for the front itself, and for one that is longer than `longest` bytes or marked otherwise: what was decided for the
     /// front does not hold for it.
-    pub fn take_ahead(&mut self, store: &mut Slab, before: usize, longest: usize) -> Option<(InnerPacket, u32)> {
+    pub fn take_ahead(&mut self, slab: &mut Slab, before: usize, longest: usize) -> Option<(InnerPacket, u32)> {
         if self.unnumbered > 0 {
             return None;
         }
-        let mark = self.front_mark(store)?;
-        let (slot, index, places) = self.find_ahead(store, before).filter(|(_, _, places)| *places > 0)?;
-        let waiting = store.at(slot)?;
+        let mark = self.front_mark(slab)?;
+        let (slot, index, advance) = self.find_ahead(slab, before).filter(|(_, _, advance)| *advance > 0)?;
+        let waiting = slab.at(slot)?;
         let packet = InnerPacket::new(waiting.packet.clone(), index, false);
         if packet.len() > longest || packet.mark() != mark {
             return None;
         }
-        waiting.set_gone(index);
+        waiting.mark_left(index);
         self.backlog -= packet.len();
         self.ahead += 1;
-        Some((packet, places))
+        Some((packet, advance))
     }
 
     /// Whether a packet that is dropped at the front leaves a hole in the order of those that have left.
@@ -116,69 +116,69 @@ impl FlowQueue {
     }
 
     /// What CoDel says about the packet at the front. It is asked once and said again.
-    pub fn judge(&mut self, store: &Slab, now: Time, delay: CodelParams) -> Option<Dequeue> {
-        let first = store.front(&self.chain)?;
-        if self.verdict.is_none() {
+    pub fn run_codel(&mut self, slab: &Slab, now: Time, params: CodelParams) -> Option<CodelAction> {
+        let first = slab.front(&self.chain)?;
+        if self.codel_action.is_none() {
             let behind = self.backlog - first.packet.len_of(self.next);
-            let wanted = self.codel.wants(now, first.arrived, behind, delay);
-            self.verdict = Some(match first.packet.ip().tos & ecn::MASK {
-                _ if !wanted => Dequeue::Send,
-                ecn::NOT_ECT => Dequeue::Drop,
-                _ => Dequeue::Mark,
+            let should_drop = self.codel.should_drop(now, first.arrived, behind, params);
+            self.codel_action = Some(match first.packet.ip().tos & ecn::MASK {
+                _ if !should_drop => CodelAction::Send,
+                ecn::NOT_ECT => CodelAction::Drop,
+                _ => CodelAction::Mark,
             });
         }
-        self.verdict
+        self.codel_action
     }
 
     /// Slot, index and place of the first packet that has `before` bytes in front of it, or of the last.
-    fn find_ahead(&self, store: &Slab, before: usize) -> Option<(u32, usize, u32)> {
-        let (mut bytes, mut places, mut from) = (0, 0, self.next);
+    fn find_ahead(&self, slab: &Slab, before: usize) -> Option<(u32, usize, u32)> {
+        let (mut bytes, mut advance, mut from) = (0, 0, self.next);
         let mut last = None;
-        for (slot, waiting) in store.walk(&self.chain) {
-            let place = |index: usize| places + (index - from) as u32;
-            if bytes + waiting.left > before {
+        for (slot, waiting) in slab.walk(&self.chain) {
+            let offset = |index: usize| advance + (index - from) as u32;
+            if bytes + waiting.remaining > before {
                 let mut passed = bytes;
                 for index in waiting.candidates(from) {
                     if passed >= before {
-                        return Some((slot, index, place(index)));
+                        return Some((slot, index, offset(index)));
                     }
                     passed += waiting.packet.len_of(index);
                 }
             }
-            last = waiting.candidates(from).next_back().map(|index| (slot, index, place(index))).or(last);
-            bytes += waiting.left;
-            places += (waiting.packet.count() - from) as u32;
+            last = waiting.candidates(from).next_back().map(|index| (slot, index, offset(index))).or(last);
+            bytes += waiting.remaining;
+            advance += (waiting.packet.count() - from) as u32;
             from = 0;
         }
         last
     }
 
     /// Moves the front past the packet that has left, and past those that had left ahead of it.
-    fn move_on(&mut self, store: &mut Slab) -> (u32, usize) {
-        let (mut places, mut released) = (0, 0);
-        while let Some(first) = store.front(&self.chain) {
-            if places > 0 && !first.is_gone(self.next) {
+    fn advance_front(&mut self, slab: &mut Slab) -> (u32, usize) {
+        let (mut advance, mut released) = (0, 0);
+        while let Some(first) = slab.front(&self.chain) {
+            if advance > 0 && !first.has_left(self.next) {
                 break;
             }
-            if places > 0 {
+            if advance > 0 {
                 self.ahead -= 1;
             }
-            places += 1;
+            advance += 1;
             self.next += 1;
             if self.next == first.packet.count() {
                 released += first.packet.bytes().len();
                 self.next = 0;
-                store.pop(&mut self.chain);
+                slab.pop(&mut self.chain);
             }
         }
-        let unnumbered = self.unnumbered.min(places - 1);
+        let unnumbered = self.unnumbered.min(advance - 1);
         self.unnumbered -= unnumbered;
-        (places - unnumbered, released)
+        (advance - unnumbered, released)
     }
 
     /// See [`Codel::on_squeeze`].
-    pub fn on_squeeze(&mut self, now: Time) {
-        self.codel.on_squeeze(now);
+    pub fn on_rate_collapse(&mut self, now: Time) {
+        self.codel.on_rate_collapse(now);
     }
 
     /// It was its turn and it had nothing.

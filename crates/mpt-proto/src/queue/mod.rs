@@ -35,7 +35,7 @@ use crate::flow::BUCKETS;
 use crate::packet::SuperPacket;
 use crate::time::Time;
 use codel::CodelParams;
-use flow_queue::{Dequeue, FlowQueue, List, Taken};
+use flow_queue::{CodelAction, Dequeued, FlowQueue, List};
 pub use inner::InnerPacket;
 use priority::PriorityTiers;
 use slab::Slab;
@@ -46,20 +46,20 @@ pub struct Queue {
     /// All of them, or none while nothing has come for long: they weigh more than all else that a peer has.
     buckets: Vec<FlowQueue>,
     tiers: PriorityTiers,
-    store: Slab,
+    slab: Slab,
     aqm: Aqm,
     /// The bucket of the packet that [`Self::head`] described.
-    chosen: Option<u16>,
+    head_bucket: Option<u16>,
     packets: usize,
     /// Bytes of the packets that wait.
     bytes: usize,
     /// Bytes of the super-packets they belong to.
-    held: usize,
+    allocated: usize,
     limit: usize,
     /// Packets that CoDel dropped and nobody has asked about.
     dropped: u64,
     /// The number of the packet at the front of each bucket; nothing before the first packet.
-    numbers: Vec<u32>,
+    next_numbers: Vec<u32>,
     /// Numbers that no packet will have, because one was dropped after a later one had left.
     holes: Vec<(u16, u32)>,
 }
@@ -99,15 +99,15 @@ impl Queue {
         Self {
             buckets: Vec::new(),
             tiers: PriorityTiers::default(),
-            store: Slab::default(),
+            slab: Slab::default(),
             aqm,
-            chosen: None,
+            head_bucket: None,
             packets: 0,
             bytes: 0,
-            held: 0,
-            limit: limit_bytes.max(LARGEST),
+            allocated: 0,
+            limit: limit_bytes.max(MAX_SUPER_PACKET),
             dropped: 0,
-            numbers: Vec::new(),
+            next_numbers: Vec::new(),
             holes: Vec::new(),
         }
     }
@@ -117,34 +117,40 @@ impl Queue {
     pub fn push(&mut self, now: Time, bucket: u16, packet: SuperPacket) -> u64 {
         self.packets += packet.count();
         self.bytes += packet.len_of_all();
-        self.held += packet.bytes().len();
+        self.allocated += packet.bytes().len();
         if self.buckets.is_empty() {
             self.buckets.resize_with(BUCKETS, FlowQueue::default);
-            self.numbers.resize(BUCKETS, 0);
+            self.next_numbers.resize(BUCKETS, 0);
         }
         let flow = &mut self.buckets[usize::from(bucket)];
-        flow.push(&mut self.store, now, packet);
-        self.tiers.enlist(bucket, flow);
-        self.shed()
+        flow.push(&mut self.slab, now, packet);
+        self.tiers.activate(bucket, flow);
+        self.enforce_limit()
     }
 
     /// The packet that is next, after CoDel has had its say; what it drops is counted in `drops` and in
     /// [`Self::take_dropped`]. The answer stays the same until [`Self::pop`], unless a new flow begins or its packets are
     /// dropped for want of room. None when nothing waits but parked flows, and only then.
     pub fn head(&mut self, now: Time, drops: &mut Drops) -> Option<Head> {
-        self.chosen = self.tiers.pick(&mut self.buckets);
-        let bucket = self.chosen?;
-        self.police(now, bucket, drops);
+        self.head_bucket = self.tiers.pick(&mut self.buckets);
+        let bucket = self.head_bucket?;
+        self.apply_codel(now, bucket, drops);
         let flow = &self.buckets[usize::from(bucket)];
-        let (len, mark) = (flow.front_len(&self.store)?, flow.front_mark(&self.store)?);
+        let (len, mark) = (flow.front_len(&self.slab)?, flow.front_mark(&self.slab)?);
         let (sparse, backlog) = (flow.list == List::New, flow.backlog);
-        Some(Head { len, bucket, sparse, backlog: backlog.saturating_mul(self.turns(bucket)).min(self.bytes), mark })
+        Some(Head {
+            len,
+            bucket,
+            sparse,
+            backlog: backlog.saturating_mul(self.active_flows(bucket)).min(self.bytes),
+            mark,
+        })
     }
 
     /// Takes out the packet that [`Self::head`] described last, with its number in the order of its flow; none if there was none, or
     /// it has been taken or dropped.
     pub fn pop(&mut self) -> Option<(u32, InnerPacket)> {
-        let bucket = self.chosen.take()?;
+        let bucket = self.head_bucket.take()?;
         let (number, packet) = self.take(bucket)?;
         self.on_leaving(bucket, &packet);
         Some((number, packet))
@@ -154,37 +160,37 @@ impl Queue {
     /// that leaves when `before` bytes have left, of this flow and those it takes turns with, or its last. None if that
     /// is the next one, too long, or not marked as the next one is.
     pub fn pop_ahead(&mut self, before: u64, longest: usize) -> Option<(u16, u32, InnerPacket)> {
-        let bucket = self.chosen?;
-        let before = usize::try_from(before).unwrap_or(usize::MAX) / self.turns(bucket);
+        let bucket = self.head_bucket?;
+        let before = usize::try_from(before).unwrap_or(usize::MAX) / self.active_flows(bucket);
         let flow = &mut self.buckets[usize::from(bucket)];
-        let (packet, places) = flow.take_ahead(&mut self.store, before, longest)?;
+        let (packet, offset) = flow.take_ahead(&mut self.slab, before, longest)?;
         self.packets -= 1;
         self.bytes -= packet.len();
         self.on_leaving(bucket, &packet);
-        Some((bucket, self.numbers[usize::from(bucket)].wrapping_add(places), packet))
+        Some((bucket, self.next_numbers[usize::from(bucket)].wrapping_add(offset), packet))
     }
 
     /// Drops the packet that [`Self::head`] described last.
     pub fn discard(&mut self) -> Option<InnerPacket> {
-        let bucket = self.chosen.take()?;
+        let bucket = self.head_bucket.take()?;
         self.drop_front(bucket)
     }
 
     /// A bucket and a number there that no packet will have, told once.
-    pub fn take_hole(&mut self) -> Option<(u16, u32)> {
+    pub fn poll_hole(&mut self) -> Option<(u16, u32)> {
         self.holes.pop()
     }
 
     /// Numbers begin again at 0 in every bucket.
     pub fn renumber(&mut self) {
-        self.numbers.fill(0);
+        self.next_numbers.fill(0);
         self.holes.clear();
         self.buckets.iter_mut().for_each(FlowQueue::renumber);
     }
 
     /// Leaves the flow of the packet that [`Self::head`] described out until [`Self::unpark`], because that packet has nowhere to go.
     pub fn park(&mut self) {
-        if let Some(bucket) = self.chosen.take() {
+        if let Some(bucket) = self.head_bucket.take() {
             self.tiers.park(bucket, &self.buckets[usize::from(bucket)]);
         }
     }
@@ -197,7 +203,7 @@ impl Queue {
     /// Takes out everything, with no word from CoDel.
     pub fn drain(&mut self) -> impl Iterator<Item = InnerPacket> {
         self.unpark();
-        self.chosen = None;
+        self.head_bucket = None;
         std::iter::from_fn(|| {
             let bucket = self.tiers.pick(&mut self.buckets)?;
             self.drop_front(bucket)
@@ -207,8 +213,8 @@ impl Queue {
     /// Gives memory back while nothing waits. Flows that come later are new ones.
     pub fn shrink(&mut self) {
         if self.packets == 0 {
-            (self.buckets, self.tiers, self.store) = (Vec::new(), PriorityTiers::default(), Slab::default());
-            self.chosen = None;
+            (self.buckets, self.tiers, self.slab) = (Vec::new(), PriorityTiers::default(), Slab::default());
+            self.head_bucket = None;
         }
     }
 
@@ -227,13 +233,13 @@ impl Queue {
     /// The paths have become so much slower at once that what waits stands too long from now on: CoDel need not find out.
     pub fn on_rate_collapse(&mut self, now: Time) {
         for bucket in &mut self.buckets {
-            bucket.on_squeeze(now);
+            bucket.on_rate_collapse(now);
         }
     }
 
     /// Whether a super-packet of any length fits.
     pub fn has_room(&self) -> bool {
-        self.held + LARGEST <= self.limit
+        self.allocated + MAX_SUPER_PACKET <= self.limit
     }
 
     /// How many packets wait.
@@ -252,10 +258,10 @@ impl Queue {
     }
 
     /// Drops packets at the front of a flow until CoDel lets one pass, which it does with the last at the latest.
-    fn police(&mut self, now: Time, bucket: u16, drops: &mut Drops) {
+    fn apply_codel(&mut self, now: Time, bucket: u16, drops: &mut Drops) {
         let Aqm::CoDel { target, interval } = self.aqm else { return };
-        let delay = CodelParams { target, interval };
-        while self.buckets[usize::from(bucket)].judge(&self.store, now, delay) == Some(Dequeue::Drop) {
+        let params = CodelParams { target, interval };
+        while self.buckets[usize::from(bucket)].run_codel(&self.slab, now, params) == Some(CodelAction::Drop) {
             self.drop_front(bucket);
             drops.count(Dropped::Aqm);
             self.dropped += 1;
@@ -263,19 +269,19 @@ impl Queue {
     }
 
     /// How many flows take turns with one, itself among them.
-    fn turns(&mut self, bucket: u16) -> usize {
-        if self.buckets[usize::from(bucket)].list == List::New { 1 } else { self.tiers.turns(bucket) }
+    fn active_flows(&mut self, bucket: u16) -> usize {
+        if self.buckets[usize::from(bucket)].list == List::New { 1 } else { self.tiers.active_flows(bucket) }
     }
 
     /// Takes out the packet at the front of a flow, and its number.
     fn take(&mut self, bucket: u16) -> Option<(u32, InnerPacket)> {
-        let Taken { packet, places, released } = self.buckets[usize::from(bucket)].take(&mut self.store)?;
+        let Dequeued { packet, advance: offset, released } = self.buckets[usize::from(bucket)].take(&mut self.slab)?;
         self.packets -= 1;
         self.bytes -= packet.len();
-        self.held -= released;
-        let next = &mut self.numbers[usize::from(bucket)];
+        self.allocated -= released;
+        let next = &mut self.next_numbers[usize::from(bucket)];
         let number = *next;
-        *next = number.wrapping_add(places);
+        *next = number.wrapping_add(offset);
         Some((number, packet))
     }
 
@@ -286,7 +292,7 @@ impl Queue {
         if leaves_hole {
             self.holes.push((bucket, number));
         } else {
-            self.numbers[usize::from(bucket)] = number;
+            self.next_numbers[usize::from(bucket)] = number;
         }
         Some(packet)
     }
@@ -298,23 +304,23 @@ impl Queue {
     }
 
     /// Drops until the limit is kept, and returns how many packets.
-    fn shed(&mut self) -> u64 {
+    fn enforce_limit(&mut self) -> u64 {
         let before = self.packets;
-        while self.held > self.limit {
-            let fattest = (0..BUCKETS).max_by_key(|i| self.buckets[*i].backlog).expect("there are buckets");
-            self.halve(fattest as u16);
+        while self.allocated > self.limit {
+            let largest = (0..BUCKETS).max_by_key(|i| self.buckets[*i].backlog).expect("there are buckets");
+            self.drop_batch(largest as u16);
         }
         (before - self.packets) as u64
     }
 
     /// Drops half of what waits in a flow, but little more than [`SHED_BATCH`] packets: from its front, where its sender
     /// learns of it first, and whole super-packets, since part of one gives no memory back.
-    fn halve(&mut self, bucket: u16) {
-        self.chosen = self.chosen.filter(|chosen| *chosen != bucket);
+    fn drop_batch(&mut self, bucket: u16) {
+        self.head_bucket = self.head_bucket.filter(|chosen| *chosen != bucket);
         let (half, before) = (self.buckets[usize::from(bucket)].backlog / 2, self.packets);
-        while self.buckets[usize::from(bucket)].backlog > half && before - self.packets < SHED_BATCH {
-            let held = self.held;
-            while self.held == held && self.drop_front(bucket).is_some() {}
+        while self.buckets[usize::from(bucket)].backlog > half && before - self.packets < DROP_BATCH {
+            let held = self.allocated;
+            while self.allocated == held && self.drop_front(bucket).is_some() {}
         }
     }
 }
@@ -326,7 +332,7 @@ impl Default for Aqm {
 }
 
 /// Bytes of the longest super-packet: an IPv6 header and what its length field can say.
-pub const LARGEST: usize = 40 + 65_535;
+pub const MAX_SUPER_PACKET: usize = 40 + 65_535;
 
 /// RFC 8289 section 4.3 has 5 ms, for a link that takes one packet after the other. Paths are served in runs of packets, and
 /// the scheduler may let a packet wait for a faster path: both make the front of a busy queue up to some ten
@@ -338,7 +344,7 @@ pub const TARGET: Duration = Duration::from_millis(15);
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Packets dropped at once for want of room, so that the search for the fattest flow is paid for (RFC 8290 section 4.1).
-const SHED_BATCH: usize = 64;
+const DROP_BATCH: usize = 64;
 
 #[cfg(test)]
 mod tests;

@@ -24,21 +24,21 @@ pub(super) struct PriorityTiers {
 
 impl PriorityTiers {
     /// A flow has something to send.
-    pub fn enlist(&mut self, number: u16, bucket: &mut FlowQueue) {
-        self.of(number).enlist(number, bucket);
+    pub fn activate(&mut self, bucket: u16, flow: &mut FlowQueue) {
+        self.tier(bucket).activate(bucket, flow);
     }
 
     /// The flow whose turn it is, of those that are not parked.
-    pub fn pick(&mut self, buckets: &mut [FlowQueue]) -> Option<u16> {
-        let due = if self.credit >= BURST { self.bulk.pick(buckets) } else { None };
-        due.or_else(|| self.realtime.pick(buckets))
-            .or_else(|| self.interactive.pick(buckets))
-            .or_else(|| self.bulk.pick(buckets))
+    pub fn pick(&mut self, flows: &mut [FlowQueue]) -> Option<u16> {
+        let due = if self.credit >= BURST { self.bulk.pick(flows) } else { None };
+        due.or_else(|| self.realtime.pick(flows))
+            .or_else(|| self.interactive.pick(flows))
+            .or_else(|| self.bulk.pick(flows))
     }
 
     /// `bytes` of the flow that was picked are leaving.
-    pub fn on_taken(&mut self, number: u16, bytes: usize) {
-        if flow::class(number) == Class::Bulk {
+    pub fn on_taken(&mut self, bucket: u16, bytes: usize) {
+        if flow::class(bucket) == Class::Bulk {
             self.credit = self.credit.saturating_sub(BULK_SHARE * bytes);
         } else if self.bulk.is_empty() && !self.parked.iter().any(|parked| flow::class(*parked) == Class::Bulk) {
             self.credit = 0;
@@ -49,27 +49,27 @@ impl PriorityTiers {
     }
 
     /// Leaves the flow that was picked out until [`Self::unpark`].
-    pub fn park(&mut self, number: u16, bucket: &FlowQueue) {
-        self.of(number).take_first(bucket.list);
-        self.parked.push(number);
+    pub fn park(&mut self, bucket: u16, flow: &FlowQueue) {
+        self.tier(bucket).take_first(flow.list);
+        self.parked.push(bucket);
     }
 
     /// Puts the flows that were parked back where they were.
-    pub fn unpark(&mut self, buckets: &[FlowQueue]) {
-        while let Some(number) = self.parked.pop() {
-            self.of(number).put_first(number, buckets[usize::from(number)].list);
+    pub fn unpark(&mut self, flows: &[FlowQueue]) {
+        while let Some(bucket) = self.parked.pop() {
+            self.tier(bucket).put_first(bucket, flows[usize::from(bucket)].list);
         }
     }
 
     /// How many flows take turns with this one, itself among them.
-    pub fn turns(&mut self, number: u16) -> usize {
-        let class = flow::class(number);
+    pub fn active_flows(&mut self, bucket: u16) -> usize {
+        let class = flow::class(bucket);
         let parked = self.parked.iter().filter(|parked| flow::class(**parked) == class).count();
-        (self.of(number).len() + parked).max(1)
+        (self.tier(bucket).len() + parked).max(1)
     }
 
-    fn of(&mut self, number: u16) -> &mut DeficitRoundRobin {
-        match flow::class(number) {
+    fn tier(&mut self, bucket: u16) -> &mut DeficitRoundRobin {
+        match flow::class(bucket) {
             Class::Bulk => &mut self.bulk,
             Class::Interactive => &mut self.interactive,
             Class::Realtime => &mut self.realtime,

@@ -14,35 +14,35 @@ pub(super) struct QueuedPacket {
     pub packet: Arc<SuperPacket>,
     pub arrived: Time,
     /// Bytes of the packets that wait.
-    pub left: usize,
+    pub remaining: usize,
     /// Which packets left ahead of others, as a bit set. Those beyond its width leave in their turn.
     ahead: u64,
 }
 
 impl QueuedPacket {
     pub fn new(packet: SuperPacket, arrived: Time) -> Self {
-        Self { left: packet.len_of_all(), packet: Arc::new(packet), arrived, ahead: 0 }
+        Self { remaining: packet.len_of_all(), packet: Arc::new(packet), arrived, ahead: 0 }
     }
 
     /// Whether packet `index` left ahead of others.
-    pub fn is_gone(&self, index: usize) -> bool {
-        index < MOST_AHEAD && self.ahead & 1 << index != 0
+    pub fn has_left(&self, index: usize) -> bool {
+        index < MAX_AHEAD && self.ahead & 1 << index != 0
     }
 
     /// Notes that packet `index`, below [`MOST_AHEAD`], leaves ahead of others.
-    pub fn set_gone(&mut self, index: usize) {
+    pub fn mark_left(&mut self, index: usize) {
         self.ahead |= 1 << index;
-        self.left -= self.packet.len_of(index);
+        self.remaining -= self.packet.len_of(index);
     }
 
     /// The packets from `first` on that may leave ahead of others.
     pub fn candidates(&self, first: usize) -> impl DoubleEndedIterator<Item = usize> {
-        (first..self.packet.count().min(MOST_AHEAD)).filter(|index| !self.is_gone(*index))
+        (first..self.packet.count().min(MAX_AHEAD)).filter(|index| !self.has_left(*index))
     }
 }
 
 /// More than there are full packets in a super-packet.
-const MOST_AHEAD: usize = u64::BITS as usize;
+const MAX_AHEAD: usize = u64::BITS as usize;
 
 /// The slots of all chains.
 #[derive(Debug, Default)]

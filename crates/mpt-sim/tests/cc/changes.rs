@@ -28,13 +28,13 @@ fn a_link_that_swings_is_followed() {
     ] {
         let (mut world, peer, _) = world(&format!("rate=50mbit,{link}; 5s: rate=5mbit; 10s: repeat"));
         world.run_until(secs(45));
-        let lane = world.lane(peer, 0);
+        let path = world.path(peer, 0);
         let mean = |of: &dyn Fn(u64) -> f64| (0..4).map(|n| of(n * 10 + 5)).sum::<f64>() / 4.0;
-        let down = mean(&|at| lane.until_estimate(at as usize * 1_000, |rate| rate < 7.0 * MBIT) as f64) / rtt as f64;
+        let down = mean(&|at| path.until_estimate(at as usize * 1_000, |rate| rate < 7.0 * MBIT) as f64) / rtt as f64;
         let up =
-            mean(&|at| lane.until_estimate((at + 5) as usize * 1_000, |rate| rate > 40.0 * MBIT) as f64) / rtt as f64;
-        let low = mean(&|at| lane.rate(secs(at), secs(at + 5))) / (5.0 * MBIT);
-        let high = mean(&|at| lane.rate(secs(at + 5), ms((at + 10) * 1_000 - 1))) / (50.0 * MBIT);
+            mean(&|at| path.until_estimate((at + 5) as usize * 1_000, |rate| rate > 40.0 * MBIT) as f64) / rtt as f64;
+        let low = mean(&|at| path.rate(secs(at), secs(at + 5))) / (5.0 * MBIT);
+        let high = mean(&|at| path.rate(secs(at + 5), ms((at + 10) * 1_000 - 1))) / (50.0 * MBIT);
         println!("| `{link}` | {down:.1} | {up:.1} | {:.0} | {:.0} |", high * 100.0, low * 100.0);
         assert!(down <= 2.5, "{link}: down after {down:.1}");
         assert!(up <= 10.0, "{link}: up after {up:.1}");
@@ -57,7 +57,7 @@ fn two_seconds_after_a_collapse_the_queue_is_short_again() {
 fn a_longer_route_is_no_congestion() {
     let (mut world, peer, _) = world("rate=100mbit,delay=40ms; 5s: delay=80ms,loss=2%; 6s: loss=0%; 20s: repeat");
     world.run_until(secs(40));
-    let used = world.lane(peer, 0).rate(secs(1), secs(39)) / (100.0 * MBIT);
+    let used = world.path(peer, 0).rate(secs(1), secs(39)) / (100.0 * MBIT);
     println!("a route that is 40 ms longer for three quarters of the time: {:.1} % used", used * 100.0);
     assert!(used > 0.9, "{used:.3}");
 }
@@ -74,9 +74,9 @@ fn an_idle_application_leaves_the_estimate_alone() {
         world.run_until(secs(5));
         world.limit(peer, Rate::from_bits(mbit * 1_000_000));
         world.run_until(secs(26));
-        let lane = world.lane(peer, 0);
-        let (before, after) = (lane.estimates[4_999] as f64 / MBIT, lane.estimates[24_999] as f64 / MBIT);
-        let given = lane.rate(secs(15), secs(25)) / MBIT;
+        let path = world.path(peer, 0);
+        let (before, after) = (path.estimates[4_999] as f64 / MBIT, path.estimates[24_999] as f64 / MBIT);
+        let given = path.rate(secs(15), secs(25)) / MBIT;
         println!("`{text}`, {mbit} Mbit/s given: estimate {before:.1} before, {after:.1} Mbit/s after 20 s");
         assert!((after / before - 1.0).abs() < 0.2, "{text}: {before:.1} became {after:.1}");
         assert!(given > 0.95 * mbit as f64, "{text}: {given:.2} of {mbit} Mbit/s went through");
@@ -91,11 +91,11 @@ fn a_link_that_returns_is_full_after_the_first_answer() {
     world.run_until(secs(5));
     world.cut(there, true);
     world.run_until(secs(8));
-    assert!(world.lane(peer, 0).feedback.is_suspected());
+    assert!(world.path(peer, 0).estimator.is_suspected());
     world.cut(there, false);
     world.run_until(secs(13));
-    let lane = world.lane(peer, 0);
-    assert!(!lane.feedback.is_suspected());
-    let used = lane.rate(ms(10_400), ms(12_400)) / (50.0 * MBIT);
+    let path = world.path(peer, 0);
+    assert!(!path.estimator.is_suspected());
+    let used = path.rate(ms(10_400), ms(12_400)) / (50.0 * MBIT);
     assert!(used > 0.98, "{used:.2} of the link after its return");
 }

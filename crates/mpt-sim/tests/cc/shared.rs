@@ -13,8 +13,8 @@ const LINKS: [&str; 3] =
 fn world(text: &str, seed: u64) -> (World, (usize, usize)) {
     let spec = link(text);
     let mut world = World::new(seed);
-    let lane = (world.link(&spec), world.link(&back(&spec)));
-    (world, lane)
+    let links = (world.link(&spec), world.link(&back(&spec)));
+    (world, links)
 }
 
 /// What each of two single-path peers gets in a minute, as a share of both.
@@ -24,28 +24,28 @@ fn beside(text: &str, first: &str, second: &str) -> (f64, f64) {
 
 /// The same, with the second that much later.
 fn beside_after(later: Duration, text: &str, first: &str, second: &str) -> (f64, f64) {
-    let (mut world, lane) = world(text, 1);
-    world.peer(first, ms(0), &[lane]);
-    world.peer(second, later, &[lane]);
+    let (mut world, links) = world(text, 1);
+    world.peer(first, ms(0), &[links]);
+    world.peer(second, later, &[links]);
     world.run_until(secs(76));
-    let rates = [0, 1].map(|peer| world.lane(peer, 0).rate(secs(15), secs(75)));
+    let rates = [0, 1].map(|peer| world.path(peer, 0).rate(secs(15), secs(75)));
     let total = link(text).start.rate.bytes() as f64;
     println!(
         "| `{text}` | {first} {:.0} % | {second} {:.0} % | dropped {:.2} % |",
         rates[0] / total * 100.0,
         rates[1] / total * 100.0,
-        world.dropped(lane.0) * 100.0
+        world.dropped(links.0) * 100.0
     );
     (rates[0] / (rates[0] + rates[1]), (rates[0] + rates[1]) / total)
 }
 
 /// What a peer with two paths through the bottleneck gets, compared with one Reno flow beside it.
 fn against_reno(text: &str, algorithm: &str) -> f64 {
-    let (mut world, lane) = world(text, 1);
-    world.peer(algorithm, ms(0), &[lane, lane]);
-    world.peer("reno", secs(2), &[lane]);
+    let (mut world, links) = world(text, 1);
+    world.peer(algorithm, ms(0), &[links, links]);
+    world.peer("reno", secs(2), &[links]);
     world.run_until(secs(222));
-    let rate = |peer, path| world.lane(peer, path).rate(secs(20), secs(220));
+    let rate = |peer, path| world.path(peer, path).rate(secs(20), secs(220));
     (rate(0, 0) + rate(0, 1)) / rate(1, 0)
 }
 

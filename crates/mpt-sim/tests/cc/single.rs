@@ -27,21 +27,21 @@ fn run(algorithm: &str, text: &str) -> Figures {
     let peer = world.peer(algorithm, ms(0), &[(there, back)]);
     world.run_until(secs(end));
 
-    let lane = world.lane(peer, 0);
+    let path = world.path(peer, 0);
     let rate = spec.start.rate.bytes() as f64;
     let carries = rate * (1.0 - spec.start.loss.mean());
     let rtt = (spec.start.delay.as_millis() as usize * 2).max(10);
     let is_full =
-        |from: &usize| (lane.history[from + rtt] - lane.history[*from]) as f64 * 1e3 / rtt as f64 >= 0.9 * carries;
-    let full = (0..lane.history.len() - rtt).find(is_full).map_or(f64::INFINITY, |from| (from + rtt) as f64);
+        |from: &usize| (path.history[from + rtt] - path.history[*from]) as f64 * 1e3 / rtt as f64 >= 0.9 * carries;
+    let full = (0..path.history.len() - rtt).find(is_full).map_or(f64::INFINITY, |from| (from + rtt) as f64);
     let queue: Vec<f64> = world.backlogs[there][warm * 1_000..].iter().map(|b| *b as f64 * 1e3 / rate).collect();
     Figures {
-        utilisation: lane.rate(secs(warm as u64), secs(end)) / carries,
+        utilisation: path.rate(secs(warm as u64), secs(end)) / carries,
         queue_mean: queue.iter().sum::<f64>() / queue.len() as f64,
         queue_max: queue.iter().fold(0.0, |a, b| a.max(*b)),
         dropped: world.dropped(there),
-        acks: lane.ack_bytes as f64 / lane.arrived as f64,
-        spurious: lane.spurious as f64 / lane.sent as f64,
+        acks: path.ack_bytes as f64 / path.arrived as f64,
+        spurious: path.spurious as f64 / path.sent as f64,
         full_after: full / rtt as f64,
     }
 }

@@ -43,8 +43,8 @@ struct Caller {
 /// Notes when each packet of the call came.
 struct Callee {
     download: TcpSink,
-    came: BTreeMap<u64, Time>,
-    repeated: u64,
+    arrived: BTreeMap<u64, Time>,
+    duplicates: u64,
 }
 
 /// Telephony: G.711 in packets of 20 ms, 200 bytes with their headers.
@@ -91,7 +91,7 @@ impl Host for Callee {
             return self.download.handle(now, packet);
         }
         let number = u64::from_be_bytes(packet[28..36].try_into().unwrap());
-        self.repeated += u64::from(self.came.insert(number, now).is_some());
+        self.duplicates += u64::from(self.arrived.insert(number, now).is_some());
     }
 
     fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
@@ -107,7 +107,7 @@ impl Host for Callee {
 #[derive(Debug)]
 struct Call {
     sent: usize,
-    came: usize,
+    arrived: usize,
     /// Most of them came within this.
     median: Duration,
     p99: Duration,
@@ -121,7 +121,7 @@ struct Call {
 
 impl Call {
     fn loss(&self) -> f64 {
-        1.0 - self.came as f64 / self.sent as f64
+        1.0 - self.arrived as f64 / self.sent as f64
     }
 }
 
@@ -138,21 +138,22 @@ fn run_in(world: &World<'_>, paths: &[&str], stream: Stream) -> (Call, Network) 
     let ends = world.ends(paths.len());
     let download = TcpSource::new(INNER_MTU).starting(Time::after(ms(1_000)));
     let caller = Caller { download, stream, next: 0, sent: Vec::new() };
-    let callee = Callee { download: TcpSink::new(INNER_MTU), came: BTreeMap::new(), repeated: 0 };
+    let callee = Callee { download: TcpSink::new(INNER_MTU), arrived: BTreeMap::new(), duplicates: 0 };
     let mut net = Network::between(Seed(1), ends, &paths, [Box::new(caller), Box::new(callee)]);
     net.run(BEGIN + LENGTH + ms(1_000));
     assert_eq!(net.breaches(), []);
     let (caller, callee) = (net.host::<Caller>(0), net.host::<Callee>(1));
-    assert_eq!(callee.repeated, 0, "never delivered twice");
-    let mut delays: Vec<_> = callee.came.iter().map(|(number, at)| at.since(caller.sent[*number as usize])).collect();
+    assert_eq!(callee.duplicates, 0, "never delivered twice");
+    let mut delays: Vec<_> =
+        callee.arrived.iter().map(|(number, at)| at.since(caller.sent[*number as usize])).collect();
     delays.sort();
-    let mut in_order: Vec<_> = callee.came.iter().collect();
+    let mut in_order: Vec<_> = callee.arrived.iter().collect();
     in_order.sort_by_key(|(_, at)| **at);
     let at = |share: f64| delays[((delays.len() - 1) as f64 * share) as usize];
     let overtaken = in_order.windows(2).filter(|pair| pair[0].0 > pair[1].0).count();
     let call = Call {
         sent: caller.sent.len(),
-        came: delays.len(),
+        arrived: delays.len(),
         median: at(0.5),
         p99: at(0.99),
         worst: at(1.0),
@@ -178,7 +179,7 @@ fn a_call_over_two_lossy_paths_loses_next_to_nothing_and_is_never_held() {
     let (call, net) = run(&UNLIKE, 0, SchedulerKind::Earliest, &[voice(2)]);
     assert!(call.loss() < 0.001, "{} %", call.loss() * 100.0);
     let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
-    assert_eq!(reorder.unordered, call.came as u64, "all of it was delivered as it came");
+    assert_eq!(reorder.unordered, call.arrived as u64, "all of it was delivered as it came");
     // 2 % x 1 % are lost on both: what counts is the later of two ways, less than G.114's 150 ms by far.
     assert!(call.p99 < ms(60) && call.worst < ms(150), "{call:?}");
     assert!(call.duplicates as f64 > 0.95 * 0.97 * call.sent as f64, "both copies came of nearly all: {call:?}");
@@ -243,7 +244,7 @@ fn a_call_with_one_copy_is_repaired_while_that_is_of_use() {
     assert!(call.loss() < 0.01, "{} %", call.loss() * 100.0);
     assert!(call.worst < ms(250), "what is older than 100 ms is not sent again: {call:?}");
     let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
-    assert_eq!(reorder.unordered, call.came as u64);
+    assert_eq!(reorder.unordered, call.arrived as u64);
 }
 
 #[test]

@@ -22,9 +22,9 @@ pub struct Bandwidth {
     samples: u32,
     busy_samples: u32,
     busy: bool,
-    recent_before: f64,
-    shifted: Time,
-    ended: Time,
+    previous_recent: f64,
+    tracked_at: Time,
+    round_ended: Time,
 }
 
 impl Bandwidth {
@@ -38,9 +38,9 @@ impl Bandwidth {
             samples: 0,
             busy_samples: 0,
             busy: false,
-            recent_before: f64::INFINITY,
-            shifted: Time::START,
-            ended: Time::START,
+            previous_recent: f64::INFINITY,
+            tracked_at: Time::START,
+            round_ended: Time::START,
         }
     }
 
@@ -50,16 +50,16 @@ impl Bandwidth {
     }
 
     /// The rate is known before the path has been filled.
-    pub fn begin(&mut self, rate: Rate) {
+    pub fn set_initial(&mut self, rate: Rate) {
         self.rate = rate.bytes() as f64;
     }
 
     /// Takes in a sample; `busy` when it is proof that the bottleneck was, `steady` when the path keeps time well enough
     /// to believe what arrived within half a round trip.
-    pub fn on_ack(&mut self, ack: &AckSample, busy: bool, steady: bool) {
+    pub fn on_ack(&mut self, ack: &AckSample, busy: bool, low_jitter: bool) {
         let Some(sample) = ack.rate else { return };
         let rate = sample.rate.bytes() as f64 * (1.0 - overestimate(&sample, ack.jitter));
-        let recent = ack.recent.filter(|_| steady).map_or(0.0, |recent| recent.bytes() as f64);
+        let recent = ack.recent.filter(|_| low_jitter).map_or(0.0, |recent| recent.bytes() as f64);
         if !self.is_tracking() {
             self.rate = self.rate.max(rate).max(recent);
         }
@@ -76,37 +76,37 @@ impl Bandwidth {
     /// the last two looks, because a pause in arrivals (a new route, a radio's scheduler) makes no slower link.
     pub fn track_down(&mut self, ack: &AckSample, window: Duration) {
         let Some(recent) = ack.recent.filter(|_| self.busy) else { return };
-        if ack.now.since(self.shifted) >= window.max(LOOK) {
+        if ack.now.since(self.tracked_at) >= window.max(MIN_INTERVAL) {
             let recent = recent.bytes() as f64;
-            self.rate = if self.is_tracking() { recent.max(self.recent_before) } else { self.rate };
-            (self.recent_before, self.shifted, self.busy) = (recent, ack.now, false);
+            self.rate = if self.is_tracking() { recent.max(self.previous_recent) } else { self.rate };
+            (self.previous_recent, self.tracked_at, self.busy) = (recent, ack.now, false);
         }
     }
 
     /// Whether the estimate is what came in lately: then a sample that reaches back to better times says nothing.
     fn is_tracking(&self) -> bool {
-        self.recent_before.is_finite()
+        self.previous_recent.is_finite()
     }
 
     /// There is no queue to follow.
     pub fn stop_tracking(&mut self, now: Time) {
-        (self.busy, self.recent_before, self.shifted) = (false, f64::INFINITY, now);
+        (self.busy, self.previous_recent, self.tracked_at) = (false, f64::INFINITY, now);
     }
 
     /// More was lost than usual: what arrived at best in the last two rounds is what the path takes, but one look at it
     /// takes no more than three tenths away (BBRv3's beta).
     pub fn on_congestion(&mut self) {
         let best = self.round_best.max(self.last_round_best);
-        self.rate = self.rate.min(best.max(self.rate * MOST_CUT));
+        self.rate = self.rate.min(best.max(self.rate * LOSS_BETA));
     }
 
     /// Ends a round, and with it a look at the path: if the bottleneck was busy for most of it, the best of what arrived through it is its
     /// rate. A round that is too short to tell goes on.
     pub fn end_round(&mut self, now: Time) {
-        if now.since(self.ended) < LOOK {
+        if now.since(self.round_ended) < MIN_INTERVAL {
             return;
         }
-        self.ended = now;
+        self.round_ended = now;
         if self.busy_samples * 2 >= self.samples && self.busy_best > 0.0 {
             self.rate = self.rate.min(self.busy_best);
         }
@@ -121,21 +121,21 @@ impl Bandwidth {
 fn overestimate(sample: &RateSample, jitter: Duration) -> f64 {
     let interval = sample.sending.max(sample.arriving).as_secs_f64();
     let packets = (sample.bytes as f64 / PACKET).max(1.0);
-    let apart = interval / packets;
-    let waiting = if apart >= SPACING.as_secs_f64() { apart } else { 0.0 };
-    let jitter = (jitter.as_secs_f64() - waiting).max(0.0);
-    (jitter / interval / packets).sqrt().min(MOST_DOUBT)
+    let spacing = interval / packets;
+    let serialization = if spacing >= SPACING.as_secs_f64() { spacing } else { 0.0 };
+    let jitter = (jitter.as_secs_f64() - serialization).max(0.0);
+    (jitter / interval / packets).sqrt().min(MAX_OVERESTIMATE)
 }
 
 /// About a full packet, in bytes.
 const PACKET: f64 = 1_400.0;
 /// Short of loss, the estimate falls by nothing that takes less: a radio, a bridge or a virtual machine pauses for as long, and where a round trip is shorter
 /// its two or three ACKs would all tell of the pause.
-const LOOK: Duration = Duration::from_millis(10);
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
 /// However jittery the path, something did arrive.
-const MOST_DOUBT: f64 = 0.3;
+const MAX_OVERESTIMATE: f64 = 0.3;
 /// BBRv3's beta.
-const MOST_CUT: f64 = 0.7;
+const LOSS_BETA: f64 = 0.7;
 
 #[cfg(test)]
 mod tests {

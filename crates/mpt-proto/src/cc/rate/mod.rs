@@ -90,14 +90,14 @@ impl CongestionControl for RateBased {
     }
 
     fn baseline_loss(&self, path: PathId) -> Option<f64> {
-        self.paths.get(path)?.usual_loss()
+        self.paths.get(path)?.baseline_loss()
     }
 
     fn in_startup(&self, path: PathId) -> bool {
-        self.paths.get(path).is_some_and(PathModel::is_starting)
+        self.paths.get(path).is_some_and(PathModel::in_startup)
     }
 
     fn never_filled(&self, path: PathId) -> bool {
-        self.paths.get(path).is_some_and(PathModel::is_untried)
+        self.paths.get(path).is_some_and(PathModel::never_filled)
     }
 }

@@ -27,14 +27,14 @@ pub enum Phase {
     /// To empty its queue: what exceeds the empty path's share in flight waits here.
     Drain {
         /// Since when no more than that has been in flight, and the queue at that time.
-        low: Option<(Time, Duration)>,
+        low_since: Option<(Time, Duration)>,
     },
     /// To empty its queue for certain, so that its true delay is seen.
     ProbeRtt {
         /// Whether with half in flight, because nobody knows how long the queue is; else with a little less than what it holds.
         half: bool,
         /// Since when no more than that has been in flight.
-        low: Option<Time>,
+        low_since: Option<Time>,
     },
     /// Nothing: its rate, for so many rounds more.
     Cruise {
@@ -68,24 +68,24 @@ impl Phase {
     }
 
     /// How long what is in flight may take at the estimated rate, in seconds.
-    pub fn window(self, delay: &QueueEstimate) -> f64 {
+    pub fn window_time(self, delay: &QueueEstimate) -> f64 {
         let base = delay.base().as_secs_f64();
         match self {
             // What stands while it opens is queue, however much jitter blurs that.
-            Self::Startup { .. } => base * STARTUP_WINDOW,
-            Self::Drain { .. } => base + delay.jitter().as_secs_f64().min(base * DRAIN_SLACK),
-            Self::ProbeRtt { half: true, .. } => base * EMPTY_WINDOW,
+            Self::Startup { .. } => base * STARTUP_CWND_GAIN,
+            Self::Drain { .. } => base + delay.jitter().as_secs_f64().min(base * MAX_DRAIN_JITTER),
+            Self::ProbeRtt { half: true, .. } => base * PROBE_RTT_CWND_GAIN,
             Self::ProbeRtt { half: false, .. } => {
-                (base - delay.empty_threshold().as_secs_f64() * 2.0).max(base * EMPTY_WINDOW)
+                (base - delay.empty_threshold().as_secs_f64() * 2.0).max(base * PROBE_RTT_CWND_GAIN)
             }
             Self::Cruise { .. } | Self::Probe { .. } | Self::Await { .. } => {
-                delay.flight() * CRUISE_WINDOW + delay.target().as_secs_f64()
+                delay.flight_time() * CRUISE_CWND_GAIN + delay.target().as_secs_f64()
             }
         }
     }
 
     /// For how long to probe, for a queue of `target` if the path is no faster.
-    pub fn pulse(target: Duration, base: Duration) -> Duration {
+    pub fn probe_duration(target: Duration, base: Duration) -> Duration {
         base.min(target.mul_f64(1.0 / (PROBE_GAIN - 1.0)))
     }
 }
@@ -93,15 +93,15 @@ impl Phase {
 /// BBR's: 4 ln 2 doubles what is delivered every round trip (draft-ietf-ccwg-bbr section 5.3.1).
 const STARTUP_GAIN: f64 = 2.77;
 /// BBR's, section 5.3.1.
-const STARTUP_WINDOW: f64 = 2.0;
+const STARTUP_CWND_GAIN: f64 = 2.0;
 /// BBR's ProbeBW_UP gain.
 const PROBE_GAIN: f64 = 1.25;
 /// The least mean of many is up to a tenth below the mean where there is jitter: see `path::feedback`.
-const DRAIN_SLACK: f64 = 0.1;
+const MAX_DRAIN_JITTER: f64 = 0.1;
 /// BBR's ProbeRTT: half of what is in flight.
-const EMPTY_WINDOW: f64 = 0.5;
+const PROBE_RTT_CWND_GAIN: f64 = 0.5;
 /// Here pacing governs; the window is a net for when ACKs stop. BBR's is 2, which a link that collapses turns into queue.
-const CRUISE_WINDOW: f64 = 1.5;
+const CRUISE_CWND_GAIN: f64 = 1.5;
 
 #[cfg(test)]
 mod tests {
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_probe_ends_when_it_would_have_queued_enough() {
         let ms = Duration::from_millis;
-        assert_eq!(Phase::pulse(ms(10), ms(100)), ms(40), "a quarter more for 40 ms is 10 ms of queue");
-        assert_eq!(Phase::pulse(ms(30), ms(100)), ms(100), "never longer than a round trip");
+        assert_eq!(Phase::probe_duration(ms(10), ms(100)), ms(40), "a quarter more for 40 ms is 10 ms of queue");
+        assert_eq!(Phase::probe_duration(ms(30), ms(100)), ms(100), "never longer than a round trip");
     }
 }

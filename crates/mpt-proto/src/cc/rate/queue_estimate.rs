@@ -21,16 +21,16 @@ pub struct QueueEstimate {
     queue: Duration,
     standing_queue: Duration,
     /// Two packets at the bottleneck.
-    packets: Duration,
+    two_packets: Duration,
     /// Three quarters of what the buffer held when it last dropped.
-    ceiling: Duration,
-    round_most: Duration,
-    round_least: Duration,
+    buffer_limit: Duration,
+    round_max: Duration,
+    round_min: Duration,
     /// Sum of the queues that the round's ACKs told of, and their number.
-    round: (Duration, u32),
+    round_sum: (Duration, u32),
     /// When the path was last seen empty, and last emptied on purpose.
-    seen_empty: Option<Time>,
-    emptied: Option<Time>,
+    empty_at: Option<Time>,
+    half_window_at: Option<Time>,
 }
 
 impl QueueEstimate {
@@ -43,68 +43,68 @@ impl QueueEstimate {
             jitter: Duration::ZERO,
             queue: Duration::ZERO,
             standing_queue: Duration::ZERO,
-            packets: Duration::ZERO,
-            ceiling: MOST_QUEUE,
-            round_most: Duration::ZERO,
-            round_least: Duration::MAX,
-            round: (Duration::ZERO, 0),
-            seen_empty: None,
-            emptied: None,
+            two_packets: Duration::ZERO,
+            buffer_limit: MAX_QUEUE,
+            round_max: Duration::ZERO,
+            round_min: Duration::MAX,
+            round_sum: (Duration::ZERO, 0),
+            empty_at: None,
+            half_window_at: None,
         }
     }
 
     /// Takes in a sample; two full packets take `packets` at the bottleneck.
     pub fn on_ack(&mut self, ack: &AckSample, packets: Duration) {
         (self.srtt, self.base_rtt, self.sojourn) = (ack.srtt, ack.base_rtt, ack.sojourn);
-        (self.jitter, self.queue, self.packets) = (ack.jitter, ack.queue, packets);
-        self.round_most = self.round_most.max(self.queue());
-        self.round_least = self.round_least.min(self.queue);
-        self.round = (self.round.0 + self.queue, self.round.1 + 1);
-        if self.seen_empty.is_none() || self.queue <= (self.target() / 8).max(LEAST_QUEUE / 2) {
-            self.seen_empty = Some(ack.now);
+        (self.jitter, self.queue, self.two_packets) = (ack.jitter, ack.queue, packets);
+        self.round_max = self.round_max.max(self.queue());
+        self.round_min = self.round_min.min(self.queue);
+        self.round_sum = (self.round_sum.0 + self.queue, self.round_sum.1 + 1);
+        if self.empty_at.is_none() || self.queue <= (self.target() / 8).max(MIN_QUEUE / 2) {
+            self.empty_at = Some(ack.now);
         }
-        self.emptied.get_or_insert(ack.now);
+        self.half_window_at.get_or_insert(ack.now);
     }
 
     /// Ends a round: a known ceiling is forgotten slowly, a foreign queue that shrank quickly.
     pub fn end_round(&mut self) {
-        self.ceiling = (self.ceiling + self.ceiling / 32).min(MOST_QUEUE);
-        let stands = if self.is_low_jitter() { self.round_least } else { self.mean() };
-        self.standing_queue -= self.standing_queue.saturating_sub(stands) / 8;
-        (self.round_least, self.round_most, self.round) = (Duration::MAX, Duration::ZERO, (Duration::ZERO, 0));
+        self.buffer_limit = (self.buffer_limit + self.buffer_limit / 32).min(MAX_QUEUE);
+        let standing = if self.is_low_jitter() { self.round_min } else { self.round_mean() };
+        self.standing_queue -= self.standing_queue.saturating_sub(standing) / 8;
+        (self.round_min, self.round_max, self.round_sum) = (Duration::MAX, Duration::ZERO, (Duration::ZERO, 0));
     }
 
     /// The buffer dropped: it holds about the most queue of this round.
     pub fn on_overflow(&mut self) {
-        self.ceiling = (self.round_most * 3 / 4).clamp(LEAST_QUEUE, MOST_QUEUE);
+        self.buffer_limit = (self.round_max * 3 / 4).clamp(MIN_QUEUE, MAX_QUEUE);
     }
 
     /// Our queue was short and has been emptied; what has been taken for foreign stays so.
-    pub fn on_seen_empty(&mut self, now: Time) {
-        self.seen_empty = Some(now);
+    pub fn on_probe_rtt_done(&mut self, now: Time) {
+        self.empty_at = Some(now);
     }
 
     /// Our queue has been emptied: what stands yet is foreign.
-    pub fn on_emptied(&mut self, now: Time) {
-        (self.seen_empty, self.emptied) = (Some(now), Some(now));
-        let (stands, least) =
-            if self.is_low_jitter() { (self.queue, self.target()) } else { (self.mean(), self.target() / 2) };
-        self.standing_queue = if stands > least { stands } else { Duration::ZERO };
+    pub fn on_half_window_done(&mut self, now: Time) {
+        (self.empty_at, self.half_window_at) = (Some(now), Some(now));
+        let (standing, threshold) =
+            if self.is_low_jitter() { (self.queue, self.target()) } else { (self.round_mean(), self.target() / 2) };
+        self.standing_queue = if standing > threshold { standing } else { Duration::ZERO };
     }
 
     /// The mean queue of the round. Where late packets delay those behind them, the least is often none at all.
-    fn mean(&self) -> Duration {
-        self.round.0 / self.round.1.max(1)
+    fn round_mean(&self) -> Duration {
+        self.round_sum.0 / self.round_sum.1.max(1)
     }
 
     /// Whether nobody has seen the path empty for so long that its own delay will soon be forgotten.
-    pub fn is_unseen(&self, now: Time) -> bool {
-        self.seen_empty.is_some_and(|at| now.since(at) > UNSEEN)
+    pub fn is_probe_rtt_due(&self, now: Time) -> bool {
+        self.empty_at.is_some_and(|at| now.since(at) > PROBE_RTT_INTERVAL)
     }
 
     /// Whether it was last emptied so long ago that what is taken for its own delay may be our queue.
-    pub fn is_unsure(&self, now: Time) -> bool {
-        self.emptied.is_some_and(|at| now.since(at) > UNSURE)
+    pub fn is_half_window_due(&self, now: Time) -> bool {
+        self.half_window_at.is_some_and(|at| now.since(at) > HALF_WINDOW_INTERVAL)
     }
 
     /// Our standing queue.
@@ -118,7 +118,7 @@ impl QueueEstimate {
     }
 
     /// For how long a packet is in flight, in seconds: what it is at present where jitter makes the least unreliable.
-    pub fn flight(&self) -> f64 {
+    pub fn flight_time(&self) -> f64 {
         if self.is_low_jitter() { self.base() } else { self.base().max(self.sojourn) }.as_secs_f64()
     }
 
@@ -134,17 +134,17 @@ impl QueueEstimate {
 
     /// Whether the path keeps time so well that one look at it is enough.
     pub fn is_low_jitter(&self) -> bool {
-        self.jitter < self.base() / STEADY
+        self.jitter < self.base() / LOW_JITTER_DIVISOR
     }
 
     /// How much queue is enough.
     pub fn target(&self) -> Duration {
-        self.share() + self.jitter + BURST
+        self.target_queue() + self.jitter + BURST_TIME
     }
 
     /// How much queue is none: jitter keeps the latest minimum above that of the last ten seconds.
     pub fn empty_threshold(&self) -> Duration {
-        (self.share() / 4 + self.jitter * 2 + BURST).min(self.target())
+        (self.target_queue() / 4 + self.jitter * 2 + BURST_TIME).min(self.target())
     }
 
     /// Whether there is a queue at all.
@@ -157,23 +157,23 @@ impl QueueEstimate {
         self.queue <= self.empty_threshold()
     }
 
-    fn share(&self) -> Duration {
-        (self.base() / 4).min(self.ceiling).max(LEAST_QUEUE).max(self.packets.min(MOST_QUEUE))
+    fn target_queue(&self) -> Duration {
+        (self.base() / 4).min(self.buffer_limit).max(MIN_QUEUE).max(self.two_packets.min(MAX_QUEUE))
     }
 }
 
 /// Below this a queue cannot be told from the spacing of ACKs.
-const LEAST_QUEUE: Duration = Duration::from_millis(1);
+const MIN_QUEUE: Duration = Duration::from_millis(1);
 /// Beyond this a queue is felt by people (the lab's limit for added latency is 60 ms at the 99th percentile).
-const MOST_QUEUE: Duration = Duration::from_millis(25);
+const MAX_QUEUE: Duration = Duration::from_millis(25);
 /// The packets of one burst wait for each other: see `Controller::burst`.
-const BURST: Duration = Duration::from_micros(500);
+const BURST_TIME: Duration = Duration::from_micros(500);
 /// Jitter below a thirty-second of a round trip does not blur a rate measured over half of one by more than a tenth.
-const STEADY: u32 = 32;
+const LOW_JITTER_DIVISOR: u32 = 32;
 /// Half of the time for which a minimum is remembered.
-const UNSEEN: Duration = Duration::from_secs(5);
+const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 /// A queue that is drained but for a little each time creeps; this often, the path is emptied for certain.
-const UNSURE: Duration = Duration::from_secs(30);
+const HALF_WINDOW_INTERVAL: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -192,23 +192,23 @@ mod tests {
 
     #[test]
     fn enough_is_a_quarter_of_the_empty_path_within_bounds_and_a_burst() {
-        assert_eq!(delay(40, 0, 0).target(), ms(10) + BURST);
-        assert_eq!(delay(300, 0, 0).target(), MOST_QUEUE + BURST);
-        assert_eq!(delay(1, 0, 0).target(), LEAST_QUEUE + BURST);
-        assert_eq!(delay(40, 0, 5).target(), ms(15) + BURST);
+        assert_eq!(delay(40, 0, 0).target(), ms(10) + BURST_TIME);
+        assert_eq!(delay(300, 0, 0).target(), MAX_QUEUE + BURST_TIME);
+        assert_eq!(delay(1, 0, 0).target(), MIN_QUEUE + BURST_TIME);
+        assert_eq!(delay(40, 0, 5).target(), ms(15) + BURST_TIME);
     }
 
     #[test]
     fn a_buffer_that_overflowed_is_given_less() {
         let mut delay = delay(100, 20, 0);
         delay.on_overflow();
-        assert_eq!(delay.target(), ms(15) + BURST);
+        assert_eq!(delay.target(), ms(15) + BURST_TIME);
     }
 
     #[test]
     fn what_stays_when_ours_is_gone_is_foreign_and_forgotten_when_it_goes() {
         let mut delay = delay(80, 40, 0);
-        delay.on_emptied(Time::START);
+        delay.on_half_window_done(Time::START);
         assert_eq!((delay.queue(), delay.base()), (ms(0), ms(120)));
         for _ in 0..40 {
             delay.on_ack(&AckSample { base_rtt: ms(80), ..AckSample::default() }, Duration::ZERO);

@@ -231,7 +231,7 @@ impl Peer {
     /// What goes next: calls, what was lost, the rest.
     fn next_packet(&mut self, now: Time, native: &mut Native) -> Option<NextPacket> {
         let head = self.head(now);
-        while let Some((bucket, sequence)) = self.queue.take_hole() {
+        while let Some((bucket, sequence)) = self.queue.poll_hole() {
             native.retransmit.skip(FlowSeq { bucket, sequence });
         }
         let head = head.map(|head| NextPacket {

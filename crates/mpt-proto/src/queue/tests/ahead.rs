@@ -40,7 +40,7 @@ fn what_leaves_ahead_keeps_its_place() {
     assert_eq!(pop_ahead(&mut queue, 4 * LEN as u64), nth(7), "1, 2, 3 and 6 are");
     assert_eq!((queue.len(), queue.bytes()), (6, 6 * LEN));
     assert_eq!([1, 2, 3, 6, 8, 9].map(|_| pop(&mut queue)), [1, 2, 3, 6, 8, 9].map(nth));
-    assert_eq!((queue.len(), queue.bytes(), queue.held), (0, 0, 0));
+    assert_eq!((queue.len(), queue.bytes(), queue.allocated), (0, 0, 0));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn the_last_goes_where_there_are_not_as_many() {
         [(); 10].map(|()| pop_ahead(&mut queue, 1 << 40)),
         [9, 8, 7, 6, 5, 4, 3, 2, 1, 10].map(|n| nth(n).filter(|_| n < 10))
     );
-    assert_eq!((pop(&mut queue), queue.held), (nth(0), 0));
+    assert_eq!((pop(&mut queue), queue.allocated), (nth(0), 0));
 }
 
 #[test]
@@ -80,12 +80,12 @@ fn a_drop_behind_what_has_left_leaves_a_hole_and_any_other_does_not() {
     let mut queue = ten();
     queue.head(NOW, &mut Drops::default());
     assert_eq!(queue.discard().map(|packet| seq(&packet)), Some(0));
-    assert_eq!(queue.take_hole(), None);
+    assert_eq!(queue.poll_hole(), None);
     // The packet with sequence number 1 is number 0 now.
     assert_eq!(pop_ahead(&mut queue, 2 * LEN as u64), Some((2, 3 * PAYLOAD as u32)));
     queue.head(NOW, &mut Drops::default());
     queue.discard();
-    assert_eq!((queue.take_hole(), queue.take_hole()), (Some((7, 0)), None));
+    assert_eq!((queue.poll_hole(), queue.poll_hole()), (Some((7, 0)), None));
     assert_eq!(pop(&mut queue), Some((1, 2 * PAYLOAD as u32)));
     assert_eq!(pop(&mut queue), Some((3, 4 * PAYLOAD as u32)));
 }
@@ -122,7 +122,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Every number of a bucket is a packet's or a hole's, none is both or two packets', and they say in which order packets came.
 fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let (mut queue, mut drops, mut now) = (Queue::new(3 * LARGEST, Aqm::default()), Drops::default(), NOW);
+    let (mut queue, mut drops, mut now) = (Queue::new(3 * MAX_SUPER_PACKET, Aqm::default()), Drops::default(), NOW);
     let (mut next_seq, mut pushed, mut popped, mut dropped) = (0, 0, 0, 0);
     let mut numbers: HashMap<u16, BTreeMap<u32, Option<u32>>> = HashMap::new();
     let rest = std::iter::repeat_n(Step::Next, 20_000);
@@ -151,7 +151,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
         };
         dropped += queue.take_dropped();
         let holes =
-            std::iter::from_fn(|| queue.take_hole()).map(|(bucket, number)| (bucket, number, None)).collect::<Vec<_>>();
+            std::iter::from_fn(|| queue.poll_hole()).map(|(bucket, number)| (bucket, number, None)).collect::<Vec<_>>();
         popped += u64::from(left.is_some());
         let left = left.map(|(bucket, number, packet)| (bucket, number, Some(seq(&packet))));
         for (bucket, number, what) in holes.into_iter().chain(left) {
@@ -159,7 +159,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
         }
         prop_assert_eq!(pushed, popped + dropped + queue.len() as u64);
     }
-    prop_assert_eq!((queue.len(), queue.bytes(), queue.held), (0, 0, 0));
+    prop_assert_eq!((queue.len(), queue.bytes(), queue.allocated), (0, 0, 0));
     for numbers in numbers.values() {
         prop_assert!(numbers.keys().copied().eq(0..numbers.len() as u32), "no number is left out");
         prop_assert!(numbers.values().flatten().is_sorted(), "in the order in which they came");

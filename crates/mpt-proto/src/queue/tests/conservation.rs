@@ -75,7 +75,7 @@ impl Model {
 }
 
 fn run(aqm: Aqm, steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let (mut queue, mut drops, mut model) = (Queue::new(3 * LARGEST, aqm), Drops::default(), Model::default());
+    let (mut queue, mut drops, mut model) = (Queue::new(3 * MAX_SUPER_PACKET, aqm), Drops::default(), Model::default());
     let (mut now, mut taken_drops, mut parked) = (NOW, 0, false);
     for step in steps {
         match step {
@@ -103,7 +103,7 @@ fn run(aqm: Aqm, steps: Vec<Step>) -> Result<(), TestCaseError> {
         }
         taken_drops += queue.take_dropped();
         prop_assert_eq!(model.pushed, model.popped + model.shed + taken_drops + queue.len() as u64);
-        prop_assert!(queue.held <= queue.limit);
+        prop_assert!(queue.allocated <= queue.limit);
     }
     prop_assert_eq!(taken_drops, drops.of(Dropped::Aqm));
     prop_assert!(aqm != Aqm::Off || drops.total() == 0);
@@ -113,7 +113,7 @@ fn run(aqm: Aqm, steps: Vec<Step>) -> Result<(), TestCaseError> {
         prop_assert!(head.backlog <= waiting);
         model.pop(head.bucket, &packet);
     }
-    prop_assert_eq!((queue.len(), queue.bytes(), queue.held), (0, 0, 0));
+    prop_assert_eq!((queue.len(), queue.bytes(), queue.allocated), (0, 0, 0));
     prop_assert_eq!(model.pushed, model.popped + model.shed + drops.of(Dropped::Aqm));
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::packet::{Offload, Segmentation, SegmentationKind, ecn};
 use std::collections::HashMap;
 
 const MS: Duration = Duration::from_millis(1);
-const ROOMY: usize = 100 * LARGEST;
+const ROOMY: usize = 100 * MAX_SUPER_PACKET;
 const NOW: Time = Time::after(Duration::from_secs(1));
 /// TCP payload and packet length of what a tunnel with an MTU of 1400 carries over IPv4.
 const PAYLOAD: usize = 1_360;
@@ -218,14 +218,14 @@ fn overflow_hits_the_flow_with_the_most_bytes_at_its_front() {
 
 #[test]
 fn a_flood_of_small_packets_is_shed_in_batches() {
-    let mut queue = Queue::new(LARGEST, Aqm::default());
+    let mut queue = Queue::new(MAX_SUPER_PACKET, Aqm::default());
     let dropped = std::iter::repeat_with(|| queue.push(NOW, 1, many(1, 1, 10))).find(|dropped| *dropped > 0);
-    assert_eq!(dropped, Some(SHED_BATCH as u64));
+    assert_eq!(dropped, Some(DROP_BATCH as u64));
 }
 
 #[test]
 fn what_has_room_is_never_dropped() {
-    let mut queue = Queue::new(4 * LARGEST, Aqm::Off);
+    let mut queue = Queue::new(4 * MAX_SUPER_PACKET, Aqm::Off);
     let mut pushed = 0;
     while queue.has_room() {
         assert_eq!(queue.push(NOW, 1, many(0, 48, PAYLOAD)), 0);
@@ -236,7 +236,7 @@ fn what_has_room_is_never_dropped() {
 
 #[test]
 fn a_described_packet_stays_until_it_is_taken() {
-    let (mut queue, mut drops) = (Queue::new(4 * LARGEST, Aqm::default()), Drops::default());
+    let (mut queue, mut drops) = (Queue::new(4 * MAX_SUPER_PACKET, Aqm::default()), Drops::default());
     assert!(queue.pop().is_none());
     queue.push(NOW, 1, single(5));
     queue.push(NOW, 1, single(6));
@@ -249,7 +249,7 @@ fn a_described_packet_stays_until_it_is_taken() {
 
 #[test]
 fn a_described_packet_that_had_to_go_is_not_replaced_in_silence() {
-    let (mut queue, mut drops) = (Queue::new(LARGEST, Aqm::default()), Drops::default());
+    let (mut queue, mut drops) = (Queue::new(MAX_SUPER_PACKET, Aqm::default()), Drops::default());
     queue.push(NOW, 1, many(0, 44, PAYLOAD));
     queue.head(NOW, &mut drops).unwrap();
     assert_eq!(queue.push(NOW, 1, many(100_000, 44, PAYLOAD)), 44);
@@ -272,7 +272,7 @@ fn a_drained_queue_is_as_good_as_a_new_one() {
     (0..5).for_each(|bucket| assert_eq!(queue.push(NOW, bucket, many(0, 44, PAYLOAD)), 0));
     order(&mut queue, 10);
     assert_eq!(queue.drain().count(), 210);
-    assert_eq!((queue.len(), queue.bytes(), queue.held), (0, 0, 0));
+    assert_eq!((queue.len(), queue.bytes(), queue.allocated), (0, 0, 0));
     queue.push(NOW, 1, single(1));
     assert!(queue.head(NOW, &mut Drops::default()).unwrap().sparse);
 }
