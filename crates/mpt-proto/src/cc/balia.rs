@@ -1,5 +1,5 @@
 //! BALIA, balanced linked adaptation: Peng, Walid, Hwang, Low, "Multipath TCP: Analysis, Design, and Implementation"
-//! (IEEE/ACM ToN 2016), draft-walid-mptcp-congestion-control-04. Between LIA's friendliness and OLIA's responsiveness.
+//! (IEEE/ACM ToN 2016), draft-walid-mptcp-congestion-control-04. Between LIA's friendliness and OLIA's speed.
 
 use super::windowed::{Coupling, Subflow, Subflows};
 
@@ -15,7 +15,7 @@ impl Balia {
 }
 
 impl Coupling for Balia {
-    /// Per packet, in packets: `x_i / (rtt_i * (sum x_k)^2) * (1 + a_i) / 2 * (4 + a_i) / 5`.
+    /// In packets, per packet: `x_i / (rtt_i * (sum x_k)^2) * (1 + a_i) / 2 * (4 + a_i) / 5`.
     fn increase(&mut self, me: &Subflow, acked: f64, all: &Subflows) -> f64 {
         let a = Self::alpha(me, all);
         let linked = me.packets() / me.srtt.powi(2) / all.sum(|f| f.packets() / f.srtt).powi(2);

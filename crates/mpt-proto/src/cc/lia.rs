@@ -1,5 +1,5 @@
-//! LIA, linked increases, RFC 6356: all paths together take what one TCP would get on the best of them, and no path takes
-//! more than a TCP would get there.
+//! LIA, linked increases, RFC 6356: all paths together take as much as one TCP flow on the best path, and no path takes
+//! more than a TCP flow would take there.
 
 use super::windowed::{Coupling, Subflow, Subflows};
 

@@ -1,6 +1,6 @@
 //! OLIA, opportunistic linked increases: Khalili, Gast, Popovic, Le Boudec, "MPTCP Is Not Pareto-Optimal" (IEEE/ACM ToN
-//! 2013), draft-khalili-mptcp-congestion-control-05. Pareto-optimal where LIA is not: window moves from the paths with the
-//! largest windows to those that are presumably best and have small ones.
+//! 2013), draft-khalili-mptcp-congestion-control-05. It is Pareto-optimal, unlike LIA: it moves window from the paths
+//! with the largest windows to the presumably best paths that have small windows.
 
 use super::windowed::{Coupling, Subflow, Subflows};
 
@@ -9,14 +9,14 @@ use super::windowed::{Coupling, Subflow, Subflows};
 pub struct Olia;
 
 impl Olia {
-    /// How good a path presumably is: `l_p^2 / rtt_p`, where `l_p` is the more that was acknowledged between two losses,
-    /// the last two or the last and the next.
+    /// Returns the quality of a path, `l_p^2 / rtt_p`, where `l_p` is the larger of two byte counts: acknowledged
+    /// between the last two losses, or since the last loss.
     fn quality(f: &Subflow) -> f64 {
         f.since_loss.max(f.before_loss).powi(2) / f.srtt
     }
 
-    /// Draft section 3: `1/n / |collected|` on best paths without a maximal window, `-1/n / |max_w|` on paths with one
-    /// if there are such best paths, zero elsewhere.
+    /// Draft section 3: `1/n / |collected|` on best paths without a maximal window; `-1/n / |max_w|` on paths with a
+    /// maximal window if such best paths exist; 0 on all others.
     fn alpha(me: &Subflow, all: &Subflows) -> f64 {
         let (best, largest) = (all.max(Self::quality), all.max(Subflow::packets));
         let is_best = |f: &Subflow| Self::quality(f) >= best;
@@ -36,7 +36,7 @@ impl Olia {
 }
 
 impl Coupling for Olia {
-    /// Per packet, in packets: `(w_r / rtt_r^2) / (sum(w_p / rtt_p))^2 + alpha_r / w_r`.
+    /// In packets, per packet: `(w_r / rtt_r^2) / (sum(w_p / rtt_p))^2 + alpha_r / w_r`.
     fn increase(&mut self, me: &Subflow, acked: f64, all: &Subflows) -> f64 {
         let linked = me.packets() / me.srtt.powi(2) / all.sum(|f| f.packets() / f.srtt).powi(2);
         acked * (linked + Self::alpha(me, all) / me.packets())
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_adds_up_to_nothing() {
+    fn alphas_sum_to_zero() {
         let subflows = with_acked(&[(50.0, 20.0), (50.0, 20.0), (10.0, 20.0), (5.0, 20.0)], &[1.0, 1.0, 9.0, 2.0]);
         assert_eq!(alphas(&subflows), [-0.125, -0.125, 0.25, 0.0]);
     }

@@ -1,8 +1,8 @@
-//! Reno, RFC 5681: every path for itself, one packet per window per round trip, half on loss.
+//! Reno, RFC 5681: paths are independent; a window grows by one packet per round trip and is halved on loss.
 
 use super::windowed::{Coupling, Subflow, Subflows};
 
-/// Every path is a Reno flow.
+/// Runs an independent Reno flow on every path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reno;
 

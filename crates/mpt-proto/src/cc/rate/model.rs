@@ -1,4 +1,4 @@
-//! One path of the rate-based controller: how it goes from phase to phase.
+//! The model of one path: updates the estimates and changes the phase.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::queue_estimate::QueueEstimate;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
 
-/// One path.
+/// The rate model of one path.
 #[derive(Clone, Debug)]
 pub struct PathModel {
     phase: Phase,
@@ -18,17 +18,17 @@ pub struct PathModel {
     loss: LossModel,
     datagram: u64,
     acks: u32,
-    /// Rounds to cruise before the next probe.
+    /// Rounds of cruising before the next probe.
     probe_interval: u32,
-    /// Whether the queue being drained is that of a probe.
+    /// True if the queue being drained was caused by a probe.
     probed: bool,
-    /// Whether its first start-up goes on.
+    /// True until the first Startup has ended.
     never_filled: bool,
-    /// Whether the last probe found the path faster.
+    /// True if the last probe found the path faster.
     probe_succeeded: bool,
-    /// When it last cruised: what was sent then tells which loss is usual.
+    /// Start and end of the last cruise; only loss of packets sent in it counts for the baseline.
     cruised: (Time, Time),
-    /// Marks on what was sent before this have been answered.
+    /// CE marks on packets sent before this time belong to a reduction already made.
     recovery_start: Time,
 }
 
@@ -74,7 +74,7 @@ impl PathModel {
         self.loss.on_spurious(packets);
     }
 
-    /// A mark is a queue that a router has measured for us: one answer for each round trip.
+    /// Reacts to a CE mark, at most once per round trip: it reports a queue measured by a router.
     pub fn on_ecn(&mut self, now: Time, newest_sent: Time) {
         if newest_sent > self.recovery_start {
             self.recovery_start = now;
@@ -98,8 +98,8 @@ impl PathModel {
         Rate::from_bytes((rate * self.phase.gain()) as u64)
     }
 
-    /// Datagrams that may be in flight whatever was measured. Until the path has been filled, what was measured may be a
-    /// few probes, and says nothing.
+    /// Returns the minimum window in datagrams. Before the path has been filled, the estimate may rest on a few probes,
+    /// so the minimum is the initial window.
     fn min_window(&self) -> f64 {
         match self.phase {
             Phase::Startup { .. } => INITIAL_WINDOW,
@@ -124,18 +124,18 @@ impl PathModel {
         self.never_filled
     }
 
-    /// Half of what the path usually loses is sent on top of the bottleneck's rate. If all were, a short buffer would lose just that,
-    /// whatever it is, and it would seem usual.
+    /// Returns the estimate plus half of the baseline loss. With all of it, the loss of a short buffer would be
+    /// compensated, whatever it is, and become baseline.
     fn sending_rate(&self) -> f64 {
         self.bandwidth.rate() / (1.0 - self.loss.baseline_or_zero() / 2.0)
     }
 
     fn update_model(&mut self, ack: &AckSample, stretched: bool) {
         let (queue, target) = (self.delay.queue(), self.delay.target());
-        // A thin flow's samples are of few packets: only a queue beyond doubt makes them proof.
+        // An app-limited flow's samples cover few packets: they need a clear queue as evidence.
         let threshold = if ack.app_limited { target * 2 } else { target / 4 };
         self.bandwidth.on_ack(ack, stretched && queue > threshold, self.delay.is_low_jitter());
-        // On a path that does not keep time the last of a burst come late for no queue, and few at a time.
+        // With high jitter, late packets of an app-limited burst are no evidence of a queue.
         let is_evidence = self.delay.is_low_jitter() || !ack.app_limited;
         if queue > target * 2 && is_evidence {
             self.bandwidth.track_down(ack, self.delay.base() / 4);
@@ -147,7 +147,7 @@ impl PathModel {
         }
     }
 
-    /// What an ACK may change at once.
+    /// Applies the phase changes that do not wait for the end of a round.
     fn update_phase(&mut self, ack: &AckSample, stretched: bool) {
         let (queue, target) = (self.delay.queue(), self.delay.target());
         match self.phase {
@@ -174,8 +174,8 @@ impl PathModel {
         }
     }
 
-    /// Drained, the path is left alone; if the queue stays though no more is in flight than an empty path takes, something
-    /// is wrong: the rate, the delay, or it is not our queue.
+    /// Leaves Drain once the queue is empty. If the queue remains although no more is in flight than the empty path
+    /// holds, the rate or the delay is wrong, or the queue is not ours: enters ProbeRTT.
     fn check_drain(&mut self, ack: &AckSample, low_since: Option<(Time, Duration)>) {
         if self.delay.is_drained() {
             return self.enter_cruise(ack.now);
@@ -191,7 +191,7 @@ impl PathModel {
         }
     }
 
-    /// Half is in flight for a round trip and for as many packets as make a mean: what stands then is not ours.
+    /// Leaves ProbeRTT after a round trip and [`PROBE_RTT_PACKETS`] with a reduced window.
     fn check_probe_rtt(&mut self, ack: &AckSample, half: bool, low_since: Option<Time>) {
         let low_since = low_since.or((ack.in_flight <= self.window()).then_some(ack.now));
         self.phase = Phase::ProbeRtt { half, low_since };
@@ -227,7 +227,7 @@ impl PathModel {
         }
     }
 
-    /// BBR's full-pipe test: three rounds without a quarter more.
+    /// Applies BBR's full-pipe test: three rounds without 25 % growth.
     fn check_full_pipe(&mut self, best: f64, flat: u32) {
         let rate = self.bandwidth.rate();
         let (best, flat) = if rate >= best * 1.25 { (rate, 0) } else { (best, flat + 1) };
@@ -237,7 +237,7 @@ impl PathModel {
         }
     }
 
-    /// More was lost than usual: what arrived is what the path takes. If a probe did it, the next one waits longer.
+    /// Reacts to excess loss: the path's rate is the arrival rate. If a probe caused it, doubles the probe interval.
     fn on_congestion(&mut self) {
         if !matches!(self.phase, Phase::Drain { .. } | Phase::ProbeRtt { .. }) {
             self.bandwidth.on_congestion();
@@ -249,8 +249,9 @@ impl PathModel {
         self.enter_drain();
     }
 
-    /// Whether what is late is no queue. A full bottleneck passes packets evenly; where a link keeps order, a late packet delays those behind it,
-    /// and then they come at once. What jitter does not explain is a queue all the same.
+    /// Returns true if jitter, not a queue, explains the delay. A full bottleneck passes packets evenly; on a link that
+    /// keeps order, a late packet delays those behind it, and they arrive at once. Delay beyond the jitter bound is a
+    /// queue in any case.
     fn is_bursty(&self, ack: &AckSample) -> bool {
         let within_jitter = self.delay.queue() < self.delay.target() + self.delay.jitter() * MAX_BURST_JITTERS;
         within_jitter
@@ -262,7 +263,7 @@ impl PathModel {
         self.bandwidth.rate() > from * PROBE_SUCCESS_RATIO && self.delay.queue() < self.delay.target() / 2
     }
 
-    /// The path is faster than it was. What jitter can pretend once has to be seen twice.
+    /// Enters Startup again because the path is faster. With high jitter, two probes in a row must find it faster.
     fn restart_startup(&mut self, ack: &AckSample) {
         if !self.delay.is_low_jitter() && !std::mem::replace(&mut self.probe_succeeded, true) {
             return self.enter_probe(ack.now);
@@ -292,48 +293,48 @@ impl PathModel {
         self.phase = Phase::Probe { until, from: self.bandwidth.rate() };
     }
 
-    /// Whether what was sent at `sent` was sent while cruising and met no queue.
+    /// Returns true if a packet sent at `sent` was sent while cruising without a queue.
     fn was_cruising(&self, sent: Time) -> bool {
         let (from, until) = self.cruised;
         from <= sent && sent <= until && self.delay.is_empty()
     }
 
-    /// How long the bottleneck takes for some full packets.
+    /// Returns the serialization delay of `packets` full packets at the bottleneck.
     fn time_for(&self, packets: u64) -> Duration {
         Rate::from_bytes(self.bandwidth.rate() as u64).time_for(packets * self.datagram)
     }
 }
 
-/// Packets in the first flight. RFC 6928 has 10, large content networks 30 and more; the receiver answers the first 32
-/// packets at once, which makes the next estimate good.
+/// Initial window in packets. RFC 6928 has 10, large content networks use 30 and more; the receiver acknowledges each
+/// of the first 32 packets, which makes the next estimate accurate.
 const INITIAL_WINDOW: f64 = 32.0;
-/// The first flight takes a round trip, but no longer than this.
+/// The initial window is paced over a round trip, but over no more than this.
 const MAX_FIRST_FLIGHT_TIME: Duration = Duration::from_millis(100);
-/// What a receiver may hold back unacknowledged at 1 % of volume, and two for the road: see `path::receive`.
+/// Packets: what a receiver may leave unacknowledged at an ACK volume of 1 %, plus 2; see `path::ack_generator`.
 const MIN_WINDOW: f64 = 8.0;
-/// Packets beyond what the arithmetic gives, so that rounding never stalls a path.
+/// Packets added to the window, so that rounding never stalls a path.
 const WINDOW_SLACK: f64 = 2.0;
-/// Start-up believes no queue before so many ACKs: jitter has to be known first.
+/// ACKs before Startup reacts to a queue: the jitter must be known first.
 const MIN_STARTUP_ACKS: u32 = 24;
-/// BBR's full-pipe count.
+/// BBR's full-pipe count (draft-ietf-ccwg-bbr).
 const FULL_PIPE_ROUNDS: u32 = 3;
-/// In start-up nothing is known of what is usual; a radio link may well lose a tenth.
+/// Loss threshold in Startup, where the baseline is unknown: a radio link may lose a tenth.
 const STARTUP_LOSS_THRESHOLD: f64 = 0.15;
-/// BBRv3's loss threshold, here on top of what is usual.
+/// BBRv3's loss threshold (BBRLossThresh), here on top of the baseline.
 const LOSS_THRESHOLD: f64 = 0.02;
-/// By how much a probe must find the path faster to start over: half of what it tried, and a little less.
+/// Rate increase that a probe must find to enter Startup again: a little less than half of the probed 25 %.
 const PROBE_SUCCESS_RATIO: f64 = 1.1;
-/// Above that of a round by so much, the rate of a moment is not a full bottleneck's.
+/// A peak rate above this multiple of the round's rate shows bursts; a full bottleneck has none.
 const BURST_PEAK_RATIO: f64 = 1.5;
-/// So many jitters beyond what is enough, a packet is late for a queue. Without this bound start-up fills buffers, and what stands there is lost
-/// with the path: the gap after a pulled cable was 500 ms, not 190.
+/// Delay above target + 8 x jitter counts as queueing. Without this bound Startup fills buffers, and their contents are
+/// lost with the path: the gap after a cable was unplugged was 500 ms, with the bound 190 ms.
 const MAX_BURST_JITTERS: u32 = 8;
-/// Rounds of cruising between probes, and at most when probes cost loss: two seconds at 250 ms.
+/// Rounds of cruising between probes, without and with loss caused by probes; the maximum is 2 s at an RTT of 250 ms.
 const MIN_PROBE_INTERVAL: u32 = 1;
 const MAX_PROBE_INTERVAL: u32 = 8;
-/// ACKs come a few milliseconds apart, however short the round trip.
+/// Added to two round trips in Drain: ACKs arrive a few milliseconds apart on the shortest path.
 const MIN_DRAIN_TIME: Duration = Duration::from_millis(5);
-/// As many packets as make a mean sojourn (`path::feedback`), and some.
+/// Packets of one ProbeRTT: more than a mean sojourn is computed from (`path::estimator`).
 const PROBE_RTT_PACKETS: u64 = 20;
 
 #[cfg(test)]
@@ -344,7 +345,7 @@ mod tests {
     const RTT: Duration = Duration::from_millis(40);
     const PACKET: u64 = 1_400;
 
-    /// A path and the clock of its ACKs.
+    /// Drives one path with ACKs, with a virtual clock.
     struct Bench {
         path: PathModel,
         now: Time,
@@ -357,7 +358,7 @@ mod tests {
             Self { path: PathModel::new(PACKET), now: Time::START, jitter: Duration::ZERO, peak: Rate::ZERO }
         }
 
-        /// A round trip of ACKs, a millisecond apart, on which `mbit` came in and `queue` stood.
+        /// Delivers one round trip of ACKs, 1 ms apart, with a rate of `mbit` Mbit/s and a queueing delay `queue`.
         fn round(&mut self, mbit: u64, queue: Duration, app_limited: bool) {
             let rate = Rate::from_bits(mbit * 1_000_000);
             for n in 1..=40 {
@@ -392,23 +393,23 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_answer_a_flight_is_paced_over_a_part_of_a_round_trip() {
+    fn before_the_first_ack_the_initial_window_is_paced_over_part_of_a_round_trip() {
         let path = PathModel::new(PACKET);
         assert_eq!(path.window(), 32 * PACKET);
         assert_eq!(path.pacing().bytes(), (32.0 * 1_400.0 / 0.1 * 2.77) as u64);
     }
 
     #[test]
-    fn a_slow_line_that_is_known_is_not_filled_to_find_out() {
+    fn a_known_slow_link_is_not_filled_to_measure_it() {
         let mut path = PathModel::new(PACKET);
         let line = Some(Rate::from_bits(2_000_000));
         path.on_ack(&AckSample { srtt: RTT, base_rtt: RTT, line, ..AckSample::default() });
         assert_eq!(path.pacing().bits(), 2_000_000);
-        assert!(path.window() < 20 * PACKET, "seven make a round trip: {} packets", path.window() / PACKET);
+        assert!(path.window() < 20 * PACKET, "a round trip holds seven: {} packets", path.window() / PACKET);
     }
 
     #[test]
-    fn start_up_ends_with_a_queue_and_the_queue_is_drained() {
+    fn startup_ends_with_a_queue_and_the_queue_is_drained() {
         let mut bench = Bench::new();
         bench.round(10, Duration::ZERO, false);
         bench.round(20, Duration::ZERO, false);
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_bursts_is_late_for_no_queue() {
+    fn late_bursts_are_no_queue() {
         let jitter = RTT / 16;
         for (peak, late, goes_on) in [(50, RTT / 2, false), (100, RTT / 2, true), (100, RTT * 2, false)] {
             let mut bench = Bench { jitter, peak: Rate::from_bits(peak * 1_000_000), ..Bench::new() };
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn start_up_ends_when_three_rounds_bring_nothing_more() {
+    fn startup_ends_after_three_rounds_without_growth() {
         let mut bench = Bench::new();
         (0..4).for_each(|_| bench.round(20, Duration::ZERO, false));
         assert!(!matches!(bench.path.phase, Phase::Startup { .. }), "{:?}", bench.path.phase);
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_stays_when_half_is_in_flight_is_not_ours() {
+    fn a_queue_that_remains_with_half_a_window_is_a_standing_queue() {
         let mut bench = Bench::new();
         (0..8).for_each(|_| bench.round(50, Duration::ZERO, false));
         (0..20).for_each(|_| bench.round(50, Duration::from_millis(30), false));
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn random_loss_raises_what_is_sent_not_what_is_believed() {
+    fn random_loss_raises_the_sending_rate_but_not_the_estimate() {
         let mut bench = Bench::new();
         for _ in 0..30 {
             bench.round(50, Duration::ZERO, false);
