@@ -1,4 +1,4 @@
-//! The packets of one flow, and what fair queueing and CoDel know about it.
+//! The queue of one flow, with its state of fair queueing and CoDel.
 
 use super::codel::{Codel, CodelParams};
 use super::inner::InnerPacket;
@@ -7,49 +7,49 @@ use crate::classify::Mark;
 use crate::packet::{SuperPacket, ecn};
 use crate::time::Time;
 
-/// One flow, or those few that share a hash.
+/// The queue of one flow, or of the few flows that share a bucket.
 #[derive(Debug, Default)]
 pub(super) struct FlowQueue {
     chain: Chain,
-    /// The next packet of the first super-packet.
+    /// Index of the front packet in the first super-packet.
     next: usize,
-    /// Bytes of the packets that wait.
+    /// Bytes of the waiting packets.
     pub backlog: usize,
-    /// Bytes that it may yet send before it is another's turn.
+    /// Bytes that the flow may still send in its turn.
     pub deficit: i64,
     pub list: List,
     codel: Codel,
-    /// What CoDel said about the packet at the front.
+    /// CoDel's decision for the packet at the front.
     codel_action: Option<CodelAction>,
-    /// How many packets behind the front have left ahead of it.
+    /// Packets behind the front that have left ahead of it.
     ahead: u32,
-    /// How many of these have no number, because numbering began anew.
+    /// How many of these have no number, because numbering restarted.
     unnumbered: u32,
 }
 
-/// A packet that leaves.
+/// A packet taken from the front.
 #[derive(Debug)]
 pub(super) struct Dequeued {
     pub packet: InnerPacket,
-    /// By how many numbers the front has moved.
+    /// By how many numbers the front has advanced.
     pub advance: u32,
-    /// Bytes of the super-packets that are done with.
+    /// Bytes of the super-packets that have left completely.
     pub released: usize,
 }
 
-/// In which list of flows it is (RFC 8290 section 4.2).
+/// The list that a flow is in (RFC 8290 section 4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum List {
-    /// It had nothing to send for a whole round.
+    /// It had nothing to send for a whole round of the scheduler.
     #[default]
     Inactive,
-    /// It has just begun: sparse.
+    /// It has just become active: sparse.
     New,
-    /// It is backlogged.
+    /// It has a backlog.
     Old,
 }
 
-/// What CoDel says about a packet.
+/// CoDel's decision for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CodelAction {
     Send,
@@ -58,23 +58,23 @@ pub(super) enum CodelAction {
 }
 
 impl FlowQueue {
-    /// Takes a super-packet.
+    /// Appends a super-packet.
     pub fn push(&mut self, slab: &mut Slab, now: Time, packet: SuperPacket) {
         self.backlog += packet.len_of_all();
         slab.push(&mut self.chain, QueuedPacket::new(packet, now));
     }
 
-    /// The length in bytes of the packet at the front.
+    /// Returns the length in bytes of the packet at the front.
     pub fn front_len(&self, slab: &Slab) -> Option<usize> {
         slab.front(&self.chain).map(|first| first.packet.len_of(self.next))
     }
 
-    /// What the classifier found out about the packet at the front.
+    /// Returns the classifier's result for the packet at the front.
     pub fn front_mark(&self, slab: &Slab) -> Option<Mark> {
         slab.front(&self.chain).map(|first| first.packet.mark())
     }
 
-    /// Takes out the packet at the front, with the mark that CoDel gave it.
+    /// Takes the packet at the front, ECN-marked if CoDel marked it.
     pub fn take(&mut self, slab: &mut Slab) -> Option<Dequeued> {
         let first = slab.front_mut(&self.chain)?;
         let marked = self.codel_action.take() == Some(CodelAction::Mark);
@@ -85,9 +85,9 @@ impl FlowQueue {
         Some(Dequeued { packet, advance: advance, released })
     }
 
-    /// Takes out the first packet that has `before` bytes in front of it, or else the last, and says how many places it stands behind the
-    /// front. None for the front itself, and for one that is longer than `longest` bytes or marked otherwise: what was decided for the
-    /// front does not hold for it.
+    /// Takes the first packet that has at least `before` bytes in front of it, or else the last packet, and returns its
+    /// offset from the front in packets. Returns `None` if that is the front itself, is longer than `longest` bytes, or
+    /// is classified differently, because the decision made for the front does not apply to it.
     pub fn take_ahead(&mut self, slab: &mut Slab, before: usize, longest: usize) -> Option<(InnerPacket, u32)> {
         if self.unnumbered > 0 {
             return None;
@@ -105,17 +105,17 @@ impl FlowQueue {
         Some((packet, advance))
     }
 
-    /// Whether a packet that is dropped at the front leaves a hole in the order of those that have left.
+    /// Returns true if dropping the front leaves a hole: a later packet has left with a number.
     pub fn leaves_hole(&self) -> bool {
         self.ahead > self.unnumbered
     }
 
-    /// Numbering begins anew.
+    /// Restarts the numbering.
     pub fn renumber(&mut self) {
         self.unnumbered = self.ahead;
     }
 
-    /// What CoDel says about the packet at the front. It is asked once and said again.
+    /// Returns CoDel's decision for the packet at the front. CoDel runs once per packet.
     pub fn run_codel(&mut self, slab: &Slab, now: Time, params: CodelParams) -> Option<CodelAction> {
         let first = slab.front(&self.chain)?;
         if self.codel_action.is_none() {
@@ -130,7 +130,7 @@ impl FlowQueue {
         self.codel_action
     }
 
-    /// Slot, index and place of the first packet that has `before` bytes in front of it, or of the last.
+    /// Returns slot, index and offset of the first packet with at least `before` bytes in front of it, or of the last.
     fn find_ahead(&self, slab: &Slab, before: usize) -> Option<(u32, usize, u32)> {
         let (mut bytes, mut advance, mut from) = (0, 0, self.next);
         let mut last = None;
@@ -153,7 +153,7 @@ impl FlowQueue {
         last
     }
 
-    /// Moves the front past the packet that has left, and past those that had left ahead of it.
+    /// Advances the front past the packet that has left and those that left ahead of it.
     fn advance_front(&mut self, slab: &mut Slab) -> (u32, usize) {
         let (mut advance, mut released) = (0, 0);
         while let Some(first) = slab.front(&self.chain) {
@@ -176,12 +176,12 @@ impl FlowQueue {
         (advance - unnumbered, released)
     }
 
-    /// See [`Codel::on_squeeze`].
+    /// See [`Codel::on_rate_collapse`].
     pub fn on_rate_collapse(&mut self, now: Time) {
         self.codel.on_rate_collapse(now);
     }
 
-    /// It was its turn and it had nothing.
+    /// Takes note that the flow had its turn and was empty.
     pub fn on_empty(&mut self) {
         self.codel.on_empty();
     }
