@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|
 //! | bulk | everything else | the scheduler's choice | restored | repaired |
 //! | interactive | by rule | the earliest, before bulk | restored | repaired |
-//! | realtime | EF, CS5, AF4x (RFC 4594), or by rule | the earliest, before all others, or several | never held | repaired while useful |
+//! | realtime | EF, CS5, AF4x (RFC 4594), by rule | the earliest, first of all; or several | never held | repaired in time |
 //!
 //! The first matching [`Rule`] decides; without one, or if it names no class, DSCP does. A super-packet is one flow, so
 //! it is classified once for up to 64 KiB, and the result is stored in it.

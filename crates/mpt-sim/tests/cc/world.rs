@@ -15,9 +15,9 @@ use mpt_sim::journal::Journal;
 use mpt_sim::link::{Fate, Link, LinkSpec};
 use mpt_sim::seed::Seed;
 
-/// Bytes of every datagram, as the link counts them.
+/// Bytes of every datagram on the link.
 pub const DATAGRAM: u64 = 1_400;
-/// How often the world is looked at.
+/// Sampling interval of the world.
 pub const TICK: Duration = Duration::from_millis(1);
 
 /// Links, and the peers that send over them.
@@ -40,13 +40,13 @@ pub struct Peer {
     pub paths: Vec<TestPath>,
 }
 
-/// One path of a peer, both ends.
+/// One path of a peer, with its sender and its receiver.
 pub struct TestPath {
     pub id: PathId,
     pub estimator: PathEstimator,
     ack_generator: AckGenerator,
-    there: usize,
-    back: usize,
+    forward: usize,
+    reverse: usize,
     starts: Time,
     demand: Demand,
     offered: u64,
@@ -57,17 +57,17 @@ pub struct TestPath {
     pub arrived: u64,
     /// Bytes that had arrived at each tick.
     pub history: Vec<u64>,
-    /// What the controller took the bottleneck for at each tick.
+    /// The controller's bottleneck rate at each tick.
     pub estimates: Vec<u64>,
     /// Bytes of ACKs.
     pub ack_bytes: u64,
-    /// Packets sent, packets declared lost, and of these wrongly.
+    /// Packets sent, declared lost, and declared lost spuriously.
     pub sent: u64,
     pub lost: u64,
     pub spurious: u64,
 }
 
-/// What the application gives.
+/// The application's demand.
 #[derive(Clone, Copy)]
 pub enum Demand {
     Endless,
@@ -107,14 +107,14 @@ impl World {
         self.links.len() - 1
     }
 
-    /// A peer that begins at `starts`, with one path over each of `lanes` (link there, link back).
+    /// Adds a peer that starts at `starts`, with one path over each pair of `links` (forward, reverse).
     pub fn peer(&mut self, algorithm: &str, starts: Duration, links: &[(usize, usize)]) -> usize {
         let (_, kind) = ControllerKind::NAMES.iter().find(|(name, _)| *name == algorithm).expect("a known algorithm");
         let mut controller = Controller::new(Algorithm::new(*kind));
-        let paths = links.iter().enumerate().map(|(slot, (there, back))| {
+        let paths = links.iter().enumerate().map(|(slot, (forward, reverse))| {
             let id = PathId { slot: slot as u8, generation: 0 };
             controller.add_path(id, DATAGRAM, None);
-            TestPath::new(id, *there, *back, Time::after(starts))
+            TestPath::new(id, *forward, *reverse, Time::after(starts))
         });
         let paths: Vec<_> = paths.collect();
         let peer = self.peers.len();
@@ -125,13 +125,13 @@ impl World {
         peer
     }
 
-    /// From here on the application gives no more than `rate`.
+    /// Limits the application to `rate` from now on.
     pub fn limit(&mut self, peer: usize, rate: Rate) {
         let demand = Demand::Paced(rate, self.now);
         self.peers[peer].paths.iter_mut().for_each(|slot| (slot.demand, slot.offered) = (demand, 0));
     }
 
-    /// Makes a link swallow every frame, or carry frames again.
+    /// Makes a link drop every frame, or deliver frames again.
     pub fn cut(&mut self, link: usize, cut: bool) {
         self.links[link].cut(cut);
     }
@@ -155,7 +155,7 @@ impl World {
         &self.peers[peer].paths[slot]
     }
 
-    /// Share of the offered frames that found a full queue.
+    /// Returns the share of the offered frames that were dropped by a full queue.
     pub fn dropped(&self, link: usize) -> f64 {
         let counts = self.links[link].counts();
         counts.queue_full as f64 / counts.offered.max(1) as f64
@@ -197,7 +197,7 @@ impl World {
         self.wake(peer, slot);
     }
 
-    /// Does what is due on a lane, sends what may be sent, and comes back when something else falls due.
+    /// Handles expired deadlines of a path, sends, and schedules the next wake-up.
     fn wake(&mut self, peer: usize, slot: usize) {
         if self.now < self.peers[peer].paths[slot].starts {
             return;
@@ -268,7 +268,7 @@ impl World {
         path.next_seq += 1;
         path.sent += 1;
         path.estimator.on_sent(self.now, PathSeq(seq), DATAGRAM as u32, seq);
-        if let Fate::Deliver(at) = self.links[path.there].push(self.now, DATAGRAM as usize) {
+        if let Fate::Deliver(at) = self.links[path.forward].push(self.now, DATAGRAM as usize) {
             self.schedule(at, Event::Data(peer, slot, seq));
         }
     }
@@ -278,7 +278,7 @@ impl World {
         let Some(ack) = path.ack_generator.take_ack(self.now) else { return };
         let bytes = 80 + 3 * ack.ranges.as_slice().len();
         path.ack_bytes += bytes as u64;
-        if let Fate::Deliver(at) = self.links[path.back].push(self.now, bytes) {
+        if let Fate::Deliver(at) = self.links[path.reverse].push(self.now, bytes) {
             self.payloads.push(Some(ack));
             self.schedule(at, Event::Ack(peer, slot, self.payloads.len() - 1));
         }
@@ -302,13 +302,13 @@ impl Peer {
 }
 
 impl TestPath {
-    fn new(id: PathId, there: usize, back: usize, starts: Time) -> Self {
+    fn new(id: PathId, forward: usize, reverse: usize, starts: Time) -> Self {
         Self {
             id,
             estimator: PathEstimator::default(),
             ack_generator: AckGenerator::new(id.slot),
-            there,
-            back,
+            forward,
+            reverse,
             starts,
             demand: Demand::Endless,
             offered: 0,
@@ -325,13 +325,13 @@ impl TestPath {
         }
     }
 
-    /// Mean rate of arrival between two times, in bytes per second.
+    /// Returns the mean rate of arrival between two times, in bytes per second.
     pub fn rate(&self, from: Duration, until: Duration) -> f64 {
         let at = |time: Duration| self.history[time.as_millis() as usize] as f64;
         (at(until) - at(from)) / (until - from).as_secs_f64()
     }
 
-    /// How long after `from` the controller's estimate first is as `good` says, in milliseconds.
+    /// Returns how long after `from` the estimate first satisfies `good`, in milliseconds.
     pub fn until_estimate(&self, from: usize, good: impl Fn(f64) -> bool) -> usize {
         self.estimates[from..].iter().position(|rate| good(*rate as f64)).unwrap_or(usize::MAX)
     }

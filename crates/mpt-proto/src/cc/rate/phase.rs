@@ -1,12 +1,12 @@
 //! The phases of the rate model, with the pacing gain and the window of each.
 //!
 //! ```text
-//!              a queue, or no growth in three rounds
-//!   Startup ──────────────────────────────────────────> Drain ──> Cruise ──> Probe ──> Await
-//!      ^                                                 ^ │ it stays           │        │
-//!      │ clearly faster                                  │ └> ProbeRtt -> Cruise│        │
-//!      └─────────────────────────────────────────────────┼──────────────────────┴────────┤
-//!                                                        └───────────────────────────────┘
+//!                 a queue, or no growth in three rounds
+//!   Startup ------------------------------------------> Drain --> Cruise --> Probe --> Await
+//!      ^                                                 ^ | it stays          |         |
+//!      | clearly faster                                  | '--> ProbeRtt --> Cruise      |
+//!      '-------------------------------------------------|---------------------+---------+
+//!                                                        '-------------------------------'
 //! ```
 
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub enum Phase {
     },
     /// Empties the queue completely, to measure the delay of the empty path (BBR's ProbeRTT).
     ProbeRtt {
-        /// True: half a window in flight, as the queue length is unknown. False: slightly less than the empty path holds.
+        /// True: half a window, as the queue length is unknown. False: slightly less than the empty path holds.
         half: bool,
         /// Since when the bytes in flight have been that low.
         low_since: Option<Time>,
