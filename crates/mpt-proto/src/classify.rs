@@ -4,7 +4,7 @@
 //! |---|---|---|---|---|
 //! | bulk | everything else | the scheduler's choice | restored | repaired |
 //! | interactive | by rule | the earliest, before bulk | restored | repaired |
-//! | realtime | EF, CS5, AF4x (RFC 4594), by rule | the earliest, first of all; or several | never held | repaired in time |
+//! | realtime | EF, CS5, AF4x (RFC 4594), by rule | the earliest, first; or several | never held | repaired in time |
 //!
 //! The first matching [`Rule`] decides; without one, or if it names no class, DSCP does. A super-packet is one flow, so
 //! it is classified once for up to 64 KiB, and the result is stored in it.
@@ -108,9 +108,6 @@ pub struct Classifier {
     by_dscp: bool,
 }
 
-/// Maximum number of rules: an index must fit in the `u8` of [`Mark::rule`].
-pub const MAX_RULES: usize = 255;
-
 impl Classifier {
     /// Creates a classifier with the first [`MAX_RULES`] of these rules; `by_dscp` makes it use DSCP as well.
     pub fn new(rules: &[Rule], by_dscp: bool) -> Self {
@@ -145,6 +142,9 @@ impl Classifier {
         self.rules.get(usize::from(mark.rule?))
     }
 }
+
+/// Maximum number of rules: an index must fit in the `u8` of [`Mark::rule`].
+pub const MAX_RULES: usize = 255;
 
 #[cfg(test)]
 mod tests {

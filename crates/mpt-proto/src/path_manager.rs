@@ -109,15 +109,15 @@ impl Patterns {
 
     /// Returns true if an interface of this name is used.
     pub fn matches(&self, name: &str) -> bool {
-        let (mut any, mut taken) = (false, false);
+        let (mut any, mut included) = (false, false);
         for pattern in &self.0 {
             match pattern.strip_prefix('!') {
                 Some(excluded) if glob_matches(excluded.as_bytes(), name.as_bytes()) => return false,
                 Some(_) => {}
-                None => (any, taken) = (true, taken || glob_matches(pattern.as_bytes(), name.as_bytes())),
+                None => (any, included) = (true, included || glob_matches(pattern.as_bytes(), name.as_bytes())),
             }
         }
-        taken || !any
+        included || !any
     }
 }
 
@@ -178,7 +178,7 @@ fn is_same_scope(own: IpAddr, remote: IpAddr) -> bool {
 }
 
 impl Paths {
-    /// Returns the changes after which each candidate has a path. `interfaces` are all that exist.
+    /// Returns the changes after which each candidate has a path. `interfaces` are all; `is_free` tests a name.
     pub fn update(
         &mut self,
         candidates: &[CandidatePath],
@@ -212,7 +212,7 @@ impl Paths {
         self.0.drain(..).map(|path| PathChange::Remove(path.name, path.candidate)).collect()
     }
 
-    /// Takes note that a path could not be added or moved. The next update tries again.
+    /// Records that a path could not be added or moved. The next update tries again.
     pub fn on_failed(&mut self, change: &PathChange) {
         match change {
             PathChange::Add(name, _) => self.0.retain(|path| path.name != *name),

@@ -61,7 +61,7 @@ impl Controller {
         self.control_mut().remove_path(path);
     }
 
-    /// Takes note of sent packets; `in_flight` is the number of bytes in flight, including them.
+    /// Records sent packets; `in_flight` is the number of bytes in flight, including them.
     pub fn on_sent(&mut self, path: PathId, now: Time, in_flight: u64) {
         self.control_mut().on_sent(path, now, in_flight);
     }
@@ -76,12 +76,12 @@ impl Controller {
         self.control_mut().on_loss(path, loss);
     }
 
-    /// Takes note that the path went down.
+    /// Records that the path went down.
     pub fn on_failure(&mut self, path: PathId) {
         self.control_mut().on_failure(path);
     }
 
-    /// Takes note that `packets` packets declared lost have arrived.
+    /// Records that `packets` packets declared lost have arrived.
     pub fn on_spurious_loss(&mut self, path: PathId, packets: u64) {
         self.control_mut().on_spurious_loss(path, packets);
     }
@@ -252,15 +252,15 @@ pub trait CongestionControl: fmt::Debug {
     fn add_path(&mut self, path: PathId, datagram: u64);
     /// Removes a path.
     fn remove_path(&mut self, path: PathId);
-    /// Takes note of sent packets; `in_flight` includes them.
+    /// Records sent packets; `in_flight` includes them.
     fn on_sent(&mut self, _path: PathId, _now: Time, _in_flight: u64) {}
     /// Processes an acknowledgement.
     fn on_ack(&mut self, path: PathId, ack: &AckSample);
     /// Processes packets that were declared lost.
     fn on_loss(&mut self, path: PathId, loss: &LossSample);
-    /// Takes note that the path is down until something is acknowledged on it.
+    /// Records that the path is down until something is acknowledged on it.
     fn on_failure(&mut self, _path: PathId) {}
-    /// Takes note that packets declared lost have arrived.
+    /// Records that packets declared lost have arrived.
     fn on_spurious_loss(&mut self, _path: PathId, _packets: u64) {}
     /// Processes CE-marked packets.
     fn on_ecn(&mut self, path: PathId, now: Time, newest_sent: Time);

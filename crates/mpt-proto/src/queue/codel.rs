@@ -1,9 +1,9 @@
 //! CoDel (RFC 8289): drops packets of a queue that persists.
 //!
 //! The queue of a burst is temporary. A queue whose delay stays above *target* for a whole *interval* is a standing
-//! queue: it adds delay and no throughput. CoDel then drops one packet, and the n-th next one `interval / sqrt(n)`
-//! after the one before. TCP throughput is proportional to one over the square root of the loss rate, so the sending
-//! rate falls linearly with time until the queue is gone.
+//! queue: it adds delay and no throughput. CoDel then drops one packet, and after the n-th drop the next one `interval
+//! / sqrt(n)` later. TCP throughput is proportional to one over the square root of the loss rate, so the sending rate
+//! falls linearly with time until the queue is gone.
 //!
 //! The pseudo-code of section 5 is a loop around `dequeue`. Here the decision is a function of one packet, so that the
 //! packet at the front can be inspected and left there. The control law (section 5.6) runs when a packet is dropped,

@@ -82,27 +82,27 @@ impl FlowQueue {
         first.remaining -= packet.len();
         self.backlog -= packet.len();
         let (advance, released) = self.advance_front(slab);
-        Some(Dequeued { packet, advance: advance, released })
+        Some(Dequeued { packet, advance, released })
     }
 
     /// Takes the first packet that has at least `before` bytes in front of it, or else the last packet, and returns its
-    /// offset from the front in packets. Returns `None` if that is the front itself, is longer than `longest` bytes, or
+    /// offset from the front in packets. Returns `None` if that is the front itself, is longer than `max_len` bytes, or
     /// is classified differently, because the decision made for the front does not apply to it.
-    pub fn take_ahead(&mut self, slab: &mut Slab, before: usize, longest: usize) -> Option<(InnerPacket, u32)> {
+    pub fn take_ahead(&mut self, slab: &mut Slab, before: usize, max_len: usize) -> Option<(InnerPacket, u32)> {
         if self.unnumbered > 0 {
             return None;
         }
         let mark = self.front_mark(slab)?;
-        let (slot, index, advance) = self.find_ahead(slab, before).filter(|(_, _, advance)| *advance > 0)?;
+        let (slot, index, offset) = self.find_ahead(slab, before).filter(|(_, _, offset)| *offset > 0)?;
         let waiting = slab.at(slot)?;
         let packet = InnerPacket::new(waiting.packet.clone(), index, false);
-        if packet.len() > longest || packet.mark() != mark {
+        if packet.len() > max_len || packet.mark() != mark {
             return None;
         }
         waiting.mark_left(index);
         self.backlog -= packet.len();
         self.ahead += 1;
-        Some((packet, advance))
+        Some((packet, offset))
     }
 
     /// Returns true if dropping the front leaves a hole: a later packet has left with a number.
@@ -132,10 +132,10 @@ impl FlowQueue {
 
     /// Returns slot, index and offset of the first packet with at least `before` bytes in front of it, or of the last.
     fn find_ahead(&self, slab: &Slab, before: usize) -> Option<(u32, usize, u32)> {
-        let (mut bytes, mut advance, mut from) = (0, 0, self.next);
+        let (mut bytes, mut packets, mut from) = (0, 0, self.next);
         let mut last = None;
         for (slot, waiting) in slab.walk(&self.chain) {
-            let offset = |index: usize| advance + (index - from) as u32;
+            let offset = |index: usize| packets + (index - from) as u32;
             if bytes + waiting.remaining > before {
                 let mut passed = bytes;
                 for index in waiting.candidates(from) {
@@ -147,7 +147,7 @@ impl FlowQueue {
             }
             last = waiting.candidates(from).next_back().map(|index| (slot, index, offset(index))).or(last);
             bytes += waiting.remaining;
-            advance += (waiting.packet.count() - from) as u32;
+            packets += (waiting.packet.count() - from) as u32;
             from = 0;
         }
         last
@@ -181,7 +181,7 @@ impl FlowQueue {
         self.codel.on_rate_collapse(now);
     }
 
-    /// Takes note that the flow had its turn and was empty.
+    /// Records that the flow had its turn and was empty.
     pub fn on_empty(&mut self) {
         self.codel.on_empty();
     }

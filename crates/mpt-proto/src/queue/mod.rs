@@ -157,12 +157,12 @@ impl Queue {
 
     /// Takes a packet that is not next from the flow of the last [`Self::head`]: the one that leaves after `before`
     /// bytes of this flow and those it takes turns with, or else its last. Returns `None` if that is the next packet,
-    /// is longer than `longest` bytes, or is classified differently.
-    pub fn pop_ahead(&mut self, before: u64, longest: usize) -> Option<(u16, u32, InnerPacket)> {
+    /// is longer than `max_len` bytes, or is classified differently.
+    pub fn pop_ahead(&mut self, before: u64, max_len: usize) -> Option<(u16, u32, InnerPacket)> {
         let bucket = self.head_bucket?;
         let before = usize::try_from(before).unwrap_or(usize::MAX) / self.active_flows(bucket);
         let flow = &mut self.buckets[usize::from(bucket)];
-        let (packet, offset) = flow.take_ahead(&mut self.slab, before, longest)?;
+        let (packet, offset) = flow.take_ahead(&mut self.slab, before, max_len)?;
         self.packets -= 1;
         self.bytes -= packet.len();
         self.on_leaving(bucket, &packet);
@@ -274,13 +274,13 @@ impl Queue {
 
     /// Takes the packet at the front of a flow, with its number.
     fn take(&mut self, bucket: u16) -> Option<(u32, InnerPacket)> {
-        let Dequeued { packet, advance: offset, released } = self.buckets[usize::from(bucket)].take(&mut self.slab)?;
+        let Dequeued { packet, advance, released } = self.buckets[usize::from(bucket)].take(&mut self.slab)?;
         self.packets -= 1;
         self.bytes -= packet.len();
         self.allocated -= released;
         let next = &mut self.next_numbers[usize::from(bucket)];
         let number = *next;
-        *next = number.wrapping_add(offset);
+        *next = number.wrapping_add(advance);
         Some((number, packet))
     }
 
@@ -315,11 +315,11 @@ impl Queue {
     /// Drops half of a flow's backlog, or slightly more than [`DROP_BATCH`] packets: from its front, so that the sender
     /// detects it first, and whole super-packets, because part of one frees no memory.
     fn drop_batch(&mut self, bucket: u16) {
-        self.head_bucket = self.head_bucket.filter(|chosen| *chosen != bucket);
+        self.head_bucket = self.head_bucket.filter(|head| *head != bucket);
         let (half, before) = (self.buckets[usize::from(bucket)].backlog / 2, self.packets);
         while self.buckets[usize::from(bucket)].backlog > half && before - self.packets < DROP_BATCH {
-            let held = self.allocated;
-            while self.allocated == held && self.drop_front(bucket).is_some() {}
+            let allocated = self.allocated;
+            while self.allocated == allocated && self.drop_front(bucket).is_some() {}
         }
     }
 }
@@ -335,7 +335,7 @@ pub const MAX_SUPER_PACKET: usize = 40 + 65_535;
 
 /// CoDel's target. RFC 8289 section 4.3 has 5 ms, for a link that takes one packet at a time. Paths are served in
 /// batches, and the scheduler may hold a packet for a faster path: both make the front of a busy queue up to about 10
-/// ms old without a standing queue. Beyond 15 ms the delay is audible (the lab's limit for the median).
+/// ms old without a standing queue. Above 15 ms the delay exceeds the lab's limit for the median.
 pub const TARGET: Duration = Duration::from_millis(15);
 
 /// CoDel's interval: a round trip of most Internet flows (RFC 8289 section 4.2). A sender cannot react sooner, so a

@@ -35,7 +35,7 @@ impl PriorityTiers {
             .or_else(|| self.bulk.pick(flows))
     }
 
-    /// Takes note that `bytes` of the picked flow leave.
+    /// Records that `bytes` of the picked flow leave.
     pub fn on_taken(&mut self, bucket: u16, bytes: usize) {
         if flow::class(bucket) == Class::Bulk {
             self.credit = self.credit.saturating_sub(BULK_SHARE * bytes);

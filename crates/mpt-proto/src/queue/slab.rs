@@ -29,7 +29,7 @@ impl QueuedPacket {
         index < MAX_AHEAD && self.ahead & 1 << index != 0
     }
 
-    /// Takes note that packet `index`, below [`MAX_AHEAD`], leaves ahead of others.
+    /// Records that packet `index`, below [`MAX_AHEAD`], leaves ahead of others.
     pub fn mark_left(&mut self, index: usize) {
         self.ahead |= 1 << index;
         self.remaining -= self.packet.len_of(index);
@@ -40,9 +40,6 @@ impl QueuedPacket {
         (first..self.packet.count().min(MAX_AHEAD)).filter(|index| !self.has_left(*index))
     }
 }
-
-/// Bits in the set; a super-packet has fewer packets of full size.
-const MAX_AHEAD: usize = u64::BITS as usize;
 
 /// The slots of all lists.
 #[derive(Debug, Default)]
@@ -121,3 +118,6 @@ impl Slab {
         at
     }
 }
+
+/// Bits in the set; a super-packet has fewer packets of full size.
+const MAX_AHEAD: usize = u64::BITS as usize;

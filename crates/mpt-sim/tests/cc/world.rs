@@ -128,7 +128,7 @@ impl World {
     /// Limits the application to `rate` from now on.
     pub fn limit(&mut self, peer: usize, rate: Rate) {
         let demand = Demand::Paced(rate, self.now);
-        self.peers[peer].paths.iter_mut().for_each(|slot| (slot.demand, slot.offered) = (demand, 0));
+        self.peers[peer].paths.iter_mut().for_each(|path| (path.demand, path.offered) = (demand, 0));
     }
 
     /// Makes a link drop every frame, or deliver frames again.
@@ -166,9 +166,9 @@ impl World {
             backlog.push(link.backlog(self.now));
         }
         for peer in &mut self.peers {
-            for slot in &mut peer.paths {
-                slot.history.push(slot.arrived);
-                slot.estimates.push(peer.controller.bottleneck(slot.id).map_or(0, Rate::bytes));
+            for path in &mut peer.paths {
+                path.history.push(path.arrived);
+                path.estimates.push(peer.controller.bottleneck(path.id).map_or(0, Rate::bytes));
             }
         }
         self.schedule(self.now + TICK, Event::Tick);

@@ -43,7 +43,7 @@ impl LossModel {
 
     /// Returns the fraction that is lost at any rate, at most [`MAX_BASELINE`]; `None` while unknown.
     pub fn baseline(&self) -> Option<f64> {
-        self.uncapped_baseline().map(|seen| seen.min(MAX_BASELINE))
+        self.uncapped_baseline().map(|fraction| fraction.min(MAX_BASELINE))
     }
 
     fn uncapped_baseline(&self) -> Option<f64> {
@@ -75,13 +75,13 @@ impl LossModel {
     }
 }
 
-/// Packets of a round before its loss is judged: a jitter burst looks like loss until the late packets arrive.
+/// Packets before a round's loss is judged: a jitter burst looks like loss until the late packets arrive.
 const MIN_ROUND_PACKETS: f64 = 40.0;
-/// Packets before the baseline is used.
+/// Packets before the baseline is used. Chosen, not measured.
 const MIN_BASELINE_PACKETS: f64 = 100.0;
 /// Packets after which older counts are halved: at this size 1 % is known to within a third.
 const BASELINE_MEMORY: f64 = 2_000.0;
-/// Upper bound of the baseline: at 30 % loss, sending more to compensate is not worthwhile.
+/// Upper bound of the baseline: above 30 % loss, sending more to compensate is not worthwhile.
 const MAX_BASELINE: f64 = 0.3;
 /// Lower bound of the loss fraction in the standard deviation: some loss is possible even if none was measured.
 const MIN_SIGMA_LOSS: f64 = 0.02;

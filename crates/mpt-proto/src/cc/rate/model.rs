@@ -124,8 +124,8 @@ impl PathModel {
         self.never_filled
     }
 
-    /// Returns the estimate plus half of the baseline loss. With all of it, the loss of a short buffer would be
-    /// compensated, whatever it is, and become baseline.
+    /// Returns the estimate plus half of the baseline loss. With all of it, the overflow of a short buffer became
+    /// baseline and grew: from 15 % to 31 % in 45 s with 2 ms of buffer at 20 Mbit/s.
     fn sending_rate(&self) -> f64 {
         self.bandwidth.rate() / (1.0 - self.loss.baseline_or_zero() / 2.0)
     }
@@ -324,15 +324,15 @@ const STARTUP_LOSS_THRESHOLD: f64 = 0.15;
 const LOSS_THRESHOLD: f64 = 0.02;
 /// Rate increase that a probe must find to enter Startup again: a little less than half of the probed 25 %.
 const PROBE_SUCCESS_RATIO: f64 = 1.1;
-/// A peak rate above this multiple of the round's rate shows bursts; a full bottleneck has none.
+/// A peak rate above this multiple of the estimate shows bursts; a full bottleneck passes packets evenly.
 const BURST_PEAK_RATIO: f64 = 1.5;
-/// Delay above target + 8 x jitter counts as queueing. Without this bound Startup fills buffers, and their contents are
-/// lost with the path: the gap after a cable was unplugged was 500 ms, with the bound 190 ms.
+/// Delay above target + 8 x jitter counts as queueing. Without this bound Startup fills buffers, which are lost with
+/// the path: the gap after unplugging a cable was 500 ms, not 190. 4 gains no throughput; 12 makes the gap long.
 const MAX_BURST_JITTERS: u32 = 8;
-/// Rounds of cruising between probes, without and with loss caused by probes; the maximum is 2 s at an RTT of 250 ms.
+/// Rounds of cruising between probes: minimum, and maximum if probes cause loss (2 s at an RTT of 250 ms).
 const MIN_PROBE_INTERVAL: u32 = 1;
 const MAX_PROBE_INTERVAL: u32 = 8;
-/// Added to two round trips in Drain: ACKs arrive a few milliseconds apart on the shortest path.
+/// Added to two round trips in Drain: ACKs arrive a few milliseconds apart even on the shortest path.
 const MIN_DRAIN_TIME: Duration = Duration::from_millis(5);
 /// Packets of one ProbeRTT: more than a mean sojourn is computed from (`path::estimator`).
 const PROBE_RTT_PACKETS: u64 = 20;

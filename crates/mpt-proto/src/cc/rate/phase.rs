@@ -71,7 +71,7 @@ impl Phase {
     pub fn window_time(self, delay: &QueueEstimate) -> f64 {
         let base = delay.base().as_secs_f64();
         match self {
-            // What exceeds the base while draining is queue, even if jitter blurs it.
+            // The delay above the base is queue here, even if jitter blurs it.
             Self::Startup { .. } => base * STARTUP_CWND_GAIN,
             Self::Drain { .. } => base + delay.jitter().as_secs_f64().min(base * MAX_DRAIN_JITTER),
             Self::ProbeRtt { half: true, .. } => base * PROBE_RTT_CWND_GAIN,
