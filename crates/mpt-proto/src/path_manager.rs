@@ -21,13 +21,13 @@ pub struct Policy {
     pub taken: Vec<String>,
     /// Addresses of the peer, best first.
     pub remotes: Vec<SocketAddr>,
-    /// Which of them are used on each interface.
+    /// Selects the addresses that are used on each interface.
     pub pairs: Pairs,
     /// Number of paths between two addresses, each from its own port.
     pub ports: u8,
 }
 
-/// Which of the peer's addresses get a path on an interface.
+/// Selects the addresses of the peer that get a path on an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pairs {
     /// The first reachable one.
