@@ -1,13 +1,13 @@
-//! Classes: how a packet is treated, by what its headers say.
+//! Classifies packets by their headers.
 //!
-//! | class | which | path | order | loss |
+//! | class | packets | path | order | loss |
 //! |---|---|---|---|---|
 //! | bulk | everything else | the scheduler's choice | restored | repaired |
 //! | interactive | by rule | the earliest, before bulk | restored | repaired |
-//! | realtime | EF, CS5, AF4x (RFC 4594), or by rule | the earliest, before all others, or several at once | never held | repaired while it is of use |
+//! | realtime | EF, CS5, AF4x (RFC 4594), by rule | the earliest, first; or several | never held | repaired in time |
 //!
-//! The first [`Rule`] that fits a packet decides; where none does, or the rule names no class, DSCP does. A super-packet is one flow, so it is asked once
-//! for up to 64 KiB, and what was found travels with it.
+//! The first matching [`Rule`] decides; without one, or if it names no class, DSCP does. A super-packet is one flow, so
+//! it is classified once for up to 64 KiB, and the result is stored in it.
 
 use std::ops::RangeInclusive;
 
@@ -15,15 +15,15 @@ use ipnet::IpNet;
 
 use crate::packet::ip::Ip;
 
-/// How packets are treated.
+/// Traffic class of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// As much as possible.
+    /// Throughput matters most.
     #[default]
     Bulk,
-    /// Soon, and all of it.
+    /// Low delay, without loss.
     Interactive,
-    /// At once or never.
+    /// Lowest delay; late packets are useless.
     Realtime,
 }
 
@@ -32,8 +32,8 @@ impl Class {
     pub const NAMES: &'static [(&'static str, Self)] =
         &[("bulk", Self::Bulk), ("interactive", Self::Interactive), ("realtime", Self::Realtime)];
 
-    /// The class that a DSCP asks for (RFC 4594): telephony (EF), signalling (CS5) and conferences (AF41 to AF43).
-    pub fn of_dscp(dscp: u8) -> Self {
+    /// Returns the class of a DSCP (RFC 4594): telephony (EF), signalling (CS5) and conferences (AF41 to AF43).
+    pub fn from_dscp(dscp: u8) -> Self {
         match dscp {
             46 | 40 | 34 | 36 | 38 => Self::Realtime,
             _ => Self::Bulk,
@@ -41,43 +41,43 @@ impl Class {
     }
 }
 
-/// What is done with packets that fit.
+/// A pattern and the treatment of matching packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Which packets.
+    /// The packets that it applies to.
     pub pattern: Pattern,
-    /// Their class; as their DSCP says when absent.
+    /// Their class; by DSCP if absent.
     pub class: Option<Class>,
-    /// Over how many paths each goes if it is of class realtime; 0 and 1 are one.
+    /// Number of paths on which each is sent if its class is realtime; 0 and 1 mean one.
     pub duplicate: u8,
-    /// The name of the path on which they go while it is up.
+    /// Name of the path that they use while it is up.
     pub path: Option<String>,
 }
 
-/// What a packet must show. What is absent fits every packet.
+/// Conditions on the headers. An absent one matches every packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pattern {
     /// The six bits of DSCP.
     pub dscp: Option<u8>,
-    /// The IP protocol.
+    /// IP protocol.
     pub protocol: Option<u8>,
-    /// The source or the destination port.
+    /// Source or destination port.
     pub port: Option<RangeInclusive<u16>>,
-    /// The source port.
+    /// Source port.
     pub source_port: Option<RangeInclusive<u16>>,
-    /// The destination port.
+    /// Destination port.
     pub destination_port: Option<RangeInclusive<u16>>,
-    /// A prefix of the source.
+    /// Prefix of the source address.
     pub source: Option<IpNet>,
-    /// A prefix of the destination.
+    /// Prefix of the destination address.
     pub destination: Option<IpNet>,
 }
 
 impl Pattern {
-    /// Whether the packet `bytes`, which [`Ip::parse`] has accepted as `ip`, fits. One that shows no ports fits no pattern with ports.
-    fn fits(&self, ip: &Ip, ports: Option<(u16, u16)>) -> bool {
-        let within = |wanted: &Option<RangeInclusive<u16>>, port: fn((u16, u16)) -> u16| {
-            wanted.as_ref().is_none_or(|range| ports.is_some_and(|ports| range.contains(&port(ports))))
+    /// Returns true if a packet with header `ip` matches. A packet without ports matches no pattern with ports.
+    fn matches(&self, ip: &Ip, ports: Option<(u16, u16)>) -> bool {
+        let within = |range: &Option<RangeInclusive<u16>>, port: fn((u16, u16)) -> u16| {
+            range.as_ref().is_none_or(|range| ports.is_some_and(|ports| range.contains(&port(ports))))
         };
         let either = self.port.as_ref().is_none_or(|range| {
             ports.is_some_and(|(source, destination)| range.contains(&source) || range.contains(&destination))
@@ -92,12 +92,12 @@ impl Pattern {
     }
 }
 
-/// What was found out about a packet.
+/// The classifier's result for a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// How it is treated.
+    /// Traffic class.
     pub class: Class,
-    /// The number of the rule that fits it.
+    /// Index of the matching rule.
     pub rule: Option<u8>,
 }
 
@@ -108,35 +108,32 @@ pub struct Classifier {
     by_dscp: bool,
 }
 
-/// The most rules there can be.
-pub const MAX_RULES: usize = 255;
-
 impl Classifier {
-    /// One with these rules, of which the first [`MAX_RULES`] count; `by_dscp` says whether DSCP counts besides.
+    /// Creates a classifier with the first [`MAX_RULES`] of these rules; `by_dscp` makes it use DSCP as well.
     pub fn new(rules: &[Rule], by_dscp: bool) -> Self {
         Self { rules: rules.iter().take(MAX_RULES).cloned().collect(), by_dscp }
     }
 
-    /// Finds out about the packet `bytes`, which [`Ip::parse`] has accepted as `ip`.
+    /// Classifies the packet `bytes`, which [`Ip::parse`] has accepted as `ip`.
     pub fn classify(&self, ip: &Ip, bytes: &[u8]) -> Mark {
-        let usual = if self.by_dscp { Class::of_dscp(ip.tos >> 2) } else { Class::Bulk };
+        let default = if self.by_dscp { Class::from_dscp(ip.tos >> 2) } else { Class::Bulk };
         if self.rules.is_empty() {
-            return Mark { class: usual, rule: None };
+            return Mark { class: default, rule: None };
         }
         let ports = ip.ports(bytes);
-        let Some(number) = self.rules.iter().position(|rule| rule.pattern.fits(ip, ports)) else {
-            return Mark { class: usual, rule: None };
+        let Some(number) = self.rules.iter().position(|rule| rule.pattern.matches(ip, ports)) else {
+            return Mark { class: default, rule: None };
         };
-        Mark { class: self.rules[number].class.unwrap_or(usual), rule: u8::try_from(number).ok() }
+        Mark { class: self.rules[number].class.unwrap_or(default), rule: u8::try_from(number).ok() }
     }
 
-    /// Over how many paths a packet of class realtime goes.
+    /// Returns the number of paths on which a packet is sent; more than 1 only for realtime.
     pub fn copies(&self, mark: Mark) -> u32 {
         let rule = self.rule(mark).filter(|_| mark.class == Class::Realtime);
         rule.map_or(1, |rule| u32::from(rule.duplicate.max(1)))
     }
 
-    /// The path on which a packet goes while it is up.
+    /// Returns the name of the path that a packet uses while it is up.
     pub fn path(&self, mark: Mark) -> Option<&str> {
         self.rule(mark)?.path.as_deref()
     }
@@ -145,6 +142,9 @@ impl Classifier {
         self.rules.get(usize::from(mark.rule?))
     }
 }
+
+/// Maximum number of rules: an index must fit in the `u8` of [`Mark::rule`].
+pub const MAX_RULES: usize = 255;
 
 #[cfg(test)]
 mod tests {
@@ -182,13 +182,13 @@ mod tests {
         ] {
             assert_eq!(mark(&[], &udp(dscp, 1, 2)), Mark { class, rule: None }, "{dscp}");
         }
-        let unmoved = Classifier::new(&[], false);
+        let without_dscp = Classifier::new(&[], false);
         let bytes = udp(EF, 1, 2);
-        assert_eq!(unmoved.classify(&Ip::parse(&bytes).unwrap(), &bytes).class, Class::Bulk);
+        assert_eq!(without_dscp.classify(&Ip::parse(&bytes).unwrap(), &bytes).class, Class::Bulk);
     }
 
     #[test]
-    fn the_first_rule_that_fits_decides() {
+    fn the_first_matching_rule_decides() {
         let rules = [
             ports(5_004..=5_005, Class::Interactive),
             ports(5_000..=6_000, Class::Realtime),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_pattern_names_must_fit() {
+    fn every_condition_of_a_pattern_must_match() {
         let pattern = Pattern {
             dscp: Some(EF),
             protocol: Some(UDP),
@@ -214,28 +214,28 @@ mod tests {
         let ip = Ip::parse(&right).unwrap();
         let pattern =
             Pattern { source: Some(IpNet::from(ip.source)), destination: Some(IpNet::from(ip.destination)), ..pattern };
-        let fits = |pattern: &Pattern, bytes: &[u8]| {
+        let matches = |pattern: &Pattern, bytes: &[u8]| {
             let ip = Ip::parse(bytes).unwrap();
-            pattern.fits(&ip, ip.ports(bytes))
+            pattern.matches(&ip, ip.ports(bytes))
         };
-        assert!(fits(&pattern, &right));
+        assert!(matches(&pattern, &right));
         for wrong in [udp(0, 7, 9), udp(EF, 8, 9), udp(EF, 7, 7)] {
-            assert!(!fits(&pattern, &wrong));
+            assert!(!matches(&pattern, &wrong));
         }
-        assert!(!fits(&Pattern { protocol: Some(TCP), ..pattern.clone() }, &right));
-        assert!(!fits(&Pattern { source: Some("203.0.113.0/24".parse().unwrap()), ..pattern.clone() }, &right));
-        assert!(!fits(&Pattern { destination: Some("2001:db8::/32".parse().unwrap()), ..pattern }, &right));
+        assert!(!matches(&Pattern { protocol: Some(TCP), ..pattern.clone() }, &right));
+        assert!(!matches(&Pattern { source: Some("203.0.113.0/24".parse().unwrap()), ..pattern.clone() }, &right));
+        assert!(!matches(&Pattern { destination: Some("2001:db8::/32".parse().unwrap()), ..pattern }, &right));
     }
 
     #[test]
-    fn a_packet_without_ports_fits_no_port_rule() {
+    fn a_packet_without_ports_matches_no_port_rule() {
         let mut ping = udp(0, 80, 80);
         ping[9] = 1;
         assert_eq!(mark(&[ports(80..=80, Class::Realtime)], &ping).rule, None);
     }
 
     #[test]
-    fn copies_are_for_realtime() {
+    fn only_realtime_is_duplicated() {
         let rule = Rule { duplicate: 3, ..Rule::default() };
         let classifier = Classifier::new(&[rule], true);
         let copies = |dscp| {

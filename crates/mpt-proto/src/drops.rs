@@ -1,19 +1,19 @@
-//! Why a packet went no further. A lost packet is not an error: it is a fact with a name and a counter.
+//! Reasons for drops. A lost packet is not an error: it is counted under a named reason.
 
 use std::fmt;
 use std::ops::AddAssign;
 
 macro_rules! drops {
     ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
-        /// Every way in which a packet can end early.
+        /// The reason why a packet was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Dropped { $($(#[$doc])+ $variant,)+ }
 
         impl Dropped {
-            /// All reasons, in the order in which they are declared.
+            /// All reasons, in declaration order.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
-            /// The reason as it stands in `status`, in metrics and in logs.
+            /// Returns the reason's name in `status`, in metrics and in logs.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
@@ -22,69 +22,69 @@ macro_rules! drops {
 }
 
 drops! {
-    /// A datagram too short for the header it announces.
+    /// A datagram shorter than its header requires.
     Truncated = "truncated",
-    /// A sealed datagram or a handshake message whose contents contradict themselves.
+    /// A sealed datagram or handshake message with inconsistent contents.
     Malformed = "malformed",
-    /// GRE version or reserved bits that RFC 2784 section 2.3 tells a receiver to discard.
+    /// A GRE version or reserved bits for which RFC 2784 section 2.3 requires a discard.
     BadGre = "bad_gre",
-    /// A GRE protocol type that this tunnel does not carry.
+    /// A GRE protocol type that the tunnel does not carry.
     UnknownProtocol = "unknown_protocol",
-    /// A GRE checksum that does not match.
+    /// A wrong GRE checksum.
     BadChecksum = "bad_checksum",
     /// A GRE key other than the configured one.
     WrongKey = "wrong_key",
-    /// A datagram from an address that belongs to no path.
+    /// A datagram from an address of no path.
     UnknownSource = "unknown_source",
-    /// A message of the original MPT on the data port that is no keepalive, or not expected.
+    /// A message of the original MPT on the data port that is no keepalive or is unexpected.
     UnknownControl = "unknown_control",
-    /// An inner packet that is not IP, or whose lengths contradict each other.
+    /// An inner packet that is not IP, or whose lengths are inconsistent.
     BadInner = "bad_inner",
     /// An inner packet from the TUN device for which no peer has a matching prefix.
     NoRoute = "no_route",
-    /// An inner packet whose source the peer that sent it may not use.
+    /// An inner packet with a source address that its peer may not use.
     ForeignSource = "foreign_source",
-    /// No usable path.
+    /// No path is usable.
     NoPath = "no_path",
     /// An inner packet larger than the tunnel can carry.
     TooBig = "too_big",
     /// The send queue was full.
     QueueFull = "queue_full",
-    /// CoDel took it out of the queue (RFC 8289).
+    /// Dropped by CoDel (RFC 8289).
     Aqm = "aqm",
-    /// An ACK of a flow inside that a later one, which leaves in its place, says as well (RFC 3449 section 5.2.1).
+    /// An inner ACK replaced by a later one of its flow (RFC 3449 section 5.2.1).
     Superseded = "superseded",
     /// A sequence number that was delivered before.
     Duplicate = "duplicate",
-    /// A sequence number so old that nobody knows whether it was delivered.
+    /// A sequence number below the window, whose delivery is not known any more.
     TooOld = "too_old",
-    /// Compressed against headers that are not there.
+    /// A packet compressed against a context that does not exist.
     UnknownContext = "unknown_context",
-    /// Held for an earlier one when the peer began anew, which will not send that.
+    /// Held for an earlier packet when the peer restarted, which will not send that packet.
     PeerRestarted = "peer_restarted",
-    /// Congestion was marked outside on a packet that cannot carry the mark (RFC 6040 section 4.2).
+    /// CE in the outer header of a packet that is not ECN-capable (RFC 6040 section 4.2).
     CeOnNotEct = "ce_on_not_ect",
-    /// A datagram of the tunnel's own that a route has led into the tunnel.
+    /// A datagram of the tunnel that a route led into the tunnel.
     Loop = "loop",
-    /// No session with the peer under which it could be sealed.
+    /// There is no session with the peer to seal it.
     NoSession = "no_session",
-    /// A datagram or handshake message for a session that does not exist, or exists no longer.
+    /// A datagram or handshake message for a session that does not exist, or does not exist any more.
     UnknownSession = "unknown_session",
-    /// A datagram or handshake message that was not sealed by whom it claims to be from, or not in this form.
+    /// A datagram or handshake message that failed authentication.
     NotAuthentic = "not_authentic",
-    /// A handshake message whose sender does not know our public key, or not at the address it sends from.
+    /// A handshake message with a wrong MAC: the sender has a wrong public key for us or has not proved its address.
     BadMac = "bad_mac",
-    /// A handshake initiation not newer than the newest one of its sender: a replay, or overtaken on the way.
+    /// A handshake initiation not newer than the newest of its sender: replayed or reordered.
     StaleHandshake = "stale_handshake",
-    /// A handshake from a source that begins too many of them while we are under load.
+    /// A handshake from a source that initiates too many while we are under load.
     HandshakeFlood = "handshake_flood",
-    /// A handshake from a key that belongs to no peer.
+    /// A handshake from a key of no peer.
     UnknownPeer = "unknown_peer",
-    /// A handshake with a peer that offers no cipher that we may use.
+    /// A handshake with a peer that offers no cipher that we accept.
     NoCommonCipher = "no_common_cipher",
     /// The system refused to send it, or its socket was full for too long.
     SendFailed = "send_failed",
-    /// The TUN device refused to take it.
+    /// The TUN device refused it.
     DeliveryFailed = "delivery_failed",
 }
 
@@ -115,17 +115,17 @@ impl Drops {
         self.0[why as usize] += packets;
     }
 
-    /// How many packets ended for this reason.
+    /// Returns the number of packets dropped for this reason.
     pub fn of(&self, why: Dropped) -> u64 {
         self.0[why as usize]
     }
 
-    /// How many packets ended early, for whatever reason.
+    /// Returns the number of packets dropped for any reason.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The reasons that have occurred, with their counts.
+    /// Iterates over the reasons that have occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (Dropped, u64)> {
         Dropped::ALL.iter().map(|why| (*why, self.of(*why))).filter(|(_, n)| *n > 0)
     }

@@ -1,68 +1,68 @@
-//! Flows by number: which bucket a packet belongs to, 1024 of them for bulk and 256 for each other class.
+//! Maps flows to buckets: 1024 buckets for bulk and 256 for each other class.
 //!
-//! What must stay in order, and what is to get a fair share, is a flow: addresses, protocol and ports. Nobody keeps a
-//! table of them; a hash of those fields is enough (RFC 8290 section 4.1), and two flows that meet in a bucket
-//! share its turn and its order. Fragments do not all show ports, so all of them go by addresses and protocol alone, as do
-//! protocols without ports. The hash has no key: who can choose ports to meet another's flow is already inside.
+//! A flow (addresses, protocol and ports) is the unit of ordering and of fair queueing. There is no flow table, only a
+//! hash of these fields (RFC 8290 section 4.1); two flows with the same hash share a bucket's turn and order. Not all
+//! fragments contain ports, so fragments use addresses and protocol only, as do protocols without ports. The hash has
+//! no key: a host that could choose ports to collide with another flow is already inside the tunnel.
 
 use std::net::IpAddr;
 
 use crate::classify::Class;
 use crate::packet::ip::Ip;
 
-/// How many buckets there are for bulk, the default of RFC 8290 (section 5.2): of 100 flows, each has one to itself with a
-/// probability of (1023 / 1024)^99 = 91 %.
-const BULK: u16 = 1_024;
-/// How many there are for each other class, which few flows are of.
-const OTHER: u16 = 256;
-/// How many there are.
-pub const BUCKETS: usize = BULK as usize + 2 * OTHER as usize;
+/// Buckets for bulk, the default of RFC 8290 (section 5.2): of 100 flows, each has its own bucket with a probability of
+/// (1023 / 1024)^99 = 91 %.
+const BULK_BUCKETS: u16 = 1_024;
+/// Buckets for each other class, which has few flows.
+const CLASS_BUCKETS: u16 = 256;
+/// Total number of buckets.
+pub const BUCKETS: usize = BULK_BUCKETS as usize + 2 * CLASS_BUCKETS as usize;
 
-/// The class to whose buckets `bucket` belongs; that of a bucket from [`BUCKETS`] on is bulk.
+/// Returns the class of `bucket`; bulk from [`BUCKETS`] on.
 pub fn class(bucket: u16) -> Class {
-    const REALTIME: u16 = BULK + OTHER;
+    const REALTIME: u16 = BULK_BUCKETS + CLASS_BUCKETS;
     match bucket {
-        BULK..REALTIME => Class::Interactive,
+        BULK_BUCKETS..REALTIME => Class::Interactive,
         REALTIME.. if usize::from(bucket) < BUCKETS => Class::Realtime,
         _ => Class::Bulk,
     }
 }
 
-/// The bucket of the packet `bytes`, which [`Ip::parse`] has accepted as `ip`; one of those of its `class`.
-/// The two directions of a conversation need not be in the same one.
+/// Returns the bucket of the packet `bytes`, which [`Ip::parse`] has accepted as `ip`, in the range of `class`. The two
+/// directions of a connection may have different buckets.
 pub fn bucket(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
     let (from, to) = ip.ports(bytes).unwrap_or_default();
-    choose(ip.protocol, (ip.source, from), (ip.destination, to), class)
+    hash_bucket(ip.protocol, (ip.source, from), (ip.destination, to), class)
 }
 
-/// The bucket of what answers the packet `bytes`, and is of this `class`.
-pub fn bucket_of_answers(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
+/// Returns the bucket of the reverse direction of the packet `bytes`, in the range of `class`.
+pub fn reverse_bucket(ip: &Ip, bytes: &[u8], class: Class) -> u16 {
     let (from, to) = ip.ports(bytes).unwrap_or_default();
-    choose(ip.protocol, (ip.destination, to), (ip.source, from), class)
+    hash_bucket(ip.protocol, (ip.destination, to), (ip.source, from), class)
 }
 
-fn choose(protocol: u8, source: (IpAddr, u16), destination: (IpAddr, u16), class: Class) -> u16 {
+fn hash_bucket(protocol: u8, source: (IpAddr, u16), destination: (IpAddr, u16), class: Class) -> u16 {
     let rest = u64::from(protocol) << 32 | u64::from(source.1) << 16 | u64::from(destination.1);
-    let (source, destination) = (number(source.0), number(destination.0));
-    let words = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64, rest];
-    let hash = words.into_iter().fold(0, |hash, word| mix(hash ^ word));
+    let (source, destination) = (to_u128(source.0), to_u128(destination.0));
+    let inputs = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64, rest];
+    let hash = inputs.into_iter().fold(0, |hash, input| mix(hash ^ input));
     let (first, count) = match class {
-        Class::Bulk => (0, BULK),
-        Class::Interactive => (BULK, OTHER),
-        Class::Realtime => (BULK + OTHER, OTHER),
+        Class::Bulk => (0, BULK_BUCKETS),
+        Class::Interactive => (BULK_BUCKETS, CLASS_BUCKETS),
+        Class::Realtime => (BULK_BUCKETS + CLASS_BUCKETS, CLASS_BUCKETS),
     };
     first + (hash % u64::from(count)) as u16
 }
 
-fn number(address: IpAddr) -> u128 {
+fn to_u128(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()),
         IpAddr::V6(v6) => v6.to_bits(),
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): every bit of
-/// the input changes every bit of the output with a probability near one half.
+/// The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): every bit
+/// of the input changes every bit of the output with a probability near one half.
 pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -80,29 +80,29 @@ mod tests {
         bucket(&Ip::parse(bytes).unwrap(), bytes, Class::Bulk)
     }
 
-    /// By how much the counts differ from an even spread: near the number of buckets when they are random.
+    /// Returns the chi-square statistic of the counts: near the number of buckets if they are random.
     fn chi_square(buckets: impl Iterator<Item = u16>) -> f64 {
-        let mut counts = vec![0u32; usize::from(BULK)];
+        let mut counts = vec![0u32; usize::from(BULK_BUCKETS)];
         buckets.for_each(|bucket| counts[usize::from(bucket)] += 1);
-        let even = f64::from(counts.iter().sum::<u32>()) / f64::from(BULK);
+        let even = f64::from(counts.iter().sum::<u32>()) / f64::from(BULK_BUCKETS);
         counts.iter().map(|n| (f64::from(*n) - even).powi(2) / even).sum()
     }
 
-    /// Chi-square with 1023 degrees of freedom has mean 1023 and standard deviation sqrt(2 * 1023) = 45.
+    // Chi-square with 1023 degrees of freedom has mean 1023 and standard deviation sqrt(2 * 1023) = 45.
     fn assert_even(buckets: impl Iterator<Item = u16>) {
         let chi_square = chi_square(buckets);
         assert!((1_023.0 - chi_square).abs() < 5.0 * 45.0, "{chi_square}");
     }
 
     #[test]
-    fn what_answers_a_packet_is_found_by_it() {
+    fn reverse_bucket_is_the_bucket_of_the_reply() {
         let there = packet(Version::V4, TCP, 10, 1);
         let mut back = there.clone();
         back[12..16].copy_from_slice(&there[16..20]);
         back[16..20].copy_from_slice(&there[12..16]);
         back[20..22].copy_from_slice(&there[22..24]);
         back[22..24].copy_from_slice(&there[20..22]);
-        let answers = bucket_of_answers(&Ip::parse(&there).unwrap(), &there, Class::Bulk);
+        let answers = reverse_bucket(&Ip::parse(&there).unwrap(), &there, Class::Bulk);
         assert_eq!(answers, bucket_of(&back));
         assert_ne!(answers, bucket_of(&there));
     }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_tells_the_class() {
+    fn a_bucket_determines_the_class() {
         let bytes = packet(Version::V4, UDP, 100, 1);
         let ip = Ip::parse(&bytes).unwrap();
         for (_, kind) in Class::NAMES {

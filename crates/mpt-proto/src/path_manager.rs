@@ -1,158 +1,158 @@
-//! The path manager: which paths there are to a peer whose configuration says `interfaces` and not which they are.
+//! The path manager: derives the paths to a peer that is configured with `interfaces` and not with single paths.
 //!
-//! It is told what the host's interfaces are like, as often as that changes, and says what is to be done about it:
+//! It is called with the host's interfaces whenever they change, and returns the changes to make:
 //!
 //! ```text
-//!   interfaces, addresses, routes -> ways(plan) -> Paths::update -> Add, Move, Rest, Remove
+//!   interfaces, addresses, routes -> candidates(policy) -> Paths::update -> Add, Move, Suspend, Remove
 //! ```
 //!
-//! A *way* is an interface with a usable address from which a remote address can be reached. It is known by interface, remote
-//! and number, and not by its local address: when that changes the path moves and keeps all that is known of it. An
-//! interface that has no way at the moment lets its paths rest; one that is gone takes them along.
+//! A *candidate* is an interface with a usable address from which a remote address is reachable. Its key is interface,
+//! remote and number, not the local address: if that changes, the path moves and keeps its state. An interface without
+//! a candidate suspends its paths; one that disappears removes them.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// What is wanted.
+/// The configuration of the path manager for one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The interfaces that are used.
+    /// The interfaces to use.
     pub interfaces: Patterns,
-    /// Interfaces that other paths of the peer use already.
+    /// Interfaces that other paths of the peer use.
     pub taken: Vec<String>,
-    /// Where the peer can be reached, best first.
+    /// Addresses of the peer, best first.
     pub remotes: Vec<SocketAddr>,
-    /// Which of them each interface leads to.
+    /// Selects the addresses that are used on each interface.
     pub pairs: Pairs,
-    /// How many paths there are between two addresses, each from a port of its own.
+    /// Number of paths between two addresses, each from its own port.
     pub ports: u8,
 }
 
-/// Which of the peer's addresses an interface leads to.
+/// Selects the addresses of the peer that get a path on an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pairs {
-    /// The first that can be reached.
+    /// The first reachable one.
     #[default]
     One,
-    /// Every one that can be reached.
+    /// Every reachable one.
     FullMesh,
 }
 
-/// Patterns of interface names: `*` stands for any text, `?` for a character, and `!` in front excludes. A name is taken when
-/// no pattern excludes it and one takes it, or there are none that take any.
+/// Patterns of interface names: `*` matches any text, `?` any character, and `!` in front excludes. A name matches if
+/// no pattern excludes it, and one includes it or none includes any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patterns(Vec<String>);
 
-/// An interface as it is.
+/// A network interface of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its index.
+    /// Interface index.
     pub index: u32,
-    /// Its name.
+    /// Interface name.
     pub name: String,
-    /// It is up and has a carrier, and is neither loopback nor the tunnel itself.
+    /// True if it is up with a carrier, and neither loopback nor the tunnel itself.
     pub usable: bool,
-    /// Its addresses, those first that the system prefers.
+    /// Its addresses, in the system's order of preference.
     pub addresses: Vec<IpAddr>,
 }
 
-/// A way to the peer.
+/// A possible path to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CandidatePath {
-    /// The interface's name.
+    /// Interface name.
     pub interface: String,
-    /// The interface's index.
+    /// Interface index.
     pub index: u32,
-    /// The local address.
+    /// Local address.
     pub local: IpAddr,
-    /// The peer's address.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// Tells the paths between the two from each other, from 0.
+    /// Distinguishes the paths between the same addresses, from 0.
     pub number: u8,
 }
 
-/// What is to be done.
+/// A change to make; each has the path's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathChange {
-    /// There is a new path of this name.
+    /// A new path.
     Add(String, CandidatePath),
-    /// The path of this name leaves from another address, or from the same again after a rest.
+    /// The path gets another local address, or the same one after a suspension.
     Move(String, CandidatePath),
-    /// The path of this name has no way at the moment.
+    /// The path has no candidate at present.
     Suspend(String, CandidatePath),
-    /// The path of this name is gone with its interface, or is not wanted any more.
+    /// The path's interface is gone, or the path is not configured any more.
     Remove(String, CandidatePath),
 }
 
-/// The paths that a plan has led to.
+/// The paths that the manager has added.
 #[derive(Clone, Debug, Default)]
 pub struct Paths(Vec<ManagedPath>);
 
 #[derive(Clone, Debug)]
 struct ManagedPath {
     name: String,
-    way: CandidatePath,
-    rests: bool,
-    /// It was to leave from another address and could not.
-    unmoved: bool,
+    candidate: CandidatePath,
+    suspended: bool,
+    /// The last move failed.
+    move_failed: bool,
 }
 
 impl Patterns {
-    /// Every interface.
+    /// Matches every interface.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// The interfaces that these patterns take.
+    /// Creates a list of patterns.
     pub fn new(patterns: impl IntoIterator<Item = String>) -> Self {
         Self(patterns.into_iter().collect())
     }
 
-    /// Whether an interface of this name is used.
-    pub fn takes(&self, name: &str) -> bool {
-        let (mut any, mut taken) = (false, false);
+    /// Returns true if an interface of this name is used.
+    pub fn matches(&self, name: &str) -> bool {
+        let (mut any, mut included) = (false, false);
         for pattern in &self.0 {
             match pattern.strip_prefix('!') {
-                Some(excluded) if matches(excluded.as_bytes(), name.as_bytes()) => return false,
+                Some(excluded) if glob_matches(excluded.as_bytes(), name.as_bytes()) => return false,
                 Some(_) => {}
-                None => (any, taken) = (true, taken || matches(pattern.as_bytes(), name.as_bytes())),
+                None => (any, included) = (true, included || glob_matches(pattern.as_bytes(), name.as_bytes())),
             }
         }
-        taken || !any
+        included || !any
     }
 }
 
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
+fn glob_matches(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,
-        (Some((b'*', rest)), _) => matches(rest, name) || !name.is_empty() && matches(pattern, &name[1..]),
-        (Some((b'?', rest)), Some((_, name))) => matches(rest, name),
-        (Some((wanted, rest)), Some((is, name))) => wanted == is && matches(rest, name),
+        (Some((b'*', rest)), _) => glob_matches(rest, name) || !name.is_empty() && glob_matches(pattern, &name[1..]),
+        (Some((b'?', rest)), Some((_, name))) => glob_matches(rest, name),
+        (Some((expected, rest)), Some((actual, name))) => expected == actual && glob_matches(rest, name),
         (None, Some(_)) | (Some(_), None) => false,
     }
 }
 
 impl Policy {
-    fn takes(&self, interface: &Interface) -> bool {
-        interface.usable && self.interfaces.takes(&interface.name) && !self.taken.contains(&interface.name)
+    fn uses(&self, interface: &Interface) -> bool {
+        interface.usable && self.interfaces.matches(&interface.name) && !self.taken.contains(&interface.name)
     }
 
-    /// The ways there are. `reaches` says whether a remote address has a route by an interface from a local address.
-    pub fn ways(
+    /// Returns the candidates. `has_route(interface, local, remote)` tests for a route.
+    pub fn candidates(
         &self,
         interfaces: &[Interface],
-        mut reaches: impl FnMut(&Interface, IpAddr, IpAddr) -> bool,
+        mut has_route: impl FnMut(&Interface, IpAddr, IpAddr) -> bool,
     ) -> Vec<CandidatePath> {
-        let mut ways = Vec::new();
-        for interface in interfaces.iter().filter(|interface| self.takes(interface)) {
-            // All paths over an interface share its sockets, one for each IP version.
+        let mut candidates = Vec::new();
+        for interface in interfaces.iter().filter(|interface| self.uses(interface)) {
+            // All paths on an interface share its sockets, one per IP version.
             let mut local: [Option<IpAddr>; 2] = [None, None];
             for remote in &self.remotes {
                 let local = &mut local[usize::from(remote.is_ipv6())];
-                let fits = |own: &IpAddr| suits(*own, remote.ip()) && local.is_none_or(|local| local == *own);
+                let fits = |own: &IpAddr| is_same_scope(*own, remote.ip()) && local.is_none_or(|local| local == *own);
                 let mut own = interface.addresses.iter().copied().filter(fits);
-                let Some(own) = own.find(|own| reaches(interface, *own, remote.ip())) else { continue };
+                let Some(own) = own.find(|own| has_route(interface, *own, remote.ip())) else { continue };
                 *local = Some(own);
-                ways.extend((0..self.ports.max(1)).map(|number| CandidatePath {
+                candidates.extend((0..self.ports.max(1)).map(|number| CandidatePath {
                     interface: interface.name.clone(),
                     index: interface.index,
                     local: own,
@@ -164,89 +164,99 @@ impl Policy {
                 }
             }
         }
-        ways
+        candidates
     }
 }
 
-/// Whether datagrams from an address can get to another, as far as the two themselves say.
-fn suits(own: IpAddr, remote: IpAddr) -> bool {
-    let narrow = |ip: IpAddr| match ip {
+/// Returns true if two addresses have the same IP version and both or neither are link-local.
+fn is_same_scope(own: IpAddr, remote: IpAddr) -> bool {
+    let link_local = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    own.is_ipv4() == remote.is_ipv4() && narrow(own) == narrow(remote)
+    own.is_ipv4() == remote.is_ipv4() && link_local(own) == link_local(remote)
 }
 
 impl Paths {
-    /// What is to be done so that there is a path for each of `ways`. `interfaces` are those that exist.
+    /// Returns the changes after which each candidate has a path. `interfaces` are all; `is_free` tests a name.
     pub fn update(
         &mut self,
-        ways: &[CandidatePath],
+        candidates: &[CandidatePath],
         interfaces: &[Interface],
         is_free: impl Fn(&str) -> bool,
     ) -> Vec<PathChange> {
         let mut changes = Vec::new();
-        self.0.retain_mut(|known| {
-            let change = known.follow(ways, interfaces);
+        self.0.retain_mut(|path| {
+            let change = path.update(candidates, interfaces);
             let stays = !matches!(change, Some(PathChange::Remove(..)));
             changes.extend(change);
             stays
         });
-        for way in ways {
-            if !self.0.iter().any(|known| known.way.is_same(way)) {
-                let name = self.name(way, &is_free);
-                self.0.push(ManagedPath { name: name.clone(), way: way.clone(), rests: false, unmoved: false });
-                changes.push(PathChange::Add(name, way.clone()));
+        for candidate in candidates {
+            if !self.0.iter().any(|path| path.candidate.is_same(candidate)) {
+                let name = self.name(candidate, &is_free);
+                self.0.push(ManagedPath {
+                    name: name.clone(),
+                    candidate: candidate.clone(),
+                    suspended: false,
+                    move_failed: false,
+                });
+                changes.push(PathChange::Add(name, candidate.clone()));
             }
         }
         changes
     }
 
-    /// Every path, as something that is to be removed.
+    /// Removes every path.
     pub fn clear(&mut self) -> Vec<PathChange> {
-        self.0.drain(..).map(|known| PathChange::Remove(known.name, known.way)).collect()
+        self.0.drain(..).map(|path| PathChange::Remove(path.name, path.candidate)).collect()
     }
 
-    /// A path could not be made or moved. The next update asks for it again.
+    /// Records that a path could not be added or moved. The next update tries again.
     pub fn on_failed(&mut self, change: &PathChange) {
         match change {
-            PathChange::Add(name, _) => self.0.retain(|known| known.name != *name),
+            PathChange::Add(name, _) => self.0.retain(|path| path.name != *name),
             PathChange::Move(name, _) => {
-                self.0.iter_mut().filter(|known| known.name == *name).for_each(|known| known.unmoved = true);
+                self.0.iter_mut().filter(|path| path.name == *name).for_each(|path| path.move_failed = true);
             }
             PathChange::Suspend(..) | PathChange::Remove(..) => {}
         }
     }
 
-    /// The ways of the paths that do not rest.
+    /// Iterates over the candidates of the paths that are not suspended.
     pub fn active(&self) -> impl Iterator<Item = &CandidatePath> {
-        self.0.iter().filter(|known| !known.rests).map(|known| &known.way)
+        self.0.iter().filter(|path| !path.suspended).map(|path| &path.candidate)
     }
 
-    /// The name of the interface, numbered from the second path on.
-    fn name(&self, way: &CandidatePath, is_free: &impl Fn(&str) -> bool) -> String {
-        let free = |name: &String| is_free(name) && self.0.iter().all(|known| known.name != *name);
-        let numbered = (2..).map(|number| format!("{}-{number}", way.interface));
-        std::iter::once(way.interface.clone()).chain(numbered).find(free).expect("there is always a greater number")
+    /// Returns the interface's name, numbered from the second path on.
+    fn name(&self, candidate: &CandidatePath, is_free: &impl Fn(&str) -> bool) -> String {
+        let free = |name: &String| is_free(name) && self.0.iter().all(|path| path.name != *name);
+        let numbered = (2..).map(|number| format!("{}-{number}", candidate.interface));
+        std::iter::once(candidate.interface.clone())
+            .chain(numbered)
+            .find(free)
+            .expect("there is always a greater number")
     }
 }
 
 impl ManagedPath {
-    fn follow(&mut self, ways: &[CandidatePath], interfaces: &[Interface]) -> Option<PathChange> {
-        let wanted = ways.iter().find(|way| way.is_same(&self.way));
-        if let Some(way) = wanted {
-            let moves = std::mem::take(&mut self.rests) | std::mem::take(&mut self.unmoved) || *way != self.way;
-            self.way = way.clone();
-            return moves.then(|| PathChange::Move(self.name.clone(), way.clone()));
+    fn update(&mut self, candidates: &[CandidatePath], interfaces: &[Interface]) -> Option<PathChange> {
+        let found = candidates.iter().find(|candidate| candidate.is_same(&self.candidate));
+        if let Some(candidate) = found {
+            let moves = std::mem::take(&mut self.suspended) | std::mem::take(&mut self.move_failed)
+                || *candidate != self.candidate;
+            self.candidate = candidate.clone();
+            return moves.then(|| PathChange::Move(self.name.clone(), candidate.clone()));
         }
-        let here: Vec<_> = ways.iter().filter(|way| way.interface == self.way.interface).collect();
-        let exists = interfaces.iter().any(|interface| interface.name == self.way.interface);
-        // An interface that has found another way to the peer does not wait for this one.
-        if !exists || !here.is_empty() {
-            return Some(PathChange::Remove(self.name.clone(), self.way.clone()));
+        let same_interface: Vec<_> =
+            candidates.iter().filter(|candidate| candidate.interface == self.candidate.interface).collect();
+        let exists = interfaces.iter().any(|interface| interface.name == self.candidate.interface);
+        // If the interface has another candidate, this path is not suspended but removed.
+        if !exists || !same_interface.is_empty() {
+            return Some(PathChange::Remove(self.name.clone(), self.candidate.clone()));
         }
-        let rested = std::mem::replace(&mut self.rests, true);
-        (!rested).then(|| PathChange::Suspend(self.name.clone(), self.way.clone()))
+        let was_suspended = std::mem::replace(&mut self.suspended, true);
+        (!was_suspended).then(|| PathChange::Suspend(self.name.clone(), self.candidate.clone()))
     }
 }
 
@@ -260,7 +270,7 @@ impl CandidatePath {
 mod tests {
     use super::*;
 
-    fn plan(remotes: &[&str]) -> Policy {
+    fn policy(remotes: &[&str]) -> Policy {
         let remotes = remotes.iter().map(|remote| remote.parse().unwrap()).collect();
         Policy { interfaces: Patterns::all(), taken: Vec::new(), remotes, pairs: Pairs::One, ports: 1 }
     }
@@ -270,26 +280,26 @@ mod tests {
         Interface { index, name: name.to_owned(), usable: true, addresses }
     }
 
-    /// What becomes of `interfaces`, from all of whose addresses everything can be reached.
-    fn update(paths: &mut Paths, plan: &Policy, interfaces: &[Interface]) -> Vec<String> {
-        let ways = plan.ways(interfaces, |_, _, _| true);
-        let changes = paths.update(&ways, interfaces, |name| name != "taken");
-        changes.iter().map(told).collect()
+    /// Returns the changes for `interfaces`, from all of whose addresses everything is reachable.
+    fn update(paths: &mut Paths, policy: &Policy, interfaces: &[Interface]) -> Vec<String> {
+        let candidates = policy.candidates(interfaces, |_, _, _| true);
+        let changes = paths.update(&candidates, interfaces, |name| name != "taken");
+        changes.iter().map(describe).collect()
     }
 
-    fn told(change: &PathChange) -> String {
-        let (what, name, way) = match change {
-            PathChange::Add(name, way) => ("add", name, way),
-            PathChange::Move(name, way) => ("move", name, way),
-            PathChange::Suspend(name, way) => ("rest", name, way),
-            PathChange::Remove(name, way) => ("remove", name, way),
+    fn describe(change: &PathChange) -> String {
+        let (what, name, candidate) = match change {
+            PathChange::Add(name, candidate) => ("add", name, candidate),
+            PathChange::Move(name, candidate) => ("move", name, candidate),
+            PathChange::Suspend(name, candidate) => ("suspend", name, candidate),
+            PathChange::Remove(name, candidate) => ("remove", name, candidate),
         };
-        format!("{what} {name}: {} -> {}", way.local, way.remote)
+        format!("{what} {name}: {} -> {}", candidate.local, candidate.remote)
     }
 
     #[test]
-    fn patterns_take_and_exclude() {
-        let takes = |patterns: &[&str], name| Patterns::new(patterns.iter().map(ToString::to_string)).takes(name);
+    fn patterns_include_and_exclude() {
+        let takes = |patterns: &[&str], name| Patterns::new(patterns.iter().map(ToString::to_string)).matches(name);
         assert!(takes(&[], "eth0"));
         assert!(takes(&["eth*", "wwan?"], "eth10") && takes(&["eth*", "wwan?"], "wwan0"));
         assert!(!takes(&["eth*", "wwan?"], "wlan0") && !takes(&["eth*", "wwan?"], "wwan10"));
@@ -299,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_interface_that_reaches_the_peer_is_a_way() {
+    fn every_interface_that_reaches_the_peer_is_a_candidate() {
         let mut hosts = [
             interface(2, "eth0", &["192.0.2.1"]),
             interface(3, "wwan0", &["100.64.0.9"]),
@@ -308,89 +318,91 @@ mod tests {
             interface(6, "wlan0", &["fe80::1", "2001:db8::1"]),
         ];
         hosts[3].usable = false;
-        let ways = plan(&["203.0.113.7:4754"]).ways(&hosts, |interface, _, _| interface.name != "docker0");
-        let ways: Vec<_> = ways.iter().map(|way| (way.interface.as_str(), way.local.to_string())).collect();
-        assert_eq!(ways, [("eth0", "192.0.2.1".to_owned()), ("wwan0", "100.64.0.9".to_owned())]);
+        let candidates =
+            policy(&["203.0.113.7:4754"]).candidates(&hosts, |interface, _, _| interface.name != "docker0");
+        let candidates: Vec<_> =
+            candidates.iter().map(|candidate| (candidate.interface.as_str(), candidate.local.to_string())).collect();
+        assert_eq!(candidates, [("eth0", "192.0.2.1".to_owned()), ("wwan0", "100.64.0.9".to_owned())]);
     }
 
     #[test]
-    fn an_interface_that_has_a_path_already_gets_no_other() {
-        let plan = Policy { taken: vec!["eth0".to_owned()], ..plan(&["203.0.113.7:4754"]) };
-        assert_eq!(plan.ways(&[interface(2, "eth0", &["192.0.2.1"])], |_, _, _| true), []);
+    fn an_interface_in_use_gets_no_path() {
+        let policy = Policy { taken: vec!["eth0".to_owned()], ..policy(&["203.0.113.7:4754"]) };
+        assert_eq!(policy.candidates(&[interface(2, "eth0", &["192.0.2.1"])], |_, _, _| true), []);
     }
 
     #[test]
-    fn the_first_remote_that_can_be_reached_is_enough_unless_all_are_wanted() {
+    fn the_first_reachable_remote_is_used_or_all_in_a_full_mesh() {
         let hosts = [interface(2, "eth0", &["192.0.2.1", "fe80::1", "2001:db8::1"])];
-        let plan = plan(&["[2001:db8:1::7]:1", "203.0.113.7:1", "203.0.113.8:1"]);
-        let remotes = |plan: &Policy| {
-            let ways = plan.ways(&hosts, |_, own, _| own.is_ipv4());
-            ways.iter().map(|way| way.remote.to_string()).collect::<Vec<_>>()
+        let policy = policy(&["[2001:db8:1::7]:1", "203.0.113.7:1", "203.0.113.8:1"]);
+        let remotes = |policy: &Policy| {
+            let candidates = policy.candidates(&hosts, |_, own, _| own.is_ipv4());
+            candidates.iter().map(|candidate| candidate.remote.to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(remotes(&plan), ["203.0.113.7:1"]);
-        assert_eq!(remotes(&Policy { pairs: Pairs::FullMesh, ..plan }), ["203.0.113.7:1", "203.0.113.8:1"]);
+        assert_eq!(remotes(&policy), ["203.0.113.7:1"]);
+        assert_eq!(remotes(&Policy { pairs: Pairs::FullMesh, ..policy }), ["203.0.113.7:1", "203.0.113.8:1"]);
     }
 
     #[test]
-    fn an_address_without_a_route_is_passed_over() {
+    fn an_address_without_a_route_is_skipped() {
         let hosts = [interface(2, "eth0", &["10.0.0.1", "192.0.2.1"])];
-        let ways = plan(&["203.0.113.7:1"]).ways(&hosts, |_, own, _| own.to_string() == "192.0.2.1");
-        assert_eq!(ways[0].local.to_string(), "192.0.2.1");
+        let candidates = policy(&["203.0.113.7:1"]).candidates(&hosts, |_, own, _| own.to_string() == "192.0.2.1");
+        assert_eq!(candidates[0].local.to_string(), "192.0.2.1");
     }
 
     #[test]
-    fn paths_come_move_rest_and_go() {
-        let (mut paths, plan) = (Paths::default(), plan(&["203.0.113.7:1"]));
+    fn paths_are_added_moved_suspended_and_removed() {
+        let (mut paths, policy) = (Paths::default(), policy(&["203.0.113.7:1"]));
         let eth = |addresses: &[&str]| interface(2, "eth0", addresses);
-        assert_eq!(update(&mut paths, &plan, &[eth(&["192.0.2.1"])]), ["add eth0: 192.0.2.1 -> 203.0.113.7:1"]);
-        assert!(update(&mut paths, &plan, &[eth(&["192.0.2.1"])]).is_empty());
-        assert_eq!(update(&mut paths, &plan, &[eth(&["192.0.2.9"])]), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
-        assert_eq!(update(&mut paths, &plan, &[eth(&[])]), ["rest eth0: 192.0.2.9 -> 203.0.113.7:1"]);
-        assert!(update(&mut paths, &plan, &[eth(&[])]).is_empty());
-        assert_eq!(update(&mut paths, &plan, &[eth(&["192.0.2.9"])]), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
-        assert_eq!(update(&mut paths, &plan, &[]), ["remove eth0: 192.0.2.9 -> 203.0.113.7:1"]);
-        assert!(update(&mut paths, &plan, &[]).is_empty());
+        assert_eq!(update(&mut paths, &policy, &[eth(&["192.0.2.1"])]), ["add eth0: 192.0.2.1 -> 203.0.113.7:1"]);
+        assert!(update(&mut paths, &policy, &[eth(&["192.0.2.1"])]).is_empty());
+        assert_eq!(update(&mut paths, &policy, &[eth(&["192.0.2.9"])]), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
+        assert_eq!(update(&mut paths, &policy, &[eth(&[])]), ["suspend eth0: 192.0.2.9 -> 203.0.113.7:1"]);
+        assert!(update(&mut paths, &policy, &[eth(&[])]).is_empty());
+        assert_eq!(update(&mut paths, &policy, &[eth(&["192.0.2.9"])]), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
+        assert_eq!(update(&mut paths, &policy, &[]), ["remove eth0: 192.0.2.9 -> 203.0.113.7:1"]);
+        assert!(update(&mut paths, &policy, &[]).is_empty());
     }
 
     #[test]
-    fn what_failed_is_asked_for_again() {
-        let (mut paths, plan) = (Paths::default(), plan(&["203.0.113.7:1"]));
-        let mut ask = |own: &str, fails: bool| {
+    fn a_failed_change_is_returned_again() {
+        let (mut paths, policy) = (Paths::default(), policy(&["203.0.113.7:1"]));
+        let mut update = |own: &str, fails: bool| {
             let interfaces = [interface(2, "eth0", &[own])];
-            let changes = paths.update(&plan.ways(&interfaces, |_, _, _| true), &interfaces, |_| true);
+            let changes = paths.update(&policy.candidates(&interfaces, |_, _, _| true), &interfaces, |_| true);
             changes.iter().filter(|_| fails).for_each(|change| paths.on_failed(change));
-            changes.iter().map(told).collect::<Vec<_>>()
+            changes.iter().map(describe).collect::<Vec<_>>()
         };
         for fails in [true, false] {
-            assert_eq!(ask("192.0.2.1", fails), ["add eth0: 192.0.2.1 -> 203.0.113.7:1"]);
+            assert_eq!(update("192.0.2.1", fails), ["add eth0: 192.0.2.1 -> 203.0.113.7:1"]);
         }
         for fails in [true, false] {
-            assert_eq!(ask("192.0.2.9", fails), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
+            assert_eq!(update("192.0.2.9", fails), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
         }
-        assert!(ask("192.0.2.9", false).is_empty());
+        assert!(update("192.0.2.9", false).is_empty());
     }
 
     #[test]
-    fn an_interface_that_came_back_under_another_index_moves_its_path() {
-        let (mut paths, plan) = (Paths::default(), plan(&["203.0.113.7:1"]));
-        update(&mut paths, &plan, &[interface(2, "usb0", &["192.0.2.1"])]);
-        let changes = update(&mut paths, &plan, &[interface(9, "usb0", &["192.0.2.1"])]);
+    fn an_interface_with_a_new_index_moves_its_path() {
+        let (mut paths, policy) = (Paths::default(), policy(&["203.0.113.7:1"]));
+        update(&mut paths, &policy, &[interface(2, "usb0", &["192.0.2.1"])]);
+        let changes = update(&mut paths, &policy, &[interface(9, "usb0", &["192.0.2.1"])]);
         assert_eq!(changes, ["move usb0: 192.0.2.1 -> 203.0.113.7:1"]);
     }
 
     #[test]
-    fn several_ports_are_several_paths_with_names_of_their_own() {
-        let (mut paths, plan) = (Paths::default(), Policy { ports: 3, ..plan(&["203.0.113.7:1"]) });
-        let changes = update(&mut paths, &plan, &[interface(2, "taken", &["192.0.2.1"])]);
+    fn several_ports_are_several_paths_with_unique_names() {
+        let (mut paths, policy) = (Paths::default(), Policy { ports: 3, ..policy(&["203.0.113.7:1"]) });
+        let changes = update(&mut paths, &policy, &[interface(2, "taken", &["192.0.2.1"])]);
         let names: Vec<_> = changes.iter().map(|change| change.split(':').next().unwrap()).collect();
         assert_eq!(names, ["add taken-2", "add taken-3", "add taken-4"]);
     }
 
     #[test]
-    fn a_way_that_has_become_another_one_is_replaced() {
-        let (mut paths, plan) = (Paths::default(), plan(&["203.0.113.7:1", "[2001:db8:1::7]:1"]));
-        update(&mut paths, &plan, &[interface(2, "eth0", &["192.0.2.1"])]);
-        let changes = update(&mut paths, &plan, &[interface(2, "eth0", &["2001:db8::1"])]);
+    fn a_path_whose_candidate_changed_is_replaced() {
+        let (mut paths, policy) = (Paths::default(), policy(&["203.0.113.7:1", "[2001:db8:1::7]:1"]));
+        update(&mut paths, &policy, &[interface(2, "eth0", &["192.0.2.1"])]);
+        let changes = update(&mut paths, &policy, &[interface(2, "eth0", &["2001:db8::1"])]);
         let expected = ["remove eth0: 192.0.2.1 -> 203.0.113.7:1", "add eth0: 2001:db8::1 -> [2001:db8:1::7]:1"];
         assert_eq!(changes, expected);
     }

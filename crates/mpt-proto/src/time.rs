@@ -1,34 +1,34 @@
-//! Time and rate as values. Neither can be read from anywhere, only handed in.
+//! Time and rate as values. This module reads no clock; the caller passes them in.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
-/// Nanoseconds since the run began.
+/// Nanoseconds since the start of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// The instant the run began.
+    /// The start of the run.
     pub const START: Self = Self(0);
-    /// Later than any instant of a run (584 years).
+    /// Later than any time of a run (584 years).
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the start.
+    /// Returns the time `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The instant `since_start` after the start.
+    /// Returns the time `since_start` after the start.
     pub const fn after(since_start: Duration) -> Self {
         Self(since_start.as_nanos() as u64)
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time since `earlier`, zero when `earlier` is later.
+    /// Returns the time since `earlier`, zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -61,27 +61,27 @@ impl Sub for Time {
     }
 }
 
-/// Bytes per second.
+/// A rate in bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// No rate at all: nothing ever gets through.
+    /// Zero: nothing is ever sent.
     pub const ZERO: Self = Self(0);
-    /// Faster than anything.
+    /// No limit.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A rate in bytes per second.
+    /// Creates a rate from bytes per second.
     pub const fn from_bytes(per_second: u64) -> Self {
         Self(per_second)
     }
 
-    /// A rate in bits per second, as links are sold.
+    /// Creates a rate from bits per second.
     pub const fn from_bits(per_second: u64) -> Self {
         Self(per_second / 8)
     }
 
-    /// The rate at which `bytes` pass in `time`; [`Rate::MAX`] when no time passed.
+    /// Returns the rate of `bytes` in `time`; [`Rate::MAX`] if `time` is zero.
     pub const fn of(bytes: u64, time: Duration) -> Self {
         let nanos = time.as_nanos();
         if nanos == 0 {
@@ -91,17 +91,17 @@ impl Rate {
         Self(if rate > u64::MAX as u128 { u64::MAX } else { rate as u64 })
     }
 
-    /// Bytes per second.
+    /// Returns bytes per second.
     pub const fn bytes(self) -> u64 {
         self.0
     }
 
-    /// Bits per second.
+    /// Returns bits per second.
     pub const fn bits(self) -> u64 {
         self.0.saturating_mul(8)
     }
 
-    /// How long `bytes` take at this rate; 584 years at [`Rate::ZERO`].
+    /// Returns the time that `bytes` take at this rate; 584 years at [`Rate::ZERO`].
     pub const fn time_for(self, bytes: u64) -> Duration {
         if self.0 == 0 {
             return Duration::from_nanos(u64::MAX);
@@ -110,13 +110,13 @@ impl Rate {
         Duration::from_nanos(if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 })
     }
 
-    /// How many bytes pass in `time` at this rate.
+    /// Returns the bytes in `time` at this rate.
     pub const fn bytes_in(self, time: Duration) -> u64 {
         let bytes = (self.0 as u128).saturating_mul(time.as_nanos()) / 1_000_000_000;
         if bytes > u64::MAX as u128 { u64::MAX } else { bytes as u64 }
     }
 
-    /// This rate times `factor`.
+    /// Returns this rate times `factor`.
     pub fn scale(self, factor: f64) -> Self {
         Self((self.0 as f64 * factor) as u64)
     }

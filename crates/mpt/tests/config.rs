@@ -132,7 +132,7 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     let remotes: Vec<_> = auto.remotes.iter().map(|remote| remote.to_string()).collect();
     assert_eq!(remotes, ["203.0.113.7:4754", "[2001:db8::7]:4755"]);
     assert_eq!((file.peers[2].pairs, auto.ports), (Pairs::FullMesh, 2));
-    assert!(auto.interfaces.takes("eth0") && !auto.interfaces.takes("eth1") && !auto.interfaces.takes("wlan0"));
+    assert!(auto.interfaces.matches("eth0") && !auto.interfaces.matches("eth1") && !auto.interfaces.matches("wlan0"));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_remote_address_is_all_that_a_peer_needs_for_its_paths() {
             (file.peers[0].pairs, auto.ports, auto.remotes[0].value),
             (Pairs::One, 1, "203.0.113.7:4754".parse().unwrap())
         );
-        assert!(auto.interfaces.takes("anything0") && !file.peers[0].calls());
+        assert!(auto.interfaces.matches("anything0") && !file.peers[0].calls());
     }
     assert!(peer("interfaces = 'auto'").is_err(), "an interface leads nowhere by itself");
 }

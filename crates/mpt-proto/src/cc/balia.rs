@@ -1,5 +1,5 @@
 //! BALIA, balanced linked adaptation: Peng, Walid, Hwang, Low, "Multipath TCP: Analysis, Design, and Implementation"
-//! (IEEE/ACM ToN 2016), draft-walid-mptcp-congestion-control-04. Between LIA's friendliness and OLIA's responsiveness.
+//! (IEEE/ACM ToN 2016), draft-walid-mptcp-congestion-control-04. Between LIA's friendliness and OLIA's speed.
 
 use super::windowed::{Coupling, Subflow, Subflows};
 
@@ -15,7 +15,7 @@ impl Balia {
 }
 
 impl Coupling for Balia {
-    /// Per packet, in packets: `x_i / (rtt_i * (sum x_k)^2) * (1 + a_i) / 2 * (4 + a_i) / 5`.
+    /// In packets, per packet: `x_i / (rtt_i * (sum x_k)^2) * (1 + a_i) / 2 * (4 + a_i) / 5`.
     fn increase(&mut self, me: &Subflow, acked: f64, all: &Subflows) -> f64 {
         let a = Self::alpha(me, all);
         let linked = me.packets() / me.srtt.powi(2) / all.sum(|f| f.packets() / f.srtt).powi(2);
@@ -31,30 +31,30 @@ impl Coupling for Balia {
 #[cfg(test)]
 mod tests {
     use super::super::reno::Reno;
-    use super::super::windowed::tests::{flows, step};
+    use super::super::windowed::tests::{step, subflows};
     use super::*;
 
     #[test]
     fn one_path_is_reno() {
-        let flows = flows(&[(20.0, 10.0)]);
-        assert!((step(&mut Balia, 0, &flows) - step(&mut Reno, 0, &flows)).abs() < 1e-9);
-        assert_eq!(Balia.decrease(flows.iter().next().unwrap(), &flows), 0.5);
+        let subflows = subflows(&[(20.0, 10.0)]);
+        assert!((step(&mut Balia, 0, &subflows) - step(&mut Reno, 0, &subflows)).abs() < 1e-9);
+        assert_eq!(Balia.decrease(subflows.iter().next().unwrap(), &subflows), 0.5);
     }
 
     #[test]
     fn equal_paths_each_grow_a_quarter_as_fast_as_reno() {
-        let flows = flows(&[(20.0, 10.0), (20.0, 10.0)]);
-        let ratio = step(&mut Balia, 0, &flows) / step(&mut Reno, 0, &flows);
+        let subflows = subflows(&[(20.0, 10.0), (20.0, 10.0)]);
+        let ratio = step(&mut Balia, 0, &subflows) / step(&mut Reno, 0, &subflows);
         assert!((ratio - 0.25).abs() < 1e-9, "{ratio}");
     }
 
     /// Windows of 40 and 10 packets at 20 ms: x = 2000 and 500, a = 1 and 4.
     #[test]
     fn a_slow_path_grows_by_more_and_falls_by_three_quarters() {
-        let flows = flows(&[(40.0, 20.0), (10.0, 20.0)]);
+        let subflows = subflows(&[(40.0, 20.0), (10.0, 20.0)]);
         let expected = 1_000.0 * (500.0 / (0.020 * 2_500.0f64.powi(2))) * 2.5 * 1.6;
-        assert!((step(&mut Balia, 1, &flows) - expected).abs() < 1e-9);
-        let factors: Vec<_> = flows.iter().map(|f| Balia.decrease(f, &flows)).collect();
+        assert!((step(&mut Balia, 1, &subflows) - expected).abs() < 1e-9);
+        let factors: Vec<_> = subflows.iter().map(|f| Balia.decrease(f, &subflows)).collect();
         assert_eq!(factors, [0.5, 0.25]);
     }
 }

@@ -1,22 +1,22 @@
-//! CUBIC, RFC 9438: every path for itself; the window is a cubic function of the time since the last reduction, flat
-//! where it was reduced, and never below what Reno would have reached.
+//! CUBIC, RFC 9438: paths are independent. The window is a cubic function of the time since the last reduction, flat
+//! near the window before that reduction, and never below Reno's window.
 
 use super::slots::Slots;
 use super::windowed::{Coupling, Subflow, Subflows};
 
-/// Every path is a CUBIC flow.
+/// Runs an independent CUBIC flow on every path.
 #[derive(Clone, Debug, Default)]
 pub struct Cubic {
     epochs: Slots<Epoch>,
 }
 
-/// What happened since the last reduction. Windows are in packets, times in seconds.
+/// State since the last reduction. Windows are in packets, times in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     reductions: u64,
     began: f64,
-    /// When the window was in full use last.
-    used: f64,
+    /// When the window was last in full use.
+    last_used: f64,
     w_max: f64,
     k: f64,
     w_est: f64,
@@ -29,17 +29,17 @@ impl Epoch {
         Self {
             reductions: f.reductions,
             began: f.now,
-            used: f.now,
+            last_used: f.now,
             w_max,
             k: ((w_max - f.packets()) / C).cbrt(),
             w_est: f.packets(),
         }
     }
 
-    /// The window is in full use; the time in which it was not does not count (section 5.8).
-    fn go_on(&mut self, f: &Subflow) {
-        self.began += (f.now - self.used - f.srtt).max(0.0);
-        self.used = f.now;
+    /// Excludes the time in which the window was not in full use (section 5.8).
+    fn skip_idle(&mut self, f: &Subflow) {
+        self.began += (f.now - self.last_used - f.srtt).max(0.0);
+        self.last_used = f.now;
     }
 
     /// Section 4.2, figure 1: `W_cubic(t) = C * (t - K)^3 + W_max`.
@@ -60,23 +60,23 @@ impl Cubic {
         let current = self.epochs.get(me.id()).is_some_and(|epoch| epoch.reductions == me.reductions);
         if !current {
             let before = self.epochs.get(me.id()).map(|epoch| epoch.w_max);
-            self.epochs.insert(me.id(), Epoch::begin(me, converge(me.reduced_from / me.mss, before)));
+            self.epochs.insert(me.id(), Epoch::begin(me, fast_convergence(me.reduced_from / me.mss, before)));
         }
         self.epochs.get_mut(me.id()).expect("it was inserted above")
     }
 }
 
-/// Section 4.7, fast convergence: a flow that is losing ground leaves some of it to newcomers.
-fn converge(reduced_from: f64, before: Option<f64>) -> f64 {
+/// Section 4.7, fast convergence: a flow whose window shrinks releases bandwidth to new flows.
+fn fast_convergence(reduced_from: f64, before: Option<f64>) -> f64 {
     if before.is_some_and(|w_max| reduced_from < w_max) { reduced_from * (1.0 + BETA) / 2.0 } else { reduced_from }
 }
 
 impl Coupling for Cubic {
-    /// Sections 4.2 to 4.5: towards `W_cubic(t + RTT)`, at most half a window per round trip, at least Reno's.
+    /// Sections 4.2 to 4.5: towards `W_cubic(t + RTT)`, by at most half a window per round trip, at least Reno's.
     fn increase(&mut self, me: &Subflow, acked: f64, _: &Subflows) -> f64 {
         let (cwnd, acked) = (me.packets(), acked / me.mss);
         let epoch = self.epoch(me);
-        epoch.go_on(me);
+        epoch.skip_idle(me);
         let t = me.now - epoch.began;
         let reno = epoch.reno(acked, cwnd);
         let target = epoch.window(t + me.srtt).clamp(cwnd, 1.5 * cwnd);
@@ -84,26 +84,26 @@ impl Coupling for Cubic {
         (if epoch.window(t) < reno { reno.max(cwnd) } else { grown } - cwnd) * me.mss
     }
 
-    /// Section 4.6.
+    /// Section 4.6: multiplicative decrease.
     fn decrease(&mut self, _: &Subflow, _: &Subflows) -> f64 {
         BETA
     }
 }
 
-/// Section 4.6: beta_cubic.
+/// RFC 9438 section 4.6: beta_cubic.
 const BETA: f64 = 0.7;
-/// Section 5.1: C, in packets per second cubed.
+/// RFC 9438 section 5.1: C, in packets per second cubed.
 const C: f64 = 0.4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::windowed::tests::flows;
+    use super::super::windowed::tests::subflows;
     use super::*;
 
-    /// A flow that was reduced from 1000 packets to 700 at time zero.
+    /// Builds a flow that was reduced from 1000 packets to 700 at time zero.
     fn reduced() -> Subflow {
-        let flow = flows(&[(700.0, 100.0)]).iter().next().unwrap().clone();
-        Subflow { reductions: 1, reduced_from: 1_000_000.0, ..flow }
+        let subflow = subflows(&[(700.0, 100.0)]).iter().next().unwrap().clone();
+        Subflow { reductions: 1, reduced_from: 1_000_000.0, ..subflow }
     }
 
     #[test]
@@ -116,49 +116,49 @@ mod tests {
         assert!((epoch.window(epoch.k + 5.0) - 1_050.0).abs() < 1e-9);
     }
 
-    /// The flow itself, one window acknowledged per round trip of 100 ms, follows the curve.
+    /// Acknowledges one window per round trip of 100 ms.
     #[test]
     fn the_window_follows_the_curve() {
-        let (mut cubic, mut flow, none) = (Cubic::default(), reduced(), Subflows::default());
+        let (mut cubic, mut subflow, none) = (Cubic::default(), reduced(), Subflows::default());
         for round in 0..140 {
-            flow.now = f64::from(round) * 0.1;
+            subflow.now = f64::from(round) * 0.1;
             for _ in 0..10 {
-                flow.cwnd += cubic.increase(&flow, flow.cwnd / 10.0, &none);
+                subflow.cwnd += cubic.increase(&subflow, subflow.cwnd / 10.0, &none);
             }
         }
-        // 13.9 s after the reduction, and one round trip ahead.
+        // 13.9 s after the reduction, plus one round trip.
         let expected = 0.4 * (14.0f64 - 9.0856).powi(3) + 1_000.0;
-        assert!((flow.packets() - expected).abs() < 2.0, "{} is not {expected}", flow.packets());
+        assert!((subflow.packets() - expected).abs() < 2.0, "{} is not {expected}", subflow.packets());
     }
 
-    /// An hour in which there was little to send, in the middle of it, makes no difference.
+    /// Inserts an hour with little to send.
     #[test]
     fn time_in_which_the_window_was_not_used_does_not_count() {
         let grown = |pause: f64| {
-            let (mut cubic, mut flow) = (Cubic::default(), reduced());
+            let (mut cubic, mut subflow) = (Cubic::default(), reduced());
             for round in 0..100 {
-                flow.now = f64::from(round) * 0.1 + if round < 50 { 0.0 } else { pause };
-                flow.cwnd += cubic.increase(&flow, flow.cwnd, &Subflows::default());
+                subflow.now = f64::from(round) * 0.1 + if round < 50 { 0.0 } else { pause };
+                subflow.cwnd += cubic.increase(&subflow, subflow.cwnd, &Subflows::default());
             }
-            flow.packets()
+            subflow.packets()
         };
         assert!((grown(3_600.0) - grown(0.0)).abs() < 1.0, "{} and {}", grown(3_600.0), grown(0.0));
     }
 
-    /// Section 4.3: on short, slow paths CUBIC is Reno with its own beta: 3 * 0.3 / 1.7 packets per round trip.
+    /// Section 4.3: with a small window CUBIC grows as Reno with its own beta, by 3 * 0.3 / 1.7 packets per round trip.
     #[test]
     fn a_small_window_grows_as_reno_does() {
         let mut cubic = Cubic::default();
-        let flow = flows(&[(10.0, 10.0)]).iter().next().unwrap().clone();
-        let flow = Subflow { reductions: 1, reduced_from: 14_000.0, ..flow };
-        let step = cubic.increase(&flow, 10_000.0, &Subflows::default());
+        let subflow = subflows(&[(10.0, 10.0)]).iter().next().unwrap().clone();
+        let subflow = Subflow { reductions: 1, reduced_from: 14_000.0, ..subflow };
+        let step = cubic.increase(&subflow, 10_000.0, &Subflows::default());
         assert!((step / 1_000.0 - 0.9 / 1.7).abs() < 1e-9, "{step}");
     }
 
     #[test]
-    fn a_flow_that_loses_ground_aims_lower() {
-        assert_eq!(converge(100.0, Some(120.0)), 85.0);
-        assert_eq!(converge(100.0, Some(90.0)), 100.0);
-        assert_eq!(converge(100.0, None), 100.0);
+    fn fast_convergence_lowers_the_maximum_of_a_shrinking_flow() {
+        assert_eq!(fast_convergence(100.0, Some(120.0)), 85.0);
+        assert_eq!(fast_convergence(100.0, Some(90.0)), 100.0);
+        assert_eq!(fast_convergence(100.0, None), 100.0);
     }
 }

@@ -1,5 +1,5 @@
-//! LIA, linked increases, RFC 6356: all paths together take what one TCP would get on the best of them, and no path takes
-//! more than a TCP would get there.
+//! LIA, linked increases, RFC 6356: all paths together take as much as one TCP flow on the best path, and no path takes
+//! more than a TCP flow would take there.
 
 use super::windowed::{Coupling, Subflow, Subflows};
 
@@ -25,25 +25,25 @@ impl Coupling for Lia {
 #[cfg(test)]
 mod tests {
     use super::super::reno::Reno;
-    use super::super::windowed::tests::{flows, step};
+    use super::super::windowed::tests::{step, subflows};
     use super::*;
 
     #[test]
     fn two_equal_paths_each_grow_a_quarter_as_fast_as_reno() {
-        let flows = flows(&[(20.0, 10.0), (20.0, 10.0)]);
-        let ratio = step(&mut Lia, 0, &flows) / step(&mut Reno, 0, &flows);
+        let subflows = subflows(&[(20.0, 10.0), (20.0, 10.0)]);
+        let ratio = step(&mut Lia, 0, &subflows) / step(&mut Reno, 0, &subflows);
         assert!((ratio - 0.25).abs() < 1e-9, "{ratio}");
     }
 
     #[test]
     fn one_path_is_reno() {
-        let flows = flows(&[(20.0, 10.0)]);
-        assert!((step(&mut Lia, 0, &flows) - step(&mut Reno, 0, &flows)).abs() < 1e-9);
+        let subflows = subflows(&[(20.0, 10.0)]);
+        assert!((step(&mut Lia, 0, &subflows) - step(&mut Reno, 0, &subflows)).abs() < 1e-9);
     }
 
     #[test]
     fn a_path_that_failed_does_not_count() {
-        let (mut with, alone) = (flows(&[(20.0, 10.0), (90.0, 40.0)]), flows(&[(20.0, 10.0)]));
+        let (mut with, alone) = (subflows(&[(20.0, 10.0), (90.0, 40.0)]), subflows(&[(20.0, 10.0)]));
         let second = with.iter().nth(1).unwrap().clone();
         with.insert(Subflow { failed: true, ..second });
         assert_eq!(step(&mut Lia, 0, &with), step(&mut Lia, 0, &alone));
@@ -52,9 +52,9 @@ mod tests {
     #[test]
     fn no_path_grows_faster_than_reno() {
         for paths in [[(20.0, 10.0), (20.0, 40.0)], [(2.0, 10.0), (90.0, 40.0)], [(90.0, 10.0), (2.0, 40.0)]] {
-            let flows = flows(&paths);
+            let subflows = subflows(&paths);
             for me in 0..2 {
-                assert!(step(&mut Lia, me, &flows) <= step(&mut Reno, me, &flows) + 1e-9);
+                assert!(step(&mut Lia, me, &subflows) <= step(&mut Reno, me, &subflows) + 1e-9);
             }
         }
     }

@@ -1,21 +1,21 @@
-//! Congestion control: how much each path may have in flight, and how fast it may send.
+//! Congestion control: limits the bytes in flight and the sending rate of each path.
 //!
-//! One controller per peer holds all of the peer's paths, so coupling is a look at a neighbour. Slow start, recovery and
-//! accounting are written once, in [`windowed`]; Reno, CUBIC, LIA, OLIA, BALIA and wVegas are the few lines in which the
-//! papers differ. [`rate`] is the default and another kind: it measures what a path delivers and sends that fast.
+//! One controller per peer holds all of the peer's paths, so that coupled algorithms can read the other paths. Slow
+//! start, recovery and accounting are written once, in [`windowed`]; Reno, CUBIC, LIA, OLIA, BALIA and wVegas contain
+//! only what differs between the papers. [`rate`], the default, paces at the measured delivery rate.
 //!
-//! | name | what | source |
+//! | name | algorithm | source |
 //! |---|---|---|
-//! | `rate` | rate-based, bounded by delay, blind to random loss | [`rate`] |
+//! | `rate` | rate-based, delay-bounded, ignores random loss | [`rate`] |
 //! | `cubic` | each path a CUBIC flow | RFC 9438 |
 //! | `reno` | each path a Reno flow | RFC 5681 |
-//! | `lia` | coupled: together as one Reno on the best path | RFC 6356 |
+//! | `lia` | coupled: all paths together like one Reno flow on the best path | RFC 6356 |
 //! | `olia` | coupled: moves window to the best paths | draft-khalili-mptcp-congestion-control-05 |
 //! | `balia` | coupled: between LIA and OLIA | draft-walid-mptcp-congestion-control-04 |
 //! | `wvegas` | coupled by delay | draft-xu-mptcp-congestion-control-05 |
-//! | `off` | sends at the configured rate, or as fast as it can | |
+//! | `off` | no control: the configured rate, or no limit | |
 //!
-//! What is in flight is counted by `path::feedback`; here is only the limit. Adding an algorithm is one file, one
+//! `path::estimator` counts the bytes in flight; this module only sets the limit. A new algorithm needs one file, one
 //! variant and one name.
 
 pub mod balia;
@@ -36,7 +36,7 @@ use crate::path::{MAX_PATHS, PathId};
 use crate::time::{Rate, Time};
 use windowed::Windowed;
 
-/// The congestion controller of one peer.
+/// Congestion controller of all paths of one peer.
 #[derive(Debug)]
 pub struct Controller {
     algorithm: Algorithm,
@@ -44,89 +44,89 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller without paths.
+    /// Creates a controller without paths.
     pub fn new(algorithm: Algorithm) -> Self {
         Self { algorithm, caps: [Rate::MAX; MAX_PATHS] }
     }
 
-    /// Adds a path that carries datagrams of up to `datagram` bytes, in place of whatever had its slot. It never sends
-    /// faster than `cap`, if there is one.
+    /// Adds a path that carries datagrams of up to `datagram` bytes and replaces any path in its slot. `cap` limits the
+    /// pacing rate.
     pub fn add_path(&mut self, path: PathId, datagram: u64, cap: Option<Rate>) {
         self.caps[slot(path)] = cap.unwrap_or(Rate::MAX);
         self.control_mut().add_path(path, datagram);
     }
 
-    /// Forgets a path.
+    /// Removes a path.
     pub fn remove_path(&mut self, path: PathId) {
         self.control_mut().remove_path(path);
     }
 
-    /// Packets were sent, `in_flight` bytes are under way with them.
+    /// Records sent packets; `in_flight` is the number of bytes in flight, including them.
     pub fn on_sent(&mut self, path: PathId, now: Time, in_flight: u64) {
         self.control_mut().on_sent(path, now, in_flight);
     }
 
-    /// Packets were acknowledged.
+    /// Processes an acknowledgement.
     pub fn on_ack(&mut self, path: PathId, ack: &AckSample) {
         self.control_mut().on_ack(path, ack);
     }
 
-    /// Packets were declared lost.
+    /// Processes packets that were declared lost.
     pub fn on_loss(&mut self, path: PathId, loss: &LossSample) {
         self.control_mut().on_loss(path, loss);
     }
 
-    /// The path went down.
+    /// Records that the path went down.
     pub fn on_failure(&mut self, path: PathId) {
         self.control_mut().on_failure(path);
     }
 
-    /// `packets` that were declared lost had arrived.
+    /// Records that `packets` packets declared lost have arrived.
     pub fn on_spurious_loss(&mut self, path: PathId, packets: u64) {
         self.control_mut().on_spurious_loss(path, packets);
     }
 
-    /// An ACK reported packets marked Congestion Experienced, the latest of them sent at `newest_sent`.
+    /// Processes an ACK that reports CE-marked packets; the latest of them was sent at `newest_sent`.
     pub fn on_ecn(&mut self, path: PathId, now: Time, newest_sent: Time) {
         self.control_mut().on_ecn(path, now, newest_sent);
     }
 
-    /// How many bytes may be in flight.
+    /// Returns the congestion window in bytes.
     pub fn window(&self, path: PathId) -> u64 {
         self.control().window(path)
     }
 
-    /// How many bytes may be sent while `in_flight` are under way.
+    /// Returns how many more bytes may be sent while `in_flight` bytes are in flight.
     pub fn room(&self, path: PathId, in_flight: u64) -> u64 {
         self.window(path).saturating_sub(in_flight)
     }
 
-    /// How fast to send.
+    /// Returns the pacing rate.
     pub fn pacing(&self, path: PathId) -> Rate {
         self.control().pacing(path).min(self.caps[slot(path)])
     }
 
-    /// How many bytes may leave at once: half a millisecond's worth, one packet at least, one GSO send at most.
+    /// Returns how many bytes may be sent at once: the bytes of 0.5 ms, at least one packet, at most one GSO batch.
     pub fn burst(&self, path: PathId) -> u64 {
         self.pacing(path).bytes_in(BURST_TIME).clamp(DATAGRAM, MAX_BURST * DATAGRAM)
     }
 
-    /// The rate of the path's bottleneck as the controller believes it, for predicting arrivals; none while unknown.
+    /// Returns the estimated bottleneck rate, used to predict arrival times; `None` while unknown.
     pub fn bottleneck(&self, path: PathId) -> Option<Rate> {
         self.control().bottleneck(path)
     }
 
-    /// The fraction of packets that the path loses however slowly one sends; none while that is unknown.
+    /// Returns the fraction of packets that the path loses at any sending rate; `None` while unknown.
     pub fn baseline_loss(&self, path: PathId) -> Option<f64> {
         self.control().baseline_loss(path)
     }
 
-    /// Whether it is not known yet how much the path takes: each round trip brings more.
+    /// Returns true while start-up still increases the rate every round trip.
     pub fn in_startup(&self, path: PathId) -> bool {
         self.control().in_startup(path)
     }
 
-    /// Whether it was never found out how much the path takes.
+    /// Returns true if the path has never been filled, so its capacity is unknown.
     pub fn never_filled(&self, path: PathId) -> bool {
         self.control().never_filled(path)
     }
@@ -160,16 +160,16 @@ impl Controller {
     }
 }
 
-/// Every algorithm there is, and a place for somebody's experiment.
+/// All algorithms, and a variant for external ones.
 #[derive(Debug)]
 pub enum Algorithm {
-    /// No control.
+    /// No congestion control.
     Off(Off),
     /// RFC 5681 on every path.
     Reno(Windowed<reno::Reno>),
     /// RFC 9438 on every path.
     Cubic(Windowed<cubic::Cubic>),
-    /// RFC 6356.
+    /// Linked increases, RFC 6356.
     Lia(Windowed<lia::Lia>),
     /// Opportunistic linked increases.
     Olia(Windowed<olia::Olia>),
@@ -177,14 +177,14 @@ pub enum Algorithm {
     Balia(Windowed<balia::Balia>),
     /// Weighted Vegas.
     Wvegas(Windowed<wvegas::Wvegas>),
-    /// The default.
+    /// The rate-based default.
     Rate(rate::RateBased),
-    /// One from outside.
+    /// An implementation from outside this crate.
     Custom(Box<dyn CongestionControl + Send>),
 }
 
 impl Algorithm {
-    /// Makes one of the named kind.
+    /// Creates the algorithm of the given kind.
     pub fn new(kind: ControllerKind) -> Self {
         match kind {
             ControllerKind::Off => Self::Off(Off),
@@ -205,16 +205,16 @@ impl Default for Algorithm {
     }
 }
 
-/// The algorithms by name.
+/// Names the algorithms for the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControllerKind {
-    /// No control.
+    /// No congestion control.
     Off,
     /// RFC 5681 on every path.
     Reno,
     /// RFC 9438 on every path.
     Cubic,
-    /// RFC 6356.
+    /// Linked increases, RFC 6356.
     Lia,
     /// Opportunistic linked increases.
     Olia,
@@ -222,7 +222,7 @@ pub enum ControllerKind {
     Balia,
     /// Weighted Vegas.
     Wvegas,
-    /// Rate-based, bounded by delay.
+    /// Rate-based, delay-bounded.
     #[default]
     Rate,
 }
@@ -240,51 +240,51 @@ impl ControllerKind {
         ("off", Self::Off),
     ];
 
-    /// The name in the configuration.
+    /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("custom", |(name, _)| name)
     }
 }
 
-/// What every controller answers. Words about a path that is gone are ignored.
+/// The interface of a congestion controller. Calls for a path that was removed have no effect.
 pub trait CongestionControl: fmt::Debug {
     /// Adds a path that carries datagrams of up to `datagram` bytes.
     fn add_path(&mut self, path: PathId, datagram: u64);
-    /// Forgets a path.
+    /// Removes a path.
     fn remove_path(&mut self, path: PathId);
-    /// Packets were sent; `in_flight` counts them.
+    /// Records sent packets; `in_flight` includes them.
     fn on_sent(&mut self, _path: PathId, _now: Time, _in_flight: u64) {}
-    /// Packets were acknowledged.
+    /// Processes an acknowledgement.
     fn on_ack(&mut self, path: PathId, ack: &AckSample);
-    /// Packets were declared lost.
+    /// Processes packets that were declared lost.
     fn on_loss(&mut self, path: PathId, loss: &LossSample);
-    /// The path went down, until something is acknowledged on it.
+    /// Records that the path is down until something is acknowledged on it.
     fn on_failure(&mut self, _path: PathId) {}
-    /// Packets that were declared lost had arrived.
+    /// Records that packets declared lost have arrived.
     fn on_spurious_loss(&mut self, _path: PathId, _packets: u64) {}
-    /// Packets arrived marked.
+    /// Processes CE-marked packets.
     fn on_ecn(&mut self, path: PathId, now: Time, newest_sent: Time);
-    /// Bytes that may be in flight; none on a path that is not known.
+    /// Returns the congestion window in bytes; 0 for an unknown path.
     fn window(&self, path: PathId) -> u64;
-    /// How fast to send.
+    /// Returns the pacing rate.
     fn pacing(&self, path: PathId) -> Rate;
-    /// The rate of the bottleneck, if the algorithm estimates one.
+    /// Returns the bottleneck rate, if the algorithm estimates one.
     fn bottleneck(&self, path: PathId) -> Option<Rate>;
-    /// The fraction of packets that the path loses however slowly one sends, if the algorithm tells that from congestion.
+    /// Returns the fraction of packets lost at any rate, if the algorithm distinguishes it from congestion loss.
     fn baseline_loss(&self, _: PathId) -> Option<f64> {
         None
     }
-    /// Whether it is not known yet how much the path takes: each round trip brings more.
+    /// Returns true while start-up still increases the rate every round trip.
     fn in_startup(&self, _: PathId) -> bool {
         false
     }
-    /// Whether it was never found out how much the path takes.
+    /// Returns true if the path has never been filled, so its capacity is unknown.
     fn never_filled(&self, _: PathId) -> bool {
         false
     }
 }
 
-/// Sends whatever there is.
+/// Sends without any limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Off;
 
@@ -309,11 +309,11 @@ fn slot(path: PathId) -> usize {
     usize::from(path.slot) % MAX_PATHS
 }
 
-/// A burst this long is invisible beside the jitter of any Internet path, and long enough for GSO to pay.
+/// A burst of 0.5 ms is shorter than the jitter of any Internet path, and long enough for GSO to be efficient.
 const BURST_TIME: Duration = Duration::from_micros(500);
-/// Segments that fit in one 64 KiB `UDP_SEGMENT` send.
+/// Number of segments of 1452 bytes in one `UDP_SEGMENT` send of 64 KiB.
 const MAX_BURST: u64 = 44;
-/// A full datagram, for bursts.
+/// Bytes of a full datagram; the unit of bursts.
 const DATAGRAM: u64 = 1_452;
 
 #[cfg(test)]
@@ -323,7 +323,7 @@ mod tests {
     const PATH: PathId = PathId { slot: 3, generation: 1 };
 
     #[test]
-    fn every_kind_has_a_name_of_its_own() {
+    fn every_kind_has_a_unique_name() {
         for (name, kind) in ControllerKind::NAMES {
             assert_eq!(kind.name(), *name);
         }
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_word_about_a_path_that_is_gone_does_not_touch_its_successor() {
+    fn calls_for_a_removed_path_do_not_change_its_successor() {
         let successor = PathId { generation: 2, ..PATH };
         for (name, kind) in ControllerKind::NAMES.iter().filter(|(_, kind)| *kind != ControllerKind::Off) {
             let mut controller = Controller::new(Algorithm::new(*kind));

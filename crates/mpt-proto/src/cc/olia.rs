@@ -1,6 +1,6 @@
 //! OLIA, opportunistic linked increases: Khalili, Gast, Popovic, Le Boudec, "MPTCP Is Not Pareto-Optimal" (IEEE/ACM ToN
-//! 2013), draft-khalili-mptcp-congestion-control-05. Pareto-optimal where LIA is not: window moves from the paths with the
-//! largest windows to those that are presumably best and have small ones.
+//! 2013), draft-khalili-mptcp-congestion-control-05. It is Pareto-optimal, unlike LIA: it moves window from the paths
+//! with the largest windows to the presumably best paths that have small windows.
 
 use super::windowed::{Coupling, Subflow, Subflows};
 
@@ -9,14 +9,14 @@ use super::windowed::{Coupling, Subflow, Subflows};
 pub struct Olia;
 
 impl Olia {
-    /// How good a path presumably is: `l_p^2 / rtt_p`, where `l_p` is the more that was acknowledged between two losses,
-    /// the last two or the last and the next.
+    /// Returns the quality of a path, `l_p^2 / rtt_p`, where `l_p` is the larger of two byte counts: acknowledged
+    /// between the last two losses, or since the last loss.
     fn quality(f: &Subflow) -> f64 {
         f.since_loss.max(f.before_loss).powi(2) / f.srtt
     }
 
-    /// Draft section 3: `1/n / |collected|` on best paths without a maximal window, `-1/n / |max_w|` on paths with one
-    /// if there are such best paths, zero elsewhere.
+    /// Draft section 3: `1/n / |collected|` on best paths without a maximal window; `-1/n / |max_w|` on paths with a
+    /// maximal window if such best paths exist; 0 on all others.
     fn alpha(me: &Subflow, all: &Subflows) -> f64 {
         let (best, largest) = (all.max(Self::quality), all.max(Subflow::packets));
         let is_best = |f: &Subflow| Self::quality(f) >= best;
@@ -36,7 +36,7 @@ impl Olia {
 }
 
 impl Coupling for Olia {
-    /// Per packet, in packets: `(w_r / rtt_r^2) / (sum(w_p / rtt_p))^2 + alpha_r / w_r`.
+    /// In packets, per packet: `(w_r / rtt_r^2) / (sum(w_p / rtt_p))^2 + alpha_r / w_r`.
     fn increase(&mut self, me: &Subflow, acked: f64, all: &Subflows) -> f64 {
         let linked = me.packets() / me.srtt.powi(2) / all.sum(|f| f.packets() / f.srtt).powi(2);
         acked * (linked + Self::alpha(me, all) / me.packets())
@@ -46,13 +46,13 @@ impl Coupling for Olia {
 #[cfg(test)]
 mod tests {
     use super::super::reno::Reno;
-    use super::super::windowed::tests::{flows, step};
+    use super::super::windowed::tests::{step, subflows};
     use super::*;
 
     fn with_acked(paths: &[(f64, f64)], acked: &[f64]) -> Subflows {
         let mut set = Subflows::default();
-        for (flow, acked) in flows(paths).iter().zip(acked) {
-            set.insert(Subflow { since_loss: *acked, ..flow.clone() });
+        for (subflow, acked) in subflows(paths).iter().zip(acked) {
+            set.insert(Subflow { since_loss: *acked, ..subflow.clone() });
         }
         set
     }
@@ -63,25 +63,25 @@ mod tests {
 
     #[test]
     fn one_path_is_reno() {
-        let flows = flows(&[(20.0, 10.0)]);
-        assert!((step(&mut Olia, 0, &flows) - step(&mut Reno, 0, &flows)).abs() < 1e-9);
+        let subflows = subflows(&[(20.0, 10.0)]);
+        assert!((step(&mut Olia, 0, &subflows) - step(&mut Reno, 0, &subflows)).abs() < 1e-9);
     }
 
     #[test]
     fn window_moves_from_the_largest_path_to_the_best_one() {
-        let flows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[20_000.0, 80_000.0]);
-        assert_eq!(alphas(&flows), [-0.5, 0.5]);
+        let subflows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[20_000.0, 80_000.0]);
+        assert_eq!(alphas(&subflows), [-0.5, 0.5]);
     }
 
     #[test]
     fn nothing_moves_when_the_best_path_is_the_largest() {
-        let flows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[80_000.0, 20_000.0]);
-        assert_eq!(alphas(&flows), [0.0, 0.0]);
+        let subflows = with_acked(&[(50.0, 20.0), (10.0, 20.0)], &[80_000.0, 20_000.0]);
+        assert_eq!(alphas(&subflows), [0.0, 0.0]);
     }
 
     #[test]
-    fn what_is_moved_adds_up_to_nothing() {
-        let flows = with_acked(&[(50.0, 20.0), (50.0, 20.0), (10.0, 20.0), (5.0, 20.0)], &[1.0, 1.0, 9.0, 2.0]);
-        assert_eq!(alphas(&flows), [-0.125, -0.125, 0.25, 0.0]);
+    fn alphas_sum_to_zero() {
+        let subflows = with_acked(&[(50.0, 20.0), (50.0, 20.0), (10.0, 20.0), (5.0, 20.0)], &[1.0, 1.0, 9.0, 2.0]);
+        assert_eq!(alphas(&subflows), [-0.125, -0.125, 0.25, 0.0]);
     }
 }

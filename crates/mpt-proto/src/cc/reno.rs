@@ -1,8 +1,8 @@
-//! Reno, RFC 5681: every path for itself, one packet per window per round trip, half on loss.
+//! Reno, RFC 5681: paths are independent; a window grows by one packet per round trip and is halved on loss.
 
 use super::windowed::{Coupling, Subflow, Subflows};
 
-/// Every path is a Reno flow.
+/// Runs an independent Reno flow on every path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reno;
 
@@ -15,11 +15,11 @@ impl Coupling for Reno {
 
 #[cfg(test)]
 mod tests {
-    use super::super::windowed::tests::{flows, step};
+    use super::super::windowed::tests::{step, subflows};
     use super::*;
 
     #[test]
     fn a_window_of_acknowledged_packets_adds_one_packet() {
-        assert_eq!(step(&mut Reno, 0, &flows(&[(20.0, 10.0)])) * 20.0, 1_000.0);
+        assert_eq!(step(&mut Reno, 0, &subflows(&[(20.0, 10.0)])) * 20.0, 1_000.0);
     }
 }

@@ -1,4 +1,4 @@
-//! One value per path, by slot; a path that lost its slot to a successor finds nothing.
+//! One value per path, indexed by slot; the identifier of a former path in the slot finds nothing.
 
 use crate::path::PathId;
 

@@ -1,8 +1,8 @@
-//! The skeleton of every window-based controller: slow start, one reaction per round trip, undo, pacing.
+//! The common part of all window-based controllers: slow start, one reduction per round trip, undo, pacing.
 //!
-//! An algorithm says, through [`Coupling`], by how much a window grows in congestion avoidance and by which factor it
-//! shrinks; the rest is RFC 5681 and RFC 9002 section 7. Windows are paced at five quarters of a window per round trip
-//! (twice in slow start), because a burst of half a window into a modem's queue is a loss waiting to happen.
+//! An algorithm implements [`Coupling`]: the growth of a window in congestion avoidance and the reduction factor. The
+//! rest follows RFC 5681 and RFC 9002 section 7. A window is paced at 1.25 windows per round trip (2 in slow start),
+//! because a burst of half a window is likely to overflow a modem's queue.
 
 use crate::path::PathId;
 use crate::path::rtt::INITIAL_RTT;
@@ -12,62 +12,62 @@ use crate::time::{Rate, Time};
 use super::CongestionControl;
 use super::slots::Slots;
 
-/// What the papers differ in, and nothing else. Windows are in bytes, times in seconds.
+/// The part in which the algorithms differ. Windows are in bytes, times in seconds.
 pub trait Coupling {
-    /// Bytes to add to the window of `me` for `acked` bytes in congestion avoidance.
+    /// Returns the bytes to add to the window of `me` for `acked` bytes in congestion avoidance.
     fn increase(&mut self, me: &Subflow, acked: f64, all: &Subflows) -> f64;
 
-    /// The factor by which the window of `me` is multiplied on loss.
+    /// Returns the factor by which the window of `me` is multiplied on loss.
     fn decrease(&mut self, _me: &Subflow, _all: &Subflows) -> f64 {
         0.5
     }
 
-    /// A round trip has passed on `me`; algorithms that go by delay set the window here, and say so by returning it.
+    /// Called once per round trip of `me`. Delay-based algorithms return the new window here.
     fn on_round(&mut self, _me: &Subflow, _all: &Subflows) -> Option<Adjustment> {
         None
     }
 }
 
-/// What a round's look at the delay decided.
+/// The decision of a delay-based algorithm after one round trip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adjustment {
-    /// The new window in bytes.
+    /// New window in bytes.
     pub cwnd: f64,
-    /// Whether slow start goes on.
+    /// True if slow start continues.
     pub slow_start: bool,
 }
 
-/// One path as the algorithms see it.
+/// The state of one path that the algorithms read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Subflow {
     /// Congestion window in bytes.
     pub cwnd: f64,
-    /// Where slow start ends, in bytes.
+    /// Slow-start threshold in bytes.
     pub ssthresh: f64,
     /// Smoothed round-trip time in seconds.
     pub srtt: f64,
-    /// Shortest round-trip time in seconds.
+    /// Minimum round-trip time in seconds.
     pub base_rtt: f64,
-    /// Largest datagram in bytes.
+    /// Maximum datagram size in bytes.
     pub mss: f64,
     /// Bytes acknowledged since the last loss.
     pub since_loss: f64,
     /// Bytes acknowledged between the last two losses.
     pub before_loss: f64,
-    /// When the last ACK came, in seconds since the run began.
+    /// Arrival time of the last ACK, in seconds since the start.
     pub now: f64,
-    /// Reductions so far, counting one taken back as never made.
+    /// Number of reductions so far; a reduction that was undone does not count.
     pub reductions: u64,
-    /// Window at the last reduction, in bytes.
+    /// Window before the last reduction, in bytes.
     pub reduced_from: f64,
-    /// It went down, and nothing has been acknowledged on it since.
+    /// The path went down, and nothing has been acknowledged on it since.
     pub failed: bool,
     pub(super) id: PathId,
-    pub(super) episode: Option<Episode>,
+    pub(super) recovery: Option<RecoveryPeriod>,
 }
 
 impl Subflow {
-    /// A path with an initial window (RFC 9002 section 7.2).
+    /// Creates a path with an initial window (RFC 9002 section 7.2).
     pub fn new(id: PathId, mss: f64) -> Self {
         let rtt = INITIAL_RTT.as_secs_f64();
         Self {
@@ -83,47 +83,47 @@ impl Subflow {
             reduced_from: 0.0,
             failed: false,
             id,
-            episode: None,
+            recovery: None,
         }
     }
 
-    /// Which path this is.
+    /// Returns the path's identifier.
     pub fn id(&self) -> PathId {
         self.id
     }
 
-    /// Bytes per second that a full window amounts to.
+    /// Returns the rate of a full window in bytes per second.
     pub fn rate(&self) -> f64 {
         self.cwnd / self.srtt
     }
 
-    /// Window in packets.
+    /// Returns the window in packets.
     pub fn packets(&self) -> f64 {
         self.cwnd / self.mss
     }
 
-    /// Whether the window still doubles every round trip.
+    /// Returns true while the window doubles every round trip.
     pub fn slow_start(&self) -> bool {
         self.cwnd < self.ssthresh
     }
 
     fn observe(&mut self, ack: &AckSample) {
-        self.srtt = ack.srtt.as_secs_f64().max(SHORTEST_RTT);
-        self.base_rtt = ack.min_rtt.as_secs_f64().max(SHORTEST_RTT);
+        self.srtt = ack.srtt.as_secs_f64().max(MIN_RTT);
+        self.base_rtt = ack.min_rtt.as_secs_f64().max(MIN_RTT);
         self.now = ack.now.as_nanos() as f64 / 1e9;
         self.since_loss += ack.acked as f64;
         self.failed = false;
     }
 
-    /// A window that is not used must not grow (RFC 9002 section 7.8).
-    fn is_full(&self, ack: &AckSample) -> bool {
+    /// Returns true if the window limits sending; a window that is not used must not grow (RFC 9002 section 7.8).
+    fn is_cwnd_limited(&self, ack: &AckSample) -> bool {
         let used = (ack.in_flight + ack.acked) as f64;
         !ack.app_limited && used >= self.cwnd * if self.slow_start() { 0.5 } else { 0.75 }
     }
 
     fn reduce(&mut self, now: Time, lost: Option<u64>, factor: f64) {
         let undo = (self.cwnd, self.ssthresh, self.before_loss);
-        self.episode = Some(Episode { began: now, lost, undo });
+        self.recovery = Some(RecoveryPeriod { start: now, lost, undo });
         self.before_loss = std::mem::take(&mut self.since_loss);
         self.reduced_from = self.cwnd;
         self.reductions += 1;
@@ -132,11 +132,11 @@ impl Subflow {
     }
 }
 
-/// A reduction, until everything it was made for has been answered.
+/// A recovery period (RFC 9002 section 7.3.2), with the state to restore if its losses were spurious.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Episode {
-    began: Time,
-    /// Packets it was made for that have not come back; none when a mark makes it final.
+pub(super) struct RecoveryPeriod {
+    start: Time,
+    /// Packets declared lost in this period and not found spurious; `None` if a CE mark makes the reduction final.
     lost: Option<u64>,
     undo: (f64, f64, f64),
 }
@@ -146,65 +146,65 @@ pub(super) struct Episode {
 pub struct Subflows(Slots<Subflow>);
 
 impl Subflows {
-    /// Every path that can be used.
+    /// Iterates over the paths that are not down.
     pub fn iter(&self) -> impl Iterator<Item = &Subflow> {
-        self.0.values().filter(|flow| !flow.failed)
+        self.0.values().filter(|subflow| !subflow.failed)
     }
 
-    /// The sum of `of` over all these paths.
+    /// Returns the sum of `of` over these paths.
     pub fn sum(&self, of: impl Fn(&Subflow) -> f64) -> f64 {
         self.iter().map(of).sum()
     }
 
-    /// The greatest `of` any of them, zero without paths.
+    /// Returns the maximum of `of` over these paths, 0 without paths.
     pub fn max(&self, of: impl Fn(&Subflow) -> f64) -> f64 {
         self.iter().map(of).fold(0.0, f64::max)
     }
 
-    /// Sets a path's state.
-    pub fn insert(&mut self, flow: Subflow) {
-        self.0.insert(flow.id, flow);
+    /// Sets the state of a path.
+    pub fn insert(&mut self, subflow: Subflow) {
+        self.0.insert(subflow.id, subflow);
     }
 }
 
-/// A window per path, coupled by `C`.
+/// A congestion window per path, coupled by `C`.
 #[derive(Clone, Debug, Default)]
 pub struct Windowed<C> {
-    flows: Subflows,
+    subflows: Subflows,
     coupling: C,
 }
 
 impl<C: Coupling> Windowed<C> {
-    /// Congestion experienced by what was sent at `newest_sent`: one reaction for each round trip.
-    /// `lost` packets may yet turn out not to be; a mark cannot.
-    fn congestion(&mut self, path: PathId, now: Time, newest_sent: Time, lost: Option<u64>) {
-        let Some(flow) = self.flows.0.get_mut(path) else { return };
-        if let Some(episode) = flow.episode.as_mut().filter(|episode| newest_sent <= episode.began) {
-            episode.lost = episode.lost.zip(lost).map(|(before, more)| before + more);
+    /// Reacts to congestion met by a packet sent at `newest_sent`, once per round trip. `lost` packets may prove
+    /// spurious later; it is `None` for a CE mark, which is final.
+    fn on_congestion_event(&mut self, path: PathId, now: Time, newest_sent: Time, lost: Option<u64>) {
+        let Some(subflow) = self.subflows.0.get_mut(path) else { return };
+        if let Some(recovery) = subflow.recovery.as_mut().filter(|recovery| newest_sent <= recovery.start) {
+            recovery.lost = recovery.lost.zip(lost).map(|(before, more)| before + more);
             return;
         }
-        let Some(flow) = self.flows.0.get(path) else { return };
-        let factor = self.coupling.decrease(flow, &self.flows);
-        if let Some(flow) = self.flows.0.get_mut(path) {
-            flow.reduce(now, lost, factor);
+        let Some(subflow) = self.subflows.0.get(path) else { return };
+        let factor = self.coupling.decrease(subflow, &self.subflows);
+        if let Some(subflow) = self.subflows.0.get_mut(path) {
+            subflow.reduce(now, lost, factor);
         }
     }
 
     fn grow(&mut self, path: PathId, ack: &AckSample) -> Option<()> {
-        let flow = self.flows.0.get(path)?;
+        let subflow = self.subflows.0.get(path)?;
         let acked = ack.acked as f64;
-        let more = if flow.slow_start() { acked } else { self.coupling.increase(flow, acked, &self.flows) };
-        let flow = self.flows.0.get_mut(path)?;
-        flow.cwnd = (flow.cwnd + more).max(MIN_WINDOW * flow.mss);
+        let more = if subflow.slow_start() { acked } else { self.coupling.increase(subflow, acked, &self.subflows) };
+        let subflow = self.subflows.0.get_mut(path)?;
+        subflow.cwnd = (subflow.cwnd + more).max(MIN_WINDOW * subflow.mss);
         Some(())
     }
 
     fn adjust(&mut self, path: PathId) -> Option<()> {
-        let adjustment = self.coupling.on_round(self.flows.0.get(path)?, &self.flows)?;
-        let flow = self.flows.0.get_mut(path)?;
-        flow.cwnd = adjustment.cwnd.max(MIN_WINDOW * flow.mss);
+        let adjustment = self.coupling.on_round(self.subflows.0.get(path)?, &self.subflows)?;
+        let subflow = self.subflows.0.get_mut(path)?;
+        subflow.cwnd = adjustment.cwnd.max(MIN_WINDOW * subflow.mss);
         if !adjustment.slow_start {
-            flow.ssthresh = flow.ssthresh.min(flow.cwnd);
+            subflow.ssthresh = subflow.ssthresh.min(subflow.cwnd);
         }
         Some(())
     }
@@ -212,18 +212,18 @@ impl<C: Coupling> Windowed<C> {
 
 impl<C: Coupling + std::fmt::Debug> CongestionControl for Windowed<C> {
     fn add_path(&mut self, path: PathId, datagram: u64) {
-        self.flows.insert(Subflow::new(path, datagram as f64));
+        self.subflows.insert(Subflow::new(path, datagram as f64));
     }
 
     fn remove_path(&mut self, path: PathId) {
-        self.flows.0.remove(path);
+        self.subflows.0.remove(path);
     }
 
     fn on_ack(&mut self, path: PathId, ack: &AckSample) {
-        let Some(flow) = self.flows.0.get_mut(path) else { return };
-        flow.observe(ack);
-        let recovering = flow.episode.is_some_and(|episode| ack.newest_sent <= episode.began);
-        if recovering || !flow.is_full(ack) {
+        let Some(subflow) = self.subflows.0.get_mut(path) else { return };
+        subflow.observe(ack);
+        let recovering = subflow.recovery.is_some_and(|recovery| ack.newest_sent <= recovery.start);
+        if recovering || !subflow.is_cwnd_limited(ack) {
             return;
         }
         self.grow(path, ack);
@@ -233,52 +233,52 @@ impl<C: Coupling + std::fmt::Debug> CongestionControl for Windowed<C> {
     }
 
     fn on_loss(&mut self, path: PathId, loss: &LossSample) {
-        self.congestion(path, loss.now, loss.newest_sent, Some(loss.packets));
+        self.on_congestion_event(path, loss.now, loss.newest_sent, Some(loss.packets));
     }
 
     fn on_failure(&mut self, path: PathId) {
-        self.flows.0.get_mut(path).into_iter().for_each(|flow| flow.failed = true);
+        self.subflows.0.get_mut(path).into_iter().for_each(|subflow| subflow.failed = true);
     }
 
-    /// When nothing of what a reduction was made for was lost, the reduction is taken back.
+    /// Undoes the reduction if all losses of its recovery period were spurious.
     fn on_spurious_loss(&mut self, path: PathId, packets: u64) {
-        let Some(flow) = self.flows.0.get_mut(path) else { return };
-        let Some(episode) = &mut flow.episode else { return };
-        episode.lost = episode.lost.map(|lost| lost.saturating_sub(packets));
-        if episode.lost == Some(0) {
-            let (cwnd, ssthresh, before_loss) = episode.undo;
-            flow.since_loss += std::mem::replace(&mut flow.before_loss, before_loss);
-            (flow.cwnd, flow.ssthresh, flow.episode) = (flow.cwnd.max(cwnd), ssthresh, None);
-            flow.reductions -= 1;
+        let Some(subflow) = self.subflows.0.get_mut(path) else { return };
+        let Some(recovery) = &mut subflow.recovery else { return };
+        recovery.lost = recovery.lost.map(|lost| lost.saturating_sub(packets));
+        if recovery.lost == Some(0) {
+            let (cwnd, ssthresh, before_loss) = recovery.undo;
+            subflow.since_loss += std::mem::replace(&mut subflow.before_loss, before_loss);
+            (subflow.cwnd, subflow.ssthresh, subflow.recovery) = (subflow.cwnd.max(cwnd), ssthresh, None);
+            subflow.reductions -= 1;
         }
     }
 
     fn on_ecn(&mut self, path: PathId, now: Time, newest_sent: Time) {
-        self.congestion(path, now, newest_sent, None);
+        self.on_congestion_event(path, now, newest_sent, None);
     }
 
     fn window(&self, path: PathId) -> u64 {
-        self.flows.0.get(path).map_or(0, |flow| flow.cwnd as u64)
+        self.subflows.0.get(path).map_or(0, |subflow| subflow.cwnd as u64)
     }
 
     fn pacing(&self, path: PathId) -> Rate {
-        self.flows.0.get(path).map_or(Rate::ZERO, |flow| {
-            let gain = if flow.slow_start() { 2.0 } else { 1.25 };
-            Rate::from_bytes((flow.rate() * gain) as u64)
+        self.subflows.0.get(path).map_or(Rate::ZERO, |subflow| {
+            let gain = if subflow.slow_start() { 2.0 } else { 1.25 };
+            Rate::from_bytes((subflow.rate() * gain) as u64)
         })
     }
 
     fn bottleneck(&self, path: PathId) -> Option<Rate> {
-        self.flows.0.get(path).map(|flow| Rate::from_bytes(flow.rate() as u64))
+        self.subflows.0.get(path).map(|subflow| Rate::from_bytes(subflow.rate() as u64))
     }
 }
 
-/// RFC 6928 and RFC 9002 section 7.2.
+/// Packets; RFC 6928 and RFC 9002 section 7.2.
 const INITIAL_WINDOW: f64 = 10.0;
-/// RFC 9002 section 7.2.
+/// Packets; RFC 9002 section 7.2.
 pub const MIN_WINDOW: f64 = 2.0;
-/// Keeps rates finite on a path within one machine.
-const SHORTEST_RTT: f64 = 50e-6;
+/// Lower bound in seconds; keeps rates finite on a path within one machine.
+const MIN_RTT: f64 = 50e-6;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -286,22 +286,22 @@ pub(super) mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Paths with windows in packets of 1000 bytes and round trips in milliseconds, past slow start.
-    pub fn flows(paths: &[(f64, f64)]) -> Subflows {
-        let mut flows = Subflows::default();
+    /// Builds paths with windows in packets of 1000 bytes and round trips in milliseconds, after slow start.
+    pub fn subflows(paths: &[(f64, f64)]) -> Subflows {
+        let mut subflows = Subflows::default();
         for (slot, (packets, ms)) in paths.iter().enumerate() {
-            let mut flow = Subflow::new(PathId { slot: slot as u8, generation: 0 }, 1_000.0);
-            (flow.cwnd, flow.ssthresh) = (packets * 1_000.0, 0.0);
-            (flow.srtt, flow.base_rtt) = (ms / 1e3, ms / 1e3);
-            flows.insert(flow);
+            let mut subflow = Subflow::new(PathId { slot: slot as u8, generation: 0 }, 1_000.0);
+            (subflow.cwnd, subflow.ssthresh) = (packets * 1_000.0, 0.0);
+            (subflow.srtt, subflow.base_rtt) = (ms / 1e3, ms / 1e3);
+            subflows.insert(subflow);
         }
-        flows
+        subflows
     }
 
-    /// By how much the window of path `me` grows for one packet, in bytes.
-    pub fn step(coupling: &mut impl Coupling, me: usize, flows: &Subflows) -> f64 {
-        let flow = flows.iter().nth(me).unwrap();
-        coupling.increase(flow, flow.mss, flows)
+    /// Returns the growth in bytes of the window of path `me` for one packet.
+    pub fn step(coupling: &mut impl Coupling, me: usize, subflows: &Subflows) -> f64 {
+        let subflow = subflows.iter().nth(me).unwrap();
+        coupling.increase(subflow, subflow.mss, subflows)
     }
 
     const PATH: PathId = PathId { slot: 0, generation: 0 };
@@ -335,7 +335,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn slow_start_adds_what_was_acknowledged() {
+    fn slow_start_adds_the_acknowledged_bytes() {
         let mut reno = reno();
         reno.on_ack(PATH, &ack(50, 10));
         assert_eq!(reno.window(PATH), 20_000);
@@ -352,7 +352,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_reduction_for_nothing_is_taken_back() {
+    fn a_spurious_reduction_is_undone() {
         let mut reno = reno();
         reno.on_loss(PATH, &loss(100, 50));
         reno.on_loss(PATH, &loss(110, 90));
@@ -363,7 +363,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_reduction_for_a_mark_is_final() {
+    fn a_reduction_for_a_ce_mark_is_final() {
         let mut reno = reno();
         reno.on_loss(PATH, &loss(100, 50));
         reno.on_ecn(PATH, at(105), at(60));

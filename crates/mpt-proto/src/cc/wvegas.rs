@@ -1,6 +1,6 @@
 //! wVegas, weighted Vegas: Cao, Xu, Fu, "Delay-based Congestion Control for Multipath TCP" (IEEE ICNP 2012),
-//! draft-xu-mptcp-congestion-control-05. Each path keeps a few packets of its own in the bottleneck's queue; how many is a
-//! share of a common total, in proportion to the path's rate, so that all paths see the same congestion.
+//! draft-xu-mptcp-congestion-control-05. Each path keeps a few of its packets in the bottleneck queue. Their number is
+//! the path's share of a common total, in proportion to its rate, so that all paths see the same congestion.
 
 use super::slots::Slots;
 use super::windowed::{Adjustment, Coupling, Subflow, Subflows};
@@ -8,12 +8,12 @@ use super::windowed::{Adjustment, Coupling, Subflow, Subflows};
 /// Weighted Vegas.
 #[derive(Clone, Debug, Default)]
 pub struct Wvegas {
-    /// Least queueing delay of each path since it last backed off, in seconds.
-    least_queue: Slots<f64>,
+    /// Minimum queueing delay of each path since its last back-off, in seconds.
+    min_queue: Slots<f64>,
 }
 
 impl Wvegas {
-    /// `diff_i = (cwnd_i / baseRTT_i - cwnd_i / RTT_i) * baseRTT_i`: packets of this path that stand in queues.
+    /// `diff_i = (cwnd_i / baseRTT_i - cwnd_i / RTT_i) * baseRTT_i`: packets of this path in queues.
     fn backlog(f: &Subflow) -> f64 {
         f.packets() * (1.0 - f.base_rtt / f.srtt)
     }
@@ -23,22 +23,22 @@ impl Wvegas {
         TOTAL_ALPHA * me.rate() / all.sum(Subflow::rate)
     }
 
-    /// Draft section 3.3: when the queueing delay has doubled, drain the link: `cwnd_i *= 0.5 * baseRTT_i / RTT_i`.
+    /// Draft section 3.3: drains the link when the queueing delay has doubled: `cwnd_i *= 0.5 * baseRTT_i / RTT_i`.
     fn backs_off(&mut self, me: &Subflow) -> bool {
         let queue = me.srtt - me.base_rtt;
-        let least = self.least_queue.get(me.id()).map_or(queue, |least| least.min(queue));
-        let doubled = least > SMALLEST_QUEUE && queue >= 2.0 * least;
+        let least = self.min_queue.get(me.id()).map_or(queue, |least| least.min(queue));
+        let doubled = least > MIN_QUEUE && queue >= 2.0 * least;
         if doubled {
-            self.least_queue.remove(me.id());
+            self.min_queue.remove(me.id());
         } else {
-            self.least_queue.insert(me.id(), least.max(0.0));
+            self.min_queue.insert(me.id(), least.max(0.0));
         }
         doubled
     }
 }
 
 impl Coupling for Wvegas {
-    /// Windows change once a round, by delay.
+    /// Returns 0: windows change once per round trip, by delay.
     fn increase(&mut self, _: &Subflow, _: f64, _: &Subflows) -> f64 {
         0.0
     }
@@ -56,21 +56,21 @@ impl Coupling for Wvegas {
     }
 }
 
-/// Packets that all paths together keep in queues (draft section 3.2).
+/// Packets that all paths together keep in queues; draft section 3.2.
 const TOTAL_ALPHA: f64 = 10.0;
-/// Packets in the queue that end slow start.
+/// Packets in the queue that end slow start; the draft's gamma.
 const GAMMA: f64 = 1.0;
-/// A queue shorter than a packet at 12 Mbit/s is the granularity of timers, and twice it is no congestion.
-const SMALLEST_QUEUE: f64 = 1e-3;
+/// Seconds: one packet at 12 Mbit/s. A shorter queue is within timer granularity, and twice it is no congestion.
+const MIN_QUEUE: f64 = 1e-3;
 
 #[cfg(test)]
 mod tests {
-    use super::super::windowed::tests::flows;
+    use super::super::windowed::tests::subflows;
     use super::*;
 
-    /// Two paths of 50 packets, the first over an empty queue, the second over one that doubles its round trip.
+    /// Builds two paths of 50 packets: the first has an empty queue, the second a queue that doubles its round trip.
     fn empty_and_full() -> Subflows {
-        let mut set = flows(&[(50.0, 40.0), (50.0, 80.0)]);
+        let mut set = subflows(&[(50.0, 40.0), (50.0, 80.0)]);
         let full = set.iter().nth(1).unwrap().clone();
         set.insert(Subflow { base_rtt: 0.040, ..full });
         set
@@ -99,19 +99,19 @@ mod tests {
     #[test]
     fn a_queue_that_doubles_halves_the_window_and_drains_the_link() {
         let mut wvegas = Wvegas::default();
-        let mut set = flows(&[(50.0, 45.0)]);
-        let flow = set.iter().next().unwrap().clone();
-        set.insert(Subflow { base_rtt: 0.040, ..flow.clone() });
+        let mut set = subflows(&[(50.0, 45.0)]);
+        let subflow = set.iter().next().unwrap().clone();
+        set.insert(Subflow { base_rtt: 0.040, ..subflow.clone() });
         round(&mut wvegas, 0, &set);
-        set.insert(Subflow { base_rtt: 0.040, srtt: 0.050, ..flow });
+        set.insert(Subflow { base_rtt: 0.040, srtt: 0.050, ..subflow });
         assert!((round(&mut wvegas, 0, &set) - 50_000.0 * 0.5 * 0.8).abs() < 1e-6);
     }
 
     #[test]
     fn slow_start_ends_with_the_first_packet_in_the_queue() {
-        let mut set = flows(&[(50.0, 42.0)]);
-        let flow = set.iter().next().unwrap().clone();
-        set.insert(Subflow { base_rtt: 0.040, ssthresh: f64::INFINITY, ..flow });
+        let mut set = subflows(&[(50.0, 42.0)]);
+        let subflow = set.iter().next().unwrap().clone();
+        set.insert(Subflow { base_rtt: 0.040, ssthresh: f64::INFINITY, ..subflow });
         let adjustment = Wvegas::default().on_round(set.iter().next().unwrap(), &set).unwrap();
         assert!(!adjustment.slow_start);
         assert!((adjustment.cwnd - 50_000.0 * 40.0 / 42.0).abs() < 1e-6);

@@ -70,7 +70,7 @@ impl AckDelay {
             return;
         }
         let Some(number) = ip.sequence(bytes) else { return };
-        let flow = self.flows.entry(flow::bucket_of_answers(ip, bytes, Class::Bulk)).or_default();
+        let flow = self.flows.entry(flow::reverse_bucket(ip, bytes, Class::Bulk)).or_default();
         while flow.sent.front().is_some_and(|(_, at)| now.since(*at) > self.usual.late) {
             flow.sent.pop_front();
         }

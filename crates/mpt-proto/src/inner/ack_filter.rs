@@ -121,7 +121,7 @@ impl AckFilter {
         if now > self.startup_until || ip.protocol != TCP {
             return;
         }
-        let flow = self.flows.get_mut(&flow::bucket_of_answers(ip, bytes, Class::Bulk));
+        let flow = self.flows.get_mut(&flow::reverse_bucket(ip, bytes, Class::Bulk));
         if let Some((flow, (number, (_, echo)))) = flow.zip(ip.sequence(bytes).zip(ip.timestamps(bytes))) {
             flow.round.on_data(number, echo);
         }

@@ -1,20 +1,20 @@
-//! Whose turn it is: deficit round robin with a list of new flows (RFC 8290 section 4.2).
+//! Deficit round robin with a list of new flows (RFC 8290 section 4.2).
 //!
 //! ```text
-//!   first packet -> new --- turn used up, or empty ---> old --- empty ---> neither
+//!   first packet -> new --- deficit used, or empty ---> old --- empty ---> inactive
 //!                                                       | ^
-//!                                                       '-' turn used up
+//!                                                       '-' deficit used
 //! ```
 //!
-//! New flows go first. A flow that sends less than a quantum between two rounds is new again each time: it is sparse, and
-//! meets no queue but other sparse ones. An empty new flow passes through the old list, so that none can starve
-//! the others by emptying itself.
+//! New flows go first. A flow that sends less than a quantum per round of the scheduler is new each time: it is sparse,
+//! and only waits for other sparse flows. A new flow that is empty moves to the old list first, so that it cannot
+//! starve the others by becoming empty and new again.
 
 use std::collections::VecDeque;
 
 use super::flow_queue::{FlowQueue, List};
 
-/// The two lists of flows, by bucket number. A bucket is in one at most.
+/// The two lists of active flows, by bucket number. A bucket is in at most one.
 #[derive(Debug, Default)]
 pub(super) struct DeficitRoundRobin {
     new: VecDeque<u16>,
@@ -22,72 +22,72 @@ pub(super) struct DeficitRoundRobin {
 }
 
 impl DeficitRoundRobin {
-    /// A flow has something to send; if it is in neither list, it is new.
-    pub fn enlist(&mut self, number: u16, bucket: &mut FlowQueue) {
-        if bucket.list == List::Neither {
-            (bucket.list, bucket.deficit) = (List::New, QUANTUM);
-            self.new.push_back(number);
+    /// Adds a flow that has packets to the new list, unless it is in a list.
+    pub fn activate(&mut self, bucket: u16, flow: &mut FlowQueue) {
+        if flow.list == List::Inactive {
+            (flow.list, flow.deficit) = (List::New, QUANTUM);
+            self.new.push_back(bucket);
         }
     }
 
-    /// The flow whose turn it is. The same as before, until it has sent, or a new flow has come.
-    pub fn pick(&mut self, buckets: &mut [FlowQueue]) -> Option<u16> {
+    /// Returns the next flow. It stays the same until that flow has sent or a new flow arrives.
+    pub fn pick(&mut self, flows: &mut [FlowQueue]) -> Option<u16> {
         loop {
-            let number = *self.new.front().or(self.old.front())?;
-            let bucket = &mut buckets[usize::from(number)];
-            if bucket.deficit > 0 && bucket.backlog > 0 {
-                return Some(number);
+            let bucket = *self.new.front().or(self.old.front())?;
+            let flow = &mut flows[usize::from(bucket)];
+            if flow.deficit > 0 && flow.backlog > 0 {
+                return Some(bucket);
             }
-            self.pass(number, bucket);
+            self.end_turn(bucket, flow);
         }
     }
 
-    /// Whether no flow has a turn coming.
+    /// Returns true if no flow is active.
     pub fn is_empty(&self) -> bool {
         self.new.is_empty() && self.old.is_empty()
     }
 
-    /// How many flows have a turn coming.
+    /// Returns the number of active flows.
     pub fn len(&self) -> usize {
         self.new.len() + self.old.len()
     }
 
-    /// Takes the first flow out of `list`, as which it goes on being known.
+    /// Removes the first flow of `list`; the flow's own `list` field stays as it is.
     pub fn take_first(&mut self, list: List) {
         match list {
             List::New => self.new.pop_front(),
-            List::Old | List::Neither => self.old.pop_front(),
+            List::Old | List::Inactive => self.old.pop_front(),
         };
     }
 
-    /// Puts back what [`Self::take_first`] took.
-    pub fn put_first(&mut self, number: u16, list: List) {
+    /// Reinserts a flow that [`Self::take_first`] removed.
+    pub fn put_first(&mut self, bucket: u16, list: List) {
         match list {
-            List::New => self.new.push_front(number),
-            List::Old | List::Neither => self.old.push_front(number),
+            List::New => self.new.push_front(bucket),
+            List::Old | List::Inactive => self.old.push_front(bucket),
         }
     }
 
     /// Ends the turn of the first flow.
-    fn pass(&mut self, number: u16, bucket: &mut FlowQueue) {
-        let from = bucket.list;
+    fn end_turn(&mut self, bucket: u16, flow: &mut FlowQueue) {
+        let from = flow.list;
         match from {
             List::New => self.new.pop_front(),
-            List::Old | List::Neither => self.old.pop_front(),
+            List::Old | List::Inactive => self.old.pop_front(),
         };
-        if bucket.deficit <= 0 {
-            bucket.deficit += QUANTUM;
-            bucket.list = List::Old;
+        if flow.deficit <= 0 {
+            flow.deficit += QUANTUM;
+            flow.list = List::Old;
         } else {
-            bucket.on_empty();
-            bucket.list = if from == List::New { List::Old } else { List::Neither };
+            flow.on_empty();
+            flow.list = if from == List::New { List::Old } else { List::Inactive };
         }
-        if bucket.list == List::Old {
-            self.old.push_back(number);
+        if flow.list == List::Old {
+            self.old.push_back(bucket);
         }
     }
 }
 
-/// Bytes that a flow may send in a turn: an Ethernet frame (RFC 8290 section 5.2), so that a packet of any flow waits for
-/// one packet of each other.
+/// Bytes that a flow may send per turn: one Ethernet frame (RFC 8290 section 5.2), so that a packet waits for about one
+/// packet of each other flow.
 pub(super) const QUANTUM: i64 = 1_514;

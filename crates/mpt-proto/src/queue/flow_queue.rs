@@ -1,4 +1,4 @@
-//! The packets of one flow, and what fair queueing and CoDel know about it.
+//! The queue of one flow, with its state of fair queueing and CoDel.
 
 use super::codel::{Codel, CodelParams};
 use super::inner::InnerPacket;
@@ -7,181 +7,181 @@ use crate::classify::Mark;
 use crate::packet::{SuperPacket, ecn};
 use crate::time::Time;
 
-/// One flow, or those few that share a hash.
+/// The queue of one flow, or of the few flows that share a bucket.
 #[derive(Debug, Default)]
 pub(super) struct FlowQueue {
     chain: Chain,
-    /// The next packet of the first super-packet.
+    /// Index of the front packet in the first super-packet.
     next: usize,
-    /// Bytes of the packets that wait.
+    /// Bytes of the waiting packets.
     pub backlog: usize,
-    /// Bytes that it may yet send before it is another's turn.
+    /// Bytes that the flow may still send in its turn.
     pub deficit: i64,
     pub list: List,
     codel: Codel,
-    /// What CoDel said about the packet at the front.
-    verdict: Option<Dequeue>,
-    /// How many packets behind the front have left ahead of it.
+    /// CoDel's decision for the packet at the front.
+    codel_action: Option<CodelAction>,
+    /// Packets behind the front that have left ahead of it.
     ahead: u32,
-    /// How many of these have no number, because numbering began anew.
+    /// How many of these have no number, because numbering restarted.
     unnumbered: u32,
 }
 
-/// A packet that leaves.
+/// A packet taken from the front.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct Dequeued {
     pub packet: InnerPacket,
-    /// By how many numbers the front has moved.
-    pub places: u32,
-    /// Bytes of the super-packets that are done with.
+    /// By how many numbers the front has advanced.
+    pub advance: u32,
+    /// Bytes of the super-packets that have left completely.
     pub released: usize,
 }
 
-/// In which list of flows it is (RFC 8290 section 4.2).
+/// The list that a flow is in (RFC 8290 section 4.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum List {
-    /// It had nothing to send for a whole round.
+    /// It had nothing to send for a whole round of the scheduler.
     #[default]
-    Neither,
-    /// It has just begun: sparse.
+    Inactive,
+    /// It has just become active: sparse.
     New,
-    /// It is backlogged.
+    /// It has a backlog.
     Old,
 }
 
-/// What CoDel says about a packet.
+/// CoDel's decision for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dequeue {
+pub(super) enum CodelAction {
     Send,
     Mark,
     Drop,
 }
 
 impl FlowQueue {
-    /// Takes a super-packet.
-    pub fn push(&mut self, store: &mut Slab, now: Time, packet: SuperPacket) {
+    /// Appends a super-packet.
+    pub fn push(&mut self, slab: &mut Slab, now: Time, packet: SuperPacket) {
         self.backlog += packet.len_of_all();
-        store.push(&mut self.chain, QueuedPacket::new(packet, now));
+        slab.push(&mut self.chain, QueuedPacket::new(packet, now));
     }
 
-    /// The length in bytes of the packet at the front.
-    pub fn front_len(&self, store: &Slab) -> Option<usize> {
-        store.front(&self.chain).map(|first| first.packet.len_of(self.next))
+    /// Returns the length in bytes of the packet at the front.
+    pub fn front_len(&self, slab: &Slab) -> Option<usize> {
+        slab.front(&self.chain).map(|first| first.packet.len_of(self.next))
     }
 
-    /// What the classifier found out about the packet at the front.
-    pub fn front_mark(&self, store: &Slab) -> Option<Mark> {
-        store.front(&self.chain).map(|first| first.packet.mark())
+    /// Returns the classifier's result for the packet at the front.
+    pub fn front_mark(&self, slab: &Slab) -> Option<Mark> {
+        slab.front(&self.chain).map(|first| first.packet.mark())
     }
 
-    /// Takes out the packet at the front, with the mark that CoDel gave it.
-    pub fn take(&mut self, store: &mut Slab) -> Option<Taken> {
-        let first = store.front_mut(&self.chain)?;
-        let marked = self.verdict.take() == Some(Dequeue::Mark);
+    /// Takes the packet at the front, ECN-marked if CoDel marked it.
+    pub fn take(&mut self, slab: &mut Slab) -> Option<Dequeued> {
+        let first = slab.front_mut(&self.chain)?;
+        let marked = self.codel_action.take() == Some(CodelAction::Mark);
         let packet = InnerPacket::new(first.packet.clone(), self.next, marked);
-        first.left -= packet.len();
+        first.remaining -= packet.len();
         self.backlog -= packet.len();
-        let (places, released) = self.move_on(store);
-        Some(Taken { packet, places, released })
+        let (advance, released) = self.advance_front(slab);
+        Some(Dequeued { packet, advance, released })
     }
 
-    /// Takes out the first packet that has `before` bytes in front of it, or else the last, and says how many places it stands behind the
-    /// front. None for the front itself, and for one that is longer than `longest` bytes or marked otherwise: what was decided for the
-    /// front does not hold for it.
-    pub fn take_ahead(&mut self, store: &mut Slab, before: usize, longest: usize) -> Option<(InnerPacket, u32)> {
+    /// Takes the first packet that has at least `before` bytes in front of it, or else the last packet, and returns its
+    /// offset from the front in packets. Returns `None` if that is the front itself, is longer than `max_len` bytes, or
+    /// is classified differently, because the decision made for the front does not apply to it.
+    pub fn take_ahead(&mut self, slab: &mut Slab, before: usize, max_len: usize) -> Option<(InnerPacket, u32)> {
         if self.unnumbered > 0 {
             return None;
         }
-        let mark = self.front_mark(store)?;
-        let (slot, index, places) = self.find_ahead(store, before).filter(|(_, _, places)| *places > 0)?;
-        let waiting = store.at(slot)?;
+        let mark = self.front_mark(slab)?;
+        let (slot, index, offset) = self.find_ahead(slab, before).filter(|(_, _, offset)| *offset > 0)?;
+        let waiting = slab.at(slot)?;
         let packet = InnerPacket::new(waiting.packet.clone(), index, false);
-        if packet.len() > longest || packet.mark() != mark {
+        if packet.len() > max_len || packet.mark() != mark {
             return None;
         }
-        waiting.set_gone(index);
+        waiting.mark_left(index);
         self.backlog -= packet.len();
         self.ahead += 1;
-        Some((packet, places))
+        Some((packet, offset))
     }
 
-    /// Whether a packet that is dropped at the front leaves a hole in the order of those that have left.
+    /// Returns true if dropping the front leaves a hole: a later packet has left with a number.
     pub fn leaves_hole(&self) -> bool {
         self.ahead > self.unnumbered
     }
 
-    /// Numbering begins anew.
+    /// Restarts the numbering.
     pub fn renumber(&mut self) {
         self.unnumbered = self.ahead;
     }
 
-    /// What CoDel says about the packet at the front. It is asked once and said again.
-    pub fn judge(&mut self, store: &Slab, now: Time, delay: CodelParams) -> Option<Dequeue> {
-        let first = store.front(&self.chain)?;
-        if self.verdict.is_none() {
+    /// Returns CoDel's decision for the packet at the front. CoDel runs once per packet.
+    pub fn run_codel(&mut self, slab: &Slab, now: Time, params: CodelParams) -> Option<CodelAction> {
+        let first = slab.front(&self.chain)?;
+        if self.codel_action.is_none() {
             let behind = self.backlog - first.packet.len_of(self.next);
-            let wanted = self.codel.wants(now, first.arrived, behind, delay);
-            self.verdict = Some(match first.packet.ip().tos & ecn::MASK {
-                _ if !wanted => Dequeue::Send,
-                ecn::NOT_ECT => Dequeue::Drop,
-                _ => Dequeue::Mark,
+            let should_drop = self.codel.should_drop(now, first.arrived, behind, params);
+            self.codel_action = Some(match first.packet.ip().tos & ecn::MASK {
+                _ if !should_drop => CodelAction::Send,
+                ecn::NOT_ECT => CodelAction::Drop,
+                _ => CodelAction::Mark,
             });
         }
-        self.verdict
+        self.codel_action
     }
 
-    /// Slot, index and place of the first packet that has `before` bytes in front of it, or of the last.
-    fn find_ahead(&self, store: &Slab, before: usize) -> Option<(u32, usize, u32)> {
-        let (mut bytes, mut places, mut from) = (0, 0, self.next);
+    /// Returns slot, index and offset of the first packet with at least `before` bytes in front of it, or of the last.
+    fn find_ahead(&self, slab: &Slab, before: usize) -> Option<(u32, usize, u32)> {
+        let (mut bytes, mut packets, mut from) = (0, 0, self.next);
         let mut last = None;
-        for (slot, waiting) in store.walk(&self.chain) {
-            let place = |index: usize| places + (index - from) as u32;
-            if bytes + waiting.left > before {
+        for (slot, waiting) in slab.walk(&self.chain) {
+            let offset = |index: usize| packets + (index - from) as u32;
+            if bytes + waiting.remaining > before {
                 let mut passed = bytes;
                 for index in waiting.candidates(from) {
                     if passed >= before {
-                        return Some((slot, index, place(index)));
+                        return Some((slot, index, offset(index)));
                     }
                     passed += waiting.packet.len_of(index);
                 }
             }
-            last = waiting.candidates(from).next_back().map(|index| (slot, index, place(index))).or(last);
-            bytes += waiting.left;
-            places += (waiting.packet.count() - from) as u32;
+            last = waiting.candidates(from).next_back().map(|index| (slot, index, offset(index))).or(last);
+            bytes += waiting.remaining;
+            packets += (waiting.packet.count() - from) as u32;
             from = 0;
         }
         last
     }
 
-    /// Moves the front past the packet that has left, and past those that had left ahead of it.
-    fn move_on(&mut self, store: &mut Slab) -> (u32, usize) {
-        let (mut places, mut released) = (0, 0);
-        while let Some(first) = store.front(&self.chain) {
-            if places > 0 && !first.is_gone(self.next) {
+    /// Advances the front past the packet that has left and those that left ahead of it.
+    fn advance_front(&mut self, slab: &mut Slab) -> (u32, usize) {
+        let (mut advance, mut released) = (0, 0);
+        while let Some(first) = slab.front(&self.chain) {
+            if advance > 0 && !first.has_left(self.next) {
                 break;
             }
-            if places > 0 {
+            if advance > 0 {
                 self.ahead -= 1;
             }
-            places += 1;
+            advance += 1;
             self.next += 1;
             if self.next == first.packet.count() {
                 released += first.packet.bytes().len();
                 self.next = 0;
-                store.pop(&mut self.chain);
+                slab.pop(&mut self.chain);
             }
         }
-        let unnumbered = self.unnumbered.min(places - 1);
+        let unnumbered = self.unnumbered.min(advance - 1);
         self.unnumbered -= unnumbered;
-        (places - unnumbered, released)
+        (advance - unnumbered, released)
     }
 
-    /// See [`Codel::on_squeeze`].
-    pub fn on_squeeze(&mut self, now: Time) {
-        self.codel.on_squeeze(now);
+    /// See [`Codel::on_rate_collapse`].
+    pub fn on_rate_collapse(&mut self, now: Time) {
+        self.codel.on_rate_collapse(now);
     }
 
-    /// It was its turn and it had nothing.
+    /// Records that the flow had its turn and was empty.
     pub fn on_empty(&mut self) {
         self.codel.on_empty();
     }

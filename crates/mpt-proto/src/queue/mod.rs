@@ -1,24 +1,23 @@
-//! Where inner packets wait for a path: FQ-CoDel (RFC 8290), one queue for each peer.
+//! The queue of inner packets for one peer: FQ-CoDel (RFC 8290).
 //!
 //! ```text
 //!   push(super-packet) -> bucket 0 ---.
-//!                         bucket 1 ----> whose turn? -> CoDel -> head, pop -> scheduler
-//!                         ...      ---'  (rounds)       drop, mark
+//!                         bucket 1 ---->  DRR  -> CoDel -> head, pop -> scheduler
+//!                         ...      ---'          drop, mark
 //!                         bucket 1535
 //! ```
 //!
-//! Paths are not given more than they carry, so what a fast sender has too much stands here, where something can be done
-//! about it: every flow waits in a bucket of its own, buckets take turns by bytes, a flow that sends little goes before
-//! those that are backlogged, and of a flow whose queue stands too long CoDel drops packets, or marks them if
-//! their transport understands that (ECN, RFC 3168).
+//! Paths never get more than they carry, so the excess of a fast sender waits here, where it can be managed. Every flow
+//! has its own bucket; deficit round robin shares the bytes; sparse flows go before backlogged ones; and CoDel drops
+//! packets of a flow with a standing queue, or marks them if the transport supports ECN (RFC 3168).
 //!
-//! It takes super-packets and gives single packets, which refer to the super-packet: nothing is copied, and the buffer
-//! comes back with the last of its packets. Memory is bounded in bytes of super-packets that are not done with.
-//! Buckets of one class come before those of another ([`tiers`]). Every step costs the same however much waits; only a push beyond the
-//! limit looks at all buckets, and [`Queue::pop_ahead`] at all super-packets that it passes.
+//! The queue accepts super-packets and returns single packets that refer to them: nothing is copied, and the buffer is
+//! returned with its last packet. The limit is in bytes of the super-packets that are in use. Classes have strict
+//! priority within bounds ([`priority`]). Every step has constant cost; only a push beyond the limit visits all
+//! buckets, and [`Queue::pop_ahead`] visits the super-packets that it passes.
 //!
-//! The packets of a bucket are numbered in the order in which they came, as they leave: what is dropped has no number, unless a later
-//! packet has left *ahead* of it, on a path so slow that it arrives in its turn all the same.
+//! The packets of a bucket are numbered in arrival order when they leave. A dropped packet gets no number, unless a
+//! later packet has left *ahead* of it, on a path so slow that it still arrives in order.
 
 mod codel;
 mod drr;
@@ -35,7 +34,7 @@ use crate::flow::BUCKETS;
 use crate::packet::SuperPacket;
 use crate::time::Time;
 use codel::CodelParams;
-use flow_queue::{Dequeue, FlowQueue, List, Taken};
+use flow_queue::{CodelAction, Dequeued, FlowQueue, List};
 pub use inner::InnerPacket;
 use priority::PriorityTiers;
 use slab::Slab;
@@ -43,278 +42,284 @@ use slab::Slab;
 /// The packets that wait for a path to one peer.
 #[derive(Debug)]
 pub struct Queue {
-    /// All of them, or none while nothing has come for long: they weigh more than all else that a peer has.
+    /// All buckets, or none after a long idle time: they use more memory than all other state of a peer.
     buckets: Vec<FlowQueue>,
     tiers: PriorityTiers,
-    store: Slab,
+    slab: Slab,
     aqm: Aqm,
-    /// The bucket of the packet that [`Self::head`] described.
-    chosen: Option<u16>,
+    /// Bucket of the packet that [`Self::head`] returned.
+    head_bucket: Option<u16>,
     packets: usize,
-    /// Bytes of the packets that wait.
+    /// Bytes of the waiting packets.
     bytes: usize,
-    /// Bytes of the super-packets they belong to.
-    held: usize,
+    /// Bytes of the super-packets in use.
+    allocated: usize,
     limit: usize,
-    /// Packets that CoDel dropped and nobody has asked about.
+    /// Packets dropped by CoDel since [`Self::take_dropped`].
     dropped: u64,
-    /// The number of the packet at the front of each bucket; nothing before the first packet.
-    numbers: Vec<u32>,
-    /// Numbers that no packet will have, because one was dropped after a later one had left.
+    /// Number of the packet at the front of each bucket; empty before the first packet.
+    next_numbers: Vec<u32>,
+    /// Numbers that no packet will have, because a packet was dropped after a later one had left.
     holes: Vec<(u16, u32)>,
 }
 
-/// What is done about a queue that stands.
+/// Active queue management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aqm {
-    /// Nothing: flows share fairly, and each is first in, first out.
+    /// None: flows share fairly, and each is first in, first out.
     Off,
-    /// CoDel (RFC 8289), for each flow.
+    /// CoDel (RFC 8289) for each flow.
     CoDel {
-        /// How long a queue may stand.
+        /// Acceptable standing queue.
         target: Duration,
-        /// For how long it may be longer, about the longest round trip of the flows.
+        /// How long the delay may exceed the target: about the longest round trip of the flows.
         interval: Duration,
     },
 }
 
-/// The packet that would be next.
+/// Describes the next packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// Its flow's bucket.
+    /// Bucket of its flow.
     pub bucket: u16,
-    /// The flow has just begun, or sends little.
+    /// True if the flow is sparse: new, or with little to send.
     pub sparse: bool,
-    /// Bytes that will have left with the last of its flow: the flow's, and those of the flows that it takes turns with.
+    /// Bytes that leave until the flow's backlog is sent: its own, and those of the flows that it takes turns with.
     pub backlog: usize,
-    /// What the classifier found out about it.
+    /// The classifier's result.
     pub mark: Mark,
 }
 
 impl Queue {
-    /// Makes one that holds super-packets of `limit_bytes` together, and of [`LARGEST`] at least.
+    /// Creates a queue that holds super-packets of `limit_bytes` in total, at least [`MAX_SUPER_PACKET`].
     pub fn new(limit_bytes: usize, aqm: Aqm) -> Self {
         Self {
             buckets: Vec::new(),
             tiers: PriorityTiers::default(),
-            store: Slab::default(),
+            slab: Slab::default(),
             aqm,
-            chosen: None,
+            head_bucket: None,
             packets: 0,
             bytes: 0,
-            held: 0,
-            limit: limit_bytes.max(LARGEST),
+            allocated: 0,
+            limit: limit_bytes.max(MAX_SUPER_PACKET),
             dropped: 0,
-            numbers: Vec::new(),
+            next_numbers: Vec::new(),
             holes: Vec::new(),
         }
     }
 
-    /// Takes a super-packet of the flow in `bucket`, which [`crate::flow::bucket`] computed. Returns how many packets were
-    /// dropped because there was no room: those at the front of the flow with the most bytes.
+    /// Appends a super-packet of the flow in `bucket`, computed by [`crate::flow::bucket`]. Returns how many packets
+    /// were dropped to keep the limit: those at the front of the flow with the most bytes.
     pub fn push(&mut self, now: Time, bucket: u16, packet: SuperPacket) -> u64 {
         self.packets += packet.count();
         self.bytes += packet.len_of_all();
-        self.held += packet.bytes().len();
+        self.allocated += packet.bytes().len();
         if self.buckets.is_empty() {
             self.buckets.resize_with(BUCKETS, FlowQueue::default);
-            self.numbers.resize(BUCKETS, 0);
+            self.next_numbers.resize(BUCKETS, 0);
         }
         let flow = &mut self.buckets[usize::from(bucket)];
-        flow.push(&mut self.store, now, packet);
-        self.tiers.enlist(bucket, flow);
-        self.shed()
+        flow.push(&mut self.slab, now, packet);
+        self.tiers.activate(bucket, flow);
+        self.enforce_limit()
     }
 
-    /// The packet that is next, after CoDel has had its say; what it drops is counted in `drops` and in
-    /// [`Self::take_dropped`]. The answer stays the same until [`Self::pop`], unless a new flow begins or its packets are
-    /// dropped for want of room. None when nothing waits but parked flows, and only then.
+    /// Returns the next packet after CoDel's drops, which are counted in `drops` and in [`Self::take_dropped`]. The
+    /// result stays the same until [`Self::pop`], unless a new flow starts or its packets are dropped by the limit.
+    /// Returns `None` only if nothing or only parked flows wait.
     pub fn head(&mut self, now: Time, drops: &mut Drops) -> Option<Head> {
-        self.chosen = self.tiers.pick(&mut self.buckets);
-        let bucket = self.chosen?;
-        self.police(now, bucket, drops);
+        self.head_bucket = self.tiers.pick(&mut self.buckets);
+        let bucket = self.head_bucket?;
+        self.apply_codel(now, bucket, drops);
         let flow = &self.buckets[usize::from(bucket)];
-        let (len, mark) = (flow.front_len(&self.store)?, flow.front_mark(&self.store)?);
+        let (len, mark) = (flow.front_len(&self.slab)?, flow.front_mark(&self.slab)?);
         let (sparse, backlog) = (flow.list == List::New, flow.backlog);
-        Some(Head { len, bucket, sparse, backlog: backlog.saturating_mul(self.turns(bucket)).min(self.bytes), mark })
+        Some(Head {
+            len,
+            bucket,
+            sparse,
+            backlog: backlog.saturating_mul(self.active_flows(bucket)).min(self.bytes),
+            mark,
+        })
     }
 
-    /// Takes out the packet that [`Self::head`] described last, with its number in the order of its flow; none if there was none, or
-    /// it has been taken or dropped.
+    /// Takes the packet that [`Self::head`] returned last, with its number in its flow's order. Returns `None` if there
+    /// was none or it was taken or dropped.
     pub fn pop(&mut self) -> Option<(u32, InnerPacket)> {
-        let bucket = self.chosen.take()?;
+        let bucket = self.head_bucket.take()?;
         let (number, packet) = self.take(bucket)?;
         self.on_leaving(bucket, &packet);
         Some((number, packet))
     }
 
-    /// Takes out, of the flow whose packet [`Self::head`] described last, a packet that is not next: one of at most `longest` bytes
-    /// that leaves when `before` bytes have left, of this flow and those it takes turns with, or its last. None if that
-    /// is the next one, too long, or not marked as the next one is.
-    pub fn pop_ahead(&mut self, before: u64, longest: usize) -> Option<(u16, u32, InnerPacket)> {
-        let bucket = self.chosen?;
-        let before = usize::try_from(before).unwrap_or(usize::MAX) / self.turns(bucket);
+    /// Takes a packet that is not next from the flow of the last [`Self::head`]: the one that leaves after `before`
+    /// bytes of this flow and those it takes turns with, or else its last. Returns `None` if that is the next packet,
+    /// is longer than `max_len` bytes, or is classified differently.
+    pub fn pop_ahead(&mut self, before: u64, max_len: usize) -> Option<(u16, u32, InnerPacket)> {
+        let bucket = self.head_bucket?;
+        let before = usize::try_from(before).unwrap_or(usize::MAX) / self.active_flows(bucket);
         let flow = &mut self.buckets[usize::from(bucket)];
-        let (packet, places) = flow.take_ahead(&mut self.store, before, longest)?;
+        let (packet, offset) = flow.take_ahead(&mut self.slab, before, max_len)?;
         self.packets -= 1;
         self.bytes -= packet.len();
         self.on_leaving(bucket, &packet);
-        Some((bucket, self.numbers[usize::from(bucket)].wrapping_add(places), packet))
+        Some((bucket, self.next_numbers[usize::from(bucket)].wrapping_add(offset), packet))
     }
 
-    /// Drops the packet that [`Self::head`] described last.
+    /// Drops the packet that [`Self::head`] returned last.
     pub fn discard(&mut self) -> Option<InnerPacket> {
-        let bucket = self.chosen.take()?;
+        let bucket = self.head_bucket.take()?;
         self.drop_front(bucket)
     }
 
-    /// A bucket and a number there that no packet will have, told once.
-    pub fn take_hole(&mut self) -> Option<(u16, u32)> {
+    /// Returns, once, a bucket and a number in it that no packet will have.
+    pub fn poll_hole(&mut self) -> Option<(u16, u32)> {
         self.holes.pop()
     }
 
-    /// Numbers begin again at 0 in every bucket.
+    /// Restarts the numbering at 0 in every bucket.
     pub fn renumber(&mut self) {
-        self.numbers.fill(0);
+        self.next_numbers.fill(0);
         self.holes.clear();
         self.buckets.iter_mut().for_each(FlowQueue::renumber);
     }
 
-    /// Leaves the flow of the packet that [`Self::head`] described out until [`Self::unpark`], because that packet has nowhere to go.
+    /// Excludes the flow of the last [`Self::head`] until [`Self::unpark`], because no path can take its packet.
     pub fn park(&mut self) {
-        if let Some(bucket) = self.chosen.take() {
+        if let Some(bucket) = self.head_bucket.take() {
             self.tiers.park(bucket, &self.buckets[usize::from(bucket)]);
         }
     }
 
-    /// Asks parked flows again.
+    /// Includes the parked flows again.
     pub fn unpark(&mut self) {
         self.tiers.unpark(&self.buckets);
     }
 
-    /// Takes out everything, with no word from CoDel.
+    /// Takes all packets, without CoDel.
     pub fn drain(&mut self) -> impl Iterator<Item = InnerPacket> {
         self.unpark();
-        self.chosen = None;
+        self.head_bucket = None;
         std::iter::from_fn(|| {
             let bucket = self.tiers.pick(&mut self.buckets)?;
             self.drop_front(bucket)
         })
     }
 
-    /// Gives memory back while nothing waits. Flows that come later are new ones.
+    /// Frees memory if nothing waits. All later flows are new.
     pub fn shrink(&mut self) {
         if self.packets == 0 {
-            (self.buckets, self.tiers, self.store) = (Vec::new(), PriorityTiers::default(), Slab::default());
-            self.chosen = None;
+            (self.buckets, self.tiers, self.slab) = (Vec::new(), PriorityTiers::default(), Slab::default());
+            self.head_bucket = None;
         }
     }
 
-    /// How many packets [`Self::head`] has dropped since this was asked last.
+    /// Returns and resets the number of packets that [`Self::head`] has dropped.
     pub fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Changes CoDel's settings, for instance when the round trip over the paths has changed. Nothing when it is off.
+    /// Sets CoDel's parameters, for instance when the round trip of the paths changes. No effect if CoDel is off.
     pub fn set_delay(&mut self, target: Duration, interval: Duration) {
         if self.aqm != Aqm::Off {
             self.aqm = Aqm::CoDel { target, interval };
         }
     }
 
-    /// The paths have become so much slower at once that what waits stands too long from now on: CoDel need not find out.
+    /// Starts CoDel's dropping state in all flows without the first interval, because the paths' rate collapsed.
     pub fn on_rate_collapse(&mut self, now: Time) {
         for bucket in &mut self.buckets {
-            bucket.on_squeeze(now);
+            bucket.on_rate_collapse(now);
         }
     }
 
-    /// Whether a super-packet of any length fits.
+    /// Returns true if a super-packet of any length fits.
     pub fn has_room(&self) -> bool {
-        self.held + LARGEST <= self.limit
+        self.allocated + MAX_SUPER_PACKET <= self.limit
     }
 
-    /// How many packets wait.
+    /// Returns the number of waiting packets.
     pub fn len(&self) -> usize {
         self.packets
     }
 
-    /// Whether none waits.
+    /// Returns true if no packet waits.
     pub fn is_empty(&self) -> bool {
         self.packets == 0
     }
 
-    /// How many bytes wait, each packet with its own header.
+    /// Returns the number of waiting bytes; each packet counts with its own header.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Drops packets at the front of a flow until CoDel lets one pass, which it does with the last at the latest.
-    fn police(&mut self, now: Time, bucket: u16, drops: &mut Drops) {
+    /// Drops packets at the front of a flow until CoDel passes one, at the latest the last.
+    fn apply_codel(&mut self, now: Time, bucket: u16, drops: &mut Drops) {
         let Aqm::CoDel { target, interval } = self.aqm else { return };
-        let delay = CodelParams { target, interval };
-        while self.buckets[usize::from(bucket)].judge(&self.store, now, delay) == Some(Dequeue::Drop) {
+        let params = CodelParams { target, interval };
+        while self.buckets[usize::from(bucket)].run_codel(&self.slab, now, params) == Some(CodelAction::Drop) {
             self.drop_front(bucket);
             drops.count(Dropped::Aqm);
             self.dropped += 1;
         }
     }
 
-    /// How many flows take turns with one, itself among them.
-    fn turns(&mut self, bucket: u16) -> usize {
-        if self.buckets[usize::from(bucket)].list == List::New { 1 } else { self.tiers.turns(bucket) }
+    /// Returns how many flows take turns with this one, including itself.
+    fn active_flows(&mut self, bucket: u16) -> usize {
+        if self.buckets[usize::from(bucket)].list == List::New { 1 } else { self.tiers.active_flows(bucket) }
     }
 
-    /// Takes out the packet at the front of a flow, and its number.
+    /// Takes the packet at the front of a flow, with its number.
     fn take(&mut self, bucket: u16) -> Option<(u32, InnerPacket)> {
-        let Taken { packet, places, released } = self.buckets[usize::from(bucket)].take(&mut self.store)?;
+        let Dequeued { packet, advance, released } = self.buckets[usize::from(bucket)].take(&mut self.slab)?;
         self.packets -= 1;
         self.bytes -= packet.len();
-        self.held -= released;
-        let next = &mut self.numbers[usize::from(bucket)];
+        self.allocated -= released;
+        let next = &mut self.next_numbers[usize::from(bucket)];
         let number = *next;
-        *next = number.wrapping_add(places);
+        *next = number.wrapping_add(advance);
         Some((number, packet))
     }
 
-    /// Drops the packet at the front of a flow. Unless a later one has left, its number is that of the next.
+    /// Drops the packet at the front of a flow. Its number is reused for the next, unless a later one has left.
     fn drop_front(&mut self, bucket: u16) -> Option<InnerPacket> {
         let leaves_hole = self.buckets[usize::from(bucket)].leaves_hole();
         let (number, packet) = self.take(bucket)?;
         if leaves_hole {
             self.holes.push((bucket, number));
         } else {
-            self.numbers[usize::from(bucket)] = number;
+            self.next_numbers[usize::from(bucket)] = number;
         }
         Some(packet)
     }
 
-    /// A packet of a flow leaves, which is charged with it.
+    /// Charges a flow for a packet that leaves.
     fn on_leaving(&mut self, bucket: u16, packet: &InnerPacket) {
         self.tiers.on_taken(bucket, packet.len());
         self.buckets[usize::from(bucket)].deficit -= packet.len() as i64;
     }
 
-    /// Drops until the limit is kept, and returns how many packets.
-    fn shed(&mut self) -> u64 {
+    /// Drops packets until the limit is kept; returns their number.
+    fn enforce_limit(&mut self) -> u64 {
         let before = self.packets;
-        while self.held > self.limit {
-            let fattest = (0..BUCKETS).max_by_key(|i| self.buckets[*i].backlog).expect("there are buckets");
-            self.halve(fattest as u16);
+        while self.allocated > self.limit {
+            let largest = (0..BUCKETS).max_by_key(|i| self.buckets[*i].backlog).expect("there are buckets");
+            self.drop_batch(largest as u16);
         }
         (before - self.packets) as u64
     }
 
-    /// Drops half of what waits in a flow, but little more than [`SHED_BATCH`] packets: from its front, where its sender
-    /// learns of it first, and whole super-packets, since part of one gives no memory back.
-    fn halve(&mut self, bucket: u16) {
-        self.chosen = self.chosen.filter(|chosen| *chosen != bucket);
+    /// Drops half of a flow's backlog, or slightly more than [`DROP_BATCH`] packets: from its front, so that the sender
+    /// detects it first, and whole super-packets, because part of one frees no memory.
+    fn drop_batch(&mut self, bucket: u16) {
+        self.head_bucket = self.head_bucket.filter(|head| *head != bucket);
         let (half, before) = (self.buckets[usize::from(bucket)].backlog / 2, self.packets);
-        while self.buckets[usize::from(bucket)].backlog > half && before - self.packets < SHED_BATCH {
-            let held = self.held;
-            while self.held == held && self.drop_front(bucket).is_some() {}
+        while self.buckets[usize::from(bucket)].backlog > half && before - self.packets < DROP_BATCH {
+            let allocated = self.allocated;
+            while self.allocated == allocated && self.drop_front(bucket).is_some() {}
         }
     }
 }
@@ -325,20 +330,20 @@ impl Default for Aqm {
     }
 }
 
-/// Bytes of the longest super-packet: an IPv6 header and what its length field can say.
-pub const LARGEST: usize = 40 + 65_535;
+/// Bytes of the longest super-packet: an IPv6 header and a payload of maximum length.
+pub const MAX_SUPER_PACKET: usize = 40 + 65_535;
 
-/// RFC 8289 section 4.3 has 5 ms, for a link that takes one packet after the other. Paths are served in runs of packets, and
-/// the scheduler may let a packet wait for a faster path: both make the front of a busy queue up to some ten
-/// milliseconds old though nothing stands. Beyond 15 ms people would hear of it (the lab's limit for the median).
+/// CoDel's target. RFC 8289 section 4.3 has 5 ms, for a link that takes one packet at a time. Paths are served in
+/// batches, and the scheduler may hold a packet for a faster path: both make the front of a busy queue up to about 10
+/// ms old without a standing queue. Above 15 ms the delay exceeds the lab's limit for the median.
 pub const TARGET: Duration = Duration::from_millis(15);
 
-/// A round trip of most flows in the Internet (RFC 8289 section 4.2): a sender cannot answer sooner, so a queue that is gone
-/// by then was a burst. Where the paths alone take longer, [`Queue::set_delay`] says so.
+/// CoDel's interval: a round trip of most Internet flows (RFC 8289 section 4.2). A sender cannot react sooner, so a
+/// queue that is gone by then was a burst. [`Queue::set_delay`] raises it if the paths alone take longer.
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Packets dropped at once for want of room, so that the search for the fattest flow is paid for (RFC 8290 section 4.1).
-const SHED_BATCH: usize = 64;
+/// Packets dropped at once over the limit, to amortise the search for the largest flow (RFC 8290 section 4.1).
+const DROP_BATCH: usize = 64;
 
 #[cfg(test)]
 mod tests;

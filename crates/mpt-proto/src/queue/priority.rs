@@ -1,75 +1,74 @@
-//! Which class goes first, and which flow within it.
+//! Priority between classes, and round robin within a class.
 //!
-//! Realtime goes before interactive, and both before bulk: a call does not wait for a download. Marks are only words, though, and somebody's
-//! download may carry them. So precedence is lent, not given: while bulk waits, what went before it is noted, and beyond [`LOAN`] bulk
-//! gets every ninth byte.
+//! Realtime goes before interactive, and both before bulk, so that a call does not wait for a download. DSCP can be
+//! misused, so priority traffic may exceed bulk by [`BURST`] while bulk waits; then bulk gets every ninth byte.
 //!
-//! A flow whose packet has nowhere to go for now can be *parked*, so that those behind it are not held up by it.
+//! A flow whose packet no path can take can be *parked*, so that it does not block the flows behind it.
 
 use super::drr::DeficitRoundRobin;
 use super::flow_queue::FlowQueue;
 use crate::classify::Class;
 use crate::flow;
 
-/// The rounds of all classes.
+/// One round robin per class.
 #[derive(Debug, Default)]
 pub(super) struct PriorityTiers {
     realtime: DeficitRoundRobin,
     interactive: DeficitRoundRobin,
     bulk: DeficitRoundRobin,
-    /// Bytes that went before bulk while bulk waited.
+    /// Bytes of priority traffic sent while bulk waited.
     credit: usize,
     parked: Vec<u16>,
 }
 
 impl PriorityTiers {
-    /// A flow has something to send.
-    pub fn enlist(&mut self, number: u16, bucket: &mut FlowQueue) {
-        self.of(number).enlist(number, bucket);
+    /// Adds a flow that has packets.
+    pub fn activate(&mut self, bucket: u16, flow: &mut FlowQueue) {
+        self.tier(bucket).activate(bucket, flow);
     }
 
-    /// The flow whose turn it is, of those that are not parked.
-    pub fn pick(&mut self, buckets: &mut [FlowQueue]) -> Option<u16> {
-        let due = if self.credit >= BURST { self.bulk.pick(buckets) } else { None };
-        due.or_else(|| self.realtime.pick(buckets))
-            .or_else(|| self.interactive.pick(buckets))
-            .or_else(|| self.bulk.pick(buckets))
+    /// Returns the next flow that is not parked.
+    pub fn pick(&mut self, flows: &mut [FlowQueue]) -> Option<u16> {
+        let due = if self.credit >= BURST { self.bulk.pick(flows) } else { None };
+        due.or_else(|| self.realtime.pick(flows))
+            .or_else(|| self.interactive.pick(flows))
+            .or_else(|| self.bulk.pick(flows))
     }
 
-    /// `bytes` of the flow that was picked are leaving.
-    pub fn on_taken(&mut self, number: u16, bytes: usize) {
-        if flow::class(number) == Class::Bulk {
+    /// Records that `bytes` of the picked flow leave.
+    pub fn on_taken(&mut self, bucket: u16, bytes: usize) {
+        if flow::class(bucket) == Class::Bulk {
             self.credit = self.credit.saturating_sub(BULK_SHARE * bytes);
         } else if self.bulk.is_empty() && !self.parked.iter().any(|parked| flow::class(*parked) == Class::Bulk) {
             self.credit = 0;
         } else {
-            // While what is owed cannot be taken it does not grow for ever.
+            // The bound limits the credit while bulk is parked.
             self.credit = (self.credit + bytes).min(2 * BURST);
         }
     }
 
-    /// Leaves the flow that was picked out until [`Self::unpark`].
-    pub fn park(&mut self, number: u16, bucket: &FlowQueue) {
-        self.of(number).take_first(bucket.list);
-        self.parked.push(number);
+    /// Excludes the picked flow until [`Self::unpark`].
+    pub fn park(&mut self, bucket: u16, flow: &FlowQueue) {
+        self.tier(bucket).take_first(flow.list);
+        self.parked.push(bucket);
     }
 
-    /// Puts the flows that were parked back where they were.
-    pub fn unpark(&mut self, buckets: &[FlowQueue]) {
-        while let Some(number) = self.parked.pop() {
-            self.of(number).put_first(number, buckets[usize::from(number)].list);
+    /// Puts the parked flows back at the front of their lists.
+    pub fn unpark(&mut self, flows: &[FlowQueue]) {
+        while let Some(bucket) = self.parked.pop() {
+            self.tier(bucket).put_first(bucket, flows[usize::from(bucket)].list);
         }
     }
 
-    /// How many flows take turns with this one, itself among them.
-    pub fn turns(&mut self, number: u16) -> usize {
-        let class = flow::class(number);
+    /// Returns how many flows take turns with this one, including itself.
+    pub fn active_flows(&mut self, bucket: u16) -> usize {
+        let class = flow::class(bucket);
         let parked = self.parked.iter().filter(|parked| flow::class(**parked) == class).count();
-        (self.of(number).len() + parked).max(1)
+        (self.tier(bucket).len() + parked).max(1)
     }
 
-    fn of(&mut self, number: u16) -> &mut DeficitRoundRobin {
-        match flow::class(number) {
+    fn tier(&mut self, bucket: u16) -> &mut DeficitRoundRobin {
+        match flow::class(bucket) {
             Class::Bulk => &mut self.bulk,
             Class::Interactive => &mut self.interactive,
             Class::Realtime => &mut self.realtime,
@@ -77,7 +76,7 @@ impl PriorityTiers {
     }
 }
 
-/// A burst that may go first: a frame of video.
+/// Bytes of priority traffic that may go before bulk at once: about a video frame.
 const BURST: usize = 64 << 10;
-/// How many bytes go before bulk for each of bulk's, beyond that.
+/// Bytes of priority traffic per byte of bulk, beyond the burst.
 const BULK_SHARE: usize = 8;

@@ -1,69 +1,66 @@
-//! Where the super-packets of all flows stand: many queues in one vector.
+//! The storage of all flows' super-packets: many linked lists in one vector.
 //!
-//! Each flow has a chain through it. A vector per flow would grow to what that flow once had waiting, a thousand times over;
-//! this one grows to what ever waited at the same time, and in steady state not at all.
+//! A vector per flow would grow to that flow's largest backlog, for each of over a thousand flows. This one grows to
+//! the largest total backlog, and in steady state not at all.
 
 use std::sync::Arc;
 
 use crate::packet::SuperPacket;
 use crate::time::Time;
 
-/// A super-packet, when it came, and what of it has not left.
+/// A super-packet, its arrival time, and which of its packets have left.
 #[derive(Debug)]
 pub(super) struct QueuedPacket {
     pub packet: Arc<SuperPacket>,
     pub arrived: Time,
-    /// Bytes of the packets that wait.
-    pub left: usize,
-    /// Which packets left ahead of others, as a bit set. Those beyond its width leave in their turn.
+    /// Bytes of the waiting packets.
+    pub remaining: usize,
+    /// Bit set of the packets that left ahead of others. Packets beyond its width never do.
     ahead: u64,
 }
 
 impl QueuedPacket {
     pub fn new(packet: SuperPacket, arrived: Time) -> Self {
-        Self { left: packet.len_of_all(), packet: Arc::new(packet), arrived, ahead: 0 }
+        Self { remaining: packet.len_of_all(), packet: Arc::new(packet), arrived, ahead: 0 }
     }
 
-    /// Whether packet `index` left ahead of others.
-    pub fn is_gone(&self, index: usize) -> bool {
-        index < MOST_AHEAD && self.ahead & 1 << index != 0
+    /// Returns true if packet `index` left ahead of others.
+    pub fn has_left(&self, index: usize) -> bool {
+        index < MAX_AHEAD && self.ahead & 1 << index != 0
     }
 
-    /// Notes that packet `index`, below [`MOST_AHEAD`], leaves ahead of others.
-    pub fn set_gone(&mut self, index: usize) {
+    /// Records that packet `index`, below [`MAX_AHEAD`], leaves ahead of others.
+    pub fn mark_left(&mut self, index: usize) {
         self.ahead |= 1 << index;
-        self.left -= self.packet.len_of(index);
+        self.remaining -= self.packet.len_of(index);
     }
 
-    /// The packets from `first` on that may leave ahead of others.
+    /// Iterates over the packets from `first` on that may leave ahead of others.
     pub fn candidates(&self, first: usize) -> impl DoubleEndedIterator<Item = usize> {
-        (first..self.packet.count().min(MOST_AHEAD)).filter(|index| !self.is_gone(*index))
+        (first..self.packet.count().min(MAX_AHEAD)).filter(|index| !self.has_left(*index))
     }
 }
 
-/// More than there are full packets in a super-packet.
-const MOST_AHEAD: usize = u64::BITS as usize;
-
-/// The slots of all chains.
+/// The slots of all lists.
 #[derive(Debug, Default)]
 pub(super) struct Slab {
     slots: Vec<SlabEntry>,
     free: Vec<u32>,
 }
 
-/// One queue: its first and its last slot. It belongs to one store.
+/// The first and last slot of one list in a [`Slab`].
 #[derive(Debug, Default)]
 pub(super) struct Chain(Option<(u32, u32)>);
 
 #[derive(Debug)]
 struct SlabEntry {
     waiting: Option<QueuedPacket>,
-    /// The slot that follows, if this is not the last of its chain.
+    /// The next slot, if this is not the last of its list.
     next: u32,
 }
 
 impl Slab {
-    /// Appends to a chain.
+    /// Appends to a list.
     pub fn push(&mut self, chain: &mut Chain, waiting: QueuedPacket) {
         let at = self.place(SlabEntry { waiting: Some(waiting), next: 0 });
         chain.0 = match chain.0 {
@@ -75,19 +72,19 @@ impl Slab {
         };
     }
 
-    /// The first of a chain.
+    /// Returns the first entry of a list.
     pub fn front(&self, chain: &Chain) -> Option<&QueuedPacket> {
         let (first, _) = chain.0?;
         self.slots[first as usize].waiting.as_ref()
     }
 
-    /// The first of a chain, to be changed.
+    /// Returns the first entry of a list, mutable.
     pub fn front_mut(&mut self, chain: &Chain) -> Option<&mut QueuedPacket> {
         let (first, _) = chain.0?;
         self.slots[first as usize].waiting.as_mut()
     }
 
-    /// A chain from its first to its last, with their slots.
+    /// Iterates over a list, with the slot of each entry.
     pub fn walk(&self, chain: &Chain) -> impl Iterator<Item = (u32, &QueuedPacket)> {
         let mut at = chain.0;
         std::iter::from_fn(move || {
@@ -98,12 +95,12 @@ impl Slab {
         })
     }
 
-    /// What stands in a slot that [`Self::walk`] showed.
+    /// Returns the entry of a slot that [`Self::walk`] returned.
     pub fn at(&mut self, slot: u32) -> Option<&mut QueuedPacket> {
         self.slots[slot as usize].waiting.as_mut()
     }
 
-    /// Takes the first out of a chain.
+    /// Removes the first entry of a list.
     pub fn pop(&mut self, chain: &mut Chain) -> Option<QueuedPacket> {
         let (first, last) = chain.0?;
         let slot = &mut self.slots[first as usize];
@@ -121,3 +118,6 @@ impl Slab {
         at
     }
 }
+
+/// Bits in the set; a super-packet has fewer packets of full size.
+const MAX_AHEAD: usize = u64::BITS as usize;

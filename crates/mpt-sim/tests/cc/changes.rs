@@ -1,24 +1,24 @@
-//! Links that change under a flow, flows that change over a link, and links that die.
+//! Links that change during a flow, flows whose demand changes, and links that fail.
 
 use mpt_proto::time::Rate;
 
 use crate::world::World;
-use crate::{SEED, back, link, ms, secs};
+use crate::{SEED, link, ms, reverse, secs};
 
 const MBIT: f64 = 125_000.0;
 
 fn world(text: &str) -> (World, usize, usize) {
     let spec = link(text);
     let mut world = World::new(SEED);
-    let (there, back) = (world.link(&spec), world.link(&back(&spec)));
-    let peer = world.peer("rate", ms(0), &[(there, back)]);
-    (world, peer, there)
+    let (forward, reverse) = (world.link(&spec), world.link(&reverse(&spec)));
+    let peer = world.peer("rate", ms(0), &[(forward, reverse)]);
+    (world, peer, forward)
 }
 
-/// The profile `lte_swing` and its relatives: 50 Mbit/s for five seconds, 5 Mbit/s for five. What was in flight when the
-/// link collapsed must drain through it, so the queue is what it is; the sender must not add to it.
+/// The profile `lte_swing` and variants: 50 Mbit/s for 5 s, 5 Mbit/s for 5 s. The bytes in flight at the collapse must
+/// drain through the link and cause a queue; the sender must not add to it.
 #[test]
-fn a_link_that_swings_is_followed() {
+fn the_estimate_follows_a_link_that_swings() {
     println!("| link | round trips to 5 Mbit/s | to 50 Mbit/s | used high % | low % |\n|---|---|---|---|---|");
     for (link, rtt) in [
         ("delay=50ms,queue=1s", 100),
@@ -28,13 +28,13 @@ fn a_link_that_swings_is_followed() {
     ] {
         let (mut world, peer, _) = world(&format!("rate=50mbit,{link}; 5s: rate=5mbit; 10s: repeat"));
         world.run_until(secs(45));
-        let lane = world.lane(peer, 0);
+        let path = world.path(peer, 0);
         let mean = |of: &dyn Fn(u64) -> f64| (0..4).map(|n| of(n * 10 + 5)).sum::<f64>() / 4.0;
-        let down = mean(&|at| lane.until_estimate(at as usize * 1_000, |rate| rate < 7.0 * MBIT) as f64) / rtt as f64;
+        let down = mean(&|at| path.until_estimate(at as usize * 1_000, |rate| rate < 7.0 * MBIT) as f64) / rtt as f64;
         let up =
-            mean(&|at| lane.until_estimate((at + 5) as usize * 1_000, |rate| rate > 40.0 * MBIT) as f64) / rtt as f64;
-        let low = mean(&|at| lane.rate(secs(at), secs(at + 5))) / (5.0 * MBIT);
-        let high = mean(&|at| lane.rate(secs(at + 5), ms((at + 10) * 1_000 - 1))) / (50.0 * MBIT);
+            mean(&|at| path.until_estimate((at + 5) as usize * 1_000, |rate| rate > 40.0 * MBIT) as f64) / rtt as f64;
+        let low = mean(&|at| path.rate(secs(at), secs(at + 5))) / (5.0 * MBIT);
+        let high = mean(&|at| path.rate(secs(at + 5), ms((at + 10) * 1_000 - 1))) / (50.0 * MBIT);
         println!("| `{link}` | {down:.1} | {up:.1} | {:.0} | {:.0} |", high * 100.0, low * 100.0);
         assert!(down <= 2.5, "{link}: down after {down:.1}");
         assert!(up <= 10.0, "{link}: up after {up:.1}");
@@ -42,27 +42,27 @@ fn a_link_that_swings_is_followed() {
     }
 }
 
-/// Once what the collapse left behind has drained, the queue is as short as on any steady link.
+/// Once the bytes in flight at the collapse have drained, the queue is as short as on a steady link.
 #[test]
 fn two_seconds_after_a_collapse_the_queue_is_short_again() {
-    let (mut world, _, there) = world("rate=50mbit,delay=50ms,queue=1s; 5s: rate=5mbit");
+    let (mut world, _, forward) = world("rate=50mbit,delay=50ms,queue=1s; 5s: rate=5mbit");
     world.run_until(secs(10));
-    let after = &world.backlogs[there][7_000..];
+    let after = &world.backlogs[forward][7_000..];
     let mean = after.iter().sum::<u64>() as f64 / after.len() as f64 / (5.0 * MBIT) * 1e3;
     assert!(mean < 50.0, "{mean:.1} ms");
 }
 
-/// The profile `starlink_steps`: the delay jumps by 40 ms with a burst of loss, and nothing else.
+/// The profile `starlink_steps`: the delay rises by 40 ms with a burst of loss; the rate stays.
 #[test]
 fn a_longer_route_is_no_congestion() {
     let (mut world, peer, _) = world("rate=100mbit,delay=40ms; 5s: delay=80ms,loss=2%; 6s: loss=0%; 20s: repeat");
     world.run_until(secs(40));
-    let used = world.lane(peer, 0).rate(secs(1), secs(39)) / (100.0 * MBIT);
+    let used = world.path(peer, 0).rate(secs(1), secs(39)) / (100.0 * MBIT);
     println!("a route that is 40 ms longer for three quarters of the time: {:.1} % used", used * 100.0);
     assert!(used > 0.9, "{used:.3}");
 }
 
-/// A flow that does not fill the path teaches nothing about it, neither up nor down.
+/// An app-limited flow neither raises nor lowers the estimate.
 #[test]
 fn an_idle_application_leaves_the_estimate_alone() {
     for (text, mbit) in [
@@ -74,28 +74,28 @@ fn an_idle_application_leaves_the_estimate_alone() {
         world.run_until(secs(5));
         world.limit(peer, Rate::from_bits(mbit * 1_000_000));
         world.run_until(secs(26));
-        let lane = world.lane(peer, 0);
-        let (before, after) = (lane.estimates[4_999] as f64 / MBIT, lane.estimates[24_999] as f64 / MBIT);
-        let given = lane.rate(secs(15), secs(25)) / MBIT;
+        let path = world.path(peer, 0);
+        let (before, after) = (path.estimates[4_999] as f64 / MBIT, path.estimates[24_999] as f64 / MBIT);
+        let delivered = path.rate(secs(15), secs(25)) / MBIT;
         println!("`{text}`, {mbit} Mbit/s given: estimate {before:.1} before, {after:.1} Mbit/s after 20 s");
         assert!((after / before - 1.0).abs() < 0.2, "{text}: {before:.1} became {after:.1}");
-        assert!(given > 0.95 * mbit as f64, "{text}: {given:.2} of {mbit} Mbit/s went through");
+        assert!(delivered > 0.95 * mbit as f64, "{text}: {delivered:.2} of {mbit} Mbit/s went through");
     }
 }
 
-/// The profile `blackhole`: packets vanish for three seconds. The full rate is back with the first answer to a probe, and those are up to
-/// two seconds apart by then.
+/// The profile `blackhole`: all packets are lost for 3 s. The full rate returns with the first answer to a probe;
+/// probes are up to 2 s apart by then.
 #[test]
-fn a_link_that_returns_is_full_after_the_first_answer() {
-    let (mut world, peer, there) = world("rate=50mbit,delay=20ms");
+fn a_link_that_returns_is_full_after_the_first_ack() {
+    let (mut world, peer, forward) = world("rate=50mbit,delay=20ms");
     world.run_until(secs(5));
-    world.cut(there, true);
+    world.cut(forward, true);
     world.run_until(secs(8));
-    assert!(world.lane(peer, 0).feedback.is_suspected());
-    world.cut(there, false);
+    assert!(world.path(peer, 0).estimator.is_suspected());
+    world.cut(forward, false);
     world.run_until(secs(13));
-    let lane = world.lane(peer, 0);
-    assert!(!lane.feedback.is_suspected());
-    let used = lane.rate(ms(10_400), ms(12_400)) / (50.0 * MBIT);
+    let path = world.path(peer, 0);
+    assert!(!path.estimator.is_suspected());
+    let used = path.rate(ms(10_400), ms(12_400)) / (50.0 * MBIT);
     assert!(used > 0.98, "{used:.2} of the link after its return");
 }

@@ -1,7 +1,7 @@
-//! Feedback and congestion control, the whole loop, over modelled links in virtual time.
+//! The feedback loop of estimator and congestion control, over modelled links in virtual time.
 //!
-//! `cargo test -p mpt-sim --test cc -- --nocapture` prints the tables that docs/congestion-control.md shows. Everything is
-//! deterministic: a figure that moves was moved by a change.
+//! `cargo test -p mpt-sim --test cc -- --nocapture` prints the tables of docs/congestion-control.md. All runs are
+//! deterministic: if a figure differs, the code has changed.
 
 mod changes;
 mod shared;
@@ -15,15 +15,15 @@ use mpt_sim::link::{Conditions, LinkSpec, Loss};
 
 const SEED: u64 = 1;
 
-/// A link from its text.
+/// Parses a link.
 fn link(text: &str) -> LinkSpec {
     text.parse().expect("a valid link")
 }
 
-/// The way back for ACKs: as long and as jittery as the way there, but wide and steady in rate.
-fn back(there: &LinkSpec) -> LinkSpec {
-    let start = Conditions { rate: Rate::from_bits(1_000_000_000), loss: Loss::None, ..there.start };
-    LinkSpec { start, steps: Vec::new(), repeat: None, ..there.clone() }
+/// Returns the reverse link for ACKs: the same delay and jitter, 1 Gbit/s, no loss, no changes.
+fn reverse(forward: &LinkSpec) -> LinkSpec {
+    let start = Conditions { rate: Rate::from_bits(1_000_000_000), loss: Loss::None, ..forward.start };
+    LinkSpec { start, steps: Vec::new(), repeat: None, ..forward.clone() }
 }
 
 const fn ms(n: u64) -> Duration {

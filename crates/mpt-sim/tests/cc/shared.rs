@@ -1,64 +1,64 @@
-//! Flows that share a bottleneck: the fairness examples of the multipath literature, and the default beside itself and
-//! beside loss-based flows.
+//! Flows that share a bottleneck: the fairness examples of the multipath literature, and the default controller beside
+//! itself and beside loss-based flows.
 
 use std::time::Duration;
 
 use crate::world::World;
-use crate::{back, link, ms, secs};
+use crate::{link, ms, reverse, secs};
 
 const LINKS: [&str; 3] =
     ["rate=50mbit,delay=20ms,queue=80ms", "rate=20mbit,delay=50ms,queue=100ms", "rate=100mbit,delay=10ms,queue=40ms"];
 
-/// One bottleneck and the way back.
+/// Creates a world with one bottleneck and its reverse link.
 fn world(text: &str, seed: u64) -> (World, (usize, usize)) {
     let spec = link(text);
     let mut world = World::new(seed);
-    let lane = (world.link(&spec), world.link(&back(&spec)));
-    (world, lane)
+    let links = (world.link(&spec), world.link(&reverse(&spec)));
+    (world, links)
 }
 
-/// What each of two single-path peers gets in a minute, as a share of both.
+/// Returns the first peer's share of both, and the share of the link used, of two single-path peers in a minute.
 fn beside(text: &str, first: &str, second: &str) -> (f64, f64) {
     beside_after(ms(5_000), text, first, second)
 }
 
-/// The same, with the second that much later.
+/// As [`beside`], with the second peer `later` than the first.
 fn beside_after(later: Duration, text: &str, first: &str, second: &str) -> (f64, f64) {
-    let (mut world, lane) = world(text, 1);
-    world.peer(first, ms(0), &[lane]);
-    world.peer(second, later, &[lane]);
+    let (mut world, links) = world(text, 1);
+    world.peer(first, ms(0), &[links]);
+    world.peer(second, later, &[links]);
     world.run_until(secs(76));
-    let rates = [0, 1].map(|peer| world.lane(peer, 0).rate(secs(15), secs(75)));
+    let rates = [0, 1].map(|peer| world.path(peer, 0).rate(secs(15), secs(75)));
     let total = link(text).start.rate.bytes() as f64;
     println!(
         "| `{text}` | {first} {:.0} % | {second} {:.0} % | dropped {:.2} % |",
         rates[0] / total * 100.0,
         rates[1] / total * 100.0,
-        world.dropped(lane.0) * 100.0
+        world.dropped(links.0) * 100.0
     );
     (rates[0] / (rates[0] + rates[1]), (rates[0] + rates[1]) / total)
 }
 
-/// What a peer with two paths through the bottleneck gets, compared with one Reno flow beside it.
+/// Returns the rate of a peer with two paths through the bottleneck, divided by that of one Reno flow.
 fn against_reno(text: &str, algorithm: &str) -> f64 {
-    let (mut world, lane) = world(text, 1);
-    world.peer(algorithm, ms(0), &[lane, lane]);
-    world.peer("reno", secs(2), &[lane]);
+    let (mut world, links) = world(text, 1);
+    world.peer(algorithm, ms(0), &[links, links]);
+    world.peer("reno", secs(2), &[links]);
     world.run_until(secs(222));
-    let rate = |peer, path| world.lane(peer, path).rate(secs(20), secs(220));
+    let rate = |peer, path| world.path(peer, path).rate(secs(20), secs(220));
     (rate(0, 0) + rate(0, 1)) / rate(1, 0)
 }
 
 /// RFC 6356 section 1, goal 2: a multipath flow should take no more from a shared resource than one TCP would. Windows
-/// saw, and who is cut first is chance, so the mean of three bottlenecks is judged.
+/// oscillate and the order of reductions is random, so the mean of three bottlenecks is tested.
 #[test]
-fn two_coupled_subflows_take_what_one_reno_takes() {
+fn two_coupled_subflows_take_as_much_as_one_reno() {
     println!("| two subflows to one Reno | {} | mean |\n|---|---|---|---|---|", LINKS.join(" | "));
-    for (algorithm, least, most) in [("lia", 0.6, 1.4), ("olia", 0.5, 1.4), ("balia", 0.6, 1.7), ("reno", 1.6, 2.4)] {
+    for (algorithm, min, max) in [("lia", 0.6, 1.4), ("olia", 0.5, 1.4), ("balia", 0.6, 1.7), ("reno", 1.6, 2.4)] {
         let ratios = LINKS.map(|text| against_reno(text, algorithm));
         let mean = ratios.iter().sum::<f64>() / 3.0;
         println!("| {algorithm} | {:.2} | {:.2} | {:.2} | {mean:.2} |", ratios[0], ratios[1], ratios[2]);
-        assert!((least..=most).contains(&mean), "{algorithm}: {mean:.2}");
+        assert!((min..=max).contains(&mean), "{algorithm}: {mean:.2}");
     }
 }
 
@@ -69,7 +69,7 @@ fn wvegas_is_fair_to_itself_and_yields_to_reno() {
     assert!(against_reno(LINKS[0], "wvegas") < 0.5);
 }
 
-/// Whoever is ahead at first may stay so for minutes on a long path, but who that is is chance, and nobody starves.
+/// On a long path one peer may stay ahead for minutes; which one is random, and none starves.
 #[test]
 fn the_default_shares_with_itself() {
     for text in LINKS {

@@ -1,11 +1,11 @@
-//! One path, one sender with endless data: how much of the link is used, and how long its queue gets.
+//! One path, one sender with endless data: link utilisation and queue length.
 
 use crate::world::World;
-use crate::{SEED, back, link, ms, secs};
+use crate::{SEED, link, ms, reverse, secs};
 
-/// What one run showed.
+/// The results of one run.
 struct Figures {
-    /// Of what the link can carry, its random loss taken off.
+    /// Share of the link's capacity without its random loss.
     utilisation: f64,
     /// Milliseconds.
     queue_mean: f64,
@@ -14,34 +14,34 @@ struct Figures {
     dropped: f64,
     acks: f64,
     spurious: f64,
-    /// Empty round trips until nine tenths of the link were first used for a round trip.
+    /// Round trips of the empty path until 90 % of the link were first used for a round trip.
     full_after: f64,
 }
 
-/// Runs `algorithm` over one path for 25 s; steady figures are of the last 20.
+/// Runs `algorithm` over one path for 25 s; all figures but `full_after` are of the last 20 s.
 fn run(algorithm: &str, text: &str) -> Figures {
     let (warm, end) = (5, 25);
     let spec = link(text);
     let mut world = World::new(SEED);
-    let (there, back) = (world.link(&spec), world.link(&back(&spec)));
-    let peer = world.peer(algorithm, ms(0), &[(there, back)]);
+    let (forward, reverse) = (world.link(&spec), world.link(&reverse(&spec)));
+    let peer = world.peer(algorithm, ms(0), &[(forward, reverse)]);
     world.run_until(secs(end));
 
-    let lane = world.lane(peer, 0);
+    let path = world.path(peer, 0);
     let rate = spec.start.rate.bytes() as f64;
     let carries = rate * (1.0 - spec.start.loss.mean());
     let rtt = (spec.start.delay.as_millis() as usize * 2).max(10);
     let is_full =
-        |from: &usize| (lane.history[from + rtt] - lane.history[*from]) as f64 * 1e3 / rtt as f64 >= 0.9 * carries;
-    let full = (0..lane.history.len() - rtt).find(is_full).map_or(f64::INFINITY, |from| (from + rtt) as f64);
-    let queue: Vec<f64> = world.backlogs[there][warm * 1_000..].iter().map(|b| *b as f64 * 1e3 / rate).collect();
+        |from: &usize| (path.history[from + rtt] - path.history[*from]) as f64 * 1e3 / rtt as f64 >= 0.9 * carries;
+    let full = (0..path.history.len() - rtt).find(is_full).map_or(f64::INFINITY, |from| (from + rtt) as f64);
+    let queue: Vec<f64> = world.backlogs[forward][warm * 1_000..].iter().map(|b| *b as f64 * 1e3 / rate).collect();
     Figures {
-        utilisation: lane.rate(secs(warm as u64), secs(end)) / carries,
+        utilisation: path.rate(secs(warm as u64), secs(end)) / carries,
         queue_mean: queue.iter().sum::<f64>() / queue.len() as f64,
         queue_max: queue.iter().fold(0.0, |a, b| a.max(*b)),
-        dropped: world.dropped(there),
-        acks: lane.ack_bytes as f64 / lane.arrived as f64,
-        spurious: lane.spurious as f64 / lane.sent as f64,
+        dropped: world.dropped(forward),
+        acks: path.ack_bytes as f64 / path.arrived as f64,
+        spurious: path.spurious as f64 / path.sent as f64,
         full_after: full / rtt as f64,
     }
 }
@@ -64,11 +64,11 @@ fn heading() {
     println!("|---|---|---|---|---|---|---|---|---|");
 }
 
-/// A link, the least share of it that is used, and the longest mean queue in milliseconds.
+/// A link, its minimum utilisation, and its maximum mean queue in milliseconds.
 type Case = (&'static str, f64, f64);
 
-/// A clean path from 2 to 300 ms and from 2 to 500 Mbit/s. The mean queue stays below half of what the empty path takes,
-/// or below 4 ms where that is less (an ACK of 1 % cannot come more often than every six packets).
+/// Clean paths from 2 to 300 ms and from 10 to 500 Mbit/s. The mean queue stays below half of the empty path's delay,
+/// or below 4 ms if that is less (at an ACK volume of 1 %, an ACK covers at least six packets).
 const CLEAN: &[Case] = &[
     ("rate=10mbit,delay=1ms", 0.95, 6.0),
     ("rate=10mbit,delay=10ms", 0.95, 10.0),
@@ -86,7 +86,7 @@ const CLEAN: &[Case] = &[
     ("rate=500mbit,delay=150ms", 0.97, 25.0),
 ];
 
-/// Random loss: the design asks for full rate at 5 %.
+/// Random loss: full rate is required at 5 %.
 const LOSSY: &[Case] = &[
     ("rate=50mbit,delay=20ms,loss=1%", 0.95, 15.0),
     ("rate=50mbit,delay=20ms,loss=5%", 0.95, 15.0),
@@ -94,8 +94,8 @@ const LOSSY: &[Case] = &[
     ("rate=50mbit,delay=20ms,loss=20%", 0.90, 20.0),
 ];
 
-/// Normal jitter, with and without overtaking; the last ones are paths of the published profiles. Where order is kept,
-/// independent jitter on every frame is a process of long stalls and bursts.
+/// Normal jitter, with and without reordering; the last ones are paths of the published profiles. If order is kept,
+/// independent jitter of every frame causes long stalls and bursts.
 const JITTERY: &[Case] = &[
     ("rate=50mbit,delay=20ms,jitter=5ms,order=free", 0.90, 20.0),
     ("rate=50mbit,delay=20ms,jitter=20ms,order=free", 0.90, 40.0),
@@ -107,7 +107,7 @@ const JITTERY: &[Case] = &[
     ("rate=20mbit,delay=320ms,jitter=20ms,loss=0.5%,order=free", 0.90, 60.0),
 ];
 
-/// Buffers that are shallow, deep, or a DSL modem's.
+/// Buffers: shallow, deep, and that of a DSL modem.
 const BUFFERS: &[Case] = &[
     ("rate=50mbit,delay=20ms,queue=20ms", 0.95, 15.0),
     ("rate=50mbit,delay=50ms,queue=20ms", 0.95, 15.0),
@@ -138,7 +138,7 @@ fn a_clean_path_is_full_within_ten_round_trips_and_its_queue_short() {
 }
 
 #[test]
-fn random_loss_slows_nothing_down() {
+fn random_loss_is_no_congestion() {
     check("lossy", LOSSY);
 }
 
@@ -157,7 +157,7 @@ fn a_buffer_is_neither_filled_nor_overrun() {
     }
 }
 
-/// The loss-based ones fill the buffer and so the link; wVegas does without.
+/// Loss-based controllers fill the buffer and so the link; wVegas fills the link without a long queue.
 #[test]
 fn window_based_controllers_fill_a_clean_path() {
     heading();
@@ -172,10 +172,10 @@ fn window_based_controllers_fill_a_clean_path() {
     }
 }
 
-/// What a controller that takes each loss for congestion makes of 1 % (Mathis et al. 1997: 1.22 MSS / (RTT sqrt(p)) is
-/// 3.4 Mbit/s at 40 ms), beside the default on the same link.
+/// At 1 % loss, a controller that takes each loss for congestion reaches 3.4 Mbit/s at 40 ms (Mathis et al. 1997: 1.22
+/// MSS / (RTT sqrt(p))); the default fills the same link.
 #[test]
-fn the_default_is_what_reno_is_not_at_one_percent() {
+fn the_default_fills_a_link_with_one_percent_loss_and_reno_does_not() {
     let text = "rate=50mbit,delay=20ms,loss=1%";
     let (reno, rate) = (run("reno", text), run("rate", text));
     assert!(reno.utilisation < 0.15 && rate.utilisation > 0.95, "{} {}", reno.utilisation, rate.utilisation);

@@ -16,9 +16,9 @@ use mpt_sim::journal::Journal;
 use mpt_sim::link::{Fate, Link, LinkSpec};
 use mpt_sim::seed::Seed;
 
-/// Bytes of every datagram, as the link counts them.
+/// Bytes of every datagram on the link.
 pub const DATAGRAM: u64 = 1_400;
-/// How often the world is looked at.
+/// Sampling interval of the world.
 pub const TICK: Duration = Duration::from_millis(1);
 
 /// Links, and the peers that send over them.
@@ -38,19 +38,19 @@ pub struct World {
 /// One sender and its receiver.
 pub struct Peer {
     pub controller: Controller,
-    pub paths: Vec<Lane>,
+    pub paths: Vec<TestPath>,
 }
 
-/// One path of a peer, both ends.
-pub struct Lane {
+/// One path of a peer, with its sender and its receiver.
+pub struct TestPath {
     pub id: PathId,
-    pub feedback: PathEstimator,
-    received: AckGenerator,
-    there: usize,
-    back: usize,
+    pub estimator: PathEstimator,
+    ack_generator: AckGenerator,
+    forward: usize,
+    reverse: usize,
     starts: Time,
     demand: Demand,
-    given: u64,
+    offered: u64,
     next_seq: u64,
     next_send: Time,
     woken_for: Time,
@@ -58,17 +58,17 @@ pub struct Lane {
     pub arrived: u64,
     /// Bytes that had arrived at each tick.
     pub history: Vec<u64>,
-    /// What the controller took the bottleneck for at each tick.
+    /// The controller's bottleneck rate at each tick.
     pub estimates: Vec<u64>,
     /// Bytes of ACKs.
     pub ack_bytes: u64,
-    /// Packets sent, packets declared lost, and of these wrongly.
+    /// Packets sent, declared lost, and declared lost spuriously.
     pub sent: u64,
     pub lost: u64,
     pub spurious: u64,
 }
 
-/// What the application gives.
+/// The application's demand.
 #[derive(Clone, Copy)]
 pub enum Demand {
     Endless,
@@ -108,31 +108,31 @@ impl World {
         self.links.len() - 1
     }
 
-    /// A peer that begins at `starts`, with one path over each of `lanes` (link there, link back).
-    pub fn peer(&mut self, algorithm: &str, starts: Duration, lanes: &[(usize, usize)]) -> usize {
+    /// Adds a peer that starts at `starts`, with one path over each pair of `links` (forward, reverse).
+    pub fn peer(&mut self, algorithm: &str, starts: Duration, links: &[(usize, usize)]) -> usize {
         let (_, kind) = ControllerKind::NAMES.iter().find(|(name, _)| *name == algorithm).expect("a known algorithm");
         let mut controller = Controller::new(Algorithm::new(*kind));
-        let paths = lanes.iter().enumerate().map(|(slot, (there, back))| {
+        let paths = links.iter().enumerate().map(|(slot, (forward, reverse))| {
             let id = PathId { slot: slot as u8, generation: 0 };
             controller.add_path(id, DATAGRAM, None);
-            Lane::new(id, *there, *back, Time::after(starts))
+            TestPath::new(id, *forward, *reverse, Time::after(starts))
         });
         let paths: Vec<_> = paths.collect();
         let peer = self.peers.len();
-        for lane in 0..paths.len() {
-            self.schedule(Time::after(starts), Event::Wake(peer, lane));
+        for slot in 0..paths.len() {
+            self.schedule(Time::after(starts), Event::Wake(peer, slot));
         }
         self.peers.push(Peer { controller, paths });
         peer
     }
 
-    /// From here on the application gives no more than `rate`.
+    /// Limits the application to `rate` from now on.
     pub fn limit(&mut self, peer: usize, rate: Rate) {
         let demand = Demand::Paced(rate, self.now);
-        self.peers[peer].paths.iter_mut().for_each(|lane| (lane.demand, lane.given) = (demand, 0));
+        self.peers[peer].paths.iter_mut().for_each(|path| (path.demand, path.offered) = (demand, 0));
     }
 
-    /// Makes a link swallow every frame, or carry frames again.
+    /// Makes a link drop every frame, or deliver frames again.
     pub fn cut(&mut self, link: usize, cut: bool) {
         self.links[link].cut(cut);
     }
@@ -142,9 +142,9 @@ impl World {
             self.now = at;
             match event {
                 Event::Tick => self.tick(),
-                Event::Wake(peer, lane) => self.wake(peer, lane),
-                Event::Data(peer, lane, seq) => self.on_data(peer, lane, seq),
-                Event::Ack(peer, lane, payload) => self.on_ack(peer, lane, payload),
+                Event::Wake(peer, slot) => self.wake(peer, slot),
+                Event::Data(peer, slot, seq) => self.on_data(peer, slot, seq),
+                Event::Ack(peer, slot, payload) => self.on_ack(peer, slot, payload),
             }
             if at >= Time::after(end) {
                 return;
@@ -152,11 +152,11 @@ impl World {
         }
     }
 
-    pub fn lane(&self, peer: usize, lane: usize) -> &Lane {
-        &self.peers[peer].paths[lane]
+    pub fn path(&self, peer: usize, slot: usize) -> &TestPath {
+        &self.peers[peer].paths[slot]
     }
 
-    /// Share of the offered frames that found a full queue.
+    /// Returns the share of the offered frames that were dropped by a full queue.
     pub fn dropped(&self, link: usize) -> f64 {
         let counts = self.links[link].counts();
         counts.queue_full as f64 / counts.offered.max(1) as f64
@@ -167,26 +167,26 @@ impl World {
             backlog.push(link.backlog(self.now));
         }
         for peer in &mut self.peers {
-            for lane in &mut peer.paths {
-                lane.history.push(lane.arrived);
-                lane.estimates.push(peer.controller.bottleneck(lane.id).map_or(0, Rate::bytes));
+            for path in &mut peer.paths {
+                path.history.push(path.arrived);
+                path.estimates.push(peer.controller.bottleneck(path.id).map_or(0, Rate::bytes));
             }
         }
         self.schedule(self.now + TICK, Event::Tick);
     }
 
-    fn on_data(&mut self, peer: usize, lane: usize, seq: u64) {
-        let to = &mut self.peers[peer].paths[lane];
+    fn on_data(&mut self, peer: usize, slot: usize, seq: u64) {
+        let to = &mut self.peers[peer].paths[slot];
         to.arrived += DATAGRAM;
-        to.received.on_packet(self.now, PathSeq(seq), DATAGRAM, AckEliciting::Ack, false);
-        self.wake(peer, lane);
+        to.ack_generator.on_packet(self.now, PathSeq(seq), DATAGRAM, AckEliciting::Ack, false);
+        self.wake(peer, slot);
     }
 
-    fn on_ack(&mut self, peer: usize, lane: usize, payload: usize) {
+    fn on_ack(&mut self, peer: usize, slot: usize, payload: usize) {
         let ack = self.payloads[payload].take().expect("an ACK arrives once");
         let Peer { controller, paths } = &mut self.peers[peer];
-        let from = &mut paths[lane];
-        let AckOutcome { ack, loss, spurious, .. } = from.feedback.on_ack(self.now, &ack, |_, _| {});
+        let from = &mut paths[slot];
+        let AckOutcome { ack, loss, spurious, .. } = from.estimator.on_ack(self.now, &ack, |_, _| {});
         if let Some(ack) = ack {
             controller.on_ack(from.id, &ack);
         }
@@ -194,94 +194,94 @@ impl World {
             from.spurious += spurious;
             controller.on_spurious_loss(from.id, spurious);
         }
-        from.tell_loss(controller, loss);
-        self.wake(peer, lane);
+        from.report_loss(controller, loss);
+        self.wake(peer, slot);
     }
 
-    /// Does what is due on a lane, sends what may be sent, and comes back when something else falls due.
-    fn wake(&mut self, peer: usize, lane: usize) {
-        if self.now < self.peers[peer].paths[lane].starts {
+    /// Handles expired deadlines of a path, sends, and schedules the next wake-up.
+    fn wake(&mut self, peer: usize, slot: usize) {
+        if self.now < self.peers[peer].paths[slot].starts {
             return;
         }
-        if self.peers[peer].paths[lane].woken_for <= self.now {
-            self.peers[peer].paths[lane].woken_for = Time::NEVER;
+        if self.peers[peer].paths[slot].woken_for <= self.now {
+            self.peers[peer].paths[slot].woken_for = Time::NEVER;
         }
-        self.do_due(peer, lane);
-        self.send(peer, lane);
-        let at = self.peers[peer].next_wake(lane);
-        if at < self.peers[peer].paths[lane].woken_for {
-            self.peers[peer].paths[lane].woken_for = at;
-            self.schedule(at.max(self.now), Event::Wake(peer, lane));
+        self.handle_due(peer, slot);
+        self.send(peer, slot);
+        let at = self.peers[peer].next_wake(slot);
+        if at < self.peers[peer].paths[slot].woken_for {
+            self.peers[peer].paths[slot].woken_for = at;
+            self.schedule(at.max(self.now), Event::Wake(peer, slot));
         }
     }
 
-    fn do_due(&mut self, peer: usize, lane: usize) {
+    fn handle_due(&mut self, peer: usize, slot: usize) {
         let now = self.now;
         let Peer { controller, paths } = &mut self.peers[peer];
-        let path = &mut paths[lane];
-        if path.feedback.next_deadline().is_some_and(|(at, _)| at <= now) {
-            let wake = path.feedback.on_deadline(now, |_, _| {});
-            path.tell_loss(controller, wake.loss);
+        let path = &mut paths[slot];
+        if path.estimator.next_deadline().is_some_and(|(at, _)| at <= now) {
+            let wake = path.estimator.on_deadline(now, |_, _| {});
+            path.report_loss(controller, wake.loss);
             if wake.suspect {
-                let loss = path.feedback.abandon(now, |_, _| {});
-                path.tell_loss(controller, loss);
+                let loss = path.estimator.abandon(now, |_, _| {});
+                path.report_loss(controller, loss);
             }
             if wake.probe {
-                self.transmit(peer, lane);
+                self.transmit(peer, slot);
             }
         }
-        let path = &mut self.peers[peer].paths[lane];
-        if path.received.ack_due().is_some_and(|due| due <= now) {
-            self.acknowledge(peer, lane);
+        let path = &mut self.peers[peer].paths[slot];
+        if path.ack_generator.ack_due().is_some_and(|due| due <= now) {
+            self.acknowledge(peer, slot);
         }
     }
 
-    fn send(&mut self, peer: usize, lane: usize) {
+    fn send(&mut self, peer: usize, slot: usize) {
         loop {
             let Peer { controller, paths } = &mut self.peers[peer];
-            let path = &mut paths[lane];
-            let room = controller.room(path.id, path.feedback.in_flight());
+            let path = &mut paths[slot];
+            let room = controller.room(path.id, path.estimator.in_flight());
             if path.next_send > self.now || room < DATAGRAM {
                 return;
             }
             let limit = match path.demand {
                 Demand::Endless => u64::MAX,
                 Demand::Paced(rate, since) => {
-                    rate.bytes_in(self.now.since(since)).saturating_sub(path.given * DATAGRAM)
+                    rate.bytes_in(self.now.since(since)).saturating_sub(path.offered * DATAGRAM)
                 }
             };
             let burst = controller.burst(path.id).min(room).min(limit) / DATAGRAM;
             if burst == 0 {
-                path.feedback.on_app_limited();
+                path.estimator.on_app_limited();
                 path.next_send = self.now + TICK;
                 return;
             }
             let rate = controller.pacing(path.id);
             path.next_send = path.next_send.max(self.now - Duration::from_millis(1)) + rate.time_for(burst * DATAGRAM);
-            path.given += burst;
-            (0..burst).for_each(|_| self.transmit(peer, lane));
+            path.offered += burst;
+            (0..burst).for_each(|_| self.transmit(peer, slot));
         }
     }
 
-    fn transmit(&mut self, peer: usize, lane: usize) {
-        let path = &mut self.peers[peer].paths[lane];
+    fn transmit(&mut self, peer: usize, slot: usize) {
+        let path = &mut self.peers[peer].paths[slot];
         let seq = path.next_seq;
         path.next_seq += 1;
         path.sent += 1;
-        path.feedback.on_sent(self.now, PathSeq(seq), DATAGRAM as u32, Payload::Control);
-        if let Fate::Deliver(at) = self.links[path.there].push(self.now, DATAGRAM as usize) {
-            self.schedule(at, Event::Data(peer, lane, seq));
+        path.estimator.on_sent(self.now, PathSeq(seq), DATAGRAM as u32, Payload::Control);
+        if let Fate::Deliver(at) = self.links[path.forward].push(self.now, DATAGRAM as usize) {
+            self.schedule(at, Event::Data(peer, slot, seq));
         }
     }
 
-    fn acknowledge(&mut self, peer: usize, lane: usize) {
-        let path = &mut self.peers[peer].paths[lane];
-        let Some(ack) = path.received.take_ack(self.now) else { return };
+    fn acknowledge(&mut self, peer: usize, slot: usize) {
+        let path = &mut self.peers[peer].paths[slot];
+        let Some(ack) = path.ack_generator.take_ack(self.now) else { return };
         let bytes = 80 + 3 * ack.ranges.as_slice().len();
         path.ack_bytes += bytes as u64;
-        if let Fate::Deliver(at) = self.links[path.back].push(self.now, bytes) {
+        if let Fate::Deliver(at) = self.links[path.reverse].push(self.now, bytes) {
             self.payloads.push(Some(ack));
-            self.schedule(at, Event::Ack(peer, lane, self.payloads.len() - 1));
+            self.schedule(at, Event::Ack(peer, slot, self.payloads.len() - 1));
         }
     }
 
@@ -293,26 +293,26 @@ impl World {
 }
 
 impl Peer {
-    fn next_wake(&self, lane: usize) -> Time {
-        let path = &self.paths[lane];
-        let room = self.controller.room(path.id, path.feedback.in_flight());
+    fn next_wake(&self, slot: usize) -> Time {
+        let path = &self.paths[slot];
+        let room = self.controller.room(path.id, path.estimator.in_flight());
         let send = if room >= DATAGRAM { path.next_send } else { Time::NEVER };
-        let deadline = path.feedback.next_deadline().map_or(Time::NEVER, |(at, _)| at);
-        send.min(deadline).min(path.received.ack_due().unwrap_or(Time::NEVER))
+        let deadline = path.estimator.next_deadline().map_or(Time::NEVER, |(at, _)| at);
+        send.min(deadline).min(path.ack_generator.ack_due().unwrap_or(Time::NEVER))
     }
 }
 
-impl Lane {
-    fn new(id: PathId, there: usize, back: usize, starts: Time) -> Self {
+impl TestPath {
+    fn new(id: PathId, forward: usize, reverse: usize, starts: Time) -> Self {
         Self {
             id,
-            feedback: PathEstimator::default(),
-            received: AckGenerator::new(id.slot),
-            there,
-            back,
+            estimator: PathEstimator::default(),
+            ack_generator: AckGenerator::new(id.slot),
+            forward,
+            reverse,
             starts,
             demand: Demand::Endless,
-            given: 0,
+            offered: 0,
             next_seq: 0,
             next_send: starts,
             woken_for: Time::NEVER,
@@ -326,18 +326,18 @@ impl Lane {
         }
     }
 
-    /// Mean rate of arrival between two times, in bytes per second.
+    /// Returns the mean rate of arrival between two times, in bytes per second.
     pub fn rate(&self, from: Duration, until: Duration) -> f64 {
         let at = |time: Duration| self.history[time.as_millis() as usize] as f64;
         (at(until) - at(from)) / (until - from).as_secs_f64()
     }
 
-    /// How long after `from` the controller's estimate first is as `good` says, in milliseconds.
+    /// Returns how long after `from` the estimate first satisfies `good`, in milliseconds.
     pub fn until_estimate(&self, from: usize, good: impl Fn(f64) -> bool) -> usize {
         self.estimates[from..].iter().position(|rate| good(*rate as f64)).unwrap_or(usize::MAX)
     }
 
-    fn tell_loss(&mut self, controller: &mut Controller, loss: Option<LossSample>) {
+    fn report_loss(&mut self, controller: &mut Controller, loss: Option<LossSample>) {
         if let Some(loss) = loss {
             self.lost += loss.packets;
             controller.on_loss(self.id, &loss);

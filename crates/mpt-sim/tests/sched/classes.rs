@@ -1,4 +1,4 @@
-//! Classes beside each other: a call beside a download over unlike paths.
+//! Traffic classes: a call beside a download over unequal paths.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const BEGIN: Duration = Duration::from_secs(3);
 const LENGTH: Duration = Duration::from_secs(20);
 const VOICE_PORT: u16 = 12_345;
 
-/// UDP in even packets.
+/// UDP packets at a constant interval.
 #[derive(Clone, Copy)]
 struct Stream {
     every: Duration,
@@ -32,7 +32,7 @@ struct Stream {
     dscp: u8,
 }
 
-/// A stream beside a download.
+/// Sends a stream and a download.
 struct Caller {
     download: TcpSource,
     stream: Stream,
@@ -40,14 +40,14 @@ struct Caller {
     sent: Vec<Time>,
 }
 
-/// Notes when each packet of the call came.
+/// Receives both and records when each packet of the call arrived.
 struct Callee {
     download: TcpSink,
-    came: BTreeMap<u64, Time>,
-    repeated: u64,
+    arrived: BTreeMap<u64, Time>,
+    duplicates: u64,
 }
 
-/// Telephony: G.711 in packets of 20 ms, 200 bytes with their headers.
+/// Telephony: G.711 in packets of 20 ms, 200 bytes with headers.
 const CALL: Stream = Stream { every: Duration::from_millis(20), len: 200, dscp: 0 };
 
 impl Caller {
@@ -91,7 +91,7 @@ impl Host for Callee {
             return self.download.handle(now, packet);
         }
         let number = u64::from_be_bytes(packet[28..36].try_into().unwrap());
-        self.repeated += u64::from(self.came.insert(number, now).is_some());
+        self.duplicates += u64::from(self.arrived.insert(number, now).is_some());
     }
 
     fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
@@ -103,16 +103,16 @@ impl Host for Callee {
     }
 }
 
-/// What became of a call.
+/// The results of a call.
 #[derive(Debug)]
 struct Call {
     sent: usize,
-    came: usize,
-    /// Most of them came within this.
+    arrived: usize,
+    /// Median delay.
     median: Duration,
     p99: Duration,
-    worst: Duration,
-    /// Came in another order than they were sent.
+    max: Duration,
+    /// Packets that arrived after a later one.
     overtaken: usize,
     /// Mbit/s of the download.
     goodput: f64,
@@ -121,7 +121,7 @@ struct Call {
 
 impl Call {
     fn loss(&self) -> f64 {
-        1.0 - self.came as f64 / self.sent as f64
+        1.0 - self.arrived as f64 / self.sent as f64
     }
 }
 
@@ -138,24 +138,25 @@ fn run_in(world: &World<'_>, paths: &[&str], stream: Stream) -> (Call, Network) 
     let ends = world.ends(paths.len());
     let download = TcpSource::new(INNER_MTU).starting(Time::after(ms(1_000)));
     let caller = Caller { download, stream, next: 0, sent: Vec::new() };
-    let callee = Callee { download: TcpSink::new(INNER_MTU), came: BTreeMap::new(), repeated: 0 };
+    let callee = Callee { download: TcpSink::new(INNER_MTU), arrived: BTreeMap::new(), duplicates: 0 };
     let mut net = Network::between(Seed(1), ends, &paths, [Box::new(caller), Box::new(callee)]);
     net.run(BEGIN + LENGTH + ms(1_000));
     assert_eq!(net.breaches(), []);
     let (caller, callee) = (net.host::<Caller>(0), net.host::<Callee>(1));
-    assert_eq!(callee.repeated, 0, "never delivered twice");
-    let mut delays: Vec<_> = callee.came.iter().map(|(number, at)| at.since(caller.sent[*number as usize])).collect();
+    assert_eq!(callee.duplicates, 0, "never delivered twice");
+    let mut delays: Vec<_> =
+        callee.arrived.iter().map(|(number, at)| at.since(caller.sent[*number as usize])).collect();
     delays.sort();
-    let mut in_order: Vec<_> = callee.came.iter().collect();
+    let mut in_order: Vec<_> = callee.arrived.iter().collect();
     in_order.sort_by_key(|(_, at)| **at);
     let at = |share: f64| delays[((delays.len() - 1) as f64 * share) as usize];
     let overtaken = in_order.windows(2).filter(|pair| pair[0].0 > pair[1].0).count();
     let call = Call {
         sent: caller.sent.len(),
-        came: delays.len(),
+        arrived: delays.len(),
         median: at(0.5),
         p99: at(0.99),
-        worst: at(1.0),
+        max: at(1.0),
         overtaken,
         goodput: callee.download.bytes() as f64 * 8e-6 / (BEGIN + LENGTH).as_secs_f64(),
         duplicates: net.endpoint(1).status().peers[0].drops.of(Dropped::Duplicate),
@@ -170,18 +171,18 @@ fn voice(duplicate: u8) -> Rule {
     Rule { pattern, class: Some(Class::Realtime), duplicate, path: None }
 }
 
-const UNLIKE: [&str; 2] = ["rate=40mbit,delay=15ms,loss=2%", "rate=20mbit,delay=35ms,loss=1%"];
+const UNEQUAL: [&str; 2] = ["rate=40mbit,delay=15ms,loss=2%", "rate=20mbit,delay=35ms,loss=1%"];
 const EF: u8 = 46;
 
 #[test]
-fn a_call_over_two_lossy_paths_loses_next_to_nothing_and_is_never_held() {
-    let (call, net) = run(&UNLIKE, 0, SchedulerKind::Earliest, &[voice(2)]);
+fn a_duplicated_call_over_two_lossy_paths_loses_almost_nothing_and_is_never_held() {
+    let (call, net) = run(&UNEQUAL, 0, SchedulerKind::Earliest, &[voice(2)]);
     assert!(call.loss() < 0.001, "{} %", call.loss() * 100.0);
     let reorder = net.endpoint(1).status().peers[0].reorder.unwrap();
-    assert_eq!(reorder.unordered, call.came as u64, "all of it was delivered as it came");
-    // 2 % x 1 % are lost on both: what counts is the later of two ways, less than G.114's 150 ms by far.
-    assert!(call.p99 < ms(60) && call.worst < ms(150), "{call:?}");
-    assert!(call.duplicates as f64 > 0.95 * 0.97 * call.sent as f64, "both copies came of nearly all: {call:?}");
+    assert_eq!(reorder.unordered, call.arrived as u64, "all packets were delivered on arrival");
+    // 2 % x 1 % are lost on both: the delay is at most that of the later path, far less than G.114's 150 ms.
+    assert!(call.p99 < ms(60) && call.max < ms(150), "{call:?}");
+    assert!(call.duplicates as f64 > 0.95 * 0.97 * call.sent as f64, "nearly all arrived twice: {call:?}");
 }
 
 #[test]
@@ -196,54 +197,54 @@ fn a_marked_call_beside_a_download_takes_the_earliest_path() {
 }
 
 #[test]
-fn an_unmarked_call_has_the_quick_line_to_itself_where_a_download_would_gain_next_to_nothing_by_it() {
+fn a_download_leaves_a_slow_low_rtt_path_to_an_unmarked_call() {
     let latest = [38, 39, 40, 41].map(|far| {
         let paths = ["rate=2mbit,delay=20ms,queue=100ms", &format!("rate=80mbit,delay={far}ms")];
         let (call, net) = run(&paths, 0, SchedulerKind::Earliest, &[]);
         assert_eq!((call.loss(), call.overtaken), (0.0, 0));
         assert!(call.median < ms(20 + 3), "{call:?}");
         let sent = net.endpoint(0).status().peers[0].paths[0].sent.bytes;
-        assert!(sent < 1_200_000, "{sent} bytes; the line could carry five million");
+        assert!(sent < 1_200_000, "{sent} bytes; the path could carry five million");
         assert!(call.goodput > 55.0, "{call:?}");
         call.p99
     });
-    // A full packet of the download takes 6 ms there. Until it has a queue, which takes it two seconds, the first of each burst goes there, and
-    // how many of the call's packets meet one is chance.
+    // A full packet of the download takes 6 ms there. Until the download has a queue, which takes 2 s, the first packet
+    // of each burst goes there; how many packets of the call meet one is random.
     let mean = latest.iter().sum::<Duration>() / 4;
     assert!(mean < ms(20 + 15) && latest.iter().all(|p99| *p99 < ms(20 + 40)), "{latest:?}");
 }
 
 #[test]
-fn a_quick_line_that_has_become_fast_is_used_again() {
+fn a_reserved_path_whose_rate_rises_is_used_again() {
     let paths = ["rate=3mbit,delay=20ms,queue=200ms; 10s: rate=40mbit", "rate=80mbit,delay=40ms"];
     let (call, net) = run(&paths, 0, SchedulerKind::Earliest, &[]);
     assert_eq!((call.loss(), call.overtaken), (0.0, 0));
     let sent = net.endpoint(0).status().peers[0].paths[0].sent.bytes;
-    assert!(sent > 45_000_000, "{sent} bytes; 70 million since it is fast");
+    assert!(sent > 45_000_000, "{sent} bytes; 70 million since its rate rose");
 }
 
 #[test]
-fn a_rule_binds_bulk_to_the_quick_line_too() {
+fn a_rule_pins_bulk_to_the_reserved_path() {
     let paths = ["rate=2mbit,delay=20ms,queue=100ms", "rate=80mbit,delay=40ms"];
     let stream = Stream { every: ms(4), len: 1_400, dscp: 0 };
     let rule = Rule { path: Some("path0".into()), class: Some(Class::Bulk), ..voice(1) };
     let (bound, _) = run_beside(&paths, stream, SchedulerKind::Earliest, &[rule]);
-    // 2.8 Mbit/s are given to a line of 2; 1400 of 1494 bytes are theirs.
+    // 2.8 Mbit/s are offered to a link of 2 Mbit/s; 1400 of 1494 bytes are the stream's.
     let carried = 1.0 - bound.loss();
     assert!((0.6..0.68).contains(&carried), "{bound:?}");
     assert_eq!(bound.overtaken, 0);
     let (free, _) = run_beside(&paths, stream, SchedulerKind::Earliest, &[]);
-    assert!(free.loss() < 0.01, "the other path has room for it: {free:?}");
+    assert!(free.loss() < 0.01, "the other path can carry it: {free:?}");
 }
 
 #[test]
-fn a_call_with_one_copy_is_repaired_while_that_is_of_use() {
-    let (call, net) = run(&UNLIKE, EF, SchedulerKind::Earliest, &[]);
-    // A loss is known after a round trip of 30 ms and a packet interval, and gone again 15 ms later.
+fn a_call_with_one_copy_is_repaired_before_its_deadline() {
+    let (call, net) = run(&UNEQUAL, EF, SchedulerKind::Earliest, &[]);
+    // A loss is detected after a round trip of 30 ms and a packet interval, and repaired 15 ms later.
     assert!(call.loss() < 0.01, "{} %", call.loss() * 100.0);
-    assert!(call.worst < ms(250), "what is older than 100 ms is not sent again: {call:?}");
+    assert!(call.max < ms(250), "packets older than 100 ms are not retransmitted: {call:?}");
     let reorder = net.endpoint(1).status().peers[0].reorder.unwrap();
-    assert_eq!(reorder.unordered, call.came as u64);
+    assert_eq!(reorder.unordered, call.arrived as u64);
 }
 
 #[test]
@@ -251,7 +252,7 @@ fn a_pinned_call_stays_on_its_path() {
     let rule = Rule { path: Some("path1".into()), ..voice(1) };
     let (call, _) = run(&["rate=40mbit,delay=15ms", "rate=20mbit,delay=35ms"], 0, SchedulerKind::Weighted, &[rule]);
     assert_eq!(call.overtaken, 0);
-    // The download begins on both paths, and finds their rates by filling their queues once.
+    // The download starts on both paths, and measures their rates by filling their queues once.
     assert!(call.loss() < 0.005, "{} %", call.loss() * 100.0);
     assert!(call.median >= ms(35), "{call:?}");
 }
@@ -259,9 +260,9 @@ fn a_pinned_call_stays_on_its_path() {
 #[test]
 fn interactive_goes_before_bulk_and_keeps_its_order() {
     let rule = Rule { class: Some(Class::Interactive), ..voice(1) };
-    let (call, net) = run(&UNLIKE, 0, SchedulerKind::Earliest, &[rule]);
-    assert_eq!(call.loss(), 0.0, "all of it is repaired");
-    // The hold fades between losses, so now and then a repair comes after it.
+    let (call, net) = run(&UNEQUAL, 0, SchedulerKind::Earliest, &[rule]);
+    assert_eq!(call.loss(), 0.0, "all losses are repaired");
+    // The hold time decays between losses, so that a few repairs arrive after it.
     assert!(call.overtaken <= 2, "{call:?}");
     assert!(call.median < ms(30), "{call:?}");
     assert_eq!(net.endpoint(1).status().peers[0].reorder.unwrap().unordered, 0);
@@ -269,23 +270,29 @@ fn interactive_goes_before_bulk_and_keeps_its_order() {
 
 #[test]
 fn redundant_hides_the_loss_of_either_path_from_all() {
-    let (call, _) = run(&UNLIKE, 0, SchedulerKind::Redundant, &[]);
+    let (call, _) = run(&UNEQUAL, 0, SchedulerKind::Redundant, &[]);
     assert!(call.loss() < 0.001, "{} %", call.loss() * 100.0);
     assert!(call.goodput > 25.0, "a download at most of the rate of the faster path: {call:?}");
 }
 
 #[test]
-fn copies_too_long_for_a_path_are_not_wasted_on_it() {
-    let wide = "rate=20mbit,delay=15ms,loss=1%";
-    let (call, net) = run(&[wide, wide, "rate=20mbit,delay=10ms,mtu=1400B"], 0, SchedulerKind::Redundant, &[]);
-    let narrow = &net.endpoint(0).status().peers[0].paths[2];
-    assert!(narrow.loss < Some(0.01) && narrow.state == PathState::Up, "{:?} lost, {}", narrow.loss, narrow.state);
+fn duplicates_longer_than_a_path_mtu_are_not_sent_on_it() {
+    let large_mtu = "rate=20mbit,delay=15ms,loss=1%";
+    let (call, net) =
+        run(&[large_mtu, large_mtu, "rate=20mbit,delay=10ms,mtu=1400B"], 0, SchedulerKind::Redundant, &[]);
+    let small_mtu = &net.endpoint(0).status().peers[0].paths[2];
+    assert!(
+        small_mtu.loss < Some(0.01) && small_mtu.state == PathState::Up,
+        "{:?} lost, {}",
+        small_mtu.loss,
+        small_mtu.state
+    );
     assert_eq!(call.loss(), 0.0, "the call fits");
 }
 
 #[test]
-fn a_flow_that_waits_for_its_path_holds_nobody_up() {
-    // The download's path is the slow one whenever the call's is not.
+fn a_flow_that_waits_for_its_path_does_not_block_others() {
+    // The download always uses the slow path; the call uses one or the other.
     let both = [0, 1].map(|path| {
         let call = Rule { path: Some(format!("path{path}")), class: Some(Class::Bulk), ..voice(1) };
         run(
@@ -296,18 +303,18 @@ fn a_flow_that_waits_for_its_path_holds_nobody_up() {
         )
         .0
     });
-    assert!(both[0].p99 < ms(20), "the call has a path to itself: {:?}", both[0]);
+    assert!(both[0].p99 < ms(20), "the call has its own path: {:?}", both[0]);
     assert!(both[1].goodput < 5.0);
 }
 
 #[test]
-fn a_packet_that_waits_to_go_again_holds_up_its_own_flow_only() {
+fn a_pending_retransmission_blocks_only_its_own_flow() {
     let call = Rule { path: Some("path0".into()), class: Some(Class::Bulk), ..voice(1) };
     let rules = [download_on_path1(), call];
-    // After each loss more is in flight than the window allows, and what was lost cannot go.
+    // After each loss more is in flight than the window allows, and the lost packet must wait.
     let world = World { scheduler: SchedulerKind::Weighted, rules: &rules, congestion: cc::ControllerKind::Cubic };
     let (call, _) = run_in(&world, &["rate=40mbit,delay=15ms", "rate=5mbit,delay=35ms,loss=2%"], CALL);
-    assert!(call.worst < ms(20), "{call:?}");
+    assert!(call.max < ms(20), "{call:?}");
 }
 
 fn download_on_path1() -> Rule {
@@ -316,7 +323,7 @@ fn download_on_path1() -> Rule {
 }
 
 #[test]
-fn bulk_is_not_starved_by_what_is_marked_as_a_call() {
+fn bulk_is_not_starved_by_packets_marked_realtime() {
     struct Flood(u64);
     impl Host for Flood {
         fn handle(&mut self, _: Time, _: &[u8]) {}

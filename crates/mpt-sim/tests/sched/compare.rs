@@ -1,4 +1,4 @@
-//! Every scheduler over two unlike links, with a TCP inside, and over the zoo of links, under the laws.
+//! Every scheduler over two unequal links with an inner TCP flow, and over a set of links under the laws.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::world::{INNER_MTU, World, ms};
 const LENGTH: Duration = Duration::from_secs(15);
 const BEGIN: Duration = Duration::from_secs(2);
 
-/// Mbit/s of one TCP flow, and what its paths carried of it.
+/// Returns Mbit/s of one TCP flow, and the share of bytes on each path.
 fn tcp(scheduler: SchedulerKind, congestion: cc::ControllerKind, paths: &[&str]) -> (f64, Vec<f64>, Network) {
     let paths: Vec<PathSpec> = paths.iter().map(|path| path.parse().unwrap()).collect();
     let ends = World { scheduler, congestion, ..World::default() }.ends(paths.len());
@@ -36,24 +36,24 @@ fn tcp(scheduler: SchedulerKind, congestion: cc::ControllerKind, paths: &[&str])
     (goodput, shares, net)
 }
 
-/// Payload of what fits a frame.
+/// Share of TCP payload in a full frame.
 const SHARE: f64 = (INNER_MTU - 52) as f64 / 1_514.0;
-const UNLIKE: [&str; 2] = ["rate=40mbit,delay=10ms", "rate=20mbit,delay=40ms"];
+const UNEQUAL: [&str; 2] = ["rate=40mbit,delay=10ms", "rate=20mbit,delay=40ms"];
 
 #[test]
-fn every_scheduler_carries_a_tcp_over_two_unlike_links() {
+fn every_scheduler_carries_a_tcp_over_two_unequal_links() {
     for (name, kind) in SchedulerKind::NAMES {
-        let (goodput, shares, net) = tcp(*kind, cc::ControllerKind::Rate, &UNLIKE);
-        // One path alone is the most that these two promise; the others are no worse than the slower one.
-        let least = match kind {
+        let (goodput, shares, net) = tcp(*kind, cc::ControllerKind::Rate, &UNEQUAL);
+        // Flow and redundant promise the rate of one path; the others are no worse than the slower path.
+        let min_goodput = match kind {
             SchedulerKind::Flow => 20.0 * SHARE * 0.85,
             SchedulerKind::Redundant => 40.0 * SHARE * 0.85,
             SchedulerKind::Earliest => 60.0 * SHARE * 0.75,
             _ => 20.0 * SHARE,
         };
-        assert!(goodput > least, "{name}: {goodput} of {least}");
+        assert!(goodput > min_goodput, "{name}: {goodput} of {min_goodput}");
         match kind {
-            // Nothing of the flow goes over the other path, which carries acknowledgements at most.
+            // The flow does not use the other path, which carries at most acknowledgements.
             SchedulerKind::Flow => assert!(shares.iter().any(|share| *share < 0.02), "{name}: {shares:?}"),
             SchedulerKind::RoundRobin => assert!(shares[1] > 0.3, "{name}: {shares:?}"),
             _ => assert!(shares.iter().all(|share| *share > 0.02), "{name}: {shares:?}"),
@@ -64,8 +64,8 @@ fn every_scheduler_carries_a_tcp_over_two_unlike_links() {
 }
 
 #[test]
-fn what_a_short_buffer_loses_does_not_become_usual() {
-    // 2 ms are two packets: each burst loses some. All of it made up for, it came to a third within half a minute.
+fn loss_of_a_short_buffer_does_not_become_baseline() {
+    // 2 ms are two packets: each burst loses some. With all loss compensated, it rose to a third within 30 s.
     let paths = ["rate=50mbit,delay=20ms", "rate=50mbit,delay=20ms,queue=2ms"];
     let (goodput, _, net) = tcp(SchedulerKind::Earliest, cc::ControllerKind::Rate, &paths);
     let loss = net.endpoint(0).status().peers[0].paths[1].loss.unwrap();
@@ -74,7 +74,7 @@ fn what_a_short_buffer_loses_does_not_become_usual() {
 }
 
 #[test]
-fn bm_keeps_the_queues_of_a_window_that_fills_them_short() {
+fn bm_shortens_the_queues_of_a_loss_based_window() {
     let srtt = |scheduler| {
         let (goodput, _, net) = tcp(
             scheduler,
@@ -91,7 +91,7 @@ fn bm_keeps_the_queues_of_a_window_that_fills_them_short() {
 }
 
 #[test]
-fn the_second_path_is_known_when_the_first_is_full() {
+fn the_second_path_is_measured_when_the_first_is_full() {
     let paths = ["rate=40mbit,delay=30ms", "rate=100mbit,delay=35ms"].map(|path| path.parse().unwrap());
     let ends = World::default().ends(2);
     let hosts =
@@ -112,7 +112,7 @@ fn the_second_path_is_known_when_the_first_is_full() {
 }
 
 #[test]
-fn a_start_up_ends_though_its_window_is_no_whole_number_of_packets() {
+fn startup_ends_with_a_window_of_a_fractional_number_of_packets() {
     let paths = ["rate=10mbit,delay=50ms,queue=400ms", "rate=100mbit,queue=100ms"].map(|path| path.parse().unwrap());
     let hosts =
         [Box::new(TcpSource::new(INNER_MTU).starting(Time::after(BEGIN))) as _, Box::new(TcpSink::new(INNER_MTU)) as _];
@@ -120,11 +120,11 @@ fn a_start_up_ends_though_its_window_is_no_whole_number_of_packets() {
     net.run(BEGIN + 8 * ms(1_000));
     let round_trip = net.host::<TcpSource>(0).round_trip();
     println!("{round_trip:?}");
-    assert!(round_trip.unwrap() < ms(150), "{round_trip:?}: CoDel waits for start-ups");
+    assert!(round_trip.unwrap() < ms(150), "{round_trip:?}: CoDel waits for Startup");
 }
 
 #[test]
-fn to_try_a_path_costs_little() {
+fn probing_an_idle_path_costs_little() {
     let paths = ["rate=40mbit,delay=20ms", "rate=100mbit,delay=40ms"].map(|path| path.parse().unwrap());
     let source = Source::new(Rate::from_bits(5_000_000), 1_400, Duration::from_secs(20));
     let hosts: [Box<dyn mpt_sim::host::Host>; 2] = [Box::new(source), Box::new(Sink::default())];

@@ -1,4 +1,4 @@
-//! Two ends in native mode.
+//! Two endpoints in native mode.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
 
-/// What fits an Ethernet over IPv4.
+/// Inner MTU over Ethernet and IPv4.
 pub const INNER_MTU: usize = 1_437;
 
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// What may differ.
+/// The settings that differ between tests.
 pub struct World<'r> {
     pub scheduler: SchedulerKind,
     pub rules: &'r [Rule],

@@ -148,7 +148,7 @@ impl Daemon {
             let reaches = |interface: &Interface, own: IpAddr, remote: IpAddr| {
                 netlink.reaches(remote, own, interface.index).unwrap_or(false)
             };
-            let ways = plan.ways(&interfaces, reaches);
+            let ways = plan.candidates(&interfaces, reaches);
             let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { continue };
             let is_free = |name: &str| peer.paths.iter().all(|path| *path.name != name);
             let changes = self.uplinks.peers.entry(name.clone()).or_default().update(&ways, &interfaces, is_free);

@@ -1,9 +1,9 @@
-//! How fast the bottleneck is.
+//! Estimates the bottleneck's rate.
 //!
-//! A delivery rate says how fast the path is only when the path was full. So the estimate rises with any sample above it,
-//! because nothing arrives faster than the bottleneck lets it, and falls only when data demonstrably took longer to arrive
-//! than to be sent: then the bottleneck was busy, and what arrived *is* its rate. A low sample without that proof says
-//! nothing and changes nothing, so neither an idle application nor a lossy path makes the estimate sink.
+//! A delivery-rate sample equals the bottleneck's rate only if the path was full. The estimate therefore rises with any
+//! higher sample, because nothing arrives faster than the bottleneck allows, and falls only if data took longer to
+//! arrive than to be sent: then the bottleneck was busy, and the arrival rate is its rate. A low sample without that
+//! evidence is ignored, so neither an idle application nor a lossy path lowers the estimate.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::path::delivery_rate::RateSample;
 use crate::path::sample::AckSample;
 use crate::time::{Rate, Time};
 
-/// Estimate of one path's bottleneck, in bytes per second.
+/// Estimate of the bottleneck rate of one path, in bytes per second.
 #[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
     rate: f64,
@@ -22,13 +22,13 @@ pub struct Bandwidth {
     samples: u32,
     busy_samples: u32,
     busy: bool,
-    recent_before: f64,
-    shifted: Time,
-    ended: Time,
+    previous_recent: f64,
+    tracked_at: Time,
+    round_ended: Time,
 }
 
 impl Bandwidth {
-    /// Nothing is known.
+    /// Creates an empty estimate.
     pub const fn new() -> Self {
         Self {
             rate: 0.0,
@@ -38,28 +38,28 @@ impl Bandwidth {
             samples: 0,
             busy_samples: 0,
             busy: false,
-            recent_before: f64::INFINITY,
-            shifted: Time::START,
-            ended: Time::START,
+            previous_recent: f64::INFINITY,
+            tracked_at: Time::START,
+            round_ended: Time::START,
         }
     }
 
-    /// The estimate, zero while there is none.
+    /// Returns the estimate in bytes per second, 0 while there is none.
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// The rate is known before the path has been filled.
-    pub fn begin(&mut self, rate: Rate) {
+    /// Sets a rate that is known before the path has been filled.
+    pub fn set_initial(&mut self, rate: Rate) {
         self.rate = rate.bytes() as f64;
     }
 
-    /// Takes in a sample; `busy` when it is proof that the bottleneck was, `steady` when the path keeps time well enough
-    /// to believe what arrived within half a round trip.
-    pub fn on_ack(&mut self, ack: &AckSample, busy: bool, steady: bool) {
+    /// Processes a sample. `busy`: the sample shows that the bottleneck was busy. `low_jitter`: jitter is low enough to
+    /// use the rate over half a round trip.
+    pub fn on_ack(&mut self, ack: &AckSample, busy: bool, low_jitter: bool) {
         let Some(sample) = ack.rate else { return };
         let rate = sample.rate.bytes() as f64 * (1.0 - overestimate(&sample, ack.jitter));
-        let recent = ack.recent.filter(|_| steady).map_or(0.0, |recent| recent.bytes() as f64);
+        let recent = ack.recent.filter(|_| low_jitter).map_or(0.0, |recent| recent.bytes() as f64);
         if !self.is_tracking() {
             self.rate = self.rate.max(rate).max(recent);
         }
@@ -72,41 +72,42 @@ impl Bandwidth {
         }
     }
 
-    /// The queue is long: if the bottleneck has been seen to be busy since the last look, what came in lately is its rate. The better of
-    /// the last two looks, because a pause in arrivals (a new route, a radio's scheduler) makes no slower link.
+    /// Called while the queue is long: sets the estimate to the recent arrival rate if the bottleneck was busy since
+    /// the last look. Uses the better of two looks, because a pause in arrivals (a new route, a radio's scheduler) is
+    /// no slower link.
     pub fn track_down(&mut self, ack: &AckSample, window: Duration) {
         let Some(recent) = ack.recent.filter(|_| self.busy) else { return };
-        if ack.now.since(self.shifted) >= window.max(LOOK) {
+        if ack.now.since(self.tracked_at) >= window.max(MIN_INTERVAL) {
             let recent = recent.bytes() as f64;
-            self.rate = if self.is_tracking() { recent.max(self.recent_before) } else { self.rate };
-            (self.recent_before, self.shifted, self.busy) = (recent, ack.now, false);
+            self.rate = if self.is_tracking() { recent.max(self.previous_recent) } else { self.rate };
+            (self.previous_recent, self.tracked_at, self.busy) = (recent, ack.now, false);
         }
     }
 
-    /// Whether the estimate is what came in lately: then a sample that reaches back to better times says nothing.
+    /// Returns true while the estimate follows the recent rate; an older sample then covers a faster time.
     fn is_tracking(&self) -> bool {
-        self.recent_before.is_finite()
+        self.previous_recent.is_finite()
     }
 
-    /// There is no queue to follow.
+    /// Stops following the recent rate, because the queue is short.
     pub fn stop_tracking(&mut self, now: Time) {
-        (self.busy, self.recent_before, self.shifted) = (false, f64::INFINITY, now);
+        (self.busy, self.previous_recent, self.tracked_at) = (false, f64::INFINITY, now);
     }
 
-    /// More was lost than usual: what arrived at best in the last two rounds is what the path takes, but one look at it
-    /// takes no more than three tenths away (BBRv3's beta).
+    /// Reacts to excess loss: lowers the estimate to the best rate of the last two rounds, but by at most 30 % per
+    /// reduction (BBRv3's beta).
     pub fn on_congestion(&mut self) {
         let best = self.round_best.max(self.last_round_best);
-        self.rate = self.rate.min(best.max(self.rate * MOST_CUT));
+        self.rate = self.rate.min(best.max(self.rate * LOSS_BETA));
     }
 
-    /// Ends a round, and with it a look at the path: if the bottleneck was busy for most of it, the best of what arrived through it is its
-    /// rate. A round that is too short to tell goes on.
+    /// Ends a measuring interval: if the bottleneck was busy for at least half of its samples, the best busy sample is
+    /// an upper bound of the estimate. A round shorter than [`MIN_INTERVAL`] extends into the next.
     pub fn end_round(&mut self, now: Time) {
-        if now.since(self.ended) < LOOK {
+        if now.since(self.round_ended) < MIN_INTERVAL {
             return;
         }
-        self.ended = now;
+        self.round_ended = now;
         if self.busy_samples * 2 >= self.samples && self.busy_best > 0.0 {
             self.rate = self.rate.min(self.busy_best);
         }
@@ -115,27 +116,28 @@ impl Bandwidth {
     }
 }
 
-/// By what fraction a sample may be too high. Jitter J moves arrivals over the ends of an interval T, so a count of n is off
-/// by about sqrt(n J / T). One standard deviation is taken off: more keeps a flow from growing beside another. Packets that are further
-/// apart than ACKs must be wait for each other, up to a packet's time, and are counted one by one: so much of J blurs nothing.
+/// Returns the fraction by which a sample may be too high. Jitter J moves arrivals across the ends of an interval T, so
+/// a count of n has a standard deviation of about sqrt(n J / T). One standard deviation is subtracted; more would keep
+/// a flow from growing beside another. Packets further apart than ACKs delay each other by up to a packet's time, and
+/// each is acknowledged: that part of J adds no error.
 fn overestimate(sample: &RateSample, jitter: Duration) -> f64 {
     let interval = sample.sending.max(sample.arriving).as_secs_f64();
     let packets = (sample.bytes as f64 / PACKET).max(1.0);
-    let apart = interval / packets;
-    let waiting = if apart >= SPACING.as_secs_f64() { apart } else { 0.0 };
-    let jitter = (jitter.as_secs_f64() - waiting).max(0.0);
-    (jitter / interval / packets).sqrt().min(MOST_DOUBT)
+    let spacing = interval / packets;
+    let serialization = if spacing >= SPACING.as_secs_f64() { spacing } else { 0.0 };
+    let jitter = (jitter.as_secs_f64() - serialization).max(0.0);
+    (jitter / interval / packets).sqrt().min(MAX_OVERESTIMATE)
 }
 
-/// About a full packet, in bytes.
+/// Bytes of a full packet, approximately.
 const PACKET: f64 = 1_400.0;
-/// Short of loss, the estimate falls by nothing that takes less: a radio, a bridge or a virtual machine pauses for as long, and where a round trip is shorter
-/// its two or three ACKs would all tell of the pause.
-const LOOK: Duration = Duration::from_millis(10);
-/// However jittery the path, something did arrive.
-const MOST_DOUBT: f64 = 0.3;
-/// BBRv3's beta.
-const MOST_CUT: f64 = 0.7;
+/// Minimum interval after which the estimate may fall without loss. A radio, a bridge or a virtual machine pauses for
+/// up to this time; on shorter round trips all two or three ACKs would show the pause (17 to 100 times in 30 s).
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+/// Upper bound of the correction: on the most jittery path, something did arrive.
+const MAX_OVERESTIMATE: f64 = 0.3;
+/// Factor of one reduction for excess loss; BBRv3's beta (BBRBeta).
+const LOSS_BETA: f64 = 0.7;
 
 #[cfg(test)]
 mod tests {
@@ -143,7 +145,7 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(40);
 
-    /// A sample over a round trip at `mbit`, from ACKs that say `recent` Mbit/s came in lately.
+    /// Builds a sample over a round trip at `mbit` Mbit/s, with a recent rate of `recent` Mbit/s.
     fn ack(ms: u64, mbit: u64, recent: u64) -> AckSample {
         let rate = Rate::from_bits(mbit * 1_000_000);
         let sample = RateSample { rate, bytes: rate.bytes_in(RTT), sending: RTT, arriving: RTT };
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_low_sample_says_nothing_unless_the_bottleneck_was_busy() {
+    fn a_low_sample_is_ignored_unless_the_bottleneck_was_busy() {
         let mut bandwidth = Bandwidth::new();
         bandwidth.on_ack(&ack(0, 50, 0), false, false);
         bandwidth.end_round(at(40));
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_collapses_is_followed_at_the_second_look() {
+    fn the_estimate_follows_a_collapsed_link_at_the_second_sample() {
         let mut bandwidth = Bandwidth::new();
         bandwidth.on_ack(&ack(0, 50, 50), false, true);
         bandwidth.stop_tracking(Time::START);
@@ -184,11 +186,11 @@ mod tests {
         bandwidth.track_down(&ack(30, 20, 5), RTT / 4);
         assert_eq!(mbit(&bandwidth), 5.0);
         bandwidth.on_ack(&ack(35, 20, 5), true, true);
-        assert_eq!(mbit(&bandwidth), 5.0, "a sample that reaches back to better times is not believed");
+        assert_eq!(mbit(&bandwidth), 5.0, "a sample that covers the faster time is ignored");
     }
 
     #[test]
-    fn a_route_that_became_longer_is_no_slower_link() {
+    fn a_longer_route_is_no_slower_link() {
         let mut bandwidth = Bandwidth::new();
         bandwidth.on_ack(&ack(0, 50, 50), true, true);
         for n in 1..10 {
@@ -215,11 +217,11 @@ mod tests {
             bandwidth.on_ack(&ack(ms, 5, 0), true, false);
             bandwidth.end_round(at(ms));
         }
-        assert_eq!(mbit(&bandwidth), 5.0, "what lasts is");
+        assert_eq!(mbit(&bandwidth), 5.0, "a lasting low rate is");
     }
 
     #[test]
-    fn one_round_of_loss_takes_no_more_than_three_tenths() {
+    fn one_round_of_loss_lowers_the_estimate_by_at_most_30_percent() {
         let mut bandwidth = Bandwidth::new();
         bandwidth.on_ack(&ack(0, 50, 0), false, false);
         bandwidth.end_round(at(40));

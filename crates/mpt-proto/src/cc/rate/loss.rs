@@ -1,10 +1,9 @@
-//! What loss is the path's own, and what is too much.
+//! Distinguishes the path's own loss from congestion loss.
 //!
-//! A radio link loses packets whatever the rate; a full buffer or a policer loses those that are too many. The first kind
-//! is learned while nothing is being tried (cruising, no queue) and from then on expected; only what exceeds it means
-//! congestion.
+//! A radio link loses packets at any rate; a full buffer or a policer drops only the excess. The first kind is measured
+//! while cruising without a queue, and is then expected. Only loss beyond it counts as congestion.
 
-/// Loss on one path: the expected fraction, and the count of the current round.
+/// Loss on one path: the baseline fraction, and the counts of the current round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LossModel {
     baseline_lost: f64,
@@ -14,103 +13,103 @@ pub struct LossModel {
 }
 
 impl LossModel {
-    /// Counts packets that arrived; `calm` when they were sent while nothing was being tried.
-    pub fn on_acked(&mut self, packets: u64, calm: bool) {
+    /// Counts packets that arrived. `cruising`: they were sent while cruising without a queue.
+    pub fn on_acked(&mut self, packets: u64, cruising: bool) {
         self.acked += packets;
-        if calm {
+        if cruising {
             self.baseline_total += packets as f64;
-            if self.baseline_total > MEMORY {
+            if self.baseline_total > BASELINE_MEMORY {
                 self.baseline_lost /= 2.0;
                 self.baseline_total /= 2.0;
             }
         }
     }
 
-    /// Counts packets that did not; `calm` as above.
-    pub fn on_lost(&mut self, packets: u64, calm: bool) {
+    /// Counts packets that were declared lost; `cruising` as above.
+    pub fn on_lost(&mut self, packets: u64, cruising: bool) {
         self.lost += packets;
-        if calm {
+        if cruising {
             self.baseline_lost += packets as f64;
             self.baseline_total += packets as f64;
         }
     }
 
-    /// Takes back packets that were counted as lost.
+    /// Subtracts packets that were declared lost and have arrived.
     pub fn on_spurious(&mut self, packets: u64) {
-        let (here, before) = (self.lost.min(packets), packets.saturating_sub(self.lost));
-        self.lost -= here;
-        self.baseline_lost = (self.baseline_lost - before as f64).max(0.0);
+        let (this_round, earlier) = (self.lost.min(packets), packets.saturating_sub(self.lost));
+        self.lost -= this_round;
+        self.baseline_lost = (self.baseline_lost - earlier as f64).max(0.0);
     }
 
-    /// The fraction that is lost whatever the rate, at most [`MOST`]; none while too little has been seen.
-    pub fn known(&self) -> Option<f64> {
-        self.seen().map(|seen| seen.min(MOST))
+    /// Returns the fraction that is lost at any rate, at most [`MAX_BASELINE`]; `None` while unknown.
+    pub fn baseline(&self) -> Option<f64> {
+        self.uncapped_baseline().map(|fraction| fraction.min(MAX_BASELINE))
     }
 
-    fn seen(&self) -> Option<f64> {
-        (self.baseline_total >= ENOUGH).then(|| self.baseline_lost / self.baseline_total)
+    fn uncapped_baseline(&self) -> Option<f64> {
+        (self.baseline_total >= MIN_BASELINE_PACKETS).then(|| self.baseline_lost / self.baseline_total)
     }
 
-    /// The same, zero while nothing is known.
-    pub fn baseline(&self) -> f64 {
-        self.known().unwrap_or(0.0)
+    /// Returns the baseline, or 0 while it is unknown.
+    pub fn baseline_or_zero(&self) -> f64 {
+        self.baseline().unwrap_or(0.0)
     }
 
-    /// Whether the round lost more than usual by more than `margin`, beyond what chance explains (three sigma).
+    /// Returns true if the round's loss exceeds baseline plus `margin` by more than three standard deviations.
     pub fn is_excessive(&self, margin: f64) -> bool {
         let total = (self.acked + self.lost) as f64;
-        if total < SIGNIFICANT {
+        if total < MIN_ROUND_PACKETS {
             return false;
         }
-        let usual = self.seen().unwrap_or(0.0);
-        let p = usual.max(LEAST);
-        let bound = total * (usual + margin) + 3.0 * (total * p * (1.0 - p)).sqrt();
+        let baseline = self.uncapped_baseline().unwrap_or(0.0);
+        let p = baseline.max(MIN_SIGMA_LOSS);
+        let bound = total * (baseline + margin) + 3.0 * (total * p * (1.0 - p)).sqrt();
         self.lost as f64 > bound
     }
 
-    /// Ends the round. One of too few packets goes on with the next.
+    /// Ends the round, or extends it if it has too few packets.
     pub fn end_round(&mut self) {
-        if (self.acked + self.lost) as f64 >= SIGNIFICANT {
+        if (self.acked + self.lost) as f64 >= MIN_ROUND_PACKETS {
             (self.acked, self.lost) = (0, 0);
         }
     }
 }
 
-/// Rounds of fewer packets prove nothing: a burst of jitter looks like loss until it is over.
-const SIGNIFICANT: f64 = 40.0;
-/// Packets before a fraction is believed.
-const ENOUGH: f64 = 100.0;
-/// Packets after which the past counts half: 1 % is then known to within a third.
-const MEMORY: f64 = 2_000.0;
-/// A path that loses a third of everything is not worth sending faster on to make up for it.
-const MOST: f64 = 0.3;
-/// Some loss is always possible: what the spread of chance is computed from when none has been seen.
-const LEAST: f64 = 0.02;
+/// Packets before a round's loss is judged: a jitter burst looks like loss until the late packets arrive.
+const MIN_ROUND_PACKETS: f64 = 40.0;
+/// Packets before the baseline is used. Chosen, not measured.
+const MIN_BASELINE_PACKETS: f64 = 100.0;
+/// Packets after which older counts are halved: at this size 1 % is known to within a third.
+const BASELINE_MEMORY: f64 = 2_000.0;
+/// Upper bound of the baseline: above 30 % loss, sending more to compensate is not worthwhile.
+const MAX_BASELINE: f64 = 0.3;
+/// Lower bound of the loss fraction in the standard deviation: some loss is possible even if none was measured.
+const MIN_SIGMA_LOSS: f64 = 0.02;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn round(loss: &mut LossModel, acked: u64, lost: u64, calm: bool) {
+    fn round(loss: &mut LossModel, acked: u64, lost: u64, cruising: bool) {
         loss.end_round();
-        loss.on_acked(acked, calm);
-        loss.on_lost(lost, calm);
+        loss.on_acked(acked, cruising);
+        loss.on_lost(lost, cruising);
     }
 
     #[test]
-    fn five_percent_is_usual_once_it_was_lost_in_calm() {
+    fn loss_while_cruising_becomes_the_baseline() {
         let mut loss = LossModel::default();
         (0..10).for_each(|_| round(&mut loss, 95, 5, true));
-        assert!((loss.baseline() - 0.05).abs() < 1e-9);
+        assert!((loss.baseline_or_zero() - 0.05).abs() < 1e-9);
         round(&mut loss, 950, 50, false);
         assert!(!loss.is_excessive(0.02));
         round(&mut loss, 850, 150, false);
         assert!(loss.is_excessive(0.02));
-        assert!((loss.baseline() - 0.05).abs() < 1e-9, "what a probe lost is not usual");
+        assert!((loss.baseline_or_zero() - 0.05).abs() < 1e-9, "loss in a probe does not change the baseline");
     }
 
     #[test]
-    fn a_few_losses_of_a_few_packets_mean_nothing_until_there_are_more() {
+    fn losses_of_a_small_round_are_judged_with_the_next_packets() {
         let mut loss = LossModel::default();
         for _ in 0..3 {
             round(&mut loss, 10, 2, false);
@@ -119,6 +118,6 @@ mod tests {
         round(&mut loss, 10, 2, false);
         assert!(loss.is_excessive(0.05), "8 of 48");
         round(&mut loss, 10, 2, false);
-        assert!(!loss.is_excessive(0.05), "a new beginning");
+        assert!(!loss.is_excessive(0.05), "the next round");
     }
 }

@@ -1,28 +1,30 @@
-//! The default: send as fast as the path delivers, and keep its queue short.
+//! The default controller: sends at the path's delivery rate and keeps its queue short.
 //!
-//! A tunnel wants the queue at home, where FQ-CoDel and the scheduler can still decide, not in a modem. So the controller
-//! estimates the bottleneck's rate and the delay of the empty path, paces at that rate, and asks now and then whether the
-//! path has become faster. Loss alone never slows a path down; only loss beyond what the path loses anyway does.
+//! In a tunnel the queue belongs before the tunnel, where FQ-CoDel and the scheduler still decide, and not in a modem.
+//! The controller estimates the bottleneck's rate and the delay of the empty path, paces at that rate, and probes
+//! periodically for a higher one. Loss reduces the rate only if it exceeds the path's baseline loss.
 //!
-//! It belongs to the family of BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016;
-//! draft-ietf-ccwg-bbr for BBRv3). What is taken: the model of rate and delay, start-up with its gains and full-pipe test,
-//! probing by a quarter, the rule that a low sample from an idle sender says nothing, loss only beyond a threshold, half a
-//! window to see the empty path. What is different, and why:
+//! It is a variant of BBR (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016;
+//! draft-ietf-ccwg-bbr for BBRv3). It takes from BBR: the model of rate and delay, Startup with its gains and full-pipe
+//! test, probing at 1.25, ignoring low samples of an application-limited sender, a loss threshold, and half a window in
+//! ProbeRTT. It differs in:
 //!
-//! - *Time is the receiver's.* Rates and queues come from its clock, one-way: neither ACK compression nor a queue on the
-//!   way back, which may be another path's, enters the model. BBR's extra_acked filter has nothing left to do.
-//! - *The estimate falls on evidence, not by forgetting.* BBR's maximum takes two probing cycles to believe in a slower
-//!   link; a modem with a second of buffer fills in that time. Here data that took longer to arrive than to be sent is
-//!   proof of a busy bottleneck, and what comes out of it is its rate at once ([`bandwidth`]).
-//! - *A probe is as long as the queue it needs,* a quarter of a round trip or less, and one that finds the path clearly
-//!   faster goes straight back to start-up: ten times the rate is four round trips away, not ten cycles.
-//! - *What a path loses in calm is usual,* and half of it made up for ([`loss`]); BBRv3's fixed 2 % applies on top of it.
-//! - *A queue is whose it is.* Drained to half a window, what still stands is foreign: a longer route, or another's packets.
-//!   It is accepted as part of the path, so the controller neither starves beside a loss-based flow nor mistakes a
-//!   satellite's new orbit for congestion ([`delay`]).
-//! - *The window is a mean sojourn (Little's law),* not a minimum: what jitter and delayed ACKs keep in flight belongs there.
+//! - *Receiver time.* Rates and queues are measured one-way, by the receiver's clock. ACK compression and queues on the
+//!   return path, which may be another path, do not affect the model, so BBR's extra_acked filter is not needed.
+//! - *The estimate falls on evidence, not by expiry.* BBR's max filter needs two probing cycles to accept a slower
+//!   link; a modem with 1 s of buffer fills in that time. Here, data that takes longer to arrive than to be sent shows
+//!   that the bottleneck is busy, and the arrival rate is used at once ([`bandwidth`]).
+//! - *A probe lasts until it causes the target queue,* a quarter of a round trip or less. If it finds the path clearly
+//!   faster, Startup begins again: ten times the rate takes four round trips, not ten cycles.
+//! - *Baseline loss.* Loss measured while cruising is expected, and half of it is compensated ([`loss`]). BBRv3's fixed
+//!   2 % threshold applies on top of it.
+//! - *Standing queue.* A queue that remains with half a window in flight is not ours: a longer route, or other flows'
+//!   packets. It becomes part of the path's delay, so the controller neither starves beside a loss-based flow nor takes
+//!   a satellite's new orbit for congestion ([`queue_estimate`]).
+//! - *The window uses the mean sojourn time (Little's law),* not the minimum: it includes what jitter and delayed ACKs
+//!   keep in flight.
 //!
-//! Paths do not touch each other: two that share a bottleneck share it as two flows would.
+//! Paths are independent: two paths that share a bottleneck share it like two flows.
 
 mod bandwidth;
 mod loss;
@@ -38,7 +40,7 @@ use super::CongestionControl;
 use super::slots::Slots;
 use model::PathModel;
 
-/// A rate per path; paths do not touch each other.
+/// Holds a rate model per path; the models are independent.
 #[derive(Debug, Default)]
 pub struct RateBased {
     paths: Slots<PathModel>,
@@ -90,14 +92,14 @@ impl CongestionControl for RateBased {
     }
 
     fn baseline_loss(&self, path: PathId) -> Option<f64> {
-        self.paths.get(path)?.usual_loss()
+        self.paths.get(path)?.baseline_loss()
     }
 
     fn in_startup(&self, path: PathId) -> bool {
-        self.paths.get(path).is_some_and(PathModel::is_starting)
+        self.paths.get(path).is_some_and(PathModel::in_startup)
     }
 
     fn never_filled(&self, path: PathId) -> bool {
-        self.paths.get(path).is_some_and(PathModel::is_untried)
+        self.paths.get(path).is_some_and(PathModel::never_filled)
     }
 }

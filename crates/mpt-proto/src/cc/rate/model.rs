@@ -1,4 +1,4 @@
-//! One path of the rate-based controller: how it goes from phase to phase.
+//! The model of one path: updates the estimates and changes the phase.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::queue_estimate::QueueEstimate;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
 
-/// One path.
+/// The rate model of one path.
 #[derive(Clone, Debug)]
 pub struct PathModel {
     phase: Phase,
@@ -18,18 +18,18 @@ pub struct PathModel {
     loss: LossModel,
     datagram: u64,
     acks: u32,
-    /// Rounds to cruise before the next probe.
-    patience: u32,
-    /// Whether the queue being drained is that of a probe.
+    /// Rounds of cruising before the next probe.
+    probe_interval: u32,
+    /// True if the queue being drained was caused by a probe.
     probed: bool,
-    /// Whether its first start-up goes on.
-    untried: bool,
-    /// Whether the last probe found the path faster.
-    grown: bool,
-    /// When it last cruised: what was sent then tells which loss is usual.
-    calm: (Time, Time),
-    /// Marks on what was sent before this have been answered.
-    answered: Time,
+    /// True until the first Startup has ended.
+    never_filled: bool,
+    /// True if the last probe found the path faster.
+    probe_succeeded: bool,
+    /// Start and end of the last cruise; only loss of packets sent in it counts for the baseline.
+    cruised: (Time, Time),
+    /// CE marks on packets sent before this time belong to a reduction already made.
+    recovery_start: Time,
 }
 
 impl PathModel {
@@ -41,56 +41,56 @@ impl PathModel {
             loss: LossModel::default(),
             datagram,
             acks: 0,
-            patience: LEAST_PATIENCE,
+            probe_interval: MIN_PROBE_INTERVAL,
             probed: false,
-            untried: true,
-            grown: false,
-            calm: (Time::START, Time::START),
-            answered: Time::START,
+            never_filled: true,
+            probe_succeeded: false,
+            cruised: (Time::START, Time::START),
+            recovery_start: Time::START,
         }
     }
 
     pub fn on_ack(&mut self, ack: &AckSample) {
         self.delay.on_ack(ack, self.time_for(2));
-        self.loss.on_acked(ack.packets, self.is_calm(ack.newest_sent));
+        self.loss.on_acked(ack.packets, self.was_cruising(ack.newest_sent));
         self.acks = self.acks.saturating_add(1);
         if let (Phase::Startup { .. }, Some(rate)) = (self.phase, ack.line) {
-            self.bandwidth.begin(rate);
-            self.cruise(ack.now);
+            self.bandwidth.set_initial(rate);
+            self.enter_cruise(ack.now);
         }
         let stretched = ack.rate.is_some_and(|rate| rate.is_stretched(ack.jitter));
-        self.measure(ack, stretched);
-        self.step(ack, stretched);
+        self.update_model(ack, stretched);
+        self.update_phase(ack, stretched);
         if ack.round {
             self.end_round(ack);
         }
     }
 
     pub fn on_loss(&mut self, loss: &LossSample) {
-        self.loss.on_lost(loss.packets, self.is_calm(loss.newest_sent));
+        self.loss.on_lost(loss.packets, self.was_cruising(loss.newest_sent));
     }
 
     pub fn on_spurious_loss(&mut self, packets: u64) {
         self.loss.on_spurious(packets);
     }
 
-    /// A mark is a queue that a router has measured for us: one answer for each round trip.
+    /// Reacts to a CE mark, at most once per round trip: it reports a queue measured by a router.
     pub fn on_ecn(&mut self, now: Time, newest_sent: Time) {
-        if newest_sent > self.answered {
-            self.answered = now;
+        if newest_sent > self.recovery_start {
+            self.recovery_start = now;
             self.bandwidth.on_congestion();
-            self.drain();
+            self.enter_drain();
         }
     }
 
     pub fn window(&self) -> u64 {
         let datagram = self.datagram as f64;
-        let bytes = self.sending_rate() * self.phase.window(&self.delay) + SLACK * datagram;
-        bytes.max(self.least_window() * datagram) as u64
+        let bytes = self.sending_rate() * self.phase.window_time(&self.delay) + WINDOW_SLACK * datagram;
+        bytes.max(self.min_window() * datagram) as u64
     }
 
     pub fn pacing(&self) -> Rate {
-        let first = INITIAL_WINDOW * self.datagram as f64 / self.delay.srtt().min(FIRST_FLIGHT).as_secs_f64();
+        let first = INITIAL_WINDOW * self.datagram as f64 / self.delay.srtt().min(MAX_FIRST_FLIGHT_TIME).as_secs_f64();
         let rate = match self.phase {
             Phase::Startup { .. } => self.sending_rate().max(first),
             _ => self.sending_rate(),
@@ -98,9 +98,9 @@ impl PathModel {
         Rate::from_bytes((rate * self.phase.gain()) as u64)
     }
 
-    /// Datagrams that may be in flight whatever was measured. Until the path has been filled, what was measured may be a
-    /// few probes, and says nothing.
-    fn least_window(&self) -> f64 {
+    /// Returns the minimum window in datagrams. Before the path has been filled, the estimate may rest on a few probes,
+    /// so the minimum is the initial window.
+    fn min_window(&self) -> f64 {
         match self.phase {
             Phase::Startup { .. } => INITIAL_WINDOW,
             _ => MIN_WINDOW,
@@ -112,225 +112,230 @@ impl PathModel {
         (rate > 0.0).then(|| Rate::from_bytes(rate as u64))
     }
 
-    pub fn usual_loss(&self) -> Option<f64> {
-        self.loss.known()
+    pub fn baseline_loss(&self) -> Option<f64> {
+        self.loss.baseline()
     }
 
-    pub fn is_starting(&self) -> bool {
+    pub fn in_startup(&self) -> bool {
         matches!(self.phase, Phase::Startup { flat: 0, .. })
     }
 
-    pub fn is_untried(&self) -> bool {
-        self.untried
+    pub fn never_filled(&self) -> bool {
+        self.never_filled
     }
 
-    /// Half of what the path usually loses is sent on top of the bottleneck's rate. If all were, a short buffer would lose just that,
-    /// whatever it is, and it would seem usual.
+    /// Returns the estimate plus half of the baseline loss. With all of it, the overflow of a short buffer became
+    /// baseline and grew: from 15 % to 31 % in 45 s with 2 ms of buffer at 20 Mbit/s.
     fn sending_rate(&self) -> f64 {
-        self.bandwidth.rate() / (1.0 - self.loss.baseline() / 2.0)
+        self.bandwidth.rate() / (1.0 - self.loss.baseline_or_zero() / 2.0)
     }
 
-    fn measure(&mut self, ack: &AckSample, stretched: bool) {
+    fn update_model(&mut self, ack: &AckSample, stretched: bool) {
         let (queue, target) = (self.delay.queue(), self.delay.target());
-        // A thin flow's samples are of few packets: only a queue beyond doubt makes them proof.
-        let proof = if ack.app_limited { target * 2 } else { target / 4 };
-        self.bandwidth.on_ack(ack, stretched && queue > proof, self.delay.is_low_jitter());
-        // On a path that does not keep time the last of a burst come late for no queue, and few at a time.
-        let tells = self.delay.is_low_jitter() || !ack.app_limited;
-        if queue > target * 2 && tells {
+        // An app-limited flow's samples cover few packets: they need a clear queue as evidence.
+        let threshold = if ack.app_limited { target * 2 } else { target / 4 };
+        self.bandwidth.on_ack(ack, stretched && queue > threshold, self.delay.is_low_jitter());
+        // With high jitter, late packets of an app-limited burst are no evidence of a queue.
+        let is_evidence = self.delay.is_low_jitter() || !ack.app_limited;
+        if queue > target * 2 && is_evidence {
             self.bandwidth.track_down(ack, self.delay.base() / 4);
         } else if queue < target {
             self.bandwidth.stop_tracking(ack.now);
         }
         if matches!(self.phase, Phase::Cruise { .. }) {
-            self.calm.1 = ack.now;
+            self.cruised.1 = ack.now;
         }
     }
 
-    /// What an ACK may change at once.
-    fn step(&mut self, ack: &AckSample, stretched: bool) {
+    /// Applies the phase changes that do not wait for the end of a round.
+    fn update_phase(&mut self, ack: &AckSample, stretched: bool) {
         let (queue, target) = (self.delay.queue(), self.delay.target());
         match self.phase {
-            Phase::Drain { low } => self.step_drain(ack, low),
-            Phase::ProbeRtt { half, low } => self.step_empty(ack, half, low),
-            Phase::Startup { .. } if self.acks < ENOUGH_ACKS => {}
+            Phase::Drain { low_since } => self.check_drain(ack, low_since),
+            Phase::ProbeRtt { half, low_since } => self.check_probe_rtt(ack, half, low_since),
+            Phase::Startup { .. } if self.acks < MIN_STARTUP_ACKS => {}
             Phase::Startup { .. } if ack.app_limited && queue <= target * 2 => {}
             Phase::Startup { .. } if self.is_bursty(ack) => {}
-            _ if queue > target && stretched => self.drain(),
+            _ if queue > target && stretched => self.enter_drain(),
             Phase::Startup { .. } => {}
-            Phase::Cruise { .. } if self.delay.is_unsure(ack.now) && !ack.app_limited => self.empty(true),
-            Phase::Cruise { .. } if self.delay.is_unseen(ack.now) && !ack.app_limited => {
-                self.empty(!self.delay.is_empty())
+            Phase::Cruise { .. } if self.delay.is_half_window_due(ack.now) && !ack.app_limited => {
+                self.enter_probe_rtt(true)
             }
-            _ if queue > target * 2 => self.drain(),
+            Phase::Cruise { .. } if self.delay.is_probe_rtt_due(ack.now) && !ack.app_limited => {
+                self.enter_probe_rtt(!self.delay.is_empty())
+            }
+            _ if queue > target * 2 => self.enter_drain(),
             Phase::Cruise { .. } => {}
-            Phase::Probe { from, .. } | Phase::Await { from, .. } if self.is_faster(from) => self.grow(ack),
+            Phase::Probe { from, .. } | Phase::Await { from, .. } if self.is_faster(from) => self.restart_startup(ack),
             Phase::Probe { until, from } if ack.now >= until => self.phase = Phase::Await { since: ack.now, from },
             Phase::Probe { .. } => {}
-            Phase::Await { since, .. } if ack.newest_sent >= since => self.drain(),
+            Phase::Await { since, .. } if ack.newest_sent >= since => self.enter_drain(),
             Phase::Await { .. } => {}
         }
     }
 
-    /// Drained, the path is left alone; if the queue stays though no more is in flight than an empty path takes, something
-    /// is wrong: the rate, the delay, or it is not our queue.
-    fn step_drain(&mut self, ack: &AckSample, low: Option<(Time, Duration)>) {
+    /// Leaves Drain once the queue is empty. If the queue remains although no more is in flight than the empty path
+    /// holds, the rate or the delay is wrong, or the queue is not ours: enters ProbeRTT.
+    fn check_drain(&mut self, ack: &AckSample, low_since: Option<(Time, Duration)>) {
         if self.delay.is_drained() {
-            return self.cruise(ack.now);
+            return self.enter_cruise(ack.now);
         }
         let (queue, is_low) = (self.delay.queue(), ack.in_flight <= self.window());
-        let low = match low {
+        let low_since = match low_since {
             Some((since, then)) if is_low && queue > then * 3 / 4 => Some((since, then)),
             _ => is_low.then_some((ack.now, queue)),
         };
-        self.phase = Phase::Drain { low };
-        if low.is_some_and(|(since, _)| ack.now.since(since) > self.delay.srtt() * 2 + MIN_WAIT) {
-            self.empty(true);
+        self.phase = Phase::Drain { low_since };
+        if low_since.is_some_and(|(since, _)| ack.now.since(since) > self.delay.srtt() * 2 + MIN_DRAIN_TIME) {
+            self.enter_probe_rtt(true);
         }
     }
 
-    /// Half is in flight for a round trip and for as many packets as make a mean: what stands then is not ours.
-    fn step_empty(&mut self, ack: &AckSample, half: bool, low: Option<Time>) {
-        let low = low.or((ack.in_flight <= self.window()).then_some(ack.now));
-        self.phase = Phase::ProbeRtt { half, low };
-        let enough = self.delay.srtt() + self.time_for(EMPTY_PACKETS);
-        if low.is_some_and(|since| ack.now.since(since) > enough) {
+    /// Leaves ProbeRTT after a round trip and [`PROBE_RTT_PACKETS`] with a reduced window.
+    fn check_probe_rtt(&mut self, ack: &AckSample, half: bool, low_since: Option<Time>) {
+        let low_since = low_since.or((ack.in_flight <= self.window()).then_some(ack.now));
+        self.phase = Phase::ProbeRtt { half, low_since };
+        let duration = self.delay.srtt() + self.time_for(PROBE_RTT_PACKETS);
+        if low_since.is_some_and(|since| ack.now.since(since) > duration) {
             if half {
-                self.delay.on_emptied(ack.now);
+                self.delay.on_half_window_done(ack.now);
             } else {
-                self.delay.on_seen_empty(ack.now);
+                self.delay.on_probe_rtt_done(ack.now);
             }
-            self.cruise(ack.now);
+            self.enter_cruise(ack.now);
         }
     }
 
     fn end_round(&mut self, ack: &AckSample) {
         let starting = matches!(self.phase, Phase::Startup { .. });
-        if self.loss.is_excessive(if starting { STARTUP_LOSS } else { PROBE_LOSS }) {
+        if self.loss.is_excessive(if starting { STARTUP_LOSS_THRESHOLD } else { LOSS_THRESHOLD }) {
             self.on_congestion();
         } else if !ack.app_limited {
-            self.next_round(ack);
+            self.advance_round(ack);
         }
         self.loss.end_round();
         self.bandwidth.end_round(ack.now);
         self.delay.end_round();
     }
 
-    fn next_round(&mut self, ack: &AckSample) {
+    fn advance_round(&mut self, ack: &AckSample) {
         match self.phase {
-            Phase::Startup { best, flat } => self.startup_round(best, flat),
-            Phase::Cruise { rounds: 0 } => self.probe(ack.now),
+            Phase::Startup { best, flat } => self.check_full_pipe(best, flat),
+            Phase::Cruise { rounds: 0 } => self.enter_probe(ack.now),
             Phase::Cruise { rounds } => self.phase = Phase::Cruise { rounds: rounds - 1 },
             Phase::Drain { .. } | Phase::ProbeRtt { .. } | Phase::Probe { .. } | Phase::Await { .. } => {}
         }
     }
 
-    /// BBR's full-pipe test: three rounds without a quarter more.
-    fn startup_round(&mut self, best: f64, flat: u32) {
+    /// Applies BBR's full-pipe test: three rounds without 25 % growth.
+    fn check_full_pipe(&mut self, best: f64, flat: u32) {
         let rate = self.bandwidth.rate();
         let (best, flat) = if rate >= best * 1.25 { (rate, 0) } else { (best, flat + 1) };
         self.phase = Phase::Startup { best, flat };
-        if flat >= FULL_ROUNDS {
-            self.drain();
+        if flat >= FULL_PIPE_ROUNDS {
+            self.enter_drain();
         }
     }
 
-    /// More was lost than usual: what arrived is what the path takes. If a probe did it, the next one waits longer.
+    /// Reacts to excess loss: the path's rate is the arrival rate. If a probe caused it, doubles the probe interval.
     fn on_congestion(&mut self) {
         if !matches!(self.phase, Phase::Drain { .. } | Phase::ProbeRtt { .. }) {
             self.bandwidth.on_congestion();
         }
         self.delay.on_overflow();
         if self.probed {
-            self.patience = (self.patience * 2).min(MOST_PATIENCE);
+            self.probe_interval = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
         }
-        self.drain();
+        self.enter_drain();
     }
 
-    /// Whether what is late is no queue. A full bottleneck passes packets evenly; where a link keeps order, a late packet delays those behind it,
-    /// and then they come at once. What jitter does not explain is a queue all the same.
+    /// Returns true if jitter, not a queue, explains the delay. A full bottleneck passes packets evenly; on a link that
+    /// keeps order, a late packet delays those behind it, and they arrive at once. Delay beyond the jitter bound is a
+    /// queue in any case.
     fn is_bursty(&self, ack: &AckSample) -> bool {
-        let explained = self.delay.queue() < self.delay.target() + self.delay.jitter() * JITTERS;
-        explained && !self.delay.is_low_jitter() && ack.peak.bytes() as f64 > self.bandwidth.rate() * BURSTY
+        let within_jitter = self.delay.queue() < self.delay.target() + self.delay.jitter() * MAX_BURST_JITTERS;
+        within_jitter
+            && !self.delay.is_low_jitter()
+            && ack.peak.bytes() as f64 > self.bandwidth.rate() * BURST_PEAK_RATIO
     }
 
     fn is_faster(&self, from: f64) -> bool {
-        self.bandwidth.rate() > from * FASTER && self.delay.queue() < self.delay.target() / 2
+        self.bandwidth.rate() > from * PROBE_SUCCESS_RATIO && self.delay.queue() < self.delay.target() / 2
     }
 
-    /// The path is faster than it was. What jitter can pretend once has to be seen twice.
-    fn grow(&mut self, ack: &AckSample) {
-        if !self.delay.is_low_jitter() && !std::mem::replace(&mut self.grown, true) {
-            return self.probe(ack.now);
+    /// Enters Startup again because the path is faster. With high jitter, two probes in a row must find it faster.
+    fn restart_startup(&mut self, ack: &AckSample) {
+        if !self.delay.is_low_jitter() && !std::mem::replace(&mut self.probe_succeeded, true) {
+            return self.enter_probe(ack.now);
         }
-        (self.patience, self.probed) = (LEAST_PATIENCE, false);
+        (self.probe_interval, self.probed) = (MIN_PROBE_INTERVAL, false);
         self.phase = Phase::Startup { best: self.bandwidth.rate(), flat: 0 };
     }
 
-    fn drain(&mut self) {
-        self.untried = false;
-        self.phase = Phase::Drain { low: None };
+    fn enter_drain(&mut self) {
+        self.never_filled = false;
+        self.phase = Phase::Drain { low_since: None };
     }
 
-    fn empty(&mut self, half: bool) {
-        self.phase = Phase::ProbeRtt { half, low: None };
+    fn enter_probe_rtt(&mut self, half: bool) {
+        self.phase = Phase::ProbeRtt { half, low_since: None };
     }
 
-    fn cruise(&mut self, now: Time) {
-        self.untried = false;
-        (self.probed, self.grown, self.calm) = (false, false, (now, now));
-        self.phase = Phase::Cruise { rounds: self.patience - 1 };
+    fn enter_cruise(&mut self, now: Time) {
+        self.never_filled = false;
+        (self.probed, self.probe_succeeded, self.cruised) = (false, false, (now, now));
+        self.phase = Phase::Cruise { rounds: self.probe_interval - 1 };
     }
 
-    fn probe(&mut self, now: Time) {
+    fn enter_probe(&mut self, now: Time) {
         self.probed = true;
-        let until = now + Phase::pulse(self.delay.target(), self.delay.base());
+        let until = now + Phase::probe_duration(self.delay.target(), self.delay.base());
         self.phase = Phase::Probe { until, from: self.bandwidth.rate() };
     }
 
-    /// Whether what was sent at `sent` was sent while cruising and met no queue.
-    fn is_calm(&self, sent: Time) -> bool {
-        let (from, until) = self.calm;
+    /// Returns true if a packet sent at `sent` was sent while cruising without a queue.
+    fn was_cruising(&self, sent: Time) -> bool {
+        let (from, until) = self.cruised;
         from <= sent && sent <= until && self.delay.is_empty()
     }
 
-    /// How long the bottleneck takes for some full packets.
+    /// Returns the serialization delay of `packets` full packets at the bottleneck.
     fn time_for(&self, packets: u64) -> Duration {
         Rate::from_bytes(self.bandwidth.rate() as u64).time_for(packets * self.datagram)
     }
 }
 
-/// Packets in the first flight. RFC 6928 has 10, large content networks 30 and more; the receiver answers the first 32
-/// packets at once, which makes the next estimate good.
+/// Initial window in packets. RFC 6928 has 10, large content networks use 30 and more; the receiver acknowledges each
+/// of the first 32 packets, which makes the next estimate accurate.
 const INITIAL_WINDOW: f64 = 32.0;
-/// The first flight takes a round trip, but no longer than this.
-const FIRST_FLIGHT: Duration = Duration::from_millis(100);
-/// What a receiver may hold back unacknowledged at 1 % of volume, and two for the road: see `path::receive`.
+/// The initial window is paced over a round trip, but over no more than this.
+const MAX_FIRST_FLIGHT_TIME: Duration = Duration::from_millis(100);
+/// Packets: what a receiver may leave unacknowledged at an ACK volume of 1 %, plus 2; see `path::ack_generator`.
 const MIN_WINDOW: f64 = 8.0;
-/// Packets beyond what the arithmetic gives, so that rounding never stalls a path.
-const SLACK: f64 = 2.0;
-/// Start-up believes no queue before so many ACKs: jitter has to be known first.
-const ENOUGH_ACKS: u32 = 24;
-/// BBR's full-pipe count.
-const FULL_ROUNDS: u32 = 3;
-/// In start-up nothing is known of what is usual; a radio link may well lose a tenth.
-const STARTUP_LOSS: f64 = 0.15;
-/// BBRv3's loss threshold, here on top of what is usual.
-const PROBE_LOSS: f64 = 0.02;
-/// By how much a probe must find the path faster to start over: half of what it tried, and a little less.
-const FASTER: f64 = 1.1;
-/// Above that of a round by so much, the rate of a moment is not a full bottleneck's.
-const BURSTY: f64 = 1.5;
-/// So many jitters beyond what is enough, a packet is late for a queue. Without this bound start-up fills buffers, and what stands there is lost
-/// with the path: the gap after a pulled cable was 500 ms, not 190.
-const JITTERS: u32 = 8;
-/// Rounds of cruising between probes, and at most when probes cost loss: two seconds at 250 ms.
-const LEAST_PATIENCE: u32 = 1;
-const MOST_PATIENCE: u32 = 8;
-/// ACKs come a few milliseconds apart, however short the round trip.
-const MIN_WAIT: Duration = Duration::from_millis(5);
-/// As many packets as make a mean sojourn (`path::feedback`), and some.
-const EMPTY_PACKETS: u64 = 20;
+/// Packets added to the window, so that rounding never stalls a path.
+const WINDOW_SLACK: f64 = 2.0;
+/// ACKs before Startup reacts to a queue: the jitter must be known first.
+const MIN_STARTUP_ACKS: u32 = 24;
+/// BBR's full-pipe count (draft-ietf-ccwg-bbr).
+const FULL_PIPE_ROUNDS: u32 = 3;
+/// Loss threshold in Startup, where the baseline is unknown: a radio link may lose a tenth.
+const STARTUP_LOSS_THRESHOLD: f64 = 0.15;
+/// BBRv3's loss threshold (BBRLossThresh), here on top of the baseline.
+const LOSS_THRESHOLD: f64 = 0.02;
+/// Rate increase that a probe must find to enter Startup again: a little less than half of the probed 25 %.
+const PROBE_SUCCESS_RATIO: f64 = 1.1;
+/// A peak rate above this multiple of the estimate shows bursts; a full bottleneck passes packets evenly.
+const BURST_PEAK_RATIO: f64 = 1.5;
+/// Delay above target + 8 x jitter counts as queueing. Without this bound Startup fills buffers, which are lost with
+/// the path: the gap after unplugging a cable was 500 ms, not 190. 4 gains no throughput; 12 makes the gap long.
+const MAX_BURST_JITTERS: u32 = 8;
+/// Rounds of cruising between probes: minimum, and maximum if probes cause loss (2 s at an RTT of 250 ms).
+const MIN_PROBE_INTERVAL: u32 = 1;
+const MAX_PROBE_INTERVAL: u32 = 8;
+/// Added to two round trips in Drain: ACKs arrive a few milliseconds apart even on the shortest path.
+const MIN_DRAIN_TIME: Duration = Duration::from_millis(5);
+/// Packets of one ProbeRTT: more than a mean sojourn is computed from (`path::estimator`).
+const PROBE_RTT_PACKETS: u64 = 20;
 
 #[cfg(test)]
 mod tests {
@@ -340,7 +345,7 @@ mod tests {
     const RTT: Duration = Duration::from_millis(40);
     const PACKET: u64 = 1_400;
 
-    /// A path and the clock of its ACKs.
+    /// Drives one path with ACKs, with a virtual clock.
     struct Bench {
         path: PathModel,
         now: Time,
@@ -353,7 +358,7 @@ mod tests {
             Self { path: PathModel::new(PACKET), now: Time::START, jitter: Duration::ZERO, peak: Rate::ZERO }
         }
 
-        /// A round trip of ACKs, a millisecond apart, on which `mbit` came in and `queue` stood.
+        /// Delivers one round trip of ACKs, 1 ms apart, with a rate of `mbit` Mbit/s and a queueing delay `queue`.
         fn round(&mut self, mbit: u64, queue: Duration, app_limited: bool) {
             let rate = Rate::from_bits(mbit * 1_000_000);
             for n in 1..=40 {
@@ -388,23 +393,23 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_answer_a_flight_is_paced_over_a_part_of_a_round_trip() {
+    fn before_the_first_ack_the_initial_window_is_paced_over_part_of_a_round_trip() {
         let path = PathModel::new(PACKET);
         assert_eq!(path.window(), 32 * PACKET);
         assert_eq!(path.pacing().bytes(), (32.0 * 1_400.0 / 0.1 * 2.77) as u64);
     }
 
     #[test]
-    fn a_slow_line_that_is_known_is_not_filled_to_find_out() {
+    fn a_known_slow_link_is_not_filled_to_measure_it() {
         let mut path = PathModel::new(PACKET);
         let line = Some(Rate::from_bits(2_000_000));
         path.on_ack(&AckSample { srtt: RTT, base_rtt: RTT, line, ..AckSample::default() });
         assert_eq!(path.pacing().bits(), 2_000_000);
-        assert!(path.window() < 20 * PACKET, "seven make a round trip: {} packets", path.window() / PACKET);
+        assert!(path.window() < 20 * PACKET, "a round trip holds seven: {} packets", path.window() / PACKET);
     }
 
     #[test]
-    fn start_up_ends_with_a_queue_and_the_queue_is_drained() {
+    fn startup_ends_with_a_queue_and_the_queue_is_drained() {
         let mut bench = Bench::new();
         bench.round(10, Duration::ZERO, false);
         bench.round(20, Duration::ZERO, false);
@@ -417,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_bursts_is_late_for_no_queue() {
+    fn late_bursts_are_no_queue() {
         let jitter = RTT / 16;
         for (peak, late, goes_on) in [(50, RTT / 2, false), (100, RTT / 2, true), (100, RTT * 2, false)] {
             let mut bench = Bench { jitter, peak: Rate::from_bits(peak * 1_000_000), ..Bench::new() };
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn start_up_ends_when_three_rounds_bring_nothing_more() {
+    fn startup_ends_after_three_rounds_without_growth() {
         let mut bench = Bench::new();
         (0..4).for_each(|_| bench.round(20, Duration::ZERO, false));
         assert!(!matches!(bench.path.phase, Phase::Startup { .. }), "{:?}", bench.path.phase);
@@ -445,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_stays_when_half_is_in_flight_is_not_ours() {
+    fn a_queue_that_remains_with_half_a_window_is_a_standing_queue() {
         let mut bench = Bench::new();
         (0..8).for_each(|_| bench.round(50, Duration::ZERO, false));
         (0..20).for_each(|_| bench.round(50, Duration::from_millis(30), false));
@@ -454,15 +459,15 @@ mod tests {
     }
 
     #[test]
-    fn random_loss_raises_what_is_sent_not_what_is_believed() {
+    fn random_loss_raises_the_sending_rate_but_not_the_estimate() {
         let mut bench = Bench::new();
         for _ in 0..30 {
             bench.round(50, Duration::ZERO, false);
             let newest_sent = bench.now - RTT;
             bench.path.on_loss(&LossSample { now: bench.now, packets: 8, newest_sent, ..LossSample::default() });
         }
-        let usual = bench.path.loss.baseline();
-        assert!(usual > 0.02 && usual < 0.06, "8 of 168 are 4.8 %: {usual}");
+        let baseline = bench.path.loss.baseline_or_zero();
+        assert!(baseline > 0.02 && baseline < 0.06, "8 of 168 are 4.8 %: {baseline}");
         assert_eq!(bench.mbit(), 50);
     }
 }

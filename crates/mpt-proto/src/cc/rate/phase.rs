@@ -1,12 +1,12 @@
-//! What a path is being asked, and how much may be sent while it answers.
+//! The phases of the rate model, with the pacing gain and the window of each.
 //!
 //! ```text
-//!              a queue, or no faster for three rounds
-//!   Startup ──────────────────────────────────────────> Drain ──> Cruise ──> Probe ──> Await
-//!      ^                                                 ^ │ it stays           │        │
-//!      │ clearly faster                                  │ └──> Empty ──> Cruise│        │
-//!      └─────────────────────────────────────────────────┼──────────────────────┴────────┤
-//!                                                        └───────────────────────────────┘
+//!                 a queue, or no growth in three rounds
+//!   Startup ------------------------------------------> Drain --> Cruise --> Probe --> Await
+//!      ^                                                 ^ | it stays          |         |
+//!      | clearly faster                                  | '--> ProbeRtt --> Cruise      |
+//!      '-------------------------------------------------|---------------------+---------+
+//!                                                        '-------------------------------'
 //! ```
 
 use std::time::Duration;
@@ -14,43 +14,43 @@ use std::time::Duration;
 use super::queue_estimate::QueueEstimate;
 use crate::time::Time;
 
-/// What the path is being asked.
+/// The phase of a path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase {
-    /// How fast it is at all: twice as fast every round trip. `best` is the rate that `flat` rounds have not improved on.
+    /// Doubles the rate every round trip. `best` is the rate that the last `flat` rounds did not exceed by 25 %.
     Startup {
         /// Bytes per second.
         best: f64,
-        /// Rounds without a quarter more.
+        /// Rounds without 25 % growth.
         flat: u32,
     },
-    /// To empty its queue: what exceeds the empty path's share in flight waits here.
+    /// Waits until no more is in flight than the empty path holds.
     Drain {
-        /// Since when no more than that has been in flight, and the queue at that time.
-        low: Option<(Time, Duration)>,
+        /// Since when the bytes in flight have been that low, and the queue at that time.
+        low_since: Option<(Time, Duration)>,
     },
-    /// To empty its queue for certain, so that its true delay is seen.
+    /// Empties the queue completely, to measure the delay of the empty path (BBR's ProbeRTT).
     ProbeRtt {
-        /// Whether with half in flight, because nobody knows how long the queue is; else with a little less than what it holds.
+        /// True: half a window, as the queue length is unknown. False: slightly less than the empty path holds.
         half: bool,
-        /// Since when no more than that has been in flight.
-        low: Option<Time>,
+        /// Since when the bytes in flight have been that low.
+        low_since: Option<Time>,
     },
-    /// Nothing: its rate, for so many rounds more.
+    /// Sends at the estimated rate for `rounds` more rounds (BBR's ProbeBW_CRUISE).
     Cruise {
-        /// Rounds.
+        /// Rounds left.
         rounds: u32,
     },
-    /// Whether it has become faster than `from`: a quarter more.
+    /// Sends 25 % faster than `from`, to test for a higher rate (BBR's ProbeBW_UP).
     Probe {
-        /// When enough has been sent to see a queue.
+        /// When enough has been sent to cause a measurable queue.
         until: Time,
         /// Bytes per second.
         from: f64,
     },
-    /// The answer to a probe that ended at `since`.
+    /// Waits for the ACKs of a probe that ended at `since`.
     Await {
-        /// When.
+        /// End of the probe.
         since: Time,
         /// Bytes per second.
         from: f64,
@@ -58,7 +58,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// How much faster than the estimate to send.
+    /// Returns the pacing gain, relative to the estimated rate.
     pub fn gain(self) -> f64 {
         match self {
             Self::Startup { .. } => STARTUP_GAIN,
@@ -67,41 +67,43 @@ impl Phase {
         }
     }
 
-    /// How long what is in flight may take at the estimated rate, in seconds.
-    pub fn window(self, delay: &QueueEstimate) -> f64 {
+    /// Returns the window as a time at the estimated rate, in seconds.
+    pub fn window_time(self, delay: &QueueEstimate) -> f64 {
         let base = delay.base().as_secs_f64();
         match self {
-            // What stands while it opens is queue, however much jitter blurs that.
-            Self::Startup { .. } => base * STARTUP_WINDOW,
-            Self::Drain { .. } => base + delay.jitter().as_secs_f64().min(base * DRAIN_SLACK),
-            Self::ProbeRtt { half: true, .. } => base * EMPTY_WINDOW,
+            // The delay above the base is queue here, even if jitter blurs it.
+            Self::Startup { .. } => base * STARTUP_CWND_GAIN,
+            Self::Drain { .. } => base + delay.jitter().as_secs_f64().min(base * MAX_DRAIN_JITTER),
+            Self::ProbeRtt { half: true, .. } => base * PROBE_RTT_CWND_GAIN,
             Self::ProbeRtt { half: false, .. } => {
-                (base - delay.empty_threshold().as_secs_f64() * 2.0).max(base * EMPTY_WINDOW)
+                (base - delay.empty_threshold().as_secs_f64() * 2.0).max(base * PROBE_RTT_CWND_GAIN)
             }
             Self::Cruise { .. } | Self::Probe { .. } | Self::Await { .. } => {
-                delay.flight() * CRUISE_WINDOW + delay.target().as_secs_f64()
+                delay.flight_time() * CRUISE_CWND_GAIN + delay.target().as_secs_f64()
             }
         }
     }
 
-    /// For how long to probe, for a queue of `target` if the path is no faster.
-    pub fn pulse(target: Duration, base: Duration) -> Duration {
+    /// Returns how long to probe to cause a queue of `target` if the path is no faster.
+    pub fn probe_duration(target: Duration, base: Duration) -> Duration {
         base.min(target.mul_f64(1.0 / (PROBE_GAIN - 1.0)))
     }
 }
 
-/// BBR's: 4 ln 2 doubles what is delivered every round trip (draft-ietf-ccwg-bbr section 5.3.1).
+/// BBR's Startup pacing gain: 4 ln 2 doubles the delivery rate every round trip (draft-ietf-ccwg-bbr section 5.3.1).
 const STARTUP_GAIN: f64 = 2.77;
-/// BBR's, section 5.3.1.
-const STARTUP_WINDOW: f64 = 2.0;
-/// BBR's ProbeBW_UP gain.
+/// BBR's Startup cwnd gain, section 5.3.1.
+const STARTUP_CWND_GAIN: f64 = 2.0;
+/// BBR's ProbeBW_UP pacing gain.
 const PROBE_GAIN: f64 = 1.25;
-/// The least mean of many is up to a tenth below the mean where there is jitter: see `path::feedback`.
-const DRAIN_SLACK: f64 = 0.1;
-/// BBR's ProbeRTT: half of what is in flight.
-const EMPTY_WINDOW: f64 = 0.5;
-/// Here pacing governs; the window is a net for when ACKs stop. BBR's is 2, which a link that collapses turns into queue.
-const CRUISE_WINDOW: f64 = 1.5;
+/// Share of the base delay. With jitter, the minimum of many means is up to a tenth below the mean; see
+/// `path::estimator`.
+const MAX_DRAIN_JITTER: f64 = 0.1;
+/// BBR's ProbeRTT cwnd gain: half of what is in flight.
+const PROBE_RTT_CWND_GAIN: f64 = 0.5;
+/// Pacing limits the rate here; the window only limits what is sent when ACKs stop. BBR has 2, which becomes queue when
+/// a link's rate collapses.
+const CRUISE_CWND_GAIN: f64 = 1.5;
 
 #[cfg(test)]
 mod tests {
@@ -110,7 +112,7 @@ mod tests {
     #[test]
     fn a_probe_ends_when_it_would_have_queued_enough() {
         let ms = Duration::from_millis;
-        assert_eq!(Phase::pulse(ms(10), ms(100)), ms(40), "a quarter more for 40 ms is 10 ms of queue");
-        assert_eq!(Phase::pulse(ms(30), ms(100)), ms(100), "never longer than a round trip");
+        assert_eq!(Phase::probe_duration(ms(10), ms(100)), ms(40), "a quarter more for 40 ms is 10 ms of queue");
+        assert_eq!(Phase::probe_duration(ms(30), ms(100)), ms(100), "never longer than a round trip");
     }
 }

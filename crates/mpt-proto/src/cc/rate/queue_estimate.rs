@@ -1,9 +1,9 @@
-//! What the controller makes of a path's delays: what is queue, whose it is, and how much is enough.
+//! Derives from a path's delays the queue, the part of it that is ours, and the thresholds for it.
 //!
-//! Three lengths of queue matter. *Drained* is as good as none. *Enough* proves that the path is full: a quarter of what
-//! the empty path takes, less where the buffer is known to hold less, more where jitter would look like it. Twice that is
-//! *too much*. All of it is what stands beyond the *foreign* queue, which stays when ours is gone: a longer route, or
-//! somebody else's packets.
+//! There are three thresholds. Below the *empty threshold* the queue counts as empty. The *target* shows that the path
+//! is full: a quarter of the empty path's delay, less if the buffer is known to be smaller, more if jitter could look
+//! like it. Twice the target is too much. All apply to our queue: the part above the *standing queue*, which remains
+//! when our queue is drained and is due to a longer route or other flows.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::path::rtt::INITIAL_RTT;
 use crate::path::sample::AckSample;
 use crate::time::Time;
 
-/// Delays of one path.
+/// Delay estimates of one path.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueEstimate {
     srtt: Duration,
@@ -20,21 +20,21 @@ pub struct QueueEstimate {
     jitter: Duration,
     queue: Duration,
     standing_queue: Duration,
-    /// Two packets at the bottleneck.
-    packets: Duration,
-    /// Three quarters of what the buffer held when it last dropped.
-    ceiling: Duration,
-    round_most: Duration,
-    round_least: Duration,
-    /// Sum of the queues that the round's ACKs told of, and their number.
-    round: (Duration, u32),
-    /// When the path was last seen empty, and last emptied on purpose.
-    seen_empty: Option<Time>,
-    emptied: Option<Time>,
+    /// Serialization delay of two packets at the bottleneck.
+    two_packets: Duration,
+    /// Three quarters of the buffer's queue when it last overflowed.
+    buffer_limit: Duration,
+    round_max: Duration,
+    round_min: Duration,
+    /// Sum and number of the queue samples of the round.
+    round_sum: (Duration, u32),
+    /// When the path was last measured empty, and when ProbeRTT last used half a window.
+    empty_at: Option<Time>,
+    half_window_at: Option<Time>,
 }
 
 impl QueueEstimate {
-    /// Nothing is known.
+    /// Creates an estimate without samples.
     pub const fn new() -> Self {
         Self {
             srtt: INITIAL_RTT,
@@ -43,137 +43,138 @@ impl QueueEstimate {
             jitter: Duration::ZERO,
             queue: Duration::ZERO,
             standing_queue: Duration::ZERO,
-            packets: Duration::ZERO,
-            ceiling: MOST_QUEUE,
-            round_most: Duration::ZERO,
-            round_least: Duration::MAX,
-            round: (Duration::ZERO, 0),
-            seen_empty: None,
-            emptied: None,
+            two_packets: Duration::ZERO,
+            buffer_limit: MAX_QUEUE,
+            round_max: Duration::ZERO,
+            round_min: Duration::MAX,
+            round_sum: (Duration::ZERO, 0),
+            empty_at: None,
+            half_window_at: None,
         }
     }
 
-    /// Takes in a sample; two full packets take `packets` at the bottleneck.
-    pub fn on_ack(&mut self, ack: &AckSample, packets: Duration) {
+    /// Processes a sample; `two_packets` is the serialization delay of two full packets.
+    pub fn on_ack(&mut self, ack: &AckSample, two_packets: Duration) {
         (self.srtt, self.base_rtt, self.sojourn) = (ack.srtt, ack.base_rtt, ack.sojourn);
-        (self.jitter, self.queue, self.packets) = (ack.jitter, ack.queue, packets);
-        self.round_most = self.round_most.max(self.queue());
-        self.round_least = self.round_least.min(self.queue);
-        self.round = (self.round.0 + self.queue, self.round.1 + 1);
-        if self.seen_empty.is_none() || self.queue <= (self.target() / 8).max(LEAST_QUEUE / 2) {
-            self.seen_empty = Some(ack.now);
+        (self.jitter, self.queue, self.two_packets) = (ack.jitter, ack.queue, two_packets);
+        self.round_max = self.round_max.max(self.queue());
+        self.round_min = self.round_min.min(self.queue);
+        self.round_sum = (self.round_sum.0 + self.queue, self.round_sum.1 + 1);
+        if self.empty_at.is_none() || self.queue <= (self.target() / 8).max(MIN_QUEUE / 2) {
+            self.empty_at = Some(ack.now);
         }
-        self.emptied.get_or_insert(ack.now);
+        self.half_window_at.get_or_insert(ack.now);
     }
 
-    /// Ends a round: a known ceiling is forgotten slowly, a foreign queue that shrank quickly.
+    /// Ends a round: the buffer limit grows slowly, a standing queue that shrank decays quickly.
     pub fn end_round(&mut self) {
-        self.ceiling = (self.ceiling + self.ceiling / 32).min(MOST_QUEUE);
-        let stands = if self.is_low_jitter() { self.round_least } else { self.mean() };
-        self.standing_queue -= self.standing_queue.saturating_sub(stands) / 8;
-        (self.round_least, self.round_most, self.round) = (Duration::MAX, Duration::ZERO, (Duration::ZERO, 0));
+        self.buffer_limit = (self.buffer_limit + self.buffer_limit / 32).min(MAX_QUEUE);
+        let standing = if self.is_low_jitter() { self.round_min } else { self.round_mean() };
+        self.standing_queue -= self.standing_queue.saturating_sub(standing) / 8;
+        (self.round_min, self.round_max, self.round_sum) = (Duration::MAX, Duration::ZERO, (Duration::ZERO, 0));
     }
 
-    /// The buffer dropped: it holds about the most queue of this round.
+    /// Records a buffer overflow: the buffer holds about the round's maximum queue.
     pub fn on_overflow(&mut self) {
-        self.ceiling = (self.round_most * 3 / 4).clamp(LEAST_QUEUE, MOST_QUEUE);
+        self.buffer_limit = (self.round_max * 3 / 4).clamp(MIN_QUEUE, MAX_QUEUE);
     }
 
-    /// Our queue was short and has been emptied; what has been taken for foreign stays so.
-    pub fn on_seen_empty(&mut self, now: Time) {
-        self.seen_empty = Some(now);
+    /// Records that ProbeRTT drained our short queue; the standing queue stays as it is.
+    pub fn on_probe_rtt_done(&mut self, now: Time) {
+        self.empty_at = Some(now);
     }
 
-    /// Our queue has been emptied: what stands yet is foreign.
-    pub fn on_emptied(&mut self, now: Time) {
-        (self.seen_empty, self.emptied) = (Some(now), Some(now));
-        let (stands, least) =
-            if self.is_low_jitter() { (self.queue, self.target()) } else { (self.mean(), self.target() / 2) };
-        self.standing_queue = if stands > least { stands } else { Duration::ZERO };
+    /// Records that ProbeRTT with half a window drained our queue: what remains is the standing queue.
+    pub fn on_half_window_done(&mut self, now: Time) {
+        (self.empty_at, self.half_window_at) = (Some(now), Some(now));
+        let (standing, threshold) =
+            if self.is_low_jitter() { (self.queue, self.target()) } else { (self.round_mean(), self.target() / 2) };
+        self.standing_queue = if standing > threshold { standing } else { Duration::ZERO };
     }
 
-    /// The mean queue of the round. Where late packets delay those behind them, the least is often none at all.
-    fn mean(&self) -> Duration {
-        self.round.0 / self.round.1.max(1)
+    /// Returns the mean queue of the round. Where late packets delay those behind them, the minimum is often zero.
+    fn round_mean(&self) -> Duration {
+        self.round_sum.0 / self.round_sum.1.max(1)
     }
 
-    /// Whether nobody has seen the path empty for so long that its own delay will soon be forgotten.
-    pub fn is_unseen(&self, now: Time) -> bool {
-        self.seen_empty.is_some_and(|at| now.since(at) > UNSEEN)
+    /// Returns true if the path was last measured empty so long ago that the minimum delay will soon expire.
+    pub fn is_probe_rtt_due(&self, now: Time) -> bool {
+        self.empty_at.is_some_and(|at| now.since(at) > PROBE_RTT_INTERVAL)
     }
 
-    /// Whether it was last emptied so long ago that what is taken for its own delay may be our queue.
-    pub fn is_unsure(&self, now: Time) -> bool {
-        self.emptied.is_some_and(|at| now.since(at) > UNSURE)
+    /// Returns true if half a window was last used so long ago that the base delay may include our queue.
+    pub fn is_half_window_due(&self, now: Time) -> bool {
+        self.half_window_at.is_some_and(|at| now.since(at) > HALF_WINDOW_INTERVAL)
     }
 
-    /// Our standing queue.
+    /// Returns our queue.
     pub fn queue(&self) -> Duration {
         self.queue.saturating_sub(self.standing_queue)
     }
 
-    /// For how long a packet is in flight when none of our queue stands.
+    /// Returns the mean flight time of a packet without our queue.
     pub fn base(&self) -> Duration {
         self.base_rtt + self.standing_queue
     }
 
-    /// For how long a packet is in flight, in seconds: what it is at present where jitter makes the least unreliable.
-    pub fn flight(&self) -> f64 {
+    /// Returns the flight time in seconds: the base, or the current mean where jitter makes the base unreliable.
+    pub fn flight_time(&self) -> f64 {
         if self.is_low_jitter() { self.base() } else { self.base().max(self.sojourn) }.as_secs_f64()
     }
 
-    /// Interarrival jitter.
+    /// Returns the interarrival jitter.
     pub fn jitter(&self) -> Duration {
         self.jitter
     }
 
-    /// Smoothed round-trip time.
+    /// Returns the smoothed round-trip time.
     pub fn srtt(&self) -> Duration {
         self.srtt
     }
 
-    /// Whether the path keeps time so well that one look at it is enough.
+    /// Returns true if jitter is so low that one rate sample is reliable.
     pub fn is_low_jitter(&self) -> bool {
-        self.jitter < self.base() / STEADY
+        self.jitter < self.base() / LOW_JITTER_DIVISOR
     }
 
-    /// How much queue is enough.
+    /// Returns the queue that shows that the path is full.
     pub fn target(&self) -> Duration {
-        self.share() + self.jitter + BURST
+        self.target_queue() + self.jitter + BURST_TIME
     }
 
-    /// How much queue is none: jitter keeps the latest minimum above that of the last ten seconds.
+    /// Returns the delay below which the queue counts as empty. With jitter the current minimum exceeds that of 10 s.
     pub fn empty_threshold(&self) -> Duration {
-        (self.share() / 4 + self.jitter * 2 + BURST).min(self.target())
+        (self.target_queue() / 4 + self.jitter * 2 + BURST_TIME).min(self.target())
     }
 
-    /// Whether there is a queue at all.
+    /// Returns true if our queue is empty.
     pub fn is_drained(&self) -> bool {
         self.queue() <= self.empty_threshold()
     }
 
-    /// Whether there is no queue, not even a foreign one.
+    /// Returns true if there is no queue at all, neither ours nor a standing one.
     pub fn is_empty(&self) -> bool {
         self.queue <= self.empty_threshold()
     }
 
-    fn share(&self) -> Duration {
-        (self.base() / 4).min(self.ceiling).max(LEAST_QUEUE).max(self.packets.min(MOST_QUEUE))
+    fn target_queue(&self) -> Duration {
+        (self.base() / 4).min(self.buffer_limit).max(MIN_QUEUE).max(self.two_packets.min(MAX_QUEUE))
     }
 }
 
-/// Below this a queue cannot be told from the spacing of ACKs.
-const LEAST_QUEUE: Duration = Duration::from_millis(1);
-/// Beyond this a queue is felt by people (the lab's limit for added latency is 60 ms at the 99th percentile).
-const MOST_QUEUE: Duration = Duration::from_millis(25);
-/// The packets of one burst wait for each other: see `Controller::burst`.
-const BURST: Duration = Duration::from_micros(500);
-/// Jitter below a thirty-second of a round trip does not blur a rate measured over half of one by more than a tenth.
-const STEADY: u32 = 32;
-/// Half of the time for which a minimum is remembered.
-const UNSEEN: Duration = Duration::from_secs(5);
-/// A queue that is drained but for a little each time creeps; this often, the path is emptied for certain.
-const UNSURE: Duration = Duration::from_secs(30);
+/// A shorter queue cannot be distinguished from the spacing of ACKs.
+const MIN_QUEUE: Duration = Duration::from_millis(1);
+/// Users notice a longer queue (the lab's limit for added latency is 60 ms at the 99th percentile).
+const MAX_QUEUE: Duration = Duration::from_millis(25);
+/// Packets of one burst wait for each other for this long: see `Controller::burst`.
+const BURST_TIME: Duration = Duration::from_micros(500);
+/// With jitter below RTT / 32 a rate measured over half a round trip is off by less than a tenth.
+const LOW_JITTER_DIVISOR: u32 = 32;
+/// Half of the 10 s after which a minimum expires; BBR's ProbeRTTInterval is 5 s, too.
+const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
+/// A queue that is never quite drained lets the base delay creep up, so half a window is used this often. Half a window
+/// every 5 s cost 1 % of the rate on two clean links.
+const HALF_WINDOW_INTERVAL: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -191,24 +192,24 @@ mod tests {
     }
 
     #[test]
-    fn enough_is_a_quarter_of_the_empty_path_within_bounds_and_a_burst() {
-        assert_eq!(delay(40, 0, 0).target(), ms(10) + BURST);
-        assert_eq!(delay(300, 0, 0).target(), MOST_QUEUE + BURST);
-        assert_eq!(delay(1, 0, 0).target(), LEAST_QUEUE + BURST);
-        assert_eq!(delay(40, 0, 5).target(), ms(15) + BURST);
+    fn the_target_is_a_quarter_of_the_empty_path_within_bounds_plus_a_burst() {
+        assert_eq!(delay(40, 0, 0).target(), ms(10) + BURST_TIME);
+        assert_eq!(delay(300, 0, 0).target(), MAX_QUEUE + BURST_TIME);
+        assert_eq!(delay(1, 0, 0).target(), MIN_QUEUE + BURST_TIME);
+        assert_eq!(delay(40, 0, 5).target(), ms(15) + BURST_TIME);
     }
 
     #[test]
-    fn a_buffer_that_overflowed_is_given_less() {
+    fn an_overflow_lowers_the_target() {
         let mut delay = delay(100, 20, 0);
         delay.on_overflow();
-        assert_eq!(delay.target(), ms(15) + BURST);
+        assert_eq!(delay.target(), ms(15) + BURST_TIME);
     }
 
     #[test]
-    fn what_stays_when_ours_is_gone_is_foreign_and_forgotten_when_it_goes() {
+    fn a_remaining_queue_becomes_the_standing_queue_and_decays_when_it_goes() {
         let mut delay = delay(80, 40, 0);
-        delay.on_emptied(Time::START);
+        delay.on_half_window_done(Time::START);
         assert_eq!((delay.queue(), delay.base()), (ms(0), ms(120)));
         for _ in 0..40 {
             delay.on_ack(&AckSample { base_rtt: ms(80), ..AckSample::default() }, Duration::ZERO);

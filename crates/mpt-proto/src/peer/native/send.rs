@@ -170,7 +170,7 @@ impl Native {
     /// Returns the packet that is next: realtime, then retransmissions, then the rest.
     fn next_packet(&mut self, common: &mut Common, now: Time) -> Option<NextPacket> {
         let head = common.head(now);
-        while let Some((bucket, sequence)) = common.queue.take_hole() {
+        while let Some((bucket, sequence)) = common.queue.poll_hole() {
             self.retransmit.skip(FlowSeq { bucket, sequence });
         }
         let head = head.map(|head| NextPacket {

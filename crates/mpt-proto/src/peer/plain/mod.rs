@@ -163,4 +163,4 @@ pub(super) fn queue() -> Queue {
 
 /// Bytes that may wait for a path: four super-packets, enough for a full batch on every path. With other peers beside it, a peer
 /// with a full socket drops what exceeds this.
-const QUEUE_LIMIT: usize = 4 * queue::LARGEST;
+const QUEUE_LIMIT: usize = 4 * queue::MAX_SUPER_PACKET;

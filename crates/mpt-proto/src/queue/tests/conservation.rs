@@ -1,4 +1,4 @@
-//! Random pushes, pops and pauses against a model that knows nothing of rounds or CoDel: a list per bucket.
+//! Random pushes, pops and pauses against a model without round robin and CoDel: a list per bucket.
 
 use std::collections::VecDeque;
 
@@ -14,20 +14,20 @@ enum Step {
         payload: usize,
         ect: bool,
     },
-    /// Asks for the next packet, and takes it or leaves it.
+    /// Calls `head`, and takes the packet or leaves it.
     Next {
         take: bool,
     },
     Pause {
         ms: u32,
     },
-    /// Leaves the flow whose turn it is out, or asks those that were left out again.
+    /// Parks the next flow, or unparks all.
     Park {
-        again: bool,
+        unpark: bool,
     },
 }
 
-/// Of all classes.
+/// Buckets of all classes.
 const BUCKETS: [u16; 6] = [0, 1, 1_023, 1_024, 1_280, 1_535];
 
 fn step() -> impl Strategy<Value = Step> {
@@ -36,18 +36,18 @@ fn step() -> impl Strategy<Value = Step> {
         2 => push.prop_map(|(bucket, count, payload, ect)| Step::Push { bucket, count, payload, ect }),
         24 => prop::bool::weighted(0.9).prop_map(|take| Step::Next { take }),
         3 => (1..60u32).prop_map(|ms| Step::Pause { ms }),
-        3 => any::<bool>().prop_map(|again| Step::Park { again }),
+        3 => any::<bool>().prop_map(|unpark| Step::Park { unpark }),
     ]
 }
 
-/// What waits, by bucket, as sequence numbers and lengths, and where every packet went.
+/// Sequence numbers and lengths of the waiting packets by bucket, and counts of those that left.
 #[derive(Default)]
 struct Model {
     waiting: HashMap<u16, VecDeque<(u32, usize)>>,
     next_seq: u32,
     pushed: u64,
     popped: u64,
-    shed: u64,
+    limit_drops: u64,
 }
 
 impl Model {
@@ -62,7 +62,7 @@ impl Model {
         from(bytes, payload)
     }
 
-    /// A packet leaves: those before it in its bucket must have been dropped, and it has not left before.
+    /// Removes a packet that left. Those before it in its bucket must have been dropped.
     fn pop(&mut self, bucket: u16, packet: &InnerPacket) {
         assert_checksums(&written(packet));
         let waiting = self.waiting.get_mut(&bucket).expect("something was pushed there");
@@ -75,35 +75,35 @@ impl Model {
 }
 
 fn run(aqm: Aqm, steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let (mut queue, mut drops, mut model) = (Queue::new(3 * LARGEST, aqm), Drops::default(), Model::default());
+    let (mut queue, mut drops, mut model) = (Queue::new(3 * MAX_SUPER_PACKET, aqm), Drops::default(), Model::default());
     let (mut now, mut taken_drops, mut parked) = (NOW, 0, false);
     for step in steps {
         match step {
             Step::Pause { ms } => now += MS * ms,
-            Step::Park { again: true } => {
+            Step::Park { unpark: true } => {
                 queue.unpark();
                 parked = false;
             }
-            Step::Park { again: false } => {
+            Step::Park { unpark: false } => {
                 parked |= queue.head(now, &mut drops).is_some();
                 queue.park();
             }
             Step::Push { bucket, count, payload, ect } => {
                 let packet = model.push(bucket, count, payload, ect);
-                model.shed += queue.push(now, bucket, packet);
+                model.limit_drops += queue.push(now, bucket, packet);
             }
             Step::Next { take } => {
                 let head = queue.head(now, &mut drops);
-                let is_honest = head.is_none() == queue.is_empty() || (parked && head.is_none());
-                prop_assert!(is_honest);
+                let is_consistent = head.is_none() == queue.is_empty() || (parked && head.is_none());
+                prop_assert!(is_consistent);
                 if let Some(head) = head.filter(|_| take) {
                     model.pop(head.bucket, &queue.pop().expect("head described it").1);
                 }
             }
         }
         taken_drops += queue.take_dropped();
-        prop_assert_eq!(model.pushed, model.popped + model.shed + taken_drops + queue.len() as u64);
-        prop_assert!(queue.held <= queue.limit);
+        prop_assert_eq!(model.pushed, model.popped + model.limit_drops + taken_drops + queue.len() as u64);
+        prop_assert!(queue.allocated <= queue.limit);
     }
     prop_assert_eq!(taken_drops, drops.of(Dropped::Aqm));
     prop_assert!(aqm != Aqm::Off || drops.total() == 0);
@@ -113,8 +113,8 @@ fn run(aqm: Aqm, steps: Vec<Step>) -> Result<(), TestCaseError> {
         prop_assert!(head.backlog <= waiting);
         model.pop(head.bucket, &packet);
     }
-    prop_assert_eq!((queue.len(), queue.bytes(), queue.held), (0, 0, 0));
-    prop_assert_eq!(model.pushed, model.popped + model.shed + drops.of(Dropped::Aqm));
+    prop_assert_eq!((queue.len(), queue.bytes(), queue.allocated), (0, 0, 0));
+    prop_assert_eq!(model.pushed, model.popped + model.limit_drops + drops.of(Dropped::Aqm));
     Ok(())
 }
 
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn without_codel_every_packet_leaves_once_in_order_or_is_shed(steps in prop::collection::vec(step(), 1..600)) {
+    fn without_codel_every_packet_leaves_once_in_order_or_is_dropped(steps in prop::collection::vec(step(), 1..600)) {
         run(Aqm::Off, steps)?;
     }
 }

@@ -1,9 +1,9 @@
-//! What the queue promises, on single cases; [`ahead`] out of turn, [`conservation`] on random ones, [`standing`] with a sender that listens.
+//! Tests of the queue on single cases; [`ahead`]: out of order; [`conservation`]: random; [`standing`]: with a sender.
 
 mod ahead;
 mod conservation;
+mod priority;
 mod standing;
-mod tiers;
 
 use super::drr::QUANTUM;
 use super::*;
@@ -13,13 +13,13 @@ use crate::packet::{Offload, Segmentation, SegmentationKind, ecn};
 use std::collections::HashMap;
 
 const MS: Duration = Duration::from_millis(1);
-const ROOMY: usize = 100 * LARGEST;
+const ROOMY: usize = 100 * MAX_SUPER_PACKET;
 const NOW: Time = Time::after(Duration::from_secs(1));
-/// TCP payload and packet length of what a tunnel with an MTU of 1400 carries over IPv4.
+/// TCP payload and packet length in a tunnel with an MTU of 1400 over IPv4.
 const PAYLOAD: usize = 1_360;
 const LEN: usize = 1_400;
 
-/// A super-packet of `count` packets with `payload` bytes each; their TCP sequence numbers are `first`, `first + payload`, ...
+/// Builds a super-packet of `count` packets of `payload` bytes; TCP sequence numbers start at `first`.
 fn many(first: u32, count: usize, payload: usize) -> SuperPacket {
     from(packet(Version::V4, TCP, count * payload, first), payload)
 }
@@ -48,7 +48,7 @@ fn seq(packet: &InnerPacket) -> u32 {
     u32::from_be_bytes(written(packet)[24..28].try_into().unwrap())
 }
 
-/// Takes the next packet, checked against its description.
+/// Takes the next packet and compares it with its description.
 fn next(queue: &mut Queue, now: Time, drops: &mut Drops) -> Option<(Head, InnerPacket)> {
     let head = queue.head(now, drops)?;
     let (_, packet) = queue.pop().expect("head described it");
@@ -56,7 +56,7 @@ fn next(queue: &mut Queue, now: Time, drops: &mut Drops) -> Option<(Head, InnerP
     Some((head, packet))
 }
 
-/// The buckets of the next `count` packets, with no time passing.
+/// Returns the buckets of the next `count` packets at the same time.
 fn order(queue: &mut Queue, count: usize) -> Vec<u16> {
     let mut drops = Drops::default();
     (0..count).map(|_| next(queue, NOW, &mut drops).unwrap().0.bucket).collect()
@@ -76,13 +76,13 @@ fn a_sparse_flow_overtakes_the_backlog_of_a_bulk_flow() {
 }
 
 #[test]
-fn what_leaves_before_a_flow_is_done_counts_the_flows_it_takes_turns_with() {
+fn the_backlog_includes_flows_that_take_turns() {
     let mut queue = Queue::new(ROOMY, Aqm::default());
     (0..10).for_each(|i| assert_eq!(queue.push(NOW, 7, many(i * 100_000, 44, PAYLOAD)), 0));
     queue.push(NOW, 8, many(1, 44, PAYLOAD));
     order(&mut queue, 4);
     let head = queue.head(NOW, &mut Drops::default()).unwrap();
-    assert_eq!((head.bucket, head.backlog), (7, queue.bytes()), "all that waits, and no more");
+    assert_eq!((head.bucket, head.backlog), (7, queue.bytes()), "all waiting bytes");
     queue.pop();
     let head = queue.head(NOW, &mut Drops::default()).unwrap();
     assert_eq!((head.bucket, head.backlog), (8, 2 * 42 * LEN), "42 of its own and as many of the other");
@@ -121,8 +121,9 @@ fn two_bulk_flows_share_bytes_evenly_whatever_their_packets_lengths() {
     for _ in 0..2_000 {
         let (head, packet) = next(&mut queue, NOW, &mut Drops::default()).unwrap();
         *sent.get_mut(&head.bucket).unwrap() += packet.len() as i64;
-        // Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", 1996, lemma 2: after any number of
-        // turns, what was sent differs from the sum of the quanta by less than the longest packet; here they are in one turn.
+        // Shreedhar and Varghese, "Efficient fair queuing using deficit round robin", 1996, lemma 2: after any number
+        // of turns, the bytes sent differ from the sum of the quanta by less than the longest packet; here both are in
+        // one turn.
         assert!((sent[&1] - sent[&2]).abs() <= QUANTUM + 2 * LEN as i64);
     }
 }
@@ -133,13 +134,13 @@ fn a_superpacket_of_44_packets_takes_turns_with_another_flow() {
     queue.push(NOW, 1, many(0, 44, PAYLOAD));
     queue.push(NOW, 2, many(0, 44, PAYLOAD));
     let order = order(&mut queue, 88);
-    let longest_run = order.chunk_by(|a, b| a == b).map(<[u16]>::len).max();
-    assert_eq!(longest_run, Some(2), "a quantum is 1514 of 1400 bytes, so two at most in a turn");
+    let longest_batch = order.chunk_by(|a, b| a == b).map(<[u16]>::len).max();
+    assert_eq!(longest_batch, Some(2), "a quantum is 1514 of 1400 bytes, so two at most in a turn");
     assert!(queue.is_empty());
 }
 
-/// Packets of a flow whose queue stands at 40 packets for a second, 1 ms each.
-fn stand(queue: &mut Queue, drops: &mut Drops, packet: impl Fn() -> SuperPacket) -> Vec<InnerPacket> {
+/// Returns the packets of a flow whose queue is 40 packets for a second, 1 ms each.
+fn standing_queue(queue: &mut Queue, drops: &mut Drops, packet: impl Fn() -> SuperPacket) -> Vec<InnerPacket> {
     (0..40).for_each(|_| assert_eq!(queue.push(NOW, 1, packet()), 0));
     let send = |ms| {
         let now = NOW + MS * ms;
@@ -152,12 +153,12 @@ fn stand(queue: &mut Queue, drops: &mut Drops, packet: impl Fn() -> SuperPacket)
 }
 
 #[test]
-fn a_packet_whose_transport_understands_it_is_marked_and_stays_valid() {
+fn an_ect_packet_is_marked_and_stays_valid() {
     for (version, ect) in [(Version::V4, ecn::ECT0), (Version::V4, ecn::ECT1), (Version::V6, ecn::ECT0)] {
         let mut bytes = packet(version, TCP, 2 * PAYLOAD, 1);
         ip::set_tos(&mut bytes, version, 0xb8 | ect);
         let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::default()), Drops::default());
-        let sent = stand(&mut queue, &mut drops, || from(bytes.clone(), PAYLOAD));
+        let sent = standing_queue(&mut queue, &mut drops, || from(bytes.clone(), PAYLOAD));
         assert_eq!((drops.total(), queue.take_dropped()), (0, 0));
         let (marked, rest): (Vec<_>, Vec<_>) = sent.iter().partition(|packet| packet.tos() == 0xb8 | ecn::CE);
         assert!(marked.len() > 10, "{}", marked.len());
@@ -170,9 +171,9 @@ fn a_packet_whose_transport_understands_it_is_marked_and_stays_valid() {
 }
 
 #[test]
-fn a_packet_whose_transport_does_not_understand_a_mark_is_dropped_and_counted_twice_nowhere() {
+fn a_not_ect_packet_is_dropped_and_counted_once() {
     let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::default()), Drops::default());
-    let sent = stand(&mut queue, &mut drops, || single(1));
+    let sent = standing_queue(&mut queue, &mut drops, || single(1));
     assert!(sent.iter().all(|packet| packet.tos() == 0));
     assert!(drops.of(Dropped::Aqm) > 10);
     assert_eq!(queue.take_dropped(), drops.of(Dropped::Aqm));
@@ -180,10 +181,10 @@ fn a_packet_whose_transport_does_not_understand_a_mark_is_dropped_and_counted_tw
 }
 
 #[test]
-fn a_longer_target_is_heeded_at_once() {
+fn a_longer_target_applies_at_once() {
     let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::default()), Drops::default());
     queue.set_delay(MS * 41, MS * 100);
-    stand(&mut queue, &mut drops, || single(1));
+    standing_queue(&mut queue, &mut drops, || single(1));
     assert_eq!(drops.total(), 0, "40 packets of 1 ms are 40 ms");
 }
 
@@ -217,15 +218,15 @@ fn overflow_hits_the_flow_with_the_most_bytes_at_its_front() {
 }
 
 #[test]
-fn a_flood_of_small_packets_is_shed_in_batches() {
-    let mut queue = Queue::new(LARGEST, Aqm::default());
+fn a_flood_of_small_packets_is_dropped_in_batches() {
+    let mut queue = Queue::new(MAX_SUPER_PACKET, Aqm::default());
     let dropped = std::iter::repeat_with(|| queue.push(NOW, 1, many(1, 1, 10))).find(|dropped| *dropped > 0);
-    assert_eq!(dropped, Some(SHED_BATCH as u64));
+    assert_eq!(dropped, Some(DROP_BATCH as u64));
 }
 
 #[test]
-fn what_has_room_is_never_dropped() {
-    let mut queue = Queue::new(4 * LARGEST, Aqm::Off);
+fn a_packet_within_the_limit_is_never_dropped() {
+    let mut queue = Queue::new(4 * MAX_SUPER_PACKET, Aqm::Off);
     let mut pushed = 0;
     while queue.has_room() {
         assert_eq!(queue.push(NOW, 1, many(0, 48, PAYLOAD)), 0);
@@ -235,8 +236,8 @@ fn what_has_room_is_never_dropped() {
 }
 
 #[test]
-fn a_described_packet_stays_until_it_is_taken() {
-    let (mut queue, mut drops) = (Queue::new(4 * LARGEST, Aqm::default()), Drops::default());
+fn the_head_stays_until_it_is_taken() {
+    let (mut queue, mut drops) = (Queue::new(4 * MAX_SUPER_PACKET, Aqm::default()), Drops::default());
     assert!(queue.pop().is_none());
     queue.push(NOW, 1, single(5));
     queue.push(NOW, 1, single(6));
@@ -244,12 +245,12 @@ fn a_described_packet_stays_until_it_is_taken() {
     assert_eq!(queue.head(NOW + MS * 10_000, &mut drops), first);
     queue.push(NOW, 2, single(7));
     assert_eq!(queue.pop().map(|(_, packet)| seq(&packet)), Some(5));
-    assert!(queue.pop().is_none(), "nobody has asked what comes next");
+    assert!(queue.pop().is_none(), "head was not called");
 }
 
 #[test]
-fn a_described_packet_that_had_to_go_is_not_replaced_in_silence() {
-    let (mut queue, mut drops) = (Queue::new(LARGEST, Aqm::default()), Drops::default());
+fn pop_returns_nothing_if_the_head_was_dropped() {
+    let (mut queue, mut drops) = (Queue::new(MAX_SUPER_PACKET, Aqm::default()), Drops::default());
     queue.push(NOW, 1, many(0, 44, PAYLOAD));
     queue.head(NOW, &mut drops).unwrap();
     assert_eq!(queue.push(NOW, 1, many(100_000, 44, PAYLOAD)), 44);
@@ -258,7 +259,7 @@ fn a_described_packet_that_had_to_go_is_not_replaced_in_silence() {
 }
 
 #[test]
-fn a_buffer_comes_back_with_the_last_of_its_packets() {
+fn a_buffer_is_returned_with_its_last_packet() {
     let mut queue = Queue::new(ROOMY, Aqm::default());
     queue.push(NOW, 1, many(0, 3, PAYLOAD));
     let mut take = || next(&mut queue, NOW, &mut Drops::default()).unwrap().1.into_buffer();
@@ -267,12 +268,12 @@ fn a_buffer_comes_back_with_the_last_of_its_packets() {
 }
 
 #[test]
-fn a_drained_queue_is_as_good_as_a_new_one() {
+fn a_drained_queue_behaves_as_a_new_one() {
     let mut queue = Queue::new(ROOMY, Aqm::default());
     (0..5).for_each(|bucket| assert_eq!(queue.push(NOW, bucket, many(0, 44, PAYLOAD)), 0));
     order(&mut queue, 10);
     assert_eq!(queue.drain().count(), 210);
-    assert_eq!((queue.len(), queue.bytes(), queue.held), (0, 0, 0));
+    assert_eq!((queue.len(), queue.bytes(), queue.allocated), (0, 0, 0));
     queue.push(NOW, 1, single(1));
     assert!(queue.head(NOW, &mut Drops::default()).unwrap().sparse);
 }

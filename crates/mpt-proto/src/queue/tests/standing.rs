@@ -1,10 +1,10 @@
-//! A sender that listens, a link of 10 Mbit/s, and the queue between them, in virtual time.
+//! A sender that reacts to drops and marks, a link of 10 Mbit/s, and the queue between them, in virtual time.
 
 use std::collections::VecDeque;
 
 use super::*;
 
-/// The link takes a packet of 1400 bytes in 1.12 ms.
+/// The link sends a packet of 1400 bytes in 1.12 ms.
 const SERVICE: Duration = Duration::from_micros(1_120);
 /// From the queue's exit to the sender and back to its entrance; 36 packets are in flight.
 const RTT: Duration = Duration::from_millis(40);
@@ -13,35 +13,35 @@ const RTT: Duration = Duration::from_millis(40);
 struct Sender {
     window: f64,
     in_flight: usize,
-    backs_off_again: Time,
-    /// What it will learn, and when: whether a packet arrived unmarked.
-    news: VecDeque<(Time, bool)>,
+    next_back_off: Time,
+    /// Pending feedback: its time, and true if the packet arrived unmarked.
+    feedback: VecDeque<(Time, bool)>,
 }
 
 impl Sender {
     fn new(window: f64) -> Self {
-        Self { window, in_flight: 0, backs_off_again: NOW, news: VecDeque::new() }
+        Self { window, in_flight: 0, next_back_off: NOW, feedback: VecDeque::new() }
     }
 
-    fn listen(&mut self, now: Time) {
-        while let Some((_, good)) = self.news.front().copied().filter(|(at, _)| *at <= now) {
-            self.news.pop_front();
+    fn on_feedback(&mut self, now: Time) {
+        while let Some((_, unmarked)) = self.feedback.front().copied().filter(|(at, _)| *at <= now) {
+            self.feedback.pop_front();
             self.in_flight -= 1;
-            if good {
+            if unmarked {
                 self.window += 1.0 / self.window;
-            } else if now >= self.backs_off_again {
+            } else if now >= self.next_back_off {
                 self.window = (self.window / 2.0).max(2.0);
-                self.backs_off_again = now + RTT;
+                self.next_back_off = now + RTT;
             }
         }
     }
 }
 
-/// What the second half of a run showed.
+/// The results of the second half of a run.
 struct Outcome {
-    /// The longest of the shortest delays in each interval: the queue that stands.
+    /// Maximum over the intervals of the minimum delay in each: the standing queue.
     standing: Duration,
-    /// How much of the time the link was busy.
+    /// Share of the time in which the link was busy.
     busy: f64,
 }
 
@@ -53,7 +53,7 @@ fn run(aqm: Aqm, ect: u8) -> Outcome {
     let slots = (Duration::from_secs(60).as_nanos() / SERVICE.as_nanos()) as u32;
     for slot in 0..slots {
         let now = NOW + SERVICE * slot;
-        sender.listen(now);
+        sender.on_feedback(now);
         while sender.in_flight < sender.window as usize {
             queue.push(now, 1, with_ecn(ect));
             pushed_at.push_back(now);
@@ -62,10 +62,10 @@ fn run(aqm: Aqm, ect: u8) -> Outcome {
         let sent = next(&mut queue, now, &mut drops);
         let dropped = queue.take_dropped();
         pushed_at.drain(..dropped as usize);
-        sender.news.extend((0..dropped).map(|_| (now + RTT, false)));
+        sender.feedback.extend((0..dropped).map(|_| (now + RTT, false)));
         if let Some((_, packet)) = &sent {
             delays.push((slot, now.since(pushed_at.pop_front().unwrap())));
-            sender.news.push_back((now + RTT, packet.tos() & ecn::MASK != ecn::CE));
+            sender.feedback.push_back((now + RTT, packet.tos() & ecn::MASK != ecn::CE));
         }
     }
     let late: Vec<_> = delays.into_iter().filter(|(slot, _)| *slot >= slots / 2).collect();
@@ -84,16 +84,16 @@ fn with_ecn(ect: u8) -> SuperPacket {
 fn a_standing_queue_is_brought_to_target_and_the_link_stays_busy() {
     for ect in [ecn::NOT_ECT, ecn::ECT0] {
         let Outcome { standing, busy } = run(Aqm::default(), ect);
-        // A drop is felt a round trip after the interval in which the queue began to stand. Meanwhile the window grows by
-        // a packet per round trip of about 55 ms: by three packets, 3.4 ms.
+        // A drop takes effect a round trip after the interval in which the queue began to stand. Meanwhile the window
+        // grows by a packet per round trip of about 55 ms: by three packets, 3.4 ms.
         assert!(standing <= TARGET + 4 * SERVICE, "{standing:?} with {ect:02b}");
-        // A Reno window that is halved at 36 + 13 packets falls to 25 and needs 12 rounds to fill the link of 36 again.
+        // A Reno window halved at 36 + 13 packets falls to 25 and needs 12 round trips to fill the link of 36 again.
         assert!(busy > 0.9, "{busy}");
     }
 }
 
 #[test]
-fn without_codel_the_queue_stands_as_high_as_the_sender_fills_it() {
-    // 250 packets in flight, 36 on the way, 214 in the queue, and more each round.
+fn without_codel_the_sender_fills_the_queue() {
+    // 250 packets in flight: 36 on the link, 214 in the queue, and more each round trip.
     assert!(run(Aqm::Off, ecn::NOT_ECT).standing > SERVICE * 200);
 }

@@ -16,7 +16,7 @@ fn realtime_goes_before_interactive_and_both_before_bulk() {
 }
 
 #[test]
-fn bulk_keeps_a_ninth_whatever_others_are_marked_as() {
+fn bulk_keeps_a_ninth_whatever_the_dscp_of_others() {
     let mut queue = Queue::new(ROOMY, Aqm::Off);
     for i in 0..20 {
         for bucket in [BULK, INTERACTIVE, REALTIME] {
@@ -24,13 +24,13 @@ fn bulk_keeps_a_ninth_whatever_others_are_marked_as() {
         }
     }
     let order = order(&mut queue, 950);
-    assert!(order[..46].iter().all(|bucket| *bucket != BULK), "64 KiB are lent");
+    assert!(order[..46].iter().all(|bucket| *bucket != BULK), "64 KiB go first");
     let bulk = order[50..].iter().filter(|bucket| **bucket == BULK).count();
     assert_eq!(bulk, 100);
 }
 
 #[test]
-fn precedence_costs_nothing_while_nobody_waits() {
+fn priority_costs_no_credit_while_no_bulk_waits() {
     let mut queue = Queue::new(ROOMY, Aqm::Off);
     (0..3).for_each(|i| assert_eq!(queue.push(NOW, REALTIME, many(i * 100_000, 44, PAYLOAD)), 0));
     order(&mut queue, 100);
@@ -39,14 +39,14 @@ fn precedence_costs_nothing_while_nobody_waits() {
 }
 
 #[test]
-fn a_parked_flow_is_left_out_until_it_is_asked_again() {
+fn a_parked_flow_is_excluded_until_it_is_unparked() {
     let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::default()), Drops::default());
     (1..4).for_each(|bucket| assert_eq!(queue.push(NOW, bucket, many(0, 2, PAYLOAD)), 0));
     assert_eq!(queue.head(NOW, &mut drops).map(|head| head.bucket), Some(1));
     queue.park();
     assert_eq!(order(&mut queue, 2), [2, 2]);
     queue.unpark();
-    assert_eq!(order(&mut queue, 2), [1, 1], "its turn has not passed");
+    assert_eq!(order(&mut queue, 2), [1, 1], "it keeps its turn");
     queue.head(NOW, &mut drops);
     queue.park();
     assert!(queue.head(NOW, &mut drops).is_none() && !queue.is_empty());
@@ -57,7 +57,7 @@ fn a_parked_flow_is_left_out_until_it_is_asked_again() {
 fn a_flow_takes_turns_with_the_parked_flows_of_its_own_class() {
     let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::Off), Drops::default());
     [REALTIME, 1, 2].into_iter().for_each(|bucket| assert_eq!(queue.push(NOW, bucket, many(0, 44, PAYLOAD)), 0));
-    // With two packets a flow has used its first turn up, and takes turns from then on.
+    // Two packets use up a flow's first turn; then it takes turns.
     for bucket in [REALTIME, 1] {
         assert_eq!(queue.head(NOW, &mut drops).map(|head| head.bucket), Some(bucket));
         queue.park();
@@ -68,7 +68,7 @@ fn a_flow_takes_turns_with_the_parked_flows_of_its_own_class() {
 }
 
 #[test]
-fn what_went_before_parked_bulk_is_owed_within_bounds() {
+fn credit_of_parked_bulk_is_bounded() {
     let (mut queue, mut drops) = (Queue::new(ROOMY, Aqm::Off), Drops::default());
     queue.push(NOW, BULK, many(0, 44, PAYLOAD));
     queue.head(NOW, &mut drops);
