@@ -8,12 +8,12 @@
 pub mod cc;
 pub mod classify;
 pub mod config;
-pub mod control;
 pub mod crypto;
 pub mod drops;
 pub mod endpoint;
 pub mod flow;
 pub mod header_compression;
+pub mod legacy;
 pub mod packet;
 pub mod path;
 pub mod path_manager;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use mpt_proto::config::{Config, KeepaliveConfig, LivenessConfig, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
+use mpt_proto::legacy::wire;
 use mpt_proto::packet::{Merge, Offload};
 use mpt_proto::path::{DownCause, LinkId, PathState};
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy;
 use mpt_proto::wire::plain::{PROBE_LEN, Probe};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -72,7 +72,7 @@ fn receive(endpoint: &mut Endpoint, now: Time, path: u8, datagram: &[u8]) {
 }
 
 fn keepalive() -> Vec<u8> {
-    legacy::keepalive("10.77.0.2".parse().unwrap(), "10.77.0.1".parse().unwrap())
+    wire::keepalive("10.77.0.2".parse().unwrap(), "10.77.0.1".parse().unwrap())
 }
 
 /// An empty UDP packet.
@@ -97,7 +97,7 @@ fn events(endpoint: &mut Endpoint) -> Vec<(String, PathState)> {
 #[test]
 fn keepalives_leave_on_every_path_every_second_in_the_short_form() {
     let mut endpoint = endpoint(vec![connection("c", true, true)]);
-    let expected = legacy::keepalive("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
+    let expected = wire::keepalive("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
     for second in 0..3 {
         let now = at(second * 1_000);
         (0..2).for_each(|path| receive(&mut endpoint, now, path, &keepalive()));

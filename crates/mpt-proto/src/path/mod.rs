@@ -6,7 +6,6 @@ mod damping;
 pub mod delivery_rate;
 pub mod estimator;
 mod health;
-mod keepalive;
 mod liveness;
 pub mod loss_gate;
 mod packet_pair;
@@ -27,7 +26,6 @@ use crate::time::Time;
 
 pub use damping::Damping;
 pub use health::{Demotion, DownCause, Health, PathState};
-pub use keepalive::Keepalive;
 pub use liveness::Liveness;
 pub use packet_pair::LARGE;
 pub use prober::Prober;

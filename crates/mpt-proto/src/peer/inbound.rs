@@ -2,13 +2,13 @@
 
 use super::Peer;
 use crate::drops::Dropped;
+use crate::legacy;
 use crate::packet::ip::{Ip, set_tos};
 use crate::packet::{Coalescer, ecn};
 use crate::path::Liveness;
 use crate::reorder::SequencedPacket;
 use crate::time::Time;
 use crate::wire::gre::{self, Gre};
-use crate::wire::legacy;
 use crate::wire::plain::Probe;
 
 /// A checked inner packet that came in a datagram, with the number that gives its place.
@@ -47,8 +47,8 @@ impl Peer {
         let (header, body) = Gre::decode(datagram)?;
         let at = datagram.len() - body.len();
         match header.protocol {
-            gre::IPV4 | gre::IPV6 if body.first().is_some_and(|first| *first >= legacy::CONTROL) => {
-                let keepalive = legacy::is_keepalive(datagram) && self.listens(usize::from(slot));
+            gre::IPV4 | gre::IPV6 if body.first().is_some_and(|first| *first >= legacy::wire::CONTROL) => {
+                let keepalive = legacy::wire::is_keepalive(datagram) && self.listens(usize::from(slot));
                 keepalive.then(|| self.handle_sign(now, usize::from(slot))).ok_or(Dropped::UnknownControl)
             }
             gre::IPV4 | gre::IPV6 => {

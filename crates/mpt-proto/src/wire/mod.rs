@@ -2,6 +2,5 @@
 
 pub mod frame;
 pub mod gre;
-pub mod legacy;
 pub mod native;
 pub mod plain;

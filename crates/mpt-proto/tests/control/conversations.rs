@@ -1,7 +1,7 @@
 //! Status changes, round by round, with every type of authentication, and with datagrams lost and repeated.
 
-use mpt_proto::control::{Code, ControlEvent, Refused, TRIES};
-use mpt_proto::wire::legacy::{AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
+use mpt_proto::legacy::control::{Code, ControlEvent, Refused, TRIES};
+use mpt_proto::legacy::wire::{AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 
 use crate::peer::*;
 
@@ -113,7 +113,7 @@ fn a_repeated_reply_is_ignored() {
 }
 
 /// Host 1 after round 2 of an exchange that host 2 began, with the nonce.
-fn promised(auth: AuthType) -> (mpt_proto::control::ControlChannel, Peer, Nonce) {
+fn promised(auth: AuthType) -> (mpt_proto::legacy::control::ControlChannel, Peer, Nonce) {
     let (mut ours, peer) = (trusting(1, auth), Peer::new(auth));
     ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &SIZE)).unwrap();
     let nonce = ControlMessage::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();

@@ -1,7 +1,7 @@
 //! A connection is created from the other end.
 
-use mpt_proto::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
-use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
+use mpt_proto::legacy::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
+use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
 
 use crate::peer::*;
 
@@ -49,7 +49,7 @@ fn a_repeated_request_is_answered_again_even_when_the_connection_exists_by_then(
     assert_eq!(ours.handle_datagram(ms(2), control(2), &round3(&peer, nonce)), Err(Refused::Unexpected));
     ours.answer_create(pair(1), Ok(TEXT));
     let key = AuthKey::from_text("the new connection's own key");
-    ours.add_connection(mpt_proto::control::LegacyConnection { key, ..connection(1, AuthType::Sha256) });
+    ours.add_connection(mpt_proto::legacy::control::LegacyConnection { key, ..connection(1, AuthType::Sha256) });
     ours.handle_datagram(ms(501), control(2), &round3(&peer, nonce)).unwrap();
     let replies = transmits(&mut ours);
     assert_eq!(replies.len(), 2);

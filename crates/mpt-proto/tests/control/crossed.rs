@@ -1,7 +1,7 @@
 //! Both ends notice a failure at once, and begin an exchange towards each other.
 
-use mpt_proto::control::{ControlChannel, ControlEvent};
-use mpt_proto::wire::legacy::{ControlMessage, DOWN, Opcode, PathEnds};
+use mpt_proto::legacy::control::{ControlChannel, ControlEvent};
+use mpt_proto::legacy::wire::{ControlMessage, DOWN, Opcode, PathEnds};
 
 use crate::peer::*;
 

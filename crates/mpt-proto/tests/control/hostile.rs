@@ -1,7 +1,7 @@
 //! A million messages that were changed on the way: nothing panics, and nothing changes without authentication.
 
-use mpt_proto::control::{Accept, ControlChannel, ControlEvent};
-use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, Opcode, PathEnds};
+use mpt_proto::legacy::control::{Accept, ControlChannel, ControlEvent};
+use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, Opcode, PathEnds};
 
 use crate::peer::*;
 

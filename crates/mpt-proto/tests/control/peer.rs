@@ -3,9 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use mpt_proto::control::{Accept, ControlChannel, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair};
+use mpt_proto::legacy::control::{
+    Accept, ControlChannel, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair,
+};
+use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
 
 pub const SECRET: &str = "8f4c1be1a2d34d55a1f00dfeedc0ffee0123456789abcdef0123456789abcdef";
 pub const TYPES: [AuthType; 3] = [AuthType::None, AuthType::Nonce, AuthType::Sha256];

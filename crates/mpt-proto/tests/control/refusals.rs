@@ -1,7 +1,7 @@
 //! What is refused: by default everything that proves nothing, and always what proves something wrong.
 
-use mpt_proto::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
-use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, Opcode};
+use mpt_proto::legacy::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
+use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, Opcode};
 
 use crate::peer::*;
 
@@ -31,7 +31,8 @@ fn types_without_a_secret_are_refused_by_default() {
 #[test]
 fn the_key_that_everybody_knows_is_refused_by_default() {
     let mut ours = careful(AuthType::Sha256);
-    let public = mpt_proto::control::LegacyConnection { key: AuthKey::PUBLIC, ..connection(1, AuthType::Sha256) };
+    let public =
+        mpt_proto::legacy::control::LegacyConnection { key: AuthKey::PUBLIC, ..connection(1, AuthType::Sha256) };
     ours.add_connection(public);
     let peer = Peer { key: AuthKey::PUBLIC, ..Peer::new(AuthType::Sha256) };
     assert_eq!(ours.handle_datagram(ms(0), control(2), &round1(&peer)), Err(Refused::PublicKey));
@@ -156,7 +157,7 @@ fn a_keepalive_refreshes_the_path_it_came_from_and_needs_no_authentication() {
 #[test]
 fn local_commands_from_the_network_are_not_commands() {
     let mut ours = trusting(1, AuthType::None);
-    let command = mpt_proto::wire::legacy::LocalCommand::command("path down 192.168.11.1 192.168.11.2");
+    let command = mpt_proto::legacy::wire::LocalCommand::command("path down 192.168.11.1 192.168.11.2");
     assert!(matches!(ours.handle_datagram(ms(0), control(2), &command), Err(Refused::Malformed(_))));
 }
 
@@ -175,7 +176,7 @@ fn a_changed_key_counts_at_once() {
     let (mut ours, mut peer) = (careful(AuthType::Sha256), Peer::new(AuthType::Sha256));
     ours.handle_datagram(ms(0), control(2), &round1(&peer)).unwrap();
     let changed = AuthKey::from_text("another key, as good as the first");
-    ours.add_connection(mpt_proto::control::LegacyConnection {
+    ours.add_connection(mpt_proto::legacy::control::LegacyConnection {
         key: changed.clone(),
         ..connection(1, AuthType::Sha256)
     });

@@ -10,9 +10,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::udp::BothFamilies;
-use mpt_proto::control::{Accept, ControlChannel, ControlEvent, LegacyConnection, LegacyPath, Pair, Refused};
+use mpt_proto::legacy::control::{Accept, ControlChannel, ControlEvent, LegacyConnection, LegacyPath, Pair, Refused};
+use mpt_proto::legacy::wire::AuthKey;
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy::AuthKey;
 use nix::net::if_::if_nametoindex;
 
 use crate::Failure;

@@ -8,7 +8,7 @@ use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use crate::wire::legacy::Nonce;
+use crate::legacy::wire::Nonce;
 
 /// A source of nonces.
 pub struct Nonces {

@@ -2,11 +2,11 @@
 //!
 //! Each end sends one every so often, on every path that it would use, and takes a path for dead when none has come for
 //! some time; the next one revives it. Nothing is answered, so only the direction towards this end is proven, and no
-//! round trip is measured. What stands in them is in [`crate::wire::legacy::keepalive`].
+//! round trip is measured. What stands in them is in [`crate::legacy::wire::keepalive`].
 
 use crate::config::KeepaliveConfig;
+use crate::legacy::wire;
 use crate::time::Time;
-use crate::wire::legacy;
 
 /// The keepalives of one path.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Keepalive {
 impl Keepalive {
     /// Makes one whose first keepalive is due at once.
     pub fn new(now: Time, config: KeepaliveConfig) -> Self {
-        let datagram = legacy::keepalive(config.local, config.remote);
+        let datagram = wire::keepalive(config.local, config.remote);
         Self { config, datagram, next: now, heard: now, dead: false }
     }
 
@@ -123,6 +123,6 @@ mod tests {
         let datagram = announcer.poll(at(0), true).unwrap();
         assert_eq!(datagram[..16], [0, 0, 8, 0, 0xa1, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0]);
         assert_eq!(datagram.len(), 44);
-        assert!(legacy::is_keepalive(datagram));
+        assert!(wire::is_keepalive(datagram));
     }
 }

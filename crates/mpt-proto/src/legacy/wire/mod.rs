@@ -19,7 +19,7 @@
 //! A reply is the request edited in place, so the two addresses keep their order in all four rounds. Rounds 1 and 2
 //! carry the size of the data to come, in the byte order of the host that runs the original; on every machine it was
 //! built for that is little endian, and so it is here. Round 3 carries the data. Nothing here knows connections or keys
-//! by itself: who may say what is decided in [`crate::control`].
+//! by itself: who may say what is decided in [`crate::legacy::control`].
 
 mod auth;
 mod keepalive;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::initiator::{TRIES, TRY_INTERVAL};
 use super::nonces::Nonces;
 use super::{Code, ControlTransmit, Pair, Refused};
+use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, MalformedMessage, Nonce, Opcode, PathEnds};
 use crate::time::Time;
-use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, MalformedMessage, Nonce, Opcode, PathEnds};
 
 /// The exchanges that other hosts have begun.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{Code, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair, Refused};
+use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 use crate::time::Time;
-use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 
 /// How often a request is sent before it is given up.
 pub const TRIES: u32 = 6;

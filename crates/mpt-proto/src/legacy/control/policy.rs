@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 
 use super::{LegacyConnection, Refused};
-use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, Opcode};
+use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, Opcode};
 
 /// What is accepted from other hosts. The default accepts only messages signed with a key of one's own.
 #[derive(Clone, Debug, Default)]

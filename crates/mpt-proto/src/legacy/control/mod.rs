@@ -31,8 +31,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, MalformedMessage, Opcode};
 use crate::time::Time;
-use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, MalformedMessage, Opcode};
 use initiator::{ReplyOutcome, RequestSender};
 use nonces::Nonces;
 use responder::{NextStep, RequestReceiver};
