@@ -88,7 +88,7 @@ impl Peer {
     /// The path in `slot` was heard of: a keepalive came over it, or word that the peer has it up.
     pub(super) fn handle_sign(&mut self, now: Time, slot: usize) {
         if let Some(announcer) = self.paths[slot].liveness.keepalive() {
-            announcer.on_heard(now);
+            announcer.on_received(now);
         }
         self.change(now, slot, |health| (health.answers, health.peer_agrees) = (true, true));
     }

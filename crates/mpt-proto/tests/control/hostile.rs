@@ -73,7 +73,7 @@ fn a_million_changed_messages_change_nothing_without_authentication() {
     let mut ours = ControlChannel::new(accept, [1; 32]);
     ours.add_connection(connection(1, AuthType::Sha256));
     // An exchange is under way, so that replies and a third round have something to hit.
-    ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     ours.handle_datagram(ms(0), control(2), &messages(AuthType::Sha256, &secret())[0]).unwrap();
     transmits(&mut ours);
 
@@ -101,14 +101,14 @@ fn without_any_policy_changed_messages_still_do_not_panic() {
         let which = random.below(messages.len());
         let message = random.mutate(&messages[which]);
         ours.handle_timeout(ms(n));
-        let _ = ours.tell_status(ms(n), pair(1), control(2), path(1), n % 2 == 0);
+        let _ = ours.send_status(ms(n), pair(1), control(2), path(1), n % 2 == 0);
         let _ = ours.handle_datagram(ms(n), control(2), &message);
         changed(ours);
     }
 }
 
 #[test]
-fn the_messages_that_are_changed_would_be_taken_unchanged() {
+fn the_unchanged_messages_are_accepted() {
     let mut ours = ControlChannel::new(Accept { create: Some(secret()), ..Accept::default() }, [1; 32]);
     ours.add_connection(connection(1, AuthType::Sha256));
     let messages = messages(AuthType::Sha256, &secret());

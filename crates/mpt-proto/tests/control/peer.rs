@@ -78,12 +78,12 @@ pub struct Peer {
     /// What round 4 brings, and its result.
     pub answer: (u8, Vec<u8>),
     /// Data of every round 3 that came.
-    pub heard: Vec<Vec<u8>>,
+    pub received: Vec<Vec<u8>>,
 }
 
 impl Peer {
     pub fn new(auth: AuthType) -> Self {
-        Self { auth, key: secret(), nonce: [0xca, 0xa5, 0x51, 0x7e], answer: (0, vec![]), heard: vec![] }
+        Self { auth, key: secret(), nonce: [0xca, 0xa5, 0x51, 0x7e], answer: (0, vec![]), received: vec![] }
     }
 
     /// Edits a request in place, as the original makes its replies.
@@ -96,7 +96,7 @@ impl Peer {
             1 => ControlMessage { code: 0, auth, round: 2, ..message }.encode(&self.key),
             3 => {
                 assert_eq!(message.auth, auth, "round 3 repeats the nonce");
-                self.heard.push(message.body.to_vec());
+                self.received.push(message.body.to_vec());
                 ControlMessage { code: self.answer.0, round: 4, body: &self.answer.1, ..message }.encode(&self.key)
             }
             other => panic!("round {other} is not a request"),

@@ -98,7 +98,7 @@ impl ControlPort {
             return tracing::info!(peer = %peer.name, path = %path.name, "no path is up to tell the peer over");
         };
         let Some(to) = over.remote_ip().map(|ip| SocketAddr::new(ip, original.control_port)) else { return };
-        if let Err(why) = self.control.tell_status(now, pair(original), to, wire, up) {
+        if let Err(why) = self.control.send_status(now, pair(original), to, wire, up) {
             tracing::warn!(peer = %peer.name, ?why, "the peer cannot be told");
         }
     }

@@ -6,7 +6,7 @@ use crate::path::PathId;
 use crate::repair::Token;
 use crate::time::Time;
 use crate::tx::TxQueue;
-use crate::wire::frame::{self, AckFrame, AckRanges, Frame, RUNS_LEN, SkipFrame, Writer};
+use crate::wire::frame::{self, ACK_RANGES_LEN, AckFrame, AckRanges, Frame, SkipFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
 /// Bytes of frames in a datagram without data: fits IPv6's least MTU.
@@ -71,7 +71,7 @@ impl Peer {
             else {
                 continue;
             };
-            let mut room = [0; RUNS_LEN];
+            let mut room = [0; ACK_RANGES_LEN];
             let ranges = ack.ranges.as_slice().iter().map(|range| range.first..=range.last);
             let Some((_, runs)) = AckRanges::encode(ranges, &mut room) else { continue };
             let frame = AckFrame {
@@ -80,7 +80,7 @@ impl Peer {
                 delay: u32::try_from(ack.delay.as_micros()).unwrap_or(u32::MAX),
                 received: ack.received_at.0 as u32,
                 ce: ack.ce as u32,
-                runs,
+                ranges: runs,
             };
             self.send_frames(now, best, native, [Frame::Ack(frame)].into_iter(), false, tx);
         }

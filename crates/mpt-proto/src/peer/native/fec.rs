@@ -22,8 +22,10 @@ impl Carrier {
             return;
         }
         let (loss, srtt) = (usual.unwrap_or(self.feedback.loss()), self.feedback.rtt().smoothed());
-        self.fec_schedule =
-            self.fec_policy.rhythm(now, loss, srtt, pace.time_for(DATAGRAM)).filter(|_| self.feedback.rtt().is_known());
+        self.fec_schedule = self
+            .fec_policy
+            .schedule(now, loss, srtt, pace.time_for(DATAGRAM))
+            .filter(|_| self.feedback.rtt().is_known());
         if self.fec_schedule.is_none() {
             self.encoder.clear();
         }
@@ -44,12 +46,14 @@ impl Carrier {
 
     /// When the last packets are to be covered, if nothing follows them.
     pub(super) fn tail_repair_at(&self) -> Option<Time> {
-        self.fec_schedule.filter(|_| self.encoder.fresh() > 0).map(|schedule| self.last_source + schedule.quiet)
+        self.fec_schedule
+            .filter(|_| self.encoder.uncovered() > 0)
+            .map(|schedule| self.last_source + schedule.tail_timeout)
     }
 
     /// Whether it is time for a repair symbol.
     fn is_uncovered(&self, now: Time) -> bool {
-        let full = self.fec_schedule.is_some_and(|schedule| self.encoder.fresh() >= schedule.every);
+        let full = self.fec_schedule.is_some_and(|schedule| self.encoder.uncovered() >= schedule.interval);
         full || self.tail_repair_at().is_some_and(|at| at <= now)
     }
 }
@@ -114,7 +118,7 @@ impl Peer {
         native: &mut Native,
         tun: &mut Coalescer,
     ) -> Result<(), Dropped> {
-        let FlowSeq { bucket, sequence } = recovered.place;
+        let FlowSeq { bucket, sequence } = recovered.flow_seq;
         let held = || native.reorder.get(&bucket).and_then(|order| order.next_number());
         let unheld = || native.unordered.get(&bucket).and_then(|order| order.next_number());
         let near = held().or_else(unheld).ok_or(Dropped::TooOld)?;

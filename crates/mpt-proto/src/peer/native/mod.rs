@@ -398,7 +398,7 @@ impl Native {
                     if self.association.take_peer_restarted() {
                         self.on_peer_restart(paths, queue);
                     }
-                    self.header_compression.set_allowed(established.hello.capabilities.compresses());
+                    self.header_compression.set_allowed(established.payload.capabilities.compresses());
                     self.initiation = None;
                     // The first datagram under it is what lets the responder use it.
                     paths.iter_mut().filter_map(|path| path.liveness.prober()).for_each(|prober| prober.probe_now(now));
