@@ -1,4 +1,5 @@
-//! Sessions over time: rekeying, expiry, restarts, both ends at once, over a network that loses, repeats and reorders.
+//! Sessions over time: rekeys, expiry, restarts and simultaneous initiation, over a network that loses, duplicates and
+//! reorders.
 
 mod ends;
 
@@ -18,7 +19,7 @@ fn after(seconds: u64) -> Time {
     START + Duration::from_secs(seconds)
 }
 
-/// Two ends in the middle of a session that `a` began.
+/// Makes two ends in a session that `a` initiated.
 fn established() -> (End, End) {
     let (mut a, mut b) = two();
     handshake(START, &mut a, &mut b);
@@ -195,7 +196,7 @@ fn an_idle_association_is_small() {
     assert!(size_of::<Association>() < 2048, "{}", size_of::<Association>());
 }
 
-/// What the network does to a datagram, in percent.
+/// Loss and duplication of the network in percent, and its delay.
 #[derive(Clone, Copy, Debug)]
 struct Network {
     loss: u64,
@@ -203,7 +204,7 @@ struct Network {
     delay_ms: u64,
 }
 
-/// Two ends in virtual time. Each sends a numbered datagram every 100 ms, and at once when it is told to confirm.
+/// Two ends in virtual time. Each sends a numbered datagram every 100 ms, and one at once to confirm a session.
 struct World {
     ends: [End; 2],
     network: Network,
@@ -312,8 +313,8 @@ proptest! {
         world.run_until(after(1_000));
         world.run_until_quiet();
         prop_assert_eq!(world.got.len() as u64, world.sent);
-        // A thousand seconds are eight rekeys of 120 s, each established at both ends, and the beginning; two more at most
-        // when the ends begin at once.
+        // 1000 s contain eight rekeys of 120 s, each established at both ends, and the first handshake; two more at
+        // most if both ends initiate at once.
         prop_assert!((16..=22).contains(&world.sessions), "{} sessions", world.sessions);
         prop_assert!(world.sent > 19_900, "a pause: {}", world.sent);
     }
@@ -330,7 +331,7 @@ proptest! {
 }
 
 impl World {
-    /// Lets everything that is in flight arrive.
+    /// Delivers all datagrams in flight.
     fn run_until_quiet(&mut self) {
         while let Some(((at, _), _)) = self.in_flight.first_key_value() {
             self.now = *at;

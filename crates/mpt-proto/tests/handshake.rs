@@ -1,4 +1,4 @@
-//! What an attacker can do to a handshake and to a datagram: nothing. Every refusal is silent, and changes nothing.
+//! Attacks on the handshake and on datagrams: every refusal is silent, and changes nothing.
 
 mod ends;
 
@@ -23,12 +23,12 @@ fn flipped(message: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {
     })
 }
 
-/// An instant for the `i`th message, so that they come at 40 a second, which is no load.
+/// Returns a time for the `i`th message: 40 per second are below the load limit.
 fn below_load(i: usize) -> Time {
     START + Duration::from_millis(25) * i as u32
 }
 
-/// MAC1 as somebody who knows the receiver's public key, and nothing else, can compute it.
+/// Recomputes MAC1, which needs the receiver's public key only.
 fn resign(receiver: &PublicKey, message: &mut [u8]) {
     let key = blake2::Blake2s256::new().chain_update(b"mpt-mac1").chain_update(receiver.as_bytes()).finalize();
     let (body, macs) = message.split_at_mut(message.len() - 32);
@@ -195,7 +195,7 @@ fn an_initiation_for_another_responder_gets_no_answer() {
 
 #[test]
 fn an_initiation_without_the_secret_key_of_its_claimed_peer_fails_at_the_payload() {
-    // The static key of a known peer is public, so an attacker can seal it; `ss` is what it cannot compute.
+    // The static key of a peer is public, so an attacker can seal it; it cannot compute `ss`.
     let (_, mut b) = two();
     let mut attacker = end(3, *keys(2).public());
     let real = end(1, *keys(2).public()).initiate(START);
@@ -223,7 +223,7 @@ fn under_load_an_initiator_gets_a_cookie_and_is_admitted_with_it() {
     assert_eq!(a.handle(later, b.address, &response), Reaction::Done);
 }
 
-/// Shows `b` one initiation until it asks for a cookie.
+/// Sends `b` one initiation repeatedly until it returns a cookie.
 fn flood(b: &mut End, initiation: &[u8]) -> Reaction {
     let from = ([192, 0, 2, 1], 4754).into();
     let mut reactions = (0..200).map(|_| b.handle(START + Duration::from_millis(5_400), from, initiation));
@@ -268,7 +268,7 @@ fn random_datagrams_get_no_answer_and_change_nothing() {
     let seen = [a.initiate(START + Duration::from_secs(6)), a.seal(START, b"x").unwrap()];
     let (mut rng, deadline) = (SplitMix64(7), b.peer.next_deadline());
     for i in 0..100_000 {
-        // One in twenty changes MAC2 only: 33 of those a second are no load.
+        // One in twenty changes MAC2 only: 33 of those per second are below the load limit.
         let now = START + Duration::from_micros(1_500) * i;
         let mut datagram = seen[rng.below(2) as usize].clone();
         for _ in 0..=rng.below(4) {

@@ -1,4 +1,4 @@
-//! The data plane as the original MPT has it: an endpoint with a peer that keepalives itself, fed and read byte by byte.
+//! The data plane of the original MPT: an endpoint with a peer that uses keepalives, tested byte by byte.
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing to unwrap has failed")]
 
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ fn remote(path: u8) -> SocketAddr {
     SocketAddr::from(([192, 168, 10 + path, 2], 4754))
 }
 
-/// A connection of two paths with keepalives every second and a dead time of three.
+/// Makes a connection of two paths with keepalives every second and a dead time of three seconds.
 fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
     let (local, far) = ("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
     let keepalives = KeepaliveConfig { every: Some(SECOND), dead: Some(3 * SECOND), local, remote: far };
@@ -42,7 +42,7 @@ fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
     }
 }
 
-/// One without keepalives and dead time, as the original has it where nothing is said.
+/// Makes a connection without keepalives and dead time, the default of the original.
 fn silent(alive: bool) -> PeerConfig {
     let mut silent = connection("c", false, alive);
     for path in &mut silent.paths {
@@ -56,7 +56,7 @@ fn endpoint(peers: Vec<PeerConfig>) -> Endpoint {
     Endpoint::new(at(0), &Config { identity: None, mtu: 1_440, merge: Merge::default(), peers })
 }
 
-/// Everything that is sent now, with the link it leaves by.
+/// Returns all datagrams that are sent at `now`, with their links.
 fn sent(endpoint: &mut Endpoint, now: Time) -> Vec<(u8, Vec<u8>)> {
     endpoint.handle_deadline(now);
     let mut all = Vec::new();
@@ -75,7 +75,7 @@ fn keepalive() -> Vec<u8> {
     wire::keepalive("10.77.0.2".parse().unwrap(), "10.77.0.1".parse().unwrap())
 }
 
-/// An empty UDP packet.
+/// Makes an empty UDP packet.
 fn inner(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
     packet.extend(source.into_iter().chain(destination));

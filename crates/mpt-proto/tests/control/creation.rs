@@ -1,4 +1,4 @@
-//! A connection is created from the other end.
+//! Creation of a connection by the other end.
 
 use mpt_proto::legacy::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
 use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
@@ -15,7 +15,7 @@ fn peer() -> Peer {
     Peer::new(AuthType::Sha256)
 }
 
-/// Carries round 1 and round 2, and returns the nonce.
+/// Runs round 1 and round 2, and returns the nonce.
 fn begin(ours: &mut ControlChannel, peer: &Peer) -> Nonce {
     let size = (TEXT.len() as u32).to_le_bytes();
     ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::Create, 0, 1, [0; 4], &size)).unwrap();
@@ -124,7 +124,7 @@ fn a_refusal_is_sent_to_the_peer() {
     assert_eq!(ours.poll_transmit(), None, "already answered");
 }
 
-/// Host 1 asks the original to create a connection; what round 4 brings is `answer`.
+/// Host 1 requests a connection from the original, which answers round 4 with `answer`.
 fn create(answer: (u8, Vec<u8>)) -> Vec<ControlEvent> {
     let mut ours = ControlChannel::new(Accept::default(), [1; 32]);
     ours.add_connection(connection(1, AuthType::None));

@@ -1,11 +1,11 @@
-//! Both ends notice a failure at once, and begin an exchange towards each other.
+//! Both ends detect a failure at the same time, and start an exchange with each other.
 
 use mpt_proto::legacy::control::{ControlChannel, ControlEvent};
 use mpt_proto::legacy::wire::{ControlMessage, DOWN, Opcode, PathEnds};
 
 use crate::peer::*;
 
-/// Carries what both hosts send, as long as they send; `lost` says which datagrams, counted from 0, do not arrive.
+/// Delivers the datagrams of both hosts until there are none; `lost` returns true for those to drop, counted from 0.
 fn carry(now: u64, hosts: &mut [ControlChannel; 2], count: &mut usize, lost: impl Fn(usize) -> bool) {
     loop {
         let sent = [transmits(&mut hosts[0]), transmits(&mut hosts[1])];
@@ -80,7 +80,7 @@ fn an_original_that_takes_our_request_for_its_reply_accepts_the_repeated_request
         ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
         let theirs = peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &[32, 0, 0, 0]);
         ours.handle_datagram(ms(0), control(2), &theirs).unwrap();
-        // The original expects round 2, sees our round 1 and gives up with error 9; our round 2 finds nobody waiting.
+        // The original expects round 2, gets our round 1 and fails with error 9; our round 2 then matches no exchange.
         assert_eq!(transmits(&mut ours).len(), 2);
 
         ours.handle_timeout(ms(500));

@@ -1,4 +1,4 @@
-//! What is refused: by default everything that proves nothing, and always what proves something wrong.
+//! Refused messages: by default those without proof of origin, and always those with a wrong one.
 
 use mpt_proto::legacy::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
 use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, Opcode};

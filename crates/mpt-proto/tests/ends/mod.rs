@@ -1,4 +1,4 @@
-//! Two ends of native mode, each with the guard, the identity and the association that an endpoint would hold.
+//! Two ends of native mode, each with the guard, the identity and the association of an endpoint.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use mpt_proto::path::{PathId, PathSeq};
 use mpt_proto::time::Time;
 use mpt_proto::wire::native::{HEADER, OVERHEAD, SessionIndex};
 
-/// SplitMix64 (Steele, Lea, Flood): one seed, the same journal.
+/// SplitMix64 (Steele, Lea, Flood), reproducible by its seed.
 #[derive(Clone)]
 pub struct SplitMix64(pub u64);
 
@@ -60,7 +60,7 @@ pub fn keys(seed: u8) -> KeyPair {
     KeyPair::generate([seed; 32])
 }
 
-/// An end with the keys of this seed, the public key of its peer, and a preshared key of sevens.
+/// Makes an end with the keys of this seed, the public key of its peer, and a preshared key of sevens.
 pub fn end(seed: u8, peer: PublicKey) -> End {
     end_with(seed, peer, [7; 32], Capabilities::new(true))
 }
@@ -77,7 +77,7 @@ pub fn two() -> (End, End) {
     (end(1, *keys(2).public()), end(2, *keys(1).public()))
 }
 
-/// What an end does with a datagram.
+/// The reaction of an end to a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reaction {
     Reply(Vec<u8>),
@@ -87,7 +87,7 @@ pub enum Reaction {
 }
 
 impl End {
-    /// The initiation that is due.
+    /// Returns the initiation that is due.
     pub fn poll(&mut self, now: Time) -> Option<HandshakeTransmit> {
         let Self { us, peer, rng, .. } = self;
         peer.poll_transmit(now, us, || rng.ephemeral())
@@ -98,7 +98,7 @@ impl End {
         self.poll(now).expect("a requested initiation").message
     }
 
-    /// Takes a datagram from the network, as an endpoint would.
+    /// Handles a datagram from the network as an endpoint would.
     pub fn handle(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> Reaction {
         let reaction = match HandshakeMessage::decode(datagram) {
             Some(message) => self.handle_handshake(now, from, message),
@@ -162,7 +162,7 @@ impl End {
     }
 }
 
-/// Runs a handshake that `a` begins, without confirming it.
+/// Runs a handshake that `a` initiates, without confirming it.
 pub fn handshake(now: Time, a: &mut End, b: &mut End) {
     let initiation = a.initiate(now);
     let Reaction::Reply(response) = b.handle(now, a.address, &initiation) else { panic!("no response") };

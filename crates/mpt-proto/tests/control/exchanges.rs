@@ -1,4 +1,4 @@
-//! Status changes, round by round, with every type of authentication, and with datagrams lost and repeated.
+//! Status changes, round by round, with every authentication type, and with datagrams lost and repeated.
 
 use mpt_proto::legacy::control::{Code, ControlEvent, Refused, TRIES};
 use mpt_proto::legacy::wire::{AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
@@ -73,7 +73,7 @@ fn a_request_is_sent_six_times_half_a_second_apart() {
     for try_number in 1..u64::from(TRIES) {
         assert_eq!(ours.next_deadline(), Some(ms(500 * try_number)));
         ours.handle_timeout(ms(500 * try_number - 1));
-        assert_eq!(ours.poll_transmit(), None, "not before its time");
+        assert_eq!(ours.poll_transmit(), None, "sent too early");
         ours.handle_timeout(ms(500 * try_number));
         assert_eq!(transmits(&mut ours), std::slice::from_ref(&first));
     }
@@ -112,7 +112,7 @@ fn a_repeated_reply_is_ignored() {
     assert_eq!(events(&mut ours).len(), 1);
 }
 
-/// Host 1 after round 2 of an exchange that host 2 began, with the nonce.
+/// Returns host 1 after round 2 of an exchange that host 2 started, and the nonce.
 fn after_round_two(auth: AuthType) -> (mpt_proto::legacy::control::ControlChannel, Peer, Nonce) {
     let (mut ours, peer) = (trusting(1, auth), Peer::new(auth));
     ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &SIZE)).unwrap();
