@@ -248,6 +248,14 @@ impl World {
         }
     }
 
+    /// Delivers all datagrams in flight.
+    fn run_until_quiet(&mut self) {
+        while let Some(((at, _), _)) = self.in_flight.first_key_value() {
+            self.now = *at;
+            self.deliver();
+        }
+    }
+
     fn timers(&mut self, i: usize) {
         self.ends[i].peer.handle_timeout(self.now);
         if let Some(transmit) = self.ends[i].poll(self.now) {
@@ -327,15 +335,5 @@ proptest! {
             (world.sent, world.got.len(), world.dropped, world.sessions)
         };
         prop_assert_eq!(run(), run());
-    }
-}
-
-impl World {
-    /// Delivers all datagrams in flight.
-    fn run_until_quiet(&mut self) {
-        while let Some(((at, _), _)) = self.in_flight.first_key_value() {
-            self.now = *at;
-            self.deliver();
-        }
     }
 }

@@ -1,10 +1,10 @@
 //! The cryptographic state shared with one peer: handshakes, their sessions, and the time of the next rekey.
 //!
 //! ```text
-//!      request, or a rekey is due                 response                    datagram under it
-//! idle ------------------> attempt: initiation ------------> established     established <------- answered an initiation
-//!                          | again after 1, 2, 4, 5 s ... + jitter ^                                  |
-//!                          | after 90 s: given up                 '---- our own attempt ends here too -'
+//!      request, or a rekey is due                 response                  datagram under it
+//! idle ------------------> attempt: initiation ------------> established   established <------- answered an initiation
+//!                          | again after 1, 2, 4, 5 s ... + jitter ^                                |
+//!                          | after 90 s: given up                 '-- our own attempt ends here too -'
 //! ```
 //!
 //! It follows the WireGuard whitepaper, sections 6.1 to 6.4: either end may initiate; the initiator of a session
@@ -143,7 +143,7 @@ impl Association {
     pub fn poll_transmit(
         &mut self,
         now: Time,
-        us: &Identity,
+        identity: &Identity,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Option<HandshakeTransmit> {
         let attempt = self.attempt.as_mut().filter(|attempt| attempt.next <= now)?;
@@ -154,7 +154,7 @@ impl Association {
         }
         let (ephemeral, cookie) = (ephemeral(), self.cookie.take());
         let with_cookie = cookie.is_some();
-        let (pending, message) = Pending::write(now, us, self.incarnation, &self.peer, cookie, &ephemeral);
+        let (pending, message) = Pending::write(now, identity, self.incarnation, &self.peer, cookie, &ephemeral);
         attempt.tries += 1;
         attempt.next = now + retry_after(attempt.tries, &ephemeral);
         let (tries, previous) = (attempt.tries, attempt.pending.replace(pending));
@@ -168,37 +168,38 @@ impl Association {
     pub fn handle_initiation(
         &mut self,
         now: Time,
-        us: &Identity,
+        identity: &Identity,
         claimed: ClaimedInitiation<'_>,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Result<HandshakeTransmit, Dropped> {
         if *claimed.peer() != self.peer {
             return Err(Dropped::UnknownPeer);
         }
-        let verified = claimed.verify(us)?;
+        let verified = claimed.verify(identity)?;
         let (timestamp, offer) = (verified.timestamp, verified.payload.capabilities);
         if timestamp <= self.latest_timestamp {
             return Err(Dropped::StaleHandshake);
         }
-        let cipher = us.capabilities.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
+        let cipher = identity.capabilities.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
         let (ephemeral, cookie) = (ephemeral(), self.cookie.take());
         let with_cookie = cookie.is_some();
-        let (agreed, message, mac1) = verified.respond(now, us, self.incarnation, &self.psk, cookie, &ephemeral)?;
+        let (agreed, message, mac1) =
+            verified.respond(now, identity, self.incarnation, &self.psk, cookie, &ephemeral)?;
         self.latest_timestamp = timestamp;
         self.last_response = Some((ephemeral.index, mac1));
         self.sessions.await_confirmation(Session::new(now, agreed, cipher, false));
-        if us.keys.public() > &self.peer {
+        if identity.keys.public() > &self.peer {
             self.yield_to_peer(now, &ephemeral);
         }
         Ok(HandshakeTransmit { message, index: ephemeral.index, attempt: 0, with_cookie })
     }
 
     /// Completes our handshake. A forged response changes nothing.
-    pub fn handle_response(&mut self, now: Time, us: &Identity, response: &Response<'_>) -> Result<(), Dropped> {
+    pub fn handle_response(&mut self, now: Time, identity: &Identity, response: &Response<'_>) -> Result<(), Dropped> {
         let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
         let pending = pending.filter(|pending| pending.index == response.receiver).ok_or(Dropped::UnknownSession)?;
-        let agreed = pending.read(us, &self.psk, response)?;
-        let cipher = us.capabilities.cipher_with(&agreed.payload.capabilities).ok_or(Dropped::NoCommonCipher)?;
+        let agreed = pending.read(identity, &self.psk, response)?;
+        let cipher = identity.capabilities.cipher_with(&agreed.payload.capabilities).ok_or(Dropped::NoCommonCipher)?;
         // The session keeps the index, so it is not retired with the attempt.
         self.attempt = None;
         let restarted = self.sessions.install(Session::new(now, agreed, cipher, true));

@@ -44,17 +44,6 @@ struct ContextOffer {
     context: HeaderContext,
 }
 
-/// Packets before a context is offered: a request and its response are too few to gain from one.
-const MIN_PACKETS: u8 = 4;
-/// Consecutive packets without use before a context is replaced: most packets are then of another flow, or marked.
-const MAX_MISSED: u8 = 64;
-/// The time after which an unconfirmed offer is repeated: longer than any round-trip time.
-const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
-/// A context that was unused for this time may be of an ended flow: another flow of the bucket may replace it.
-const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// A context that was unused for this time is not used again, because the receiver may drop it after 30 s; see `idle`.
-const STALE_AFTER: Duration = Duration::from_secs(10);
-
 impl Compressor {
     /// Returns the form in which to send the packet of `total` bytes that starts with `header` and has this number.
     pub fn choose(&mut self, now: Time, bucket: u16, sequence: u32, header: &[u8], total: usize) -> Choice {
@@ -114,3 +103,14 @@ impl BucketContexts {
         true
     }
 }
+
+/// Packets before a context is offered: a request and its response are too few to gain from one.
+const MIN_PACKETS: u8 = 4;
+/// Consecutive packets without use before a context is replaced: most packets are then of another flow, or marked.
+const MAX_MISSED: u8 = 64;
+/// The time after which an unconfirmed offer is repeated: longer than any round-trip time.
+const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
+/// A context that was unused for this time may be of an ended flow: another flow of the bucket may replace it.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// A context that was unused for this time is not used again, because the receiver may drop it after 30 s; see `idle`.
+const STALE_AFTER: Duration = Duration::from_secs(10);

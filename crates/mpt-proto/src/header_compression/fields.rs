@@ -2,8 +2,8 @@
 //! timestamps in the usual layout, or with UDP.
 //!
 //! ```text
-//! TCP     control 1 | flags 1 | sequence 4? | ack 4? | window 2? | IPv4 id 2? | timestamp 3 or 4? | echo 3 or 4? | checksum 2
-//! UDP                                                             IPv4 id 2                                      | checksum 2
+//! TCP  control 1 | flags 1 | sequence 4? | ack 4? | window 2? | IPv4 id 2? | timestamp 3-4? | echo 3-4? | checksum 2
+//! UDP                                                          IPv4 id 2                               | checksum 2
 //! ```
 //!
 //! The bits of control, from the highest, are one each for the presence of sequence, ack, window and id, and two each

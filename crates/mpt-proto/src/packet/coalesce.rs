@@ -59,16 +59,6 @@ struct Shape {
     header: usize,
 }
 
-/// Maximum number of flows that are merged at once. Bulk transfers interleave few; a further flow flushes the oldest.
-const OPEN_FLOWS: usize = 8;
-/// Maximum length of an IPv4 packet, and of a super-packet that Linux accepts over TUN.
-const MAX_BYTES: usize = 65_535;
-/// Maximum number of datagrams that Linux accepts in one UDP super-packet (UDP_MAX_SEGMENTS, 128 since 6.9).
-const MAX_DATAGRAMS: u32 = 64;
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
-const ACK: u8 = 0x10;
-
 impl Coalescer {
     /// Makes a coalescer that merges the protocols in `merge`, and passes every other packet through.
     pub fn new(merge: Merge) -> Self {
@@ -290,6 +280,16 @@ impl OpenSuperPacket {
         }
     }
 }
+
+/// Maximum number of flows that are merged at once. Bulk transfers interleave few; a further flow flushes the oldest.
+const OPEN_FLOWS: usize = 8;
+/// Maximum length of an IPv4 packet, and of a super-packet that Linux accepts over TUN.
+const MAX_BYTES: usize = 65_535;
+/// Maximum number of datagrams that Linux accepts in one UDP super-packet (UDP_MAX_SEGMENTS, 128 since 6.9).
+const MAX_DATAGRAMS: u32 = 64;
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+const ACK: u8 = 0x10;
 
 /// Returns true if there are no options and the checksum is valid: the merged packet gets a new IPv4 header checksum.
 fn is_network_header_mergeable(ip: &Ip, packet: &[u8]) -> bool {

@@ -37,9 +37,6 @@ pub struct Ip {
 
 /// IP protocol number of TCP.
 pub const TCP: u8 = 6;
-/// The TCP flags with ACK only.
-const ACK: u8 = 0x10;
-const SYN: u8 = 0x02;
 /// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
@@ -168,6 +165,10 @@ pub fn set_tos(bytes: &mut [u8], version: Version, tos: u8) {
         }
     }
 }
+
+/// The TCP flags with ACK only.
+const ACK: u8 = 0x10;
+const SYN: u8 = 0x02;
 
 fn sum_of(octets: &[u8]) -> u64 {
     super::checksum::sum(0, octets)

@@ -4,11 +4,6 @@
 use super::ip::{Ip, TCP, Version};
 use super::{checksum, read_u16, write_u16};
 
-const SYN: u8 = 0x02;
-const OPTION_END: u8 = 0;
-const OPTION_NOP: u8 = 1;
-const OPTION_MSS: u8 = 2;
-
 /// Lowers the MSS option of a TCP SYN to what fits `mtu`. Other packets are not changed.
 ///
 /// `checksum_is_partial` is true if the checksum field holds the pseudo-header sum only, which does not cover options.
@@ -34,6 +29,11 @@ pub fn clamp_mss(ip: &Ip, packet: &mut [u8], mtu: usize, checksum_is_partial: bo
         write_u16(packet, field, updated);
     }
 }
+
+const SYN: u8 = 0x02;
+const OPTION_END: u8 = 0;
+const OPTION_NOP: u8 = 1;
+const OPTION_MSS: u8 = 2;
 
 /// Returns the offset of the value of the MSS option in a TCP header.
 fn mss_value(tcp: &[u8]) -> Option<usize> {

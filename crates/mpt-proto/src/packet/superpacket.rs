@@ -32,9 +32,6 @@ struct SegmentLayout {
     count: usize,
 }
 
-const FIN_PSH: u8 = 0x09;
-const CWR: u8 = 0x80;
-
 impl SuperPacket {
     /// Makes a super-packet of a read of the TUN device: the first `len` bytes of a buffer.
     ///
@@ -214,6 +211,9 @@ impl SuperPacket {
         }
     }
 }
+
+const FIN_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
 
 /// Returns true if a requested checksum is that of the transport protocol, or if none is requested.
 fn is_transport_checksum(ip: &Ip, checksum: Option<super::Checksum>) -> bool {

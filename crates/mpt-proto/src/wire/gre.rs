@@ -21,14 +21,6 @@ pub const EXPERIMENTAL_1: u16 = 0x88b5;
 /// IEEE 802 local experimental EtherType 2: the native handshake.
 pub const EXPERIMENTAL_2: u16 = 0x88b6;
 
-const C: u16 = 0x8000;
-const K: u16 = 0x2000;
-const S: u16 = 0x1000;
-/// Routing and strict source route of RFC 1701, and the top bit of its recursion control: RFC 2784 section 2.3 requires
-/// a receiver to discard packets with any of bits 1 to 5 set; RFC 2890 reassigned bits 2 and 3.
-const MUST_BE_ZERO: u16 = 0x4c00;
-const VERSION: u16 = 0x0007;
-
 /// A GRE header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gre {
@@ -87,6 +79,14 @@ impl Gre {
         }
     }
 }
+
+const C: u16 = 0x8000;
+const K: u16 = 0x2000;
+const S: u16 = 0x1000;
+/// Routing and strict source route of RFC 1701, and the top bit of its recursion control: RFC 2784 section 2.3 requires
+/// a receiver to discard packets with any of bits 1 to 5 set; RFC 2890 reassigned bits 2 and 3.
+const MUST_BE_ZERO: u16 = 0x4c00;
+const VERSION: u16 = 0x0007;
 
 fn read_u16(bytes: &[u8], at: usize) -> Result<u16, Dropped> {
     let field = bytes.get(at..at + 2).ok_or(Dropped::Truncated)?;

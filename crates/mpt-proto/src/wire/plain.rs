@@ -4,8 +4,8 @@
 //! An endpoint that does not implement it discards it as an unknown protocol type, as RFC 2784 section 2.3 requires.
 //!
 //! ```text
-//! | kind: 1 probe, 2 reply | path number of the sender | version of the bit set | the sender's dead paths | stamp, echoed |
-//!   1                        1                           2                        4 (bit set)               8
+//! | kind: 1 probe, 2 reply | path number of the sender | version of bit set | sender's dead paths | stamp, echoed |
+//!   1                        1                           2                    4 (bit set)           8
 //! ```
 
 use super::gre::{self, Gre};

@@ -94,7 +94,7 @@ fn a_single_third_round_creates_nothing() {
 }
 
 #[test]
-fn creation_requires_a_digest_whatever_type_the_connection_has() {
+fn creation_requires_a_digest_for_every_authentication_type() {
     let mut ours =
         ControlChannel::new(Accept { create: Some(secret()), unauthenticated: true, public_key: true }, [1; 32]);
     for auth in [AuthType::None, AuthType::Nonce] {

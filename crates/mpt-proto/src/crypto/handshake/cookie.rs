@@ -53,7 +53,7 @@ impl Rejection {
     /// Returns the reason to count.
     pub fn reason(self) -> Dropped {
         match self {
-            Self::Silent(why) => why,
+            Self::Silent(reason) => reason,
             Self::Reply(_) => Dropped::HandshakeFlood,
         }
     }
@@ -166,9 +166,7 @@ impl RateLimiter {
         self.sources[bucket] = self.sources[bucket].saturating_add(1);
         self.sources[bucket] <= MAX_PER_SOURCE
     }
-}
 
-impl RateLimiter {
     /// Counts a cookie reply to a source; returns true if it is within the limit of this second. A peer needs one per 5
     /// s.
     fn admit_reply(&mut self, bucket: usize) -> bool {

@@ -12,7 +12,7 @@ pub enum HandshakeMessage<'a> {
     Initiation(Initiation<'a>),
     /// Answers an initiation of ours.
     Response(Response<'a>),
-    /// Asks the initiator to prove its source address, because the responder is under load.
+    /// Requires the initiator to prove its source address, because the responder is under load.
     CookieReply(CookieReply<'a>),
 }
 

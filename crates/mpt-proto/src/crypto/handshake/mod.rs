@@ -101,23 +101,28 @@ impl Pending {
     /// Writes an initiation.
     pub(super) fn write(
         now: Time,
-        us: &Identity,
+        identity: &Identity,
         incarnation: Incarnation,
         peer: &PublicKey,
         cookie: Option<Cookie>,
         ephemeral: &EphemeralInput,
     ) -> (Self, Vec<u8>) {
-        let mut plain = us.clock.at(now).to_bytes().to_vec();
-        us.payload(incarnation).encode(ephemeral.index, &mut plain);
+        let mut plain = identity.clock.at(now).to_bytes().to_vec();
+        identity.payload(incarnation).encode(ephemeral.index, &mut plain);
         let mut message = message::begin_initiation(ephemeral.index);
-        let noise = noise::Initiator::write(&us.keys, peer, ephemeral.ephemeral, &plain, &mut message);
+        let noise = noise::Initiator::write(&identity.keys, peer, ephemeral.ephemeral, &plain, &mut message);
         let mac1 = sign(now, peer, cookie, &mut message);
         (Self { index: ephemeral.index, mac1, noise }, message)
     }
 
     /// Reads the response to it. A forged response changes nothing.
-    pub(super) fn read(&self, us: &Identity, psk: &PresharedKey, response: &Response<'_>) -> Result<Agreed, Dropped> {
-        let read = self.noise.read(&us.keys, psk, response.noise);
+    pub(super) fn read(
+        &self,
+        identity: &Identity,
+        psk: &PresharedKey,
+        response: &Response<'_>,
+    ) -> Result<Agreed, Dropped> {
+        let read = self.noise.read(&identity.keys, psk, response.noise);
         let (plain, secrets) = read.map_err(|_| Dropped::NotAuthentic)?;
         let payload = decode_payload(&plain, response.sender)?;
         Ok(Agreed { local: self.index, remote: response.sender, payload, secrets })
@@ -133,8 +138,8 @@ pub struct ClaimedInitiation<'a> {
 
 impl<'a> ClaimedInitiation<'a> {
     /// Decrypts the claimed static key. One Diffie-Hellman, 38 us.
-    pub fn open(us: &Identity, initiation: &Initiation<'a>) -> Result<Self, Dropped> {
-        let read = noise::Responder::read_static(&us.keys, initiation.noise);
+    pub fn open(identity: &Identity, initiation: &Initiation<'a>) -> Result<Self, Dropped> {
+        let read = noise::Responder::read_static(&identity.keys, initiation.noise);
         let (noise, sealed) = read.map_err(|_| Dropped::NotAuthentic)?;
         Ok(Self { noise, sealed, sender: initiation.sender })
     }
@@ -145,8 +150,8 @@ impl<'a> ClaimedInitiation<'a> {
     }
 
     /// Verifies the claim: decrypts the timestamp and the payload of the initiator.
-    pub(super) fn verify(mut self, us: &Identity) -> Result<VerifiedInitiation, Dropped> {
-        let plain = self.noise.read_payload(&us.keys, self.sealed).map_err(|_| Dropped::NotAuthentic)?;
+    pub(super) fn verify(mut self, identity: &Identity) -> Result<VerifiedInitiation, Dropped> {
+        let plain = self.noise.read_payload(&identity.keys, self.sealed).map_err(|_| Dropped::NotAuthentic)?;
         let (timestamp, payload) = plain.split_first_chunk().ok_or(Dropped::NotAuthentic)?;
         let payload = decode_payload(payload, self.sender)?;
         Ok(VerifiedInitiation {
@@ -171,14 +176,14 @@ impl VerifiedInitiation {
     pub(super) fn respond(
         self,
         now: Time,
-        us: &Identity,
+        identity: &Identity,
         incarnation: Incarnation,
         psk: &PresharedKey,
         cookie: Option<Cookie>,
         ephemeral: &EphemeralInput,
     ) -> Result<(Agreed, Vec<u8>, [u8; MAC]), Dropped> {
         let (peer, mut plain) = (*self.noise.initiator(), Vec::new());
-        us.payload(incarnation).encode(ephemeral.index, &mut plain);
+        identity.payload(incarnation).encode(ephemeral.index, &mut plain);
         let mut message = message::begin_response(ephemeral.index, self.remote);
         let written = self.noise.write(psk, ephemeral.ephemeral, &plain, &mut message);
         let secrets = written.map_err(|_| Dropped::NotAuthentic)?;

@@ -43,9 +43,6 @@ pub struct Capabilities {
     pub features: u64,
 }
 
-/// The end reads frames that offer or use a context ([`crate::header_compression`]).
-const COMPRESSES: u64 = 1;
-
 impl Capabilities {
     /// Returns both ciphers and all features of this version.
     pub const fn new(has_aes: bool) -> Self {
@@ -118,6 +115,9 @@ impl HandshakePayload {
         ))
     }
 }
+
+/// The end reads frames that offer or use a context ([`crate::header_compression`]).
+const COMPRESSES: u64 = 1;
 
 /// Bytes of a payload without options.
 pub const FIXED: usize = 14;

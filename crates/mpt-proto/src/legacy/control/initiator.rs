@@ -13,12 +13,6 @@ use super::{Code, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, P
 use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 use crate::time::Time;
 
-/// The number of times a request is sent before the exchange fails.
-pub const TRIES: u32 = 6;
-
-/// The time without a reply after which the request is sent again.
-pub const TRY_INTERVAL: Duration = Duration::from_millis(500);
-
 /// The exchanges that this host has started or queued.
 #[derive(Debug, Default)]
 pub(super) struct RequestSender {
@@ -210,3 +204,8 @@ fn complete_lines(body: &[u8]) -> Option<String> {
     let end = body.iter().rposition(|byte| *byte == b'\n')?;
     String::from_utf8(body[..=end].to_vec()).ok()
 }
+
+/// The number of times a request is sent before the exchange fails.
+pub const TRIES: u32 = 6;
+/// The time without a reply after which the request is sent again.
+pub const TRY_INTERVAL: Duration = Duration::from_millis(500);

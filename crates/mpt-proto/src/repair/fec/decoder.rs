@@ -55,15 +55,6 @@ pub struct Recovered {
     pub packet: Vec<u8>,
 }
 
-/// Maximum number of unsolved equations. More losses exceed the strength of the code anyway.
-const MAX_EQUATIONS: usize = 16;
-/// Maximum number of repair symbols that wait for late datagrams.
-const MAX_WAITING: usize = 32;
-/// Maximum number of missing symbols in a new equation: a window of 128 loses this many at a loss of one in eight.
-const MAX_MISSING: usize = 16;
-/// The time without a repair symbol after which nothing is stored.
-const IDLE_AFTER: Duration = Duration::from_secs(5);
-
 impl Decoder {
     /// Starts with the datagram of this number.
     pub fn new(now: Time, number: PathSeq) -> Self {
@@ -256,6 +247,14 @@ fn decode_source(symbol: &[u8]) -> Option<Recovered> {
     has_data.then(|| Recovered { flow_seq: decode_flow_seq(*flow_seq), packet: packet.to_vec() })
 }
 
+/// Maximum number of unsolved equations. More losses exceed the strength of the code anyway.
+const MAX_EQUATIONS: usize = 16;
+/// Maximum number of repair symbols that wait for late datagrams.
+const MAX_WAITING: usize = 32;
+/// Maximum number of missing symbols in a new equation: a window of 128 loses this many at a loss of one in eight.
+const MAX_MISSING: usize = 16;
+/// The time without a repair symbol after which nothing is stored.
+const IDLE_AFTER: Duration = Duration::from_secs(5);
 /// Four times the longest window: a repair symbol may be late, and the datagrams missing from it later still.
 const CAPACITY: u64 = 4 * MAX_SPAN;
 /// Maximum number of buffers kept for reuse.

@@ -87,7 +87,7 @@ mod tests {
         }
 
         #[test]
-        fn slices_are_what_their_bytes_are(factor in any::<u8>(), source in prop::collection::vec(any::<u8>(), 0..40), more in 0..9usize) {
+        fn slice_operations_equal_those_on_single_bytes(factor in any::<u8>(), source in prop::collection::vec(any::<u8>(), 0..40), more in 0..9usize) {
             let mut sum = vec![7; source.len() + more];
             add_multiple(&mut sum, factor, &source);
             let expected: Vec<u8> = (0..sum.len()).map(|i| 7 ^ multiply(factor, source.get(i).copied().unwrap_or(0))).collect();

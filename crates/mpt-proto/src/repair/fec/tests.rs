@@ -181,7 +181,7 @@ fn kind() -> impl Strategy<Value = (Kind, bool)> {
 
 proptest! {
     #[test]
-    fn what_is_recovered_was_sent_and_lost(kinds in prop::collection::vec(kind(), 1..300)) {
+    fn only_packets_that_were_sent_and_lost_are_recovered(kinds in prop::collection::vec(kind(), 1..300)) {
         let (mut arrived, _) = transfer(&kinds);
         let count = arrived.len();
         arrived.sort_unstable();

@@ -32,7 +32,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Returns the bytes left.
-    pub fn room(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.slot.len() - self.len
     }
 
