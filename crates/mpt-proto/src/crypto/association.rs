@@ -301,8 +301,8 @@ pub const GIVE_UP_AFTER: Duration = Duration::from_secs(90);
 /// The jitter of a retry is below this: a third of a second, as in WireGuard.
 const JITTER: Duration = Duration::from_millis(333);
 
-/// The first retries of an attempt follow sooner: a radio link may lose one message in fifty, which must not leave the
-/// tunnel down for 5 s. The timeout doubles from 1 s, the initial RTO of RFC 6298 for an unknown round-trip time.
+/// Returns the timeout of a message; it doubles from 1 s, the initial RTO of RFC 6298 for an unknown round-trip time.
+/// The first retries are early, because a radio link may lose one message in fifty: a tunnel must not be down for 5 s.
 fn retry_after(tries: u32, ephemeral: &EphemeralInput) -> Duration {
     let doubled = Duration::from_secs(1) * 2u32.pow(tries.saturating_sub(1).min(8));
     doubled.min(RETRY_AFTER) + JITTER * u32::from(ephemeral.jitter) / (1 << 16)

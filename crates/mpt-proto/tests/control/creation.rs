@@ -124,7 +124,7 @@ fn a_refusal_is_sent_to_the_peer() {
     assert_eq!(ours.poll_transmit(), None, "already answered");
 }
 
-/// Host 1 requests a connection from the original, which answers round 4 with `answer`.
+/// Requests a connection by host 1 from the original, which answers round 4 with `answer`.
 fn create(answer: (u8, Vec<u8>)) -> Vec<ControlEvent> {
     let mut ours = ControlChannel::new(Accept::default(), [1; 32]);
     ours.add_connection(connection(1, AuthType::None));

@@ -143,8 +143,8 @@ impl SymmetricState {
         Ok((PublicKey::from_bytes(*ephemeral), rest))
     }
 
-    /// Tokens `es`, `ss`, `ee` and `se` with a key from the network: a key is refused if the shared secret is zero for
-    /// every key of ours (RFC 7748 section 6.1).
+    /// Mixes in token `es`, `ss`, `ee` or `se` with a key from the network: a key is refused if the
+    /// shared secret is zero for every key of ours (RFC 7748 section 6.1).
     fn mix_shared(&mut self, own: &KeyPair, other: &PublicKey) -> Result<(), Forged> {
         let secret = own.diffie_hellman(other);
         if secret.iter().all(|byte| *byte == 0) {
@@ -200,7 +200,7 @@ const PROTOCOL_NAME: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
 const PROLOGUE: &[u8] = b"MPT native mode, version 1, GRE 0x88B6";
 const NONCE: chacha20poly1305::Nonce = chacha20poly1305::aead::array::Array([0; 12]);
 
-/// HKDF of section 4.3 (RFC 5869 with HMAC-BLAKE2s and no info), with `N` outputs.
+/// Derives `N` keys with the HKDF of section 4.3 (RFC 5869 with HMAC-BLAKE2s and no info).
 fn hkdf<const N: usize>(chaining: &[u8; 32], input: &[u8]) -> [Zeroizing<[u8; 32]>; N] {
     let extracted = hmac(chaining, &[input]);
     let mut outputs = std::array::from_fn(|_| Zeroizing::default());

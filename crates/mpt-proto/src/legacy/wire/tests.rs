@@ -26,7 +26,7 @@ fn path() -> [u8; 32] {
     PathEnds { initiator: ip("192.168.11.1"), responder: ip("192.168.11.2") }.encode()
 }
 
-/// The status change of path 192.168.11.1 to 192.168.11.2 to down: code, nonce and body of each of the four rounds.
+/// Returns code, nonce and body of each of the four rounds by which path 192.168.11.1 to 192.168.11.2 goes down.
 fn rounds() -> [(u8, Nonce, Vec<u8>); 4] {
     [(DOWN, [0; 4], SIZE.to_vec()), (0, NONCE, SIZE.to_vec()), (DOWN, NONCE, path().to_vec()), (0, NONCE, vec![])]
 }
