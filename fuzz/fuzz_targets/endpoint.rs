@@ -1,4 +1,4 @@
-//! Anything at all happens to an endpoint; see `harness/endpoint.rs`.
+//! Arbitrary events at an endpoint; see `harness/endpoint.rs`.
 #![no_main]
 
 #[path = "../harness/endpoint.rs"]

@@ -1,4 +1,4 @@
-//! Frames of any opened datagram: reading never panics, and what was read and written again reads the same.
+//! Frames of any opened datagram: decoding must not panic, and must be inverse to encoding.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,7 @@ fuzz_target!(|body: &[u8]| {
     assert!(!fits || again == frames, "{frames:?} became {again:?}");
     for frame in frames {
         match frame {
-            Frame::Ack(ack) => assert!(ack.iter().all(|run| run.start() <= run.end())),
+            Frame::Ack(ack) => assert!(ack.iter().all(|range| range.start() <= range.end())),
             Frame::Control(values) => assert!(values.map(|(_, value)| value.len()).sum::<usize>() <= body.len()),
             _ => {}
         }

@@ -1,5 +1,6 @@
-//! Any datagram at an end that has a session and a handshake under way: it is dropped without an answer, and nothing
-//! changes. What the gate says is ignored, because whoever knows the public key can compute a good MAC1; the fuzzer cannot.
+//! Any datagram at an end with a session and a pending handshake: it must be dropped without an answer, and change
+//! nothing. The result of the guard is ignored, because anyone with the public key can compute a valid MAC1; the fuzzer
+//! cannot.
 #![no_main]
 
 use std::cell::RefCell;
@@ -15,7 +16,7 @@ use mpt_proto::wire::native::{Header, OVERHEAD, SessionIndex};
 
 const NOW: Time = Time::after(Duration::from_secs(1));
 
-// One end for all datagrams: that none of them changes it is what is tested, and it makes the fuzzer twenty times as fast.
+// One end handles all datagrams: the test is that none of them changes it, and the fuzzer is twenty times as fast.
 thread_local! {
     static US: RefCell<End> = RefCell::new(End::busy());
 }
@@ -23,29 +24,29 @@ thread_local! {
 fuzz_target!(|datagram: &[u8]| {
     US.with_borrow_mut(|us| {
         let deadline = us.association.next_deadline();
-        us.show(datagram);
-        assert_eq!(us.association.next_deadline(), deadline, "a forged datagram changed something");
-        assert!(us.association.poll_event().is_none(), "a forged datagram caused something");
+        us.handle(datagram);
+        assert_eq!(us.association.next_deadline(), deadline, "a forged datagram changed the deadline");
+        assert!(us.association.poll_event().is_none(), "a forged datagram caused an event");
     });
 });
 
 struct End {
     identity: Identity,
     association: Association,
-    gate: HandshakeGuard,
+    guard: HandshakeGuard,
     drawn: u8,
 }
 
 impl End {
     fn new(own: u8, peer: u8) -> Self {
         let keys = |seed| KeyPair::generate([seed; 32]);
-        let gate = HandshakeGuard::new(keys(own).public(), [own; 32]);
+        let guard = HandshakeGuard::new(keys(own).public(), [own; 32]);
         let association = Association::new(*keys(peer).public(), PresharedKey::default(), Incarnation([own; 8]));
         let clock = Clock::new(Duration::from_secs(1_800_000_000));
-        Self { identity: Identity { keys: keys(own), capabilities: Capabilities::new(true), clock }, association, gate, drawn: own }
+        Self { identity: Identity { keys: keys(own), capabilities: Capabilities::new(true), clock }, association, guard, drawn: own }
     }
 
-    /// An end in a confirmed session that waits for the answer to a new initiation.
+    /// Makes an end in a confirmed session that waits for the response to a new initiation.
     fn busy() -> Self {
         let (mut us, mut them) = (Self::new(1, 2), Self::new(2, 1));
         let initiation = them.initiate();
@@ -56,21 +57,21 @@ impl End {
         us
     }
 
-    fn fresh(&mut self) -> EphemeralInput {
+    fn ephemeral(&mut self) -> EphemeralInput {
         self.drawn = self.drawn.wrapping_add(16);
         EphemeralInput { ephemeral: [self.drawn; 32], index: SessionIndex::new(self.drawn.into()), jitter: 0 }
     }
 
     fn initiate(&mut self) -> HandshakeTransmit {
-        let fresh = self.fresh();
+        let ephemeral = self.ephemeral();
         self.association.request(NOW);
-        self.association.poll_transmit(NOW, &self.identity, || fresh).expect("an initiation")
+        self.association.poll_transmit(NOW, &self.identity, || ephemeral).expect("an initiation")
     }
 
     fn answer(&mut self, initiation: &[u8]) -> HandshakeTransmit {
         let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(initiation) else { panic!("an initiation") };
-        let (fresh, knock) = (self.fresh(), ClaimedInitiation::open(&self.identity, &initiation).expect("authentic"));
-        self.association.handle_initiation(NOW, &self.identity, knock, || fresh).expect("a response")
+        let (ephemeral, claimed) = (self.ephemeral(), ClaimedInitiation::open(&self.identity, &initiation).expect("authentic"));
+        self.association.handle_initiation(NOW, &self.identity, claimed, || ephemeral).expect("a response")
     }
 
     fn complete(&mut self, response: &[u8]) {
@@ -89,19 +90,19 @@ impl End {
         while self.association.poll_event().is_some() {}
     }
 
-    /// Hands a datagram to everything that would see it, past the gate as well: its MACs may be computed by anyone.
-    fn show(&mut self, datagram: &[u8]) {
+    /// Passes a datagram to every handler, also past the guard: anyone with the public key can compute its MACs.
+    fn handle(&mut self, datagram: &[u8]) {
         let from = SocketAddr::from(([192, 0, 2, 1], 4754));
         match HandshakeMessage::decode(datagram) {
             Some(HandshakeMessage::Initiation(initiation)) => {
-                let _ = self.gate.admit(NOW, from, &initiation.signed);
-                let fresh = self.fresh();
-                let knock = ClaimedInitiation::open(&self.identity, &initiation);
-                let answered = knock.and_then(|k| self.association.handle_initiation(NOW, &self.identity, k, || fresh));
+                let _ = self.guard.admit(NOW, from, &initiation.signed);
+                let ephemeral = self.ephemeral();
+                let claimed = ClaimedInitiation::open(&self.identity, &initiation);
+                let answered = claimed.and_then(|claimed| self.association.handle_initiation(NOW, &self.identity, claimed, || ephemeral));
                 assert!(answered.is_err(), "a forged initiation was answered");
             }
             Some(HandshakeMessage::Response(response)) => {
-                let _ = self.gate.admit(NOW, from, &response.signed);
+                let _ = self.guard.admit(NOW, from, &response.signed);
                 assert!(self.association.handle_response(NOW, &self.identity, &response).is_err());
             }
             Some(HandshakeMessage::CookieReply(reply)) => assert!(self.association.handle_cookie(NOW, &reply).is_err()),

@@ -1,4 +1,4 @@
-//! Inner packets cut and merged; see `harness/inner.rs`.
+//! Segmentation and merging of inner packets; see `harness/inner.rs`.
 #![no_main]
 
 #[path = "../harness/inner.rs"]

@@ -1,8 +1,8 @@
-//! Anything at all happens to an endpoint: it does not panic, its books balance, it sends nothing but what it must, its memory
-//! stays bounded.
+//! Feeds arbitrary events to an endpoint: it must not panic, its packet counters must balance, it must send nothing
+//! that it should not, and its memory must stay bounded.
 //!
-//! An input is a configuration (one byte) and a script. A step is one byte, what happens in the low three bits and to which
-//! path in the others, and what that needs.
+//! An input is a configuration (one byte) and a script. A step is one byte, with the event in the low three bits and
+//! the path in the others, and the parameters of the event.
 
 use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
@@ -18,23 +18,23 @@ use mpt_sim::laws;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Paths of the endpoint.
+/// Number of paths of the endpoint.
 pub const PATHS: u8 = 3;
 const MTU: usize = 1_464;
 const WINDOW: usize = 64;
 
-/// Does what `input` says.
+/// Executes the script in `input`.
 pub fn check(input: &[u8]) {
     let Some((config, script)) = input.split_first() else { return };
-    let mut scene = Scene::new(*config);
+    let mut harness = Harness::new(*config);
     let mut script = Script(script);
     while let Some(step) = script.byte() {
-        scene.step(step, &mut script);
+        harness.step(step, &mut script);
     }
 }
 
-/// An endpoint, and the time it believes it to be.
-pub struct Scene {
+/// An endpoint with its current time.
+pub struct Harness {
     /// The endpoint.
     pub endpoint: Endpoint,
     now: Time,
@@ -42,13 +42,14 @@ pub struct Scene {
     buffer: Vec<u8>,
 }
 
-/// Where the peer's end of a path is.
+/// Returns the peer's address on a path.
 pub fn remote(path: u8) -> SocketAddr {
     SocketAddr::from(([198, 51, 100, path + 1], 4754))
 }
 
-impl Scene {
-    /// One that is configured by the bits of a byte: sequence, key, checksum, order restored, probes, merging, scheduler.
+impl Harness {
+    /// Makes an endpoint configured by the bits of a byte: sequence, key, checksum, reordering, probes, merging,
+    /// scheduler.
     pub fn new(bits: u8) -> Self {
         let bit = |n: u8| bits & 1 << n != 0;
         let path = |i: u8| PathConfig {
@@ -72,41 +73,41 @@ impl Scene {
         };
         let config = Config { identity: None, mtu: MTU, merge: Merge { tcp: bit(5), udp: bit(5) }, peers: vec![peer] };
         let endpoint = Endpoint::new(Time::START, &config);
-        let mut scene = Self { endpoint, now: Time::START, probes: bit(4), buffer: vec![0; 65_536] };
-        scene.take_everything();
-        scene
+        let mut harness = Self { endpoint, now: Time::START, probes: bit(4), buffer: vec![0; 65_536] };
+        harness.drain();
+        harness
     }
 
     fn step(&mut self, step: u8, script: &mut Script<'_>) {
         let (path, more) = (step >> 3 & 3, step & 0x80 != 0);
         match step & 7 {
             0 | 1 => self.datagram(path, script.byte().unwrap_or(0), &mut script.bytes().to_vec()),
-            2 => self.run_of_datagrams(path, script),
+            2 => self.batch_of_datagrams(path, script),
             3 | 4 => self.inner(script),
-            5 => self.pass(Duration::from_millis(script.byte().unwrap_or(0).into()) * if more { 20 } else { 1 }),
+            5 => self.advance(Duration::from_millis(script.byte().unwrap_or(0).into()) * if more { 20 } else { 1 }),
             6 => self.endpoint.handle_carrier(self.now, LinkId(path), more),
             _ if path == 0 => {
                 self.endpoint.enable_path(self.now, "peer", "path1", more);
             }
             _ => self.endpoint.handle_blocked(LinkId(path - 1), more),
         }
-        self.take_everything();
+        self.drain();
         self.check_state();
     }
 
-    /// One datagram comes in, from the peer's address on `path` or, beyond the last, from somewhere else. Anything that is
-    /// sent because of it is an answer to a probe.
+    /// Handles one datagram from the peer's address on `path`, or from an unknown address if there is no such path. The
+    /// endpoint may only send the reply to a probe.
     pub fn datagram(&mut self, path: u8, tos: u8, bytes: &mut [u8]) {
-        let asked = is_question(bytes) && path < PATHS;
-        // A probe may say that a path is back, for which packets have been waiting.
+        let expects_reply = is_probe_request(bytes) && path < PATHS;
+        // A probe may report that a path is up again, which releases queued packets.
         let waiting = self.endpoint.peers()[0].ledger().queued > 0;
         let received = RecvMeta { link: LinkId(path), from: remote(path), tos, segment: bytes.len() };
         self.endpoint.handle_datagrams(self.now, &received, bytes);
-        let sent = self.take_everything();
-        assert!(self.probes || waiting || sent == usize::from(asked), "{sent} datagrams in answer");
+        let sent = self.drain();
+        assert!(self.probes || waiting || sent == usize::from(expects_reply), "{sent} datagrams in reply");
     }
 
-    fn run_of_datagrams(&mut self, path: u8, script: &mut Script<'_>) {
+    fn batch_of_datagrams(&mut self, path: u8, script: &mut Script<'_>) {
         let segment = script.byte().unwrap_or(0).into();
         let received = RecvMeta { link: LinkId(path), from: remote(path), tos: 0, segment };
         self.endpoint.handle_datagrams(self.now, &received, &mut script.bytes().to_vec());
@@ -124,27 +125,27 @@ impl Scene {
         self.buffer.resize(65_536, 0);
     }
 
-    fn pass(&mut self, time: Duration) {
+    fn advance(&mut self, time: Duration) {
         self.now += time;
         self.endpoint.handle_deadline(self.now);
-        self.take_everything();
+        self.drain();
         let next = self.endpoint.next_deadline();
-        assert!(next.is_none_or(|(at, _)| at > self.now), "what was due is done: {next:?} at {:?}", self.now);
+        assert!(next.is_none_or(|(at, _)| at > self.now), "a deadline in the past: {next:?} at {:?}", self.now);
     }
 
-    /// Takes what the endpoint gives out, and returns how many datagrams it sent.
-    fn take_everything(&mut self) -> usize {
+    /// Drains the output of the endpoint, and returns the number of datagrams sent.
+    fn drain(&mut self) -> usize {
         let mut sent = 0;
-        while let Some(run) = self.endpoint.poll_transmit(self.now) {
-            assert_eq!(run.to, remote(run.link.0), "datagrams go to the peer and nowhere else");
-            assert_eq!(laws::restraint(&self.endpoint, &run, self.now), None);
+        while let Some(batch) = self.endpoint.poll_transmit(self.now) {
+            assert_eq!(batch.to, remote(batch.link.0), "datagrams are sent to the peer only");
+            assert_eq!(laws::restraint(&self.endpoint, &batch, self.now), None);
             let is_valid = |datagram| Gre::decode(datagram).is_ok();
-            assert!(run.bytes().chunks(run.segment).all(is_valid), "what is sent is valid");
-            sent += run.count();
-            self.endpoint.recycle_transmit(run);
+            assert!(batch.bytes().chunks(batch.segment).all(is_valid), "an invalid datagram was sent");
+            sent += batch.count();
+            self.endpoint.recycle_transmit(batch);
         }
         while let Some(delivery) = self.endpoint.poll_delivery() {
-            let ip = Ip::parse(&delivery.bytes).expect("what is delivered is an IP packet");
+            let ip = Ip::parse(&delivery.bytes).expect("a delivered packet is an IP packet");
             assert_eq!(ip.total, delivery.bytes.len());
             self.endpoint.recycle_delivery(delivery.bytes);
         }
@@ -161,7 +162,7 @@ impl Scene {
     }
 }
 
-fn is_question(datagram: &[u8]) -> bool {
+fn is_probe_request(datagram: &[u8]) -> bool {
     let Ok((header, body)) = Gre::decode(datagram) else { return false };
     let is_probe = header.protocol == 0x88b5 && header.key.is_none() && header.sequence.is_none();
     is_probe && body.len() >= PROBE_LEN - 4 && Probe::decode(body).is_ok_and(|probe| !probe.reply)
@@ -176,7 +177,7 @@ impl<'a> Script<'a> {
         Some(*first)
     }
 
-    /// A length of two bytes, and as many, or what is there of them.
+    /// Reads a length of two bytes and the bytes that follow, or those that are left.
     fn bytes(&mut self) -> &'a [u8] {
         let len = usize::from(u16::from_be_bytes([self.byte().unwrap_or(0), self.byte().unwrap_or(0)]));
         let (bytes, rest) = self.0.split_at(len.min(self.0.len()));

@@ -1,14 +1,16 @@
-//! Reading any datagram never panics, gives it the right name when it is bad, and what was read and written again reads
-//! the same.
+//! Decoding any datagram must not panic, must return a defined error for an invalid one, and must be inverse to
+//! encoding.
 
 use mpt_proto::drops::Dropped;
 use mpt_proto::wire::gre::{EXPERIMENTAL_1, Gre};
 use mpt_proto::wire::plain::{PROBE_LEN, Probe};
 
-/// Reads `datagram` as a receiver would.
+/// Decodes `datagram` as a receiver would.
 pub fn check(datagram: &[u8]) {
     match Gre::decode(datagram) {
-        Err(why) => assert!(matches!(why, Dropped::Truncated | Dropped::BadGre | Dropped::BadChecksum), "{why}"),
+        Err(reason) => {
+            assert!(matches!(reason, Dropped::Truncated | Dropped::BadGre | Dropped::BadChecksum), "{reason}")
+        }
         Ok((header, body)) => {
             assert_eq!(header.len() + body.len(), datagram.len());
             let mut again = datagram.to_vec();
@@ -23,7 +25,7 @@ pub fn check(datagram: &[u8]) {
 
 fn check_probe(body: &[u8]) {
     match Probe::decode(body) {
-        Err(why) => assert!(matches!(why, Dropped::Truncated | Dropped::UnknownProtocol), "{why}"),
+        Err(reason) => assert!(matches!(reason, Dropped::Truncated | Dropped::UnknownProtocol), "{reason}"),
         Ok(probe) => {
             let mut datagram = [0; PROBE_LEN];
             probe.encode(&mut datagram);

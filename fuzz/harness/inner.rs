@@ -1,15 +1,15 @@
-//! Cutting and merging: whatever the TUN device claims, the packets that leave are valid and complete; whatever a peer sends,
-//! the packets that are delivered merged are the packets that came, in the order of their flow.
+//! Segmentation and merging: for any request of the TUN device the segments must be valid and complete; for any packets
+//! of a peer the merged packets must be the packets received, in the order of their flow.
 //!
-//! An input is a request (eight bytes: kind and flags, segment size, checksum start and offset), then packets with a length of
-//! two bytes before each. Requests are applied to the first packet.
+//! An input is a request (eight bytes: kind and flags, segment size, checksum start and offset), then packets, each
+//! after its length in two bytes. The request applies to the first packet.
 
 use mpt_proto::packet::ip::{Ip, TCP, UDP, Version};
 use mpt_proto::packet::{Checksum, Coalescer, Merge, Offload, Segmentation, SegmentationKind, SuperPacket, checksum};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Cuts the first packet of `input` as requested, and merges it with the others.
+/// Segments the first packet of `input` as requested, and merges it with the others.
 pub fn check(input: &[u8]) {
     let Some((request, mut rest)) = input.split_first_chunk::<8>() else { return };
     let offload = offload(request);
@@ -19,24 +19,24 @@ pub fn check(input: &[u8]) {
         rest = others;
     }
     let others = packets.split_off(packets.len().min(1));
-    let mut pushed = packets.pop().map(|first| cut(first, offload)).unwrap_or_default();
+    let mut pushed = packets.pop().map(|first| segment(first, offload)).unwrap_or_default();
     pushed.extend(others);
-    // With good checksums, which a fuzzer does not find by chance.
+    // Adds valid checksums, which a fuzzer does not find by chance.
     if request[0] & 0x80 != 0 {
-        pushed.iter_mut().for_each(|packet| mend(packet));
+        pushed.iter_mut().for_each(|packet| fix_checksums(packet));
     }
     pushed.retain_mut(|packet| Ip::parse(packet).map(|ip| packet.truncate(ip.total)).is_ok());
     check_merging(&pushed);
 }
 
-/// A packet with its length before it, or what is there of it.
+/// Splits off a packet after its length, or the bytes that are left.
 fn next(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = input.split_first_chunk()?;
     let len = usize::from(u16::from_be_bytes(*len));
     Some(rest.split_at(len.min(rest.len())))
 }
 
-/// What `bytes` ask for.
+/// Decodes an offload request.
 fn offload(bytes: &[u8; 8]) -> Offload {
     let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let cwr = bytes[0] & 0x08 != 0;
@@ -52,29 +52,29 @@ fn offload(bytes: &[u8; 8]) -> Offload {
     }
 }
 
-/// The packets that a super-packet stands for; each must be valid and the whole complete.
-fn cut(bytes: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
+/// Returns the segments of a super-packet; each must be valid, and together they must be complete.
+fn segment(bytes: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
     let len = bytes.len();
     let Ok(whole) = SuperPacket::new(bytes, len, offload) else { return Vec::new() };
-    // One byte in each of 65,000 segments takes long and shows nothing.
-    let packets: Vec<_> = (0..whole.count().min(200)).map(|index| written(&whole, index)).collect();
+    // 65,000 segments of one byte each would take long without testing more.
+    let packets: Vec<_> = (0..whole.count().min(200)).map(|index| write(&whole, index)).collect();
     if whole.count() == packets.len() && offload.segmentation.is_some() {
         let header = packets.iter().map(Vec::len).sum::<usize>() - whole.bytes().len();
-        assert!(packets.len() == 1 || header % (packets.len() - 1) == 0, "every packet repeats the same header");
+        assert!(packets.len() == 1 || header % (packets.len() - 1) == 0, "all packets have headers of the same length");
     }
     packets
 }
 
-fn written(whole: &SuperPacket, index: usize) -> Vec<u8> {
+fn write(whole: &SuperPacket, index: usize) -> Vec<u8> {
     let mut packet = vec![0; whole.len_of(index)];
     whole.write(index, &mut packet);
-    let ip = Ip::parse(&packet).expect("a part of an IP packet is one");
+    let ip = Ip::parse(&packet).expect("a segment is an IP packet");
     assert_eq!((ip.total, ip.destination), (packet.len(), whole.ip().destination));
     packet
 }
 
-/// Makes all checksums right, and a UDP length that lies true.
-pub fn mend(packet: &mut [u8]) {
+/// Sets all checksums and the UDP length to valid values.
+pub fn fix_checksums(packet: &mut [u8]) {
     let Ok(ip) = Ip::parse(packet) else { return };
     let packet = &mut packet[..ip.total];
     if ip.version == Version::V4 {
@@ -82,8 +82,8 @@ pub fn mend(packet: &mut [u8]) {
         let sum = checksum::checksum(0, &packet[..ip.transport]);
         put(packet, 10, sum);
     }
-    let (field, least) = if ip.protocol == UDP { (6, 8) } else { (16, 20) };
-    if !matches!(ip.protocol, TCP | UDP) || ip.total < ip.transport + least {
+    let (field, min) = if ip.protocol == UDP { (6, 8) } else { (16, 20) };
+    if !matches!(ip.protocol, TCP | UDP) || ip.total < ip.transport + min {
         return;
     }
     if ip.protocol == UDP {
@@ -109,7 +109,7 @@ fn check_merging(pushed: &[Vec<u8>]) {
         coalescer.flush();
         let mut delivered = Vec::new();
         while let Some(delivery) = coalescer.poll() {
-            let parts = cut(delivery.bytes, delivery.offload);
+            let parts = segment(delivery.bytes, delivery.offload);
             assert_eq!(parts.len(), delivery.packets as usize);
             delivered.extend(parts);
         }
@@ -127,7 +127,7 @@ fn by_flow(packets: &[Vec<u8>]) -> BTreeMap<Flow, Vec<Vec<u8>>> {
     flows
 }
 
-/// One's complement has two zeros, and both are right in an IPv4 or TCP checksum.
+/// Maps one representation of zero to the other: one's complement has two, both valid in an IPv4 or TCP checksum.
 fn with_one_zero(ip: &Ip, packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let v4 = (ip.version == Version::V4).then_some(10);

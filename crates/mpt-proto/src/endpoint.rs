@@ -215,7 +215,7 @@ impl Endpoint {
             HandshakeMessage::CookieReply(_) => None,
         };
         if let Some(Err(turned)) = signed.map(|signed| sessions.guard().admit(now, received.from, signed)) {
-            let Rejection::Back(cookie) = turned else { return Err(turned.reason()) };
+            let Rejection::Reply(cookie) = turned else { return Err(turned.reason()) };
             answer(tx, received, &cookie);
             return Ok(());
         }

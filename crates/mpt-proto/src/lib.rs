@@ -8,7 +8,6 @@
 pub mod cc;
 pub mod classify;
 pub mod config;
-pub mod control;
 pub mod crypto;
 pub mod datagram;
 pub mod drops;
@@ -17,6 +16,7 @@ pub mod flow;
 pub mod header_compression;
 pub mod id;
 mod inner;
+pub mod legacy;
 pub mod packet;
 pub mod path;
 pub mod path_manager;

@@ -1,4 +1,5 @@
-//! Sessions over time: rekeying, expiry, restarts, both ends at once, over a network that loses, repeats and reorders.
+//! Sessions over time: rekeys, expiry, restarts and simultaneous initiation, over a network that loses, duplicates and
+//! reorders.
 
 mod ends;
 
@@ -18,10 +19,10 @@ fn after(seconds: u64) -> Time {
     START + Duration::from_secs(seconds)
 }
 
-/// Two ends in the middle of a session that `a` began.
+/// Makes two ends in a session that `a` initiated.
 fn established() -> (End, End) {
     let (mut a, mut b) = two();
-    shake(START, &mut a, &mut b);
+    handshake(START, &mut a, &mut b);
     send(START, &mut a, &mut b, b"confirm");
     (a, b)
 }
@@ -47,7 +48,7 @@ fn an_initiator_that_only_receives_rekeys_after_165_seconds() {
 }
 
 #[test]
-fn nobody_sends_or_takes_anything_under_a_session_of_180_seconds() {
+fn a_session_neither_seals_nor_opens_after_180_seconds() {
     let (mut a, mut b) = established();
     let last = a.seal(after(179), b"").unwrap();
     assert_eq!(a.seal(after(180), b""), Err(Dropped::NoSession));
@@ -64,25 +65,25 @@ fn an_expired_session_is_dropped_at_its_deadline_and_then_there_is_none() {
 }
 
 #[test]
-fn a_rekey_loses_nothing_that_is_on_its_way() {
+fn a_rekey_loses_no_datagram_in_flight() {
     let (mut a, mut b) = established();
     let old = [a.seal(after(130), b"old").unwrap(), a.seal(after(130), b"old").unwrap()];
     let back = b.seal(after(130), b"back").unwrap();
-    shake(after(130), &mut a, &mut b);
+    handshake(after(130), &mut a, &mut b);
     assert!(matches!(b.handle(after(130), a.address, &old[0]), Reaction::Data(..)), "before the new one is confirmed");
-    send(after(130), &mut b, &mut a, b"the responder goes on under the old one");
-    send(after(130), &mut a, &mut b, b"the initiator begins the new one");
-    send(after(130), &mut b, &mut a, b"and so does the responder");
+    send(after(130), &mut b, &mut a, b"the responder still seals under the old session");
+    send(after(130), &mut a, &mut b, b"the initiator seals under the new session");
+    send(after(130), &mut b, &mut a, b"the responder seals under the new session");
     assert!(matches!(b.handle(after(131), a.address, &old[1]), Reaction::Data(..)));
     assert!(matches!(a.handle(after(131), b.address, &back), Reaction::Data(..)));
 }
 
 #[test]
-fn numbers_go_on_across_a_rekey_and_none_is_taken_twice() {
+fn numbers_continue_across_a_rekey_and_none_is_accepted_twice() {
     let (mut a, mut b) = established();
     let old = a.seal(after(130), b"old").unwrap();
     assert!(matches!(b.handle(after(130), a.address, &old), Reaction::Data(number, _) if number.0 == 1));
-    shake(after(130), &mut a, &mut b);
+    handshake(after(130), &mut a, &mut b);
     let new = a.seal(after(130), b"new").unwrap();
     assert!(matches!(b.handle(after(130), a.address, &new), Reaction::Data(number, _) if number.0 == 2));
     for seen in [old, new] {
@@ -101,53 +102,53 @@ fn a_slot_keeps_counting_when_it_goes_to_a_new_path() {
 }
 
 #[test]
-fn an_end_that_begins_anew_takes_over_from_its_former_self() {
+fn a_restarted_end_replaces_its_previous_incarnation() {
     let (mut a, mut b) = established();
     for _ in 0..100 {
         send(after(1), &mut a, &mut b, b"many");
     }
-    let former = a.seal(after(1), b"from the former run").unwrap();
-    let mut again = end(1, *keys(2).public());
-    again.peer = Association::new(*keys(2).public(), PresharedKey::from_bytes([7; 32]), Incarnation([0xEE; 8]));
+    let previous = a.seal(after(1), b"from the previous incarnation").unwrap();
+    let mut restarted_end = end(1, *keys(2).public());
+    restarted_end.peer = Association::new(*keys(2).public(), PresharedKey::from_bytes([7; 32]), Incarnation([0xEE; 8]));
     b.established();
 
-    shake(after(10), &mut again, &mut b);
-    send(after(10), &mut again, &mut b, b"number 0 is not a replay");
+    handshake(after(10), &mut restarted_end, &mut b);
+    send(after(10), &mut restarted_end, &mut b, b"number 0 is not a replay");
     assert!(b.established()[0].restarted);
-    send(after(10), &mut b, &mut again, b"and neither is the answer");
-    assert_eq!(b.handle(after(10), a.address, &former), Reaction::Dropped(Dropped::UnknownSession));
+    send(after(10), &mut b, &mut restarted_end, b"nor in the other direction");
+    assert_eq!(b.handle(after(10), a.address, &previous), Reaction::Dropped(Dropped::UnknownSession));
 }
 
 #[test]
-fn a_restart_is_noticed_by_the_end_that_initiates_too() {
+fn a_restart_is_also_detected_by_the_initiator() {
     let (mut a, mut b) = established();
     for _ in 0..100 {
         send(after(1), &mut b, &mut a, b"many");
     }
-    let mut again = end(2, *keys(1).public());
-    again.peer = Association::new(*keys(1).public(), PresharedKey::from_bytes([7; 32]), Incarnation([0xEE; 8]));
+    let mut restarted_end = end(2, *keys(1).public());
+    restarted_end.peer = Association::new(*keys(1).public(), PresharedKey::from_bytes([7; 32]), Incarnation([0xEE; 8]));
     a.established();
-    shake(after(10), &mut a, &mut again);
+    handshake(after(10), &mut a, &mut restarted_end);
     assert!(a.established()[0].restarted);
-    send(after(10), &mut a, &mut again, b"number 0");
-    send(after(10), &mut again, &mut a, b"number 0");
+    send(after(10), &mut a, &mut restarted_end, b"number 0");
+    send(after(10), &mut restarted_end, &mut a, b"number 0");
 }
 
 #[test]
-fn a_response_of_the_former_run_does_not_displace_the_new_one() {
+fn a_response_of_the_previous_incarnation_does_not_replace_the_new_session() {
     let (mut a, mut b) = two();
     let initiation = a.initiate(START);
-    let Reaction::Answer(late) = b.handle(START, a.address, &initiation) else { panic!("no response") };
-    let mut again = end(2, *keys(1).public());
-    again.peer = Association::new(*keys(1).public(), PresharedKey::from_bytes([7; 32]), Incarnation([0xEE; 8]));
-    shake(after(1), &mut again, &mut a);
+    let Reaction::Reply(late) = b.handle(START, a.address, &initiation) else { panic!("no response") };
+    let mut restarted_end = end(2, *keys(1).public());
+    restarted_end.peer = Association::new(*keys(1).public(), PresharedKey::from_bytes([7; 32]), Incarnation([0xEE; 8]));
+    handshake(after(1), &mut restarted_end, &mut a);
     assert_eq!(a.handle(after(1), b.address, &late), Reaction::Done);
-    send(after(1), &mut again, &mut a, b"from the new run");
-    send(after(1), &mut a, &mut again, b"to the new run");
+    send(after(1), &mut restarted_end, &mut a, b"from the new incarnation");
+    send(after(1), &mut a, &mut restarted_end, b"to the new incarnation");
 }
 
 #[test]
-fn an_attempt_is_repeated_after_one_two_four_and_then_every_five_seconds_and_given_up_after_ninety() {
+fn an_attempt_retries_after_1_2_4_and_then_every_5_seconds_and_stops_after_90() {
     let (mut a, _) = two();
     a.peer.request(START);
     let mut tries = Vec::new();
@@ -157,13 +158,13 @@ fn an_attempt_is_repeated_after_one_two_four_and_then_every_five_seconds_and_giv
     assert!(matches!(tries.len(), 19..=21), "90 s in steps of 1, 2, 4, and 5 to 5.333 s: {}", tries.len());
     assert!(tries.iter().zip(1..).all(|((_, attempt), n)| *attempt == n));
     let gaps = tries.windows(2).map(|pair| pair[1].0 - pair[0].0);
-    let least = [1, 2, 4].into_iter().chain(std::iter::repeat(5)).map(Duration::from_secs);
-    assert!(gaps.zip(least).all(|(gap, least)| gap >= least && gap < least + Duration::from_millis(333)));
+    let min = [1, 2, 4].into_iter().chain(std::iter::repeat(5)).map(Duration::from_secs);
+    assert!(gaps.zip(min).all(|(gap, min)| gap >= min && gap < min + Duration::from_millis(333)));
     assert_eq!(a.events().last(), Some(&SessionEvent::GaveUp));
 }
 
 #[test]
-fn two_initiations_lie_five_seconds_apart_however_often_one_is_asked_for() {
+fn initiations_are_5_seconds_apart_however_often_one_is_requested() {
     let (mut a, _) = established();
     a.peer.request(after(1));
     assert!(a.poll(after(1)).is_none());
@@ -172,11 +173,11 @@ fn two_initiations_lie_five_seconds_apart_however_often_one_is_asked_for() {
 }
 
 #[test]
-fn of_two_ends_that_begin_at_once_the_smaller_key_is_the_initiator() {
+fn if_both_ends_initiate_at_once_the_smaller_key_is_the_initiator() {
     let (mut a, mut b) = two();
     let (from_a, from_b) = (a.initiate(START), b.initiate(START));
-    let Reaction::Answer(to_b) = a.handle(START, b.address, &from_b) else { panic!("no response") };
-    let Reaction::Answer(to_a) = b.handle(START, a.address, &from_a) else { panic!("no response") };
+    let Reaction::Reply(to_b) = a.handle(START, b.address, &from_b) else { panic!("no response") };
+    let Reaction::Reply(to_a) = b.handle(START, a.address, &from_a) else { panic!("no response") };
     let done = [a.handle(START, b.address, &to_a), b.handle(START, a.address, &to_b)];
     let winner = usize::from(a.us.keys.public() > b.us.keys.public());
     assert_eq!(done[winner], Reaction::Done);
@@ -195,19 +196,19 @@ fn an_idle_association_is_small() {
     assert!(size_of::<Association>() < 2048, "{}", size_of::<Association>());
 }
 
-/// What the network does to a datagram, in percent.
+/// Loss and duplication of the network in percent, and its delay.
 #[derive(Clone, Copy, Debug)]
-struct Weather {
+struct Network {
     loss: u64,
     copies: u64,
     delay_ms: u64,
 }
 
-/// Two ends in virtual time. Each sends a numbered datagram every 100 ms, and at once when it is told to confirm.
+/// Two ends in virtual time. Each sends a numbered datagram every 100 ms, and one at once to confirm a session.
 struct World {
     ends: [End; 2],
-    weather: Weather,
-    chance: Chance,
+    network: Network,
+    rng: SplitMix64,
     now: Time,
     in_flight: BTreeMap<(Time, u64), (usize, Vec<u8>)>,
     sent: u64,
@@ -217,12 +218,12 @@ struct World {
 }
 
 impl World {
-    fn new(weather: Weather, seed: u64) -> Self {
+    fn new(network: Network, seed: u64) -> Self {
         let (a, b) = two();
         World {
             ends: [a, b],
-            weather,
-            chance: Chance(seed),
+            network,
+            rng: SplitMix64(seed),
             now: START,
             in_flight: BTreeMap::new(),
             sent: 0,
@@ -247,6 +248,14 @@ impl World {
         }
     }
 
+    /// Delivers all datagrams in flight.
+    fn run_until_quiet(&mut self) {
+        while let Some(((at, _), _)) = self.in_flight.first_key_value() {
+            self.now = *at;
+            self.deliver();
+        }
+    }
+
     fn timers(&mut self, i: usize) {
         self.ends[i].peer.handle_timeout(self.now);
         if let Some(transmit) = self.ends[i].poll(self.now) {
@@ -266,11 +275,11 @@ impl World {
     }
 
     fn transmit(&mut self, from: usize, datagram: Vec<u8>) {
-        let copies = if self.chance.below(100) < self.weather.loss { 0 } else { 1 };
-        let copies = copies + u64::from(self.chance.below(100) < self.weather.copies);
+        let copies = if self.rng.below(100) < self.network.loss { 0 } else { 1 };
+        let copies = copies + u64::from(self.rng.below(100) < self.network.copies);
         for _ in 0..copies {
-            let at = self.now + Duration::from_micros(10_000 + self.chance.below(1_000 * self.weather.delay_ms));
-            self.in_flight.insert((at, self.chance.next()), (from, datagram.clone()));
+            let at = self.now + Duration::from_micros(10_000 + self.rng.below(1_000 * self.network.delay_ms));
+            self.in_flight.insert((at, self.rng.next()), (from, datagram.clone()));
         }
     }
 
@@ -279,9 +288,9 @@ impl World {
             let (from, datagram) = entry.remove();
             let (to, address) = (1 - from, self.ends[from].address);
             match self.ends[to].handle(self.now, address, &datagram) {
-                Reaction::Answer(answer) => self.transmit(to, answer),
-                Reaction::Data(_, body) => assert!(self.got.insert(body), "taken twice"),
-                Reaction::Dropped(why) => self.dropped.push(why),
+                Reaction::Reply(reply) => self.transmit(to, reply),
+                Reaction::Data(_, body) => assert!(self.got.insert(body), "delivered twice"),
+                Reaction::Dropped(reason) => self.dropped.push(reason),
                 Reaction::Done => {}
             }
             let established = self.ends[to].established();
@@ -295,10 +304,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn two_ends_that_begin_at_once_come_together_whatever_the_network_does(
+    fn two_ends_that_initiate_at_once_agree_on_a_session_over_any_network(
         seed: u64, loss in 0..40u64, copies in 0..30u64, delay_ms in 1..1_000u64,
     ) {
-        let mut world = World::new(Weather { loss, copies, delay_ms }, seed);
+        let mut world = World::new(Network { loss, copies, delay_ms }, seed);
         world.run_until(after(1_000));
         let [a, b] = &mut world.ends;
         prop_assert!(a.peer.is_established(world.now) && b.peer.is_established(world.now));
@@ -307,34 +316,24 @@ proptest! {
     }
 
     #[test]
-    fn without_loss_no_datagram_is_lost_to_a_rekey(seed: u64, copies in 0..30u64, delay_ms in 1..1_000u64) {
-        let mut world = World::new(Weather { loss: 0, copies, delay_ms }, seed);
+    fn without_network_loss_a_rekey_loses_no_datagram(seed: u64, copies in 0..30u64, delay_ms in 1..1_000u64) {
+        let mut world = World::new(Network { loss: 0, copies, delay_ms }, seed);
         world.run_until(after(1_000));
         world.run_until_quiet();
         prop_assert_eq!(world.got.len() as u64, world.sent);
-        // A thousand seconds are eight rekeys of 120 s, each established at both ends, and the beginning; two more at most
-        // when the ends begin at once.
+        // 1000 s contain eight rekeys of 120 s, each established at both ends, and the first handshake; two more at
+        // most if both ends initiate at once.
         prop_assert!((16..=22).contains(&world.sessions), "{} sessions", world.sessions);
-        prop_assert!(world.sent > 19_900, "without a pause: {}", world.sent);
+        prop_assert!(world.sent > 19_900, "a pause: {}", world.sent);
     }
 
     #[test]
     fn the_same_seed_gives_the_same_run(seed: u64) {
         let run = || {
-            let mut world = World::new(Weather { loss: 20, copies: 10, delay_ms: 500 }, seed);
+            let mut world = World::new(Network { loss: 20, copies: 10, delay_ms: 500 }, seed);
             world.run_until(after(200));
             (world.sent, world.got.len(), world.dropped, world.sessions)
         };
         prop_assert_eq!(run(), run());
-    }
-}
-
-impl World {
-    /// Lets everything that is in flight arrive.
-    fn run_until_quiet(&mut self) {
-        while let Some(((at, _), _)) = self.in_flight.first_key_value() {
-            self.now = *at;
-            self.deliver();
-        }
     }
 }

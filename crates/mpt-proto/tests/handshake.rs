@@ -1,4 +1,4 @@
-//! What an attacker can do to a handshake and to a datagram: nothing. Every refusal is silent, and changes nothing.
+//! Attacks on the handshake and on datagrams: every refusal is silent, and changes nothing.
 
 mod ends;
 
@@ -23,12 +23,12 @@ fn flipped(message: &[u8]) -> impl Iterator<Item = (usize, Vec<u8>)> {
     })
 }
 
-/// An instant for the `i`th message, so that they come at 40 a second, which is no load.
+/// Returns a time for the `i`th message: 40 per second are below the load limit.
 fn below_load(i: usize) -> Time {
     START + Duration::from_millis(25) * i as u32
 }
 
-/// MAC1 as somebody who knows the receiver's public key, and nothing else, can compute it.
+/// Recomputes MAC1, which needs the receiver's public key only.
 fn resign(receiver: &PublicKey, message: &mut [u8]) {
     let key = blake2::Blake2s256::new().chain_update(b"mpt-mac1").chain_update(receiver.as_bytes()).finalize();
     let (body, macs) = message.split_at_mut(message.len() - 32);
@@ -40,7 +40,7 @@ fn resign(receiver: &PublicKey, message: &mut [u8]) {
 #[test]
 fn a_handshake_gives_both_ends_the_same_session_and_datagrams_go_both_ways() {
     let (mut a, mut b) = two();
-    shake(START, &mut a, &mut b);
+    handshake(START, &mut a, &mut b);
     assert!(!b.peer.is_established(START), "a responder waits for the first datagram");
     send(START, &mut a, &mut b, b"first");
     send(START, &mut b, &mut a, b"second");
@@ -56,15 +56,15 @@ fn a_handshake_gives_both_ends_the_same_session_and_datagrams_go_both_ways() {
 fn the_cipher_is_the_one_that_the_slower_cpu_prefers() {
     let mut a = end_with(1, *keys(2).public(), [7; 32], Capabilities { features: 0xA5, ..Capabilities::new(true) });
     let mut b = end_with(2, *keys(1).public(), [7; 32], Capabilities::new(false));
-    shake(START, &mut a, &mut b);
+    handshake(START, &mut a, &mut b);
     send(START, &mut a, &mut b, b"body");
     let (ours, theirs) = (a.established()[0], b.established()[0]);
     assert_eq!((ours.cipher, theirs.cipher), (Cipher::ChaCha20Poly1305, Cipher::ChaCha20Poly1305));
-    assert_eq!(theirs.hello.capabilities.features, 0xA5);
+    assert_eq!(theirs.payload.capabilities.features, 0xA5);
 }
 
 #[test]
-fn ends_without_a_common_cipher_do_not_talk() {
+fn ends_without_a_common_cipher_get_no_session() {
     let only = |cipher| Capabilities { ciphers: Ciphers::only(cipher), ..Capabilities::new(true) };
     let mut a = end_with(1, *keys(2).public(), [7; 32], only(Cipher::Aes256Gcm));
     let mut b = end_with(2, *keys(1).public(), [7; 32], only(Cipher::ChaCha20Poly1305));
@@ -79,11 +79,11 @@ fn every_flipped_bit_of_an_initiation_is_refused_without_an_answer() {
     for (bit, forged) in flipped(&initiation) {
         assert!(matches!(b.handle(below_load(bit), a.address, &forged), Reaction::Dropped(_)), "bit {bit}");
     }
-    assert!(matches!(b.handle(START, a.address, &initiation), Reaction::Answer(_)), "and leaves no trace");
+    assert!(matches!(b.handle(START, a.address, &initiation), Reaction::Reply(_)), "and changes nothing");
 }
 
 #[test]
-fn every_flipped_bit_of_an_initiation_is_refused_even_with_mac1_made_good() {
+fn every_flipped_bit_of_an_initiation_is_refused_even_with_a_valid_mac1() {
     let (mut a, mut b) = two();
     let initiation = a.initiate(START);
     for (bit, mut forged) in flipped(&initiation[..initiation.len() - 32]) {
@@ -91,14 +91,14 @@ fn every_flipped_bit_of_an_initiation_is_refused_even_with_mac1_made_good() {
         resign(b.us.keys.public(), &mut forged);
         assert!(matches!(b.handle(below_load(bit), a.address, &forged), Reaction::Dropped(_)), "bit {bit}");
     }
-    assert!(matches!(b.handle(START, a.address, &initiation), Reaction::Answer(_)), "and leaves no trace");
+    assert!(matches!(b.handle(START, a.address, &initiation), Reaction::Reply(_)), "and changes nothing");
 }
 
 #[test]
 fn every_flipped_bit_of_a_response_is_refused_without_an_answer() {
     let (mut a, mut b) = two();
     let initiation = a.initiate(START);
-    let Reaction::Answer(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
+    let Reaction::Reply(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
     for (bit, forged) in flipped(&response) {
         assert!(matches!(a.handle(below_load(bit), b.address, &forged), Reaction::Dropped(_)), "bit {bit}");
     }
@@ -107,13 +107,13 @@ fn every_flipped_bit_of_a_response_is_refused_without_an_answer() {
         resign(a.us.keys.public(), &mut forged);
         assert!(matches!(a.handle(below_load(bit), b.address, &forged), Reaction::Dropped(_)), "bit {bit}");
     }
-    assert_eq!(a.handle(START, b.address, &response), Reaction::Done, "and leaves no trace");
+    assert_eq!(a.handle(START, b.address, &response), Reaction::Done, "and changes nothing");
 }
 
 #[test]
 fn every_flipped_bit_of_a_datagram_is_refused_and_does_not_move_the_window() {
     let (mut a, mut b) = two();
-    shake(START, &mut a, &mut b);
+    handshake(START, &mut a, &mut b);
     let datagram = a.seal(START, b"an inner packet").unwrap();
     for (bit, forged) in flipped(&datagram) {
         assert!(matches!(b.handle(START, a.address, &forged), Reaction::Dropped(_)), "bit {bit}");
@@ -123,13 +123,13 @@ fn every_flipped_bit_of_a_datagram_is_refused_and_does_not_move_the_window() {
 }
 
 #[test]
-fn what_is_cut_anywhere_is_refused() {
+fn a_truncated_message_is_refused() {
     let (mut a, mut b) = two();
     let initiation = a.initiate(START);
     for len in 0..initiation.len() {
         assert!(matches!(b.handle(START, a.address, &initiation[..len]), Reaction::Dropped(_)), "{len}");
     }
-    shake(START + Duration::from_secs(6), &mut b, &mut a);
+    handshake(START + Duration::from_secs(6), &mut b, &mut a);
     let datagram = b.seal(START, b"an inner packet").unwrap();
     for len in 0..datagram.len() {
         assert!(matches!(a.handle(START, b.address, &datagram[..len]), Reaction::Dropped(_)), "{len}");
@@ -140,17 +140,17 @@ fn what_is_cut_anywhere_is_refused() {
 fn a_replayed_initiation_is_stale() {
     let (mut a, mut b) = two();
     let initiation = a.initiate(START);
-    assert!(matches!(b.handle(START, a.address, &initiation), Reaction::Answer(_)));
+    assert!(matches!(b.handle(START, a.address, &initiation), Reaction::Reply(_)));
     assert_eq!(b.handle(START, a.address, &initiation), Reaction::Dropped(Dropped::StaleHandshake));
 }
 
 #[test]
-fn an_initiation_that_a_later_one_has_overtaken_is_stale() {
+fn an_initiation_older_than_the_last_one_is_stale() {
     let (mut a, mut b) = two();
     let first = a.initiate(START);
     let later = START + Duration::from_secs(6);
     let second = a.poll(later).unwrap().message;
-    assert!(matches!(b.handle(later, a.address, &second), Reaction::Answer(_)));
+    assert!(matches!(b.handle(later, a.address, &second), Reaction::Reply(_)));
     assert_eq!(b.handle(later, a.address, &first), Reaction::Dropped(Dropped::StaleHandshake));
 }
 
@@ -158,7 +158,7 @@ fn an_initiation_that_a_later_one_has_overtaken_is_stale() {
 fn a_replayed_response_completes_nothing() {
     let (mut a, mut b) = two();
     let initiation = a.initiate(START);
-    let Reaction::Answer(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
+    let Reaction::Reply(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
     assert_eq!(a.handle(START, b.address, &response), Reaction::Done);
     assert_eq!(a.handle(START, b.address, &response), Reaction::Dropped(Dropped::UnknownSession));
     assert_eq!(a.established().len(), 1);
@@ -169,13 +169,13 @@ fn a_wrong_preshared_key_completes_nothing() {
     let mut a = end_with(1, *keys(2).public(), [8; 32], Capabilities::new(true));
     let mut b = end(2, *keys(1).public());
     let initiation = a.initiate(START);
-    let Reaction::Answer(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
+    let Reaction::Reply(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
     assert_eq!(a.handle(START, b.address, &response), Reaction::Dropped(Dropped::NotAuthentic));
     assert_eq!(a.seal(START, b""), Err(Dropped::NoSession));
 }
 
 #[test]
-fn an_initiator_that_nobody_knows_gets_no_answer() {
+fn an_unknown_initiator_gets_no_answer() {
     let (_, mut b) = two();
     let mut stranger = end(3, *keys(2).public());
     let initiation = stranger.initiate(START);
@@ -194,22 +194,22 @@ fn an_initiation_for_another_responder_gets_no_answer() {
 }
 
 #[test]
-fn claiming_to_be_a_peer_without_its_secret_is_noticed_at_the_payload() {
-    // The static key of a known peer is public, so an attacker can seal it; `ss` is what it cannot compute.
+fn an_initiation_without_the_secret_key_of_its_claimed_peer_fails_at_the_payload() {
+    // The static key of a peer is public, so an attacker can seal it; it cannot compute `ss`.
     let (_, mut b) = two();
-    let mut impostor = end(3, *keys(2).public());
+    let mut attacker = end(3, *keys(2).public());
     let real = end(1, *keys(2).public()).initiate(START);
-    let mut forged = impostor.initiate(START);
+    let mut forged = attacker.initiate(START);
     forged[88..].copy_from_slice(&real[88..]);
     resign(b.us.keys.public(), &mut forged);
-    assert!(matches!(b.handle(START, impostor.address, &forged), Reaction::Dropped(_)));
+    assert!(matches!(b.handle(START, attacker.address, &forged), Reaction::Dropped(_)));
 }
 
 #[test]
-fn under_load_a_stranger_gets_a_cookie_and_who_returns_it_gets_in() {
+fn under_load_an_initiator_gets_a_cookie_and_is_admitted_with_it() {
     let (mut a, mut b) = two();
     let initiation = a.initiate(START);
-    let Reaction::Answer(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
+    let Reaction::Reply(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
     assert_eq!(reply.len(), COOKIE_REPLY_LEN);
     assert!(reply.len() < initiation.len());
     assert_eq!(a.handle(START, b.address, &reply), Reaction::Done);
@@ -217,25 +217,25 @@ fn under_load_a_stranger_gets_a_cookie_and_who_returns_it_gets_in() {
     let later = START + Duration::from_millis(5_400);
     let second = a.poll(later).unwrap();
     assert!(second.with_cookie && second.attempt == 2);
-    let Reaction::Answer(cookie) = flood(&mut b, &initiation) else { panic!("no cookie") };
+    let Reaction::Reply(cookie) = flood(&mut b, &initiation) else { panic!("no cookie") };
     assert_eq!(cookie.len(), COOKIE_REPLY_LEN, "still under load");
-    let Reaction::Answer(response) = b.handle(later, a.address, &second.message) else { panic!("no response") };
+    let Reaction::Reply(response) = b.handle(later, a.address, &second.message) else { panic!("no response") };
     assert_eq!(a.handle(later, b.address, &response), Reaction::Done);
 }
 
-/// Shows `b` one initiation until it asks for a cookie.
+/// Sends `b` one initiation repeatedly until it returns a cookie.
 fn flood(b: &mut End, initiation: &[u8]) -> Reaction {
     let from = ([192, 0, 2, 1], 4754).into();
     let mut reactions = (0..200).map(|_| b.handle(START + Duration::from_millis(5_400), from, initiation));
-    let cookie = reactions.find(|r| matches!(r, Reaction::Answer(reply) if reply.len() == COOKIE_REPLY_LEN));
+    let cookie = reactions.find(|r| matches!(r, Reaction::Reply(reply) if reply.len() == COOKIE_REPLY_LEN));
     cookie.expect("load")
 }
 
 #[test]
-fn a_cookie_reply_to_nothing_we_sent_or_with_a_flipped_bit_is_refused() {
+fn an_unexpected_or_damaged_cookie_reply_is_refused() {
     let (mut a, mut b) = two();
     let initiation = a.initiate(START);
-    let Reaction::Answer(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
+    let Reaction::Reply(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
     for (bit, forged) in flipped(&reply) {
         assert!(matches!(a.handle(START, b.address, &forged), Reaction::Dropped(_)), "bit {bit}");
     }
@@ -246,50 +246,50 @@ fn a_cookie_reply_to_nothing_we_sent_or_with_a_flipped_bit_is_refused() {
 fn a_stale_cookie_costs_one_attempt() {
     let (mut a, mut b) = two();
     let initiation = a.initiate(START);
-    let Reaction::Answer(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
+    let Reaction::Reply(reply) = flood(&mut b, &initiation) else { panic!("no cookie") };
     assert_eq!(a.handle(START, b.address, &reply), Reaction::Done);
 
     let mut b = end_with(2, *keys(1).public(), [7; 32], Capabilities::new(true));
-    b.gate = mpt_proto::crypto::handshake::HandshakeGuard::new(b.us.keys.public(), [99; 32]);
+    b.guard = mpt_proto::crypto::handshake::HandshakeGuard::new(b.us.keys.public(), [99; 32]);
     let (second, third) = (START + Duration::from_secs(6), START + Duration::from_secs(12));
     let with_cookie = a.poll(second).unwrap().message;
     assert_eq!(b.handle(second, a.address, &with_cookie), Reaction::Dropped(Dropped::BadMac));
     let without = a.poll(third).unwrap();
     assert!(!without.with_cookie);
-    assert!(matches!(b.handle(third, a.address, &without.message), Reaction::Answer(_)));
+    assert!(matches!(b.handle(third, a.address, &without.message), Reaction::Reply(_)));
 }
 
 #[test]
-fn garbage_makes_an_end_neither_answer_nor_change() {
+fn random_datagrams_get_no_answer_and_change_nothing() {
     let (mut a, mut b) = two();
-    shake(START, &mut a, &mut b);
+    handshake(START, &mut a, &mut b);
     send(START, &mut a, &mut b, b"confirmed");
     b.events();
     let seen = [a.initiate(START + Duration::from_secs(6)), a.seal(START, b"x").unwrap()];
-    let (mut chance, deadline) = (Chance(7), b.peer.next_deadline());
+    let (mut rng, deadline) = (SplitMix64(7), b.peer.next_deadline());
     for i in 0..100_000 {
-        // One in twenty changes MAC2 only: 33 of those a second are no load.
+        // One in twenty changes MAC2 only: 33 of those per second are below the load limit.
         let now = START + Duration::from_micros(1_500) * i;
-        let mut datagram = seen[chance.below(2) as usize].clone();
-        for _ in 0..=chance.below(4) {
-            let at = chance.below(datagram.len() as u64) as usize;
-            datagram[at] = datagram[at].wrapping_add(1 + chance.below(255) as u8);
+        let mut datagram = seen[rng.below(2) as usize].clone();
+        for _ in 0..=rng.below(4) {
+            let at = rng.below(datagram.len() as u64) as usize;
+            datagram[at] = datagram[at].wrapping_add(1 + rng.below(255) as u8);
         }
         if seen.contains(&datagram) {
             continue;
         }
-        datagram.truncate(datagram.len().saturating_sub((chance.below(3) * chance.below(20)) as usize));
+        datagram.truncate(datagram.len().saturating_sub((rng.below(3) * rng.below(20)) as usize));
         let reaction = b.handle(now, a.address, &datagram);
         assert!(matches!(reaction, Reaction::Dropped(_)), "{datagram:02x?}");
     }
     assert_eq!((b.events(), b.peer.next_deadline()), (vec![], deadline));
-    assert!(matches!(b.handle(START, a.address, &seen[1]), Reaction::Data(..)), "the window stands where it stood");
+    assert!(matches!(b.handle(START, a.address, &seen[1]), Reaction::Data(..)), "the window has not moved");
 }
 
 #[test]
-fn one_path_is_no_replay_of_another() {
+fn equal_numbers_on_different_paths_are_not_replays() {
     let (mut a, mut b) = two();
-    shake(START, &mut a, &mut b);
+    handshake(START, &mut a, &mut b);
     for slot in 0..32 {
         let datagram = a.seal_on(START, PathId { slot, generation: 9 }, b"x").unwrap();
         assert!(matches!(b.handle(START, a.address, &datagram), Reaction::Data(number, _) if number.0 == 0));
@@ -297,7 +297,7 @@ fn one_path_is_no_replay_of_another() {
 }
 
 #[test]
-fn a_retried_initiation_retires_the_name_of_the_one_before() {
+fn a_retried_initiation_retires_the_index_of_the_previous_one() {
     let (mut a, _) = two();
     a.peer.request(START);
     let first = a.poll(START).unwrap().index;

@@ -1,4 +1,4 @@
-//! The data plane as the original MPT has it: an endpoint with a peer that announces itself, fed and read byte by byte.
+//! The data plane of the original MPT: an endpoint with a peer that uses keepalives, tested byte by byte.
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing to unwrap has failed")]
 
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use mpt_proto::config::{Config, KeepaliveConfig, LivenessConfig, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
+use mpt_proto::legacy::wire;
 use mpt_proto::packet::{Merge, Offload};
 use mpt_proto::path::{DownCause, LinkId, PathState};
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy;
 use mpt_proto::wire::plain::{PROBE_LEN, Probe};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,12 +23,12 @@ fn remote(path: u8) -> SocketAddr {
     SocketAddr::from(([192, 168, 10 + path, 2], 4754))
 }
 
-/// A connection of two paths with keepalives every second and a dead time of three.
+/// Makes a connection of two paths with keepalives every second and a dead time of three seconds.
 fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
     let (local, far) = ("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
-    let announces = KeepaliveConfig { every: Some(SECOND), dead: Some(3 * SECOND), local, remote: far };
+    let keepalives = KeepaliveConfig { every: Some(SECOND), dead: Some(3 * SECOND), local, remote: far };
     let path = |number: u8| PathConfig {
-        liveness: Some(LivenessConfig::Keepalives(announces)),
+        liveness: Some(LivenessConfig::Keepalives(keepalives)),
         alive,
         ..PathConfig::new(format!("v{number}"), LinkId(number), remote(number))
     };
@@ -42,12 +42,12 @@ fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
     }
 }
 
-/// One without keepalives and dead time, as the original has it where nothing is said.
+/// Makes a connection without keepalives and dead time, the default of the original.
 fn silent(alive: bool) -> PeerConfig {
     let mut silent = connection("c", false, alive);
     for path in &mut silent.paths {
-        let Some(LivenessConfig::Keepalives(announces)) = &mut path.liveness else { unreachable!() };
-        (announces.every, announces.dead) = (None, None);
+        let Some(LivenessConfig::Keepalives(keepalives)) = &mut path.liveness else { unreachable!() };
+        (keepalives.every, keepalives.dead) = (None, None);
     }
     silent
 }
@@ -56,12 +56,12 @@ fn endpoint(peers: Vec<PeerConfig>) -> Endpoint {
     Endpoint::new(at(0), &Config { identity: None, mtu: 1_440, merge: Merge::default(), peers })
 }
 
-/// Everything that is sent now, with the link it leaves by.
+/// Returns all datagrams that are sent at `now`, with their links.
 fn sent(endpoint: &mut Endpoint, now: Time) -> Vec<(u8, Vec<u8>)> {
     endpoint.handle_deadline(now);
     let mut all = Vec::new();
-    while let Some(run) = endpoint.poll_transmit(now) {
-        all.extend(run.bytes().chunks(run.segment).map(|datagram| (run.link.0, datagram.to_vec())));
+    while let Some(batch) = endpoint.poll_transmit(now) {
+        all.extend(batch.bytes().chunks(batch.segment).map(|datagram| (batch.link.0, datagram.to_vec())));
     }
     all
 }
@@ -72,10 +72,10 @@ fn receive(endpoint: &mut Endpoint, now: Time, path: u8, datagram: &[u8]) {
 }
 
 fn keepalive() -> Vec<u8> {
-    legacy::keepalive("10.77.0.2".parse().unwrap(), "10.77.0.1".parse().unwrap())
+    wire::keepalive("10.77.0.2".parse().unwrap(), "10.77.0.1".parse().unwrap())
 }
 
-/// An empty UDP packet.
+/// Makes an empty UDP packet.
 fn inner(source: [u8; 4], destination: [u8; 4]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
     packet.extend(source.into_iter().chain(destination));
@@ -97,7 +97,7 @@ fn events(endpoint: &mut Endpoint) -> Vec<(String, PathState)> {
 #[test]
 fn keepalives_leave_on_every_path_every_second_in_the_short_form() {
     let mut endpoint = endpoint(vec![connection("c", true, true)]);
-    let expected = legacy::keepalive("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
+    let expected = wire::keepalive("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
     for second in 0..3 {
         let now = at(second * 1_000);
         (0..2).for_each(|path| receive(&mut endpoint, now, path, &keepalive()));
@@ -119,7 +119,7 @@ fn a_path_without_keepalives_is_dead_after_the_dead_time_and_revived_by_one() {
 }
 
 #[test]
-fn a_path_that_the_operator_took_down_is_silent_and_one_that_is_dead_is_not() {
+fn a_path_disabled_by_the_operator_sends_nothing_but_a_dead_path_sends_keepalives() {
     let mut endpoint = endpoint(vec![connection("c", false, true)]);
     sent(&mut endpoint, at(0));
     endpoint.enable_path(at(1), "c", "v0", false);
@@ -146,7 +146,7 @@ fn a_path_that_starts_down_waits_for_a_keepalive_without_a_dead_time_too() {
 }
 
 #[test]
-fn the_operator_takes_up_what_the_peer_took_down() {
+fn the_operator_enables_a_path_that_the_peer_took_down() {
     let mut endpoint = endpoint(vec![silent(true)]);
     assert!(endpoint.handle_report(at(1), "c", "v0", false));
     assert!(endpoint.enable_path(at(2), "c", "v0", true));
@@ -155,7 +155,7 @@ fn the_operator_takes_up_what_the_peer_took_down() {
 }
 
 #[test]
-fn a_probe_of_ours_says_nothing_about_a_path_that_announces_itself() {
+fn a_probe_does_not_change_a_path_that_uses_keepalives() {
     let mut endpoint = endpoint(vec![silent(true)]);
     let mut datagram = vec![0; PROBE_LEN];
     Probe { reply: false, path: 0, version: 1, dead: 1, stamp: 0 }.encode(&mut datagram);
@@ -165,7 +165,7 @@ fn a_probe_of_ours_says_nothing_about_a_path_that_announces_itself() {
 }
 
 #[test]
-fn word_of_the_peer_takes_a_path_down_and_its_keepalive_brings_it_back() {
+fn a_status_report_of_the_peer_takes_a_path_down_and_its_keepalive_revives_it() {
     let mut endpoint = endpoint(vec![connection("c", false, true)]);
     assert!(endpoint.handle_report(at(1), "c", "v0", false));
     assert_eq!(events(&mut endpoint), [("v0".into(), PathState::Down(DownCause::Peer))]);
@@ -188,16 +188,16 @@ fn other_control_messages_on_the_data_port_are_counted_and_change_nothing() {
 }
 
 #[test]
-fn a_packet_needs_a_source_and_a_destination_of_the_connection_each_by_itself() {
+fn both_source_and_destination_must_belong_to_the_connection() {
     let mut endpoint = endpoint(vec![connection("c", true, true)]);
     sent(&mut endpoint, at(0));
-    let (host, site, stranger) = ([10, 77, 0, 1], [10, 81, 0, 9], [10, 99, 0, 1]);
+    let (host, site, unknown) = ([10, 77, 0, 1], [10, 81, 0, 9], [10, 99, 0, 1]);
     let (far_host, far_site) = ([10, 77, 0, 2], [10, 82, 0, 9]);
     for (source, destination) in [(host, far_host), (host, far_site), (site, far_host), (site, far_site)] {
         push(&mut endpoint, at(1), inner(source, destination));
     }
-    push(&mut endpoint, at(1), inner(stranger, far_host));
-    push(&mut endpoint, at(1), inner(host, stranger));
+    push(&mut endpoint, at(1), inner(unknown, far_host));
+    push(&mut endpoint, at(1), inner(host, unknown));
     let numbers: Vec<_> = sent(&mut endpoint, at(1)).iter().map(|(_, d)| (d[0], d[7])).collect();
     let mut sorted = numbers.clone();
     sorted.sort_unstable();
@@ -206,7 +206,7 @@ fn a_packet_needs_a_source_and_a_destination_of_the_connection_each_by_itself() 
 }
 
 #[test]
-fn nothing_is_marked_on_the_way_to_an_end_that_would_lose_the_mark() {
+fn ecn_is_not_set_on_packets_to_an_end_that_ignores_it() {
     let mut endpoint = endpoint(vec![connection("c", false, true)]);
     sent(&mut endpoint, at(0));
     let mut packet = inner([10, 77, 0, 1], [10, 77, 0, 2]);
@@ -215,13 +215,13 @@ fn nothing_is_marked_on_the_way_to_an_end_that_would_lose_the_mark() {
     let sum = mpt_proto::packet::checksum::checksum(0, &packet[..20]);
     packet[10..12].copy_from_slice(&sum.to_be_bytes());
     push(&mut endpoint, at(1), packet.clone());
-    let run = endpoint.poll_transmit(at(1)).unwrap();
-    assert_eq!(run.tos, 0xb8, "DSCP is carried, ECN is not");
-    assert_eq!(run.bytes()[4..], packet, "and the packet is as it was");
+    let batch = endpoint.poll_transmit(at(1)).unwrap();
+    assert_eq!(batch.tos, 0xb8, "DSCP is carried, ECN is not");
+    assert_eq!(batch.bytes()[4..], packet, "the packet is unchanged");
 }
 
 #[test]
-fn a_packet_under_the_protocol_type_of_its_connection_is_taken() {
+fn a_packet_with_the_protocol_type_of_its_connection_is_accepted() {
     let mut endpoint = endpoint(vec![connection("c", false, true)]);
     let packet = inner([10, 82, 0, 9], [10, 81, 0, 9]);
     receive(&mut endpoint, at(1), 0, &[&[0, 0, 0x86, 0xdd], packet.as_slice()].concat());
@@ -229,7 +229,7 @@ fn a_packet_under_the_protocol_type_of_its_connection_is_taken() {
 }
 
 #[test]
-fn peers_come_and_go_while_others_go_on() {
+fn peers_are_added_and_removed_without_affecting_others() {
     let mut endpoint = endpoint(vec![connection("first", false, true)]);
     let mut second = connection("second", true, true);
     second.networks = vec!["10.77.0.3/32".parse().unwrap()];

@@ -11,7 +11,7 @@ mod inner;
 
 use std::fs;
 
-use endpoint::{PATHS, Scene};
+use endpoint::{Harness, PATHS};
 use mpt_proto::drops::Dropped;
 use mpt_proto::packet::ip::Version;
 use mpt_proto::wire::gre::Gre;
@@ -72,7 +72,7 @@ fn datagrams() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// What an endpoint remembers of inner packets, and all drops by name.
-fn books(scene: &Scene) -> (u64, u64, u64) {
+fn books(scene: &Harness) -> (u64, u64, u64) {
     let (status, ledger) = (scene.endpoint.status(), scene.endpoint.peers()[0].ledger());
     (ledger.arrived, ledger.held, status.drops.total() + status.peers[0].drops.total())
 }
@@ -90,7 +90,7 @@ proptest! {
         config in any::<u8>(), mut datagram in datagrams(), path in 0..=PATHS, tos in any::<u8>(),
     ) {
         // Without probes of its own, whatever the endpoint sends is an answer; the harness counts them.
-        let mut scene = Scene::new(config & !0x10);
+        let mut scene = Harness::new(config & !0x10);
         let is_probe = path < PATHS && matches!(Gre::decode(&datagram), Ok((Gre { protocol: 0x88b5, key: None, sequence: None, .. }, body)) if Probe::decode(body).is_ok());
         scene.datagram(path, tos, &mut datagram);
         let (arrived, held, dropped) = books(&scene);
@@ -157,13 +157,13 @@ fn packet(kind: usize, id: u16, payload: usize, seq: &mut u32) -> Vec<u8> {
         packet[at + 8..at + 20].copy_from_slice(&[0, 0, 0, 9, 0x50, 0x10, 0x20, 0, 0, 0, 0, 0]);
         *seq += payload as u32;
     }
-    inner::mend(&mut packet);
+    inner::fix_checksums(&mut packet);
     packet
 }
 
 #[test]
 fn a_datagram_without_payload_is_truncated() {
-    let mut scene = Scene::new(0);
+    let mut scene = Harness::new(0);
     scene.datagram(0, 0, &mut []);
     scene.datagram(PATHS, 0, &mut []);
     let status = scene.endpoint.status();

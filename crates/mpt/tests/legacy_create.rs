@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use mpt::legacy::model::Connection;
 use mpt::legacy::{LegacySetup, Source, merge, write};
-use mpt_proto::control::{Accept, Code, ControlChannel, ControlEvent, Pair};
+use mpt_proto::legacy::control::{Accept, Code, ControlChannel, ControlEvent, Pair};
+use mpt_proto::legacy::wire::{AuthKey, AuthType};
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy::{AuthKey, AuthType};
 
 const CLIENT: &str = "\
 [connection]
@@ -117,8 +117,9 @@ fn both_sides_fit_together_and_no_key_has_crossed_the_network() {
     assert_eq!((ours.pair.local, ours.pair.remote), (theirs.pair.remote, theirs.pair.local));
     assert_eq!(ours.key, theirs.key);
     assert_ne!(ours.key, AuthKey::PUBLIC);
-    let ends =
-        |c: &mpt_proto::control::LegacyConnection| c.paths.iter().map(|p| (p.public, p.remote)).collect::<Vec<_>>();
+    let ends = |c: &mpt_proto::legacy::control::LegacyConnection| {
+        c.paths.iter().map(|p| (p.public, p.remote)).collect::<Vec<_>>()
+    };
     assert_eq!(ends(&ours), ends(&theirs).into_iter().map(|(public, remote)| (remote, public)).collect::<Vec<_>>());
     assert_eq!((made.paths[0].weight_out, made.paths[0].weight_in), (10, 1));
 }

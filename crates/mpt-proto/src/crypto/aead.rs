@@ -1,11 +1,11 @@
 //! Authenticated encryption of one datagram (RFC 5116), in place and without allocation.
 //!
-//! Two ciphers, both with 256-bit keys, 96-bit nonces and 128-bit tags: AES-256-GCM (NIST SP 800-38D) where both ends have
-//! AES in hardware, ChaCha20-Poly1305 (RFC 8439) elsewhere. The same two interfaces have two implementations: `aws-lc-rs` on
-//! targets with a C compiler, RustCrypto on wasm, so that the core builds there; a test holds their bytes against each other.
+//! There are two ciphers, both with 256-bit keys, 96-bit nonces and 128-bit tags: AES-256-GCM (NIST SP 800-38D) if both
+//! ends have AES in hardware, ChaCha20-Poly1305 (RFC 8439) otherwise. Both have two implementations: `aws-lc-rs` on
+//! targets with a C compiler, and RustCrypto on wasm, so that the core builds there; a test compares their output.
 //!
-//! Why `aws-lc-rs` and not `ring`, per 1400-byte packet with 12 bytes of associated data on an EPYC of 2024 (VAES, AVX-512),
-//! best of seven rounds of 40,000:
+//! `aws-lc-rs` was chosen over `ring` for its speed, per 1400-byte packet with 12 bytes of associated data on an EPYC
+//! of 2024 (VAES, AVX-512), best of seven repetitions of 40,000:
 //!
 //! ```text
 //!                      aws-lc-rs 1.19          ring 0.17.14
@@ -14,9 +14,9 @@
 //! AES-256-GCM, 64 B    seal  80 ns, open 105   seal  74 ns, open  83
 //! ```
 //!
-//! and it wipes the expanded key when a key is dropped, which `ring` does not.
+//! It also wipes the expanded key when a key is dropped, which `ring` does not.
 //!
-//! A nonce is used once under a key. Nothing here enforces that: [`crate::wire::native`] shows why it holds.
+//! A nonce must be used once per key. This module does not enforce that; [`crate::wire::native`] proves it.
 
 #[cfg(not(target_family = "wasm"))]
 mod fast;
@@ -35,22 +35,23 @@ pub const TAG: usize = 16;
 /// Bytes of a nonce.
 pub const NONCE: usize = 12;
 
-/// What datagrams of a session are sealed with.
+/// The cipher that seals the datagrams of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cipher {
-    /// AES-256 in Galois/counter mode: four times as fast as the other on a CPU with AES, slow and leaky on one without.
+    /// AES-256 in Galois/counter mode: four times as fast as the other on a CPU with AES, slow and not constant-time
+    /// without.
     Aes256Gcm,
-    /// ChaCha20 and Poly1305: constant time and good on every CPU.
+    /// ChaCha20 and Poly1305: constant time and fast on every CPU.
     ChaCha20Poly1305,
 }
 
 impl Cipher {
-    /// The cipher that suits a CPU with or without AES instructions.
+    /// Returns the cipher for a CPU with or without AES instructions.
     pub const fn preferred(has_aes: bool) -> Self {
         if has_aes { Self::Aes256Gcm } else { Self::ChaCha20Poly1305 }
     }
 
-    /// The name as it stands in `status` and in configuration.
+    /// Returns the name that `status` and the configuration use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Aes256Gcm => "aes-256-gcm",
@@ -58,9 +59,9 @@ impl Cipher {
         }
     }
 
-    /// How many 16-byte blocks may be sealed under one key before its owner looks for a new one. For AES this is half of
-    /// what RFC 9001 appendix B.1.1 derives for an advantage of 2^-57: 2^28 packets of 2^11 bytes, so 2^35 blocks (550 GB).
-    /// For ChaCha20 it is WireGuard's 2^60 messages (whitepaper section 6.1), counted in blocks, which is stricter.
+    /// Returns how many 16-byte blocks may be sealed under one key before a rekey. For AES this is half the limit of
+    /// RFC 9001 appendix B.1.1 for an advantage of 2^-57: 2^28 packets of 2^11 bytes, so 2^35 blocks (550 GB). For
+    /// ChaCha20 it is WireGuard's 2^60 messages (whitepaper section 6.1), counted in blocks, which is stricter.
     pub const fn rekey_after_blocks(self) -> u64 {
         match self {
             Self::Aes256Gcm => 1 << 34,
@@ -68,7 +69,7 @@ impl Cipher {
         }
     }
 
-    /// How many blocks may be sealed under one key at all: twice [`Cipher::rekey_after_blocks`].
+    /// Returns how many blocks may be sealed under one key in total: twice [`Cipher::rekey_after_blocks`].
     pub const fn reject_after_blocks(self) -> u64 {
         self.rekey_after_blocks() * 2
     }
@@ -80,11 +81,11 @@ impl fmt::Display for Cipher {
     }
 }
 
-/// A datagram that was not sealed with this key, nonce and associated data.
+/// The datagram was not sealed with this key, nonce and associated data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forged;
 
-/// One direction of one session, ready for use. Wiped on drop.
+/// The expanded key of one direction of one session. Wiped on drop.
 pub struct AeadKey {
     cipher: Cipher,
     inner: backend::Key,
@@ -96,18 +97,18 @@ impl AeadKey {
         Self { cipher, inner: backend::Key::new(cipher, secret) }
     }
 
-    /// Which cipher this is a key of.
+    /// Returns the cipher of this key.
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
 
-    /// Seals all of `slot` but its last [`TAG`] bytes in place, and puts the tag there. Panics when the slot is shorter.
+    /// Seals all of `slot` but its last [`TAG`] bytes in place, and writes the tag there. Panics if `slot` is shorter.
     pub fn seal(&self, nonce: [u8; NONCE], associated: &[u8], slot: &mut [u8]) {
-        let (body, room) = slot.split_last_chunk_mut::<TAG>().expect("a slot has room for its tag");
-        *room = self.inner.seal(nonce, associated, body);
+        let (body, tag) = slot.split_last_chunk_mut::<TAG>().expect("a slot has room for its tag");
+        *tag = self.inner.seal(nonce, associated, body);
     }
 
-    /// Opens `sealed`, a body and its tag, in place and returns the body. What `sealed` holds after a failure is undefined.
+    /// Opens `sealed`, a body and its tag, in place and returns the body. After a failure its content is undefined.
     pub fn open<'a>(
         &self,
         nonce: [u8; NONCE],
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn every_flipped_bit_is_detected() {
         for cipher in BOTH {
             let key = AeadKey::new(cipher, &[7; 32]);
             let mut slot = *b"a short message and room for tag";
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shorter_than_a_tag_is_forged() {
+    fn a_datagram_shorter_than_a_tag_is_forged() {
         for cipher in BOTH {
             for len in 0..TAG {
                 assert_eq!(AeadKey::new(cipher, &[7; 32]).open([0; NONCE], &[], &mut vec![0; len]), Err(Forged));
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_does_not_show_itself() {
+    fn debug_output_hides_the_key() {
         assert_eq!(format!("{:?}", AeadKey::new(Cipher::Aes256Gcm, &[7; 32])), "Key(aes-256-gcm, ..)");
     }
 }

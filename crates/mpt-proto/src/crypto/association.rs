@@ -1,25 +1,26 @@
-//! What we share with one peer over time: handshakes, the sessions they yield, and when the next one is due.
+//! The cryptographic state shared with one peer: handshakes, their sessions, and the time of the next rekey.
 //!
 //! ```text
-//!      request, or a session is worn              response                    datagram under it
-//! idle ------------------> attempt: initiation ------------> established     established <------- answered an initiation
-//!                          | again after 1, 2, 4, 5 s ... + jitter ^                                  |
-//!                          | after 90 s: given up                 '---- our own attempt ends here too -'
+//!      request, or a rekey is due                 response                  datagram under it
+//! idle ------------------> attempt: initiation ------------> established   established <------- answered an initiation
+//!                          | again after 1, 2, 4, 5 s ... + jitter ^                                |
+//!                          | after 90 s: given up                 '-- our own attempt ends here too -'
 //! ```
 //!
-//! It follows the WireGuard whitepaper, sections 6.1 to 6.4: either end may initiate; the initiator of a session replaces it
-//! after 120 s when it has something to send, after 165 s when it only receives; after 180 s a session is gone. Not taken
-//! over are the passive keepalive and the handshake after 15 s of silence: acknowledgements and the path manager know
-//! better than this room when a peer is silent, and call [`Association::request`].
+//! It follows the WireGuard whitepaper, sections 6.1 to 6.4: either end may initiate; the initiator of a session
+//! replaces it after 120 s if it has something to send, and after 165 s if it only receives; a session expires after
+//! 180 s. The passive keepalive and the handshake after 15 s of silence are not implemented: acknowledgements and the
+//! path manager detect a silent peer sooner and call [`Association::request`].
 //!
-//! **Both ends initiate at once.** Each answers the other, so nothing waits for the loser of a race. The end with the
-//! greater public key also yields: it forgets its own initiation (and would begin again a retry later), so in the common
-//! case one session comes out of it. Where the yielding end has its answer before it sees the other initiation, two do: both
-//! open, and the yielding end goes over to the other's with the first datagram under it.
+//! **Both ends initiate at once.** Each answers the other, so no handshake is delayed. The end with the greater public
+//! key also yields: it drops its own initiation (and would retry later), so in the common case one session results. If
+//! the yielding end has its response before it receives the other initiation, two sessions result: both open, and the
+//! yielding end switches to the other's session with the first datagram under it.
 //!
-//! **Paths** are unknown here. [`Transmit`] says which attempt it is; the caller chooses a path, another for the next
-//! attempt, or sends one message over several: the responder takes the first copy and refuses the others as stale.
-//! An initiator must send a datagram as soon as it is told [`Event::Established`]: it is what lets the responder begin.
+//! **Paths** are not handled here. [`HandshakeTransmit`] has the number of the attempt; the caller chooses a path,
+//! another one for the next attempt, or sends one message over several paths: the responder accepts the first copy and
+//! refuses the others as stale. An initiator must send a datagram immediately after [`SessionEvent::Established`],
+//! because the responder must not send before it receives one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -37,24 +38,24 @@ use crate::path::{PathId, PathSeq};
 use crate::time::Time;
 use crate::wire::native::SessionIndex;
 
-/// The cryptographic side of one peer.
+/// The cryptographic state of one peer.
 pub struct Association {
     peer: PublicKey,
     psk: PresharedKey,
-    run: Incarnation,
+    incarnation: Incarnation,
     sessions: Sessions,
     attempt: Option<Attempt>,
-    initiated: Option<Time>,
-    newest: Tai64n,
-    answered: Option<(SessionIndex, [u8; MAC])>,
+    last_initiation: Option<Time>,
+    latest_timestamp: Tai64n,
+    last_response: Option<(SessionIndex, [u8; MAC])>,
     cookie: Option<Cookie>,
     events: VecDeque<SessionEvent>,
     restarted: bool,
 }
 
-/// A handshake of ours that has not come to an end.
+/// A handshake that this end initiated and that is not complete.
 struct Attempt {
-    begun: Time,
+    started: Time,
     tries: u32,
     next: Time,
     pending: Option<Pending>,
@@ -65,201 +66,203 @@ struct Attempt {
 pub struct HandshakeTransmit {
     /// The UDP payload.
     pub message: Vec<u8>,
-    /// The name of the session it may lead to, ours until [`Event::Retired`] says otherwise.
+    /// The index of the session that it may establish, reserved until [`SessionEvent::Retired`].
     pub index: SessionIndex,
-    /// Counts the messages of this attempt from 1; zero for a response, which goes back to where the initiation came from.
+    /// Counts the messages of this attempt from 1; 0 for a response, which is sent to the source of the initiation.
     pub attempt: u32,
-    /// The message proves our address with a cookie, so it should leave on the path on which the cookie came.
+    /// True if the message proves our address with a cookie; it should be sent on the path on which the cookie came.
     pub with_cookie: bool,
 }
 
-/// What has become of a handshake.
+/// The result of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
-    /// There is a session under which datagrams can be sealed.
+    /// A session is available for sealing datagrams.
     Established(Established),
-    /// An index names no session any more.
+    /// The index no longer belongs to a session.
     Retired(SessionIndex),
-    /// The peer has not answered for 90 s; nothing more is tried until the next request.
+    /// The peer has not answered for 90 s; there is no retry until the next request.
     GaveUp,
 }
 
-/// What is known when a session begins.
+/// The properties of a new session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Established {
-    /// Our name for the session.
+    /// Our index of the session.
     pub index: SessionIndex,
-    /// What it is sealed with.
+    /// The cipher that seals its datagrams.
     pub cipher: Cipher,
-    /// The version that both ends speak.
+    /// The protocol version that both ends use.
     pub version: u8,
-    /// What the peer says about itself.
-    pub hello: HandshakePayload,
-    /// The handshake was ours, and the peer waits for a first datagram.
+    /// The handshake payload of the peer.
+    pub payload: HandshakePayload,
+    /// True if this end initiated the handshake; the peer then waits for a first datagram.
     pub initiated: bool,
-    /// The peer has begun anew since the last session: whatever was known about its order and its paths is void.
+    /// True if the peer has restarted since the last session: all state about its packet order and its paths is void.
     pub restarted: bool,
 }
 
 impl Association {
-    /// Nothing shared yet but keys. `run` is random, new for every association ever made.
-    pub fn new(peer: PublicKey, psk: PresharedKey, run: Incarnation) -> Self {
+    /// Creates an association without sessions. `incarnation` is random and new for every association.
+    pub fn new(peer: PublicKey, psk: PresharedKey, incarnation: Incarnation) -> Self {
         Self {
             peer,
             psk,
-            run,
+            incarnation,
             sessions: Sessions::default(),
             attempt: None,
-            initiated: None,
-            newest: Tai64n::default(),
-            answered: None,
+            last_initiation: None,
+            latest_timestamp: Tai64n::default(),
+            last_response: None,
             cookie: None,
             events: VecDeque::new(),
             restarted: false,
         }
     }
 
-    /// The peer's static key.
+    /// Returns the static key of the peer.
     pub fn peer(&self) -> &PublicKey {
         &self.peer
     }
 
-    /// Whether a datagram can be sealed. Costs nothing, and does not ask for a session.
+    /// Returns true if a datagram can be sealed. Does not request a session.
     pub fn is_established(&self, now: Time) -> bool {
         self.sessions.can_seal(now)
     }
 
-    /// Asks for a new session, unless that is being tried already. At least 5 s lie between the last initiation of one attempt and the first of the next.
+    /// Requests a new session, unless an attempt is in progress. The first initiation of an attempt is sent at least 5
+    /// s after the last initiation of the previous attempt.
     pub fn request(&mut self, now: Time) {
         if self.attempt.is_none() {
-            let next = self.initiated.map_or(now, |initiated| now.max(initiated + RETRY_AFTER));
-            self.attempt = Some(Attempt { begun: now, tries: 0, next, pending: None });
+            let next = self.last_initiation.map_or(now, |initiated| now.max(initiated + RETRY_AFTER));
+            self.attempt = Some(Attempt { started: now, tries: 0, next, pending: None });
         }
     }
 
-    /// The initiation that is due, if any. `fresh` is only called when one is.
+    /// Returns the initiation that is due, if any. `ephemeral` is only called if one is due.
     pub fn poll_transmit(
         &mut self,
         now: Time,
-        us: &Identity,
-        fresh: impl FnOnce() -> EphemeralInput,
+        identity: &Identity,
+        ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Option<HandshakeTransmit> {
         let attempt = self.attempt.as_mut().filter(|attempt| attempt.next <= now)?;
-        if now - attempt.begun >= GIVE_UP_AFTER {
+        if now - attempt.started >= GIVE_UP_AFTER {
             self.end_attempt();
             self.events.push_back(SessionEvent::GaveUp);
             return None;
         }
-        let (fresh, cookie) = (fresh(), self.cookie.take());
+        let (ephemeral, cookie) = (ephemeral(), self.cookie.take());
         let with_cookie = cookie.is_some();
-        let (pending, message) = Pending::write(now, us, self.run, &self.peer, cookie, &fresh);
+        let (pending, message) = Pending::write(now, identity, self.incarnation, &self.peer, cookie, &ephemeral);
         attempt.tries += 1;
-        attempt.next = now + retry_after(attempt.tries, &fresh);
-        let (tries, former) = (attempt.tries, attempt.pending.replace(pending));
-        self.events.extend(former.map(|former| SessionEvent::Retired(former.index)));
-        self.initiated = Some(now);
-        Some(HandshakeTransmit { message, index: fresh.index, attempt: tries, with_cookie })
+        attempt.next = now + retry_after(attempt.tries, &ephemeral);
+        let (tries, previous) = (attempt.tries, attempt.pending.replace(pending));
+        self.events.extend(previous.map(|previous| SessionEvent::Retired(previous.index)));
+        self.last_initiation = Some(now);
+        Some(HandshakeTransmit { message, index: ephemeral.index, attempt: tries, with_cookie })
     }
 
-    /// Answers an initiation of the peer, if it is authentic and newer than every one before. Whatever fails changes
-    /// nothing. `fresh` is only called for an initiation that is to be answered.
+    /// Answers an initiation of the peer if it is authentic and newer than all before. A failure changes nothing.
+    /// `ephemeral` is only called if the initiation is answered.
     pub fn handle_initiation(
         &mut self,
         now: Time,
-        us: &Identity,
-        knock: ClaimedInitiation<'_>,
-        fresh: impl FnOnce() -> EphemeralInput,
+        identity: &Identity,
+        claimed: ClaimedInitiation<'_>,
+        ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Result<HandshakeTransmit, Dropped> {
-        if *knock.peer() != self.peer {
+        if *claimed.peer() != self.peer {
             return Err(Dropped::UnknownPeer);
         }
-        let caller = knock.prove(us)?;
-        let (written, offer) = (caller.written, caller.hello.capabilities);
-        if written <= self.newest {
+        let verified = claimed.verify(identity)?;
+        let (timestamp, offer) = (verified.timestamp, verified.payload.capabilities);
+        if timestamp <= self.latest_timestamp {
             return Err(Dropped::StaleHandshake);
         }
-        let cipher = us.capabilities.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
-        let (fresh, cookie) = (fresh(), self.cookie.take());
+        let cipher = identity.capabilities.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
+        let (ephemeral, cookie) = (ephemeral(), self.cookie.take());
         let with_cookie = cookie.is_some();
-        let (agreed, message, mac1) = caller.answer(now, us, self.run, &self.psk, cookie, &fresh)?;
-        self.newest = written;
-        self.answered = Some((fresh.index, mac1));
-        self.sessions.expect(Session::new(now, agreed, cipher, false));
-        if us.keys.public() > &self.peer {
-            self.yield_to_peer(now, &fresh);
+        let (agreed, message, mac1) =
+            verified.respond(now, identity, self.incarnation, &self.psk, cookie, &ephemeral)?;
+        self.latest_timestamp = timestamp;
+        self.last_response = Some((ephemeral.index, mac1));
+        self.sessions.await_confirmation(Session::new(now, agreed, cipher, false));
+        if identity.keys.public() > &self.peer {
+            self.yield_to_peer(now, &ephemeral);
         }
-        Ok(HandshakeTransmit { message, index: fresh.index, attempt: 0, with_cookie })
+        Ok(HandshakeTransmit { message, index: ephemeral.index, attempt: 0, with_cookie })
     }
 
     /// Completes our handshake. A forged response changes nothing.
-    pub fn handle_response(&mut self, now: Time, us: &Identity, response: &Response<'_>) -> Result<(), Dropped> {
+    pub fn handle_response(&mut self, now: Time, identity: &Identity, response: &Response<'_>) -> Result<(), Dropped> {
         let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
         let pending = pending.filter(|pending| pending.index == response.receiver).ok_or(Dropped::UnknownSession)?;
-        let agreed = pending.read(us, &self.psk, response)?;
-        let cipher = us.capabilities.cipher_with(&agreed.hello.capabilities).ok_or(Dropped::NoCommonCipher)?;
-        // Its index is the session's from here on, so it is not retired with the attempt.
+        let agreed = pending.read(identity, &self.psk, response)?;
+        let cipher = identity.capabilities.cipher_with(&agreed.payload.capabilities).ok_or(Dropped::NoCommonCipher)?;
+        // The session keeps the index, so it is not retired with the attempt.
         self.attempt = None;
         let restarted = self.sessions.install(Session::new(now, agreed, cipher, true));
         self.on_established(restarted);
         Ok(())
     }
 
-    /// Keeps the cookie of a busy peer for the next message to it.
+    /// Stores the cookie of a peer under load for the next message to it.
     pub fn handle_cookie(&mut self, now: Time, reply: &CookieReply<'_>) -> Result<(), Dropped> {
         let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
-        let sent = [pending.map(|pending| (pending.index, pending.mac1)), self.answered];
+        let sent = [pending.map(|pending| (pending.index, pending.mac1)), self.last_response];
         let (_, mac1) =
             sent.into_iter().flatten().find(|(index, _)| *index == reply.receiver).ok_or(Dropped::UnknownSession)?;
         self.cookie = Some(Cookie::open(now, &self.peer, &mac1, reply).ok_or(Dropped::NotAuthentic)?);
         Ok(())
     }
 
-    /// Seals a datagram in place. `slot` has room for the header in front of the frames and for the tag behind them, see
-    /// [`crate::wire::native::OVERHEAD`]; panics when it is shorter than both.
+    /// Seals a datagram in place. `slot` has room for the header before the frames and for the tag after them, see
+    /// [`crate::wire::native::OVERHEAD`]; panics if it is shorter than both.
     pub fn seal(&mut self, now: Time, path: PathId, slot: &mut [u8]) -> Result<PathSeq, Dropped> {
         let number = self.sessions.seal(now, path, slot)?;
-        if self.sessions.is_worn(now) {
+        if self.sessions.needs_rekey_on_send(now) {
             self.request(now);
         }
         Ok(number)
     }
 
-    /// The number that the next datagram on the path in `slot` will have.
+    /// Returns the number that the next datagram on the path in `slot` will have.
     pub fn next_number(&self, slot: u8) -> PathSeq {
         self.sessions.next_number(slot)
     }
 
-    /// Opens a datagram in place, once.
+    /// Opens a datagram in place; a replay is refused.
     pub fn open<'a>(&mut self, now: Time, datagram: &'a mut [u8]) -> Result<Opened<'a>, Dropped> {
         let (opened, confirmed) = self.sessions.open(now, datagram)?;
         if let Some(restarted) = confirmed {
             self.end_attempt();
             self.on_established(restarted);
         }
-        if self.sessions.is_nearly_expired(now) {
+        if self.sessions.needs_rekey_on_receive(now) {
             self.request(now);
         }
         Ok(opened)
     }
 
-    /// Drops, and thereby wipes, the sessions that have expired.
+    /// Drops expired sessions, which wipes their keys.
     pub fn handle_timeout(&mut self, now: Time) {
         self.sessions.expire(now);
     }
 
-    /// When to call [`Association::handle_timeout`] and [`Association::poll_transmit`] next; in the past when an initiation
-    /// is due. `None` when nothing will happen by itself.
+    /// Returns the time of the next [`Association::handle_timeout`] and [`Association::poll_transmit`], in the past if
+    /// an initiation is due; `None` if no timer is set.
     pub fn next_deadline(&self) -> Option<Time> {
         let attempt = self.attempt.as_ref().map(|attempt| attempt.next);
         [attempt, self.sessions.expires()].into_iter().flatten().min()
     }
 
-    /// What has happened since the last call, in order; sessions that are gone come first.
+    /// Returns the next event in order; retired sessions come first.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.sessions.poll_retired().map(SessionEvent::Retired).or_else(|| self.events.pop_front())
     }
 
-    /// Whether the peer has begun anew since this was last asked.
+    /// Returns true if the peer has restarted since the last call.
     pub fn take_peer_restarted(&mut self) -> bool {
         std::mem::take(&mut self.restarted)
     }
@@ -270,19 +273,19 @@ impl Association {
         self.events.push_back(SessionEvent::Established(Established {
             index: session.index(),
             cipher: session.cipher(),
-            version: session.hello().version.min(VERSION),
-            hello: *session.hello(),
+            version: session.payload().version.min(VERSION),
+            payload: *session.payload(),
             initiated: session.initiated(),
             restarted,
         }));
     }
 
-    /// Both ends have initiated, and theirs goes on: forgets our initiation, but not that we want a session.
-    fn yield_to_peer(&mut self, now: Time, fresh: &EphemeralInput) {
+    /// Drops our initiation because the peer's continues; the attempt stays, and retries later if it is still needed.
+    fn yield_to_peer(&mut self, now: Time, ephemeral: &EphemeralInput) {
         let Some(attempt) = &mut self.attempt else { return };
-        attempt.next = now + retry_after(attempt.tries, fresh);
-        let former = attempt.pending.take();
-        self.events.extend(former.map(|former| SessionEvent::Retired(former.index)));
+        attempt.next = now + retry_after(attempt.tries, ephemeral);
+        let previous = attempt.pending.take();
+        self.events.extend(previous.map(|previous| SessionEvent::Retired(previous.index)));
     }
 
     fn end_attempt(&mut self) {
@@ -291,16 +294,16 @@ impl Association {
     }
 }
 
-/// WireGuard's Rekey-Timeout, whitepaper section 6.1; the first retries of an attempt come sooner.
+/// WireGuard's Rekey-Timeout, whitepaper section 6.1; the first retries of an attempt are sent earlier.
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// WireGuard's Rekey-Attempt-Time, whitepaper section 6.1.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(90);
-/// The jitter on a retry is below this: a third of a second, as in WireGuard.
+/// The jitter of a retry is below this: a third of a second, as in WireGuard.
 const JITTER: Duration = Duration::from_millis(333);
 
-/// The first messages of an attempt follow each other sooner: one in fifty lost on a radio link is no reason to be without a tunnel for
-/// five seconds. Doubling from a second is what RFC 6298 has for a first round trip that nobody knows.
-fn retry_after(tries: u32, fresh: &EphemeralInput) -> Duration {
+/// Returns the timeout of a message; it doubles from 1 s, the initial RTO of RFC 6298 for an unknown round-trip time.
+/// The first retries are early, because a radio link may lose one message in fifty: a tunnel must not be down for 5 s.
+fn retry_after(tries: u32, ephemeral: &EphemeralInput) -> Duration {
     let doubled = Duration::from_secs(1) * 2u32.pow(tries.saturating_sub(1).min(8));
-    doubled.min(RETRY_AFTER) + JITTER * u32::from(fresh.jitter) / (1 << 16)
+    doubled.min(RETRY_AFTER) + JITTER * u32::from(ephemeral.jitter) / (1 << 16)
 }

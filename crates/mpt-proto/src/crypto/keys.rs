@@ -1,6 +1,6 @@
-//! Static keys: 32 bytes on Curve25519 (RFC 7748), written in base64 as `wg genkey`, `wg pubkey` and `wg genpsk` write them.
+//! Static keys: 32 bytes on Curve25519 (RFC 7748), in base64 as `wg genkey`, `wg pubkey` and `wg genpsk` print them.
 //!
-//! Secrets are wiped on drop and never appear in `Debug` output. Randomness is handed in.
+//! Secrets are wiped on drop and never appear in `Debug` output. The caller passes in randomness.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use base64ct::{Base64, Encoding};
 use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
-/// An end's identity: a secret key, and the public key that follows from it.
+/// The identity of an end: a secret key, and the public key derived from it.
 #[derive(Clone)]
 pub struct KeyPair {
     secret: StaticSecret,
@@ -17,25 +17,25 @@ pub struct KeyPair {
 }
 
 impl KeyPair {
-    /// Makes a key pair of 32 bytes from a cryptographic random source.
+    /// Makes a key pair from 32 bytes of a cryptographic random source.
     pub fn generate(random: [u8; 32]) -> Self {
-        // RFC 7748 section 5 clamps on use; clamping at once makes the text equal to what `wg genkey` would print.
+        // RFC 7748 section 5 clamps on use; clamping here makes the text equal to the output of `wg genkey`.
         let secret = StaticSecret::from(curve_scalar(random));
         let public = PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes());
         Self { secret, public }
     }
 
-    /// The public key.
+    /// Returns the public key.
     pub fn public(&self) -> &PublicKey {
         &self.public
     }
 
-    /// The secret key in base64, for a file that only its owner may read.
+    /// Returns the secret key in base64, for a file that only its owner may read.
     pub fn secret_base64(&self) -> Zeroizing<String> {
         Zeroizing::new(encode(self.secret.as_bytes()))
     }
 
-    /// The Diffie-Hellman secret shared with `peer`; all zero for the few public keys that do not contribute.
+    /// Returns the Diffie-Hellman secret shared with `peer`; all zero for the few public keys of low order.
     pub(super) fn diffie_hellman(&self, peer: &PublicKey) -> Zeroizing<[u8; 32]> {
         Zeroizing::new(self.secret.diffie_hellman(&x25519_dalek::PublicKey::from(peer.0)).to_bytes())
     }
@@ -54,17 +54,17 @@ impl fmt::Debug for KeyPair {
     }
 }
 
-/// A peer's identity. Not a secret.
+/// The identity of a peer; not secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PublicKey([u8; 32]);
 
 impl PublicKey {
-    /// The key with these bytes.
+    /// Makes a key of these bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The 32 bytes of the key.
+    /// Returns the 32 bytes of the key.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -89,18 +89,18 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A symmetric key that two ends share besides their key pairs, so that a session recorded today stays closed when
-/// Curve25519 falls. All zero, the default, means none.
+/// A symmetric key that two ends share in addition to their key pairs, so that recorded sessions stay secret if
+/// Curve25519 is broken. All zero, the default, means none.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct PresharedKey(Zeroizing<[u8; 32]>);
 
 impl PresharedKey {
-    /// The key with these bytes, which should come from a cryptographic random source.
+    /// Makes a key of these bytes, which should come from a cryptographic random source.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The key in base64, for a file that only its owner may read.
+    /// Returns the key in base64, for a file that only its owner may read.
     pub fn to_base64(&self) -> Zeroizing<String> {
         Zeroizing::new(encode(&self.0))
     }
@@ -123,12 +123,12 @@ impl fmt::Debug for PresharedKey {
     }
 }
 
-/// Why a text is not a key. It never repeats the text, which may be a secret with a typing error in it.
+/// The reason why a text is not a key. It never contains the text, which may be a secret with a typing error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// The text has another length than 44 characters; it has this many.
+    /// The text has this many characters, not 44.
     Length(usize),
-    /// The text is not base64 as RFC 4648 section 4 defines it.
+    /// The text is not base64 (RFC 4648 section 4).
     NotBase64,
 }
 
@@ -155,7 +155,7 @@ fn decode(text: &str) -> Result<Zeroizing<[u8; 32]>, KeyError> {
     if text.len() != TEXT {
         return Err(KeyError::Length(text.chars().count()));
     }
-    // 44 characters can stand for 33 bytes when the padding is missing.
+    // 44 characters without padding encode 33 bytes.
     let mut bytes = Zeroizing::new([0; 33]);
     let decoded = Base64::decode(text, bytes.as_mut()).map_err(|_| KeyError::NotBase64)?;
     decoded.try_into().map(Zeroizing::new).map_err(|_| KeyError::NotBase64)
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_survive_being_written_and_read() {
+    fn keys_parse_to_what_was_formatted() {
         let pair = KeyPair::generate([0xff; 32]);
         let read: KeyPair = pair.secret_base64().parse().unwrap();
         assert_eq!(read.public(), pair.public());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_key_says_why() {
+    fn an_invalid_key_reports_the_reason() {
         let read = |text: &str| text.parse::<PublicKey>().unwrap_err();
         assert_eq!(read(&ALICE_PUBLIC[1..]), KeyError::Length(43));
         assert_eq!(read(&format!("{ALICE_PUBLIC}\n")), KeyError::Length(45));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_secrets_are_made_of_wipes_itself() {
+    fn secrets_are_wiped_on_drop() {
         fn is_wiped<T: zeroize::ZeroizeOnDrop>(_: &T) {}
         let (pair, psk) = (KeyPair::generate(ALICE), PresharedKey::from_bytes([1; 32]));
         is_wiped(&pair.secret);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_do_not_show_themselves() {
+    fn debug_output_hides_secrets() {
         let pair = KeyPair::generate(ALICE);
         assert_eq!(format!("{pair:?}"), format!("KeyPair(public {ALICE_PUBLIC})"));
         assert_eq!(format!("{:?}", PresharedKey::from_bytes([1; 32])), "PresharedKey(..)");

@@ -1,14 +1,16 @@
-//! Cryptography: who the peer is, what only the two of us can read, and what has been seen before.
+//! Cryptography: authenticates the peer, encrypts datagrams, and rejects replays.
 //!
 //! ```text
 //! datagram from the network                              inner packets to a peer
-//!   0x88B6 -> handshake::Message -> Gate -> Knock            |
-//!               -> Association::handle_*                     v
-//!   0x88B5 -> Association::open -> frames                Association::seal -> datagram
+//!   0x88B6 -> handshake::HandshakeMessage                    |
+//!               -> HandshakeGuard -> ClaimedInitiation       v
+//!               -> Association::handle_*                 Association::seal -> datagram
+//!   0x88B5 -> Association::open -> frames
 //! ```
 //!
-//! One [`handshake::Gate`] and one [`handshake::Identity`] per endpoint, one [`association::Association`] per peer. Time,
-//! random bytes and session indices are handed in; nothing here knows a socket or a path's address.
+//! An endpoint has one [`handshake::HandshakeGuard`] and one [`handshake::Identity`], and one
+//! [`association::Association`] per peer. The caller passes in time, random bytes and session indices; this module does
+//! not use sockets or path addresses.
 
 pub mod aead;
 pub mod association;

@@ -1,17 +1,18 @@
-//! The sessions with one peer: which one seals, which ones open, and how datagrams are numbered across them.
+//! The sessions with one peer: which session seals, which sessions open, and how datagrams are numbered across them.
 //!
 //! ```text
 //!  we initiated, the response came ----------------------------> current --> previous --> older --> gone
 //!  we responded --> next --- a datagram under it came (confirmed) --^
 //! ```
 //!
-//! The initiator of a session may use it at once, because the response proves that the responder has it; the responder
-//! only when the first datagram proves that the initiator has it. Until then it seals under the session before. Every one
-//! that is kept still opens, so a rekey loses nothing that is on its way. Two former sessions are kept, not one: when both
-//! ends initiate at once, each may see the other's handshake complete around its own.
+//! The initiator may use a session at once, because the response proves that the responder has it; the responder may
+//! use it only after the first datagram proves that the initiator has it. Until then it seals under the session before.
+//! All stored sessions still open, so a rekey loses no datagram in flight. Two previous sessions are stored, not one:
+//! if both ends initiate at once, each may see the other's handshake complete before and after its own.
 //!
-//! Numbers and windows belong to the pair of runs, not to a session (see [`crate::wire::native`]): they go on across a rekey
-//! and begin again when the peer has begun anew, at which moment every session of the old run is dropped.
+//! Packet numbers and replay windows belong to the pair of incarnations, not to a session (see
+//! [`crate::wire::native`]): they continue across a rekey and start again after a restart of the peer, which drops
+//! every session of the old incarnation.
 
 use std::time::Duration;
 
@@ -23,37 +24,37 @@ use crate::path::{MAX_PATHS, PathId, PathSeq};
 use crate::time::Time;
 use crate::wire::native::{HEADER, Header, PathTag, SessionIndex, nonce};
 
-/// A datagram that proved authentic and new.
+/// A datagram that is authentic and not a replay.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
-    /// The path of the peer on which it came.
+    /// The peer's path on which it was sent.
     pub path: PathTag,
-    /// Its number on that path's slot.
+    /// Its number in the slot of that path.
     pub number: PathSeq,
     /// Its frames.
     pub body: &'a mut [u8],
 }
 
-/// Keys of one handshake.
+/// The keys of one handshake.
 pub(super) struct Session {
     local: SessionIndex,
     remote: SessionIndex,
-    hello: HandshakePayload,
+    payload: HandshakePayload,
     initiated: bool,
-    born: Time,
+    created: Time,
     seal: AeadKey,
     open: AeadKey,
     blocks: u64,
 }
 
 impl Session {
-    /// The session that a handshake has agreed on; `initiated` when it was ours.
+    /// Makes the session that a handshake agreed on; `initiated` is true if the handshake was ours.
     pub(super) fn new(now: Time, agreed: Agreed, cipher: Cipher, initiated: bool) -> Self {
-        let Agreed { local, remote, hello, secrets } = agreed;
+        let Agreed { local, remote, payload, secrets } = agreed;
         let (to_responder, to_initiator) =
             (AeadKey::new(cipher, &secrets.to_responder), AeadKey::new(cipher, &secrets.to_initiator));
         let (seal, open) = if initiated { (to_responder, to_initiator) } else { (to_initiator, to_responder) };
-        Self { local, remote, hello, initiated, born: now, seal, open, blocks: 0 }
+        Self { local, remote, payload, initiated, created: now, seal, open, blocks: 0 }
     }
 
     pub(super) fn index(&self) -> SessionIndex {
@@ -64,8 +65,8 @@ impl Session {
         self.initiated
     }
 
-    pub(super) fn hello(&self) -> &HandshakePayload {
-        &self.hello
+    pub(super) fn payload(&self) -> &HandshakePayload {
+        &self.payload
     }
 
     pub(super) fn cipher(&self) -> Cipher {
@@ -76,7 +77,7 @@ impl Session {
         let (header, body) = slot.split_at_mut(HEADER);
         header.copy_from_slice(&Header::new(self.remote, path, number).encode());
         self.seal.seal(nonce(path, number), header, body);
-        // RFC 9001 appendix B.1 counts blocks of plaintext and of associated data; the header is one.
+        // RFC 9001 appendix B.1 counts blocks of plaintext and of associated data; the header is one block.
         self.blocks += 1 + (body.len() - TAG).div_ceil(16) as u64;
     }
 
@@ -86,7 +87,7 @@ impl Session {
     }
 
     fn expires(&self) -> Time {
-        self.born + REJECT_AFTER
+        self.created + REJECT_AFTER
     }
 
     fn can_seal(&self, now: Time) -> bool {
@@ -94,25 +95,25 @@ impl Session {
     }
 
     fn is_older(&self, now: Time, age: Duration) -> bool {
-        now - self.born >= age
+        now - self.created >= age
     }
 }
 
-/// Every session with one peer that can still be used.
+/// All usable sessions with one peer.
 #[derive(Default)]
 pub(super) struct Sessions {
     current: Option<Session>,
     next: Option<Session>,
     previous: Option<Session>,
     older: Option<Session>,
-    run: Option<Incarnation>,
+    incarnation: Option<Incarnation>,
     sent: [u64; MAX_PATHS],
     seen: ReplayWindows,
     retired: Vec<SessionIndex>,
 }
 
 impl Sessions {
-    /// Writes the header of the next datagram on `path` into `slot` and seals what stands between it and the tag.
+    /// Writes the header of the next datagram on `path` into `slot` and seals the bytes between it and the tag.
     pub(super) fn seal(&mut self, now: Time, path: PathId, slot: &mut [u8]) -> Result<PathSeq, Dropped> {
         let session = self.current.as_mut().filter(|session| session.can_seal(now)).ok_or(Dropped::NoSession)?;
         let sent = &mut self.sent[usize::from(path.slot)];
@@ -122,13 +123,13 @@ impl Sessions {
         Ok(number)
     }
 
-    /// The number that the next datagram on the path in `slot` will have.
+    /// Returns the number that the next datagram on the path in `slot` will have.
     pub(super) fn next_number(&self, slot: u8) -> PathSeq {
         PathSeq(self.sent[usize::from(slot)])
     }
 
-    /// Opens a datagram in place, once. When it confirmed a session that we had answered, also returns whether the peer has
-    /// begun anew.
+    /// Opens a datagram in place; a replay is refused. If it confirmed a session that we had answered, also returns
+    /// true or false: the peer has restarted or not.
     pub(super) fn open<'a>(
         &mut self,
         now: Time,
@@ -143,55 +144,56 @@ impl Sessions {
         Ok((Opened { path, number, body }, confirmed))
     }
 
-    /// The full number of a datagram, which must not have been seen. A new run of the peer has not been seen at all.
+    /// Returns the full number of a datagram, which must be new. For a new incarnation of the peer every number is new.
     fn number(&self, session: &Session, path: PathTag, sequence: u32) -> Result<PathSeq, Dropped> {
-        if self.run != Some(session.hello.incarnation) {
+        if self.incarnation != Some(session.payload.incarnation) {
             return Ok(PathSeq(expand(0, sequence)));
         }
         let number = self.seen.expand(path, sequence);
         self.seen.check(path, number).map(|()| number)
     }
 
-    /// Takes a session that we initiated, to seal under at once. Returns whether the peer has begun anew. One that waits for
-    /// confirmation is passed over, unless it belongs to another run: that may be a newer one than this.
+    /// Installs a session that we initiated, to seal under at once. Returns true if the peer has restarted. A session
+    /// that waits for confirmation is dropped only if it belongs to the same incarnation; otherwise it may be newer
+    /// than this one.
     pub(super) fn install(&mut self, session: Session) -> bool {
-        let restarted = self.meet(&session);
-        let next = self.next.take_if(|next| next.hello.incarnation == session.hello.incarnation);
+        let restarted = self.adopt_incarnation(&session);
+        let next = self.next.take_if(|next| next.payload.incarnation == session.payload.incarnation);
         let current = self.current.replace(session);
-        [current, next].into_iter().flatten().for_each(|former| self.keep(former));
+        [current, next].into_iter().flatten().for_each(|previous| self.keep(previous));
         restarted
     }
 
-    /// Takes a session that we answered, to open with, and to seal under when it is confirmed.
-    pub(super) fn expect(&mut self, session: Session) {
-        let forgotten = self.next.replace(session);
-        self.retire(forgotten);
+    /// Stores a session that we answered, to open with, and to seal under after its confirmation.
+    pub(super) fn await_confirmation(&mut self, session: Session) {
+        let replaced = self.next.replace(session);
+        self.retire(replaced);
     }
 
     /// Makes the session with this index current if it was waiting for confirmation.
     fn confirm(&mut self, index: SessionIndex) -> Option<bool> {
         let session = self.next.take_if(|next| next.local == index)?;
-        let restarted = self.meet(&session);
-        if let Some(former) = self.current.replace(session) {
-            self.keep(former);
+        let restarted = self.adopt_incarnation(&session);
+        if let Some(previous) = self.current.replace(session) {
+            self.keep(previous);
         }
         Some(restarted)
     }
 
-    /// Drops what belongs to another run of the peer than this session. Returns whether there was one.
-    fn meet(&mut self, session: &Session) -> bool {
-        let known = self.run.replace(session.hello.incarnation);
-        if known == self.run {
+    /// Drops the state of any other incarnation of the peer. Returns true if there was one.
+    fn adopt_incarnation(&mut self, session: &Session) -> bool {
+        let before = self.incarnation.replace(session.payload.incarnation);
+        if before == self.incarnation {
             return false;
         }
         let gone = [self.current.take(), self.previous.take(), self.older.take()];
         gone.into_iter().for_each(|session| self.retire(session));
         (self.sent, self.seen) = ([0; MAX_PATHS], ReplayWindows::default());
-        known.is_some()
+        before.is_some()
     }
 
-    fn keep(&mut self, former: Session) {
-        let oldest = std::mem::replace(&mut self.older, self.previous.replace(former));
+    fn keep(&mut self, previous: Session) {
+        let oldest = std::mem::replace(&mut self.older, self.previous.replace(previous));
         self.retire(oldest);
     }
 
@@ -199,45 +201,45 @@ impl Sessions {
         self.retired.extend(session.map(|session| session.local));
     }
 
-    /// Drops, and thereby wipes, the sessions that have expired.
+    /// Drops expired sessions, which wipes their keys.
     pub(super) fn expire(&mut self, now: Time) {
-        for place in [&mut self.current, &mut self.next, &mut self.previous, &mut self.older] {
-            let expired = place.take_if(|session| session.expires() <= now);
+        for session in [&mut self.current, &mut self.next, &mut self.previous, &mut self.older] {
+            let expired = session.take_if(|session| session.expires() <= now);
             self.retired.extend(expired.map(|session| session.local));
         }
     }
 
-    /// When the next session expires.
+    /// Returns the time at which the next session expires.
     pub(super) fn expires(&self) -> Option<Time> {
         self.iter().map(Session::expires).min()
     }
 
-    /// Whether a datagram can be sealed.
+    /// Returns true if a datagram can be sealed.
     pub(super) fn can_seal(&self, now: Time) -> bool {
         self.current.as_ref().is_some_and(|session| session.can_seal(now))
     }
 
-    /// The session under which datagrams are sealed.
+    /// Returns the session that seals datagrams.
     pub(super) fn current(&self) -> Option<&Session> {
         self.current.as_ref()
     }
 
-    /// An index that names no session any more.
+    /// Returns the next index that no longer belongs to a session.
     pub(super) fn poll_retired(&mut self) -> Option<SessionIndex> {
         self.retired.pop()
     }
 
-    /// Whether, having sent, it is time to look for a new session. Time is the initiator's to watch, so that the two ends
-    /// do not both begin; the cipher's limit is anyone's.
-    pub(super) fn is_worn(&self, now: Time) -> bool {
+    /// Returns true if a rekey is due after sending. Only the initiator checks the age, so that the two ends do not
+    /// both initiate; both ends check the limit of the cipher.
+    pub(super) fn needs_rekey_on_send(&self, now: Time) -> bool {
         self.current.as_ref().is_some_and(|session| {
             session.initiated && session.is_older(now, REKEY_AFTER)
                 || session.blocks >= session.cipher().rekey_after_blocks()
         })
     }
 
-    /// Whether, having only received, it is time to look for a new session.
-    pub(super) fn is_nearly_expired(&self, now: Time) -> bool {
+    /// Returns true if a rekey is due after receiving only.
+    pub(super) fn needs_rekey_on_receive(&self, now: Time) -> bool {
         self.current.as_ref().is_some_and(|session| session.initiated && session.is_older(now, REKEY_AFTER_SILENT))
     }
 
@@ -254,8 +256,8 @@ impl Sessions {
 pub const REKEY_AFTER: Duration = Duration::from_secs(120);
 /// WireGuard's Reject-After-Time, whitepaper section 6.1.
 pub const REJECT_AFTER: Duration = Duration::from_secs(180);
-/// An initiator that only receives rekeys this late: Reject-After-Time less Keepalive-Timeout (10 s) less Rekey-Timeout
-/// (5 s), whitepaper section 6.2.
+/// The age at which an initiator that only receives rekeys: Reject-After-Time less Keepalive-Timeout (10 s) less
+/// Rekey-Timeout (5 s), whitepaper section 6.2.
 pub const REKEY_AFTER_SILENT: Duration = Duration::from_secs(165);
 
 #[cfg(test)]
@@ -266,24 +268,24 @@ mod tests {
 
     fn session(cipher: Cipher, blocks: u64) -> Sessions {
         let secrets = Secrets { to_responder: Zeroizing::new([1; 32]), to_initiator: Zeroizing::new([2; 32]) };
-        let hello =
+        let payload =
             HandshakePayload { version: 1, incarnation: Incarnation([0; 8]), capabilities: Capabilities::new(true) };
-        let agreed = Agreed { local: SessionIndex::new(1), remote: SessionIndex::new(2), hello, secrets };
+        let agreed = Agreed { local: SessionIndex::new(1), remote: SessionIndex::new(2), payload, secrets };
         let mut sessions = Sessions::default();
         sessions.install(Session { blocks, ..Session::new(Time::START, agreed, cipher, false) });
         sessions
     }
 
     #[test]
-    fn a_key_is_worn_when_half_of_its_blocks_are_used_and_dead_when_all_are() {
+    fn a_key_needs_a_rekey_at_half_of_its_blocks_and_is_refused_at_the_limit() {
         let (path, now) = (PathId { slot: 0, generation: 0 }, Time::START);
         for (cipher, rekey) in [(Cipher::Aes256Gcm, 1u64 << 34), (Cipher::ChaCha20Poly1305, 1 << 60)] {
-            // 12 bytes of header are a block, 17 bytes of body are two.
+            // The header of 12 bytes counts as one block, the body of 17 bytes as two.
             let mut slot = [0; HEADER + 17 + TAG];
             let mut sessions = session(cipher, rekey - 3);
-            assert!(!sessions.is_worn(now));
+            assert!(!sessions.needs_rekey_on_send(now));
             sessions.seal(now, path, &mut slot).unwrap();
-            assert!(sessions.is_worn(now));
+            assert!(sessions.needs_rekey_on_send(now));
             assert_eq!(session(cipher, 2 * rekey).seal(now, path, &mut slot), Err(Dropped::NoSession));
         }
     }

@@ -1,10 +1,10 @@
-//! The receiver's side: the contexts that were offered, and what refers to them.
+//! The receiver's side: stores offered contexts, and expands packets with them.
 
 use super::fields::HeaderContext;
 use super::{Buckets, Reference, is_after};
 use crate::drops::Dropped;
 
-/// Contexts of the flows that come from a peer, by bucket: the one that was used last, and the one before.
+/// The contexts of the flows that come from a peer, by bucket: the last used one, and the one before.
 #[derive(Debug, Default)]
 pub struct Decompressor {
     buckets: Buckets<[Option<StoredContext>; 2]>,
@@ -18,17 +18,17 @@ struct StoredContext {
 }
 
 impl StoredContext {
-    fn is_called(&self, reference: Reference) -> bool {
+    fn has_reference(&self, reference: Reference) -> bool {
         self.sequence as Reference == reference
     }
 }
 
 impl Decompressor {
-    /// Keeps the headers of a packet that offers them as a context. False where they can be none, and where a newer one of their name is there.
+    /// Stores the headers of a packet as a context. False if they cannot be one, or if one of this reference is newer.
     pub fn on_offer(&mut self, bucket: u16, sequence: u32, packet: &[u8]) -> bool {
         let Some((known, context)) = self.buckets.get_mut(bucket).zip(HeaderContext::of(packet)) else { return false };
         let offered = StoredContext { sequence, context };
-        if let Some(same) = known.iter_mut().flatten().find(|known| known.is_called(sequence as Reference)) {
+        if let Some(same) = known.iter_mut().flatten().find(|known| known.has_reference(sequence as Reference)) {
             let is_newer = !is_after(same.sequence, sequence);
             if is_newer {
                 *same = offered;
@@ -39,10 +39,10 @@ impl Decompressor {
         true
     }
 
-    /// Puts the packet with this number together that was compressed to `body`, and appends it to `out`.
+    /// Expands the packet with this number from `body`, and appends it to `out`.
     ///
-    /// # Errors
-    /// [`Dropped::UnknownContext`] when the context that it refers to is not there, [`Dropped::Malformed`] when the body makes no sense with it.
+    /// # Errors [`Dropped::UnknownContext`] if its context is not stored, [`Dropped::Malformed`] if the body does not
+    /// match the context.
     pub fn expand(
         &mut self,
         bucket: u16,
@@ -52,15 +52,15 @@ impl Decompressor {
         out: &mut Vec<u8>,
     ) -> Result<(), Dropped> {
         let known = self.buckets.get_mut(bucket).ok_or(Dropped::UnknownContext)?;
-        if known[1].is_some_and(|second| second.is_called(reference)) {
+        if known[1].is_some_and(|second| second.has_reference(reference)) {
             known.swap(0, 1);
         }
-        let is_meant = |known: &&StoredContext| known.is_called(reference) && is_after(sequence, known.sequence);
-        let meant = known[0].as_ref().filter(is_meant).ok_or(Dropped::UnknownContext)?;
-        meant.context.expand(body, out).ok_or(Dropped::Malformed)
+        let matches = |known: &&StoredContext| known.has_reference(reference) && is_after(sequence, known.sequence);
+        let stored = known[0].as_ref().filter(matches).ok_or(Dropped::UnknownContext)?;
+        stored.context.expand(body, out).ok_or(Dropped::Malformed)
     }
 
-    /// Forgets everything, because the peer has begun anew or nothing has come for long.
+    /// Drops all contexts, after a restart of the peer or after a long time without receiving.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

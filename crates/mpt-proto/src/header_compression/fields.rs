@@ -1,47 +1,48 @@
-//! Which headers can be compressed, and how: IPv4 without options or IPv6, with TCP, its timestamps in the usual place or no options at
-//! all, or with UDP.
+//! The compressible headers and their encoding: IPv4 without options or IPv6, with TCP without options or with
+//! timestamps in the usual layout, or with UDP.
 //!
 //! ```text
-//! TCP     control 1 | flags 1 | sequence 4? | ack 4? | window 2? | IPv4 id 2? | timestamp 3 or 4? | echo 3 or 4? | checksum 2
-//! UDP                                                             IPv4 id 2                                      | checksum 2
+//! TCP  control 1 | flags 1 | sequence 4? | ack 4? | window 2? | IPv4 id 2? | timestamp 3-4? | echo 3-4? | checksum 2
+//! UDP                                                          IPv4 id 2                               | checksum 2
 //! ```
 //!
-//! Control says, from its highest bit down, whether sequence, ack, window and id follow (one bit each) and how long the timestamp and
-//! its echo are (two bits each: 0, 3 or 4 bytes). What does not follow is as in the context. Window, flags and checksum are the values themselves, all else is
-//! the difference from the context's, modulo its size. Lengths and the IPv4 checksum follow from the packet. The segments that were cut from one
-//! super-packet come out equally long, but for one identification in 65,536 that is the context's own, so that they still leave in one send.
+//! The bits of control, from the highest, are one each for the presence of sequence, ack, window and id, and two each
+//! for the width of timestamp and echo (0, 3 or 4 bytes). An absent field is equal to that of the context. Window,
+//! flags and checksum are sent as values, all other fields as the difference from the context, modulo their size.
+//! Lengths and the IPv4 checksum are derived from the packet. The segments of one super-packet are compressed to equal
+//! lengths and still leave in one GSO batch, except for one identification in 65,536, which is that of the context.
 //!
-//! The TCP or UDP checksum is carried as it is: it is the flow's own, end to end, and says whether a packet was whole before it came here.
+//! The TCP or UDP checksum is sent unchanged: it protects the inner packet end to end.
 
 use std::ops::Range;
 
-use super::LONGEST;
+use super::MAX_HEADER;
 use crate::packet::checksum;
 use crate::packet::ip::{TCP, UDP};
-use crate::packet::{put_word, word};
+use crate::packet::{read_u16, write_u16};
 
-/// A header without what its context says: everything but the checksum, which is the last to be known.
+/// A header compressed against a context, without the checksum, which is computed last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coded {
-    bytes: [u8; MOST],
+    bytes: [u8; MAX_CODED],
     len: usize,
     checksum_at: usize,
 }
 
 impl Coded {
-    /// Bytes on the wire, with the checksum.
+    /// Returns its length in bytes on the wire, with the checksum.
     pub fn len(&self) -> usize {
         self.len + 2
     }
 
-    /// Writes it to `out`, which is [`Self::len`] bytes long, with the checksum of the finished header.
+    /// Writes it to `out`, which has a length of [`Self::len`], with the checksum of the final header.
     pub fn write(&self, header: &[u8], out: &mut [u8]) {
         out[..self.len].copy_from_slice(&self.bytes[..self.len]);
         out[self.len..].copy_from_slice(&header[self.checksum_at..self.checksum_at + 2]);
     }
 
     fn new(checksum_at: usize) -> Self {
-        Self { bytes: [0; MOST], len: 0, checksum_at }
+        Self { bytes: [0; MAX_CODED], len: 0, checksum_at }
     }
 
     fn put(&mut self, bytes: &[u8]) {
@@ -50,42 +51,45 @@ impl Coded {
     }
 }
 
-/// Control, flags, and every field at its longest.
-const MOST: usize = 2 + 4 + 4 + 2 + 2 + 4 + 4;
+/// Control, flags, and every field at its maximum length.
+const MAX_CODED: usize = 2 + 4 + 4 + 2 + 2 + 4 + 4;
 
-/// Headers that others can be compressed against: those of an earlier packet.
+/// The headers of an earlier packet, against which others are compressed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeaderContext {
-    bytes: [u8; LONGEST],
+    bytes: [u8; MAX_HEADER],
     layout: Layout,
 }
 
 impl HeaderContext {
-    /// The headers at the beginning of `packet`, if others can be compressed against them.
+    /// Returns the headers at the start of `packet` if they are compressible.
     pub fn of(packet: &[u8]) -> Option<Self> {
         let layout = Layout::of(packet)?;
-        let mut bytes = [0; LONGEST];
+        let mut bytes = [0; MAX_HEADER];
         bytes[..layout.len].copy_from_slice(&packet[..layout.len]);
         Some(Self { bytes, layout })
     }
 
-    /// Compresses the whole `header` of a packet of `total` bytes, if this is its context.
+    /// Compresses the complete `header` of a packet of `total` bytes if it matches this context.
     pub fn compress(&self, header: &[u8], total: usize) -> Option<Coded> {
         let Self { layout, .. } = self;
-        if header.len() != layout.len || !layout.agree(self.header(), header) || !layout.is_regular(header, total) {
+        if header.len() != layout.len
+            || !layout.matches_context(self.header(), header)
+            || !layout.are_lengths_derivable(header, total)
+        {
             return None;
         }
         let mut coded = Coded::new(layout.checksum_at());
         if layout.tcp {
             compress_tcp(layout, self.header(), header, &mut coded);
         } else if layout.v4 {
-            coded.put(&word(header, 4).wrapping_sub(word(self.header(), 4)).to_be_bytes());
+            coded.put(&read_u16(header, 4).wrapping_sub(read_u16(self.header(), 4)).to_be_bytes());
         }
         Some(coded)
     }
 
-    /// Puts the header back that was compressed to what `body` begins with, and appends it to `out` with the payload that follows. `None` when
-    /// the body is not what was compressed.
+    /// Expands the header at the start of `body`, and appends it to `out` with the payload that follows. `None` if the
+    /// body is invalid.
     pub fn expand(&self, body: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let layout = &self.layout;
         let mut header = self.bytes;
@@ -94,9 +98,9 @@ impl HeaderContext {
         if layout.tcp {
             expand_tcp(layout, header, &mut reader)?;
         } else if layout.v4 {
-            add_word(header, 4, reader.word()?);
+            add_u16(header, 4, reader.read_u16()?);
         }
-        put_word(header, layout.checksum_at(), reader.word()?);
+        write_u16(header, layout.checksum_at(), reader.read_u16()?);
         layout.finish(header, layout.len + reader.0.len())?;
         out.extend_from_slice(header);
         out.extend_from_slice(reader.0);
@@ -108,39 +112,39 @@ impl HeaderContext {
     }
 }
 
-/// Where things are in a header that can be compressed.
+/// The layout of a compressible header.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     v4: bool,
     tcp: bool,
     timestamps: bool,
-    /// Where the transport header begins.
+    /// The offset of the transport header.
     transport: usize,
     /// Bytes of both headers.
     len: usize,
 }
 
 impl Layout {
-    /// That of the headers at the beginning of `packet`; none where they cannot be compressed.
+    /// Returns the layout of the headers at the start of `packet`; `None` if they are not compressible.
     fn of(packet: &[u8]) -> Option<Self> {
         let (v4, transport, protocol) = match packet.first()? >> 4 {
-            // More fragments, or not the first one: what follows may be anything.
-            4 if packet[0] == 0x45 && packet.len() >= 20 && word(packet, 6) & 0x3fff == 0 => (true, 20, packet[9]),
+            // In a fragment the bytes of the transport header are arbitrary.
+            4 if packet[0] == 0x45 && packet.len() >= 20 && read_u16(packet, 6) & 0x3fff == 0 => (true, 20, packet[9]),
             6 if packet.len() >= 40 => (false, 40, packet[6]),
             _ => return None,
         };
         let rest = &packet[transport..];
-        let (tcp, timestamps, own) = match protocol {
+        let (tcp, timestamps, transport_len) = match protocol {
             TCP if rest.len() >= 20 && rest[12] >> 4 == 5 => (true, false, 20),
             TCP if rest.len() >= 32 && rest[12] >> 4 == 8 && rest[20..24] == TIMESTAMPS => (true, true, 32),
             UDP if rest.len() >= 8 => (false, false, 8),
             _ => return None,
         };
-        Some(Self { v4, tcp, timestamps, transport, len: transport + own })
+        Some(Self { v4, tcp, timestamps, transport, len: transport + transport_len })
     }
 
-    /// Whether nothing differs but what may, so that the layout is the same.
-    fn agree(&self, context: &[u8], header: &[u8]) -> bool {
+    /// Returns true if all constant fields are equal, so the layout is the same.
+    fn matches_context(&self, context: &[u8], header: &[u8]) -> bool {
         let same = |range: Range<usize>| context[range.clone()] == header[range];
         let ip = if self.v4 { same(0..2) && same(6..10) && same(12..20) } else { same(0..4) && same(6..40) };
         let at = self.transport;
@@ -153,38 +157,38 @@ impl Layout {
         self.transport + if self.tcp { 16 } else { 6 }
     }
 
-    /// Whether lengths and IPv4 checksum are what [`Self::finish`] will put there, for a packet of `total` bytes.
-    fn is_regular(&self, header: &[u8], total: usize) -> bool {
-        let own = total - self.transport;
+    /// Returns true if [`Self::finish`] reproduces lengths and IPv4 checksum, for a packet of `total` bytes.
+    fn are_lengths_derivable(&self, header: &[u8], total: usize) -> bool {
+        let transport_len = total - self.transport;
         let network = if self.v4 {
-            usize::from(word(header, 2)) == total && word(header, 10) == ipv4_checksum(header)
+            usize::from(read_u16(header, 2)) == total && read_u16(header, 10) == ipv4_checksum(header)
         } else {
-            usize::from(word(header, 4)) == own
+            usize::from(read_u16(header, 4)) == transport_len
         };
-        network && (self.tcp || usize::from(word(header, self.transport + 4)) == own)
+        network && (self.tcp || usize::from(read_u16(header, self.transport + 4)) == transport_len)
     }
 
     /// Writes lengths and IPv4 checksum.
     fn finish(&self, header: &mut [u8], total: usize) -> Option<()> {
         let total = u16::try_from(total).ok()?;
-        let own = total - self.transport as u16;
+        let transport_len = total - self.transport as u16;
         if !self.tcp {
-            put_word(header, self.transport + 4, own);
+            write_u16(header, self.transport + 4, transport_len);
         }
         if self.v4 {
-            put_word(header, 2, total);
+            write_u16(header, 2, total);
             let sum = ipv4_checksum(header);
-            put_word(header, 10, sum);
+            write_u16(header, 10, sum);
         } else {
-            put_word(header, 4, own);
+            write_u16(header, 4, transport_len);
         }
         Some(())
     }
 }
 
-/// The checksum of an IPv4 header without options, whatever its field holds.
+/// Returns the checksum of an IPv4 header without options; the value of its field is ignored.
 fn ipv4_checksum(header: &[u8]) -> u16 {
-    let sum = (0..20).step_by(2).filter(|at| *at != 10).map(|at| u64::from(word(header, at))).sum();
+    let sum = (0..20).step_by(2).filter(|at| *at != 10).map(|at| u64::from(read_u16(header, at))).sum();
     !checksum::fold(sum)
 }
 
@@ -195,9 +199,9 @@ const SEQUENCE: u8 = 0x80;
 const ACK: u8 = 0x40;
 const WINDOW: u8 = 0x20;
 const ID: u8 = 0x10;
-/// How far up the width of the timestamp stands; that of the echo stands below it.
+/// The shift of the timestamp's width; that of the echo has shift 0.
 const TIMESTAMP: u32 = 2;
-/// Where TCP keeps its fields.
+/// Offsets of the fields of the TCP header.
 const SEQUENCE_AT: usize = 4;
 const ACK_AT: usize = 8;
 const FLAGS_AT: usize = 13;
@@ -205,36 +209,36 @@ const WINDOW_AT: usize = 14;
 const TIMESTAMP_AT: usize = 24;
 const ECHO_AT: usize = 28;
 
-fn compress_tcp(layout: &Layout, with: &[u8], header: &[u8], coded: &mut Coded) {
-    let (old, new) = (&with[layout.transport..], &header[layout.transport..]);
+fn compress_tcp(layout: &Layout, context: &[u8], header: &[u8], coded: &mut Coded) {
+    let (old, new) = (&context[layout.transport..], &header[layout.transport..]);
     coded.put(&[0, new[FLAGS_AT]]);
     let mut control = 0;
     for (at, bit) in [(SEQUENCE_AT, SEQUENCE), (ACK_AT, ACK)] {
-        let grown = number(new, at).wrapping_sub(number(old, at));
-        if grown != 0 {
+        let delta = read_u32(new, at).wrapping_sub(read_u32(old, at));
+        if delta != 0 {
             control |= bit;
-            coded.put(&grown.to_be_bytes());
+            coded.put(&delta.to_be_bytes());
         }
     }
-    if word(new, WINDOW_AT) != word(old, WINDOW_AT) {
+    if read_u16(new, WINDOW_AT) != read_u16(old, WINDOW_AT) {
         control |= WINDOW;
         coded.put(&new[WINDOW_AT..WINDOW_AT + 2]);
     }
-    if layout.v4 && word(header, 4) != word(with, 4) {
+    if layout.v4 && read_u16(header, 4) != read_u16(context, 4) {
         control |= ID;
-        coded.put(&word(header, 4).wrapping_sub(word(with, 4)).to_be_bytes());
+        coded.put(&read_u16(header, 4).wrapping_sub(read_u16(context, 4)).to_be_bytes());
     }
     if layout.timestamps {
         for (at, shift) in [(TIMESTAMP_AT, TIMESTAMP), (ECHO_AT, 0)] {
-            let grown = number(new, at).wrapping_sub(number(old, at));
-            let width: u8 = match grown {
+            let delta = read_u32(new, at).wrapping_sub(read_u32(old, at));
+            let width: u8 = match delta {
                 0 => 0,
                 1..0x100_0000 => 3,
                 _ => 4,
             };
-            // Three bytes are written as 2, four as 3.
+            // A width of three bytes is encoded as 2, one of four bytes as 3.
             control |= width.saturating_sub(1) << shift;
-            coded.put(&grown.to_be_bytes()[4 - usize::from(width)..]);
+            coded.put(&delta.to_be_bytes()[4 - usize::from(width)..]);
         }
     }
     coded.bytes[0] = control;
@@ -245,24 +249,24 @@ fn expand_tcp(layout: &Layout, header: &mut [u8], reader: &mut Reader<'_>) -> Op
     header[at + FLAGS_AT] = flags;
     for (field, bit) in [(SEQUENCE_AT, SEQUENCE), (ACK_AT, ACK)] {
         if control & bit != 0 {
-            add_number(header, at + field, u32::from_be_bytes(reader.take()?));
+            add_u32(header, at + field, u32::from_be_bytes(reader.take()?));
         }
     }
     if control & WINDOW != 0 {
-        put_word(header, at + WINDOW_AT, reader.word()?);
+        write_u16(header, at + WINDOW_AT, reader.read_u16()?);
     }
     if control & ID != 0 {
-        let grown = reader.word().filter(|_| layout.v4)?;
-        add_word(header, 4, grown);
+        let delta = reader.read_u16().filter(|_| layout.v4)?;
+        add_u16(header, 4, delta);
     }
     for (field, shift) in [(TIMESTAMP_AT, TIMESTAMP), (ECHO_AT, 0)] {
-        let grown = match control >> shift & 3 {
+        let delta = match control >> shift & 3 {
             0 => continue,
             2 => reader.take().map(|[a, b, c]| u32::from_be_bytes([0, a, b, c])),
             3 => reader.take().map(u32::from_be_bytes),
             _ => None,
         };
-        add_number(header, at + field, grown.filter(|_| layout.timestamps)?);
+        add_u32(header, at + field, delta.filter(|_| layout.timestamps)?);
     }
     Some(())
 }
@@ -276,21 +280,21 @@ impl Reader<'_> {
         Some(*taken)
     }
 
-    fn word(&mut self) -> Option<u16> {
+    fn read_u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_be_bytes)
     }
 }
 
-fn number(bytes: &[u8], at: usize) -> u32 {
+fn read_u32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-fn add_number(bytes: &mut [u8], at: usize, grown: u32) {
-    let sum = number(bytes, at).wrapping_add(grown);
+fn add_u32(bytes: &mut [u8], at: usize, delta: u32) {
+    let sum = read_u32(bytes, at).wrapping_add(delta);
     bytes[at..at + 4].copy_from_slice(&sum.to_be_bytes());
 }
 
-fn add_word(bytes: &mut [u8], at: usize, grown: u16) {
-    let sum = word(bytes, at).wrapping_add(grown);
-    put_word(bytes, at, sum);
+fn add_u16(bytes: &mut [u8], at: usize, delta: u16) {
+    let sum = read_u16(bytes, at).wrapping_add(delta);
+    write_u16(bytes, at, sum);
 }

@@ -1,23 +1,25 @@
-//! Header compression: what a packet's headers have in common with an earlier packet's of its flow does not go over the wire again.
+//! Header compression: a packet is sent without the header fields that it shares with an earlier packet of its flow.
 //!
-//! A TCP segment through a tunnel has 52 bytes of headers of its own behind the tunnel's 63, and nearly all of them are what they were in the
-//! segment before: sixteen are sent. What may be left out is the question of RFC 1144, RFC 2507 and ROHC (RFC 5795); how to be sure that the
-//! receiver can put it back, on paths that lose and reorder, is where they differ. Here it is made certain:
+//! A TCP segment in the tunnel has 52 bytes of headers of its own after the tunnel's 63, and nearly all of them equal
+//! those of the segment before: 16 are sent. RFC 1144, RFC 2507 and ROHC (RFC 5795) compress the same fields; they
+//! differ in how the receiver is kept able to decompress, on paths that lose and reorder. Here the context is confirmed
+//! before use:
 //!
 //! ```text
 //! sender                                        receiver
-//!   DATA, offering its header as a context  ->    keeps the header
+//!   DATA, offering its header as a context  ->    stores the header
 //!                                           <-  CONTEXT known
-//!   COMPRESSED, refers to that context      ->    puts the header back, bit for bit
+//!   COMPRESSED, refers to that context      ->    restores the header, bit for bit
 //! ```
 //!
-//! A packet is compressed against a context that the receiver is known to have, and against nothing else: every compressed packet can be
-//! read by itself, whatever was lost before it and over whichever path it came. Nothing is guessed from neighbours and no checksum
-//! tells whether a guess was right, which is what ROHC spends its modes and its feedback on. The price is that a field which grows is sent as its
-//! difference from the context, in three or four bytes and not in one.
+//! A packet is compressed only against a context that the receiver has confirmed: each compressed packet can be
+//! expanded by itself, whatever was lost before it and on any path. Nothing is predicted from neighbouring packets, so
+//! no checksum has to verify a prediction, for which ROHC needs its modes and its feedback. In return an increasing
+//! field is sent as the difference from the context, in three or four bytes instead of one.
 //!
-//! [`fields`] knows which headers can be compressed and what changes in them, [`Compressor`] is the sender's side of a
-//! peer and [`Decompressor`] the receiver's. Should the receiver not have a context after all, it says so, and the sender forgets it.
+//! `fields` has the compressible headers and their encoding, [`Compressor`] the state of the sender and
+//! [`Decompressor`] that of the receiver. If the receiver does not have a context, it reports that, and the sender
+//! drops it.
 
 mod compressor;
 mod decompressor;
@@ -29,26 +31,26 @@ pub use fields::Coded;
 
 use crate::flow::BUCKETS;
 
-/// The low byte of the flow sequence of the packet that offered a context names it among those of its bucket, for packets that come after that
-/// one: what is older was compressed against an older context of the same name, if at all.
+/// The low byte of the flow sequence of the packet that offered a context. It identifies the context in its bucket, for
+/// packets after that one: an older packet was compressed against an older context with the same reference.
 pub type Reference = u8;
 
-/// Whether a flow sequence follows another one (RFC 1982).
+/// Returns true if a flow sequence is after another one (RFC 1982).
 fn is_after(sequence: u32, other: u32) -> bool {
     (sequence.wrapping_sub(other) as i32) > 0
 }
 
-/// Something for each flow bucket that was ever asked for.
+/// One value for each flow bucket, allocated on first access.
 #[derive(Debug)]
 struct Buckets<T>(Vec<Option<Box<T>>>);
 
 impl<T: Default> Buckets<T> {
-    /// What there is for a bucket; none if there is no such bucket.
+    /// Returns the value of a bucket; `None` if there is no such bucket.
     fn get_mut(&mut self, bucket: u16) -> Option<&mut T> {
         if self.0.is_empty() {
             self.0.resize_with(BUCKETS, || None);
         }
-        self.0.get_mut(usize::from(bucket)).map(|place| &mut **place.get_or_insert_default())
+        self.0.get_mut(usize::from(bucket)).map(|entry| &mut **entry.get_or_insert_default())
     }
 }
 
@@ -58,8 +60,8 @@ impl<T> Default for Buckets<T> {
     }
 }
 
-/// The longest header that can be compressed: IPv6, and TCP with timestamps.
-pub const LONGEST: usize = 40 + 32;
+/// The maximum length of a compressible header: IPv6, and TCP with timestamps.
+pub const MAX_HEADER: usize = 40 + 32;
 
 #[cfg(test)]
 mod tests;

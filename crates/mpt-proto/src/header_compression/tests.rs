@@ -7,10 +7,10 @@ use super::*;
 use crate::drops::Dropped;
 use crate::packet::ip::{Ip, TCP, UDP, Version};
 use crate::packet::tests::{assert_checksums, packet};
-use crate::packet::{checksum, put_word};
+use crate::packet::{checksum, write_u16};
 use crate::time::Time;
 
-/// What may differ between two packets of a flow.
+/// The fields that may differ between two packets of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fields {
     id: u16,
@@ -21,24 +21,24 @@ struct Fields {
     times: Option<[u32; 2]>,
 }
 
-/// A packet with these fields; those of TCP only if it is one.
+/// Makes a packet with these fields; TCP fields are ignored for UDP.
 fn build(version: Version, protocol: u8, fields: Fields, payload: usize) -> Vec<u8> {
     let options = if protocol == TCP && fields.times.is_some() { 12 } else { 0 };
     let mut bytes = packet(version, protocol, options + payload, 1);
     let ip = Ip::parse(&bytes).unwrap();
     let transport = ip.transport;
     if version == Version::V4 {
-        put_word(&mut bytes, 4, fields.id);
-        put_word(&mut bytes, 10, 0);
+        write_u16(&mut bytes, 4, fields.id);
+        write_u16(&mut bytes, 10, 0);
         let sum = checksum::checksum(0, &bytes[..20]);
-        put_word(&mut bytes, 10, sum);
+        write_u16(&mut bytes, 10, sum);
     }
     let tcp = &mut bytes[transport..];
     if protocol == TCP {
         tcp[4..8].copy_from_slice(&fields.sequence.to_be_bytes());
         tcp[8..12].copy_from_slice(&fields.ack.to_be_bytes());
         tcp[13] = fields.flags;
-        put_word(tcp, 14, fields.window);
+        write_u16(tcp, 14, fields.window);
         if let Some([time, echo]) = fields.times {
             tcp[12] = 8 << 4;
             tcp[20..24].copy_from_slice(&[1, 1, 8, 10]);
@@ -47,21 +47,21 @@ fn build(version: Version, protocol: u8, fields: Fields, payload: usize) -> Vec<
         }
     }
     let field = if protocol == TCP { 16 } else { 6 };
-    put_word(tcp, field, 0);
+    write_u16(tcp, field, 0);
     let sum = checksum::checksum(ip.pseudo_sum(tcp.len()), tcp);
-    put_word(tcp, field, if sum == 0 && protocol == UDP { 0xffff } else { sum });
+    write_u16(tcp, field, if sum == 0 && protocol == UDP { 0xffff } else { sum });
     assert_checksums(&bytes);
     bytes
 }
 
-/// Network and transport header, whatever the latter has.
+/// Returns network and transport header, including TCP options.
 fn header_of(packet: &[u8]) -> &[u8] {
     let (transport, protocol) = if packet[0] >> 4 == 4 { (20, packet[9]) } else { (40, packet[6]) };
     let own = if protocol == TCP { usize::from(packet[transport + 12] >> 4) * 4 } else { 8 };
     &packet[..transport + own]
 }
 
-/// The bytes in which `packet` goes over the wire when `with` is the context.
+/// Returns the encoding of `packet` with `with` as the context.
 fn compressed(with: &[u8], packet: &[u8]) -> Option<Vec<u8>> {
     let header = header_of(packet);
     let coded = HeaderContext::of(with)?.compress(header, packet.len())?;
@@ -71,7 +71,7 @@ fn compressed(with: &[u8], packet: &[u8]) -> Option<Vec<u8>> {
     Some(wire)
 }
 
-/// A segment of a download, some time after it began.
+/// Makes a segment of a download, `n` segments after its start.
 fn segment(n: u32) -> Vec<u8> {
     let times = Some([5_000 + n, 70_000 + n]);
     let fields = Fields { id: 77 + n as u16, sequence: 1_000 + n * 1_388, ack: 500, flags: 0x10, window: 502, times };
@@ -89,7 +89,7 @@ fn any_fields() -> impl Strategy<Value = Fields> {
 
 proptest! {
     #[test]
-    fn what_is_compressed_comes_back_bit_for_bit(
+    fn a_compressed_header_expands_bit_for_bit(
         (v4, tcp) in any::<(bool, bool)>(), old in any_fields(), new in any_fields(), payload in 0..1_500usize,
     ) {
         let (version, protocol) = (if v4 { Version::V4 } else { Version::V6 }, if tcp { TCP } else { UDP });
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_makes_the_reader_panic(
+    fn expanding_any_bytes_never_panics(
         (v4, tcp) in any::<(bool, bool)>(), old in any_fields(), body in prop::collection::vec(any::<u8>(), 0..60),
     ) {
         let (version, protocol) = (if v4 { Version::V4 } else { Version::V6 }, if tcp { TCP } else { UDP });
@@ -117,24 +117,24 @@ proptest! {
 }
 
 #[test]
-fn of_fifty_two_bytes_sixteen_are_left() {
+fn a_header_of_52_bytes_is_compressed_to_16() {
     let wire = compressed(&segment(0), &segment(9)).unwrap();
     // Control, flags, sequence 4, id 2, timestamp 3, echo 3, checksum 2.
     assert_eq!(wire.len() - 1_388, 2 + 4 + 2 + 3 + 3 + 2);
     assert_eq!(wire[..8], [0b1001_1010, 0x10, 0, 0, 0x30, 0xcc, 0, 9]);
     let call = |n| build(Version::V6, UDP, Fields { id: n, ..Fields::default() }, 172);
-    assert_eq!(compressed(&call(0), &call(1)).unwrap().len(), 2 + 172, "of forty-eight two");
+    assert_eq!(compressed(&call(0), &call(1)).unwrap().len(), 2 + 172, "48 bytes are compressed to 2");
 }
 
 #[test]
-fn what_differs_elsewhere_is_not_compressed() {
+fn a_header_that_differs_in_a_constant_field_is_not_compressed() {
     let with = segment(0);
     for at in [1, 6, 8, 12, 19, 20, 23] {
         let mut other = segment(1);
         other[at] ^= 0x10;
-        put_word(&mut other, 10, 0);
+        write_u16(&mut other, 10, 0);
         let sum = checksum::checksum(0, &other[..20]);
-        put_word(&mut other, 10, sum);
+        write_u16(&mut other, 10, sum);
         assert_eq!(compressed(&with, &other), None, "byte {at}");
     }
     let wrong = |at: usize| {
@@ -142,12 +142,12 @@ fn what_differs_elsewhere_is_not_compressed() {
         other[at] ^= 1;
         compressed(&with, &other)
     };
-    assert_eq!([wrong(3), wrong(11)], [None, None], "a length or a checksum that would not come back as it is");
-    assert!(wrong(36).is_some(), "the flow's own checksum is carried, right or wrong");
+    assert_eq!([wrong(3), wrong(11)], [None, None], "a wrong length or IPv4 checksum would not be restored");
+    assert!(wrong(36).is_some(), "the transport checksum is sent unchanged, valid or not");
 }
 
 #[test]
-fn options_fragments_and_other_protocols_are_no_contexts() {
+fn options_fragments_and_other_protocols_give_no_context() {
     let alter = |changes: &[(usize, u8)]| {
         let mut bytes = segment(0);
         changes.iter().for_each(|(at, value)| bytes[*at] = *value);
@@ -160,7 +160,7 @@ fn options_fragments_and_other_protocols_are_no_contexts() {
     assert!(!alter(&[(0, 0x60)]) && HeaderContext::of(&[]).is_none() && HeaderContext::of(&segment(0)[..51]).is_none());
 }
 
-/// A sender and a receiver, and what passes between them.
+/// A sender and a receiver.
 #[derive(Default)]
 struct Ends {
     compressor: Compressor,
@@ -169,7 +169,7 @@ struct Ends {
     next: u32,
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Clone, Debug)]
 struct Sent {
     sequence: u32,
@@ -201,15 +201,15 @@ impl Ends {
         (0..9).map(|_| self.send(now, packet)).find(|sent| sent.choice == Choice::Offer)
     }
 
-    /// The offer arrives, and so does the answer.
+    /// Sends an offer, and confirms it.
     fn agree(&mut self, now: Time, packet: &[u8]) -> Sent {
-        let sent = self.offer(now, packet).expect("it offers");
+        let sent = self.offer(now, packet).expect("an offer");
         assert!(self.decompressor.on_offer(BUCKET, sent.sequence, packet));
         self.compressor.on_known(now, BUCKET, sent.sequence);
         sent
     }
 
-    fn arrives(&mut self, sent: &Sent) -> Result<Vec<u8>, Dropped> {
+    fn receive(&mut self, sent: &Sent) -> Result<Vec<u8>, Dropped> {
         let Choice::Compressed(reference, coded) = sent.choice else { panic!("{sent:?} is not compressed") };
         let (header, mut out) = (header_of(&sent.packet), Vec::new());
         let mut wire = vec![0; coded.len()];
@@ -223,7 +223,7 @@ fn at(ms: u64) -> Time {
     Time::after(Duration::from_millis(ms))
 }
 
-/// A segment of another flow.
+/// Makes a segment of another flow.
 fn other(n: u32) -> Vec<u8> {
     let mut bytes = segment(n);
     bytes[21] ^= 1;
@@ -231,33 +231,33 @@ fn other(n: u32) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_is_compressed_before_the_receiver_says_that_it_can_read_it() {
+fn nothing_is_compressed_before_the_receiver_confirms_the_context() {
     let mut ends = Ends::default();
-    let offer = ends.offer(at(0), &segment(0)).expect("it offers");
-    assert_eq!(offer.sequence, 3, "a question and its answer are not worth it");
+    let offer = ends.offer(at(0), &segment(0)).expect("an offer");
+    assert_eq!(offer.sequence, 3, "not before the fourth packet");
     assert_eq!(ends.send(at(1_999), &segment(1)).choice, Choice::Full);
     ends.compressor.on_known(at(1_999), BUCKET, 2);
-    assert_eq!(ends.send(at(1_999), &segment(1)).choice, Choice::Full, "that was no offer");
+    assert_eq!(ends.send(at(1_999), &segment(1)).choice, Choice::Full, "no offer");
     let again = ends.offer(at(2_000), &segment(1)).expect("the answer was lost");
     ends.decompressor.on_offer(BUCKET, again.sequence, &segment(1));
     ends.compressor.on_known(at(2_001), BUCKET, again.sequence);
     let sent = ends.send(at(2_001), &segment(2));
-    assert_eq!(ends.arrives(&sent), Ok(segment(2)));
+    assert_eq!(ends.receive(&sent), Ok(segment(2)));
 }
 
 #[test]
-fn a_context_that_is_gone_is_offered_again() {
+fn a_lost_context_is_offered_again() {
     let mut ends = Ends::default();
     let reference = ends.agree(at(0), &segment(0)).sequence as Reference;
     ends.decompressor.clear();
     let sent = ends.send(at(1), &segment(1));
-    assert_eq!(ends.arrives(&sent), Err(Dropped::UnknownContext));
+    assert_eq!(ends.receive(&sent), Err(Dropped::UnknownContext));
     ends.compressor.on_unknown(BUCKET, reference.wrapping_add(1));
-    assert!(ends.send(at(1), &segment(1)).is_compressed(), "it was not about this one");
+    assert!(ends.send(at(1), &segment(1)).is_compressed(), "the report was about another context");
     ends.compressor.on_unknown(BUCKET, reference);
     ends.agree(at(2), &segment(2));
     let sent = ends.send(at(2), &segment(3));
-    assert_eq!(ends.arrives(&sent), Ok(segment(3)));
+    assert_eq!(ends.receive(&sent), Ok(segment(3)));
 }
 
 #[test]
@@ -270,20 +270,20 @@ fn a_bucket_that_does_not_exist_has_no_contexts() {
 }
 
 #[test]
-fn a_flow_that_is_gone_leaves_its_place_to_another() {
+fn an_idle_flow_is_replaced_by_another() {
     let mut ends = Ends::default();
     ends.agree(at(0), &segment(0));
     assert!(ends.offer(at(999), &other(0)).is_none());
     let late = ends.send(at(999), &segment(1));
     ends.agree(at(1_999), &other(0));
     let sent = ends.send(at(1_999), &other(1));
-    assert_eq!(ends.arrives(&sent), Ok(other(1)));
-    assert_eq!(ends.arrives(&late), Ok(segment(1)), "what was still under way");
+    assert_eq!(ends.receive(&sent), Ok(other(1)));
+    assert_eq!(ends.receive(&late), Ok(segment(1)), "a packet in flight");
     assert_eq!(ends.send(at(1_999), &segment(2)).choice, Choice::Full);
 }
 
 #[test]
-fn a_context_that_few_packets_use_leaves_its_place_to_one_for_most() {
+fn a_context_that_few_packets_use_is_replaced_by_one_that_most_use() {
     let mut ends = Ends::default();
     ends.agree(at(0), &segment(0));
     for n in 0..3 * 63 {
@@ -295,7 +295,7 @@ fn a_context_that_few_packets_use_leaves_its_place_to_one_for_most() {
 }
 
 #[test]
-fn what_the_receiver_may_have_forgotten_is_not_used() {
+fn a_context_that_the_receiver_may_have_dropped_is_not_used() {
     let mut ends = Ends::default();
     ends.agree(at(0), &segment(0));
     assert!(ends.send(at(9_999), &segment(1)).is_compressed());
@@ -303,19 +303,23 @@ fn what_the_receiver_may_have_forgotten_is_not_used() {
 }
 
 #[test]
-fn what_is_older_than_a_context_has_nothing_to_do_with_it() {
+fn a_packet_older_than_a_context_is_not_compressed_with_it() {
     let mut ends = Ends::default();
     let offer = ends.agree(at(0), &segment(1));
     let again = ends.send_again(at(1), offer.sequence - 1, &segment(0));
-    assert_eq!(again.choice, Choice::Full, "it was lost, and is sent whole once more");
+    assert_eq!(again.choice, Choice::Full, "a retransmission is sent uncompressed");
     let late = Sent { sequence: offer.sequence - 1, ..ends.send(at(1), &segment(2)) };
-    assert_eq!(ends.arrives(&late), Err(Dropped::UnknownContext), "it was compressed against another of this name");
+    assert_eq!(
+        ends.receive(&late),
+        Err(Dropped::UnknownContext),
+        "compressed against an older context with this reference"
+    );
     let older = offer.sequence.wrapping_sub(256);
-    assert!(!ends.decompressor.on_offer(BUCKET, older, &other(0)), "a late offer of the same name");
+    assert!(!ends.decompressor.on_offer(BUCKET, older, &other(0)), "a late offer with the same reference");
     let sent = ends.send(at(2), &segment(3));
-    assert_eq!(ends.arrives(&sent), Ok(segment(3)));
-    // The fourth packet would give its context the same name.
+    assert_eq!(ends.receive(&sent), Ok(segment(3)));
+    // The context of the fourth packet would have the same reference.
     ends.next = offer.sequence + 256 - 3;
-    let next = ends.offer(at(1_500), &other(0)).expect("the flow is gone");
+    let next = ends.offer(at(1_500), &other(0)).expect("the flow is idle");
     assert_eq!(next.sequence, offer.sequence + 257);
 }

@@ -1,21 +1,21 @@
-//! The Internet checksum (RFC 1071): four independent chains of 64-bit additions with carry, 50 GB/s on a current processor
-//! without any of its extensions.
+//! The Internet checksum (RFC 1071), as four independent chains of 64-bit additions with carry: 50 GB/s on a current
+//! processor without SIMD instructions.
 
-/// The one's-complement sum of `bytes` as big-endian 16-bit words, added to `start`; not folded, not inverted.
+/// Returns the one's-complement sum of `bytes` as big-endian 16-bit words, added to `start`; not folded, not inverted.
 ///
-/// Sums of consecutive pieces may be chained as long as every piece but the last has an even length.
+/// Sums of consecutive pieces may be chained if every piece but the last has an even length.
 pub fn sum(start: u64, bytes: &[u8]) -> u64 {
-    let mut lanes = [0u64; 4];
+    let mut chains = [0u64; 4];
     let mut blocks = bytes.chunks_exact(32);
     for block in &mut blocks {
-        for (lane, word) in lanes.iter_mut().zip(block.chunks_exact(8)) {
+        for (chain, word) in chains.iter_mut().zip(block.chunks_exact(8)) {
             let word = u64::from_ne_bytes(word.try_into().expect("chunks of eight bytes"));
-            let (sum, carry) = lane.overflowing_add(word);
-            *lane = sum + u64::from(carry);
+            let (sum, carry) = chain.overflowing_add(word);
+            *chain = sum + u64::from(carry);
         }
     }
-    // Words were added in the machine's byte order, which the one's-complement sum allows (RFC 1071 section 2 (B)).
-    let body = lanes.iter().map(|lane| (lane >> 32) + (lane & 0xffff_ffff)).sum();
+    // The words were added in native byte order, which the one's-complement sum allows (RFC 1071 section 2 (B)).
+    let body = chains.iter().map(|chain| (chain >> 32) + (chain & 0xffff_ffff)).sum();
     start + u64::from(u16::from_be_bytes(fold(body).to_ne_bytes())) + tail(blocks.remainder())
 }
 
@@ -27,12 +27,12 @@ pub fn fold(sum: u64) -> u16 {
     ((sum >> 16) + (sum & 0xffff)) as u16
 }
 
-/// The checksum over `bytes` and a `start` sum, as it stands in a header.
+/// Returns the header checksum over `bytes` and a `start` sum.
 pub fn checksum(start: u64, bytes: &[u8]) -> u16 {
     !fold(sum(start, bytes))
 }
 
-/// The checksum field `field` after the 16-bit word `old` under it became `new` (RFC 1624, equation 3).
+/// Returns the checksum `field` after a 16-bit word changed from `old` to `new` (RFC 1624, equation 3).
 pub fn update(field: u16, old: u16, new: u16) -> u16 {
     !fold(u64::from(!field) + u64::from(!old) + u64::from(new))
 }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vector_loop_and_the_naive_loop_agree_at_every_length() {
+    fn the_unrolled_and_the_naive_loop_agree_at_every_length() {
         let bytes: Vec<u8> = (0..4099u32).map(|i| (i * 167 + i / 256) as u8).collect();
         for len in (0..200).chain([1388, 1440, 4096, 4099]) {
             assert_eq!(fold(sum(0, &bytes[..len])), naive(&bytes[..len]), "length {len}");

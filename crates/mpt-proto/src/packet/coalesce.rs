@@ -1,25 +1,25 @@
-//! Many packets into few: the inverse of [`super::SuperPacket`], for the write to the TUN device.
+//! Receive offload: merges packets into super-packets for the TUN device, the inverse of [`super::SuperPacket`].
 //!
-//! The rules are those of the kernel's own receive offload: packets of one TCP or UDP flow whose headers differ only as
-//! segmentation would make them differ, in sequence, each as long as the first, the last perhaps shorter. A packet whose
-//! checksums are wrong is never merged, since what is merged gets fresh ones and a damaged packet would become a
-//! valid one.
+//! The rules are those of the kernel's own receive offload: the packets belong to one TCP or UDP flow, are in sequence,
+//! and their headers differ only as segmentation would make them differ; each has the length of the first, but the last
+//! may be shorter. A packet with a wrong checksum is never merged: the super-packet gets new checksums, so the damaged
+//! packet would become valid.
 
 use std::collections::VecDeque;
 
 use super::ip::{Ip, TCP, UDP, Version};
-use super::{Checksum, Offload, Segmentation, SegmentationKind, checksum, put_word, word};
+use super::{Checksum, Offload, Segmentation, SegmentationKind, checksum, read_u16, write_u16};
 
-/// Merges packets, flow by flow, and hands out what is ready for the TUN device.
+/// Merges packets by flow, and returns the writes for the TUN device.
 #[derive(Debug)]
 pub struct Coalescer {
-    open: Vec<Open>,
+    open: Vec<OpenSuperPacket>,
     ready: VecDeque<TunWrite>,
     spare: Vec<Vec<u8>>,
     merge: Merge,
 }
 
-/// What the TUN device takes as super-packets.
+/// The protocols for which the TUN device accepts super-packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merge {
     /// TCP over IPv4 and IPv6 (TSO).
@@ -31,17 +31,17 @@ pub struct Merge {
 /// One write to the TUN device.
 #[derive(Debug)]
 pub struct TunWrite {
-    /// What the kernel is asked to do to it.
+    /// The checksum and segmentation work left to the kernel.
     pub offload: Offload,
     /// The packet, or the super-packet.
     pub bytes: Vec<u8>,
-    /// How many packets it stands for.
+    /// The number of packets in it.
     pub packets: u32,
 }
 
-/// A super-packet that may still grow.
+/// A super-packet that accepts more packets.
 #[derive(Debug)]
-struct Open {
+struct OpenSuperPacket {
     bytes: Vec<u8>,
     shape: Shape,
     segment: usize,
@@ -50,7 +50,7 @@ struct Open {
     closed: bool,
 }
 
-/// Where the headers of a mergeable packet lie.
+/// The offsets of the headers of a mergeable packet.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     version: Version,
@@ -59,51 +59,41 @@ struct Shape {
     header: usize,
 }
 
-/// Flows that are merged at the same time. Bulk transfers interleave few; the oldest is sent on when another begins.
-const OPEN_FLOWS: usize = 8;
-/// The longest IPv4 packet, and the longest super-packet that Linux takes over TUN.
-const MAX_BYTES: usize = 65_535;
-/// Linux refuses more in one UDP super-packet (UDP_MAX_SEGMENTS, 128 since 6.9).
-const MOST_DATAGRAMS: u32 = 64;
-const FIN: u8 = 0x01;
-const PSH: u8 = 0x08;
-const ACK: u8 = 0x10;
-
 impl Coalescer {
-    /// Makes one that merges what `merge` says, and passes every other packet on by itself.
+    /// Makes a coalescer that merges the protocols in `merge`, and passes every other packet through.
     pub fn new(merge: Merge) -> Self {
         Self { open: Vec::new(), ready: VecDeque::new(), spare: Vec::new(), merge }
     }
 
-    /// Takes one complete IP packet, which [`Ip::parse`] has accepted as `ip`.
+    /// Adds one complete IP packet, which [`Ip::parse`] has parsed as `ip`.
     pub fn push(&mut self, ip: &Ip, packet: &[u8]) {
-        let wanted = match ip.protocol {
+        let mergeable = match ip.protocol {
             TCP => self.merge.tcp,
             UDP => self.merge.udp,
             _ => false,
         };
-        match wanted.then(|| Shape::of(ip, packet)).flatten() {
+        match mergeable.then(|| Shape::of(ip, packet)).flatten() {
             Some(shape) => self.merge(shape, packet),
             None => {
                 self.flush_flow_of(ip, packet);
-                self.pass(packet);
+                self.pass_through(packet);
             }
         }
     }
 
-    /// Closes every open super-packet: no more packets will come in this batch.
+    /// Closes every open super-packet, at the end of a batch.
     pub fn flush(&mut self) {
         for open in self.open.drain(..) {
             self.ready.push_back(open.finish());
         }
     }
 
-    /// The next write for the TUN device, in order.
+    /// Returns the next write for the TUN device, in order.
     pub fn poll(&mut self) -> Option<TunWrite> {
         self.ready.pop_front()
     }
 
-    /// Takes a buffer back for another use.
+    /// Takes a buffer back for reuse.
     pub fn recycle(&mut self, mut bytes: Vec<u8>) {
         if self.spare.len() < 2 * OPEN_FLOWS {
             bytes.clear();
@@ -112,7 +102,7 @@ impl Coalescer {
     }
 
     fn merge(&mut self, shape: Shape, packet: &[u8]) {
-        let same_flow = self.open.iter().position(|open| open.is_flow_of(&shape, packet));
+        let same_flow = self.open.iter().position(|open| open.is_same_flow(&shape, packet));
         if let Some(at) = same_flow {
             if self.open[at].append(&shape, packet) {
                 return;
@@ -124,17 +114,17 @@ impl Coalescer {
             self.ready.push_back(oldest.finish());
         }
         let bytes = self.buffer(packet);
-        self.open.push(Open::new(shape, bytes));
+        self.open.push(OpenSuperPacket::new(shape, bytes));
     }
 
-    fn pass(&mut self, packet: &[u8]) {
+    fn pass_through(&mut self, packet: &[u8]) {
         let bytes = self.buffer(packet);
         self.ready.push_back(TunWrite { offload: Offload::default(), bytes, packets: 1 });
     }
 
-    /// A packet that cannot be merged must not overtake those of its flow that wait.
+    /// Flushes the flow of a packet that cannot be merged, which must not overtake earlier packets of its flow.
     fn flush_flow_of(&mut self, ip: &Ip, packet: &[u8]) {
-        let of_same_hosts = |open: &Open| open.addresses() == addresses(ip.version, packet);
+        let of_same_hosts = |open: &OpenSuperPacket| open.addresses() == addresses(ip.version, packet);
         while let Some(at) = self.open.iter().position(of_same_hosts) {
             let done = self.open.remove(at);
             self.ready.push_back(done.finish());
@@ -149,22 +139,25 @@ impl Coalescer {
 }
 
 impl Shape {
-    /// The shape of a packet that may be merged with others: TCP with data and no flags but ACK, PSH and FIN, or UDP.
+    /// Returns the shape of a packet that can be merged: TCP with data and no flags but ACK, PSH and FIN, or UDP.
     fn of(ip: &Ip, packet: &[u8]) -> Option<Self> {
-        if ip.fragment || !network_header_is_plain(ip, packet) {
+        if ip.fragment || !is_network_header_mergeable(ip, packet) {
             return None;
         }
         let transport = &packet[ip.transport..ip.total];
-        let (header, least) = match ip.protocol {
+        let (header, min) = match ip.protocol {
             TCP if transport.len() > 20 && transport[13] & !(FIN | PSH) == ACK => {
                 (usize::from(transport[12] >> 4) * 4, 20)
             }
-            UDP if transport.len() > 8 && word(transport, 4) as usize == transport.len() && word(transport, 6) != 0 => {
+            UDP if transport.len() > 8
+                && read_u16(transport, 4) as usize == transport.len()
+                && read_u16(transport, 6) != 0 =>
+            {
                 (8, 8)
             }
             _ => return None,
         };
-        if header < least
+        if header < min
             || header >= transport.len()
             || checksum::fold(checksum::sum(ip.pseudo_sum(transport.len()), transport)) != 0xffff
         {
@@ -179,7 +172,7 @@ impl Shape {
     }
 }
 
-impl Open {
+impl OpenSuperPacket {
     fn new(shape: Shape, bytes: Vec<u8>) -> Self {
         let payload = bytes.len() - shape.header;
         let closed = shape.protocol == TCP && bytes[shape.transport + 13] & (FIN | PSH) != 0;
@@ -191,7 +184,7 @@ impl Open {
         addresses(self.shape.version, &self.bytes)
     }
 
-    fn is_flow_of(&self, shape: &Shape, packet: &[u8]) -> bool {
+    fn is_same_flow(&self, shape: &Shape, packet: &[u8]) -> bool {
         let ports = |bytes: &[u8]| {
             [bytes[shape.transport], bytes[shape.transport + 1], bytes[shape.transport + 2], bytes[shape.transport + 3]]
         };
@@ -201,14 +194,14 @@ impl Open {
             && ports(&self.bytes) == ports(packet)
     }
 
-    /// Appends the packet's payload if segmentation of the whole would give this very packet back.
+    /// Appends the packet's payload if segmentation of the result would reproduce the packet.
     fn append(&mut self, shape: &Shape, packet: &[u8]) -> bool {
         let payload = &packet[shape.header..];
         let fits = !self.closed
             && shape.header == self.shape.header
             && payload.len() <= self.segment
             && self.bytes.len() + payload.len() <= MAX_BYTES
-            && (shape.protocol == TCP || self.packets < MOST_DATAGRAMS)
+            && (shape.protocol == TCP || self.packets < MAX_DATAGRAMS)
             && self.network_header_continues(packet)
             && (shape.protocol == UDP || self.tcp_header_continues(shape, packet));
         if !fits {
@@ -226,25 +219,25 @@ impl Open {
         true
     }
 
-    /// Everything but length, identification and checksum is equal; an IPv4 identification counts up unless DF is set.
+    /// Returns true if all but length, identification and checksum is equal, and the IPv4 identification is the next.
     fn network_header_continues(&self, packet: &[u8]) -> bool {
-        let mine = &self.bytes;
+        let ours = &self.bytes;
         match self.shape.version {
-            Version::V6 => mine[..4] == packet[..4] && mine[6..8] == packet[6..8],
+            Version::V6 => ours[..4] == packet[..4] && ours[6..8] == packet[6..8],
             Version::V4 => {
-                let counts_up = word(packet, 4) == word(mine, 4).wrapping_add(self.packets as u16);
-                mine[..2] == packet[..2] && mine[6..10] == packet[6..10] && counts_up
+                let counts_up = read_u16(packet, 4) == read_u16(ours, 4).wrapping_add(self.packets as u16);
+                ours[..2] == packet[..2] && ours[6..10] == packet[6..10] && counts_up
             }
         }
     }
 
-    /// In sequence, with the same acknowledgement, window and options.
+    /// Returns true if the packet is in sequence, with the same acknowledgement, window and options.
     fn tcp_header_continues(&self, shape: &Shape, packet: &[u8]) -> bool {
-        let (mine, theirs) = (&self.bytes[shape.transport..shape.header], &packet[shape.transport..shape.header]);
+        let (ours, theirs) = (&self.bytes[shape.transport..shape.header], &packet[shape.transport..shape.header]);
         tcp_seq(packet, shape) == self.next_seq
-            && mine[8..13] == theirs[8..13]
-            && mine[14..16] == theirs[14..16]
-            && mine[18..] == theirs[18..]
+            && ours[8..13] == theirs[8..13]
+            && ours[14..16] == theirs[14..16]
+            && ours[18..] == theirs[18..]
     }
 
     fn finish(mut self) -> TunWrite {
@@ -260,7 +253,7 @@ impl Open {
             (_, Version::V6) => (SegmentationKind::Tcp6 { cwr: false }, 16),
         };
         let pseudo = checksum::fold(ip.pseudo_sum(len - shape.transport));
-        put_word(&mut self.bytes, shape.transport + offset, pseudo);
+        write_u16(&mut self.bytes, shape.transport + offset, pseudo);
         TunWrite {
             offload: Offload {
                 checksum: Some(Checksum { start: shape.transport as u16, offset: offset as u16 }),
@@ -274,22 +267,32 @@ impl Open {
     fn write_lengths(&mut self) {
         let len = self.bytes.len();
         match self.shape.version {
-            Version::V6 => put_word(&mut self.bytes, 4, (len - 40) as u16),
+            Version::V6 => write_u16(&mut self.bytes, 4, (len - 40) as u16),
             Version::V4 => {
-                put_word(&mut self.bytes, 2, len as u16);
-                put_word(&mut self.bytes, 10, 0);
+                write_u16(&mut self.bytes, 2, len as u16);
+                write_u16(&mut self.bytes, 10, 0);
                 let sum = checksum::checksum(0, &self.bytes[..self.shape.transport]);
-                put_word(&mut self.bytes, 10, sum);
+                write_u16(&mut self.bytes, 10, sum);
             }
         }
         if self.shape.protocol == UDP {
-            put_word(&mut self.bytes, self.shape.transport + 4, (len - self.shape.transport) as u16);
+            write_u16(&mut self.bytes, self.shape.transport + 4, (len - self.shape.transport) as u16);
         }
     }
 }
 
-/// Without options, and undamaged: the merged packet gets a fresh IPv4 header checksum.
-fn network_header_is_plain(ip: &Ip, packet: &[u8]) -> bool {
+/// Maximum number of flows that are merged at once. Bulk transfers interleave few; a further flow flushes the oldest.
+const OPEN_FLOWS: usize = 8;
+/// Maximum length of an IPv4 packet, and of a super-packet that Linux accepts over TUN.
+const MAX_BYTES: usize = 65_535;
+/// Maximum number of datagrams that Linux accepts in one UDP super-packet (UDP_MAX_SEGMENTS, 128 since 6.9).
+const MAX_DATAGRAMS: u32 = 64;
+const FIN: u8 = 0x01;
+const PSH: u8 = 0x08;
+const ACK: u8 = 0x10;
+
+/// Returns true if there are no options and the checksum is valid: the merged packet gets a new IPv4 header checksum.
+fn is_network_header_mergeable(ip: &Ip, packet: &[u8]) -> bool {
     ip.version == Version::V6 || (ip.transport == 20 && checksum::fold(checksum::sum(0, &packet[..20])) == 0xffff)
 }
 

@@ -1,8 +1,8 @@
 //! DSCP and ECN across the tunnel.
 //!
-//! ECN follows RFC 6040 (normal mode): the outer header starts with the inner codepoint, and what the network made of it
-//! is merged back on the way out. DSCP follows the uniform model of RFC 2983 on the way in only: the outer packet
-//! is treated as the inner one asks, and what a network re-marks outside stays outside.
+//! ECN follows RFC 6040 (normal mode): encapsulation copies the inner codepoint to the outer header, and decapsulation
+//! merges the mark of the network into the inner header. DSCP follows the uniform model of RFC 2983 at encapsulation
+//! only: the outer packet gets the inner DSCP, and re-marking by a network is not copied to the inner packet.
 
 use super::checksum;
 use super::ip::Ip;
@@ -19,10 +19,9 @@ pub const ECT0: u8 = 0b10;
 /// Congestion experienced.
 pub const CE: u8 = 0b11;
 
-/// The inner type of service after decapsulation (RFC 6040 section 4.2, figure 4).
+/// Returns the inner type of service after decapsulation (RFC 6040 section 4.2, figure 4).
 ///
-/// # Errors
-/// [`Dropped::CeOnNotEct`] when the network marked congestion on a packet whose transport cannot react to it.
+/// # Errors [`Dropped::CeOnNotEct`] if the network marked congestion on a packet whose transport does not support ECN.
 pub fn decapsulate(inner: u8, outer: u8) -> Result<u8, Dropped> {
     let ecn = match (inner & MASK, outer & MASK) {
         (NOT_ECT, CE) => return Err(Dropped::CeOnNotEct),
@@ -34,19 +33,20 @@ pub fn decapsulate(inner: u8, outer: u8) -> Result<u8, Dropped> {
     Ok(inner & !MASK | ecn)
 }
 
-/// Whether a datagram that arrived with `outer` was marked on its way. One whose packet is marked left so, and tells nothing.
+/// Returns true if the network marked a datagram received with `outer`; an inner CE mark makes the outer one no
+/// evidence.
 pub fn is_marked_outside(packet: Option<&[u8]>, outer: u8) -> bool {
     let is_marked_inside = || packet.and_then(|packet| Ip::parse(packet).ok()).is_some_and(|ip| ip.tos & MASK == CE);
     outer & MASK == CE && !is_marked_inside()
 }
 
-/// Replaces the type of service of an IPv4 header and mends its checksum.
+/// Replaces the type of service of an IPv4 header and updates its checksum.
 pub(super) fn set_tos_v4(bytes: &mut [u8], tos: u8) {
     let old = u16::from_be_bytes([bytes[0], bytes[1]]);
     bytes[1] = tos;
     let field = u16::from_be_bytes([bytes[10], bytes[11]]);
-    let mended = checksum::update(field, old, u16::from_be_bytes([bytes[0], tos]));
-    bytes[10..12].copy_from_slice(&mended.to_be_bytes());
+    let updated = checksum::update(field, old, u16::from_be_bytes([bytes[0], tos]));
+    bytes[10..12].copy_from_slice(&updated.to_be_bytes());
 }
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ mod tests {
     use crate::packet::tests::packet;
 
     #[test]
-    fn a_mark_from_inside_is_none_of_the_path() {
+    fn a_mark_of_the_inner_packet_is_not_counted_for_the_path() {
         let with = |tos| {
             let mut packet = packet(Version::V4, UDP, 100, 0);
             set_tos_v4(&mut packet, tos);

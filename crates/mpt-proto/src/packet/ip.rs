@@ -1,4 +1,4 @@
-//! What an IP packet says about itself (RFC 791, RFC 8200), parsed once into a value that cannot contradict the bytes.
+//! IP header fields (RFC 791, RFC 8200), parsed and validated once.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,20 +14,20 @@ pub enum Version {
     V6,
 }
 
-/// The parts of an IP header that the tunnel looks at.
+/// The fields of an IP header that the tunnel uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
     /// The version.
     pub version: Version,
     /// Type of service or traffic class: DSCP and ECN.
     pub tos: u8,
-    /// The whole packet's length in bytes, as the header says; never more than there are.
+    /// The packet length in bytes from the header; never more than the bytes available.
     pub total: usize,
-    /// Where the transport header begins.
+    /// The offset of the transport header.
     pub transport: usize,
-    /// The transport protocol, or the first IPv6 extension header's number.
+    /// The transport protocol, or the number of the first IPv6 extension header.
     pub protocol: u8,
-    /// The packet is a fragment, so the bytes at `transport` may be anything.
+    /// True for a fragment; the bytes at `transport` are then arbitrary.
     pub fragment: bool,
     /// Source address.
     pub source: IpAddr,
@@ -37,17 +37,13 @@ pub struct Ip {
 
 /// IP protocol number of TCP.
 pub const TCP: u8 = 6;
-/// TCP's flags when only ACK is set.
-const ACK: u8 = 0x10;
-const SYN: u8 = 0x02;
 /// IP protocol number of UDP.
 pub const UDP: u8 = 17;
 
 impl Ip {
     /// Parses the header at the start of `bytes`.
     ///
-    /// # Errors
-    /// [`Dropped::BadInner`] when it is not IP or its lengths contradict each other or the bytes there are.
+    /// # Errors [`Dropped::BadInner`] if it is not IP, or if its lengths are inconsistent or exceed `bytes`.
     pub fn parse(bytes: &[u8]) -> Result<Self, Dropped> {
         match bytes.first().map(|b| b >> 4) {
             Some(4) => Self::parse_v4(bytes),
@@ -95,7 +91,7 @@ impl Ip {
         })
     }
 
-    /// Source and destination port, for TCP and UDP packets that show them.
+    /// Returns source and destination port of a TCP or UDP packet, if the packet contains them.
     pub fn ports(&self, bytes: &[u8]) -> Option<(u16, u16)> {
         if self.fragment || !matches!(self.protocol, TCP | UDP) {
             return None;
@@ -104,7 +100,7 @@ impl Ip {
         Some((u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])))
     }
 
-    /// Whether it is a TCP segment that acknowledges and does nothing else.
+    /// Returns true for a TCP segment with the ACK flag only and no data.
     pub fn is_pure_ack(&self, bytes: &[u8]) -> bool {
         if self.protocol != TCP || self.fragment {
             return false;
@@ -114,40 +110,41 @@ impl Ip {
             .is_some_and(|(offset, flags)| *flags == ACK && self.transport + usize::from(offset >> 4) * 4 == self.total)
     }
 
-    /// Whether it is a TCP segment that answers a SYN.
+    /// Returns true for a TCP segment with SYN and ACK.
     pub fn is_syn_ack(&self, bytes: &[u8]) -> bool {
         let flags = bytes.get(self.transport + 13).filter(|_| self.protocol == TCP && !self.fragment);
         flags.is_some_and(|flags| flags & (SYN | ACK) == SYN | ACK)
     }
 
-    /// What a TCP segment that [`Self::is_pure_ack`] has accepted acknowledges.
+    /// Returns the acknowledgement number of a TCP segment that [`Self::is_pure_ack`] has accepted.
     pub fn acknowledged(&self, bytes: &[u8]) -> Option<u32> {
-        self.word(bytes, 8)
+        self.transport_u32(bytes, 8)
     }
 
-    /// Whether a pure ACK has no options but timestamps (RFC 7323): it tells of nothing that arrived out of order, or twice.
+    /// Returns true if a pure ACK has no options but timestamps (RFC 7323), so it reports no reordered or duplicate
+    /// data.
     pub fn is_plain_ack(&self, bytes: &[u8]) -> bool {
         matches!(bytes.get(self.transport + 20..self.total), Some([] | [1, 1, 8, 10, _, _, _, _, _, _, _, _]))
     }
 
-    /// The sequence number of a TCP segment that shows one.
+    /// Returns the sequence number of a TCP segment, if the packet contains it.
     pub fn sequence(&self, bytes: &[u8]) -> Option<u32> {
         let is_segment = self.protocol == TCP && !self.fragment;
-        is_segment.then(|| self.word(bytes, 4)).flatten()
+        is_segment.then(|| self.transport_u32(bytes, 4)).flatten()
     }
 
-    /// The timestamp of a TCP segment and the one that it echoes, where nearly everybody puts them (RFC 7323 appendix A).
+    /// Returns timestamp and echo of a TCP segment that has them in the usual layout (RFC 7323 appendix A).
     pub fn timestamps(&self, bytes: &[u8]) -> Option<(u32, u32)> {
         let has_options = bytes.get(self.transport + 12).is_some_and(|offset| offset >> 4 >= 8);
-        let are_there = has_options && bytes.get(self.transport + 20..self.transport + 24) == Some(&[1, 1, 8, 10]);
-        are_there.then(|| self.word(bytes, 24).zip(self.word(bytes, 28))).flatten()
+        let has_timestamps = has_options && bytes.get(self.transport + 20..self.transport + 24) == Some(&[1, 1, 8, 10]);
+        has_timestamps.then(|| self.transport_u32(bytes, 24).zip(self.transport_u32(bytes, 28))).flatten()
     }
 
-    fn word(&self, bytes: &[u8], offset: usize) -> Option<u32> {
+    fn transport_u32(&self, bytes: &[u8], offset: usize) -> Option<u32> {
         Some(u32::from_be_bytes(*bytes.get(self.transport + offset..)?.first_chunk()?))
     }
 
-    /// The sum that TCP and UDP checksums begin with, for `len` bytes of transport header and payload.
+    /// Returns the pseudo-header sum of a TCP or UDP checksum, for `len` bytes of transport header and payload.
     pub fn pseudo_sum(&self, len: usize) -> u64 {
         let addresses = match (self.source, self.destination) {
             (IpAddr::V4(s), IpAddr::V4(d)) => sum_of(&s.octets()) + sum_of(&d.octets()),
@@ -169,6 +166,10 @@ pub fn set_tos(bytes: &mut [u8], version: Version, tos: u8) {
     }
 }
 
+/// The TCP flags with ACK only.
+const ACK: u8 = 0x10;
+const SYN: u8 = 0x02;
+
 fn sum_of(octets: &[u8]) -> u64 {
     super::checksum::sum(0, octets)
 }
@@ -178,14 +179,14 @@ mod tests {
     use super::*;
     use crate::packet::tests::packet;
 
-    /// The inner echo request of the capture in `original-mpt.md` section 1.5 (a), without its payload.
+    /// The inner echo request of a capture of the original MPT, without its payload.
     const ECHO: [u8; 20] = [
         0x45, 0x00, 0x00, 0x14, 0x9c, 0x78, 0x40, 0x00, 0x40, 0x01, 0x89, 0xd4, 0x0a, 0x4d, 0x00, 0x01, 0x0a, 0x4d,
         0x00, 0x02,
     ];
 
     #[test]
-    fn a_header_says_who_and_how_long() {
+    fn a_header_yields_addresses_and_length() {
         let ip = Ip::parse(&ECHO).unwrap();
         assert_eq!((ip.version, ip.protocol, ip.total, ip.transport), (Version::V4, 1, 20, 20));
         assert_eq!(ip.source, IpAddr::from([10, 77, 0, 1]));
@@ -193,22 +194,22 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_refused() {
-        let lie = |at: usize, value: u8| {
+    fn wrong_lengths_are_refused() {
+        let with_byte = |at: usize, value: u8| {
             let mut bytes = ECHO;
             bytes[at] = value;
             Ip::parse(&bytes)
         };
-        assert_eq!(lie(3, 21), Err(Dropped::BadInner), "longer than the bytes there are");
-        assert_eq!(lie(3, 19), Err(Dropped::BadInner), "shorter than its own header");
-        assert_eq!(lie(0, 0x44), Err(Dropped::BadInner), "header shorter than 20 bytes");
-        assert_eq!(lie(0, 0xa1), Err(Dropped::BadInner), "a keepalive of the original");
+        assert_eq!(with_byte(3, 21), Err(Dropped::BadInner), "longer than the bytes there are");
+        assert_eq!(with_byte(3, 19), Err(Dropped::BadInner), "shorter than its own header");
+        assert_eq!(with_byte(0, 0x44), Err(Dropped::BadInner), "header shorter than 20 bytes");
+        assert_eq!(with_byte(0, 0xa1), Err(Dropped::BadInner), "a keepalive of the original");
         assert_eq!(Ip::parse(&[]), Err(Dropped::BadInner));
         assert_eq!(Ip::parse(&[0x60; 39]), Err(Dropped::BadInner));
     }
 
     #[test]
-    fn a_segment_tells_its_number_and_its_times() {
+    fn a_segment_yields_sequence_number_and_timestamps() {
         let mut bytes = packet(Version::V4, TCP, 20, 1);
         bytes[24..28].copy_from_slice(&[0, 0, 1, 2]);
         bytes[40..52].copy_from_slice(&[1, 1, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9]);

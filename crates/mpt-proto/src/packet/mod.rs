@@ -1,4 +1,4 @@
-//! Inner packets: what the TUN device gives and takes, and what may be said about an IP packet by looking at it.
+//! Inner packets: reads and writes of the TUN device, and the headers of IP packets.
 
 pub mod checksum;
 mod coalesce;
@@ -13,13 +13,13 @@ pub use mss::clamp_mss;
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
 pub use superpacket::SuperPacket;
 
-/// The big-endian 16-bit word at `offset`.
-pub(crate) fn word(bytes: &[u8], offset: usize) -> u16 {
+/// Returns the big-endian 16-bit word at `offset`.
+pub(crate) fn read_u16(bytes: &[u8], offset: usize) -> u16 {
     u16::from_be_bytes([bytes[offset], bytes[offset + 1]])
 }
 
 /// Writes a big-endian 16-bit word at `offset`.
-pub(crate) fn put_word(bytes: &mut [u8], offset: usize, value: u16) {
+pub(crate) fn write_u16(bytes: &mut [u8], offset: usize, value: u16) {
     bytes[offset..offset + 2].copy_from_slice(&value.to_be_bytes());
 }
 

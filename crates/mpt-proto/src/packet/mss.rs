@@ -1,17 +1,12 @@
-//! TCP maximum segment size: a SYN that promises more than the tunnel carries is corrected on its way through, for
-//! hosts behind us whose path MTU discovery is broken (RFC 9293 section 3.7.1, RFC 2923 section 2.1).
+//! TCP MSS clamping: lowers the MSS of a forwarded SYN to what the tunnel carries, for hosts behind this one whose path
+//! MTU discovery is broken (RFC 9293 section 3.7.1, RFC 2923 section 2.1).
 
 use super::ip::{Ip, TCP, Version};
-use super::{checksum, put_word, word};
+use super::{checksum, read_u16, write_u16};
 
-const SYN: u8 = 0x02;
-const OPTION_END: u8 = 0;
-const OPTION_NOP: u8 = 1;
-const OPTION_MSS: u8 = 2;
-
-/// Lowers the MSS option of a TCP SYN to what fits `mtu`. Other packets stay as they are.
+/// Lowers the MSS option of a TCP SYN to what fits `mtu`. Other packets are not changed.
 ///
-/// `checksum_is_partial` says that the checksum field holds the pseudo-header sum only, which does not cover options.
+/// `checksum_is_partial` is true if the checksum field holds the pseudo-header sum only, which does not cover options.
 pub fn clamp_mss(ip: &Ip, packet: &mut [u8], mtu: usize, checksum_is_partial: bool) {
     let is_syn =
         ip.protocol == TCP && !ip.fragment && packet.get(ip.transport + 13).is_some_and(|flags| flags & SYN != 0);
@@ -21,21 +16,26 @@ pub fn clamp_mss(ip: &Ip, packet: &mut [u8], mtu: usize, checksum_is_partial: bo
     let headers = 20 + if ip.version == Version::V4 { 20 } else { 40 };
     let limit = mtu.saturating_sub(headers).min(usize::from(u16::MAX)) as u16;
     let Some(at) = mss_value(&packet[ip.transport..ip.total]).map(|at| ip.transport + at) else { return };
-    let old = word(packet, at);
+    let old = read_u16(packet, at);
     if old <= limit {
         return;
     }
-    put_word(packet, at, limit);
+    write_u16(packet, at, limit);
     if !checksum_is_partial {
         let field = ip.transport + 16;
-        // An option may begin at an odd offset; the checksum sees its bytes swapped there.
+        // At an odd offset the two bytes of the option are swapped in the 16-bit words of the checksum.
         let swap = |v: u16| if (at - ip.transport) % 2 == 1 { v.swap_bytes() } else { v };
-        let mended = checksum::update(word(packet, field), swap(old), swap(limit));
-        put_word(packet, field, mended);
+        let updated = checksum::update(read_u16(packet, field), swap(old), swap(limit));
+        write_u16(packet, field, updated);
     }
 }
 
-/// Where in a TCP header the value of the MSS option stands.
+const SYN: u8 = 0x02;
+const OPTION_END: u8 = 0;
+const OPTION_NOP: u8 = 1;
+const OPTION_MSS: u8 = 2;
+
+/// Returns the offset of the value of the MSS option in a TCP header.
 fn mss_value(tcp: &[u8]) -> Option<usize> {
     let end = usize::from(tcp.get(12)? >> 4) * 4;
     let mut at = 20;

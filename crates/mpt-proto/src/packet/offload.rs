@@ -1,17 +1,17 @@
-//! What the kernel left undone in a packet that it hands over, or may leave undone in one that it is given.
+//! Checksum and segmentation offload between this process and the kernel, in both directions.
 //!
-//! This is the meaning of Linux's `struct virtio_net_hdr` without its layout; `mpt-linux` translates.
+//! It has the meaning of Linux's `struct virtio_net_hdr` without its layout; `mpt-linux` converts between the two.
 
-/// Work that remains to be done on a packet. The default is none: the packet is complete as it stands.
+/// The work that remains to be done on a packet. The default is none: the packet is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// The transport checksum field holds the pseudo-header sum only.
+    /// Set if the transport checksum field holds the pseudo-header sum only.
     pub checksum: Option<Checksum>,
-    /// The packet stands for many, which differ as segmentation of one large packet would make them differ.
+    /// Set if the packet is a super-packet that is still to be segmented.
     pub segmentation: Option<Segmentation>,
 }
 
-/// Where the transport checksum is computed from, and where it goes.
+/// The start of the transport checksum, and its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum {
     /// Offset from the start of the IP header of the first byte that is summed.
@@ -20,7 +20,7 @@ pub struct Checksum {
     pub offset: u16,
 }
 
-/// How a packet that stands for many is cut.
+/// The segmentation of a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segmentation {
     /// The protocol whose headers are repeated.
@@ -34,9 +34,9 @@ pub struct Segmentation {
 /// The protocol that is segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentationKind {
-    /// TCP over IPv4; `cwr` when the first segment, and no other, carries CWR.
+    /// TCP over IPv4; with `cwr` only the first segment carries CWR.
     Tcp4 {
-        /// The packet was cut out of a stream with ECN's congestion-window-reduced flag on its first segment.
+        /// True if ECN's congestion-window-reduced flag is set on the first segment only.
         cwr: bool,
     },
     /// TCP over IPv6; `cwr` as for [`SegmentationKind::Tcp4`].
@@ -44,6 +44,6 @@ pub enum SegmentationKind {
         /// See [`SegmentationKind::Tcp4`].
         cwr: bool,
     },
-    /// UDP, each segment a datagram of its own (USO).
+    /// UDP, one datagram per segment (USO).
     Udp,
 }

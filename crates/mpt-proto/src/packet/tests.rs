@@ -1,23 +1,23 @@
-//! Packets cut and merged again, checked against checksums computed afresh.
+//! Segments and merges packets, and compares the checksums with recomputed ones.
 
 use super::ip::{Ip, TCP, UDP, Version};
 use super::*;
 
-/// A packet with `payload` bytes of a counting pattern, all lengths and checksums final.
+/// Makes a packet with `payload` bytes of a counting pattern and final lengths and checksums.
 pub(crate) fn packet(version: Version, protocol: u8, payload: usize, seq: u32) -> Vec<u8> {
     let transport = if protocol == TCP { 20 } else { 8 };
     let len = transport + payload;
     let mut p = match version {
         Version::V4 => {
             let mut h = vec![0x45, 0, 0, 0, 0x12, 0x34, 0x40, 0, 64, protocol, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2];
-            put_word(&mut h, 2, (20 + len) as u16);
+            write_u16(&mut h, 2, (20 + len) as u16);
             let sum = checksum::checksum(0, &h);
-            put_word(&mut h, 10, sum);
+            write_u16(&mut h, 10, sum);
             h
         }
         Version::V6 => {
             let mut h = vec![0x60, 0, 0, 0, 0, 0, protocol, 64];
-            put_word(&mut h, 4, len as u16);
+            write_u16(&mut h, 4, len as u16);
             h.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
             h.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
             h
@@ -30,7 +30,7 @@ pub(crate) fn packet(version: Version, protocol: u8, payload: usize, seq: u32) -
         p[at + 4..at + 8].copy_from_slice(&seq.to_be_bytes());
         p[at + 8..at + 16].copy_from_slice(&[0, 0, 0, 9, 0x50, 0x10, 0x20, 0x00]);
     } else {
-        put_word(&mut p, at + 4, len as u16);
+        write_u16(&mut p, at + 4, len as u16);
     }
     for (i, byte) in p[at + transport..].iter_mut().enumerate() {
         *byte = (i as u32 + seq) as u8;
@@ -38,11 +38,11 @@ pub(crate) fn packet(version: Version, protocol: u8, payload: usize, seq: u32) -
     let ip = Ip::parse(&p).unwrap();
     let field = at + if protocol == TCP { 16 } else { 6 };
     let sum = checksum::checksum(ip.pseudo_sum(len), &p[at..]);
-    put_word(&mut p, field, sum);
+    write_u16(&mut p, field, sum);
     p
 }
 
-/// The same packet as the kernel hands it over when it leaves segmentation and checksum to us.
+/// Makes the same packet as the kernel passes it on, with segmentation and checksum left to this process.
 pub(crate) fn unfinished(version: Version, protocol: u8, payload: usize, size: u16) -> (Vec<u8>, Offload) {
     let mut bytes = packet(version, protocol, payload, 1_000);
     let ip = Ip::parse(&bytes).unwrap();
@@ -52,7 +52,7 @@ pub(crate) fn unfinished(version: Version, protocol: u8, payload: usize, size: u
         (_, Version::V6) => (16, SegmentationKind::Tcp6 { cwr: false }, 20),
     };
     let pseudo = checksum::fold(ip.pseudo_sum(ip.total - ip.transport));
-    put_word(&mut bytes, ip.transport + offset, pseudo);
+    write_u16(&mut bytes, ip.transport + offset, pseudo);
     let offload = Offload {
         checksum: Some(Checksum { start: ip.transport as u16, offset: offset as u16 }),
         segmentation: Some(Segmentation { kind, size, header: (ip.transport + header) as u16 }),
@@ -60,7 +60,7 @@ pub(crate) fn unfinished(version: Version, protocol: u8, payload: usize, size: u
     (bytes, offload)
 }
 
-fn cut(bytes: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
+fn segment(bytes: Vec<u8>, offload: Offload) -> Vec<Vec<u8>> {
     let len = bytes.len();
     let superpacket = SuperPacket::new(bytes, len, offload).unwrap();
     let write = |i| {
@@ -84,12 +84,12 @@ pub(crate) fn assert_checksums(packet: &[u8]) {
 const KINDS: [(Version, u8); 4] = [(Version::V4, TCP), (Version::V6, TCP), (Version::V4, UDP), (Version::V6, UDP)];
 
 #[test]
-fn a_superpacket_is_cut_into_valid_packets_that_carry_its_payload() {
+fn a_superpacket_is_segmented_into_valid_packets_that_carry_its_payload() {
     for (version, protocol) in KINDS {
         let (bytes, offload) = unfinished(version, protocol, 10_000, 1_388);
         let header = usize::from(offload.segmentation.unwrap().header);
         let payload = bytes[header..].to_vec();
-        let packets = cut(bytes, offload);
+        let packets = segment(bytes, offload);
         assert_eq!(packets.len(), 8, "10000 bytes at 1388 each");
         packets.iter().for_each(|p| assert_checksums(p));
         assert_eq!(packets.iter().flat_map(|p| p[header..].to_vec()).collect::<Vec<_>>(), payload);
@@ -99,10 +99,10 @@ fn a_superpacket_is_cut_into_valid_packets_that_carry_its_payload() {
 #[test]
 fn tcp_sequence_numbers_and_ip_identification_count_up() {
     let (bytes, offload) = unfinished(Version::V4, TCP, 3_000, 1_000);
-    let packets = cut(bytes, offload);
+    let packets = segment(bytes, offload);
     let seqs: Vec<u32> = packets.iter().map(|p| u32::from_be_bytes(p[24..28].try_into().unwrap())).collect();
     assert_eq!(seqs, [1_000, 2_000, 3_000]);
-    assert_eq!(packets.iter().map(|p| word(p, 4)).collect::<Vec<_>>(), [0x1234, 0x1235, 0x1236]);
+    assert_eq!(packets.iter().map(|p| read_u16(p, 4)).collect::<Vec<_>>(), [0x1234, 0x1235, 0x1236]);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn push_and_fin_stay_on_the_last_segment_and_cwr_on_the_first() {
     let (mut bytes, mut offload) = unfinished(Version::V4, TCP, 3_000, 1_000);
     bytes[33] |= 0x80 | 0x09;
     offload.segmentation.as_mut().unwrap().kind = SegmentationKind::Tcp4 { cwr: true };
-    let flags: Vec<u8> = cut(bytes, offload).iter().map(|p| p[33]).collect();
+    let flags: Vec<u8> = segment(bytes, offload).iter().map(|p| p[33]).collect();
     assert_eq!(flags, [0x90, 0x10, 0x19]);
 }
 
@@ -118,7 +118,7 @@ fn push_and_fin_stay_on_the_last_segment_and_cwr_on_the_first() {
 fn a_single_packet_with_a_partial_checksum_is_completed() {
     for (version, protocol) in KINDS {
         let (bytes, offload) = unfinished(version, protocol, 100, 1_000);
-        let whole = cut(bytes, Offload { segmentation: None, ..offload });
+        let whole = segment(bytes, Offload { segmentation: None, ..offload });
         assert_eq!(whole.len(), 1);
         assert_checksums(&whole[0]);
     }
@@ -150,19 +150,19 @@ fn coalesce(packets: &[Vec<u8>], merge: Merge) -> Vec<TunWrite> {
 }
 
 #[test]
-fn what_was_cut_is_merged_to_the_same_bytes_and_request() {
+fn segments_are_merged_to_the_same_bytes_and_request() {
     for (version, protocol) in KINDS {
         let (bytes, offload) = unfinished(version, protocol, 10_000, 1_388);
-        let merged = coalesce(&cut(bytes.clone(), offload), BOTH);
+        let merged = coalesce(&segment(bytes.clone(), offload), BOTH);
         assert_eq!(merged.len(), 1);
         assert_eq!((&merged[0].bytes, merged[0].offload, merged[0].packets), (&bytes, offload, 8));
     }
 }
 
 #[test]
-fn the_slow_twin_delivers_the_same_packets_one_by_one() {
+fn without_merging_the_same_packets_are_delivered_one_by_one() {
     let (bytes, offload) = unfinished(Version::V6, TCP, 10_000, 1_388);
-    let packets = cut(bytes, offload);
+    let packets = segment(bytes, offload);
     let single = coalesce(&packets, Merge::default());
     assert_eq!(single.iter().map(|d| d.bytes.clone()).collect::<Vec<_>>(), packets);
     assert!(single.iter().all(|d| d.offload == Offload::default()));
@@ -177,16 +177,16 @@ fn no_more_datagrams_are_merged_than_linux_takes() {
 #[test]
 fn two_interleaved_flows_are_merged_separately() {
     let (bytes, offload) = unfinished(Version::V4, TCP, 4_000, 1_000);
-    let first = cut(bytes.clone(), offload);
+    let first = segment(bytes.clone(), offload);
     let mut other = bytes;
     other[21] = 2;
-    let second = cut(other, offload);
+    let second = segment(other, offload);
     let mixed: Vec<_> = first.into_iter().zip(second).flat_map(|(a, b)| [a, b]).collect();
     assert_eq!(coalesce(&mixed, BOTH).iter().map(|d| d.packets).collect::<Vec<_>>(), [4, 4]);
 }
 
 #[test]
-fn a_packet_that_does_not_continue_begins_anew_and_order_is_kept() {
+fn a_packet_out_of_sequence_starts_a_new_superpacket_and_order_is_kept() {
     let packets = [1_000, 2_000, 4_000, 5_000].map(|seq| packet(Version::V6, TCP, 1_000, seq));
     assert_eq!(coalesce(&packets, BOTH).iter().map(|d| d.packets).collect::<Vec<_>>(), [2, 2]);
     let short_in_between =
@@ -202,19 +202,19 @@ fn a_damaged_packet_is_passed_on_as_it_is() {
     assert_eq!(out.iter().map(|d| d.bytes.clone()).collect::<Vec<_>>(), packets);
 }
 
-/// The packet with `change` made and a transport checksum that covers it.
+/// Makes the packet with `change` applied and a valid transport checksum.
 fn forged(version: Version, seq: u32, change: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut p = packet(version, TCP, 1_000, seq);
     change(&mut p);
     let ip = Ip::parse(&p).unwrap();
-    put_word(&mut p, ip.transport + 16, 0);
+    write_u16(&mut p, ip.transport + 16, 0);
     let sum = checksum::checksum(ip.pseudo_sum(ip.total - ip.transport), &p[ip.transport..]);
-    put_word(&mut p, ip.transport + 16, sum);
+    write_u16(&mut p, ip.transport + 16, sum);
     p
 }
 
 #[test]
-fn a_tcp_header_that_claims_less_than_twenty_bytes_is_passed_on_as_it_is() {
+fn a_tcp_header_with_a_length_of_less_than_twenty_bytes_is_passed_on_as_it_is() {
     for words in 0..5u8 {
         let taken_for_payload = 1_000 + 20 - 4 * u32::from(words);
         let packets =
@@ -228,7 +228,7 @@ fn a_tcp_header_that_claims_less_than_twenty_bytes_is_passed_on_as_it_is() {
 fn a_damaged_ipv4_header_does_not_become_a_valid_one() {
     let mut packets = [1_000, 2_000, 3_000].map(|seq| packet(Version::V4, TCP, 1_000, seq));
     for (count, packet) in (0..).zip(&mut packets) {
-        put_word(packet, 4, 0x1234 + count);
+        write_u16(packet, 4, 0x1234 + count);
     }
     let out = coalesce(&packets, BOTH);
     assert_eq!(
@@ -238,17 +238,17 @@ fn a_damaged_ipv4_header_does_not_become_a_valid_one() {
     );
 }
 
-/// A SYN with the options NOP, MSS, so that the value stands at an odd or an even offset.
+/// Makes a SYN with the options NOP, MSS, so that the value is at an odd or an even offset.
 fn syn(nops: usize, mss: u16) -> Vec<u8> {
     let mut p = packet(Version::V4, TCP, 8, 1);
     p[32] = 0x70;
     p[33] = SYN;
     p[40..48].fill(1);
     p[40 + nops..42 + nops].copy_from_slice(&[2, 4]);
-    put_word(&mut p, 42 + nops, mss);
-    put_word(&mut p, 36, 0);
+    write_u16(&mut p, 42 + nops, mss);
+    write_u16(&mut p, 36, 0);
     let sum = checksum::checksum(Ip::parse(&p).unwrap().pseudo_sum(28), &p[20..]);
-    put_word(&mut p, 36, sum);
+    write_u16(&mut p, 36, sum);
     p
 }
 const SYN: u8 = 0x02;
@@ -258,7 +258,7 @@ fn the_mss_of_a_syn_is_lowered_to_the_tunnel_and_never_raised() {
     for nops in 0..4 {
         let mut high = syn(nops, 1_460);
         clamp_mss(&Ip::parse(&high.clone()).unwrap(), &mut high, 1_400, false);
-        assert_eq!(word(&high, 42 + nops), 1_360);
+        assert_eq!(read_u16(&high, 42 + nops), 1_360);
         assert_checksums(&high);
         let mut low = syn(nops, 1_200);
         clamp_mss(&Ip::parse(&low.clone()).unwrap(), &mut low, 1_400, false);
@@ -278,7 +278,7 @@ fn broken_tcp_options_are_left_alone() {
 }
 
 #[test]
-fn headers_stand_apart_where_their_checksum_is_where_the_protocol_has_it() {
+fn headers_are_separate_if_the_checksum_is_at_the_offset_of_the_protocol() {
     let (bytes, offload) = unfinished(Version::V4, TCP, 100, 50);
     let header_len = |checksum| {
         let offload = Offload { checksum: Some(checksum), segmentation: None };

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Keepalive, Prober};
+use super::Prober;
 use crate::config;
+use crate::legacy::Keepalive;
 use crate::time::Time;
 
 /// How one path shows that it is alive.

@@ -1,4 +1,4 @@
-//! The GRE header (RFC 2784) with key and sequence number (RFC 2890), as it follows UDP (RFC 8086).
+//! The GRE header (RFC 2784) with key and sequence number (RFC 2890), after the UDP header (RFC 8086).
 //!
 //! ```text
 //! |C| |K|S| Reserved0       | Ver |         Protocol Type         |
@@ -21,45 +21,36 @@ pub const EXPERIMENTAL_1: u16 = 0x88b5;
 /// IEEE 802 local experimental EtherType 2: the native handshake.
 pub const EXPERIMENTAL_2: u16 = 0x88b6;
 
-const C: u16 = 0x8000;
-const K: u16 = 0x2000;
-const S: u16 = 0x1000;
-/// Routing and strict source route of RFC 1701, and the top bit of its recursion control: RFC 2784 section 2.3 has a
-/// receiver discard packets with any of bits 1 to 5 set; RFC 2890 gave bits 2 and 3 back their meaning.
-const MUST_BE_ZERO: u16 = 0x4c00;
-const VERSION: u16 = 0x0007;
-
 /// A GRE header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gre {
-    /// What follows the header.
+    /// The protocol type of the payload.
     pub protocol: u16,
-    /// A checksum over header and payload is present.
+    /// True if a checksum over header and payload is present.
     pub checksum: bool,
-    /// The key, where present.
+    /// The key, if present.
     pub key: Option<u32>,
-    /// The sequence number, where present.
+    /// The sequence number, if present.
     pub sequence: Option<u32>,
 }
 
 impl Gre {
-    /// The length of the header in bytes: 4 to 16.
+    /// Returns the length of the header in bytes: 4 to 16.
     pub const fn len(&self) -> usize {
         4 * (1 + self.checksum as usize + self.key.is_some() as usize + self.sequence.is_some() as usize)
     }
 
-    /// Reads the header at the start of a datagram and verifies the checksum, if there is one.
+    /// Decodes the header at the start of a datagram and verifies the checksum, if present.
     ///
-    /// # Errors
-    /// [`Dropped::Truncated`], [`Dropped::BadGre`] or [`Dropped::BadChecksum`].
+    /// # Errors [`Dropped::Truncated`], [`Dropped::BadGre`] or [`Dropped::BadChecksum`].
     pub fn decode(datagram: &[u8]) -> Result<(Self, &[u8]), Dropped> {
-        let flags = word(datagram, 0)?;
+        let flags = read_u16(datagram, 0)?;
         if flags & (MUST_BE_ZERO | VERSION) != 0 {
             return Err(Dropped::BadGre);
         }
         let mut at = 4;
         let mut field = |present: bool| -> Result<Option<u32>, Dropped> {
-            let value = present.then(|| long(datagram, at)).transpose()?;
+            let value = present.then(|| read_u32(datagram, at)).transpose()?;
             at += if present { 4 } else { 0 };
             Ok(value)
         };
@@ -68,19 +59,19 @@ impl Gre {
         if has_checksum && checksum::checksum(0, datagram) != 0 {
             return Err(Dropped::BadChecksum);
         }
-        let gre = Self { protocol: word(datagram, 2)?, checksum: has_checksum, key, sequence };
+        let gre = Self { protocol: read_u16(datagram, 2)?, checksum: has_checksum, key, sequence };
         Ok((gre, &datagram[gre.len()..]))
     }
 
-    /// Writes the header to the start of `datagram`, whose payload must be in place already when there is a checksum.
+    /// Writes the header to the start of `datagram`. With a checksum, the payload must already be in place.
     pub fn encode(&self, datagram: &mut [u8]) {
         let bit = |present, bit| if present { bit } else { 0 };
         let flags = bit(self.checksum, C) | bit(self.key.is_some(), K) | bit(self.sequence.is_some(), S);
         datagram[0..2].copy_from_slice(&flags.to_be_bytes());
         datagram[2..4].copy_from_slice(&self.protocol.to_be_bytes());
         let fields = [self.checksum.then_some(0), self.key, self.sequence];
-        for (value, place) in fields.into_iter().flatten().zip(datagram[4..].chunks_exact_mut(4)) {
-            place.copy_from_slice(&value.to_be_bytes());
+        for (value, field) in fields.into_iter().flatten().zip(datagram[4..].chunks_exact_mut(4)) {
+            field.copy_from_slice(&value.to_be_bytes());
         }
         if self.checksum {
             let sum = checksum::checksum(0, datagram);
@@ -89,14 +80,22 @@ impl Gre {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Result<u16, Dropped> {
-    let word = bytes.get(at..at + 2).ok_or(Dropped::Truncated)?;
-    Ok(u16::from_be_bytes([word[0], word[1]]))
+const C: u16 = 0x8000;
+const K: u16 = 0x2000;
+const S: u16 = 0x1000;
+/// Routing and strict source route of RFC 1701, and the top bit of its recursion control: RFC 2784 section 2.3 requires
+/// a receiver to discard packets with any of bits 1 to 5 set; RFC 2890 reassigned bits 2 and 3.
+const MUST_BE_ZERO: u16 = 0x4c00;
+const VERSION: u16 = 0x0007;
+
+fn read_u16(bytes: &[u8], at: usize) -> Result<u16, Dropped> {
+    let field = bytes.get(at..at + 2).ok_or(Dropped::Truncated)?;
+    Ok(u16::from_be_bytes([field[0], field[1]]))
 }
 
-fn long(bytes: &[u8], at: usize) -> Result<u32, Dropped> {
-    let long = bytes.get(at..at + 4).ok_or(Dropped::Truncated)?;
-    Ok(u32::from_be_bytes([long[0], long[1], long[2], long[3]]))
+fn read_u32(bytes: &[u8], at: usize) -> Result<u32, Dropped> {
+    let field = bytes.get(at..at + 4).ok_or(Dropped::Truncated)?;
+    Ok(u32::from_be_bytes([field[0], field[1], field[2], field[3]]))
 }
 
 #[cfg(test)]
@@ -113,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn the_forms_of_the_original_are_reproduced() {
-        // original-mpt.md section 1.1 and captures 1.5 (a), (b), (c).
+    fn the_headers_of_the_original_are_reproduced() {
+        // The headers of three captures of the original MPT.
         assert_eq!(encoded(BARE, &[]), [0x00, 0x00, 0x08, 0x00]);
         assert_eq!(encoded(Gre { sequence: Some(0), ..BARE }, &[]), [0x10, 0x00, 0x08, 0x00, 0, 0, 0, 0]);
         let v6 = Gre { protocol: IPV6, sequence: Some(1), ..BARE };
@@ -122,19 +121,19 @@ mod tests {
     }
 
     #[test]
-    fn all_fields_stand_where_linux_has_them() {
-        // RFC 2784 and RFC 2890: checksum and reserved, key, sequence number. The words of header and payload add up to
-        // b000 + 0800 + 0007 + 0001 + 4500 = fd08, whose complement is 02f7.
+    fn all_fields_are_where_linux_puts_them() {
+        // RFC 2784 and RFC 2890: checksum and reserved, key, sequence number. The 16-bit words of header and payload
+        // add up to b000 + 0800 + 0007 + 0001 + 4500 = fd08, whose complement is 02f7.
         let gre = Gre { checksum: true, key: Some(7), sequence: Some(1), ..BARE };
         let expected = [0xb0, 0, 8, 0, 0x02, 0xf7, 0, 0, 0, 0, 0, 7, 0, 0, 0, 1, 0x45, 0];
         assert_eq!(encoded(gre, &[0x45, 0]), expected);
         assert_eq!(Gre::decode(&expected), Ok((gre, &[0x45, 0][..])));
-        // Key alone, as of `ip link add type gre key 7`.
+        // The key alone, as set by `ip link add type gre key 7`.
         assert_eq!(encoded(Gre { key: Some(7), ..BARE }, &[]), [0x20, 0, 8, 0, 0, 0, 0, 7]);
     }
 
     #[test]
-    fn every_combination_of_fields_survives_the_wire() {
+    fn every_combination_of_fields_decodes_to_what_was_encoded() {
         for bits in 0..8 {
             let gre = Gre {
                 checksum: bits & 1 != 0,
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_under_a_checksum_is_noticed() {
+    fn a_flipped_bit_under_a_checksum_is_detected() {
         let bytes = encoded(Gre { checksum: true, ..BARE }, b"payload");
         for bit in 8 * 4..8 * bytes.len() {
             let mut damaged = bytes.clone();

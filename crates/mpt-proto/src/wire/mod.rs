@@ -1,7 +1,6 @@
-//! What stands on the wire, byte by byte. Codecs only: nothing here decides, remembers or waits.
+//! Codecs of the wire formats. They keep no state, set no timers and make no decisions.
 
 pub mod frame;
 pub mod gre;
-pub mod legacy;
 pub mod native;
 pub mod plain;

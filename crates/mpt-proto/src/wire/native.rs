@@ -9,24 +9,25 @@
 //! |  AEAD( frames ), 12 bytes above as associated data; 16 of tag |
 //! ```
 //!
-//! **Nonces never repeat.** The nonce is `0 0 0 | path byte | 64-bit packet number`. A key belongs to one session and one
-//! direction, so only one sender ever uses it, and that sender keeps one counter per slot which
-//! [`crate::crypto::association`] raises by one for every datagram it seals and never sets back while a key exists that was
-//! used with it. Two datagrams under one key therefore differ in slot or in number. The generation in the path byte is not
-//! needed for that: a slot that goes to a new path keeps counting. It tells the receiver that the path is a new one.
+//! **Nonces never repeat.** The nonce is `0 0 0 | path byte | 64-bit packet number`. A key belongs to one session and
+//! one direction, so only one sender uses it. That sender has one counter per slot, which
+//! [`crate::crypto::association`] increments for every sealed datagram and never resets while a key exists that was
+//! used with it. Two datagrams under one key therefore differ in slot or in number. The generation in the path byte is
+//! not needed for that, because a slot keeps its counter when it is assigned to a new path. It identifies the new path
+//! to the receiver.
 //!
-//! The numbers of a slot go on across a rekey, so an acknowledgement means the same datagram whichever session carries it.
-//! They begin again at zero only when either end has begun anew, and then every older key is gone.
+//! The numbers of a slot continue across a rekey, so an acknowledgement identifies the same datagram under any session.
+//! They restart at zero only after a restart of either end, when all older keys have been dropped.
 
 use std::fmt;
 
 use crate::crypto::aead::{NONCE, TAG};
 use crate::path::{PathId, PathSeq};
 
-/// A native data header, decoded.
+/// A decoded native data header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Which session of the receiver the body is sealed under.
+    /// The receiver's session under which the body is sealed.
     pub session: SessionIndex,
     /// The path of the sender on which the datagram was sent.
     pub path: PathTag,
@@ -35,12 +36,12 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of the datagram with this number.
+    /// Makes the header of the datagram with this number.
     pub fn new(session: SessionIndex, path: PathTag, number: PathSeq) -> Self {
         Self { session, path, sequence: number.0 as u32 }
     }
 
-    /// Reads the header of a native data datagram; `None` when it is something else or too short to carry a tag.
+    /// Decodes the header of a native data datagram; `None` if it is of another type, or too short for a tag.
     pub fn decode(datagram: &[u8]) -> Option<Self> {
         let [0x30, 0, 0x88, 0xB5, a, b, c, path, s @ ..] = datagram.first_chunk::<HEADER>()? else { return None };
         if datagram.len() < OVERHEAD {
@@ -50,19 +51,19 @@ impl Header {
         Some(Self { session, path: PathTag(*path), sequence: u32::from_be_bytes(*s) })
     }
 
-    /// The header as it stands on the wire, which is also the associated data of the body.
+    /// Returns the encoded header, which is also the associated data of the body.
     pub fn encode(&self) -> [u8; HEADER] {
         let ([a, b, c], [s, t, u, v]) = (self.session.to_bytes(), self.sequence.to_be_bytes());
         [0x30, 0, 0x88, 0xB5, a, b, c, self.path.0, s, t, u, v]
     }
 }
 
-/// Bytes of the header in front of the sealed body.
+/// Bytes of the header before the sealed body.
 pub const HEADER: usize = 12;
-/// Bytes that a datagram has besides its frames.
+/// Bytes of a datagram that are not frames.
 pub const OVERHEAD: usize = HEADER + TAG;
 
-/// The nonce of the datagram with this number on this path.
+/// Returns the nonce of the datagram with this number on this path.
 pub fn nonce(path: PathTag, number: PathSeq) -> [u8; NONCE] {
     let mut nonce = [0; NONCE];
     nonce[3] = path.0;
@@ -70,22 +71,22 @@ pub fn nonce(path: PathTag, number: PathSeq) -> [u8; NONCE] {
     nonce
 }
 
-/// The name of a session at the end that receives under it: 24 bits, chosen by that end.
+/// The index of a session at the end that receives under it: 24 bits, chosen by that end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionIndex(u32);
 
 impl SessionIndex {
-    /// The index made of the low 24 bits of `value`.
+    /// Makes an index of the low 24 bits of `value`.
     pub const fn new(value: u32) -> Self {
         Self(value & 0x00FF_FFFF)
     }
 
-    /// The index that these three bytes stand for.
+    /// Decodes an index.
     pub const fn from_bytes([a, b, c]: [u8; 3]) -> Self {
         Self(u32::from_be_bytes([0, a, b, c]))
     }
 
-    /// The index as it stands on the wire.
+    /// Returns the encoded index.
     pub const fn to_bytes(self) -> [u8; 3] {
         let [_, a, b, c] = self.0.to_be_bytes();
         [a, b, c]
@@ -98,28 +99,28 @@ impl fmt::Debug for SessionIndex {
     }
 }
 
-/// A path as the wire names it: the sender's slot, and the low three bits of its generation. Eight paths would have to
-/// come and go in one slot within the lifetime of a datagram for two of them to be confused.
+/// A path in the encoding of the wire: the sender's slot, and the low three bits of its generation. Two paths would
+/// only be confused if eight paths used one slot within the lifetime of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathTag(u8);
 
 impl PathTag {
-    /// The tag that one byte of the wire stands for; every byte stands for one.
+    /// Decodes a tag; every byte is valid.
     pub const fn from_byte(byte: u8) -> Self {
         Self(byte)
     }
 
-    /// The tag as it stands on the wire.
+    /// Returns the encoded tag.
     pub const fn to_byte(self) -> u8 {
         self.0
     }
 
-    /// The sender's slot, below [`crate::path::MAX_PATHS`].
+    /// Returns the sender's slot, below [`crate::path::MAX_PATHS`].
     pub const fn slot(self) -> u8 {
         self.0 >> GENERATION_BITS
     }
 
-    /// The low three bits of the generation.
+    /// Returns the low three bits of the generation.
     pub const fn generation(self) -> u8 {
         self.0 & ((1 << GENERATION_BITS) - 1)
     }
@@ -154,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_header_reads_as_it_was_written(session: u32, path: u8, number: u64) {
+        fn a_header_decodes_to_what_was_encoded(session: u32, path: u8, number: u64) {
             let header = Header::new(SessionIndex::new(session), PathTag(path), PathSeq(number));
             prop_assert_eq!(Header::decode(&datagram(&header)), Some(header));
         }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn another_gre_header_is_something_else() {
+    fn another_gre_header_is_not_native_data() {
         let ours = datagram(&Header { session: SessionIndex::new(1), path: PathTag(0), sequence: 0 });
         for bit in 0..32 {
             let mut other = ours;

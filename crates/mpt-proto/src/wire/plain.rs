@@ -1,41 +1,40 @@
-//! Plain mode's own message: a probe that asks a path whether it is alive, and says which paths its sender has lost.
+//! The probe of plain mode: it checks that a path is alive, and carries the set of paths that are dead for its sender.
 //!
-//! It stands behind a bare GRE header of protocol type 0x88B5 (native data under that type always has key and sequence
-//! number). An endpoint that does not know it discards an unknown protocol type, as RFC 2784 section 2.3 asks.
+//! It follows a bare GRE header of protocol type 0x88B5 (native data of that type always has key and sequence number).
+//! An endpoint that does not implement it discards it as an unknown protocol type, as RFC 2784 section 2.3 requires.
 //!
 //! ```text
-//! | kind: 1 probe, 2 reply | path number of the sender | version of the bit set | the sender's dead paths | stamp, echoed |
-//!   1                        1                           2                        4 (bit set)               8
+//! | kind: 1 probe, 2 reply | path number of the sender | version of bit set | sender's dead paths | stamp, echoed |
+//!   1                        1                           2                    4 (bit set)           8
 //! ```
 
 use super::gre::{self, Gre};
 use crate::drops::Dropped;
 
-/// Bytes of a probe behind the UDP header.
+/// Bytes of a probe after the UDP header.
 pub const PROBE_LEN: usize = 20;
 
-/// A question, or the answer to one.
+/// A probe, or the reply to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Whether this is the answer.
+    /// True for a reply.
     pub reply: bool,
-    /// The number that its sender gives the path it was sent on.
+    /// The sender's number of the path on which it was sent.
     pub path: u8,
-    /// Counts up with every change of `dead`, since probes overtake each other on paths of different delay.
+    /// Incremented with every change of `dead`, because probes of paths with different delays are reordered.
     pub version: u16,
-    /// The numbers, as a bit set, of the paths that its sender considers dead.
+    /// The bit set of the paths that are dead for the sender, by the sender's numbers.
     pub dead: u32,
-    /// Whatever the asking side wrote; an answer returns it.
+    /// A value chosen by the sender of the probe; the reply returns it.
     pub stamp: u64,
 }
 
 const HEADER: Gre = Gre { protocol: gre::EXPERIMENTAL_1, checksum: false, key: None, sequence: None };
 
 impl Probe {
-    /// Reads what follows a GRE header of type 0x88B5 without key and sequence number.
+    /// Decodes the body after a GRE header of type 0x88B5 without key and sequence number.
     ///
-    /// # Errors
-    /// [`Dropped::Truncated`] or [`Dropped::UnknownProtocol`].
+    /// # Errors [`Dropped::Truncated`] or [`Dropped::UnknownProtocol`].
     pub fn decode(body: &[u8]) -> Result<Self, Dropped> {
         let body: &[u8; 16] = body.first_chunk().ok_or(Dropped::Truncated)?;
         let [kind, path, v0, v1, d0, d1, d2, d3, stamp @ ..] = *body;
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_probe_survives_the_wire_and_a_cut_one_is_noticed() {
+    fn a_probe_decodes_to_what_was_encoded_and_a_truncated_one_is_refused() {
         let probe = Probe { reply: true, path: 3, version: 0x0102, dead: 0x8000_0001, stamp: 0x0123_4567_89ab_cdef };
         let mut datagram = [0xff; PROBE_LEN];
         probe.encode(&mut datagram);

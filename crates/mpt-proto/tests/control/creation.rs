@@ -1,7 +1,7 @@
-//! A connection is created from the other end.
+//! Creation of a connection by the other end.
 
-use mpt_proto::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
-use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
+use mpt_proto::legacy::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
+use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
 
 use crate::peer::*;
 
@@ -15,7 +15,7 @@ fn peer() -> Peer {
     Peer::new(AuthType::Sha256)
 }
 
-/// Carries round 1 and round 2, and returns the nonce.
+/// Runs round 1 and round 2, and returns the nonce.
 fn begin(ours: &mut ControlChannel, peer: &Peer) -> Nonce {
     let size = (TEXT.len() as u32).to_le_bytes();
     ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::Create, 0, 1, [0; 4], &size)).unwrap();
@@ -27,7 +27,7 @@ fn round3(peer: &Peer, nonce: Nonce) -> Vec<u8> {
 }
 
 #[test]
-fn a_peer_that_knows_the_global_key_asks_and_is_answered() {
+fn a_peer_with_the_global_key_can_create_a_connection() {
     let (mut ours, peer) = (server(), peer());
     let nonce = begin(&mut ours, &peer);
     ours.handle_datagram(ms(1), control(2), &round3(&peer, nonce)).unwrap();
@@ -49,7 +49,7 @@ fn a_repeated_request_is_answered_again_even_when_the_connection_exists_by_then(
     assert_eq!(ours.handle_datagram(ms(2), control(2), &round3(&peer, nonce)), Err(Refused::Unexpected));
     ours.answer_create(pair(1), Ok(TEXT));
     let key = AuthKey::from_text("the new connection's own key");
-    ours.add_connection(mpt_proto::control::LegacyConnection { key, ..connection(1, AuthType::Sha256) });
+    ours.add_connection(mpt_proto::legacy::control::LegacyConnection { key, ..connection(1, AuthType::Sha256) });
     ours.handle_datagram(ms(501), control(2), &round3(&peer, nonce)).unwrap();
     let replies = transmits(&mut ours);
     assert_eq!(replies.len(), 2);
@@ -70,7 +70,7 @@ fn a_connection_that_exists_is_refused_in_77_bytes() {
 }
 
 #[test]
-fn nothing_is_created_unless_it_is_accepted() {
+fn nothing_is_created_unless_the_policy_accepts_it() {
     let mut ours = ControlChannel::new(Accept::default(), [1; 32]);
     let request = peer().request(Opcode::Create, 0, 1, [0; 4], &[1, 0, 0, 0]);
     assert_eq!(ours.handle_datagram(ms(0), control(2), &request), Err(Refused::CreateNotAccepted));
@@ -94,7 +94,7 @@ fn a_single_third_round_creates_nothing() {
 }
 
 #[test]
-fn creation_takes_a_digest_whatever_the_connection_says() {
+fn creation_requires_a_digest_for_every_authentication_type() {
     let mut ours =
         ControlChannel::new(Accept { create: Some(secret()), unauthenticated: true, public_key: true }, [1; 32]);
     for auth in [AuthType::None, AuthType::Nonce] {
@@ -114,17 +114,17 @@ fn text_that_cannot_be_read_is_answered_with_code_4() {
 }
 
 #[test]
-fn a_refusal_of_the_caller_reaches_the_peer() {
+fn a_refusal_is_sent_to_the_peer() {
     let (mut ours, peer) = (server(), peer());
     let nonce = begin(&mut ours, &peer);
     ours.handle_datagram(ms(1), control(2), &round3(&peer, nonce)).unwrap();
     ours.answer_create(pair(1), Err(Code::ALL_PATHS_DOWN));
     assert_eq!(ours.poll_transmit().unwrap().bytes[1], 6);
     ours.answer_create(pair(1), Ok(TEXT));
-    assert_eq!(ours.poll_transmit(), None, "it has been answered");
+    assert_eq!(ours.poll_transmit(), None, "already answered");
 }
 
-/// Host 1 asks the original to create a connection; what round 4 brings is `answer`.
+/// Requests a connection by host 1 from the original, which answers round 4 with `answer`.
 fn create(answer: (u8, Vec<u8>)) -> Vec<ControlEvent> {
     let mut ours = ControlChannel::new(Accept::default(), [1; 32]);
     ours.add_connection(connection(1, AuthType::None));
@@ -133,12 +133,12 @@ fn create(answer: (u8, Vec<u8>)) -> Vec<ControlEvent> {
     while let Some(request) = ours.poll_transmit() {
         ours.handle_datagram(ms(1), control(2), &peer.reply(&request.bytes)).unwrap();
     }
-    assert_eq!(peer.heard, [TEXT.as_bytes()], "the text is complete");
+    assert_eq!(peer.received, [TEXT.as_bytes()], "the text is complete");
     events(&mut ours)
 }
 
 #[test]
-fn what_the_peer_created_comes_back_as_text() {
+fn the_connection_that_the_peer_created_is_returned_as_text() {
     let created = ControlEvent::Created { connection: pair(1), text: TEXT.into() };
     assert_eq!(create((0, TEXT.into())), [created]);
 }
@@ -158,7 +158,7 @@ fn an_existing_connection_is_reported_as_such() {
 }
 
 #[test]
-fn two_of_ours_create_a_connection() {
+fn two_channels_create_a_connection() {
     let mut client = ControlChannel::new(Accept::default(), [2; 32]);
     client.add_connection(connection(2, AuthType::Sha256));
     let mut server = server();

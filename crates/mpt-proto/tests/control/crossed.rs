@@ -1,11 +1,11 @@
-//! Both ends notice a failure at once, and begin an exchange towards each other.
+//! Both ends detect a failure at the same time, and start an exchange with each other.
 
-use mpt_proto::control::{ControlChannel, ControlEvent};
-use mpt_proto::wire::legacy::{ControlMessage, DOWN, Opcode, PathEnds};
+use mpt_proto::legacy::control::{ControlChannel, ControlEvent};
+use mpt_proto::legacy::wire::{ControlMessage, DOWN, Opcode, PathEnds};
 
 use crate::peer::*;
 
-/// Carries what both hosts send, as long as they send; `lost` says which datagrams, counted from 0, do not arrive.
+/// Delivers the datagrams of both hosts until there are none; `lost` returns true for those to drop, counted from 0.
 fn carry(now: u64, hosts: &mut [ControlChannel; 2], count: &mut usize, lost: impl Fn(usize) -> bool) {
     loop {
         let sent = [transmits(&mut hosts[0]), transmits(&mut hosts[1])];
@@ -23,11 +23,11 @@ fn carry(now: u64, hosts: &mut [ControlChannel; 2], count: &mut usize, lost: imp
 }
 
 #[test]
-fn two_of_ours_tell_each_other_at_once() {
+fn two_channels_send_a_status_at_the_same_time() {
     for auth in TYPES {
         let mut hosts = [trusting(1, auth), trusting(2, auth)];
-        hosts[0].tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
-        hosts[1].tell_status(ms(0), pair(2), control(1), path(2), false).unwrap();
+        hosts[0].send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+        hosts[1].send_status(ms(0), pair(2), control(1), path(2), false).unwrap();
         carry(0, &mut hosts, &mut 0, |_| false);
         assert_eq!(events(&mut hosts[0]), [status(1, false), ControlEvent::StatusConfirmed { connection: pair(1) }]);
         assert_eq!(events(&mut hosts[1]), [status(2, false), ControlEvent::StatusConfirmed { connection: pair(2) }]);
@@ -39,8 +39,8 @@ fn both_succeed_whichever_datagram_is_lost() {
     for auth in TYPES {
         for which in 0..12 {
             let mut hosts = [trusting(1, auth), trusting(2, auth)];
-            hosts[0].tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
-            hosts[1].tell_status(ms(0), pair(2), control(1), path(2), false).unwrap();
+            hosts[0].send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+            hosts[1].send_status(ms(0), pair(2), control(1), path(2), false).unwrap();
             let mut count = 0;
             for now in (0..6000).step_by(500) {
                 hosts.iter_mut().for_each(|host| host.handle_timeout(ms(now)));
@@ -61,7 +61,7 @@ fn every_third_datagram_may_be_lost() {
     for which in 0..3 {
         let mut hosts = TYPES.map(|auth| [trusting(1, auth), trusting(2, auth)]);
         for hosts in &mut hosts {
-            hosts[0].tell_status(ms(0), pair(1), control(2), path(1), true).unwrap();
+            hosts[0].send_status(ms(0), pair(1), control(2), path(1), true).unwrap();
             let mut count = 0;
             for now in (0..7000).step_by(500) {
                 hosts.iter_mut().for_each(|host| host.handle_timeout(ms(now)));
@@ -74,29 +74,29 @@ fn every_third_datagram_may_be_lost() {
 }
 
 #[test]
-fn an_original_that_takes_our_request_for_its_answer_hears_ours_when_it_is_repeated() {
+fn an_original_that_takes_our_request_for_its_reply_accepts_the_repeated_request() {
     for auth in TYPES {
         let (mut ours, mut peer) = (trusting(1, auth), Peer::new(auth));
-        ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+        ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
         let theirs = peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &[32, 0, 0, 0]);
         ours.handle_datagram(ms(0), control(2), &theirs).unwrap();
-        // The original expects round 2, sees our round 1 and gives up with error 9; our round 2 finds nobody waiting.
+        // The original expects round 2, gets our round 1 and fails with error 9; our round 2 then matches no exchange.
         assert_eq!(transmits(&mut ours).len(), 2);
 
         ours.handle_timeout(ms(500));
         while let Some(request) = ours.poll_transmit() {
             ours.handle_datagram(ms(501), control(2), &peer.reply(&request.bytes)).unwrap();
         }
-        assert_eq!(peer.heard.len(), 1);
+        assert_eq!(peer.received.len(), 1);
         assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
     }
 }
 
 #[test]
-fn our_exchange_goes_on_while_the_peers_is_answered() {
+fn our_exchange_continues_while_the_peers_is_answered() {
     for auth in TYPES {
         let (mut ours, mut peer) = (trusting(1, auth), Peer::new(auth));
-        ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+        ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
         let our_round1 = ours.poll_transmit().unwrap();
         ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &[32, 0, 0, 0]))
             .unwrap();

@@ -1,11 +1,11 @@
-//! A million messages that were changed on the way: nothing panics, and nothing changes without authentication.
+//! A million modified messages: none causes a panic, and none changes anything without authentication.
 
-use mpt_proto::control::{Accept, ControlChannel, ControlEvent};
-use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, Opcode, PathEnds};
+use mpt_proto::legacy::control::{Accept, ControlChannel, ControlEvent};
+use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, Opcode, PathEnds};
 
 use crate::peer::*;
 
-/// Steele's SplitMix64: a run is repeated by its seed.
+/// SplitMix64 (Steele, Lea, Flood), reproducible by its seed.
 struct Random(u64);
 
 impl Random {
@@ -20,7 +20,7 @@ impl Random {
         (self.next() % bound as u64) as usize
     }
 
-    /// A copy with a few bits flipped, bytes replaced, a tail lost or a tail added; never the message itself.
+    /// Returns a modified copy: bits flipped, bytes replaced, or the end cut off or extended.
     fn mutate(&mut self, message: &[u8]) -> Vec<u8> {
         let mut changed = message.to_vec();
         while changed == message {
@@ -39,7 +39,7 @@ impl Random {
     }
 }
 
-/// Everything that can be said to host 1 in the exchanges below, rightly signed for the authentication type.
+/// Returns all messages to host 1 in the exchanges below, signed correctly for the authentication type.
 fn messages(auth: AuthType, key: &AuthKey) -> Vec<Vec<u8>> {
     let peer = Peer { key: key.clone(), ..Peer::new(auth) };
     let ends = PathEnds { initiator: path(2).public, responder: path(2).remote }.encode();
@@ -59,7 +59,7 @@ fn messages(auth: AuthType, key: &AuthKey) -> Vec<Vec<u8>> {
     ]
 }
 
-/// What authentication guards: every event but a keepalive, and every datagram sent.
+/// Returns true if there was any event except a keepalive, or any datagram sent; both need authentication.
 fn changed(ours: &mut ControlChannel) -> bool {
     let events = events(ours).into_iter().any(|event| !matches!(event, ControlEvent::Keepalive { .. }));
     !transmits(ours).is_empty() || events
@@ -72,8 +72,8 @@ fn a_million_changed_messages_change_nothing_without_authentication() {
     let accept = Accept { create: Some(secret()), ..Accept::default() };
     let mut ours = ControlChannel::new(accept, [1; 32]);
     ours.add_connection(connection(1, AuthType::Sha256));
-    // An exchange is under way, so that replies and a third round have something to hit.
-    ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+    // A pending exchange makes replies and a third round possible.
+    ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     ours.handle_datagram(ms(0), control(2), &messages(AuthType::Sha256, &secret())[0]).unwrap();
     transmits(&mut ours);
 
@@ -101,14 +101,14 @@ fn without_any_policy_changed_messages_still_do_not_panic() {
         let which = random.below(messages.len());
         let message = random.mutate(&messages[which]);
         ours.handle_timeout(ms(n));
-        let _ = ours.tell_status(ms(n), pair(1), control(2), path(1), n % 2 == 0);
+        let _ = ours.send_status(ms(n), pair(1), control(2), path(1), n % 2 == 0);
         let _ = ours.handle_datagram(ms(n), control(2), &message);
         changed(ours);
     }
 }
 
 #[test]
-fn the_messages_that_are_changed_would_be_taken_unchanged() {
+fn the_unchanged_messages_are_accepted() {
     let mut ours = ControlChannel::new(Accept { create: Some(secret()), ..Accept::default() }, [1; 32]);
     ours.add_connection(connection(1, AuthType::Sha256));
     let messages = messages(AuthType::Sha256, &secret());

@@ -1,11 +1,13 @@
-//! A scripted host that speaks as the original does, and the addresses all conversations use.
+//! A scripted host that implements the protocol of the original, and the addresses of all exchanges.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use mpt_proto::control::{Accept, ControlChannel, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair};
+use mpt_proto::legacy::control::{
+    Accept, ControlChannel, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair,
+};
+use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
 
 pub const SECRET: &str = "8f4c1be1a2d34d55a1f00dfeedc0ffee0123456789abcdef0123456789abcdef";
 pub const TYPES: [AuthType; 3] = [AuthType::None, AuthType::Nonce, AuthType::Sha256];
@@ -22,12 +24,13 @@ pub fn secret() -> AuthKey {
     AuthKey::from_text(SECRET)
 }
 
-/// The control address of the host whose addresses end in `host`.
+/// Returns the control address of the host whose addresses end in `host`.
 pub fn control(host: u8) -> SocketAddr {
     format!("192.168.10.{host}:60456").parse().unwrap()
 }
 
-/// The connection as host 1 or host 2 sees it: paths 192.168.10.0/24 and 192.168.11.0/24 inside 10.77.0.1 and 10.77.0.2.
+/// Returns the connection at host 1 or 2: paths 192.168.10.0/24 and 192.168.11.0/24 with 10.77.0.1 and 10.77.0.2
+/// inside.
 pub fn connection(host: u8, auth: AuthType) -> LegacyConnection {
     let far = 3 - host;
     let path = |net: u8| path_of(host, far, net);
@@ -42,12 +45,12 @@ fn path_of(near: u8, far: u8, net: u8) -> LegacyPath {
     LegacyPath { public: ip(&format!("192.168.{net}.{near}")), remote: ip(&format!("192.168.{net}.{far}")) }
 }
 
-/// The second path, as host 1 or host 2 sees it.
+/// Returns the second path at host 1 or host 2.
 pub fn path(host: u8) -> LegacyPath {
     path_of(host, 3 - host, 11)
 }
 
-/// One of our machines, which accepts what the original would.
+/// Makes a channel that accepts the same messages as the original.
 pub fn trusting(host: u8, auth: AuthType) -> ControlChannel {
     let accept = Accept { unauthenticated: true, public_key: true, create: None };
     let mut control = ControlChannel::new(accept, [host; 32]);
@@ -63,28 +66,28 @@ pub fn events(control: &mut ControlChannel) -> Vec<ControlEvent> {
     std::iter::from_fn(|| control.poll_event()).collect()
 }
 
-/// The status change of the second path, as the other end hears it.
+/// Returns the event of a status change of the second path.
 pub fn status(host: u8, up: bool) -> ControlEvent {
     ControlEvent::PathStatus { connection: pair(host), path: path(host), up }
 }
 
-/// The original's half of an exchange: host 2, spoken to by host 1 or speaking to it.
+/// The original's half of an exchange: host 2, as initiator or responder to host 1.
 pub struct Peer {
     pub auth: AuthType,
     pub key: AuthKey,
     pub nonce: Nonce,
-    /// What round 4 brings, and its result.
+    /// The result and the body of round 4.
     pub answer: (u8, Vec<u8>),
-    /// Data of every round 3 that came.
-    pub heard: Vec<Vec<u8>>,
+    /// The data of every round 3 received.
+    pub received: Vec<Vec<u8>>,
 }
 
 impl Peer {
     pub fn new(auth: AuthType) -> Self {
-        Self { auth, key: secret(), nonce: [0xca, 0xa5, 0x51, 0x7e], answer: (0, vec![]), heard: vec![] }
+        Self { auth, key: secret(), nonce: [0xca, 0xa5, 0x51, 0x7e], answer: (0, vec![]), received: vec![] }
     }
 
-    /// Edits a request in place, as the original makes its replies.
+    /// Edits a request in place, as the original does for its replies.
     pub fn reply(&mut self, request: &[u8]) -> Vec<u8> {
         let message = ControlMessage::decode(request).unwrap();
         assert_eq!(message.auth.kind(), self.auth);
@@ -94,14 +97,14 @@ impl Peer {
             1 => ControlMessage { code: 0, auth, round: 2, ..message }.encode(&self.key),
             3 => {
                 assert_eq!(message.auth, auth, "round 3 repeats the nonce");
-                self.heard.push(message.body.to_vec());
+                self.received.push(message.body.to_vec());
                 ControlMessage { code: self.answer.0, round: 4, body: &self.answer.1, ..message }.encode(&self.key)
             }
             other => panic!("round {other} is not a request"),
         }
     }
 
-    /// A request of host 2 to host 1.
+    /// Makes a request of host 2 to host 1.
     pub fn request(&self, opcode: Opcode, code: u8, round: u8, nonce: Nonce, body: &[u8]) -> Vec<u8> {
         let (initiator, responder) = (ip("10.77.0.2"), ip("10.77.0.1"));
         let auth = self.auth.with(nonce);

@@ -1,13 +1,13 @@
-//! What is refused: by default everything that proves nothing, and always what proves something wrong.
+//! Refused messages: by default those without proof of origin, and always those with a wrong one.
 
-use mpt_proto::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
-use mpt_proto::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, Opcode};
+use mpt_proto::legacy::control::{Accept, Code, ControlChannel, ControlEvent, Refused};
+use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, Opcode};
 
 use crate::peer::*;
 
 const SIZE: [u8; 4] = [32, 0, 0, 0];
 
-fn careful(auth: AuthType) -> ControlChannel {
+fn strict(auth: AuthType) -> ControlChannel {
     let mut control = ControlChannel::new(Accept::default(), [1; 32]);
     control.add_connection(connection(1, auth));
     control
@@ -20,18 +20,19 @@ fn round1(peer: &Peer) -> Vec<u8> {
 #[test]
 fn types_without_a_secret_are_refused_by_default() {
     for auth in [AuthType::None, AuthType::Nonce] {
-        let mut ours = careful(auth);
+        let mut ours = strict(auth);
         assert_eq!(ours.handle_datagram(ms(0), control(2), &round1(&Peer::new(auth))), Err(Refused::Unauthenticated));
         assert_eq!((ours.poll_transmit(), ours.poll_event()), (None, None));
     }
-    let mut ours = careful(AuthType::Sha256);
+    let mut ours = strict(AuthType::Sha256);
     assert_eq!(ours.handle_datagram(ms(0), control(2), &round1(&Peer::new(AuthType::Sha256))), Ok(()));
 }
 
 #[test]
-fn the_key_that_everybody_knows_is_refused_by_default() {
-    let mut ours = careful(AuthType::Sha256);
-    let public = mpt_proto::control::LegacyConnection { key: AuthKey::PUBLIC, ..connection(1, AuthType::Sha256) };
+fn the_public_key_is_refused_by_default() {
+    let mut ours = strict(AuthType::Sha256);
+    let public =
+        mpt_proto::legacy::control::LegacyConnection { key: AuthKey::PUBLIC, ..connection(1, AuthType::Sha256) };
     ours.add_connection(public);
     let peer = Peer { key: AuthKey::PUBLIC, ..Peer::new(AuthType::Sha256) };
     assert_eq!(ours.handle_datagram(ms(0), control(2), &round1(&peer)), Err(Refused::PublicKey));
@@ -39,7 +40,7 @@ fn the_key_that_everybody_knows_is_refused_by_default() {
 }
 
 #[test]
-fn the_connection_says_how_a_message_is_authenticated_not_the_message() {
+fn the_authentication_type_is_that_of_the_connection_not_of_the_message() {
     for expected in TYPES {
         for sent in TYPES.into_iter().filter(|sent| *sent != expected) {
             let refused = trusting(1, expected).handle_datagram(ms(0), control(2), &round1(&Peer::new(sent)));
@@ -49,7 +50,7 @@ fn the_connection_says_how_a_message_is_authenticated_not_the_message() {
 }
 
 #[test]
-fn types_without_a_secret_count_only_from_a_paths_far_end() {
+fn types_without_a_secret_are_accepted_only_from_a_paths_far_end() {
     for auth in [AuthType::None, AuthType::Nonce] {
         let mut ours = trusting(1, auth);
         let request = round1(&Peer::new(auth));
@@ -64,18 +65,18 @@ fn types_without_a_secret_count_only_from_a_paths_far_end() {
 
 #[test]
 fn a_wrong_key_changes_nothing_and_gets_no_answer() {
-    let mut ours = careful(AuthType::Sha256);
+    let mut ours = strict(AuthType::Sha256);
     let stranger = Peer { key: AuthKey::from_text("not the key"), ..Peer::new(AuthType::Sha256) };
     assert_eq!(ours.handle_datagram(ms(0), control(2), &round1(&stranger)), Err(Refused::WrongDigest));
     assert_eq!((ours.poll_transmit(), ours.poll_event()), (None, None));
 }
 
 #[test]
-fn a_connection_that_nobody_configured_is_refused() {
+fn an_unknown_connection_is_refused() {
     let mut ours = trusting(2, AuthType::None);
     let refused = ours.handle_datagram(ms(0), control(2), &round1(&Peer::new(AuthType::None)));
     assert_eq!(refused, Err(Refused::UnknownConnection));
-    assert_eq!(ours.tell_status(ms(0), pair(1), control(2), path(1), true), Err(Refused::UnknownConnection));
+    assert_eq!(ours.send_status(ms(0), pair(1), control(2), path(1), true), Err(Refused::UnknownConnection));
 }
 
 #[test]
@@ -92,9 +93,9 @@ fn a_wrong_nonce_in_round_three_is_refused() {
 
 #[test]
 fn a_forged_reply_does_not_end_an_exchange() {
-    let mut ours = careful(AuthType::Sha256);
+    let mut ours = strict(AuthType::Sha256);
     let mut stranger = Peer { key: AuthKey::from_text("not the key"), ..Peer::new(AuthType::Sha256) };
-    ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     let round1 = ours.poll_transmit().unwrap().bytes;
     let forged = ControlMessage { code: 4, round: 2, ..ControlMessage::decode(&round1).unwrap() }.encode(&stranger.key);
     assert_eq!(ours.handle_datagram(ms(1), control(2), &forged), Err(Refused::WrongDigest));
@@ -106,8 +107,8 @@ fn a_forged_reply_does_not_end_an_exchange() {
 
 #[test]
 fn when_only_forged_replies_came_the_exchange_fails_with_that_code() {
-    let mut ours = careful(AuthType::Sha256);
-    ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+    let mut ours = strict(AuthType::Sha256);
+    ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     let round1 = ours.poll_transmit().unwrap().bytes;
     let forged = ControlMessage { round: 2, ..ControlMessage::decode(&round1).unwrap() }.encode(&AuthKey::PUBLIC);
     assert_eq!(ours.handle_datagram(ms(1), control(2), &forged), Err(Refused::WrongDigest));
@@ -118,9 +119,9 @@ fn when_only_forged_replies_came_the_exchange_fails_with_that_code() {
 }
 
 #[test]
-fn a_reply_without_a_digest_counts_only_from_the_host_that_was_asked() {
-    let (mut ours, mut peer) = (careful(AuthType::Nonce), Peer::new(AuthType::Nonce));
-    ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+fn a_reply_without_a_digest_is_accepted_only_from_the_host_that_got_the_request() {
+    let (mut ours, mut peer) = (strict(AuthType::Nonce), Peer::new(AuthType::Nonce));
+    ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     let round2 = peer.reply(&ours.poll_transmit().unwrap().bytes);
     let elsewhere = "192.0.2.7:60456".parse().unwrap();
     assert_eq!(ours.handle_datagram(ms(1), elsewhere, &round2), Err(Refused::UnknownSource));
@@ -130,8 +131,8 @@ fn a_reply_without_a_digest_counts_only_from_the_host_that_was_asked() {
 #[test]
 fn a_round_four_with_another_nonce_is_refused() {
     for auth in [AuthType::Nonce, AuthType::Sha256] {
-        let (mut ours, mut peer) = (careful(auth), Peer::new(auth));
-        ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+        let (mut ours, mut peer) = (strict(auth), Peer::new(auth));
+        ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
         let round2 = peer.reply(&ours.poll_transmit().unwrap().bytes);
         ours.handle_datagram(ms(1), control(2), &round2).unwrap();
         let round3 = ours.poll_transmit().unwrap().bytes;
@@ -144,7 +145,7 @@ fn a_round_four_with_another_nonce_is_refused() {
 
 #[test]
 fn a_keepalive_refreshes_the_path_it_came_from_and_needs_no_authentication() {
-    let mut ours = careful(AuthType::Sha256);
+    let mut ours = strict(AuthType::Sha256);
     let alive = Peer::new(AuthType::None).request(Opcode::Keepalive, 0, 0, [0; 4], &[]);
     ours.handle_datagram(ms(0), "192.168.11.2:60456".parse().unwrap(), &alive).unwrap();
     assert_eq!(events(&mut ours), [ControlEvent::Keepalive { connection: pair(1), path: path(1) }]);
@@ -156,26 +157,26 @@ fn a_keepalive_refreshes_the_path_it_came_from_and_needs_no_authentication() {
 #[test]
 fn local_commands_from_the_network_are_not_commands() {
     let mut ours = trusting(1, AuthType::None);
-    let command = mpt_proto::wire::legacy::LocalCommand::command("path down 192.168.11.1 192.168.11.2");
+    let command = mpt_proto::legacy::wire::LocalCommand::command("path down 192.168.11.1 192.168.11.2");
     assert!(matches!(ours.handle_datagram(ms(0), control(2), &command), Err(Refused::Malformed(_))));
 }
 
 #[test]
-fn a_removed_connection_is_forgotten_with_everything_under_way() {
-    let (mut ours, peer) = (careful(AuthType::Sha256), Peer::new(AuthType::Sha256));
+fn removing_a_connection_drops_its_exchanges() {
+    let (mut ours, peer) = (strict(AuthType::Sha256), Peer::new(AuthType::Sha256));
     ours.handle_datagram(ms(0), control(2), &round1(&peer)).unwrap();
-    ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     ours.remove_connection(pair(1));
     assert_eq!(ours.next_deadline(), None);
     assert_eq!(ours.handle_datagram(ms(1), control(2), &round1(&peer)), Err(Refused::UnknownConnection));
 }
 
 #[test]
-fn a_changed_key_counts_at_once() {
-    let (mut ours, mut peer) = (careful(AuthType::Sha256), Peer::new(AuthType::Sha256));
+fn a_changed_key_is_used_at_once() {
+    let (mut ours, mut peer) = (strict(AuthType::Sha256), Peer::new(AuthType::Sha256));
     ours.handle_datagram(ms(0), control(2), &round1(&peer)).unwrap();
     let changed = AuthKey::from_text("another key, as good as the first");
-    ours.add_connection(mpt_proto::control::LegacyConnection {
+    ours.add_connection(mpt_proto::legacy::control::LegacyConnection {
         key: changed.clone(),
         ..connection(1, AuthType::Sha256)
     });

@@ -1,4 +1,4 @@
-//! Two ends of native mode, each with the gate, the identity and the association that an endpoint would hold.
+//! Two ends of native mode, each with the guard, the identity and the association of an endpoint.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ use mpt_proto::path::{PathId, PathSeq};
 use mpt_proto::time::Time;
 use mpt_proto::wire::native::{HEADER, OVERHEAD, SessionIndex};
 
-/// SplitMix64 (Steele, Lea, Flood): one seed, the same journal.
+/// SplitMix64 (Steele, Lea, Flood), reproducible by its seed.
 #[derive(Clone)]
-pub struct Chance(pub u64);
+pub struct SplitMix64(pub u64);
 
-impl Chance {
+impl SplitMix64 {
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -35,7 +35,7 @@ impl Chance {
         std::array::from_fn(|_| self.next() as u8)
     }
 
-    pub fn fresh(&mut self) -> EphemeralInput {
+    pub fn ephemeral(&mut self) -> EphemeralInput {
         EphemeralInput {
             ephemeral: self.bytes(),
             index: SessionIndex::new(self.next() as u32),
@@ -47,9 +47,9 @@ impl Chance {
 /// One end.
 pub struct End {
     pub us: Identity,
-    pub gate: HandshakeGuard,
+    pub guard: HandshakeGuard,
     pub peer: Association,
-    pub chance: Chance,
+    pub rng: SplitMix64,
     pub address: SocketAddr,
 }
 
@@ -60,37 +60,37 @@ pub fn keys(seed: u8) -> KeyPair {
     KeyPair::generate([seed; 32])
 }
 
-/// An end with the keys of this seed, the public key of its peer, and a preshared key of sevens.
+/// Makes an end with the keys of this seed, the public key of its peer, and a preshared key of sevens.
 pub fn end(seed: u8, peer: PublicKey) -> End {
     end_with(seed, peer, [7; 32], Capabilities::new(true))
 }
 
 pub fn end_with(seed: u8, peer: PublicKey, psk: [u8; 32], offer: Capabilities) -> End {
-    let (keys, mut chance) = (keys(seed), Chance(u64::from(seed)));
-    let gate = HandshakeGuard::new(keys.public(), chance.bytes());
-    let peer = Association::new(peer, PresharedKey::from_bytes(psk), Incarnation(chance.bytes()));
+    let (keys, mut rng) = (keys(seed), SplitMix64(u64::from(seed)));
+    let guard = HandshakeGuard::new(keys.public(), rng.bytes());
+    let peer = Association::new(peer, PresharedKey::from_bytes(psk), Incarnation(rng.bytes()));
     let us = Identity { keys, capabilities: offer, clock: Clock::new(Duration::from_secs(1_800_000_000)) };
-    End { us, gate, peer, chance, address: SocketAddr::from(([192, 0, 2, seed], 4754)) }
+    End { us, guard, peer, rng, address: SocketAddr::from(([192, 0, 2, seed], 4754)) }
 }
 
 pub fn two() -> (End, End) {
     (end(1, *keys(2).public()), end(2, *keys(1).public()))
 }
 
-/// What an end does with a datagram.
+/// The reaction of an end to a datagram.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reaction {
-    Answer(Vec<u8>),
+    Reply(Vec<u8>),
     Done,
     Data(PathSeq, Vec<u8>),
     Dropped(Dropped),
 }
 
 impl End {
-    /// The initiation that is due.
+    /// Returns the initiation that is due.
     pub fn poll(&mut self, now: Time) -> Option<HandshakeTransmit> {
-        let Self { us, peer, chance, .. } = self;
-        peer.poll_transmit(now, us, || chance.fresh())
+        let Self { us, peer, rng, .. } = self;
+        peer.poll_transmit(now, us, || rng.ephemeral())
     }
 
     pub fn initiate(&mut self, now: Time) -> Vec<u8> {
@@ -98,15 +98,15 @@ impl End {
         self.poll(now).expect("a requested initiation").message
     }
 
-    /// Takes a datagram from the network, as an endpoint would.
+    /// Handles a datagram from the network as an endpoint would.
     pub fn handle(&mut self, now: Time, from: SocketAddr, datagram: &[u8]) -> Reaction {
         let reaction = match HandshakeMessage::decode(datagram) {
             Some(message) => self.handle_handshake(now, from, message),
             None => self.open(now, datagram),
         };
-        reaction.unwrap_or_else(|turned| match turned {
-            Rejection::Away(why) => Reaction::Dropped(why),
-            Rejection::Back(reply) => Reaction::Answer(reply.to_vec()),
+        reaction.unwrap_or_else(|rejection| match rejection {
+            Rejection::Silent(reason) => Reaction::Dropped(reason),
+            Rejection::Reply(reply) => Reaction::Reply(reply.to_vec()),
         })
     }
 
@@ -116,27 +116,28 @@ impl End {
         from: SocketAddr,
         message: HandshakeMessage<'_>,
     ) -> Result<Reaction, Rejection> {
-        let Self { us, gate, peer, chance, .. } = self;
+        let Self { us, guard, peer, rng, .. } = self;
         match message {
             HandshakeMessage::Initiation(initiation) => {
-                gate.admit(now, from, &initiation.signed)?;
-                let knock = ClaimedInitiation::open(us, &initiation).map_err(Rejection::Away)?;
-                let answer = peer.handle_initiation(now, us, knock, || chance.fresh()).map_err(Rejection::Away)?;
-                Ok(Reaction::Answer(answer.message))
+                guard.admit(now, from, &initiation.signed)?;
+                let claimed = ClaimedInitiation::open(us, &initiation).map_err(Rejection::Silent)?;
+                let response =
+                    peer.handle_initiation(now, us, claimed, || rng.ephemeral()).map_err(Rejection::Silent)?;
+                Ok(Reaction::Reply(response.message))
             }
             HandshakeMessage::Response(response) => {
-                gate.admit(now, from, &response.signed)?;
-                peer.handle_response(now, us, &response).map(|()| Reaction::Done).map_err(Rejection::Away)
+                guard.admit(now, from, &response.signed)?;
+                peer.handle_response(now, us, &response).map(|()| Reaction::Done).map_err(Rejection::Silent)
             }
             HandshakeMessage::CookieReply(reply) => {
-                peer.handle_cookie(now, &reply).map(|()| Reaction::Done).map_err(Rejection::Away)
+                peer.handle_cookie(now, &reply).map(|()| Reaction::Done).map_err(Rejection::Silent)
             }
         }
     }
 
     fn open(&mut self, now: Time, datagram: &[u8]) -> Result<Reaction, Rejection> {
         let mut datagram = datagram.to_vec();
-        let opened = self.peer.open(now, &mut datagram).map_err(Rejection::Away)?;
+        let opened = self.peer.open(now, &mut datagram).map_err(Rejection::Silent)?;
         Ok(Reaction::Data(opened.number, opened.body.to_vec()))
     }
 
@@ -161,10 +162,10 @@ impl End {
     }
 }
 
-/// Runs a handshake that `a` begins, without confirming it.
-pub fn shake(now: Time, a: &mut End, b: &mut End) {
+/// Runs a handshake that `a` initiates, without confirming it.
+pub fn handshake(now: Time, a: &mut End, b: &mut End) {
     let initiation = a.initiate(now);
-    let Reaction::Answer(response) = b.handle(now, a.address, &initiation) else { panic!("no response") };
+    let Reaction::Reply(response) = b.handle(now, a.address, &initiation) else { panic!("no response") };
     assert_eq!(a.handle(now, b.address, &response), Reaction::Done);
 }
 

@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use mpt_proto::classify::Rule;
 use mpt_proto::config::{LivenessConfig, PlainFraming, ProbeConfig, Protocol};
 use mpt_proto::crypto::keys::KeyPair;
+use mpt_proto::legacy::wire::AuthType;
 use mpt_proto::path_manager::{Pairs, Patterns};
 use mpt_proto::time::Rate;
-use mpt_proto::wire::legacy::AuthType;
 use mpt_proto::{reorder, sched};
 
 use super::defaults;

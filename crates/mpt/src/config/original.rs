@@ -1,13 +1,13 @@
 //! Tables that are only needed to talk to the original MPT: its control port, and what names a connection and its paths
 //! on its wire.
 //!
-//! Everything that proves nothing is refused by default: see [`mpt_proto::control::Accept`].
+//! Everything that proves nothing is refused by default: see [`mpt_proto::legacy::control::Accept`].
 
 use std::path::Path;
 use std::time::Duration;
 
 use mpt_proto::config::{KeepaliveConfig, LivenessConfig};
-use mpt_proto::wire::legacy::AuthType;
+use mpt_proto::legacy::wire::AuthType;
 
 use super::model::{At, Original, OriginalPath, OriginalPeer};
 use super::schema::{Table, as_u32};

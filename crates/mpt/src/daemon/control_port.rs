@@ -10,9 +10,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::udp::BothFamilies;
-use mpt_proto::control::{Accept, ControlChannel, ControlEvent, LegacyConnection, LegacyPath, Pair, Refused};
+use mpt_proto::legacy::control::{Accept, ControlChannel, ControlEvent, LegacyConnection, LegacyPath, Pair, Refused};
+use mpt_proto::legacy::wire::AuthKey;
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy::AuthKey;
 use nix::net::if_::if_nametoindex;
 
 use crate::Failure;
@@ -98,7 +98,7 @@ impl ControlPort {
             return tracing::info!(peer = %peer.name, path = %path.name, "no path is up to tell the peer over");
         };
         let Some(to) = over.remote_ip().map(|ip| SocketAddr::new(ip, original.control_port)) else { return };
-        if let Err(why) = self.control.tell_status(now, pair(original), to, wire, up) {
+        if let Err(why) = self.control.send_status(now, pair(original), to, wire, up) {
             tracing::warn!(peer = %peer.name, ?why, "the peer cannot be told");
         }
     }

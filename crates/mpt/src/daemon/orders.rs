@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use mpt_linux::netlink::{Change, Netlink, Prefix};
-use mpt_proto::control::{Pair, Refused};
+use mpt_proto::legacy::control::{Pair, Refused};
 use mpt_proto::time::Time;
 
 use super::{Daemon, control_port, routes, setup};

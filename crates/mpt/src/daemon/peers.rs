@@ -6,11 +6,11 @@
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 use mpt_proto::config::PeerConfig;
-use mpt_proto::control::{Code, ControlEvent, Pair};
+use mpt_proto::legacy::control::{Code, ControlEvent, Pair};
+use mpt_proto::legacy::wire::Opcode;
 use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
-use mpt_proto::wire::legacy::Opcode;
 
 use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
@@ -124,7 +124,7 @@ impl Daemon {
         }
     }
 
-    fn report(&mut self, now: Time, pair: Pair, path: mpt_proto::control::LegacyPath, up: bool) {
+    fn report(&mut self, now: Time, pair: Pair, path: mpt_proto::legacy::control::LegacyPath, up: bool) {
         let Some(index) = self.peer_of(pair) else { return };
         let peer = &self.file.peers[index];
         for ours in peer.paths.iter().filter(|ours| control_port::name_on_the_wire(ours) == Some(path)) {

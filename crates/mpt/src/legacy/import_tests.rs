@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::legacy::model::{Prefix, Public};
 use crate::legacy::{samples, write};
-use mpt_proto::wire::legacy::AuthType;
+use mpt_proto::legacy::wire::AuthType;
 
 fn source(file: &str, text: &str) -> Source {
     Source { file: file.into(), text: text.into() }

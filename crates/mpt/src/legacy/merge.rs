@@ -12,7 +12,7 @@
 
 use std::net::IpAddr;
 
-use mpt_proto::control::Code;
+use mpt_proto::legacy::control::Code;
 
 use super::model::{Connection, Network, Path, Prefix, Secret, Tunnel};
 
@@ -107,7 +107,7 @@ mod tests {
     use crate::legacy::ini::Ini;
     use crate::legacy::model::Interface;
     use crate::legacy::{samples, write};
-    use mpt_proto::wire::legacy::AuthType;
+    use mpt_proto::legacy::wire::AuthType;
 
     fn read(text: &str) -> Connection {
         let mut problems = vec![];

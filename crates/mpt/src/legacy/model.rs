@@ -17,9 +17,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use mpt_proto::control;
+use mpt_proto::legacy::control;
+use mpt_proto::legacy::wire::{AuthKey, AuthType};
 use mpt_proto::path::MAX_PATHS;
-use mpt_proto::wire::legacy::{AuthKey, AuthType};
 
 use super::fields::{Fields, is_none};
 use super::ini::Ini;

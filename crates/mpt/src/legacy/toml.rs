@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::fmt::{Display, Write as _};
 use std::net::IpAddr;
 
-use mpt_proto::wire::legacy::AuthType;
+use mpt_proto::legacy::wire::AuthType;
 
 use super::model::{Connection, Network, Path, Prefix, Public};
 use super::{LegacySetup, Note};

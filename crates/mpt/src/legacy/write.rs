@@ -154,7 +154,7 @@ mod tests {
     use crate::legacy::ini::Ini;
     use crate::legacy::model::Secret;
     use crate::legacy::samples;
-    use mpt_proto::wire::legacy::AuthType;
+    use mpt_proto::legacy::wire::AuthType;
 
     fn read(text: &str) -> Connection {
         let (mut problems, mut notes) = (vec![], vec![]);

@@ -1,4 +1,4 @@
-//! The ciphers by `aws-lc-rs`, which also wipes the key schedule when it is freed.
+//! The ciphers of `aws-lc-rs`, which also wipes the key schedule when it is freed.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 

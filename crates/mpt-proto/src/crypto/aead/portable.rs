@@ -1,4 +1,4 @@
-//! The ciphers by RustCrypto, for targets without a C compiler.
+//! The ciphers of RustCrypto, for targets without a C compiler.
 
 use aes_gcm::Aes256Gcm;
 use chacha20poly1305::ChaCha20Poly1305;
@@ -6,7 +6,7 @@ use chacha20poly1305::aead::{AeadInOut, KeyInit};
 
 use super::{Cipher, Forged, NONCE, TAG};
 
-// The AES key schedule and hash key are 1 KiB; a key lives for minutes, so the box costs nothing.
+// The AES key schedule and hash key take 1 KiB; a key lives for minutes, so the allocation of the box does not matter.
 pub enum Key {
     Aes(Box<Aes256Gcm>),
     ChaCha(ChaCha20Poly1305),

@@ -1,9 +1,9 @@
-//! What a stranger may cost: MAC1, MAC2 and cookies, as in the WireGuard whitepaper, section 5.4.7 and 5.3.
+//! Denial-of-service protection: MAC1, MAC2 and cookies, as in the WireGuard whitepaper, sections 5.4.7 and 5.3.
 //!
-//! MAC1 shows that the sender knows our public key, which a scanner does not; without it there is no answer of any kind.
-//! A cookie shows that the sender receives at the address that it sends from: it is a MAC over that address under a secret
-//! that changes every two minutes, so nothing is stored per sender. Under load a message without a valid MAC2, which is
-//! keyed with the cookie, gets a cookie reply (smaller than itself) or nothing, and no Diffie-Hellman is spent on it.
+//! MAC1 proves that the sender has our public key, which a scanner does not have; a message without it gets no answer.
+//! A cookie proves that the sender receives at its source address: it is a MAC over that address under a secret that
+//! changes every two minutes, so no state is stored per sender. Under load a message without a valid MAC2, which is
+//! keyed with the cookie, gets a cookie reply (smaller than itself) or nothing, and causes no Diffie-Hellman.
 //!
 //! ```text
 //! MAC1   = BLAKE2s-128(key: BLAKE2s("mpt-mac1" | receiver's public key), the message up to here, GRE header included)
@@ -12,9 +12,9 @@
 //! reply  = XChaCha20-Poly1305(key: BLAKE2s("mpt-cook" | receiver's public key), nonce, cookie, associated data: MAC1)
 //! ```
 //!
-//! One difference to WireGuard: a MAC2 that is neither zero nor valid is refused without an answer, under load or not, so that
-//! no bit of a message can be changed. For that a cookie is used for one message only: one that has become stale, because the responder
-//! began anew or the sender's address changed, costs one attempt and no more.
+//! The one difference to WireGuard: a MAC2 that is neither zero nor valid is refused without an answer, under load or
+//! not, so that no bit of a message can be changed. For this reason a cookie is used for one message only: a stale one,
+//! after a restart of the responder or a change of the sender's address, costs one attempt and no more.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -31,59 +31,59 @@ use crate::crypto::keys::PublicKey;
 use crate::drops::Dropped;
 use crate::time::Time;
 
-/// Stands before everything that costs something: decides which handshake messages get further. One per endpoint.
+/// Decides which handshake messages are processed, before any expensive operation. There is one per endpoint.
 pub struct HandshakeGuard {
     mac1_key: [u8; 32],
     reply_key: [u8; 32],
     secret: Zeroizing<[u8; 32]>,
     replies: u64,
-    meter: RateLimiter,
+    limiter: RateLimiter,
 }
 
-/// Why a handshake message gets no further.
+/// The reason why a handshake message is not processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
     /// It is dropped without an answer.
-    Away(Dropped),
-    /// We are under load, and this is to be sent back to where the message came from.
-    Back([u8; COOKIE_REPLY_LEN]),
+    Silent(Dropped),
+    /// This end is under load; this cookie reply is to be sent to the source of the message.
+    Reply([u8; COOKIE_REPLY_LEN]),
 }
 
 impl Rejection {
-    /// The reason for the count.
+    /// Returns the reason to count.
     pub fn reason(self) -> Dropped {
         match self {
-            Self::Away(why) => why,
-            Self::Back(_) => Dropped::HandshakeFlood,
+            Self::Silent(reason) => reason,
+            Self::Reply(_) => Dropped::HandshakeFlood,
         }
     }
 }
 
 impl HandshakeGuard {
-    /// A gate for messages to `own`, with 32 bytes from a cryptographic random source.
+    /// Makes a guard for messages to `own`, with 32 bytes from a cryptographic random source.
     pub fn new(own: &PublicKey, random: [u8; 32]) -> Self {
         let (mac1_key, reply_key) = (mac1_key(own), reply_key(own));
-        Self { mac1_key, reply_key, secret: Zeroizing::new(random), replies: 0, meter: RateLimiter::default() }
+        Self { mac1_key, reply_key, secret: Zeroizing::new(random), replies: 0, limiter: RateLimiter::default() }
     }
 
-    /// Lets a message that came from `from` pass, or not. Costs a few hashes, and nothing that stays.
+    /// Checks a message from `from`. Takes a few hashes, and stores no state per sender.
     pub fn admit(&mut self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Result<(), Rejection> {
         if !verify(&self.mac1_key, &[message.body], message.mac1) {
-            return Err(Rejection::Away(Dropped::BadMac));
+            return Err(Rejection::Silent(Dropped::BadMac));
         }
         let proof = self.proof(now, from, message);
-        let loaded = !matches!(proof, Proof::Wrong) && self.meter.count(now);
+        let loaded = !matches!(proof, Proof::Wrong) && self.limiter.count_message(now);
         match proof {
-            Proof::Valid if loaded && !self.meter.source(self.bucket(from)) => {
-                Err(Rejection::Away(Dropped::HandshakeFlood))
+            Proof::Valid if loaded && !self.limiter.admit_source(self.bucket(from)) => {
+                Err(Rejection::Silent(Dropped::HandshakeFlood))
             }
             Proof::Valid => Ok(()),
-            Proof::Absent if loaded && !self.meter.reply(self.bucket(from)) => {
-                Err(Rejection::Away(Dropped::HandshakeFlood))
+            Proof::Absent if loaded && !self.limiter.admit_reply(self.bucket(from)) => {
+                Err(Rejection::Silent(Dropped::HandshakeFlood))
             }
-            Proof::Absent if loaded => Err(Rejection::Back(self.reply(now, from, message))),
+            Proof::Absent if loaded => Err(Rejection::Reply(self.reply(now, from, message))),
             Proof::Absent => Ok(()),
-            Proof::Wrong => Err(Rejection::Away(Dropped::BadMac)),
+            Proof::Wrong => Err(Rejection::Silent(Dropped::BadMac)),
         }
     }
 
@@ -116,7 +116,7 @@ impl HandshakeGuard {
         cookie_reply(message.sender, &nonce, &cookie, &tag)
     }
 
-    /// Sixteen bytes that differ from run to run, and a counter.
+    /// Returns sixteen bytes that differ in each run of the process, and a counter.
     fn nonce(&self) -> [u8; 24] {
         let mut nonce = [0; 24];
         nonce[..16].copy_from_slice(&mac(&*self.secret, &[b"nonce"]));
@@ -124,7 +124,7 @@ impl HandshakeGuard {
         nonce
     }
 
-    /// Which of the meter's buckets this source counts in. A host has one IPv4 address or one IPv6 /64.
+    /// Returns the bucket of the rate limiter for this source. A host has one IPv4 address or one IPv6 /64.
     fn bucket(&self, from: SocketAddr) -> usize {
         let ip = address(from);
         let host = if from.ip().to_canonical().is_ipv4() { &ip[..] } else { &ip[..8] };
@@ -138,7 +138,7 @@ enum Proof {
     Wrong,
 }
 
-/// How busy the gate is. Its size is fixed, so a flood from any number of addresses grows nothing.
+/// The load of the guard. Its size is fixed, so a flood from any number of addresses allocates nothing.
 struct RateLimiter {
     second: u64,
     messages: u32,
@@ -148,31 +148,30 @@ struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// Counts a message with a valid MAC1; returns whether we are under load.
-    fn count(&mut self, now: Time) -> bool {
+    /// Counts a message with a valid MAC1; returns true if this end is under load.
+    fn count_message(&mut self, now: Time) -> bool {
         let second = (now - Time::START).as_secs();
         if second != self.second {
             *self = Self { second, messages: 0, sources: [0; 256], replies: [0; 256], ..*self };
         }
         self.messages = self.messages.saturating_add(1);
-        if self.messages > LOAD {
+        if self.messages > MAX_UNLOADED_RATE {
             self.loaded_until = now + Duration::from_secs(1);
         }
         now < self.loaded_until
     }
 
-    /// Counts a proven source; returns whether it may go on this second.
-    fn source(&mut self, bucket: usize) -> bool {
+    /// Counts a handshake of a source with a valid cookie; returns true if it is within the limit of this second.
+    fn admit_source(&mut self, bucket: usize) -> bool {
         self.sources[bucket] = self.sources[bucket].saturating_add(1);
-        self.sources[bucket] <= PER_SOURCE
+        self.sources[bucket] <= MAX_PER_SOURCE
     }
-}
 
-impl RateLimiter {
-    /// Counts a cookie reply to a source; returns whether it may still be sent this second. A peer asks every five seconds.
-    fn reply(&mut self, bucket: usize) -> bool {
+    /// Counts a cookie reply to a source; returns true if it is within the limit of this second. A peer needs one per 5
+    /// s.
+    fn admit_reply(&mut self, bucket: usize) -> bool {
         self.replies[bucket] = self.replies[bucket].saturating_add(1);
-        self.replies[bucket] <= PER_SOURCE
+        self.replies[bucket] <= MAX_PER_SOURCE
     }
 }
 
@@ -182,14 +181,14 @@ impl Default for RateLimiter {
     }
 }
 
-/// A cookie that a busy peer gave us, for one message.
+/// A cookie that a peer under load sent us, for one message.
 pub struct Cookie {
     bytes: [u8; COOKIE],
     received: Time,
 }
 
 impl Cookie {
-    /// Opens a reply of `peer` to the message of ours that had this MAC1.
+    /// Opens the reply of `peer` to our message with this MAC1.
     pub(in crate::crypto) fn open(
         now: Time,
         peer: &PublicKey,
@@ -203,7 +202,7 @@ impl Cookie {
     }
 
     fn is_fresh(&self, now: Time) -> bool {
-        now - self.received < PERIOD
+        now - self.received < SECRET_PERIOD
     }
 }
 
@@ -222,18 +221,18 @@ pub(in crate::crypto) fn sign(
     mac1
 }
 
-/// How long a secret makes cookies, and how long a cookie is used (whitepaper section 5.4.7: two minutes). One period more
-/// is accepted.
-const PERIOD: Duration = Duration::from_secs(120);
-/// Messages with a valid MAC1 in a second beyond which we are under load, for at least another second. A thousand peers
-/// that rekey every two minutes make 9; 100 cost 1 % of a core (three Diffie-Hellmans of 38 us each).
-const LOAD: u32 = 100;
-/// Handshakes a second that one proven source may begin while we are under load, as WireGuard's ratelimiter allows; and
-/// cookies that one source gets, so that a flood of what was captured costs hashes and not system calls.
-const PER_SOURCE: u8 = 20;
+/// The lifetime of a secret for new cookies, and of a received cookie (whitepaper section 5.4.7: two minutes). Cookies
+/// of the previous period are also accepted.
+const SECRET_PERIOD: Duration = Duration::from_secs(120);
+/// The rate of messages with a valid MAC1, per second, above which this end is under load, for at least another second.
+/// A thousand peers that rekey every two minutes send 9; 100 take 1 % of a core (three Diffie-Hellmans of 38 us each).
+const MAX_UNLOADED_RATE: u32 = 100;
+/// Handshakes per second that one source with a cookie may start under load, as in WireGuard's ratelimiter; also cookie
+/// replies per second to one source, so that a flood of captured messages causes hashes and not system calls.
+const MAX_PER_SOURCE: u8 = 20;
 
 fn period(now: Time) -> u64 {
-    (now - Time::START).as_secs() / PERIOD.as_secs()
+    (now - Time::START).as_secs() / SECRET_PERIOD.as_secs()
 }
 
 fn address(from: SocketAddr) -> [u8; 16] {
@@ -276,7 +275,7 @@ mod tests {
     const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 4754);
     const NOW: Time = Time::after(Duration::from_secs(1_000));
 
-    fn gate() -> (PublicKey, HandshakeGuard) {
+    fn guard() -> (PublicKey, HandshakeGuard) {
         let own = *KeyPair::generate([1; 32]).public();
         (own, HandshakeGuard::new(&own, [2; 32]))
     }
@@ -288,21 +287,21 @@ mod tests {
         (message, mac1)
     }
 
-    fn admit(gate: &mut HandshakeGuard, now: Time, from: SocketAddr, message: &[u8]) -> Result<(), Rejection> {
+    fn admit(guard: &mut HandshakeGuard, now: Time, from: SocketAddr, message: &[u8]) -> Result<(), Rejection> {
         let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(message) else {
             panic!("not an initiation")
         };
-        gate.admit(now, from, &initiation.signed)
+        guard.admit(now, from, &initiation.signed)
     }
 
-    fn load(gate: &mut HandshakeGuard, own: &PublicKey) {
+    fn load(guard: &mut HandshakeGuard, own: &PublicKey) {
         let (message, _) = message(own, None);
-        while admit(gate, NOW, HERE, &message).is_ok() {}
+        while admit(guard, NOW, HERE, &message).is_ok() {}
     }
 
-    fn cookie(gate: &mut HandshakeGuard, own: &PublicKey, from: SocketAddr) -> Cookie {
+    fn cookie(guard: &mut HandshakeGuard, own: &PublicKey, from: SocketAddr) -> Cookie {
         let (message, mac1) = message(own, None);
-        let Err(Rejection::Back(reply)) = admit(gate, NOW, from, &message) else { panic!("no cookie") };
+        let Err(Rejection::Reply(reply)) = admit(guard, NOW, from, &message) else { panic!("no cookie") };
         assert!(reply.len() < message.len());
         let Some(HandshakeMessage::CookieReply(reply)) = HandshakeMessage::decode(&reply) else {
             panic!("not a cookie reply")
@@ -313,60 +312,60 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_know_our_key_gets_no_answer_even_under_load() {
-        let (own, mut gate) = gate();
-        load(&mut gate, &own);
+    fn a_sender_without_our_public_key_gets_no_answer_even_under_load() {
+        let (own, mut guard) = guard();
+        load(&mut guard, &own);
         let (stranger, _) = message(KeyPair::generate([9; 32]).public(), None);
-        assert_eq!(admit(&mut gate, NOW, HERE, &stranger), Err(Rejection::Away(Dropped::BadMac)));
+        assert_eq!(admit(&mut guard, NOW, HERE, &stranger), Err(Rejection::Silent(Dropped::BadMac)));
     }
 
     #[test]
     fn load_begins_with_the_101st_message_of_a_second_and_ends_a_second_after_the_last() {
-        let (own, mut gate) = gate();
+        let (own, mut guard) = guard();
         let (message, _) = message(&own, None);
-        let admitted = (0..200).filter(|_| admit(&mut gate, NOW, HERE, &message).is_ok()).count();
+        let admitted = (0..200).filter(|_| admit(&mut guard, NOW, HERE, &message).is_ok()).count();
         assert_eq!(admitted, 100);
-        assert!(admit(&mut gate, NOW + Duration::from_millis(999), HERE, &message).is_err());
-        assert!(admit(&mut gate, NOW + Duration::from_millis(1_998), HERE, &message).is_err());
-        assert!(admit(&mut gate, NOW + Duration::from_millis(1_999), HERE, &message).is_ok());
+        assert!(admit(&mut guard, NOW + Duration::from_millis(999), HERE, &message).is_err());
+        assert!(admit(&mut guard, NOW + Duration::from_millis(1_998), HERE, &message).is_err());
+        assert!(admit(&mut guard, NOW + Duration::from_millis(1_999), HERE, &message).is_ok());
     }
 
     #[test]
-    fn a_cookie_opens_the_gate_for_the_address_it_was_sent_to() {
-        let (own, mut gate) = gate();
-        load(&mut gate, &own);
-        let cookie = cookie(&mut gate, &own, HERE);
+    fn a_cookie_is_valid_only_for_the_address_it_was_sent_to() {
+        let (own, mut guard) = guard();
+        load(&mut guard, &own);
+        let cookie = cookie(&mut guard, &own, HERE);
         let (message, _) = message(&own, Some(cookie));
-        assert_eq!(admit(&mut gate, NOW, HERE, &message), Ok(()));
+        assert_eq!(admit(&mut guard, NOW, HERE, &message), Ok(()));
         let elsewhere = SocketAddr::new(HERE.ip(), HERE.port() + 1);
-        assert_eq!(admit(&mut gate, NOW, elsewhere, &message), Err(Rejection::Away(Dropped::BadMac)));
+        assert_eq!(admit(&mut guard, NOW, elsewhere, &message), Err(Rejection::Silent(Dropped::BadMac)));
     }
 
     #[test]
     fn a_cookie_lasts_two_periods_at_most() {
-        let (own, mut gate) = gate();
-        load(&mut gate, &own);
-        let cookie = cookie(&mut gate, &own, HERE);
+        let (own, mut guard) = guard();
+        load(&mut guard, &own);
+        let cookie = cookie(&mut guard, &own, HERE);
         let (message, _) = message(&own, Some(cookie));
-        assert_eq!(admit(&mut gate, NOW + PERIOD, HERE, &message), Ok(()));
-        assert_eq!(admit(&mut gate, NOW + PERIOD * 2, HERE, &message), Err(Rejection::Away(Dropped::BadMac)));
+        assert_eq!(admit(&mut guard, NOW + SECRET_PERIOD, HERE, &message), Ok(()));
+        assert_eq!(admit(&mut guard, NOW + SECRET_PERIOD * 2, HERE, &message), Err(Rejection::Silent(Dropped::BadMac)));
     }
 
     #[test]
-    fn a_source_with_a_cookie_begins_20_handshakes_a_second_under_load() {
-        let (own, mut gate) = gate();
-        load(&mut gate, &own);
-        let cookie = cookie(&mut gate, &own, HERE);
+    fn a_source_with_a_cookie_starts_20_handshakes_a_second_under_load() {
+        let (own, mut guard) = guard();
+        load(&mut guard, &own);
+        let cookie = cookie(&mut guard, &own, HERE);
         let (message, _) = message(&own, Some(cookie));
-        let admitted = (0..100).filter(|_| admit(&mut gate, NOW, HERE, &message).is_ok()).count();
+        let admitted = (0..100).filter(|_| admit(&mut guard, NOW, HERE, &message).is_ok()).count();
         assert_eq!(admitted, 20);
-        assert_eq!(admit(&mut gate, NOW, HERE, &message), Err(Rejection::Away(Dropped::HandshakeFlood)));
+        assert_eq!(admit(&mut guard, NOW, HERE, &message), Err(Rejection::Silent(Dropped::HandshakeFlood)));
     }
 
     #[test]
     fn addresses_of_one_ipv6_network_are_one_source() {
-        let (_, gate) = gate();
-        let bucket = |ip: &str| gate.bucket(SocketAddr::new(ip.parse().unwrap(), 1));
+        let (_, guard) = guard();
+        let bucket = |ip: &str| guard.bucket(SocketAddr::new(ip.parse().unwrap(), 1));
         assert_eq!(bucket("2001:db8::1"), bucket("2001:db8::2"));
         assert_eq!(bucket("::ffff:192.0.2.1"), bucket("192.0.2.1"));
         let hosts: std::collections::HashSet<_> = (0..100).map(|i| bucket(&format!("192.0.2.{i}"))).collect();

@@ -1,25 +1,25 @@
-//! The three handshake messages as bytes; the layout stands in [`super`].
+//! Codec of the three handshake messages; [`super`] has the layout.
 
 use crate::crypto::aead::TAG;
 use crate::wire::native::SessionIndex;
 
-use super::{hello, tai64n};
+use super::{payload, tai64n};
 
-/// A handshake message, told apart by its type and checked for length. Nothing in it is authentic yet.
+/// A handshake message with a known type and a valid length. Its content is not authenticated.
 #[derive(Clone, Copy, Debug)]
 pub enum HandshakeMessage<'a> {
-    /// Somebody wants a session.
+    /// Requests a session.
     Initiation(Initiation<'a>),
-    /// Somebody answers an initiation of ours.
+    /// Answers an initiation of ours.
     Response(Response<'a>),
-    /// Somebody who is busy wants to know that we are where we say.
+    /// Requires the initiator to prove its source address, because the responder is under load.
     CookieReply(CookieReply<'a>),
 }
 
 /// The first message.
 #[derive(Clone, Copy, Debug)]
 pub struct Initiation<'a> {
-    /// What the sender calls the session.
+    /// The sender's index of the session.
     pub sender: SessionIndex,
     pub(super) noise: &'a [u8],
     /// The message with its MACs.
@@ -29,19 +29,19 @@ pub struct Initiation<'a> {
 /// The second message.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'a> {
-    /// What the sender calls the session.
+    /// The sender's index of the session.
     pub sender: SessionIndex,
-    /// What we called it in our initiation.
+    /// Our index of the session, from our initiation.
     pub receiver: SessionIndex,
     pub(super) noise: &'a [u8],
     /// The message with its MACs.
     pub signed: Signed<'a>,
 }
 
-/// An answer under load.
+/// The answer of an end under load.
 #[derive(Clone, Copy, Debug)]
 pub struct CookieReply<'a> {
-    /// What we called the session in the message that this answers.
+    /// Our index of the session, from the message that this answers.
     pub receiver: SessionIndex,
     pub(super) nonce: &'a [u8; 24],
     pub(super) cookie: &'a [u8; COOKIE],
@@ -51,16 +51,16 @@ pub struct CookieReply<'a> {
 /// A message that ends with two MACs.
 #[derive(Clone, Copy, Debug)]
 pub struct Signed<'a> {
-    /// What the sender calls the session.
+    /// The sender's index of the session.
     pub(super) sender: SessionIndex,
-    /// Everything before the MACs, which is what MAC1 covers.
+    /// All bytes before the MACs, which MAC1 covers.
     pub(super) body: &'a [u8],
     pub(super) mac1: &'a [u8; MAC],
     pub(super) mac2: &'a [u8; MAC],
 }
 
 impl<'a> HandshakeMessage<'a> {
-    /// Reads a handshake message; `None` when the datagram is none, or of a length that none has.
+    /// Decodes a handshake message; `None` if the datagram is of another type, or if its length is invalid.
     pub fn decode(datagram: &'a [u8]) -> Option<Self> {
         let ([0, 0, 0x88, 0xB6, kind, a, b, c], rest) = datagram.split_first_chunk()? else { return None };
         let index = SessionIndex::from_bytes([*a, *b, *c]);
@@ -104,7 +104,7 @@ fn split_macs<'a>(sender: SessionIndex, datagram: &'a [u8], rest: &'a [u8]) -> O
     (datagram.len() <= MAX_LEN).then_some((noise, Signed { sender, body, mac1, mac2 }))
 }
 
-/// Begins an initiation: the clear header.
+/// Writes the clear header of an initiation.
 pub(super) fn begin_initiation(sender: SessionIndex) -> Vec<u8> {
     let mut message = Vec::with_capacity(MAX_OURS);
     message.extend_from_slice(&GRE);
@@ -113,7 +113,7 @@ pub(super) fn begin_initiation(sender: SessionIndex) -> Vec<u8> {
     message
 }
 
-/// Begins a response: the clear header.
+/// Writes the clear header of a response.
 pub(super) fn begin_response(sender: SessionIndex, receiver: SessionIndex) -> Vec<u8> {
     let mut message = Vec::with_capacity(MAX_OURS);
     message.extend_from_slice(&GRE);
@@ -124,7 +124,7 @@ pub(super) fn begin_response(sender: SessionIndex, receiver: SessionIndex) -> Ve
     message
 }
 
-/// A whole cookie reply.
+/// Returns a complete cookie reply.
 pub(super) fn cookie_reply(
     receiver: SessionIndex,
     nonce: &[u8; 24],
@@ -147,7 +147,7 @@ pub const MAC: usize = 16;
 pub const COOKIE: usize = 16;
 /// Bytes of a cookie reply, fewer than of any message that it can answer.
 pub const COOKIE_REPLY_LEN: usize = 64;
-/// The longest message that is read: what every IPv4 path carries whole (RFC 791: 576) less outer headers.
+/// The maximum length of a message: every IPv4 path carries it unfragmented (RFC 791: 576, less outer headers).
 pub const MAX_LEN: usize = 548;
 
 /// GRE without key, sequence or checksum; IEEE 802 local experimental 2.
@@ -156,10 +156,10 @@ const INITIATION: u8 = 1;
 const RESPONSE: u8 = 2;
 const COOKIE_REPLY: u8 = 3;
 
-const MIN_INITIATION: usize = 32 + 32 + TAG + tai64n::LEN + hello::FIXED + TAG;
-const MIN_RESPONSE: usize = 32 + hello::FIXED + TAG;
+const MIN_INITIATION: usize = 32 + 32 + TAG + tai64n::LEN + payload::FIXED + TAG;
+const MIN_RESPONSE: usize = 32 + payload::FIXED + TAG;
 const _: () = assert!(COOKIE_REPLY_LEN < 12 + MIN_RESPONSE + 2 * MAC, "a cookie reply never amplifies");
-/// Room for an initiation with every option that this version writes.
+/// The length of an initiation with every option that this version writes.
 const MAX_OURS: usize = 8 + MIN_INITIATION + 10 + 2 * MAC;
 
 #[cfg(test)]
@@ -169,14 +169,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_the_reader_panic(kind in 0u8..5, rest in prop::collection::vec(any::<u8>(), 0..700)) {
+        fn decoding_any_bytes_never_panics(kind in 0u8..5, rest in prop::collection::vec(any::<u8>(), 0..700)) {
             let _ = HandshakeMessage::decode(&[&GRE, &[kind][..], &rest].concat());
             let _ = HandshakeMessage::decode(&rest);
         }
     }
 
     #[test]
-    fn each_type_has_a_least_length() {
+    fn each_type_has_a_minimum_length() {
         let shortest = |kind: u8| {
             (0..MAX_LEN).find(|len| {
                 let mut datagram = vec![0; *len];

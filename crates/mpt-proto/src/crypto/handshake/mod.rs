@@ -8,31 +8,31 @@
 //!   5  3  sender's session index             5  3  sender's session index              5  3  receiver's index
 //!   8 32  ephemeral key                      8  1  zero                                8 24  nonce
 //!  40 48  sealed static key                  9  3  receiver's session index           32 32  sealed cookie
-//!  88  n  sealed TAI64N 12, hello 14 + m    12 32  ephemeral key                      64
-//!     16  MAC1                              44  n  sealed hello 14 + m
+//!  88  n  sealed TAI64N 12, payload 14 + m  12 32  ephemeral key                      64
+//!     16  MAC1                              44  n  sealed payload 14 + m
 //!     16  MAC2 or zero                         16  MAC1
 //! 162 + m                                      16  MAC2 or zero
 //!                                          106 + m
 //! ```
 //!
-//! Our own are the framing, the prologue and labels, the hello ([`hello`]) and one rule on cookies ([`cookie`]); so the
-//! messages of WireGuard and of this tunnel are never mistaken for each other. The hello repeats the sender's index: the
-//! clear one is needed to answer under load, but whoever knows the public key can forge its MAC.
+//! Different from WireGuard are the framing, the prologue and labels, the payload ([`payload`]) and one rule on cookies
+//! ([`cookie`]), so neither protocol accepts a message of the other. The payload repeats the sender's index: the clear
+//! one is needed for a cookie reply, but anyone with the public key can forge its MAC.
 //!
-//! In the order of what they cost us, an initiation from the network passes: [`Message::decode`], the lengths;
-//! [`Gate::admit`], MAC1 and under load MAC2; [`Knock::open`], one Diffie-Hellman, which tells who claims to be calling; the
-//! look-up of that peer; `Association::handle_initiation`, the proof of the claim and the answer. Whatever fails on the way
-//! changes nothing and gets no answer, but for a cookie reply under load.
+//! An initiation from the network passes these checks, the cheapest first: [`HandshakeMessage::decode`], the lengths;
+//! [`HandshakeGuard::admit`], MAC1 and under load MAC2; [`ClaimedInitiation::open`], one Diffie-Hellman, which yields
+//! the claimed static key; the look-up of that peer; `Association::handle_initiation`, which verifies the claim and
+//! answers. A failure at any step changes nothing and gets no answer, except for a cookie reply under load.
 
 pub mod cookie;
-pub mod hello;
 mod message;
 mod noise;
+pub mod payload;
 pub mod tai64n;
 
 pub use cookie::{HandshakeGuard, Rejection};
-pub use hello::{Capabilities, Ciphers, HandshakePayload, Incarnation};
 pub use message::{COOKIE_REPLY_LEN, CookieReply, HandshakeMessage, Initiation, MAX_LEN, Response, Signed};
+pub use payload::{Capabilities, Ciphers, HandshakePayload, Incarnation};
 pub use tai64n::{Clock, Tai64n};
 
 pub(super) use cookie::{Cookie, sign};
@@ -46,33 +46,33 @@ use crate::drops::Dropped;
 use crate::time::Time;
 use crate::wire::native::SessionIndex;
 
-/// The version of the protocol that this code speaks.
+/// The protocol version of this implementation.
 pub const VERSION: u8 = 1;
 
-/// Who we are, to every peer.
+/// The identity of this end, the same to every peer.
 #[derive(Debug)]
 pub struct Identity {
     /// Our static keys.
     pub keys: KeyPair,
-    /// What we can do.
+    /// Our capabilities.
     pub capabilities: Capabilities,
-    /// What our timestamps are made of.
+    /// The clock of our timestamps.
     pub clock: Clock,
 }
 
 impl Identity {
-    fn hello(&self, run: Incarnation) -> HandshakePayload {
-        HandshakePayload { version: VERSION, incarnation: run, capabilities: self.capabilities }
+    fn payload(&self, incarnation: Incarnation) -> HandshakePayload {
+        HandshakePayload { version: VERSION, incarnation, capabilities: self.capabilities }
     }
 }
 
-/// What every handshake message needs new, handed in by the caller.
+/// Fresh random input for one handshake message, passed in by the caller.
 pub struct EphemeralInput {
-    /// From a cryptographic random source; never used twice.
+    /// Bytes of a cryptographic random source; used once.
     pub ephemeral: [u8; 32],
-    /// A name for the session that no other session of the endpoint has.
+    /// A session index that no other session of the endpoint has.
     pub index: SessionIndex,
-    /// Random: spreads the retries of ends that began at once.
+    /// A random number that spreads the retries of ends that started at the same time.
     pub jitter: u16,
 }
 
@@ -82,18 +82,18 @@ impl Drop for EphemeralInput {
     }
 }
 
-/// An initiation of ours that waits for its answer.
+/// An initiation of ours that waits for its response.
 pub(super) struct Pending {
     pub(super) index: SessionIndex,
     pub(super) mac1: [u8; MAC],
     noise: noise::Initiator,
 }
 
-/// What a completed handshake agrees on.
+/// The result of a completed handshake.
 pub(super) struct Agreed {
     pub(super) local: SessionIndex,
     pub(super) remote: SessionIndex,
-    pub(super) hello: HandshakePayload,
+    pub(super) payload: HandshakePayload,
     pub(super) secrets: Secrets,
 }
 
@@ -101,30 +101,35 @@ impl Pending {
     /// Writes an initiation.
     pub(super) fn write(
         now: Time,
-        us: &Identity,
-        run: Incarnation,
+        identity: &Identity,
+        incarnation: Incarnation,
         peer: &PublicKey,
         cookie: Option<Cookie>,
-        fresh: &EphemeralInput,
+        ephemeral: &EphemeralInput,
     ) -> (Self, Vec<u8>) {
-        let mut payload = us.clock.at(now).to_bytes().to_vec();
-        us.hello(run).encode(fresh.index, &mut payload);
-        let mut message = message::begin_initiation(fresh.index);
-        let noise = noise::Initiator::write(&us.keys, peer, fresh.ephemeral, &payload, &mut message);
+        let mut plain = identity.clock.at(now).to_bytes().to_vec();
+        identity.payload(incarnation).encode(ephemeral.index, &mut plain);
+        let mut message = message::begin_initiation(ephemeral.index);
+        let noise = noise::Initiator::write(&identity.keys, peer, ephemeral.ephemeral, &plain, &mut message);
         let mac1 = sign(now, peer, cookie, &mut message);
-        (Self { index: fresh.index, mac1, noise }, message)
+        (Self { index: ephemeral.index, mac1, noise }, message)
     }
 
-    /// Reads the response to it. A forged one changes nothing.
-    pub(super) fn read(&self, us: &Identity, psk: &PresharedKey, response: &Response<'_>) -> Result<Agreed, Dropped> {
-        let read = self.noise.read(&us.keys, psk, response.noise);
-        let (payload, secrets) = read.map_err(|_| Dropped::NotAuthentic)?;
-        let hello = hello_of(&payload, response.sender)?;
-        Ok(Agreed { local: self.index, remote: response.sender, hello, secrets })
+    /// Reads the response to it. A forged response changes nothing.
+    pub(super) fn read(
+        &self,
+        identity: &Identity,
+        psk: &PresharedKey,
+        response: &Response<'_>,
+    ) -> Result<Agreed, Dropped> {
+        let read = self.noise.read(&identity.keys, psk, response.noise);
+        let (plain, secrets) = read.map_err(|_| Dropped::NotAuthentic)?;
+        let payload = decode_payload(&plain, response.sender)?;
+        Ok(Agreed { local: self.index, remote: response.sender, payload, secrets })
     }
 }
 
-/// An initiation read as far as the key of whoever claims to be calling.
+/// An initiation, decrypted up to the claimed static key of the initiator.
 pub struct ClaimedInitiation<'a> {
     noise: noise::Responder,
     sealed: &'a [u8],
@@ -132,58 +137,63 @@ pub struct ClaimedInitiation<'a> {
 }
 
 impl<'a> ClaimedInitiation<'a> {
-    /// Reads the claim. One Diffie-Hellman, 38 us.
-    pub fn open(us: &Identity, initiation: &Initiation<'a>) -> Result<Self, Dropped> {
-        let read = noise::Responder::read_static(&us.keys, initiation.noise);
+    /// Decrypts the claimed static key. One Diffie-Hellman, 38 us.
+    pub fn open(identity: &Identity, initiation: &Initiation<'a>) -> Result<Self, Dropped> {
+        let read = noise::Responder::read_static(&identity.keys, initiation.noise);
         let (noise, sealed) = read.map_err(|_| Dropped::NotAuthentic)?;
         Ok(Self { noise, sealed, sender: initiation.sender })
     }
 
-    /// Who claims to be calling; anyone may claim to be anyone.
+    /// Returns the claimed static key; it is not verified.
     pub fn peer(&self) -> &PublicKey {
         self.noise.initiator()
     }
 
-    /// Proves the claim: reads when the initiation was written, and what the initiator says about itself.
-    pub(super) fn prove(mut self, us: &Identity) -> Result<Caller, Dropped> {
-        let payload = self.noise.read_payload(&us.keys, self.sealed).map_err(|_| Dropped::NotAuthentic)?;
-        let (written, hello) = payload.split_first_chunk().ok_or(Dropped::NotAuthentic)?;
-        let hello = hello_of(hello, self.sender)?;
-        Ok(Caller { noise: self.noise, written: Tai64n::from_bytes(*written), remote: self.sender, hello })
+    /// Verifies the claim: decrypts the timestamp and the payload of the initiator.
+    pub(super) fn verify(mut self, identity: &Identity) -> Result<VerifiedInitiation, Dropped> {
+        let plain = self.noise.read_payload(&identity.keys, self.sealed).map_err(|_| Dropped::NotAuthentic)?;
+        let (timestamp, payload) = plain.split_first_chunk().ok_or(Dropped::NotAuthentic)?;
+        let payload = decode_payload(payload, self.sender)?;
+        Ok(VerifiedInitiation {
+            noise: self.noise,
+            timestamp: Tai64n::from_bytes(*timestamp),
+            remote: self.sender,
+            payload,
+        })
     }
 }
 
-/// An initiation that was authentic when it was written.
-pub(super) struct Caller {
-    pub(super) written: Tai64n,
-    pub(super) hello: HandshakePayload,
+/// An authentic initiation; it may be a replay.
+pub(super) struct VerifiedInitiation {
+    pub(super) timestamp: Tai64n,
+    pub(super) payload: HandshakePayload,
     noise: noise::Responder,
     remote: SessionIndex,
 }
 
-impl Caller {
+impl VerifiedInitiation {
     /// Writes the response; returns it with its MAC1.
-    pub(super) fn answer(
+    pub(super) fn respond(
         self,
         now: Time,
-        us: &Identity,
-        run: Incarnation,
+        identity: &Identity,
+        incarnation: Incarnation,
         psk: &PresharedKey,
         cookie: Option<Cookie>,
-        fresh: &EphemeralInput,
+        ephemeral: &EphemeralInput,
     ) -> Result<(Agreed, Vec<u8>, [u8; MAC]), Dropped> {
-        let (peer, mut payload) = (*self.noise.initiator(), Vec::new());
-        us.hello(run).encode(fresh.index, &mut payload);
-        let mut message = message::begin_response(fresh.index, self.remote);
-        let written = self.noise.write(psk, fresh.ephemeral, &payload, &mut message);
+        let (peer, mut plain) = (*self.noise.initiator(), Vec::new());
+        identity.payload(incarnation).encode(ephemeral.index, &mut plain);
+        let mut message = message::begin_response(ephemeral.index, self.remote);
+        let written = self.noise.write(psk, ephemeral.ephemeral, &plain, &mut message);
         let secrets = written.map_err(|_| Dropped::NotAuthentic)?;
         let mac1 = sign(now, &peer, cookie, &mut message);
-        Ok((Agreed { local: fresh.index, remote: self.remote, hello: self.hello, secrets }, message, mac1))
+        Ok((Agreed { local: ephemeral.index, remote: self.remote, payload: self.payload, secrets }, message, mac1))
     }
 }
 
-/// The hello in a payload, if it speaks of the same session as the clear header.
-fn hello_of(payload: &[u8], sender: SessionIndex) -> Result<HandshakePayload, Dropped> {
-    let (index, hello) = HandshakePayload::decode(payload).ok_or(Dropped::NotAuthentic)?;
-    if index == sender { Ok(hello) } else { Err(Dropped::NotAuthentic) }
+/// Decodes a payload; its session index must be that of the clear header.
+fn decode_payload(plain: &[u8], sender: SessionIndex) -> Result<HandshakePayload, Dropped> {
+    let (index, payload) = HandshakePayload::decode(plain).ok_or(Dropped::NotAuthentic)?;
+    if index == sender { Ok(payload) } else { Err(Dropped::NotAuthentic) }
 }

@@ -1,19 +1,20 @@
 //! Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s (Perrin, "The Noise Protocol Framework", revision 34), both ends.
 //!
 //! ```text
-//! <- s                        the initiator knows the responder's static key beforehand
+//! <- s                        the initiator has the responder's static key beforehand
 //! ...
 //! -> e, es, s, ss             first message: ephemeral, sealed static, sealed payload
 //! <- e, ee, se, psk           second message: ephemeral, sealed payload; then both have the keys
 //! ```
 //!
-//! Written on audited primitives (`x25519-dalek`, `blake2`, `chacha20poly1305`) and not with the `snow` crate, because
-//! `snow` leaves chaining keys and ephemeral secrets in freed memory, and because a responder must be able to stop between
-//! `s` and `ss`: there it knows who claims to be calling, and a stranger costs it one Diffie-Hellman and nothing else. The
-//! tests run a handshake with `snow` at the other end, in both roles, and compare every byte and both keys.
+//! It is built on audited primitives (`x25519-dalek`, `blake2`, `chacha20poly1305`) and not on the `snow` crate,
+//! because `snow` leaves chaining keys and ephemeral secrets in freed memory, and because a responder must be able to
+//! stop between `s` and `ss`: there it has the claimed static key, and an unknown initiator costs it one Diffie-Hellman
+//! only. The tests run a handshake against `snow`, in both roles, and compare every byte and both keys.
 //!
-//! Every key that HKDF yields seals exactly one text, so the nonce is always zero and no counter is kept. A reader works on
-//! a copy of its state: a forged message spoils nothing. Randomness is handed in. What is secret is wiped on drop.
+//! Every key that HKDF derives seals exactly one text, so the nonce is always zero and there is no counter. A reader
+//! works on a copy of its state, so a forged message does not change it. Randomness is passed in. Secrets are wiped on
+//! drop.
 
 use blake2::{Blake2s256, Digest};
 use chacha20poly1305::ChaCha20Poly1305;
@@ -24,16 +25,16 @@ use zeroize::Zeroizing;
 use crate::crypto::aead::{Forged, TAG};
 use crate::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 
-/// An initiator that has written its message and waits for the answer.
+/// An initiator that has written its message and waits for the response.
 pub struct Initiator {
-    state: Symmetric,
+    state: SymmetricState,
     ephemeral: KeyPair,
 }
 
 impl Initiator {
     /// Appends the first message to `out`: 32 bytes of ephemeral key, 48 of sealed static key, the sealed payload.
     pub fn write(own: &KeyPair, peer: &PublicKey, ephemeral: [u8; 32], payload: &[u8], out: &mut Vec<u8>) -> Self {
-        let (mut state, ephemeral) = (Symmetric::new(peer), KeyPair::generate(ephemeral));
+        let (mut state, ephemeral) = (SymmetricState::new(peer), KeyPair::generate(ephemeral));
         state.write_ephemeral(&ephemeral, out);
         state.mix_key(&*ephemeral.diffie_hellman(peer));
         state.seal(own.public().as_bytes(), out);
@@ -53,18 +54,18 @@ impl Initiator {
     }
 }
 
-/// A responder that has read who is calling, and perhaps more.
+/// A responder that has decrypted the static key of the initiator, and perhaps the payload.
 pub struct Responder {
-    state: Symmetric,
+    state: SymmetricState,
     ephemeral: PublicKey,
     initiator: PublicKey,
 }
 
 impl Responder {
-    /// Reads the first message as far as the static key of the initiator, which is only a claim until the payload is
+    /// Reads the first message up to the static key of the initiator, which is not verified until the payload is
     /// opened. Returns the payload, still sealed. One Diffie-Hellman.
     pub fn read_static<'a>(own: &KeyPair, message: &'a [u8]) -> Result<(Self, &'a [u8]), Forged> {
-        let mut state = Symmetric::new(own.public());
+        let mut state = SymmetricState::new(own.public());
         let (ephemeral, rest) = state.read_ephemeral(message)?;
         let (sealed, payload) = rest.split_at_checked(32 + TAG).ok_or(Forged)?;
         state.mix_shared(own, &ephemeral)?;
@@ -72,12 +73,12 @@ impl Responder {
         Ok((Self { state, ephemeral, initiator: PublicKey::from_bytes(initiator) }, payload))
     }
 
-    /// The static key that the initiator claims to have the secret of.
+    /// Returns the static key that the initiator claims to own.
     pub fn initiator(&self) -> &PublicKey {
         &self.initiator
     }
 
-    /// Opens the payload of the first message, which proves the claim. One Diffie-Hellman.
+    /// Opens the payload of the first message, which verifies the claim. One Diffie-Hellman.
     pub fn read_payload(&mut self, own: &KeyPair, sealed: &[u8]) -> Result<Vec<u8>, Forged> {
         self.state.mix_shared(own, &self.initiator)?;
         self.state.open(sealed)
@@ -102,39 +103,39 @@ impl Responder {
     }
 }
 
-/// What a handshake leaves behind: one secret per direction.
+/// The result of a handshake: one secret per direction.
 pub struct Secrets {
-    /// For what the initiator sends.
+    /// Seals the datagrams of the initiator.
     pub to_responder: Zeroizing<[u8; 32]>,
-    /// For what the responder sends.
+    /// Seals the datagrams of the responder.
     pub to_initiator: Zeroizing<[u8; 32]>,
 }
 
 /// The `SymmetricState` of section 5.2, with the `CipherState` of section 5.1 reduced to the key.
 #[derive(Clone)]
-struct Symmetric {
+struct SymmetricState {
     chaining: Zeroizing<[u8; 32]>,
     hash: [u8; 32],
     key: Zeroizing<[u8; 32]>,
 }
 
-impl Symmetric {
+impl SymmetricState {
     fn new(responder: &PublicKey) -> Self {
-        let name: [u8; 32] = Blake2s256::digest(NAME).into();
+        let name: [u8; 32] = Blake2s256::digest(PROTOCOL_NAME).into();
         let mut state = Self { chaining: Zeroizing::new(name), hash: name, key: Zeroizing::default() };
         state.mix_hash(PROLOGUE);
         state.mix_hash(responder.as_bytes());
         state
     }
 
-    /// Token `e`, written. In a pattern with a PSK it is mixed into the key as well (section 9.2).
+    /// Writes token `e`. In a pattern with a PSK it is mixed into the key as well (section 9.2).
     fn write_ephemeral(&mut self, ephemeral: &KeyPair, out: &mut Vec<u8>) {
         out.extend_from_slice(ephemeral.public().as_bytes());
         self.mix_hash(ephemeral.public().as_bytes());
         self.mix_key(ephemeral.public().as_bytes());
     }
 
-    /// Token `e`, read. Returns it with what follows.
+    /// Reads token `e`. Returns it with the rest of the message.
     fn read_ephemeral<'a>(&mut self, message: &'a [u8]) -> Result<(PublicKey, &'a [u8]), Forged> {
         let (ephemeral, rest) = message.split_first_chunk().ok_or(Forged)?;
         self.mix_hash(ephemeral);
@@ -142,8 +143,8 @@ impl Symmetric {
         Ok((PublicKey::from_bytes(*ephemeral), rest))
     }
 
-    /// Tokens `es`, `ss`, `ee` and `se`, where the other key came over the network: one that would make the secret zero for
-    /// whatever key of ours is refused (RFC 7748 section 6.1).
+    /// Mixes in token `es`, `ss`, `ee` or `se` with a key from the network: a key is refused if the
+    /// shared secret is zero for every key of ours (RFC 7748 section 6.1).
     fn mix_shared(&mut self, own: &KeyPair, other: &PublicKey) -> Result<(), Forged> {
         let secret = own.diffie_hellman(other);
         if secret.iter().all(|byte| *byte == 0) {
@@ -194,12 +195,12 @@ impl Symmetric {
     }
 }
 
-const NAME: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
-/// What both ends must agree on before the first byte: this protocol, in this framing.
+const PROTOCOL_NAME: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
+/// Both ends must use the same prologue: it identifies this protocol and this framing.
 const PROLOGUE: &[u8] = b"MPT native mode, version 1, GRE 0x88B6";
 const NONCE: chacha20poly1305::Nonce = chacha20poly1305::aead::array::Array([0; 12]);
 
-/// HKDF of section 4.3 (RFC 5869 with HMAC-BLAKE2s and no info), `N` outputs.
+/// Derives `N` keys with the HKDF of section 4.3 (RFC 5869 with HMAC-BLAKE2s and no info).
 fn hkdf<const N: usize>(chaining: &[u8; 32], input: &[u8]) -> [Zeroizing<[u8; 32]>; N] {
     let extracted = hmac(chaining, &[input]);
     let mut outputs = std::array::from_fn(|_| Zeroizing::default());
@@ -228,10 +229,10 @@ mod tests {
         [[0x51; 32], [0x62; 32]].map(|secret| (KeyPair::generate(secret), secret))
     }
 
-    /// An end played by an independent implementation.
+    /// Makes an end of an independent implementation.
     fn snow(own: &[u8; 32], ephemeral: &'static [u8; 32]) -> snow::Builder<'static> {
         let own: &'static [u8; 32] = Box::leak(Box::new(*own));
-        snow::Builder::new(str::from_utf8(NAME).unwrap().parse().unwrap())
+        snow::Builder::new(str::from_utf8(PROTOCOL_NAME).unwrap().parse().unwrap())
             .prologue(PROLOGUE)
             .and_then(|builder| builder.psk(2, &PSK))
             .and_then(|builder| builder.local_private_key(own))
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn an_independent_responder_understands_our_initiator_and_derives_the_same_keys() {
+    fn an_independent_responder_reads_our_initiator_and_derives_the_same_keys() {
         let [(us, _), (them, their_secret)] = pairs();
         let mut responder = snow(&their_secret, &EPHEMERALS[1]).build_responder().unwrap();
         let (mut first, mut second, mut payload) = (Vec::new(), [0; 200], [0; 200]);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_independent_initiator_understands_our_responder_and_both_write_the_same_bytes() {
+    fn an_independent_initiator_reads_our_responder_and_both_write_the_same_bytes() {
         let [(us, our_secret), (them, _)] = pairs();
         let remote: &'static [u8; 32] = Box::leak(Box::new(*them.public().as_bytes()));
         let mut initiator =

@@ -1,7 +1,7 @@
-//! TAI64N timestamps (Bernstein, "TAI64, TAI64N, and TAI64NA"): what makes a first message new.
+//! TAI64N timestamps (Bernstein, "TAI64, TAI64N, and TAI64NA"): they protect the first message from replay.
 //!
-//! A responder keeps the greatest timestamp it has seen from a peer and refuses what is not greater, so a recorded first
-//! message is good for nothing. Only the order of one end's timestamps matters, never the clock of the other.
+//! A responder stores the greatest timestamp of a peer and refuses one that is not greater, so a replayed first message
+//! has no effect. Only the order of one end's timestamps matters; the clocks of the two ends need not agree.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Tai64n([u8; LEN]);
 pub const LEN: usize = 12;
 
 impl Tai64n {
-    /// The instant `since_1970` after the start of 1970, as a Unix clock counts.
+    /// Returns the timestamp `since_1970` after the start of 1970, in Unix time.
     pub fn from_unix(since_1970: Duration) -> Self {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(&EPOCH.saturating_add(since_1970.as_secs()).to_be_bytes());
@@ -23,35 +23,35 @@ impl Tai64n {
         Self(bytes)
     }
 
-    /// The timestamp that these bytes stand for.
+    /// Decodes a timestamp.
     pub const fn from_bytes(bytes: [u8; LEN]) -> Self {
         Self(bytes)
     }
 
-    /// The timestamp as it stands in a message.
+    /// Returns the timestamp as encoded in a message.
     pub const fn to_bytes(self) -> [u8; LEN] {
         self.0
     }
 }
 
-/// The wall clock, read once when the run began; from then on it is the run's own time that goes on, so a clock that is
-/// set back while we run cannot make our timestamps old.
+/// The wall clock, read once at the start of the process; afterwards the process's own time advances it, so that
+/// setting the clock back does not make our timestamps old.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Duration);
 
 impl Clock {
-    /// A clock that showed `since_1970` at [`Time::START`].
+    /// Makes a clock that showed `since_1970` at [`Time::START`].
     pub const fn new(since_1970: Duration) -> Self {
         Self(since_1970)
     }
 
-    /// The timestamp of `now`.
+    /// Returns the timestamp of `now`.
     pub fn at(&self, now: Time) -> Tai64n {
         Tai64n::from_unix(self.0.saturating_add(now - Time::START))
     }
 }
 
-/// 1970-01-01 in TAI64: 2^62, and the ten seconds by which TAI was ahead of UTC when leap seconds began.
+/// 1970-01-01 in TAI64: 2^62, plus the ten seconds by which TAI was ahead of UTC when leap seconds began.
 const EPOCH: u64 = (1 << 62) + 10;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::Native;
 use crate::path::sent_packets::Payload;
 use crate::path::{PathId, PathSeq};
 use crate::peer::{CONTROL_TOS, Turn};
-use crate::wire::frame::{AckFrame, AckRanges, Frame, PathFrame, PathUsage, RUNS_LEN, SkipFrame, Writer};
+use crate::wire::frame::{ACK_RANGES_LEN, AckFrame, AckRanges, Frame, PathFrame, PathUsage, SkipFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
 /// Bytes of frames in a control datagram: it fits IPv6's minimum MTU.
@@ -63,16 +63,16 @@ impl Native {
             let acks = self.remote.iter_mut().nth(slot).and_then(|remote| remote.acks.as_mut());
             let due = acks.filter(|acks| acks.ack_due().is_some_and(|at| at <= turn.now));
             let Some(ack) = due.and_then(|acks| acks.take_ack(turn.now)) else { continue };
-            let mut room = [0; RUNS_LEN];
-            let ranges = ack.ranges.as_slice().iter().map(|range| range.first..=range.last);
-            let Some((_, runs)) = AckRanges::encode(ranges, &mut room) else { continue };
+            let mut room = [0; ACK_RANGES_LEN];
+            let known = ack.ranges.as_slice().iter().map(|range| range.first..=range.last);
+            let Some((_, ranges)) = AckRanges::encode(known, &mut room) else { continue };
             let frame = AckFrame {
                 path: PathTag::from(PathId { slot: ack.slot, generation: 0 }),
                 largest: ack.largest,
                 delay: u32::try_from(ack.delay.as_micros()).unwrap_or(u32::MAX),
                 received: ack.received_at.0 as u32,
                 ce: ack.ce as u32,
-                runs,
+                ranges,
             };
             self.send_frames(turn, best, [Frame::Ack(frame)].into_iter(), false);
         }

@@ -62,12 +62,12 @@ impl FecSender {
 
     /// Returns when the last packets get a symbol if no other follows them.
     pub(super) fn tail_deadline(&self) -> Option<Time> {
-        self.schedule.filter(|_| self.encoder.fresh() > 0).map(|schedule| self.last_source + schedule.quiet)
+        self.schedule.filter(|_| self.encoder.uncovered() > 0).map(|schedule| self.last_source + schedule.tail_timeout)
     }
 
     /// Returns the schedule if a symbol is due.
     fn due(&self, now: Time) -> Option<FecSchedule> {
-        let full = |schedule: &FecSchedule| self.encoder.fresh() >= schedule.every;
+        let full = |schedule: &FecSchedule| self.encoder.uncovered() >= schedule.interval;
         let tail = || self.tail_deadline().is_some_and(|at| at <= now);
         self.schedule.filter(|schedule| full(schedule) || tail())
     }
@@ -130,7 +130,7 @@ impl Native {
         turn: &mut Turn<'_>,
         recovered: &Recovered,
     ) -> Result<(), Dropped> {
-        let FlowSeq { bucket, sequence } = recovered.place;
+        let FlowSeq { bucket, sequence } = recovered.flow_seq;
         let near = self.reordering.next_number(bucket).ok_or(Dropped::TooOld)?;
         let ip = Ip::parse(&recovered.packet)?;
         let header = DataHeader { bucket, sequence: widen(near, sequence), offers: false };

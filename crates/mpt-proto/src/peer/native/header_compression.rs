@@ -1,7 +1,7 @@
 //! Where headers are compressed and put together again: see [`crate::headers`].
 
 use crate::drops::Dropped;
-use crate::header_compression::{Choice, Coded, Compressor, Decompressor, LONGEST, Reference};
+use crate::header_compression::{Choice, Coded, Compressor, Decompressor, MAX_HEADER, Reference};
 use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;
 use crate::time::{Rate, Time};
@@ -32,7 +32,7 @@ impl HeaderCompression {
     /// The frame in which a packet is sent on a path that passes `rate`, as far as is known.
     pub fn frame(&mut self, now: Time, place: FlowSeq, packet: &InnerPacket, rate: Option<Rate>) -> PacketFrame {
         let FlowSeq { bucket, sequence } = place;
-        let mut room = [0; LONGEST];
+        let mut room = [0; MAX_HEADER];
         let choice = match room.get_mut(..packet.header_len()) {
             Some(header) if self.allowed && rate.is_none_or(|rate| rate <= FAST_LINK) => {
                 packet.write_header(header);
@@ -114,7 +114,7 @@ impl HeaderCompression {
 /// A packet's frame, which runs to the end of its datagram.
 pub(super) enum PacketFrame {
     Full { header: DataHeader, len: usize },
-    Compressed { place: FlowSeq, reference: Reference, coded: Coded, header: [u8; LONGEST], payload: usize },
+    Compressed { place: FlowSeq, reference: Reference, coded: Coded, header: [u8; MAX_HEADER], payload: usize },
 }
 
 impl PacketFrame {

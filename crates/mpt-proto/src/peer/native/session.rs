@@ -32,7 +32,7 @@ impl Native {
                     if self.association.take_peer_restarted() {
                         self.on_peer_restart(common);
                     }
-                    self.header_compression.set_allowed(session.hello.capabilities.compresses());
+                    self.header_compression.set_allowed(session.payload.capabilities.compresses());
                     self.initiation = None;
                     // The responder may use the session after the first datagram under it.
                     self.paths.iter_mut().for_each(|path| path.base.probe_now(turn.now));

@@ -3,12 +3,12 @@
 use super::Plain;
 use crate::drops::Dropped;
 use crate::inner::deliver;
+use crate::legacy;
 use crate::packet::ecn;
 use crate::packet::ip::{Ip, set_tos};
 use crate::path::PathId;
 use crate::peer::{Common, Turn};
 use crate::wire::gre::{self, Gre};
-use crate::wire::legacy;
 use crate::wire::plain::Probe;
 
 /// A checked inner packet, with the sequence number of its datagram.
@@ -54,8 +54,8 @@ impl Plain {
         let (header, body) = Gre::decode(datagram)?;
         let at = datagram.len() - body.len();
         match header.protocol {
-            gre::IPV4 | gre::IPV6 if body.first().is_some_and(|first| *first >= legacy::CONTROL) => {
-                let keepalive = legacy::is_keepalive(datagram) && self.uses_keepalives(path);
+            gre::IPV4 | gre::IPV6 if body.first().is_some_and(|first| *first >= legacy::wire::CONTROL) => {
+                let keepalive = legacy::wire::is_keepalive(datagram) && self.uses_keepalives(path);
                 keepalive.then(|| self.on_alive(common, turn.now, path)).ok_or(Dropped::UnknownControl)
             }
             gre::IPV4 | gre::IPV6 => {

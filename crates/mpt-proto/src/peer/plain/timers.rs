@@ -58,7 +58,7 @@ impl Plain {
     /// A keepalive came over the path, or the peer reported that it is up.
     pub(super) fn on_alive(&mut self, common: &mut Common, now: Time, id: PathId) {
         if let Some(keepalive) = self.paths[id].base.liveness.keepalive() {
-            keepalive.on_heard(now);
+            keepalive.on_received(now);
         }
         self.update(common, now, id, |health| (health.answers, health.peer_agrees) = (true, true));
     }

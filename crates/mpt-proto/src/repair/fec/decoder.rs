@@ -1,27 +1,28 @@
-//! The receiver of one path: keeps what arrived lately, and solves repair symbols for what did not.
+//! The receiver of one path: stores recent datagrams, and recovers missing ones from repair symbols.
 //!
-//! Each repair symbol is an equation in the symbols that are missing. Equations are kept so that each has one missing
-//! symbol, its pivot, that no other has (Gauss and Jordan); one that is left with its pivot alone is solved. A datagram that was
-//! only late leaves the equations when it arrives. Where paths reorder, a hundred datagrams may be late when a repair symbol arrives: it
-//! waits until few of its window are missing, since every one that comes out of an equation again costs as much as it did to put it in.
+//! Each repair symbol is an equation in the missing symbols. Each equation has a pivot, a missing symbol that no other
+//! equation contains (Gauss-Jordan elimination); an equation with its pivot alone is solved. A late datagram is removed
+//! from the equations when it arrives. On a path that reorders, a hundred datagrams may be late when a repair symbol
+//! arrives: it waits until few symbols of its window are missing, because removing one from an equation costs as much
+//! as adding it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{FlowSeq, MAX_SPAN, PLACE, coefficient, decode_place, encode_place, field};
+use super::{FLOW_SEQ_LEN, FlowSeq, MAX_SPAN, coefficient, decode_flow_seq, encode_flow_seq, field};
 use crate::path::PathSeq;
 use crate::time::Time;
 
-/// Solves for what is missing.
+/// Recovers missing datagrams.
 #[derive(Debug)]
 pub struct Decoder {
     /// The number of the first entry of `ring`.
     base: u64,
-    /// By number: not known, known to carry no data (empty), or the symbol.
+    /// By number: unknown, known to carry no data (empty), or the symbol.
     ring: VecDeque<Option<Vec<u8>>>,
     equations: Vec<Equation>,
-    /// Repair symbols too much of whose window is still missing, oldest first.
+    /// Repair symbols with too many missing symbols in their window, oldest first.
     waiting: VecDeque<PendingSymbol>,
     spare: Vec<Vec<u8>>,
     used: Time,
@@ -34,67 +35,58 @@ struct Equation {
     symbol: Vec<u8>,
 }
 
-/// A repair symbol that is no equation yet.
+/// A repair symbol that is not yet an equation.
 #[derive(Debug)]
 struct PendingSymbol {
-    /// Its window.
+    /// The numbers that it covers.
     window: Range<u64>,
     seed: u8,
     symbol: Vec<u8>,
-    /// How many of the window are missing.
+    /// The number of missing symbols in the window.
     missing: usize,
 }
 
-/// What a lost DATA frame said.
+/// The content of a lost DATA frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Its place, of whose number only the low bits are known: see [`super::widen`].
-    pub place: FlowSeq,
-    /// The packet, and zeros after it.
+    /// Bucket and low bits of the number: see [`super::widen`].
+    pub flow_seq: FlowSeq,
+    /// The packet, followed by zeros.
     pub packet: Vec<u8>,
 }
 
-/// Equations that wait for another one. Losses beyond that are too many for the code anyway.
-const MAX_EQUATIONS: usize = 16;
-/// Repair symbols that wait for what is late.
-const MAX_WAITING: usize = 32;
-/// Missing symbols in a new equation: a window of 128 loses so many when every eighth packet is lost.
-const MAX_MISSING: usize = 16;
-/// Without a repair symbol for so long, nothing is kept.
-const IDLE: Duration = Duration::from_secs(5);
-
 impl Decoder {
-    /// Begins with the datagrams from `number` on.
+    /// Starts with the datagram of this number.
     pub fn new(now: Time, number: PathSeq) -> Self {
         let (ring, waiting) = (VecDeque::new(), VecDeque::new());
         Self { base: number.0, ring, equations: Vec::new(), waiting, spare: Vec::new(), used: now }
     }
 
-    /// Whether the peer has stopped sending repair symbols.
+    /// Returns true if the peer has stopped sending repair symbols.
     pub fn is_idle(&self, now: Time) -> bool {
-        now.since(self.used) > IDLE
+        now.since(self.used) > IDLE_AFTER
     }
 
-    /// A datagram arrived, with this in its DATA frame if it has one. Gives what can be solved since.
+    /// Handles a datagram, with the content of its DATA frame if it has one. Returns the packets recovered with it.
     pub fn on_datagram(&mut self, number: PathSeq, data: Option<(FlowSeq, &[u8])>) -> Vec<Recovered> {
-        if !self.make_room(number.0) || self.is_known(number.0) {
+        if !self.extend_ring(number.0) || self.is_known(number.0) {
             return Vec::new();
         }
         let mut symbol = self.spare.pop().unwrap_or_default();
         symbol.clear();
-        if let Some((place, packet)) = data {
-            symbol.extend_from_slice(&encode_place(place));
+        if let Some((flow_seq, packet)) = data {
+            symbol.extend_from_slice(&encode_flow_seq(flow_seq));
             symbol.extend_from_slice(packet);
         }
-        self.know(number.0, symbol);
+        self.set_known(number.0, symbol);
         self.solve()
     }
 
-    /// A repair symbol arrived in the datagram with this number. Gives what can be solved since.
+    /// Handles a repair symbol in the datagram with this number. Returns the packets recovered with it.
     pub fn on_repair(&mut self, now: Time, own: PathSeq, span: u16, seed: u8, symbol: &[u8]) -> Vec<Recovered> {
         self.used = now;
         let first = own.0.checked_sub(u64::from(span)).filter(|first| *first >= self.base);
-        let Some(first) = first.filter(|_| u64::from(span) <= MAX_SPAN && symbol.len() > PLACE) else {
+        let Some(first) = first.filter(|_| u64::from(span) <= MAX_SPAN && symbol.len() > FLOW_SEQ_LEN) else {
             return Vec::new();
         };
         let missing = (first..own.0).filter(|number| !self.is_known(*number)).count();
@@ -105,22 +97,22 @@ impl Decoder {
         self.solve()
     }
 
-    /// Makes equations of the repair symbols of whose window enough has arrived.
-    fn set_up(&mut self) {
+    /// Makes equations of the waiting repair symbols with few enough missing symbols.
+    fn form_equations(&mut self) {
         while let Some(at) = self.waiting.iter().position(|waiting| waiting.missing <= MAX_MISSING) {
             let Some(PendingSymbol { window, seed, symbol, .. }) = self.waiting.remove(at) else { return };
             let longest = symbol.len();
             let mut equation = Equation { missing: Vec::new(), symbol };
-            let mut is_sound = true;
+            let mut is_valid = true;
             for number in window {
                 let factor = coefficient(seed, number);
                 match self.source(number) {
-                    Some(known) if known.len() > longest => is_sound = false,
+                    Some(known) if known.len() > longest => is_valid = false,
                     Some(known) => field::add_multiple(&mut equation.symbol, factor, known),
                     None => equation.missing.push((number, factor)),
                 }
             }
-            if is_sound {
+            if is_valid {
                 self.insert(equation);
             }
         }
@@ -135,18 +127,18 @@ impl Decoder {
         self.source(number).is_some()
     }
 
-    /// Makes the ring reach to `number`; false when it is too old.
-    fn make_room(&mut self, number: u64) -> bool {
+    /// Extends the ring to `number`; false if the number is too old.
+    fn extend_ring(&mut self, number: u64) -> bool {
         let Some(index) = number.checked_sub(self.base) else { return false };
         if index >= 2 * CAPACITY {
-            // Everything that is kept is too old.
+            // All stored symbols are too old.
             self.ring.clear();
             self.equations.clear();
             self.waiting.clear();
             self.base = number;
         }
         while number - self.base >= CAPACITY {
-            self.spare.extend(self.ring.pop_front().flatten().filter(|_| self.spare.len() < SPARE));
+            self.spare.extend(self.ring.pop_front().flatten().filter(|_| self.spare.len() < MAX_SPARE));
             self.base += 1;
         }
         let base = self.base;
@@ -159,8 +151,8 @@ impl Decoder {
         true
     }
 
-    /// Puts a symbol where it belongs, and takes it out of the equations.
-    fn know(&mut self, number: u64, symbol: Vec<u8>) {
+    /// Stores a symbol, and removes it from the equations.
+    fn set_known(&mut self, number: u64, symbol: Vec<u8>) {
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.window.contains(&number)) {
             waiting.missing -= 1;
         }
@@ -176,7 +168,7 @@ impl Decoder {
         self.ring[index] = Some(symbol);
     }
 
-    /// Adds an equation and keeps the pivots apart.
+    /// Adds an equation, and eliminates its pivot from the others.
     fn insert(&mut self, mut equation: Equation) {
         for other in &self.equations {
             let pivot = other.missing[0].0;
@@ -197,21 +189,22 @@ impl Decoder {
         self.equations.push(equation);
     }
 
-    /// Takes out what has been solved, until nothing more follows from it.
+    /// Removes solved equations, until no further one can be solved.
     fn solve(&mut self) -> Vec<Recovered> {
         let mut recovered = Vec::new();
         loop {
-            self.set_up();
+            self.form_equations();
             let solved = self.equations.iter().position(|equation| equation.missing.len() == 1);
             let Some(Equation { missing, mut symbol }) = solved.map(|at| self.equations.remove(at)) else { break };
             let index = (missing[0].0 - self.base) as usize;
-            recovered.extend(read(&symbol));
-            // As long as the longest of its window; longer than the next window's, that one could not be used.
+            recovered.extend(decode_source(&symbol));
+            // The symbol is padded to the longest of its window; with the padding a window of shorter ones could not
+            // use it.
             symbol.truncate(symbol.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
             if self.ring.len() <= index {
                 self.ring.resize(index + 1, None);
             }
-            self.know(missing[0].0, symbol);
+            self.set_known(missing[0].0, symbol);
         }
         recovered
     }
@@ -247,14 +240,22 @@ impl Equation {
     }
 }
 
-/// What a source symbol says; nothing when it is of a datagram without data.
-fn read(symbol: &[u8]) -> Option<Recovered> {
-    let (place, packet) = symbol.split_first_chunk::<PLACE>()?;
+/// Decodes a source symbol; `None` for a datagram without data.
+fn decode_source(symbol: &[u8]) -> Option<Recovered> {
+    let (flow_seq, packet) = symbol.split_first_chunk::<FLOW_SEQ_LEN>()?;
     let has_data = packet.iter().any(|byte| *byte != 0);
-    has_data.then(|| Recovered { place: decode_place(*place), packet: packet.to_vec() })
+    has_data.then(|| Recovered { flow_seq: decode_flow_seq(*flow_seq), packet: packet.to_vec() })
 }
 
-/// Four times the longest window: a repair symbol may be late, and what is missing in it later.
+/// Maximum number of unsolved equations. More losses exceed the strength of the code anyway.
+const MAX_EQUATIONS: usize = 16;
+/// Maximum number of repair symbols that wait for late datagrams.
+const MAX_WAITING: usize = 32;
+/// Maximum number of missing symbols in a new equation: a window of 128 loses this many at a loss of one in eight.
+const MAX_MISSING: usize = 16;
+/// The time without a repair symbol after which nothing is stored.
+const IDLE_AFTER: Duration = Duration::from_secs(5);
+/// Four times the longest window: a repair symbol may be late, and the datagrams missing from it later still.
 const CAPACITY: u64 = 4 * MAX_SPAN;
-/// Buffers kept for reuse.
-const SPARE: usize = 16;
+/// Maximum number of buffers kept for reuse.
+const MAX_SPARE: usize = 16;

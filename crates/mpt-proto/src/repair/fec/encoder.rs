@@ -1,8 +1,8 @@
-//! The sender of one path: remembers, by reference, what it sent lately, and combines it into repair symbols.
+//! The sender of one path: holds references to the packets sent recently, and combines them into repair symbols.
 
 use std::collections::VecDeque;
 
-use super::{FlowSeq, MAX_SOURCES, MAX_SPAN, PLACE, coefficient, encode_place, field};
+use super::{FLOW_SEQ_LEN, FlowSeq, MAX_SOURCES, MAX_SPAN, coefficient, encode_flow_seq, field};
 use crate::path::PathSeq;
 use crate::queue::InnerPacket;
 
@@ -11,9 +11,9 @@ use crate::queue::InnerPacket;
 pub struct Encoder {
     window: VecDeque<Source>,
     /// Sources since the last repair symbol.
-    fresh: usize,
+    uncovered: usize,
     seed: u8,
-    /// Where a packet is written before it is added.
+    /// Buffer for a packet before it is added to the symbol.
     scratch: Vec<u8>,
     symbol: Vec<u8>,
 }
@@ -21,34 +21,34 @@ pub struct Encoder {
 #[derive(Debug)]
 struct Source {
     number: u64,
-    place: FlowSeq,
+    flow_seq: FlowSeq,
     packet: InnerPacket,
 }
 
-/// A repair symbol that is ready to be sent as the next datagram of its path.
+/// A repair symbol to be sent as the next datagram of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepairSymbol<'a> {
-    /// How many numbers before its own the window begins.
+    /// The distance from the first number of the window to its own.
     pub span: u16,
-    /// What the coefficients are generated from.
+    /// The seed of the coefficients.
     pub seed: u8,
     /// The combination.
     pub bytes: &'a [u8],
 }
 
 impl Encoder {
-    /// Remembers a packet that was sent in the datagram with this number.
-    pub fn on_source(&mut self, number: PathSeq, place: FlowSeq, packet: InnerPacket) {
+    /// Stores a packet that was sent in the datagram with this number.
+    pub fn on_source(&mut self, number: PathSeq, flow_seq: FlowSeq, packet: InnerPacket) {
         if self.window.len() == MAX_SOURCES {
             self.window.pop_front();
         }
-        self.window.push_back(Source { number: number.0, place, packet });
-        self.fresh += 1;
+        self.window.push_back(Source { number: number.0, flow_seq, packet });
+        self.uncovered += 1;
     }
 
-    /// How many packets no repair symbol covers yet.
-    pub fn fresh(&self) -> usize {
-        self.fresh
+    /// Returns the number of packets that no repair symbol covers.
+    pub fn uncovered(&self) -> usize {
+        self.uncovered
     }
 
     /// Combines the last `sources` packets, to be sent in the datagram with the number `own`.
@@ -57,31 +57,31 @@ impl Encoder {
             self.window.pop_front();
         }
         if self.window.is_empty() {
-            self.fresh = 0;
+            self.uncovered = 0;
         }
-        let Self { window, fresh, seed, scratch, symbol } = self;
+        let Self { window, uncovered, seed, scratch, symbol } = self;
         let covered = || window.iter().skip(window.len().saturating_sub(sources));
         let span = own.0 - covered().next()?.number;
         let longest = covered().map(|source| source.packet.len()).max().unwrap_or(0);
-        (*fresh, *seed) = (0, (*seed + 1) % SEEDS);
+        (*uncovered, *seed) = (0, (*seed + 1) % SEEDS);
         symbol.clear();
-        symbol.resize(PLACE + longest, 0);
+        symbol.resize(FLOW_SEQ_LEN + longest, 0);
         for source in covered() {
             let factor = coefficient(*seed, source.number);
             scratch.resize(source.packet.len(), 0);
             source.packet.write(scratch);
-            field::add_multiple(symbol, factor, &encode_place(source.place));
-            field::add_multiple(&mut symbol[PLACE..], factor, scratch);
+            field::add_multiple(symbol, factor, &encode_flow_seq(source.flow_seq));
+            field::add_multiple(&mut symbol[FLOW_SEQ_LEN..], factor, scratch);
         }
         Some(RepairSymbol { span: span as u16, seed: *seed, bytes: symbol })
     }
 
-    /// Forgets everything: nothing is protected any more.
+    /// Drops all packets: nothing is protected.
     pub fn clear(&mut self) {
         self.window.clear();
-        self.fresh = 0;
+        self.uncovered = 0;
     }
 }
 
-/// As many as the frame has bits for.
+/// The number of seeds that the frame can encode.
 const SEEDS: u8 = 64;

@@ -1,13 +1,14 @@
 //! GF(256) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (RFC 8681 section 3.7.1), on slices.
 //!
-//! Eight bytes at a time, by shifting and adding: no tables to fetch, no branch on data, and the compiler makes vectors of it.
+//! It processes eight bytes at a time by shifts and additions, without tables or branches on data, which the compiler
+//! vectorizes.
 
 /// Adds `factor` times `source` to `sum`, which is at least as long.
 pub fn add_multiple(sum: &mut [u8], factor: u8, source: &[u8]) {
     let (words, rest) = source.as_chunks::<8>();
     let (sums, sum_rest) = sum.split_at_mut(words.len() * 8);
     for (sum, word) in sums.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-        let product = times(factor, u64::from_ne_bytes(*word));
+        let product = multiply_packed(factor, u64::from_ne_bytes(*word));
         *sum = (u64::from_ne_bytes(*sum) ^ product).to_ne_bytes();
     }
     for (sum, byte) in sum_rest.iter_mut().zip(rest) {
@@ -19,19 +20,19 @@ pub fn add_multiple(sum: &mut [u8], factor: u8, source: &[u8]) {
 pub fn scale(bytes: &mut [u8], factor: u8) {
     let (words, rest) = bytes.as_chunks_mut::<8>();
     for word in words {
-        *word = times(factor, u64::from_ne_bytes(*word)).to_ne_bytes();
+        *word = multiply_packed(factor, u64::from_ne_bytes(*word)).to_ne_bytes();
     }
     for byte in rest {
         *byte = multiply(factor, *byte);
     }
 }
 
-/// The product of two elements.
+/// Returns the product of two elements.
 pub fn multiply(a: u8, b: u8) -> u8 {
-    times(a, u64::from(b)) as u8
+    multiply_packed(a, u64::from(b)) as u8
 }
 
-/// The element that gives 1 when multiplied by `a`; zero for zero, which has none.
+/// Returns the multiplicative inverse of `a`; zero for zero, which has none.
 pub fn inverse(a: u8) -> u8 {
     // a^254: the group has 255 elements.
     let (mut result, mut power) = (1, a);
@@ -42,8 +43,8 @@ pub fn inverse(a: u8) -> u8 {
     result
 }
 
-/// Eight elements at once, each times `factor`.
-fn times(factor: u8, mut word: u64) -> u64 {
+/// Multiplies eight elements by `factor` at once.
+fn multiply_packed(factor: u8, mut word: u64) -> u64 {
     let mut product = 0;
     for bit in 0..8 {
         product ^= word & 0u64.wrapping_sub(u64::from(factor >> bit & 1));
@@ -64,7 +65,7 @@ mod tests {
     fn the_generator_runs_through_all_elements_as_the_tables_of_rfc_8681_begin() {
         let powers: Vec<u8> =
             (0..255).scan(1, |power, _| Some(std::mem::replace(power, multiply(*power, 2)))).collect();
-        // RFC 5510 section 8.2 has the same field, with its table of powers.
+        // RFC 5510 section 8.2 has a table of powers of the same field.
         assert_eq!(powers[..14], [1, 2, 4, 8, 16, 32, 64, 128, 29, 58, 116, 232, 205, 135]);
         let mut all = powers.clone();
         all.sort_unstable();
@@ -86,7 +87,7 @@ mod tests {
         }
 
         #[test]
-        fn slices_are_what_their_bytes_are(factor in any::<u8>(), source in prop::collection::vec(any::<u8>(), 0..40), more in 0..9usize) {
+        fn slice_operations_equal_those_on_single_bytes(factor in any::<u8>(), source in prop::collection::vec(any::<u8>(), 0..40), more in 0..9usize) {
             let mut sum = vec![7; source.len() + more];
             add_multiple(&mut sum, factor, &source);
             let expected: Vec<u8> = (0..sum.len()).map(|i| 7 ^ multiply(factor, source.get(i).copied().unwrap_or(0))).collect();

@@ -1,63 +1,65 @@
-//! When forward error correction pays, and how much of it.
+//! Decides when forward error correction is used, and its overhead.
 //!
-//! Asking for a lost packet costs what is lost, and a round trip. Correction costs a share of everything, and the time until the
-//! next repair symbol. Whatever is in order behind a lost packet waits for it: at 100 Mbit/s and 1 % lost there is a loss every twelve
-//! milliseconds, so with repairs that take longer, all packets wait all the time, and the inner flow's round trip is that of the repairs.
-//! A clean path gets no repair symbol at all.
+//! A retransmission costs the lost bytes and a round trip. FEC costs a share of the bandwidth, and the time until the
+//! next repair symbol. All later packets in order wait for a lost one: at 100 Mbit/s and 1 % loss there is a loss every
+//! 12 ms, so if repairs take longer, all packets wait all the time, and the round trip of the inner flow is that of the
+//! repairs. A path without loss gets no repair symbol.
 
 use std::time::Duration;
 
 use super::MAX_SOURCES;
 use crate::time::Time;
 
-/// Decides for one path.
+/// The policy of one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FecPolicy {
-    /// The share of packets lost, over some seconds.
+    /// The share of packets lost, smoothed over some seconds.
     loss: f64,
     updated: Time,
 }
 
-/// How much to send.
+/// The rate and coverage of repair symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FecSchedule {
     /// Packets from one repair symbol to the next.
-    pub every: usize,
-    /// Packets that each of them covers.
+    pub interval: usize,
+    /// The number of packets that each symbol covers.
     pub sources: usize,
-    /// The last packets are covered when nothing has followed for so long.
-    pub quiet: Duration,
+    /// The idle time after which the last packets are covered.
+    pub tail_timeout: Duration,
 }
 
 impl FecPolicy {
-    /// What to do on a path that loses this share, takes so long, and so long for each packet.
+    /// Returns the schedule for a path with this loss, round-trip time and time per packet; `None` if FEC is not used.
     pub fn schedule(&mut self, now: Time, loss: f64, srtt: Duration, packet: Duration) -> Option<FecSchedule> {
-        let memory = if loss > self.loss { RISE } else { FALL };
-        let passed = now.since(self.updated).min(memory).as_secs_f64() / memory.as_secs_f64();
-        (self.loss, self.updated) = (self.loss + (loss - self.loss) * passed, now);
-        let pays = self.loss >= LEAST_LOSS && srtt > LONG;
-        // Twice what is lost, and a little for bad luck.
-        let share = (self.loss * 2.0 + 0.01).min(MOST_SHARE);
-        let every = (1.0 / share) as usize;
-        let quiet = (srtt / TAIL).max(packet * 2).max(LEAST_TAIL);
-        pays.then_some(FecSchedule { every, sources: (every * OVERLAP).min(MAX_SOURCES), quiet })
+        let time_constant = if loss > self.loss { RISE_TIME } else { FALL_TIME };
+        let weight = now.since(self.updated).min(time_constant).as_secs_f64() / time_constant.as_secs_f64();
+        (self.loss, self.updated) = (self.loss + (loss - self.loss) * weight, now);
+        let is_useful = self.loss >= MIN_LOSS && srtt > MIN_RTT;
+        // Twice the loss, plus a margin for its variance.
+        let overhead = (self.loss * 2.0 + 0.01).min(MAX_OVERHEAD);
+        let interval = (1.0 / overhead) as usize;
+        let tail_timeout = (srtt / TAIL_RTT_DIVISOR).max(packet * 2).max(MIN_TAIL_TIMEOUT);
+        is_useful.then_some(FecSchedule { interval, sources: (interval * OVERLAP).min(MAX_SOURCES), tail_timeout })
     }
 }
 
-/// A repair that takes no longer than this is lost among the milliseconds for which ACKs are gathered and runs of packets wait.
-const LONG: Duration = Duration::from_millis(10);
-/// Below this, a packet in a thousand, repairs are too rare to matter.
-const LEAST_LOSS: f64 = 0.001;
-/// The most that is spent: a path that loses more than an eighth is left alone soon.
-const MOST_SHARE: f64 = 0.25;
-/// Each packet is covered by so many repair symbols: the luck of many intervals evens out. Each costs a multiplication of every byte.
+/// Below this a repair saves less than the milliseconds by which ACKs and batches of packets are delayed anyway.
+const MIN_RTT: Duration = Duration::from_millis(10);
+/// Below this, one packet in a thousand, repairs are too rare to matter.
+const MIN_LOSS: f64 = 0.001;
+/// Maximum overhead: a path that loses more than an eighth is soon not used any more.
+const MAX_OVERHEAD: f64 = 0.25;
+/// The number of repair symbols that cover each packet, which averages the loss of many intervals. Each of them
+/// multiplies every byte.
 const OVERLAP: usize = 8;
-/// A path that begins to lose packets is protected soon, and for a while after the last loss.
-const RISE: Duration = Duration::from_millis(500);
-const FALL: Duration = Duration::from_secs(1);
-/// The last packets are not covered before the next one of a steady flow may come: this part of a round trip, two packets, and not sooner.
-const TAIL: u32 = 8;
-const LEAST_TAIL: Duration = Duration::from_millis(5);
+/// A path is protected soon after its loss starts, and for a while after its last loss.
+const RISE_TIME: Duration = Duration::from_millis(500);
+const FALL_TIME: Duration = Duration::from_secs(1);
+/// The last packets are covered after this part of a round trip, two packets and 5 ms at least, because the next packet
+/// of a steady flow may still come.
+const TAIL_RTT_DIVISOR: u32 = 8;
+const MIN_TAIL_TIMEOUT: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {
@@ -73,15 +75,15 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_path_and_a_short_one_get_nothing() {
+    fn a_clean_path_and_one_with_a_short_rtt_get_no_repair() {
         assert_eq!(after(10, 0.0, 600), None);
         assert_eq!(after(10, 0.02, 5), None);
     }
 
     #[test]
-    fn a_long_lossy_path_gets_twice_what_it_loses() {
+    fn a_lossy_path_with_a_long_rtt_gets_twice_its_loss() {
         let schedule = after(20, 0.005, 640).unwrap();
-        assert!((50..=60).contains(&schedule.every) && schedule.sources == MAX_SOURCES, "{schedule:?}");
-        assert_eq!(after(20, 0.10, 640).map(|schedule| schedule.every), Some(4));
+        assert!((50..=60).contains(&schedule.interval) && schedule.sources == MAX_SOURCES, "{schedule:?}");
+        assert_eq!(after(20, 0.10, 640).map(|schedule| schedule.interval), Some(4));
     }
 }

@@ -8,7 +8,7 @@ use crate::path::PathSeq;
 use crate::queue::InnerPacket;
 use crate::time::Time;
 
-/// An IPv4 packet of `len` bytes that differs from every other.
+/// Makes an IPv4 packet of `len` bytes that differs from every other.
 fn packet(number: u64, len: usize) -> InnerPacket {
     let mut bytes = vec![0; len];
     bytes[..4].copy_from_slice(&[0x45, 0, (len >> 8) as u8, len as u8]);
@@ -23,16 +23,16 @@ fn bytes(packet: &InnerPacket) -> Vec<u8> {
     bytes
 }
 
-/// What a datagram is to be.
+/// The content of a datagram.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Data { len: usize },
-    Words,
+    Control,
     Repair { sources: usize },
 }
 
-/// Sends datagrams of these kinds, loses those marked, and returns the numbers of the packets that arrived or were recovered, and
-/// how many were lost.
+/// Sends datagrams of these kinds, drops those marked, and returns the numbers of the packets that arrived or were
+/// recovered, and the number of losses.
 fn transfer(kinds: &[(Kind, bool)]) -> (Vec<u32>, usize) {
     let (mut encoder, mut decoder) = (Encoder::default(), Decoder::new(Time::START, PathSeq(0)));
     let (mut arrived, mut lost) = (Vec::new(), 0);
@@ -41,16 +41,16 @@ fn transfer(kinds: &[(Kind, bool)]) -> (Vec<u32>, usize) {
         let mut recovered = Vec::new();
         match *kind {
             Kind::Data { len } => {
-                let (place, packet) = (FlowSeq { bucket: 1_000, sequence: number as u32 }, packet(number, len));
-                encoder.on_source(own, place, packet.clone());
+                let (flow_seq, packet) = (FlowSeq { bucket: 1_000, sequence: number as u32 }, packet(number, len));
+                encoder.on_source(own, flow_seq, packet.clone());
                 lost += usize::from(*is_lost);
                 if !is_lost {
                     arrived.push(number as u32);
-                    recovered = decoder.on_datagram(own, Some((place, &bytes(&packet))));
+                    recovered = decoder.on_datagram(own, Some((flow_seq, &bytes(&packet))));
                 }
             }
-            Kind::Words if !is_lost => recovered = decoder.on_datagram(own, None),
-            Kind::Words => {}
+            Kind::Control if !is_lost => recovered = decoder.on_datagram(own, None),
+            Kind::Control => {}
             Kind::Repair { sources } => {
                 let symbol = encoder.symbol(own, sources).filter(|_| !is_lost);
                 if let Some(Symbol { span, seed, bytes }) = symbol.map(Symbol::from) {
@@ -59,12 +59,12 @@ fn transfer(kinds: &[(Kind, bool)]) -> (Vec<u32>, usize) {
                 }
             }
         }
-        for Recovered { place, packet: got } in recovered {
-            let Kind::Data { len } = kinds[place.sequence as usize].0 else { panic!("{place:?} is no data") };
-            let sent = bytes(&packet(u64::from(place.sequence), len));
-            assert_eq!((place.bucket, &got[..len]), (1_000, &sent[..]));
+        for Recovered { flow_seq, packet: got } in recovered {
+            let Kind::Data { len } = kinds[flow_seq.sequence as usize].0 else { panic!("{flow_seq:?} is no data") };
+            let sent = bytes(&packet(u64::from(flow_seq.sequence), len));
+            assert_eq!((flow_seq.bucket, &got[..len]), (1_000, &sent[..]));
             assert!(got[len..].iter().all(|byte| *byte == 0));
-            arrived.push(place.sequence);
+            arrived.push(flow_seq.sequence);
         }
     }
     (arrived, lost)
@@ -88,7 +88,7 @@ fn data(count: usize, lost: &[usize]) -> Vec<(Kind, bool)> {
 }
 
 #[test]
-fn one_symbol_brings_back_one_packet_of_its_window() {
+fn one_symbol_recovers_one_packet_of_its_window() {
     for lost in 0..10 {
         let mut kinds = data(10, &[lost]);
         kinds.push((Kind::Repair { sources: 10 }, false));
@@ -97,7 +97,7 @@ fn one_symbol_brings_back_one_packet_of_its_window() {
 }
 
 #[test]
-fn a_short_packet_that_came_back_beside_long_ones_counts_in_a_window_of_short_ones() {
+fn a_short_packet_recovered_among_long_ones_is_usable_in_a_window_of_short_ones() {
     let lengths = [1_400, 1_400, 100, 100, 100];
     let mut kinds: Vec<_> = lengths.map(|len| (Kind::Data { len }, false)).to_vec();
     kinds[2].1 = true;
@@ -108,15 +108,15 @@ fn a_short_packet_that_came_back_beside_long_ones_counts_in_a_window_of_short_on
 }
 
 #[test]
-fn as_many_symbols_bring_back_as_many_packets() {
+fn n_symbols_recover_n_packets() {
     let mut kinds = data(20, &[3, 4, 5, 17]);
     kinds.extend([(Kind::Repair { sources: 20 }, false); 4]);
     assert_eq!(transfer(&kinds).0.len(), 20);
 }
 
 #[test]
-fn twice_what_is_lost_brings_nearly_all_of_it_back() {
-    for (percent, every) in [(1, 33), (2, 20), (5, 9), (10, 4)] {
+fn twice_the_loss_in_repair_symbols_recovers_nearly_all_of_it() {
+    for (percent, interval) in [(1, 33), (2, 20), (5, 9), (10, 4)] {
         let mut bits = 1u64;
         let mut is_lost = || {
             bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -125,21 +125,21 @@ fn twice_what_is_lost_brings_nearly_all_of_it_back() {
         let mut kinds = Vec::new();
         for n in 0..2_000 {
             kinds.push((Kind::Data { len: 40 }, is_lost()));
-            if n % every == every - 1 {
-                kinds.push((Kind::Repair { sources: (8 * every).min(128) }, is_lost()));
+            if n % interval == interval - 1 {
+                kinds.push((Kind::Repair { sources: (8 * interval).min(128) }, is_lost()));
             }
         }
         let (arrived, lost) = transfer(&kinds);
         let missing = kinds.iter().filter(|(kind, _)| matches!(kind, Kind::Data { .. })).count() - arrived.len();
         println!("{percent} %: {missing} of {lost}");
-        assert!(missing * 10 <= lost, "{percent} %: {missing} of {lost} did not come back");
+        assert!(missing * 10 <= lost, "{percent} %: {missing} of {lost} not recovered");
     }
 }
 
 #[test]
 fn datagrams_without_data_do_no_harm_even_when_they_are_lost() {
     let mut kinds = data(6, &[2]);
-    kinds.insert(4, (Kind::Words, true));
+    kinds.insert(4, (Kind::Control, true));
     kinds.extend([(Kind::Repair { sources: 7 }, false); 2]);
     assert_eq!(transfer(&kinds).0.len(), 6);
 }
@@ -148,7 +148,7 @@ fn datagrams_without_data_do_no_harm_even_when_they_are_lost() {
 fn a_late_datagram_leaves_room_for_another_solution() {
     let mut encoder = Encoder::default();
     let sent: Vec<_> = (0..4).map(|n| (FlowSeq { bucket: 7, sequence: n }, packet(u64::from(n), 60))).collect();
-    sent.iter().zip(0..).for_each(|((place, packet), n)| encoder.on_source(PathSeq(n), *place, packet.clone()));
+    sent.iter().zip(0..).for_each(|((flow_seq, packet), n)| encoder.on_source(PathSeq(n), *flow_seq, packet.clone()));
     let symbol = Symbol::from(encoder.symbol(PathSeq(4), 4).unwrap());
     let mut decoder = Decoder::new(Time::START, PathSeq(0));
     for n in [0, 3] {
@@ -156,7 +156,7 @@ fn a_late_datagram_leaves_room_for_another_solution() {
     }
     assert_eq!(decoder.on_repair(Time::START, PathSeq(4), symbol.span, symbol.seed, &symbol.bytes), []);
     let recovered = decoder.on_datagram(PathSeq(2), Some((sent[2].0, &bytes(&sent[2].1))));
-    assert_eq!(recovered, [Recovered { place: sent[1].0, packet: bytes(&sent[1].1) }]);
+    assert_eq!(recovered, [Recovered { flow_seq: sent[1].0, packet: bytes(&sent[1].1) }]);
     assert_eq!(decoder.on_datagram(PathSeq(1), Some((sent[1].0, &bytes(&sent[1].1)))), [], "known already");
 }
 
@@ -165,7 +165,7 @@ fn a_number_is_found_by_its_low_bits() {
     for near in [0, 5, 1 << 19, 1 << 20, 0x1234_5678, u32::MAX - 3, u32::MAX] {
         for ahead in [-500_000i32, -1, 0, 1, 500_000] {
             let number = near.wrapping_add_signed(ahead);
-            assert_eq!(widen(near, number & SEQUENCE), number, "{near} {ahead}");
+            assert_eq!(widen(near, number & SEQUENCE_MASK), number, "{near} {ahead}");
         }
     }
 }
@@ -173,7 +173,7 @@ fn a_number_is_found_by_its_low_bits() {
 fn kind() -> impl Strategy<Value = (Kind, bool)> {
     let kind = prop_oneof![
         10 => (20usize..200).prop_map(|len| Kind::Data { len }),
-        1 => Just(Kind::Words),
+        1 => Just(Kind::Control),
         3 => (1usize..40).prop_map(|sources| Kind::Repair { sources }),
     ];
     (kind, prop::bool::weighted(0.15))
@@ -181,16 +181,16 @@ fn kind() -> impl Strategy<Value = (Kind, bool)> {
 
 proptest! {
     #[test]
-    fn what_is_recovered_was_sent_and_lost(kinds in prop::collection::vec(kind(), 1..300)) {
+    fn only_packets_that_were_sent_and_lost_are_recovered(kinds in prop::collection::vec(kind(), 1..300)) {
         let (mut arrived, _) = transfer(&kinds);
         let count = arrived.len();
         arrived.sort_unstable();
         arrived.dedup();
-        prop_assert_eq!(arrived.len(), count, "nothing comes twice");
+        prop_assert_eq!(arrived.len(), count, "nothing is delivered twice");
     }
 
     #[test]
-    fn a_window_with_as_many_symbols_as_losses_is_whole_almost_always(lost in prop::collection::btree_set(0usize..30, 0..6)) {
+    fn a_window_with_as_many_symbols_as_losses_is_almost_always_recovered(lost in prop::collection::btree_set(0usize..30, 0..6)) {
         let lost: Vec<usize> = lost.into_iter().collect();
         let mut kinds = data(30, &lost);
         kinds.extend(vec![(Kind::Repair { sources: 30 }, false); lost.len() + 2]);
@@ -198,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn no_symbol_of_a_mistaken_peer_does_any_harm(
+    fn invalid_symbols_of_a_peer_do_no_harm(
         steps in prop::collection::vec((0u64..2_000, any::<Option<(u16, u8)>>(), prop::collection::vec(any::<u8>(), 0..60)), 0..200),
         jump in any::<u64>(),
     ) {
@@ -218,12 +218,12 @@ proptest! {
     }
 }
 
-/// A path that carries little but acknowledgements numbers them, too: the last packets may be out of any symbol's reach.
+/// Datagrams with acknowledgements use numbers too, so the last packets may be out of the span of any symbol.
 #[test]
-fn what_no_symbol_reaches_any_more_waits_for_none() {
+fn packets_that_no_symbol_can_cover_do_not_keep_the_timer_running() {
     let mut encoder = Encoder::default();
     encoder.on_source(PathSeq(1), FlowSeq { bucket: 0, sequence: 0 }, packet(1, 100));
-    assert_eq!(encoder.fresh(), 1);
+    assert_eq!(encoder.uncovered(), 1);
     assert!(encoder.symbol(PathSeq(2 + MAX_SPAN), 8).is_none());
-    assert_eq!(encoder.fresh(), 0);
+    assert_eq!(encoder.uncovered(), 0);
 }

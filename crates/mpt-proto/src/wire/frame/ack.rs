@@ -1,11 +1,11 @@
-//! ACK: which datagrams of a path have arrived (the ideas of RFC 9000 section 19.3, per path).
+//! ACK: the received datagrams of a path (after RFC 9000 section 19.3, but per path).
 //!
-//! Runs of numbers, from the largest down, as variable-length integers (RFC 9000 section 16):
+//! The ranges are encoded from the largest number down, as variable-length integers (RFC 9000 section 16):
 //!
 //! ```text
-//! numbers in the first run, less one        its greatest is `largest`
-//! numbers missing below it, less one  \  as often as needed
-//! numbers in the next run, less one   /
+//! numbers in the first range, less one      its greatest is `largest`
+//! numbers missing below it, less one  \  repeated
+//! numbers in the next range, less one /
 //! ```
 
 use std::ops::RangeInclusive;
@@ -14,22 +14,22 @@ use super::read::{MalformedFrame, take};
 use crate::path::PathSeq;
 use crate::wire::native::PathTag;
 
-/// What has arrived on one path of the peer's.
+/// The received datagrams of one path of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckFrame<'a> {
-    /// The path, as the end that sent the datagrams names it.
+    /// The path, in the numbering of the end that sent the datagrams.
     pub path: PathTag,
-    /// The greatest number that has arrived.
+    /// The largest number received.
     pub largest: PathSeq,
-    /// Microseconds between its arrival and the sending of this frame.
+    /// Microseconds from the arrival of `largest` to the sending of this frame.
     pub delay: u32,
-    /// When it arrived, in microseconds of a clock that only the acknowledging end knows; the low 32 bits, so that it turns
-    /// every 71 minutes. Differences of it against the times of sending show how the one-way delay changes.
+    /// The arrival time of `largest`, in microseconds of the receiver's own clock; the low 32 bits, which wrap every 71
+    /// minutes. Its differences compared with those of the sending times show changes of the one-way delay.
     pub received: u32,
-    /// How many datagrams of the slot have arrived with congestion marked (RFC 3168), ever; the low 32 bits.
+    /// Total number of datagrams of the slot that arrived with a CE mark (RFC 3168); the low 32 bits.
     pub ce: u32,
-    /// Everything that has arrived, `largest` included.
-    pub runs: AckRanges<'a>,
+    /// All received numbers, including `largest`.
+    pub ranges: AckRanges<'a>,
 }
 
 impl<'a> AckFrame<'a> {
@@ -41,37 +41,37 @@ impl<'a> AckFrame<'a> {
         let (ce, body) = take(body)?;
         let [delay, received, ce] = [delay, received, ce].map(u32::from_be_bytes);
         let largest = u64::from_be_bytes(largest);
-        let runs = AckRanges::decode(largest, body)?;
-        Ok(Self { path: PathTag::from_byte(path), largest: PathSeq(largest), delay, received, ce, runs })
+        let ranges = AckRanges::decode(largest, body)?;
+        Ok(Self { path: PathTag::from_byte(path), largest: PathSeq(largest), delay, received, ce, ranges: ranges })
     }
 
-    /// The runs of numbers that have arrived, from the greatest down. They neither overlap nor touch.
+    /// Returns the ranges of received numbers, from the largest down. They neither overlap nor touch.
     pub fn iter(&self) -> impl Iterator<Item = RangeInclusive<u64>> + 'a {
-        Walk { top: Some(self.largest.0), rest: self.runs.0 }.map_while(Result::ok)
+        RangeReader { top: Some(self.largest.0), rest: self.ranges.0 }.map_while(Result::ok)
     }
 }
 
-/// Runs of numbers below a greatest one, as they stand on the wire.
+/// Encoded ranges of numbers below a largest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckRanges<'a>(&'a [u8]);
 
 impl<'a> AckRanges<'a> {
-    /// Writes the first [`MAX_RUNS`] of `ranges`, which come from the greatest down and neither overlap nor touch, into
-    /// `room`. Returns the greatest number with them; `None` without a range, or when the ranges are not as they should be.
+    /// Writes the first [`MAX_ACK_RANGES`] of `ranges` into `buffer`; they must descend and neither overlap nor touch.
+    /// Returns the largest number with them; `None` if `ranges` is empty or not in that form.
     pub fn encode(
         ranges: impl IntoIterator<Item = RangeInclusive<u64>>,
-        room: &'a mut [u8; RUNS_LEN],
+        buffer: &'a mut [u8; ACK_RANGES_LEN],
     ) -> Option<(PathSeq, Self)> {
         let (mut largest, mut below, mut len) = (None, None, 0);
-        for range in ranges.into_iter().take(MAX_RUNS) {
+        for range in ranges.into_iter().take(MAX_ACK_RANGES) {
             let (first, last) = range.into_inner();
             if let Some(below) = below {
-                len += put(u64::checked_sub(below, last)?.checked_sub(2)?, &mut room[len..])?;
+                len += put_varint(u64::checked_sub(below, last)?.checked_sub(2)?, &mut buffer[len..])?;
             }
-            len += put(last.checked_sub(first)?, &mut room[len..])?;
+            len += put_varint(last.checked_sub(first)?, &mut buffer[len..])?;
             (largest, below) = (largest.or(Some(PathSeq(last))), Some(first));
         }
-        Some((largest?, Self(&room[..len])))
+        Some((largest?, Self(&buffer[..len])))
     }
 
     pub(super) fn as_bytes(&self) -> &'a [u8] {
@@ -79,29 +79,29 @@ impl<'a> AckRanges<'a> {
     }
 
     fn decode(largest: u64, bytes: &'a [u8]) -> Result<Self, MalformedFrame> {
-        Walk { top: Some(largest), rest: bytes }.try_for_each(|run| run.map(drop))?;
+        RangeReader { top: Some(largest), rest: bytes }.try_for_each(|range| range.map(drop))?;
         Ok(Self(bytes))
     }
 }
 
-/// Reads runs from the greatest number down.
-struct Walk<'a> {
-    /// The greatest number of the next run; `None` after the end.
+/// Decodes ranges from the largest number down.
+struct RangeReader<'a> {
+    /// The largest number of the next range; `None` after the end.
     top: Option<u64>,
     rest: &'a [u8],
 }
 
-impl Walk<'_> {
-    fn run(&mut self, top: u64) -> Result<RangeInclusive<u64>, MalformedFrame> {
-        let bottom = top.checked_sub(self.number()?).ok_or(MalformedFrame)?;
+impl RangeReader<'_> {
+    fn range(&mut self, top: u64) -> Result<RangeInclusive<u64>, MalformedFrame> {
+        let bottom = top.checked_sub(self.varint()?).ok_or(MalformedFrame)?;
         if !self.rest.is_empty() {
-            let missing = self.number()?;
+            let missing = self.varint()?;
             self.top = Some(bottom.checked_sub(missing + 2).ok_or(MalformedFrame)?);
         }
         Ok(bottom..=top)
     }
 
-    fn number(&mut self) -> Result<u64, MalformedFrame> {
+    fn varint(&mut self) -> Result<u64, MalformedFrame> {
         let first = *self.rest.first().ok_or(MalformedFrame)?;
         let (bytes, rest) = self.rest.split_at_checked(1 << (first >> 6)).ok_or(MalformedFrame)?;
         self.rest = rest;
@@ -110,26 +110,26 @@ impl Walk<'_> {
     }
 }
 
-impl Iterator for Walk<'_> {
+impl Iterator for RangeReader<'_> {
     type Item = Result<RangeInclusive<u64>, MalformedFrame>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let top = self.top.take()?;
-        let run = self.run(top);
-        if run.is_err() {
+        let range = self.range(top);
+        if range.is_err() {
             self.top = None;
         }
-        Some(run)
+        Some(range)
     }
 }
 
-/// The most runs that are written; what is below has been told before.
-pub const MAX_RUNS: usize = 128;
-/// Bytes that they take at most: two numbers of eight bytes each.
-pub const RUNS_LEN: usize = MAX_RUNS * 16;
+/// Maximum number of encoded ranges; earlier frames have acknowledged the numbers below.
+pub const MAX_ACK_RANGES: usize = 128;
+/// Maximum bytes of the encoded ranges: two numbers of eight bytes each.
+pub const ACK_RANGES_LEN: usize = MAX_ACK_RANGES * 16;
 
-/// Writes a variable-length integer; returns its length. `None` when it is 2^62 or more, or does not fit.
-fn put(number: u64, out: &mut [u8]) -> Option<usize> {
+/// Writes a variable-length integer; returns its length. `None` if it is 2^62 or more, or does not fit.
+fn put_varint(number: u64, out: &mut [u8]) -> Option<usize> {
     let log = match number {
         0..0x40 => 0,
         0x40..0x4000 => 1,
@@ -138,9 +138,9 @@ fn put(number: u64, out: &mut [u8]) -> Option<usize> {
         _ => return None,
     };
     let len = 1 << log;
-    let room = out.get_mut(..len)?;
-    room.copy_from_slice(&number.to_be_bytes()[8 - len..]);
-    room[0] |= (log as u8) << 6;
+    let buffer = out.get_mut(..len)?;
+    buffer.copy_from_slice(&number.to_be_bytes()[8 - len..]);
+    buffer[0] |= (log as u8) << 6;
     Some(len)
 }
 
@@ -149,8 +149,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ack(largest: u64, runs: &[u8]) -> Result<Vec<RangeInclusive<u64>>, MalformedFrame> {
-        let body = [&[0][..], &largest.to_be_bytes(), &[0; 12], runs].concat();
+    fn ack(largest: u64, ranges: &[u8]) -> Result<Vec<RangeInclusive<u64>>, MalformedFrame> {
+        let body = [&[0][..], &largest.to_be_bytes(), &[0; 12], ranges].concat();
         AckFrame::decode(&body).map(|ack| ack.iter().collect())
     }
 
@@ -163,20 +163,20 @@ mod tests {
             (37, &[0x25]),
         ] {
             let mut out = [0; 8];
-            assert_eq!(put(number, &mut out).map(|len| &out[..len]), Some(bytes));
-            assert_eq!(Walk { top: None, rest: bytes }.number(), Ok(number));
+            assert_eq!(put_varint(number, &mut out).map(|len| &out[..len]), Some(bytes));
+            assert_eq!(RangeReader { top: None, rest: bytes }.varint(), Ok(number));
         }
-        assert_eq!(put(1 << 62, &mut [0; 8]), None);
+        assert_eq!(put_varint(1 << 62, &mut [0; 8]), None);
     }
 
     #[test]
-    fn runs_go_down_from_the_largest() {
+    fn ranges_descend_from_the_largest() {
         // 95..=100, 91..=94 missing (four), 90, 88..=89 missing (two), 80..=87.
         assert_eq!(ack(100, &[5, 3, 0, 1, 7]), Ok(vec![95..=100, 90..=90, 80..=87]));
     }
 
     #[test]
-    fn runs_that_go_below_zero_or_end_in_the_middle_are_malformed() {
+    fn ranges_that_go_below_zero_or_end_in_the_middle_are_malformed() {
         assert_eq!(ack(4, &[5]), Err(MalformedFrame));
         assert_eq!(ack(4, &[4]), Ok(vec![0..=4]));
         assert_eq!(ack(4, &[4, 0, 0]), Err(MalformedFrame));
@@ -187,25 +187,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_read_as_they_were_written(
-            largest in 1u64 << 40..1 << 61, lengths in prop::collection::vec((0..70_000u64, 0..70_000u64), 1..MAX_RUNS + 10),
+        fn ranges_decode_to_what_was_encoded(
+            largest in 1u64 << 40..1 << 61, lengths in prop::collection::vec((0..70_000u64, 0..70_000u64), 1..MAX_ACK_RANGES + 10),
         ) {
-            let ranges = lengths.iter().scan(largest, |top, (run, gap)| {
-                let range = *top - run..=*top;
-                *top -= run + gap + 2;
+            let ranges = lengths.iter().scan(largest, |top, (len, gap)| {
+                let range = *top - len..=*top;
+                *top -= len + gap + 2;
                 Some(range)
             });
-            let (ranges, mut room) = (ranges.collect::<Vec<_>>(), [0; RUNS_LEN]);
-            let (greatest, runs) = AckRanges::encode(ranges.clone(), &mut room).unwrap();
-            let told = ranges.len().min(MAX_RUNS);
-            prop_assert_eq!(ack(greatest.0, runs.as_bytes()).unwrap(), &ranges[..told]);
+            let (ranges, mut buffer) = (ranges.collect::<Vec<_>>(), [0; ACK_RANGES_LEN]);
+            let (greatest, encoded) = AckRanges::encode(ranges.clone(), &mut buffer).unwrap();
+            let count = ranges.len().min(MAX_ACK_RANGES);
+            prop_assert_eq!(ack(greatest.0, encoded.as_bytes()).unwrap(), &ranges[..count]);
         }
     }
 
     #[test]
     fn ranges_in_the_wrong_order_or_touching_are_not_written() {
-        let written =
-            |ranges: &[RangeInclusive<u64>]| AckRanges::encode(ranges.iter().cloned(), &mut [0; RUNS_LEN]).is_some();
+        let written = |ranges: &[RangeInclusive<u64>]| {
+            AckRanges::encode(ranges.iter().cloned(), &mut [0; ACK_RANGES_LEN]).is_some()
+        };
         assert!(written(&[5..=9, 1..=3]));
         assert!(!written(&[5..=9, 1..=4]), "touching");
         assert!(!written(&[1..=3, 5..=9]));

@@ -1,14 +1,14 @@
-//! Reading frames: an iterator that borrows and never panics.
+//! Decodes frames: an iterator that borrows and never panics.
 
 use std::net::IpAddr;
 
 use super::*;
 
-/// A body that cannot be what its type says. The datagram is not read any further.
+/// The body does not match its type. The rest of the datagram is not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedFrame;
 
-/// The frames of an opened datagram, in order. Ends after the first [`Malformed`].
+/// The frames of an opened datagram, in order. Ends after the first [`MalformedFrame`].
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     rest: &'a [u8],
@@ -20,7 +20,7 @@ impl<'a> Frames<'a> {
         Self { rest: body }
     }
 
-    /// Cuts the next frame off. Returns its type byte without [`LAST`], and its body.
+    /// Splits off the next frame. Returns its type byte without [`LAST`], and its body.
     fn cut(&mut self) -> Result<(u8, &'a [u8]), MalformedFrame> {
         let (kind, rest) = self.rest.split_first().ok_or(MalformedFrame)?;
         if kind & LAST != 0 {
@@ -52,7 +52,7 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-/// Reads one body; `None` for one from the future.
+/// Decodes one body; `None` for an unknown type.
 fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, MalformedFrame> {
     Ok(Some(match kind {
         DATA => Frame::Data(data(body, false)?),
@@ -159,14 +159,14 @@ fn close(body: &[u8]) -> Result<CloseFrame<'_>, MalformedFrame> {
     Ok(CloseFrame { code: u16::from_be_bytes(code), text: str::from_utf8(text).map_err(|_| MalformedFrame)? })
 }
 
-/// Types, lengths and values, known to be whole.
+/// A sequence of types, lengths and values with valid lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tlvs<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Tlvs<'a> {
-    /// Reads what was written as type 1, length 2, value, as often as needed.
+    /// Decodes a sequence of type 1, length 2, value.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, MalformedFrame> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -175,7 +175,7 @@ impl<'a> Tlvs<'a> {
         Ok(Self { rest: bytes })
     }
 
-    /// The values as they stand on the wire.
+    /// Returns the encoded values.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.rest
     }

@@ -7,8 +7,8 @@ fn read(body: &[u8]) -> Vec<Result<Frame<'_>, MalformedFrame>> {
     Frames::new(body).collect()
 }
 
-/// Any frame, made of these parts.
-fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, room: &'a mut [u8; RUNS_LEN]) -> Frame<'a> {
+/// Makes a frame of any kind from these values.
+fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, buffer: &'a mut [u8; ACK_RANGES_LEN]) -> Frame<'a> {
     let (short, id) = (n[0] as u16, n[1] as u8);
     match kind {
         0 => {
@@ -16,9 +16,16 @@ fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, room: &'a mu
             Frame::Data(DataFrame { header, packet: bytes })
         }
         1 => {
-            let (largest, runs) =
-                AckRanges::encode([u64::from(n[0])..=u64::from(n[0]) + u64::from(n[1])], room).unwrap();
-            Frame::Ack(AckFrame { path: PathTag::from_byte(id), largest, delay: n[1], received: n[2], ce: n[0], runs })
+            let (largest, ranges) =
+                AckRanges::encode([u64::from(n[0])..=u64::from(n[0]) + u64::from(n[1])], buffer).unwrap();
+            Frame::Ack(AckFrame {
+                path: PathTag::from_byte(id),
+                largest,
+                delay: n[1],
+                received: n[2],
+                ce: n[0],
+                ranges,
+            })
         }
         2 => Frame::Skip(SkipFrame { bucket: short, from: n[1], to: n[2] }),
         3 => Frame::Repair(RepairFrame { span: short >> 6, seed: id >> 2, symbol: bytes }),
@@ -57,35 +64,35 @@ fn written(frames: &[Frame<'_>]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn frames_read_as_they_were_written_and_no_cut_makes_the_reader_panic(parts in parts()) {
-        let mut rooms = vec![[0; RUNS_LEN]; parts.len()];
+    fn frames_decode_to_what_was_encoded_and_no_truncation_panics(parts in parts()) {
+        let mut buffers = vec![[0; ACK_RANGES_LEN]; parts.len()];
         let frames: Vec<_> = parts
             .iter()
-            .zip(&mut rooms)
-            .map(|((kind, n, bytes, text), room)| build(*kind, *n, bytes, text, room))
+            .zip(&mut buffers)
+            .map(|((kind, n, bytes, text), buffer)| build(*kind, *n, bytes, text, buffer))
             .collect();
         let body = written(&frames);
         prop_assert_eq!(read(&body), frames.iter().copied().map(Ok).collect::<Vec<_>>());
         for len in 0..body.len() {
             let cut = read(&body[..len]);
             prop_assert!(cut.len() <= frames.len());
-            prop_assert!(cut.iter().rev().skip(1).all(Result::is_ok), "nothing follows what is malformed");
+            prop_assert!(cut.iter().rev().skip(1).all(Result::is_ok), "no frame follows a malformed one");
         }
     }
 
     #[test]
-    fn nothing_makes_the_reader_panic(body in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn reading_any_bytes_never_panics(body in prop::collection::vec(any::<u8>(), 0..300)) {
         let frames = read(&body);
         prop_assert!(frames.iter().rev().skip(1).all(Result::is_ok));
     }
 
     #[test]
-    fn a_frame_that_does_not_fit_leaves_no_trace(parts in parts(), len in 0..64usize) {
+    fn a_frame_that_does_not_fit_writes_nothing(parts in parts(), len in 0..64usize) {
         let mut slot = vec![0; len];
         let mut writer = Writer::new(&mut slot);
         for (kind, n, bytes, text) in &parts {
-            let (before, mut room) = (writer.len(), [0; RUNS_LEN]);
-            if writer.push(&build(*kind, *n, bytes, text, &mut room)).is_err() {
+            let (before, mut buffer) = (writer.len(), [0; ACK_RANGES_LEN]);
+            if writer.push(&build(*kind, *n, bytes, text, &mut buffer)).is_err() {
                 prop_assert_eq!(writer.len(), before);
             }
         }
@@ -95,7 +102,7 @@ proptest! {
 }
 
 #[test]
-fn a_packet_alone_costs_seven_bytes() {
+fn a_single_packet_has_seven_bytes_of_overhead() {
     let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, offers: false };
     let frame = Frame::Data(DataFrame { header, packet: b"packet" });
     let body = written(&[frame]);
@@ -104,7 +111,7 @@ fn a_packet_alone_costs_seven_bytes() {
 }
 
 #[test]
-fn one_that_offers_its_headers_costs_no_more_and_a_compressed_one_a_byte() {
+fn a_context_offer_adds_no_byte_and_a_compressed_frame_adds_one() {
     let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, offers: true };
     let body = written(&[Frame::Data(DataFrame { header, packet: b"packet" })]);
     assert_eq!(body, b"\xC1\x01\x02\x03\x04\x05\x06packet");
@@ -116,7 +123,7 @@ fn one_that_offers_its_headers_costs_no_more_and_a_compressed_one_a_byte() {
 }
 
 #[test]
-fn frames_from_the_future_are_skipped() {
+fn unknown_frames_are_skipped() {
     let known = Frame::Addr(AddrFrame::Remove { id: 5 });
     let (unknown_type, flagged_skip) = ([0x3F, 0, 2, 1, 2], [SKIP | FLAG, 0, 1, 0]);
     let (unknown_path, unknown_status, unknown_addr) =
@@ -160,16 +167,16 @@ fn a_body_of_the_wrong_length_ends_the_datagram() {
 }
 
 #[test]
-fn control_gives_its_values_in_order() {
+fn control_yields_its_values_in_order() {
     let tlvs = Tlvs::decode(&[9, 0, 2, 1, 2, 7, 0, 0]).unwrap();
     assert_eq!(tlvs.collect::<Vec<_>>(), [(9, &[1, 2][..]), (7, &[])]);
 }
 
 #[test]
 fn an_ack_carries_the_state_of_one_path() {
-    let mut room = [0; RUNS_LEN];
-    let (largest, runs) = AckRanges::encode([90..=100, 80..=85], &mut room).unwrap();
-    let ack = AckFrame { path: PathTag::from_byte(17), largest, delay: 250, received: 4_000_000_000, ce: 3, runs };
+    let mut buffer = [0; ACK_RANGES_LEN];
+    let (largest, ranges) = AckRanges::encode([90..=100, 80..=85], &mut buffer).unwrap();
+    let ack = AckFrame { path: PathTag::from_byte(17), largest, delay: 250, received: 4_000_000_000, ce: 3, ranges };
     let body = written(&[Frame::Ack(ack)]);
     assert_eq!(body.len(), 1 + 21 + 3);
     let Ok(Frame::Ack(got)) = read(&body)[0] else { panic!("not an ACK") };

@@ -1,10 +1,10 @@
-//! Writing frames into a reserved slot. A frame that does not fit leaves no trace.
+//! Writes frames into a reserved slot. A frame that does not fit writes nothing.
 
 use std::net::IpAddr;
 
 use super::*;
 
-/// The frame does not fit into what is left of the slot.
+/// The frame does not fit into the rest of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -16,27 +16,27 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Writes from the beginning of `slot`.
+    /// Makes a writer at the start of `slot`.
     pub fn new(slot: &'a mut [u8]) -> Self {
         Self { slot, len: 0 }
     }
 
-    /// Bytes written.
+    /// Returns the bytes written.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing has been written.
+    /// Returns true if nothing has been written.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes left.
-    pub fn room(&self) -> usize {
+    /// Returns the bytes left.
+    pub fn remaining(&self) -> usize {
         self.slot.len() - self.len
     }
 
-    /// Appends a frame that others may follow.
+    /// Appends a frame that is not the last one.
     pub fn push(&mut self, frame: &Frame<'_>) -> Result<(), Full> {
         let start = self.len;
         let pushed = self.push_from(start, frame);
@@ -54,7 +54,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Appends the last frame, which needs no length. Returns the bytes written in all.
+    /// Appends the last frame, which needs no length. Returns the total of bytes written.
     pub fn finish(mut self, frame: &Frame<'_>) -> Result<usize, Full> {
         self.put(&[frame.kind() | LAST])?;
         self.put_body(frame)?;
@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
 
     fn put_ack(&mut self, ack: &AckFrame<'_>) -> Result<(), Full> {
         self.put_all([&[ack.path.to_byte()], &ack.largest.0.to_be_bytes(), &ack.delay.to_be_bytes()])?;
-        self.put_all([&ack.received.to_be_bytes(), &ack.ce.to_be_bytes(), ack.runs.as_bytes()])
+        self.put_all([&ack.received.to_be_bytes(), &ack.ce.to_be_bytes(), ack.ranges.as_bytes()])
     }
 
     fn put_path(&mut self, path: &PathFrame) -> Result<(), Full> {
@@ -125,13 +125,13 @@ impl<'a> Writer<'a> {
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
-        self.reserve(bytes.len()).map(|room| room.copy_from_slice(bytes))
+        self.reserve(bytes.len()).map(|slot| slot.copy_from_slice(bytes))
     }
 
     fn reserve(&mut self, len: usize) -> Result<&mut [u8], Full> {
-        let room = self.slot[self.len..].get_mut(..len).ok_or(Full)?;
+        let slot = self.slot[self.len..].get_mut(..len).ok_or(Full)?;
         self.len += len;
-        Ok(room)
+        Ok(slot)
     }
 }
 

@@ -1,7 +1,7 @@
-//! Status changes, round by round, with every type of authentication, and with datagrams lost and repeated.
+//! Status changes, round by round, with every authentication type, and with datagrams lost and repeated.
 
-use mpt_proto::control::{Code, ControlEvent, Refused, TRIES};
-use mpt_proto::wire::legacy::{AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
+use mpt_proto::legacy::control::{Code, ControlEvent, Refused, TRIES};
+use mpt_proto::legacy::wire::{AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 
 use crate::peer::*;
 
@@ -16,7 +16,7 @@ const SIZE: [u8; 4] = [32, 0, 0, 0];
 fn a_status_change_reaches_the_original_in_four_rounds() {
     for auth in TYPES {
         let (mut ours, mut peer) = (trusting(1, auth), Peer::new(auth));
-        ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+        ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
 
         let round1 = ours.poll_transmit().unwrap();
         assert_eq!((round1.to, round1.bytes.len()), (control(2), 44 + auth.overhead()));
@@ -27,7 +27,7 @@ fn a_status_change_reaches_the_original_in_four_rounds() {
         assert_eq!((round3.bytes[1], round3.bytes.len()), (DOWN, 72 + auth.overhead()));
         ours.handle_datagram(ms(2), control(2), &peer.reply(&round3.bytes)).unwrap();
 
-        assert_eq!(peer.heard, [ends(1)]);
+        assert_eq!(peer.received, [ends(1)]);
         assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
         assert_eq!((ours.poll_transmit(), ours.next_deadline()), (None, None));
     }
@@ -57,7 +57,7 @@ fn a_status_change_of_the_original_is_answered_in_four_rounds() {
 }
 
 #[test]
-fn a_path_that_nobody_has_is_confirmed_without_a_change() {
+fn an_unknown_path_is_confirmed_without_a_change() {
     let (mut ours, peer) = (trusting(1, AuthType::None), Peer::new(AuthType::None));
     ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &SIZE)).unwrap();
     ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 3, [0; 4], &ends(1))).unwrap();
@@ -68,12 +68,12 @@ fn a_path_that_nobody_has_is_confirmed_without_a_change() {
 #[test]
 fn a_request_is_sent_six_times_half_a_second_apart() {
     let mut ours = trusting(1, AuthType::Nonce);
-    ours.tell_status(ms(0), pair(1), control(2), path(1), true).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), path(1), true).unwrap();
     let first = ours.poll_transmit().unwrap();
     for try_number in 1..u64::from(TRIES) {
         assert_eq!(ours.next_deadline(), Some(ms(500 * try_number)));
         ours.handle_timeout(ms(500 * try_number - 1));
-        assert_eq!(ours.poll_transmit(), None, "not before its time");
+        assert_eq!(ours.poll_transmit(), None, "sent too early");
         ours.handle_timeout(ms(500 * try_number));
         assert_eq!(transmits(&mut ours), std::slice::from_ref(&first));
     }
@@ -85,7 +85,7 @@ fn a_request_is_sent_six_times_half_a_second_apart() {
 #[test]
 fn each_round_has_six_tries_of_its_own() {
     let (mut ours, mut peer) = (trusting(1, AuthType::Nonce), Peer::new(AuthType::Nonce));
-    ours.tell_status(ms(0), pair(1), control(2), path(1), true).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), path(1), true).unwrap();
     (1..6).for_each(|n| ours.handle_timeout(ms(500 * n)));
     let round1 = transmits(&mut ours);
     assert_eq!(round1.len(), 6);
@@ -100,7 +100,7 @@ fn each_round_has_six_tries_of_its_own() {
 #[test]
 fn a_repeated_reply_is_ignored() {
     let (mut ours, mut peer) = (trusting(1, AuthType::Sha256), Peer::new(AuthType::Sha256));
-    ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     let round2 = peer.reply(&ours.poll_transmit().unwrap().bytes);
     ours.handle_datagram(ms(1), control(2), &round2).unwrap();
     assert_eq!(ours.handle_datagram(ms(1), control(2), &round2), Err(Refused::Unexpected));
@@ -112,8 +112,8 @@ fn a_repeated_reply_is_ignored() {
     assert_eq!(events(&mut ours).len(), 1);
 }
 
-/// Host 1 after round 2 of an exchange that host 2 began, with the nonce.
-fn promised(auth: AuthType) -> (mpt_proto::control::ControlChannel, Peer, Nonce) {
+/// Returns host 1 after round 2 of an exchange that host 2 started, and the nonce.
+fn after_round_two(auth: AuthType) -> (mpt_proto::legacy::control::ControlChannel, Peer, Nonce) {
     let (mut ours, peer) = (trusting(1, auth), Peer::new(auth));
     ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &SIZE)).unwrap();
     let nonce = ControlMessage::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
@@ -122,16 +122,16 @@ fn promised(auth: AuthType) -> (mpt_proto::control::ControlChannel, Peer, Nonce)
 
 #[test]
 fn a_repeated_first_round_gets_the_same_nonce() {
-    let (mut ours, peer, nonce) = promised(AuthType::Sha256);
+    let (mut ours, peer, nonce) = after_round_two(AuthType::Sha256);
     ours.handle_datagram(ms(500), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &SIZE)).unwrap();
     let again = ControlMessage::decode(&ours.poll_transmit().unwrap().bytes).unwrap().auth.nonce();
     assert_eq!(again, nonce);
 }
 
 #[test]
-fn a_repeated_third_round_is_confirmed_again_and_done_once() {
+fn a_repeated_third_round_is_confirmed_again_and_executed_once() {
     for auth in TYPES {
-        let (mut ours, peer, nonce) = promised(auth);
+        let (mut ours, peer, nonce) = after_round_two(auth);
         let round3 = peer.request(Opcode::PathStatus, DOWN, 3, nonce, &ends(2));
         ours.handle_datagram(ms(1), control(2), &round3).unwrap();
         ours.handle_datagram(ms(501), control(2), &round3).unwrap();
@@ -143,8 +143,8 @@ fn a_repeated_third_round_is_confirmed_again_and_done_once() {
 }
 
 #[test]
-fn a_late_first_round_does_not_take_the_reply_away() {
-    let (mut ours, peer, nonce) = promised(AuthType::Sha256);
+fn a_late_first_round_does_not_discard_the_reply() {
+    let (mut ours, peer, nonce) = after_round_two(AuthType::Sha256);
     let round3 = peer.request(Opcode::PathStatus, DOWN, 3, nonce, &ends(2));
     ours.handle_datagram(ms(1), control(2), &round3).unwrap();
     ours.handle_datagram(ms(2), control(2), &peer.request(Opcode::PathStatus, DOWN, 1, [0; 4], &SIZE)).unwrap();
@@ -165,8 +165,8 @@ fn a_third_round_without_a_first_is_refused() {
 }
 
 #[test]
-fn a_recorded_third_round_is_worth_nothing_later() {
-    let (mut ours, peer, nonce) = promised(AuthType::Sha256);
+fn a_replayed_third_round_is_refused() {
+    let (mut ours, peer, nonce) = after_round_two(AuthType::Sha256);
     let round3 = peer.request(Opcode::PathStatus, DOWN, 3, nonce, &ends(2));
     ours.handle_datagram(ms(1), control(2), &round3).unwrap();
     assert_eq!(events(&mut ours).len(), 1);
@@ -176,12 +176,12 @@ fn a_recorded_third_round_is_worth_nothing_later() {
 }
 
 #[test]
-fn exchanges_of_one_connection_wait_for_each_other_and_old_news_is_dropped() {
+fn exchanges_of_one_connection_are_queued_and_outdated_ones_dropped() {
     let (mut ours, mut peer) = (trusting(1, AuthType::None), Peer::new(AuthType::None));
     let first = connection(1, AuthType::None).paths[0];
-    ours.tell_status(ms(0), pair(1), control(2), first, false).unwrap();
-    ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
-    ours.tell_status(ms(0), pair(1), control(2), path(1), true).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), first, false).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), path(1), true).unwrap();
     assert_eq!(ours.next_deadline(), Some(ms(500)));
     let mut codes = vec![];
     while let Some(transmit) = ours.poll_transmit() {
@@ -189,7 +189,7 @@ fn exchanges_of_one_connection_wait_for_each_other_and_old_news_is_dropped() {
         ours.handle_datagram(ms(1), control(2), &peer.reply(&transmit.bytes)).unwrap();
     }
     assert_eq!(codes, [(DOWN, 1), (DOWN, 3), (UP, 1), (UP, 3)]);
-    assert_eq!(peer.heard[1], ends(1));
+    assert_eq!(peer.received[1], ends(1));
     assert_eq!(events(&mut ours).len(), 2);
 }
 
@@ -197,7 +197,7 @@ fn exchanges_of_one_connection_wait_for_each_other_and_old_news_is_dropped() {
 fn an_error_of_the_peer_ends_the_exchange_with_its_code() {
     let (mut ours, mut peer) = (trusting(1, AuthType::Nonce), Peer::new(AuthType::Nonce));
     peer.answer = (4, vec![]);
-    ours.tell_status(ms(0), pair(1), control(2), path(1), false).unwrap();
+    ours.send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
     for _ in 0..2 {
         let request = ours.poll_transmit().unwrap();
         ours.handle_datagram(ms(1), control(2), &peer.reply(&request.bytes)).unwrap();

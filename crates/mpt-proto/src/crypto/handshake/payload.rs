@@ -1,63 +1,61 @@
-//! What the ends tell each other inside the handshake, sealed and authenticated: the payload of both messages.
+//! The payload of both handshake messages, sealed and authenticated: version, incarnation and capabilities of the
+//! sender.
 //!
 //! ```text
 //! session index  3   the sender's, as in the clear header, which only MAC1 protects
-//! version        1   of this protocol; both speak the lower of the two
-//! run            8   random, chosen when the sender began; another run means that nothing of the old one goes on
+//! version        1   of this protocol; both ends use the lower of the two
+//! incarnation    8   random, chosen when the sender starts; another incarnation voids all state of the old one
 //! flags          1   bit 0: the CPU has AES instructions; the rest zero, ignored when read
 //! ciphers        1   bit 0: ChaCha20-Poly1305, bit 1: AES-256-GCM; the rest zero, ignored when read
 //! options            type 1, length 1, value; unknown types are skipped
 //!   1 capabilities   up to 8 bytes, big-endian, one bit each; absent means none. Bit 0: reads compressed headers
 //! ```
 //!
-//! There is no order of preference to negotiate: which cipher serves both best follows from the two AES bits, and either end
-//! can leave a cipher out of its offer. Both ends compute the same answer from the same two authenticated payloads.
+//! No order of preference is negotiated: the two AES bits determine the best cipher for both ends, and either end can
+//! omit a cipher from its offer. Both ends compute the same result from the same two authenticated payloads.
 
 use crate::crypto::aead::Cipher;
 use crate::wire::native::SessionIndex;
 
-/// What one end says about itself.
+/// The handshake payload of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakePayload {
-    /// The highest version of the protocol that it speaks, at least 1.
+    /// The highest protocol version of the sender, at least 1.
     pub version: u8,
-    /// Which run of it is speaking.
+    /// The incarnation of the sender.
     pub incarnation: Incarnation,
-    /// What it can do.
+    /// The capabilities of the sender.
     pub capabilities: Capabilities,
 }
 
-/// A random number that an end chooses when it begins, so that the other notices when it has begun anew.
+/// A random number that an end chooses when it starts, so that the other end detects a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incarnation(pub [u8; 8]);
 
-/// What an end can do.
+/// The capabilities of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The CPU has AES instructions.
+    /// True if the CPU has AES instructions.
     pub has_aes: bool,
-    /// The ciphers that it is willing to use.
+    /// The ciphers that it accepts.
     pub ciphers: Ciphers,
-    /// Optional features, one bit each; those that are not known are carried and mean nothing.
+    /// Optional features, one bit each; unknown bits are stored and ignored.
     pub features: u64,
 }
 
-/// Frames that offer or use a context are understood ([`crate::headers`]).
-const COMPRESSES: u64 = 1;
-
 impl Capabilities {
-    /// Both ciphers and every feature that there is.
+    /// Returns both ciphers and all features of this version.
     pub const fn new(has_aes: bool) -> Self {
         Self { has_aes, ciphers: Ciphers::ALL, features: COMPRESSES }
     }
 
-    /// Whether compressed headers are understood.
+    /// Returns true if the end reads compressed headers.
     pub const fn compresses(&self) -> bool {
         self.features & COMPRESSES != 0
     }
 
-    /// The cipher for a session between these two: of those that both will use, the one that the slower CPU prefers.
-    /// `None` when they have none in common. Symmetric.
+    /// Returns the cipher for a session of these two ends: of those that both accept, the one that the slower CPU
+    /// prefers. `None` if they have none in common. Symmetric.
     pub fn cipher_with(&self, other: &Self) -> Option<Cipher> {
         let both = Ciphers(self.ciphers.0 & other.ciphers.0);
         let preferred = Cipher::preferred(self.has_aes && other.has_aes);
@@ -70,15 +68,15 @@ impl Capabilities {
 pub struct Ciphers(u8);
 
 impl Ciphers {
-    /// All that there are.
+    /// All ciphers.
     pub const ALL: Self = Self(Self::bit(Cipher::ChaCha20Poly1305) | Self::bit(Cipher::Aes256Gcm));
 
-    /// Only `cipher`.
+    /// Returns the set with `cipher` only.
     pub const fn only(cipher: Cipher) -> Self {
         Self(Self::bit(cipher))
     }
 
-    /// Whether `cipher` is one of them.
+    /// Returns true if the set contains `cipher`.
     pub const fn contain(self, cipher: Cipher) -> bool {
         self.0 & Self::bit(cipher) != 0
     }
@@ -92,7 +90,7 @@ impl Ciphers {
 }
 
 impl HandshakePayload {
-    /// Appends the payload for a session that the sender calls `index`.
+    /// Appends the payload for a session that has `index` at the sender.
     pub fn encode(&self, index: SessionIndex, out: &mut Vec<u8>) {
         out.extend_from_slice(&index.to_bytes());
         out.push(self.version);
@@ -105,7 +103,7 @@ impl HandshakePayload {
         }
     }
 
-    /// Reads a payload; `None` when it is malformed or of version 0.
+    /// Decodes a payload; `None` if it is malformed or has version 0.
     pub fn decode(payload: &[u8]) -> Option<(SessionIndex, Self)> {
         let (fixed, options) = payload.split_first_chunk::<FIXED>()?;
         let [a, b, c, version @ (1..), incarnation @ .., flags, ciphers] = *fixed else { return None };
@@ -117,6 +115,9 @@ impl HandshakePayload {
         ))
     }
 }
+
+/// The end reads frames that offer or use a context ([`crate::header_compression`]).
+const COMPRESSES: u64 = 1;
 
 /// Bytes of a payload without options.
 pub const FIXED: usize = 14;
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn hello(capabilities: u64) -> HandshakePayload {
+    fn payload_with(capabilities: u64) -> HandshakePayload {
         HandshakePayload {
             version: 1,
             incarnation: Incarnation([3; 8]),
@@ -147,47 +148,47 @@ mod tests {
         }
     }
 
-    fn encoded(hello: &HandshakePayload) -> Vec<u8> {
+    fn encoded(payload: &HandshakePayload) -> Vec<u8> {
         let mut out = Vec::new();
-        hello.encode(SessionIndex::new(5), &mut out);
+        payload.encode(SessionIndex::new(5), &mut out);
         out
     }
 
     proptest! {
         #[test]
-        fn a_hello_reads_as_it_was_written(
+        fn a_payload_decodes_to_what_was_encoded(
             index: u32, version in 1u8.., incarnation: [u8; 8], has_aes: bool, ciphers in 0u8..4, features: u64,
         ) {
             let capabilities = Capabilities { has_aes, ciphers: Ciphers(ciphers), features };
-            let (hello, index) = (HandshakePayload { version, incarnation: Incarnation(incarnation), capabilities }, SessionIndex::new(index));
+            let (payload, index) = (HandshakePayload { version, incarnation: Incarnation(incarnation), capabilities }, SessionIndex::new(index));
             let mut out = Vec::new();
-            hello.encode(index, &mut out);
-            prop_assert_eq!(HandshakePayload::decode(&out), Some((index, hello)));
+            payload.encode(index, &mut out);
+            prop_assert_eq!(HandshakePayload::decode(&out), Some((index, payload)));
         }
 
         #[test]
-        fn nothing_makes_the_reader_panic(payload: Vec<u8>) {
+        fn decoding_any_bytes_never_panics(payload: Vec<u8>) {
             let _ = HandshakePayload::decode(&payload);
         }
     }
 
     #[test]
-    fn options_from_the_future_are_skipped() {
-        let mut payload = encoded(&hello(0));
+    fn unknown_options_are_skipped() {
+        let mut payload = encoded(&payload_with(0));
         payload.extend_from_slice(&[200, 3, 1, 2, 3, CAPABILITIES, 2, 0x12, 0x34, 201, 0]);
-        assert_eq!(HandshakePayload::decode(&payload), Some((SessionIndex::new(5), hello(0x1234))));
+        assert_eq!(HandshakePayload::decode(&payload), Some((SessionIndex::new(5), payload_with(0x1234))));
     }
 
     #[test]
     fn a_cut_payload_is_malformed_unless_it_ends_between_options() {
-        let payload = encoded(&hello(1));
+        let payload = encoded(&payload_with(1));
         let readable: Vec<_> =
             (0..payload.len()).filter(|len| HandshakePayload::decode(&payload[..*len]).is_some()).collect();
         assert_eq!(readable, [FIXED]);
     }
 
     #[test]
-    fn aes_is_used_where_both_have_it_in_hardware() {
+    fn aes_is_chosen_if_both_ends_have_it_in_hardware() {
         let (fast, slow) = (Capabilities::new(true), Capabilities::new(false));
         assert_eq!(fast.cipher_with(&fast), Some(Cipher::Aes256Gcm));
         assert_eq!(fast.cipher_with(&slow), Some(Cipher::ChaCha20Poly1305));
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_insists_gets_its_cipher_or_none() {
+    fn the_cipher_is_one_that_both_ends_offer_or_none() {
         let only = |cipher| Capabilities { ciphers: Ciphers::only(cipher), ..Capabilities::new(false) };
         let (aes, chacha) = (only(Cipher::Aes256Gcm), only(Cipher::ChaCha20Poly1305));
         assert_eq!(aes.cipher_with(&Capabilities::new(false)), Some(Cipher::Aes256Gcm));

@@ -1,14 +1,14 @@
-//! Nonces that nobody can guess, from one secret seed.
+//! Unpredictable nonces, from one secret seed.
 //!
-//! The original takes `rand()` seeded with the time of day, so that its next nonce is known to everybody. Here a nonce is
-//! the first four bytes of SHA-256 over a secret seed and a counter: unpredictable without the seed, and the same in
-//! every run that begins with the same seed. 32 bits is what the wire has room for.
+//! The original uses `rand()` seeded with the time of day, so its next nonce can be predicted. Here a nonce is the
+//! first four bytes of SHA-256 over a secret seed and a counter: unpredictable without the seed, and reproducible with
+//! it. The wire format allows 32 bits.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-use crate::wire::legacy::Nonce;
+use crate::legacy::wire::Nonce;
 
 /// A source of nonces.
 pub struct Nonces {
@@ -17,12 +17,12 @@ pub struct Nonces {
 }
 
 impl Nonces {
-    /// The source that belongs to a secret seed.
+    /// Makes the source for a secret seed.
     pub fn new(seed: [u8; 32]) -> Self {
         Self { seed, drawn: 0 }
     }
 
-    /// The next nonce; never zero, which stands for none.
+    /// Returns the next nonce; never zero, which means none.
     pub fn draw(&mut self) -> Nonce {
         loop {
             self.drawn += 1;

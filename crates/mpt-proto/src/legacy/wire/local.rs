@@ -1,25 +1,25 @@
-//! Commands of the original's own command line: datagrams on the loopback interface, to the port that peers use too.
+//! Commands of the original's command line: datagrams on the loopback interface, to the same port that peers use.
 //!
-//! `A4 00 00 00`, the command, a zero byte; answered by `A4 00 00 00` and the text of the answer without a zero byte, then
-//! `A5 00 00 00`. Nothing says who asked, so whoever serves this must check that elsewhere: a datagram that arrives from
-//! the network with one of these opcodes is never a command.
+//! A command is `A4 00 00 00`, the text, a zero byte. The answer is `A4 00 00 00` and its text without a zero byte,
+//! then `A5 00 00 00`. Nothing identifies the sender, so the caller must check it: a datagram that arrives from the
+//! network with one of these opcodes is never a command.
 
 use super::MalformedMessage;
 
 /// One datagram between the command line and the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalCommand<'a> {
-    /// A command, or the text that answers one.
+    /// A command, or the text of an answer.
     Text(&'a str),
-    /// The answer is complete.
+    /// The end of an answer.
     End,
 }
 
-/// What ends an answer.
+/// The datagram that ends an answer.
 pub const END: [u8; 4] = [0xA5, 0, 0, 0];
 
 impl<'a> LocalCommand<'a> {
-    /// Reads a command or a part of an answer; a zero byte ends the text where there is one.
+    /// Decodes a command or a part of an answer; the text ends at a zero byte, if there is one.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let (head, text) = bytes.split_first_chunk::<4>().ok_or(MalformedMessage::Truncated)?;
         match head[0] {
@@ -32,14 +32,14 @@ impl<'a> LocalCommand<'a> {
         }
     }
 
-    /// The datagram that asks for `command`.
+    /// Returns the datagram of `command`.
     pub fn command(command: &str) -> Vec<u8> {
         let mut out = Self::answer(command);
         out.push(0);
         out
     }
 
-    /// The datagram that answers with `text`; [`END`] follows it.
+    /// Returns the datagram of an answer with `text`; [`END`] follows it.
     pub fn answer(text: &str) -> Vec<u8> {
         [&[0xA4, 0, 0, 0], text.as_bytes()].concat()
     }

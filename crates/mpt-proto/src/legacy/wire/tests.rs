@@ -1,15 +1,15 @@
-//! Captures of the original, both ways; digests were computed by hand from the description of the hash's input.
+//! Captures of the original, in both directions; digests were computed by hand from the description of the hash input.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// The key of the captures of type 2; what follows the first 32 characters does not count.
+/// The key of the captures of type 2; only the first 32 characters are used.
 const KEY: &str = "000102030405060708090A0B0C0D0E0F101112131415161718191A1B1C1D1E1F";
 const NONCE: Nonce = [0xca, 0xa5, 0x51, 0x7e];
 const SIZE: [u8; 4] = [0x20, 0, 0, 0];
 
-/// Bytes written as the captures print them: hexadecimal digits, spaces anywhere.
+/// Decodes the captures' text form: hexadecimal digits with spaces anywhere.
 fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<char> = digits.chars().filter(|c| !c.is_whitespace()).collect();
     digits.chunks(2).map(|pair| u8::from_str_radix(&String::from_iter(pair), 16).unwrap()).collect()
@@ -26,7 +26,7 @@ fn path() -> [u8; 32] {
     PathEnds { initiator: ip("192.168.11.1"), responder: ip("192.168.11.2") }.encode()
 }
 
-/// Path 192.168.11.1 to 192.168.11.2 going down: code, nonce and body of each of the four rounds.
+/// Returns code, nonce and body of each of the four rounds by which path 192.168.11.1 to 192.168.11.2 goes down.
 fn rounds() -> [(u8, Nonce, Vec<u8>); 4] {
     [(DOWN, [0; 4], SIZE.to_vec()), (0, NONCE, SIZE.to_vec()), (DOWN, NONCE, path().to_vec()), (0, NONCE, vec![])]
 }
@@ -128,14 +128,14 @@ fn a_keepalive_is_a_message_behind_four_bytes_of_gre() {
 }
 
 #[test]
-fn a_keepalive_of_an_ipv6_tunnel_says_so_twice() {
+fn a_keepalive_of_an_ipv6_tunnel_has_both_version_fields_set() {
     let sent = keepalive(ip("fd78::1"), ip("fd78::2"));
     assert_eq!(sent[..12], hex("000086dd a1000000 00060000")[..]);
     assert_eq!(ControlMessage::decode(&sent[4..]).unwrap().initiator, ip("fd78::1"));
 }
 
 #[test]
-fn captured_data_is_no_keepalive() {
+fn captured_data_is_not_a_keepalive() {
     let without_sequence = hex("00000800 4500002c9c78400040 0189bc0a4d00010a4d0002");
     let with_sequence = hex("1000080000000000 4500002c489f40004001dd950a4d00010a4d0002");
     let ipv6 = hex("100086dd00000000 600816b100403a40");
@@ -173,7 +173,7 @@ fn only_the_first_32_characters_of_a_key_count() {
 }
 
 #[test]
-fn a_key_does_not_show_itself() {
+fn debug_output_hides_the_key() {
     assert_eq!(format!("{:?} {:?}", AuthKey::from_text(KEY), AuthKey::PUBLIC), "Key(..) Key(public)");
 }
 
@@ -190,7 +190,7 @@ fn every_flipped_bit_breaks_the_digest() {
 }
 
 #[test]
-fn what_contradicts_itself_is_malformed() {
+fn contradictory_fields_are_malformed() {
     let good = message(1, AuthType::Nonce, &SIZE).encode(&AuthKey::PUBLIC);
     let with = |at: usize, byte| {
         let mut bad = good.clone();
@@ -219,7 +219,7 @@ fn every_prefix_of_a_header_is_truncated() {
 
 proptest! {
     #[test]
-    fn what_decodes_encodes_to_the_same_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 40..160), auth in 0..3u8) {
+    fn a_decoded_message_encodes_to_the_same_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 40..160), auth in 0..3u8) {
         bytes[..4].copy_from_slice(&[0xA2, 0, auth, [0, 4, 36][usize::from(auth)]]);
         let header = 4 + usize::from(bytes[3]);
         if let Some(rest) = bytes.get_mut(header + 1..header + 4) { rest.copy_from_slice(&[6, 0, 0]); }

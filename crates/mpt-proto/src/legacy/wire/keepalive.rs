@@ -1,9 +1,9 @@
-//! The sign of life on a path: a control message behind a GRE header, on the data port.
+//! The keepalive of a path: a control message after a GRE header, on the data port.
 //!
-//! The GRE header (RFC 2784) is always the short one, without a sequence number even where data carries one, and its
-//! protocol type is that of the connection although no IP packet follows. What tells a keepalive from data is the first
-//! byte behind the header: 0xA1, where an IP packet has its version. A receiver looks at nothing else; it is the address
-//! the datagram came from that says which path is alive. It is never authenticated and never answered.
+//! The GRE header (RFC 2784) is always the short one, without a sequence number even if data has one, and its protocol
+//! type is that of the connection although no IP packet follows. The first byte after the header identifies a
+//! keepalive: 0xA1, where an IP packet has its version. A receiver checks nothing else; the source address of the
+//! datagram identifies the path. It is never authenticated and never answered.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::{Auth, AuthKey, ControlMessage, HEADER_LEN, Opcode};
 /// Length of a keepalive's UDP payload.
 pub const KEEPALIVE_LEN: usize = 4 + HEADER_LEN;
 
-/// The UDP payload of a keepalive between two tunnel addresses.
+/// Returns the UDP payload of a keepalive between two tunnel addresses.
 pub fn keepalive(sender: IpAddr, receiver: IpAddr) -> Vec<u8> {
     let message = ControlMessage {
         opcode: Opcode::Keepalive,
@@ -29,7 +29,7 @@ pub fn keepalive(sender: IpAddr, receiver: IpAddr) -> Vec<u8> {
     out
 }
 
-/// Whether the UDP payload of a datagram on the data port is a keepalive, as the original's receiver tells.
+/// Returns true if the UDP payload of a datagram on the data port is a keepalive, by the rule of the original.
 pub fn is_keepalive(payload: &[u8]) -> bool {
     let sequence_number = payload.first().is_some_and(|flags| flags & 0x10 != 0);
     let header = if sequence_number { 8 } else { 4 };

@@ -3,24 +3,24 @@
 //! ```text
 //!   initiator                      responder
 //!       | 1  size of the data          |     each request is sent up to six times, 500 ms apart;
-//!       |----------------------------->|     a reply that was lost is given again, and what it
-//!       | 2  a nonce                   |     confirmed is done once
+//!       |----------------------------->|     a lost reply is sent again, but the request
+//!       | 2  a nonce                   |     is executed once
 //!       |<-----------------------------|
 //!       | 3  the data, with the nonce  |
-//!       |----------------------------->|     <- here something changes
+//!       |----------------------------->|     <- the request is executed here
 //!       | 4  the result                |
 //!       |<-----------------------------|
 //! ```
 //!
-//! Rounds 1 and 3 are requests and 2 and 4 are replies, so two hosts that begin at once simply hold two exchanges. (The
-//! original takes whatever arrives for its answer, and both exchanges fail. A peer that does so still hears ours, when
-//! it is repeated.) An exchange is a deadline and nothing else: data never waits for it.
+//! Rounds 1 and 3 are requests and 2 and 4 are replies, so two hosts that start at once have two independent exchanges.
+//! (The original takes any message as its reply, and both exchanges fail. Such a peer still accepts our request when it
+//! is sent again.) An exchange only sets a deadline: data never waits for it.
 //!
-//! Most of this protocol is open to forgery, so [`Accept`] refuses what proves nothing unless it is told otherwise.
-//! Keepalives are the exception: they say only that a path from a configured address is alive.
+//! Most of this protocol can be forged, so by default [`Accept`] refuses messages that prove nothing. Keepalives are
+//! the exception: they only report that a path from a configured address is alive.
 //!
-//! What a connection is made of, and the text that describes it, is the caller's affair: a peer's text comes out as
-//! [`Event::CreateRequested`], and [`Control::answer_create`] says what became of it.
+//! The caller interprets the text that describes a connection: a peer's text is returned as
+//! [`ControlEvent::CreateRequested`], and the caller passes the result to [`ControlChannel::answer_create`].
 
 mod initiator;
 mod nonces;
@@ -31,8 +31,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, MalformedMessage, Opcode};
 use crate::time::Time;
-use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, MalformedMessage, Opcode};
 use initiator::{ReplyOutcome, RequestSender};
 use nonces::Nonces;
 use responder::{NextStep, RequestReceiver};
@@ -40,7 +40,7 @@ use responder::{NextStep, RequestReceiver};
 pub use initiator::{TRIES, TRY_INTERVAL};
 pub use policy::Accept;
 
-/// One host's half of every exchange with every peer.
+/// One host's half of all exchanges with all peers.
 #[derive(Debug)]
 pub struct ControlChannel {
     accept: Accept,
@@ -51,20 +51,20 @@ pub struct ControlChannel {
     events: VecDeque<ControlEvent>,
 }
 
-/// What the control plane must know of a connection.
+/// The parameters of a connection that the control plane uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegacyConnection {
-    /// Its name on the wire.
+    /// Its identifier on the wire.
     pub pair: Pair,
-    /// How its status changes are authenticated, in both directions.
+    /// The authentication of its status changes, in both directions.
     pub auth: AuthType,
-    /// What both ends know.
+    /// The shared key.
     pub key: AuthKey,
     /// Its paths.
     pub paths: Vec<LegacyPath>,
 }
 
-/// The two tunnel addresses by which both ends know a connection.
+/// The two tunnel addresses, which identify a connection at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pair {
     /// This host's tunnel address.
@@ -73,7 +73,7 @@ pub struct Pair {
     pub remote: IpAddr,
 }
 
-/// The two addresses by which both ends know a path.
+/// The two addresses that identify a path at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LegacyPath {
     /// This host's address as the peer sees it.
@@ -85,41 +85,41 @@ pub struct LegacyPath {
 /// A datagram for the control port's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlTransmit {
-    /// Where it goes.
+    /// The destination.
     pub to: SocketAddr,
     /// The UDP payload.
     pub bytes: Vec<u8>,
 }
 
-/// What came of a datagram or a deadline.
+/// The result of a datagram or a deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlEvent {
-    /// The peer says that a path went up or down.
+    /// The peer reports that a path went up or down.
     PathStatus {
         /// The connection the path belongs to.
         connection: Pair,
         /// The path.
         path: LegacyPath,
-        /// Up, or down.
+        /// True for up.
         up: bool,
     },
-    /// A keepalive came on the control port, from the far end of this path.
+    /// A keepalive arrived on the control port, from the remote address of this path.
     Keepalive {
         /// The connection the path belongs to.
         connection: Pair,
         /// The path.
         path: LegacyPath,
     },
-    /// A peer asks for a connection; [`Control::answer_create`] answers.
+    /// A peer requests a connection; the answer is [`ControlChannel::answer_create`].
     CreateRequested {
         /// The connection's tunnel addresses, as this host sees them.
         connection: Pair,
-        /// Who asks.
+        /// The source of the request.
         from: SocketAddr,
         /// The peer's side of the connection, in the original's INI format.
         text: String,
     },
-    /// The peer has heard of a status change.
+    /// The peer has confirmed a status change.
     StatusConfirmed {
         /// The connection the path belongs to.
         connection: Pair,
@@ -131,41 +131,41 @@ pub enum ControlEvent {
         /// The peer's side of it, in the original's INI format; complete lines only.
         text: String,
     },
-    /// An exchange that this host began came to nothing.
+    /// An exchange that this host started has failed.
     ExchangeFailed {
-        /// The connection it was about.
+        /// The connection of the exchange.
         connection: Pair,
-        /// What it was to do.
+        /// The operation of the exchange.
         opcode: Opcode,
-        /// Why.
+        /// The reason.
         code: Code,
     },
 }
 
-/// Why a datagram changed nothing.
+/// The reason why a datagram was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Not a control message.
     Malformed(MalformedMessage),
     /// No connection has these tunnel addresses.
     UnknownConnection,
-    /// Not from the address it would have to come from.
+    /// The source address is not that of the expected host.
     UnknownSource,
-    /// Another authentication type than the connection's.
+    /// The authentication type is not that of the connection.
     WrongAuthType,
     /// Authentication types 0 and 1 prove nothing, and [`Accept::unauthenticated`] is off.
     Unauthenticated,
-    /// The key is the one everybody knows, and [`Accept::public_key`] is off.
+    /// The key is the public one of the original, and [`Accept::public_key`] is off.
     PublicKey,
     /// The digest does not match.
     WrongDigest,
-    /// Not the nonce of this exchange.
+    /// The nonce is not that of this exchange.
     WrongNonce,
-    /// Nobody asked for this reply, or the round before this one is missing.
+    /// No exchange expects this message.
     Unexpected,
-    /// This host creates no connections for others: [`Accept::create`] is not set.
+    /// Creation by other hosts is disabled: [`Accept::create`] is not set.
     CreateNotAccepted,
-    /// Too many exchanges at once.
+    /// There are too many concurrent exchanges.
     Busy,
 }
 
@@ -174,7 +174,7 @@ pub enum Refused {
 pub struct Code(pub u8);
 
 impl ControlChannel {
-    /// A control plane without connections. `seed` makes its nonces: it must be random and secret.
+    /// Makes a control plane without connections. `seed` generates its nonces: it must be random and secret.
     pub fn new(accept: Accept, seed: [u8; 32]) -> Self {
         Self {
             accept,
@@ -192,16 +192,16 @@ impl ControlChannel {
         self.connections.push(connection);
     }
 
-    /// Forgets a connection and what is under way for it.
+    /// Removes a connection and its exchanges.
     pub fn remove_connection(&mut self, pair: Pair) {
         self.connections.retain(|known| known.pair != pair);
         self.initiator.forget(pair);
         self.responder.forget(pair);
     }
 
-    /// Tells the peer, at its control address `to`, that a path of the connection went up or down. The exchanges of one
-    /// connection happen one after the other; a newer status replaces an older one of the same path that still waits.
-    pub fn tell_status(
+    /// Sends the peer, at its control address `to`, the status of a path of the connection. The exchanges of one
+    /// connection are sequential; a newer status replaces a queued older one of the same path.
+    pub fn send_status(
         &mut self,
         now: Time,
         pair: Pair,
@@ -210,13 +210,13 @@ impl ControlChannel {
         up: bool,
     ) -> Result<(), Refused> {
         let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
-        self.initiator.tell_status(connection, to, path, up);
+        self.initiator.send_status(connection, to, path, up);
         self.drive(now, pair);
         Ok(())
     }
 
-    /// Asks the peer, at its control address `to`, to create its side of the connection from `text`, which is this
-    /// host's side in the original's INI format. The original skips the first four bytes: they must be a comment.
+    /// Requests that the peer, at its control address `to`, creates its side of the connection from `text`, which is
+    /// this host's side in the original's INI format. The original skips the first four bytes: they must be a comment.
     pub fn create(&mut self, now: Time, pair: Pair, to: SocketAddr, text: &str) -> Result<(), Refused> {
         let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
         self.accept.key_may_be_used(&connection.key)?;
@@ -225,13 +225,13 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// Answers [`Event::CreateRequested`]: with this host's side of the new connection, or with the reason why not. No
-    /// answer is sent when the request has been forgotten meanwhile.
+    /// Answers [`ControlEvent::CreateRequested`] with this host's side of the new connection, or with the reason of the
+    /// refusal. No answer is sent if the exchange has expired.
     pub fn answer_create(&mut self, pair: Pair, answer: Result<&str, Code>) {
         self.transmits.extend(self.responder.answer_create(pair, answer));
     }
 
-    /// Takes a datagram that arrived on the control port from another host.
+    /// Handles a datagram that arrived on the control port from another host.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
         let message = ControlMessage::decode(bytes).map_err(Refused::Malformed)?;
@@ -243,7 +243,7 @@ impl ControlChannel {
         }
     }
 
-    /// Sends again what has not been answered in time, or gives it up.
+    /// Sends requests again that have timed out, or ends their exchanges.
     pub fn handle_timeout(&mut self, now: Time) {
         for (pair, failed) in self.initiator.handle_timeout(now, &mut self.transmits) {
             self.events.push_back(failed);
@@ -251,17 +251,17 @@ impl ControlChannel {
         }
     }
 
-    /// The next datagram to send.
+    /// Returns the next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<ControlTransmit> {
         self.transmits.pop_front()
     }
 
-    /// The next thing that happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<ControlEvent> {
         self.events.pop_front()
     }
 
-    /// When [`Control::handle_timeout`] has something to do; `None` while nothing is under way.
+    /// Returns the time of the next [`ControlChannel::handle_timeout`]; `None` without an exchange.
     pub fn next_deadline(&self) -> Option<Time> {
         self.initiator.next_deadline()
     }
@@ -283,8 +283,8 @@ impl ControlChannel {
     ) -> Result<(), Refused> {
         let pair = Pair { local: message.responder, remote: message.initiator };
         let connection = find(&self.connections, pair);
-        let begun_with = self.responder.begun_with(now, pair, message);
-        let key = self.accept.authenticate(connection, begun_with, from.ip(), message, bytes)?.clone();
+        let exchange_key = self.responder.exchange_key(now, pair, message);
+        let key = self.accept.authenticate(connection, exchange_key, from.ip(), message, bytes)?.clone();
         match self.responder.handle(now, from, message, bytes, key)? {
             NextStep::Reply(transmit) => self.transmits.push_back(transmit),
             NextStep::Act(data) => self.act(pair, from, message, data)?,
@@ -292,7 +292,7 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// Does what the data of a round 3 asks for. It has been authenticated, and it has not been done before.
+    /// Executes the request of a round 3. It has been authenticated, and it is not a repetition.
     fn act(
         &mut self,
         pair: Pair,
@@ -334,26 +334,26 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// Sends what the connection's current exchange has ready.
+    /// Sends the next message of the connection's current exchange, if it is ready.
     fn drive(&mut self, now: Time, pair: Pair) {
         self.transmits.extend(self.initiator.drive(now, pair));
     }
 }
 
 impl Code {
-    /// Done.
+    /// Success.
     pub const OK: Self = Self(0);
     /// No answer.
     pub const TIMEOUT: Self = Self(1);
     /// The answers failed authentication.
     pub const AUTHENTICATION: Self = Self(3);
-    /// The peer has no such connection, or could not read the text.
+    /// The peer has no such connection, or could not parse the text.
     pub const NO_CONNECTION: Self = Self(4);
-    /// The connection exists.
+    /// The connection exists already.
     pub const EXISTS: Self = Self(5);
     /// No path is up.
     pub const ALL_PATHS_DOWN: Self = Self(6);
-    /// A message of another round came. Sent and reported by the original, never by this machine.
+    /// A message of another round arrived. Sent and reported by the original, never by this implementation.
     pub const ROUND: Self = Self(9);
 }
 
@@ -363,10 +363,10 @@ impl fmt::Display for Code {
             Self::OK => "done",
             Self::TIMEOUT => "no answer",
             Self::AUTHENTICATION => "the answer failed authentication",
-            Self::NO_CONNECTION => "the peer has no such connection, or could not read it",
+            Self::NO_CONNECTION => "the peer has no such connection, or could not parse it",
             Self::EXISTS => "the connection exists already",
             Self::ALL_PATHS_DOWN => "all paths are down",
-            Self::ROUND => "a message of another round came",
+            Self::ROUND => "unexpected round",
             Self(_) => "unknown error",
         };
         write!(f, "{text} (code {})", self.0)

@@ -1,36 +1,30 @@
-//! The half of an exchange that asks.
+//! The initiator's half of an exchange.
 //!
-//! Each request is sent up to [`TRIES`] times, [`TRY_INTERVAL`] apart. The exchanges of one connection stand in a queue,
-//! because replies to status changes do not say which path they are about. A reply that fails authentication is not
-//! believed, and does not end the exchange either: the right one may still come. Only when none does is it reported that
-//! the answers were wrong.
+//! Each request is sent up to [`TRIES`] times, [`TRY_INTERVAL`] apart. The exchanges of one connection are queued,
+//! because replies to status changes do not identify the path. A reply that fails authentication is ignored and does
+//! not end the exchange: the valid one may still arrive. If none arrives, the failure is reported as an authentication
+//! error.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{Code, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair, Refused};
+use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 use crate::time::Time;
-use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 
-/// How often a request is sent before it is given up.
-pub const TRIES: u32 = 6;
-
-/// How long an answer is waited for before the request is sent again.
-pub const TRY_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The exchanges that this host has begun, or will begin when those before them are over.
+/// The exchanges that this host has started or queued.
 #[derive(Debug, Default)]
 pub(super) struct RequestSender {
     queue: VecDeque<SentRequest>,
 }
 
-/// What a reply led to.
+/// The result of a reply.
 #[derive(Debug)]
 pub(super) enum ReplyOutcome {
-    /// The exchange goes on.
+    /// The exchange continues.
     NextRound,
-    /// The exchange is over.
+    /// The exchange has ended.
     Finished(ControlEvent),
 }
 
@@ -44,19 +38,19 @@ struct SentRequest {
     key: AuthKey,
     nonce: Nonce,
     data: Vec<u8>,
-    /// The round whose reply is awaited: 1 or 3.
+    /// The round whose reply is expected: 1 or 3.
     round: u8,
-    /// How often it has been sent; 0 before the exchange's turn has come.
+    /// The number of times it has been sent; 0 while the exchange is queued.
     tries: u32,
     deadline: Time,
-    /// Whether an answer came that failed authentication.
+    /// True if a reply failed authentication.
     forged: bool,
 }
 
 impl RequestSender {
-    pub(super) fn tell_status(&mut self, connection: &LegacyConnection, to: SocketAddr, path: LegacyPath, up: bool) {
+    pub(super) fn send_status(&mut self, connection: &LegacyConnection, to: SocketAddr, path: LegacyPath, up: bool) {
         let ends = PathEnds { initiator: path.public, responder: path.remote }.encode();
-        let outdated = |e: &SentRequest| e.waits() && e.pair == connection.pair && e.data == ends;
+        let outdated = |e: &SentRequest| e.is_queued() && e.pair == connection.pair && e.data == ends;
         self.queue.retain(|exchange| !outdated(exchange));
         let code = if up { UP } else { DOWN };
         let auth = connection.auth;
@@ -68,7 +62,7 @@ impl RequestSender {
         self.queue.push_back(SentRequest::new(connection, to, Opcode::Create, 0, auth, text.as_bytes().to_vec()));
     }
 
-    /// Drops what is under way for a connection.
+    /// Drops the exchanges of a connection.
     pub(super) fn forget(&mut self, pair: Pair) {
         self.queue.retain(|exchange| exchange.pair != pair);
     }
@@ -76,10 +70,10 @@ impl RequestSender {
     /// Sends the request of the connection's first exchange, if it has not been sent.
     pub(super) fn drive(&mut self, now: Time, pair: Pair) -> Option<ControlTransmit> {
         let first = self.queue.iter_mut().find(|exchange| exchange.pair == pair)?;
-        first.waits().then(|| first.send(now))
+        first.is_queued().then(|| first.send(now))
     }
 
-    /// Takes a reply; the connection's exchange ends or goes into its second half.
+    /// Handles a reply; the connection's exchange ends or continues with round 3.
     pub(super) fn on_reply(
         &mut self,
         pair: Pair,
@@ -89,9 +83,9 @@ impl RequestSender {
     ) -> Result<ReplyOutcome, Refused> {
         let at = self.queue.iter().position(|exchange| exchange.pair == pair).ok_or(Refused::Unexpected)?;
         let exchange = &mut self.queue[at];
-        exchange.accepts(from, message, bytes)?;
+        exchange.check_reply(from, message, bytes)?;
         if message.code == Code::OK.0 && message.round == 2 {
-            exchange.begin_second_half(message.auth.nonce());
+            exchange.begin_round_three(message.auth.nonce());
             return Ok(ReplyOutcome::NextRound);
         }
         let event = exchange.result(message);
@@ -99,7 +93,7 @@ impl RequestSender {
         Ok(ReplyOutcome::Finished(event))
     }
 
-    /// Sends what is due again, and returns the exchanges that have been tried often enough.
+    /// Sends requests again that have timed out, and returns the exchanges that have failed.
     pub(super) fn handle_timeout(
         &mut self,
         now: Time,
@@ -107,21 +101,21 @@ impl RequestSender {
     ) -> Vec<(Pair, ControlEvent)> {
         let mut failed = Vec::new();
         self.queue.retain_mut(|exchange| {
-            if exchange.waits() || now < exchange.deadline {
+            if exchange.is_queued() || now < exchange.deadline {
                 return true;
             }
             if exchange.tries < TRIES {
                 transmits.push_back(exchange.send(now));
                 return true;
             }
-            failed.push((exchange.pair, exchange.failure(exchange.silence())));
+            failed.push((exchange.pair, exchange.failure(exchange.timeout_code())));
             false
         });
         failed
     }
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        self.queue.iter().filter(|exchange| !exchange.waits()).map(|exchange| exchange.deadline).min()
+        self.queue.iter().filter(|exchange| !exchange.is_queued()).map(|exchange| exchange.deadline).min()
     }
 }
 
@@ -132,7 +126,7 @@ impl SentRequest {
         Self { pair, to, opcode, code, auth, key, nonce, data, round: 1, tries: 0, deadline, forged: false }
     }
 
-    fn waits(&self) -> bool {
+    fn is_queued(&self) -> bool {
         self.tries == 0
     }
 
@@ -152,36 +146,36 @@ impl SentRequest {
         ControlTransmit { to: self.to, bytes: message.encode(&self.key) }
     }
 
-    /// Whether a message is the reply that is awaited, from whom it must come.
-    fn accepts(&mut self, from: IpAddr, message: &ControlMessage<'_>, bytes: &[u8]) -> Result<(), Refused> {
-        if self.waits() || message.opcode != self.opcode || message.round != self.round + 1 {
+    /// Checks that a message is the expected reply, from the expected sender.
+    fn check_reply(&mut self, from: IpAddr, message: &ControlMessage<'_>, bytes: &[u8]) -> Result<(), Refused> {
+        if self.is_queued() || message.opcode != self.opcode || message.round != self.round + 1 {
             return Err(Refused::Unexpected);
         }
-        let refused = self.refuses(from, message, bytes);
+        let refused = self.authentication_error(from, message, bytes);
         self.forged |= refused.is_some();
         refused.map_or(Ok(()), Err)
     }
 
-    fn refuses(&self, from: IpAddr, message: &ControlMessage<'_>, bytes: &[u8]) -> Option<Refused> {
+    fn authentication_error(&self, from: IpAddr, message: &ControlMessage<'_>, bytes: &[u8]) -> Option<Refused> {
         if message.auth.kind() != self.auth {
             return Some(Refused::WrongAuthType);
         }
         let refused = match self.auth {
             AuthType::Sha256 => (!self.key.verifies(bytes)).then_some(Refused::WrongDigest),
-            // Without a digest the address asked is all there is to tell the peer by.
+            // Without a digest, the source address is the only check of the sender.
             AuthType::None | AuthType::Nonce => (from != self.to.ip().to_canonical()).then_some(Refused::UnknownSource),
         };
         let wrong_nonce = self.round == 3 && message.auth.nonce() != self.nonce;
         refused.or(wrong_nonce.then_some(Refused::WrongNonce))
     }
 
-    fn begin_second_half(&mut self, nonce: Nonce) {
+    fn begin_round_three(&mut self, nonce: Nonce) {
         self.nonce = nonce;
         self.round = 3;
         self.tries = 0;
     }
 
-    /// What a final reply means.
+    /// Returns the result of the final reply.
     fn result(&self, message: &ControlMessage<'_>) -> ControlEvent {
         let connection = self.pair;
         match (Code(message.code), self.opcode) {
@@ -198,15 +192,20 @@ impl SentRequest {
         ControlEvent::ExchangeFailed { connection: self.pair, opcode: self.opcode, code }
     }
 
-    /// Why nothing useful was heard.
-    fn silence(&self) -> Code {
+    /// Returns the reason why no valid reply arrived.
+    fn timeout_code(&self) -> Code {
         if self.forged { Code::AUTHENTICATION } else { Code::TIMEOUT }
     }
 }
 
-/// The text of a reply up to its last line end. The original forgets the authentication in the length of a reply and cuts
-/// the last 36 bytes off, so the last line may be a part of one.
+/// Returns the text of a reply up to its last line end. The original omits the authentication from the length of a
+/// reply and cuts off the last 36 bytes, so the last line may be incomplete.
 fn complete_lines(body: &[u8]) -> Option<String> {
     let end = body.iter().rposition(|byte| *byte == b'\n')?;
     String::from_utf8(body[..=end].to_vec()).ok()
 }
+
+/// The number of times a request is sent before the exchange fails.
+pub const TRIES: u32 = 6;
+/// The time without a reply after which the request is sent again.
+pub const TRY_INTERVAL: Duration = Duration::from_millis(500);

@@ -17,9 +17,9 @@
 //! ```
 //!
 //! A reply is the request edited in place, so the two addresses keep their order in all four rounds. Rounds 1 and 2
-//! carry the size of the data to come, in the byte order of the host that runs the original; on every machine it was
-//! built for that is little endian, and so it is here. Round 3 carries the data. Nothing here knows connections or keys
-//! by itself: who may say what is decided in [`crate::control`].
+//! carry the size of the data, in the byte order of the host that runs the original; all its platforms are little
+//! endian, and so is this codec. Round 3 carries the data. This module has no connections and no keys;
+//! [`crate::legacy::control`] decides which messages are accepted.
 
 mod auth;
 mod keepalive;
@@ -34,50 +34,50 @@ pub use local::{END, LocalCommand};
 /// One control message between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlMessage<'a> {
-    /// What it is about.
+    /// The operation.
     pub opcode: Opcode,
-    /// In a request the sub-command, in a reply the result: 0 is success.
+    /// The sub-command of a request, or the result of a reply: 0 is success.
     pub code: u8,
-    /// How it is authenticated, with the nonce if that takes one.
+    /// The authentication, with its nonce if the type has one.
     pub auth: Auth,
     /// 1 and 3 are requests, 2 and 4 the replies to them, 0 is a keepalive.
     pub round: u8,
-    /// Tunnel address of the host that began the exchange.
+    /// Tunnel address of the host that started the exchange.
     pub initiator: IpAddr,
-    /// Tunnel address of the host that answers.
+    /// Tunnel address of the responder.
     pub responder: IpAddr,
-    /// What follows the header.
+    /// The bytes after the header.
     pub body: &'a [u8],
 }
 
-/// What a control message is about.
+/// The operation of a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Opcode {
-    /// A sign of life; never answered.
+    /// Reports that a path is alive; never answered.
     Keepalive = 0xA1,
     /// A path goes up or down.
     PathStatus = 0xA2,
-    /// A connection is to be created from the text that comes along.
+    /// Creates a connection from the enclosed text.
     Create = 0xA3,
 }
 
-/// Why bytes are not a control message.
+/// The reason why bytes are not a control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MalformedMessage {
-    /// Shorter than the header it announces.
+    /// The message is shorter than its header.
     Truncated,
-    /// Not one of the opcodes that travel between hosts.
+    /// The opcode is not one that is used between hosts.
     Opcode,
-    /// An authentication type that does not exist, or one with the wrong length beside it.
+    /// The authentication type does not exist, or its length is wrong.
     Auth,
-    /// An IP version that is neither 4 nor 6, or that contradicts the addresses.
+    /// The IP version is neither 4 nor 6, or contradicts the addresses.
     Version,
-    /// A local command that is not UTF-8.
+    /// The local command is not UTF-8.
     Text,
 }
 
 impl<'a> ControlMessage<'a> {
-    /// Reads a message. The digest of type 2 is not looked at: that takes [`Key::verifies`] and the same bytes.
+    /// Decodes a message. It does not verify the digest of type 2: [`AuthKey::verifies`] does, with the same bytes.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let [opcode, code, auth_type, auth_len, ..] = *bytes else { return Err(MalformedMessage::Truncated) };
         let opcode = Opcode::from_wire(opcode).ok_or(MalformedMessage::Opcode)?;
@@ -95,7 +95,7 @@ impl<'a> ControlMessage<'a> {
         Ok(Self { opcode, code, auth, round: header[0], initiator, responder, body })
     }
 
-    /// Writes the message; type 2 is signed with `key`.
+    /// Encodes the message; type 2 is signed with `key`.
     pub fn encode(&self, key: &AuthKey) -> Vec<u8> {
         let auth = self.auth.kind();
         let mut out = Vec::with_capacity(HEADER_LEN + auth.overhead() + self.body.len());
@@ -111,7 +111,7 @@ impl<'a> ControlMessage<'a> {
         out
     }
 
-    /// How many bytes of data rounds 1 and 2 announce.
+    /// Returns the size of the data that rounds 1 and 2 announce.
     pub fn announced(&self) -> Option<u32> {
         self.body.first_chunk().map(|size| u32::from_le_bytes(*size))
     }
@@ -123,7 +123,7 @@ impl Opcode {
     }
 }
 
-/// The two ends of a path as the data of a status change names them: 32 bytes.
+/// The two ends of a path in the data of a status change: 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PathEnds {
     /// The initiator's address as the responder sees it.
@@ -136,13 +136,13 @@ impl PathEnds {
     /// Bytes on the wire.
     pub const LEN: usize = 32;
 
-    /// Reads the first 32 bytes of a body.
+    /// Decodes the first 32 bytes of a body.
     pub fn decode(body: &[u8]) -> Option<Self> {
         let ends = body.first_chunk::<32>()?;
         Some(Self { initiator: address(ends, 0), responder: address(ends, 16) })
     }
 
-    /// The bytes of a body.
+    /// Returns the encoded body.
     pub fn encode(self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[..16].copy_from_slice(&octets(self.initiator));
@@ -154,7 +154,7 @@ impl PathEnds {
 /// Length of a message without authentication and without body.
 pub const HEADER_LEN: usize = 40;
 
-/// First byte of everything that is control and not an IP packet: 0xA0, a version nibble no IP has.
+/// Minimum first byte of a control message: 0xA0, whose upper half is not a version of IP.
 pub const CONTROL: u8 = 0xA0;
 
 /// The code of a status change: the path goes down.

@@ -1,11 +1,11 @@
-//! The half of an exchange that answers.
+//! The responder's half of an exchange.
 //!
-//! A round 1 is answered with a fresh nonce, and from then until the data comes it is answered with the same nonce, so a
-//! repeated round 1 does not spoil an exchange under way. A round 3 must repeat the nonce; what it asks for is done once,
-//! and when it comes again the same reply is given again. A recorded round 3 is worth nothing later: its nonce has been
-//! used. (The original never takes a nonce back, and for a connection it does not know it checks none.)
+//! A round 1 is answered with a new nonce, and with the same nonce again until the data arrives, so a repeated round 1
+//! does not disturb the exchange. A round 3 must repeat the nonce; its request is executed once, and a repetition gets
+//! the same reply again. A replayed round 3 has no effect later, because its nonce has been used. (The original never
+//! invalidates a nonce, and checks none for an unknown connection.)
 //!
-//! State is kept only for requests that have been authenticated as the policy wants it.
+//! State is stored only for requests that have been authenticated according to the policy.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,31 +13,31 @@ use std::time::Duration;
 use super::initiator::{TRIES, TRY_INTERVAL};
 use super::nonces::Nonces;
 use super::{Code, ControlTransmit, Pair, Refused};
+use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, MalformedMessage, Nonce, Opcode, PathEnds};
 use crate::time::Time;
-use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, DOWN, MalformedMessage, Nonce, Opcode, PathEnds};
 
-/// The exchanges that other hosts have begun.
+/// The exchanges that other hosts have started.
 #[derive(Debug)]
 pub(super) struct RequestReceiver {
     nonces: Nonces,
     exchanges: Vec<ReceivedRequest>,
 }
 
-/// What to do about a request.
+/// The next step for a request.
 #[derive(Debug)]
 pub(super) enum NextStep {
     /// Send this.
     Reply(ControlTransmit),
-    /// Do what the data says, then [`Responder::confirm`] or [`Responder::answer_create`].
+    /// Execute the data, then call [`RequestReceiver::confirm`] or [`RequestReceiver::answer_create`].
     Act(RequestData),
 }
 
-/// What round 3 brings.
+/// The data of round 3.
 #[derive(Debug)]
 pub(super) enum RequestData {
     /// A path went up or down.
     Status { ends: PathEnds, up: bool },
-    /// A connection's description, unless it cannot be read.
+    /// The description of a connection, if it can be decoded.
     Text(Option<String>),
 }
 
@@ -49,18 +49,18 @@ struct ReceivedRequest {
     key: AuthKey,
     from: SocketAddr,
     nonce: Nonce,
-    since: Time,
+    started: Time,
     stage: Stage,
 }
 
 #[derive(Debug)]
 enum Stage {
     /// Round 2 has been sent.
-    Promised,
-    /// Round 3 has come and is being acted upon.
-    Acting { request: Vec<u8> },
+    NonceSent,
+    /// Round 3 has arrived and is being executed.
+    Processing { request: Vec<u8> },
     /// Round 4 has been sent.
-    Answered { request: Vec<u8>, reply: Vec<u8> },
+    ReplySent { request: Vec<u8>, reply: Vec<u8> },
 }
 
 impl RequestReceiver {
@@ -68,19 +68,19 @@ impl RequestReceiver {
         Self { nonces, exchanges: Vec::new() }
     }
 
-    /// Drops what is under way for a connection.
+    /// Drops the exchanges of a connection.
     pub(super) fn forget(&mut self, pair: Pair) {
         self.exchanges.retain(|exchange| exchange.pair != pair);
     }
 
-    /// The key with which the exchange was begun that a round 3 continues.
-    pub(super) fn begun_with(&self, now: Time, pair: Pair, message: &ControlMessage<'_>) -> Option<&AuthKey> {
+    /// Returns the key with which the exchange of a round 3 was started.
+    pub(super) fn exchange_key(&self, now: Time, pair: Pair, message: &ControlMessage<'_>) -> Option<&AuthKey> {
         let continued =
-            |e: &&ReceivedRequest| e.pair == pair && e.opcode == message.opcode && now.since(e.since) < LIFETIME;
+            |e: &&ReceivedRequest| e.pair == pair && e.opcode == message.opcode && now.since(e.started) < LIFETIME;
         self.exchanges.iter().rev().find(continued).filter(|_| message.round == 3).map(|e| &e.key)
     }
 
-    /// Takes an authenticated request.
+    /// Handles an authenticated request.
     pub(super) fn handle(
         &mut self,
         now: Time,
@@ -89,15 +89,15 @@ impl RequestReceiver {
         bytes: &[u8],
         key: AuthKey,
     ) -> Result<NextStep, Refused> {
-        self.exchanges.retain(|exchange| now.since(exchange.since) < LIFETIME);
+        self.exchanges.retain(|exchange| now.since(exchange.started) < LIFETIME);
         if message.round == 1 {
-            self.promise(now, from, message, key).map(NextStep::Reply)
+            self.handle_round_one(now, from, message, key).map(NextStep::Reply)
         } else {
-            self.take(from, message, bytes)
+            self.handle_round_three(from, message, bytes)
         }
     }
 
-    /// Confirms a status change, and keeps the reply for when it is asked for again.
+    /// Confirms a status change, and stores the reply for repeated requests.
     pub(super) fn confirm(&mut self, pair: Pair, opcode: Opcode) -> Option<ControlTransmit> {
         self.answer(pair, opcode, Code::OK, &[])
     }
@@ -110,8 +110,8 @@ impl RequestReceiver {
         }
     }
 
-    /// Round 1 to round 2.
-    fn promise(
+    /// Handles round 1; returns round 2.
+    fn handle_round_one(
         &mut self,
         now: Time,
         from: SocketAddr,
@@ -121,7 +121,7 @@ impl RequestReceiver {
         let pair = Pair { local: message.responder, remote: message.initiator };
         let under_way = |e: &&ReceivedRequest| {
             let same = e.pair == pair && e.opcode == message.opcode && e.key == key;
-            same && matches!(e.stage, Stage::Promised) && now.since(e.since) < ROUND_TIME
+            same && matches!(e.stage, Stage::NonceSent) && now.since(e.started) < ROUND_TIME
         };
         let nonce = match self.exchanges.iter().rev().find(under_way) {
             Some(exchange) => exchange.nonce,
@@ -144,55 +144,64 @@ impl RequestReceiver {
             return Err(Refused::Busy);
         }
         let auth = message.auth.kind();
-        // Type 0 has no room for a nonce: its exchanges are all alike.
+        // Type 0 has no nonce: all its exchanges have the same.
         let nonce = auth.with(self.nonces.draw()).nonce();
-        let (opcode, since, stage) = (message.opcode, now, Stage::Promised);
-        self.exchanges.push(ReceivedRequest { pair, opcode, auth, key, from, nonce, since, stage });
+        let (opcode, since, stage) = (message.opcode, now, Stage::NonceSent);
+        self.exchanges.push(ReceivedRequest { pair, opcode, auth, key, from, nonce, started: since, stage });
         Ok(nonce)
     }
 
-    /// Round 3: the data of an exchange under way, or the same request as before.
-    fn take(&mut self, from: SocketAddr, message: &ControlMessage<'_>, bytes: &[u8]) -> Result<NextStep, Refused> {
+    /// Handles round 3: the data of an exchange, or a repeated request.
+    fn handle_round_three(
+        &mut self,
+        from: SocketAddr,
+        message: &ControlMessage<'_>,
+        bytes: &[u8],
+    ) -> Result<NextStep, Refused> {
         let pair = Pair { local: message.responder, remote: message.initiator };
-        let mut ours =
+        let mut exchanges =
             self.exchanges.iter_mut().rev().filter(|e| e.pair == pair && e.opcode == message.opcode).peekable();
-        if ours.peek().is_none() {
+        if exchanges.peek().is_none() {
             return Err(Refused::Unexpected);
         }
-        let exchange = ours.find(|e| e.takes(message.auth.nonce(), bytes)).ok_or(Refused::WrongNonce)?;
+        let exchange =
+            exchanges.find(|e| e.matches_round_three(message.auth.nonce(), bytes)).ok_or(Refused::WrongNonce)?;
         match &exchange.stage {
-            Stage::Promised => {
+            Stage::NonceSent => {
                 let data = RequestData::read(message)?;
                 exchange.from = from;
-                exchange.stage = Stage::Acting { request: bytes.to_vec() };
+                exchange.stage = Stage::Processing { request: bytes.to_vec() };
                 Ok(NextStep::Act(data))
             }
-            Stage::Acting { .. } => Err(Refused::Unexpected),
-            Stage::Answered { reply, .. } => Ok(NextStep::Reply(ControlTransmit { to: from, bytes: reply.clone() })),
+            Stage::Processing { .. } => Err(Refused::Unexpected),
+            Stage::ReplySent { reply, .. } => Ok(NextStep::Reply(ControlTransmit { to: from, bytes: reply.clone() })),
         }
     }
 
-    /// Round 4.
+    /// Makes round 4.
     fn answer(&mut self, pair: Pair, opcode: Opcode, code: Code, body: &[u8]) -> Option<ControlTransmit> {
-        let acting =
-            |e: &&mut ReceivedRequest| e.pair == pair && e.opcode == opcode && matches!(e.stage, Stage::Acting { .. });
-        let exchange = self.exchanges.iter_mut().find(acting)?;
-        let Stage::Acting { request } = std::mem::replace(&mut exchange.stage, Stage::Promised) else { return None };
+        let is_processing = |e: &&mut ReceivedRequest| {
+            e.pair == pair && e.opcode == opcode && matches!(e.stage, Stage::Processing { .. })
+        };
+        let exchange = self.exchanges.iter_mut().find(is_processing)?;
+        let Stage::Processing { request } = std::mem::replace(&mut exchange.stage, Stage::NonceSent) else {
+            return None;
+        };
         let auth = exchange.auth.with(exchange.nonce);
         let (initiator, responder) = (pair.remote, pair.local);
         let message = ControlMessage { opcode, code: code.0, auth, round: 4, initiator, responder, body };
         let reply = message.encode(&exchange.key);
-        exchange.stage = Stage::Answered { request, reply: reply.clone() };
+        exchange.stage = Stage::ReplySent { request, reply: reply.clone() };
         Some(ControlTransmit { to: exchange.from, bytes: reply })
     }
 }
 
 impl ReceivedRequest {
-    /// Whether a round 3 belongs here: new data, or a request seen before.
-    fn takes(&self, nonce: Nonce, bytes: &[u8]) -> bool {
+    /// Returns true if a round 3 belongs to this exchange: new data, or a repeated request.
+    fn matches_round_three(&self, nonce: Nonce, bytes: &[u8]) -> bool {
         match &self.stage {
-            Stage::Promised => self.nonce == nonce,
-            Stage::Acting { request } | Stage::Answered { request, .. } => request == bytes,
+            Stage::NonceSent => self.nonce == nonce,
+            Stage::Processing { request } | Stage::ReplySent { request, .. } => request == bytes,
         }
     }
 }
@@ -210,21 +219,21 @@ impl RequestData {
     }
 }
 
-/// The text of a connection: up to a zero byte if there is one.
+/// Decodes the text of a connection, up to a zero byte if there is one.
 fn text(body: &[u8]) -> Option<String> {
     let body = body.split(|byte| *byte == 0).next()?;
     String::from_utf8(body.to_vec()).ok().filter(|text| text.len() <= MAX_TEXT)
 }
 
-/// The longest that a round can take.
+/// The maximum duration of a round.
 const ROUND_TIME: Duration = TRY_INTERVAL.saturating_mul(TRIES);
 
-/// How long a nonce and a reply are remembered: one round for a nonce to be given again, and two for the exchange.
+/// The lifetime of a nonce and a reply: one round in which a nonce is sent again, and two for the exchange.
 const LIFETIME: Duration = ROUND_TIME.saturating_mul(3);
 
-/// How many exchanges are remembered; each has been authenticated.
+/// Maximum number of stored exchanges; each has been authenticated.
 const MAX_EXCHANGES: usize = 256;
 
-/// The longest description of a connection, in bytes: 32 paths and 256 networks, more than the original has room for, take
-/// less than 40 000. A UDP payload ends at 65 507.
+/// Maximum length of the description of a connection, in bytes: 32 paths and 256 networks, more than the original
+/// supports, take less than 40 000. A UDP payload ends at 65 507.
 const MAX_TEXT: usize = 48 * 1024;

@@ -1,39 +1,39 @@
-//! Who may change something here.
+//! Authentication and authorization of requests.
 //!
-//! The original lets anybody who can send a datagram take paths down: types 0 and 1 hold no secret, type 2 falls back to
-//! a key that is printed in its source, and the server takes the authentication type from the message. Here the type is
-//! the connection's, and what proves nothing is refused until the configuration says otherwise. Even then a message of
-//! type 0 or 1 must come from the far address of one of the connection's paths.
+//! The original lets any sender of a datagram take paths down: types 0 and 1 have no secret, type 2 falls back to a key
+//! that is printed in its source, and the server takes the authentication type from the message. Here the type is that
+//! of the connection, and messages that prove nothing are refused unless the configuration accepts them. Even then a
+//! message of type 0 or 1 must come from the remote address of one of the connection's paths.
 
 use std::net::IpAddr;
 
 use super::{LegacyConnection, Refused};
-use crate::wire::legacy::{AuthKey, AuthType, ControlMessage, Opcode};
+use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, Opcode};
 
-/// What is accepted from other hosts. The default accepts only messages signed with a key of one's own.
+/// The messages accepted from other hosts. The default accepts only those signed with the connection's own key.
 #[derive(Clone, Debug, Default)]
 pub struct Accept {
-    /// Authentication types 0 and 1: anybody on the way, or able to forge a source address, can take paths down.
+    /// Accepts types 0 and 1: an attacker on the path, or one that forges a source address, can take paths down.
     pub unauthenticated: bool,
-    /// The original's built-in key, which everybody knows.
+    /// Accepts the original's built-in key, which is public.
     pub public_key: bool,
-    /// Connections may be created by peers that know this key: `accept_remote = 1`, with the template's `auth_key`.
+    /// Accepts the creation of connections by peers with this key: `accept_remote = 1`, with the template's `auth_key`.
     pub create: Option<AuthKey>,
 }
 
 impl Accept {
-    /// Checks a request against the connection it names and the policy; the key is what the reply is signed with. An
-    /// exchange that was begun with a key goes on with it, whatever has been configured meanwhile.
+    /// Checks a request against its connection and the policy, and returns the key that signs the reply. An exchange
+    /// keeps the key with which it started, even if the configuration has changed since.
     pub(super) fn authenticate<'a>(
         &'a self,
         connection: Option<&'a LegacyConnection>,
-        begun_with: Option<&'a AuthKey>,
+        exchange_key: Option<&'a AuthKey>,
         from: IpAddr,
         message: &ControlMessage<'_>,
         bytes: &[u8],
     ) -> Result<&'a AuthKey, Refused> {
         let (auth, key) = self.expected(connection, message.opcode)?;
-        let key = begun_with.unwrap_or(key);
+        let key = exchange_key.unwrap_or(key);
         if message.auth.kind() != auth {
             return Err(Refused::WrongAuthType);
         }
@@ -44,12 +44,12 @@ impl Accept {
         Ok(key)
     }
 
-    /// Whether an exchange may rest on this key.
+    /// Checks that an exchange may use this key.
     pub(super) fn key_may_be_used(&self, key: &AuthKey) -> Result<(), Refused> {
         if key.is_public() && !self.public_key { Err(Refused::PublicKey) } else { Ok(()) }
     }
 
-    /// How a request must be authenticated: as the connection says, but creation always with a digest.
+    /// Returns the required authentication of a request: that of the connection, but always a digest for creation.
     fn expected<'a>(
         &'a self,
         connection: Option<&'a LegacyConnection>,
