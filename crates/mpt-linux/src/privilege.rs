@@ -26,16 +26,16 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), Error> {
     let fail = |cause| Error::new("give up privileges", cause);
     let kept = kept.iter().fold(0, |bits, capability| bits | 1_u64 << (*capability as u32));
     for other in (0..u64::BITS).filter(|bit| kept & 1 << bit == 0) {
-        match capability::is_bounded_in(other) {
+        match capability::is_in_bounding_set(other) {
             // Whoever has no right to it has nothing that a program could get from it.
-            Ok(true) => drop(capability::bound_out(other)),
+            Ok(true) => drop(capability::drop_from_bounding_set(other)),
             Ok(false) => {}
             Err(_) => break,
         }
     }
     let Sets { permitted, inheritable, .. } = capability::get().map_err(fail)?;
     let sets = Sets { effective: permitted & kept, permitted: permitted & kept, inheritable: inheritable & kept };
-    capability::set(sets).and_then(|()| capability::no_new_privileges()).map_err(fail)
+    capability::set(sets).and_then(|()| capability::set_no_new_privs()).map_err(fail)
 }
 
 /// Whether this kernel asks for [`Capability::NetRaw`] where a socket is bound to an interface: those before 5.7 do.

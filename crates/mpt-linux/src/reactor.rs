@@ -31,7 +31,7 @@ pub struct Reactor {
     epoll: Epoll,
     clock: Clock,
     /// The kernel knows `epoll_pwait2`.
-    fine: bool,
+    has_pwait2: bool,
 }
 
 /// What a descriptor was registered as.
@@ -66,7 +66,7 @@ impl Reactor {
     /// Makes an empty reactor whose clock tells the time since `clock` was started.
     pub fn new(clock: Clock) -> Result<Self, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::new("create epoll", errno))?;
-        Ok(Self { epoll, clock, fine: true })
+        Ok(Self { epoll, clock, has_pwait2: true })
     }
 
     /// Reports `fd` as `token` from the next wait on. The registration ends when `fd` is closed.
@@ -90,7 +90,7 @@ impl Reactor {
     /// nothing after the deadline or a stray signal. Waits for ever without a deadline, not at all when it has passed.
     pub fn wait(&mut self, until: Option<Time>, ready: &mut Vec<Ready>) -> Result<(), Error> {
         let timeout = until.map(|until| until.since(self.clock.now()));
-        let mut events = [EpollEvent::empty(); EVENTS];
+        let mut events = [EpollEvent::empty(); MAX_EVENTS];
         ready.clear();
         match self.wait_for(&mut events, timeout) {
             Ok(count) => ready.extend(events[..count].iter().map(Ready::from)),
@@ -106,9 +106,9 @@ impl Reactor {
     }
 
     fn wait_for(&mut self, events: &mut [EpollEvent], timeout: Option<Duration>) -> io::Result<usize> {
-        if self.fine {
+        if self.has_pwait2 {
             match sys::epoll::wait(self.epoll.0.as_fd(), events, timeout) {
-                Err(error) if error.raw_os_error() == Some(Errno::ENOSYS as i32) => self.fine = false,
+                Err(error) if error.raw_os_error() == Some(Errno::ENOSYS as i32) => self.has_pwait2 = false,
                 result => return result,
             }
         }
@@ -117,7 +117,7 @@ impl Reactor {
 }
 
 /// The most events that one wait reports; the others are reported by the next.
-const EVENTS: usize = 64;
+const MAX_EVENTS: usize = 64;
 
 /// Tells the time since it was started. Monotonic: it follows no wall clock, and stands still while the host sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn a_wait_never_ends_before_its_deadline() {
         for fine in [true, false] {
-            let mut reactor = Reactor { fine, ..Reactor::new(Clock::start()).unwrap() };
+            let mut reactor = Reactor { has_pwait2: fine, ..Reactor::new(Clock::start()).unwrap() };
             let mut ready = Vec::new();
             let until = reactor.now() + Duration::from_micros(300);
             reactor.wait(Some(until), &mut ready).unwrap();

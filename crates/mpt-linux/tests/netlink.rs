@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mpt_linux::netlink::{Change, Event, Hop, Link, MAIN_TABLE, Monitor, Netlink, Prefix, Route, Rule};
 use mpt_linux::reactor::{Clock, Interest, Reactor, Token};
-use mpt_linux::udp::{Datagrams, Rest, Socket, SocketSpec};
+use mpt_linux::udp::{Datagrams, SendStatus, Socket, SocketSpec};
 use nix::libc;
 use support::{in_own_namespace, ip, output_of};
 
@@ -33,16 +33,16 @@ fn a_link_is_found_by_name_and_changed() {
 fn an_address_is_added_and_removed_once() {
     with_veth(|mut netlink, veth| {
         for address in ["10.9.2.1/24", "fd09:2::1/64"].map(prefix) {
-            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::Made);
-            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::AlreadySo);
-            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::Made);
-            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::AlreadySo);
+            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::Applied);
+            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::Unchanged);
+            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::Applied);
+            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::Unchanged);
         }
         let address = prefix("10.9.3.1/32");
         netlink.add_address(veth, address).unwrap();
         assert!(netlink.addresses(veth).unwrap().contains(&address));
         ip("link delete veth0");
-        assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::AlreadySo, "the link is gone");
+        assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::Unchanged, "the link is gone");
     });
 }
 
@@ -54,10 +54,10 @@ fn a_route_is_added_and_removed_once() {
         for (to, via) in [("198.51.100.0/24", "10.9.1.2"), ("2001:db8::/32", "fd09:1::2")] {
             for table in [MAIN_TABLE, 100, 100_000] {
                 let route = Route { table, metric: 7, ..route(to, Some(via), veth) };
-                assert_eq!(netlink.add_route(&route).unwrap(), Change::Made, "{route}");
-                assert_eq!(netlink.add_route(&route).unwrap(), Change::AlreadySo, "{route}");
-                assert_eq!(netlink.remove_route(&route).unwrap(), Change::Made, "{route}");
-                assert_eq!(netlink.remove_route(&route).unwrap(), Change::AlreadySo, "{route}");
+                assert_eq!(netlink.add_route(&route).unwrap(), Change::Applied, "{route}");
+                assert_eq!(netlink.add_route(&route).unwrap(), Change::Unchanged, "{route}");
+                assert_eq!(netlink.remove_route(&route).unwrap(), Change::Applied, "{route}");
+                assert_eq!(netlink.remove_route(&route).unwrap(), Change::Unchanged, "{route}");
             }
         }
     });
@@ -70,12 +70,12 @@ fn a_route_of_ours_is_found_whatever_its_router_and_no_other_is() {
         let left = route("198.51.100.7/32", Some("10.9.1.2"), veth);
         netlink.add_route(&left).unwrap();
         let wanted = route("198.51.100.7/32", Some("10.9.1.3"), veth);
-        assert_eq!(netlink.add_route(&wanted).unwrap(), Change::AlreadySo);
-        assert_eq!(netlink.remove_left_over(&wanted).unwrap(), Change::Made);
-        assert_eq!(netlink.add_route(&wanted).unwrap(), Change::Made);
+        assert_eq!(netlink.add_route(&wanted).unwrap(), Change::Unchanged);
+        assert_eq!(netlink.remove_stale_route(&wanted).unwrap(), Change::Applied);
+        assert_eq!(netlink.add_route(&wanted).unwrap(), Change::Applied);
 
         ip("route add 198.51.100.8/32 via 10.9.1.2");
-        assert_eq!(netlink.remove_left_over(&route("198.51.100.8/32", None, veth)).unwrap(), Change::AlreadySo);
+        assert_eq!(netlink.remove_stale_route(&route("198.51.100.8/32", None, veth)).unwrap(), Change::Unchanged);
     });
 }
 
@@ -119,8 +119,8 @@ fn a_rule_is_added_and_removed_once() {
                 ..marked
             };
             for rule in [marked, main] {
-                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::Made, "{rule}");
-                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
+                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::Applied, "{rule}");
+                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::Unchanged, "{rule}");
             }
             let shown = output_of("ip", if ipv6 { "-6 rule show" } else { "-4 rule show" });
             let not = if ipv6 { "not " } else { "" };
@@ -128,8 +128,8 @@ fn a_rule_is_added_and_removed_once() {
             assert!(shown.contains("101:\tfrom all lookup main suppress_prefixlength 0"), "{shown}");
             assert_eq!(netlink.rules_for_mark(0x6d70, ipv6).unwrap(), [marked]);
             for rule in [marked, main] {
-                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::Made, "{rule}");
-                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
+                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::Applied, "{rule}");
+                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::Unchanged, "{rule}");
             }
         }
     });
@@ -148,8 +148,8 @@ fn a_marked_socket_follows_the_rule_for_its_mark() {
         let marked = Socket::open(&SocketSpec { mark, ..SocketSpec::default() }).unwrap().send(&run);
         let unmarked = Socket::open(&SocketSpec::default()).unwrap().send(&run);
 
-        assert!(matches!(marked.rest, Rest::Nothing), "{marked:?}");
-        assert!(matches!(unmarked.rest, Rest::Failed(_)), "{unmarked:?}");
+        assert!(matches!(marked.status, SendStatus::Complete), "{marked:?}");
+        assert!(matches!(unmarked.status, SendStatus::Failed(_)), "{unmarked:?}");
     });
 }
 
@@ -181,14 +181,14 @@ fn a_table_that_ends_in_a_refusal_is_the_last_one_looked_at() {
             let to: IpAddr = to.parse().unwrap();
             assert_eq!(netlink.route_to(to, None).unwrap().map(|hop| hop.device), Some(veth), "an empty table");
 
-            assert_eq!(netlink.add_refusal(100, ipv6).unwrap(), Change::Made);
-            assert_eq!(netlink.add_refusal(100, ipv6).unwrap(), Change::AlreadySo);
+            assert_eq!(netlink.add_unreachable_route(100, ipv6).unwrap(), Change::Applied);
+            assert_eq!(netlink.add_unreachable_route(100, ipv6).unwrap(), Change::Unchanged);
             assert_eq!(netlink.route_to(to, None).unwrap(), None);
             let marked = Netlink::open_for(Some(7)).unwrap().route_to(to, None).unwrap();
             assert_eq!(marked.map(|hop| hop.device), Some(veth));
 
-            assert_eq!(netlink.remove_refusal(100, ipv6).unwrap(), Change::Made);
-            assert_eq!(netlink.remove_refusal(100, ipv6).unwrap(), Change::AlreadySo);
+            assert_eq!(netlink.remove_unreachable_route(100, ipv6).unwrap(), Change::Applied);
+            assert_eq!(netlink.remove_unreachable_route(100, ipv6).unwrap(), Change::Unchanged);
         }
     });
 }

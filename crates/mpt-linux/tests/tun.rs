@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use mpt_linux::reactor::{Clock, Interest, Reactor, Token};
 use mpt_linux::tun::{READ_BUFFER, Tun};
-use mpt_linux::udp::{Datagrams, Receive, Rest, Socket, SocketSpec};
+use mpt_linux::udp::{Datagrams, Receive, SendStatus, Socket, SocketSpec};
 use mpt_proto::packet::{Checksum, Offload, Segmentation, SegmentationKind};
 use support::{in_own_namespace, ip, wait_for};
 
@@ -69,7 +69,7 @@ fn a_run_of_udp_crosses_whole_and_in_parts() {
             Socket::open(&SocketSpec { local: "10.9.0.1:7000".parse().unwrap(), ..Default::default() }).unwrap();
         let bytes: Vec<u8> = (0..5 * 1000 + 300_u32).map(|i| i as u8).collect();
         let run = Datagrams { to: "10.9.0.2:7000".parse().unwrap(), tos: 0xb8, segment: 1000, bytes: &bytes };
-        assert!(matches!(socket.send(&run).rest, Rest::Nothing));
+        assert!(matches!(socket.send(&run).status, SendStatus::Complete));
 
         let mut packet = vec![0; READ_BUFFER];
         let (offload, len) = read_ipv4(&mut tun, &mut packet);

@@ -6,7 +6,7 @@ mod support;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-use mpt_linux::udp::{BothFamilies, Datagrams, Receive, Rest, Sent, Socket, SocketSpec, Twin};
+use mpt_linux::udp::{Datagrams, DualStackSocket, Offload, Receive, SendStatus, Sent, Socket, SocketSpec};
 use nix::libc;
 use support::{in_own_namespace, ip, output_of, wait_for};
 
@@ -36,7 +36,7 @@ fn a_link_local_address_is_answered_by_its_interface() {
         while !output_of("ip", "-6 route show table local").contains("fe80::1 ") {
             std::thread::yield_now();
         }
-        let socket = BothFamilies::open(4754).unwrap();
+        let socket = DualStackSocket::open(4754).unwrap();
         // `lo` is the first interface of every namespace.
         let peer = UdpSocket::bind("[fe80::1%1]:0").unwrap();
         peer.send_to(b"hello", "[fe80::1%1]:4754").unwrap();
@@ -88,7 +88,7 @@ fn what_the_interface_cannot_carry_fails_and_the_fast_twin_stays() {
 
         assert_eq!((large.datagrams, errno(&large)), (0, Some(libc::EMSGSIZE)));
         assert_eq!((nowhere.datagrams, errno(&nowhere)), (0, Some(libc::ENETUNREACH)));
-        assert_eq!(near.gso(), Twin::Fast);
+        assert_eq!(near.gso(), Offload::Enabled);
         let well = near.send(&Datagrams { to: far.local(), tos: 0, segment: 1000, bytes: &bytes });
         assert!(is_whole(&well, 20), "{well:?}");
     });
@@ -109,7 +109,7 @@ fn a_full_socket_says_how_far_it_came_and_the_rest_can_follow() {
             let bytes = numbered(1000 * 1000);
             let sent =
                 near.send(&Datagrams { to: "10.9.1.2:9".parse().unwrap(), tos: 0, segment: 1000, bytes: &bytes });
-            assert!(matches!(sent.rest, Rest::Full), "{sent:?}");
+            assert!(matches!(sent.status, SendStatus::Blocked), "{sent:?}");
             assert!((10..1000).contains(&sent.datagrams), "{sent:?}");
         }
     });
@@ -162,13 +162,13 @@ fn numbered(len: usize) -> Vec<u8> {
 }
 
 fn is_whole(sent: &Sent, datagrams: usize) -> bool {
-    sent.datagrams == datagrams && matches!(sent.rest, Rest::Nothing)
+    sent.datagrams == datagrams && matches!(sent.status, SendStatus::Complete)
 }
 
 fn errno(sent: &Sent) -> Option<i32> {
-    match &sent.rest {
-        Rest::Failed(error) => error.raw_os_error(),
-        Rest::Nothing | Rest::Full => None,
+    match &sent.status {
+        SendStatus::Failed(error) => error.raw_os_error(),
+        SendStatus::Complete | SendStatus::Blocked => None,
     }
 }
 

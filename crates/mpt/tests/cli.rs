@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::thread::{self, JoinHandle};
 use std::{fs, path};
 
-use mpt::control::report::{Path, Peer, Report, Tunnel};
+use mpt::control::report::{PathReport, PeerReport, Report, TunnelReport};
 use mpt::control::{Action, Request, Response, RunDir, Server};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use serde_json::Value;
@@ -25,7 +25,7 @@ fn stderr(output: &Output) -> &str {
 }
 
 fn report(peers: &[(&str, &[&str])]) -> Report {
-    let path = |name: &&str| Path {
+    let path = |name: &&str| PathReport {
         name: (*name).to_owned(),
         remote: "192.0.2.1:4754".to_owned(),
         weight: 1,
@@ -39,9 +39,9 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         sent_bytes: 0,
         received_packets: 0,
         received_bytes: 0,
-        ..Path::default()
+        ..PathReport::default()
     };
-    let peer = |(name, paths): &(&str, &[&str])| Peer {
+    let peer = |(name, paths): &(&str, &[&str])| PeerReport {
         name: (*name).to_owned(),
         scheduler: "weighted".to_owned(),
         taken_packets: 0,
@@ -49,16 +49,16 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         arrived_packets: 0,
         delivered_packets: 0,
         queued_bytes: 0,
-        held_packets: 0,
-        hold_us: 0,
-        resent_packets: 0,
+        buffered_packets: 0,
+        reorder_timeout_us: 0,
+        retransmitted_packets: 0,
         recovered_packets: 0,
-        given_up_packets: 0,
+        abandoned_packets: 0,
         reorder: None,
         drops: BTreeMap::new(),
         paths: paths.iter().map(path).collect(),
     };
-    let tunnel = Tunnel { interface: "mpt0".to_owned(), mode: "plain".to_owned(), ..Tunnel::default() };
+    let tunnel = TunnelReport { interface: "mpt0".to_owned(), mode: "plain".to_owned(), ..TunnelReport::default() };
     Report { tunnel, peers: peers.iter().map(peer).collect(), drops: BTreeMap::new() }
 }
 

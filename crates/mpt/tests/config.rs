@@ -127,7 +127,7 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     assert_eq!((wwan.cap, wwan.standby), (None, true));
     assert_eq!((waiting.remote, waiting.name.as_str()), (None, "eth2"));
     assert_eq!([dsl.limit, wwan.limit, waiting.limit], [None, None, Some(20_000_000_000)]);
-    assert!(file.peers[1].calls());
+    assert!(file.peers[1].connects_to_us());
     let auto = file.peers[2].auto.as_ref().unwrap();
     let remotes: Vec<_> = auto.remotes.iter().map(|remote| remote.to_string()).collect();
     assert_eq!(remotes, ["203.0.113.7:4754", "[2001:db8::7]:4755"]);
@@ -147,7 +147,7 @@ fn a_remote_address_is_all_that_a_peer_needs_for_its_paths() {
             (file.peers[0].pairs, auto.ports, auto.remotes[0].value),
             (Pairs::One, 1, "203.0.113.7:4754".parse().unwrap())
         );
-        assert!(auto.interfaces.takes("anything0") && !file.peers[0].calls());
+        assert!(auto.interfaces.takes("anything0") && !file.peers[0].connects_to_us());
     }
     assert!(peer("interfaces = 'auto'").is_err(), "an interface leads nowhere by itself");
 }

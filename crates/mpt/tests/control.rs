@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::{self, JoinHandle};
 
-use mpt::control::report::{Report, Tunnel};
+use mpt::control::report::{Report, TunnelReport};
 use mpt::control::{Action, Client, Request, Response, RunDir, Server};
 use mpt_proto::drops::Drops;
 use mpt_proto::stats::EndpointStatus;
@@ -32,7 +32,7 @@ impl Place {
 
 fn report() -> Report {
     Report::new(
-        Tunnel { interface: "mpt0".to_owned(), ..Tunnel::default() },
+        TunnelReport { interface: "mpt0".to_owned(), ..TunnelReport::default() },
         &EndpointStatus { peers: Vec::new(), drops: Drops::default() },
     )
 }
@@ -68,9 +68,9 @@ fn a_client_asks_orders_and_ends() {
     let order = |path: &str| Request::Path { peer: "office".to_owned(), path: path.to_owned(), action: Action::Down };
     let mut client = Client::connect(&place.run, None).unwrap();
     assert_eq!(client.status().unwrap(), report());
-    client.order(&order("dsl")).unwrap();
-    assert_eq!(client.order(&order("none")).unwrap_err().what, "no such path");
-    client.end().unwrap();
+    client.request(&order("dsl")).unwrap();
+    assert_eq!(client.request(&order("none")).unwrap_err().what, "no such path");
+    client.down().unwrap();
     assert_eq!(server.join().unwrap(), [Request::Status {}, order("dsl"), order("none"), Request::Down {}]);
     assert_eq!(fs::read_dir(place.directory.path()).unwrap().count(), 0, "nothing is left behind");
 }

@@ -28,7 +28,7 @@ impl Netlink {
     /// The addresses of all links that can be used, with the index of the link, those first that the kernel prefers.
     pub fn all_addresses(&mut self) -> Result<Vec<(u32, Prefix)>, Error> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        let answers = self.0.exchange(request, NLM_F_DUMP).map_err(|refusal| refusal.of("list addresses"))?;
+        let answers = self.0.exchange(request, NLM_F_DUMP).map_err(|refusal| refusal.into_error("list addresses"))?;
         let usable = |answer| match answer {
             RouteNetlinkMessage::NewAddress(address) => Some((address.header.index, usable(&address)?)),
             _ => None,
@@ -43,7 +43,7 @@ impl Netlink {
     }
 
     /// Adds an address to a link on which nobody else can have it, and which therefore can be used at once.
-    pub fn add_sole_address(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
+    pub fn add_address_without_dad(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
         let mut message = message(index, prefix);
         message.header.flags = AddressHeaderFlags::Nodad;
         self.add(RouteNetlinkMessage::NewAddress(message), &format!("address {prefix} of link {index}"))

@@ -5,7 +5,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc;
 
-use super::{Netlink, socket::Refusal};
+use super::{Netlink, socket::RequestError};
 use crate::Error;
 
 /// A link as it is.
@@ -27,21 +27,21 @@ impl Netlink {
     /// All links.
     pub fn links(&mut self) -> Result<Vec<Link>, Error> {
         let answers = self.0.exchange(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP);
-        Ok(links_in(answers.map_err(|refusal| refusal.of("list links"))?))
+        Ok(links_in(answers.map_err(|refusal| refusal.into_error("list links"))?))
     }
 
     /// The link of that name, if there is one.
     pub fn link(&mut self, name: &str) -> Result<Option<Link>, Error> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
-        self.ask_for_link(message).map_err(|refusal| refusal.of(format!("look up link {name}")))
+        self.query_link(message).map_err(|refusal| refusal.into_error(format!("look up link {name}")))
     }
 
     /// The link of that index, if there is one.
     pub fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, Error> {
         let mut message = LinkMessage::default();
         message.header.index = index;
-        self.ask_for_link(message).map_err(|refusal| refusal.of(format!("look up link {index}")))
+        self.query_link(message).map_err(|refusal| refusal.into_error(format!("look up link {index}")))
     }
 
     /// Says whether the link is to work.
@@ -66,10 +66,10 @@ impl Netlink {
         self.change_link(index, message, "set the queue length of")
     }
 
-    fn ask_for_link(&mut self, message: LinkMessage) -> Result<Option<Link>, Refusal> {
+    fn query_link(&mut self, message: LinkMessage) -> Result<Option<Link>, RequestError> {
         match self.0.exchange(RouteNetlinkMessage::GetLink(message), NLM_F_ACK) {
             Ok(answers) => Ok(links_in(answers).pop()),
-            Err(refusal) if refusal.is(&[libc::ENODEV]) => Ok(None),
+            Err(refusal) if refusal.is_errno(&[libc::ENODEV]) => Ok(None),
             Err(refusal) => Err(refusal),
         }
     }
@@ -77,7 +77,7 @@ impl Netlink {
     fn change_link(&mut self, index: u32, mut message: LinkMessage, what: &str) -> Result<(), Error> {
         message.header.index = index;
         let answer = self.0.exchange(RouteNetlinkMessage::SetLink(message), NLM_F_ACK);
-        answer.map(drop).map_err(|refusal| refusal.of(format!("{what} link {index}")))
+        answer.map(drop).map_err(|refusal| refusal.into_error(format!("{what} link {index}")))
     }
 }
 

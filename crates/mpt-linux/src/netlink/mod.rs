@@ -30,7 +30,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc;
 
 use crate::Error;
-use socket::{Channel, Refusal};
+use socket::{Channel, RequestError};
 
 /// A conversation with the kernel about its network configuration, and the mark of the packets whose routes it asks for.
 #[derive(Debug)]
@@ -40,9 +40,9 @@ pub struct Netlink(Channel, Option<u32>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// What was asked for.
-    Made,
+    Applied,
     /// Nothing: there was one already, or there was none to remove.
-    AlreadySo,
+    Unchanged,
 }
 
 impl Netlink {
@@ -60,22 +60,22 @@ impl Netlink {
     /// Adds something that is not there yet.
     fn add(&mut self, message: RouteNetlinkMessage, what: &dyn fmt::Display) -> Result<Change, Error> {
         let added = self.0.exchange(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL);
-        made_unless(added, &[libc::EEXIST]).map_err(|refusal| refusal.of(format!("add {what}")))
+        applied_unless(added, &[libc::EEXIST]).map_err(|refusal| refusal.into_error(format!("add {what}")))
     }
 
     /// Removes something if it is there. The kernel has a word for absence per kind of thing: `ESRCH` for routes,
     /// `ENOENT` for rules, `EADDRNOTAVAIL` for addresses, and `ENODEV` when the link went with it.
     fn remove(&mut self, message: RouteNetlinkMessage, what: &dyn fmt::Display) -> Result<Change, Error> {
         let removed = self.0.exchange(message, NLM_F_ACK);
-        made_unless(removed, &[libc::ESRCH, libc::ENOENT, libc::EADDRNOTAVAIL, libc::ENODEV])
-            .map_err(|refusal| refusal.of(format!("remove {what}")))
+        applied_unless(removed, &[libc::ESRCH, libc::ENOENT, libc::EADDRNOTAVAIL, libc::ENODEV])
+            .map_err(|refusal| refusal.into_error(format!("remove {what}")))
     }
 }
 
-fn made_unless<T>(result: Result<T, Refusal>, already: &[i32]) -> Result<Change, Refusal> {
+fn applied_unless<T>(result: Result<T, RequestError>, already: &[i32]) -> Result<Change, RequestError> {
     match result {
-        Ok(_) => Ok(Change::Made),
-        Err(refusal) if refusal.is(already) => Ok(Change::AlreadySo),
+        Ok(_) => Ok(Change::Applied),
+        Err(refusal) if refusal.is_errno(already) => Ok(Change::Unchanged),
         Err(refusal) => Err(refusal),
     }
 }

@@ -47,7 +47,7 @@ const RECEIVE_BUFFER: usize = 256 << 10;
 impl Monitor {
     /// Opens the socket. Everything that changes after this is heard.
     pub fn open() -> Result<Self, Error> {
-        listen()
+        open_socket()
             .map(|socket| Self { socket, events: VecDeque::new() })
             .map_err(|cause| Error::new("watch links", cause))
     }
@@ -56,7 +56,7 @@ impl Monitor {
     pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
         while self.events.is_empty() {
             match self.socket.recv_from_full() {
-                Ok((datagram, _)) => self.note(&datagram),
+                Ok((datagram, _)) => self.queue_events(&datagram),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Some(Event::Resync)),
                 Err(error) => return Err(Error::new("hear of network changes", error)),
@@ -65,7 +65,7 @@ impl Monitor {
         Ok(self.events.pop_front())
     }
 
-    fn note(&mut self, datagram: &[u8]) {
+    fn queue_events(&mut self, datagram: &[u8]) {
         for frame in frames(datagram) {
             let event = frame.map_or(Some(Event::Resync), event);
             self.events.extend(event.filter(|event| self.events.back() != Some(event)));
@@ -79,7 +79,7 @@ impl AsFd for Monitor {
     }
 }
 
-fn listen() -> io::Result<Socket> {
+fn open_socket() -> io::Result<Socket> {
     let groups = libc::RTMGRP_LINK
         | libc::RTMGRP_IPV4_IFADDR
         | libc::RTMGRP_IPV6_IFADDR

@@ -11,14 +11,14 @@ use netlink_packet_route::route::{
 };
 use nix::libc;
 
-use super::{Change, Netlink, Prefix, family, socket::Refusal};
+use super::{Change, Netlink, Prefix, family, socket::RequestError};
 use crate::Error;
 
 /// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).
 pub const MAIN_TABLE: u32 = 254;
 
 /// Who has set a route, so that nobody else's is taken for ours: a number that iproute2's `rt_protos` leaves free.
-const OURS: RouteProtocol = RouteProtocol::Other(77);
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
 
 /// A route to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,22 +63,22 @@ impl Netlink {
     }
 
     /// Removes a route that [`Self::add_route`] has added to this network on this link with this metric, whatever its router.
-    pub fn remove_left_over(&mut self, route: &Route) -> Result<Change, Error> {
+    pub fn remove_stale_route(&mut self, route: &Route) -> Result<Change, Error> {
         let mut any = message(&Route { via: None, source: None, ..*route });
         any.header.scope = RouteScope::NoWhere;
         self.remove(RouteNetlinkMessage::DelRoute(any), &format_args!("left-over route {route}"))
     }
 
     /// The routes in the main table that [`Self::add_route`] has added, in whatever process, without their routers and sources.
-    pub fn routes_left(&mut self) -> Result<Vec<Route>, Error> {
+    pub fn stale_routes(&mut self) -> Result<Vec<Route>, Error> {
         let mut routes = Vec::new();
         for ipv6 in [false, true] {
             let mut question = RouteMessage::default();
             question.header.address_family = family(ipv6);
             let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP);
-            let answers = answers.map_err(|refusal| refusal.of("list routes"))?;
+            let answers = answers.map_err(|refusal| refusal.into_error("list routes"))?;
             routes.extend(answers.into_iter().filter_map(|answer| match answer {
-                RouteNetlinkMessage::NewRoute(route) => ours(&route),
+                RouteNetlinkMessage::NewRoute(route) => parse_own(&route),
                 _ => None,
             }));
         }
@@ -87,27 +87,27 @@ impl Netlink {
 
     /// Makes a table end in a refusal: what finds no better route there is unreachable, and no further table is looked at.
     /// It is on no link, so it stays until it is removed.
-    pub fn add_refusal(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
+    pub fn add_unreachable_route(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
         let what = format!("refusal in table {table}");
-        self.add(RouteNetlinkMessage::NewRoute(refusal(table, ipv6)), &what)
+        self.add(RouteNetlinkMessage::NewRoute(unreachable_message(table, ipv6)), &what)
     }
 
     /// Takes the refusal away again.
-    pub fn remove_refusal(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
+    pub fn remove_unreachable_route(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
         let what = format!("refusal in table {table}");
-        self.remove(RouteNetlinkMessage::DelRoute(refusal(table, ipv6)), &what)
+        self.remove(RouteNetlinkMessage::DelRoute(unreachable_message(table, ipv6)), &what)
     }
 
     /// How packets to `to` leave this host, through `device` if it is given, with the mark that this was opened for. None
     /// when they do not.
     pub fn route_to(&mut self, to: IpAddr, device: Option<u32>) -> Result<Option<Hop>, Error> {
-        let what = |refusal: Refusal| refusal.of(format!("look up the route to {to}"));
-        let answers = match self.0.exchange(RouteNetlinkMessage::GetRoute(question(to, device, self.1)), NLM_F_ACK) {
-            Err(refusal) if refusal.is(&[libc::ENETUNREACH, libc::EHOSTUNREACH]) => return Ok(None),
+        let what = |refusal: RequestError| refusal.into_error(format!("look up the route to {to}"));
+        let answers = match self.0.exchange(RouteNetlinkMessage::GetRoute(query(to, device, self.1)), NLM_F_ACK) {
+            Err(refusal) if refusal.is_errno(&[libc::ENETUNREACH, libc::EHOSTUNREACH]) => return Ok(None),
             answers => answers.map_err(what)?,
         };
         let Some(RouteNetlinkMessage::NewRoute(answer)) = answers.into_iter().next() else { return Ok(None) };
-        let Some((mut hop, path_mtu)) = hop(&answer) else { return Ok(None) };
+        let Some((mut hop, path_mtu)) = parse_hop(&answer) else { return Ok(None) };
         hop.mtu = match path_mtu {
             Some(mtu) => mtu,
             None => self.link_by_index(hop.device)?.map_or(0, |link| link.mtu),
@@ -120,13 +120,13 @@ impl Netlink {
     /// Whether packets from an address of this host leave it through `device` on the way to `to`, by a route that there is and
     /// not because the kernel takes what a packet is bound to for right.
     pub fn reaches(&mut self, to: IpAddr, from: IpAddr, device: u32) -> Result<bool, Error> {
-        let mut question = question(to, Some(device), self.1);
+        let mut question = query(to, Some(device), self.1);
         question.header.source_prefix_length = question.header.destination_prefix_length;
         question.header.flags = RouteFlags::LookupTable;
         question.attributes.push(RouteAttribute::Source(from.into()));
         match self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_ACK) {
-            Err(refusal) if refusal.is(&[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL, libc::EACCES]) => Ok(false),
-            Err(refusal) => Err(refusal.of(format!("look up the route to {to} from {from}"))),
+            Err(refusal) if refusal.is_errno(&[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL, libc::EACCES]) => Ok(false),
+            Err(refusal) => Err(refusal.into_error(format!("look up the route to {to} from {from}"))),
             Ok(answers) => Ok(answers.iter().any(|answer| {
                 matches!(answer, RouteNetlinkMessage::NewRoute(route) if route.header.table != libc::RT_TABLE_UNSPEC)
             })),
@@ -149,7 +149,7 @@ fn message(route: &Route) -> RouteMessage {
         destination_prefix_length: route.to.length,
         // Tables above 255 are told by the attribute alone.
         table: u8::try_from(route.table).unwrap_or(libc::RT_TABLE_UNSPEC),
-        protocol: OURS,
+        protocol: PROTOCOL,
         scope: if route.via.is_some() || route.to.address.is_ipv6() { RouteScope::Universe } else { RouteScope::Link },
         kind: RouteType::Unicast,
         ..RouteHeader::default()
@@ -162,12 +162,12 @@ fn message(route: &Route) -> RouteMessage {
     message
 }
 
-fn ours(message: &RouteMessage) -> Option<Route> {
-    let is_ours = message.header.protocol == OURS && u32::from(message.header.table) == MAIN_TABLE;
+fn parse_own(message: &RouteMessage) -> Option<Route> {
+    let is_ours = message.header.protocol == PROTOCOL && u32::from(message.header.table) == MAIN_TABLE;
     let (mut to, mut device, mut metric) = (None, None, 0);
     for attribute in &message.attributes {
         match attribute {
-            RouteAttribute::Destination(address) => to = ip(address),
+            RouteAttribute::Destination(address) => to = parse_address(address),
             RouteAttribute::Oif(index) => device = Some(*index),
             RouteAttribute::Priority(priority) => metric = *priority,
             _ => {}
@@ -186,7 +186,7 @@ fn gateway(to: IpAddr, via: IpAddr) -> RouteAttribute {
 }
 
 /// The largest metric is the last to be tried.
-fn refusal(table: u32, ipv6: bool) -> RouteMessage {
+fn unreachable_message(table: u32, ipv6: bool) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(ipv6);
     message.header.protocol = RouteProtocol::Static;
@@ -195,7 +195,7 @@ fn refusal(table: u32, ipv6: bool) -> RouteMessage {
     message
 }
 
-fn question(to: IpAddr, device: Option<u32>, mark: Option<u32>) -> RouteMessage {
+fn query(to: IpAddr, device: Option<u32>, mark: Option<u32>) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(to.is_ipv6());
     message.header.destination_prefix_length = if to.is_ipv6() { 128 } else { 32 };
@@ -206,13 +206,13 @@ fn question(to: IpAddr, device: Option<u32>, mark: Option<u32>) -> RouteMessage 
 }
 
 /// The hop, without its MTU, and the path MTU when the route knows one.
-fn hop(message: &RouteMessage) -> Option<(Hop, Option<u32>)> {
+fn parse_hop(message: &RouteMessage) -> Option<(Hop, Option<u32>)> {
     let (mut device, mut source, mut gateway, mut path_mtu) = (None, None, None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Oif(index) => device = Some(*index),
-            RouteAttribute::PrefSource(address) => source = ip(address),
-            RouteAttribute::Gateway(address) => gateway = ip(address),
+            RouteAttribute::PrefSource(address) => source = parse_address(address),
+            RouteAttribute::Gateway(address) => gateway = parse_address(address),
             RouteAttribute::Via(RouteVia::Inet6(via)) => gateway = Some(IpAddr::V6(*via)),
             RouteAttribute::Metrics(metrics) => {
                 path_mtu = metrics.iter().find_map(|m| if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None });
@@ -223,7 +223,7 @@ fn hop(message: &RouteMessage) -> Option<(Hop, Option<u32>)> {
     Some((Hop { device: device?, source, gateway, mtu: 0 }, path_mtu))
 }
 
-fn ip(address: &RouteAddress) -> Option<IpAddr> {
+fn parse_address(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
         RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),

@@ -39,8 +39,8 @@ impl Netlink {
         let mut question = RuleMessage::default();
         question.header.family = family(ipv6);
         let answers = self.0.exchange(RouteNetlinkMessage::GetRule(question), NLM_F_DUMP);
-        let answers = answers.map_err(|refusal| refusal.of("list rules"))?;
-        let rule = |answer| if let RouteNetlinkMessage::NewRule(rule) = answer { Some(read(&rule)) } else { None };
+        let answers = answers.map_err(|refusal| refusal.into_error("list rules"))?;
+        let rule = |answer| if let RouteNetlinkMessage::NewRule(rule) = answer { Some(parse(&rule)) } else { None };
         Ok(answers.into_iter().filter_map(rule).filter(|rule| (rule.mark, rule.ipv6) == (Some(mark), ipv6)).collect())
     }
 
@@ -71,7 +71,7 @@ fn message(rule: &Rule) -> RuleMessage {
     message
 }
 
-fn read(message: &RuleMessage) -> Rule {
+fn parse(message: &RuleMessage) -> Rule {
     let mut rule = Rule {
         ipv6: message.header.family == AddressFamily::Inet6,
         priority: 0,

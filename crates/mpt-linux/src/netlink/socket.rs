@@ -20,9 +20,9 @@ pub struct Channel {
 
 /// Why the kernel refused a request, in numbers and, when it knows better, in words.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct RequestError {
     cause: io::Error,
-    said: Option<String>,
+    message: Option<String>,
 }
 
 /// One frame of a datagram.
@@ -39,7 +39,11 @@ impl Channel {
     }
 
     /// Sends a request and collects the answers, up to the acknowledgement or the end of the list.
-    pub fn exchange(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>, Refusal> {
+    pub fn exchange(
+        &mut self,
+        request: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<Vec<RouteNetlinkMessage>, RequestError> {
         self.send(request, flags)?;
         let mut answers = Vec::new();
         loop {
@@ -56,7 +60,7 @@ impl Channel {
                 }
                 match payload {
                     NetlinkPayload::InnerMessage(answer) => answers.push(answer),
-                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(Refusal::from(error)),
+                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(RequestError::from(error)),
                     NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
                     _ => {}
                 }
@@ -102,31 +106,31 @@ fn deserialize<T: NetlinkDeserializable>(frame: &[u8]) -> io::Result<NetlinkMess
     NetlinkMessage::deserialize(frame).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
 }
 
-impl Refusal {
+impl RequestError {
     /// Whether the refusal is one of these error numbers.
-    pub fn is(&self, errnos: &[i32]) -> bool {
+    pub fn is_errno(&self, errnos: &[i32]) -> bool {
         self.cause.raw_os_error().is_some_and(|errno| errnos.contains(&errno))
     }
 
     /// The refusal as the end of an operation.
-    pub fn of(self, what: impl Into<String>) -> Error {
-        Error::new(what, self.cause).with_detail(self.said)
+    pub fn into_error(self, what: impl Into<String>) -> Error {
+        Error::new(what, self.cause).with_detail(self.message)
     }
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for RequestError {
     fn from(cause: io::Error) -> Self {
-        Self { cause, said: None }
+        Self { cause, message: None }
     }
 }
 
 /// Behind the header of the request, which the acknowledgement repeats, stand attributes.
-impl From<ErrorMessage> for Refusal {
+impl From<ErrorMessage> for RequestError {
     fn from(error: ErrorMessage) -> Self {
         let attributes = error.header.get(HEADER..).unwrap_or_default();
         let words = NlasIterator::new(attributes).map_while(Result::ok).find(|attribute| attribute.kind() == ATTR_MSG);
         let said = words.map(|words| String::from_utf8_lossy(words.value()).trim_end_matches('\0').to_owned());
-        Self { cause: error.to_io(), said }
+        Self { cause: error.to_io(), message: said }
     }
 }
 

@@ -61,19 +61,19 @@ pub fn set(sets: Sets) -> io::Result<()> {
 }
 
 /// Whether a program run from here could get this capability; an error beyond the last one that the kernel knows.
-pub fn is_bounded_in(capability: u32) -> io::Result<bool> {
+pub fn is_in_bounding_set(capability: u32) -> io::Result<bool> {
     // SAFETY: this operation takes a number and touches no memory.
     check(unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(capability), 0, 0, 0) }).map(|has| has == 1)
 }
 
 /// No program run from here can get this capability any more. Needs CAP_SETPCAP.
-pub fn bound_out(capability: u32) -> io::Result<()> {
+pub fn drop_from_bounding_set(capability: u32) -> io::Result<()> {
     // SAFETY: this operation takes a number and touches no memory.
     check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) }).map(drop)
 }
 
 /// Programs run from here get no privileges that this process has not.
-pub fn no_new_privileges() -> io::Result<()> {
+pub fn set_no_new_privs() -> io::Result<()> {
     // SAFETY: this operation takes numbers and touches no memory.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
 }

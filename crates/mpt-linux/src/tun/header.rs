@@ -63,13 +63,13 @@ fn kind(gso_type: u8) -> io::Result<Option<SegmentationKind>> {
         GSO_TCPV4 => Ok(Some(SegmentationKind::Tcp4 { cwr })),
         GSO_TCPV6 => Ok(Some(SegmentationKind::Tcp6 { cwr })),
         GSO_UDP_L4 => Ok(Some(SegmentationKind::Udp)),
-        _ => Err(contradiction("a kind of segmentation that was not asked for")),
+        _ => Err(invalid("a kind of segmentation that was not asked for")),
     }
 }
 
 /// Bytes of IP and transport header. The transport header begins where the checksum does, for TCP as for UDP.
 fn header_len(kind: SegmentationKind, checksum: Option<Checksum>, packet: &[u8]) -> io::Result<u16> {
-    let start = checksum.ok_or_else(|| contradiction("segmentation without a checksum to complete"))?.start;
+    let start = checksum.ok_or_else(|| invalid("segmentation without a checksum to complete"))?.start;
     let transport = packet.get(usize::from(start)..).unwrap_or_default();
     let (shortest, len) = match kind {
         SegmentationKind::Udp => (8, 8),
@@ -79,11 +79,11 @@ fn header_len(kind: SegmentationKind, checksum: Option<Checksum>, packet: &[u8])
     };
     match len >= shortest && transport.len() >= usize::from(len) {
         true => Ok(start.saturating_add(len.into())),
-        false => Err(contradiction("a transport header that does not fit the packet")),
+        false => Err(invalid("a transport header that does not fit the packet")),
     }
 }
 
-fn contradiction(what: &'static str) -> io::Error {
+fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

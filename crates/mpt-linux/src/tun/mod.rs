@@ -110,7 +110,7 @@ impl Tun {
         for (to, from) in parts[1..].iter_mut().zip(packet) {
             *to = IoSlice::new(from);
         }
-        let parts = &parts[self.header_parts(offload)?..=packet.len()];
+        let parts = &parts[self.first_part(offload)?..=packet.len()];
         Ok(unless_blocked(self.file.write_vectored(parts))?.is_some())
     }
 
@@ -130,7 +130,7 @@ impl Tun {
     }
 
     /// Where the packet's parts begin: after the header if there is one. The slow twin takes finished packets only.
-    fn header_parts(&self, offload: Offload) -> io::Result<usize> {
+    fn first_part(&self, offload: Offload) -> io::Result<usize> {
         match (self.features.offload, offload == Offload::default()) {
             (true, _) => Ok(0),
             (false, true) => Ok(1),

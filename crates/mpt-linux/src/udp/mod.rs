@@ -16,14 +16,14 @@
 //! *ECN and DSCP.* The outer TOS is given with every run and comes with every message. GRO never joins datagrams of
 //! different TOS, so one value holds for all of a message.
 
-mod both;
+mod dual_stack;
+mod handshake_filter;
 mod receive;
 mod send;
-mod sieve;
 
-pub use both::BothFamilies;
+pub use dual_stack::DualStackSocket;
 pub use receive::{Receive, Received};
-pub use send::{Datagrams, Rest, Sent};
+pub use send::{Datagrams, SendStatus, Sent};
 
 use std::fmt;
 use std::io;
@@ -67,26 +67,26 @@ impl Default for SocketSpec {
 pub struct Socket {
     fd: OwnedFd,
     local: SocketAddr,
-    gso: Twin,
-    gro: Twin,
+    gso: Offload,
+    gro: Offload,
     /// The most segments of one GSO send that this kernel has not refused.
     max_segments: usize,
 }
 
 /// Which of the two ways a socket works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Twin {
+pub enum Offload {
     /// Runs of datagrams.
-    Fast,
+    Enabled,
     /// Single datagrams.
-    Slow(Why),
+    Fallback(FallbackReason),
 }
 
 /// Why a socket works slowly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum FallbackReason {
     /// Offload was switched off.
-    SwitchedOff,
+    Disabled,
     /// The kernel refused, with this error number.
     Refused(i32),
 }
@@ -100,9 +100,9 @@ impl Socket {
         let fail = |errno: Errno| Error::new(spec.to_string(), errno).with_hint(open_hint(errno));
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let fd = socket::socket(family(spec.local), SockType::Datagram, flags, None).map_err(fail)?;
-        prepare(&fd, spec).map_err(fail)?;
+        set_options(&fd, spec).map_err(fail)?;
         socket::bind(fd.as_raw_fd(), &SockaddrStorage::from(spec.local)).map_err(fail)?;
-        let local = bound_to(&fd, spec.local).map_err(fail)?;
+        let local = bound_address(&fd, spec.local).map_err(fail)?;
         let (gso, gro) = (try_gso(&fd, spec.offload), try_gro(&fd, spec.offload));
         Ok(Self { fd, local, gso, gro, max_segments: send::MAX_SEGMENTS })
     }
@@ -113,12 +113,12 @@ impl Socket {
     }
 
     /// How the socket sends.
-    pub fn gso(&self) -> Twin {
+    pub fn gso(&self) -> Offload {
         self.gso
     }
 
     /// How the socket receives.
-    pub fn gro(&self) -> Twin {
+    pub fn gro(&self) -> Offload {
         self.gro
     }
 }
@@ -136,12 +136,14 @@ impl fmt::Display for SocketSpec {
     }
 }
 
-impl fmt::Display for Twin {
+impl fmt::Display for Offload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fast => f.write_str("fast"),
-            Self::Slow(Why::SwitchedOff) => f.write_str("slow: offload is switched off"),
-            Self::Slow(Why::Refused(errno)) => write!(f, "slow: {}", io::Error::from_raw_os_error(*errno)),
+            Self::Enabled => f.write_str("fast"),
+            Self::Fallback(FallbackReason::Disabled) => f.write_str("slow: offload is switched off"),
+            Self::Fallback(FallbackReason::Refused(errno)) => {
+                write!(f, "slow: {}", io::Error::from_raw_os_error(*errno))
+            }
         }
     }
 }
@@ -151,7 +153,7 @@ fn family(address: SocketAddr) -> AddressFamily {
 }
 
 /// Everything that must be said before the bind, so that no datagram arrives under other rules.
-fn prepare(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
+fn set_options(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
     if let Some(device) = &spec.device {
         socket::setsockopt(fd, sockopt::BindToDevice, &device.into())?;
     }
@@ -176,26 +178,26 @@ fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) -> nix::Result<()> {
         .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()))
 }
 
-fn bound_to(fd: &OwnedFd, asked: SocketAddr) -> nix::Result<SocketAddr> {
+fn bound_address(fd: &OwnedFd, asked: SocketAddr) -> nix::Result<SocketAddr> {
     let bound: SockaddrStorage = socket::getsockname(fd.as_raw_fd())?;
     let v4 = bound.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
     Ok(v4.or_else(|| bound.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into()))).unwrap_or(asked))
 }
 
 /// A segment size of zero changes nothing, and is refused by kernels that know no segments.
-fn try_gso(fd: &OwnedFd, offload: bool) -> Twin {
-    twin(offload, || socket::setsockopt(fd, sockopt::UdpGsoSegment, &0))
+fn try_gso(fd: &OwnedFd, offload: bool) -> Offload {
+    probe_offload(offload, || socket::setsockopt(fd, sockopt::UdpGsoSegment, &0))
 }
 
-fn try_gro(fd: &OwnedFd, offload: bool) -> Twin {
-    twin(offload, || socket::setsockopt(fd, sockopt::UdpGroSegment, &true))
+fn try_gro(fd: &OwnedFd, offload: bool) -> Offload {
+    probe_offload(offload, || socket::setsockopt(fd, sockopt::UdpGroSegment, &true))
 }
 
-fn twin(offload: bool, ask: impl FnOnce() -> nix::Result<()>) -> Twin {
+fn probe_offload(offload: bool, ask: impl FnOnce() -> nix::Result<()>) -> Offload {
     match offload.then(ask) {
-        None => Twin::Slow(Why::SwitchedOff),
-        Some(Ok(())) => Twin::Fast,
-        Some(Err(errno)) => Twin::Slow(Why::Refused(errno as i32)),
+        None => Offload::Fallback(FallbackReason::Disabled),
+        Some(Ok(())) => Offload::Enabled,
+        Some(Err(errno)) => Offload::Fallback(FallbackReason::Refused(errno as i32)),
     }
 }
 
@@ -220,7 +222,7 @@ mod tests {
     use super::*;
 
     /// Without a UDP checksum the kernel refuses to segment (`EINVAL`), but sends single datagrams.
-    fn socket_that_refuses_gso() -> Socket {
+    fn socket_without_checksum() -> Socket {
         let spec = SocketSpec { local: (Ipv4Addr::LOCALHOST, 0).into(), ..SocketSpec::default() };
         let socket = Socket::open(&spec).unwrap();
         set(&socket.fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
@@ -239,20 +241,20 @@ mod tests {
 
     #[test]
     fn a_refusal_turns_the_fast_twin_off_and_loses_nothing() {
-        let (mut near, mut far) = (socket_that_refuses_gso(), socket_that_refuses_gso());
-        assert_eq!(near.gso(), Twin::Fast);
+        let (mut near, mut far) = (socket_without_checksum(), socket_without_checksum());
+        assert_eq!(near.gso(), Offload::Enabled);
 
         let sent = near.send(&Datagrams { to: far.local(), tos: 0, segment: 500, bytes: &[7; 30 * 500 + 100] });
 
         assert_eq!(sent.datagrams, 31);
-        assert_eq!(near.gso(), Twin::Slow(Why::Refused(libc::EINVAL)));
+        assert_eq!(near.gso(), Offload::Fallback(FallbackReason::Refused(libc::EINVAL)));
         assert_eq!(near.gso().to_string(), "slow: Invalid argument (os error 22)");
         assert_eq!(lengths(&mut far), [vec![500; 30], vec![100]].concat());
     }
 
     #[test]
     fn a_refusal_of_a_long_run_is_first_taken_for_an_old_kernel() {
-        let (mut near, mut far) = (socket_that_refuses_gso(), socket_that_refuses_gso());
+        let (mut near, mut far) = (socket_without_checksum(), socket_without_checksum());
 
         let sent = near.send(&Datagrams { to: far.local(), tos: 0, segment: 10, bytes: &[7; 100 * 10] });
 

@@ -30,18 +30,18 @@ pub struct Received<'a> {
 }
 
 /// No UDP payload is longer.
-const BUFFER: usize = 65_536;
+const BUFFER_LEN: usize = 65_536;
 
 impl Receive {
     /// Makes the buffers.
     pub fn new() -> Self {
-        Self { buffers: vec![0; RECEIVE_BATCH * BUFFER], arrivals: [Arrival::NONE; RECEIVE_BATCH], count: 0 }
+        Self { buffers: vec![0; RECEIVE_BATCH * BUFFER_LEN], arrivals: [Arrival::NONE; RECEIVE_BATCH], count: 0 }
     }
 
     /// What the last [`Socket::recv`] brought, in the order of arrival.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = Received<'_>> {
         let arrivals = &self.arrivals[..self.count];
-        self.buffers.chunks_exact_mut(BUFFER).zip(arrivals).map(|(buffer, arrival)| Received {
+        self.buffers.chunks_exact_mut(BUFFER_LEN).zip(arrivals).map(|(buffer, arrival)| Received {
             from: arrival.from,
             tos: arrival.tos,
             segment: arrival.segment.unwrap_or(arrival.len).max(1),
@@ -63,7 +63,7 @@ impl Socket {
     /// An error is that of an earlier send or of the interface; it is reported once, and the next call may succeed.
     pub fn recv(&mut self, into: &mut Receive) -> io::Result<usize> {
         into.count = 0;
-        let buffers = into.buffers.chunks_exact_mut(BUFFER);
+        let buffers = into.buffers.chunks_exact_mut(BUFFER_LEN);
         match message::receive(self.as_fd(), buffers, &mut into.arrivals) {
             Ok(count) => into.count = count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

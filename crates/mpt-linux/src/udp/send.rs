@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 
 use nix::libc;
 
-use super::{Socket, Twin, Why};
+use super::{FallbackReason, Offload, Socket};
 use crate::sys::message;
 
 /// A run of datagrams to one address.
@@ -39,16 +39,16 @@ pub struct Sent {
     /// How many datagrams the kernel took, counted from the front.
     pub datagrams: usize,
     /// What about the others.
-    pub rest: Rest,
+    pub status: SendStatus,
 }
 
 /// Why the kernel took no more datagrams of a run.
 #[derive(Debug)]
-pub enum Rest {
+pub enum SendStatus {
     /// It took all.
-    Nothing,
+    Complete,
     /// It has no room: send the rest when the socket is writable.
-    Full,
+    Blocked,
     /// It refuses the first of the rest, and did so twice.
     Failed(io::Error),
 }
@@ -65,39 +65,39 @@ const MAX_PAYLOAD: usize = 65_535 - 20 - 8;
 impl Socket {
     /// Sends a run of datagrams, as few system calls as it takes, and says how many the kernel took.
     pub fn send(&mut self, run: &Datagrams<'_>) -> Sent {
-        let mut sent = Sent { datagrams: 0, rest: Rest::Nothing };
+        let mut sent = Sent { datagrams: 0, status: SendStatus::Complete };
         let mut tried = false;
         while let Some(rest) = run.after(sent.datagrams) {
-            match self.send_some(&rest) {
+            match self.send_once(&rest) {
                 Ok(taken) => {
                     sent.datagrams += taken;
                     tried = false;
                 }
-                Err(error) if is_full(&error) => return Sent { rest: Rest::Full, ..sent },
+                Err(error) if is_full(&error) => return Sent { status: SendStatus::Blocked, ..sent },
                 Err(_) if !tried => tried = true,
-                Err(error) => return Sent { rest: Rest::Failed(error), ..sent },
+                Err(error) => return Sent { status: SendStatus::Failed(error), ..sent },
             }
         }
         sent
     }
 
     /// Sends the front of a run with one system call, two if GSO is refused. Returns how many datagrams the kernel took.
-    fn send_some(&mut self, run: &Datagrams<'_>) -> io::Result<usize> {
+    fn send_once(&mut self, run: &Datagrams<'_>) -> io::Result<usize> {
         let chunk = run.front(self.max_segments);
         if chunk.count() == 1 {
-            return self.send_at_once(&chunk, None);
+            return self.send_message(&chunk, None);
         }
-        if self.gso != Twin::Fast {
+        if self.gso != Offload::Enabled {
             return self.send_singly(run);
         }
         let segment = u16::try_from(chunk.segment).expect("two segments fit into 65507 bytes");
-        match self.send_at_once(&chunk, Some(segment)) {
-            Err(error) if is_refusal(&error) => self.send_refused(&chunk, &error),
+        match self.send_message(&chunk, Some(segment)) {
+            Err(error) if is_gso_error(&error) => self.send_without_gso(&chunk, &error),
             result => result,
         }
     }
 
-    fn send_at_once(&self, run: &Datagrams<'_>, segment: Option<u16>) -> io::Result<usize> {
+    fn send_message(&self, run: &Datagrams<'_>, segment: Option<u16>) -> io::Result<usize> {
         message::send(self.as_fd(), run.to, run.tos, segment, run.bytes)?;
         Ok(run.count())
     }
@@ -107,13 +107,13 @@ impl Socket {
     }
 
     /// Sends a run that GSO refused. If its datagrams pass one by one, GSO was to blame.
-    fn send_refused(&mut self, run: &Datagrams<'_>, error: &io::Error) -> io::Result<usize> {
+    fn send_without_gso(&mut self, run: &Datagrams<'_>, error: &io::Error) -> io::Result<usize> {
         let errno = error.raw_os_error().unwrap_or_default();
         let taken = self.send_singly(run)?;
         if errno == libc::EINVAL && run.count() > OLD_MAX_SEGMENTS {
             self.max_segments = OLD_MAX_SEGMENTS;
         } else {
-            self.gso = Twin::Slow(Why::Refused(errno));
+            self.gso = Offload::Fallback(FallbackReason::Refused(errno));
         }
         Ok(taken)
     }
@@ -152,7 +152,7 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 /// Errors by which the kernel refuses GSO. Each can also have a reason of its own, which shows in the single datagrams.
-fn is_refusal(error: &io::Error) -> bool {
+fn is_gso_error(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP))
 }
 

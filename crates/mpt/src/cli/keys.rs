@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::KeyCommand;
 use super::commands::print;
 use crate::Failure;
-use crate::config::secrets::Loose;
+use crate::config::secrets::LoosePermissions;
 
 /// Does what was asked for.
 pub fn run(command: KeyCommand) -> Result<(), Failure> {
@@ -64,10 +64,10 @@ fn print_secret(secret: &str) -> Result<(), Failure> {
 }
 
 /// Whether stdout is a file that others may read.
-fn loose_stdout() -> Option<Loose> {
+fn loose_stdout() -> Option<LoosePermissions> {
     let file = File::from(io::stdout().as_fd().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok()?;
-    metadata.is_file().then(|| Loose::of(metadata.permissions().mode() & 0o7777)).flatten()
+    metadata.is_file().then(|| LoosePermissions::of(metadata.permissions().mode() & 0o7777)).flatten()
 }
 
 /// Bytes that are read of stdin. A key has 45; this is enough to tell that it is something else.

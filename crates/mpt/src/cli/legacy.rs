@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use super::commands::{connect, print, unusable};
-use super::{AddressAction, Import, Running, Tunnel, Up, UpOrDown};
+use super::{AddressAction, ImportArgs, TunnelArg, TunnelOption, UpArgs, UpOrDown};
 use crate::Failure;
 use crate::config::{self, File};
 use crate::control::{Action, Request};
@@ -12,7 +12,7 @@ use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, folder};
 
 /// Reads a configuration directory of the original.
-pub fn load(up: &Up) -> Result<File, Failure> {
+pub fn load(up: &UpArgs) -> Result<File, Failure> {
     let allowed = Allowed { unauthenticated: up.unauthenticated, public_key: up.public_key };
     let (file, notes) = folder::load(&up.file, allowed).map_err(|problems| {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
@@ -24,7 +24,7 @@ pub fn load(up: &Up) -> Result<File, Failure> {
 
 /// Writes files of the original as one of ours. What is not carried over is told, and no failure; a file that `mpt up` would
 /// refuse is only printed, never written over another.
-pub fn import(import: &Import) -> Result<(), Failure> {
+pub fn import(import: &ImportArgs) -> Result<(), Failure> {
     let setup = LegacySetup::load(&import.from).map_err(|problems| {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
         Failure::new("nothing was imported")
@@ -47,7 +47,7 @@ pub fn import(import: &Import) -> Result<(), Failure> {
 }
 
 /// Gives an interface an address or takes it away.
-pub fn address(tunnel: Running, action: AddressAction, text: &str, interface: String) -> Result<(), Failure> {
+pub fn address(tunnel: TunnelOption, action: AddressAction, text: &str, interface: String) -> Result<(), Failure> {
     let (address, length) = prefix(text).ok_or_else(|| {
         Failure::new(format!("{text} is not an address")).hint("for example 10.77.0.1/24 or fd77::1/64")
     })?;
@@ -55,21 +55,21 @@ pub fn address(tunnel: Running, action: AddressAction, text: &str, interface: St
         AddressAction::Add => Action::Up,
         AddressAction::Del => Action::Down,
     };
-    order(tunnel, Request::Address { action, address, length, interface })
+    request(tunnel, Request::Address { action, address, length, interface })
 }
 
 /// Takes an interface up or down.
-pub fn interface(tunnel: Running, interface: String, action: UpOrDown) -> Result<(), Failure> {
+pub fn interface(tunnel: TunnelOption, interface: String, action: UpOrDown) -> Result<(), Failure> {
     let action = match action {
         UpOrDown::Up => Action::Up,
         UpOrDown::Down => Action::Down,
     };
-    order(tunnel, Request::Interface { interface, action })
+    request(tunnel, Request::Interface { interface, action })
 }
 
 /// Asks a running tunnel to do something.
-pub fn order(tunnel: Running, request: Request) -> Result<(), Failure> {
-    connect(&Tunnel { name: tunnel.tunnel })?.order(&request)
+pub fn request(tunnel: TunnelOption, request: Request) -> Result<(), Failure> {
+    connect(&TunnelArg { name: tunnel.tunnel })?.request(&request)
 }
 
 /// An address with the length of its prefix: /24, or /64 for IPv6, where none is said.

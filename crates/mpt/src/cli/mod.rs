@@ -37,9 +37,9 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Bring a tunnel up, and stay in the foreground until it is taken down
-    Up(Up),
+    Up(UpArgs),
     /// Show how a running tunnel is
-    Status(Named),
+    Status(ReportArgs),
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
@@ -49,18 +49,18 @@ enum Command {
     /// Take a running tunnel down, and wait until it has cleaned up; or clear away what is left of one that was killed
     Down {
         #[command(flatten)]
-        tunnel: Tunnel,
+        tunnel: TunnelArg,
     },
     /// Write or check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Turn configuration files of the original MPT into one of ours
-    Import(Import),
+    Import(ImportArgs),
     /// Give an interface an address, or take one away
     #[command(alias = "address")]
     Addr {
         #[command(flatten)]
-        tunnel: Running,
+        tunnel: TunnelOption,
         /// Give, or take away
         action: AddressAction,
         /// The address; /24 and /64 if there is no length
@@ -75,22 +75,22 @@ enum Command {
     #[command(alias = "interface")]
     Int {
         #[command(flatten)]
-        tunnel: Running,
+        tunnel: TunnelOption,
         /// The interface
         interface: String,
         /// Up or down
         action: UpOrDown,
     },
     /// Read the configuration again, and begin anew with one connection or with all
-    Reload(OneOrAll),
+    Reload(ConnectionOption),
     /// Begin anew with one connection or with all, as they are
-    Restart(OneOrAll),
+    Restart(ConnectionOption),
     /// End a connection, and take its file out of use
-    Delete(One),
+    Delete(ConnectionArg),
     /// Write one connection or all to their files
-    Save(OneOrAll),
+    Save(ConnectionOption),
     /// Ask the peer to create its side of a connection
-    Create(One),
+    Create(ConnectionArg),
     /// Show how a running tunnel is, in the words of the original
     #[command(subcommand)]
     Show(ShowCommand),
@@ -115,7 +115,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Up {
+struct UpArgs {
     /// The configuration file
     file: PathBuf,
     /// The file is a configuration directory of the original MPT
@@ -136,20 +136,20 @@ struct Up {
 }
 
 #[derive(Debug, Args)]
-struct Tunnel {
+struct TunnelArg {
     /// The tunnel's interface; the only running tunnel if left out
     name: Option<String>,
 }
 
 #[derive(Debug, Args)]
-struct Running {
+struct TunnelOption {
     /// The tunnel's interface, when several tunnels are running
     #[arg(long, value_name = "NAME")]
     tunnel: Option<String>,
 }
 
 #[derive(Debug, Args)]
-struct Import {
+struct ImportArgs {
     /// Files, or a directory with conf/interface.conf and conf/connections
     #[arg(required = true)]
     from: Vec<PathBuf>,
@@ -159,17 +159,17 @@ struct Import {
 }
 
 #[derive(Debug, Args)]
-struct One {
+struct ConnectionArg {
     #[command(flatten)]
-    tunnel: Running,
+    tunnel: TunnelOption,
     /// The connection's file in the directory of the original, or the peer's name
     file: String,
 }
 
 #[derive(Debug, Args)]
-struct OneOrAll {
+struct ConnectionOption {
     #[command(flatten)]
-    tunnel: Running,
+    tunnel: TunnelOption,
     /// The connection's file in the directory of the original, or the peer's name; all if left out
     file: Option<String>,
 }
@@ -177,7 +177,7 @@ struct OneOrAll {
 #[derive(Debug, Subcommand)]
 enum ShowCommand {
     /// The same as mpt status
-    Status(Named),
+    Status(ReportArgs),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -197,9 +197,9 @@ enum UpOrDown {
 }
 
 #[derive(Debug, Args)]
-struct Named {
+struct ReportArgs {
     #[command(flatten)]
-    tunnel: Tunnel,
+    tunnel: TunnelArg,
     /// Print JSON; docs/status.md explains the fields
     #[arg(long)]
     json: bool,
@@ -208,24 +208,24 @@ struct Named {
 #[derive(Debug, Subcommand)]
 enum PeerCommand {
     /// List the peers
-    List(Named),
+    List(ReportArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum PathCommand {
     /// List the paths
-    List(Named),
+    List(ReportArgs),
     /// Use a path again
-    Up(Chosen),
+    Up(PathArgs),
     /// Do not use a path until it is taken up again
-    Down(Chosen),
+    Down(PathArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
-struct Chosen {
+struct PathArgs {
     #[command(flatten)]
-    tunnel: Tunnel,
+    tunnel: TunnelArg,
     /// The path's name, or PEER/PATH when several peers have one of that name; or this host's address and the peer's
     path: String,
 }
@@ -277,11 +277,19 @@ pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
             legacy::address(tunnel, action, &address, interface)
         }
         Command::Int { tunnel, interface, action } => legacy::interface(tunnel, interface, action),
-        Command::Reload(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Reload { connection: file }),
-        Command::Restart(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Restart { connection: file }),
-        Command::Delete(One { tunnel, file }) => legacy::order(tunnel, Request::Delete { connection: file }),
-        Command::Save(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Save { connection: file }),
-        Command::Create(One { tunnel, file }) => legacy::order(tunnel, Request::Create { connection: file }),
+        Command::Reload(ConnectionOption { tunnel, file }) => {
+            legacy::request(tunnel, Request::Reload { connection: file })
+        }
+        Command::Restart(ConnectionOption { tunnel, file }) => {
+            legacy::request(tunnel, Request::Restart { connection: file })
+        }
+        Command::Delete(ConnectionArg { tunnel, file }) => {
+            legacy::request(tunnel, Request::Delete { connection: file })
+        }
+        Command::Save(ConnectionOption { tunnel, file }) => legacy::request(tunnel, Request::Save { connection: file }),
+        Command::Create(ConnectionArg { tunnel, file }) => {
+            legacy::request(tunnel, Request::Create { connection: file })
+        }
         Command::Show(ShowCommand::Status(named)) => commands::status(named),
         Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::control::report::{Path, Peer, Report};
+use crate::control::report::{PathReport, PeerReport, Report};
 
 /// How a tunnel is.
 pub fn status(report: &Report) -> String {
@@ -39,9 +39,9 @@ pub fn paths(report: &Report) -> String {
 /// The peers, a line each.
 pub fn peers(report: &Report) -> String {
     let heading = ["PEER", "PATHS UP", "SENT", "RECEIVED", "DROPPED"].map(str::to_owned).to_vec();
-    let row = |peer: &Peer| {
+    let row = |peer: &PeerReport| {
         let up = peer.paths.iter().filter(|path| path.up).count();
-        let sum = |of: fn(&Path) -> u64| bytes(peer.paths.iter().map(of).sum());
+        let sum = |of: fn(&PathReport) -> u64| bytes(peer.paths.iter().map(of).sum());
         let dropped: u64 = peer.drops.values().sum();
         vec![
             peer.name.clone(),
@@ -64,13 +64,13 @@ type Row = Vec<String>;
 /// Columns whose cells are figures, by their headings.
 const FIGURES: [&str; 6] = ["RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
 
-fn rows(peer: &Peer) -> Vec<Row> {
+fn rows(peer: &PeerReport) -> Vec<Row> {
     let sent: u64 = peer.paths.iter().map(|path| path.sent_bytes).sum();
     let heading = ["PATH", "STATE", "RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT", "REMOTE"].map(str::to_owned).to_vec();
     [heading].into_iter().chain(peer.paths.iter().map(|path| row(path, sent))).collect()
 }
 
-fn row(path: &Path, sent_by_all: u64) -> Row {
+fn row(path: &PathReport, sent_by_all: u64) -> Row {
     vec![
         path.name.clone(),
         state(path),
@@ -83,11 +83,11 @@ fn row(path: &Path, sent_by_all: u64) -> Row {
     ]
 }
 
-fn state(path: &Path) -> String {
+fn state(path: &PathReport) -> String {
     match path.cause.as_deref() {
         None if path.up => match (path.used_bytes, path.limit_bytes) {
             (Some(used), Some(limit)) => format!("up ({} of {})", bytes(used), bytes(limit)),
-            _ if path.reserve => "up (standby)".to_owned(),
+            _ if path.standby => "up (standby)".to_owned(),
             _ => "up".to_owned(),
         },
         None => "down".to_owned(),
@@ -158,10 +158,10 @@ fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::report::Tunnel;
+    use crate::control::report::TunnelReport;
 
-    fn path(name: &str, cause: Option<&str>, sent_bytes: u64) -> Path {
-        Path {
+    fn path(name: &str, cause: Option<&str>, sent_bytes: u64) -> PathReport {
+        PathReport {
             name: name.to_owned(),
             remote: "192.0.2.1:4754".to_owned(),
             weight: 10,
@@ -171,7 +171,7 @@ mod tests {
             rate_bits_per_s: None,
             loss: None,
             role: "available".to_owned(),
-            reserve: false,
+            standby: false,
             used_bytes: None,
             limit_bytes: None,
             mtu_bytes: None,
@@ -183,7 +183,7 @@ mod tests {
     }
 
     fn report() -> Report {
-        let peer = Peer {
+        let peer = PeerReport {
             name: "office".to_owned(),
             scheduler: "weighted".to_owned(),
             taken_packets: 0,
@@ -191,23 +191,23 @@ mod tests {
             arrived_packets: 0,
             delivered_packets: 0,
             queued_bytes: 0,
-            held_packets: 0,
-            hold_us: 0,
-            resent_packets: 0,
+            buffered_packets: 0,
+            reorder_timeout_us: 0,
+            retransmitted_packets: 0,
             recovered_packets: 0,
-            given_up_packets: 0,
+            abandoned_packets: 0,
             reorder: None,
             drops: BTreeMap::from([("no_path".to_owned(), 3)]),
             paths: vec![path("dsl", None, 3_000_000), path("lte", Some("carrier"), 1_000_000)],
         };
-        let tunnel = Tunnel {
+        let tunnel = TunnelReport {
             interface: "mpt0".to_owned(),
             mode: "plain".to_owned(),
             config: "/etc/mpt/office.toml".to_owned(),
             port: 4754,
             mtu_bytes: 1464,
             uptime_s: 7_500,
-            ..Tunnel::default()
+            ..TunnelReport::default()
         };
         Report { tunnel, peers: vec![peer], drops: BTreeMap::new() }
     }
@@ -228,15 +228,16 @@ office  weighted
 
     #[test]
     fn a_path_shows_what_it_is_for() {
-        let standby = Path { reserve: true, ..path("lte", None, 0) };
-        let metered = Path { used_bytes: Some(8_200_000_000), limit_bytes: Some(20_000_000_000), ..standby.clone() };
+        let standby = PathReport { standby: true, ..path("lte", None, 0) };
+        let metered =
+            PathReport { used_bytes: Some(8_200_000_000), limit_bytes: Some(20_000_000_000), ..standby.clone() };
         assert_eq!([&standby, &metered].map(state), ["up (standby)", "up (8.20 GB of 20.0 GB)"]);
     }
 
     #[test]
     fn paths_of_all_peers_share_a_heading() {
         let mut two = report();
-        two.peers.push(Peer { name: "home".to_owned(), ..two.peers[0].clone() });
+        two.peers.push(PeerReport { name: "home".to_owned(), ..two.peers[0].clone() });
         let text = paths(&two);
         assert_eq!(text.matches("PATH").count(), 1);
         assert_eq!(text.lines().count(), 5);

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use super::model::{At, Peer};
-use super::problem::Log;
+use super::problem::ProblemLog;
 use super::reader::Reader;
-use super::schema::{Names, Wire, peer};
-use super::{forms, secrets};
+use super::schema::{NameGenerator, WireSettings, peer};
+use super::{secrets, value_types};
 
 /// The peers in the files of a folder, whose path is relative to that of the file that includes it.
-pub fn peers(folder: &At<PathBuf>, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer> {
+pub fn peers(folder: &At<PathBuf>, wire: &WireSettings, log: &mut ProblemLog<'_>) -> Vec<Peer> {
     let path = log.path().parent().unwrap_or(Path::new("")).join(&folder.value);
     let files = match files(&path) {
         Ok(files) => files,
@@ -44,7 +44,7 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read(path: PathBuf, line: usize, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer> {
+fn read(path: PathBuf, line: usize, wire: &WireSettings, log: &mut ProblemLog<'_>) -> Vec<Peer> {
     let read = match secrets::read(&path, u64::MAX) {
         Ok(read) => read,
         Err(error) => {
@@ -54,7 +54,7 @@ fn read(path: PathBuf, line: usize, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer>
         }
     };
     let base = log.lines().include(path.clone());
-    let mut own = Log::new(&path, &read.text).with_permissions(read.permissions).counted_from(base);
+    let mut own = ProblemLog::new(&path, &read.text).with_permissions(read.permissions).counted_from(base);
     let (document, errors) = DeTable::parse_recoverable(&read.text);
     errors.iter().for_each(|error| own.syntax(error));
     let mut top = Reader::new(document.get_ref(), "", base + 1, &mut own);
@@ -64,16 +64,16 @@ fn read(path: PathBuf, line: usize, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer>
     peers
 }
 
-fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &Wire) -> Vec<Peer> {
+fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &WireSettings) -> Vec<Peer> {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    if !forms::is_name(&stem) {
-        let what = format!("the name of this file is not {}, which its peer is called by", forms::NAME);
+    if !value_types::is_name(&stem) {
+        let what = format!("the name of this file is not {}, which its peer is called by", value_types::NAME);
         top.log.error(top.line, what, Some("rename it".to_owned()));
     }
-    if top.lacks("peer") {
+    if top.is_absent_or_empty("peer") {
         top.missing("there is no peer in this file", "write [[peer]] on a line of its own".to_owned());
     }
-    let mut names = Names::after(&stem);
+    let mut names = NameGenerator::after(&stem);
     let peers = top.tables("peer", "peer", |table| {
         let name = names.next(table);
         peer(table, wire, name, true)

@@ -21,7 +21,6 @@
 
 mod checks;
 pub mod defaults;
-mod forms;
 mod include;
 pub mod model;
 mod native;
@@ -33,13 +32,14 @@ mod schema;
 pub(crate) mod secrets;
 #[cfg(test)]
 mod tests;
+mod value_types;
 
 use std::path::Path;
 
 pub use model::File;
 pub use problem::{Problem, Severity};
 
-use problem::Log;
+use problem::ProblemLog;
 use toml::de::DeTable;
 
 /// Reads and checks the file at `path`, and the files with keys that it names. What is odd but allowed is in
@@ -49,7 +49,7 @@ use toml::de::DeTable;
 /// Everything that is wrong with it, in the order of its lines; also that others may read it when there is a secret in it.
 pub fn load(path: &Path) -> Result<File, Vec<Problem>> {
     match secrets::read(path, u64::MAX) {
-        Ok(read) => checked(Log::new(path, &read.text).with_permissions(read.permissions), &read.text),
+        Ok(read) => checked(ProblemLog::new(path, &read.text).with_permissions(read.permissions), &read.text),
         Err(error) => Err(vec![unreadable(path, &error)]),
     }
 }
@@ -59,10 +59,10 @@ pub fn load(path: &Path) -> Result<File, Vec<Problem>> {
 /// # Errors
 /// Everything that is wrong with it, in the order of its lines.
 pub fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
-    checked(Log::new(path, text), text)
+    checked(ProblemLog::new(path, text), text)
 }
 
-fn checked(mut log: Log<'_>, text: &str) -> Result<File, Vec<Problem>> {
+fn checked(mut log: ProblemLog<'_>, text: &str) -> Result<File, Vec<Problem>> {
     let (document, errors) = DeTable::parse_recoverable(text);
     errors.iter().for_each(|error| log.syntax(error));
     let file = schema::file(document.get_ref(), &mut log);
@@ -75,7 +75,7 @@ fn checked(mut log: Log<'_>, text: &str) -> Result<File, Vec<Problem>> {
 /// # Errors
 /// What is wrong with it.
 pub fn check(file: &File) -> Result<(), Vec<Problem>> {
-    let mut log = Log::new(&file.path, "");
+    let mut log = ProblemLog::new(&file.path, "");
     *log.lines() = file.lines.clone();
     checks::check(file, &mut log);
     let (errors, _) = log.finish();

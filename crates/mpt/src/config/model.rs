@@ -26,7 +26,7 @@ pub struct File {
     /// Whose lines the values stand in: its own and those of the files that it includes.
     pub lines: Lines,
     /// In which form.
-    pub form: Form,
+    pub format: FileFormat,
     /// Name of the TUN interface.
     pub interface: At<String>,
     /// Addresses of the TUN interface, with the prefix length of the network they are in.
@@ -70,7 +70,7 @@ pub const RESERVED: [&str; 3] = ["lo", "all", "default"];
 
 /// The form of a configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum FileFormat {
     /// One file of TOML.
     #[default]
     Toml,
@@ -233,14 +233,14 @@ impl Path {
 
 impl File {
     /// Whether peers call that nothing here says the place of, or may come from the folder that is included.
-    pub fn is_called(&self) -> bool {
-        self.includes || self.peers.iter().any(Peer::calls)
+    pub fn accepts_incoming(&self) -> bool {
+        self.includes || self.peers.iter().any(Peer::connects_to_us)
     }
 }
 
 impl Peer {
     /// Whether it is the one who calls, because nothing here says where it is.
-    pub fn calls(&self) -> bool {
+    pub fn connects_to_us(&self) -> bool {
         self.paths.is_empty() && self.auto.is_none()
     }
 
@@ -262,7 +262,7 @@ impl Default for OriginalPath {
 impl File {
     /// Something that turned out to be wrong with the value in `line`.
     pub fn problem(&self, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Problem {
-        let (file, line) = self.lines.place(line).unwrap_or((&self.path, line));
+        let (file, line) = self.lines.locate(line).unwrap_or((&self.path, line));
         Problem {
             severity: Severity::Error,
             file: file.to_owned(),

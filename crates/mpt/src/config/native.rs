@@ -14,7 +14,7 @@ use mpt_proto::time::Rate;
 
 use super::model::{At, Auto};
 use super::reader::Reader;
-use super::{defaults, forms, secrets};
+use super::{defaults, secrets, value_types};
 
 type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 
@@ -23,23 +23,23 @@ pub fn identity(top: &mut Table<'_, '_, '_>, needed: bool) -> Option<KeyPair> {
     if needed && !top.has("private_key") && !top.has("private_key_file") {
         top.missing("private_key is missing", format!("{NEW_KEY}; mpt config new writes whole files"));
     }
-    let secret = Secret { key: "private_key", file: "private_key_file", source: NEW_KEY };
+    let secret = SecretKey { key: "private_key", file: "private_key_file", source: NEW_KEY };
     secret.read(top).map(|key| key.value)
 }
 
 /// How much may be in flight.
 pub fn congestion(top: &mut Table<'_, '_, '_>) -> cc::ControllerKind {
-    top.read_or("congestion", &forms::choice(cc::ControllerKind::NAMES), cc::ControllerKind::default()).value
+    top.read_or("congestion", &value_types::choice(cc::ControllerKind::NAMES), cc::ControllerKind::default()).value
 }
 
 /// Whether lost packets may be brought back by forward error correction.
 pub fn fec(top: &mut Table<'_, '_, '_>) -> fec::FecMode {
-    top.read_or("fec", &forms::choice(fec::FecMode::NAMES), fec::FecMode::default()).value
+    top.read_or("fec", &value_types::choice(fec::FecMode::NAMES), fec::FecMode::default()).value
 }
 
 /// Whether nothing may leave beside the tunnel, which is for tunnels that take everything.
 pub fn kill_switch(top: &mut Table<'_, '_, '_>) -> At<bool> {
-    top.read_or("kill_switch", &forms::boolean(), defaults::KILL_SWITCH)
+    top.read_or("kill_switch", &value_types::boolean(), defaults::KILL_SWITCH)
 }
 
 /// Who the peer is, in the line of its public key.
@@ -51,13 +51,13 @@ pub fn protocol(
     if needed && !table.has("public_key") {
         table.missing("public_key is missing", PUBLIC_KEY.to_owned());
     }
-    let public_key = table.read("public_key", &forms::key::<PublicKey>(PUBLIC_KEY));
+    let public_key = table.read("public_key", &value_types::key::<PublicKey>(PUBLIC_KEY));
     // With it every shared secret would be zero (RFC 7748 section 6.1), so no handshake succeeds.
     if let Some(key) = public_key.as_ref().filter(|key| key.as_bytes() == &[0; 32]) {
         table.log.error(key.line, "public_key: all zero, which is nobody's".to_owned(), Some(PUBLIC_KEY.to_owned()));
     }
     let secret =
-        Secret { key: "preshared_key", file: "preshared_key_file", source: "mpt key psk makes one for both ends" };
+        SecretKey { key: "preshared_key", file: "preshared_key_file", source: "mpt key psk makes one for both ends" };
     let preshared_key: PresharedKey = secret.read(table).map(|key| key.value).unwrap_or_default();
     public_key
         .map(|key| key.map(|public_key| Protocol::Native(NativeConfig { public_key, preshared_key, congestion, fec })))
@@ -77,10 +77,10 @@ pub struct Usage {
 impl Usage {
     /// What a path says.
     pub fn read(table: &mut Table<'_, '_, '_>) -> Self {
-        let cap = table.read("rate", &forms::rate(64_000..=100_000_000_000, "50mbit")).map(|cap| cap.value);
+        let cap = table.read("rate", &value_types::rate(64_000..=100_000_000_000, "50mbit")).map(|cap| cap.value);
         let roles = [("available", Role::Available), ("standby", Role::Standby), ("metered", Role::Metered)];
-        let role = table.read_or("role", &forms::choice(&roles), defaults::ROLE);
-        let limit = table.read("limit", &forms::volume(1_000_000..=1_000_000_000_000_000, "20GB"));
+        let role = table.read_or("role", &value_types::choice(&roles), defaults::ROLE);
+        let limit = table.read("limit", &value_types::volume(1_000_000..=1_000_000_000_000_000, "20GB"));
         match (&limit, role.value) {
             (None, Role::Metered) if !table.has("limit") => {
                 table.missing("limit is missing", "a metered path has one, for example limit = \"20GB\"".to_owned());
@@ -108,18 +108,18 @@ pub enum Role {
 
 /// Which of several addresses an interface leads to.
 pub fn pairs(table: &mut Table<'_, '_, '_>) -> Pairs {
-    let pairs = forms::choice(&[("one", Pairs::One), ("fullmesh", Pairs::FullMesh)]);
+    let pairs = value_types::choice(&[("one", Pairs::One), ("fullmesh", Pairs::FullMesh)]);
     table.read_or("pairs", &pairs, defaults::PAIRS).value
 }
 
 /// Paths that follow the interfaces of this host; `port` is the peer's, where it is not said with the address.
 pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
-    let remotes = table.read("remote", &forms::some(forms::remote("203.0.113.7")));
+    let remotes = table.read("remote", &value_types::one_or_list(value_types::remote("203.0.113.7")));
     if !table.has("remote") && (table.has("interfaces") || table.has("ports")) {
         table.missing("remote is missing", "where the peer can be reached: remote = \"203.0.113.7\"".to_owned());
     }
-    let interfaces = table.read("interfaces", &forms::interfaces());
-    let ports = table.read_or("ports", &forms::integer("a number of ports", 1..=8, 2), defaults::PORTS).value;
+    let interfaces = table.read("interfaces", &value_types::interfaces());
+    let ports = table.read_or("ports", &value_types::integer("a number of ports", 1..=8, 2), defaults::PORTS).value;
     let At { value: remotes, line } = remotes?;
     let at = |(ip, own): (_, Option<u16>)| At { value: (ip, own.unwrap_or(port)).into(), line };
     Some(Auto {
@@ -153,19 +153,19 @@ pub const PATH: [&str; 3] = ["rate", "role", "limit"];
 const NEW_KEY: &str = "mpt key new makes one";
 const PUBLIC_KEY: &str = "mpt key public, at the peer, makes it from the private key there";
 /// Bytes that are read of a file with a key, which has 45. Enough to tell that it is something else.
-const KEY_FILE: u64 = 4_096;
+const MAX_KEY_FILE: u64 = 4_096;
 
 /// A secret and the two keys under which it may stand.
-struct Secret {
+struct SecretKey {
     key: &'static str,
     file: &'static str,
     source: &'static str,
 }
 
-impl Secret {
+impl SecretKey {
     fn read<T: FromStr<Err = KeyError> + 'static>(&self, table: &mut Table<'_, '_, '_>) -> Option<At<T>> {
-        let here = table.read(self.key, &forms::key(self.source));
-        let elsewhere = table.read(self.file, &forms::key_file("/etc/mpt/secret.key"));
+        let here = table.read(self.key, &value_types::key(self.source));
+        let elsewhere = table.read(self.file, &value_types::key_file("/etc/mpt/secret.key"));
         let Some(line) = table.line_of_key(self.key) else {
             return self.read_file(table, elsewhere?);
         };
@@ -192,8 +192,8 @@ impl Secret {
 /// The key in a file of its own, or what is wrong with the file and what to try.
 fn read_key<T: FromStr<Err = KeyError>>(path: &Path, source: &str) -> Result<T, (String, String)> {
     let unreadable = |error| (format!("cannot be read: {error}"), secrets::hint_for(&error, source));
-    let read = secrets::read(path, KEY_FILE).map_err(unreadable)?;
-    match secrets::Loose::of(read.permissions) {
+    let read = secrets::read(path, MAX_KEY_FILE).map_err(unreadable)?;
+    match secrets::LoosePermissions::of(read.permissions) {
         Some(loose) => Err((loose.to_string(), secrets::chmod(path))),
         None => read.text.trim().parse().map_err(|error| (format!("holds no key: {error}"), source.to_owned())),
     }

@@ -65,14 +65,14 @@ impl Lines {
     }
 
     /// The included file that a line is in, and which of its lines it is; none for those of the first file.
-    pub fn place(&self, line: usize) -> Option<(&Path, usize)> {
+    pub fn locate(&self, line: usize) -> Option<(&Path, usize)> {
         let file = (line / Self::STEP).checked_sub(1)?;
         Some((self.0.get(file)?, line % Self::STEP))
     }
 }
 
 /// The problems of one file, as they are found.
-pub struct Log<'t> {
+pub struct ProblemLog<'t> {
     path: &'t Path,
     text: &'t str,
     /// What its lines are counted from.
@@ -101,12 +101,12 @@ struct Unknown {
 }
 
 /// Values longer than this are cut in messages.
-const SHOWN: usize = 60;
+const MAX_SHOWN: usize = 60;
 /// Words at least this alike are taken for misspellings of one another; 1 is equality. Two letters exchanged in a word of five
 /// come to 0.8, and unrelated keys of the schema stay below 0.6.
-const ALIKE: f64 = 0.7;
+const MIN_SIMILARITY: f64 = 0.7;
 
-impl<'t> Log<'t> {
+impl<'t> ProblemLog<'t> {
     /// Makes an empty one.
     pub fn new(path: &'t Path, text: &'t str) -> Self {
         Self {
@@ -141,7 +141,7 @@ impl<'t> Log<'t> {
     }
 
     /// Takes over what is wrong with an included file.
-    pub fn absorb(&mut self, other: Log<'_>) {
+    pub fn absorb(&mut self, other: ProblemLog<'_>) {
         self.broken.extend(&other.broken);
         let (errors, warnings) = other.finish();
         self.included.0.extend(errors);
@@ -149,8 +149,8 @@ impl<'t> Log<'t> {
     }
 
     /// A line in words, for messages about another one.
-    pub fn words(&self, line: usize) -> String {
-        match self.lines.place(line) {
+    pub fn describe_line(&self, line: usize) -> String {
+        match self.lines.locate(line) {
             Some((file, line)) => format!("line {line} of {}", file.display()),
             None => format!("line {line}"),
         }
@@ -179,7 +179,7 @@ impl<'t> Log<'t> {
 
     /// A secret stands in `line` under `key`, so others must not be able to read the file. It is enough to be told once.
     pub fn secret(&mut self, line: usize, key: &str) {
-        if let Some(loose) = self.permissions.and_then(secrets::Loose::of) {
+        if let Some(loose) = self.permissions.and_then(secrets::LoosePermissions::of) {
             self.permissions = None;
             let what = format!("{key}: a secret, and this file {loose}");
             self.error(line, what, Some(secrets::chmod(self.path)));
@@ -209,7 +209,7 @@ impl<'t> Log<'t> {
     }
 
     /// `key` was asked for in `table`, whether it is there or not.
-    pub fn knows(&mut self, table: &str, key: &str) {
+    pub fn add_known(&mut self, table: &str, key: &str) {
         self.known.insert(dotted(table, key));
     }
 
@@ -232,7 +232,8 @@ impl<'t> Log<'t> {
             return "what stands here".to_owned();
         }
         let line = text.lines().next().unwrap_or_default();
-        let mut shown: String = line.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let mut shown: String =
+            line.chars().take(MAX_SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
         if shown.len() < text.len() {
             shown.push_str("...");
         }
@@ -242,7 +243,7 @@ impl<'t> Log<'t> {
     /// Errors and warnings, each in the order of the lines.
     pub fn finish(mut self) -> (Vec<Problem>, Vec<Problem>) {
         if !self.is_broken() {
-            self.tell_unknown();
+            self.report_unknown();
         }
         let own = self.path.to_owned();
         let in_order = |mut problems: Vec<Problem>, included: Vec<Problem>| {
@@ -259,15 +260,15 @@ impl<'t> Log<'t> {
         &self.known
     }
 
-    fn tell_unknown(&mut self) {
+    fn report_unknown(&mut self) {
         for unknown in std::mem::take(&mut self.unknown) {
             let Unknown { table, key, line } = &unknown;
-            self.error(*line, format!("unknown key {key:?} {}", place(table)), Some(self.guess(&unknown)));
+            self.error(*line, format!("unknown key {key:?} {}", describe_table(table)), Some(self.suggest(&unknown)));
         }
     }
 
     /// The key that was meant, the table that the key belongs to, or what there is to choose from.
-    fn guess(&self, unknown: &Unknown) -> String {
+    fn suggest(&self, unknown: &Unknown) -> String {
         let keys: Vec<_> = self.known.iter().map(|known| known.rsplit_once('.').unwrap_or(("", known))).collect();
         let here: Vec<_> = keys.iter().filter(|(table, _)| *table == unknown.table).map(|(_, key)| *key).collect();
         if let Some(key) = nearest(&unknown.key, here.iter().copied()) {
@@ -276,13 +277,13 @@ impl<'t> Log<'t> {
         // What many tables have is most likely meant for the one nearest to the top.
         let elsewhere = keys.iter().filter(|(_, key)| *key == unknown.key);
         match elsewhere.min_by_key(|(table, _)| table.len()) {
-            Some((table, key)) => format!("{key:?} belongs {}", place(table)),
+            Some((table, key)) => format!("{key:?} belongs {}", describe_table(table)),
             None => format!("known here: {}", here.join(", ")),
         }
     }
 
     fn problem(&self, line: usize, what: String, hint: Option<String>) -> Problem {
-        let (file, line) = self.lines.place(line).unwrap_or((self.path, line - self.base));
+        let (file, line) = self.lines.locate(line).unwrap_or((self.path, line - self.base));
         Problem { severity: Severity::Error, file: file.to_owned(), line: Some(line), what, hint }
     }
 
@@ -313,7 +314,7 @@ impl<'t> Log<'t> {
 /// The word of `words` for which `word` may be a misspelling.
 pub fn nearest<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let likeness = |other: &str| strsim::normalized_damerau_levenshtein(word, other);
-    let scored = words.into_iter().map(|other| (likeness(other), other)).filter(|(score, _)| *score >= ALIKE);
+    let scored = words.into_iter().map(|other| (likeness(other), other)).filter(|(score, _)| *score >= MIN_SIMILARITY);
     scored.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, other)| other)
 }
 
@@ -327,7 +328,7 @@ fn dotted(table: &str, key: &str) -> String {
     if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
 }
 
-fn place(table: &str) -> String {
+fn describe_table(table: &str) -> String {
     match table {
         "" => "at the top of the file, before the first [table]".to_owned(),
         "peer" | "peer.path" | "rule" => format!("in [[{table}]]"),

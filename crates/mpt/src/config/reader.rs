@@ -8,9 +8,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::forms::Form;
 use super::model::At;
-use super::problem::{Log, nearest};
+use super::problem::{ProblemLog, nearest};
+use super::value_types::ValueType;
 
 type Item<'a> = Spanned<DeValue<'a>>;
 
@@ -21,25 +21,25 @@ pub struct Reader<'l, 't, 'a> {
     name: &'static str,
     /// The line of its header.
     pub line: usize,
-    asked: Vec<&'static str>,
+    requested: Vec<&'static str>,
     /// Where problems go.
-    pub log: &'l mut Log<'t>,
+    pub log: &'l mut ProblemLog<'t>,
 }
 
 impl<'l, 't, 'a> Reader<'l, 't, 'a> {
     /// Reads the table called `name`, whose header stands in `line`.
-    pub fn new(table: &'a DeTable<'a>, name: &'static str, line: usize, log: &'l mut Log<'t>) -> Self {
-        Self { table, name, line, asked: Vec::new(), log }
+    pub fn new(table: &'a DeTable<'a>, name: &'static str, line: usize, log: &'l mut ProblemLog<'t>) -> Self {
+        Self { table, name, line, requested: Vec::new(), log }
     }
 
     /// The value of `key`.
-    pub fn read<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Option<At<T>> {
+    pub fn read<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>) -> Option<At<T>> {
         let item = self.take(key)?;
         self.accept(key, item, form, form.example(key))
     }
 
     /// The value of `key`, which must be there.
-    pub fn need<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Option<At<T>> {
+    pub fn require<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>) -> Option<At<T>> {
         if !self.has(key) {
             self.missing(&format!("{key} is missing"), form.example(key));
         }
@@ -47,12 +47,12 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
     }
 
     /// The value of `key`, or a default in its absence.
-    pub fn read_or<T: 'static>(&mut self, key: &'static str, form: &Form<T>, default: T) -> At<T> {
+    pub fn read_or<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>, default: T) -> At<T> {
         self.read(key, form).unwrap_or_else(|| self.at(default))
     }
 
     /// The values of the list `key`; those that are wrong are left out.
-    pub fn list<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Vec<At<T>> {
+    pub fn list<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>) -> Vec<At<T>> {
         let Some(item) = self.take(key) else { return Vec::new() };
         if let DeValue::Array(items) = item.get_ref() {
             return items.iter().filter_map(|item| self.accept(key, item, form, form.example_list(key))).collect();
@@ -64,7 +64,7 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
     }
 
     /// As [`Self::list`], for a list that must be there.
-    pub fn need_list<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Vec<At<T>> {
+    pub fn require_list<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>) -> Vec<At<T>> {
         if !self.has(key) {
             self.missing(&format!("{key} is missing"), form.example_list(key));
         }
@@ -134,7 +134,7 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
     }
 
     /// Whether `key` is not there, or an empty list.
-    pub fn lacks(&self, key: &str) -> bool {
+    pub fn is_absent_or_empty(&self, key: &str) -> bool {
         let is_empty = |item: &Item<'_>| item.get_ref().as_array().is_some_and(|items| items.is_empty());
         self.table.get(key).is_none_or(is_empty)
     }
@@ -153,31 +153,37 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
 
     /// Notes the keys that nobody asked for.
     pub fn finish(&mut self) {
-        for (key, _) in self.table.iter().filter(|(key, _)| !self.asked.contains(&key.get_ref().as_ref())) {
+        for (key, _) in self.table.iter().filter(|(key, _)| !self.requested.contains(&key.get_ref().as_ref())) {
             let line = self.log.line(key.span().start);
             self.log.unknown(self.name, key.get_ref(), line);
         }
     }
 
     fn take(&mut self, key: &'static str) -> Option<&'a Item<'a>> {
-        self.asked.push(key);
-        self.log.knows(self.name, key);
+        self.requested.push(key);
+        self.log.add_known(self.name, key);
         self.table.get(key)
     }
 
-    fn accept<T: 'static>(&mut self, key: &str, item: &Item<'_>, form: &Form<T>, example: String) -> Option<At<T>> {
+    fn accept<T: 'static>(
+        &mut self,
+        key: &str,
+        item: &Item<'_>,
+        form: &ValueType<T>,
+        example: String,
+    ) -> Option<At<T>> {
         let line = self.line_of(item);
         match form.parse(item.get_ref()) {
             Some(value) => Some(At { value, line }),
             None if form.hidden => {
                 let shape = shape(item.get_ref());
-                self.log.error(line, format!("{key}: {shape} is not {}", form.is), Some(example));
+                self.log.error(line, format!("{key}: {shape} is not {}", form.description), Some(example));
                 None
             }
             None => {
                 let shown = self.log.shown(item.span());
-                let hint = better(key, item.get_ref(), form).unwrap_or(example);
-                self.log.error(line, format!("{key}: {shown} is not {}", form.is), Some(hint));
+                let hint = suggest(key, item.get_ref(), form).unwrap_or(example);
+                self.log.error(line, format!("{key}: {shown} is not {}", form.description), Some(hint));
                 None
             }
         }
@@ -219,7 +225,7 @@ fn shape(value: &DeValue<'_>) -> String {
 }
 
 /// What was probably meant.
-fn better<T: 'static>(key: &str, value: &DeValue<'_>, form: &Form<T>) -> Option<String> {
+fn suggest<T: 'static>(key: &str, value: &DeValue<'_>, form: &ValueType<T>) -> Option<String> {
     let text = value.as_str()?;
     if let Some(word) = nearest(text, form.choices.iter().copied()) {
         return Some(format!("did you mean {word:?}?"));

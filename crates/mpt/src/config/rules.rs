@@ -5,7 +5,7 @@ use mpt_proto::packet::ip;
 
 use super::model::{At, Mode};
 use super::reader::Reader;
-use super::{defaults, forms};
+use super::{defaults, value_types};
 
 /// Reads all rules, in the order in which they are asked. The line is that of the path, if a rule names one.
 pub fn rules(top: &mut Reader<'_, '_, '_>, mode: Option<Mode>) -> Vec<At<Rule>> {
@@ -19,9 +19,9 @@ pub fn rules(top: &mut Reader<'_, '_, '_>, mode: Option<Mode>) -> Vec<At<Rule>> 
 
 fn rule(table: &mut Reader<'_, '_, '_>, mode: Option<Mode>) -> At<Rule> {
     let pattern = pattern(table);
-    let class = table.read("class", &forms::choice(Class::NAMES)).map(|class| class.value);
+    let class = table.read("class", &value_types::choice(Class::NAMES)).map(|class| class.value);
     let duplicate = duplicate(table, mode, class);
-    let path = table.read("path", &forms::name("dsl"));
+    let path = table.read("path", &value_types::name("dsl"));
     let line = path.as_ref().map_or(table.line, |path| path.line);
     if !["class", "path", "duplicate"].iter().any(|key| table.has(key)) {
         table.missing("this rule does nothing", "add a class, for example class = \"realtime\", or a path".to_owned());
@@ -31,13 +31,13 @@ fn rule(table: &mut Reader<'_, '_, '_>, mode: Option<Mode>) -> At<Rule> {
 
 fn pattern(table: &mut Reader<'_, '_, '_>) -> Pattern {
     let pattern = Pattern {
-        dscp: table.read("dscp", &forms::dscp()).map(|dscp| dscp.value),
-        protocol: table.read("protocol", &forms::protocol()).map(|protocol| protocol.value),
-        port: table.read("port", &forms::ports()).map(|ports| ports.value),
-        source_port: table.read("source_port", &forms::ports()).map(|ports| ports.value),
-        destination_port: table.read("destination_port", &forms::ports()).map(|ports| ports.value),
-        source: table.read("source", &forms::network("10.81.0.0/16")).map(|net| net.value),
-        destination: table.read("destination", &forms::network("10.82.0.0/16")).map(|net| net.value),
+        dscp: table.read("dscp", &value_types::dscp()).map(|dscp| dscp.value),
+        protocol: table.read("protocol", &value_types::protocol()).map(|protocol| protocol.value),
+        port: table.read("port", &value_types::ports()).map(|ports| ports.value),
+        source_port: table.read("source_port", &value_types::ports()).map(|ports| ports.value),
+        destination_port: table.read("destination_port", &value_types::ports()).map(|ports| ports.value),
+        source: table.read("source", &value_types::network("10.81.0.0/16")).map(|net| net.value),
+        destination: table.read("destination", &value_types::network("10.82.0.0/16")).map(|net| net.value),
     };
     can_fit(table, &pattern);
     pattern
@@ -66,7 +66,7 @@ fn duplicate(table: &mut Reader<'_, '_, '_>, mode: Option<Mode>, class: Option<C
         table.refuse("duplicate", "in plain mode", "leave it out, or scheduler = \"redundant\" for all packets");
         return defaults::DUPLICATE;
     }
-    let paths = forms::integer("a number of paths", 1..=32, 2);
+    let paths = value_types::integer("a number of paths", 1..=32, 2);
     let copies = table.read_or("duplicate", &paths, u64::from(defaults::DUPLICATE));
     if copies.value > 1 && class.is_some_and(|class| class != Class::Realtime) {
         let hint = "class = \"realtime\", or scheduler = \"redundant\" for all packets".to_owned();

@@ -11,7 +11,7 @@ use std::path::Path;
 use zeroize::Zeroizing;
 
 /// What stood in a file, and who may read it.
-pub struct Text {
+pub struct SecretText {
     /// All of it.
     pub text: Zeroizing<String>,
     /// The permission bits of the very file that was read.
@@ -22,13 +22,13 @@ pub struct Text {
 ///
 /// # Errors
 /// What the system says, or [`io::ErrorKind::InvalidData`] when it is not UTF-8.
-pub fn read(path: &Path, limit: u64) -> io::Result<Text> {
+pub fn read(path: &Path, limit: u64) -> io::Result<SecretText> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     let permissions = metadata.permissions().mode() & 0o7777;
     let mut text = Zeroizing::new(String::with_capacity(metadata.len().min(limit) as usize + SPARE));
     file.take(limit).read_to_string(&mut text)?;
-    Ok(Text { text, permissions })
+    Ok(SecretText { text, permissions })
 }
 
 /// A buffer that grows leaves a copy behind that nobody wipes; a reader wants so much room to find the end.
@@ -47,16 +47,16 @@ pub fn hint_for(error: &io::Error, otherwise: &str) -> String {
 
 /// Permissions by which others than the owner can read or change a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loose(u32);
+pub struct LoosePermissions(u32);
 
-impl Loose {
+impl LoosePermissions {
     /// These permissions, if they are too wide for a secret.
     pub fn of(permissions: u32) -> Option<Self> {
         (permissions & 0o077 != 0).then_some(Self(permissions))
     }
 }
 
-impl fmt::Display for Loose {
+impl fmt::Display for LoosePermissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "is open to others than its owner (mode {:04o})", self.0)
     }
@@ -76,12 +76,12 @@ mod tests {
     #[test]
     fn only_the_owner_may_have_access() {
         for strict in [0o600, 0o400, 0o700, 0o4600] {
-            assert_eq!(Loose::of(strict), None);
+            assert_eq!(LoosePermissions::of(strict), None);
         }
         for loose in [0o644, 0o640, 0o604, 0o660, 0o620, 0o601] {
-            assert_eq!(Loose::of(loose), Some(Loose(loose)));
+            assert_eq!(LoosePermissions::of(loose), Some(LoosePermissions(loose)));
         }
-        assert_eq!(Loose(0o644).to_string(), "is open to others than its owner (mode 0644)");
+        assert_eq!(LoosePermissions(0o644).to_string(), "is open to others than its owner (mode 0644)");
     }
 
     #[test]

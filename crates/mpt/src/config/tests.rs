@@ -5,7 +5,7 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
-use super::problem::Log;
+use super::problem::ProblemLog;
 use super::schema;
 
 const REFERENCE: &str = include_str!("../../../../docs/config.md");
@@ -14,7 +14,7 @@ const EVERYTHING: &str = include_str!("../../tests/config/everything.toml");
 
 /// Every key that the schema asks for when every table is there.
 fn keys_of_the_schema() -> BTreeSet<String> {
-    let mut log = Log::new(Path::new("everything.toml"), EVERYTHING);
+    let mut log = ProblemLog::new(Path::new("everything.toml"), EVERYTHING);
     schema::file(DeTable::parse(EVERYTHING).unwrap().get_ref(), &mut log);
     log.known()
         .iter()

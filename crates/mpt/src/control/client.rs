@@ -10,11 +10,11 @@ use super::{Request, Response, RunDir};
 use crate::Failure;
 
 /// A daemon answers within a turn of its loop; one that takes longer is stuck or stopped.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// One that asks a peer first gives the peer two rounds of six tries, 500 ms apart.
-const PATIENCE_FOR_PEERS: Duration = Duration::from_secs(8);
+const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
 /// More than a thousand peers with 32 paths take.
-const RESPONSE_LIMIT: u64 = 64 << 20;
+const MAX_RESPONSE: u64 = 64 << 20;
 
 /// A connection to a running tunnel.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Client {
     pub fn status(&mut self) -> Result<Report, Failure> {
         match self.ask(&Request::Status {})? {
             Response::Status(report) => Ok(report),
-            Response::Done {} | Response::Error { .. } => Err(self.nonsense("no status report")),
+            Response::Done {} | Response::Error { .. } => Err(self.malformed("no status report")),
         }
     }
 
@@ -51,8 +51,8 @@ impl Client {
     ///
     /// # Errors
     /// When the daemon does not answer, or refuses.
-    pub fn order(&mut self, request: &Request) -> Result<(), Failure> {
-        let patience = if matches!(request, Request::Create { .. }) { PATIENCE_FOR_PEERS } else { PATIENCE };
+    pub fn request(&mut self, request: &Request) -> Result<(), Failure> {
+        let patience = if matches!(request, Request::Create { .. }) { CREATE_TIMEOUT } else { TIMEOUT };
         self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|error| self.lost(&error))?;
         self.ask(request).map(|_| ())
     }
@@ -61,8 +61,8 @@ impl Client {
     ///
     /// # Errors
     /// When the daemon does not answer, or takes too long.
-    pub fn end(&mut self) -> Result<(), Failure> {
-        self.order(&Request::Down {})?;
+    pub fn down(&mut self) -> Result<(), Failure> {
+        self.request(&Request::Down {})?;
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).map(|_| ()).map_err(|error| self.lost(&error))
     }
@@ -86,7 +86,7 @@ impl Client {
             }
             _ => Failure::new(format!("cannot reach the tunnel {name}: {error}")),
         })?;
-        let limited = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        let limited = stream.set_read_timeout(Some(TIMEOUT)).and_then(|()| stream.set_write_timeout(Some(TIMEOUT)));
         limited.map_err(|error| Failure::new(format!("cannot reach the tunnel {name}: {error}")))?;
         Ok(Self { name: name.to_owned(), stream: BufReader::new(stream) })
     }
@@ -96,7 +96,7 @@ impl Client {
         match serde_json::from_slice(&line) {
             Ok(Response::Error { what, hint }) => Err(Failure { what, hint }),
             Ok(response) => Ok(response),
-            Err(error) => Err(self.nonsense(&error.to_string())),
+            Err(error) => Err(self.malformed(&error.to_string())),
         }
     }
 
@@ -105,7 +105,7 @@ impl Client {
         line.push(b'\n');
         self.stream.get_mut().write_all(&line)?;
         let mut answer = Vec::new();
-        self.stream.by_ref().take(RESPONSE_LIMIT).read_until(b'\n', &mut answer)?;
+        self.stream.by_ref().take(MAX_RESPONSE).read_until(b'\n', &mut answer)?;
         if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
     }
 
@@ -120,7 +120,7 @@ impl Client {
         }
     }
 
-    fn nonsense(&self, what: &str) -> Failure {
+    fn malformed(&self, what: &str) -> Failure {
         Failure::new(format!("the tunnel {} gave an answer that makes no sense: {what}", self.name))
             .hint("it may be of another version than this command")
     }

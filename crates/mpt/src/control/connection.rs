@@ -11,18 +11,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
 
 /// The longest request in bytes; the longest that makes sense has two names and 60 bytes around them.
-pub const LINE_LIMIT: usize = 4096;
+pub const MAX_LINE: usize = 4096;
 
 /// A client's connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ClientConnection {
     stream: UnixStream,
     input: Vec<u8>,
     output: Vec<u8>,
     /// A line was handed out and has not been answered.
-    asked: bool,
+    awaits_answer: bool,
     /// The client has said all that it will, or all that is listened to.
-    ended: bool,
+    input_closed: bool,
 }
 
 /// What came in.
@@ -36,14 +36,14 @@ pub enum Input {
     TooLong,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Takes over a stream.
     ///
     /// # Errors
     /// When it cannot be made non-blocking.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, input: Vec::new(), output: Vec::new(), asked: false, ended: false })
+        Ok(Self { stream, input: Vec::new(), output: Vec::new(), awaits_answer: false, input_closed: false })
     }
 
     /// The next line, unless the client first has to take an answer. Reads once.
@@ -52,21 +52,21 @@ impl Connection {
     /// When the connection is gone.
     pub fn poll_line(&mut self) -> io::Result<Input> {
         self.flush()?;
-        if self.asked || !self.output.is_empty() {
+        if self.awaits_answer || !self.output.is_empty() {
             return Ok(Input::Nothing);
         }
-        if !self.has_line() && !self.ended {
+        if !self.has_line() && !self.input_closed {
             self.fill()?;
         }
         if let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
             let mut line: Vec<_> = self.input.drain(..=end).collect();
             line.pop();
-            self.asked = true;
+            self.awaits_answer = true;
             return Ok(Input::Line(line));
         }
-        if self.input.len() >= LINE_LIMIT {
+        if self.input.len() >= MAX_LINE {
             self.input.clear();
-            self.ended = true;
+            self.input_closed = true;
             return Ok(Input::TooLong);
         }
         Ok(Input::Nothing)
@@ -77,15 +77,15 @@ impl Connection {
     /// # Errors
     /// When the connection is gone.
     pub fn answer(&mut self, line: &[u8]) -> io::Result<()> {
-        self.asked = false;
+        self.awaits_answer = false;
         self.output.extend_from_slice(line);
         self.output.push(b'\n');
         self.flush()
     }
 
     /// Whether nothing more will come of it.
-    pub fn is_over(&self) -> bool {
-        self.ended && !self.asked && self.output.is_empty() && !self.has_line()
+    pub fn is_finished(&self) -> bool {
+        self.input_closed && !self.awaits_answer && self.output.is_empty() && !self.has_line()
     }
 
     /// Whether the client went away without waiting for its answer. That alone would wake whoever waits again and again.
@@ -98,17 +98,17 @@ impl Connection {
     /// What to wait for. A whole line that waits in memory counts as something to write: the answer.
     pub fn interest(&self) -> EpollFlags {
         match () {
-            () if !self.output.is_empty() || self.has_line() && !self.asked => EpollFlags::EPOLLOUT,
-            () if self.asked || self.ended => EpollFlags::empty(),
+            () if !self.output.is_empty() || self.has_line() && !self.awaits_answer => EpollFlags::EPOLLOUT,
+            () if self.awaits_answer || self.input_closed => EpollFlags::empty(),
             () => EpollFlags::EPOLLIN,
         }
     }
 
     fn fill(&mut self) -> io::Result<()> {
-        let mut bytes = [0; LINE_LIMIT];
-        let room = LINE_LIMIT - self.input.len();
+        let mut bytes = [0; MAX_LINE];
+        let room = MAX_LINE - self.input.len();
         match self.stream.read(&mut bytes[..room]) {
-            Ok(0) => self.ended = true,
+            Ok(0) => self.input_closed = true,
             Ok(len) => self.input.extend_from_slice(&bytes[..len]),
             Err(error) if is_transient(&error) => {}
             Err(error) => return Err(error),
@@ -132,7 +132,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for ClientConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -146,10 +146,10 @@ fn is_transient(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    fn pair() -> (UnixStream, Connection) {
+    fn pair() -> (UnixStream, ClientConnection) {
         let (client, server) = UnixStream::pair().unwrap();
         client.set_nonblocking(true).unwrap();
-        (client, Connection::new(server).unwrap())
+        (client, ClientConnection::new(server).unwrap())
     }
 
     #[test]
@@ -187,9 +187,9 @@ mod tests {
     #[test]
     fn a_line_without_end_is_cut_off() {
         let (mut client, mut connection) = pair();
-        client.write_all(&[b'x'; LINE_LIMIT]).unwrap();
+        client.write_all(&[b'x'; MAX_LINE]).unwrap();
         assert_eq!(connection.poll_line().unwrap(), Input::TooLong);
-        assert!(connection.is_over());
+        assert!(connection.is_finished());
     }
 
     #[test]
@@ -208,10 +208,10 @@ mod tests {
         client.write_all(b"status\n").unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(connection.poll_line().unwrap(), Input::Line(b"status".to_vec()));
-        assert!(!connection.is_over());
+        assert!(!connection.is_finished());
         connection.answer(b"fine").unwrap();
         assert_eq!(connection.poll_line().unwrap(), Input::Nothing);
-        assert!(connection.is_over());
+        assert!(connection.is_finished());
         let mut answer = Vec::new();
         drop(connection);
         client.read_to_end(&mut answer).unwrap();

@@ -31,7 +31,7 @@ impl Lock {
                 Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
                 Err((_, errno)) => return Err(errno.into()),
             };
-            if names(path, &file)? {
+            if is_named(path, &file)? {
                 file.set_permissions(fs::Permissions::from_mode(0o600))?;
                 file.set_len(0)?;
                 writeln!(file, "{}", std::process::id())?;
@@ -49,7 +49,7 @@ impl Drop for Lock {
 }
 
 /// Whether `path` still leads to `file`.
-fn names(path: &Path, file: &File) -> io::Result<bool> {
+fn is_named(path: &Path, file: &File) -> io::Result<bool> {
     let open = file.metadata()?;
     match fs::metadata(path) {
         Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),

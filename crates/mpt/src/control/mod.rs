@@ -24,7 +24,7 @@ use std::{env, fs};
 
 pub use client::Client;
 pub use protocol::{Action, Request, Response};
-pub use server::{Server, Token};
+pub use server::{ClientToken, Server};
 
 use crate::Failure;
 use lock::Lock;
@@ -61,7 +61,7 @@ impl RunDir {
     }
 
     /// Where a tunnel notes what must be undone.
-    pub fn notes(&self, name: &str) -> PathBuf {
+    pub fn undo_file(&self, name: &str) -> PathBuf {
         self.0.join(format!("{name}.undo"))
     }
 
@@ -80,14 +80,14 @@ impl RunDir {
     }
 
     /// Leaves a socket file of a tunnel that is not running, as a crash does, so that it is found.
-    pub fn remember(&self, name: &str) {
+    pub fn leave_marker(&self, name: &str) {
         if let Err(error) = UnixListener::bind(self.socket(name)) {
             tracing::warn!(%error, "`mpt down` finds what is left behind only by the name {name}");
         }
     }
 
     /// Removes the socket file of a tunnel that is not running; whether there was one.
-    pub fn forget(&self, name: &str) -> bool {
+    pub fn remove_marker(&self, name: &str) -> bool {
         fs::remove_file(self.socket(name)).is_ok()
     }
 

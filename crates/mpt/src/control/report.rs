@@ -15,16 +15,16 @@ use serde::{Deserialize, Serialize};
 pub struct Report {
     /// What only the program knows.
     #[serde(flatten)]
-    pub tunnel: Tunnel,
+    pub tunnel: TunnelReport,
     /// The peers, in the order of the configuration.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<PeerReport>,
     /// Packets that ended before they could be assigned to a peer, by reason.
     pub drops: BTreeMap<String, u64>,
 }
 
 /// What the program knows about a tunnel and the core does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tunnel {
+pub struct TunnelReport {
     /// Name of the TUN interface.
     pub interface: String,
     /// The program's version.
@@ -45,7 +45,7 @@ pub struct Tunnel {
 
 /// A peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Peer {
+pub struct PeerReport {
     /// What people call it.
     pub name: String,
     /// The scheduler's name.
@@ -61,38 +61,38 @@ pub struct Peer {
     /// Bytes that wait for a path.
     pub queued_bytes: usize,
     /// Packets that wait for an earlier one.
-    pub held_packets: u64,
+    pub buffered_packets: u64,
     /// How long such a wait may last.
-    pub hold_us: u64,
+    pub reorder_timeout_us: u64,
     /// Packets that were sent again because they were lost on the way; native mode.
-    pub resent_packets: u64,
+    pub retransmitted_packets: u64,
     /// Packets of the peer's that were lost and came back by forward error correction; native mode.
     pub recovered_packets: u64,
     /// Packets that were lost and not worth sending again; native mode.
-    pub given_up_packets: u64,
+    pub abandoned_packets: u64,
     /// How order was restored; absent when it is not.
-    pub reorder: Option<Reorder>,
+    pub reorder: Option<ReorderReport>,
     /// Packets that ended early, by reason.
     pub drops: BTreeMap<String, u64>,
     /// The paths, in the order of the configuration.
-    pub paths: Vec<Path>,
+    pub paths: Vec<PathReport>,
 }
 
 /// What the resequencer did, in packets unless the name says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reorder {
+pub struct ReorderReport {
     /// Arrived as the next in order.
     pub in_order: u64,
     /// Arrived early and were held.
-    pub held: u64,
+    pub buffered: u64,
     /// Arrived after they had been given up.
     pub late: u64,
     /// Given up because every path had passed them.
-    pub passed: u64,
+    pub lost: u64,
     /// Given up because the hold ran out.
-    pub expired: u64,
+    pub timed_out: u64,
     /// Given up because the window was full.
-    pub overrun: u64,
+    pub overflowed: u64,
     /// Given up because the sender did.
     pub skipped: u64,
     /// Restarts of the peer's numbering.
@@ -100,12 +100,12 @@ pub struct Reorder {
     /// Delivered as they came, because packets of class realtime are never held.
     pub unordered: u64,
     /// The longest that a gap lasted before it was filled.
-    pub longest_fill_us: u64,
+    pub longest_gap_us: u64,
 }
 
 /// A path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Path {
+pub struct PathReport {
     /// What people call it.
     pub name: String,
     /// The peer's address and port on it.
@@ -127,7 +127,7 @@ pub struct Path {
     pub role: String,
     /// Whether it is used only while no other path is alive, because one end wants it so or its limit is used up.
     #[serde(default)]
-    pub reserve: bool,
+    pub standby: bool,
     /// Bytes that have passed this month, outer headers included; metered paths.
     #[serde(default)]
     pub used_bytes: Option<u64>,
@@ -148,12 +148,12 @@ pub struct Path {
 
 impl Report {
     /// What is known about a tunnel, from the program and from the core.
-    pub fn new(tunnel: Tunnel, status: &EndpointStatus) -> Self {
-        Self { tunnel, peers: status.peers.iter().map(Peer::new).collect(), drops: counts(&status.drops) }
+    pub fn new(tunnel: TunnelReport, status: &EndpointStatus) -> Self {
+        Self { tunnel, peers: status.peers.iter().map(PeerReport::new).collect(), drops: counts(&status.drops) }
     }
 }
 
-impl Peer {
+impl PeerReport {
     fn new(peer: &PeerStatus) -> Self {
         Self {
             name: peer.name.clone(),
@@ -163,36 +163,36 @@ impl Peer {
             arrived_packets: peer.ledger.arrived,
             delivered_packets: peer.ledger.delivered,
             queued_bytes: peer.queued_bytes,
-            held_packets: peer.ledger.held,
-            hold_us: peer.hold_us,
-            resent_packets: peer.resent,
+            buffered_packets: peer.ledger.held,
+            reorder_timeout_us: peer.hold_us,
+            retransmitted_packets: peer.resent,
             recovered_packets: peer.recovered,
-            given_up_packets: peer.given_up,
-            reorder: peer.resequencer.as_ref().map(Reorder::new),
+            abandoned_packets: peer.given_up,
+            reorder: peer.resequencer.as_ref().map(ReorderReport::new),
             drops: counts(&peer.drops),
-            paths: peer.paths.iter().map(Path::new).collect(),
+            paths: peer.paths.iter().map(PathReport::new).collect(),
         }
     }
 }
 
-impl Reorder {
+impl ReorderReport {
     fn new(stats: &ReorderStats) -> Self {
         Self {
             in_order: stats.in_order,
-            held: stats.held,
+            buffered: stats.held,
             late: stats.late,
-            passed: stats.passed,
-            expired: stats.expired,
-            overrun: stats.overrun,
+            lost: stats.passed,
+            timed_out: stats.expired,
+            overflowed: stats.overrun,
             skipped: stats.skipped,
             restarts: stats.restarts,
             unordered: stats.unordered,
-            longest_fill_us: stats.longest_fill_ns / 1_000,
+            longest_gap_us: stats.longest_fill_ns / 1_000,
         }
     }
 }
 
-impl Path {
+impl PathReport {
     fn new(path: &PathStatus) -> Self {
         Self {
             name: path.name.clone(),
@@ -204,7 +204,7 @@ impl Path {
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
             role: if path.standby[0] { "standby" } else { "available" }.to_owned(),
-            reserve: path.standby[0] || path.standby[1],
+            standby: path.standby[0] || path.standby[1],
             used_bytes: None,
             limit_bytes: None,
             mtu_bytes: path.mtu,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn json() -> Value {
-        serde_json::to_value(Report::new(Tunnel::default(), &status())).unwrap()
+        serde_json::to_value(Report::new(TunnelReport::default(), &status())).unwrap()
     }
 
     /// Every key in `value` but the names of drops.
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_report_comes_back_as_it_was_sent() {
-        let report = Report::new(Tunnel { interface: "mpt0".to_owned(), ..Tunnel::default() }, &status());
+        let report = Report::new(TunnelReport { interface: "mpt0".to_owned(), ..TunnelReport::default() }, &status());
         let line = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&line).unwrap(), report);
     }

@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use super::connection::{Connection, Input, LINE_LIMIT};
+use super::connection::{ClientConnection, Input, MAX_LINE};
 use super::lock::Lock;
 use super::{Request, Response, RunDir};
 use crate::Failure;
 
 /// The most connections at a time.
-pub const CLIENTS: usize = 16;
+pub const MAX_CLIENTS: usize = 16;
 /// Root and its group; nobody else may control a tunnel.
 const SOCKET_MODE: u32 = 0o660;
 /// Anybody may see which tunnels run.
@@ -28,7 +28,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 
 /// Says which client a request came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Token(u64);
+pub struct ClientToken(u64);
 
 /// A tunnel's control socket. Its file goes away when this is dropped.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct Server {
     socket: PathBuf,
     /// Goes before the connections, so that who waits for the tunnel's end can start it again at once.
     _lock: Lock,
-    connections: BTreeMap<Token, Connection>,
+    connections: BTreeMap<ClientToken, ClientConnection>,
 }
 
 impl Server {
@@ -62,35 +62,35 @@ impl Server {
     }
 
     /// Takes what clients have sent; to be called when this is readable. Every request must be answered with [`Self::respond`].
-    pub fn handle_ready(&mut self) -> Vec<(Token, Request)> {
+    pub fn handle_ready(&mut self) -> Vec<(ClientToken, Request)> {
         self.accept();
         let tokens: Vec<_> = self.connections.keys().copied().collect();
         tokens.into_iter().filter_map(|token| self.read(token)).collect()
     }
 
     /// Answers a request. A client that is gone does not mind.
-    pub fn respond(&mut self, token: Token, response: &Response) {
+    pub fn respond(&mut self, token: ClientToken, response: &Response) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let line = serde_json::to_vec(response).expect("names and numbers can be written as JSON");
         let result = connection.answer(&line);
-        self.settle(token, result);
+        self.update_interest(token, result);
     }
 
     fn accept(&mut self) {
-        for _ in 0..CLIENTS {
+        for _ in 0..MAX_CLIENTS {
             let Ok((stream, _)) = self.listener.accept() else { return };
-            let Ok(connection) = Connection::new(stream) else { continue };
-            if self.connections.len() >= CLIENTS {
+            let Ok(connection) = ClientConnection::new(stream) else { continue };
+            if self.connections.len() >= MAX_CLIENTS {
                 self.connections.pop_first();
             }
             if self.epoll.add(&connection, EpollEvent::new(connection.interest(), 0)).is_ok() {
-                self.connections.insert(Token(self.next), connection);
+                self.connections.insert(ClientToken(self.next), connection);
                 self.next += 1;
             }
         }
     }
 
-    fn read(&mut self, token: Token) -> Option<(Token, Request)> {
+    fn read(&mut self, token: ClientToken) -> Option<(ClientToken, Request)> {
         let refused = match self.connections.get_mut(&token)?.poll_line() {
             Ok(Input::Line(line)) => match serde_json::from_slice(&line) {
                 Ok(request) => {
@@ -99,13 +99,13 @@ impl Server {
                 }
                 Err(error) => format!("not a request: {error}"),
             },
-            Ok(Input::TooLong) => format!("not a request: longer than {LINE_LIMIT} bytes"),
+            Ok(Input::TooLong) => format!("not a request: longer than {MAX_LINE} bytes"),
             Ok(Input::Nothing) => {
-                self.settle(token, Ok(()));
+                self.update_interest(token, Ok(()));
                 return None;
             }
             Err(error) => {
-                self.settle(token, Err(error));
+                self.update_interest(token, Err(error));
                 return None;
             }
         };
@@ -114,10 +114,10 @@ impl Server {
     }
 
     /// Waits for what the connection needs next, or drops it.
-    fn settle(&mut self, token: Token, result: io::Result<()>) {
+    fn update_interest(&mut self, token: ClientToken, result: io::Result<()>) {
         let Some(connection) = self.connections.get(&token) else { return };
         let mut event = EpollEvent::new(connection.interest(), 0);
-        let over = connection.is_over() || connection.is_abandoned();
+        let over = connection.is_finished() || connection.is_abandoned();
         let lost = result.is_err() || over || self.epoll.modify(connection, &mut event).is_err();
         if lost {
             self.connections.remove(&token);

@@ -9,7 +9,7 @@ use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use mpt_linux::udp::BothFamilies;
+use mpt_linux::udp::DualStackSocket;
 use mpt_proto::control::{Accept, ControlChannel, ControlEvent, LegacyConnection, LegacyPath, Pair, Refused};
 use mpt_proto::time::Time;
 use mpt_proto::wire::legacy::AuthKey;
@@ -22,10 +22,10 @@ use crate::config::model::{self, Original, OriginalPeer, Peer};
 #[derive(Debug)]
 pub struct ControlPort {
     control: ControlChannel,
-    socket: BothFamilies,
+    socket: DualStackSocket,
     buffer: Vec<u8>,
     /// The interfaces by which the link-local addresses of peers are reached, which mean nothing without.
-    narrow: Vec<(IpAddr, String)>,
+    link_local: Vec<(IpAddr, String)>,
     /// What has been refused so far: each kind is told once, so that nobody fills the log from outside.
     refused: Vec<Refused>,
 }
@@ -43,9 +43,9 @@ impl ControlPort {
         };
         let mut port = Self {
             control: ControlChannel::new(accept, seed()?),
-            socket: BothFamilies::open(original.control_port)?,
-            buffer: vec![0; LARGEST_DATAGRAM],
-            narrow: Vec::new(),
+            socket: DualStackSocket::open(original.control_port)?,
+            buffer: vec![0; MAX_DATAGRAM],
+            link_local: Vec::new(),
             refused: Vec::new(),
         };
         peers.iter().for_each(|peer| port.add(peer));
@@ -56,32 +56,32 @@ impl ControlPort {
     pub fn add(&mut self, peer: &Peer) {
         let Some(original) = &peer.original else { return };
         let key = key(original);
-        self.narrow.extend(narrow(peer));
-        let paths = peer.paths.iter().filter_map(name_on_the_wire).collect();
+        self.link_local.extend(link_local_remotes(peer));
+        let paths = peer.paths.iter().filter_map(wire_name).collect();
         self.control.add_connection(LegacyConnection { pair: pair(original), auth: original.auth, key, paths });
     }
 
     /// Forgets a peer, and what is under way for it.
     pub fn remove(&mut self, peer: &Peer) {
         if let Some(original) = &peer.original {
-            let gone: Vec<_> = narrow(peer).collect();
-            self.narrow.retain(|known| !gone.contains(known));
+            let gone: Vec<_> = link_local_remotes(peer).collect();
+            self.link_local.retain(|known| !gone.contains(known));
             self.control.remove_connection(pair(original));
         }
     }
 
     /// Takes what has arrived, at most [`DATAGRAMS`], so that packets have their turn.
     pub fn handle_ready(&mut self, now: Time) {
-        for _ in 0..DATAGRAMS {
+        for _ in 0..MAX_DATAGRAMS {
             match self.socket.recv(&mut self.buffer) {
-                Ok(Some((len, from))) => self.take(now, from, len),
+                Ok(Some((len, from))) => self.handle_datagram(now, from, len),
                 Ok(None) => return,
                 Err(error) => return tracing::debug!(%error, "control port"),
             }
         }
     }
 
-    fn take(&mut self, now: Time, from: SocketAddr, len: usize) {
+    fn handle_datagram(&mut self, now: Time, from: SocketAddr, len: usize) {
         let Err(why) = self.control.handle_datagram(now, from, &self.buffer[..len]) else { return };
         if self.refused.contains(&why) {
             return tracing::debug!(%from, ?why, "control message refused");
@@ -91,8 +91,8 @@ impl ControlPort {
     }
 
     /// Tells a peer that a path of its went up or down, over another path that is up.
-    pub fn tell(&mut self, now: Time, peer: &Peer, path: &model::Path, up: bool, is_up: impl Fn(&str) -> bool) {
-        let Some((original, wire)) = peer.original.as_ref().zip(name_on_the_wire(path)) else { return };
+    pub fn notify(&mut self, now: Time, peer: &Peer, path: &model::Path, up: bool, is_up: impl Fn(&str) -> bool) {
+        let Some((original, wire)) = peer.original.as_ref().zip(wire_name(path)) else { return };
         let others = peer.paths.iter().filter(|other| *other.name != *path.name);
         let Some(over) = others.chain(up.then_some(path)).find(|other| is_up(&other.name)) else {
             return tracing::info!(peer = %peer.name, path = %path.name, "no path is up to tell the peer over");
@@ -135,7 +135,7 @@ impl ControlPort {
     }
 
     fn with_scope(&self, to: SocketAddr) -> SocketAddr {
-        let interface = self.narrow.iter().find(|(remote, _)| *remote == to.ip()).map(|(_, interface)| interface);
+        let interface = self.link_local.iter().find(|(remote, _)| *remote == to.ip()).map(|(_, interface)| interface);
         match (to, interface.and_then(|name| if_nametoindex(name.as_str()).ok())) {
             (SocketAddr::V6(to), Some(index)) => SocketAddrV6::new(*to.ip(), to.port(), 0, index).into(),
             _ => to,
@@ -155,12 +155,12 @@ pub fn pair(original: &OriginalPeer) -> Pair {
 }
 
 /// A path's name on the wire; none without a public address.
-pub fn name_on_the_wire(path: &model::Path) -> Option<LegacyPath> {
+pub fn wire_name(path: &model::Path) -> Option<LegacyPath> {
     Some(LegacyPath { public: path.public()?, remote: path.remote_ip()? })
 }
 
 /// The link-local addresses of a peer.
-fn narrow(peer: &Peer) -> impl Iterator<Item = (IpAddr, String)> {
+fn link_local_remotes(peer: &Peer) -> impl Iterator<Item = (IpAddr, String)> {
     let is_narrow = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     peer.paths.iter().filter_map(move |path| {
         let interface = path.interface.as_deref().cloned();
@@ -182,6 +182,6 @@ fn seed() -> Result<[u8; 32], Failure> {
 /// Random numbers from the kernel.
 const RANDOM: &str = "/dev/urandom";
 /// More than a UDP payload.
-const LARGEST_DATAGRAM: usize = 1 << 16;
+const MAX_DATAGRAM: usize = 1 << 16;
 /// Datagrams of one turn; a peer's exchanges are a few.
-const DATAGRAMS: usize = 32;
+const MAX_DATAGRAMS: usize = 32;

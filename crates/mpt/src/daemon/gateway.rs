@@ -34,11 +34,11 @@ impl Gateway {
         if !file.masquerade {
             return Ok(None);
         }
-        refuse_foreign(&file.interface)?;
+        reject_foreign_table(&file.interface)?;
         let ipv6 = file.addresses.iter().any(|address| address.addr().is_ipv6());
-        let switches = if ipv6 { &SWITCHES[..] } else { &SWITCHES[..1] };
+        let switches = if ipv6 { &SYSCTLS[..] } else { &SYSCTLS[..1] };
         let gateway = Self { run: run.clone(), name: file.interface.to_string() };
-        note(&gateway.name, run, switches)?;
+        save_state(&gateway.name, run, switches)?;
         nft(&table(&file.interface))?;
         for switch in switches {
             write(switch, "1")?;
@@ -61,14 +61,14 @@ impl Drop for Gateway {
 /// # Errors
 /// What could not be undone. The file then stays, so that it can be tried again.
 pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
-    let noted = run.notes(name);
+    let noted = run.undo_file(name);
     let Ok(text) = fs::read_to_string(&noted) else { return Ok(false) };
     if is_ours(name)? == Some(true) {
         nft(&format!("delete table inet {}\n", table_name(name)))?;
     }
     for (switch, before) in text.lines().filter_map(|line| line.split_once('=')) {
-        let still_needed = others(name, run).iter().any(|other| value(other, switch).is_some());
-        if SWITCHES.contains(&switch) && !still_needed {
+        let still_needed = other_states(name, run).iter().any(|other| value(other, switch).is_some());
+        if SYSCTLS.contains(&switch) && !still_needed {
             write(switch, before)?;
         }
     }
@@ -77,13 +77,13 @@ pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
 }
 
 /// Notes what the switches are set to, or were before another tunnel changed them.
-fn note(name: &str, run: &RunDir, switches: &[&str]) -> Result<(), Failure> {
-    let (path, others) = (run.notes(name), others(name, run));
+fn save_state(name: &str, run: &RunDir, switches: &[&str]) -> Result<(), Failure> {
+    let (path, others) = (run.undo_file(name), other_states(name, run));
     let line = |switch: &&str| {
         let before = others.iter().find_map(|other| value(other, switch));
-        let now = || fs::read_to_string(Path::new(SYSCTL).join(switch)).map(|text| text.trim().to_owned());
+        let now = || fs::read_to_string(Path::new(SYSCTL_ROOT).join(switch)).map(|text| text.trim().to_owned());
         let before =
-            before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL).join(switch), &error));
+            before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL_ROOT).join(switch), &error));
         before.map(|before| format!("{switch}={before}\n"))
     };
     let text: String = switches.iter().map(line).collect::<Result<_, _>>()?;
@@ -91,9 +91,9 @@ fn note(name: &str, run: &RunDir, switches: &[&str]) -> Result<(), Failure> {
 }
 
 /// The notes of other tunnels.
-fn others(name: &str, run: &RunDir) -> Vec<String> {
+fn other_states(name: &str, run: &RunDir) -> Vec<String> {
     let names = run.names().into_iter().filter(|other| other != name);
-    names.filter_map(|other| fs::read_to_string(run.notes(&other)).ok()).collect()
+    names.filter_map(|other| fs::read_to_string(run.undo_file(&other)).ok()).collect()
 }
 
 fn value(notes: &str, switch: &str) -> Option<String> {
@@ -101,11 +101,11 @@ fn value(notes: &str, switch: &str) -> Option<String> {
 }
 
 /// What must be on so that packets are forwarded, below [`SYSCTL`]: IPv4, and where it is used IPv6.
-const SWITCHES: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
-const SYSCTL: &str = "/proc/sys";
+const SYSCTLS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
+const SYSCTL_ROOT: &str = "/proc/sys";
 
 fn write(switch: &str, value: &str) -> Result<(), Failure> {
-    let path = Path::new(SYSCTL).join(switch);
+    let path = Path::new(SYSCTL_ROOT).join(switch);
     fs::write(&path, value).map_err(|error| cannot("write", &path, &error))
 }
 
@@ -134,7 +134,7 @@ fn table_name(interface: &str) -> String {
     format!("mpt_{}", interface.chars().map(plain).collect::<String>())
 }
 
-fn refuse_foreign(interface: &str) -> Result<(), Failure> {
+fn reject_foreign_table(interface: &str) -> Result<(), Failure> {
     match is_ours(interface)? {
         None => Ok(()),
         Some(true) => nft(&format!("delete table inet {}\n", table_name(interface))),
@@ -196,8 +196,8 @@ mod tests {
     #[test]
     fn a_switch_is_read_from_its_line_and_no_other() {
         let notes = "net/ipv4/ip_forward=0\nnet/ipv6/conf/all/forwarding=1\n";
-        assert_eq!(value(notes, SWITCHES[0]), Some("0".to_owned()));
-        assert_eq!(value(notes, SWITCHES[1]), Some("1".to_owned()));
+        assert_eq!(value(notes, SYSCTLS[0]), Some("0".to_owned()));
+        assert_eq!(value(notes, SYSCTLS[1]), Some("1".to_owned()));
         assert_eq!(value(notes, "net/ipv4"), None);
     }
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::Error;
-use mpt_linux::udp::{Datagrams, Receive, Rest, Socket, SocketSpec};
+use mpt_linux::udp::{Datagrams, Receive, SendStatus, Socket, SocketSpec};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::path::LinkId;
@@ -26,14 +26,14 @@ pub struct Link {
     interface: Option<u32>,
     /// The path manager looks after it.
     managed: bool,
-    waiting: VecDeque<Unsent>,
+    backlog: VecDeque<Unsent>,
 }
 
 /// A run, and how many of its datagrams are done with.
 #[derive(Debug)]
 struct Unsent {
-    run: Transmit,
-    done: usize,
+    batch: Transmit,
+    sent: usize,
 }
 
 impl Link {
@@ -43,7 +43,7 @@ impl Link {
     /// As [`Socket::open`].
     pub fn open(id: LinkId, spec: SocketSpec, interface: Option<u32>) -> Result<Self, Error> {
         let socket = Socket::open(&spec)?;
-        Ok(Self { id, socket, spec, interface, managed: false, waiting: VecDeque::new() })
+        Ok(Self { id, socket, spec, interface, managed: false, backlog: VecDeque::new() })
     }
 
     /// Opens the socket of a link that the path manager looks after. Where another socket has the port, any other does.
@@ -51,8 +51,8 @@ impl Link {
     /// # Errors
     /// As [`Socket::open`].
     pub fn open_managed(id: LinkId, spec: SocketSpec, interface: u32) -> Result<Self, Error> {
-        let (socket, spec) = open_somewhere(spec)?;
-        Ok(Self { id, socket, spec, interface: Some(interface), managed: true, waiting: VecDeque::new() })
+        let (socket, spec) = open_on_any_port(spec)?;
+        Ok(Self { id, socket, spec, interface: Some(interface), managed: true, backlog: VecDeque::new() })
     }
 
     /// Opens a socket on which peers call.
@@ -61,22 +61,22 @@ impl Link {
     /// As [`Socket::open`].
     pub fn listen(id: LinkId, spec: SocketSpec) -> Result<Self, Error> {
         let socket = Socket::open(&spec)?;
-        Ok(Self { id, socket, spec, interface: None, managed: true, waiting: VecDeque::new() })
+        Ok(Self { id, socket, spec, interface: None, managed: true, backlog: VecDeque::new() })
     }
 
     /// Leaves from another local address, or by an interface that came back under another index.
     ///
     /// # Errors
     /// As [`Socket::open`]; the link keeps its old socket.
-    pub fn move_to(&mut self, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
+    pub fn rebind(&mut self, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
         let spec = SocketSpec { local: SocketAddr::new(local, self.spec.local.port()), ..self.spec.clone() };
-        (self.socket, self.spec) = open_somewhere(spec)?;
+        (self.socket, self.spec) = open_on_any_port(spec)?;
         self.interface = interface.or(self.interface);
         Ok(())
     }
 
     /// Whether it leaves from this address already, by the interface of this index.
-    pub fn is_at(&self, local: IpAddr, interface: Option<u32>) -> bool {
+    pub fn is_bound_to(&self, local: IpAddr, interface: Option<u32>) -> bool {
         self.spec.local.ip() == local && interface.is_none_or(|index| self.interface == Some(index))
     }
 
@@ -91,7 +91,7 @@ impl Link {
     }
 
     /// Whether it leaves by the interface of this index, or by one of this name that came back under another index.
-    pub fn leaves_by(&self, index: u32, name: &str) -> bool {
+    pub fn uses_interface(&self, index: u32, name: &str) -> bool {
         !self.managed && self.is_on(index, name)
     }
 
@@ -100,7 +100,7 @@ impl Link {
     }
 
     /// Whether its interface is gone and the one of this index has taken the name.
-    pub fn is_orphan_of(&self, index: u32, name: &str) -> bool {
+    pub fn needs_reopen(&self, index: u32, name: &str) -> bool {
         self.spec.device.as_deref() == Some(name) && self.interface != Some(index)
     }
 
@@ -116,7 +116,7 @@ impl Link {
 
     /// Takes note of which interface has the address that it leaves from, and says whether that is another one than before. A link that
     /// is bound to an interface stays there; where that came back without the address, the link could not follow until now.
-    pub fn follow_address(&mut self, address: IpAddr, interface: u32) -> bool {
+    pub fn on_address_added(&mut self, address: IpAddr, interface: u32) -> bool {
         if self.managed || self.spec.local.ip() != address {
             return false;
         }
@@ -129,13 +129,13 @@ impl Link {
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn thin_handshakes(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
-        self.socket.thin_handshakes(thinning, known)
+    pub fn set_handshake_filter(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
+        self.socket.set_handshake_filter(thinning, known)
     }
 
     /// Whether datagrams wait for the socket.
     pub fn is_blocked(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.backlog.is_empty()
     }
 
     /// Hands everything that has arrived, up to one batch, to the endpoint.
@@ -154,43 +154,43 @@ impl Link {
 
     /// Sends a run, or keeps it until the socket has room. Beyond [`MAX_WAITING`] it is dropped.
     pub fn send(&mut self, run: Transmit, endpoint: &mut Endpoint) {
-        if self.waiting.len() == MAX_WAITING {
+        if self.backlog.len() == MAX_BACKLOG {
             endpoint.handle_failure(Dropped::SendFailed, run.count() as u64);
             return endpoint.recycle_transmit(run);
         }
-        self.waiting.push_back(Unsent { run, done: 0 });
-        if self.waiting.len() == 1 {
-            self.send_waiting(endpoint);
+        self.backlog.push_back(Unsent { batch: run, sent: 0 });
+        if self.backlog.len() == 1 {
+            self.flush(endpoint);
         }
     }
 
     /// Sends what waits, as far as the socket takes it.
-    pub fn send_waiting(&mut self, endpoint: &mut Endpoint) {
-        while let Some(mut unsent) = self.waiting.pop_front() {
-            if self.send_run(&mut unsent, endpoint) {
-                endpoint.recycle_transmit(unsent.run);
+    pub fn flush(&mut self, endpoint: &mut Endpoint) {
+        while let Some(mut unsent) = self.backlog.pop_front() {
+            if self.send_batch(&mut unsent, endpoint) {
+                endpoint.recycle_transmit(unsent.batch);
             } else {
-                self.waiting.push_front(unsent);
+                self.backlog.push_front(unsent);
                 return;
             }
         }
     }
 
     /// Sends one run; false when the socket is full before its end.
-    fn send_run(&mut self, unsent: &mut Unsent, endpoint: &mut Endpoint) -> bool {
+    fn send_batch(&mut self, unsent: &mut Unsent, endpoint: &mut Endpoint) -> bool {
         loop {
-            let run = &unsent.run;
-            let bytes = run.bytes().get(unsent.done * run.segment..).unwrap_or_default();
+            let run = &unsent.batch;
+            let bytes = run.bytes().get(unsent.sent * run.segment..).unwrap_or_default();
             let sent = self.socket.send(&Datagrams { to: run.to, tos: run.tos, segment: run.segment, bytes });
-            unsent.done += sent.datagrams;
-            match sent.rest {
-                Rest::Nothing => return true,
-                Rest::Full => return false,
-                Rest::Failed(error) => {
+            unsent.sent += sent.datagrams;
+            match sent.status {
+                SendStatus::Complete => return true,
+                SendStatus::Blocked => return false,
+                SendStatus::Failed(error) => {
                     // One datagram is given up, as a network would; the next may have better luck.
                     tracing::debug!(link = self.id.0, to = %run.to, %error, "send");
                     endpoint.handle_failure(Dropped::SendFailed, 1);
-                    unsent.done += 1;
+                    unsent.sent += 1;
                 }
             }
         }
@@ -198,10 +198,10 @@ impl Link {
 }
 
 /// Runs that wait for a full socket: each has a buffer of 64 KiB, so 16 MB at most. A turn that finds the socket full half way brings fewer.
-const MAX_WAITING: usize = 256;
+const MAX_BACKLOG: usize = 256;
 
 /// Opens a socket on the port that is wanted, or on any when that is taken: in native mode the peer finds out.
-fn open_somewhere(spec: SocketSpec) -> Result<(Socket, SocketSpec), Error> {
+fn open_on_any_port(spec: SocketSpec) -> Result<(Socket, SocketSpec), Error> {
     let taken = |error: &Error| error.errno() == Some(nix::libc::EADDRINUSE);
     match Socket::open(&spec) {
         Err(error) if taken(&error) => {

@@ -23,9 +23,9 @@ pub(super) struct Metering {
     file: PathBuf,
     /// By the names of peer and path.
     metered: BTreeMap<(String, String), Metered>,
-    book: Book,
+    usage: UsageFile,
     /// What the endpoint has counted, by the place in the book.
-    seen: BTreeMap<String, u64>,
+    last_totals: BTreeMap<String, u64>,
     next: Time,
     /// What is in the book and not on disk has been there since.
     unsaved: Option<Time>,
@@ -35,13 +35,13 @@ pub(super) struct Metering {
 #[derive(Debug)]
 struct Metered {
     /// Its place in the book.
-    place: String,
+    key: String,
     limit: u64,
 }
 
 /// What is on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Book {
+struct UsageFile {
     /// Such as `2026-11`.
     month: String,
     /// Bytes, by the peer's public key and the path's name with a slash between them, so that a peer that gets another name
@@ -50,9 +50,9 @@ struct Book {
 }
 
 /// At 1 Gbit/s a limit is overrun by at most 125 MB.
-const EVERY: Duration = Duration::from_secs(1);
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two writes.
-const SAVE_AFTER: Duration = Duration::from_secs(60);
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Metering {
     /// Opens the book of a tunnel.
@@ -61,27 +61,27 @@ impl Metering {
         let mut metering = Self {
             file: folder.join(format!("{}.usage", *file.interface)),
             metered: BTreeMap::new(),
-            book: Book::default(),
-            seen: BTreeMap::new(),
+            usage: UsageFile::default(),
+            last_totals: BTreeMap::new(),
             next: Time::START,
             unsaved: None,
         };
-        metering.watch(file);
+        metering.configure(file);
         metering
     }
 
     /// Watches the metered paths of a configuration that has changed.
-    pub(super) fn watch(&mut self, file: &File) {
+    pub(super) fn configure(&mut self, file: &File) {
         let paths = file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
         let metered = paths.filter_map(|(peer, path)| {
-            let metered = Metered { place: place(peer, &path.name)?, limit: path.limit? };
+            let metered = Metered { key: usage_key(peer, &path.name)?, limit: path.limit? };
             Some(((peer.name.to_string(), path.name.to_string()), metered))
         });
         self.metered = metered.collect();
-        if !self.metered.is_empty() && self.book == Book::default() {
-            self.book = self.read();
+        if !self.metered.is_empty() && self.usage == UsageFile::default() {
+            self.usage = self.read();
             for ((peer, path), metered) in &self.metered {
-                self.book.move_to_key(peer, path, &metered.place);
+                self.usage.migrate_key(peer, path, &metered.key);
             }
         }
         self.next = Time::START;
@@ -93,9 +93,9 @@ impl Metering {
             return None;
         }
         if now >= self.next {
-            self.next = now + EVERY;
+            self.next = now + COUNT_INTERVAL;
             self.count(now, endpoint);
-            if self.unsaved.is_some_and(|since| now.since(since) >= SAVE_AFTER) {
+            if self.unsaved.is_some_and(|since| now.since(since) >= SAVE_INTERVAL) {
                 self.save();
             }
         }
@@ -103,23 +103,24 @@ impl Metering {
     }
 
     /// Counts what has passed since the last time, before a peer or the tunnel ends.
-    pub(super) fn count_last(&mut self, now: Time, endpoint: &mut Endpoint) {
+    pub(super) fn count_final(&mut self, now: Time, endpoint: &mut Endpoint) {
         if !self.metered.is_empty() {
             self.count(now, endpoint);
         }
     }
 
     fn count(&mut self, now: Time, endpoint: &mut Endpoint) {
-        self.book.turn_to(month(SystemTime::now()));
+        self.usage.start_month(month(SystemTime::now()));
         for peer in endpoint.status().peers {
             for path in &peer.paths {
                 let key = (peer.name.clone(), path.name.clone());
-                let Some(Metered { place, limit }) = self.metered.get(&key) else { continue };
+                let Some(Metered { key: place, limit }) = self.metered.get(&key) else { continue };
                 let limit = *limit;
                 let passed = bytes(path);
                 // A peer that was removed and added begins to count anew.
-                let before = self.seen.insert(place.clone(), passed).filter(|before| *before <= passed).unwrap_or(0);
-                let used = self.book.used.entry(place.clone()).or_default();
+                let before =
+                    self.last_totals.insert(place.clone(), passed).filter(|before| *before <= passed).unwrap_or(0);
+                let used = self.usage.used.entry(place.clone()).or_default();
                 let was_over = *used >= limit;
                 *used += passed - before;
                 if passed > before {
@@ -129,33 +130,33 @@ impl Metering {
                 endpoint.set_standby(now, &peer.name, &path.name, over);
                 if over && !was_over {
                     tracing::warn!(peer = peer.name, path = path.name, limit, "the limit of this month is used up");
-                    self.unsaved = Some(now - SAVE_AFTER);
+                    self.unsaved = Some(now - SAVE_INTERVAL);
                 }
             }
         }
     }
 
     /// Adds to a report what is known here.
-    pub(super) fn complete(&self, report: &mut Report) {
+    pub(super) fn fill_report(&self, report: &mut Report) {
         for peer in &mut report.peers {
             for path in &mut peer.paths {
                 let key = (peer.name.clone(), path.name.clone());
-                let Some(Metered { place, limit }) = self.metered.get(&key) else { continue };
+                let Some(Metered { key: place, limit }) = self.metered.get(&key) else { continue };
                 path.role = "metered".to_owned();
                 path.limit_bytes = Some(*limit);
-                path.used_bytes = Some(*self.book.used.get(place).unwrap_or(&0));
+                path.used_bytes = Some(*self.usage.used.get(place).unwrap_or(&0));
             }
         }
     }
 
-    fn read(&self) -> Book {
+    fn read(&self) -> UsageFile {
         let read = fs::read(&self.file).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
         match read {
             Ok(book) => book,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Book::default(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => UsageFile::default(),
             Err(error) => {
                 tracing::warn!(file = %self.file.display(), %error, "cannot be read: metered paths count from zero");
-                Book::default()
+                UsageFile::default()
             }
         }
     }
@@ -166,7 +167,7 @@ impl Metering {
         let next = self.file.with_extension("usage.new");
         let write = || -> io::Result<()> {
             self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
-            fs::write(&next, serde_json::to_vec(&self.book).map_err(io::Error::other)?)?;
+            fs::write(&next, serde_json::to_vec(&self.usage).map_err(io::Error::other)?)?;
             fs::File::open(&next)?.sync_all()?;
             fs::rename(&next, &self.file)
         };
@@ -179,16 +180,16 @@ impl Metering {
 /// No right clock shows an earlier month: this program is younger.
 const FIRST_MONTH: &str = "2026-11";
 
-impl Book {
+impl UsageFile {
     /// Begins anew with another month, unless it is that of a clock that has yet to be set.
-    fn turn_to(&mut self, month: String) {
+    fn start_month(&mut self, month: String) {
         if month != self.month && month.as_str() >= FIRST_MONTH {
             *self = Self { month, ..Self::default() };
         }
     }
 
     /// Puts in its place what stands under the names of peer and path, as it did before keys were what counts.
-    fn move_to_key(&mut self, peer: &str, path: &str, place: &str) {
+    fn migrate_key(&mut self, peer: &str, path: &str, place: &str) {
         if let Some(used) = self.used.remove(&format!("{peer}/{path}")) {
             self.used.entry(place.to_owned()).or_insert(used);
         }
@@ -204,7 +205,7 @@ impl Drop for Metering {
 }
 
 /// Where a path of a peer is in the book; only native mode has metered paths.
-fn place(peer: &Peer, path: &str) -> Option<String> {
+fn usage_key(peer: &Peer, path: &str) -> Option<String> {
     Some(format!("{}/{path}", peer.protocol.public_key()?))
 }
 
@@ -244,15 +245,19 @@ mod tests {
     #[test]
     fn a_clock_that_has_yet_to_be_set_empties_no_book() {
         let used = BTreeMap::from([("hub/lte".to_owned(), 7)]);
-        let mut book = Book { month: "2026-11".to_owned(), used };
+        let mut book = UsageFile { month: "2026-11".to_owned(), used };
         let before = book.clone();
         for month in ["1970-01", "2026-11"] {
-            book.turn_to(month.to_owned());
+            book.start_month(month.to_owned());
             assert_eq!(book, before, "in {month}");
         }
         for month in ["2099-01", "2026-12"] {
-            book.turn_to(month.to_owned());
-            assert_eq!(book, Book { month: month.to_owned(), ..Book::default() }, "also after a clock that was ahead");
+            book.start_month(month.to_owned());
+            assert_eq!(
+                book,
+                UsageFile { month: month.to_owned(), ..UsageFile::default() },
+                "also after a clock that was ahead"
+            );
         }
     }
 
@@ -266,12 +271,12 @@ mod tests {
             );
             crate::config::parse(std::path::Path::new("t.toml"), &text).unwrap()
         };
-        let place = |name: &str| place(&file(name).peers[0], "lte").unwrap();
+        let place = |name: &str| usage_key(&file(name).peers[0], "lte").unwrap();
         assert_eq!(place("hub"), place("office"));
 
-        let mut book = Book { month: "2026-11".to_owned(), used: BTreeMap::from([("hub/lte".to_owned(), 7)]) };
+        let mut book = UsageFile { month: "2026-11".to_owned(), used: BTreeMap::from([("hub/lte".to_owned(), 7)]) };
         for _ in 0..2 {
-            book.move_to_key("hub", "lte", &place("hub"));
+            book.migrate_key("hub", "lte", &place("hub"));
             assert_eq!(book.used, BTreeMap::from([(place("office"), 7)]), "what stood under names is taken over once");
         }
     }

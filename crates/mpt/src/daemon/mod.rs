@@ -7,20 +7,20 @@
 //! [`orders`] does what commands ask for, [`peers`] lets peers come and go, [`control_port`] talks to the original MPT. This
 //! file is the loop that holds them together with signals, the control socket and news of interfaces.
 
+mod commands;
 mod control_port;
-mod flood;
+mod event_loop;
 mod gateway;
+mod handshake_flood;
+mod interface_sync;
 mod links;
 mod metering;
-mod orders;
 mod peers;
-mod policy;
+mod policy_routing;
+mod retry_log;
 mod routes;
 mod service;
 mod setup;
-mod trouble;
-mod turn;
-mod uplinks;
 
 use std::process;
 
@@ -33,19 +33,19 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::Failure;
 use crate::config::File;
-use crate::config::model::Form;
-use crate::control::report::{Report, Tunnel};
+use crate::config::model::FileFormat;
+use crate::control::report::{Report, TunnelReport};
 use crate::control::{Request, RunDir, Server};
+use commands::PendingCreate;
 use control_port::ControlPort;
+use event_loop::Driver;
 use gateway::Gateway;
+use interface_sync::InterfaceSync;
 use metering::Metering;
-use orders::Pending;
-use policy::Policy;
+use policy_routing::PolicyRouting;
 use routes::Routes;
 use service::Service;
-use setup::{Opened, Sockets};
-use turn::Driver;
-use uplinks::Uplinks;
+use setup::{OpenTunnel, Sockets};
 
 /// Runs a tunnel until a signal or `mpt down` ends it.
 ///
@@ -55,12 +55,12 @@ pub fn run(file: &File) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let run = RunDir::from_env();
     let control = Server::bind(&run, &file.interface)?;
-    up(file, &run, signals, control).map_err(|failure| beyond_its_end(&file.interface, &run, failure))
+    up(file, &run, signals, control).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
 }
 
 fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<(), Failure> {
     let monitor = Monitor::open()?;
-    let Opened { driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
+    let OpenTunnel { driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
@@ -69,11 +69,11 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
     let gateway = Gateway::open(file, run)?;
-    let about = about(file, driver.endpoint.mtu());
-    privilege::keep_only(&needed(file))?;
-    warn_of_reach(file);
+    let about = tunnel_report(file, driver.endpoint.mtu());
+    privilege::keep_only(&required_capabilities(file))?;
+    warn_unreadable_config(file);
     let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
-    let (uplinks, metering) = (Uplinks::new(tun), Metering::open(&file));
+    let (uplinks, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     service.ready();
     Daemon {
         service,
@@ -83,28 +83,28 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
         signals,
         monitor,
         control,
-        about,
+        tunnel_report: about,
         tun_is_up: None,
         file,
         sockets,
         control_port,
         pending,
-        uplinks,
+        interface_sync: uplinks,
         metering,
     }
-    .serve()
+    .run_to_end()
 }
 
 /// A failure that has ended a tunnel. What goes on beyond that, or was left by a run before it, `mpt down` finds by the socket file.
-fn beyond_its_end(name: &str, run: &RunDir, failure: Failure) -> Failure {
+fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) -> Failure {
     let Ok(_alone) = run.claim(name) else { return failure };
     let Ok(mut netlink) = Netlink::open() else { return failure };
-    let rules = Policy::of(name).rules_left(&mut netlink).unwrap_or_default();
-    let routes = routes::left(name, run, &mut netlink).unwrap_or_default();
-    if !rules.is_empty() || !routes.is_empty() || run.notes(name).exists() {
-        run.remember(name);
+    let rules = PolicyRouting::of(name).existing_rules(&mut netlink).unwrap_or_default();
+    let routes = routes::stale_bypasses(name, run, &mut netlink).unwrap_or_default();
+    if !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
+        run.leave_marker(name);
     }
-    if !policy::refuses(&rules) {
+    if !policy_routing::is_kill_switch(&rules) {
         return failure;
     }
     let holds = format!("the kill switch holds until the tunnel is up again; `mpt down {name}` takes it away");
@@ -113,7 +113,7 @@ fn beyond_its_end(name: &str, run: &RunDir, failure: Failure) -> Failure {
 }
 
 /// What reconfiguration, interfaces that come back and an orderly end need; all else that root can do is given up.
-fn needed(file: &File) -> Vec<Capability> {
+fn required_capabilities(file: &File) -> Vec<Capability> {
     let low = *file.port < 1024 || file.peers.iter().any(|peer| *peer.local_port < 1024);
     let raw = privilege::binding_needs_raw().then_some(Capability::NetRaw);
     let bind = low.then_some(Capability::NetBindService);
@@ -121,10 +121,10 @@ fn needed(file: &File) -> Vec<Capability> {
 }
 
 /// Tells early that commands will not reach the configuration, now that root's right to the files of others is given up.
-fn warn_of_reach(file: &File) {
-    let wanted = match file.form {
-        Form::Toml => AccessFlags::R_OK,
-        Form::Original => AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
+fn warn_unreadable_config(file: &File) {
+    let wanted = match file.format {
+        FileFormat::Toml => AccessFlags::R_OK,
+        FileFormat::Original => AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
     };
     if let Err(error) = access(&file.path, wanted) {
         let config = file.path.display();
@@ -140,9 +140,9 @@ pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let run = RunDir::from_env();
     let _alone = run.claim(interface)?;
     let mut netlink = Netlink::open()?;
-    let rules = Policy::of(interface).clear(&mut netlink)?;
+    let rules = PolicyRouting::of(interface).clear(&mut netlink)?;
     let routes = routes::clean(interface, &run, &mut netlink)?;
-    Ok(gateway::clean(interface, &run)? | rules | routes | run.forget(interface))
+    Ok(gateway::clean(interface, &run)? | rules | routes | run.remove_marker(interface))
 }
 
 const SIGNALS: Token = Token(1);
@@ -160,7 +160,7 @@ struct Daemon {
     signals: Signals,
     monitor: Monitor,
     control: Server,
-    about: Tunnel,
+    tunnel_report: TunnelReport,
     /// What news say of the TUN device. None count before it is up for the first time.
     tun_is_up: Option<bool>,
     /// What is running: the file as it was read, with the peers that have come and gone since.
@@ -169,13 +169,13 @@ struct Daemon {
     control_port: Option<ControlPort>,
     service: Service,
     /// Commands that wait for a peer.
-    pending: Vec<Pending>,
-    uplinks: Uplinks,
+    pending: Vec<PendingCreate>,
+    interface_sync: InterfaceSync,
 }
 
 /// What `status` says of the tunnel itself.
-fn about(file: &File, mtu: usize) -> Tunnel {
-    Tunnel {
+fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
+    TunnelReport {
         interface: file.interface.to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         mode: file.mode.name().to_owned(),
@@ -189,60 +189,60 @@ fn about(file: &File, mtu: usize) -> Tunnel {
 
 /// Whether the loop goes on.
 #[derive(PartialEq, Eq)]
-enum Goes {
-    On,
-    Out,
+enum LoopControl {
+    Continue,
+    Exit,
 }
 
 impl Daemon {
-    fn serve(&mut self) -> Result<(), Failure> {
-        let ended = self.turn_after_turn();
-        self.metering.count_last(self.driver.reactor.now(), &mut self.driver.endpoint);
+    fn run_to_end(&mut self) -> Result<(), Failure> {
+        let ended = self.run_loop();
+        self.metering.count_final(self.driver.reactor.now(), &mut self.driver.endpoint);
         ended
     }
 
-    fn turn_after_turn(&mut self) -> Result<(), Failure> {
+    fn run_loop(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
-        self.follow_interfaces(self.driver.reactor.now());
-        let mut wake = self.finish_turn(self.driver.reactor.now());
+        self.sync_interfaces(self.driver.reactor.now());
+        let mut wake = self.finish_iteration(self.driver.reactor.now());
         loop {
             self.driver.reactor.wait(wake, &mut ready)?;
             let now = self.driver.reactor.now();
             for event in &ready {
-                if self.handle(now, event)? == Goes::Out {
+                if self.handle(now, event)? == LoopControl::Exit {
                     self.service.stopping();
-                    self.routes.release();
+                    self.routes.on_shutdown();
                     return Ok(());
                 }
             }
-            if self.driver.has_lost_tun() {
+            if self.driver.is_tun_removed() {
                 let failure = Failure::new(format!("{} was removed", *self.file.interface));
                 return Err(failure.hint("`mpt down` ends a tunnel; `mpt up` makes its interface again"));
             }
-            wake = self.finish_turn(now);
+            wake = self.finish_iteration(now);
         }
     }
 
     /// Does what is due, and says when the next turn must begin.
-    fn finish_turn(&mut self, now: Time) -> Option<Time> {
-        self.tell(now);
+    fn finish_iteration(&mut self, now: Time) -> Option<Time> {
+        self.process_path_events(now);
         let control = self.serve_control_port(now);
-        let uplinks = self.follow_when_due(now);
+        let uplinks = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
-        let data = self.driver.finish_turn(now);
+        let data = self.driver.finish_iteration(now);
         self.adapt_mtu();
         // What was found out just now must still be told, without waiting for another reason to wake up.
-        let told = self.tell(now).then_some(now);
+        let told = self.process_path_events(now).then_some(now);
         [control, data, uplinks, metering, told, self.service.poll(now)].into_iter().flatten().min()
     }
 
     /// Gives the TUN device the MTU that all paths carry, so that the kernel's own TCP and its ICMP tell everybody.
     fn adapt_mtu(&mut self) {
         let mtu = self.driver.endpoint.mtu();
-        if mtu == self.about.mtu_bytes {
+        if mtu == self.tunnel_report.mtu_bytes {
             return;
         }
-        let before = std::mem::replace(&mut self.about.mtu_bytes, mtu);
+        let before = std::mem::replace(&mut self.tunnel_report.mtu_bytes, mtu);
         let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.driver.tun_index(), mtu as u32));
         match set {
             Ok(()) if mtu < before => {
@@ -255,10 +255,10 @@ impl Daemon {
         }
     }
 
-    fn handle(&mut self, now: Time, ready: &Ready) -> Result<Goes, Failure> {
+    fn handle(&mut self, now: Time, ready: &Ready) -> Result<LoopControl, Failure> {
         match ready.token {
             SIGNALS => return self.handle_signal(now),
-            MONITOR => self.handle_news(now)?,
+            MONITOR => self.handle_netlink_events(now)?,
             CONTROL => return Ok(self.handle_requests(now)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -267,39 +267,39 @@ impl Daemon {
             }
             _ => self.driver.handle(now, ready),
         }
-        Ok(Goes::On)
+        Ok(LoopControl::Continue)
     }
 
-    fn handle_signal(&mut self, now: Time) -> Result<Goes, Failure> {
+    fn handle_signal(&mut self, now: Time) -> Result<LoopControl, Failure> {
         match self.signals.next_signal()? {
             Some(Signal::Interrupt | Signal::Terminate) => {
                 tracing::info!("asked to end");
-                Ok(Goes::Out)
+                Ok(LoopControl::Exit)
             }
             Some(Signal::Hangup) => {
                 if let Err(failure) = self.reload(now, None) {
                     tracing::warn!(%failure, "not reloaded");
                 }
-                Ok(Goes::On)
+                Ok(LoopControl::Continue)
             }
-            None => Ok(Goes::On),
+            None => Ok(LoopControl::Continue),
         }
     }
 
-    fn handle_news(&mut self, now: Time) -> Result<(), Failure> {
+    fn handle_netlink_events(&mut self, now: Time) -> Result<(), Failure> {
         while let Some(event) = self.monitor.next_event()? {
-            self.uplinks.note(now);
+            self.interface_sync.schedule(now);
             if event != Event::Routes {
-                self.uplinks.note_move();
+                self.interface_sync.on_interfaces_changed();
             }
             match event {
                 Event::Link(link) => self.handle_link(now, &link),
                 Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
-                Event::AddressAdded(index, prefix) if !self.driver.follow_address(index, prefix.address) => {}
-                Event::AddressAdded(..) => self.look_again(now),
+                Event::AddressAdded(index, prefix) if !self.driver.on_address_added(index, prefix.address) => {}
+                Event::AddressAdded(..) => self.resync_interfaces(now),
                 Event::Resync => {
                     self.tun_is_up = Some(false);
-                    self.look_again(now);
+                    self.resync_interfaces(now);
                 }
                 Event::AddressRemoved(..) | Event::Routes => {}
             }
@@ -318,37 +318,37 @@ impl Daemon {
         }
         let restored = Netlink::open().and_then(|mut netlink| {
             setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
-            self.routes.settle(&self.file, &mut netlink)
+            self.routes.apply(&self.file, &mut netlink)
         });
         if let Err(error) = restored {
             tracing::warn!(%error, "the interface is up again, but not as it was");
         }
     }
 
-    fn handle_requests(&mut self, now: Time) -> Goes {
-        let mut goes = Goes::On;
+    fn handle_requests(&mut self, now: Time) -> LoopControl {
+        let mut goes = LoopControl::Continue;
         for (client, request) in self.control.handle_ready() {
-            if let Some(response) = self.order(now, client, &request) {
+            if let Some(response) = self.handle_request(now, client, &request) {
                 self.control.respond(client, &response);
             }
             if request == (Request::Down {}) {
                 tracing::info!("told to end");
-                goes = Goes::Out;
+                goes = LoopControl::Exit;
             }
         }
         goes
     }
 
     /// How the tunnel is.
-    fn report_now(&self, now: Time) -> Report {
-        let about = Tunnel { uptime_s: now.as_nanos() / 1_000_000_000, ..self.about.clone() };
+    fn status_report(&self, now: Time) -> Report {
+        let about = TunnelReport { uptime_s: now.as_nanos() / 1_000_000_000, ..self.tunnel_report.clone() };
         let mut report = Report::new(about, &self.driver.endpoint.status());
-        self.metering.complete(&mut report);
+        self.metering.fill_report(&mut report);
         report
     }
 
     /// News were lost: asks for the state of every interface.
-    fn look_again(&mut self, now: Time) {
+    fn resync_interfaces(&mut self, now: Time) {
         let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
             Ok(links) => links,
             Err(error) => return tracing::warn!(%error, "cannot look at the interfaces"),
@@ -364,16 +364,16 @@ impl Daemon {
         if link.index == self.driver.tun_index() {
             self.handle_tun(link.up);
         }
-        self.driver.handle_interface(now, link.index, &link.name, link.up && link.running);
+        self.driver.handle_interface_state(now, link.index, &link.name, link.up && link.running);
     }
 
     /// Logs what happened, and tells the peer; whether there was anything.
-    fn tell(&mut self, now: Time) -> bool {
+    fn process_path_events(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
             tracing::info!(peer, path = event.path, from = %event.from, to = %event.to, "path");
             let peer = peer.to_owned();
-            self.tell_peer(now, &peer, &event);
+            self.notify_peer(now, &peer, &event);
             any = true;
         }
         any

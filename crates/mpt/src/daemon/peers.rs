@@ -27,15 +27,15 @@ impl Daemon {
     /// # Errors
     /// What the system refused; the tunnel is then without it.
     pub(super) fn add_peer(&mut self, now: Time, peer: Peer) -> Result<(), Failure> {
-        let ready = setup::make_ready(&self.file, vec![peer], &mut self.sockets)?;
-        self.add_ready(now, ready)
+        let ready = setup::prepare_peers(&self.file, vec![peer], &mut self.sockets)?;
+        self.add_prepared(now, ready)
     }
 
     /// Brings peers into the tunnel whose sockets are open.
     ///
     /// # Errors
     /// What the system refused.
-    pub(super) fn add_ready(&mut self, now: Time, peers: Vec<(Peer, PeerConfig)>) -> Result<(), Failure> {
+    pub(super) fn add_prepared(&mut self, now: Time, peers: Vec<(Peer, PeerConfig)>) -> Result<(), Failure> {
         for link in self.sockets.take_new() {
             self.driver.add_link(link)?;
         }
@@ -47,19 +47,19 @@ impl Daemon {
             tracing::info!(peer = %peer.name, paths = peer.paths.len(), "peer added");
             self.file.peers.push(peer);
         }
-        self.metering.watch(&self.file);
-        self.uplinks.note(now);
-        self.look_again(now);
+        self.metering.configure(&self.file);
+        self.interface_sync.schedule(now);
+        self.resync_interfaces(now);
         Ok(())
     }
 
     /// Takes the peer at `index` out of the tunnel.
     pub(super) fn remove_peer(&mut self, now: Time, index: usize) -> Peer {
-        self.metering.count_last(now, &mut self.driver.endpoint);
+        self.metering.count_final(now, &mut self.driver.endpoint);
         let peer = self.file.peers.remove(index);
         self.driver.endpoint.remove_peer(&peer.name);
-        self.forget_uplinks(&peer.name);
-        self.uplinks.note(now);
+        self.forget_peer_paths(&peer.name);
+        self.interface_sync.schedule(now);
         if let Some(port) = &mut self.control_port {
             port.remove(&peer);
         }
@@ -68,20 +68,20 @@ impl Daemon {
     }
 
     /// Sets and removes routes as the peers want it.
-    pub(super) fn settle_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
+    pub(super) fn apply_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
         self.file.routes = routes;
-        Ok(self.routes.settle(&self.file, &mut Netlink::open()?)?)
+        Ok(self.routes.apply(&self.file, &mut Netlink::open()?)?)
     }
 
     /// Tells the peer what became of a path of its, where that is this host's doing or finding.
-    pub(super) fn tell_peer(&mut self, now: Time, name: &str, event: &PathEvent) {
+    pub(super) fn notify_peer(&mut self, now: Time, name: &str, event: &PathEvent) {
         let Some(port) = &mut self.control_port else { return };
-        let Some(up) = worth_telling(event.from, event.to) else { return };
+        let Some(up) = status_to_announce(event.from, event.to) else { return };
         let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { return };
         let Some(path) = peer.paths.iter().find(|path| *path.name == event.path) else { return };
         let told = self.driver.endpoint.peers().iter().find(|peer| peer.name() == name);
         let states = told.map_or_else(Vec::new, |peer| peer.status().paths);
-        port.tell(now, peer, path, up, |name| states.iter().any(|path| path.name == name && path.state.is_up()));
+        port.notify(now, peer, path, up, |name| states.iter().any(|path| path.name == name && path.state.is_up()));
     }
 
     /// Does what came of the control port's messages, and says when it needs to be looked at again.
@@ -94,13 +94,13 @@ impl Daemon {
 
     fn handle_event(&mut self, now: Time, event: ControlEvent) {
         match event {
-            ControlEvent::PathStatus { connection, path, up } => self.report(now, connection, path, up),
-            ControlEvent::Keepalive { connection, path } => self.report(now, connection, path, true),
+            ControlEvent::PathStatus { connection, path, up } => self.apply_path_status(now, connection, path, up),
+            ControlEvent::Keepalive { connection, path } => self.apply_path_status(now, connection, path, true),
             ControlEvent::StatusConfirmed { connection } => {
                 tracing::debug!(peer = %connection.remote, "the peer was told")
             }
             ControlEvent::CreateRequested { connection, from, text } => {
-                let made = self.create_for(now, connection, &text);
+                let made = self.create_connection(now, connection, &text);
                 match &made {
                     Ok(_) => tracing::info!(%from, peer = %connection.remote, "connection created"),
                     Err(code) => tracing::warn!(%from, peer = %connection.remote, %code, "no connection created"),
@@ -110,7 +110,7 @@ impl Daemon {
                 }
             }
             ControlEvent::Created { connection, text } => {
-                let joined = self.join(now, connection, &text);
+                let joined = self.apply_answer(now, connection, &text);
                 self.answer_create(connection, joined.map_or_else(Response::from, |()| Response::Done {}));
             }
             ControlEvent::ExchangeFailed { connection, opcode, code } => {
@@ -124,10 +124,10 @@ impl Daemon {
         }
     }
 
-    fn report(&mut self, now: Time, pair: Pair, path: mpt_proto::control::LegacyPath, up: bool) {
+    fn apply_path_status(&mut self, now: Time, pair: Pair, path: mpt_proto::control::LegacyPath, up: bool) {
         let Some(index) = self.peer_of(pair) else { return };
         let peer = &self.file.peers[index];
-        for ours in peer.paths.iter().filter(|ours| control_port::name_on_the_wire(ours) == Some(path)) {
+        for ours in peer.paths.iter().filter(|ours| control_port::wire_name(ours) == Some(path)) {
             self.driver.endpoint.handle_report(now, &peer.name, &ours.name, up);
         }
     }
@@ -138,7 +138,7 @@ impl Daemon {
     }
 
     /// Makes this host's side of a connection that a peer asks for; its description, as the peer wants it.
-    fn create_for(&mut self, now: Time, pair: Pair, text: &str) -> Result<String, Code> {
+    fn create_connection(&mut self, now: Time, pair: Pair, text: &str) -> Result<String, Code> {
         let peer = Connection::from_message("peer", text).map_err(|_| Code::NO_CONNECTION)?;
         let interface = describe::interface(&self.file);
         let original = self.file.original.as_ref().ok_or(Code::NO_CONNECTION)?;
@@ -155,7 +155,7 @@ impl Daemon {
             return Err(Code::NO_CONNECTION);
         }
         let described = write::message(&made);
-        self.refuse_taken(&made).and_then(|()| self.enter(now, made)).map_err(|failure| {
+        self.check_overlap(&made).and_then(|()| self.add_connection(now, made)).map_err(|failure| {
             tracing::warn!(%failure, "no connection created");
             Code::NO_CONNECTION
         })?;
@@ -163,18 +163,18 @@ impl Daemon {
     }
 
     /// Makes our side of a connection agree with what the peer has made of it.
-    fn join(&mut self, now: Time, pair: Pair, text: &str) -> Result<(), Failure> {
+    fn apply_answer(&mut self, now: Time, pair: Pair, text: &str) -> Result<(), Failure> {
         let index = self.peer_of(pair).ok_or_else(|| Failure::new("the connection is gone meanwhile"))?;
         let own = describe::connection(&self.file, &self.file.peers[index]);
         let answer = Connection::from_message("the peer's answer", text).ok();
         let both = own.zip(answer).and_then(|(own, answer)| merge::with_answer(&own, &answer).ok());
         let both = both.ok_or_else(|| Failure::new("the peer's answer does not describe this connection"))?;
         let before = self.remove_peer(now, index);
-        match self.enter(now, both) {
-            Ok(()) => self.settle_routes(routes::without(&self.file, &before)),
+        match self.add_connection(now, both) {
+            Ok(()) => self.apply_routes(routes::routes_without(&self.file, &before)),
             Err(failure) => {
                 // What worked before works on.
-                let again = self.add_peer(now, before).and_then(|()| self.settle_routes(self.file.routes.clone()));
+                let again = self.add_peer(now, before).and_then(|()| self.apply_routes(self.file.routes.clone()));
                 if let Err(failure) = again {
                     tracing::error!(%failure, "the connection is gone");
                 }
@@ -184,27 +184,27 @@ impl Daemon {
     }
 
     /// Brings a connection into the tunnel, as a peer that has been read and checked like one from a file.
-    fn enter(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
+    fn add_connection(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
         let name = free_name(&connection, &self.file.peers);
-        let (peer, routes) = self.read(Connection { name, ..connection })?;
+        let (peer, routes) = self.parse_connection(Connection { name, ..connection })?;
         let mut whole = self.file.clone();
         whole.peers.push(peer.clone());
-        config::check(&whole).map_err(first)?;
+        config::check(&whole).map_err(first_problem)?;
         self.add_peer(now, peer)?;
         let before = self.file.routes.clone();
         let more = routes.into_iter().filter(|net| !before.iter().any(|known| known.value == net.value));
-        self.settle_routes(before.iter().copied().chain(more).collect()).inspect_err(|_| {
+        self.apply_routes(before.iter().copied().chain(more).collect()).inspect_err(|_| {
             // Without its routes it is of no use.
             self.remove_peer(now, self.file.peers.len() - 1);
-            if let Err(failure) = self.settle_routes(before) {
+            if let Err(failure) = self.apply_routes(before) {
                 tracing::warn!(%failure, "routes");
             }
         })
     }
 
     /// Refuses networks that belong to a peer already, as a whole or in part. A peer for everything leaves room for others.
-    fn refuse_taken(&self, connection: &Connection) -> Result<(), Failure> {
-        let (peer, _) = self.read(connection.clone())?;
+    fn check_overlap(&self, connection: &Connection) -> Result<(), Failure> {
+        let (peer, _) = self.parse_connection(connection.clone())?;
         let all = self.file.peers.iter().flat_map(|peer| &peer.networks).map(|net| net.value);
         let all: Vec<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
         let taken = |net: &IpNet| all.iter().any(|other| other.contains(net) || net.contains(other));
@@ -215,11 +215,11 @@ impl Daemon {
     }
 
     /// A connection as a peer, and the routes that it needs.
-    pub(super) fn read(&self, connection: Connection) -> Result<(Peer, Vec<At<IpNet>>), Failure> {
+    pub(super) fn parse_connection(&self, connection: Connection) -> Result<(Peer, Vec<At<IpNet>>), Failure> {
         let interface = describe::interface(&self.file);
         let setup = LegacySetup { interface, connections: vec![connection], template: None, notes: Vec::new() };
         let text = toml::write(&setup, Allowed::default(), None).text;
-        let File { mut peers, routes, .. } = config::parse(&self.file.path, &text).map_err(first)?;
+        let File { mut peers, routes, .. } = config::parse(&self.file.path, &text).map_err(first_problem)?;
         let peer = peers.pop().ok_or_else(|| Failure::new("no connection"))?;
         Ok((peer, routes))
     }
@@ -235,14 +235,14 @@ fn free_name(connection: &Connection, peers: &[Peer]) -> String {
 }
 
 /// The first of several problems; where they come from there is no file to look at.
-fn first(problems: Vec<config::Problem>) -> Failure {
+fn first_problem(problems: Vec<config::Problem>) -> Failure {
     let what = problems.into_iter().next().map_or_else(String::new, |problem| problem.what);
     Failure::new(what)
 }
 
 /// What the peer is told of a change, as the original tells it: what this host did or found out, not what it was told, and
 /// not that keepalives are heard again, because the peer hears ours.
-fn worth_telling(from: PathState, to: PathState) -> Option<bool> {
+fn status_to_announce(from: PathState, to: PathState) -> Option<bool> {
     let ours = |state: PathState| matches!(state, PathState::Down(DownCause::Operator | DownCause::Carrier));
     match (from, to) {
         (from, to) if ours(to) => (!ours(from)).then_some(false),
@@ -296,7 +296,7 @@ mod tests {
             (down(DownCause::Carrier), down(DownCause::Silent), None),
             (down(DownCause::Operator), down(DownCause::Carrier), None),
         ] {
-            assert_eq!(worth_telling(from, to), told, "{from} -> {to}");
+            assert_eq!(status_to_announce(from, to), told, "{from} -> {to}");
         }
     }
 }

@@ -17,8 +17,8 @@ use mpt_proto::time::Time;
 #[derive(Debug, Default)]
 pub struct Service {
     manager: Option<(UnixDatagram, SocketAddr)>,
-    every: Option<Duration>,
-    due: Time,
+    interval: Option<Duration>,
+    next: Time,
 }
 
 impl Service {
@@ -27,30 +27,30 @@ impl Service {
         let manager = env::var_os("NOTIFY_SOCKET").and_then(|name| manager(&name));
         let is_ours = env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
         let silence = env::var("WATCHDOG_USEC").ok().and_then(|usec| usec.parse().ok()).filter(|_| is_ours);
-        Self { manager, every: silence.map(|usec: u64| Duration::from_micros(usec / 2)), due: Time::START }
+        Self { manager, interval: silence.map(|usec: u64| Duration::from_micros(usec / 2)), next: Time::START }
     }
 
     /// The tunnel is up, or its configuration has been read again.
     pub fn ready(&self) {
-        self.tell("READY=1");
+        self.notify("READY=1");
     }
 
     /// The tunnel goes down.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
     /// Says that the loop goes on, if it is time to; returns when it will be.
     pub fn poll(&mut self, now: Time) -> Option<Time> {
-        let every = self.every.filter(|_| self.manager.is_some())?;
-        if self.due <= now {
-            self.tell("WATCHDOG=1");
-            self.due = now + every;
+        let every = self.interval.filter(|_| self.manager.is_some())?;
+        if self.next <= now {
+            self.notify("WATCHDOG=1");
+            self.next = now + every;
         }
-        Some(self.due)
+        Some(self.next)
     }
 
-    fn tell(&self, word: &str) {
+    fn notify(&self, word: &str) {
         if let Some((socket, manager)) = &self.manager
             && let Err(error) = socket.send_to_addr(word.as_bytes(), manager)
         {

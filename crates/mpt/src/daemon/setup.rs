@@ -23,10 +23,10 @@ use mpt_proto::wire::frame::DATA_HEADER;
 use mpt_proto::wire::native::OVERHEAD;
 use zeroize::Zeroizing;
 
+use super::event_loop::Driver;
 use super::links::Link;
-use super::policy;
+use super::policy_routing;
 use super::routes::Routes;
-use super::turn::Driver;
 use crate::Failure;
 use crate::config::model::{File, Mode, Path, Peer};
 
@@ -34,10 +34,10 @@ use crate::config::model::{File, Mode, Path, Peer};
 ///
 /// # Errors
 /// What the system refused, with a hint, or what is wrong with the file now that the system has been looked at.
-pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
-    let mut netlink = Netlink::open_for(policy::mark(file))?;
-    let mut sockets = Sockets { leaves_room: leaves_room(file), ..Sockets::default() };
-    if file.is_called() {
+pub fn open(file: &File, reactor: Reactor) -> Result<OpenTunnel, Failure> {
+    let mut netlink = Netlink::open_for(policy_routing::mark(file))?;
+    let mut sockets = Sockets { listens_per_address: listens_per_address(file), ..Sockets::default() };
+    if file.accepts_incoming() {
         check_port(file)?;
     }
     let peers = file.peers.iter().map(|peer| peer_config(file, peer, &mut sockets, &mut netlink));
@@ -47,16 +47,16 @@ pub fn open(file: &File, reactor: Reactor) -> Result<Opened, Failure> {
     let tun = Tun::open(&file.interface, file.offload)?;
     configure(file, &tun, mtu, &mut netlink)?;
     let mut routes = Routes::new(tun.index(), &file.interface);
-    routes.settle(file, &mut netlink)?;
+    routes.apply(file, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
     let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
     tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.len(), "tunnel is up");
     let tun_index = tun.index();
-    Ok(Opened { driver: Driver::new(endpoint, reactor, tun, links)?, sockets, routes, tun: tun_index })
+    Ok(OpenTunnel { driver: Driver::new(endpoint, reactor, tun, links)?, sockets, routes, tun: tun_index })
 }
 
 /// An open tunnel.
-pub struct Opened {
+pub struct OpenTunnel {
     /// What moves packets.
     pub driver: Driver,
     /// What has been opened for it.
@@ -101,7 +101,7 @@ pub struct Sockets {
     /// Those of the path manager.
     managed: BTreeSet<LinkId>,
     /// Where peers call, each address has a socket on the port, beside which there is room for none on all addresses.
-    leaves_room: bool,
+    listens_per_address: bool,
 }
 
 impl Sockets {
@@ -111,19 +111,19 @@ impl Sockets {
     }
 
     /// Closes those that have been opened since they were last taken.
-    fn forget_new(&mut self) {
+    fn close_new(&mut self) {
         for link in self.new.drain(..) {
             self.known.retain(|_, id| *id != link.id());
         }
     }
 
     /// Whether peers can call on every address from now on: none of our sockets has the port on all of them.
-    pub fn can_be_called(&self) -> bool {
-        self.leaves_room || !self.known.keys().any(|(_, local)| local.ip().is_unspecified())
+    pub fn can_listen(&self) -> bool {
+        self.listens_per_address || !self.known.keys().any(|(_, local)| local.ip().is_unspecified())
     }
 
     /// Whether a configured socket is on this very address and port.
-    pub fn is_at(&self, local: SocketAddr) -> bool {
+    pub fn is_bound_to(&self, local: SocketAddr) -> bool {
         self.known.keys().any(|(_, known)| *known == local)
     }
 
@@ -133,33 +133,33 @@ impl Sockets {
     }
 
     /// A number for a socket of the path manager; none when there are too many.
-    pub fn take_number(&mut self) -> Option<LinkId> {
-        let id = self.free_number()?;
+    pub fn allocate_id(&mut self) -> Option<LinkId> {
+        let id = self.free_id()?;
         self.managed.insert(id);
         Some(id)
     }
 
     /// A socket of the path manager is closed, and its number free.
-    pub fn give_back(&mut self, id: LinkId) {
+    pub fn release_id(&mut self, id: LinkId) {
         self.managed.remove(&id);
     }
 
     /// The greatest number stands for no socket.
-    fn free_number(&self) -> Option<LinkId> {
+    fn free_id(&self) -> Option<LinkId> {
         let mut all = (0..u8::MAX).map(LinkId);
         all.find(|id| !self.managed.contains(id) && !self.known.values().any(|known| known == id))
     }
 
     /// The socket of a path.
     fn socket(&mut self, file: &File, port: u16, path: &Path, netlink: &mut Netlink) -> Result<LinkId, Failure> {
-        let port = if self.leaves_room && path.local.is_none() { 0 } else { port };
+        let port = if self.listens_per_address && path.local.is_none() { 0 } else { port };
         let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified(path)), port);
         let device = path.interface.as_deref().cloned();
         if let Some(known) = self.known.get(&(device.clone(), local)) {
             return Ok(*known);
         }
-        let id = self.free_number().ok_or_else(|| too_many(file, path))?;
-        let mark = policy::mark(file);
+        let id = self.free_id().ok_or_else(|| too_many(file, path))?;
+        let mark = policy_routing::mark(file);
         let spec = SocketSpec { local, device: device.clone(), mark, offload: file.offload, ..SocketSpec::default() };
         // Where the routing table decides, it may decide otherwise tomorrow, and for each peer.
         let bound = path.interface.is_some() || path.local.is_some();
@@ -195,23 +195,23 @@ fn cannot_open(file: &File, path: &Path, error: Error) -> Failure {
 }
 
 /// Whether peers are to call, on sockets that follow the addresses.
-fn leaves_room(file: &File) -> bool {
-    *file.mode == Mode::Native && file.is_called()
+fn listens_per_address(file: &File) -> bool {
+    *file.mode == Mode::Native && file.accepts_incoming()
 }
 
 /// What the core is told of peers, whose sockets are opened. When one cannot be had, none is.
 ///
 /// # Errors
 /// What the system refused.
-pub fn make_ready(file: &File, peers: Vec<Peer>, sockets: &mut Sockets) -> Result<Vec<(Peer, PeerConfig)>, Failure> {
-    let mut netlink = Netlink::open_for(policy::mark(file))?;
-    let left_room = sockets.leaves_room;
-    sockets.leaves_room |= leaves_room(file);
+pub fn prepare_peers(file: &File, peers: Vec<Peer>, sockets: &mut Sockets) -> Result<Vec<(Peer, PeerConfig)>, Failure> {
+    let mut netlink = Netlink::open_for(policy_routing::mark(file))?;
+    let left_room = sockets.listens_per_address;
+    sockets.listens_per_address |= listens_per_address(file);
     let open = |peer: Peer| peer_config(file, &peer, sockets, &mut netlink).map(|config| (peer, config));
     let ready: Result<_, _> = peers.into_iter().map(open).collect();
     ready.inspect_err(|_| {
-        sockets.forget_new();
-        sockets.leaves_room = left_room;
+        sockets.close_new();
+        sockets.listens_per_address = left_room;
     })
 }
 
@@ -282,7 +282,7 @@ fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
             let outer = netlink.route_to(remote.ip(), None)?.map_or(ETHERNET, |hop| hop.mtu.min(ETHERNET));
             smallest = smallest.min(mpt_proto::config::inner_mtu(outer as usize, **remote, overhead));
         }
-        if peer.calls() {
+        if peer.connects_to_us() {
             // It may call over either, and IPv6 leaves less.
             smallest = smallest.min(mpt_proto::config::inner_mtu(ETHERNET as usize, any, overhead));
         }
@@ -338,7 +338,7 @@ fn check_mtu(file: &File, fits: usize) -> Result<usize, Failure> {
 fn configure(file: &File, tun: &Tun, mtu: usize, netlink: &mut Netlink) -> Result<(), Failure> {
     netlink.set_mtu(tun.index(), mtu as u32)?;
     if *file.mode == Mode::Native {
-        netlink.set_queue_length(tun.index(), RING)?;
+        netlink.set_queue_length(tun.index(), TUN_QUEUE_LENGTH)?;
     }
     add_addresses(file, tun.index(), netlink)?;
     Ok(netlink.set_up(tun.index(), true).map(drop)?)
@@ -347,12 +347,12 @@ fn configure(file: &File, tun: &Tun, mtu: usize, netlink: &mut Netlink) -> Resul
 /// Gives the TUN device those of its addresses that it has not.
 pub fn add_addresses(file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
     let prefix = |net: &IpNet| Prefix { address: net.addr(), length: net.prefix_len() };
-    file.addresses.iter().try_for_each(|address| netlink.add_sole_address(tun, prefix(address)).map(drop))
+    file.addresses.iter().try_for_each(|address| netlink.add_address_without_dad(tun, prefix(address)).map(drop))
 }
 
 /// Super-packets that the kernel keeps until they are read, as many as for an Ethernet, where a TUN device has 500. A sender whose window opens at
 /// once, since a hole was filled, hands over all of it in one go: 9 MB in pieces of 18 kB, at 190 Mbit/s and 380 ms.
-const RING: u32 = 1_000;
+const TUN_QUEUE_LENGTH: u32 = 1_000;
 const ETHERNET: u32 = 1_500;
 /// RFC 8200 section 5.
 const MIN_IPV6: usize = 1_280;

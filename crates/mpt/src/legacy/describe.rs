@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::model::{Connection, Interface, Network, Path, Prefix, Public, Tunnel};
+use super::model::{Connection, ConnectionPath, Interface, Network, Prefix, Public, TunnelInterface};
 use crate::config::File;
 use crate::config::model::{self, At, Peer};
 
@@ -20,7 +20,7 @@ pub fn interface(file: &File) -> Interface {
         accept_remote: control.is_some_and(|control| control.template.is_some()),
         cmdport_local: control.map_or(0, |control| control.control_port),
         cmd_timeout: 0,
-        tunnels: vec![Tunnel {
+        tunnels: vec![TunnelInterface {
             name: file.interface.to_string(),
             mtu: file.mtu.as_ref().map_or(DEFAULT_MTU, |mtu| mtu.value.try_into().unwrap_or(u16::MAX)),
             ipv4: of_family(false),
@@ -59,14 +59,14 @@ fn window(peer: &Peer) -> u16 {
     if peer.framing().sequence { window as u16 } else { 0 }
 }
 
-fn path(path: &model::Path) -> Path {
+fn path(path: &model::Path) -> ConnectionPath {
     let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs() as u32);
     let (every, dead) = match path.liveness {
         Some(LivenessConfig::Keepalives(announce)) => (announce.every, announce.dead),
         Some(LivenessConfig::Probes(_) | LivenessConfig::Off) | None => (None, None),
     };
     let local = path.local.as_deref().copied();
-    Path {
+    ConnectionPath {
         interface_name: path.interface.as_deref().cloned().unwrap_or_else(|| "unnamed_path".into()),
         v6: path.remote_ip().is_some_and(|remote| remote.is_ipv6()),
         private_ipaddr: local,

@@ -8,19 +8,19 @@ use std::str::FromStr;
 
 use super::ini::{Entry, Ini, SECRET};
 use super::model::Prefix;
-use super::{Note, Problem};
+use super::{LegacyProblem, Note};
 
 /// One section of a file while it is being read.
 pub(super) struct Fields<'a> {
     ini: &'a Ini,
     section: String,
-    asked: HashSet<&'static str>,
-    problems: &'a mut Vec<Problem>,
+    requested: HashSet<&'static str>,
+    problems: &'a mut Vec<LegacyProblem>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(ini: &'a Ini, section: &str, problems: &'a mut Vec<Problem>) -> Self {
-        Self { ini, section: section.into(), asked: HashSet::new(), problems }
+    pub(super) fn of(ini: &'a Ini, section: &str, problems: &'a mut Vec<LegacyProblem>) -> Self {
+        Self { ini, section: section.into(), requested: HashSet::new(), problems }
     }
 
     /// A number in a range.
@@ -73,7 +73,7 @@ impl<'a> Fields<'a> {
             } else {
                 hint(key)
             };
-            self.problems.push(Problem::new(&self.ini.file, entry.line, what, hint));
+            self.problems.push(LegacyProblem::new(&self.ini.file, entry.line, what, hint));
         }
         value
     }
@@ -81,12 +81,12 @@ impl<'a> Fields<'a> {
     /// A remark for each key that nobody has asked for.
     pub(super) fn unknown(self) -> Vec<Note> {
         let sections = self.ini.sections.iter().filter(|s| s.name == self.section);
-        let unknown = sections.flat_map(|s| &s.entries).filter(|entry| !self.asked.contains(entry.key.as_str()));
+        let unknown = sections.flat_map(|s| &s.entries).filter(|entry| !self.requested.contains(entry.key.as_str()));
         unknown.map(|entry| Note::new(&self.ini.file, entry.line, ignored(&entry.key))).collect()
     }
 
     fn entry(&mut self, key: &'static str) -> Option<&'a Entry> {
-        self.asked.insert(key);
+        self.requested.insert(key);
         self.ini.entry(&self.section, key)
     }
 }

@@ -10,7 +10,7 @@ use super::ini::Ini;
 use super::model::Connection;
 use super::toml::{self, Allowed};
 use super::{LegacySetup, Note, write};
-use crate::config::model::Form;
+use crate::config::model::FileFormat;
 use crate::config::{self, File};
 
 /// Reads the directory the way `mpt import` and `mpt up` do one after the other. Notes say what has no effect here.
@@ -18,13 +18,13 @@ use crate::config::{self, File};
 /// # Errors
 /// Everything that is wrong with its files, as text.
 pub fn load(folder: &Path, allowed: Allowed) -> Result<(File, Vec<Note>), Vec<String>> {
-    let text = |problems: Vec<_>| problems.iter().map(super::Problem::to_string).collect::<Vec<_>>();
+    let text = |problems: Vec<_>| problems.iter().map(super::LegacyProblem::to_string).collect::<Vec<_>>();
     let setup = LegacySetup::load(&[folder.to_owned()]).map_err(text)?;
     let toml::Imported { text, notes } = toml::write(&setup, allowed, template(&setup).as_deref());
     let read = config::parse(folder, &text);
     let file =
         read.map_err(|problems| problems.iter().map(|problem| without_line(problem).to_string()).collect::<Vec<_>>())?;
-    Ok((File { form: Form::Original, ..file }, notes))
+    Ok((File { format: FileFormat::Original, ..file }, notes))
 }
 
 /// Where a setup's template is, whatever the directory one looks from.

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::ini::Ini;
-use super::model::{Connection, Interface, Tunnel};
-use super::{Note, Problem, positional};
+use super::model::{Connection, Interface, TunnelInterface};
+use super::{LegacyProblem, Note, positional};
 use crate::config::secrets;
 
 /// What a set of files says.
@@ -34,7 +34,7 @@ pub struct Source {
 impl LegacySetup {
     /// Reads the files of the original that `paths` name. A directory is one that the original runs in, or its `conf`:
     /// `interface.conf`, and all of `connections` that ends in `.conf`, and the template.
-    pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<Problem>> {
+    pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<LegacyProblem>> {
         let mut problems = vec![];
         let files: Vec<_> = paths.iter().flat_map(|path| files_of(path, &mut problems)).collect();
         let sources = files.iter().filter_map(|file| Source::read(file).map_err(|problem| problems.push(problem)).ok());
@@ -43,8 +43,8 @@ impl LegacySetup {
     }
 
     /// Reads files whose text is at hand. All mistakes are reported, those of all files together.
-    pub fn read(sources: &[Source]) -> Result<Self, Vec<Problem>> {
-        let mut reading = Reading::default();
+    pub fn read(sources: &[Source]) -> Result<Self, Vec<LegacyProblem>> {
+        let mut reading = SetupReader::default();
         sources.iter().for_each(|source| reading.take(source));
         reading.finish()
     }
@@ -52,7 +52,7 @@ impl LegacySetup {
 
 impl Source {
     /// Reads a file, in whatever encoding its comments are.
-    fn read(file: &Path) -> Result<Self, Problem> {
+    fn read(file: &Path) -> Result<Self, LegacyProblem> {
         let name = file.display().to_string();
         match fs::read(file) {
             Ok(bytes) => {
@@ -63,13 +63,13 @@ impl Source {
             }
             Err(error) => {
                 let what = format!("cannot be read: {error}");
-                Err(Problem::new(&name, 0, what, secrets::hint_for(&error, "check its name and permissions")))
+                Err(LegacyProblem::new(&name, 0, what, secrets::hint_for(&error, "check its name and permissions")))
             }
         }
     }
 
     /// What stands in it, as sections and keys: one for each connection.
-    fn inis(&self, problems: &mut Vec<Problem>) -> Vec<Ini> {
+    fn inis(&self, problems: &mut Vec<LegacyProblem>) -> Vec<Ini> {
         let name = self.file.rsplit('/').next().unwrap_or_default();
         if positional::is_positional(&self.text) {
             positional::read(&self.file, &self.text, positional::kind_of(name), problems)
@@ -83,7 +83,7 @@ impl Source {
 ///
 /// # Errors
 /// The first mistake in it.
-pub fn template(file: &Path) -> Result<Connection, Problem> {
+pub fn template(file: &Path) -> Result<Connection, LegacyProblem> {
     let mut problems = Vec::new();
     let source = Source::read(file)?;
     let inis = source.inis(&mut problems);
@@ -91,21 +91,23 @@ pub fn template(file: &Path) -> Result<Connection, Problem> {
     match (problems.into_iter().next(), read.into_iter().next()) {
         (Some(problem), _) => Err(problem),
         (None, Some(connection)) => Ok(connection),
-        (None, None) => Err(Problem::new(&source.file, 0, "expected a connection", "a conf.template of the original")),
+        (None, None) => {
+            Err(LegacyProblem::new(&source.file, 0, "expected a connection", "a conf.template of the original"))
+        }
     }
 }
 
 /// The setup while it is being read.
 #[derive(Default)]
-struct Reading {
+struct SetupReader {
     interfaces: Vec<(String, Interface)>,
     connections: Vec<Connection>,
     template: Option<Connection>,
-    problems: Vec<Problem>,
+    problems: Vec<LegacyProblem>,
     notes: Vec<Note>,
 }
 
-impl Reading {
+impl SetupReader {
     fn take(&mut self, source: &Source) {
         let name = source.file.rsplit('/').next().unwrap_or_default();
         let inis = source.inis(&mut self.problems);
@@ -126,7 +128,12 @@ impl Reading {
             }
         } else {
             let what = "expected a section [general] or [connection]";
-            self.problems.push(Problem::new(&ini.file, 0, what, "name files of the original MPT, or their directory"));
+            self.problems.push(LegacyProblem::new(
+                &ini.file,
+                0,
+                what,
+                "name files of the original MPT, or their directory",
+            ));
         }
     }
 
@@ -135,7 +142,12 @@ impl Reading {
         let mut missing = |section: &str, key: &str, what: &str| {
             let line = ini.entry(section, key).map(|e| e.line).or(ini.line_of(section)).unwrap_or_default();
             let what = format!("expected `{key}` in [{section}]: {what}");
-            self.problems.push(Problem::new(&ini.file, line, what, format!("add a line like `{key} = 192.0.2.1`")));
+            self.problems.push(LegacyProblem::new(
+                &ini.file,
+                line,
+                what,
+                format!("add a line like `{key} = 192.0.2.1`"),
+            ));
         };
         if connection.ip_remote.is_none() {
             missing("connection", "ip_remote", "the peer's tunnel address");
@@ -147,37 +159,47 @@ impl Reading {
             let line = ini.entry("connection", "local_port").map(|e| e.line).or(ini.line_of("connection"));
             let what = "expected `local_port` in [connection]: the peer sends to a fixed port";
             let hint = "write the port that the peer has for `remote_port`";
-            self.problems.push(Problem::new(&ini.file, line.unwrap_or_default(), what, hint));
+            self.problems.push(LegacyProblem::new(&ini.file, line.unwrap_or_default(), what, hint));
         }
         if connection.paths.is_empty() {
             let line = ini.line_of("connection").unwrap_or_default();
             let what = "expected at least one path";
-            self.problems.push(Problem::new(&ini.file, line, what, "write `path_count = 1` and a section [path_0]"));
+            self.problems.push(LegacyProblem::new(
+                &ini.file,
+                line,
+                what,
+                "write `path_count = 1` and a section [path_0]",
+            ));
         }
         self.connections.push(connection);
     }
 
-    fn finish(mut self) -> Result<LegacySetup, Vec<Problem>> {
+    fn finish(mut self) -> Result<LegacySetup, Vec<LegacyProblem>> {
         match self.interfaces.as_slice() {
             [_] => {}
-            [] => self.problems.push(Problem::new(
+            [] => self.problems.push(LegacyProblem::new(
                 "interface.conf",
                 0,
                 "is missing",
                 "name it, or the directory it is in",
             )),
             [.., (file, _)] => {
-                self.problems.push(Problem::new(file, 0, "is a second interface.conf", "name the files of one host"));
+                self.problems.push(LegacyProblem::new(
+                    file,
+                    0,
+                    "is a second interface.conf",
+                    "name the files of one host",
+                ));
             }
         }
         let interface = self.interfaces.pop().filter(|_| self.problems.is_empty());
         let Some((file, interface)) = interface else { return Err(self.problems) };
         if self.connections.is_empty() && !(interface.accept_remote && self.template.is_some()) {
             let hint = "name its file, or `accept_remote = 1` and a conf.template for peers that ask for one";
-            self.problems.push(Problem::new(&file, 0, "expected a connection beside it", hint));
+            self.problems.push(LegacyProblem::new(&file, 0, "expected a connection beside it", hint));
         }
         for connection in self.connections.iter_mut().chain(&mut self.template) {
-            settle(connection, &interface, &mut self.notes);
+            apply_interface(connection, &interface, &mut self.notes);
         }
         self.check_addresses();
         let Self { connections, template, notes, problems, .. } = self;
@@ -196,13 +218,13 @@ impl Reading {
             } else {
                 continue;
             };
-            self.problems.push(Problem::new(&connection.file, 0, what, hint));
+            self.problems.push(LegacyProblem::new(&connection.file, 0, what, hint));
         }
     }
 }
 
 /// What the original takes from `interface.conf` whatever the connection says.
-fn settle(connection: &mut Connection, interface: &Interface, notes: &mut Vec<Note>) {
+fn apply_interface(connection: &mut Connection, interface: &Interface, notes: &mut Vec<Note>) {
     connection.local_cmd_port = interface.cmdport_local;
     let tunnel_address = interface.tunnels.last().and_then(|tunnel| address_of(tunnel, connection.v6));
     match (connection.ip_local, tunnel_address) {
@@ -216,7 +238,7 @@ fn settle(connection: &mut Connection, interface: &Interface, notes: &mut Vec<No
     }
 }
 
-fn address_of(tunnel: &Tunnel, v6: bool) -> Option<IpAddr> {
+fn address_of(tunnel: &TunnelInterface, v6: bool) -> Option<IpAddr> {
     let prefix = if v6 { tunnel.ipv6 } else { tunnel.ipv4 };
     prefix.map(|prefix| prefix.address)
 }
@@ -277,7 +299,7 @@ const WITHOUT_EFFECT: [(&str, &str, &str); 6] = [
     ("path_", "window_size", "the original reads it and does not use it"),
 ];
 
-fn files_of(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+fn files_of(path: &Path, problems: &mut Vec<LegacyProblem>) -> Vec<PathBuf> {
     if !path.is_dir() {
         return vec![path.into()];
     }
@@ -293,7 +315,7 @@ fn files_of(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
         Err(error) => {
             let what = format!("cannot be read: {error}");
             let hint = secrets::hint_for(&error, "the original keeps its connections in conf/connections");
-            problems.push(Problem::new(&conf.join("connections").display().to_string(), 0, what, hint));
+            problems.push(LegacyProblem::new(&conf.join("connections").display().to_string(), 0, what, hint));
         }
     }
     files

@@ -176,12 +176,12 @@ fn what_a_tunnel_cannot_run_with_is_told_with_its_file_and_line() {
     let [_, connection] = sources(samples::CONNECTION);
     let told = LegacySetup::read(&[source("interface.conf", &narrow), connection]).unwrap_err();
     assert_eq!(
-        told[0].complaint(),
+        told[0].location_and_cause(),
         "interface.conf:10: expected an `mtu` of at least 1280, which IPv6 needs, found 1200"
     );
 
     let alone = LegacySetup::read(&[source("interface.conf", samples::INTERFACE)]).unwrap_err();
-    assert_eq!(alone[0].complaint(), "interface.conf: expected a connection beside it");
+    assert_eq!(alone[0].location_and_cause(), "interface.conf: expected a connection beside it");
 }
 
 #[test]
@@ -239,7 +239,10 @@ fn a_tunnel_interface_has_a_name_that_one_can_have() {
         let interface =
             source("interface.conf", &samples::INTERFACE.replace("name = tunh", &format!("name = {wrong}")));
         let told = LegacySetup::read(&[interface, connection.clone()]).unwrap_err();
-        assert!(told[0].complaint().starts_with("interface.conf:9: expected the name of an interface"), "{told:?}");
+        assert!(
+            told[0].location_and_cause().starts_with("interface.conf:9: expected the name of an interface"),
+            "{told:?}"
+        );
         assert!(told[0].what.ends_with(&format!("found `{wrong}`")), "{told:?}");
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! The library loses a last line without a line end; here it counts.
 
-use super::Problem;
+use super::LegacyProblem;
 
 /// A file's values, each with its line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,11 +43,11 @@ pub struct Entry {
 
 impl Ini {
     /// Reads a file; what cannot be read is added to `problems`, and the rest goes on.
-    pub fn parse(file: &str, text: &str, problems: &mut Vec<Problem>) -> Self {
+    pub fn parse(file: &str, text: &str, problems: &mut Vec<LegacyProblem>) -> Self {
         let mut ini = Self { file: file.into(), ..Self::default() };
         for (line, content) in logical_lines(file, text, problems) {
             if let Err((what, hint)) = ini.take(line, content.trim()) {
-                problems.push(Problem::new(file, line, what, hint));
+                problems.push(LegacyProblem::new(file, line, what, hint));
             }
         }
         ini
@@ -105,13 +105,13 @@ fn unquote(value: &str) -> &str {
 }
 
 /// Lines with those joined that end in a backslash; each with the number of its first part.
-fn logical_lines(file: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<(usize, String)> {
+fn logical_lines(file: &str, text: &str, problems: &mut Vec<LegacyProblem>) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut continued = false;
     for (number, line) in (1..).zip(text.lines()) {
         if line.len() > MAX_LINE {
             let what = format!("the line has {} characters, at most {MAX_LINE} are read", line.len());
-            problems.push(Problem::new(file, number, what, "end it with `\\` and go on in the next line"));
+            problems.push(LegacyProblem::new(file, number, what, "end it with `\\` and go on in the next line"));
         }
         let (content, goes_on) = line.strip_suffix('\\').map_or((line, false), |content| (content, true));
         match lines.last_mut().filter(|_| continued) {
@@ -133,7 +133,7 @@ const MAX_LINE: usize = 1023;
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> (Ini, Vec<Problem>) {
+    fn parse(text: &str) -> (Ini, Vec<LegacyProblem>) {
         let mut problems = vec![];
         (Ini::parse("c.conf", text, &mut problems), problems)
     }

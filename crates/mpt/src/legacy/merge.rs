@@ -14,14 +14,14 @@ use std::net::IpAddr;
 
 use mpt_proto::control::Code;
 
-use super::model::{Connection, Network, Path, Prefix, Secret, Tunnel};
+use super::model::{Connection, ConnectionPath, Network, Prefix, Secret, TunnelInterface};
 
 /// Makes this host's side of a connection for a peer. `key` is what the request was signed with: a peer does not send its
 /// key over the network. The code says what stands in the way.
 pub fn for_peer(
     template: &Connection,
     peer: &Connection,
-    tunnel: &Tunnel,
+    tunnel: &TunnelInterface,
     key: Option<Secret>,
 ) -> Result<Connection, Code> {
     let address = |prefix: Option<Prefix>| prefix.map(|prefix| prefix.address);
@@ -68,13 +68,13 @@ fn merge(template: &Connection, peer: &Connection, local: IpAddr) -> Result<Conn
             .zip(&peer.paths)
             .map(|(ours, theirs)| path(ours, theirs))
             .collect::<Result<_, _>>()?,
-        networks: peer.networks.first().map(|network| turned_round(network, remote)).into_iter().collect(),
+        networks: peer.networks.first().map(|network| mirrored_network(network, remote)).into_iter().collect(),
     })
 }
 
-fn path(ours: &Path, theirs: &Path) -> Result<Path, Code> {
+fn path(ours: &ConnectionPath, theirs: &ConnectionPath) -> Result<ConnectionPath, Code> {
     let remote = theirs.public().filter(|address| address.is_ipv6() == ours.v6).ok_or(Code::NO_CONNECTION)?;
-    Ok(Path {
+    Ok(ConnectionPath {
         remote_ipaddr: Some(remote),
         keepalive_time: theirs.keepalive_time,
         dead_time: theirs.dead_time,
@@ -86,7 +86,7 @@ fn path(ours: &Path, theirs: &Path) -> Result<Path, Code> {
 
 /// What is the peer's side there is the other side here. A peer that stands for everything is reached by its tunnel
 /// address alone: a route for everything would lead into the tunnel.
-fn turned_round(network: &Network, peer: IpAddr) -> Network {
+fn mirrored_network(network: &Network, peer: IpAddr) -> Network {
     let other_side = if network.src_addr.len == 0 { Prefix::host(peer) } else { network.src_addr };
     Network { src_addr: network.dst_addr, dst_addr: other_side }
 }
@@ -124,7 +124,7 @@ mod tests {
         samples::CONNECTION.lines().map(swapped).collect()
     }
 
-    fn tunnel() -> Tunnel {
+    fn tunnel() -> TunnelInterface {
         let text = samples::INTERFACE.replace("10.77.0.1/24", "10.77.0.2/24");
         let mut problems = vec![];
         Interface::read(&Ini::parse("i", &text, &mut problems), &mut problems, &mut vec![]).tunnels.remove(0)

@@ -27,7 +27,7 @@ pub mod toml;
 pub mod write;
 
 pub use import::{LegacySetup, Source};
-pub use problem::{Note, Problem};
+pub use problem::{LegacyProblem, Note};
 
 #[cfg(test)]
 mod samples;

@@ -24,7 +24,7 @@ use mpt_proto::wire::legacy::{AuthKey, AuthType};
 use super::fields::{Fields, is_none};
 use super::ini::Ini;
 use super::toml::is_interface;
-use super::{Note, Problem};
+use super::{LegacyProblem, Note};
 use crate::config::model::RESERVED;
 
 /// `interface.conf`: what the daemon has once.
@@ -37,12 +37,12 @@ pub struct Interface {
     /// How long the command line waits, in seconds.
     pub cmd_timeout: u32,
     /// The tunnel interfaces. The original keeps only the last.
-    pub tunnels: Vec<Tunnel>,
+    pub tunnels: Vec<TunnelInterface>,
 }
 
 /// A TUN device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tunnel {
+pub struct TunnelInterface {
     /// Its name.
     pub name: String,
     /// Its MTU, in bytes.
@@ -87,14 +87,14 @@ pub struct Connection {
     /// The text of the key; without one the original uses a key that everybody knows.
     pub auth_key: Option<Secret>,
     /// Its paths.
-    pub paths: Vec<Path>,
+    pub paths: Vec<ConnectionPath>,
     /// The networks that may use it besides the two tunnel addresses.
     pub networks: Vec<Network>,
 }
 
 /// One way to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Path {
+pub struct ConnectionPath {
     /// The physical device.
     pub interface_name: String,
     /// Whether it is IPv6.
@@ -159,7 +159,7 @@ pub struct Secret(pub String);
 
 impl Interface {
     /// Reads `interface.conf`.
-    pub fn read(ini: &Ini, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Self {
+    pub fn read(ini: &Ini, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Self {
         let mut general = Fields::of(ini, "general", problems);
         let tunnel_num = general.number("tunnel_num", 0, 0..=MAX_TUNNELS);
         let accept_remote = general.flag("accept_remote");
@@ -169,22 +169,22 @@ impl Interface {
         notes.extend(general.unknown());
         if tunnel_num == 0 {
             let line = ini.entry("general", "tunnel_num").map_or(0, |entry| entry.line);
-            problems.push(Problem::new(
+            problems.push(LegacyProblem::new(
                 &ini.file,
                 line,
                 "expected a `tunnel_num` of at least 1",
                 "write `tunnel_num = 1`",
             ));
         }
-        let tunnels = (0..tunnel_num).filter_map(|n| Tunnel::read(ini, n, problems, notes)).collect();
+        let tunnels = (0..tunnel_num).filter_map(|n| TunnelInterface::read(ini, n, problems, notes)).collect();
         Self { accept_remote, cmdport_local, cmd_timeout, tunnels }
     }
 }
 
-impl Tunnel {
-    fn read(ini: &Ini, number: usize, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Option<Self> {
+impl TunnelInterface {
+    fn read(ini: &Ini, number: usize, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Option<Self> {
         let section = format!("tun_{number}");
-        announced(ini, &section, "tunnel_num", problems)?;
+        require_section(ini, &section, "tunnel_num", problems)?;
         let mut fields = Fields::of(ini, &section, problems);
         let tunnel = Self {
             name: fields.parse("name", INTERFACE, tunnel_name).unwrap_or_else(|| "tun0".into()),
@@ -196,7 +196,7 @@ impl Tunnel {
         if tunnel.ipv6.is_some() && tunnel.mtu < MIN_IPV6 {
             let line = ini.entry(&section, "mtu").map_or(0, |entry| entry.line);
             let what = format!("expected an `mtu` of at least {MIN_IPV6}, which IPv6 needs, found {}", tunnel.mtu);
-            problems.push(Problem::new(&ini.file, line, what, "raise it, or leave `ipv6_addr` out"));
+            problems.push(LegacyProblem::new(&ini.file, line, what, "raise it, or leave `ipv6_addr` out"));
         }
         Some(tunnel)
     }
@@ -213,7 +213,7 @@ fn tunnel_name(text: &str) -> Option<String> {
 
 impl Connection {
     /// Reads a connection, a template, or the text of a create message.
-    pub fn read(ini: &Ini, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Self {
+    pub fn read(ini: &Ini, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Self {
         let mut fields = Fields::of(ini, "connection", problems);
         let v6 = fields.number("ip_ver", 6, 0..=255) == 6;
         let path_count = fields.number("path_count", 0, 0..=MAX_PATHS);
@@ -241,13 +241,13 @@ impl Connection {
             networks: vec![],
         };
         notes.extend(fields.unknown());
-        connection.paths = (0..path_count).filter_map(|n| Path::read(ini, n, problems, notes)).collect();
+        connection.paths = (0..path_count).filter_map(|n| ConnectionPath::read(ini, n, problems, notes)).collect();
         connection.networks = (0..network_count).filter_map(|n| Network::read(ini, n, problems, notes)).collect();
         connection
     }
 
     /// Reads the text by which a peer describes a connection; `file` is what messages call it.
-    pub fn from_message(file: &str, text: &str) -> Result<Self, Vec<Problem>> {
+    pub fn from_message(file: &str, text: &str) -> Result<Self, Vec<LegacyProblem>> {
         let mut problems = vec![];
         let connection = Self::read(&Ini::parse(file, text, &mut problems), &mut problems, &mut vec![]);
         if problems.is_empty() { Ok(connection) } else { Err(problems) }
@@ -257,7 +257,8 @@ impl Connection {
     /// public address cannot be named to the peer, and is left out.
     pub fn for_control(&self) -> Option<control::LegacyConnection> {
         let pair = control::Pair { local: self.ip_local?, remote: self.ip_remote? };
-        let named = |path: &Path| Some(control::LegacyPath { public: path.public()?, remote: path.remote_ipaddr? });
+        let named =
+            |path: &ConnectionPath| Some(control::LegacyPath { public: path.public()?, remote: path.remote_ipaddr? });
         let paths = self.paths.iter().filter_map(named).collect();
         Some(control::LegacyConnection { pair, auth: self.auth_type, key: self.key(), paths })
     }
@@ -268,10 +269,10 @@ impl Connection {
     }
 }
 
-impl Path {
-    fn read(ini: &Ini, number: usize, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Option<Self> {
+impl ConnectionPath {
+    fn read(ini: &Ini, number: usize, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Option<Self> {
         let section = format!("path_{number}");
-        announced(ini, &section, "path_count", problems)?;
+        require_section(ini, &section, "path_count", problems)?;
         let mut fields = Fields::of(ini, &section, problems);
         let v6 = fields.number("ip_ver", 4, 0..=255) == 6;
         let keepalive_time = fields.number("keepalive_time", 0, 0..=MAX_SECONDS);
@@ -305,15 +306,15 @@ impl Path {
 }
 
 impl Network {
-    fn read(ini: &Ini, number: usize, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Option<Self> {
+    fn read(ini: &Ini, number: usize, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Option<Self> {
         let section = format!("net_{number}");
-        let line = announced(ini, &section, "network_count", problems)?;
+        let line = require_section(ini, &section, "network_count", problems)?;
         let mut fields = Fields::of(ini, &section, problems);
         let v6 = fields.number("ip_ver", 4, 0..=255) == 6;
         let (src_addr, dst_addr) = (fields.prefix("src_addr", v6), fields.prefix("dst_addr", v6));
         notes.extend(fields.unknown());
         for key in ["src_addr", "dst_addr"].into_iter().filter(|key| ini.entry(&section, key).is_none()) {
-            problems.push(Problem::new(
+            problems.push(LegacyProblem::new(
                 &ini.file,
                 line,
                 format!("expected `{key}` in [{section}]"),
@@ -372,13 +373,13 @@ fn public(fields: &mut Fields<'_>, v6: bool) -> Public {
 }
 
 /// The line of a section that a count has announced.
-fn announced(ini: &Ini, section: &str, count: &str, problems: &mut Vec<Problem>) -> Option<usize> {
+fn require_section(ini: &Ini, section: &str, count: &str, problems: &mut Vec<LegacyProblem>) -> Option<usize> {
     let line = ini.line_of(section);
     if line.is_none() {
         let counted = ini.sections.iter().flat_map(|s| &s.entries).find(|entry| entry.key == count);
         let what = format!("expected a section [{section}], as `{count}` says");
         let hint = format!("sections are counted from 0: add [{section}] or lower `{count}`");
-        problems.push(Problem::new(&ini.file, counted.map_or(0, |entry| entry.line), what, hint));
+        problems.push(LegacyProblem::new(&ini.file, counted.map_or(0, |entry| entry.line), what, hint));
     }
     line
 }

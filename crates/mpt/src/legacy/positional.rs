@@ -14,7 +14,7 @@
 //!
 //! What comes out are the sections and keys of the INI form.
 
-use super::Problem;
+use super::LegacyProblem;
 use super::ini::{Ini, Section};
 
 /// What a file is about.
@@ -38,8 +38,8 @@ pub fn kind_of(name: &str) -> Kind {
 }
 
 /// Reads a file into sections and keys, one [`Ini`] for each connection in it.
-pub fn read(file: &str, text: &str, kind: Kind, problems: &mut Vec<Problem>) -> Vec<Ini> {
-    let mut reading = Reading::new(file, kind);
+pub fn read(file: &str, text: &str, kind: Kind, problems: &mut Vec<LegacyProblem>) -> Vec<Ini> {
+    let mut reading = PositionalReader::new(file, kind);
     for (line, content) in (1..).zip(text.lines()) {
         let (value, label) = content.split_once(['#', ';']).unwrap_or((content, ""));
         if !value.trim().is_empty() {
@@ -47,25 +47,25 @@ pub fn read(file: &str, text: &str, kind: Kind, problems: &mut Vec<Problem>) -> 
         }
     }
     if reading.inis.is_empty() {
-        problems.push(Problem::new(file, 0, "expected values, found none", "name files of the original MPT"));
+        problems.push(LegacyProblem::new(file, 0, "expected values, found none", "name files of the original MPT"));
     }
     reading.finish()
 }
 
-struct Reading {
+struct PositionalReader {
     file: String,
     kind: Kind,
     inis: Vec<Ini>,
     /// The block that is being read: which table, and how many fields of it have been passed.
-    block: Option<(Table, usize)>,
+    block: Option<(FieldTable, usize)>,
 }
 
-type Table = &'static [Field];
+type FieldTable = &'static [FieldSpec];
 
 /// A value's key, the labels it is known by, and whether it has a place when it has no label.
-type Field = (&'static str, &'static [&'static str], bool);
+type FieldSpec = (&'static str, &'static [&'static str], bool);
 
-impl Reading {
+impl PositionalReader {
     fn new(file: &str, kind: Kind) -> Self {
         Self { file: file.into(), kind, inis: vec![], block: None }
     }
@@ -84,8 +84,8 @@ impl Reading {
 
     /// The field that a label names best, and whether it begins a block. A field of the current block that has no value
     /// comes before one of another block.
-    fn labelled(&self, label: &[String]) -> Option<(Table, usize, bool)> {
-        let mut best: Option<(usize, (Table, usize, bool))> = None;
+    fn labelled(&self, label: &[String]) -> Option<(FieldTable, usize, bool)> {
+        let mut best: Option<(usize, (FieldTable, usize, bool))> = None;
         let current = self.block.map(|(table, _)| (table, false));
         for (table, begins) in current.into_iter().chain(self.following().into_iter().map(|table| (table, true))) {
             for (at, (key, labels, _)) in table.iter().enumerate() {
@@ -100,7 +100,7 @@ impl Reading {
     }
 
     /// What comes after the value before, by its place.
-    fn next(&self) -> (Table, usize, bool) {
+    fn next(&self) -> (FieldTable, usize, bool) {
         let in_block = self.block.and_then(|(table, passed)| {
             let at = (passed..table.len()).find(|at| table[*at].2 && !self.has(table[*at].0))?;
             Some((table, at, false))
@@ -113,7 +113,7 @@ impl Reading {
     }
 
     /// The tables of which a block can begin here, the likeliest first.
-    fn following(&self) -> Vec<Table> {
+    fn following(&self) -> Vec<FieldTable> {
         let due = |count: &str, prefix: &str| {
             let announced = self.last("connection", count).and_then(|n| n.parse().ok()).unwrap_or(0);
             self.number_of(prefix) < announced
@@ -128,7 +128,7 @@ impl Reading {
         }
     }
 
-    fn begin(&mut self, table: Table, line: usize) {
+    fn begin(&mut self, table: FieldTable, line: usize) {
         if table == CONNECTION || self.inis.is_empty() {
             self.inis.push(Ini { file: self.file.clone(), positional: true, sections: vec![] });
         }
@@ -213,7 +213,7 @@ fn matching(known: &str, label: &[String]) -> usize {
     if words.clone().all(found) { words.count() } else { 0 }
 }
 
-fn prefix_of(table: Table) -> (&'static str, bool) {
+fn prefix_of(table: FieldTable) -> (&'static str, bool) {
     match table {
         t if t == GENERAL => ("general", false),
         t if t == INTERFACE => ("interface_", true),
@@ -223,7 +223,7 @@ fn prefix_of(table: Table) -> (&'static str, bool) {
     }
 }
 
-const GENERAL: Table = &[
+const GENERAL: FieldTable = &[
     ("interface_num", &["number interface"], true),
     ("tunnel_num", &["number tunnel"], false),
     ("cmdport_local", &["cmd port", "command port"], true),
@@ -231,7 +231,7 @@ const GENERAL: Table = &[
     ("cmd_timeout", &["timeout"], false),
 ];
 
-const INTERFACE: Table = &[
+const INTERFACE: FieldTable = &[
     ("name", &["int name", "interface name", "tunnel name", "name"], true),
     ("mac_addr", &["mac"], false),
     ("mtu", &["mtu"], false),
@@ -240,7 +240,7 @@ const INTERFACE: Table = &[
     ("gw_ipaddr", &["gateway", "gw"], false),
 ];
 
-const CONNECTION: Table = &[
+const CONNECTION: FieldTable = &[
     ("connection_count", &["number connection"], false),
     ("name", &["connection name", "conn name", "name"], true),
     ("permission", &["permission", "send receive", "connection update"], true),
@@ -261,7 +261,7 @@ const CONNECTION: Table = &[
     ("dead_time", &["dead"], false),
 ];
 
-const PATH: Table = &[
+const PATH: FieldTable = &[
     ("interface_name", &["int name", "interface name", "interface"], true),
     ("ip_ver", &["ip version", "ip ver", "version"], true),
     ("mac_addr", &["mac"], false),
@@ -278,7 +278,7 @@ const PATH: Table = &[
     ("window_size", &["window"], true),
 ];
 
-const NETWORK: Table = &[
+const NETWORK: FieldTable = &[
     ("ip_ver", &["ip version", "ip ver", "version"], true),
     ("src_addr", &["source", "src"], true),
     ("dst_addr", &["dest", "dst"], true),

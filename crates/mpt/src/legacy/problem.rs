@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct LegacyProblem {
     /// The file, as it was named.
     pub file: String,
     /// The line, counted from 1; 0 when it is about the whole file.
@@ -26,14 +26,14 @@ pub struct Note {
     pub what: String,
 }
 
-impl Problem {
+impl LegacyProblem {
     /// A mistake in line `line` of `file`.
     pub fn new(file: &str, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { file: file.into(), line, what: what.into(), hint: hint.into() }
     }
 
     /// Where it is and what is wrong, without what to do about it.
-    pub fn complaint(&self) -> String {
+    pub fn location_and_cause(&self) -> String {
         Note::new(&self.file, self.line, &*self.what).to_string()
     }
 }
@@ -45,9 +45,9 @@ impl Note {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for LegacyProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n  hint: {}", self.complaint(), self.hint)
+        write!(f, "{}\n  hint: {}", self.location_and_cause(), self.hint)
     }
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Note {
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for LegacyProblem {}
 
 fn place(f: &mut fmt::Formatter<'_>, file: &str, line: usize) -> fmt::Result {
     if line == 0 { write!(f, "{file}: ") } else { write!(f, "{file}:{line}: ") }

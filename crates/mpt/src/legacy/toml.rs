@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use mpt_proto::wire::legacy::AuthType;
 
-use super::model::{Connection, Network, Path, Prefix, Public};
+use super::model::{Connection, ConnectionPath, Network, Prefix, Public};
 use super::{LegacySetup, Note};
 
 /// A configuration file, and what of the original's it does not say.
@@ -32,20 +32,20 @@ pub struct Allowed {
 
 /// Writes a whole setup. `template`: where its template is found.
 pub fn write(setup: &LegacySetup, allowed: Allowed, template: Option<&str>) -> Imported {
-    let mut out = Out { text: String::new(), notes: setup.notes.clone(), names: HashSet::new() };
+    let mut out = TomlWriter { text: String::new(), notes: setup.notes.clone(), names: HashSet::new() };
     out.tunnel(setup);
     out.control(setup, allowed, template);
     setup.connections.iter().for_each(|connection| out.connection(connection));
     Imported { text: out.text, notes: out.notes }
 }
 
-struct Out {
+struct TomlWriter {
     text: String,
     notes: Vec<Note>,
     names: HashSet<String>,
 }
 
-impl Out {
+impl TomlWriter {
     fn tunnel(&mut self, setup: &LegacySetup) {
         self.comment("From the configuration of the original MPT. docs/config.md explains every key.");
         self.text("mode", "plain");
@@ -142,7 +142,7 @@ impl Out {
         }
     }
 
-    fn path(&mut self, c: &Connection, p: &Path, name: &str) {
+    fn path(&mut self, c: &Connection, p: &ConnectionPath, name: &str) {
         self.header("[[peer.path]]");
         self.text("name", name);
         match is_interface(&p.interface_name) {
@@ -171,7 +171,7 @@ impl Out {
     }
 
     /// What the original finds out by asking hosts on the Internet or programs of the desktop.
-    fn discovered(&mut self, c: &Connection, p: &Path, name: &str) {
+    fn discovered(&mut self, c: &Connection, p: &ConnectionPath, name: &str) {
         if p.public_ipaddr == Public::Discover {
             let instead = p.private_ipaddr.map_or("nothing".into(), |private| private.to_string());
             self.note(
@@ -261,7 +261,7 @@ fn network(prefix: Prefix) -> Prefix {
     Prefix { address, ..prefix }
 }
 
-fn path_name(path: &Path, number: usize) -> String {
+fn path_name(path: &ConnectionPath, number: usize) -> String {
     match is_interface(&path.interface_name) {
         true => path.interface_name.clone(),
         false => format!("path_{number}"),

@@ -10,7 +10,7 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use super::model::{Connection, Interface, Network, Path, Prefix, Public, Tunnel};
+use super::model::{Connection, ConnectionPath, Interface, Network, Prefix, Public, TunnelInterface};
 
 /// A connection as it is saved in its file.
 pub fn file(connection: &Connection) -> String {
@@ -24,7 +24,7 @@ pub fn message(connection: &Connection) -> String {
 
 /// `interface.conf`.
 pub fn interface(interface: &Interface) -> String {
-    let mut out = Out(String::new());
+    let mut out = IniWriter(String::new());
     out.section("general");
     out.line("tunnel_num", interface.tunnels.len());
     out.line("accept_remote", u8::from(interface.accept_remote));
@@ -37,7 +37,7 @@ pub fn interface(interface: &Interface) -> String {
 }
 
 fn text(connection: &Connection, with_key: bool) -> String {
-    let mut out = Out(";;;;;;; Multipath connection\n".into());
+    let mut out = IniWriter(";;;;;;; Multipath connection\n".into());
     out.connection(connection);
     if let Some(key) = connection.auth_key.as_ref().filter(|_| with_key) {
         out.text("auth_key", &key.0);
@@ -52,9 +52,9 @@ fn text(connection: &Connection, with_key: bool) -> String {
     out.0
 }
 
-struct Out(String);
+struct IniWriter(String);
 
-impl Out {
+impl IniWriter {
     fn connection(&mut self, c: &Connection) {
         self.section("connection");
         self.text("name", &c.name);
@@ -74,7 +74,7 @@ impl Out {
         self.line("auth_type", c.auth_type as u8);
     }
 
-    fn path(&mut self, number: usize, p: &Path) {
+    fn path(&mut self, number: usize, p: &ConnectionPath) {
         self.section(&format!("path_{number}"));
         self.text("interface_name", &p.interface_name);
         self.line("ip_ver", version(p.v6));
@@ -102,7 +102,7 @@ impl Out {
         self.line("dst_addr", n.dst_addr);
     }
 
-    fn tunnel(&mut self, number: usize, t: &Tunnel) {
+    fn tunnel(&mut self, number: usize, t: &TunnelInterface) {
         let none = |v6| Prefix { address: unspecified(v6), len: 0 };
         self.section(&format!("tun_{number}"));
         self.text("name", &t.name);
@@ -189,11 +189,11 @@ mod tests {
         prop_oneof![Just(Public::Discover), Just(Public::Private), of_version(v6_).prop_map(Public::Is)]
     }
 
-    fn any_path() -> impl Strategy<Value = Path> {
+    fn any_path() -> impl Strategy<Value = ConnectionPath> {
         let addresses = |v6| (Just(v6), option::of(of_version(v6)), any_public(v6), option::of(of_version(v6)));
         let numbers = (0..86_401_u32, 0..86_401_u32, 1..10_001_u16, 1..10_001_u16, any::<u8>(), any::<u32>());
         (any_text(), any::<bool>().prop_flat_map(addresses), numbers, any::<bool>()).prop_map(
-            |(name, a, n, default)| Path {
+            |(name, a, n, default)| ConnectionPath {
                 interface_name: name,
                 v6: a.0,
                 private_ipaddr: a.1,

@@ -11,7 +11,7 @@ use crate::Failure;
 ///
 /// # Errors
 /// [`Failure`] when there are no more answers.
-pub fn complete(new: &mut New, answers: &mut impl BufRead, out: &mut impl Write) -> Result<(), Failure> {
+pub fn ask_missing(new: &mut New, answers: &mut impl BufRead, out: &mut impl Write) -> Result<(), Failure> {
     let mut dialogue = Dialogue { answers, out };
     if new.b_address.is_empty() {
         new.b_address =
@@ -44,15 +44,15 @@ impl<A: BufRead, O: Write> Dialogue<'_, A, O> {
             let answer = self.ask(question)?;
             let words = || answer.split([',', ' ', '\t', '\n']).filter(|word| !word.is_empty());
             match words().find(|word| word.parse::<T>().is_err()) {
-                Some(wrong) => self.say(&format!("{wrong:?} is none.\n"))?,
-                None if needed && words().next().is_none() => self.say("At least one is needed.\n")?,
+                Some(wrong) => self.print(&format!("{wrong:?} is none.\n"))?,
+                None if needed && words().next().is_none() => self.print("At least one is needed.\n")?,
                 None => return Ok(words().filter_map(|word| word.parse().ok()).collect()),
             }
         }
     }
 
     fn ask(&mut self, question: &str) -> Result<String, Failure> {
-        self.say(&format!("{question}: "))?;
+        self.print(&format!("{question}: "))?;
         let mut answer = String::new();
         match self.answers.read_line(&mut answer) {
             Ok(0) => {
@@ -63,7 +63,7 @@ impl<A: BufRead, O: Write> Dialogue<'_, A, O> {
         }
     }
 
-    fn say(&mut self, text: &str) -> Result<(), Failure> {
+    fn print(&mut self, text: &str) -> Result<(), Failure> {
         let said = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
         said.map_err(|error| Failure::new(format!("cannot ask: {error}")))
     }
@@ -85,7 +85,7 @@ mod tests {
     fn answered(flags: &[&str], answers: &str) -> (Result<New, Failure>, String) {
         let mut new = Typed::parse_from([&["new"], flags].concat()).new;
         let mut asked = Vec::new();
-        let done = complete(&mut new, &mut answers.as_bytes(), &mut asked);
+        let done = ask_missing(&mut new, &mut answers.as_bytes(), &mut asked);
         (done.map(|()| new), String::from_utf8(asked).unwrap())
     }
 

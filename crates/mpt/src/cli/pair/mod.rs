@@ -87,7 +87,7 @@ impl New {
     fn complete(&mut self) -> Result<(), Failure> {
         match self.missing() {
             None => Ok(()),
-            Some(_) if io::stdin().is_terminal() => ask::complete(self, &mut io::stdin().lock(), &mut io::stderr()),
+            Some(_) if io::stdin().is_terminal() => ask::ask_missing(self, &mut io::stdin().lock(), &mut io::stderr()),
             Some(missing) => Err(missing),
         }
     }

@@ -77,7 +77,7 @@ impl Pair {
         }
         self.port(&mut text);
         match self.hosts[far].addresses.is_empty() {
-            true => self.caller(&mut text, far)?,
+            true => self.incoming_peer(&mut text, far)?,
             false => (0..paths).for_each(|path| self.path(&mut text, own, path, paths)),
         }
         Ok(text)
@@ -90,7 +90,7 @@ impl Pair {
     }
 
     /// The far host calls, so what may come from it must be said.
-    fn caller(&self, text: &mut String, far: usize) -> Result<(), Failure> {
+    fn incoming_peer(&self, text: &mut String, far: usize) -> Result<(), Failure> {
         let hosts = self.networks.iter().map(|net| {
             let address = inner(net, far)?.addr();
             Ok(format!("{:?}", IpNet::from(address).to_string()))

@@ -12,9 +12,9 @@ use mpt_proto::time::Rate;
 use toml::de::DeValue;
 
 /// A kind of value.
-pub struct Form<T> {
+pub struct ValueType<T> {
     /// What it is, to follow "is not".
-    pub is: String,
+    pub description: String,
     /// One that is right, as it is written.
     example: String,
     /// The words to choose from, if it is one of a few.
@@ -28,10 +28,10 @@ pub struct Form<T> {
 
 type Parse<T> = Box<dyn Fn(&DeValue<'_>) -> Option<T>>;
 
-impl<T: 'static> Form<T> {
+impl<T: 'static> ValueType<T> {
     fn new(is: String, example: &str, parse: impl Fn(&DeValue<'_>) -> Option<T> + 'static) -> Self {
         Self {
-            is,
+            description: is,
             example: example.to_owned(),
             choices: Vec::new(),
             hidden: false,
@@ -46,15 +46,15 @@ impl<T: 'static> Form<T> {
     }
 
     /// This kind, or `"off"`.
-    pub fn or_off(self) -> Form<Option<T>> {
-        Form::new(format!("{} or \"off\"", self.is), &self.example, move |value| match value.as_str() {
+    pub fn or_off(self) -> ValueType<Option<T>> {
+        ValueType::new(format!("{} or \"off\"", self.description), &self.example, move |value| match value.as_str() {
             Some("off") => Some(None),
             _ => (self.parse)(value).map(Some),
         })
     }
 }
 
-impl<T> Form<T> {
+impl<T> ValueType<T> {
     /// The value, if it is of this kind.
     pub fn parse(&self, value: &DeValue<'_>) -> Option<T> {
         (self.parse)(value)
@@ -72,49 +72,53 @@ impl<T> Form<T> {
 }
 
 /// An integer that is `what`, for example "a number of bytes".
-pub fn integer(what: &str, range: RangeInclusive<u64>, example: u64) -> Form<u64> {
+pub fn integer(what: &str, range: RangeInclusive<u64>, example: u64) -> ValueType<u64> {
     let is = format!("{what} from {} to {}", range.start(), range.end());
-    Form::new(is, &example.to_string(), move |value| number(value).filter(|n| range.contains(n)))
+    ValueType::new(is, &example.to_string(), move |value| parse_number(value).filter(|n| range.contains(n)))
 }
 
-fn number(value: &DeValue<'_>) -> Option<u64> {
+fn parse_number(value: &DeValue<'_>) -> Option<u64> {
     let digits = value.as_integer()?;
     u64::from_str_radix(digits.as_str(), digits.radix()).ok()
 }
 
 /// A UDP port.
-pub fn port() -> Form<u16> {
+pub fn port() -> ValueType<u16> {
     let number = integer("a UDP port", 1..=65_535, 4754);
-    Form::new(number.is.clone(), "4754", move |value| number.parse(value).and_then(|n| u16::try_from(n).ok()))
+    ValueType::new(number.description.clone(), "4754", move |value| {
+        number.parse(value).and_then(|n| u16::try_from(n).ok())
+    })
 }
 
 /// A port of TCP or UDP, or a range of them.
-pub fn ports() -> Form<RangeInclusive<u16>> {
+pub fn ports() -> ValueType<RangeInclusive<u16>> {
     let is = "a port from 1 to 65535, or a range of them".to_owned();
-    Form::new(is, "\"5004-5060\"", |value| {
+    ValueType::new(is, "\"5004-5060\"", |value| {
         let port = |number: u64| u16::try_from(number).ok().filter(|port| *port > 0);
-        let Some(text) = value.as_str() else { return number(value).and_then(port).map(|port| port..=port) };
+        let Some(text) = value.as_str() else { return parse_number(value).and_then(port).map(|port| port..=port) };
         let (first, last) = text.split_once('-')?;
         Some(port(first.parse().ok()?)?..=port(last.parse().ok()?)?).filter(|range| !range.is_empty())
     })
 }
 
 /// A DSCP by number or by name (RFC 2474, RFC 2597, RFC 3246).
-pub fn dscp() -> Form<u8> {
-    Form::new("a DSCP from 0 to 63, or its name".to_owned(), "\"ef\"", |value| match value.as_str() {
+pub fn dscp() -> ValueType<u8> {
+    ValueType::new("a DSCP from 0 to 63, or its name".to_owned(), "\"ef\"", |value| match value.as_str() {
         Some(name) => DSCPS.iter().find(|(known, _)| *known == name).map(|(_, dscp)| *dscp),
-        None => number(value).filter(|dscp| *dscp < 64).and_then(|dscp| u8::try_from(dscp).ok()),
+        None => parse_number(value).filter(|dscp| *dscp < 64).and_then(|dscp| u8::try_from(dscp).ok()),
     })
 }
 
 /// An IP protocol by number or by name.
-pub fn protocol() -> Form<u8> {
-    Form::new("\"tcp\", \"udp\", \"icmp\", \"icmpv6\" or an IP protocol from 0 to 255".to_owned(), "\"udp\"", |value| {
-        match value.as_str() {
+pub fn protocol() -> ValueType<u8> {
+    ValueType::new(
+        "\"tcp\", \"udp\", \"icmp\", \"icmpv6\" or an IP protocol from 0 to 255".to_owned(),
+        "\"udp\"",
+        |value| match value.as_str() {
             Some(name) => PROTOCOLS.iter().find(|(known, _)| *known == name).map(|(_, protocol)| *protocol),
-            None => number(value).and_then(|protocol| u8::try_from(protocol).ok()),
-        }
-    })
+            None => parse_number(value).and_then(|protocol| u8::try_from(protocol).ok()),
+        },
+    )
 }
 
 /// Names of DSCPs, as IANA lists them.
@@ -146,56 +150,66 @@ const DSCPS: [(&str, u8); 22] = [
 const PROTOCOLS: [(&str, u8); 4] = [("tcp", 6), ("udp", 17), ("icmp", 1), ("icmpv6", 58)];
 
 /// Yes or no.
-pub fn boolean() -> Form<bool> {
-    Form::new("true or false".to_owned(), "true", |value| value.as_bool())
+pub fn boolean() -> ValueType<bool> {
+    ValueType::new("true or false".to_owned(), "true", |value| value.as_bool())
 }
 
 /// One of a few words.
-pub fn choice<T: Copy + 'static>(words: &[(&'static str, T)]) -> Form<T> {
+pub fn choice<T: Copy + 'static>(words: &[(&'static str, T)]) -> ValueType<T> {
     let choices: Vec<_> = words.iter().map(|(word, _)| *word).collect();
     let is = format!("one of {}", choices.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", "));
     let table = words.to_vec();
     let find = move |text: &str| table.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    Form { choices, ..Form::text(&is, words[0].0, find) }
+    ValueType { choices, ..ValueType::text(&is, words[0].0, find) }
 }
 
 /// A time in a range, written as a whole number and its unit.
-pub fn duration(range: RangeInclusive<Duration>, example: &str) -> Form<Duration> {
-    let is = format!("a duration from {} to {}", written(*range.start()), written(*range.end()));
-    Form::text(&is, example, move |text| time(text).filter(|time| range.contains(time)))
+pub fn duration(range: RangeInclusive<Duration>, example: &str) -> ValueType<Duration> {
+    let is = format!("a duration from {} to {}", format_duration(*range.start()), format_duration(*range.end()));
+    ValueType::text(&is, example, move |text| parse_duration(text).filter(|time| range.contains(time)))
 }
 
 /// A rate in a range, written as a whole number and its unit.
-pub fn rate(range: RangeInclusive<u64>, example: &str) -> Form<Rate> {
-    let is = format!("a rate from {} to {}", told(*range.start(), &RATES), told(*range.end(), &RATES));
-    Form::text(&is, example, move |text| measure(text, &RATES).filter(|bits| range.contains(bits)).map(Rate::from_bits))
+pub fn rate(range: RangeInclusive<u64>, example: &str) -> ValueType<Rate> {
+    let is = format!(
+        "a rate from {} to {}",
+        format_with_unit(*range.start(), &RATES),
+        format_with_unit(*range.end(), &RATES)
+    );
+    ValueType::text(&is, example, move |text| {
+        parse_with_unit(text, &RATES).filter(|bits| range.contains(bits)).map(Rate::from_bits)
+    })
 }
 
 /// An amount of data in a range, written as a whole number and its unit.
-pub fn volume(range: RangeInclusive<u64>, example: &str) -> Form<u64> {
-    let is = format!("an amount of data from {} to {}", told(*range.start(), &VOLUMES), told(*range.end(), &VOLUMES));
-    Form::text(&is, example, move |text| measure(text, &VOLUMES).filter(|bytes| range.contains(bytes)))
+pub fn volume(range: RangeInclusive<u64>, example: &str) -> ValueType<u64> {
+    let is = format!(
+        "an amount of data from {} to {}",
+        format_with_unit(*range.start(), &VOLUMES),
+        format_with_unit(*range.end(), &VOLUMES)
+    );
+    ValueType::text(&is, example, move |text| parse_with_unit(text, &VOLUMES).filter(|bytes| range.contains(bytes)))
 }
 
 /// One of a kind, or a list of them that is not empty.
-pub fn some<T: 'static>(one: Form<T>) -> Form<Vec<T>> {
-    let (is, example) = (format!("{}, or a list of them", one.is), one.example.clone());
+pub fn one_or_list<T: 'static>(one: ValueType<T>) -> ValueType<Vec<T>> {
+    let (is, example) = (format!("{}, or a list of them", one.description), one.example.clone());
     let parse = move |value: &DeValue<'_>| match value.as_array() {
         Some(items) => items.iter().map(|item| (one.parse)(item.get_ref())).collect::<Option<Vec<T>>>(),
         None => (one.parse)(value).map(|one| vec![one]),
     };
-    Form { example, ..Form::new(is, "", move |value| parse(value).filter(|all| !all.is_empty())) }
+    ValueType { example, ..ValueType::new(is, "", move |value| parse(value).filter(|all| !all.is_empty())) }
 }
 
 /// Interfaces that are used: all of them, or patterns.
-pub fn interfaces() -> Form<Vec<String>> {
+pub fn interfaces() -> ValueType<Vec<String>> {
     let is = "\"auto\", or a list of patterns such as \"eth*\" and \"!docker*\"".to_owned();
     let pattern = |text: &str| {
         let name = text.strip_prefix('!').unwrap_or(text);
         let plain = name.chars().all(|c| c.is_ascii_graphic() && !"/:%!".contains(c));
         ((1..=15).contains(&name.len()) && plain).then(|| text.to_owned())
     };
-    Form::new(is, "\"auto\"", move |value| match (value.as_str(), value.as_array()) {
+    ValueType::new(is, "\"auto\"", move |value| match (value.as_str(), value.as_array()) {
         (Some("auto"), _) => Some(Vec::new()),
         (_, Some(items)) if !items.is_empty() => items.iter().map(|item| pattern(item.get_ref().as_str()?)).collect(),
         _ => None,
@@ -203,52 +217,56 @@ pub fn interfaces() -> Form<Vec<String>> {
 }
 
 /// A key. No message repeats it: even where a public key belongs, somebody may have written a private one.
-pub fn key<T: FromStr<Err = KeyError> + 'static>(source: &'static str) -> Form<T> {
-    let form = Form::text("a key: 44 characters of base64, the last one \"=\"", "", |text| text.parse().ok());
-    Form { hidden: true, source: Some(source), ..form }
+pub fn key<T: FromStr<Err = KeyError> + 'static>(source: &'static str) -> ValueType<T> {
+    let form = ValueType::text("a key: 44 characters of base64, the last one \"=\"", "", |text| text.parse().ok());
+    ValueType { hidden: true, source: Some(source), ..form }
 }
 
 /// A text that no message repeats.
-pub fn secret(source: &'static str) -> Form<String> {
-    Form { hidden: true, source: Some(source), ..text("a key", "") }
+pub fn secret(source: &'static str) -> ValueType<String> {
+    ValueType { hidden: true, source: Some(source), ..text("a key", "") }
 }
 
 /// The path of a file with a key in it. No message repeats it: somebody may have written the key.
-pub fn key_file(example: &str) -> Form<PathBuf> {
+pub fn key_file(example: &str) -> ValueType<PathBuf> {
     let absolute = |text: &str| text.starts_with('/').then(|| PathBuf::from(text));
-    Form { hidden: true, ..Form::text("the absolute path of a file", example, absolute) }
+    ValueType { hidden: true, ..ValueType::text("the absolute path of a file", example, absolute) }
 }
 
 /// The path of a file.
-pub fn file(example: &str) -> Form<PathBuf> {
-    Form::text("the path of a file", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))
+pub fn file(example: &str) -> ValueType<PathBuf> {
+    ValueType::text("the path of a file", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
 /// The path of a folder.
-pub fn folder(example: &str) -> Form<PathBuf> {
-    Form::text("the path of a folder", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))
+pub fn folder(example: &str) -> ValueType<PathBuf> {
+    ValueType::text("the path of a folder", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
 /// The name of a network interface, by the rules of the Linux kernel (`dev_valid_name`). A percent sign would make the kernel
 /// choose a number.
-pub fn interface(example: &str) -> Form<String> {
-    Form::text("an interface name of 1 to 15 characters, without blanks, \"/\", \":\" and \"%\"", example, |text| {
-        let fits = (1..=15).contains(&text.len()) && text != "." && text != "..";
-        let plain = text.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c));
-        (fits && plain).then(|| text.to_owned())
-    })
+pub fn interface(example: &str) -> ValueType<String> {
+    ValueType::text(
+        "an interface name of 1 to 15 characters, without blanks, \"/\", \":\" and \"%\"",
+        example,
+        |text| {
+            let fits = (1..=15).contains(&text.len()) && text != "." && text != "..";
+            let plain = text.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c));
+            (fits && plain).then(|| text.to_owned())
+        },
+    )
 }
 
 /// Any text of 1 to 127 characters, which is all that the original MPT has room for.
-pub fn text(what: &str, example: &str) -> Form<String> {
-    Form::text(&format!("{what} of 1 to 127 characters"), example, |text| {
+pub fn text(what: &str, example: &str) -> ValueType<String> {
+    ValueType::text(&format!("{what} of 1 to 127 characters"), example, |text| {
         (1..128).contains(&text.len()).then(|| text.to_owned())
     })
 }
 
 /// What people call a peer or a path. The slash separates the two in commands.
-pub fn name(example: &str) -> Form<String> {
-    Form::text(NAME, example, |text| is_name(text).then(|| text.to_owned()))
+pub fn name(example: &str) -> ValueType<String> {
+    ValueType::text(NAME, example, |text| is_name(text).then(|| text.to_owned()))
 }
 
 /// What [`name`] asks for.
@@ -261,35 +279,35 @@ pub fn is_name(text: &str) -> bool {
 }
 
 /// The address of an interface, with the length of its network's prefix.
-pub fn interface_address(example: &str) -> Form<IpNet> {
-    Form::text("an address with its prefix length", example, |text| {
+pub fn interface_address(example: &str) -> ValueType<IpNet> {
+    ValueType::text("an address with its prefix length", example, |text| {
         text.parse().ok().filter(|net: &IpNet| text.contains('/') && is_host(net.addr()))
     })
 }
 
 /// A network. Bits behind the prefix would be ignored, so they are an error.
-pub fn network(example: &str) -> Form<IpNet> {
-    Form::text("a prefix with no bits set behind its length", example, |text| {
+pub fn network(example: &str) -> ValueType<IpNet> {
+    ValueType::text("a prefix with no bits set behind its length", example, |text| {
         text.parse().ok().filter(|net: &IpNet| *net == net.trunc())
     })
 }
 
 /// The address of a host. An IPv4 address in IPv6 form (RFC 4291 section 2.5.5.2) is taken for what it is.
-pub fn host(example: &str) -> Form<IpAddr> {
-    Form::text("the IP address of a host", example, |text| {
+pub fn host(example: &str) -> ValueType<IpAddr> {
+    ValueType::text("the IP address of a host", example, |text| {
         text.parse().ok().filter(|ip| is_host(*ip)).map(|ip: IpAddr| ip.to_canonical())
     })
 }
 
 /// The address of a host, perhaps with a port.
-pub fn remote(example: &str) -> Form<(IpAddr, Option<u16>)> {
-    Form::text("the IP address of a host, with or without a port", example, |text| {
-        let (ip, port) = endpoint(text).filter(|(ip, port)| is_host(*ip) && *port != Some(0))?;
+pub fn remote(example: &str) -> ValueType<(IpAddr, Option<u16>)> {
+    ValueType::text("the IP address of a host, with or without a port", example, |text| {
+        let (ip, port) = parse_endpoint(text).filter(|(ip, port)| is_host(*ip) && *port != Some(0))?;
         Some((ip.to_canonical(), port))
     })
 }
 
-fn endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
+fn parse_endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Some(inner) = bracketed {
         return Some((inner.parse::<Ipv6Addr>().ok()?.into(), None));
@@ -315,24 +333,24 @@ const RATES: [(&str, u64); 3] = [("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 
 /// In bytes, as they are sold.
 const VOLUMES: [(&str, u64); 3] = [("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
 
-fn time(text: &str) -> Option<Duration> {
-    measure(text, &TIMES).map(Duration::from_millis)
+fn parse_duration(text: &str) -> Option<Duration> {
+    parse_with_unit(text, &TIMES).map(Duration::from_millis)
 }
 
 /// A duration as it is written in the file.
-fn written(time: Duration) -> String {
-    told(time.as_millis() as u64, &TIMES)
+fn format_duration(time: Duration) -> String {
+    format_with_unit(time.as_millis() as u64, &TIMES)
 }
 
 /// A whole number and its unit.
-fn measure(text: &str, units: &Units) -> Option<u64> {
+fn parse_with_unit(text: &str, units: &Units) -> Option<u64> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let (_, size) = units.iter().find(|(name, _)| *name == unit)?;
     number.parse::<u64>().ok()?.checked_mul(*size)
 }
 
 /// In the largest unit of which it is a multiple.
-fn told(amount: u64, units: &Units) -> String {
+fn format_with_unit(amount: u64, units: &Units) -> String {
     let (unit, size) = units.iter().rev().find(|(_, size)| amount.is_multiple_of(*size)).unwrap_or(&units[0]);
     format!("{}{unit}", amount / size)
 }
@@ -343,46 +361,49 @@ mod tests {
 
     #[test]
     fn durations_are_whole_numbers_with_a_unit() {
-        assert_eq!(time("500ms"), Some(Duration::from_millis(500)));
-        assert_eq!(time("10s"), Some(Duration::from_secs(10)));
-        assert_eq!(time("2m"), Some(Duration::from_secs(120)));
-        assert_eq!(time("1h"), Some(Duration::from_secs(3600)));
+        assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(parse_duration("10s"), Some(Duration::from_secs(10)));
+        assert_eq!(parse_duration("2m"), Some(Duration::from_secs(120)));
+        assert_eq!(parse_duration("1h"), Some(Duration::from_secs(3600)));
         for wrong in ["", "10", "s", "-1s", "1.5s", "1 s", "1d", "99999999999999999999s", "18446744073709551615h"] {
-            assert_eq!(time(wrong), None, "{wrong}");
+            assert_eq!(parse_duration(wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn durations_are_told_as_they_are_written() {
         for text in ["1ms", "500ms", "10s", "90s", "2m", "1h"] {
-            assert_eq!(written(time(text).unwrap()), text);
+            assert_eq!(format_duration(parse_duration(text).unwrap()), text);
         }
     }
 
     #[test]
     fn rates_are_bits_per_second() {
-        let form = |text: &str| measure(text, &RATES).map(Rate::from_bits);
+        let form = |text: &str| parse_with_unit(text, &RATES).map(Rate::from_bits);
         assert_eq!(form("8kbit"), Some(Rate::from_bytes(1_000)));
         assert_eq!(form("50mbit"), Some(Rate::from_bytes(6_250_000)));
         assert_eq!(form("1gbit"), Some(Rate::from_bytes(125_000_000)));
         for wrong in ["50", "50Mbit", "50 mbit", "0.5gbit", "50mbit/s", "18446744073709551615gbit"] {
             assert_eq!(form(wrong), None, "{wrong}");
         }
-        assert_eq!((told(64_000, &RATES), told(100_000_000_000, &RATES)), ("64kbit".to_owned(), "100gbit".to_owned()));
+        assert_eq!(
+            (format_with_unit(64_000, &RATES), format_with_unit(100_000_000_000, &RATES)),
+            ("64kbit".to_owned(), "100gbit".to_owned())
+        );
     }
 
     #[test]
     fn an_endpoint_is_an_address_with_or_without_a_port() {
         let v6: IpAddr = "2001:db8::1".parse().unwrap();
-        assert_eq!(endpoint("192.0.2.1"), Some(("192.0.2.1".parse().unwrap(), None)));
-        assert_eq!(endpoint("192.0.2.1:7"), Some(("192.0.2.1".parse().unwrap(), Some(7))));
-        assert_eq!(endpoint("2001:db8::1"), Some((v6, None)));
-        assert_eq!(endpoint("[2001:db8::1]"), Some((v6, None)));
-        assert_eq!(endpoint("[2001:db8::1]:7"), Some((v6, Some(7))));
+        assert_eq!(parse_endpoint("192.0.2.1"), Some(("192.0.2.1".parse().unwrap(), None)));
+        assert_eq!(parse_endpoint("192.0.2.1:7"), Some(("192.0.2.1".parse().unwrap(), Some(7))));
+        assert_eq!(parse_endpoint("2001:db8::1"), Some((v6, None)));
+        assert_eq!(parse_endpoint("[2001:db8::1]"), Some((v6, None)));
+        assert_eq!(parse_endpoint("[2001:db8::1]:7"), Some((v6, Some(7))));
         for wrong in
             ["", "host", "[192.0.2.1]", "192.0.2.1:", "192.0.2.1:70000", "1.2.3", "[::1", ":7", "[fe80::1%3]:7"]
         {
-            assert_eq!(endpoint(wrong), None, "{wrong}");
+            assert_eq!(parse_endpoint(wrong), None, "{wrong}");
         }
     }
 }

@@ -13,24 +13,24 @@ use mpt_proto::time::Time;
 
 use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
-use crate::config::model::{At, Form, Mode, Peer};
+use crate::config::model::{At, FileFormat, Mode, Peer};
 use crate::config::{self, File, secrets};
-use crate::control::{Action, Request, Response, Token};
+use crate::control::{Action, ClientToken, Request, Response};
 use crate::legacy::toml::Allowed;
 use crate::legacy::{describe, folder, write};
 
 /// A command that waits for a peer.
 #[derive(Debug)]
-pub(super) struct Pending {
-    client: Token,
+pub(super) struct PendingCreate {
+    client: ClientToken,
     pair: Pair,
 }
 
 impl Daemon {
     /// Carries a request out. None: the answer comes when a peer has answered.
-    pub(super) fn order(&mut self, now: Time, client: Token, request: &Request) -> Option<Response> {
+    pub(super) fn handle_request(&mut self, now: Time, client: ClientToken, request: &Request) -> Option<Response> {
         let done = match request {
-            Request::Status {} => return Some(Response::Status(self.report_now(now))),
+            Request::Status {} => return Some(Response::Status(self.status_report(now))),
             Request::Down {} => Ok(()),
             Request::Path { peer, path, action } => self.set_path(now, peer, path, *action),
             Request::Ends { local, remote, action } => self.set_paths_between(now, *local, *remote, *action),
@@ -94,21 +94,21 @@ impl Daemon {
         if up {
             netlink.set_up(link.index, true)?;
         }
-        for (peer, path) in self.paths_by(name, &netlink.addresses(link.index)?) {
+        for (peer, path) in self.paths_over(name, &netlink.addresses(link.index)?) {
             self.driver.endpoint.enable_path(now, &peer, &path, up);
         }
         if !up {
-            self.tell(now);
+            self.process_path_events(now);
             self.serve_control_port(now);
             netlink.set_up(link.index, false)?;
-        } else if let Err(error) = self.routes.settle(&self.file, &mut netlink) {
+        } else if let Err(error) = self.routes.apply(&self.file, &mut netlink) {
             tracing::warn!(%error, "routes");
         }
         Ok(())
     }
 
     /// The paths that leave by an interface: bound to it, or to an address of its.
-    fn paths_by(&self, interface: &str, addresses: &[Prefix]) -> Vec<(String, String)> {
+    fn paths_over(&self, interface: &str, addresses: &[Prefix]) -> Vec<(String, String)> {
         let by_address = |local: &IpAddr| addresses.iter().any(|prefix| prefix.address == *local);
         let all = self.file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
         let by_it = all.filter(|(_, path)| match &path.interface {
@@ -124,10 +124,10 @@ impl Daemon {
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         let fresh = self.read_again()?;
         let hint = "nothing was changed; this counts from the next start: mpt down, and mpt up";
-        if let Some((line, key)) = unlike(&self.file, &fresh) {
+        if let Some((line, key)) = changed_startup_key(&self.file, &fresh) {
             return Err(fresh.problem(line, format!("{key} is not what it was at the start"), hint).into());
         }
-        if *fresh.mode == Mode::Native && fresh.is_called() && !self.sockets.can_be_called() {
+        if *fresh.mode == Mode::Native && fresh.accepts_incoming() && !self.sockets.can_listen() {
             return Err(fresh.problem(0, "a peer that calls is the first one, and finds the port taken", hint).into());
         }
         if let Some(wanted) = connection {
@@ -136,12 +136,12 @@ impl Daemon {
         let treated_alike = (*self.file.scheduler, &self.file.rules, &self.file.probe)
             == (*fresh.scheduler, &fresh.rules, &fresh.probe);
         let goes_on = connection.is_none() && treated_alike;
-        let is_meant = |peer: &Peer| !treated_alike || connection.is_none_or(|wanted| is_called(peer, wanted));
+        let is_meant = |peer: &Peer| !treated_alike || connection.is_none_or(|wanted| is_named(peer, wanted));
         let stays = |peer: &Peer, others: &[Peer]| goes_on && peer.original.is_none() && others.contains(peer);
         let new = |peer: &&Peer| is_meant(peer) && !stays(peer, &self.file.peers);
         let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
-        let fresh = beside(&self.file, &fresh, is_meant)?;
-        let ready = setup::make_ready(&fresh, new, &mut self.sockets)
+        let fresh = merge_reloaded(&self.file, &fresh, is_meant)?;
+        let ready = setup::prepare_peers(&fresh, new, &mut self.sockets)
             .map_err(|failure| Failure { what: format!("{}; nothing was changed", failure.what), ..failure })?;
         while let Some(index) = self.file.peers.iter().position(|p| is_meant(p) && !stays(p, &fresh.peers)) {
             self.end_peer(now, index);
@@ -151,18 +151,18 @@ impl Daemon {
         let File { peers, original, offload, .. } = self.file.clone();
         let routes = fresh.routes.clone();
         self.file = File { peers, original, offload, ..fresh };
-        self.add_ready(now, ready)?;
+        self.add_prepared(now, ready)?;
         let as_said =
             |failure: Failure| Failure { what: format!("{}; the peers are as the file says", failure.what), ..failure };
-        self.settle_routes(routes).map_err(as_said)
+        self.apply_routes(routes).map_err(as_said)
     }
 
     fn read_again(&self) -> Result<File, Failure> {
         let unusable = |what: String| Failure::new(what).hint("nothing was changed");
-        match self.file.form {
-            Form::Toml => config::load(&self.file.path)
+        match self.file.format {
+            FileFormat::Toml => config::load(&self.file.path)
                 .map_err(|problems| unusable(problems.first().map_or_else(String::new, ToString::to_string))),
-            Form::Original => folder::load(&self.file.path, Allowed::default())
+            FileFormat::Original => folder::load(&self.file.path, Allowed::default())
                 .map(|(file, _)| file)
                 .map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default())),
         }
@@ -175,11 +175,11 @@ impl Daemon {
         }
         let names: Vec<_> = self.file.peers.iter().map(|peer| peer.name.to_string()).collect();
         for name in names {
-            let meant = |p: &Peer| *p.name == name && connection.is_none_or(|wanted| is_called(p, wanted));
+            let meant = |p: &Peer| *p.name == name && connection.is_none_or(|wanted| is_named(p, wanted));
             if let Some(index) = self.file.peers.iter().position(meant) {
-                let ready = setup::make_ready(&self.file, vec![self.file.peers[index].clone()], &mut self.sockets)?;
+                let ready = setup::prepare_peers(&self.file, vec![self.file.peers[index].clone()], &mut self.sockets)?;
                 self.end_peer(now, index);
-                self.add_ready(now, ready)?;
+                self.add_prepared(now, ready)?;
             }
         }
         Ok(())
@@ -188,65 +188,65 @@ impl Daemon {
     /// Ends a connection and takes its file out of use.
     fn delete(&mut self, now: Time, connection: &str) -> Result<(), Failure> {
         let index = find(&self.file, connection)?;
-        if self.file.form == Form::Original {
-            has_a_file_of_its_own(&self.file, &self.file.peers[index])?;
+        if self.file.format == FileFormat::Original {
+            check_own_file(&self.file, &self.file.peers[index])?;
             let name = self.file.peers[index].original.as_ref().map(|original| original.file.clone());
             let renamed = name.map_or(Ok(()), |name| folder::disable(&self.file.path, &name));
-            renamed.map_err(|error| beyond_reach(&format!("cannot rename the file of {connection}"), &error))?;
+            renamed.map_err(|error| file_failure(&format!("cannot rename the file of {connection}"), &error))?;
         }
         let gone = self.end_peer(now, index);
-        let routes = routes::without(&self.file, &gone);
-        self.settle_routes(routes)
+        let routes = routes::routes_without(&self.file, &gone);
+        self.apply_routes(routes)
     }
 
     /// Writes one connection or all to their files.
     fn save(&self, connection: Option<&str>) -> Result<(), Failure> {
-        if self.file.form == Form::Toml {
+        if self.file.format == FileFormat::Toml {
             let what = format!("{} is not written by commands", self.file.path.display());
             return Err(Failure::new(what).hint("it says what is meant already; change it, and `mpt reload`"));
         }
         if let Some(wanted) = connection {
             find(&self.file, wanted)?;
         }
-        let is_meant = |peer: &&Peer| connection.is_none_or(|wanted| is_called(peer, wanted));
+        let is_meant = |peer: &&Peer| connection.is_none_or(|wanted| is_named(peer, wanted));
         let meant: Vec<_> = self.file.peers.iter().filter(is_meant).collect();
-        meant.iter().try_for_each(|peer| has_a_file_of_its_own(&self.file, peer))?;
+        meant.iter().try_for_each(|peer| check_own_file(&self.file, peer))?;
         for peer in meant {
             let Some(saved) = describe::connection(&self.file, peer) else { continue };
             let file = saved.file.clone();
             let saved = folder::save(&self.file.path, saved);
-            saved.map_err(|error| beyond_reach(&format!("cannot write {file}"), &error))?;
+            saved.map_err(|error| file_failure(&format!("cannot write {file}"), &error))?;
         }
         Ok(())
     }
 
     /// Asks the peer to create its side of a connection.
-    fn create(&mut self, now: Time, client: Token, connection: &str) -> Result<(), Failure> {
+    fn create(&mut self, now: Time, client: ClientToken, connection: &str) -> Result<(), Failure> {
         let peer = &self.file.peers[find(&self.file, connection)?];
         let described = describe::connection(&self.file, peer).zip(peer.original.as_ref());
-        let (described, original) = described.ok_or_else(|| no_original(connection))?;
+        let (described, original) = described.ok_or_else(|| not_original(connection))?;
         let pair = control_port::pair(original);
         let over = peer.paths.iter().find(|path| path.original.create).or(peer.paths.first());
         let to = over.and_then(|path| Some(SocketAddr::new(path.remote_ip()?, original.control_port)));
-        let (Some(to), Some(port)) = (to, &mut self.control_port) else { return Err(no_original(connection)) };
+        let (Some(to), Some(port)) = (to, &mut self.control_port) else { return Err(not_original(connection)) };
         let text = write::message(&described);
         port.create(now, pair, to, &text).map_err(|why| match why {
             Refused::PublicKey => Failure::new("this connection has no key but the one that everybody knows")
                 .hint("set auth_key, or allow it: --public-key, or public_key = true in [original]"),
             _ => Failure::new(format!("the peer cannot be asked: {why:?}")),
         })?;
-        self.pending.push(Pending { client, pair });
+        self.pending.push(PendingCreate { client, pair });
         Ok(())
     }
 }
 
 /// A fresh file, with the peers that are not meant as they run, and the routes that these need, not those that they will need.
-fn beside(running: &File, fresh: &File, is_meant: impl Fn(&Peer) -> bool) -> Result<File, Failure> {
+fn merge_reloaded(running: &File, fresh: &File, is_meant: impl Fn(&Peer) -> bool) -> Result<File, Failure> {
     let others: Vec<_> = running.peers.iter().filter(|peer| !is_meant(peer)).cloned().collect();
     let (meant, later): (Vec<_>, Vec<_>) = fresh.peers.iter().cloned().partition(|peer| is_meant(peer));
-    let is_theirs = |route: &&At<IpNet>| routes::leads_to(running, route, &others);
+    let is_theirs = |route: &&At<IpNet>| routes::serves(running, route, &others);
     let is_early = |route: &&At<IpNet>| {
-        routes::leads_to(fresh, route, &later) && !routes::leads_to(fresh, route, &meant) && !is_theirs(route)
+        routes::serves(fresh, route, &later) && !routes::serves(fresh, route, &meant) && !is_theirs(route)
     };
     let is_new = |route: &&At<IpNet>| !fresh.routes.iter().any(|known| known.value == route.value);
     let theirs = running.routes.iter().filter(is_theirs).filter(is_new);
@@ -261,13 +261,13 @@ fn beside(running: &File, fresh: &File, is_meant: impl Fn(&Peer) -> bool) -> Res
 }
 
 /// What of a file only counts from the next start and has changed: its line, and its key.
-fn unlike(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
+fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
     let key = |file: &File| file.identity.as_ref().map(|keys| *keys.public());
     let line = |at: Option<usize>| at.unwrap_or(0);
     let original = |file: &File| file.original.as_ref().map(|o| (o.control_port, o.template.is_some()));
     // A directory of the original says less than the command line did.
     let allowed = |file: &File| file.original.as_ref().map(|o| (o.unauthenticated, o.public_key));
-    let same_allowed = running.form == Form::Original || allowed(running) == allowed(fresh);
+    let same_allowed = running.format == FileFormat::Original || allowed(running) == allowed(fresh);
     let same_original = same_allowed && original(running) == original(fresh);
     let all = [
         (running.mode == fresh.mode, fresh.mode.line, "mode"),
@@ -283,7 +283,7 @@ fn unlike(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
 }
 
 /// A file of the original's first generation may hold several connections; it is written, and taken out of use, as a whole.
-fn has_a_file_of_its_own(file: &File, peer: &Peer) -> Result<(), Failure> {
+fn check_own_file(file: &File, peer: &Peer) -> Result<(), Failure> {
     let name = |peer: &Peer| peer.original.as_ref().map(|original| original.file.clone());
     let Some(own) = name(peer) else { return Ok(()) };
     let in_it = file.peers.iter().filter(|other| name(other).as_ref() == Some(&own));
@@ -295,22 +295,22 @@ fn has_a_file_of_its_own(file: &File, peer: &Peer) -> Result<(), Failure> {
     Err(Failure::new(what).hint("give each a file of its own, and `mpt reload`"))
 }
 
-fn beyond_reach(what: &str, error: &io::Error) -> Failure {
+fn file_failure(what: &str, error: &io::Error) -> Failure {
     Failure::new(format!("{what}: {error}")).hint(secrets::hint_for(error, "is there room, and may it be written to?"))
 }
 
-fn no_original(connection: &str) -> Failure {
+fn not_original(connection: &str) -> Failure {
     Failure::new(format!("{connection} is not a connection of the original MPT"))
         .hint("it needs [peer.original], and the file needs [original]")
 }
 
 /// Whether a peer is meant by a file's name or by its own.
-fn is_called(peer: &Peer, wanted: &str) -> bool {
+fn is_named(peer: &Peer, wanted: &str) -> bool {
     *peer.name == wanted || peer.original.as_ref().is_some_and(|original| original.file == wanted)
 }
 
 fn find(file: &File, wanted: &str) -> Result<usize, Failure> {
-    file.peers.iter().position(|peer| is_called(peer, wanted)).ok_or_else(|| {
+    file.peers.iter().position(|peer| is_named(peer, wanted)).ok_or_else(|| {
         let known = file.peers.iter().map(|peer| peer.original.as_ref().map_or(&*peer.name, |original| &original.file));
         let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
         Failure::new(format!("there is no connection {wanted}")).hint(format!("connections: {known}"))
@@ -326,7 +326,7 @@ fn set_address(action: Action, prefix: Prefix, interface: &str) -> Result<(), Fa
         Action::Down => (netlink.remove_address(index, prefix)?, "does not have the address"),
     };
     match change {
-        Change::Made => Ok(()),
-        Change::AlreadySo => Err(Failure::new(format!("{interface} {already} {prefix} already"))),
+        Change::Applied => Ok(()),
+        Change::Unchanged => Err(Failure::new(format!("{interface} {already} {prefix} already"))),
     }
 }

@@ -15,12 +15,12 @@ use crate::Error;
 
 /// An open socket.
 #[derive(Debug)]
-pub struct BothFamilies {
+pub struct DualStackSocket {
     socket: UdpSocket,
     v6: bool,
 }
 
-impl BothFamilies {
+impl DualStackSocket {
     /// Opens one on `port` of every address of this host.
     ///
     /// Fails when the port is taken.
@@ -58,7 +58,7 @@ impl BothFamilies {
     }
 }
 
-impl AsFd for BothFamilies {
+impl AsFd for DualStackSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -86,7 +86,7 @@ fn open(family: AddressFamily, local: SocketAddr) -> nix::Result<UdpSocket> {
 mod tests {
     use super::*;
 
-    fn received(socket: &BothFamilies) -> (Vec<u8>, SocketAddr) {
+    fn received(socket: &DualStackSocket) -> (Vec<u8>, SocketAddr) {
         let mut buffer = [0; 64];
         let (len, from) = loop {
             if let Some(received) = socket.recv(&mut buffer).unwrap() {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn both_families_are_heard_on_one_port_and_answered() {
-        let socket = BothFamilies::open(0).unwrap();
+        let socket = DualStackSocket::open(0).unwrap();
         let port = socket.socket.local_addr().unwrap().port();
         for host in [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
             let Ok(peer) = UdpSocket::bind((host, 0)) else { continue };
@@ -114,6 +114,6 @@ mod tests {
 
     #[test]
     fn nothing_there_is_no_error() {
-        assert_eq!(BothFamilies::open(0).unwrap().recv(&mut [0; 8]).unwrap(), None);
+        assert_eq!(DualStackSocket::open(0).unwrap().recv(&mut [0; 8]).unwrap(), None);
     }
 }

@@ -15,56 +15,58 @@ use super::links::Link;
 
 /// What has been refused, and how much of it is let in.
 #[derive(Debug, Default)]
-pub struct Watch {
-    since: Time,
-    refused: u64,
+pub struct FloodGuard {
+    last_poll: Time,
+    last_refused: u64,
     /// One in `2^thinning` passes.
-    thinning: u32,
+    sampling_shift: u32,
 }
 
 /// How often is looked.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Refused handshakes a second that are no burden: a hundredth of a processor.
-const MANY: u64 = 4_000;
+const MAX_REFUSED_PER_SECOND: u64 = 4_000;
 /// One in a million is none.
-const MOST: u32 = 20;
+const MAX_SAMPLING_SHIFT: u32 = 20;
 
-impl Watch {
+impl FloodGuard {
     /// Looks how many handshakes have been refused, if it is time to, and adapts the sieve.
-    pub fn look(&mut self, now: Time, endpoint: &Endpoint, links: &[Option<Link>]) {
-        let passed = now.since(self.since);
+    pub fn poll(&mut self, now: Time, endpoint: &Endpoint, links: &[Option<Link>]) {
+        let passed = now.since(self.last_poll);
         if passed < INTERVAL {
             return;
         }
         let refused = endpoint.refused_handshakes();
-        let rate = ((refused - self.refused) as f64 / passed.as_secs_f64()) as u64;
-        (self.since, self.refused) = (now, refused);
-        let before = self.thinning;
-        while self.thinning < MOST && rate >> (self.thinning - before) > MANY {
-            self.thinning += 1;
+        let rate = ((refused - self.last_refused) as f64 / passed.as_secs_f64()) as u64;
+        (self.last_poll, self.last_refused) = (now, refused);
+        let before = self.sampling_shift;
+        while self.sampling_shift < MAX_SAMPLING_SHIFT
+            && rate >> (self.sampling_shift - before) > MAX_REFUSED_PER_SECOND
+        {
+            self.sampling_shift += 1;
         }
-        if rate < MANY / 4 {
-            self.thinning = self.thinning.saturating_sub(1);
+        if rate < MAX_REFUSED_PER_SECOND / 4 {
+            self.sampling_shift = self.sampling_shift.saturating_sub(1);
         }
-        if self.thinning != before {
-            self.adapt(before, endpoint, links);
+        if self.sampling_shift != before {
+            self.apply(before, endpoint, links);
         }
     }
 
     /// A socket that was opened during a flood takes no more of it than the others.
-    pub fn cover(&self, endpoint: &Endpoint, link: &Link) {
-        if self.thinning > 0 {
-            self.thin(link, &endpoint.remotes().collect::<Vec<_>>());
+    pub fn on_link_opened(&self, endpoint: &Endpoint, link: &Link) {
+        if self.sampling_shift > 0 {
+            self.set_filter(link, &endpoint.remotes().collect::<Vec<_>>());
         }
     }
 
     /// While a flood is thinned out, somebody must look whether it is over.
     pub fn next_deadline(&self) -> Option<Time> {
-        (self.thinning > 0).then(|| self.since + INTERVAL)
+        (self.sampling_shift > 0).then(|| self.last_poll + INTERVAL)
     }
 
-    fn adapt(&self, before: u32, endpoint: &Endpoint, links: &[Option<Link>]) {
-        match (before, self.thinning) {
+    fn apply(&self, before: u32, endpoint: &Endpoint, links: &[Option<Link>]) {
+        match (before, self.sampling_shift) {
             (0, _) => {
                 tracing::warn!("a flood of handshakes: they are thinned out but for those of peers that are known")
             }
@@ -72,11 +74,11 @@ impl Watch {
             (_, thinning) => tracing::debug!(thinning, "flood of handshakes"),
         }
         let known: Vec<IpAddr> = endpoint.remotes().collect();
-        links.iter().flatten().for_each(|link| self.thin(link, &known));
+        links.iter().flatten().for_each(|link| self.set_filter(link, &known));
     }
 
-    fn thin(&self, link: &Link, known: &[IpAddr]) {
-        if let Err(error) = link.thin_handshakes(self.thinning, known) {
+    fn set_filter(&self, link: &Link, known: &[IpAddr]) {
+        if let Err(error) = link.set_handshake_filter(self.sampling_shift, known) {
             tracing::debug!(%error, "flood of handshakes");
         }
     }

@@ -20,12 +20,12 @@ impl Socket {
     ///
     /// # Errors
     /// When the kernel takes no such filter.
-    pub fn thin_handshakes(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
+    pub fn set_handshake_filter(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
         let of_this_family = known.iter().filter(|ip| ip.is_ipv4() == self.local.is_ipv4());
         let mut known: Vec<IpAddr> = of_this_family.copied().collect::<BTreeSet<_>>().into_iter().collect();
-        known.truncate(if self.local.is_ipv4() { MOST_V4 } else { MOST_V6 });
+        known.truncate(if self.local.is_ipv4() { MAX_EXEMPT_V4 } else { MAX_EXEMPT_V6 });
         loop {
-            let mut program = if thinning == 0 { vec![PASS] } else { sieve(thinning, &known) };
+            let mut program = if thinning == 0 { vec![ACCEPT] } else { filter_program(thinning, &known) };
             match filter::attach(self.fd.as_fd(), &mut program) {
                 // `net.core.optmem_max`, 20 kB before Linux 6.8, bounds what the kernel makes of it.
                 Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) && !known.is_empty() => {
@@ -38,57 +38,57 @@ impl Socket {
 }
 
 /// Addresses of one filter: one instruction for each of IPv4, and two for each [`ROW`], and the kernel takes 4096.
-const MOST_V4: usize = 4_000;
+const MAX_EXEMPT_V4: usize = 4_000;
 /// Nine instructions for each of IPv6.
-const MOST_V6: usize = 450;
+const MAX_EXEMPT_V6: usize = 450;
 /// IPv4 addresses that share the instruction which passes: a jump goes over 255 at most.
-const ROW: usize = 250;
-const PASS: sock_filter = instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX);
-const STOP: sock_filter = instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0);
+const CHUNK: usize = 250;
+const ACCEPT: sock_filter = instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX);
+const DROP: sock_filter = instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0);
 /// Where the UDP payload begins: a filter of a UDP socket sees the header.
-const PAYLOAD: u32 = 8;
+const PAYLOAD_OFFSET: u32 = 8;
 /// GRE without options, protocol type 0x88B6.
-const HANDSHAKE: u32 = 0x0000_88b6;
+const HANDSHAKE_GRE: u32 = 0x0000_88b6;
 /// The source address in the header below, from the beginning of that header.
-const SOURCE: [u32; 2] = [12, 8];
+const SOURCE_OFFSET: [u32; 2] = [12, 8];
 
 /// All of `known` are of the socket's family.
-fn sieve(thinning: u32, known: &[IpAddr]) -> Vec<sock_filter> {
-    let mut program = vec![load(PAYLOAD), unless_equal_skip_to(HANDSHAKE, 0, 1), jump(1), PASS];
+fn filter_program(thinning: u32, known: &[IpAddr]) -> Vec<sock_filter> {
+    let mut program = vec![load(PAYLOAD_OFFSET), jump_equal(HANDSHAKE_GRE, 0, 1), jump(1), ACCEPT];
     let v4 = |ip: &IpAddr| if let IpAddr::V4(v4) = ip { Some(v4.to_bits()) } else { None };
     let v6 = |ip: &IpAddr| if let IpAddr::V6(v6) = ip { Some(v6.octets()) } else { None };
-    program.extend(pass_v4(&known.iter().filter_map(v4).collect::<Vec<_>>()));
-    program.extend(pass_v6(&known.iter().filter_map(v6).collect::<Vec<_>>()));
+    program.extend(accept_v4(&known.iter().filter_map(v4).collect::<Vec<_>>()));
+    program.extend(accept_v6(&known.iter().filter_map(v6).collect::<Vec<_>>()));
     let random = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
     let mask = (1_u32 << thinning.min(31)) - 1;
     program.extend([load(random), instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, mask)]);
-    program.extend([unless_equal_skip_to(0, 0, 1), PASS, STOP]);
+    program.extend([jump_equal(0, 0, 1), ACCEPT, DROP]);
     program
 }
 
 /// Passes what comes from these addresses; goes on behind otherwise.
-fn pass_v4(known: &[u32]) -> Vec<sock_filter> {
-    let mut program: Vec<_> = known.iter().take(1).map(|_| load_ip(SOURCE[0])).collect();
-    for row in known.chunks(ROW) {
+fn accept_v4(known: &[u32]) -> Vec<sock_filter> {
+    let mut program: Vec<_> = known.iter().take(1).map(|_| load_ip(SOURCE_OFFSET[0])).collect();
+    for row in known.chunks(CHUNK) {
         // Over those that follow in the row, and the jump.
-        program.extend((0..).zip(row).map(|(i, word)| unless_equal_skip_to(*word, (row.len() - i) as u8, 0)));
-        program.extend([jump(1), PASS]);
+        program.extend((0..).zip(row).map(|(i, word)| jump_equal(*word, (row.len() - i) as u8, 0)));
+        program.extend([jump(1), ACCEPT]);
     }
     program
 }
 
 /// Passes what comes from these addresses; goes on behind otherwise. The source is kept in scratch memory: a load from the packet is a call.
-fn pass_v6(known: &[[u8; 16]]) -> Vec<sock_filter> {
+fn accept_v6(known: &[[u8; 16]]) -> Vec<sock_filter> {
     let words = if known.is_empty() { 0..0 } else { 0..4 };
-    let keep = |i| [load_ip(SOURCE[1] + 4 * i), instruction(libc::BPF_ST, 0, 0, i)];
+    let keep = |i| [load_ip(SOURCE_OFFSET[1] + 4 * i), instruction(libc::BPF_ST, 0, 0, i)];
     let mut program: Vec<_> = words.flat_map(keep).collect();
     for address in known {
         for (i, word) in (0..).zip(address.as_chunks().0) {
             program.push(instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_MEM, 0, 0, i));
             // Two instructions for each word that follows, and the one that passes.
-            program.push(unless_equal_skip_to(u32::from_be_bytes(*word), 0, (2 * (3 - i) + 1) as u8));
+            program.push(jump_equal(u32::from_be_bytes(*word), 0, (2 * (3 - i) + 1) as u8));
         }
-        program.push(PASS);
+        program.push(ACCEPT);
     }
     program
 }
@@ -102,7 +102,7 @@ fn load(offset: u32) -> sock_filter {
 }
 
 /// Skips `equal` instructions when the accumulator is `value`, `unequal` when it is not.
-fn unless_equal_skip_to(value: u32, equal: u8, unequal: u8) -> sock_filter {
+fn jump_equal(value: u32, equal: u8, unequal: u8) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, equal, unequal, value)
 }
 
@@ -122,10 +122,10 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// How many of a thousand handshakes and a thousand others come through, with this sieve.
-    fn through(ip: IpAddr, thinning: u32, known: &[IpAddr]) -> (usize, usize) {
+    fn delivered(ip: IpAddr, thinning: u32, known: &[IpAddr]) -> (usize, usize) {
         let spec = SocketSpec { local: (ip, 0).into(), ..SocketSpec::default() };
         let mut socket = Socket::open(&spec).unwrap();
-        socket.thin_handshakes(thinning, known).unwrap();
+        socket.set_handshake_filter(thinning, known).unwrap();
         let (peer, mut received) = (UdpSocket::bind((ip, 0)).unwrap(), Receive::new());
         let (mut handshakes, mut others) = (0, 0);
         // On a busy host the kernel delivers the last ones after they were sent.
@@ -155,11 +155,11 @@ mod tests {
                 continue;
             }
             let strangers = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-            assert_eq!(through(ip, 0, &[]), (1_000, 1_000));
-            let (handshakes, others) = through(ip, 3, &strangers);
+            assert_eq!(delivered(ip, 0, &[]), (1_000, 1_000));
+            let (handshakes, others) = delivered(ip, 3, &strangers);
             // A hundred and twenty-five, give or take ten standard deviations.
             assert!((20..230).contains(&handshakes) && others == 1_000, "{handshakes} and {others}");
-            assert_eq!(through(ip, 20, &[strangers[0], strangers[1], ip]), (1_000, 1_000), "who is known passes");
+            assert_eq!(delivered(ip, 20, &[strangers[0], strangers[1], ip]), (1_000, 1_000), "who is known passes");
         }
     }
 
@@ -167,14 +167,14 @@ mod tests {
     fn of_a_thousand_who_are_known_the_last_one_passes_too() {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let others = (0..1_000_u32).map(|n| Ipv4Addr::from_bits(0x0a00_0000 + n).into());
-        assert_eq!(through(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
+        assert_eq!(delivered(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
     }
 
     #[test]
     fn who_is_known_by_many_paths_takes_one_place() {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let others = std::iter::repeat_n("10.0.0.1".parse().unwrap(), 10_000);
-        assert_eq!(through(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
+        assert_eq!(delivered(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
     }
 
     #[test]
@@ -182,10 +182,10 @@ mod tests {
         let ip = IpAddr::V6(Ipv6Addr::LOCALHOST);
         if UdpSocket::bind((ip, 0)).is_ok() {
             let others = (0..10_000_u128).map(|n| Ipv6Addr::from_bits((0x2001_0db8 << 96) + n).into());
-            assert_eq!(through(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
+            assert_eq!(delivered(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
         }
         let others = (0..10_000_u32).map(|n| Ipv4Addr::from_bits(0x0a00_0000 + n).into()).collect::<Vec<_>>();
-        let (handshakes, others) = through(Ipv4Addr::LOCALHOST.into(), 20, &others);
+        let (handshakes, others) = delivered(Ipv4Addr::LOCALHOST.into(), 20, &others);
         assert!(handshakes < 10 && others == 1_000, "{handshakes} and {others}");
     }
 }

@@ -14,19 +14,19 @@ use mpt_proto::path_manager::{CandidatePath, Interface, Pairs, PathChange, Paths
 use mpt_proto::time::Time;
 
 use super::links::Link;
-use super::trouble::Trouble;
-use super::{Daemon, policy};
+use super::retry_log::RetryLog;
+use super::{Daemon, policy_routing};
 use crate::Failure;
 use crate::config::defaults;
 use crate::config::model::{Auto, Mode, Peer};
 
 /// What follows the interfaces.
 #[derive(Debug)]
-pub(super) struct Uplinks {
+pub(super) struct InterfaceSync {
     tun: u32,
     /// By the peer's name.
     peers: BTreeMap<String, Paths>,
-    links: BTreeMap<Key, LinkId>,
+    links: BTreeMap<SocketKey, LinkId>,
     /// The sockets on which peers call, one for each address of this host: an answer then comes from where the call went.
     listening: BTreeMap<IpAddr, LinkId>,
     /// The addresses from which a configured socket could leave when it was last looked at.
@@ -34,17 +34,17 @@ pub(super) struct Uplinks {
     /// When something changed that has not been looked at.
     due: Option<Time>,
     /// That was an interface or an address, and routes have not been looked for since.
-    moved: bool,
+    retry_routes: bool,
     /// What went wrong with the routes.
-    routes: Trouble,
+    route_failures: RetryLog,
     /// What went wrong with paths and sockets.
-    paths: Trouble,
-    looked: Time,
+    path_failures: RetryLog,
+    last_sync: Time,
 }
 
 /// Paths over one interface share their sockets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct SocketKey {
     interface: String,
     ipv6: bool,
     port: u16,
@@ -52,9 +52,9 @@ struct Key {
 }
 
 /// Changes come in bursts, and each look costs some system calls. The first of a burst is not kept waiting.
-const APART: Duration = Duration::from_millis(20);
+const MIN_INTERVAL: Duration = Duration::from_millis(20);
 
-impl Uplinks {
+impl InterfaceSync {
     /// Nothing yet; paths never leave by the TUN device of this index.
     pub(super) fn new(tun: u32) -> Self {
         Self {
@@ -64,23 +64,23 @@ impl Uplinks {
             listening: BTreeMap::new(),
             configured: BTreeMap::new(),
             due: None,
-            moved: false,
-            routes: Trouble::default(),
-            paths: Trouble::default(),
-            looked: Time::START,
+            retry_routes: false,
+            route_failures: RetryLog::default(),
+            path_failures: RetryLog::default(),
+            last_sync: Time::START,
         }
     }
 
     /// An interface or an address has come or gone. Routes have not: what this process sets is such news, too, and would hurry itself.
-    pub(super) fn note_move(&mut self) {
-        self.moved = true;
-        self.routes.hurry();
-        self.paths.hurry();
+    pub(super) fn on_interfaces_changed(&mut self) {
+        self.retry_routes = true;
+        self.route_failures.reset_backoff();
+        self.path_failures.reset_backoff();
     }
 
     /// Something about the interfaces has changed.
-    pub(super) fn note(&mut self, now: Time) {
-        self.due = self.due.or(Some(now.max(self.looked + APART)));
+    pub(super) fn schedule(&mut self, now: Time) {
+        self.due = self.due.or(Some(now.max(self.last_sync + MIN_INTERVAL)));
     }
 
     /// All interfaces; those that nothing may leave by are not usable.
@@ -99,51 +99,61 @@ impl Uplinks {
 
 impl Daemon {
     /// Looks at the interfaces if they have changed, and says when to come back.
-    pub(super) fn follow_when_due(&mut self, now: Time) -> Option<Time> {
+    pub(super) fn poll_interfaces(&mut self, now: Time) -> Option<Time> {
         if self.driver.endpoint.take_remote_addresses_changed() {
-            self.uplinks.note(now);
+            self.interface_sync.schedule(now);
         }
-        let routes = self.uplinks.routes.take_due(now);
-        if routes | self.uplinks.paths.take_due(now) {
-            self.uplinks.moved |= routes;
-            self.uplinks.note(now);
+        let routes = self.interface_sync.route_failures.take_due(now);
+        if routes | self.interface_sync.path_failures.take_due(now) {
+            self.interface_sync.retry_routes |= routes;
+            self.interface_sync.schedule(now);
         }
-        if self.uplinks.due.is_some_and(|due| due <= now) {
-            self.follow_interfaces(now);
+        if self.interface_sync.due.is_some_and(|due| due <= now) {
+            self.sync_interfaces(now);
         }
-        [self.uplinks.due, self.uplinks.routes.due(), self.uplinks.paths.due()].into_iter().flatten().min()
+        [self.interface_sync.due, self.interface_sync.route_failures.due(), self.interface_sync.path_failures.due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Makes the paths agree with the interfaces.
-    pub(super) fn follow_interfaces(&mut self, now: Time) {
-        (self.uplinks.due, self.uplinks.looked) = (None, now);
-        match self.follow_routes() {
-            Ok(true) => self.uplinks.routes.end(now),
+    pub(super) fn sync_interfaces(&mut self, now: Time) {
+        (self.interface_sync.due, self.interface_sync.last_sync) = (None, now);
+        match self.sync_routes() {
+            Ok(true) => self.interface_sync.route_failures.finish(now),
             Ok(false) => {}
-            Err(error) => self.uplinks.routes.fail(now, "cannot set the routes".to_owned(), error.to_string()),
+            Err(error) => {
+                self.interface_sync.route_failures.fail(now, "cannot set the routes".to_owned(), error.to_string())
+            }
         }
-        match self.follow(now) {
-            Ok(()) => self.uplinks.paths.end(now),
-            Err(error) => self.uplinks.paths.fail(now, "cannot follow the interfaces".to_owned(), error.to_string()),
+        match self.sync_paths(now) {
+            Ok(()) => self.interface_sync.path_failures.finish(now),
+            Err(error) => self.interface_sync.path_failures.fail(
+                now,
+                "cannot follow the interfaces".to_owned(),
+                error.to_string(),
+            ),
         }
     }
 
-    fn follow(&mut self, now: Time) -> Result<(), Error> {
+    fn sync_paths(&mut self, now: Time) -> Result<(), Error> {
         if *self.file.mode != Mode::Native {
             return Ok(());
         }
-        let mut netlink = Netlink::open_for(policy::mark(&self.file))?;
-        let interfaces = self.uplinks.interfaces(&mut netlink)?;
-        self.follow_configured(now, &interfaces);
-        if self.file.is_called() {
+        let mut netlink = Netlink::open_for(policy_routing::mark(&self.file))?;
+        let interfaces = self.interface_sync.interfaces(&mut netlink)?;
+        self.sync_configured(now, &interfaces);
+        if self.file.accepts_incoming() {
             self.listen(now, &interfaces);
-            self.tell_addresses(now, &interfaces);
-        } else if !self.uplinks.listening.is_empty() {
+            self.advertise_addresses(now, &interfaces);
+        } else if !self.interface_sync.listening.is_empty() {
             self.listen(now, &[]);
         }
         let autos = self.file.peers.iter().filter_map(|peer| Some((peer, peer.auto.as_ref()?)));
         let told = |peer: &Peer| self.driver.endpoint.remote_addresses(&peer.name);
-        let plans: Vec<_> = autos.map(|(peer, auto)| (peer.name.to_string(), plan(peer, auto, told(peer)))).collect();
+        let plans: Vec<_> =
+            autos.map(|(peer, auto)| (peer.name.to_string(), path_policy(peer, auto, told(peer)))).collect();
         for (name, plan) in plans {
             let reaches = |interface: &Interface, own: IpAddr, remote: IpAddr| {
                 netlink.reaches(remote, own, interface.index).unwrap_or(false)
@@ -151,66 +161,69 @@ impl Daemon {
             let ways = plan.ways(&interfaces, reaches);
             let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { continue };
             let is_free = |name: &str| peer.paths.iter().all(|path| *path.name != name);
-            let changes = self.uplinks.peers.entry(name.clone()).or_default().update(&ways, &interfaces, is_free);
+            let changes =
+                self.interface_sync.peers.entry(name.clone()).or_default().update(&ways, &interfaces, is_free);
             let port = *peer.local_port;
             for change in changes {
                 if let Err(failure) = self.change_path(now, &name, port, &change) {
-                    self.uplinks.paths.note(cannot(&name, &change), failure.to_string());
-                    if let Some(paths) = self.uplinks.peers.get_mut(&name) {
+                    self.interface_sync.path_failures.record(describe_failure(&name, &change), failure.to_string());
+                    if let Some(paths) = self.interface_sync.peers.get_mut(&name) {
                         paths.on_failed(&change);
                     }
                 }
             }
         }
-        self.move_stale(now);
+        self.rebind_stale(now);
         self.close_unused();
         Ok(())
     }
 
     /// Moves the sockets that leave from none of the addresses that their paths want; those of several peers may want different ones.
-    fn move_stale(&mut self, now: Time) {
+    fn rebind_stale(&mut self, now: Time) {
         let mut wanted: BTreeMap<LinkId, Vec<CandidatePath>> = BTreeMap::new();
-        for (key, way) in self.awake() {
-            if let Some(link) = self.uplinks.links.get(&key) {
+        for (key, way) in self.active_paths() {
+            if let Some(link) = self.interface_sync.links.get(&key) {
                 wanted.entry(*link).or_default().push(way.clone());
             }
         }
         for (link, ways) in wanted {
-            if ways.iter().any(|way| self.driver.is_at(link, way.local, way.index)) {
+            if ways.iter().any(|way| self.driver.is_bound_to(link, way.local, way.index)) {
                 continue;
             }
             let CandidatePath { interface, index, local, .. } = &ways[0];
-            match self.driver.move_link(now, link, *local, Some(*index)) {
+            match self.driver.rebind_link(now, link, *local, Some(*index)) {
                 Ok(()) => tracing::info!(interface, %local, "paths leave from another address"),
                 Err(error) => {
-                    self.uplinks.paths.note(format!("cannot leave from {local} on {interface}"), error.to_string());
+                    self.interface_sync
+                        .path_failures
+                        .record(format!("cannot leave from {local} on {interface}"), error.to_string());
                 }
             }
         }
     }
 
     /// The ways of all paths that do not rest, and which socket each takes.
-    fn awake(&self) -> impl Iterator<Item = (Key, &CandidatePath)> {
+    fn active_paths(&self) -> impl Iterator<Item = (SocketKey, &CandidatePath)> {
         self.file.peers.iter().flat_map(|peer| {
-            let paths = self.uplinks.peers.get(&*peer.name);
-            paths.into_iter().flat_map(Paths::active).map(|way| (key(way, *peer.local_port), way))
+            let paths = self.interface_sync.peers.get(&*peer.name);
+            paths.into_iter().flat_map(Paths::active).map(|way| (socket_key(way, *peer.local_port), way))
         })
     }
 
     /// Sets again the routes that went with an interface; the return of the TUN device sets all of them. Its own changes are news of
     /// routes, too, and must not bring on others. Whether what is missing was looked for, or nothing is.
-    fn follow_routes(&mut self) -> Result<bool, Error> {
+    fn sync_routes(&mut self) -> Result<bool, Error> {
         if self.tun_is_up == Some(false) {
             return Ok(false);
         }
         let mut netlink = Netlink::open()?;
         self.routes.restore(&mut netlink);
-        if !self.routes.lacks_any() {
+        if !self.routes.is_incomplete() {
             return Ok(true);
         }
-        let looks = std::mem::take(&mut self.uplinks.moved);
+        let looks = std::mem::take(&mut self.interface_sync.retry_routes);
         if looks {
-            self.routes.settle(&self.file, &mut netlink)?;
+            self.routes.apply(&self.file, &mut netlink)?;
         }
         Ok(looks)
     }
@@ -240,12 +253,12 @@ impl Daemon {
             }
             PathChange::Move(name, way) => {
                 let link = self.link(way, port)?;
-                self.driver.move_link(now, link, way.local, Some(way.index))?;
+                self.driver.rebind_link(now, link, way.local, Some(way.index))?;
                 tracing::info!(peer, path = name, local = %way.local, "path leaves from another address");
             }
             PathChange::Suspend(name, way) => {
-                let key = key(way, port);
-                if !self.awake().any(|(other, _)| other == key) {
+                let key = socket_key(way, port);
+                if !self.active_paths().any(|(other, _)| other == key) {
                     let link = self.link(way, port)?;
                     self.driver.endpoint.handle_carrier(now, link, false);
                 }
@@ -267,77 +280,78 @@ impl Daemon {
 
     /// The socket for a way.
     fn link(&mut self, way: &CandidatePath, port: u16) -> Result<LinkId, Failure> {
-        let key = key(way, port);
-        if let Some(link) = self.uplinks.links.get(&key) {
+        let key = socket_key(way, port);
+        if let Some(link) = self.interface_sync.links.get(&key) {
             return Ok(*link);
         }
         let spec = SocketSpec {
             local: SocketAddr::new(way.local, if way.number == 0 { port } else { 0 }),
             device: Some(way.interface.clone()),
-            mark: policy::mark(&self.file),
+            mark: policy_routing::mark(&self.file),
             offload: self.file.offload,
             ..SocketSpec::default()
         };
-        let id = self.sockets.take_number().ok_or_else(|| Failure::new("there are too many sockets"))?;
+        let id = self.sockets.allocate_id().ok_or_else(|| Failure::new("there are too many sockets"))?;
         let opened = Link::open_managed(id, spec, way.index).and_then(|link| self.driver.add_link(link));
-        opened.inspect_err(|_| self.sockets.give_back(id))?;
-        self.uplinks.links.insert(key, id);
+        opened.inspect_err(|_| self.sockets.release_id(id))?;
+        self.interface_sync.links.insert(key, id);
         Ok(id)
     }
 
     /// Listens on every address there is, and on no other.
     fn listen(&mut self, now: Time, interfaces: &[Interface]) {
-        let all = interfaces.iter().filter(|interface| interface.index != self.uplinks.tun);
+        let all = interfaces.iter().filter(|interface| interface.index != self.interface_sync.tun);
         let port = *self.file.port;
-        let free = |own: &&IpAddr| !is_narrow(**own) && !self.sockets.is_at(SocketAddr::new(**own, port));
+        let free = |own: &&IpAddr| !is_link_local(**own) && !self.sockets.is_bound_to(SocketAddr::new(**own, port));
         let all: BTreeSet<_> = all.flat_map(|interface| &interface.addresses).filter(free).collect();
         let (driver, sockets) = (&mut self.driver, &mut self.sockets);
-        self.uplinks.listening.retain(|address, id| {
+        self.interface_sync.listening.retain(|address, id| {
             let stays = all.contains(address);
             if !stays {
                 tracing::info!(%address, "peers cannot call here any more");
                 driver.endpoint.remove_link(now, *id);
                 driver.remove_link(*id);
-                sockets.give_back(*id);
+                sockets.release_id(*id);
             }
             stays
         });
         for address in all {
-            if self.uplinks.listening.contains_key(address) {
+            if self.interface_sync.listening.contains_key(address) {
                 continue;
             }
             let what = format!("peers cannot call at {address}");
-            let Some(id) = self.sockets.take_number() else {
-                self.uplinks.paths.note(what, "there are too many sockets".to_owned());
+            let Some(id) = self.sockets.allocate_id() else {
+                self.interface_sync.path_failures.record(what, "there are too many sockets".to_owned());
                 return;
             };
             let local = SocketAddr::new(*address, *self.file.port);
-            let mark = policy::mark(&self.file);
+            let mark = policy_routing::mark(&self.file);
             let spec = SocketSpec { local, mark, offload: self.file.offload, ..SocketSpec::default() };
             match Link::listen(id, spec).and_then(|link| self.driver.add_link(link)) {
-                Ok(()) => drop(self.uplinks.listening.insert(*address, id)),
+                Ok(()) => drop(self.interface_sync.listening.insert(*address, id)),
                 Err(error) => {
-                    self.sockets.give_back(id);
-                    self.uplinks.paths.note(what, error.to_string());
+                    self.sockets.release_id(id);
+                    self.interface_sync.path_failures.record(what, error.to_string());
                 }
             }
         }
     }
 
     /// Tells the peers that want to know at which addresses they can call.
-    fn tell_addresses(&mut self, now: Time, interfaces: &[Interface]) {
+    fn advertise_addresses(&mut self, now: Time, interfaces: &[Interface]) {
         let usable = interfaces.iter().filter(|interface| interface.usable).flat_map(|interface| &interface.addresses);
         let at = |own: &IpAddr| SocketAddr::new(*own, *self.file.port);
-        let open = usable.filter(|own| self.uplinks.listening.contains_key(*own) || self.sockets.is_at(at(own)));
+        let open =
+            usable.filter(|own| self.interface_sync.listening.contains_key(*own) || self.sockets.is_bound_to(at(own)));
         let all: Vec<_> = open.map(at).collect();
-        for peer in self.file.peers.iter().filter(|peer| peer.calls() && peer.pairs == Pairs::FullMesh) {
+        for peer in self.file.peers.iter().filter(|peer| peer.connects_to_us() && peer.pairs == Pairs::FullMesh) {
             self.driver.endpoint.advertise_addresses(now, &peer.name, &all);
         }
     }
 
     /// Forgets the paths of a peer that is gone.
-    pub(super) fn forget_uplinks(&mut self, peer: &str) {
-        self.uplinks.peers.remove(peer);
+    pub(super) fn forget_peer_paths(&mut self, peer: &str) {
+        self.interface_sync.peers.remove(peer);
         self.close_unused();
     }
 
@@ -345,11 +359,11 @@ impl Daemon {
         let status = self.driver.endpoint.status();
         let used = |link: LinkId| status.peers.iter().flat_map(|peer| &peer.paths).any(|path| path.link == link);
         let (driver, sockets) = (&mut self.driver, &mut self.sockets);
-        self.uplinks.links.retain(|_, id| {
+        self.interface_sync.links.retain(|_, id| {
             let stays = used(*id);
             if !stays {
                 driver.remove_link(*id);
-                sockets.give_back(*id);
+                sockets.release_id(*id);
             }
             stays
         });
@@ -357,30 +371,32 @@ impl Daemon {
 
     /// Configured sockets: one whose address is gone leaves from another of its interface, if it names one; and every
     /// change is told to the peer, which must hear from an address before it can answer there.
-    fn follow_configured(&mut self, now: Time, interfaces: &[Interface]) {
+    fn sync_configured(&mut self, now: Time, interfaces: &[Interface]) {
         let all: Vec<_> = self.sockets.configured().map(|(device, local, id)| (device.clone(), local, id)).collect();
         for (device, local, id) in all {
             let usable = interfaces.iter().filter(|interface| interface.usable);
             let usable = usable.filter(|interface| device.as_ref().is_none_or(|name| interface.name == *name));
             let own = usable.flat_map(|interface| &interface.addresses).copied();
             let own: Vec<_> = own.filter(|own| own.is_ipv4() == local.is_ipv4()).collect();
-            let before = self.uplinks.configured.insert(id, own.clone());
+            let before = self.interface_sync.configured.insert(id, own.clone());
             if before.as_ref().is_none_or(|before| *before == own) {
                 continue;
             }
             let target = if local.ip().is_unspecified() || own.contains(&local.ip()) {
                 Some(local.ip()).filter(|_| !own.is_empty())
             } else {
-                own.iter().copied().find(|own| device.is_some() && !is_narrow(*own))
+                own.iter().copied().find(|own| device.is_some() && !is_link_local(*own))
             };
             match target {
-                Some(target) => match self.driver.move_link(now, id, target, None) {
+                Some(target) => match self.driver.rebind_link(now, id, target, None) {
                     Ok(()) => tracing::info!(?device, local = %target, "addresses have changed"),
                     Err(error) => {
                         let (from, on) = (SocketAddr::new(target, local.port()), device.as_deref().unwrap_or("any"));
-                        self.uplinks.paths.note(format!("cannot leave from {from} on {on}"), error.to_string());
+                        self.interface_sync
+                            .path_failures
+                            .record(format!("cannot leave from {from} on {on}"), error.to_string());
                         // The next look tries again.
-                        self.uplinks.configured.extend(before.map(|before| (id, before)));
+                        self.interface_sync.configured.extend(before.map(|before| (id, before)));
                     }
                 },
                 None => {
@@ -393,7 +409,7 @@ impl Daemon {
 }
 
 /// What it is that could not be done.
-fn cannot(peer: &str, change: &PathChange) -> String {
+fn describe_failure(peer: &str, change: &PathChange) -> String {
     let (PathChange::Add(name, way)
     | PathChange::Move(name, way)
     | PathChange::Suspend(name, way)
@@ -401,12 +417,12 @@ fn cannot(peer: &str, change: &PathChange) -> String {
     format!("peer {peer}: path {name} cannot lead from {} to {}", way.local, way.remote)
 }
 
-fn key(way: &CandidatePath, port: u16) -> Key {
-    Key { interface: way.interface.clone(), ipv6: way.local.is_ipv6(), port, number: way.number }
+fn socket_key(way: &CandidatePath, port: u16) -> SocketKey {
+    SocketKey { interface: way.interface.clone(), ipv6: way.local.is_ipv6(), port, number: way.number }
 }
 
 /// What is wanted for a peer. Interfaces with configured paths are left to those.
-fn plan(peer: &Peer, auto: &Auto, told: Vec<SocketAddr>) -> Policy {
+fn path_policy(peer: &Peer, auto: &Auto, told: Vec<SocketAddr>) -> Policy {
     let mut remotes: Vec<_> = auto.remotes.iter().map(|remote| **remote).collect();
     let more = told.into_iter().filter(|told| peer.pairs == Pairs::FullMesh && !remotes.contains(told));
     remotes.extend(more.collect::<Vec<_>>());
@@ -419,6 +435,6 @@ fn plan(peer: &Peer, auto: &Auto, told: Vec<SocketAddr>) -> Policy {
     }
 }
 
-fn is_narrow(ip: IpAddr) -> bool {
+fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }

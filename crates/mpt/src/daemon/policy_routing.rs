@@ -26,49 +26,51 @@ use super::routes::source_for;
 
 /// The rules and the table of one tunnel.
 #[derive(Debug)]
-pub struct Policy {
-    number: u32,
+pub struct PolicyRouting {
+    mark: u32,
 }
 
 /// The mark of a tunnel's own datagrams; none in plain mode, where routes of their own keep them out of the tunnel.
 pub fn mark(file: &File) -> Option<u32> {
-    (*file.mode == Mode::Native).then(|| number(&file.interface))
+    (*file.mode == Mode::Native).then(|| mark_of(&file.interface))
 }
 
-impl Policy {
+impl PolicyRouting {
     /// That of the tunnel with this interface.
     pub fn of(interface: &str) -> Self {
-        Self { number: number(interface) }
+        Self { mark: mark_of(interface) }
     }
 
     /// Sets what the configuration needs, and removes what it does not.
     ///
     /// # Errors
     /// What the kernel refused. What was set before stays, so that the kill switch holds.
-    pub fn settle(&self, file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
-        self.settle_family(file, tun, false, netlink)?;
-        match self.settle_family(file, tun, true, netlink) {
-            Err(error) if lacks_family(&error) => tracing::info!("no IPv6 here that could be led into the tunnel"),
+    pub fn apply(&self, file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
+        self.apply_family(file, tun, false, netlink)?;
+        match self.apply_family(file, tun, true, netlink) {
+            Err(error) if is_unsupported_family(&error) => {
+                tracing::info!("no IPv6 here that could be led into the tunnel")
+            }
             settled => settled?,
         }
         Ok(())
     }
 
-    fn settle_family(&self, file: &File, tun: u32, ipv6: bool, netlink: &mut Netlink) -> Result<(), Error> {
-        let (leads, refuses) = (leads_everything(file, ipv6), *file.kill_switch && *file.mode == Mode::Native);
-        if !leads && !refuses {
+    fn apply_family(&self, file: &File, tun: u32, ipv6: bool, netlink: &mut Netlink) -> Result<(), Error> {
+        let (leads, blocks) = (routes_everything(file, ipv6), *file.kill_switch && *file.mode == Mode::Native);
+        if !leads && !blocks {
             return self.clear_family(ipv6, netlink).map(drop);
         }
-        match refuses {
-            true => netlink.add_refusal(self.number, ipv6)?,
-            false => netlink.remove_refusal(self.number, ipv6)?,
+        match blocks {
+            true => netlink.add_unreachable_route(self.mark, ipv6)?,
+            false => netlink.remove_unreachable_route(self.mark, ipv6)?,
         };
         let route = self.route(file, tun, ipv6);
         match leads {
             true => netlink.add_route(&route)?,
             false => netlink.remove_route(&route)?,
         };
-        let (found, rules) = (netlink.rules_for_mark(self.number, ipv6)?, self.rules(priority(file), ipv6));
+        let (found, rules) = (netlink.rules_for_mark(self.mark, ipv6)?, self.rules(priority(file), ipv6));
         for rule in rules.iter().filter(|rule| !found.contains(rule)) {
             netlink.add_rule(rule)?;
         }
@@ -87,17 +89,17 @@ impl Policy {
     ///
     /// # Errors
     /// What the kernel refused.
-    pub fn rules_left(&self, netlink: &mut Netlink) -> Result<Vec<Rule>, Error> {
-        let ipv4 = netlink.rules_for_mark(self.number, false)?;
-        Ok([ipv4, netlink.rules_for_mark(self.number, true)?].concat())
+    pub fn existing_rules(&self, netlink: &mut Netlink) -> Result<Vec<Rule>, Error> {
+        let ipv4 = netlink.rules_for_mark(self.mark, false)?;
+        Ok([ipv4, netlink.rules_for_mark(self.mark, true)?].concat())
     }
 
     /// The rules go last: they are the sign that there is something. Nothing leads to the table then, and what it has left goes
     /// with the TUN device.
     fn clear_family(&self, ipv6: bool, netlink: &mut Netlink) -> Result<bool, Error> {
-        let found = netlink.rules_for_mark(self.number, ipv6)?;
+        let found = netlink.rules_for_mark(self.mark, ipv6)?;
         if !found.is_empty() {
-            netlink.remove_refusal(self.number, ipv6)?;
+            netlink.remove_unreachable_route(self.mark, ipv6)?;
         }
         found.iter().try_for_each(|rule| netlink.remove_rule(rule).map(drop))?;
         Ok(!found.is_empty())
@@ -107,52 +109,52 @@ impl Policy {
         let ours = Rule {
             ipv6,
             priority: priority + 1,
-            mark: Some(self.number),
+            mark: Some(self.mark),
             invert: true,
-            table: self.number,
+            table: self.mark,
             suppress_prefix_length: None,
         };
         [Rule { priority, table: MAIN_TABLE, suppress_prefix_length: Some(0), ..ours }, ours]
     }
 
     fn route(&self, file: &File, tun: u32, ipv6: bool) -> Route {
-        let all = everything(ipv6);
+        let all = default_network(ipv6);
         let to = Prefix { address: all.network(), length: 0 };
-        Route { to, via: None, device: tun, table: self.number, metric: 0, source: source_for(file, &all) }
+        Route { to, via: None, device: tun, table: self.mark, metric: 0, source: source_for(file, &all) }
     }
 }
 
 /// Whether everything of an IP version is led into the tunnel by rules.
-pub fn leads_everything(file: &File, ipv6: bool) -> bool {
+pub fn routes_everything(file: &File, ipv6: bool) -> bool {
     let is_all = |net: &ipnet::IpNet| net.prefix_len() == 0 && net.addr().is_ipv6() == ipv6;
     *file.mode == Mode::Native && file.routes.iter().any(|net| is_all(net))
 }
 
 /// Whether the kernel does not know the IP version.
-fn lacks_family(error: &Error) -> bool {
+fn is_unsupported_family(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP))
 }
 
-fn everything(ipv6: bool) -> ipnet::IpNet {
+fn default_network(ipv6: bool) -> ipnet::IpNet {
     if ipv6 { ipnet::Ipv6Net::default().into() } else { ipnet::Ipv4Net::default().into() }
 }
 
 /// A kill switch goes before everything but the local table. Otherwise rules that somebody made, for example for answers
 /// from the address of an uplink, go first when their numbers are smaller.
 fn priority(file: &File) -> u32 {
-    if *file.kill_switch { FIRST } else { 32_000 }
+    if *file.kill_switch { KILL_SWITCH_PRIORITY } else { 32_000 }
 }
 
-const FIRST: u32 = 10;
+const KILL_SWITCH_PRIORITY: u32 = 10;
 
 /// Whether rules are those of a kill switch.
-pub fn refuses(rules: &[Rule]) -> bool {
-    rules.iter().any(|rule| rule.priority == FIRST)
+pub fn is_kill_switch(rules: &[Rule]) -> bool {
+    rules.iter().any(|rule| rule.priority == KILL_SWITCH_PRIORITY)
 }
 
 /// A number of its own for each name: FNV-1a (Fowler, Noll, Vo), folded to 16 bits, behind two letters that no numbers chosen
 /// by hand have in common with it.
-fn number(interface: &str) -> u32 {
+fn mark_of(interface: &str) -> u32 {
     let hash = interface.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     0x4d50_0000 | (hash >> 16 ^ hash) & 0xffff
 }
