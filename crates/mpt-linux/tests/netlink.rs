@@ -1,4 +1,4 @@
-//! rtnetlink against a kernel of our own: a namespace with a veth pair.
+//! rtnetlink tests in a network namespace with a veth pair.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -284,7 +284,7 @@ fn with_veth(test: impl FnOnce(Netlink, u32) + Send + 'static) {
     });
 }
 
-/// Waits for the event; the kernel delays some by a second.
+/// Waits for a matching event; the kernel delays some by a second.
 fn wait_for(monitor: &mut Monitor, wanted: impl Fn(&Event) -> bool) -> Event {
     let mut reactor = Reactor::new(Clock::start()).unwrap();
     let (mut ready, mut seen) = (Vec::new(), Vec::new());

@@ -1,8 +1,8 @@
-//! TUN devices against the kernel's own TCP and UDP.
+//! TUN device tests against the kernel's own TCP and UDP.
 //!
-//! Most tests hold up a mirror: they read a packet, swap its source and destination and write it back, so that a
-//! connection to the other address of the subnet is one to ourselves. A ones' complement sum does not depend on the order of
-//! its terms, so checksums stay right, finished or not.
+//! Most tests reflect packets: they swap source and destination and write the packet back, so that a connection to the
+//! other address of the subnet is one to ourselves. A ones' complement sum does not depend on the order of its terms,
+//! so checksums stay valid, partial or complete.
 
 #![allow(clippy::unwrap_used)]
 
@@ -138,7 +138,7 @@ fn tun(offload: bool) -> Tun {
     tun
 }
 
-/// Sends 1 MB over TCP from `near` to itself by way of `far`, and returns every packet that the device brought.
+/// Sends 1 MB over TCP from `near` to itself by way of `far`, and returns every packet that was read from the device.
 fn mirror_tcp(tun: &mut Tun, near: &str, far: &str) -> Vec<(Offload, usize)> {
     let near = SocketAddr::new(near.parse::<IpAddr>().unwrap(), 7000);
     let far = SocketAddr::new(far.parse::<IpAddr>().unwrap(), 7000);
@@ -172,7 +172,7 @@ fn mirror_until(tun: &mut Tun, end: impl Fn() -> bool) -> Vec<(Offload, usize)> 
     seen
 }
 
-/// The next IPv4 packet; the kernel's own IPv6 neighbour and multicast messages are passed over.
+/// Returns the next IPv4 packet; skips the kernel's IPv6 neighbour discovery and multicast messages.
 fn read_ipv4(tun: &mut Tun, packet: &mut [u8]) -> (Offload, usize) {
     loop {
         let (offload, len) = tun.read(packet).unwrap().expect("a packet");

@@ -1,4 +1,4 @@
-//! UDP sockets over loopback and veth: both twins put the same datagrams on the wire, and nothing is lost silently.
+//! UDP sockets over loopback and veth: offload and fallback send the same datagrams, and nothing is lost silently.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +32,7 @@ fn a_run_arrives_as_one_message_with_its_segment_and_tos() {
 fn a_link_local_address_is_answered_by_its_interface() {
     in_own_namespace(|| {
         ip("address add fe80::1/64 dev lo nodad");
-        // The kernel makes the address local a moment after it is there.
+        // The kernel adds the local route shortly after the address.
         while !output_of("ip", "-6 route show table local").contains("fe80::1 ") {
             std::thread::yield_now();
         }
@@ -54,7 +54,7 @@ fn both_twins_deliver_the_same_datagrams() {
     for (sends, receives) in [(true, true), (true, false), (false, true), (false, false)] {
         for segment in [700, 33, 70_001] {
             let (mut near, mut far) = (open("127.0.0.1:0", sends), open("127.0.0.1:0", receives));
-            // Loopback carries no IP packet above 65535 bytes: the third run is one datagram of that size.
+            // Loopback carries no IP packet above 65535 bytes: the third batch is one datagram of that size.
             let bytes = if segment > 65_507 { &bytes[..65_507] } else { &bytes };
             let sent = near.send(&Datagrams { to: far.local(), tos: 0, segment, bytes });
 
@@ -102,7 +102,7 @@ fn a_full_socket_says_how_far_it_came_and_the_rest_can_follow() {
         ip("link set veth0 up");
         ip("link set veth1 up");
         ip("neighbour add 10.9.1.2 lladdr 02:00:00:00:00:02 dev veth0");
-        // A link so slow that what is sent stands in the queue, charged to the socket.
+        // A slow link: what is sent stays in the queue, charged to the socket.
         output_of("tc", "qdisc add dev veth0 root tbf rate 8kbit burst 2kb limit 10mb");
         for offload in [true, false] {
             let mut near = open("10.9.1.1:0", offload);
@@ -172,7 +172,7 @@ fn errno(sent: &Sent) -> Option<i32> {
     }
 }
 
-/// Every datagram that is waiting, loopback having delivered it inside the send.
+/// Returns every pending datagram; loopback delivers inside the send.
 fn datagrams(socket: &mut Socket) -> Vec<Vec<u8>> {
     let (mut received, mut all) = (Receive::new(), Vec::new());
     while socket.recv(&mut received).unwrap() > 0 {

@@ -1,4 +1,4 @@
-//! The program as it is typed, against a daemon that knows nothing but its answers.
+//! Tests of the program's commands against a fake daemon.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -62,7 +62,7 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
     Report { tunnel, peers: peers.iter().map(peer).collect(), drops: BTreeMap::new() }
 }
 
-/// Answers until it is asked to end; tells what it was asked to do.
+/// Answers until `down`; returns the commands that it received.
 fn daemon(run: &path::Path, report: Report) -> JoinHandle<Vec<Request>> {
     let mut server = Server::bind(&RunDir::at(run), "mpt0").expect("a fresh directory");
     thread::spawn(move || {
@@ -165,7 +165,7 @@ fn a_check_prints_problems_as_data() {
 
 #[test]
 fn the_laboratory_is_another_program() {
-    // Links, because a copy that was written a moment ago may be busy.
+    // A link, because executing a freshly written copy may fail with `ETXTBSY`.
     let run = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (alone, program) = (run.path().join("mpt"), run.path().join("mpt-lab"));
     fs::hard_link(env!("CARGO_BIN_EXE_mpt"), &alone).unwrap();

@@ -1,4 +1,4 @@
-//! Configuration files and what is said about them: `tests/config/NAME.toml` beside `NAME.expected`.
+//! Configuration files and their messages: `tests/config/NAME.toml` with `NAME.expected`.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -27,7 +27,7 @@ fn framing(file: &File) -> PlainFraming {
     }
 }
 
-/// Everything that is said about a file.
+/// Returns all messages about a file.
 fn said(path: &Path) -> String {
     let name = path.file_name().expect("a file has a name");
     let text = fs::read_to_string(path).expect("it was listed a moment ago");
@@ -237,7 +237,7 @@ fn every_condition_of_a_rule_arrives_where_it_belongs() {
     assert_eq!(rule.value, wanted);
 }
 
-/// What is said of a file in plain mode with these lines at its top and one path with those.
+/// Returns the messages about a file in plain mode with these lines at its top and in its path.
 fn told(top: &str, path: &str) -> Vec<String> {
     let text = format!("mode = 'plain'\n{top}\n[[peer]]\nnetworks = ['10.0.0.0/8']\n[[peer.path]]\n{path}\n");
     let problems = parse(&text).map(|file| file.warnings).unwrap_or_else(|errors| errors);

@@ -1,4 +1,4 @@
-//! `mpt config new`: what it writes is right, matches, is nobody else's, and never in the place of something.
+//! `mpt config new`: its files are valid, match, are private, and overwrite nothing.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -14,7 +14,7 @@ fn mpt(directory: &Path, flags: &[&str]) -> Output {
     command.current_dir(directory).stdin(Stdio::null()).args(["config", "new"]).args(flags).output().unwrap()
 }
 
-/// The pair that these flags make, which has no errors and no warnings.
+/// Returns the pair that these flags make, which has no errors and no warnings.
 fn pair(flags: &[&str]) -> [File; 2] {
     let directory = tempfile::tempdir().unwrap();
     let made = mpt(directory.path(), flags);
@@ -43,7 +43,7 @@ fn native(file: &File) -> &NativeConfig {
     }
 }
 
-/// The ways of a file's paths: interface, local and remote address.
+/// Returns the addresses of a file's paths: interface, local and remote address.
 fn ways(file: &File) -> Vec<String> {
     let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
     let way = |path: &config::model::Path| {

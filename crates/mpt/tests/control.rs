@@ -1,4 +1,4 @@
-//! Talking to a running tunnel: a real socket, and clients of every kind.
+//! The control interface with real sockets and well-behaved or hostile clients.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -37,7 +37,7 @@ fn report() -> Report {
     )
 }
 
-/// Waits for the server as the daemon does, and answers until it is asked to end.
+/// Waits for the server as the daemon does, and answers until `down`.
 fn serve(mut server: Server) -> JoinHandle<Vec<Request>> {
     thread::spawn(move || {
         let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");

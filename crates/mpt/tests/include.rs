@@ -1,4 +1,4 @@
-//! Peers in files of their own: what is read, and where what is wrong is said to be.
+//! Peers in separate files: parsing, and the locations of problems.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +40,7 @@ impl Folder {
     }
 }
 
-/// A peer that calls, with a key and a network of its own.
+/// A peer that connects to us, with its own key and network.
 fn peer(number: u8) -> String {
     let key = KeyPair::generate([number; 32]);
     format!("[[peer]]\npublic_key = '{}'\nnetworks = ['10.77.0.{number}/32']\n", key.public())

@@ -1,4 +1,4 @@
-//! A second host asks for a connection, and gets one from a template: files, texts and control plane together.
+//! A second host requests a connection and gets one from a template: files, messages and control plane together.
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing to unwrap has failed")]
 
 use std::net::SocketAddr;
@@ -66,7 +66,7 @@ fn setup(host: u8, file: &str, text: &str) -> LegacySetup {
     LegacySetup::read(&[source("interface.conf", &interface), source(file, text)]).unwrap()
 }
 
-/// What `accept_remote` does: merges the template with what the peer says, and answers with the result.
+/// Implements `accept_remote`: merges the template with the peer's description, and answers with the result.
 fn serve(server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connection> {
     let Some(ControlEvent::CreateRequested { connection, text, .. }) = server.poll_event() else { return None };
     let template = setup.template.as_ref().unwrap();
@@ -79,7 +79,7 @@ fn serve(server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connect
     made.ok()
 }
 
-/// Carries one datagram there and, if it is answered, one back.
+/// Delivers one datagram and, if it is answered, the answer.
 fn round(client: &mut ControlChannel, server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connection> {
     let (here, there): (SocketAddr, SocketAddr) =
         ("192.168.10.2:60456".parse().unwrap(), "192.168.10.1:60456".parse().unwrap());

@@ -1,4 +1,4 @@
-//! Secrets in files: what is read, what is refused, and what is said about it.
+//! Files with secrets: what is read, what is rejected, and the messages.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, Permissions};
@@ -15,7 +15,7 @@ const ALICE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
 const ALICE_PUBLIC: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
 const BOB_PUBLIC: &str = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
 
-/// A directory for configuration files and keys.
+/// A directory for configuration and key files.
 struct Place(TempDir);
 
 impl Place {
@@ -36,7 +36,7 @@ impl Place {
         config::load(&self.write("tunnel.toml", &format!("{top}\naddress = ['10.77.0.1/24']\n{peer}"), mode))
     }
 
-    /// What is said about it, with the directory left out.
+    /// Returns the messages, without the directory.
     fn said(&self, loaded: Result<File, Vec<Problem>>) -> String {
         let problems = loaded.expect_err("something is wrong with it");
         let lines: Vec<_> = problems.iter().map(Problem::to_string).collect();

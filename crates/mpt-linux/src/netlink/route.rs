@@ -1,4 +1,4 @@
-//! Routes: changed one by one, and asked for by destination.
+//! Adds and removes single routes, and looks up the route to a destination.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,45 +14,45 @@ use nix::libc;
 use super::{Change, Netlink, Prefix, family, socket::RequestError};
 use crate::Error;
 
-/// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).
+/// The main routing table (`RT_TABLE_MAIN`).
 pub const MAIN_TABLE: u32 = 254;
 
-/// Who has set a route, so that nobody else's is taken for ours: a number that iproute2's `rt_protos` leaves free.
+/// Marks routes of this program (`rtm_protocol`). `rt_protos` of iproute2 leaves this number free.
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
 
 /// A route to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The network; length 0 for all of the Internet.
+    /// The network; length 0 is the default route.
     pub to: Prefix,
-    /// The next router; none when the network is on the link itself.
+    /// The next hop; none for an on-link network.
     pub via: Option<IpAddr>,
     /// Index of the link.
     pub device: u32,
     /// The routing table.
     pub table: u32,
-    /// The lowest metric of a network's routes wins. 0 is the lowest for IPv4 and means 1024 for IPv6.
+    /// Among routes to one network the lowest metric wins. 0 is the lowest for IPv4 and means 1024 for IPv6.
     pub metric: u32,
-    /// The source address of packets that have none yet.
+    /// The preferred source address of packets.
     pub source: Option<IpAddr>,
 }
 
-/// How a destination is reached.
+/// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// Index of the link.
     pub device: u32,
-    /// The source address that packets get.
+    /// The source address that the kernel selects.
     pub source: Option<IpAddr>,
-    /// The next router; none when the destination is on the link itself.
+    /// The next hop; none for an on-link destination.
     pub gateway: Option<IpAddr>,
-    /// The largest IP packet in bytes, as far as is known: the path's when somebody measured it, or else the link's.
+    /// The largest IP packet in bytes: the path MTU if the route has one, otherwise the link's MTU.
     pub mtu: u32,
 }
 
 impl Netlink {
-    /// Adds a route. One to the same network in the same table with the same metric, whatever its router, is one that was
-    /// there already.
+    /// Adds a route. Returns [`Change::Unchanged`] if the table has a route to the network with this metric, by any
+    /// next hop.
     pub fn add_route(&mut self, route: &Route) -> Result<Change, Error> {
         self.add(RouteNetlinkMessage::NewRoute(message(route)), &format_args!("route {route}"))
     }
@@ -62,14 +62,14 @@ impl Netlink {
         self.remove(RouteNetlinkMessage::DelRoute(message(route)), &format_args!("route {route}"))
     }
 
-    /// Removes a route that [`Self::add_route`] has added to this network on this link with this metric, whatever its router.
+    /// Removes a route of [`Self::add_route`] with this network, link and metric, by any next hop.
     pub fn remove_stale_route(&mut self, route: &Route) -> Result<Change, Error> {
         let mut any = message(&Route { via: None, source: None, ..*route });
         any.header.scope = RouteScope::NoWhere;
         self.remove(RouteNetlinkMessage::DelRoute(any), &format_args!("left-over route {route}"))
     }
 
-    /// The routes in the main table that [`Self::add_route`] has added, in whatever process, without their routers and sources.
+    /// Returns routes in the main table that [`Self::add_route`] of any process added, without next hops and sources.
     pub fn stale_routes(&mut self) -> Result<Vec<Route>, Error> {
         let mut routes = Vec::new();
         for ipv6 in [false, true] {
@@ -85,21 +85,21 @@ impl Netlink {
         Ok(routes)
     }
 
-    /// Makes a table end in a refusal: what finds no better route there is unreachable, and no further table is looked at.
-    /// It is on no link, so it stays until it is removed.
+    /// Adds an unreachable route as the last route of a table: packets without a better route there are rejected, and
+    /// no further table is searched. It is bound to no link, so it stays until it is removed.
     pub fn add_unreachable_route(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
         let what = format!("refusal in table {table}");
         self.add(RouteNetlinkMessage::NewRoute(unreachable_message(table, ipv6)), &what)
     }
 
-    /// Takes the refusal away again.
+    /// Removes the unreachable route.
     pub fn remove_unreachable_route(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
         let what = format!("refusal in table {table}");
         self.remove(RouteNetlinkMessage::DelRoute(unreachable_message(table, ipv6)), &what)
     }
 
-    /// How packets to `to` leave this host, through `device` if it is given, with the mark that this was opened for. None
-    /// when they do not.
+    /// Looks up the route to `to`, through `device` if given, with the mark of this channel. Returns `None` if there is
+    /// no route.
     pub fn route_to(&mut self, to: IpAddr, device: Option<u32>) -> Result<Option<Hop>, Error> {
         let what = |refusal: RequestError| refusal.into_error(format!("look up the route to {to}"));
         let answers = match self.0.exchange(RouteNetlinkMessage::GetRoute(query(to, device, self.1)), NLM_F_ACK) {
@@ -117,8 +117,8 @@ impl Netlink {
 }
 
 impl Netlink {
-    /// Whether packets from an address of this host leave it through `device` on the way to `to`, by a route that there is and
-    /// not because the kernel takes what a packet is bound to for right.
+    /// Returns true if a route exists from local address `from` through `device` to `to`. Excludes the kernel's
+    /// fallback, which sends by the bound device without any route.
     pub fn reaches(&mut self, to: IpAddr, from: IpAddr, device: u32) -> Result<bool, Error> {
         let mut question = query(to, Some(device), self.1);
         question.header.source_prefix_length = question.header.destination_prefix_length;
@@ -147,7 +147,7 @@ fn message(route: &Route) -> RouteMessage {
     message.header = RouteHeader {
         address_family: family(route.to.address.is_ipv6()),
         destination_prefix_length: route.to.length,
-        // Tables above 255 are told by the attribute alone.
+        // Tables above 255 are only in the attribute.
         table: u8::try_from(route.table).unwrap_or(libc::RT_TABLE_UNSPEC),
         protocol: PROTOCOL,
         scope: if route.via.is_some() || route.to.address.is_ipv6() { RouteScope::Universe } else { RouteScope::Link },
@@ -177,7 +177,7 @@ fn parse_own(message: &RouteMessage) -> Option<Route> {
     is_ours.then_some(Route { to, via: None, device: device?, table: MAIN_TABLE, metric, source: None })
 }
 
-/// An IPv6 router on the way to an IPv4 network is told in an attribute of its own (RFC 5549).
+/// An IPv6 next hop of an IPv4 network has an attribute of its own (RFC 5549).
 fn gateway(to: IpAddr, via: IpAddr) -> RouteAttribute {
     match (to, via) {
         (IpAddr::V4(_), IpAddr::V6(via)) => RouteAttribute::Via(RouteVia::Inet6(via)),
@@ -185,7 +185,7 @@ fn gateway(to: IpAddr, via: IpAddr) -> RouteAttribute {
     }
 }
 
-/// The largest metric is the last to be tried.
+/// The largest metric is tried last.
 fn unreachable_message(table: u32, ipv6: bool) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(ipv6);
@@ -205,7 +205,7 @@ fn query(to: IpAddr, device: Option<u32>, mark: Option<u32>) -> RouteMessage {
     message
 }
 
-/// The hop, without its MTU, and the path MTU when the route knows one.
+/// Parses the hop, without its MTU, and the route's path MTU if it has one.
 fn parse_hop(message: &RouteMessage) -> Option<(Hop, Option<u32>)> {
     let (mut device, mut source, mut gateway, mut path_mtu) = (None, None, None, None);
     for attribute in &message.attributes {

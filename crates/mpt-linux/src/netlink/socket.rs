@@ -11,14 +11,14 @@ use netlink_sys::{Socket, SocketAddr};
 
 use crate::Error;
 
-/// A socket on which requests are answered in turn.
+/// A socket for requests, one at a time.
 #[derive(Debug)]
 pub struct Channel {
     socket: Socket,
     sequence: u32,
 }
 
-/// Why the kernel refused a request, in numbers and, when it knows better, in words.
+/// The kernel's error for a request, with its extended message if there is one.
 #[derive(Debug)]
 pub struct RequestError {
     cause: io::Error,
@@ -29,11 +29,11 @@ pub struct RequestError {
 pub type Frame = NetlinkMessage<RouteNetlinkMessage>;
 
 impl Channel {
-    /// Opens a socket that the kernel explains its refusals to.
+    /// Opens a socket with extended error messages.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
-        // Since Linux 4.12; without them a refusal is a number, as before.
+        // Since Linux 4.12; older kernels report an error number only.
         let _ = socket.set_ext_ack(true).and_then(|()| socket.set_cap_ack(true));
         Ok(Self { socket, sequence: 0 })
     }
@@ -51,12 +51,12 @@ impl Channel {
             for frame in frames(&datagram) {
                 let (header, payload) = match frame {
                     Ok(frame) => frame.into_parts(),
-                    // One link with a name that is no text, say, hides none of the others.
+                    // A link whose name is not UTF-8, for example, does not hide the others.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
                     Err(error) => return Err(error.into()),
                 };
                 if header.sequence_number != self.sequence {
-                    continue; // the rest of an answer that was given up
+                    continue; // the rest of an abandoned answer
                 }
                 match payload {
                     NetlinkPayload::InnerMessage(answer) => answers.push(answer),
@@ -81,7 +81,7 @@ impl Channel {
     }
 }
 
-/// The frames of a datagram; an error for one that cannot be understood, after which the others follow.
+/// Returns the frames of a datagram. A frame that cannot be parsed yields an error, and the next ones follow.
 pub fn frames(datagram: &[u8]) -> impl Iterator<Item = io::Result<Frame>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -99,7 +99,7 @@ pub fn frames(datagram: &[u8]) -> impl Iterator<Item = io::Result<Frame>> {
 /// Length of a `struct nlmsghdr`.
 const HEADER: usize = 16;
 
-/// `NLMSGERR_ATTR_MSG`: the refusal in words.
+/// `NLMSGERR_ATTR_MSG`: the extended error message.
 const ATTR_MSG: u16 = 1;
 
 fn deserialize<T: NetlinkDeserializable>(frame: &[u8]) -> io::Result<NetlinkMessage<T>> {
@@ -107,12 +107,12 @@ fn deserialize<T: NetlinkDeserializable>(frame: &[u8]) -> io::Result<NetlinkMess
 }
 
 impl RequestError {
-    /// Whether the refusal is one of these error numbers.
+    /// Returns true if the cause is one of these error numbers.
     pub fn is_errno(&self, errnos: &[i32]) -> bool {
         self.cause.raw_os_error().is_some_and(|errno| errnos.contains(&errno))
     }
 
-    /// The refusal as the end of an operation.
+    /// Converts to the error of an operation.
     pub fn into_error(self, what: impl Into<String>) -> Error {
         Error::new(what, self.cause).with_detail(self.message)
     }
@@ -124,7 +124,7 @@ impl From<io::Error> for RequestError {
     }
 }
 
-/// Behind the header of the request, which the acknowledgement repeats, stand attributes.
+/// The attributes follow the header of the request, which the acknowledgement repeats.
 impl From<ErrorMessage> for RequestError {
     fn from(error: ErrorMessage) -> Self {
         let attributes = error.header.get(HEADER..).unwrap_or_default();

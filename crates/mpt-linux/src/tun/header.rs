@@ -1,12 +1,12 @@
-//! `struct virtio_net_hdr`, ten bytes in host byte order, and what it means.
+//! Encodes and decodes `struct virtio_net_hdr`, ten bytes in host byte order.
 //!
 //! ```text
 //! flags 1 | gso_type 1 | hdr_len 2 | gso_size 2 | csum_start 2 | csum_offset 2
 //! ```
 //!
-//! `hdr_len` cannot be believed on read: the kernel puts the length of the linear part of its buffer there, which for a
-//! forwarded packet is the whole first segment. It is derived from the packet. On write it must be exact, and so must
-//! `csum_start`: the kernel refuses a packet whose transport header does not end where `hdr_len` says.
+//! `hdr_len` is unreliable on read: the kernel sets it to the length of the linear part of its buffer, which for a
+//! forwarded packet is the whole first segment. It is computed from the packet instead. On write it must be exact, and
+//! so must `csum_start`: the kernel rejects a packet whose transport header does not end at `hdr_len`.
 
 use std::io;
 
@@ -21,10 +21,10 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// Added to the type of a TCP packet whose first segment alone carries CWR.
+/// Added to the type of a TCP packet if only its first segment carries CWR.
 const GSO_ECN: u8 = 0x80;
 
-/// The header that stands before a packet with this work left.
+/// Encodes the header for a packet with this pending offload work.
 pub fn encode(offload: Offload) -> [u8; LEN] {
     let checksum = offload.checksum.unwrap_or(Checksum { start: 0, offset: 0 });
     let (kind, header, size) = offload.segmentation.map_or((GSO_NONE, 0, 0), |s| (gso_type(s.kind), s.header, s.size));
@@ -36,7 +36,7 @@ pub fn encode(offload: Offload) -> [u8; LEN] {
     bytes
 }
 
-/// The work that `header` leaves in `packet`. Flags that only inform (checksum verified) are of no interest.
+/// Decodes the offload work that is pending in `packet`. Ignores informational flags (checksum verified).
 pub fn decode(header: &[u8; LEN], packet: &[u8]) -> io::Result<Offload> {
     let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let checksum = (header[0] & NEEDS_CSUM != 0).then_some(Checksum { start: field(6), offset: field(8) });
@@ -67,7 +67,7 @@ fn kind(gso_type: u8) -> io::Result<Option<SegmentationKind>> {
     }
 }
 
-/// Bytes of IP and transport header. The transport header begins where the checksum does, for TCP as for UDP.
+/// Returns the bytes of IP and transport header. The transport header begins at `csum_start`, for TCP and UDP.
 fn header_len(kind: SegmentationKind, checksum: Option<Checksum>, packet: &[u8]) -> io::Result<u16> {
     let start = checksum.ok_or_else(|| invalid("segmentation without a checksum to complete"))?.start;
     let transport = packet.get(usize::from(start)..).unwrap_or_default();

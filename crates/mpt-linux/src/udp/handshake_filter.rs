@@ -1,8 +1,8 @@
-//! A sieve before the receive queue, for floods of handshakes: what is thrown away by the kernel neither fills the queue, in
-//! which data waits too, nor wakes the process.
+//! A classic BPF filter against floods of handshakes: datagrams that the kernel drops neither fill the receive queue,
+//! which they share with data, nor wake the process.
 //!
-//! Chance decides, so of a flood as much is left as can be dealt with, and nobody is locked out for good. Whoever is known by the
-//! address, and all that is no handshake, passes.
+//! The filter samples at random, so it limits the flood to a rate that can be processed, and locks no sender out
+//! permanently. Datagrams from exempt addresses, and all that are no handshake, pass.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ use crate::Error;
 use crate::sys::filter;
 
 impl Socket {
-    /// Lets one in `2^thinning` datagrams pass whose payload begins with GRE of protocol type 0x88B6, and every one from a
-    /// `known` address, of which 4000 find room, or 450 of IPv6; all of them when `thinning` is zero.
+    /// Passes one in `2^sampling_shift` datagrams whose payload begins with GRE of protocol type 0x88B6, and every one
+    /// from the `exempt` addresses, of which 4000 fit, or 450 of IPv6. Passes all if `sampling_shift` is zero.
     ///
     /// # Errors
-    /// When the kernel takes no such filter.
+    /// The kernel rejected the filter.
     pub fn set_handshake_filter(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
         let of_this_family = known.iter().filter(|ip| ip.is_ipv4() == self.local.is_ipv4());
         let mut known: Vec<IpAddr> = of_this_family.copied().collect::<BTreeSet<_>>().into_iter().collect();
@@ -27,7 +27,7 @@ impl Socket {
         loop {
             let mut program = if thinning == 0 { vec![ACCEPT] } else { filter_program(thinning, &known) };
             match filter::attach(self.fd.as_fd(), &mut program) {
-                // `net.core.optmem_max`, 20 kB before Linux 6.8, bounds what the kernel makes of it.
+                // `net.core.optmem_max`, 20 kB before Linux 6.8, limits the size of the translated program.
                 Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) && !known.is_empty() => {
                     known.truncate(known.len() / 2);
                 }
@@ -37,22 +37,22 @@ impl Socket {
     }
 }
 
-/// Addresses of one filter: one instruction for each of IPv4, and two for each [`ROW`], and the kernel takes 4096.
+/// Maximum number of addresses: one instruction for each IPv4 address and two for each [`CHUNK`], of the kernel's 4096.
 const MAX_EXEMPT_V4: usize = 4_000;
-/// Nine instructions for each of IPv6.
+/// Nine instructions for each IPv6 address.
 const MAX_EXEMPT_V6: usize = 450;
-/// IPv4 addresses that share the instruction which passes: a jump goes over 255 at most.
+/// IPv4 addresses that share one accepting instruction: a jump spans 255 instructions at most.
 const CHUNK: usize = 250;
 const ACCEPT: sock_filter = instruction(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX);
 const DROP: sock_filter = instruction(libc::BPF_RET | libc::BPF_K, 0, 0, 0);
-/// Where the UDP payload begins: a filter of a UDP socket sees the header.
+/// Offset of the UDP payload: the filter of a UDP socket sees the UDP header.
 const PAYLOAD_OFFSET: u32 = 8;
 /// GRE without options, protocol type 0x88B6.
 const HANDSHAKE_GRE: u32 = 0x0000_88b6;
-/// The source address in the header below, from the beginning of that header.
+/// Offset of the source address in the IPv4 and in the IPv6 header.
 const SOURCE_OFFSET: [u32; 2] = [12, 8];
 
-/// All of `known` are of the socket's family.
+/// Builds the program. All of `exempt` have the socket's family.
 fn filter_program(thinning: u32, known: &[IpAddr]) -> Vec<sock_filter> {
     let mut program = vec![load(PAYLOAD_OFFSET), jump_equal(HANDSHAKE_GRE, 0, 1), jump(1), ACCEPT];
     let v4 = |ip: &IpAddr| if let IpAddr::V4(v4) = ip { Some(v4.to_bits()) } else { None };
@@ -66,18 +66,19 @@ fn filter_program(thinning: u32, known: &[IpAddr]) -> Vec<sock_filter> {
     program
 }
 
-/// Passes what comes from these addresses; goes on behind otherwise.
+/// Accepts datagrams from these addresses; continues after itself otherwise.
 fn accept_v4(known: &[u32]) -> Vec<sock_filter> {
     let mut program: Vec<_> = known.iter().take(1).map(|_| load_ip(SOURCE_OFFSET[0])).collect();
     for row in known.chunks(CHUNK) {
-        // Over those that follow in the row, and the jump.
+        // Skips the rest of the chunk and the jump.
         program.extend((0..).zip(row).map(|(i, word)| jump_equal(*word, (row.len() - i) as u8, 0)));
         program.extend([jump(1), ACCEPT]);
     }
     program
 }
 
-/// Passes what comes from these addresses; goes on behind otherwise. The source is kept in scratch memory: a load from the packet is a call.
+/// Accepts datagrams from these addresses; continues after itself otherwise. The source is kept in scratch memory
+/// because a packet load is a function call.
 fn accept_v6(known: &[[u8; 16]]) -> Vec<sock_filter> {
     let words = if known.is_empty() { 0..0 } else { 0..4 };
     let keep = |i| [load_ip(SOURCE_OFFSET[1] + 4 * i), instruction(libc::BPF_ST, 0, 0, i)];
@@ -85,7 +86,7 @@ fn accept_v6(known: &[[u8; 16]]) -> Vec<sock_filter> {
     for address in known {
         for (i, word) in (0..).zip(address.as_chunks().0) {
             program.push(instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_MEM, 0, 0, i));
-            // Two instructions for each word that follows, and the one that passes.
+            // Skips two instructions for each word that follows, and the accepting one.
             program.push(jump_equal(u32::from_be_bytes(*word), 0, (2 * (3 - i) + 1) as u8));
         }
         program.push(ACCEPT);
@@ -101,7 +102,7 @@ fn load(offset: u32) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset)
 }
 
-/// Skips `equal` instructions when the accumulator is `value`, `unequal` when it is not.
+/// Skips `equal` instructions if the accumulator is `value`, `unequal` if it is not.
 fn jump_equal(value: u32, equal: u8, unequal: u8) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, equal, unequal, value)
 }
@@ -121,14 +122,14 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
     use std::time::{Duration, Instant};
 
-    /// How many of a thousand handshakes and a thousand others come through, with this sieve.
+    /// Returns how many of 1000 handshakes and of 1000 other datagrams pass this filter.
     fn delivered(ip: IpAddr, thinning: u32, known: &[IpAddr]) -> (usize, usize) {
         let spec = SocketSpec { local: (ip, 0).into(), ..SocketSpec::default() };
         let mut socket = Socket::open(&spec).unwrap();
         socket.set_handshake_filter(thinning, known).unwrap();
         let (peer, mut received) = (UdpSocket::bind((ip, 0)).unwrap(), Receive::new());
         let (mut handshakes, mut others) = (0, 0);
-        // On a busy host the kernel delivers the last ones after they were sent.
+        // On a busy host the kernel delivers the last ones with a delay.
         let until = Instant::now() + Duration::from_secs(5);
         let mut sent = 0;
         while sent < 1_000 || others < 1_000 && Instant::now() < until {
@@ -157,7 +158,7 @@ mod tests {
             let strangers = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
             assert_eq!(delivered(ip, 0, &[]), (1_000, 1_000));
             let (handshakes, others) = delivered(ip, 3, &strangers);
-            // A hundred and twenty-five, give or take ten standard deviations.
+            // The expectation is 125; the bounds are ten standard deviations away.
             assert!((20..230).contains(&handshakes) && others == 1_000, "{handshakes} and {others}");
             assert_eq!(delivered(ip, 20, &[strangers[0], strangers[1], ip]), (1_000, 1_000), "who is known passes");
         }

@@ -1,20 +1,20 @@
-//! A UDP socket that sends and receives runs of equal datagrams, one system call a run.
+//! A UDP socket that sends and receives batches of equal datagrams, one system call per batch.
 //!
-//! Fast twin: `UDP_SEGMENT` (GSO, Linux 4.18) cuts one large send into datagrams as late as the network card,
-//! `UDP_GRO` (5.0) joins what arrived into one large receive. Slow twin: `sendmmsg` and `recvmmsg` of single datagrams.
-//! The datagrams on the wire are the same. Each direction has its own twin; sending falls back for good when the kernel
-//! refuses a run whose datagrams it takes one by one, which some interfaces do only when the first run is sent.
+//! Offload: `UDP_SEGMENT` (GSO, Linux 4.18) splits one large send as late as in the network card, `UDP_GRO` (5.0)
+//! merges arrivals into one large receive. Fallback: `sendmmsg` and `recvmmsg` of single datagrams. The datagrams on
+//! the wire are the same. Each direction has its own state. Sending falls back permanently when the kernel rejects a
+//! batch whose datagrams it accepts one by one, which some interfaces only do at the first batch.
 //!
-//! Sockets are never connected, so that one socket serves peers that roam, and no ICMP message, which anybody can forge,
-//! turns into an error of ours. An IPv6 socket is IPv6 only; IPv4 has its own.
+//! Sockets are never connected: one socket serves peers that roam, and ICMP messages, which anybody can forge, cause no
+//! socket errors. An IPv6 socket is IPv6 only; IPv4 has its own.
 //!
-//! *Fragmentation.* Path-MTU discovery is `PROBE`: every datagram carries DF, and the kernel's own opinion of the path
-//! MTU, which it takes from ICMP messages, is not asked. A tunnel finds the MTU with authenticated probes (RFC 8899), which
-//! must be allowed to exceed that opinion; `DO` would refuse them, `WANT` and `DONT` would fragment. A datagram larger
-//! than the interface's MTU is refused with `EMSGSIZE`.
+//! *Fragmentation.* Path MTU discovery is `PROBE`: every datagram carries DF, and the kernel's path MTU, which it takes
+//! from ICMP messages, is ignored. The tunnel finds the MTU with authenticated probes (RFC 8899), which must be allowed
+//! to exceed the kernel's value; `DO` would reject them, `WANT` and `DONT` would fragment. A datagram larger than the
+//! interface's MTU fails with `EMSGSIZE`.
 //!
-//! *ECN and DSCP.* The outer TOS is given with every run and comes with every message. GRO never joins datagrams of
-//! different TOS, so one value holds for all of a message.
+//! *ECN and DSCP.* The outer TOS is set for every batch and reported with every message. GRO never merges datagrams
+//! with different TOS, so one value holds for the whole message.
 
 mod dual_stack;
 mod handshake_filter;
@@ -37,22 +37,22 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage,
 use crate::Error;
 use crate::sys;
 
-/// How a socket is to be opened.
+/// Parameters for opening a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketSpec {
-    /// Address and port to bind to; the unspecified address for whatever the route prefers, port 0 for a free one.
+    /// Address and port to bind to; the unspecified address leaves the source to routing, port 0 selects a free one.
     pub local: SocketAddr,
-    /// The interface that every datagram must leave and arrive by, whatever the routes say.
+    /// The interface that every datagram must leave and arrive by, regardless of routes (`SO_BINDTODEVICE`).
     pub device: Option<String>,
-    /// The mark of every datagram, by which a routing rule can tell the tunnel's own datagrams from what it carries.
+    /// The mark of every datagram, with which routing rules distinguish the tunnel's own datagrams from its payload.
     pub mark: Option<u32>,
-    /// Try the fast twins.
+    /// Use GSO and GRO if available.
     pub offload: bool,
-    /// Bytes of receive buffer, as the kernel counts them: a 64 KiB message is charged with some 70 KiB.
+    /// Bytes of receive buffer in the kernel's accounting: a 64 KiB message costs about 70 KiB.
     pub receive_buffer: usize,
 }
 
-/// Holds a 10 Gbit/s path for 3 ms, longer than the event loop is ever away.
+/// Buffers a 10 Gbit/s path for 3 ms, longer than the event loop is ever busy.
 pub const RECEIVE_BUFFER: usize = 4 << 20;
 
 impl Default for SocketSpec {
@@ -69,33 +69,33 @@ pub struct Socket {
     local: SocketAddr,
     gso: Offload,
     gro: Offload,
-    /// The most segments of one GSO send that this kernel has not refused.
+    /// Maximum number of segments of one GSO send that this kernel has not rejected.
     max_segments: usize,
 }
 
-/// Which of the two ways a socket works.
+/// The offload state of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offload {
-    /// Runs of datagrams.
+    /// Batches of datagrams.
     Enabled,
     /// Single datagrams.
     Fallback(FallbackReason),
 }
 
-/// Why a socket works slowly.
+/// The reason for the fallback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
-    /// Offload was switched off.
+    /// Offload is disabled by configuration.
     Disabled,
-    /// The kernel refused, with this error number.
+    /// The kernel rejected it, with this error number.
     Refused(i32),
 }
 
 impl Socket {
     /// Opens and binds a socket.
     ///
-    /// Fails when the address is not of this host or is taken, when the device does not exist, without CAP_NET_ADMIN when
-    /// there is a mark, and, on kernels before 5.7, without CAP_NET_RAW when there is a device.
+    /// Fails if the address is not local or in use, if the device does not exist, without CAP_NET_ADMIN if there is a
+    /// mark, and, on kernels before 5.7, without CAP_NET_RAW if there is a device.
     pub fn open(spec: &SocketSpec) -> Result<Self, Error> {
         let fail = |errno: Errno| Error::new(spec.to_string(), errno).with_hint(open_hint(errno));
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
@@ -107,17 +107,17 @@ impl Socket {
         Ok(Self { fd, local, gso, gro, max_segments: send::MAX_SEGMENTS })
     }
 
-    /// The address and port that the socket is bound to.
+    /// Returns the address and port that the socket is bound to.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// How the socket sends.
+    /// Returns the offload state of sending.
     pub fn gso(&self) -> Offload {
         self.gso
     }
 
-    /// How the socket receives.
+    /// Returns the offload state of receiving.
     pub fn gro(&self) -> Offload {
         self.gro
     }
@@ -152,7 +152,7 @@ fn family(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Everything that must be said before the bind, so that no datagram arrives under other rules.
+/// Sets the options before the bind, so that no datagram arrives without them.
 fn set_options(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
     if let Some(device) = &spec.device {
         socket::setsockopt(fd, sockopt::BindToDevice, &device.into())?;
@@ -168,7 +168,7 @@ fn set_options(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
         socket::setsockopt(fd, sockopt::Ipv6RecvTClass, &true)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
     }
-    // Beyond net.core.rmem_max only with CAP_NET_ADMIN; without it the kernel takes as much as that allows.
+    // Only CAP_NET_ADMIN may exceed net.core.rmem_max; without it the kernel clamps to that.
     socket::setsockopt(fd, sockopt::RcvBufForce, &spec.receive_buffer)
         .or_else(|_| socket::setsockopt(fd, sockopt::RcvBuf, &spec.receive_buffer))
 }
@@ -184,7 +184,7 @@ fn bound_address(fd: &OwnedFd, asked: SocketAddr) -> nix::Result<SocketAddr> {
     Ok(v4.or_else(|| bound.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into()))).unwrap_or(asked))
 }
 
-/// A segment size of zero changes nothing, and is refused by kernels that know no segments.
+/// A segment size of zero changes nothing; kernels without GSO reject the option.
 fn try_gso(fd: &OwnedFd, offload: bool) -> Offload {
     probe_offload(offload, || socket::setsockopt(fd, sockopt::UdpGsoSegment, &0))
 }
@@ -221,7 +221,7 @@ fn open_hint(errno: Errno) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// Without a UDP checksum the kernel refuses to segment (`EINVAL`), but sends single datagrams.
+    /// Without a UDP checksum the kernel rejects GSO (`EINVAL`), but sends single datagrams.
     fn socket_without_checksum() -> Socket {
         let spec = SocketSpec { local: (Ipv4Addr::LOCALHOST, 0).into(), ..SocketSpec::default() };
         let socket = Socket::open(&spec).unwrap();

@@ -1,14 +1,14 @@
-//! Sending a run of equal datagrams, and what to do when the kernel will not.
+//! Sends batches of equal datagrams, and handles the kernel's errors.
 //!
-//! | the kernel says                  | what it means             | what happens |
-//! |----------------------------------|---------------------------|--------------|
-//! | `EAGAIN`, `ENOBUFS`              | no room                   | [`Rest::Full`]; the caller keeps the rest |
-//! | `EINVAL`, more than 64 segments  | a kernel before 6.9       | runs of 64 from then on, and again |
-//! | `EIO`, `EINVAL`, `EMSGSIZE`, `EOPNOTSUPP`, and the same datagrams pass one by one | no GSO on this way out | the slow twin, for good |
-//! | anything else, once              | the error of an earlier datagram | again |
-//! | anything, twice                  | no route, too large, forbidden | [`Rest::Failed`]; never fatal to the socket |
+//! | error                              | meaning             | action |
+//! |------------------------------------|---------------------|--------|
+//! | `EAGAIN`, `ENOBUFS`                | send buffer full    | [`SendStatus::Blocked`]; the caller keeps the rest |
+//! | `EINVAL`, more than 64 segments    | kernel before 6.9   | batches of 64 from then on; retry |
+//! | `EIO`, `EINVAL`, `EMSGSIZE`, `EOPNOTSUPP`; single datagrams pass | no GSO on this interface | permanent fallback |
+//! | any other, once                    | error of an earlier datagram | retry |
+//! | any, twice                         | no route, too large, forbidden | [`SendStatus::Failed`]; not fatal |
 //!
-//! `EIO` is the late refusal: the route leads to a device without checksum offload (before 6.11), or through IPsec.
+//! `EIO` comes late: the route leads to a device without checksum offload (before 6.11), or through IPsec.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,10 +19,10 @@ use nix::libc;
 use super::{FallbackReason, Offload, Socket};
 use crate::sys::message;
 
-/// A run of datagrams to one address.
+/// A batch of datagrams to one address.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagrams<'a> {
-    /// Where they go.
+    /// The destination.
     pub to: SocketAddr,
     /// The outer TOS or traffic class: DSCP and ECN.
     pub tos: u8,
@@ -32,38 +32,38 @@ pub struct Datagrams<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What became of a run.
+/// The result of sending a batch.
 #[derive(Debug)]
 #[must_use = "datagrams that were not taken are lost unless they are sent again"]
 pub struct Sent {
-    /// How many datagrams the kernel took, counted from the front.
+    /// Number of datagrams that the kernel accepted, from the front.
     pub datagrams: usize,
-    /// What about the others.
+    /// The status of the others.
     pub status: SendStatus,
 }
 
-/// Why the kernel took no more datagrams of a run.
+/// The reason why the kernel accepted no more datagrams of a batch.
 #[derive(Debug)]
 pub enum SendStatus {
-    /// It took all.
+    /// All were accepted.
     Complete,
-    /// It has no room: send the rest when the socket is writable.
+    /// The send buffer is full: send the rest when the socket is writable.
     Blocked,
-    /// It refuses the first of the rest, and did so twice.
+    /// The kernel rejected the first of the rest twice.
     Failed(io::Error),
 }
 
-/// The most segments of one GSO send in any kernel (`UDP_MAX_SEGMENTS`, 6.9 and up).
+/// Maximum number of segments of one GSO send in any kernel (`UDP_MAX_SEGMENTS`, 6.9 and later).
 pub(super) const MAX_SEGMENTS: usize = 128;
 
 /// The same before Linux 6.9.
 const OLD_MAX_SEGMENTS: usize = 64;
 
-/// The most bytes of one send: the largest IPv4 packet without its headers. IPv6 would allow 20 more.
+/// Maximum bytes of one send: the largest IPv4 packet without its headers. IPv6 would allow 20 more.
 const MAX_PAYLOAD: usize = 65_535 - 20 - 8;
 
 impl Socket {
-    /// Sends a run of datagrams, as few system calls as it takes, and says how many the kernel took.
+    /// Sends a batch with as few system calls as possible, and returns how many datagrams the kernel accepted.
     pub fn send(&mut self, run: &Datagrams<'_>) -> Sent {
         let mut sent = Sent { datagrams: 0, status: SendStatus::Complete };
         let mut tried = false;
@@ -81,7 +81,8 @@ impl Socket {
         sent
     }
 
-    /// Sends the front of a run with one system call, two if GSO is refused. Returns how many datagrams the kernel took.
+    /// Sends the front of a batch with one system call, two if GSO is rejected. Returns how many datagrams the kernel
+    /// accepted.
     fn send_once(&mut self, run: &Datagrams<'_>) -> io::Result<usize> {
         let chunk = run.front(self.max_segments);
         if chunk.count() == 1 {
@@ -106,7 +107,7 @@ impl Socket {
         message::send_each(self.as_fd(), run.to, run.tos, run.bytes.chunks(run.segment))
     }
 
-    /// Sends a run that GSO refused. If its datagrams pass one by one, GSO was to blame.
+    /// Sends a batch that GSO rejected. If the single datagrams pass, GSO was the cause.
     fn send_without_gso(&mut self, run: &Datagrams<'_>, error: &io::Error) -> io::Result<usize> {
         let errno = error.raw_os_error().unwrap_or_default();
         let taken = self.send_singly(run)?;
@@ -120,25 +121,25 @@ impl Socket {
 }
 
 impl<'a> Datagrams<'a> {
-    /// How many datagrams there are.
+    /// Returns the number of datagrams.
     pub fn count(&self) -> usize {
         self.bytes.len().div_ceil(self.step())
     }
 
-    /// Bytes from one datagram to the next. A run without a segment size is one datagram.
+    /// Returns the bytes from one datagram to the next. A batch without a segment size is one datagram.
     fn step(&self) -> usize {
         if self.segment == 0 { self.bytes.len().max(1) } else { self.segment }
     }
 
-    /// The run without its first `datagrams`, if anything is left.
+    /// Returns the batch without its first `datagrams`, if any are left.
     fn after(&self, datagrams: usize) -> Option<Self> {
         let segment = self.step();
         let bytes = self.bytes.get(datagrams * segment..).filter(|bytes| !bytes.is_empty())?;
         Some(Self { segment, bytes, ..*self })
     }
 
-    /// As much of the run as one send can take. The sends are of about equal length: a run of 45 that fits 44 goes as 23
-    /// and 22, not as 44 and a straggler that costs a whole message.
+    /// Returns the front of the batch that one send can take. Splits evenly: a batch of 45 with a limit of 44 is sent
+    /// as 23 and 22, not as 44 and a single datagram that costs a whole message.
     fn front(&self, max_segments: usize) -> Self {
         let most = (MAX_PAYLOAD / self.segment).clamp(1, max_segments);
         let sends = self.count().div_ceil(most);
@@ -151,7 +152,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
 }
 
-/// Errors by which the kernel refuses GSO. Each can also have a reason of its own, which shows in the single datagrams.
+/// Returns true for errors by which the kernel rejects GSO. Each has other causes too; the single sends reveal them.
 fn is_gso_error(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP))
 }
@@ -170,7 +171,7 @@ mod tests {
         // 65507 / 1388 = 47 datagrams fit, so 48 take two sends of 24.
         assert_eq!(run(1388, &bytes).front(128).count(), 24);
         assert_eq!(run(1388, &bytes[..47 * 1388]).front(128).count(), 47);
-        // 300 datagrams of 64 bytes in runs of 128 at most: three sends of 100.
+        // 300 datagrams of 64 bytes in batches of 128 at most: three sends of 100.
         assert_eq!(run(64, &bytes[..300 * 64]).front(128).count(), 100);
         assert_eq!(run(64, &bytes[..300 * 64]).front(64).count(), 60);
     }

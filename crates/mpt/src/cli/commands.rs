@@ -1,4 +1,4 @@
-//! What each command does.
+//! The implementation of each command.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write as _};
@@ -16,7 +16,7 @@ use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
 use crate::{Failure, daemon, logging};
 
-/// Reads the file and hands it to `run`.
+/// Reads the file and passes it to `run`.
 pub fn up(arguments: UpArgs, run: impl FnOnce(File) -> Result<(), Failure>) -> Result<(), Failure> {
     let read = if arguments.legacy { legacy::load(&arguments) } else { load(&arguments.file) };
     let mut file = read?;
@@ -33,7 +33,7 @@ fn load(file: &Path) -> Result<File, Failure> {
     })
 }
 
-/// Prints how the tunnel is.
+/// Prints the status.
 pub fn status(named: ReportArgs) -> Result<(), Failure> {
     let report = connect(&named.tunnel)?.status()?;
     if named.json { print_json(&report) } else { print(render::status(&report)) }
@@ -48,13 +48,13 @@ pub fn path(command: PathCommand) -> Result<(), Failure> {
     }
 }
 
-/// Lists the peers, as they are in the status report but without their paths.
+/// Lists the peers, as in the status report but without their paths.
 pub fn peers(named: &ReportArgs) -> Result<(), Failure> {
     let report = connect(&named.tunnel)?.status()?;
     if named.json { print_json(&report.peers) } else { print(render::peers(&report)) }
 }
 
-/// Takes the tunnel down, or clears away what is left of one that was killed.
+/// Takes the tunnel down, or removes what a killed one left behind.
 pub fn down(tunnel: TunnelArg) -> Result<(), Failure> {
     let failure = match connect(&tunnel) {
         Ok(mut client) => return client.down(),
@@ -70,7 +70,7 @@ pub fn down(tunnel: TunnelArg) -> Result<(), Failure> {
     }
 }
 
-/// The one tunnel that has left a socket file behind.
+/// Returns the crashed tunnel, if exactly one has left a socket file.
 fn only_crashed_tunnel() -> Option<String> {
     let run = RunDir::from_env();
     match (&run.names()[..], run.running().is_empty()) {
@@ -79,7 +79,7 @@ fn only_crashed_tunnel() -> Option<String> {
     }
 }
 
-/// Prints what is wrong with a file. Its problems are what was asked for, so they are data.
+/// Prints the problems of a file to stdout: they are the requested data.
 pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
     let (problems, verdict) = match config::load(file) {
         Ok(file) => (file.warnings, Ok(())),
@@ -93,7 +93,7 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
     verdict
 }
 
-/// Becomes `mpt-lab`; comes back only when that is not possible.
+/// Executes `mpt-lab`; returns only on failure.
 pub fn lab(arguments: &[OsString]) -> Failure {
     let error = Command::new(beside("mpt-lab")).args(arguments).exec();
     match error.kind() {
@@ -117,7 +117,7 @@ fn list(named: ReportArgs) -> Result<(), Failure> {
     print_json(&paths(&report).map(|(peer, path)| Listed { peer, path }).collect::<Vec<_>>())
 }
 
-/// All paths, each with the name of its peer.
+/// Returns all paths, each with the name of its peer.
 fn paths(report: &Report) -> impl Iterator<Item = (&str, &report::PathReport)> {
     report.peers.iter().flat_map(|peer| peer.paths.iter().map(|path| (peer.name.as_str(), path)))
 }
@@ -131,12 +131,12 @@ fn set(chosen: PathArgs, action: Action) -> Result<(), Failure> {
     client.request(&Request::Path { peer, path, action })
 }
 
-/// A path as the original names it, which is two addresses where ours has the tunnel's name and the path's.
+/// Returns the two addresses by which the original names a path; ours has the tunnel's and the path's name there.
 fn as_addresses(chosen: &PathArgs) -> Option<(IpAddr, IpAddr)> {
     Some((chosen.tunnel.name.as_ref()?.parse().ok()?, chosen.path.parse().ok()?))
 }
 
-/// The peer and the path that `wanted`, which is PATH or PEER/PATH, stands for.
+/// Returns the peer and path that `wanted` refers to, which is PATH or PEER/PATH.
 fn find(report: &Report, wanted: &str) -> Result<(String, String), Failure> {
     let full = |peer: &str, path: &report::PathReport| format!("{peer}/{}", path.name);
     let is_wanted = |peer: &str, path: &report::PathReport| path.name == wanted || full(peer, path) == wanted;
@@ -154,7 +154,7 @@ pub(super) fn connect(tunnel: &TunnelArg) -> Result<Client, Failure> {
     Client::connect(&RunDir::from_env(), tunnel.name.as_deref())
 }
 
-/// The program `name` in the directory of this one, or else wherever PATH leads.
+/// Returns the program `name` in the directory of this one, or for lookup in PATH.
 fn beside(name: &str) -> PathBuf {
     let sibling = env::current_exe().ok().map(|program| program.with_file_name(name));
     sibling.filter(|path| path.exists()).unwrap_or_else(|| name.into())
@@ -173,7 +173,7 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(format!("{json}\n"))
 }
 
-/// Writes to stdout. A reader that has seen enough, such as `head`, is no failure.
+/// Writes to stdout. A closed pipe, as after `head`, is no failure.
 pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
     match write!(io::stdout(), "{text}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(format!("cannot print: {error}"))),

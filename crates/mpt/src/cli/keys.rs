@@ -1,6 +1,6 @@
-//! `mpt key`: keys as `wg genkey`, `wg pubkey` and `wg genpsk` write them.
+//! `mpt key`: keys in the format of `wg genkey`, `wg pubkey` and `wg genpsk`.
 //!
-//! Private and preshared keys go to stdout and nowhere else. Copies that are ours are wiped.
+//! Private and preshared keys are written to stdout only. Our copies are wiped.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -15,7 +15,7 @@ use super::commands::print;
 use crate::Failure;
 use crate::config::secrets::LoosePermissions;
 
-/// Does what was asked for.
+/// Executes the command.
 pub fn run(command: KeyCommand) -> Result<(), Failure> {
     match command {
         KeyCommand::New => print_secret(&new_pair()?.secret_base64()),
@@ -24,12 +24,12 @@ pub fn run(command: KeyCommand) -> Result<(), Failure> {
     }
 }
 
-/// A new key pair.
+/// Generates a key pair.
 pub fn new_pair() -> Result<KeyPair, Failure> {
     Ok(KeyPair::generate(*random()?))
 }
 
-/// A new preshared key.
+/// Generates a preshared key.
 pub fn new_psk() -> Result<PresharedKey, Failure> {
     Ok(PresharedKey::from_bytes(*random()?))
 }
@@ -42,9 +42,9 @@ fn random() -> Result<Zeroizing<[u8; 32]>, Failure> {
     }
 }
 
-/// The public key of the private key that `from` has.
+/// Returns the public key of the private key in `from`.
 fn public_of(from: &mut impl io::Read) -> Result<String, Failure> {
-    // Were it to grow, it would leave a copy behind that nobody wipes.
+    // If it grew, an unwiped copy would be left behind.
     let mut text = Zeroizing::new(String::with_capacity(2 * INPUT as usize));
     from.take(INPUT).read_to_string(&mut text).map_err(|error| no_key(&error.to_string()))?;
     let pair: KeyPair = text.trim().parse().map_err(|error| no_key(&format!("{error}")))?;
@@ -63,14 +63,14 @@ fn print_secret(secret: &str) -> Result<(), Failure> {
     print(format_args!("{secret}\n"))
 }
 
-/// Whether stdout is a file that others may read.
+/// Returns the permissions of stdout if it is a file that others may read.
 fn loose_stdout() -> Option<LoosePermissions> {
     let file = File::from(io::stdout().as_fd().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok()?;
     metadata.is_file().then(|| LoosePermissions::of(metadata.permissions().mode() & 0o7777)).flatten()
 }
 
-/// Bytes that are read of stdin. A key has 45; this is enough to tell that it is something else.
+/// Maximum bytes to read from stdin. A key has 45; this is enough to detect that it is something else.
 const INPUT: u64 = 4_096;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the commands of the original MPT do, and the way over from its files.
+//! Commands of the original MPT, and the import of its files.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -22,8 +22,8 @@ pub fn load(up: &UpArgs) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// Writes files of the original as one of ours. What is not carried over is told, and no failure; a file that `mpt up` would
-/// refuse is only printed, never written over another.
+/// Converts files of the original to one of ours. Settings that are not carried over are reported and are no failure. A
+/// file that `mpt up` would reject is only printed, and never overwrites another.
 pub fn import(import: &ImportArgs) -> Result<(), Failure> {
     let setup = LegacySetup::load(&import.from).map_err(|problems| {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
@@ -46,7 +46,7 @@ pub fn import(import: &ImportArgs) -> Result<(), Failure> {
     }
 }
 
-/// Gives an interface an address or takes it away.
+/// Adds an address to an interface or removes it.
 pub fn address(tunnel: TunnelOption, action: AddressAction, text: &str, interface: String) -> Result<(), Failure> {
     let (address, length) = prefix(text).ok_or_else(|| {
         Failure::new(format!("{text} is not an address")).hint("for example 10.77.0.1/24 or fd77::1/64")
@@ -67,12 +67,12 @@ pub fn interface(tunnel: TunnelOption, interface: String, action: UpOrDown) -> R
     request(tunnel, Request::Interface { interface, action })
 }
 
-/// Asks a running tunnel to do something.
+/// Sends a request to a running tunnel.
 pub fn request(tunnel: TunnelOption, request: Request) -> Result<(), Failure> {
     connect(&TunnelArg { name: tunnel.tunnel })?.request(&request)
 }
 
-/// An address with the length of its prefix: /24, or /64 for IPv6, where none is said.
+/// Parses an address with its prefix length: /24, or /64 for IPv6, by default.
 fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
     let address: IpAddr = address.parse().ok()?;

@@ -1,8 +1,9 @@
-//! The command line: what can be typed. What it does is in `commands` and `legacy`, what is printed in `render`.
+//! The command line syntax. `commands` and `legacy` implement the commands, `render` formats their output.
 //!
-//! Commands of the original MPT take its arguments; where ours has the same name, it takes both.
+//! Commands of the original MPT take its arguments; a command that exists in both takes both forms.
 //!
-//! Stdout is data and stderr is talk, so that output can be piped. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! Stdout is for data and stderr for messages, so that output can be piped. Exit codes: 0 done, 1 failed, 2 wrong
+//! usage.
 
 mod commands;
 mod generate;
@@ -38,15 +39,15 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
 enum Command {
     /// Bring a tunnel up, and stay in the foreground until it is taken down
     Up(UpArgs),
-    /// Show how a running tunnel is
+    /// Show the status of a running tunnel
     Status(ReportArgs),
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
-    /// List the peers of a running tunnel; they come and go with their files and mpt reload
+    /// List the peers of a running tunnel; files and mpt reload add and remove them
     #[command(subcommand)]
     Peer(PeerCommand),
-    /// Take a running tunnel down, and wait until it has cleaned up; or clear away what is left of one that was killed
+    /// Take a running tunnel down, and wait until it has cleaned up; or remove what a killed one left behind
     Down {
         #[command(flatten)]
         tunnel: TunnelArg,
@@ -54,16 +55,16 @@ enum Command {
     /// Write or check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Turn configuration files of the original MPT into one of ours
+    /// Convert configuration files of the original MPT to ours
     Import(ImportArgs),
-    /// Give an interface an address, or take one away
+    /// Add an address to an interface, or remove one
     #[command(alias = "address")]
     Addr {
         #[command(flatten)]
         tunnel: TunnelOption,
-        /// Give, or take away
+        /// Add or remove
         action: AddressAction,
-        /// The address; /24 and /64 if there is no length
+        /// The address; /24 and /64 without a length
         address: String,
         /// The word dev
         #[arg(value_parser = ["dev"])]
@@ -81,26 +82,26 @@ enum Command {
         /// Up or down
         action: UpOrDown,
     },
-    /// Read the configuration again, and begin anew with one connection or with all
+    /// Read the configuration again, and restart one connection or all
     Reload(ConnectionOption),
-    /// Begin anew with one connection or with all, as they are
+    /// Restart one connection or all, without reading files
     Restart(ConnectionOption),
-    /// End a connection, and take its file out of use
+    /// End a connection, and disable its file
     Delete(ConnectionArg),
     /// Write one connection or all to their files
     Save(ConnectionOption),
-    /// Ask the peer to create its side of a connection
+    /// Request that the peer creates its side of a connection
     Create(ConnectionArg),
-    /// Show how a running tunnel is, in the words of the original
+    /// Show the status of a running tunnel, by the original's command
     #[command(subcommand)]
     Show(ShowCommand),
-    /// Make keys for native mode
+    /// Generate keys for native mode
     #[command(subcommand)]
     Key(KeyCommand),
     /// Run experiments: links, traffic, reports (the program mpt-lab)
     #[command(disable_help_flag = true)]
     Lab {
-        /// Passed on; mpt lab --help lists what there is
+        /// Passed on; see mpt lab --help
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
@@ -109,7 +110,7 @@ enum Command {
     Generate {
         /// What to write
         what: Generated,
-        /// The directory, which must be there
+        /// The directory, which must exist
         directory: PathBuf,
     },
 }
@@ -121,13 +122,13 @@ struct UpArgs {
     /// The file is a configuration directory of the original MPT
     #[arg(long)]
     legacy: bool,
-    /// With --legacy: believe control messages that prove nothing (auth_type 0 and 1)
+    /// With --legacy: accept unauthenticated control messages (auth_type 0 and 1)
     #[arg(long, requires = "legacy")]
     unauthenticated: bool,
-    /// With --legacy: believe control messages signed with the key that everybody knows
+    /// With --legacy: accept control messages signed with the public key of the original
     #[arg(long, requires = "legacy")]
     public_key: bool,
-    /// One packet per system call, whatever the file says
+    /// One packet per system call, regardless of the file
     #[arg(long)]
     no_offload: bool,
     /// What to log: error, warn, info, debug, trace, or by module as in info,mpt_proto=trace
@@ -137,13 +138,13 @@ struct UpArgs {
 
 #[derive(Debug, Args)]
 struct TunnelArg {
-    /// The tunnel's interface; the only running tunnel if left out
+    /// The tunnel's interface; default: the only running tunnel
     name: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct TunnelOption {
-    /// The tunnel's interface, when several tunnels are running
+    /// The tunnel's interface, if several tunnels are running
     #[arg(long, value_name = "NAME")]
     tunnel: Option<String>,
 }
@@ -153,7 +154,7 @@ struct ImportArgs {
     /// Files, or a directory with conf/interface.conf and conf/connections
     #[arg(required = true)]
     from: Vec<PathBuf>,
-    /// Where to write; to stdout if left out
+    /// Output file; default: stdout
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -170,7 +171,7 @@ struct ConnectionArg {
 struct ConnectionOption {
     #[command(flatten)]
     tunnel: TunnelOption,
-    /// The connection's file in the directory of the original, or the peer's name; all if left out
+    /// The connection's file in the directory of the original, or the peer's name; default: all
     file: Option<String>,
 }
 
@@ -182,9 +183,9 @@ enum ShowCommand {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum AddressAction {
-    /// Give
+    /// Add
     Add,
-    /// Take away
+    /// Remove
     Del,
 }
 
@@ -215,9 +216,9 @@ enum PeerCommand {
 enum PathCommand {
     /// List the paths
     List(ReportArgs),
-    /// Use a path again
+    /// Enable a path
     Up(PathArgs),
-    /// Do not use a path until it is taken up again
+    /// Disable a path until it is enabled again
     Down(PathArgs),
 }
 
@@ -226,15 +227,15 @@ enum PathCommand {
 struct PathArgs {
     #[command(flatten)]
     tunnel: TunnelArg,
-    /// The path's name, or PEER/PATH when several peers have one of that name; or this host's address and the peer's
+    /// The path's name, or PEER/PATH if several peers have one of that name; or this host's address and the peer's
     path: String,
 }
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Write a matching pair of files, a.toml and b.toml, for two hosts; asks for what is not said
+    /// Write a matching pair of files, a.toml and b.toml, for two hosts; prompts for missing values
     New(pair::New),
-    /// Name everything that is wrong with a file
+    /// Print every problem of a file
     Check {
         /// The configuration file
         file: PathBuf,
@@ -250,7 +251,7 @@ enum KeyCommand {
     New,
     /// Read a private key from stdin, and print its public key
     Public,
-    /// Print a new preshared key, a second secret that both ends know
+    /// Print a new preshared key, a second secret that both ends share
     Psk,
 }
 
@@ -262,7 +263,7 @@ enum Generated {
     Completions,
 }
 
-/// Does what the command line says; `up` brings a tunnel up and returns when it is down again.
+/// Executes the command line; `up` runs a tunnel until it is down.
 pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
     let done = match cli.command {
         Command::Up(arguments) => commands::up(arguments, up),
@@ -317,7 +318,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The commands below `command`, hidden ones included.
+    /// Returns the commands below `command`, including hidden ones.
     fn leaves(command: &clap::Command, words: &str) -> Vec<String> {
         let words = format!("{words}{}", command.get_name());
         if !command.has_subcommands() {

@@ -1,11 +1,11 @@
-//! What people see: aligned tables, figures with three digits and a unit.
+//! Output for the terminal: aligned tables, figures with three digits and a unit.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use crate::control::report::{PathReport, PeerReport, Report};
 
-/// How a tunnel is.
+/// Formats the status of a tunnel.
 pub fn status(report: &Report) -> String {
     let tunnel = &report.tunnel;
     let mut text = format!(
@@ -24,7 +24,7 @@ pub fn status(report: &Report) -> String {
     text + &dropped(&report.drops)
 }
 
-/// The paths of all peers in one table.
+/// Formats the paths of all peers as one table.
 pub fn paths(report: &Report) -> String {
     let mut all = Vec::new();
     for peer in &report.peers {
@@ -36,7 +36,7 @@ pub fn paths(report: &Report) -> String {
     table(all)
 }
 
-/// The peers, a line each.
+/// Formats the peers, one per line.
 pub fn peers(report: &Report) -> String {
     let heading = ["PEER", "PATHS UP", "SENT", "RECEIVED", "DROPPED"].map(str::to_owned).to_vec();
     let row = |peer: &PeerReport| {
@@ -54,14 +54,14 @@ pub fn peers(report: &Report) -> String {
     table([heading].into_iter().chain(report.peers.iter().map(row)).collect())
 }
 
-/// One thing per line.
+/// Formats items, one per line.
 pub fn lines(things: &[impl Display]) -> String {
     things.iter().map(|thing| format!("{thing}\n")).collect()
 }
 
 type Row = Vec<String>;
 
-/// Columns whose cells are figures, by their headings.
+/// Headings of right-aligned columns.
 const FIGURES: [&str; 6] = ["RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
 
 fn rows(peer: &PeerReport) -> Vec<Row> {
@@ -104,7 +104,7 @@ fn dropped(drops: &BTreeMap<String, u64>) -> String {
     if reasons.is_empty() { String::new() } else { format!("  dropped: {}\n", reasons.join(", ")) }
 }
 
-/// Columns two blanks apart, figures to the right.
+/// Aligns columns two spaces apart, figures to the right.
 fn table(rows: Vec<Row>) -> String {
     let Some(heading) = rows.first().cloned() else { return String::new() };
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -122,11 +122,11 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
-/// A number of bytes, in powers of 1000 as links are sold.
+/// Formats a number of bytes in decimal units.
 fn bytes(count: u64) -> String {
     let (mut value, mut unit) = (count as f64, "B");
     for larger in ["kB", "MB", "GB", "TB", "PB", "EB"] {
-        // What would be printed as 1000 is 1 of the next unit.
+        // Values that round to 1000 are printed as 1 of the next unit.
         if value < 999.5 {
             break;
         }
@@ -135,7 +135,7 @@ fn bytes(count: u64) -> String {
     if unit == "B" { format!("{count} B") } else { format!("{} {unit}", digits(value)) }
 }
 
-/// Three digits, or two behind the point for small numbers.
+/// Formats three digits; two decimals for small numbers.
 fn digits(value: f64) -> String {
     match value {
         _ if value >= 99.95 => format!("{value:.0}"),
@@ -144,7 +144,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// The two largest units of a time.
+/// Formats a duration in its two largest units.
 fn span(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match () {

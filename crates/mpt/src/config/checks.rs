@@ -1,4 +1,4 @@
-//! What can only be judged when several values are known.
+//! Checks that involve several values.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -12,7 +12,7 @@ use super::defaults;
 use super::model::{Auto, File, Mode, Path, Peer, RESERVED};
 use super::problem::ProblemLog;
 
-/// Checks the values of `file` against one another.
+/// Checks the values of `file` for consistency.
 pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     own_addresses(file, log);
     mtu(file, log);
@@ -32,7 +32,8 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     file.peers.iter().filter_map(|peer| peer.auto.as_ref()).for_each(|auto| remotes(auto, file, log));
 }
 
-/// Paths that follow the interfaces leave by them, so that routes do not lead them into the tunnel; its own network does.
+/// Automatic paths are bound to interfaces, so routes do not affect them; but a remote inside the tunnel's own network
+/// is an error.
 fn remotes(auto: &Auto, file: &File, log: &mut ProblemLog<'_>) {
     for at in &auto.remotes {
         if let Some(net) = file.addresses.iter().find(|net| net.contains(&at.ip())) {
@@ -42,7 +43,7 @@ fn remotes(auto: &Auto, file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// The tunnel's own name, and addresses that no host can be reached at, or that are there already.
+/// Checks the tunnel's name, and addresses that are unusable or duplicate.
 fn own_addresses(file: &File, log: &mut ProblemLog<'_>) {
     if RESERVED.contains(&file.interface.as_str()) {
         let what = format!("interface: no tunnel can be called {:?}", file.interface.value);
@@ -63,7 +64,7 @@ fn own_addresses(file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// IPv6 needs links of 1280 bytes (RFC 8200 section 5); the kernel takes the addresses of a smaller one away.
+/// IPv6 needs an MTU of 1280 (RFC 8200 section 5); below it the kernel removes the IPv6 addresses.
 const IPV6_MTU: usize = 1280;
 
 fn mtu(file: &File, log: &mut ProblemLog<'_>) {
@@ -89,7 +90,7 @@ fn names(file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// The key is all by which an end knows its peers.
+/// A peer is identified only by its key.
 fn keys(file: &File, log: &mut ProblemLog<'_>) {
     let keys = || file.peers.iter().filter_map(|peer| Some((peer.protocol.public_key()?, peer.protocol.line)));
     check_unique(keys(), log, |_, first| {
@@ -124,7 +125,7 @@ fn routes(file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// Peers that call have paths that get their names when they do.
+/// Paths of incoming peers get their names later, so these are not checked.
 fn rules(file: &File, log: &mut ProblemLog<'_>) {
     let calls = file.includes || file.peers.iter().any(|peer| peer.paths.is_empty());
     for (rule, name) in file.rules.iter().filter_map(|rule| Some((rule, rule.path.as_ref()?))) {
@@ -135,7 +136,7 @@ fn rules(file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// The first rule that fits decides.
+/// The first matching rule decides.
 fn unreachable_rules(file: &File, log: &mut ProblemLog<'_>) {
     let Some(all) = file.rules.iter().position(|rule| rule.pattern == Pattern::default()) else { return };
     if let Some(rule) = file.rules.get(all + 1) {
@@ -144,7 +145,7 @@ fn unreachable_rules(file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// Only a number tells a copy from its packet.
+/// The receiver recognizes copies by their sequence number.
 fn redundant_scheduler(file: &File, log: &mut ProblemLog<'_>) {
     let Some(peer) = file.peers.iter().find(|peer| !peer.framing().sequence) else { return };
     if file.scheduler.value == SchedulerKind::Redundant && *file.mode == Mode::Plain {
@@ -153,7 +154,7 @@ fn redundant_scheduler(file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// A kill switch without a way for everything would only take the host off the Internet.
+/// A kill switch without a default route would only disconnect the host from the Internet.
 fn kill_switch(file: &File, log: &mut ProblemLog<'_>) {
     if *file.kill_switch && !file.routes.iter().any(|route| route.prefix_len() == 0) {
         let hint = "routes = [\"0.0.0.0/0\", \"::/0\"] sends everything through the tunnel".to_owned();
@@ -161,7 +162,7 @@ fn kill_switch(file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// A path's own addresses.
+/// Checks a path's own addresses.
 fn addresses(path: &Path, log: &mut ProblemLog<'_>) {
     let Some(at) = &path.remote else { return };
     let remote = at.ip();
@@ -198,13 +199,13 @@ fn loops(path: &Path, file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// Whether the tunnel's own packets would follow a route. For a default route there is a way out: the remote address gets a
-/// route of its own.
+/// Returns true if a route sends the tunnel's own packets into the tunnel. A default route does not: the remote address
+/// gets a bypass route.
 fn leads_back(route: &IpNet, path: &Path, remote: IpAddr) -> bool {
     path.interface.is_none() && route.prefix_len() > 0 && route.contains(&remote)
 }
 
-/// The way of a path, by which it is told from the others.
+/// The addresses that distinguish a path from others.
 #[derive(PartialEq, Eq, Hash)]
 struct PathAddresses {
     interface: Option<String>,
@@ -215,11 +216,11 @@ struct PathAddresses {
 
 #[derive(PartialEq, Eq, Hash)]
 enum Destination {
-    /// In plain mode all that a datagram shows. The port is no part of it, because address translators change it.
+    /// In plain mode the source address identifies a path. The port is excluded, because NAT changes it.
     Host(IpAddr),
-    /// In native mode a datagram names its path, so that one way is only a mistake.
+    /// In native mode datagrams carry a path ID, so equal addresses are only a configuration mistake.
     Port(SocketAddr),
-    /// Wherever this peer calls from.
+    /// Any address, for a peer that connects to us.
     Incoming(usize),
 }
 
@@ -256,7 +257,7 @@ fn paths(file: &File) -> impl Iterator<Item = &Path> {
     file.peers.iter().flat_map(|peer| &peer.paths)
 }
 
-/// Notes what is there a second time; `tell` is given the value and, in words, the line of the first.
+/// Reports duplicate values; `message` receives the value and a description of the first one's line.
 fn check_unique<K: Eq + Hash>(
     all: impl Iterator<Item = (K, usize)>,
     log: &mut ProblemLog<'_>,

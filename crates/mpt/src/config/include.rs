@@ -1,7 +1,7 @@
-//! Peers in files of their own: `include = "peers.d"` reads every `*.toml` of that folder, in the order of their names.
+//! Peers in separate files: `include = "peers.d"` reads every `*.toml` of that folder, ordered by name.
 //!
-//! Such a file has `[[peer]]` tables as they would stand in the file that includes it, and nothing else. What is wrong in it is
-//! told with its own name and line. A peer is called after its file unless it says otherwise.
+//! Such a file has `[[peer]]` tables as in the main file, and nothing else. Problems are reported with its own name and
+//! line. A peer is named after its file by default.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,7 @@ use super::reader::Reader;
 use super::schema::{NameGenerator, WireSettings, peer};
 use super::{secrets, value_types};
 
-/// The peers in the files of a folder, whose path is relative to that of the file that includes it.
+/// Reads the peers in a folder, whose path is relative to the including file.
 pub fn peers(folder: &At<PathBuf>, wire: &WireSettings, log: &mut ProblemLog<'_>) -> Vec<Peer> {
     let path = log.path().parent().unwrap_or(Path::new("")).join(&folder.value);
     let files = match files(&path) {
@@ -30,7 +30,7 @@ pub fn peers(folder: &At<PathBuf>, wire: &WireSettings, log: &mut ProblemLog<'_>
     files.into_iter().flat_map(|file| read(file, folder.line, wire, log)).collect()
 }
 
-/// What an editor leaves behind, or a package manager, is none of ours.
+/// Lists the files. Skips backup files of editors and package managers.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

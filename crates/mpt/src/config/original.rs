@@ -1,7 +1,6 @@
-//! Tables that are only needed to talk to the original MPT: its control port, and what names a connection and its paths
-//! on its wire.
+//! Tables for the protocol of the original MPT: the control port, and the identifiers of connections and paths.
 //!
-//! Everything that proves nothing is refused by default: see [`mpt_proto::control::Accept`].
+//! Everything without real authentication is rejected by default: see [`mpt_proto::control::Accept`].
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use super::{defaults, value_types};
 use crate::legacy::import;
 use crate::legacy::model::{Connection, Secret};
 
-/// `[original]`, when it is there.
+/// Reads `[original]`, if present.
 pub fn control(top: &mut Table<'_, '_, '_>, native: bool) -> Option<Original> {
     let there = top.has("original");
     refuse(top, native);
@@ -28,8 +27,8 @@ pub fn control(top: &mut Table<'_, '_, '_>, native: bool) -> Option<Original> {
     read.filter(|_| there)
 }
 
-/// The template stands in a file of the original's form, because the peers that use it describe themselves in it too. Its
-/// path is relative to the file that names it.
+/// Reads the template, a file in the format of the original because peers send their descriptions in it too. Its path
+/// is relative to the configuration file.
 fn template(table: &mut Table<'_, '_, '_>) -> Option<Connection> {
     let file = table.read("template", &value_types::file("conf.template"))?;
     let path = table.log.path().parent().unwrap_or(Path::new("")).join(&file.value);
@@ -40,7 +39,7 @@ fn template(table: &mut Table<'_, '_, '_>) -> Option<Connection> {
     .ok()
 }
 
-/// `[peer.original]`, when it is there.
+/// Reads `[peer.original]`, if present.
 pub fn peer(table: &mut Table<'_, '_, '_>, name: &At<String>, native: bool) -> Option<OriginalPeer> {
     let there = table.has("original");
     refuse(table, native);
@@ -71,8 +70,7 @@ fn host(example: &str) -> value_types::ValueType<std::net::IpAddr> {
     value_types::host(example)
 }
 
-/// `[peer.path.original]`, or what it stands for in its absence; how the path shows that it is alive, and whether it is taken to
-/// be so from the start.
+/// Reads `[peer.path.original]`, or its defaults: path parameters, liveness detection, and the initial state.
 pub fn path(
     table: &mut Table<'_, '_, '_>,
     peer: Option<&OriginalPeer>,
@@ -112,5 +110,5 @@ fn refuse(table: &mut Table<'_, '_, '_>, native: bool) {
     }
 }
 
-/// The original has no limit; nobody waits longer.
+/// An arbitrary maximum; the original has none.
 const DAY: Duration = Duration::from_secs(86_400);

@@ -1,4 +1,4 @@
-//! `[[rule]]`: which packets are treated otherwise than by their DSCP.
+//! `[[rule]]`: classification of packets beyond their DSCP.
 
 use mpt_proto::classify::{Class, MAX_RULES, Pattern, Rule};
 use mpt_proto::packet::ip;
@@ -7,7 +7,7 @@ use super::model::{At, Mode};
 use super::reader::Reader;
 use super::{defaults, value_types};
 
-/// Reads all rules, in the order in which they are asked. The line is that of the path, if a rule names one.
+/// Reads all rules, in the order of evaluation. A rule's line is that of its path, if it has one.
 pub fn rules(top: &mut Reader<'_, '_, '_>, mode: Option<Mode>) -> Vec<At<Rule>> {
     let count = top.count("rule");
     if count > MAX_RULES {
@@ -43,7 +43,7 @@ fn pattern(table: &mut Reader<'_, '_, '_>) -> Pattern {
     pattern
 }
 
-/// Notes conditions that no packet meets together.
+/// Reports conditions that no packet can meet together.
 fn can_fit(table: &mut Reader<'_, '_, '_>, pattern: &Pattern) {
     if let (Some(source), Some(destination)) = (pattern.source, pattern.destination)
         && source.addr().is_ipv4() != destination.addr().is_ipv4()
@@ -60,7 +60,7 @@ fn can_fit(table: &mut Reader<'_, '_, '_>, pattern: &Pattern) {
     }
 }
 
-/// Copies need a receiver that knows them for what they are.
+/// Copies need a receiver that removes duplicates.
 fn duplicate(table: &mut Reader<'_, '_, '_>, mode: Option<Mode>, class: Option<Class>) -> u8 {
     if mode == Some(Mode::Plain) {
         table.refuse("duplicate", "in plain mode", "leave it out, or scheduler = \"redundant\" for all packets");

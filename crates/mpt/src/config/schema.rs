@@ -1,6 +1,8 @@
 //! The file format: one function per table, one line per key.
 //!
-//! What only native mode has is in `native`, rules are in `rules`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
+//! Keys of native mode are in `native`, rules in `rules`, keys for peers that run the original MPT in `original`. A new
+//! key needs a line here, a field in the model and a row in `docs/config.md`; a new value type is a function in
+//! `value_types`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,10 +21,10 @@ use super::problem::{Lines, ProblemLog};
 use super::reader::Reader;
 use super::{checks, defaults, include, native, original, rules, value_types};
 
-/// A table while it is being read.
+/// A table that is being read.
 pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 
-/// Reads the whole file. What is missing or wrong is noted and left out.
+/// Reads the whole file. Missing or invalid values are reported and left out.
 pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
     let path = log.path().to_owned();
     let mut top = Reader::new(document, "", 1, log);
@@ -67,9 +69,9 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
     file
 }
 
-/// What the top of the file says about the wire.
+/// The top-level settings of the wire format.
 pub struct WireSettings {
-    /// Absent when what stands there is neither; then nothing is said about what either of them needs or refuses.
+    /// Absent if the value is invalid; then keys of either mode are accepted.
     mode: Option<At<Mode>>,
     framing: PlainFraming,
     congestion: cc::ControllerKind,
@@ -121,7 +123,7 @@ fn identity(top: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<KeyPair>
     native::identity(top, wire.is(Mode::Native))
 }
 
-/// The kill switch; in plain mode its absence has been noted.
+/// Reads the kill switch; in plain mode the key has been rejected already.
 fn kill_switch(top: &mut Table<'_, '_, '_>, wire: &WireSettings) -> At<bool> {
     if wire.is(Mode::Plain) {
         return top.at(defaults::KILL_SWITCH);
@@ -129,7 +131,7 @@ fn kill_switch(top: &mut Table<'_, '_, '_>, wire: &WireSettings) -> At<bool> {
     native::kill_switch(top)
 }
 
-/// What is not said is as in `base`.
+/// Reads the GRE fields; absent ones are as in `base`.
 fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
     let key = value_types::integer("a GRE key", 0..=u64::from(u32::MAX), 7);
     PlainFraming {
@@ -183,7 +185,7 @@ fn probe(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<ProbeConf
     idle.value.map(|idle| ProbeConfig { idle, dead })
 }
 
-/// The peers, of which there must be one, unless they come and go: as files in a folder, or because they ask to be created.
+/// Reads the peers. One is required, unless peers may be added later: as files in a folder, or by request.
 fn peers(top: &mut Table<'_, '_, '_>, wire: &WireSettings, creates: bool) -> Vec<Peer> {
     let folder = top.read("include", &value_types::folder("peers.d"));
     if top.is_absent_or_empty("peer") && !creates && folder.is_none() {
@@ -199,19 +201,19 @@ fn peers(top: &mut Table<'_, '_, '_>, wire: &WireSettings, creates: bool) -> Vec
     peers.into_iter().flatten().chain(included).collect()
 }
 
-/// Names for peers that have none: `peer`, `peer2`, `peer3`... One that is added changes nobody's, unless it is put before them.
+/// Names for unnamed peers: `peer`, `peer2`, `peer3`... A peer that is appended changes no other name.
 pub struct NameGenerator {
     base: String,
     given: usize,
 }
 
 impl NameGenerator {
-    /// Those that begin with `base`.
+    /// Makes names that begin with `base`.
     pub fn after(base: &str) -> Self {
         Self { base: base.to_owned(), given: 0 }
     }
 
-    /// The name of the next peer, should it have none of its own.
+    /// Returns the name of the next peer, used if it has none of its own.
     pub fn next(&mut self, table: &Table<'_, '_, '_>) -> String {
         if !table.has("name") {
             self.given += 1;
@@ -220,7 +222,7 @@ impl NameGenerator {
     }
 }
 
-/// A peer that is called `name` unless it says otherwise; as one of `several` it must say what is behind it.
+/// Reads a peer, named `name` by default; as one of `several` it must have networks.
 pub fn peer(table: &mut Table<'_, '_, '_>, wire: &WireSettings, name: String, several: bool) -> Option<Peer> {
     let port = table.read_or("port", &value_types::port(), defaults::PORT);
     let name = table.read_or("name", &value_types::name("office"), name);
@@ -263,7 +265,7 @@ fn networks(table: &mut Table<'_, '_, '_>, wire: &WireSettings, several: bool) -
     }
 }
 
-/// What a path takes from its peer.
+/// The values that a path inherits from its peer.
 struct PeerContext<'p> {
     wire: &'p WireSettings,
     port: u16,
@@ -292,7 +294,7 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) ->
     let name = table.read("name", &value_types::name("dsl"));
     let interface = table.read("interface", &value_types::interface("eth1"));
     let local = table.read("local", &value_types::host("192.168.10.1"));
-    // The address of a peer that calls is learned; the path is known by where the call comes in.
+    // A peer that connects to us has no configured address; its path is identified by the local address or interface.
     let learned = wire.is(Mode::Native) && !table.has("remote") && (table.has("interface") || table.has("local"));
     let remote = value_types::remote("192.168.10.2");
     let remote = if learned { table.read("remote", &remote) } else { table.require("remote", &remote) };
@@ -332,7 +334,7 @@ fn usage(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Usage {
     Usage::read(table)
 }
 
-/// Numbers whose range has been checked.
+/// Converts numbers whose range has been checked.
 fn as_usize(number: u64) -> usize {
     usize::try_from(number).expect("checked against a range that fits")
 }

@@ -1,6 +1,6 @@
-//! Files with secrets in them: whose permissions are wider than the owner's are refused.
+//! Reads files with secrets, and rejects those that others may access.
 //!
-//! Text that came from such a file is wiped from memory when it is dropped. What is said about a file never repeats a word of it.
+//! Text from such a file is wiped from memory on drop. Messages about a file never contain any of its text.
 
 use std::fmt;
 use std::fs::File;
@@ -10,18 +10,18 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-/// What stood in a file, and who may read it.
+/// The contents and permissions of a file.
 pub struct SecretText {
-    /// All of it.
+    /// The contents.
     pub text: Zeroizing<String>,
-    /// The permission bits of the very file that was read.
+    /// The permission bits of the file that was read.
     pub permissions: u32,
 }
 
 /// Reads at most `limit` bytes of a file.
 ///
 /// # Errors
-/// What the system says, or [`io::ErrorKind::InvalidData`] when it is not UTF-8.
+/// The system's error, or [`io::ErrorKind::InvalidData`] if it is not UTF-8.
 pub fn read(path: &Path, limit: u64) -> io::Result<SecretText> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
@@ -31,10 +31,10 @@ pub fn read(path: &Path, limit: u64) -> io::Result<SecretText> {
     Ok(SecretText { text, permissions })
 }
 
-/// A buffer that grows leaves a copy behind that nobody wipes; a reader wants so much room to find the end.
+/// Growing a buffer would leave an unwiped copy behind; the reader needs this much space to detect the end.
 const SPARE: usize = 64;
 
-/// What to try where a file cannot be read or written; `otherwise` where it is not for lack of permission.
+/// Returns a hint for a file that cannot be read or written; `otherwise` if permission is not the cause.
 pub fn hint_for(error: &io::Error, otherwise: &str) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -45,12 +45,12 @@ pub fn hint_for(error: &io::Error, otherwise: &str) -> String {
     .to_owned()
 }
 
-/// Permissions by which others than the owner can read or change a file.
+/// Permissions that let others read or change a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoosePermissions(u32);
 
 impl LoosePermissions {
-    /// These permissions, if they are too wide for a secret.
+    /// Returns the permissions if they are too open for a secret.
     pub fn of(permissions: u32) -> Option<Self> {
         (permissions & 0o077 != 0).then_some(Self(permissions))
     }
@@ -62,7 +62,7 @@ impl fmt::Display for LoosePermissions {
     }
 }
 
-/// What to type.
+/// Returns the command that restricts the permissions.
 pub fn chmod(path: &Path) -> String {
     let path = path.display().to_string();
     let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)) && !path.starts_with('-');

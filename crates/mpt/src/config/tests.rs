@@ -1,4 +1,4 @@
-//! The reference for people and the code must name the same keys.
+//! Tests that the reference documentation and the code have the same keys.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ const REFERENCE: &str = include_str!("../../../../docs/config.md");
 const SETUP: &str = include_str!("../../../../docs/native-setup.md");
 const EVERYTHING: &str = include_str!("../../tests/config/everything.toml");
 
-/// Every key that the schema asks for when every table is there.
+/// Returns every key that the schema requests when every table is present.
 fn keys_of_the_schema() -> BTreeSet<String> {
     let mut log = ProblemLog::new(Path::new("everything.toml"), EVERYTHING);
     schema::file(DeTable::parse(EVERYTHING).unwrap().get_ref(), &mut log);
@@ -26,7 +26,7 @@ fn keys_of_the_schema() -> BTreeSet<String> {
         .collect()
 }
 
-/// The first cells of the reference's tables, which are `key` under a heading that names the table.
+/// Returns the first cells of the reference's tables: `key` under a heading with the table's name.
 fn keys_of_the_reference() -> BTreeSet<String> {
     let mut table = String::new();
     let mut keys = BTreeSet::new();
@@ -45,7 +45,7 @@ fn the_reference_has_every_key_and_no_other() {
     assert_eq!(keys_of_the_reference(), keys_of_the_schema());
 }
 
-/// The files that a page shows.
+/// Returns the example files of a page.
 fn examples(page: &str) -> Vec<&str> {
     page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }

@@ -1,4 +1,4 @@
-//! The kinds of values in a configuration file: how each is written, and what is said when something else stands there.
+//! The types of values in a configuration file: syntax, and the error message for other values.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -11,17 +11,17 @@ use mpt_proto::crypto::keys::KeyError;
 use mpt_proto::time::Rate;
 use toml::de::DeValue;
 
-/// A kind of value.
+/// A value type.
 pub struct ValueType<T> {
-    /// What it is, to follow "is not".
+    /// Its description, to follow "is not" in messages.
     pub description: String,
-    /// One that is right, as it is written.
+    /// A valid value as it is written.
     example: String,
-    /// The words to choose from, if it is one of a few.
+    /// The allowed words, if it is an enumeration.
     pub choices: Vec<&'static str>,
-    /// Whether no message may repeat what is written there.
+    /// True if messages must not repeat the value.
     pub hidden: bool,
-    /// Where one comes from, if an example is no help.
+    /// How to get a value, if an example is no help.
     source: Option<&'static str>,
     parse: Parse<T>,
 }
@@ -40,12 +40,12 @@ impl<T: 'static> ValueType<T> {
         }
     }
 
-    /// A kind that is written as a string.
+    /// Makes a type that is written as a string.
     fn text(is: &str, example: &str, parse: impl Fn(&str) -> Option<T> + 'static) -> Self {
         Self::new(is.to_owned(), &format!("{example:?}"), move |value| parse(value.as_str()?))
     }
 
-    /// This kind, or `"off"`.
+    /// Makes a type that also accepts `"off"`.
     pub fn or_off(self) -> ValueType<Option<T>> {
         ValueType::new(format!("{} or \"off\"", self.description), &self.example, move |value| match value.as_str() {
             Some("off") => Some(None),
@@ -55,23 +55,23 @@ impl<T: 'static> ValueType<T> {
 }
 
 impl<T> ValueType<T> {
-    /// The value, if it is of this kind.
+    /// Parses a value; `None` if it is not of this type.
     pub fn parse(&self, value: &DeValue<'_>) -> Option<T> {
         (self.parse)(value)
     }
 
-    /// How `key` might be written, or where its value comes from.
+    /// Returns an example for `key`, or how to get a value.
     pub fn example(&self, key: &str) -> String {
         self.source.map_or_else(|| format!("for example {key} = {}", self.example), str::to_owned)
     }
 
-    /// How the list `key` might be written.
+    /// Returns an example for the list `key`.
     pub fn example_list(&self, key: &str) -> String {
         format!("for example {key} = [{}]", self.example)
     }
 }
 
-/// An integer that is `what`, for example "a number of bytes".
+/// An integer; `what` describes it, for example "a number of bytes".
 pub fn integer(what: &str, range: RangeInclusive<u64>, example: u64) -> ValueType<u64> {
     let is = format!("{what} from {} to {}", range.start(), range.end());
     ValueType::new(is, &example.to_string(), move |value| parse_number(value).filter(|n| range.contains(n)))
@@ -149,12 +149,12 @@ const DSCPS: [(&str, u8); 22] = [
 
 const PROTOCOLS: [(&str, u8); 4] = [("tcp", 6), ("udp", 17), ("icmp", 1), ("icmpv6", 58)];
 
-/// Yes or no.
+/// A boolean.
 pub fn boolean() -> ValueType<bool> {
     ValueType::new("true or false".to_owned(), "true", |value| value.as_bool())
 }
 
-/// One of a few words.
+/// One of several words.
 pub fn choice<T: Copy + 'static>(words: &[(&'static str, T)]) -> ValueType<T> {
     let choices: Vec<_> = words.iter().map(|(word, _)| *word).collect();
     let is = format!("one of {}", choices.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", "));
@@ -163,7 +163,7 @@ pub fn choice<T: Copy + 'static>(words: &[(&'static str, T)]) -> ValueType<T> {
     ValueType { choices, ..ValueType::text(&is, words[0].0, find) }
 }
 
-/// A time in a range, written as a whole number and its unit.
+/// A duration in a range, written as a whole number and its unit.
 pub fn duration(range: RangeInclusive<Duration>, example: &str) -> ValueType<Duration> {
     let is = format!("a duration from {} to {}", format_duration(*range.start()), format_duration(*range.end()));
     ValueType::text(&is, example, move |text| parse_duration(text).filter(|time| range.contains(time)))
@@ -191,7 +191,7 @@ pub fn volume(range: RangeInclusive<u64>, example: &str) -> ValueType<u64> {
     ValueType::text(&is, example, move |text| parse_with_unit(text, &VOLUMES).filter(|bytes| range.contains(bytes)))
 }
 
-/// One of a kind, or a list of them that is not empty.
+/// A value of a type, or a non-empty list of them.
 pub fn one_or_list<T: 'static>(one: ValueType<T>) -> ValueType<Vec<T>> {
     let (is, example) = (format!("{}, or a list of them", one.description), one.example.clone());
     let parse = move |value: &DeValue<'_>| match value.as_array() {
@@ -201,7 +201,7 @@ pub fn one_or_list<T: 'static>(one: ValueType<T>) -> ValueType<Vec<T>> {
     ValueType { example, ..ValueType::new(is, "", move |value| parse(value).filter(|all| !all.is_empty())) }
 }
 
-/// Interfaces that are used: all of them, or patterns.
+/// Patterns of interfaces, or all interfaces.
 pub fn interfaces() -> ValueType<Vec<String>> {
     let is = "\"auto\", or a list of patterns such as \"eth*\" and \"!docker*\"".to_owned();
     let pattern = |text: &str| {
@@ -216,18 +216,18 @@ pub fn interfaces() -> ValueType<Vec<String>> {
     })
 }
 
-/// A key. No message repeats it: even where a public key belongs, somebody may have written a private one.
+/// A key. Messages do not repeat it: a private key may have been written in place of a public one.
 pub fn key<T: FromStr<Err = KeyError> + 'static>(source: &'static str) -> ValueType<T> {
     let form = ValueType::text("a key: 44 characters of base64, the last one \"=\"", "", |text| text.parse().ok());
     ValueType { hidden: true, source: Some(source), ..form }
 }
 
-/// A text that no message repeats.
+/// A text that messages do not repeat.
 pub fn secret(source: &'static str) -> ValueType<String> {
     ValueType { hidden: true, source: Some(source), ..text("a key", "") }
 }
 
-/// The path of a file with a key in it. No message repeats it: somebody may have written the key.
+/// The path of a key file. Messages do not repeat it: the key itself may have been written.
 pub fn key_file(example: &str) -> ValueType<PathBuf> {
     let absolute = |text: &str| text.starts_with('/').then(|| PathBuf::from(text));
     ValueType { hidden: true, ..ValueType::text("the absolute path of a file", example, absolute) }
@@ -243,8 +243,8 @@ pub fn folder(example: &str) -> ValueType<PathBuf> {
     ValueType::text("the path of a folder", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
-/// The name of a network interface, by the rules of the Linux kernel (`dev_valid_name`). A percent sign would make the kernel
-/// choose a number.
+/// The name of a network interface, by the rules of the Linux kernel (`dev_valid_name`). A percent sign is a pattern
+/// for the kernel.
 pub fn interface(example: &str) -> ValueType<String> {
     ValueType::text(
         "an interface name of 1 to 15 characters, without blanks, \"/\", \":\" and \"%\"",
@@ -257,49 +257,49 @@ pub fn interface(example: &str) -> ValueType<String> {
     )
 }
 
-/// Any text of 1 to 127 characters, which is all that the original MPT has room for.
+/// Any text of 1 to 127 characters, the limit of the original MPT.
 pub fn text(what: &str, example: &str) -> ValueType<String> {
     ValueType::text(&format!("{what} of 1 to 127 characters"), example, |text| {
         (1..128).contains(&text.len()).then(|| text.to_owned())
     })
 }
 
-/// What people call a peer or a path. The slash separates the two in commands.
+/// The name of a peer or a path. The slash separates the two in commands.
 pub fn name(example: &str) -> ValueType<String> {
     ValueType::text(NAME, example, |text| is_name(text).then(|| text.to_owned()))
 }
 
-/// What [`name`] asks for.
+/// The description of [`name`].
 pub const NAME: &str = "a name of 1 to 32 characters, without blanks and \"/\"";
 
-/// Whether a text is what [`name`] asks for.
+/// Returns true if a text is a valid [`name`].
 pub fn is_name(text: &str) -> bool {
     let fits = (1..=32).contains(&text.chars().count());
     fits && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '/')
 }
 
-/// The address of an interface, with the length of its network's prefix.
+/// The address of an interface with its prefix length.
 pub fn interface_address(example: &str) -> ValueType<IpNet> {
     ValueType::text("an address with its prefix length", example, |text| {
         text.parse().ok().filter(|net: &IpNet| text.contains('/') && is_host(net.addr()))
     })
 }
 
-/// A network. Bits behind the prefix would be ignored, so they are an error.
+/// A network. Bits beyond the prefix length would be ignored, so they are an error.
 pub fn network(example: &str) -> ValueType<IpNet> {
     ValueType::text("a prefix with no bits set behind its length", example, |text| {
         text.parse().ok().filter(|net: &IpNet| *net == net.trunc())
     })
 }
 
-/// The address of a host. An IPv4 address in IPv6 form (RFC 4291 section 2.5.5.2) is taken for what it is.
+/// The address of a host. An IPv4-mapped IPv6 address (RFC 4291 section 2.5.5.2) is converted to IPv4.
 pub fn host(example: &str) -> ValueType<IpAddr> {
     ValueType::text("the IP address of a host", example, |text| {
         text.parse().ok().filter(|ip| is_host(*ip)).map(|ip: IpAddr| ip.to_canonical())
     })
 }
 
-/// The address of a host, perhaps with a port.
+/// The address of a host, with or without a port.
 pub fn remote(example: &str) -> ValueType<(IpAddr, Option<u16>)> {
     ValueType::text("the IP address of a host, with or without a port", example, |text| {
         let (ip, port) = parse_endpoint(text).filter(|(ip, port)| is_host(*ip) && *port != Some(0))?;
@@ -316,40 +316,40 @@ fn parse_endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
     bare.or_else(|| text.parse().ok().filter(|_| !text.contains('%')).map(|at: SocketAddr| (at.ip(), Some(at.port()))))
 }
 
-/// Whether it can be the address of one host.
+/// Returns true if it can be the address of one host.
 fn is_host(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     let everybody = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     !(ip.is_unspecified() || ip.is_multicast() || everybody)
 }
 
-/// Units by name, with their size, from the smallest to the largest.
+/// Names and sizes of units, in ascending order.
 type Units = [(&'static str, u64)];
 /// In milliseconds.
 const TIMES: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
-/// In bits per second, as links are sold.
+/// In bits per second, decimal.
 const RATES: [(&str, u64); 3] = [("kbit", 1_000), ("mbit", 1_000_000), ("gbit", 1_000_000_000)];
 
-/// In bytes, as they are sold.
+/// In bytes, decimal.
 const VOLUMES: [(&str, u64); 3] = [("MB", 1_000_000), ("GB", 1_000_000_000), ("TB", 1_000_000_000_000)];
 
 fn parse_duration(text: &str) -> Option<Duration> {
     parse_with_unit(text, &TIMES).map(Duration::from_millis)
 }
 
-/// A duration as it is written in the file.
+/// Formats a duration as it is written in the file.
 fn format_duration(time: Duration) -> String {
     format_with_unit(time.as_millis() as u64, &TIMES)
 }
 
-/// A whole number and its unit.
+/// Parses a whole number with its unit.
 fn parse_with_unit(text: &str, units: &Units) -> Option<u64> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let (_, size) = units.iter().find(|(name, _)| *name == unit)?;
     number.parse::<u64>().ok()?.checked_mul(*size)
 }
 
-/// In the largest unit of which it is a multiple.
+/// Formats in the largest unit that divides the amount.
 fn format_with_unit(amount: u64, units: &Units) -> String {
     let (unit, size) = units.iter().rev().find(|(_, size)| amount.is_multiple_of(*size)).unwrap_or(&units[0]);
     format!("{}{unit}", amount / size)

@@ -1,4 +1,4 @@
-//! The commands' side: finds a running tunnel, asks it, and does not wait forever.
+//! The client side: finds a running tunnel and sends it requests, with a timeout.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,11 +9,11 @@ use super::report::Report;
 use super::{Request, Response, RunDir};
 use crate::Failure;
 
-/// A daemon answers within a turn of its loop; one that takes longer is stuck or stopped.
+/// A daemon responds within one iteration of its event loop; a longer delay means that it hangs.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// One that asks a peer first gives the peer two rounds of six tries, 500 ms apart.
+/// `create` waits for the peer: two rounds of six attempts, 500 ms apart.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
-/// More than a thousand peers with 32 paths take.
+/// More than a thousand peers with 32 paths need.
 const MAX_RESPONSE: u64 = 64 << 20;
 
 /// A connection to a running tunnel.
@@ -24,10 +24,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the tunnel `name`, or to the only one that runs.
+    /// Connects to the tunnel `name`, or to the only running one.
     ///
     /// # Errors
-    /// When there is none, or more than one to choose from, or this user may not control it.
+    /// There is none or more than one, or this user has no access.
     pub fn connect(directory: &RunDir, name: Option<&str>) -> Result<Self, Failure> {
         match name {
             Some(name) if directory.names().iter().any(|known| known == name) => Self::open(directory, name),
@@ -36,10 +36,10 @@ impl Client {
         }
     }
 
-    /// The status report.
+    /// Requests the status report.
     ///
     /// # Errors
-    /// When the daemon does not answer, or not with a report.
+    /// The daemon does not respond, or not with a report.
     pub fn status(&mut self) -> Result<Report, Failure> {
         match self.ask(&Request::Status {})? {
             Response::Status(report) => Ok(report),
@@ -47,10 +47,10 @@ impl Client {
         }
     }
 
-    /// Asks for something to be done.
+    /// Sends a command and waits for its completion.
     ///
     /// # Errors
-    /// When the daemon does not answer, or refuses.
+    /// The daemon does not respond, or the command failed.
     pub fn request(&mut self, request: &Request) -> Result<(), Failure> {
         let patience = if matches!(request, Request::Create { .. }) { CREATE_TIMEOUT } else { TIMEOUT };
         self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|error| self.lost(&error))?;
@@ -60,7 +60,7 @@ impl Client {
     /// Ends the tunnel, and waits until it has cleaned up.
     ///
     /// # Errors
-    /// When the daemon does not answer, or takes too long.
+    /// The daemon does not respond, or takes too long.
     pub fn down(&mut self) -> Result<(), Failure> {
         self.request(&Request::Down {})?;
         let mut rest = Vec::new();
@@ -127,7 +127,7 @@ impl Client {
 }
 
 impl RunDir {
-    /// The interfaces of the tunnels that run, sorted.
+    /// Returns the interfaces of the running tunnels, sorted.
     pub fn running(&self) -> Vec<String> {
         let mut names = self.names();
         names.retain(|name| is_listening(&self.socket(name)));
@@ -135,7 +135,7 @@ impl RunDir {
     }
 }
 
-/// Whether somebody listens at `socket`. One that may not be asked is believed to.
+/// Returns true if a process listens at `socket`. Assumes so without permission to connect.
 fn is_listening(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,

@@ -1,7 +1,7 @@
-//! One client's connection: lines in, lines out, neither without bound.
+//! One client's connection: requests and responses as lines, with bounded buffers.
 //!
-//! The next line is only read when the last one has been answered and the answer has been taken, so a client that sends
-//! without reading is left waiting and costs [`LINE_LIMIT`] bytes and one answer.
+//! The next line is only read when the last one has been answered and the client has read the answer, so a client that
+//! sends without reading costs at most [`MAX_LINE`] bytes and one answer.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
 
-/// The longest request in bytes; the longest that makes sense has two names and 60 bytes around them.
+/// Maximum bytes of a request; a meaningful one has two names and 60 bytes around them.
 pub const MAX_LINE: usize = 4096;
 
 /// A client's connection.
@@ -19,37 +19,37 @@ pub struct ClientConnection {
     stream: UnixStream,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// A line was handed out and has not been answered.
+    /// A line was returned and has not been answered.
     awaits_answer: bool,
-    /// The client has said all that it will, or all that is listened to.
+    /// The client has closed its side, or sent an oversized line.
     input_closed: bool,
 }
 
-/// What came in.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
-    /// No whole line yet.
+    /// No complete line yet.
     Nothing,
-    /// A line, without its end.
+    /// A line, without its line end.
     Line(Vec<u8>),
-    /// More than [`LINE_LIMIT`] bytes without an end.
+    /// More than [`MAX_LINE`] bytes without a line end.
     TooLong,
 }
 
 impl ClientConnection {
-    /// Takes over a stream.
+    /// Wraps a stream.
     ///
     /// # Errors
-    /// When it cannot be made non-blocking.
+    /// It cannot be made non-blocking.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, input: Vec::new(), output: Vec::new(), awaits_answer: false, input_closed: false })
     }
 
-    /// The next line, unless the client first has to take an answer. Reads once.
+    /// Returns the next line, unless the client has to read an answer first. Reads once.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection is closed.
     pub fn poll_line(&mut self) -> io::Result<Input> {
         self.flush()?;
         if self.awaits_answer || !self.output.is_empty() {
@@ -72,10 +72,10 @@ impl ClientConnection {
         Ok(Input::Nothing)
     }
 
-    /// Answers the last line with `line`.
+    /// Sends `line` as the answer to the last line.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection is closed.
     pub fn answer(&mut self, line: &[u8]) -> io::Result<()> {
         self.awaits_answer = false;
         self.output.extend_from_slice(line);
@@ -83,19 +83,20 @@ impl ClientConnection {
         self.flush()
     }
 
-    /// Whether nothing more will come of it.
+    /// Returns true if no more input or output will follow.
     pub fn is_finished(&self) -> bool {
         self.input_closed && !self.awaits_answer && self.output.is_empty() && !self.has_line()
     }
 
-    /// Whether the client went away without waiting for its answer. That alone would wake whoever waits again and again.
+    /// Returns true if the client disconnected without waiting for its answer. A hang-up alone would be reported by
+    /// epoll endlessly.
     pub fn is_abandoned(&self) -> bool {
         let mut asked = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
         let _ = poll(&mut asked, PollTimeout::ZERO);
         asked[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
     }
 
-    /// What to wait for. A whole line that waits in memory counts as something to write: the answer.
+    /// Returns the events to wait for. A buffered line counts as output: its answer.
     pub fn interest(&self) -> EpollFlags {
         match () {
             () if !self.output.is_empty() || self.has_line() && !self.awaits_answer => EpollFlags::EPOLLOUT,

@@ -1,6 +1,7 @@
 //! The status report as JSON: field names carry their units, and `docs/status.md` explains each.
 //!
-//! Fields are added and never renamed, so that scripts go on working; readers should skip what they do not know.
+//! Fields are added and, after the first release, never renamed, so that scripts keep working; readers should skip
+//! unknown fields.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +11,32 @@ use mpt_proto::reorder::ReorderStats;
 use mpt_proto::stats::{EndpointStatus, PathStatus, PeerStatus};
 use serde::{Deserialize, Serialize};
 
-/// A tunnel.
+/// The report of a tunnel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What only the program knows.
+    /// The part that the core does not have.
     #[serde(flatten)]
     pub tunnel: TunnelReport,
     /// The peers, in the order of the configuration.
     pub peers: Vec<PeerReport>,
-    /// Packets that ended before they could be assigned to a peer, by reason.
+    /// Packets dropped before they were assigned to a peer, by reason.
     pub drops: BTreeMap<String, u64>,
 }
 
-/// What the program knows about a tunnel and the core does not.
+/// The part of a tunnel's report that the core does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelReport {
     /// Name of the TUN interface.
     pub interface: String,
     /// The program's version.
     pub version: String,
-    /// What is spoken on the wire.
+    /// Wire format: `native` or `plain`.
     pub mode: String,
     /// The configuration file.
     pub config: String,
-    /// The daemon's process.
+    /// The daemon's process ID.
     pub pid: u32,
-    /// How long it has been running.
+    /// Seconds since the start.
     pub uptime_s: u64,
     /// Local UDP port.
     pub port: u16,
@@ -43,111 +44,111 @@ pub struct TunnelReport {
     pub mtu_bytes: usize,
 }
 
-/// A peer.
+/// The report of a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerReport {
-    /// What people call it.
+    /// Its configured name.
     pub name: String,
     /// The scheduler's name.
     pub scheduler: String,
-    /// Inner packets taken from the TUN device.
+    /// Inner packets read from the TUN device.
     pub taken_packets: u64,
     /// Inner packets sent to the peer.
     pub sent_packets: u64,
-    /// Inner packets that arrived from the peer.
+    /// Inner packets received from the peer.
     pub arrived_packets: u64,
-    /// Inner packets handed to the TUN device.
+    /// Inner packets written to the TUN device.
     pub delivered_packets: u64,
-    /// Bytes that wait for a path.
+    /// Bytes queued for sending.
     pub queued_bytes: usize,
-    /// Packets that wait for an earlier one.
+    /// Packets in the reorder buffer, waiting for an earlier one.
     pub buffered_packets: u64,
-    /// How long such a wait may last.
+    /// Maximum time in the reorder buffer.
     pub reorder_timeout_us: u64,
-    /// Packets that were sent again because they were lost on the way; native mode.
+    /// Packets that were lost and retransmitted; native mode.
     pub retransmitted_packets: u64,
-    /// Packets of the peer's that were lost and came back by forward error correction; native mode.
+    /// Packets from the peer that were lost and recovered by forward error correction; native mode.
     pub recovered_packets: u64,
-    /// Packets that were lost and not worth sending again; native mode.
+    /// Packets that were lost and not retransmitted because they would be late; native mode.
     pub abandoned_packets: u64,
-    /// How order was restored; absent when it is not.
+    /// Counters of the resequencer; absent if it is off.
     pub reorder: Option<ReorderReport>,
-    /// Packets that ended early, by reason.
+    /// Dropped packets, by reason.
     pub drops: BTreeMap<String, u64>,
     /// The paths, in the order of the configuration.
     pub paths: Vec<PathReport>,
 }
 
-/// What the resequencer did, in packets unless the name says otherwise.
+/// Counters of the resequencer, in packets unless the name has another unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReorderReport {
-    /// Arrived as the next in order.
+    /// Arrived in order.
     pub in_order: u64,
-    /// Arrived early and were held.
+    /// Arrived early and were buffered.
     pub buffered: u64,
-    /// Arrived after they had been given up.
+    /// Arrived after the resequencer had stopped waiting for them.
     pub late: u64,
-    /// Given up because every path had passed them.
+    /// Declared lost because later packets arrived on every path.
     pub lost: u64,
-    /// Given up because the hold ran out.
+    /// Declared lost because the reorder timeout expired.
     pub timed_out: u64,
-    /// Given up because the window was full.
+    /// Declared lost because the window was full.
     pub overflowed: u64,
-    /// Given up because the sender did.
+    /// Skipped because the sender abandoned them.
     pub skipped: u64,
-    /// Restarts of the peer's numbering.
+    /// Restarts of the peer's sequence numbers.
     pub restarts: u64,
-    /// Delivered as they came, because packets of class realtime are never held.
+    /// Delivered without reordering: packets of class realtime are never buffered.
     pub unordered: u64,
-    /// The longest that a gap lasted before it was filled.
+    /// The longest time until a gap was filled.
     pub longest_gap_us: u64,
 }
 
-/// A path.
+/// The report of a path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PathReport {
-    /// What people call it.
+    /// Its name.
     pub name: String,
     /// The peer's address and port on it.
     pub remote: String,
-    /// Its configured share.
+    /// Its configured weight.
     pub weight: u32,
-    /// Whether it carries traffic.
+    /// True if it carries traffic.
     pub up: bool,
-    /// Why it does not: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy` or `narrow`.
+    /// The reason if it is down: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy` or `narrow`.
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
-    /// What its bottleneck passes, as native mode has found out.
+    /// Estimated bottleneck rate; native mode.
     pub rate_bits_per_s: Option<u64>,
-    /// The share of datagrams lost lately, 0 to 1; native mode.
+    /// Recent loss rate of datagrams, 0 to 1; native mode.
     pub loss: Option<f64>,
-    /// What this end wants it used for: `available`, `standby` or `metered`.
+    /// The role that this end configures: `available`, `standby` or `metered`.
     #[serde(default)]
     pub role: String,
-    /// Whether it is used only while no other path is alive, because one end wants it so or its limit is used up.
+    /// True if it is used only while no other path is alive, because one end configures so or its limit is used up.
     #[serde(default)]
     pub standby: bool,
-    /// Bytes that have passed this month, outer headers included; metered paths.
+    /// Bytes this month, outer headers included; metered paths.
     #[serde(default)]
     pub used_bytes: Option<u64>,
-    /// Bytes that may pass in a month; metered paths.
+    /// Monthly limit in bytes; metered paths.
     #[serde(default)]
     pub limit_bytes: Option<u64>,
-    /// The largest inner packet that it carries, as native mode has found out.
+    /// The largest inner packet that it carries, as probed; native mode.
     pub mtu_bytes: Option<usize>,
     /// Datagrams sent.
     pub sent_packets: u64,
-    /// Bytes of them, from the GRE header on.
+    /// Bytes sent, from the GRE header on.
     pub sent_bytes: u64,
     /// Datagrams received.
     pub received_packets: u64,
-    /// Bytes of them, from the GRE header on.
+    /// Bytes received, from the GRE header on.
     pub received_bytes: u64,
 }
 
 impl Report {
-    /// What is known about a tunnel, from the program and from the core.
+    /// Makes a report from the program's part and the core's status.
     pub fn new(tunnel: TunnelReport, status: &EndpointStatus) -> Self {
         Self { tunnel, peers: status.peers.iter().map(PeerReport::new).collect(), drops: counts(&status.drops) }
     }
@@ -286,7 +287,7 @@ mod tests {
         serde_json::to_value(Report::new(TunnelReport::default(), &status())).unwrap()
     }
 
-    /// Every key in `value` but the names of drops.
+    /// Every key in `value` except the names of drops.
     fn keys(value: &Value) -> Vec<String> {
         match value {
             Value::Array(values) => values.iter().flat_map(keys).collect(),

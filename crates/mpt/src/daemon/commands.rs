@@ -1,7 +1,7 @@
-//! What commands ask for, beyond status and end: the original's `addr`, `int`, `path`, `reload`, `restart`, `delete`, `save`
-//! and `create`, which serve peers of every kind as far as they can.
+//! Executes commands other than `status` and `down`: the original's `addr`, `int`, `path`, `reload`, `restart`,
+//! `delete`, `save` and `create`, which support peers of every kind as far as possible.
 //!
-//! A connection is named by its file, as the original names it, or by the peer's name.
+//! A connection is named by its file, as in the original, or by the peer's name.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ use crate::control::{Action, ClientToken, Request, Response};
 use crate::legacy::toml::Allowed;
 use crate::legacy::{describe, folder, write};
 
-/// A command that waits for a peer.
+/// A `create` command that waits for the peer's answer.
 #[derive(Debug)]
 pub(super) struct PendingCreate {
     client: ClientToken,
@@ -27,7 +27,7 @@ pub(super) struct PendingCreate {
 }
 
 impl Daemon {
-    /// Carries a request out. None: the answer comes when a peer has answered.
+    /// Executes a request. Returns `None` if the response follows after the peer's answer.
     pub(super) fn handle_request(&mut self, now: Time, client: ClientToken, request: &Request) -> Option<Response> {
         let done = match request {
             Request::Status {} => return Some(Response::Status(self.status_report(now))),
@@ -50,14 +50,14 @@ impl Daemon {
         Some(done.map_or_else(Response::from, |()| Response::Done {}))
     }
 
-    /// Answers whoever asked for the connection to be created.
+    /// Responds to the clients that requested the creation of the connection.
     pub(super) fn answer_create(&mut self, pair: Pair, response: Response) {
         for pending in self.pending.extract_if(.., |pending| pending.pair == pair) {
             self.control.respond(pending.client, &response);
         }
     }
 
-    /// Takes a peer out of the tunnel, and tells whoever waits for it.
+    /// Removes a peer, and responds to clients that wait for it.
     fn end_peer(&mut self, now: Time, index: usize) -> Peer {
         let peer = self.remove_peer(now, index);
         if let Some(original) = &peer.original {
@@ -85,7 +85,8 @@ impl Daemon {
         names.iter().try_for_each(|(peer, path)| self.set_path(now, peer, path, action))
     }
 
-    /// Takes an interface with all its paths up or down. The paths go first, so that the peers can still be told.
+    /// Takes an interface with all its paths up or down. The paths go down first, so that the peers can still be
+    /// notified.
     fn set_interface(&mut self, now: Time, name: &str, action: Action) -> Result<(), Failure> {
         let mut netlink = Netlink::open()?;
         let none = || Failure::new(format!("there is no interface {name}")).hint("`ip link` lists them");
@@ -107,7 +108,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The paths that leave by an interface: bound to it, or to an address of its.
+    /// Returns the paths over an interface: bound to it, or to one of its addresses.
     fn paths_over(&self, interface: &str, addresses: &[Prefix]) -> Vec<(String, String)> {
         let by_address = |local: &IpAddr| addresses.iter().any(|prefix| prefix.address == *local);
         let all = self.file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
@@ -118,9 +119,9 @@ impl Daemon {
         by_it.map(|(peer, path)| (peer.name.to_string(), path.name.to_string())).collect()
     }
 
-    /// Reads the configuration again, and begins anew with what it says of one connection or of all. A peer of which it says
-    /// the same as before goes on undisturbed, unless it is named or runs the original, which begins anew with all. What makes the
-    /// tunnel what it is must be the same as before; everything is made ready before anything changes.
+    /// Reads the configuration again and restarts one connection or all with it. Without a named connection, unchanged
+    /// peers continue undisturbed, except those of the original, which are always restarted. The keys that are fixed at
+    /// the start must be unchanged; everything is prepared before anything changes.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         let fresh = self.read_again()?;
         let hint = "nothing was changed; this counts from the next start: mpt down, and mpt up";
@@ -168,7 +169,7 @@ impl Daemon {
         }
     }
 
-    /// Begins anew with one connection or with all, without reading anything: every path is up again.
+    /// Restarts one connection or all without reading files: every path is up again.
     fn restart(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         if let Some(wanted) = connection {
             find(&self.file, wanted)?;
@@ -185,7 +186,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends a connection and takes its file out of use.
+    /// Ends a connection and disables its file.
     fn delete(&mut self, now: Time, connection: &str) -> Result<(), Failure> {
         let index = find(&self.file, connection)?;
         if self.file.format == FileFormat::Original {
@@ -220,7 +221,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Asks the peer to create its side of a connection.
+    /// Requests that the peer creates its side of a connection.
     fn create(&mut self, now: Time, client: ClientToken, connection: &str) -> Result<(), Failure> {
         let peer = &self.file.peers[find(&self.file, connection)?];
         let described = describe::connection(&self.file, peer).zip(peer.original.as_ref());
@@ -240,7 +241,8 @@ impl Daemon {
     }
 }
 
-/// A fresh file, with the peers that are not meant as they run, and the routes that these need, not those that they will need.
+/// Returns the fresh file with unselected peers as they are running, and the routes for these peers, without the routes
+/// that only their new versions need.
 fn merge_reloaded(running: &File, fresh: &File, is_meant: impl Fn(&Peer) -> bool) -> Result<File, Failure> {
     let others: Vec<_> = running.peers.iter().filter(|peer| !is_meant(peer)).cloned().collect();
     let (meant, later): (Vec<_>, Vec<_>) = fresh.peers.iter().cloned().partition(|peer| is_meant(peer));
@@ -260,12 +262,12 @@ fn merge_reloaded(running: &File, fresh: &File, is_meant: impl Fn(&Peer) -> bool
     Ok(whole)
 }
 
-/// What of a file only counts from the next start and has changed: its line, and its key.
+/// Returns the line and name of the first key that takes effect only at the next start and has changed.
 fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
     let key = |file: &File| file.identity.as_ref().map(|keys| *keys.public());
     let line = |at: Option<usize>| at.unwrap_or(0);
     let original = |file: &File| file.original.as_ref().map(|o| (o.control_port, o.template.is_some()));
-    // A directory of the original says less than the command line did.
+    // A directory of the original lacks what the command line set.
     let allowed = |file: &File| file.original.as_ref().map(|o| (o.unauthenticated, o.public_key));
     let same_allowed = running.format == FileFormat::Original || allowed(running) == allowed(fresh);
     let same_original = same_allowed && original(running) == original(fresh);
@@ -282,7 +284,8 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
     all.into_iter().find(|(same, ..)| !same).map(|(_, line, key)| (line, key))
 }
 
-/// A file of the original's first generation may hold several connections; it is written, and taken out of use, as a whole.
+/// Fails if the peer's file holds several connections, as files of the original's first generation may: it is written
+/// and disabled as a whole.
 fn check_own_file(file: &File, peer: &Peer) -> Result<(), Failure> {
     let name = |peer: &Peer| peer.original.as_ref().map(|original| original.file.clone());
     let Some(own) = name(peer) else { return Ok(()) };
@@ -304,7 +307,7 @@ fn not_original(connection: &str) -> Failure {
         .hint("it needs [peer.original], and the file needs [original]")
 }
 
-/// Whether a peer is meant by a file's name or by its own.
+/// Returns true if `wanted` is the peer's file or name.
 fn is_named(peer: &Peer, wanted: &str) -> bool {
     *peer.name == wanted || peer.original.as_ref().is_some_and(|original| original.file == wanted)
 }

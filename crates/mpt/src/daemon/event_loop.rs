@@ -1,7 +1,7 @@
-//! The loop: wait, take in, let the core think, give out.
+//! The data path of the event loop: wait, receive, process in the core, send.
 //!
-//! One thread does both directions and runs everything to completion, so there is no lock and nothing is reordered inside
-//! this process. The clock is read once a turn.
+//! One thread does both directions and runs everything to completion, so there are no locks and nothing is reordered
+//! inside this process. The clock is read once per iteration.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,18 +23,18 @@ use super::links::Link;
 pub struct Driver {
     /// The core.
     pub endpoint: Endpoint,
-    /// Waits for all of them.
+    /// Waits for all descriptors.
     pub reactor: Reactor,
     tun: Tun,
-    /// By number; those that are closed leave a gap.
+    /// Indexed by link number; closed links leave a gap.
     links: Vec<Option<Link>>,
-    /// Those whose address is gone. Their interface may run nevertheless.
+    /// Links without a local address. Their interface may still be running.
     without_address: BTreeSet<LinkId>,
     buffer: Vec<u8>,
     receive: Receive,
-    /// The TUN device is being watched.
+    /// The TUN device is registered for reading.
     reads_tun: bool,
-    /// It was removed.
+    /// The TUN device was removed.
     tun_removed: bool,
     flood: FloodGuard,
 }
@@ -43,8 +43,8 @@ pub struct Driver {
 pub const TUN: Token = Token(0);
 /// The first socket's token; the others follow.
 const LINKS: u64 = 1_000;
-/// Super-packets that are read before they are sent: enough to fill a run on each of several paths, few enough to
-/// stay in the processor's cache.
+/// Super-packets that are read before they are sent: enough to fill a batch on each of several paths, few enough for
+/// the processor's cache.
 const MAX_TUN_READS: usize = 4;
 
 fn token(link: LinkId) -> Token {
@@ -52,7 +52,7 @@ fn token(link: LinkId) -> Token {
 }
 
 impl Driver {
-    /// Watches everything.
+    /// Registers all descriptors.
     pub fn new(endpoint: Endpoint, reactor: Reactor, tun: Tun, links: Vec<Link>) -> Result<Self, Error> {
         reactor.add(&tun, TUN, Interest::Read)?;
         let buffer = vec![0; mpt_linux::tun::READ_BUFFER];
@@ -72,7 +72,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Watches one more socket, in the place that its number says.
+    /// Registers one more socket at the index of its link number.
     pub fn add_link(&mut self, link: Link) -> Result<(), Error> {
         self.reactor.add(&link, token(link.id()), Interest::Read)?;
         self.flood.on_link_opened(&self.endpoint, &link);
@@ -93,7 +93,7 @@ impl Driver {
         }
     }
 
-    /// Lets a link leave from another local address, or by an interface that came back, and tells the peers.
+    /// Rebinds a link to another local address, or to an interface that came back, and notifies the peers.
     pub fn rebind_link(&mut self, now: Time, id: LinkId, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
         let index = usize::from(id.0);
         let Some(Some(link)) = self.links.get_mut(index) else { return Ok(()) };
@@ -107,19 +107,19 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether a link leaves from this local address by the interface of this index.
+    /// Returns true if a link is bound to this local address and the interface with this index.
     pub fn is_bound_to(&self, id: LinkId, local: IpAddr, interface: u32) -> bool {
         let link = self.links.get(usize::from(id.0)).and_then(Option::as_ref);
         link.is_some_and(|link| link.is_bound_to(local, Some(interface)))
     }
 
-    /// A link has no address to leave from, until it moves to another one.
+    /// Takes a link down whose local address is gone, until it is bound to another one.
     pub fn handle_address_gone(&mut self, now: Time, id: LinkId) {
         self.without_address.insert(id);
         self.endpoint.handle_carrier(now, id, false);
     }
 
-    /// Takes news of an interface: its carrier, or its return under another index.
+    /// Handles the state of an interface: its carrier, or its return under another index.
     pub fn handle_interface_state(&mut self, now: Time, index: u32, name: &str, running: bool) {
         for place in 0..self.links.len() {
             let Some(link) = self.links[place].as_mut().filter(|link| link.uses_interface(index, name)) else {
@@ -136,23 +136,24 @@ impl Driver {
         }
     }
 
-    /// The interface of this index has an address now: links that leave from it leave by that. Whether there are any that left by another.
+    /// Updates the interface of the links that are bound to this address. Returns true if any of them was on another
+    /// interface.
     pub fn on_address_added(&mut self, index: u32, address: IpAddr) -> bool {
         let links = self.links.iter_mut().flatten();
         links.fold(false, |any, link| any | link.on_address_added(address, index))
     }
 
-    /// The interfaces that links leave by, as far as is known.
+    /// Returns the known interfaces of the links.
     pub fn interfaces(&self) -> BTreeSet<u32> {
         self.links.iter().flatten().filter_map(Link::interface).collect()
     }
 
-    /// The interface of this index is gone.
+    /// Takes down the links of an interface that is gone.
     pub fn handle_interface_gone(&mut self, now: Time, index: u32) {
         self.handle_interface_state(now, index, "", false);
     }
 
-    /// Serves a descriptor that is ready.
+    /// Serves a ready descriptor.
     pub fn handle(&mut self, now: Time, ready: &Ready) {
         if ready.token == TUN {
             return self.read_tun(now);
@@ -171,7 +172,7 @@ impl Driver {
         }
     }
 
-    /// Ends a turn: does what is due, gives out what there is, and says when the next turn must begin.
+    /// Ends an iteration: handles deadlines, sends and delivers, and returns the next deadline.
     pub fn finish_iteration(&mut self, now: Time) -> Option<Time> {
         self.endpoint.handle_deadline(now);
         self.transmit(now);
@@ -181,12 +182,12 @@ impl Driver {
         [self.endpoint.next_deadline().map(|(at, _)| at), self.flood.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Whether the TUN device was removed: what is left of it is always ready and never has anything.
+    /// Returns true if the TUN device was removed: its descriptor is then always ready and returns no data.
     pub fn is_tun_removed(&self) -> bool {
         self.tun_removed
     }
 
-    /// The TUN device's interface index.
+    /// Returns the TUN device's interface index.
     pub fn tun_index(&self) -> u32 {
         self.tun.index()
     }
@@ -236,7 +237,7 @@ impl Driver {
         }
     }
 
-    /// Watches the socket that has taken the place of a link's former one, and sends what waited for that.
+    /// Registers the new socket of a link, and sends its backlog.
     fn register_reopened(&mut self, index: usize) -> Result<(), Error> {
         let Some(Some(link)) = self.links.get_mut(index) else { return Ok(()) };
         self.reactor.add(&*link, token(link.id()), Interest::Read)?;
@@ -246,7 +247,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits for a full socket to have room, and tells the endpoint.
+    /// Waits for write readiness if the socket is full, and informs the endpoint.
     fn update_link_interest(&mut self, index: usize) {
         let Some(Some(link)) = self.links.get(index) else { return };
         let blocked = link.is_blocked();
@@ -257,7 +258,7 @@ impl Driver {
         }
     }
 
-    /// While no queue has room, packets wait in the TUN device.
+    /// Stops reading while no queue has room; packets then wait in the TUN device.
     fn update_tun_interest(&mut self) {
         let wanted = self.endpoint.has_room();
         if wanted == self.reads_tun {

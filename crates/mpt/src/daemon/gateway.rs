@@ -1,12 +1,12 @@
-//! A host that takes others to the Internet: forwarding switched on, and their packets sent under this host's address.
+//! Gateway mode: enables IP forwarding and source NAT (masquerading) for packets from the tunnel.
 //!
-//! The address translation is a table of nftables that bears the tunnel's name and our comment, so it is told from everybody
-//! else's: one of that name without the comment is left alone, and the tunnel refuses to start. Tables of others decide as
-//! before; a firewall that drops forwarded packets goes on doing so.
+//! The NAT rules are an nftables table with the tunnel's name and our comment, by which it is recognized. If a table of
+//! that name lacks the comment, it stays untouched and the tunnel does not start. Other tables stay in effect; a
+//! firewall that drops forwarded packets continues to do so.
 //!
-//! What forwarding was before stands in a file beside the control socket from the moment before it is changed. The file is
-//! how the next `mpt up` or `mpt down` knows that there is something to undo after a crash. Several tunnels can need
-//! forwarding: the last of them gives it back.
+//! The previous forwarding state is saved in a file beside the control socket before it is changed. After a crash, the
+//! file makes the next `mpt up` or `mpt down` restore the state. Several tunnels can need forwarding: the last one
+//! restores it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::config::File;
 use crate::control::RunDir;
 
-/// What has been set, undone when this is dropped.
+/// The active configuration, reverted on drop.
 #[derive(Debug)]
 pub struct Gateway {
     run: RunDir,
@@ -25,10 +25,10 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Sets what the configuration asks for; undoes first what a crash has left. None when it asks for nothing.
+    /// Applies the configuration; first reverts what a crash left behind. Returns `None` if masquerading is off.
     ///
     /// # Errors
-    /// When `nft` is missing or refuses, a table of that name is somebody else's, or forwarding cannot be switched on.
+    /// `nft` is missing or fails, a foreign table has the name, or forwarding cannot be enabled.
     pub fn open(file: &File, run: &RunDir) -> Result<Option<Self>, Failure> {
         clean(&file.interface, run)?;
         if !file.masquerade {
@@ -56,10 +56,10 @@ impl Drop for Gateway {
     }
 }
 
-/// Undoes what the tunnel of this name has set, if a file says that it has; whether there was one.
+/// Reverts the configuration of the tunnel with this name, if its state file exists. Returns true if it existed.
 ///
 /// # Errors
-/// What could not be undone. The file then stays, so that it can be tried again.
+/// Something could not be reverted. The file then stays for another attempt.
 pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
     let noted = run.undo_file(name);
     let Ok(text) = fs::read_to_string(&noted) else { return Ok(false) };
@@ -76,7 +76,7 @@ pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Notes what the switches are set to, or were before another tunnel changed them.
+/// Saves the values of the sysctls, or those from before another tunnel changed them.
 fn save_state(name: &str, run: &RunDir, switches: &[&str]) -> Result<(), Failure> {
     let (path, others) = (run.undo_file(name), other_states(name, run));
     let line = |switch: &&str| {
@@ -90,7 +90,7 @@ fn save_state(name: &str, run: &RunDir, switches: &[&str]) -> Result<(), Failure
     fs::write(&path, text).map_err(|error| cannot("write", &path, &error))
 }
 
-/// The notes of other tunnels.
+/// Returns the saved states of other tunnels.
 fn other_states(name: &str, run: &RunDir) -> Vec<String> {
     let names = run.names().into_iter().filter(|other| other != name);
     names.filter_map(|other| fs::read_to_string(run.undo_file(&other)).ok()).collect()
@@ -100,7 +100,7 @@ fn value(notes: &str, switch: &str) -> Option<String> {
     notes.lines().find_map(|line| Some(line.split_once('=').filter(|(name, _)| *name == switch)?.1.to_owned()))
 }
 
-/// What must be on so that packets are forwarded, below [`SYSCTL`]: IPv4, and where it is used IPv6.
+/// Sysctls below [`SYSCTL_ROOT`] that enable forwarding: IPv4, and IPv6 if the tunnel uses it.
 const SYSCTLS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 const SYSCTL_ROOT: &str = "/proc/sys";
 
@@ -113,7 +113,7 @@ fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot {what} {}: {error}", path.display())).hint("masquerade needs root")
 }
 
-/// The table: packets that came in by the tunnel and leave by something else get the address of what they leave by.
+/// The nftables table: packets that enter by the tunnel and leave by another interface get that interface's address.
 fn table(interface: &str) -> String {
     format!(
         "table inet {} {{\n  comment \"{}\"\n  chain postrouting {{\n    type nat hook postrouting priority srcnat; \
@@ -127,7 +127,7 @@ fn comment(interface: &str) -> String {
     format!("mpt: made for {interface}, removed with it")
 }
 
-/// Names in nftables have fewer characters than those of interfaces.
+/// nftables allows fewer characters in names than Linux in interface names.
 fn table_name(interface: &str) -> String {
     let plain =
         |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_string() } else { format!("_{:02x}", c as u32) };
@@ -146,7 +146,7 @@ fn reject_foreign_table(interface: &str) -> Result<(), Failure> {
     }
 }
 
-/// Whether the table of this tunnel bears our comment; none when there is no table.
+/// Returns true if this tunnel's table has our comment; `None` if there is no table.
 fn is_ours(interface: &str) -> Result<Option<bool>, Failure> {
     let mut command = Command::new(program());
     let listed = command.args(["list", "table", "inet", &table_name(interface)]).stdin(Stdio::null()).output();
@@ -155,7 +155,7 @@ fn is_ours(interface: &str) -> Result<Option<bool>, Failure> {
     Ok(listed.status.success().then(|| text.contains(&comment(interface))))
 }
 
-/// Runs a script of nftables, all of it or nothing.
+/// Runs an nftables script atomically.
 fn nft(script: &str) -> Result<(), Failure> {
     let mut command = Command::new(program());
     let piped = command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -172,7 +172,7 @@ fn nft(script: &str) -> Result<(), Failure> {
     Err(Failure::new(format!("nft: {said}")).hint("masquerade needs root, and a kernel with nftables (5.7 or later)"))
 }
 
-/// Services have no `sbin` in their search path everywhere.
+/// The search path of a service may lack `sbin`.
 fn program() -> PathBuf {
     let places = ["/usr/sbin/nft", "/sbin/nft"].map(PathBuf::from);
     places.into_iter().find(|place| place.exists()).unwrap_or_else(|| "nft".into())

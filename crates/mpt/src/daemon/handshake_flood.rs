@@ -1,9 +1,9 @@
-//! Watches for floods of handshakes that come to nothing, and has the kernel thin them out before they reach the sockets.
+//! Detects floods of failing handshakes, and limits them with socket filters in the kernel.
 //!
-//! A forged handshake costs a few hashes, which is little; but as fast as a machine can send they fill the receive queues, in
-//! which the data of established sessions waits, and keep this process from it. So beyond [`MANY`] a second the sockets take
-//! only so many by chance, twice or half as many each [`INTERVAL`]. Peers at addresses that are known are not thinned out, so
-//! their sessions are renewed meanwhile; others come through with patience.
+//! A forged handshake costs only a few hashes; but at line rate they fill the receive queues, which they share with the
+//! data of established sessions, and use up the processor. Above [`MAX_REFUSED_PER_SECOND`] the sockets pass a random
+//! sample, halved or doubled each [`INTERVAL`]. Known peer addresses are exempt, so their sessions are rekeyed during a
+//! flood; other peers connect after some retries.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use mpt_proto::time::Time;
 
 use super::links::Link;
 
-/// What has been refused, and how much of it is let in.
+/// The rate of refused handshakes and the sampling that it causes.
 #[derive(Debug, Default)]
 pub struct FloodGuard {
     last_poll: Time,
     last_refused: u64,
-    /// One in `2^thinning` passes.
+    /// One in `2^sampling_shift` passes.
     sampling_shift: u32,
 }
 
-/// How often is looked.
+/// Interval of rate measurements.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Refused handshakes a second that are no burden: a hundredth of a processor.
+/// Tolerated rate of refused handshakes: about 1 % of a processor.
 const MAX_REFUSED_PER_SECOND: u64 = 4_000;
-/// One in a million is none.
+/// One in a million: effectively none.
 const MAX_SAMPLING_SHIFT: u32 = 20;
 
 impl FloodGuard {
-    /// Looks how many handshakes have been refused, if it is time to, and adapts the sieve.
+    /// Measures the rate of refused handshakes once per interval, and adapts the filter.
     pub fn poll(&mut self, now: Time, endpoint: &Endpoint, links: &[Option<Link>]) {
         let passed = now.since(self.last_poll);
         if passed < INTERVAL {
@@ -53,14 +53,14 @@ impl FloodGuard {
         }
     }
 
-    /// A socket that was opened during a flood takes no more of it than the others.
+    /// Applies the filter to a socket that was opened during a flood.
     pub fn on_link_opened(&self, endpoint: &Endpoint, link: &Link) {
         if self.sampling_shift > 0 {
             self.set_filter(link, &endpoint.remotes().collect::<Vec<_>>());
         }
     }
 
-    /// While a flood is thinned out, somebody must look whether it is over.
+    /// While sampling is active, the rate is measured at every interval.
     pub fn next_deadline(&self) -> Option<Time> {
         (self.sampling_shift > 0).then(|| self.last_poll + INTERVAL)
     }

@@ -1,5 +1,5 @@
-//! Paths that follow the interfaces: tells [`pathman`] what netlink says, and does what it decides. Configured paths in
-//! native mode follow the addresses of their interfaces, too.
+//! Keeps paths in sync with the interfaces: passes netlink state to [`mpt_proto::path_manager`] and applies its
+//! decisions. Configured paths in native mode follow the addresses of their interfaces, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,24 +20,25 @@ use crate::Failure;
 use crate::config::defaults;
 use crate::config::model::{Auto, Mode, Peer};
 
-/// What follows the interfaces.
+/// The state of the synchronization.
 #[derive(Debug)]
 pub(super) struct InterfaceSync {
     tun: u32,
     /// By the peer's name.
     peers: BTreeMap<String, Paths>,
     links: BTreeMap<SocketKey, LinkId>,
-    /// The sockets on which peers call, one for each address of this host: an answer then comes from where the call went.
+    /// Sockets for incoming connections, one for each local address: a response is sent from the address that was
+    /// contacted.
     listening: BTreeMap<IpAddr, LinkId>,
-    /// The addresses from which a configured socket could leave when it was last looked at.
+    /// The usable local addresses of each configured socket at the last run.
     configured: BTreeMap<LinkId, Vec<IpAddr>>,
-    /// When something changed that has not been looked at.
+    /// Time of the next run, after a change.
     due: Option<Time>,
-    /// That was an interface or an address, and routes have not been looked for since.
+    /// An interface or an address has changed, and routes have not been retried since.
     retry_routes: bool,
-    /// What went wrong with the routes.
+    /// Failures of routes.
     route_failures: RetryLog,
-    /// What went wrong with paths and sockets.
+    /// Failures of paths and sockets.
     path_failures: RetryLog,
     last_sync: Time,
 }
@@ -51,11 +52,11 @@ struct SocketKey {
     number: u8,
 }
 
-/// Changes come in bursts, and each look costs some system calls. The first of a burst is not kept waiting.
+/// Minimum interval: changes come in bursts, and each run costs some system calls. The first of a burst is not delayed.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
 
 impl InterfaceSync {
-    /// Nothing yet; paths never leave by the TUN device of this index.
+    /// Makes an empty state. Paths never use the TUN device with this index.
     pub(super) fn new(tun: u32) -> Self {
         Self {
             tun,
@@ -71,19 +72,20 @@ impl InterfaceSync {
         }
     }
 
-    /// An interface or an address has come or gone. Routes have not: what this process sets is such news, too, and would hurry itself.
+    /// An interface or an address has changed. Not called for routes: our own route changes cause events, too, and
+    /// would reset the backoff.
     pub(super) fn on_interfaces_changed(&mut self) {
         self.retry_routes = true;
         self.route_failures.reset_backoff();
         self.path_failures.reset_backoff();
     }
 
-    /// Something about the interfaces has changed.
+    /// Schedules a run after a change.
     pub(super) fn schedule(&mut self, now: Time) {
         self.due = self.due.or(Some(now.max(self.last_sync + MIN_INTERVAL)));
     }
 
-    /// All interfaces; those that nothing may leave by are not usable.
+    /// Returns all interfaces. Those that paths must not use are marked as not usable.
     fn interfaces(&self, netlink: &mut Netlink) -> Result<Vec<Interface>, Error> {
         let addresses = netlink.all_addresses()?;
         let of = |index| addresses.iter().filter(move |(link, _)| *link == index).map(|(_, prefix)| prefix.address);
@@ -98,7 +100,7 @@ impl InterfaceSync {
 }
 
 impl Daemon {
-    /// Looks at the interfaces if they have changed, and says when to come back.
+    /// Synchronizes if a change or a retry is due, and returns the next deadline.
     pub(super) fn poll_interfaces(&mut self, now: Time) -> Option<Time> {
         if self.driver.endpoint.take_remote_addresses_changed() {
             self.interface_sync.schedule(now);
@@ -117,7 +119,7 @@ impl Daemon {
             .min()
     }
 
-    /// Makes the paths agree with the interfaces.
+    /// Synchronizes routes and paths with the interfaces.
     pub(super) fn sync_interfaces(&mut self, now: Time) {
         (self.interface_sync.due, self.interface_sync.last_sync) = (None, now);
         match self.sync_routes() {
@@ -178,7 +180,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Moves the sockets that leave from none of the addresses that their paths want; those of several peers may want different ones.
+    /// Rebinds sockets to another local address if none of their paths uses the current one. Paths of several peers may
+    /// differ.
     fn rebind_stale(&mut self, now: Time) {
         let mut wanted: BTreeMap<LinkId, Vec<CandidatePath>> = BTreeMap::new();
         for (key, way) in self.active_paths() {
@@ -202,7 +205,7 @@ impl Daemon {
         }
     }
 
-    /// The ways of all paths that do not rest, and which socket each takes.
+    /// Returns the candidates of all active paths with their socket keys.
     fn active_paths(&self) -> impl Iterator<Item = (SocketKey, &CandidatePath)> {
         self.file.peers.iter().flat_map(|peer| {
             let paths = self.interface_sync.peers.get(&*peer.name);
@@ -210,8 +213,8 @@ impl Daemon {
         })
     }
 
-    /// Sets again the routes that went with an interface; the return of the TUN device sets all of them. Its own changes are news of
-    /// routes, too, and must not bring on others. Whether what is missing was looked for, or nothing is.
+    /// Restores the routes that the kernel removed with an interface; the return of the TUN device restores all. Route
+    /// events of its own changes must not cause another run. Returns false if missing routes were not looked up.
     fn sync_routes(&mut self) -> Result<bool, Error> {
         if self.tun_is_up == Some(false) {
             return Ok(false);
@@ -278,7 +281,7 @@ impl Daemon {
         remotes.is_some_and(|remotes| remotes.iter().any(|known| **known == remote))
     }
 
-    /// The socket for a way.
+    /// Returns the socket of a path, and opens it if needed.
     fn link(&mut self, way: &CandidatePath, port: u16) -> Result<LinkId, Failure> {
         let key = socket_key(way, port);
         if let Some(link) = self.interface_sync.links.get(&key) {
@@ -298,7 +301,7 @@ impl Daemon {
         Ok(id)
     }
 
-    /// Listens on every address there is, and on no other.
+    /// Listens on every local address, and closes the sockets of others.
     fn listen(&mut self, now: Time, interfaces: &[Interface]) {
         let all = interfaces.iter().filter(|interface| interface.index != self.interface_sync.tun);
         let port = *self.file.port;
@@ -337,7 +340,7 @@ impl Daemon {
         }
     }
 
-    /// Tells the peers that want to know at which addresses they can call.
+    /// Advertises our addresses to peers with `pairs = "fullmesh"`.
     fn advertise_addresses(&mut self, now: Time, interfaces: &[Interface]) {
         let usable = interfaces.iter().filter(|interface| interface.usable).flat_map(|interface| &interface.addresses);
         let at = |own: &IpAddr| SocketAddr::new(*own, *self.file.port);
@@ -349,7 +352,7 @@ impl Daemon {
         }
     }
 
-    /// Forgets the paths of a peer that is gone.
+    /// Removes the state of a removed peer.
     pub(super) fn forget_peer_paths(&mut self, peer: &str) {
         self.interface_sync.peers.remove(peer);
         self.close_unused();
@@ -369,8 +372,9 @@ impl Daemon {
         });
     }
 
-    /// Configured sockets: one whose address is gone leaves from another of its interface, if it names one; and every
-    /// change is told to the peer, which must hear from an address before it can answer there.
+    /// Updates configured sockets: if its address is gone, a socket with an interface is bound to another address of
+    /// it. The peer is notified of every change, because it needs a datagram from an address before it can respond
+    /// there.
     fn sync_configured(&mut self, now: Time, interfaces: &[Interface]) {
         let all: Vec<_> = self.sockets.configured().map(|(device, local, id)| (device.clone(), local, id)).collect();
         for (device, local, id) in all {
@@ -395,7 +399,7 @@ impl Daemon {
                         self.interface_sync
                             .path_failures
                             .record(format!("cannot leave from {from} on {on}"), error.to_string());
-                        // The next look tries again.
+                        // The next run retries.
                         self.interface_sync.configured.extend(before.map(|before| (id, before)));
                     }
                 },
@@ -408,7 +412,7 @@ impl Daemon {
     }
 }
 
-/// What it is that could not be done.
+/// Describes the change that failed.
 fn describe_failure(peer: &str, change: &PathChange) -> String {
     let (PathChange::Add(name, way)
     | PathChange::Move(name, way)
@@ -421,7 +425,7 @@ fn socket_key(way: &CandidatePath, port: u16) -> SocketKey {
     SocketKey { interface: way.interface.clone(), ipv6: way.local.is_ipv6(), port, number: way.number }
 }
 
-/// What is wanted for a peer. Interfaces with configured paths are left to those.
+/// Returns the path manager's policy for a peer. It leaves out interfaces with configured paths.
 fn path_policy(peer: &Peer, auto: &Auto, told: Vec<SocketAddr>) -> Policy {
     let mut remotes: Vec<_> = auto.remotes.iter().map(|remote| **remote).collect();
     let more = told.into_iter().filter(|told| peer.pairs == Pairs::FullMesh && !remotes.contains(told));

@@ -1,8 +1,8 @@
-//! The UDP sockets of a tunnel, and what they could not send yet.
+//! The UDP sockets of a tunnel and their send backlogs.
 //!
-//! A socket whose send buffer is full keeps its datagrams here, in order, until it is writable again; meanwhile the
-//! endpoint is told not to use it, so that a slow interface never holds the others back and little ever waits here. What has to leave
-//! by this very socket all the same, as probes and answers to handshakes have, waits as well, up to a bound.
+//! If the send buffer is full, datagrams stay here in order until the socket is writable. Meanwhile the endpoint does
+//! not use the link, so a slow interface does not block the others and the backlog stays short. Datagrams that must use
+//! this link, such as probes and handshake responses, are queued as well, up to a bound.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -16,20 +16,20 @@ use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use mpt_proto::tx::Transmit;
 
-/// One socket and its backlog.
+/// A socket with its backlog.
 #[derive(Debug)]
 pub struct Link {
     id: LinkId,
     socket: Socket,
     spec: SocketSpec,
-    /// The interface that it leaves by, as far as is known.
+    /// The index of its interface, if known.
     interface: Option<u32>,
-    /// The path manager looks after it.
+    /// The path manager controls it.
     managed: bool,
     backlog: VecDeque<Unsent>,
 }
 
-/// A run, and how many of its datagrams are done with.
+/// A batch, and how many of its datagrams were sent or dropped.
 #[derive(Debug)]
 struct Unsent {
     batch: Transmit,
@@ -37,7 +37,7 @@ struct Unsent {
 }
 
 impl Link {
-    /// Opens the socket of a link that leaves by `interface`, as far as that is known.
+    /// Opens the socket of a link on `interface`, if that is known.
     ///
     /// # Errors
     /// As [`Socket::open`].
@@ -46,7 +46,7 @@ impl Link {
         Ok(Self { id, socket, spec, interface, managed: false, backlog: VecDeque::new() })
     }
 
-    /// Opens the socket of a link that the path manager looks after. Where another socket has the port, any other does.
+    /// Opens the socket of a link of the path manager. Uses a free port if the wanted one is in use.
     ///
     /// # Errors
     /// As [`Socket::open`].
@@ -55,7 +55,7 @@ impl Link {
         Ok(Self { id, socket, spec, interface: Some(interface), managed: true, backlog: VecDeque::new() })
     }
 
-    /// Opens a socket on which peers call.
+    /// Opens a socket for incoming connections.
     ///
     /// # Errors
     /// As [`Socket::open`].
@@ -64,7 +64,7 @@ impl Link {
         Ok(Self { id, socket, spec, interface: None, managed: true, backlog: VecDeque::new() })
     }
 
-    /// Leaves from another local address, or by an interface that came back under another index.
+    /// Rebinds to another local address, or to an interface that came back under another index.
     ///
     /// # Errors
     /// As [`Socket::open`]; the link keeps its old socket.
@@ -75,22 +75,22 @@ impl Link {
         Ok(())
     }
 
-    /// Whether it leaves from this address already, by the interface of this index.
+    /// Returns true if it is bound to this address and the interface with this index.
     pub fn is_bound_to(&self, local: IpAddr, interface: Option<u32>) -> bool {
         self.spec.local.ip() == local && interface.is_none_or(|index| self.interface == Some(index))
     }
 
-    /// Which link it is.
+    /// Returns the link's number.
     pub fn id(&self) -> LinkId {
         self.id
     }
 
-    /// The index of the interface that it leaves by, as far as is known.
+    /// Returns the index of its interface, if known.
     pub fn interface(&self) -> Option<u32> {
         self.interface
     }
 
-    /// Whether it leaves by the interface of this index, or by one of this name that came back under another index.
+    /// Returns true if its interface has this index, or this name after it came back under another index.
     pub fn uses_interface(&self, index: u32, name: &str) -> bool {
         !self.managed && self.is_on(index, name)
     }
@@ -99,12 +99,12 @@ impl Link {
         self.interface == Some(index) || self.spec.device.as_deref() == Some(name)
     }
 
-    /// Whether its interface is gone and the one of this index has taken the name.
+    /// Returns true if its interface is gone and another one, with this index, has the name.
     pub fn needs_reopen(&self, index: u32, name: &str) -> bool {
         self.spec.device.as_deref() == Some(name) && self.interface != Some(index)
     }
 
-    /// Opens the socket anew on an interface that came back, which a bound socket does not follow by itself.
+    /// Reopens the socket on an interface that came back: a bound socket stays on the removed one.
     ///
     /// # Errors
     /// As [`Socket::open`]; the link keeps its old socket.
@@ -114,8 +114,9 @@ impl Link {
         Ok(())
     }
 
-    /// Takes note of which interface has the address that it leaves from, and says whether that is another one than before. A link that
-    /// is bound to an interface stays there; where that came back without the address, the link could not follow until now.
+    /// Updates the interface that has the local address. Returns true if it differs from the previous one. A link that
+    /// is bound to an interface keeps it; if that came back without the address, the link could not be reopened until
+    /// now.
     pub fn on_address_added(&mut self, address: IpAddr, interface: u32) -> bool {
         if self.managed || self.spec.local.ip() != address {
             return false;
@@ -125,20 +126,21 @@ impl Link {
         before != Some(interface)
     }
 
-    /// Lets one in `2^thinning` handshake messages pass, and all from `known`; every one without thinning.
+    /// Passes one in `2^sampling_shift` handshake messages, and all from `exempt`; every one if `sampling_shift` is
+    /// zero.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel rejected the filter.
     pub fn set_handshake_filter(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
         self.socket.set_handshake_filter(thinning, known)
     }
 
-    /// Whether datagrams wait for the socket.
+    /// Returns true if datagrams wait for the socket.
     pub fn is_blocked(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// Hands everything that has arrived, up to one batch, to the endpoint.
+    /// Receives up to one batch of messages and passes them to the endpoint.
     pub fn receive(&mut self, now: Time, buffers: &mut Receive, endpoint: &mut Endpoint) {
         match self.socket.recv(buffers) {
             Ok(_) => {
@@ -152,7 +154,7 @@ impl Link {
         }
     }
 
-    /// Sends a run, or keeps it until the socket has room. Beyond [`MAX_WAITING`] it is dropped.
+    /// Sends a batch, or queues it until the socket is writable. Drops it beyond [`MAX_BACKLOG`].
     pub fn send(&mut self, run: Transmit, endpoint: &mut Endpoint) {
         if self.backlog.len() == MAX_BACKLOG {
             endpoint.handle_failure(Dropped::SendFailed, run.count() as u64);
@@ -164,7 +166,7 @@ impl Link {
         }
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends from the backlog until the socket is full.
     pub fn flush(&mut self, endpoint: &mut Endpoint) {
         while let Some(mut unsent) = self.backlog.pop_front() {
             if self.send_batch(&mut unsent, endpoint) {
@@ -176,7 +178,7 @@ impl Link {
         }
     }
 
-    /// Sends one run; false when the socket is full before its end.
+    /// Sends one batch; returns false if the socket is full before its end.
     fn send_batch(&mut self, unsent: &mut Unsent, endpoint: &mut Endpoint) -> bool {
         loop {
             let run = &unsent.batch;
@@ -187,7 +189,7 @@ impl Link {
                 SendStatus::Complete => return true,
                 SendStatus::Blocked => return false,
                 SendStatus::Failed(error) => {
-                    // One datagram is given up, as a network would; the next may have better luck.
+                    // Drops one datagram, as a network would; the next may pass.
                     tracing::debug!(link = self.id.0, to = %run.to, %error, "send");
                     endpoint.handle_failure(Dropped::SendFailed, 1);
                     unsent.sent += 1;
@@ -197,10 +199,11 @@ impl Link {
     }
 }
 
-/// Runs that wait for a full socket: each has a buffer of 64 KiB, so 16 MB at most. A turn that finds the socket full half way brings fewer.
+/// Maximum number of queued batches: each has a buffer of 64 KiB, so 16 MB. A batch that is partly sent has fewer
+/// datagrams left.
 const MAX_BACKLOG: usize = 256;
 
-/// Opens a socket on the port that is wanted, or on any when that is taken: in native mode the peer finds out.
+/// Opens a socket on the requested port, or on a free one if that is in use: in native mode the peer learns the port.
 fn open_on_any_port(spec: SocketSpec) -> Result<(Socket, SocketSpec), Error> {
     let taken = |error: &Error| error.errno() == Some(nix::libc::EADDRINUSE);
     match Socket::open(&spec) {

@@ -1,7 +1,6 @@
-//! Counts what passes on metered paths, and lets them stand by when their limit for the month is used up.
+//! Counts the traffic of metered paths, and puts them on standby when their monthly limit is used up.
 //!
-//! The count is on disk, so that it survives a restart: at most what passed in the last minute before a crash is not in
-//! it. Months are those of UTC.
+//! The counters are saved on disk: a crash loses at most the last minute. Months are in UTC.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,41 +20,41 @@ use crate::control::report::Report;
 #[derive(Debug)]
 pub(super) struct Metering {
     file: PathBuf,
-    /// By the names of peer and path.
+    /// Keyed by the names of peer and path.
     metered: BTreeMap<(String, String), Metered>,
     usage: UsageFile,
-    /// What the endpoint has counted, by the place in the book.
+    /// The endpoint's last totals, by usage key.
     last_totals: BTreeMap<String, u64>,
     next: Time,
-    /// What is in the book and not on disk has been there since.
+    /// Time of the oldest change that is not saved.
     unsaved: Option<Time>,
 }
 
 /// A metered path.
 #[derive(Debug)]
 struct Metered {
-    /// Its place in the book.
+    /// Its key in the usage file.
     key: String,
     limit: u64,
 }
 
-/// What is on disk.
+/// The file's contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct UsageFile {
-    /// Such as `2026-11`.
+    /// For example `2026-11`.
     month: String,
-    /// Bytes, by the peer's public key and the path's name with a slash between them, so that a peer that gets another name
-    /// keeps its count. A path's name has no slash.
+    /// Bytes, keyed by the peer's public key and the path's name with a slash between them: renaming a peer keeps its
+    /// count. A path's name has no slash.
     used: BTreeMap<String, u64>,
 }
 
 /// At 1 Gbit/s a limit is overrun by at most 125 MB.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two writes.
+/// Interval between writes.
 const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Metering {
-    /// Opens the book of a tunnel.
+    /// Loads the counters of a tunnel.
     pub(super) fn open(file: &File) -> Self {
         let folder = env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from);
         let mut metering = Self {
@@ -70,7 +69,7 @@ impl Metering {
         metering
     }
 
-    /// Watches the metered paths of a configuration that has changed.
+    /// Sets the metered paths of a changed configuration.
     pub(super) fn configure(&mut self, file: &File) {
         let paths = file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
         let metered = paths.filter_map(|(peer, path)| {
@@ -87,7 +86,7 @@ impl Metering {
         self.next = Time::START;
     }
 
-    /// Counts what has passed, and says when to come back.
+    /// Counts the traffic once per interval, and returns the next deadline.
     pub(super) fn poll(&mut self, now: Time, endpoint: &mut Endpoint) -> Option<Time> {
         if self.metered.is_empty() {
             return None;
@@ -102,7 +101,7 @@ impl Metering {
         Some(self.next)
     }
 
-    /// Counts what has passed since the last time, before a peer or the tunnel ends.
+    /// Counts the rest before a peer is removed or the tunnel ends.
     pub(super) fn count_final(&mut self, now: Time, endpoint: &mut Endpoint) {
         if !self.metered.is_empty() {
             self.count(now, endpoint);
@@ -117,7 +116,7 @@ impl Metering {
                 let Some(Metered { key: place, limit }) = self.metered.get(&key) else { continue };
                 let limit = *limit;
                 let passed = bytes(path);
-                // A peer that was removed and added begins to count anew.
+                // The totals of a peer that was removed and added start at zero.
                 let before =
                     self.last_totals.insert(place.clone(), passed).filter(|before| *before <= passed).unwrap_or(0);
                 let used = self.usage.used.entry(place.clone()).or_default();
@@ -136,7 +135,7 @@ impl Metering {
         }
     }
 
-    /// Adds to a report what is known here.
+    /// Fills in the usage fields of a report.
     pub(super) fn fill_report(&self, report: &mut Report) {
         for peer in &mut report.peers {
             for path in &mut peer.paths {
@@ -161,7 +160,7 @@ impl Metering {
         }
     }
 
-    /// Writes a new file and puts it in the place of the old one, so that there is a whole one at any time.
+    /// Writes a new file and renames it over the old one, so that a complete file exists at any time.
     fn save(&mut self) {
         self.unsaved = None;
         let next = self.file.with_extension("usage.new");
@@ -177,18 +176,18 @@ impl Metering {
     }
 }
 
-/// No right clock shows an earlier month: this program is younger.
+/// The release of this program; a correct clock shows no earlier month.
 const FIRST_MONTH: &str = "2026-11";
 
 impl UsageFile {
-    /// Begins anew with another month, unless it is that of a clock that has yet to be set.
+    /// Resets the counters in another month, unless the clock is not set yet.
     fn start_month(&mut self, month: String) {
         if month != self.month && month.as_str() >= FIRST_MONTH {
             *self = Self { month, ..Self::default() };
         }
     }
 
-    /// Puts in its place what stands under the names of peer and path, as it did before keys were what counts.
+    /// Moves a counter from its old key, the names of peer and path, to the new one.
     fn migrate_key(&mut self, peer: &str, path: &str, place: &str) {
         if let Some(used) = self.used.remove(&format!("{peer}/{path}")) {
             self.used.entry(place.to_owned()).or_insert(used);
@@ -204,18 +203,18 @@ impl Drop for Metering {
     }
 }
 
-/// Where a path of a peer is in the book; only native mode has metered paths.
+/// Returns a path's key in the usage file; only native mode has metered paths.
 fn usage_key(peer: &Peer, path: &str) -> Option<String> {
     Some(format!("{}/{path}", peer.protocol.public_key()?))
 }
 
-/// What a provider counts: IP packets.
+/// Bytes of IP packets, as a provider counts them.
 fn bytes(path: &PathStatus) -> u64 {
     let outer = if path.remote.is_ipv4() { 20 + 8 } else { 40 + 8 };
     path.sent.bytes + path.received.bytes + outer * (path.sent.packets + path.received.packets)
 }
 
-/// The month of an instant: Hinnant's `civil_from_days`, in which years begin in March.
+/// Returns the month of an instant: Hinnant's `civil_from_days`, whose years begin in March.
 fn month(at: SystemTime) -> String {
     let days = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);

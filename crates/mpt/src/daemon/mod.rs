@@ -1,11 +1,11 @@
 //! The daemon: `mpt up`.
 //!
-//! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes,
-//! [`policy`] leads the whole Internet into the tunnel, and [`gateway`] leads others to the Internet.
-//! [`uplinks`] lets paths follow the interfaces, and [`trouble`] says when to try again what failed; [`metering`] counts what
-//! is paid by volume, [`service`] talks to the service manager, and [`flood`] watches for floods.
-//! [`orders`] does what commands ask for, [`peers`] lets peers come and go, [`control_port`] talks to the original MPT. This
-//! file is the loop that holds them together with signals, the control socket and news of interfaces.
+//! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
+//! [`policy_routing`] routes the whole Internet into the tunnel, and [`gateway`] forwards to the Internet.
+//! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
+//! metered traffic, [`service`] notifies the service manager, and [`handshake_flood`] limits floods. [`commands`]
+//! executes commands, [`peers`] adds and removes peers, [`control_port`] is the protocol of the original MPT. This file
+//! is the main loop over all of them, signals, the control socket and netlink events.
 
 mod commands;
 mod control_port;
@@ -50,7 +50,7 @@ use setup::{OpenTunnel, Sockets};
 /// Runs a tunnel until a signal or `mpt down` ends it.
 ///
 /// # Errors
-/// [`Failure`], after which nothing is left behind but a kill switch.
+/// [`Failure`]; nothing but a kill switch is left behind.
 pub fn run(file: &File) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let run = RunDir::from_env();
@@ -95,7 +95,8 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
     .run_to_end()
 }
 
-/// A failure that has ended a tunnel. What goes on beyond that, or was left by a run before it, `mpt down` finds by the socket file.
+/// Leaves a socket file if the failed tunnel, or an earlier one, left state behind, so that `mpt down` finds it. Adds a
+/// hint if the kill switch stays active.
 fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) -> Failure {
     let Ok(_alone) = run.claim(name) else { return failure };
     let Ok(mut netlink) = Netlink::open() else { return failure };
@@ -112,7 +113,7 @@ fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) -> Failure {
     failure.hint(hint)
 }
 
-/// What reconfiguration, interfaces that come back and an orderly end need; all else that root can do is given up.
+/// The capabilities for reloading, returning interfaces and a clean shutdown; all others are dropped.
 fn required_capabilities(file: &File) -> Vec<Capability> {
     let low = *file.port < 1024 || file.peers.iter().any(|peer| *peer.local_port < 1024);
     let raw = privilege::binding_needs_raw().then_some(Capability::NetRaw);
@@ -120,7 +121,7 @@ fn required_capabilities(file: &File) -> Vec<Capability> {
     [Some(Capability::NetAdmin), raw, bind].into_iter().flatten().collect()
 }
 
-/// Tells early that commands will not reach the configuration, now that root's right to the files of others is given up.
+/// Warns early if commands cannot access the configuration without root's access to files of others.
 fn warn_unreadable_config(file: &File) {
     let wanted = match file.format {
         FileFormat::Toml => AccessFlags::R_OK,
@@ -132,10 +133,10 @@ fn warn_unreadable_config(file: &File) {
     }
 }
 
-/// Removes what the tunnel with this interface left behind when it was killed; whether there was anything.
+/// Removes what the tunnel with this interface left behind when it was killed. Returns true if there was anything.
 ///
 /// # Errors
-/// When it is running, or what the system refused.
+/// The tunnel is running, or the system refused a change.
 pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let run = RunDir::from_env();
     let _alone = run.claim(interface)?;
@@ -150,7 +151,8 @@ const MONITOR: Token = Token(2);
 const CONTROL: Token = Token(3);
 const CONTROL_PORT: Token = Token(4);
 
-/// What undoes itself comes before the control socket: whoever waits there for the end finds everything undone.
+/// Fields drop in this order: those that revert their changes before the control socket, so that a client that waits
+/// for the end finds everything reverted.
 struct Daemon {
     driver: Driver,
     #[expect(dead_code, reason = "undoes itself")]
@@ -161,19 +163,19 @@ struct Daemon {
     monitor: Monitor,
     control: Server,
     tunnel_report: TunnelReport,
-    /// What news say of the TUN device. None count before it is up for the first time.
+    /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
     tun_is_up: Option<bool>,
-    /// What is running: the file as it was read, with the peers that have come and gone since.
+    /// The running configuration: the file as it was read, with peers added and removed since.
     file: File,
     sockets: Sockets,
     control_port: Option<ControlPort>,
     service: Service,
-    /// Commands that wait for a peer.
+    /// Commands that wait for a peer's answer.
     pending: Vec<PendingCreate>,
     interface_sync: InterfaceSync,
 }
 
-/// What `status` says of the tunnel itself.
+/// Returns the part of the status report about the tunnel itself.
 fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
     TunnelReport {
         interface: file.interface.to_string(),
@@ -187,7 +189,7 @@ fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
     }
 }
 
-/// Whether the loop goes on.
+/// What the main loop does next.
 #[derive(PartialEq, Eq)]
 enum LoopControl {
     Continue,
@@ -223,7 +225,7 @@ impl Daemon {
         }
     }
 
-    /// Does what is due, and says when the next turn must begin.
+    /// Handles everything that is due, and returns the next deadline.
     fn finish_iteration(&mut self, now: Time) -> Option<Time> {
         self.process_path_events(now);
         let control = self.serve_control_port(now);
@@ -231,12 +233,12 @@ impl Daemon {
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
         let data = self.driver.finish_iteration(now);
         self.adapt_mtu();
-        // What was found out just now must still be told, without waiting for another reason to wake up.
+        // Events of this iteration are processed at once, not at the next wake-up.
         let told = self.process_path_events(now).then_some(now);
         [control, data, uplinks, metering, told, self.service.poll(now)].into_iter().flatten().min()
     }
 
-    /// Gives the TUN device the MTU that all paths carry, so that the kernel's own TCP and its ICMP tell everybody.
+    /// Sets the TUN device's MTU to what all paths carry, so that the kernel's TCP and ICMP use it.
     fn adapt_mtu(&mut self) {
         let mtu = self.driver.endpoint.mtu();
         if mtu == self.tunnel_report.mtu_bytes {
@@ -307,7 +309,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Somebody takes the TUN device down or up. Routes and IPv6 addresses go with it, and come back.
+    /// Handles a state change of the TUN device. Routes and IPv6 addresses disappear when it goes down, and are
+    /// restored when it comes up.
     fn handle_tun(&mut self, up: bool) {
         let was_down = self.tun_is_up == Some(false);
         if up || self.tun_is_up.is_some() {
@@ -339,7 +342,7 @@ impl Daemon {
         goes
     }
 
-    /// How the tunnel is.
+    /// Returns the status report.
     fn status_report(&self, now: Time) -> Report {
         let about = TunnelReport { uptime_s: now.as_nanos() / 1_000_000_000, ..self.tunnel_report.clone() };
         let mut report = Report::new(about, &self.driver.endpoint.status());
@@ -347,7 +350,7 @@ impl Daemon {
         report
     }
 
-    /// News were lost: asks for the state of every interface.
+    /// Lists the state of every interface after a loss of events.
     fn resync_interfaces(&mut self, now: Time) {
         let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
             Ok(links) => links,
@@ -367,7 +370,7 @@ impl Daemon {
         self.driver.handle_interface_state(now, link.index, &link.name, link.up && link.running);
     }
 
-    /// Logs what happened, and tells the peer; whether there was anything.
+    /// Logs path events and notifies the peer. Returns true if there was any.
     fn process_path_events(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {

@@ -1,7 +1,7 @@
-//! Peers that come, change and go while the tunnel runs: by command, or because a peer asks for a connection.
+//! Adds, changes and removes peers while the tunnel runs: by command, or when a peer requests a connection.
 //!
-//! Whatever the cause, a new peer is a configuration that has been read and checked like any other, and a peer changes by
-//! being removed and added. Its sequence numbers then begin again, which the other end's resequencer understands.
+//! In every case a new peer is a configuration that is parsed and checked like any other, and a change is a removal and
+//! an addition. Its sequence numbers then restart, which the remote resequencer detects.
 
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
@@ -22,19 +22,19 @@ use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, describe, merge, write};
 
 impl Daemon {
-    /// Brings a peer into the tunnel.
+    /// Adds a peer.
     ///
     /// # Errors
-    /// What the system refused; the tunnel is then without it.
+    /// The system refused a change; the peer is not added.
     pub(super) fn add_peer(&mut self, now: Time, peer: Peer) -> Result<(), Failure> {
         let ready = setup::prepare_peers(&self.file, vec![peer], &mut self.sockets)?;
         self.add_prepared(now, ready)
     }
 
-    /// Brings peers into the tunnel whose sockets are open.
+    /// Adds peers whose sockets are open.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system refused a change.
     pub(super) fn add_prepared(&mut self, now: Time, peers: Vec<(Peer, PeerConfig)>) -> Result<(), Failure> {
         for link in self.sockets.take_new() {
             self.driver.add_link(link)?;
@@ -53,7 +53,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes the peer at `index` out of the tunnel.
+    /// Removes the peer at `index`.
     pub(super) fn remove_peer(&mut self, now: Time, index: usize) -> Peer {
         self.metering.count_final(now, &mut self.driver.endpoint);
         let peer = self.file.peers.remove(index);
@@ -67,13 +67,13 @@ impl Daemon {
         peer
     }
 
-    /// Sets and removes routes as the peers want it.
+    /// Adds and removes routes for the current peers.
     pub(super) fn apply_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
         self.file.routes = routes;
         Ok(self.routes.apply(&self.file, &mut Netlink::open()?)?)
     }
 
-    /// Tells the peer what became of a path of its, where that is this host's doing or finding.
+    /// Notifies the peer of a path's state change, if this host caused or detected it.
     pub(super) fn notify_peer(&mut self, now: Time, name: &str, event: &PathEvent) {
         let Some(port) = &mut self.control_port else { return };
         let Some(up) = status_to_announce(event.from, event.to) else { return };
@@ -84,7 +84,7 @@ impl Daemon {
         port.notify(now, peer, path, up, |name| states.iter().any(|path| path.name == name && path.state.is_up()));
     }
 
-    /// Does what came of the control port's messages, and says when it needs to be looked at again.
+    /// Handles the events of the control port, and returns its next deadline.
     pub(super) fn serve_control_port(&mut self, now: Time) -> Option<Time> {
         while let Some(event) = self.control_port.as_mut()?.poll_event(now) {
             self.handle_event(now, event);
@@ -137,7 +137,7 @@ impl Daemon {
         self.file.peers.iter().position(is_it)
     }
 
-    /// Makes this host's side of a connection that a peer asks for; its description, as the peer wants it.
+    /// Creates this host's side of a requested connection. Returns its description for the peer.
     fn create_connection(&mut self, now: Time, pair: Pair, text: &str) -> Result<String, Code> {
         let peer = Connection::from_message("peer", text).map_err(|_| Code::NO_CONNECTION)?;
         let interface = describe::interface(&self.file);
@@ -150,7 +150,7 @@ impl Daemon {
         let tunnel = interface.tunnels.last().ok_or(Code::NO_CONNECTION)?;
         let key = template.auth_key.clone();
         let made = merge::for_peer(&template, &peer, tunnel, key)?;
-        // What was authenticated is a message about these two addresses, so the text must be about them too.
+        // The authenticated message names these two addresses, so the text must have the same.
         if (made.ip_local, made.ip_remote) != (Some(pair.local), Some(pair.remote)) {
             return Err(Code::NO_CONNECTION);
         }
@@ -162,7 +162,7 @@ impl Daemon {
         Ok(described)
     }
 
-    /// Makes our side of a connection agree with what the peer has made of it.
+    /// Updates our side of a connection with the peer's answer.
     fn apply_answer(&mut self, now: Time, pair: Pair, text: &str) -> Result<(), Failure> {
         let index = self.peer_of(pair).ok_or_else(|| Failure::new("the connection is gone meanwhile"))?;
         let own = describe::connection(&self.file, &self.file.peers[index]);
@@ -173,7 +173,7 @@ impl Daemon {
         match self.add_connection(now, both) {
             Ok(()) => self.apply_routes(routes::routes_without(&self.file, &before)),
             Err(failure) => {
-                // What worked before works on.
+                // Restores the previous connection.
                 let again = self.add_peer(now, before).and_then(|()| self.apply_routes(self.file.routes.clone()));
                 if let Err(failure) = again {
                     tracing::error!(%failure, "the connection is gone");
@@ -183,7 +183,7 @@ impl Daemon {
         }
     }
 
-    /// Brings a connection into the tunnel, as a peer that has been read and checked like one from a file.
+    /// Adds a connection as a peer that is parsed and checked like one from a file.
     fn add_connection(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
         let name = free_name(&connection, &self.file.peers);
         let (peer, routes) = self.parse_connection(Connection { name, ..connection })?;
@@ -194,7 +194,7 @@ impl Daemon {
         let before = self.file.routes.clone();
         let more = routes.into_iter().filter(|net| !before.iter().any(|known| known.value == net.value));
         self.apply_routes(before.iter().copied().chain(more).collect()).inspect_err(|_| {
-            // Without its routes it is of no use.
+            // Without its routes it is unusable.
             self.remove_peer(now, self.file.peers.len() - 1);
             if let Err(failure) = self.apply_routes(before) {
                 tracing::warn!(%failure, "routes");
@@ -202,7 +202,7 @@ impl Daemon {
         })
     }
 
-    /// Refuses networks that belong to a peer already, as a whole or in part. A peer for everything leaves room for others.
+    /// Rejects networks that overlap with a network of another peer. A peer with the default network does not count.
     fn check_overlap(&self, connection: &Connection) -> Result<(), Failure> {
         let (peer, _) = self.parse_connection(connection.clone())?;
         let all = self.file.peers.iter().flat_map(|peer| &peer.networks).map(|net| net.value);
@@ -214,7 +214,7 @@ impl Daemon {
         }
     }
 
-    /// A connection as a peer, and the routes that it needs.
+    /// Converts a connection to a peer and its routes.
     pub(super) fn parse_connection(&self, connection: Connection) -> Result<(Peer, Vec<At<IpNet>>), Failure> {
         let interface = describe::interface(&self.file);
         let setup = LegacySetup { interface, connections: vec![connection], template: None, notes: Vec::new() };
@@ -225,7 +225,7 @@ impl Daemon {
     }
 }
 
-/// A connection's own name, cut to what a peer's may be, or that of its file if another peer is called so.
+/// Returns the connection's name, truncated to the limit for peers, or that of its file if another peer has the name.
 fn free_name(connection: &Connection, peers: &[Peer]) -> String {
     let own = toml::peer_name(&connection.name);
     match peers.iter().any(|peer| *peer.name == own) {
@@ -234,14 +234,14 @@ fn free_name(connection: &Connection, peers: &[Peer]) -> String {
     }
 }
 
-/// The first of several problems; where they come from there is no file to look at.
+/// Returns the first of several problems, without a location: there is no file.
 fn first_problem(problems: Vec<config::Problem>) -> Failure {
     let what = problems.into_iter().next().map_or_else(String::new, |problem| problem.what);
     Failure::new(what)
 }
 
-/// What the peer is told of a change, as the original tells it: what this host did or found out, not what it was told, and
-/// not that keepalives are heard again, because the peer hears ours.
+/// Returns the status to announce to the peer, as the original does: changes that this host caused or detected. Not
+/// those that the peer announced, and not the return of keepalives, because the peer receives ours.
 fn status_to_announce(from: PathState, to: PathState) -> Option<bool> {
     let ours = |state: PathState| matches!(state, PathState::Down(DownCause::Operator | DownCause::Carrier));
     match (from, to) {

@@ -1,19 +1,20 @@
-//! The whole Internet through a tunnel of native mode, while the tunnel's own datagrams leave by the physical links.
+//! Routes the whole Internet through a tunnel in native mode, while the tunnel's own datagrams leave by the physical
+//! links.
 //!
 //! ```text
-//!   priority      rule, for everything but packets of our sockets, which carry the mark
-//!   N             main table, but not its default route: networks that are attached or have routes of their own
+//!   priority      rule, for all packets except those of our sockets, which carry the mark
+//!   N             main table without its default route: attached networks and specific routes
 //!   N + 1         our table:  default        the TUN device
-//!                             unreachable    the kill switch, behind it
-//!   32766         main table: what carries the mark, and everything when our table has nothing
+//!                             unreachable    the kill switch, with a higher metric
+//!   32766         main table: marked packets, and all packets if our table is empty
 //! ```
 //!
-//! The route to the TUN device goes away with the device, however this process ends; then our table is empty, and rules
-//! that lead to it change nothing. With the kill switch the refusal is left, and nothing gets out until the tunnel is up
-//! again or `mpt down` takes it away: that is what it is for.
+//! The kernel removes the route to the TUN device with the device, however this process ends; then our table is empty,
+//! and the rules have no effect. With the kill switch, the unreachable route stays and blocks all traffic until the
+//! tunnel is up again or `mpt down` removes it, as intended.
 //!
-//! Mark and table are one number that follows from the interface's name, so whoever brings the tunnel up or down after a
-//! crash finds what was left. What is there and right stays, so nothing gets out between two runs either.
+//! Mark and table have the same number, a hash of the interface's name, so `mpt up` and `mpt down` find leftovers after
+//! a crash. Existing correct rules are kept, so nothing leaks between two starts.
 
 use mpt_linux::Error;
 use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route, Rule};
@@ -30,21 +31,21 @@ pub struct PolicyRouting {
     mark: u32,
 }
 
-/// The mark of a tunnel's own datagrams; none in plain mode, where routes of their own keep them out of the tunnel.
+/// Returns the mark of a tunnel's own datagrams. `None` in plain mode, where host routes keep them out of the tunnel.
 pub fn mark(file: &File) -> Option<u32> {
     (*file.mode == Mode::Native).then(|| mark_of(&file.interface))
 }
 
 impl PolicyRouting {
-    /// That of the tunnel with this interface.
+    /// Makes that of the tunnel with this interface.
     pub fn of(interface: &str) -> Self {
         Self { mark: mark_of(interface) }
     }
 
-    /// Sets what the configuration needs, and removes what it does not.
+    /// Adds what the configuration needs, and removes the rest.
     ///
     /// # Errors
-    /// What the kernel refused. What was set before stays, so that the kill switch holds.
+    /// The kernel refused a change. Earlier settings stay, so that the kill switch stays active.
     pub fn apply(&self, file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
         self.apply_family(file, tun, false, netlink)?;
         match self.apply_family(file, tun, true, netlink) {
@@ -77,25 +78,25 @@ impl PolicyRouting {
         found.iter().filter(|rule| !rules.contains(rule)).try_for_each(|rule| netlink.remove_rule(rule).map(drop))
     }
 
-    /// Removes everything; whether there was anything.
+    /// Removes everything. Returns true if there was anything.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel refused a change.
     pub fn clear(&self, netlink: &mut Netlink) -> Result<bool, Error> {
         Ok(self.clear_family(false, netlink)? | self.clear_family(true, netlink)?)
     }
 
-    /// The rules that are there.
+    /// Returns the existing rules.
     ///
     /// # Errors
-    /// What the kernel refused.
+    /// The kernel refused the query.
     pub fn existing_rules(&self, netlink: &mut Netlink) -> Result<Vec<Rule>, Error> {
         let ipv4 = netlink.rules_for_mark(self.mark, false)?;
         Ok([ipv4, netlink.rules_for_mark(self.mark, true)?].concat())
     }
 
-    /// The rules go last: they are the sign that there is something. Nothing leads to the table then, and what it has left goes
-    /// with the TUN device.
+    /// Removes the rules last, since they indicate that there is state. Nothing uses the table then, and its other
+    /// route disappears with the TUN device.
     fn clear_family(&self, ipv6: bool, netlink: &mut Netlink) -> Result<bool, Error> {
         let found = netlink.rules_for_mark(self.mark, ipv6)?;
         if !found.is_empty() {
@@ -124,13 +125,13 @@ impl PolicyRouting {
     }
 }
 
-/// Whether everything of an IP version is led into the tunnel by rules.
+/// Returns true if rules route the whole Internet of an IP version into the tunnel.
 pub fn routes_everything(file: &File, ipv6: bool) -> bool {
     let is_all = |net: &ipnet::IpNet| net.prefix_len() == 0 && net.addr().is_ipv6() == ipv6;
     *file.mode == Mode::Native && file.routes.iter().any(|net| is_all(net))
 }
 
-/// Whether the kernel does not know the IP version.
+/// Returns true if the kernel does not support the IP version.
 fn is_unsupported_family(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP))
 }
@@ -139,21 +140,21 @@ fn default_network(ipv6: bool) -> ipnet::IpNet {
     if ipv6 { ipnet::Ipv6Net::default().into() } else { ipnet::Ipv4Net::default().into() }
 }
 
-/// A kill switch goes before everything but the local table. Otherwise rules that somebody made, for example for answers
-/// from the address of an uplink, go first when their numbers are smaller.
+/// A kill switch precedes everything but the local table. Otherwise custom rules with smaller numbers, for example for
+/// replies from the address of an uplink, take precedence.
 fn priority(file: &File) -> u32 {
     if *file.kill_switch { KILL_SWITCH_PRIORITY } else { 32_000 }
 }
 
 const KILL_SWITCH_PRIORITY: u32 = 10;
 
-/// Whether rules are those of a kill switch.
+/// Returns true if a rule has the priority of a kill switch.
 pub fn is_kill_switch(rules: &[Rule]) -> bool {
     rules.iter().any(|rule| rule.priority == KILL_SWITCH_PRIORITY)
 }
 
-/// A number of its own for each name: FNV-1a (Fowler, Noll, Vo), folded to 16 bits, behind two letters that no numbers chosen
-/// by hand have in common with it.
+/// Returns the mark for an interface name: FNV-1a (Fowler, Noll, Vo), folded to 16 bits, below a two-letter prefix that
+/// is unlikely in numbers chosen by hand.
 fn mark_of(interface: &str) -> u32 {
     let hash = interface.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     0x4d50_0000 | (hash >> 16 ^ hash) & 0xffff

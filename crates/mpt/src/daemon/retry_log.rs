@@ -1,37 +1,37 @@
-//! What goes wrong while paths and routes follow the interfaces: it is tried again, ever more seldom, and told once.
+//! Failures while paths and routes are synchronized with the interfaces: retried with exponential backoff, logged once.
 //!
 //! ```text
-//!   try:  note, note, ...  then  end        all of it was looked at: what was not noted again is over
-//!                          or    fail       it ended early: what was wrong before may still be so
+//!   attempt:  record, record, ...  then  finish     complete: failures that were not recorded again are resolved
+//!                                  or    fail       incomplete: earlier failures may persist
 //! ```
 //!
-//! A failure may last, like an address that another program holds, and bring no news when it ends. So the next try comes by itself:
-//! after a second, then after twice as long each time. News of interfaces and addresses, and failures of another kind, begin
-//! with a second again. Tries that others bring on meanwhile change nothing about that.
+//! A failure may last, such as an address in use by another program, and cause no netlink event when it ends. So
+//! retries are timed: after one second, then after twice the previous interval. Changes of interfaces and addresses,
+//! and new failures, reset the interval to one second. Attempts with other causes do not affect it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use mpt_proto::time::Time;
 
-/// What was wrong in the last try, and when the next is due.
+/// The failures of the last attempt, and the time of the next one.
 #[derive(Debug, Default)]
 pub(super) struct RetryLog {
-    /// What it was, and why.
+    /// The failed operations with their causes.
     known: BTreeMap<String, String>,
-    /// The same, of the try that has not ended.
+    /// The same, for the attempt in progress.
     current: BTreeMap<String, String>,
     due: Option<Time>,
-    /// How often it was waited for the next try.
+    /// Number of scheduled retries.
     retries: u32,
 }
 
 const INITIAL_INTERVAL: Duration = Duration::from_secs(1);
-/// The wait doubles as many times: to about a minute, which somebody who has put things right can bear.
+/// Limits the interval to about a minute, which is acceptable after the cause was fixed.
 const MAX_DOUBLINGS: u32 = 6;
 
 impl RetryLog {
-    /// Something went wrong in this try; whether that is new.
+    /// Records a failure of this attempt. Returns true if it is new.
     pub(super) fn record(&mut self, what: String, why: String) -> bool {
         if !self.known.contains_key(&what) {
             self.reset_backoff();
@@ -45,7 +45,7 @@ impl RetryLog {
         is_new
     }
 
-    /// The try has ended.
+    /// Ends a complete attempt.
     pub(super) fn finish(&mut self, now: Time) {
         let before = std::mem::replace(&mut self.known, std::mem::take(&mut self.current));
         for what in before.keys().filter(|what| !self.known.contains_key(*what)) {
@@ -59,7 +59,7 @@ impl RetryLog {
         }
     }
 
-    /// The try has ended early.
+    /// Ends an incomplete attempt.
     pub(super) fn fail(&mut self, now: Time, what: String, why: String) {
         self.record(what, why);
         for (what, why) in std::mem::take(&mut self.known) {
@@ -68,17 +68,17 @@ impl RetryLog {
         self.finish(now);
     }
 
-    /// Things have changed, and the next try comes with that.
+    /// Resets the backoff: the state changed, and another attempt follows for that reason.
     pub(super) fn reset_backoff(&mut self) {
         (self.due, self.retries) = (None, 0);
     }
 
-    /// When to try again.
+    /// Returns the time of the next retry.
     pub(super) fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// Whether it is time to.
+    /// Returns true once if the retry is due.
     pub(super) fn take_due(&mut self, now: Time) -> bool {
         self.due.take_if(|due| *due <= now).is_some()
     }
@@ -92,14 +92,14 @@ mod tests {
         Time::after(Duration::from_secs(seconds))
     }
 
-    /// A try with these failures, and which of them were new.
+    /// Runs one attempt with these failures, and returns which of them were new.
     fn try_once(trouble: &mut RetryLog, now: Time, failures: &[(&str, &str)]) -> Vec<bool> {
         let new = failures.iter().map(|(what, why)| trouble.record((*what).to_owned(), (*why).to_owned())).collect();
         trouble.finish(now);
         new
     }
 
-    /// Tries when it is due, and fails; how many seconds each try kept waiting.
+    /// Fails at every retry, and returns the intervals in seconds.
     fn intervals(trouble: &mut RetryLog, tries: usize) -> Vec<u64> {
         let wait = |_| {
             let due = trouble.due().expect("a next try");

@@ -1,12 +1,13 @@
-//! The routes that a tunnel needs: into it for the networks behind peers, and around it for its own datagrams.
+//! The routes of a tunnel: into it for the networks behind peers, and host routes that bypass it for its own datagrams.
 //!
-//! Routes into the tunnel hang on the TUN device, which the kernel removes with this process. Those around it are on other
-//! interfaces, so they are removed when this is dropped; a process that is killed leaves them behind, as the original MPT
-//! does, and replaces them when it comes back, or `mpt down` removes them. A kill switch is lifted by an orderly end alone.
+//! The kernel removes routes into the tunnel with the TUN device when this process ends. Bypass routes are on other
+//! interfaces, so they are removed on drop; a killed process leaves them behind, as the original MPT does, and replaces
+//! them at the next start, or `mpt down` removes them. Only a clean shutdown lifts the kill switch.
 //!
-//! The whole Internet (0.0.0.0/0, ::/0) is led into a tunnel of native mode by rules: see [`super::policy`]. In plain mode it
-//! is led there as two halves, which win over the default route without replacing it; a path that is bound to an interface
-//! goes on using that interface's default route, and the remote addresses of others get routes of their own.
+//! In native mode rules route the whole Internet (0.0.0.0/0, ::/0) into the tunnel: see [`super::policy_routing`]. In
+//! plain mode two half-size routes do, which take precedence over the default route without replacing it. A path that
+//! is bound to an interface continues to use its default route, and the remote addresses of other paths get bypass
+//! routes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,7 +23,7 @@ use crate::config::File;
 use crate::config::model::{At, Path, Peer};
 use crate::control::RunDir;
 
-/// What has been set.
+/// The installed routes.
 #[derive(Debug)]
 pub struct Routes {
     tun: u32,
@@ -30,13 +31,13 @@ pub struct Routes {
     policy: PolicyRouting,
     tunnel_routes: Vec<Route>,
     bypasses: Vec<(BypassKey, Route)>,
-    /// There was no way for a path that needs a route of its own, or something could not be set.
+    /// A path lacks its bypass route, or a route could not be added.
     incomplete: bool,
-    /// A kill switch is to hold beyond the end: that of the file, or one that a run before this has left.
+    /// The kill switch stays active after the end: that of the file, or one that an earlier process left.
     keep_kill_switch: bool,
 }
 
-/// What of a path says how its datagrams stay out of the tunnel. Those to one remote address differ in their metric.
+/// The parameters of a path's bypass route. Several routes to one remote address differ in their metric.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BypassKey {
     remote: IpAddr,
@@ -45,7 +46,7 @@ struct BypassKey {
 }
 
 impl Routes {
-    /// Nothing yet, for the TUN device of this index and name.
+    /// Makes an empty set for the TUN device with this index and name.
     pub fn new(tun: u32, interface: &str) -> Self {
         let policy = PolicyRouting::of(interface);
         let interface = interface.to_owned();
@@ -60,11 +61,11 @@ impl Routes {
         }
     }
 
-    /// Sets what a configuration needs, that included which the kernel took away, and removes what it does not.
+    /// Adds all routes that a configuration needs, including those that the kernel removed, and removes others.
     ///
     /// # Errors
-    /// When a route into the tunnel cannot be set; the others are. One around it may be missing: the path is then down, and
-    /// others are not.
+    /// A route into the tunnel could not be added; the others are. A bypass route may be missing without an error: only
+    /// its path is down then.
     pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
         self.incomplete = true;
         let lacks = self.apply_bypasses(file, netlink)?;
@@ -106,24 +107,24 @@ impl Routes {
         }
     }
 
-    /// Sets again what the kernel took away with an interface that was down. A route by one that is gone is none.
+    /// Adds the routes again that the kernel removed when an interface went down. Forgets those of removed interfaces.
     pub fn restore(&mut self, netlink: &mut Netlink) {
         let is_gone = |error: Error| error.errno() == Some(libc::ENODEV);
         let gone = self.bypasses.extract_if(.., |(_, route)| netlink.add_route(route).is_err_and(is_gone)).count();
         self.incomplete |= gone > 0;
     }
 
-    /// Whether a path has no route of its own that needs one, or the last attempt to settle has failed.
+    /// Returns true if a path lacks its bypass route, or the last attempt to apply has failed.
     pub fn is_incomplete(&self) -> bool {
         self.incomplete
     }
 
-    /// The end is an orderly one.
+    /// Lifts the kill switch at the end: the shutdown is clean.
     pub fn on_shutdown(&mut self) {
         self.keep_kill_switch = false;
     }
 
-    /// Whether a path has no route of its own that needs one.
+    /// Returns true if a path lacks its bypass route.
     fn apply_bypasses(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Error> {
         let wanted: BTreeSet<_> = bypass_keys(file).collect();
         for (_, route) in self.bypasses.extract_if(.., |(bypass, _)| !wanted.contains(bypass)) {
@@ -133,7 +134,7 @@ impl Routes {
         let has_one = |bypass: &BypassKey| self.bypasses.iter().any(|(known, _)| known == bypass);
         let missing: Vec<_> = wanted.into_iter().filter(|bypass| !has_one(bypass)).collect();
         if !missing.is_empty() {
-            // While the whole Internet is led into the tunnel, that is the way to any peer.
+            // While the tunnel has the default route, a lookup would return the tunnel for any peer.
             for half in self.tunnel_routes.extract_if(.., |route| route.to.length == 1) {
                 netlink.remove_route(&half)?;
             }
@@ -152,7 +153,8 @@ impl Routes {
         Ok(lacks)
     }
 
-    /// Whether there is a way. Its route gets the lowest metric that nobody else's route to this address has.
+    /// Returns true if the remote address is reachable. The bypass gets the lowest metric that no foreign route to this
+    /// address has.
     fn add_bypass(&mut self, bypass: BypassKey, netlink: &mut Netlink) -> Result<bool, Error> {
         let Some(way) = bypass_route(&bypass, netlink)? else { return Ok(false) };
         let is_own =
@@ -167,8 +169,8 @@ impl Routes {
         Ok(true)
     }
 
-    /// Adds a route, in place of one that a killed process has left on the same link. A tunnel that runs may have set it, too, and
-    /// to remove one without a metric is to remove any.
+    /// Adds a route, and replaces one that a killed process left on the same link. Keeps it if another tunnel is
+    /// running, which may own it, and if we have a route beside it: removing a route without a metric removes any.
     fn add_or_replace(&self, route: &Route, netlink: &mut Netlink) -> Result<Change, Error> {
         let change = netlink.add_route(route)?;
         let is_beside = |own: &Route| own.to == route.to && own.device == route.device;
@@ -196,11 +198,10 @@ impl Drop for Routes {
     }
 }
 
-/// The routes around tunnels that processes which were killed have left. There are none as long as another tunnel runs that may need
-/// them.
+/// Returns the bypass routes that killed processes left. Empty if another tunnel is running, which may need them.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel refused the query.
 pub fn stale_bypasses(interface: &str, run: &RunDir, netlink: &mut Netlink) -> Result<Vec<Route>, Error> {
     if !is_only_tunnel(interface, run) {
         return Ok(Vec::new());
@@ -209,10 +210,10 @@ pub fn stale_bypasses(interface: &str, run: &RunDir, netlink: &mut Netlink) -> R
     Ok(netlink.stale_routes()?.into_iter().filter(is_to_a_host).collect())
 }
 
-/// Removes them; whether there were any.
+/// Removes the stale bypass routes. Returns true if there were any.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel refused a change.
 pub fn clean(interface: &str, run: &RunDir, netlink: &mut Netlink) -> Result<bool, Error> {
     let stale = stale_bypasses(interface, run, netlink)?;
     stale.iter().try_for_each(|route| netlink.remove_stale_route(route).map(drop))?;
@@ -229,7 +230,7 @@ fn remove_or_warn(route: &Route, netlink: &mut Netlink) {
     }
 }
 
-/// The detours that the paths of a file need.
+/// Returns the bypasses that the paths of a file need.
 fn bypass_keys(file: &File) -> impl Iterator<Item = BypassKey> {
     let paths = file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_bypass(file, path));
     paths.filter_map(|path| {
@@ -238,7 +239,7 @@ fn bypass_keys(file: &File) -> impl Iterator<Item = BypassKey> {
     })
 }
 
-/// A gateway is named, or everything is led into the tunnel and no interface keeps the path out of it.
+/// A path needs a bypass if it has a gateway, or if it has no interface and the tunnel has the default route.
 fn needs_bypass(file: &File, path: &Path) -> bool {
     let of_family = |net: &IpNet| path.remote_ip().is_some_and(|remote| remote.is_ipv4() == net.addr().is_ipv4());
     let by_halves = |net: &IpNet| !routes_everything(file, net.addr().is_ipv6());
@@ -246,13 +247,13 @@ fn needs_bypass(file: &File, path: &Path) -> bool {
     gateway(path).is_some() || path.interface.is_none() && file.routes.iter().any(everything)
 }
 
-/// The gateway, unless it is one of the path's ends: files of the original name those where there is no gateway.
+/// Returns the gateway, unless it is an end of the path: files of the original use that for "no gateway".
 fn gateway(path: &Path) -> Option<IpAddr> {
     let ends = [path.remote_ip(), path.local.as_deref().copied()];
     path.gateway.as_deref().copied().filter(|gateway| !ends.contains(&Some(*gateway)))
 }
 
-/// The way that a path's datagrams take while nothing is led into the tunnel; none when there is no way.
+/// Looks up the route of a path's datagrams outside the tunnel; `None` if there is none.
 fn bypass_route(bypass: &BypassKey, netlink: &mut Netlink) -> Result<Option<Route>, Error> {
     let remote = bypass.remote;
     let device = match &bypass.interface {
@@ -265,21 +266,21 @@ fn bypass_route(bypass: &BypassKey, netlink: &mut Netlink) -> Result<Option<Rout
     Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric, source: None }))
 }
 
-/// The length of the prefix that is this address alone.
+/// Returns the prefix length of a host route.
 fn host_length(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// What the kernel gives an IPv6 route without a metric (`IP6_RT_PRIO_USER`).
+/// The kernel's default metric for IPv6 routes (`IP6_RT_PRIO_USER`).
 const DEFAULT_METRIC_V6: u32 = 1024;
 
-/// The routes of a file whose peers have changed, less those that only a peer which is gone needed.
+/// Returns the routes of a file after a peer was removed, without those that only this peer needed.
 pub fn routes_without(file: &File, gone: &Peer) -> Vec<At<IpNet>> {
     let needed = |route: &&At<IpNet>| serves(file, route, &file.peers) || !serves(file, route, [gone]);
     file.routes.iter().filter(needed).copied().collect()
 }
 
-/// Whether a network of these peers is reached by this very route, and not by a narrower one or by the tunnel's own address.
+/// Returns true if a network of these peers uses this very route, not a more specific one or the tunnel's own prefix.
 pub fn serves<'a>(file: &File, route: &IpNet, peers: impl IntoIterator<Item = &'a Peer>) -> bool {
     let is_narrower = |other: &IpNet| other.prefix_len() > route.prefix_len();
     let narrower = || file.routes.iter().chain(&file.addresses).filter(|other| is_narrower(other));
@@ -287,7 +288,7 @@ pub fn serves<'a>(file: &File, route: &IpNet, peers: impl IntoIterator<Item = &'
     peers.into_iter().flat_map(|peer| &peer.networks).any(by_it)
 }
 
-/// Our own address of the route's family, so that packets of this host carry one that the peer accepts.
+/// Returns our address of the route's IP version: the peer accepts packets from it.
 pub fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
     file.addresses.iter().map(|address| address.addr()).find(|address| address.is_ipv4() == net.addr().is_ipv4())
 }

@@ -1,8 +1,8 @@
-//! What the service manager is told: that the tunnel is up, that it is still alive, that it ends (`sd_notify(3)`).
+//! Notifies the service manager of start, stop and liveness (`sd_notify(3)`).
 //!
-//! A word is a datagram to the socket that `NOTIFY_SOCKET` names; without that variable nobody wants to know. Where
-//! `WATCHDOG_USEC` says how long a service may be silent, a word goes out twice in that time, from the loop itself: a loop
-//! that hangs is silent.
+//! A notification is a datagram to the socket in `NOTIFY_SOCKET`; without that variable none is sent. If
+//! `WATCHDOG_USEC` sets a watchdog timeout, the main loop sends a keepalive twice in that time; a loop that hangs sends
+//! none.
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use mpt_proto::time::Time;
 
-/// The service manager, if there is one that wants to know.
+/// The service manager's socket, if there is one.
 #[derive(Debug, Default)]
 pub struct Service {
     manager: Option<(UnixDatagram, SocketAddr)>,
@@ -22,7 +22,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whoever started this process, as the environment says.
+    /// Reads the environment.
     pub fn from_env() -> Self {
         let manager = env::var_os("NOTIFY_SOCKET").and_then(|name| manager(&name));
         let is_ours = env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
@@ -30,17 +30,17 @@ impl Service {
         Self { manager, interval: silence.map(|usec: u64| Duration::from_micros(usec / 2)), next: Time::START }
     }
 
-    /// The tunnel is up, or its configuration has been read again.
+    /// Notifies that the tunnel is up, or its configuration was reloaded.
     pub fn ready(&self) {
         self.notify("READY=1");
     }
 
-    /// The tunnel goes down.
+    /// Notifies that the tunnel is stopping.
     pub fn stopping(&self) {
         self.notify("STOPPING=1");
     }
 
-    /// Says that the loop goes on, if it is time to; returns when it will be.
+    /// Sends the watchdog keepalive if it is due. Returns the time of the next one.
     pub fn poll(&mut self, now: Time) -> Option<Time> {
         let every = self.interval.filter(|_| self.manager.is_some())?;
         if self.next <= now {
@@ -59,7 +59,7 @@ impl Service {
     }
 }
 
-/// A name that begins with "@" is in the abstract namespace.
+/// A name with a leading "@" is in the abstract namespace.
 fn manager(name: &OsStr) -> Option<(UnixDatagram, SocketAddr)> {
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),

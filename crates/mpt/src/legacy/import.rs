@@ -1,4 +1,4 @@
-//! A configuration of the original as a whole: its files together, and what of them has no effect here.
+//! Reads a complete configuration of the original, and notes what has no effect here.
 
 use std::fs;
 use std::net::IpAddr;
@@ -9,31 +9,31 @@ use super::model::{Connection, Interface, TunnelInterface};
 use super::{LegacyProblem, Note, positional};
 use crate::config::secrets;
 
-/// What a set of files says.
+/// The contents of a set of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegacySetup {
-    /// What the daemon has once, with its tunnel interfaces.
+    /// The global values, with the tunnel interfaces.
     pub interface: Interface,
     /// The connections, in the order of their files.
     pub connections: Vec<Connection>,
-    /// What connections are made of that peers ask for.
+    /// The template for connections that peers request.
     pub template: Option<Connection>,
-    /// What is not carried over, and why.
+    /// Settings that are not carried over, with the reason.
     pub notes: Vec<Note>,
 }
 
-/// A file that has been read.
+/// A file with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its name, for messages and to tell what it is.
+    /// Its name, for messages and to determine its kind.
     pub file: String,
-    /// What stands in it.
+    /// Its contents.
     pub text: String,
 }
 
 impl LegacySetup {
-    /// Reads the files of the original that `paths` name. A directory is one that the original runs in, or its `conf`:
-    /// `interface.conf`, and all of `connections` that ends in `.conf`, and the template.
+    /// Reads the files of the original in `paths`. A directory is the original's working directory, or its `conf`:
+    /// reads `interface.conf`, every `.conf` file in `connections`, and the template.
     pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<LegacyProblem>> {
         let mut problems = vec![];
         let files: Vec<_> = paths.iter().flat_map(|path| files_of(path, &mut problems)).collect();
@@ -42,7 +42,7 @@ impl LegacySetup {
         if problems.is_empty() { Self::read(&sources) } else { Err(problems) }
     }
 
-    /// Reads files whose text is at hand. All mistakes are reported, those of all files together.
+    /// Parses files that are in memory. Reports the mistakes of all files together.
     pub fn read(sources: &[Source]) -> Result<Self, Vec<LegacyProblem>> {
         let mut reading = SetupReader::default();
         sources.iter().for_each(|source| reading.take(source));
@@ -51,13 +51,13 @@ impl LegacySetup {
 }
 
 impl Source {
-    /// Reads a file, in whatever encoding its comments are.
+    /// Reads a file; comments may have any encoding.
     fn read(file: &Path) -> Result<Self, LegacyProblem> {
         let name = file.display().to_string();
         match fs::read(file) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
-                // What some editors put in front (U+FEFF).
+                // Some editors add a byte order mark (U+FEFF).
                 let text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
                 Ok(Self { file: name, text })
             }
@@ -68,7 +68,7 @@ impl Source {
         }
     }
 
-    /// What stands in it, as sections and keys: one for each connection.
+    /// Returns its sections and keys: one set for each connection.
     fn inis(&self, problems: &mut Vec<LegacyProblem>) -> Vec<Ini> {
         let name = self.file.rsplit('/').next().unwrap_or_default();
         if positional::is_positional(&self.text) {
@@ -79,7 +79,7 @@ impl Source {
     }
 }
 
-/// Reads a file from which connections are made that peers ask for; it need not lead anywhere.
+/// Reads a template for connections that peers request; it may lack the peer's addresses.
 ///
 /// # Errors
 /// The first mistake in it.
@@ -137,7 +137,7 @@ impl SetupReader {
         }
     }
 
-    /// A connection must lead somewhere; a template need not.
+    /// Checks that a connection has the peer's addresses; a template need not have them.
     fn complete(&mut self, ini: &Ini, connection: Connection) {
         let mut missing = |section: &str, key: &str, what: &str| {
             let line = ini.entry(section, key).map(|e| e.line).or(ini.line_of(section)).unwrap_or_default();
@@ -206,7 +206,7 @@ impl SetupReader {
         if problems.is_empty() { Ok(LegacySetup { interface, connections, template, notes }) } else { Err(problems) }
     }
 
-    /// Both tunnel addresses together name a connection, so each must have them, and no two the same.
+    /// The two tunnel addresses identify a connection, so each must have them, and they must be unique.
     fn check_addresses(&mut self) {
         for (n, connection) in self.connections.iter().enumerate() {
             let twin =
@@ -223,7 +223,7 @@ impl SetupReader {
     }
 }
 
-/// What the original takes from `interface.conf` whatever the connection says.
+/// Applies the values of `interface.conf` that override the connection's, as in the original.
 fn apply_interface(connection: &mut Connection, interface: &Interface, notes: &mut Vec<Note>) {
     connection.local_cmd_port = interface.cmdport_local;
     let tunnel_address = interface.tunnels.last().and_then(|tunnel| address_of(tunnel, connection.v6));
@@ -243,7 +243,7 @@ fn address_of(tunnel: &TunnelInterface, v6: bool) -> Option<IpAddr> {
     prefix.map(|prefix| prefix.address)
 }
 
-/// Remarks about keys that are read and have no effect here, and about sections beyond their count.
+/// Notes keys without effect here, and sections beyond their count.
 fn not_carried_over(ini: &Ini, notes: &mut Vec<Note>) {
     for section in &ini.sections {
         let kind = section.name.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -274,7 +274,7 @@ fn not_carried_over(ini: &Ini, notes: &mut Vec<Note>) {
     }
 }
 
-/// Whether a section is one of the original's: one of two that are there once, or one of a kind with its number.
+/// Returns true if the section belongs to the original: a unique one, or a numbered one.
 fn is_known(name: &str, kind: &str) -> bool {
     ["general", "connection"].contains(&name)
         || (name != kind && ["tun_", "interface_", "path_", "net_"].contains(&kind))
@@ -289,7 +289,7 @@ fn counted_by(kind: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Section, key, and why it has no effect.
+/// Section, key, and the reason why it has no effect.
 const WITHOUT_EFFECT: [(&str, &str, &str); 6] = [
     ("general", "cmd_timeout", "commands are answered at once"),
     ("general", "interface_num", "interfaces are found when they are there"),

@@ -17,7 +17,7 @@ fn problems(connection: &str) -> Vec<String> {
     LegacySetup::read(&sources(connection)).unwrap_err().iter().map(ToString::to_string).collect()
 }
 
-/// The first line of each problem, without the file.
+/// Returns the first line of each problem, without the file.
 fn complaints(connection: &str) -> Vec<String> {
     let first = |problem: &String| problem.lines().next().unwrap().replace("conf/connections/c.conf:", "");
     problems(connection).iter().map(first).collect()
@@ -315,7 +315,7 @@ fn a_directory_is_read_as_the_original_reads_it() {
     assert!(missing[0].what.starts_with("cannot be read"));
 }
 
-/// A line of a file that is right, spoilt or cut off.
+/// A valid line of a file, a damaged one, or a truncated one.
 fn any_line() -> impl Strategy<Value = String> {
     let lines: Vec<_> = samples::INTERFACE.lines().chain(samples::CONNECTION.lines()).collect();
     let real = prop::sample::select(lines);

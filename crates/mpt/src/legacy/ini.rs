@@ -1,30 +1,30 @@
-//! The INI dialect of the original's files, which is that of the iniparser library.
+//! The INI dialect of the original's files, that of the iniparser library.
 //!
-//! Section and key names are case-insensitive. A comment begins with `;` or `#`, also behind a value; a value that
-//! contains one of them stands in `"` or `'`, in which nothing is escaped. A backslash at the end of a line continues it.
-//! A line has at most 1023 characters. When a key is given twice the last one counts.
+//! Section and key names are case-insensitive. A comment begins with `;` or `#`, also after a value; a value with one
+//! of these must be quoted with `"` or `'`, without escapes. A backslash at the end of a line continues it. A line has
+//! at most 1023 characters. Of duplicate keys the last one counts.
 //!
-//! The library loses a last line without a line end; here it counts.
+//! The library drops a last line without a line end; this parser accepts it.
 
 use super::LegacyProblem;
 
-/// A file's values, each with its line.
+/// The values of a file with their lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ini {
-    /// The file, as it was named.
+    /// The name of the file.
     pub file: String,
-    /// Whether the values had places instead of keys.
+    /// True if the file had positional values instead of keys.
     pub positional: bool,
     /// The sections, in the order of the file.
     pub sections: Vec<Section>,
 }
 
-/// A section and what stands in it.
+/// A section with its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Section {
     /// In lower case.
     pub name: String,
-    /// Where it begins.
+    /// Its first line.
     pub line: usize,
     /// In the order of the file.
     pub entries: Vec<Entry>,
@@ -37,12 +37,12 @@ pub struct Entry {
     pub key: String,
     /// Without quotes and comment.
     pub value: String,
-    /// Where it stands.
+    /// Its line.
     pub line: usize,
 }
 
 impl Ini {
-    /// Reads a file; what cannot be read is added to `problems`, and the rest goes on.
+    /// Parses a file. Adds mistakes to `problems` and continues.
     pub fn parse(file: &str, text: &str, problems: &mut Vec<LegacyProblem>) -> Self {
         let mut ini = Self { file: file.into(), ..Self::default() };
         for (line, content) in logical_lines(file, text, problems) {
@@ -53,18 +53,18 @@ impl Ini {
         ini
     }
 
-    /// The value of a key, the last one if it is given more than once.
+    /// Returns the last value of a key.
     pub fn entry(&self, section: &str, key: &str) -> Option<&Entry> {
         let entries = self.sections.iter().filter(|s| s.name == section).flat_map(|s| &s.entries);
         entries.rev().find(|entry| entry.key == key)
     }
 
-    /// Where a section begins.
+    /// Returns the first line of a section.
     pub fn line_of(&self, section: &str) -> Option<usize> {
         self.sections.iter().find(|s| s.name == section).map(|s| s.line)
     }
 
-    /// Adds a value to a section, which is begun if it is not there.
+    /// Adds a value to a section, which is created if needed.
     pub fn put(&mut self, section: &str, key: &str, value: &str, line: usize) {
         let entry = Entry { key: key.into(), value: value.into(), line };
         match self.sections.iter_mut().find(|s| s.name == section) {
@@ -94,7 +94,7 @@ impl Ini {
     }
 }
 
-/// The value without its quotes, or without the comment behind it.
+/// Removes the quotes, or the comment after a value.
 fn unquote(value: &str) -> &str {
     for quote in ['"', '\''] {
         if let Some((inside, _)) = value.strip_prefix(quote).and_then(|rest| rest.split_once(quote)) {
@@ -104,7 +104,7 @@ fn unquote(value: &str) -> &str {
     value.split([';', '#']).next().unwrap_or_default().trim_end()
 }
 
-/// Lines with those joined that end in a backslash; each with the number of its first part.
+/// Joins continued lines; each has the number of its first part.
 fn logical_lines(file: &str, text: &str, problems: &mut Vec<LegacyProblem>) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut continued = false;
@@ -123,10 +123,10 @@ fn logical_lines(file: &str, text: &str, problems: &mut Vec<LegacyProblem>) -> V
     lines
 }
 
-/// The key whose value no message repeats.
+/// Messages never repeat the value of this key.
 pub const SECRET: &str = "auth_key";
 
-/// Characters in a line: the library's buffer of 1024 less the final zero.
+/// Maximum characters of a line: the library's buffer of 1024 less the final zero.
 const MAX_LINE: usize = 1023;
 
 #[cfg(test)]

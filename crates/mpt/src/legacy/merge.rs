@@ -1,14 +1,14 @@
-//! Connections that are made from a template and what the peer says of its side.
+//! Creates connections from a template and the peer's description of its side.
 //!
-//! | taken from | what |
+//! | taken from | values |
 //! |---|---|
 //! | the peer | name, IP version, authentication type and key, keepalive and dead times |
-//! | the peer, turned round | tunnel address and ports, public addresses, weights, the first network |
+//! | the peer, mirrored | tunnel address and ports, public addresses, weights, the first network |
 //! | the template | permission, status, hold time, port; of each path interface, addresses, gateway, status |
-//! | both | as many paths as both have, paired by their place; the larger reordering window |
+//! | both | the smaller number of paths, paired by index; the larger reordering window |
 //!
-//! The client does the same with the server's answer, with its own connection for a template. A peer that stands for
-//! everything does so there if the client asked for it.
+//! The client does the same with the server's answer, with its own connection as the template. There a default network
+//! of the peer is accepted if the client requested it.
 
 use std::net::IpAddr;
 
@@ -16,8 +16,8 @@ use mpt_proto::control::Code;
 
 use super::model::{Connection, ConnectionPath, Network, Prefix, Secret, TunnelInterface};
 
-/// Makes this host's side of a connection for a peer. `key` is what the request was signed with: a peer does not send its
-/// key over the network. The code says what stands in the way.
+/// Makes this host's side of a connection for a peer. `key` signed the request: a peer does not send its key over the
+/// network. Returns an error code if the connection is impossible.
 pub fn for_peer(
     template: &Connection,
     peer: &Connection,
@@ -32,11 +32,11 @@ pub fn for_peer(
     Ok(made)
 }
 
-/// Makes the client's side agree with the server's answer.
+/// Updates the client's side with the server's answer.
 pub fn with_answer(own: &Connection, answer: &Connection) -> Result<Connection, Code> {
     let merged = merge(own, answer, own.ip_local.ok_or(Code::NO_CONNECTION)?)?;
     let auth_key = answer.auth_key.clone().or(own.auth_key.clone());
-    // This side asked for what is behind the peer, so that a route for everything is meant.
+    // This side requested the peer's network, so a default route is intended.
     let asked_for = |net: &&Network| own.networks.first().is_some_and(|own| own.dst_addr == net.src_addr);
     let mirrored =
         answer.networks.first().filter(asked_for).map(|net| Network { src_addr: net.dst_addr, dst_addr: net.src_addr });
@@ -84,19 +84,19 @@ fn path(ours: &ConnectionPath, theirs: &ConnectionPath) -> Result<ConnectionPath
     })
 }
 
-/// What is the peer's side there is the other side here. A peer that stands for everything is reached by its tunnel
-/// address alone: a route for everything would lead into the tunnel.
+/// Swaps the two sides. A default network of the peer is replaced by its tunnel address: a default route would lead
+/// into the tunnel.
 fn mirrored_network(network: &Network, peer: IpAddr) -> Network {
     let other_side = if network.src_addr.len == 0 { Prefix::host(peer) } else { network.src_addr };
     Network { src_addr: network.dst_addr, dst_addr: other_side }
 }
 
-/// A port to send to: 0 is none.
+/// Rejects port 0 as a destination.
 fn port(port: u16) -> Result<u16, Code> {
     if port == 0 { Err(Code::NO_CONNECTION) } else { Ok(port) }
 }
 
-/// As the original names it: `peer_10_77_0_1.conf`.
+/// Returns the original's file name for a peer: `peer_10_77_0_1.conf`.
 fn file_name(peer: IpAddr) -> String {
     format!("peer_{}.conf", peer.to_string().replace(['.', ':'], "_"))
 }
@@ -114,7 +114,7 @@ mod tests {
         Connection::read(&Ini::parse("conf.template", text, &mut problems), &mut problems, &mut vec![])
     }
 
-    /// Host A is the client, host B the server: its mirror image.
+    /// Host A is the client; host B is the server with mirrored addresses.
     fn mirrored() -> String {
         let swapped = |line: &str| match line.rsplit_once('.') {
             Some((head, "1")) => format!("{head}.2\n"),

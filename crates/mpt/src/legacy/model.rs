@@ -1,7 +1,7 @@
-//! What the original's files say, as types: `interface.conf`, and a connection, which is also the form of the template
-//! and of the text that hosts send each other to create one.
+//! The original's files as types: `interface.conf`, and a connection. Templates and the messages that create
+//! connections have the format of a connection, too.
 //!
-//! Defaults are the original's. Where it crashes, this is read instead:
+//! Defaults are the original's. Cases that crash the original have this meaning:
 //!
 //! | in the file | here |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | names and keys of 128 characters and more | an error |
 //! | a tunnel name that no interface can have | an error |
 //! | `reorder_window` over 10 000 | an error |
-//! | an IPv6 network in an IPv4 connection | a network like any other |
-//! | fewer `[path_n]` than `path_count` | an error (the original makes paths of defaults, which lead nowhere) |
+//! | an IPv6 network in an IPv4 connection | accepted |
+//! | fewer `[path_n]` than `path_count` | an error (the original makes unusable paths from defaults) |
 
 use std::fmt;
 use std::net::IpAddr;
@@ -27,14 +27,14 @@ use super::toml::is_interface;
 use super::{LegacyProblem, Note};
 use crate::config::model::RESERVED;
 
-/// `interface.conf`: what the daemon has once.
+/// `interface.conf`: the global values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Whether peers may create connections.
+    /// Peers may create connections.
     pub accept_remote: bool,
-    /// UDP port for control.
+    /// UDP control port.
     pub cmdport_local: u16,
-    /// How long the command line waits, in seconds.
+    /// Timeout of commands, in seconds.
     pub cmd_timeout: u32,
     /// The tunnel interfaces. The original keeps only the last.
     pub tunnels: Vec<TunnelInterface>,
@@ -62,76 +62,76 @@ pub struct Connection {
     pub name: String,
     /// 1 send, 2 receive, 3 both "connection updates". The original never enforces it.
     pub permission: u8,
-    /// Whether the tunnel carries IPv6.
+    /// True if the tunnel carries IPv6.
     pub v6: bool,
     /// This host's tunnel address; none until it is taken from the tunnel interface.
     pub ip_local: Option<IpAddr>,
-    /// UDP port for data on every path; 0 is whatever the system gives.
+    /// UDP port for data on every path; 0 is a free port.
     pub local_port: u16,
-    /// This host's UDP port for control; always that of [`Interface::cmdport_local`].
+    /// This host's UDP control port; always that of [`Interface::cmdport_local`].
     pub local_cmd_port: u16,
     /// The peer's tunnel address; none in a template.
     pub ip_remote: Option<IpAddr>,
     /// The peer's UDP port for data.
     pub remote_port: u16,
-    /// The peer's UDP port for control.
+    /// The peer's UDP control port.
     pub remote_cmd_port: u16,
     /// Initial status, which is only displayed.
     pub status: u8,
     /// Size of the reordering window, in packets; 0 is no reordering and no sequence numbers.
     pub reorder_window: u16,
-    /// The longest hold time of the reordering buffer, in milliseconds.
+    /// Maximum hold time of the reordering buffer, in milliseconds.
     pub max_buffdelay_msec: u32,
     /// How control messages are authenticated.
     pub auth_type: AuthType,
-    /// The text of the key; without one the original uses a key that everybody knows.
+    /// The authentication key; without one the original uses a public key from its source.
     pub auth_key: Option<Secret>,
     /// Its paths.
     pub paths: Vec<ConnectionPath>,
-    /// The networks that may use it besides the two tunnel addresses.
+    /// The networks that may use it in addition to the two tunnel addresses.
     pub networks: Vec<Network>,
 }
 
-/// One way to the peer.
+/// A path to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionPath {
-    /// The physical device.
+    /// The physical interface.
     pub interface_name: String,
-    /// Whether it is IPv6.
+    /// True for IPv6.
     pub v6: bool,
-    /// Address the data socket is bound to; none is the interface's first.
+    /// Local address of the data socket; none is the interface's first.
     pub private_ipaddr: Option<IpAddr>,
-    /// Address by which the peer knows this end.
+    /// Our address as the peer sees it.
     pub public_ipaddr: Public,
-    /// Gateway for the route to the peer; none is to be found out.
+    /// Gateway for the route to the peer; none to look it up.
     pub gw_ipaddr: Option<IpAddr>,
     /// The peer's address; none in a template.
     pub remote_ipaddr: Option<IpAddr>,
-    /// Seconds between keepalives; 0 is none.
+    /// Seconds between keepalives; 0 is off.
     pub keepalive_time: u32,
     /// Seconds without a keepalive after which the path is down; 0 is never.
     pub dead_time: u32,
-    /// Share of the packets sent, 1 to 10 000.
+    /// Weight for sending, 1 to 10 000.
     pub weight_out: u16,
-    /// The peer's share; only told when a connection is created.
+    /// The peer's weight; only used when a connection is created.
     pub weight_in: u16,
-    /// Whether connections are created over it.
+    /// Connections are created over it.
     pub cmd_default: bool,
-    /// Initial status: 0 is up, 128 is down until a keepalive comes.
+    /// Initial status: 0 is up, 128 is down until a keepalive arrives.
     pub status: u8,
-    /// Read by the original, and not used.
+    /// Read by the original, but unused.
     pub window_size: u32,
 }
 
-/// Where a path's public address comes from.
+/// The source of a path's public address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Public {
-    /// It must be found out, by asking a host outside.
+    /// Unknown; the original queries a host on the Internet.
     #[default]
     Discover,
-    /// It is the private one: no address translation.
+    /// The private address: no NAT.
     Private,
-    /// It is this.
+    /// This address.
     Is(IpAddr),
 }
 
@@ -144,16 +144,16 @@ pub struct Network {
     pub dst_addr: Prefix,
 }
 
-/// An address with the length of its network part.
+/// An address with its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// An address in the network.
     pub address: IpAddr,
-    /// Bits, at most 32 or 128.
+    /// Prefix length, at most 32 or 128.
     pub len: u8,
 }
 
-/// A text that is not shown.
+/// A text that Debug does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -202,10 +202,10 @@ impl TunnelInterface {
     }
 }
 
-/// What [`tunnel_name`] takes.
+/// The description of [`tunnel_name`].
 const INTERFACE: &str = "the name of an interface (at most 15 characters; not lo, all or default)";
 
-/// The name of a tunnel interface, or `tun0` for an empty one.
+/// Returns the name of a tunnel interface, or `tun0` for an empty one.
 fn tunnel_name(text: &str) -> Option<String> {
     let name = if text.is_empty() { "tun0" } else { text };
     (is_interface(name) && !RESERVED.contains(&name)).then(|| name.to_owned())
@@ -246,15 +246,15 @@ impl Connection {
         connection
     }
 
-    /// Reads the text by which a peer describes a connection; `file` is what messages call it.
+    /// Parses a peer's description of a connection; messages call it `file`.
     pub fn from_message(file: &str, text: &str) -> Result<Self, Vec<LegacyProblem>> {
         let mut problems = vec![];
         let connection = Self::read(&Ini::parse(file, text, &mut problems), &mut problems, &mut vec![]);
         if problems.is_empty() { Ok(connection) } else { Err(problems) }
     }
 
-    /// What the control plane must know of it; none before both tunnel addresses are known. A path without a known
-    /// public address cannot be named to the peer, and is left out.
+    /// Converts to the control plane's parameters; `None` before both tunnel addresses are known. Omits paths without a
+    /// public address, since they cannot be identified to the peer.
     pub fn for_control(&self) -> Option<control::LegacyConnection> {
         let pair = control::Pair { local: self.ip_local?, remote: self.ip_remote? };
         let named =
@@ -263,7 +263,7 @@ impl Connection {
         Some(control::LegacyConnection { pair, auth: self.auth_type, key: self.key(), paths })
     }
 
-    /// What its control messages are signed with.
+    /// Returns the key that signs its control messages.
     pub fn key(&self) -> AuthKey {
         self.auth_key.as_ref().map_or(AuthKey::PUBLIC, |secret| AuthKey::from_text(&secret.0))
     }
@@ -295,7 +295,7 @@ impl ConnectionPath {
         Some(path)
     }
 
-    /// The address by which the peer knows this end, if the file says it.
+    /// Returns our address as the peer sees it, if configured.
     pub fn public(&self) -> Option<IpAddr> {
         match self.public_ipaddr {
             Public::Discover => None,
@@ -334,12 +334,12 @@ impl Network {
 }
 
 impl Prefix {
-    /// The network of one address.
+    /// Returns the network of one address.
     pub fn host(address: IpAddr) -> Self {
         Self { address, len: Self::longest(address) }
     }
 
-    /// How many bits an address has.
+    /// Returns the number of bits of an address.
     pub(super) fn longest(address: IpAddr) -> u8 {
         if address.is_ipv4() { 32 } else { 128 }
     }
@@ -372,7 +372,7 @@ fn public(fields: &mut Fields<'_>, v6: bool) -> Public {
     fields.parse("public_ipaddr", expected, read).unwrap_or_default()
 }
 
-/// The line of a section that a count has announced.
+/// Returns the line of a section that a count requires.
 fn require_section(ini: &Ini, section: &str, count: &str, problems: &mut Vec<LegacyProblem>) -> Option<usize> {
     let line = ini.line_of(section);
     if line.is_none() {
@@ -384,13 +384,13 @@ fn require_section(ini: &Ini, section: &str, count: &str, problems: &mut Vec<Leg
     line
 }
 
-/// The smallest MTU with which an interface has IPv6 addresses (RFC 8200 section 5).
+/// Minimum MTU of an interface with IPv6 addresses (RFC 8200 section 5).
 const MIN_IPV6: u16 = 1280;
-/// More than anybody has; the original keeps one.
+/// More than is useful; the original keeps one.
 const MAX_TUNNELS: usize = 16;
 
-/// More than anybody has; the original has room for 20.
+/// More than is useful; the original's limit is 20.
 const MAX_NETWORKS: usize = 256;
 
-/// A day. The original has no limit.
+/// One day. The original has no limit.
 const MAX_SECONDS: u32 = 86_400;

@@ -1,4 +1,4 @@
-//! The shapes that are described of the positional generations, written for these tests.
+//! The formats that papers describe for the positional generations, written for these tests.
 
 use super::*;
 
@@ -59,7 +59,7 @@ eth1               # INT. NAME
 10.0.3/24    # DESTINATION
 ";
 
-/// The order of the INI form's tables, without any label.
+/// The order of the INI tables, without any label.
 const CONNECTION_2019: &str = "\
 ; a connection
 conn_1

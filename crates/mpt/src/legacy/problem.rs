@@ -1,24 +1,24 @@
-//! What is wrong with a file, and what is not carried over from it.
+//! Mistakes in files of the original, and notes on settings that are not carried over.
 
 use std::fmt;
 
 /// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegacyProblem {
-    /// The file, as it was named.
+    /// The name of the file.
     pub file: String,
-    /// The line, counted from 1; 0 when it is about the whole file.
+    /// The line, counted from 1; 0 if it concerns the whole file.
     pub line: usize,
-    /// What is wrong, and what was expected there.
+    /// What is wrong, and the expected value.
     pub what: String,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: String,
 }
 
-/// Something in a file that has no effect here, and why.
+/// A setting without effect here, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// The file, as it was named.
+    /// The name of the file.
     pub file: String,
     /// The line, counted from 1.
     pub line: usize,
@@ -27,19 +27,19 @@ pub struct Note {
 }
 
 impl LegacyProblem {
-    /// A mistake in line `line` of `file`.
+    /// Makes a mistake in line `line` of `file`.
     pub fn new(file: &str, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { file: file.into(), line, what: what.into(), hint: hint.into() }
     }
 
-    /// Where it is and what is wrong, without what to do about it.
+    /// Returns location and message, without the hint.
     pub fn location_and_cause(&self) -> String {
         Note::new(&self.file, self.line, &*self.what).to_string()
     }
 }
 
 impl Note {
-    /// A remark about line `line` of `file`.
+    /// Makes a note on line `line` of `file`.
     pub fn new(file: &str, line: usize, what: impl Into<String>) -> Self {
         Self { file: file.into(), line, what: what.into() }
     }

@@ -19,7 +19,7 @@ fn imported(setup: &LegacySetup) -> (Config, Vec<Note>) {
     }
 }
 
-/// What the running configuration says of its only connection, beside what the files said.
+/// Returns the only connection as described from the running configuration, and as in the files.
 fn there_and_back(setup: &LegacySetup) -> [Connection; 2] {
     let (file, _) = imported(setup);
     let mut said = setup.connections[0].clone();

@@ -1,28 +1,28 @@
-//! The INI form, written: what `save` leaves in a file and what hosts send each other to create a connection.
+//! Writes the INI format: for saved files, and for the messages that create a connection.
 //!
-//! A saved file has every key. (The original leaves out `auth_key`, `cmd_default` and `window_size`, so that a connection
-//! that was saved and loaded again falls back to the key that everybody knows.) A message has every key but `auth_key`:
-//! it is signed, not encrypted, and whoever can check the signature has the key.
+//! A saved file has every key. (The original leaves out `auth_key`, `cmd_default` and `window_size`, so that a saved
+//! and reloaded connection falls back to the public key.) A message has every key but `auth_key`: it is signed, not
+//! encrypted, and a receiver that can verify it has the key.
 //!
 //! A text begins with seven semicolons, because the original does not read the first four characters of a message, and
-//! ends with a comment of more than 36 characters, because it cuts so many off the end of a reply.
+//! ends with a comment of more than 36 characters, because it cuts 36 off the end of a reply.
 
 use std::fmt::Write;
 use std::net::IpAddr;
 
 use super::model::{Connection, ConnectionPath, Interface, Network, Prefix, Public, TunnelInterface};
 
-/// A connection as it is saved in its file.
+/// Formats a connection for its file.
 pub fn file(connection: &Connection) -> String {
     text(connection, true)
 }
 
-/// A connection as it is described to the peer.
+/// Formats a connection for the peer.
 pub fn message(connection: &Connection) -> String {
     text(connection, false)
 }
 
-/// `interface.conf`.
+/// Formats `interface.conf`.
 pub fn interface(interface: &Interface) -> String {
     let mut out = IniWriter(String::new());
     out.section("general");
@@ -119,8 +119,8 @@ impl IniWriter {
         let _ = writeln!(self.0, "{key} = {value}");
     }
 
-    /// A value that may contain anything. Nothing can be escaped, so a text that has both quotes in it loses the double
-    /// ones where it needs quotes at all; and a line end would begin another key.
+    /// Writes any text. The format has no escapes, so a text with both kinds of quotes loses the double ones if it must
+    /// be quoted; line ends become spaces, since they would begin another key.
     fn text(&mut self, key: &str, value: &str) {
         let value = value.replace(['\n', '\r'], " ");
         let plain = !value.contains([';', '#', '\\']) && !value.starts_with(['"', '\'']) && value.trim() == value;
@@ -171,7 +171,7 @@ mod tests {
         fn v6()(bits in 1..u128::MAX) -> IpAddr { IpAddr::V6(bits.into()) }
     }
 
-    /// Printable text with whatever the dialect treats specially, but not both quotes at once.
+    /// Printable text with all special characters of the dialect, but not both quotes at once.
     fn any_text() -> impl Strategy<Value = String> {
         let text = prop_oneof!["[ -&(-~]{1,60}", "[ !#-~]{1,60}"];
         text.prop_map(|text| text.trim().to_owned()).prop_filter("empty means absent", |text| !text.is_empty())

@@ -1,5 +1,5 @@
-//! Directories of the original MPT, run as they are on two hosts of real namespaces: data, keepalives, commands, failures,
-//! creation, sites. These tests need root and say so without it.
+//! Directories of the original MPT on two hosts in network namespaces: data, keepalives, commands, failures, creation,
+//! sites. These tests need root and are skipped without it.
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing to unwrap has failed")]
 
 mod hosts;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use hosts::{Hosts, bytes, directory, succeeds, wait_for};
 
-/// Two hosts whose directories have been changed at both ends, and run.
+/// Starts two hosts whose directories have been changed at both ends.
 fn running(change: impl Fn(&str) -> String, allowed: &[&str]) -> Option<Hosts> {
     let mut hosts = Hosts::make()?;
     (0..2).for_each(|host| directory(&hosts.folder(host), host, &change));
@@ -22,7 +22,7 @@ fn unchanged(text: &str) -> String {
     text.to_owned()
 }
 
-/// With a key, so that control messages prove something.
+/// Adds a key, so that control messages are authenticated.
 fn keyed(text: &str) -> String {
     text.replace("auth_type = 0", "auth_type = 2\nauth_key = 5d3c8f1a90b24e67a1c3d5e7f9012345")
 }
@@ -62,13 +62,13 @@ fn data_carries_a_number_of_the_connection_when_there_is_a_window() {
         let numbered = |text: &str| text.replace("reorder_window = 0", &format!("reorder_window = {window}"));
         let Some(hosts) = running(numbered, &[]) else { return };
         let at = if window == 0 { 12 } else { 16 };
-        // IPv4 of ICMP: the sixth byte of what follows the flags of the header tells nothing that an address does not.
+        // Selects inner IPv4 packets: the byte after the GRE header is their version and header length.
         let filter = format!("udp and (src 192.168.10.1 or src 192.168.11.1) and udp[{at}] = 0x45");
         let Some(mut seen) = hosts.capture("any", &filter, 2, || assert_eq!(hosts.ping(0, None, "10.77.0.2"), 10))
         else {
             return;
         };
-        // The two paths are two interfaces, and either may be seen first.
+        // The two paths are two interfaces, so the order of their packets varies.
         seen.sort_by_key(|payload| payload[4..8].to_vec());
         for (payload, header) in seen.iter().zip(headers) {
             let header = bytes(header);
@@ -231,7 +231,7 @@ fn saving_and_loading_changes_nothing() {
     hosts.reaches(0, None, "10.77.0.2");
 }
 
-/// Files of the first generation hold as many connections as they say.
+/// Files of the first generation may hold several connections.
 const TWO_IN_ONE: &str = "\
 2            # The number of the connections
 

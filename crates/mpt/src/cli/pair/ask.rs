@@ -1,4 +1,4 @@
-//! Questions on the terminal, for what the flags leave open.
+//! Prompts on the terminal for values that the flags lack.
 
 use std::io::{BufRead, Write};
 use std::net::IpAddr;
@@ -7,10 +7,10 @@ use std::str::FromStr;
 use super::New;
 use crate::Failure;
 
-/// Asks for what is not said yet.
+/// Prompts for missing values.
 ///
 /// # Errors
-/// [`Failure`] when there are no more answers.
+/// [`Failure`] at the end of input.
 pub fn ask_missing(new: &mut New, answers: &mut impl BufRead, out: &mut impl Write) -> Result<(), Failure> {
     let mut dialogue = Dialogue { answers, out };
     if new.b_address.is_empty() {
@@ -38,7 +38,7 @@ struct Dialogue<'d, A, O> {
 }
 
 impl<A: BufRead, O: Write> Dialogue<'_, A, O> {
-    /// Asks until the answer is a list, with something in it when it is `needed`.
+    /// Prompts until the answer is a list; non-empty if it is `needed`.
     fn list<T: FromStr>(&mut self, question: &str, needed: bool) -> Result<Vec<T>, Failure> {
         loop {
             let answer = self.ask(question)?;
@@ -81,7 +81,7 @@ mod tests {
         new: New,
     }
 
-    /// The flags after these answers, and what was asked.
+    /// Returns the flags after these answers, and the prompts.
     fn answered(flags: &[&str], answers: &str) -> (Result<New, Failure>, String) {
         let mut new = Typed::parse_from([&["new"], flags].concat()).new;
         let mut asked = Vec::new();
