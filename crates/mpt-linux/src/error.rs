@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_failed_and_a_refusal_names_the_capability() {
+    fn an_error_has_the_operation_and_a_hint_to_the_capability() {
         let error = Error::new("create TUN device mpt0", io::Error::from_raw_os_error(libc::EPERM));
         assert!(error.to_string().starts_with("create TUN device mpt0: Operation not permitted"));
         assert!(error.hint().unwrap().contains("CAP_NET_ADMIN"));

@@ -23,7 +23,7 @@ pub enum Capability {
 /// # Errors
 /// The kernel refused the change.
 pub fn keep_only(kept: &[Capability]) -> Result<(), Error> {
-    let fail = |cause| Error::new("give up privileges", cause);
+    let fail = |cause| Error::new("drop privileges", cause);
     let kept = kept.iter().fold(0, |bits, capability| bits | 1_u64 << (*capability as u32));
     for other in (0..u64::BITS).filter(|bit| kept & 1 << bit == 0) {
         match capability::is_in_bounding_set(other) {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_gone_and_the_rest_is_kept() {
+    fn dropped_capabilities_are_gone_and_the_others_kept() {
         // Capabilities are per thread, so a thread of its own drops them here.
         std::thread::spawn(|| {
             let before = capability::get().unwrap();

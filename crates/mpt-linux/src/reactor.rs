@@ -83,7 +83,7 @@ impl Reactor {
 
     /// Stops reporting `fd`.
     pub fn remove(&self, fd: impl AsFd) -> Result<(), Error> {
-        self.epoll.delete(fd).map_err(|errno| Error::new("drop a registration", errno))
+        self.epoll.delete(fd).map_err(|errno| Error::new("remove a registration", errno))
     }
 
     /// Waits until a descriptor is ready or `until`, and stores the ready descriptors in `ready`, which is empty after
@@ -219,7 +219,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_descriptor_is_reported_until_it_rests() {
+    fn a_descriptor_is_reported_until_its_interest_is_removed() {
         let mut reactor = Reactor::new(Clock::start()).unwrap();
         let (near, mut far) = UnixStream::pair().unwrap();
         reactor.add(&near, Token(7), Interest::Read).unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_something_to_read() {
+    fn a_signal_makes_the_descriptor_readable() {
         let mut reactor = Reactor::new(Clock::start()).unwrap();
         let mut signals = Signals::open().unwrap();
         reactor.add(&signals, Token(1), Interest::Read).unwrap();

@@ -68,7 +68,7 @@ fn a_peer_comes_with_its_file_and_goes_with_it_and_the_others_go_on() {
     write("alice.toml", CALLED);
     assert!(rig.mpt(Host::B, &["reload"]).status.success());
     rig.wait_until("the new peer is answered", reaches);
-    let arrived = |rig: &Rig| rig.status(Host::B)["peers"][0]["arrived_packets"].as_u64().expect("a count");
+    let arrived = |rig: &Rig| rig.status(Host::B)["peers"][0]["received_packets"].as_u64().expect("a count");
     let before = arrived(&rig);
     assert!(before > 0);
 

@@ -65,8 +65,8 @@ impl fmt::Display for Prefix {
 
 /// Returns the address in a message, unless duplicate address detection is in progress or has failed.
 pub(super) fn usable(message: &AddressMessage) -> Option<Prefix> {
-    let waits = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
-    if message.header.flags.intersects(waits) { None } else { prefix(message) }
+    let not_usable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if message.header.flags.intersects(not_usable) { None } else { prefix(message) }
 }
 
 /// Returns the address in a message. On point-to-point links `Address` is the peer's and `Local` ours.

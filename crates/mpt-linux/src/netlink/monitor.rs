@@ -49,7 +49,7 @@ impl Monitor {
     pub fn open() -> Result<Self, Error> {
         open_socket()
             .map(|socket| Self { socket, events: VecDeque::new() })
-            .map_err(|cause| Error::new("watch links", cause))
+            .map_err(|cause| Error::new("subscribe to network events", cause))
     }
 
     /// Returns the next event, if there is one.
@@ -59,7 +59,7 @@ impl Monitor {
                 Ok((datagram, _)) => self.queue_events(&datagram),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Some(Event::Resync)),
-                Err(error) => return Err(Error::new("hear of network changes", error)),
+                Err(error) => return Err(Error::new("receive network events", error)),
             }
         }
         Ok(self.events.pop_front())

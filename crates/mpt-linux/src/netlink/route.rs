@@ -66,7 +66,7 @@ impl Netlink {
     pub fn remove_stale_route(&mut self, route: &Route) -> Result<Change, Error> {
         let mut any = message(&Route { via: None, source: None, ..*route });
         any.header.scope = RouteScope::NoWhere;
-        self.remove(RouteNetlinkMessage::DelRoute(any), &format_args!("left-over route {route}"))
+        self.remove(RouteNetlinkMessage::DelRoute(any), &format_args!("stale route {route}"))
     }
 
     /// Returns routes in the main table that [`Self::add_route`] of any process added, without next hops and sources.
@@ -88,13 +88,13 @@ impl Netlink {
     /// Adds an unreachable route as the last route of a table: packets without a better route there are rejected, and
     /// no further table is searched. It is bound to no link, so it stays until it is removed.
     pub fn add_unreachable_route(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
-        let what = format!("refusal in table {table}");
+        let what = format!("unreachable route in table {table}");
         self.add(RouteNetlinkMessage::NewRoute(unreachable_message(table, ipv6)), &what)
     }
 
     /// Removes the unreachable route.
     pub fn remove_unreachable_route(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
-        let what = format!("refusal in table {table}");
+        let what = format!("unreachable route in table {table}");
         self.remove(RouteNetlinkMessage::DelRoute(unreachable_message(table, ipv6)), &what)
     }
 

@@ -53,8 +53,8 @@ impl Netlink {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.priority)?;
-        let but = if self.invert { "all but " } else { "" };
-        self.mark.map_or(Ok(()), |mark| write!(f, " for {but}mark {mark:#x}"))?;
+        let except = if self.invert { "all but " } else { "" };
+        self.mark.map_or(Ok(()), |mark| write!(f, " for {except}mark {mark:#x}"))?;
         write!(f, " to table {} (IPv{})", self.table, if self.ipv6 { 6 } else { 4 })
     }
 }

@@ -83,15 +83,15 @@ impl Channel {
 
 /// Returns the frames of a datagram. A frame that cannot be parsed yields an error, and the next ones follow.
 pub fn frames(datagram: &[u8]) -> impl Iterator<Item = io::Result<Frame>> {
-    let mut rest = datagram;
+    let mut remaining = datagram;
     std::iter::from_fn(move || {
-        let (length, _) = rest.split_first_chunk()?;
+        let (length, _) = remaining.split_first_chunk()?;
         let length = usize::try_from(u32::from_ne_bytes(*length)).ok().filter(|length| *length >= HEADER);
-        let Some(frame) = length.and_then(|length| rest.get(..length)) else {
-            rest = &[];
+        let Some(frame) = length.and_then(|length| remaining.get(..length)) else {
+            remaining = &[];
             return Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
         };
-        rest = rest.get(frame.len().next_multiple_of(4)..).unwrap_or_default();
+        remaining = remaining.get(frame.len().next_multiple_of(4)..).unwrap_or_default();
         Some(deserialize(frame))
     })
 }
@@ -128,9 +128,12 @@ impl From<io::Error> for RequestError {
 impl From<ErrorMessage> for RequestError {
     fn from(error: ErrorMessage) -> Self {
         let attributes = error.header.get(HEADER..).unwrap_or_default();
-        let words = NlasIterator::new(attributes).map_while(Result::ok).find(|attribute| attribute.kind() == ATTR_MSG);
-        let said = words.map(|words| String::from_utf8_lossy(words.value()).trim_end_matches('\0').to_owned());
-        Self { cause: error.to_io(), message: said }
+        let attribute_message =
+            NlasIterator::new(attributes).map_while(Result::ok).find(|attribute| attribute.kind() == ATTR_MSG);
+        let message = attribute_message.map(|attribute_message| {
+            String::from_utf8_lossy(attribute_message.value()).trim_end_matches('\0').to_owned()
+        });
+        Self { cause: error.to_io(), message }
     }
 }
 
@@ -139,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_that_lies_about_its_lengths_is_an_error_and_an_end() {
+    fn a_frame_with_a_wrong_length_is_an_error_and_ends_the_datagram() {
         for length in [0_u32, 15, 17, u32::MAX] {
             let mut datagram = [0; HEADER];
             datagram[..4].copy_from_slice(&length.to_ne_bytes());

@@ -63,13 +63,13 @@ fn kind(gso_type: u8) -> io::Result<Option<SegmentationKind>> {
         GSO_TCPV4 => Ok(Some(SegmentationKind::Tcp4 { cwr })),
         GSO_TCPV6 => Ok(Some(SegmentationKind::Tcp6 { cwr })),
         GSO_UDP_L4 => Ok(Some(SegmentationKind::Udp)),
-        _ => Err(invalid("a kind of segmentation that was not asked for")),
+        _ => Err(invalid("segmentation type that was not negotiated")),
     }
 }
 
 /// Returns the bytes of IP and transport header. The transport header begins at `csum_start`, for TCP and UDP.
 fn header_len(kind: SegmentationKind, checksum: Option<Checksum>, packet: &[u8]) -> io::Result<u16> {
-    let start = checksum.ok_or_else(|| invalid("segmentation without a checksum to complete"))?.start;
+    let start = checksum.ok_or_else(|| invalid("segmentation without a partial checksum"))?.start;
     let transport = packet.get(usize::from(start)..).unwrap_or_default();
     let (shortest, len) = match kind {
         SegmentationKind::Udp => (8, 8),
@@ -79,7 +79,7 @@ fn header_len(kind: SegmentationKind, checksum: Option<Checksum>, packet: &[u8])
     };
     match len >= shortest && transport.len() >= usize::from(len) {
         true => Ok(start.saturating_add(len.into())),
-        false => Err(invalid("a transport header that does not fit the packet")),
+        false => Err(invalid("transport header exceeds the packet")),
     }
 }
 
@@ -101,20 +101,20 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_the_kernel_header() {
+    fn the_header_has_the_kernels_layout() {
         let n = |value: u16| value.to_ne_bytes();
         let expected = [&[1, 0x81], &n(52)[..], &n(1388), &n(20), &n(16)].concat();
         assert_eq!(encode(tcp4().0).to_vec(), expected);
     }
 
     #[test]
-    fn a_finished_packet_has_a_header_of_zeroes() {
+    fn a_finished_packet_has_a_zero_header() {
         assert_eq!(encode(Offload::default()), [0; LEN]);
         assert_eq!(decode(&[0; LEN], &[0x45; 20]).unwrap(), Offload::default());
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn decode_inverts_encode() {
         let (offload, packet) = tcp4();
         assert_eq!(decode(&encode(offload), &packet).unwrap(), offload);
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verified_checksum_is_nothing_left_to_do() {
+    fn a_verified_checksum_leaves_no_work() {
         let mut header = [0; LEN];
         header[0] = 2;
         assert_eq!(decode(&header, &[0x45; 40]).unwrap(), Offload::default());

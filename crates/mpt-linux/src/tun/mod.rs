@@ -102,7 +102,7 @@ impl Tun {
     /// Writes one packet from at most [`MAX_PARTS`] parts; otherwise as [`Tun::write`].
     pub fn write_parts(&mut self, offload: Offload, packet: &[&[u8]]) -> io::Result<bool> {
         if packet.len() > MAX_PARTS {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a packet in too many parts"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "packet has too many parts"));
         }
         let bare = header::encode(offload);
         let mut parts = [IoSlice::new(&[]); 1 + MAX_PARTS];
@@ -134,7 +134,9 @@ impl Tun {
         match (self.features.offload, offload == Offload::default()) {
             (true, _) => Ok(0),
             (false, true) => Ok(1),
-            (false, false) => Err(io::Error::new(io::ErrorKind::InvalidInput, "an unfinished packet without offload")),
+            (false, false) => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "partial checksum or segmentation without offload"))
+            }
         }
     }
 }
@@ -168,9 +170,9 @@ fn unless_blocked(result: io::Result<usize>) -> io::Result<Option<usize>> {
 
 fn open_hint(cause: &io::Error) -> Option<&'static str> {
     match cause.raw_os_error()? {
-        libc::EBUSY => Some("already in use: another process holds this device; stop it or take another name"),
+        libc::EBUSY => Some("already in use: another process holds this device; stop it or use another name"),
         libc::EINVAL => Some(
-            "an interface name has 1 to 15 characters, and must not belong to another kind of interface or to a multi-queue device",
+            "an interface name has 1 to 15 characters, and must not belong to another kind of interface or a multi-queue device",
         ),
         libc::ENOENT | libc::ENODEV | libc::ENXIO => {
             Some("no /dev/net/tun: `modprobe tun`; in a container, pass the device in (`--device /dev/net/tun`)")

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn both_families_are_heard_on_one_port_and_answered() {
+    fn both_ip_versions_work_on_one_port() {
         let socket = DualStackSocket::open(0).unwrap();
         let port = socket.socket.local_addr().unwrap().port();
         for host in [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_there_is_no_error() {
+    fn an_empty_queue_is_no_error() {
         assert_eq!(DualStackSocket::open(0).unwrap().recv(&mut [0; 8]).unwrap(), None);
     }
 }

@@ -20,18 +20,18 @@ impl Socket {
     ///
     /// # Errors
     /// The kernel rejected the filter.
-    pub fn set_handshake_filter(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
-        let of_this_family = known.iter().filter(|ip| ip.is_ipv4() == self.local.is_ipv4());
-        let mut known: Vec<IpAddr> = of_this_family.copied().collect::<BTreeSet<_>>().into_iter().collect();
-        known.truncate(if self.local.is_ipv4() { MAX_EXEMPT_V4 } else { MAX_EXEMPT_V6 });
+    pub fn set_handshake_filter(&self, sampling_shift: u32, exempt: &[IpAddr]) -> Result<(), Error> {
+        let same_family = exempt.iter().filter(|ip| ip.is_ipv4() == self.local.is_ipv4());
+        let mut exempt: Vec<IpAddr> = same_family.copied().collect::<BTreeSet<_>>().into_iter().collect();
+        exempt.truncate(if self.local.is_ipv4() { MAX_EXEMPT_V4 } else { MAX_EXEMPT_V6 });
         loop {
-            let mut program = if thinning == 0 { vec![ACCEPT] } else { filter_program(thinning, &known) };
+            let mut program = if sampling_shift == 0 { vec![ACCEPT] } else { filter_program(sampling_shift, &exempt) };
             match filter::attach(self.fd.as_fd(), &mut program) {
                 // `net.core.optmem_max`, 20 kB before Linux 6.8, limits the size of the translated program.
-                Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) && !known.is_empty() => {
-                    known.truncate(known.len() / 2);
+                Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) && !exempt.is_empty() => {
+                    exempt.truncate(exempt.len() / 2);
                 }
-                result => return result.map_err(|cause| Error::new("thin a flood out", cause)),
+                result => return result.map_err(|cause| Error::new("set the handshake filter", cause)),
             }
         }
     }
@@ -53,25 +53,25 @@ const HANDSHAKE_GRE: u32 = 0x0000_88b6;
 const SOURCE_OFFSET: [u32; 2] = [12, 8];
 
 /// Builds the program. All of `exempt` have the socket's family.
-fn filter_program(thinning: u32, known: &[IpAddr]) -> Vec<sock_filter> {
+fn filter_program(sampling_shift: u32, exempt: &[IpAddr]) -> Vec<sock_filter> {
     let mut program = vec![load(PAYLOAD_OFFSET), jump_equal(HANDSHAKE_GRE, 0, 1), jump(1), ACCEPT];
     let v4 = |ip: &IpAddr| if let IpAddr::V4(v4) = ip { Some(v4.to_bits()) } else { None };
     let v6 = |ip: &IpAddr| if let IpAddr::V6(v6) = ip { Some(v6.octets()) } else { None };
-    program.extend(accept_v4(&known.iter().filter_map(v4).collect::<Vec<_>>()));
-    program.extend(accept_v6(&known.iter().filter_map(v6).collect::<Vec<_>>()));
+    program.extend(accept_v4(&exempt.iter().filter_map(v4).collect::<Vec<_>>()));
+    program.extend(accept_v6(&exempt.iter().filter_map(v6).collect::<Vec<_>>()));
     let random = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
-    let mask = (1_u32 << thinning.min(31)) - 1;
+    let mask = (1_u32 << sampling_shift.min(31)) - 1;
     program.extend([load(random), instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, mask)]);
     program.extend([jump_equal(0, 0, 1), ACCEPT, DROP]);
     program
 }
 
 /// Accepts datagrams from these addresses; continues after itself otherwise.
-fn accept_v4(known: &[u32]) -> Vec<sock_filter> {
-    let mut program: Vec<_> = known.iter().take(1).map(|_| load_ip(SOURCE_OFFSET[0])).collect();
-    for row in known.chunks(CHUNK) {
+fn accept_v4(exempt: &[u32]) -> Vec<sock_filter> {
+    let mut program: Vec<_> = exempt.iter().take(1).map(|_| load_ip(SOURCE_OFFSET[0])).collect();
+    for chunk in exempt.chunks(CHUNK) {
         // Skips the rest of the chunk and the jump.
-        program.extend((0..).zip(row).map(|(i, word)| jump_equal(*word, (row.len() - i) as u8, 0)));
+        program.extend((0..).zip(chunk).map(|(i, word)| jump_equal(*word, (chunk.len() - i) as u8, 0)));
         program.extend([jump(1), ACCEPT]);
     }
     program
@@ -79,11 +79,11 @@ fn accept_v4(known: &[u32]) -> Vec<sock_filter> {
 
 /// Accepts datagrams from these addresses; continues after itself otherwise. The source is kept in scratch memory
 /// because a packet load is a function call.
-fn accept_v6(known: &[[u8; 16]]) -> Vec<sock_filter> {
-    let words = if known.is_empty() { 0..0 } else { 0..4 };
-    let keep = |i| [load_ip(SOURCE_OFFSET[1] + 4 * i), instruction(libc::BPF_ST, 0, 0, i)];
-    let mut program: Vec<_> = words.flat_map(keep).collect();
-    for address in known {
+fn accept_v6(exempt: &[[u8; 16]]) -> Vec<sock_filter> {
+    let offsets = if exempt.is_empty() { 0..0 } else { 0..4 };
+    let store = |i| [load_ip(SOURCE_OFFSET[1] + 4 * i), instruction(libc::BPF_ST, 0, 0, i)];
+    let mut program: Vec<_> = offsets.flat_map(store).collect();
+    for address in exempt {
         for (i, word) in (0..).zip(address.as_chunks().0) {
             program.push(instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_MEM, 0, 0, i));
             // Skips two instructions for each word that follows, and the accepting one.
@@ -123,10 +123,10 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// Returns how many of 1000 handshakes and of 1000 other datagrams pass this filter.
-    fn delivered(ip: IpAddr, thinning: u32, known: &[IpAddr]) -> (usize, usize) {
+    fn delivered(ip: IpAddr, sampling_shift: u32, exempt: &[IpAddr]) -> (usize, usize) {
         let spec = SocketSpec { local: (ip, 0).into(), ..SocketSpec::default() };
         let mut socket = Socket::open(&spec).unwrap();
-        socket.set_handshake_filter(thinning, known).unwrap();
+        socket.set_handshake_filter(sampling_shift, exempt).unwrap();
         let (peer, mut received) = (UdpSocket::bind((ip, 0)).unwrap(), Receive::new());
         let (mut handshakes, mut others) = (0, 0);
         // On a busy host the kernel delivers the last ones with a delay.
@@ -150,36 +150,40 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_are_thinned_out_and_nothing_else() {
+    fn only_handshakes_are_sampled() {
         for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
             if UdpSocket::bind((ip, 0)).is_err() {
                 continue;
             }
-            let strangers = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+            let unknown_hosts = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
             assert_eq!(delivered(ip, 0, &[]), (1_000, 1_000));
-            let (handshakes, others) = delivered(ip, 3, &strangers);
+            let (handshakes, others) = delivered(ip, 3, &unknown_hosts);
             // The expectation is 125; the bounds are ten standard deviations away.
             assert!((20..230).contains(&handshakes) && others == 1_000, "{handshakes} and {others}");
-            assert_eq!(delivered(ip, 20, &[strangers[0], strangers[1], ip]), (1_000, 1_000), "who is known passes");
+            assert_eq!(
+                delivered(ip, 20, &[unknown_hosts[0], unknown_hosts[1], ip]),
+                (1_000, 1_000),
+                "who is known passes"
+            );
         }
     }
 
     #[test]
-    fn of_a_thousand_who_are_known_the_last_one_passes_too() {
+    fn the_last_of_a_thousand_exempt_addresses_passes() {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let others = (0..1_000_u32).map(|n| Ipv4Addr::from_bits(0x0a00_0000 + n).into());
         assert_eq!(delivered(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
     }
 
     #[test]
-    fn who_is_known_by_many_paths_takes_one_place() {
+    fn duplicate_exempt_addresses_use_one_entry() {
         let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let others = std::iter::repeat_n("10.0.0.1".parse().unwrap(), 10_000);
         assert_eq!(delivered(ip, 20, &others.chain([ip]).collect::<Vec<_>>()), (1_000, 1_000));
     }
 
     #[test]
-    fn a_sieve_with_more_who_are_known_than_it_holds_is_a_sieve() {
+    fn a_filter_with_too_many_exempt_addresses_still_filters() {
         let ip = IpAddr::V6(Ipv6Addr::LOCALHOST);
         if UdpSocket::bind((ip, 0)).is_ok() {
             let others = (0..10_000_u128).map(|n| Ipv6Addr::from_bits((0x2001_0db8 << 96) + n).into());

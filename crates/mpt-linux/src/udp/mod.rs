@@ -139,10 +139,10 @@ impl fmt::Display for SocketSpec {
 impl fmt::Display for Offload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Enabled => f.write_str("fast"),
-            Self::Fallback(FallbackReason::Disabled) => f.write_str("slow: offload is switched off"),
+            Self::Enabled => f.write_str("enabled"),
+            Self::Fallback(FallbackReason::Disabled) => f.write_str("disabled by configuration"),
             Self::Fallback(FallbackReason::Refused(errno)) => {
-                write!(f, "slow: {}", io::Error::from_raw_os_error(*errno))
+                write!(f, "disabled: {}", io::Error::from_raw_os_error(*errno))
             }
         }
     }
@@ -178,10 +178,10 @@ fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) -> nix::Result<()> {
         .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()))
 }
 
-fn bound_address(fd: &OwnedFd, asked: SocketAddr) -> nix::Result<SocketAddr> {
+fn bound_address(fd: &OwnedFd, requested: SocketAddr) -> nix::Result<SocketAddr> {
     let bound: SockaddrStorage = socket::getsockname(fd.as_raw_fd())?;
     let v4 = bound.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
-    Ok(v4.or_else(|| bound.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into()))).unwrap_or(asked))
+    Ok(v4.or_else(|| bound.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into()))).unwrap_or(requested))
 }
 
 /// A segment size of zero changes nothing; kernels without GSO reject the option.
@@ -193,8 +193,8 @@ fn try_gro(fd: &OwnedFd, offload: bool) -> Offload {
     probe_offload(offload, || socket::setsockopt(fd, sockopt::UdpGroSegment, &true))
 }
 
-fn probe_offload(offload: bool, ask: impl FnOnce() -> nix::Result<()>) -> Offload {
-    match offload.then(ask) {
+fn probe_offload(offload: bool, enable: impl FnOnce() -> nix::Result<()>) -> Offload {
+    match offload.then(enable) {
         None => Offload::Fallback(FallbackReason::Disabled),
         Some(Ok(())) => Offload::Enabled,
         Some(Err(errno)) => Offload::Fallback(FallbackReason::Refused(errno as i32)),
@@ -204,11 +204,11 @@ fn probe_offload(offload: bool, ask: impl FnOnce() -> nix::Result<()>) -> Offloa
 fn open_hint(errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::ENODEV => Some("no such interface: `ip link` lists them"),
-        Errno::EADDRNOTAVAIL => Some("no interface of this host has that address: `ip address` lists them"),
-        Errno::EADDRINUSE => Some("another socket has that port: `ss -ulpn` says whose"),
-        Errno::EAFNOSUPPORT => Some("this host has that IP version switched off"),
+        Errno::EADDRNOTAVAIL => Some("no interface of this host has this address: `ip address` lists them"),
+        Errno::EADDRINUSE => Some("another socket uses this port: see `ss -ulpn`"),
+        Errno::EAFNOSUPPORT => Some("this IP version is disabled on this host"),
         Errno::EACCES => Some(
-            "a port below 1024 needs CAP_NET_BIND_SERVICE; a tunnel that runs has it from its next start: mpt down, and mpt up",
+            "a port below 1024 needs CAP_NET_BIND_SERVICE, which a running tunnel gets at its next start: mpt down, then mpt up",
         ),
         Errno::EPERM => Some(
             "needs CAP_NET_RAW for an interface and CAP_NET_ADMIN for a mark: run as root or `setcap cap_net_admin,cap_net_raw+ep`",
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_turns_the_fast_twin_off_and_loses_nothing() {
+    fn a_gso_error_disables_offload_without_loss() {
         let (mut near, mut far) = (socket_without_checksum(), socket_without_checksum());
         assert_eq!(near.gso(), Offload::Enabled);
 
@@ -248,12 +248,12 @@ mod tests {
 
         assert_eq!(sent.datagrams, 31);
         assert_eq!(near.gso(), Offload::Fallback(FallbackReason::Refused(libc::EINVAL)));
-        assert_eq!(near.gso().to_string(), "slow: Invalid argument (os error 22)");
+        assert_eq!(near.gso().to_string(), "disabled: Invalid argument (os error 22)");
         assert_eq!(lengths(&mut far), [vec![500; 30], vec![100]].concat());
     }
 
     #[test]
-    fn a_refusal_of_a_long_run_is_first_taken_for_an_old_kernel() {
+    fn a_gso_error_for_a_large_batch_first_lowers_the_batch_size() {
         let (mut near, mut far) = (socket_without_checksum(), socket_without_checksum());
 
         let sent = near.send(&Datagrams { to: far.local(), tos: 0, segment: 10, bytes: &[7; 100 * 10] });

@@ -64,17 +64,17 @@ const MAX_PAYLOAD: usize = 65_535 - 20 - 8;
 
 impl Socket {
     /// Sends a batch with as few system calls as possible, and returns how many datagrams the kernel accepted.
-    pub fn send(&mut self, run: &Datagrams<'_>) -> Sent {
+    pub fn send(&mut self, batch: &Datagrams<'_>) -> Sent {
         let mut sent = Sent { datagrams: 0, status: SendStatus::Complete };
-        let mut tried = false;
-        while let Some(rest) = run.after(sent.datagrams) {
+        let mut retried = false;
+        while let Some(rest) = batch.after(sent.datagrams) {
             match self.send_once(&rest) {
-                Ok(taken) => {
-                    sent.datagrams += taken;
-                    tried = false;
+                Ok(accepted) => {
+                    sent.datagrams += accepted;
+                    retried = false;
                 }
                 Err(error) if is_full(&error) => return Sent { status: SendStatus::Blocked, ..sent },
-                Err(_) if !tried => tried = true,
+                Err(_) if !retried => retried = true,
                 Err(error) => return Sent { status: SendStatus::Failed(error), ..sent },
             }
         }
@@ -83,13 +83,13 @@ impl Socket {
 
     /// Sends the front of a batch with one system call, two if GSO is rejected. Returns how many datagrams the kernel
     /// accepted.
-    fn send_once(&mut self, run: &Datagrams<'_>) -> io::Result<usize> {
-        let chunk = run.front(self.max_segments);
+    fn send_once(&mut self, batch: &Datagrams<'_>) -> io::Result<usize> {
+        let chunk = batch.front(self.max_segments);
         if chunk.count() == 1 {
             return self.send_message(&chunk, None);
         }
         if self.gso != Offload::Enabled {
-            return self.send_singly(run);
+            return self.send_singly(batch);
         }
         let segment = u16::try_from(chunk.segment).expect("two segments fit into 65507 bytes");
         match self.send_message(&chunk, Some(segment)) {
@@ -98,25 +98,25 @@ impl Socket {
         }
     }
 
-    fn send_message(&self, run: &Datagrams<'_>, segment: Option<u16>) -> io::Result<usize> {
-        message::send(self.as_fd(), run.to, run.tos, segment, run.bytes)?;
-        Ok(run.count())
+    fn send_message(&self, batch: &Datagrams<'_>, segment: Option<u16>) -> io::Result<usize> {
+        message::send(self.as_fd(), batch.to, batch.tos, segment, batch.bytes)?;
+        Ok(batch.count())
     }
 
-    fn send_singly(&self, run: &Datagrams<'_>) -> io::Result<usize> {
-        message::send_each(self.as_fd(), run.to, run.tos, run.bytes.chunks(run.segment))
+    fn send_singly(&self, batch: &Datagrams<'_>) -> io::Result<usize> {
+        message::send_each(self.as_fd(), batch.to, batch.tos, batch.bytes.chunks(batch.segment))
     }
 
     /// Sends a batch that GSO rejected. If the single datagrams pass, GSO was the cause.
-    fn send_without_gso(&mut self, run: &Datagrams<'_>, error: &io::Error) -> io::Result<usize> {
+    fn send_without_gso(&mut self, batch: &Datagrams<'_>, error: &io::Error) -> io::Result<usize> {
         let errno = error.raw_os_error().unwrap_or_default();
-        let taken = self.send_singly(run)?;
-        if errno == libc::EINVAL && run.count() > OLD_MAX_SEGMENTS {
+        let accepted = self.send_singly(batch)?;
+        if errno == libc::EINVAL && batch.count() > OLD_MAX_SEGMENTS {
             self.max_segments = OLD_MAX_SEGMENTS;
         } else {
             self.gso = Offload::Fallback(FallbackReason::Refused(errno));
         }
-        Ok(taken)
+        Ok(accepted)
     }
 }
 
@@ -141,8 +141,8 @@ impl<'a> Datagrams<'a> {
     /// Returns the front of the batch that one send can take. Splits evenly: a batch of 45 with a limit of 44 is sent
     /// as 23 and 22, not as 44 and a single datagram that costs a whole message.
     fn front(&self, max_segments: usize) -> Self {
-        let most = (MAX_PAYLOAD / self.segment).clamp(1, max_segments);
-        let sends = self.count().div_ceil(most);
+        let max_count = (MAX_PAYLOAD / self.segment).clamp(1, max_segments);
+        let sends = self.count().div_ceil(max_count);
         let len = self.count().div_ceil(sends) * self.segment;
         Self { bytes: &self.bytes[..len.min(self.bytes.len())], ..*self }
     }
@@ -161,35 +161,35 @@ fn is_gso_error(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    fn run(segment: usize, bytes: &[u8]) -> Datagrams<'_> {
+    fn batch(segment: usize, bytes: &[u8]) -> Datagrams<'_> {
         Datagrams { to: ([127, 0, 0, 1], 9).into(), tos: 0, segment, bytes }
     }
 
     #[test]
-    fn a_run_that_does_not_fit_is_cut_evenly() {
+    fn an_oversized_batch_is_split_evenly() {
         let bytes = vec![0; 48 * 1388];
         // 65507 / 1388 = 47 datagrams fit, so 48 take two sends of 24.
-        assert_eq!(run(1388, &bytes).front(128).count(), 24);
-        assert_eq!(run(1388, &bytes[..47 * 1388]).front(128).count(), 47);
+        assert_eq!(batch(1388, &bytes).front(128).count(), 24);
+        assert_eq!(batch(1388, &bytes[..47 * 1388]).front(128).count(), 47);
         // 300 datagrams of 64 bytes in batches of 128 at most: three sends of 100.
-        assert_eq!(run(64, &bytes[..300 * 64]).front(128).count(), 100);
-        assert_eq!(run(64, &bytes[..300 * 64]).front(64).count(), 60);
+        assert_eq!(batch(64, &bytes[..300 * 64]).front(128).count(), 100);
+        assert_eq!(batch(64, &bytes[..300 * 64]).front(64).count(), 60);
     }
 
     #[test]
     fn the_last_datagram_may_be_shorter_and_one_datagram_may_be_short() {
         let bytes = vec![0; 2500];
-        assert_eq!(run(1000, &bytes).count(), 3);
-        assert_eq!(run(1000, &bytes).after(2).unwrap().bytes.len(), 500);
-        assert!(run(1000, &bytes).after(3).is_none());
-        assert_eq!(run(9000, &bytes).front(128).bytes.len(), 2500);
+        assert_eq!(batch(1000, &bytes).count(), 3);
+        assert_eq!(batch(1000, &bytes).after(2).unwrap().bytes.len(), 500);
+        assert!(batch(1000, &bytes).after(3).is_none());
+        assert_eq!(batch(9000, &bytes).front(128).bytes.len(), 2500);
     }
 
     #[test]
     fn a_datagram_larger_than_ip_is_left_to_the_kernel_to_refuse() {
         let bytes = vec![0; 140_000];
-        assert_eq!(run(70_000, &bytes).front(128).count(), 1);
-        assert_eq!((run(0, &bytes).count(), run(0, &bytes).after(0).unwrap().count()), (1, 1));
-        assert!(run(0, &[]).after(0).is_none());
+        assert_eq!(batch(70_000, &bytes).front(128).count(), 1);
+        assert_eq!((batch(0, &bytes).count(), batch(0, &bytes).after(0).unwrap().count()), (1, 1));
+        assert!(batch(0, &[]).after(0).is_none());
     }
 }

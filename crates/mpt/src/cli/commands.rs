@@ -63,7 +63,7 @@ pub fn down(tunnel: TunnelArg) -> Result<(), Failure> {
     let Some(name) = tunnel.name.or_else(only_crashed_tunnel) else { return Err(failure) };
     match daemon::clean_up(&name)? {
         true => {
-            eprintln!("{name} was not running; what it had left behind is removed");
+            eprintln!("{name} was not running; removed what it had left behind");
             Ok(())
         }
         false => Err(failure),

@@ -38,7 +38,7 @@ fn random() -> Result<Zeroizing<[u8; 32]>, Failure> {
     let mut bytes = Zeroizing::new([0; 32]);
     match getrandom::fill(bytes.as_mut()) {
         Ok(()) => Ok(bytes),
-        Err(error) => Err(Failure::new(format!("the system gives no random bytes: {error}"))),
+        Err(error) => Err(Failure::new(format!("cannot get random bytes from the system: {error}"))),
     }
 }
 
@@ -58,7 +58,7 @@ fn no_key(why: &str) -> Failure {
 
 fn print_secret(secret: &str) -> Result<(), Failure> {
     if let Some(loose) = loose_stdout() {
-        eprintln!("warning: the file {loose}\n  hint: chmod 600 it before it is used");
+        eprintln!("warning: the file {loose}\n  hint: chmod 600 it before use");
     }
     print(format_args!("{secret}\n"))
 }
@@ -84,15 +84,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_not_repeated() {
-        let told = |mut text: &[u8]| public_of(&mut text).unwrap_err().what;
+    fn an_invalid_key_is_not_repeated() {
+        let message = |mut text: &[u8]| public_of(&mut text).unwrap_err().what;
         let short = "there is no private key on stdin: a key is 44 characters of base64, this text has 6";
-        assert_eq!(told(b"secret"), short);
-        assert!(told(b"\xff").contains("UTF-8"));
+        assert_eq!(message(b"secret"), short);
+        assert!(message(b"\xff").contains("UTF-8"));
     }
 
     #[test]
-    fn no_two_keys_are_alike() {
+    fn generated_keys_differ() {
         assert_ne!(new_pair().unwrap().public(), new_pair().unwrap().public());
         assert_ne!(new_psk().unwrap().to_base64(), new_psk().unwrap().to_base64());
     }

@@ -37,10 +37,10 @@ pub fn import(import: &ImportArgs) -> Result<(), Failure> {
         (None, None) => print(imported.text),
         (None, Some(_)) => {
             print(imported.text)?;
-            Err(Failure::new("what was printed cannot be used").hint("the lines are those of it"))
+            Err(Failure::new("the printed file is invalid").hint("line numbers refer to the printed text"))
         }
-        (Some(file), Some(_)) => Err(Failure::new(format!("{} was not written: it could not be used", file.display()))
-            .hint("mpt import without -o prints it, with these lines")),
+        (Some(file), Some(_)) => Err(Failure::new(format!("{} was not written: it would be invalid", file.display()))
+            .hint("mpt import without -o prints it; line numbers refer to that text")),
         (Some(file), None) => folder::write_secret(file, &imported.text)
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()))),
     }
@@ -76,9 +76,9 @@ pub fn request(tunnel: TunnelOption, request: Request) -> Result<(), Failure> {
 fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
     let address: IpAddr = address.parse().ok()?;
-    let (usual, longest) = if address.is_ipv4() { (24, 32) } else { (64, 128) };
-    let length = length.map_or(Some(usual), |length| length.parse().ok())?;
-    (length <= longest).then_some((address, length))
+    let (default_length, max_length) = if address.is_ipv4() { (24, 32) } else { (64, 128) };
+    let length = length.map_or(Some(default_length), |length| length.parse().ok())?;
+    (length <= max_length).then_some((address, length))
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_without_a_length_gets_the_usual_one() {
+    fn an_address_without_a_length_gets_the_default() {
         assert_eq!(prefix("10.77.0.1"), Some(("10.77.0.1".parse().unwrap(), 24)));
         assert_eq!(prefix("fd77::1"), Some(("fd77::1".parse().unwrap(), 64)));
         assert_eq!(prefix("fd77::1/128"), Some(("fd77::1".parse().unwrap(), 128)));

@@ -32,8 +32,8 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
-    Environment: MPT_LOG as --log of mpt up; MPT_RUN_DIR the directory of control sockets instead of /run/mpt;\n\
-    MPT_STATE_DIR that of the counts of metered paths instead of /var/lib/mpt.";
+    Environment: MPT_LOG: default of mpt up --log; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
+    MPT_STATE_DIR: directory of the usage counters of metered paths, default /var/lib/mpt.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -94,7 +94,7 @@ fn state(path: &PathReport) -> String {
         Some("operator") => "down (by command)".to_owned(),
         Some("carrier") => "down (no carrier)".to_owned(),
         Some("silent") => "down (silent)".to_owned(),
-        Some("peer") => "down (peer says so)".to_owned(),
+        Some("peer") => "down (by peer)".to_owned(),
         Some(other) => format!("down ({other})"),
     }
 }
@@ -186,9 +186,9 @@ mod tests {
         let peer = PeerReport {
             name: "office".to_owned(),
             scheduler: "weighted".to_owned(),
-            taken_packets: 0,
+            tun_read_packets: 0,
             sent_packets: 0,
-            arrived_packets: 0,
+            received_packets: 0,
             delivered_packets: 0,
             queued_bytes: 0,
             buffered_packets: 0,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_fits_a_screen() {
+    fn status_is_an_aligned_table() {
         let expected = "\
 mpt0  plain  port 4754  mtu 1464  up 2 h 5 min  /etc/mpt/office.toml
 
@@ -227,7 +227,7 @@ office  weighted
     }
 
     #[test]
-    fn a_path_shows_what_it_is_for() {
+    fn a_path_shows_its_role() {
         let standby = PathReport { standby: true, ..path("lte", None, 0) };
         let metered =
             PathReport { used_bytes: Some(8_200_000_000), limit_bytes: Some(20_000_000_000), ..standby.clone() };

@@ -46,20 +46,20 @@ fn remotes(auto: &Auto, file: &File, log: &mut ProblemLog<'_>) {
 /// Checks the tunnel's name, and addresses that are unusable or duplicate.
 fn own_addresses(file: &File, log: &mut ProblemLog<'_>) {
     if RESERVED.contains(&file.interface.as_str()) {
-        let what = format!("interface: no tunnel can be called {:?}", file.interface.value);
+        let what = format!("interface: {:?} is a reserved name", file.interface.value);
         log.error(file.interface.line, what, Some(format!("for example interface = {:?}", defaults::INTERFACE)));
     }
     for (number, net) in file.addresses.iter().enumerate() {
         let host = "write the address of this host, for example 10.77.0.1/24 or fd77::1/64";
         let is_last = net.addr().is_ipv4() && net.addr() == net.broadcast();
         if net.addr().is_loopback() {
-            log.error(net.line, format!("address: {net} is this host itself"), Some(host.to_owned()));
+            log.error(net.line, format!("address: {net} is a loopback address"), Some(host.to_owned()));
         } else if net.prefix_len() + 1 < net.max_prefix_len() && net.addr() == net.network() {
-            log.warn(net.line, format!("address: {net} is the network itself"), host);
+            log.warn(net.line, format!("address: {net} is the network address"), host);
         } else if net.prefix_len() + 1 < net.max_prefix_len() && is_last {
             log.warn(net.line, format!("address: {net} is the broadcast address of its network"), host);
         } else if file.addresses[..number].contains(net) {
-            log.warn(net.line, format!("address: {net} is there twice"), "leave one of the two out");
+            log.warn(net.line, format!("address: {net} is a duplicate"), "remove one of the two");
         }
     }
 }
@@ -79,13 +79,13 @@ fn mtu(file: &File, log: &mut ProblemLog<'_>) {
 fn names(file: &File, log: &mut ProblemLog<'_>) {
     let peers = file.peers.iter().map(|peer| &peer.name);
     check_unique(peers.map(|name| (name.value.clone(), name.line)), log, |name, first| {
-        (format!("name: the peer in {first} is called {name:?} too"), "give each peer a name of its own")
+        (format!("name: the peer in {first} has the name {name:?} too"), "give each peer a unique name")
     });
     for peer in &file.peers {
         let paths = peer.paths.iter().map(|path| &path.name);
         check_unique(paths.map(|name| (name.value.clone(), name.line)), log, |name, first| {
-            let what = format!("name: the path in {first} of this peer is called {name:?} too");
-            (what, "give each path of a peer a name of its own; without one it is called after its interface")
+            let what = format!("name: the path in {first} of this peer has the name {name:?} too");
+            (what, "give each path of a peer a unique name; by default it is named after its interface")
         });
     }
 }
@@ -94,12 +94,12 @@ fn names(file: &File, log: &mut ProblemLog<'_>) {
 fn keys(file: &File, log: &mut ProblemLog<'_>) {
     let keys = || file.peers.iter().filter_map(|peer| Some((peer.protocol.public_key()?, peer.protocol.line)));
     check_unique(keys(), log, |_, first| {
-        (format!("public_key: the peer in {first} has the same"), "give each peer a key of its own: mpt key new")
+        (format!("public_key: the peer in {first} has the same"), "each peer needs its own key: mpt key new")
     });
     let own = file.identity.as_ref().map(|identity| *identity.public());
     for (_, line) in keys().filter(|(key, _)| Some(*key) == own) {
-        let hint = "the peer's is made from the peer's private key: mpt key public, there";
-        log.error(line, "public_key: this is the one of this end itself", Some(hint.to_owned()));
+        let hint = "run mpt key public at the peer, with the private key there";
+        log.error(line, "public_key: this is the key of this host", Some(hint.to_owned()));
     }
 }
 
@@ -111,7 +111,7 @@ fn networks(file: &File, log: &mut ProblemLog<'_>) {
         own.map(move |net| ((net.value, from.clone()), net.line))
     });
     check_unique(all, log, |(net, _), first| {
-        let what = format!("networks: {net} is in {first} already");
+        let what = format!("networks: {net} is already in {first}");
         (what, "a packet goes to the peer with the longest prefix that matches; equal ones cannot be told apart")
     });
 }
@@ -120,18 +120,18 @@ fn routes(file: &File, log: &mut ProblemLog<'_>) {
     let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
     let served: Vec<_> = file.peers.iter().flat_map(|peer| &peer.networks).collect();
     for route in file.routes.iter().filter(|route| !served.iter().any(|net| overlap(net, route))) {
-        let what = format!("routes: {route} leads into the tunnel, but no peer has it in its networks");
-        log.warn(route.line, what, "add it to the networks of the peer that it is behind");
+        let what = format!("routes: {route} is routed into the tunnel, but is in no peer's networks");
+        log.warn(route.line, what, "add it to the networks of a peer");
     }
 }
 
 /// Paths of incoming peers get their names later, so these are not checked.
 fn rules(file: &File, log: &mut ProblemLog<'_>) {
-    let calls = file.includes || file.peers.iter().any(|peer| peer.paths.is_empty());
+    let has_incoming = file.includes || file.peers.iter().any(|peer| peer.paths.is_empty());
     for (rule, name) in file.rules.iter().filter_map(|rule| Some((rule, rule.path.as_ref()?))) {
-        if !calls && !paths(file).any(|path| path.name.value == *name) {
-            let what = format!("path: no path is called {name:?}");
-            log.warn(rule.line, what, "the name of a [[peer.path]]: its name, or its interface");
+        if !has_incoming && !paths(file).any(|path| path.name.value == *name) {
+            let what = format!("path: no path has the name {name:?}");
+            log.warn(rule.line, what, "use the name of a [[peer.path]], by default its interface");
         }
     }
 }
@@ -140,7 +140,7 @@ fn rules(file: &File, log: &mut ProblemLog<'_>) {
 fn unreachable_rules(file: &File, log: &mut ProblemLog<'_>) {
     let Some(all) = file.rules.iter().position(|rule| rule.pattern == Pattern::default()) else { return };
     if let Some(rule) = file.rules.get(all + 1) {
-        let what = "rule: the one before it has no condition, fits every packet, and leaves none to those behind it";
+        let what = "rule: never used, because the rule before it has no condition and matches every packet";
         log.warn(rule.line, what, "put the rule without a condition last");
     }
 }
@@ -149,7 +149,8 @@ fn unreachable_rules(file: &File, log: &mut ProblemLog<'_>) {
 fn redundant_scheduler(file: &File, log: &mut ProblemLog<'_>) {
     let Some(peer) = file.peers.iter().find(|peer| !peer.framing().sequence) else { return };
     if file.scheduler.value == SchedulerKind::Redundant && *file.mode == Mode::Plain {
-        let what = format!("scheduler: \"redundant\" needs numbers, and the peer {:?} gets none", peer.name.value);
+        let what =
+            format!("scheduler: \"redundant\" needs sequence numbers, and the peer {:?} has none", peer.name.value);
         log.error(file.scheduler.line, what, Some("sequence = true in [plain]".to_owned()));
     }
 }
@@ -158,7 +159,7 @@ fn redundant_scheduler(file: &File, log: &mut ProblemLog<'_>) {
 fn kill_switch(file: &File, log: &mut ProblemLog<'_>) {
     if *file.kill_switch && !file.routes.iter().any(|route| route.prefix_len() == 0) {
         let hint = "routes = [\"0.0.0.0/0\", \"::/0\"] sends everything through the tunnel".to_owned();
-        log.error(file.kill_switch.line, "kill_switch: nothing is left that leads to the Internet", Some(hint));
+        log.error(file.kill_switch.line, "kill_switch: no default route leads into the tunnel", Some(hint));
     }
 }
 
@@ -176,7 +177,7 @@ fn addresses(path: &Path, log: &mut ProblemLog<'_>) {
     }
     let link_local = matches!(remote, IpAddr::V6(ip) if ip.is_unicast_link_local());
     if link_local && path.interface.is_none() {
-        let what = format!("remote: {remote} is a link-local address, which means nothing without an interface");
+        let what = format!("remote: {remote} is a link-local address, which needs an interface");
         log.error(at.line, what, Some("for example interface = \"eth1\"".to_owned()));
     }
 }
@@ -184,7 +185,7 @@ fn addresses(path: &Path, log: &mut ProblemLog<'_>) {
 /// A tunnel's own packets must not enter the tunnel.
 fn loops(path: &Path, file: &File, log: &mut ProblemLog<'_>) {
     if let Some(interface) = path.interface.as_ref().filter(|name| name.value == file.interface.value) {
-        let what = format!("interface: {:?} is the tunnel itself", interface.value);
+        let what = format!("interface: {:?} is the tunnel's own interface", interface.value);
         log.error(interface.line, what, Some("name the interface that leads to the Internet".to_owned()));
         return;
     }
@@ -225,21 +226,21 @@ enum Destination {
 }
 
 fn duplicate_paths(file: &File, log: &mut ProblemLog<'_>) {
-    let ways = (0..).zip(&file.peers).flat_map(|(i, peer)| {
+    let all = (0..).zip(&file.peers).flat_map(|(i, peer)| {
         peer.paths.iter().map(move |path| (path_addresses(*file.mode, i, peer, path), path.line()))
     });
-    check_unique(ways, log, |way, first| {
+    check_unique(all, log, |endpoints, first| {
         let same = |remote: String| {
             format!("remote: the path in {first} goes to {remote} over the same interface and local address")
         };
-        let what = match way.to {
+        let what = match endpoints.to {
             Destination::Host(remote) => same(remote.to_string()),
             Destination::Port(remote) => same(remote.to_string()),
             Destination::Incoming(_) => {
-                format!("remote: the path in {first} waits at the same interface and local address")
+                format!("remote: the path in {first} uses the same interface and local address")
             }
         };
-        (what, "paths to one address need an interface or a local address each")
+        (what, "paths to one address need different interfaces or local addresses")
     });
 }
 

@@ -64,9 +64,9 @@ pub const DUPLICATE: u8 = 1;
 
 /// Native mode measures what the prediction of arrival times needs; plain mode does not, and uses configured weights.
 pub fn scheduler(mode: Mode) -> sched::SchedulerKind {
-    let named = |wanted| sched::SchedulerKind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);
-    let wanted = if mode == Mode::Native { "earliest" } else { "weighted" };
-    named(wanted).unwrap_or_default()
+    let kind_of = |wanted| sched::SchedulerKind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);
+    let name = if mode == Mode::Native { "earliest" } else { "weighted" };
+    kind_of(name).unwrap_or_default()
 }
 
 /// Traffic outside the tunnel is unaffected, and a tunnel that ends leaves the host unchanged.

@@ -48,7 +48,7 @@ fn read(path: PathBuf, line: usize, wire: &WireSettings, log: &mut ProblemLog<'_
     let read = match secrets::read(&path, u64::MAX) {
         Ok(read) => read,
         Err(error) => {
-            let hint = secrets::hint_for(&error, "it must be UTF-8 text that may be read; or remove it");
+            let hint = secrets::hint_for(&error, "it must be readable UTF-8 text; or remove it");
             log.error(line, format!("include: {} cannot be read: {error}", path.display()), Some(hint));
             return Vec::new();
         }
@@ -67,7 +67,7 @@ fn read(path: PathBuf, line: usize, wire: &WireSettings, log: &mut ProblemLog<'_
 fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &WireSettings) -> Vec<Peer> {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if !value_types::is_name(&stem) {
-        let what = format!("the name of this file is not {}, which its peer is called by", value_types::NAME);
+        let what = format!("the name of this file is not {}, and its peer is named after it", value_types::NAME);
         top.log.error(top.line, what, Some("rename it".to_owned()));
     }
     if top.is_absent_or_empty("peer") {

@@ -13,15 +13,13 @@ use mpt_proto::repair::fec;
 use mpt_proto::time::Rate;
 
 use super::model::{At, Auto};
-use super::reader::Reader;
+use super::schema::Table;
 use super::{defaults, secrets, value_types};
-
-type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 
 /// Reads our key pair. Its absence is an error only if it is `needed`.
 pub fn identity(top: &mut Table<'_, '_, '_>, needed: bool) -> Option<KeyPair> {
     if needed && !top.has("private_key") && !top.has("private_key_file") {
-        top.missing("private_key is missing", format!("{NEW_KEY}; mpt config new writes whole files"));
+        top.missing("private_key is missing", format!("{NEW_KEY}, or whole files: mpt config new"));
     }
     let secret = SecretKey { key: "private_key", file: "private_key_file", source: NEW_KEY };
     secret.read(top).map(|key| key.value)
@@ -54,10 +52,17 @@ pub fn protocol(
     let public_key = table.read("public_key", &value_types::key::<PublicKey>(PUBLIC_KEY));
     // With this key every shared secret would be zero (RFC 7748 section 6.1), so no handshake succeeds.
     if let Some(key) = public_key.as_ref().filter(|key| key.as_bytes() == &[0; 32]) {
-        table.log.error(key.line, "public_key: all zero, which is nobody's".to_owned(), Some(PUBLIC_KEY.to_owned()));
+        table.log.error(
+            key.line,
+            "public_key: all zero, which is no valid key".to_owned(),
+            Some(PUBLIC_KEY.to_owned()),
+        );
     }
-    let secret =
-        SecretKey { key: "preshared_key", file: "preshared_key_file", source: "mpt key psk makes one for both ends" };
+    let secret = SecretKey {
+        key: "preshared_key",
+        file: "preshared_key_file",
+        source: "generate one for both ends: mpt key psk",
+    };
     let preshared_key: PresharedKey = secret.read(table).map(|key| key.value).unwrap_or_default();
     public_key
         .map(|key| key.map(|public_key| Protocol::Native(NativeConfig { public_key, preshared_key, congestion, fec })))
@@ -83,11 +88,11 @@ impl Usage {
         let limit = table.read("limit", &value_types::volume(1_000_000..=1_000_000_000_000_000, "20GB"));
         match (&limit, role.value) {
             (None, Role::Metered) if !table.has("limit") => {
-                table.missing("limit is missing", "a metered path has one, for example limit = \"20GB\"".to_owned());
+                table.missing("limit is missing", "a metered path needs one, for example limit = \"20GB\"".to_owned());
             }
             (Some(limit), Role::Available | Role::Standby) => {
                 let hint = "role = \"metered\"; or leave limit out".to_owned();
-                table.log.error(limit.line, "limit: only a metered path has one".to_owned(), Some(hint));
+                table.log.error(limit.line, "limit: only for metered paths".to_owned(), Some(hint));
             }
             _ => {}
         }
@@ -116,7 +121,7 @@ pub fn pairs(table: &mut Table<'_, '_, '_>) -> Pairs {
 pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
     let remotes = table.read("remote", &value_types::one_or_list(value_types::remote("203.0.113.7")));
     if !table.has("remote") && (table.has("interfaces") || table.has("ports")) {
-        table.missing("remote is missing", "where the peer can be reached: remote = \"203.0.113.7\"".to_owned());
+        table.missing("remote is missing", "the peer's address: remote = \"203.0.113.7\"".to_owned());
     }
     let interfaces = table.read("interfaces", &value_types::interfaces());
     let ports = table.read_or("ports", &value_types::integer("a number of ports", 1..=8, 2), defaults::PORTS).value;
@@ -138,7 +143,7 @@ pub fn refuse(table: &mut Table<'_, '_, '_>, keys: &[&'static str]) {
 
 /// Rejects keys that only plain mode has.
 pub fn refuse_order(table: &mut Table<'_, '_, '_>) {
-    let hint = "leave it out: the sender repairs, and a missing packet is waited for up to reorder_delay";
+    let hint = "leave it out: the sender retransmits, and reorder_delay limits the wait for a missing packet";
     table.refuse("reorder", "in native mode", hint);
 }
 
@@ -150,8 +155,8 @@ pub const PEER: [&str; 7] =
 /// In a path.
 pub const PATH: [&str; 3] = ["rate", "role", "limit"];
 
-const NEW_KEY: &str = "mpt key new makes one";
-const PUBLIC_KEY: &str = "mpt key public, at the peer, makes it from the private key there";
+const NEW_KEY: &str = "generate one: mpt key new";
+const PUBLIC_KEY: &str = "run mpt key public at the peer, with the private key there";
 /// Maximum bytes to read of a key file, which has 45. Enough to detect that it is something else.
 const MAX_KEY_FILE: u64 = 4_096;
 
@@ -171,8 +176,8 @@ impl SecretKey {
         };
         table.log.secret(line, self.key);
         if let Some(second) = table.line_of_key(self.file) {
-            let what = format!("{}: line {line} has the key already", self.file);
-            table.log.error(second, what, Some("leave one of the two out".to_owned()));
+            let what = format!("{}: the key is already in line {line}", self.file);
+            table.log.error(second, what, Some("remove one of the two".to_owned()));
         }
         here
     }
@@ -195,6 +200,6 @@ fn read_key<T: FromStr<Err = KeyError>>(path: &Path, source: &str) -> Result<T, 
     let read = secrets::read(path, MAX_KEY_FILE).map_err(unreadable)?;
     match secrets::LoosePermissions::of(read.permissions) {
         Some(loose) => Err((loose.to_string(), secrets::chmod(path))),
-        None => read.text.trim().parse().map_err(|error| (format!("holds no key: {error}"), source.to_owned())),
+        None => read.text.trim().parse().map_err(|error| (format!("contains no key: {error}"), source.to_owned())),
     }
 }

@@ -53,7 +53,7 @@ pub fn peer(table: &mut Table<'_, '_, '_>, name: &At<String>, native: bool) -> O
         let auth = table.read_or("auth", &value_types::choice(&auths), AuthType::Sha256).value;
         let key = table.read(
             "key",
-            &value_types::secret("mpt import takes it over; openssl rand -hex 16 makes one for both ends"),
+            &value_types::secret("mpt import copies it; generate one for both ends: openssl rand -hex 16"),
         );
         if let Some(line) = table.line_of_key("key") {
             table.log.secret(line, "key");
@@ -105,7 +105,7 @@ fn refuse(table: &mut Table<'_, '_, '_>, native: bool) {
         table.refuse(
             "original",
             "in native mode",
-            "mode = \"plain\" at the top of the file: the original knows no other",
+            "mode = \"plain\" at the top of the file: the original has no other mode",
         );
     }
 }

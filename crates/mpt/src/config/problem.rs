@@ -229,7 +229,7 @@ impl<'t> ProblemLog<'t> {
     pub fn shown(&self, span: Range<usize>) -> String {
         let text = self.text.get(span).unwrap_or_default();
         if may_be_key(text) {
-            return "what stands here".to_owned();
+            return "this value".to_owned();
         }
         let line = text.lines().next().unwrap_or_default();
         let mut shown: String =
@@ -292,9 +292,9 @@ impl<'t> ProblemLog<'t> {
             return "a bracket in this line or an earlier one may not be closed".to_owned();
         }
         if message.starts_with("duplicate") {
-            return "a key and a [table] can be there once; [[peer]] and [[peer.path]] can be repeated".to_owned();
+            return "a key or a [table] may occur once; [[peer]] and [[peer.path]] may be repeated".to_owned();
         }
-        self.quotes(line).unwrap_or_else(|| "addresses, durations, keys and names stand in quotes".to_owned())
+        self.quotes(line).unwrap_or_else(|| "addresses, durations, keys and names must be in quotes".to_owned())
     }
 
     /// Suggests quotes, which are the most frequent omission in a line that is not TOML.

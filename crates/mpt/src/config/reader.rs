@@ -33,29 +33,32 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
     }
 
     /// Returns the value of `key`.
-    pub fn read<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>) -> Option<At<T>> {
+    pub fn read<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>) -> Option<At<T>> {
         let item = self.take(key)?;
-        self.accept(key, item, form, form.example(key))
+        self.accept(key, item, value_type, value_type.example(key))
     }
 
     /// Returns the value of `key`, which must be present.
-    pub fn require<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>) -> Option<At<T>> {
+    pub fn require<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>) -> Option<At<T>> {
         if !self.has(key) {
-            self.missing(&format!("{key} is missing"), form.example(key));
+            self.missing(&format!("{key} is missing"), value_type.example(key));
         }
-        self.read(key, form)
+        self.read(key, value_type)
     }
 
     /// Returns the value of `key`, or a default.
-    pub fn read_or<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>, default: T) -> At<T> {
-        self.read(key, form).unwrap_or_else(|| self.at(default))
+    pub fn read_or<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>, default: T) -> At<T> {
+        self.read(key, value_type).unwrap_or_else(|| self.at(default))
     }
 
     /// Returns the values of the list `key`, without invalid ones.
-    pub fn list<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>) -> Vec<At<T>> {
+    pub fn list<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>) -> Vec<At<T>> {
         let Some(item) = self.take(key) else { return Vec::new() };
         if let DeValue::Array(items) = item.get_ref() {
-            return items.iter().filter_map(|item| self.accept(key, item, form, form.example_list(key))).collect();
+            return items
+                .iter()
+                .filter_map(|item| self.accept(key, item, value_type, value_type.example_list(key)))
+                .collect();
         }
         let shown = self.log.shown(item.span());
         let hint = format!("in brackets, even when there is only one: {key} = [{shown}]");
@@ -64,11 +67,11 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
     }
 
     /// Returns the values of the list `key`, which must be present.
-    pub fn require_list<T: 'static>(&mut self, key: &'static str, form: &ValueType<T>) -> Vec<At<T>> {
+    pub fn require_list<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>) -> Vec<At<T>> {
         if !self.has(key) {
-            self.missing(&format!("{key} is missing"), form.example_list(key));
+            self.missing(&format!("{key} is missing"), value_type.example_list(key));
         }
-        self.list(key, form)
+        self.list(key, value_type)
     }
 
     /// Reads the table `[key]`, whose full name is `name`. An absent table is read as an empty one.
@@ -169,21 +172,21 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
         &mut self,
         key: &str,
         item: &Item<'_>,
-        form: &ValueType<T>,
+        value_type: &ValueType<T>,
         example: String,
     ) -> Option<At<T>> {
         let line = self.line_of(item);
-        match form.parse(item.get_ref()) {
+        match value_type.parse(item.get_ref()) {
             Some(value) => Some(At { value, line }),
-            None if form.hidden => {
+            None if value_type.hidden => {
                 let shape = shape(item.get_ref());
-                self.log.error(line, format!("{key}: {shape} is not {}", form.description), Some(example));
+                self.log.error(line, format!("{key}: {shape} is not {}", value_type.description), Some(example));
                 None
             }
             None => {
                 let shown = self.log.shown(item.span());
-                let hint = suggest(key, item.get_ref(), form).unwrap_or(example);
-                self.log.error(line, format!("{key}: {shown} is not {}", form.description), Some(hint));
+                let hint = suggest(key, item.get_ref(), value_type).unwrap_or(example);
+                self.log.error(line, format!("{key}: {shown} is not {}", value_type.description), Some(hint));
                 None
             }
         }
@@ -225,15 +228,15 @@ fn shape(value: &DeValue<'_>) -> String {
 }
 
 /// Suggests the intended value.
-fn suggest<T: 'static>(key: &str, value: &DeValue<'_>, form: &ValueType<T>) -> Option<String> {
+fn suggest<T: 'static>(key: &str, value: &DeValue<'_>, value_type: &ValueType<T>) -> Option<String> {
     let text = value.as_str()?;
-    if let Some(word) = nearest(text, form.choices.iter().copied()) {
+    if let Some(word) = nearest(text, value_type.choices.iter().copied()) {
         return Some(format!("did you mean {word:?}?"));
     }
     let fits = |value: &str| {
         let line = format!("x = {value}");
         DeTable::parse(&line)
-            .is_ok_and(|table| table.get_ref().values().all(|item| form.parse(item.get_ref()).is_some()))
+            .is_ok_and(|table| table.get_ref().values().all(|item| value_type.parse(item.get_ref()).is_some()))
     };
     if let Some(address) = without_zone(text).filter(|address| fits(&format!("{address:?}"))) {
         return Some(format!("without the zone: {key} = {address:?}; interface = \"eth1\" says which link it is on"));

@@ -11,7 +11,7 @@ use super::{defaults, value_types};
 pub fn rules(top: &mut Reader<'_, '_, '_>, mode: Option<Mode>) -> Vec<At<Rule>> {
     let count = top.count("rule");
     if count > MAX_RULES {
-        let hint = "the first rule that fits decides; drop what an earlier one covers".to_owned();
+        let hint = "the first matching rule decides; remove rules that an earlier one covers".to_owned();
         top.log.error(top.line, format!("there are {count} rules; {MAX_RULES} is the most"), Some(hint));
     }
     top.tables("rule", "rule", |table| rule(table, mode))

@@ -156,13 +156,13 @@ fn resequence(
         native::refuse_order(table);
     }
     let default = base.unwrap_or_default();
-    let usual = match base {
+    let default_hold = match base {
         Some(limits) if limits.adaptive => Hold::Adaptive,
         Some(_) => Hold::Fixed,
         None => Hold::Off,
     };
     let holds = value_types::choice(&[("adaptive", Hold::Adaptive), ("fixed", Hold::Fixed), ("off", Hold::Off)]);
-    let hold = table.read_or("reorder", &holds, usual).value;
+    let hold = table.read_or("reorder", &holds, default_hold).value;
     let window = value_types::integer("a number of packets", 1..=65_536, default.window as u64);
     let window = table.read_or("reorder_window", &window, default.window as u64).map(as_usize);
     let delay = value_types::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
@@ -177,7 +177,7 @@ fn probe(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<ProbeConf
     let idle = value_types::duration(Duration::from_secs(1)..=hour, "10s").or_off();
     let idle = table.read_or("keepalive", &idle, Some(default.idle));
     if idle.is_none() && wire.is(Mode::Native) {
-        let hint = "keepalive = \"1h\" is the longest: in native mode a path is known by its probes".to_owned();
+        let hint = "keepalive = \"1h\" is the maximum: native mode monitors paths by probes".to_owned();
         table.log.error(idle.line, "keepalive: \"off\" has no meaning in native mode".to_owned(), Some(hint));
     }
     let dead =
@@ -252,13 +252,12 @@ fn protocol(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<At<Pro
 
 fn networks(table: &mut Table<'_, '_, '_>, wire: &WireSettings, several: bool) -> Vec<At<IpNet>> {
     let network = value_types::network("10.77.0.2/32");
-    let calls = table.is_absent_or_empty("path") && !table.has("remote") && !table.has("interfaces");
-    if wire.is(Mode::Native) && calls && !table.has("networks") {
-        let hint =
-            "add remote = \"203.0.113.7\", its address; or, for a peer that calls us, networks = [\"10.77.0.2/32\"]";
+    let is_incoming = table.is_absent_or_empty("path") && !table.has("remote") && !table.has("interfaces");
+    if wire.is(Mode::Native) && is_incoming && !table.has("networks") {
+        let hint = "add remote = \"203.0.113.7\", its address; or, for a peer that connects to this host, networks = [\"10.77.0.2/32\"]";
         table.missing("this peer has neither a path nor networks", hint.to_owned());
     }
-    match several && !calls {
+    match several && !is_incoming {
         true => table.require_list("networks", &network),
         false if table.has("networks") => table.list("networks", &network),
         false => defaults::networks().map(|net| table.at(net)).to_vec(),

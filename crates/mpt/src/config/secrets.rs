@@ -38,7 +38,7 @@ const SPARE: usize = 64;
 pub fn hint_for(error: &io::Error, otherwise: &str) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "chown it to whoever runs mpt: a running tunnel has no right to others' files"
+            "chown it to the user that runs mpt: a running tunnel cannot access files of others"
         }
         _ => otherwise,
     }

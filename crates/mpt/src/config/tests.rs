@@ -51,13 +51,13 @@ fn examples(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_pair_that_is_shown_knows_each_other() {
+fn keys_of_example_pairs_match() {
     for page in [REFERENCE, SETUP] {
         let file = |text: &&str| super::parse(Path::new("docs"), text).unwrap();
         let pair: Vec<_> = examples(page).iter().take(2).map(file).collect();
         for (own, other) in [(0, 1), (1, 0)] {
-            let told = pair[own].peers[0].protocol.public_key();
-            assert_eq!(told, pair[other].identity.as_ref().map(|identity| *identity.public()));
+            let configured = pair[own].peers[0].protocol.public_key();
+            assert_eq!(configured, pair[other].identity.as_ref().map(|identity| *identity.public()));
         }
     }
 }

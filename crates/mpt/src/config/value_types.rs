@@ -29,9 +29,9 @@ pub struct ValueType<T> {
 type Parse<T> = Box<dyn Fn(&DeValue<'_>) -> Option<T>>;
 
 impl<T: 'static> ValueType<T> {
-    fn new(is: String, example: &str, parse: impl Fn(&DeValue<'_>) -> Option<T> + 'static) -> Self {
+    fn new(description: String, example: &str, parse: impl Fn(&DeValue<'_>) -> Option<T> + 'static) -> Self {
         Self {
-            description: is,
+            description,
             example: example.to_owned(),
             choices: Vec::new(),
             hidden: false,
@@ -41,8 +41,8 @@ impl<T: 'static> ValueType<T> {
     }
 
     /// Makes a type that is written as a string.
-    fn text(is: &str, example: &str, parse: impl Fn(&str) -> Option<T> + 'static) -> Self {
-        Self::new(is.to_owned(), &format!("{example:?}"), move |value| parse(value.as_str()?))
+    fn text(description: &str, example: &str, parse: impl Fn(&str) -> Option<T> + 'static) -> Self {
+        Self::new(description.to_owned(), &format!("{example:?}"), move |value| parse(value.as_str()?))
     }
 
     /// Makes a type that also accepts `"off"`.
@@ -73,8 +73,8 @@ impl<T> ValueType<T> {
 
 /// An integer; `what` describes it, for example "a number of bytes".
 pub fn integer(what: &str, range: RangeInclusive<u64>, example: u64) -> ValueType<u64> {
-    let is = format!("{what} from {} to {}", range.start(), range.end());
-    ValueType::new(is, &example.to_string(), move |value| parse_number(value).filter(|n| range.contains(n)))
+    let description = format!("{what} from {} to {}", range.start(), range.end());
+    ValueType::new(description, &example.to_string(), move |value| parse_number(value).filter(|n| range.contains(n)))
 }
 
 fn parse_number(value: &DeValue<'_>) -> Option<u64> {
@@ -92,8 +92,8 @@ pub fn port() -> ValueType<u16> {
 
 /// A port of TCP or UDP, or a range of them.
 pub fn ports() -> ValueType<RangeInclusive<u16>> {
-    let is = "a port from 1 to 65535, or a range of them".to_owned();
-    ValueType::new(is, "\"5004-5060\"", |value| {
+    let description = "a port from 1 to 65535, or a range of them".to_owned();
+    ValueType::new(description, "\"5004-5060\"", |value| {
         let port = |number: u64| u16::try_from(number).ok().filter(|port| *port > 0);
         let Some(text) = value.as_str() else { return parse_number(value).and_then(port).map(|port| port..=port) };
         let (first, last) = text.split_once('-')?;
@@ -157,59 +157,63 @@ pub fn boolean() -> ValueType<bool> {
 /// One of several words.
 pub fn choice<T: Copy + 'static>(words: &[(&'static str, T)]) -> ValueType<T> {
     let choices: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-    let is = format!("one of {}", choices.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", "));
+    let description =
+        format!("one of {}", choices.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", "));
     let table = words.to_vec();
     let find = move |text: &str| table.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-    ValueType { choices, ..ValueType::text(&is, words[0].0, find) }
+    ValueType { choices, ..ValueType::text(&description, words[0].0, find) }
 }
 
 /// A duration in a range, written as a whole number and its unit.
 pub fn duration(range: RangeInclusive<Duration>, example: &str) -> ValueType<Duration> {
-    let is = format!("a duration from {} to {}", format_duration(*range.start()), format_duration(*range.end()));
-    ValueType::text(&is, example, move |text| parse_duration(text).filter(|time| range.contains(time)))
+    let description =
+        format!("a duration from {} to {}", format_duration(*range.start()), format_duration(*range.end()));
+    ValueType::text(&description, example, move |text| parse_duration(text).filter(|time| range.contains(time)))
 }
 
 /// A rate in a range, written as a whole number and its unit.
 pub fn rate(range: RangeInclusive<u64>, example: &str) -> ValueType<Rate> {
-    let is = format!(
+    let description = format!(
         "a rate from {} to {}",
         format_with_unit(*range.start(), &RATES),
         format_with_unit(*range.end(), &RATES)
     );
-    ValueType::text(&is, example, move |text| {
+    ValueType::text(&description, example, move |text| {
         parse_with_unit(text, &RATES).filter(|bits| range.contains(bits)).map(Rate::from_bits)
     })
 }
 
 /// An amount of data in a range, written as a whole number and its unit.
 pub fn volume(range: RangeInclusive<u64>, example: &str) -> ValueType<u64> {
-    let is = format!(
+    let description = format!(
         "an amount of data from {} to {}",
         format_with_unit(*range.start(), &VOLUMES),
         format_with_unit(*range.end(), &VOLUMES)
     );
-    ValueType::text(&is, example, move |text| parse_with_unit(text, &VOLUMES).filter(|bytes| range.contains(bytes)))
+    ValueType::text(&description, example, move |text| {
+        parse_with_unit(text, &VOLUMES).filter(|bytes| range.contains(bytes))
+    })
 }
 
 /// A value of a type, or a non-empty list of them.
 pub fn one_or_list<T: 'static>(one: ValueType<T>) -> ValueType<Vec<T>> {
-    let (is, example) = (format!("{}, or a list of them", one.description), one.example.clone());
+    let (description, example) = (format!("{}, or a list of them", one.description), one.example.clone());
     let parse = move |value: &DeValue<'_>| match value.as_array() {
         Some(items) => items.iter().map(|item| (one.parse)(item.get_ref())).collect::<Option<Vec<T>>>(),
         None => (one.parse)(value).map(|one| vec![one]),
     };
-    ValueType { example, ..ValueType::new(is, "", move |value| parse(value).filter(|all| !all.is_empty())) }
+    ValueType { example, ..ValueType::new(description, "", move |value| parse(value).filter(|all| !all.is_empty())) }
 }
 
 /// Patterns of interfaces, or all interfaces.
 pub fn interfaces() -> ValueType<Vec<String>> {
-    let is = "\"auto\", or a list of patterns such as \"eth*\" and \"!docker*\"".to_owned();
+    let description = "\"auto\", or a list of patterns such as \"eth*\" and \"!docker*\"".to_owned();
     let pattern = |text: &str| {
         let name = text.strip_prefix('!').unwrap_or(text);
         let plain = name.chars().all(|c| c.is_ascii_graphic() && !"/:%!".contains(c));
         ((1..=15).contains(&name.len()) && plain).then(|| text.to_owned())
     };
-    ValueType::new(is, "\"auto\"", move |value| match (value.as_str(), value.as_array()) {
+    ValueType::new(description, "\"auto\"", move |value| match (value.as_str(), value.as_array()) {
         (Some("auto"), _) => Some(Vec::new()),
         (_, Some(items)) if !items.is_empty() => items.iter().map(|item| pattern(item.get_ref().as_str()?)).collect(),
         _ => None,
@@ -218,8 +222,8 @@ pub fn interfaces() -> ValueType<Vec<String>> {
 
 /// A key. Messages do not repeat it: a private key may have been written in place of a public one.
 pub fn key<T: FromStr<Err = KeyError> + 'static>(source: &'static str) -> ValueType<T> {
-    let form = ValueType::text("a key: 44 characters of base64, the last one \"=\"", "", |text| text.parse().ok());
-    ValueType { hidden: true, source: Some(source), ..form }
+    let rate = ValueType::text("a key: 44 characters of base64, the last one \"=\"", "", |text| text.parse().ok());
+    ValueType { hidden: true, source: Some(source), ..rate }
 }
 
 /// A text that messages do not repeat.
@@ -247,7 +251,7 @@ pub fn folder(example: &str) -> ValueType<PathBuf> {
 /// for the kernel.
 pub fn interface(example: &str) -> ValueType<String> {
     ValueType::text(
-        "an interface name of 1 to 15 characters, without blanks, \"/\", \":\" and \"%\"",
+        "an interface name of 1 to 15 characters, without spaces, \"/\", \":\" and \"%\"",
         example,
         |text| {
             let fits = (1..=15).contains(&text.len()) && text != "." && text != "..";
@@ -270,7 +274,7 @@ pub fn name(example: &str) -> ValueType<String> {
 }
 
 /// The description of [`name`].
-pub const NAME: &str = "a name of 1 to 32 characters, without blanks and \"/\"";
+pub const NAME: &str = "a name of 1 to 32 characters, without spaces and \"/\"";
 
 /// Returns true if a text is a valid [`name`].
 pub fn is_name(text: &str) -> bool {
@@ -287,7 +291,7 @@ pub fn interface_address(example: &str) -> ValueType<IpNet> {
 
 /// A network. Bits beyond the prefix length would be ignored, so they are an error.
 pub fn network(example: &str) -> ValueType<IpNet> {
-    ValueType::text("a prefix with no bits set behind its length", example, |text| {
+    ValueType::text("a prefix with no bits set beyond its length", example, |text| {
         text.parse().ok().filter(|net: &IpNet| *net == net.trunc())
     })
 }
@@ -371,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_told_as_they_are_written() {
+    fn durations_are_formatted_as_they_are_written() {
         for text in ["1ms", "500ms", "10s", "90s", "2m", "1h"] {
             assert_eq!(format_duration(parse_duration(text).unwrap()), text);
         }
@@ -379,12 +383,12 @@ mod tests {
 
     #[test]
     fn rates_are_bits_per_second() {
-        let form = |text: &str| parse_with_unit(text, &RATES).map(Rate::from_bits);
-        assert_eq!(form("8kbit"), Some(Rate::from_bytes(1_000)));
-        assert_eq!(form("50mbit"), Some(Rate::from_bytes(6_250_000)));
-        assert_eq!(form("1gbit"), Some(Rate::from_bytes(125_000_000)));
+        let rate = |text: &str| parse_with_unit(text, &RATES).map(Rate::from_bits);
+        assert_eq!(rate("8kbit"), Some(Rate::from_bytes(1_000)));
+        assert_eq!(rate("50mbit"), Some(Rate::from_bytes(6_250_000)));
+        assert_eq!(rate("1gbit"), Some(Rate::from_bytes(125_000_000)));
         for wrong in ["50", "50Mbit", "50 mbit", "0.5gbit", "50mbit/s", "18446744073709551615gbit"] {
-            assert_eq!(form(wrong), None, "{wrong}");
+            assert_eq!(rate(wrong), None, "{wrong}");
         }
         assert_eq!(
             (format_with_unit(64_000, &RATES), format_with_unit(100_000_000_000, &RATES)),

@@ -41,7 +41,7 @@ impl Client {
     /// # Errors
     /// The daemon does not respond, or not with a report.
     pub fn status(&mut self) -> Result<Report, Failure> {
-        match self.ask(&Request::Status {})? {
+        match self.exchange_checked(&Request::Status {})? {
             Response::Status(report) => Ok(report),
             Response::Done {} | Response::Error { .. } => Err(self.malformed("no status report")),
         }
@@ -52,9 +52,9 @@ impl Client {
     /// # Errors
     /// The daemon does not respond, or the command failed.
     pub fn request(&mut self, request: &Request) -> Result<(), Failure> {
-        let patience = if matches!(request, Request::Create { .. }) { CREATE_TIMEOUT } else { TIMEOUT };
-        self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|error| self.lost(&error))?;
-        self.ask(request).map(|_| ())
+        let timeout = if matches!(request, Request::Create { .. }) { CREATE_TIMEOUT } else { TIMEOUT };
+        self.stream.get_ref().set_read_timeout(Some(timeout)).map_err(|error| self.lost(&error))?;
+        self.exchange_checked(request).map(|_| ())
     }
 
     /// Ends the tunnel, and waits until it has cleaned up.
@@ -91,7 +91,7 @@ impl Client {
         Ok(Self { name: name.to_owned(), stream: BufReader::new(stream) })
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Response, Failure> {
+    fn exchange_checked(&mut self, request: &Request) -> Result<Response, Failure> {
         let line = self.exchange(request).map_err(|error| self.lost(&error))?;
         match serde_json::from_slice(&line) {
             Ok(Response::Error { what, hint }) => Err(Failure { what, hint }),
@@ -113,15 +113,14 @@ impl Client {
         let name = &self.name;
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                Failure::new(format!("the tunnel {name} did not answer in time"))
-                    .hint("its log may say what it is busy with")
+                Failure::new(format!("the tunnel {name} did not answer in time")).hint("see its log")
             }
-            _ => Failure::new(format!("the tunnel {name} broke the connection off: {error}")),
+            _ => Failure::new(format!("the tunnel {name} closed the connection: {error}")),
         }
     }
 
     fn malformed(&self, what: &str) -> Failure {
-        Failure::new(format!("the tunnel {} gave an answer that makes no sense: {what}", self.name))
+        Failure::new(format!("the tunnel {} sent an invalid response: {what}", self.name))
             .hint("it may be of another version than this command")
     }
 }

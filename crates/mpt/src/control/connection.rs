@@ -91,9 +91,9 @@ impl ClientConnection {
     /// Returns true if the client disconnected without waiting for its answer. A hang-up alone would be reported by
     /// epoll endlessly.
     pub fn is_abandoned(&self) -> bool {
-        let mut asked = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
-        let _ = poll(&mut asked, PollTimeout::ZERO);
-        asked[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
+        let _ = poll(&mut fds, PollTimeout::ZERO);
+        fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
     }
 
     /// Returns the events to wait for. A buffered line counts as output: its answer.
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_goes_away_without_its_answer_is_noticed() {
+    fn a_client_that_disconnects_without_its_answer_is_detected() {
         let (mut client, mut connection) = pair();
         client.write_all(b"create c.conf\nstatus\n").unwrap();
         connection.poll_line().unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_does_not_read_is_not_listened_to() {
+    fn a_client_that_does_not_read_is_not_read_from() {
         let (mut client, mut connection) = pair();
         client.write_all(b"one\ntwo\n").unwrap();
         connection.poll_line().unwrap();

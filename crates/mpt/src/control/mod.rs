@@ -83,7 +83,7 @@ impl RunDir {
     /// Creates the socket file of a tunnel that is not running, as a crash leaves it, so that `mpt down` finds it.
     pub fn leave_marker(&self, name: &str) {
         if let Err(error) = UnixListener::bind(self.socket(name)) {
-            tracing::warn!(%error, "`mpt down` finds what is left behind only by the name {name}");
+            tracing::warn!(%error, "cannot leave a socket file: `mpt down` needs the name {name}");
         }
     }
 

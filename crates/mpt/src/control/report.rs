@@ -52,11 +52,11 @@ pub struct PeerReport {
     /// The scheduler's name.
     pub scheduler: String,
     /// Inner packets read from the TUN device.
-    pub taken_packets: u64,
+    pub tun_read_packets: u64,
     /// Inner packets sent to the peer.
     pub sent_packets: u64,
     /// Inner packets received from the peer.
-    pub arrived_packets: u64,
+    pub received_packets: u64,
     /// Inner packets written to the TUN device.
     pub delivered_packets: u64,
     /// Bytes queued for sending.
@@ -69,7 +69,7 @@ pub struct PeerReport {
     pub retransmitted_packets: u64,
     /// Packets from the peer that were lost and recovered by forward error correction; native mode.
     pub recovered_packets: u64,
-    /// Packets that were lost and not retransmitted because they would be late; native mode.
+    /// Packets that were lost and abandoned instead of retransmitted; native mode.
     pub abandoned_packets: u64,
     /// Counters of the resequencer; absent if it is off.
     pub reorder: Option<ReorderReport>,
@@ -159,9 +159,9 @@ impl PeerReport {
         Self {
             name: peer.name.clone(),
             scheduler: peer.scheduler.to_owned(),
-            taken_packets: peer.ledger.taken,
+            tun_read_packets: peer.ledger.taken,
             sent_packets: peer.ledger.sent,
-            arrived_packets: peer.ledger.arrived,
+            received_packets: peer.ledger.arrived,
             delivered_packets: peer.ledger.delivered,
             queued_bytes: peer.queued_bytes,
             buffered_packets: peer.ledger.held,
@@ -306,7 +306,7 @@ mod tests {
     fn figures_keep_their_units() {
         let json = json();
         assert_eq!(json["drops"]["no_path"], 1);
-        assert_eq!(json["peers"][0]["reorder"]["longest_fill_us"], 9);
+        assert_eq!(json["peers"][0]["reorder"]["longest_gap_us"], 9);
         let path = &json["peers"][0]["paths"][0];
         assert_eq!((&path["up"], &path["cause"]), (&Value::Bool(false), &Value::from("silent")));
         assert_eq!((&path["srtt_us"], &path["sent_bytes"]), (&Value::from(12_345), &Value::from(3_000)));

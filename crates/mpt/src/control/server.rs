@@ -95,7 +95,7 @@ impl Server {
         let refused = match self.connections.get_mut(&token)?.poll_line() {
             Ok(Input::Line(line)) => match serde_json::from_slice(&line) {
                 Ok(request) => {
-                    tracing::debug!(?request, "asked");
+                    tracing::debug!(?request, "request");
                     return Some((token, request));
                 }
                 Err(error) => format!("not a request: {error}"),

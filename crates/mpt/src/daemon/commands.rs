@@ -43,8 +43,8 @@ impl Daemon {
             Request::Delete { connection } => self.delete(now, connection),
             Request::Save { connection } => self.save(connection.as_deref()),
             Request::Create { connection } => {
-                let begun = self.create(now, client, connection);
-                return begun.err().map(Response::from);
+                let result = self.create(now, client, connection);
+                return result.err().map(Response::from);
             }
         };
         Some(done.map_or_else(Response::from, |()| Response::Done {}))
@@ -80,7 +80,7 @@ impl Daemon {
         let between = all.filter(|(_, path)| path.public() == Some(local) && path.remote_ip() == Some(remote));
         let names: Vec<_> = between.map(|(peer, path)| (peer.name.to_string(), path.name.to_string())).collect();
         if names.is_empty() {
-            return Err(Failure::new(format!("no path leads from {local} to {remote}")).hint("mpt path list"));
+            return Err(Failure::new(format!("there is no path from {local} to {remote}")).hint("mpt path list"));
         }
         names.iter().try_for_each(|(peer, path)| self.set_path(now, peer, path, action))
     }
@@ -124,38 +124,43 @@ impl Daemon {
     /// the start must be unchanged; everything is prepared before anything changes.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         let fresh = self.read_again()?;
-        let hint = "nothing was changed; this counts from the next start: mpt down, and mpt up";
+        let hint = "nothing was changed; this takes effect at the next start: mpt down, then mpt up";
         if let Some((line, key)) = changed_startup_key(&self.file, &fresh) {
-            return Err(fresh.problem(line, format!("{key} is not what it was at the start"), hint).into());
+            return Err(fresh.problem(line, format!("{key} cannot change while the tunnel runs"), hint).into());
         }
         if *fresh.mode == Mode::Native && fresh.accepts_incoming() && !self.sockets.can_listen() {
-            return Err(fresh.problem(0, "a peer that calls is the first one, and finds the port taken", hint).into());
+            return Err(fresh
+                .problem(0, "the first peer that connects to this host needs the port, which is in use", hint)
+                .into());
         }
-        if let Some(wanted) = connection {
-            find(&fresh, wanted)?;
+        if let Some(name) = connection {
+            find(&fresh, name)?;
         }
-        let treated_alike = (*self.file.scheduler, &self.file.rules, &self.file.probe)
+        let same_policy = (*self.file.scheduler, &self.file.rules, &self.file.probe)
             == (*fresh.scheduler, &fresh.rules, &fresh.probe);
-        let goes_on = connection.is_none() && treated_alike;
-        let is_meant = |peer: &Peer| !treated_alike || connection.is_none_or(|wanted| is_named(peer, wanted));
-        let stays = |peer: &Peer, others: &[Peer]| goes_on && peer.original.is_none() && others.contains(peer);
-        let new = |peer: &&Peer| is_meant(peer) && !stays(peer, &self.file.peers);
+        let keeps_unchanged = connection.is_none() && same_policy;
+        let is_selected = |peer: &Peer| !same_policy || connection.is_none_or(|name| is_named(peer, name));
+        let is_unchanged =
+            |peer: &Peer, others: &[Peer]| keeps_unchanged && peer.original.is_none() && others.contains(peer);
+        let new = |peer: &&Peer| is_selected(peer) && !is_unchanged(peer, &self.file.peers);
         let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
-        let fresh = merge_reloaded(&self.file, &fresh, is_meant)?;
+        let fresh = merge_reloaded(&self.file, &fresh, is_selected)?;
         let ready = setup::prepare_peers(&fresh, new, &mut self.sockets)
             .map_err(|failure| Failure { what: format!("{}; nothing was changed", failure.what), ..failure })?;
-        while let Some(index) = self.file.peers.iter().position(|p| is_meant(p) && !stays(p, &fresh.peers)) {
+        while let Some(index) = self.file.peers.iter().position(|p| is_selected(p) && !is_unchanged(p, &fresh.peers)) {
             self.end_peer(now, index);
         }
-        tracing::info!(added = ready.len(), "configuration read again");
+        tracing::info!(added = ready.len(), "configuration reloaded");
         fresh.warnings.iter().for_each(|problem| tracing::warn!("{problem}"));
         let File { peers, original, offload, .. } = self.file.clone();
         let routes = fresh.routes.clone();
         self.file = File { peers, original, offload, ..fresh };
         self.add_prepared(now, ready)?;
-        let as_said =
-            |failure: Failure| Failure { what: format!("{}; the peers are as the file says", failure.what), ..failure };
-        self.apply_routes(routes).map_err(as_said)
+        let partly_done = |failure: Failure| Failure {
+            what: format!("{}; the peers were changed as in the file", failure.what),
+            ..failure
+        };
+        self.apply_routes(routes).map_err(partly_done)
     }
 
     fn read_again(&self) -> Result<File, Failure> {
@@ -171,13 +176,13 @@ impl Daemon {
 
     /// Restarts one connection or all without reading files: every path is up again.
     fn restart(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
-        if let Some(wanted) = connection {
-            find(&self.file, wanted)?;
+        if let Some(name) = connection {
+            find(&self.file, name)?;
         }
         let names: Vec<_> = self.file.peers.iter().map(|peer| peer.name.to_string()).collect();
         for name in names {
-            let meant = |p: &Peer| *p.name == name && connection.is_none_or(|wanted| is_named(p, wanted));
-            if let Some(index) = self.file.peers.iter().position(meant) {
+            let selected = |p: &Peer| *p.name == name && connection.is_none_or(|name| is_named(p, name));
+            if let Some(index) = self.file.peers.iter().position(selected) {
                 let ready = setup::prepare_peers(&self.file, vec![self.file.peers[index].clone()], &mut self.sockets)?;
                 self.end_peer(now, index);
                 self.add_prepared(now, ready)?;
@@ -203,16 +208,16 @@ impl Daemon {
     /// Writes one connection or all to their files.
     fn save(&self, connection: Option<&str>) -> Result<(), Failure> {
         if self.file.format == FileFormat::Toml {
-            let what = format!("{} is not written by commands", self.file.path.display());
-            return Err(Failure::new(what).hint("it says what is meant already; change it, and `mpt reload`"));
+            let what = format!("commands do not write {}", self.file.path.display());
+            return Err(Failure::new(what).hint("edit the file, then `mpt reload`"));
         }
-        if let Some(wanted) = connection {
-            find(&self.file, wanted)?;
+        if let Some(name) = connection {
+            find(&self.file, name)?;
         }
-        let is_meant = |peer: &&Peer| connection.is_none_or(|wanted| is_named(peer, wanted));
-        let meant: Vec<_> = self.file.peers.iter().filter(is_meant).collect();
-        meant.iter().try_for_each(|peer| check_own_file(&self.file, peer))?;
-        for peer in meant {
+        let is_selected = |peer: &&Peer| connection.is_none_or(|name| is_named(peer, name));
+        let selected: Vec<_> = self.file.peers.iter().filter(is_selected).collect();
+        selected.iter().try_for_each(|peer| check_own_file(&self.file, peer))?;
+        for peer in selected {
             let Some(saved) = describe::connection(&self.file, peer) else { continue };
             let file = saved.file.clone();
             let saved = folder::save(&self.file.path, saved);
@@ -227,14 +232,14 @@ impl Daemon {
         let described = describe::connection(&self.file, peer).zip(peer.original.as_ref());
         let (described, original) = described.ok_or_else(|| not_original(connection))?;
         let pair = control_port::pair(original);
-        let over = peer.paths.iter().find(|path| path.original.create).or(peer.paths.first());
-        let to = over.and_then(|path| Some(SocketAddr::new(path.remote_ip()?, original.control_port)));
+        let path_used = peer.paths.iter().find(|path| path.original.create).or(peer.paths.first());
+        let to = path_used.and_then(|path| Some(SocketAddr::new(path.remote_ip()?, original.control_port)));
         let (Some(to), Some(port)) = (to, &mut self.control_port) else { return Err(not_original(connection)) };
         let text = write::message(&described);
         port.create(now, pair, to, &text).map_err(|why| match why {
-            Refused::PublicKey => Failure::new("this connection has no key but the one that everybody knows")
+            Refused::PublicKey => Failure::new("this connection has only the public key of the original")
                 .hint("set auth_key, or allow it: --public-key, or public_key = true in [original]"),
-            _ => Failure::new(format!("the peer cannot be asked: {why:?}")),
+            _ => Failure::new(format!("cannot send the request to the peer: {why:?}")),
         })?;
         self.pending.push(PendingCreate { client, pair });
         Ok(())
@@ -243,21 +248,22 @@ impl Daemon {
 
 /// Returns the fresh file with unselected peers as they are running, and the routes for these peers, without the routes
 /// that only their new versions need.
-fn merge_reloaded(running: &File, fresh: &File, is_meant: impl Fn(&Peer) -> bool) -> Result<File, Failure> {
-    let others: Vec<_> = running.peers.iter().filter(|peer| !is_meant(peer)).cloned().collect();
-    let (meant, later): (Vec<_>, Vec<_>) = fresh.peers.iter().cloned().partition(|peer| is_meant(peer));
-    let is_theirs = |route: &&At<IpNet>| routes::serves(running, route, &others);
-    let is_early = |route: &&At<IpNet>| {
-        routes::serves(fresh, route, &later) && !routes::serves(fresh, route, &meant) && !is_theirs(route)
+fn merge_reloaded(running: &File, fresh: &File, is_selected: impl Fn(&Peer) -> bool) -> Result<File, Failure> {
+    let others: Vec<_> = running.peers.iter().filter(|peer| !is_selected(peer)).cloned().collect();
+    let (selected, unselected): (Vec<_>, Vec<_>) = fresh.peers.iter().cloned().partition(|peer| is_selected(peer));
+    let serves_others = |route: &&At<IpNet>| routes::serves(running, route, &others);
+    let only_later = |route: &&At<IpNet>| {
+        routes::serves(fresh, route, &unselected) && !routes::serves(fresh, route, &selected) && !serves_others(route)
     };
     let is_new = |route: &&At<IpNet>| !fresh.routes.iter().any(|known| known.value == route.value);
-    let theirs = running.routes.iter().filter(is_theirs).filter(is_new);
-    let routes = fresh.routes.iter().filter(|route| !is_early(route)).chain(theirs).copied().collect();
-    let whole = File { peers: others.iter().cloned().chain(meant.iter().cloned()).collect(), routes, ..fresh.clone() };
+    let their_routes = running.routes.iter().filter(serves_others).filter(is_new);
+    let routes = fresh.routes.iter().filter(|route| !only_later(route)).chain(their_routes).copied().collect();
+    let whole =
+        File { peers: others.iter().cloned().chain(selected.iter().cloned()).collect(), routes, ..fresh.clone() };
     config::check(&whole).map_err(|problems| {
         let what = problems.first().map_or("", |problem| &problem.what);
-        Failure::new(format!("{what}, beside the connections that go on"))
-            .hint("nothing was changed; mpt reload reads all")
+        Failure::new(format!("{what}, together with the other connections"))
+            .hint("nothing was changed; mpt reload without a name reloads all")
     })?;
     Ok(whole)
 }
@@ -289,17 +295,17 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
 fn check_own_file(file: &File, peer: &Peer) -> Result<(), Failure> {
     let name = |peer: &Peer| peer.original.as_ref().map(|original| original.file.clone());
     let Some(own) = name(peer) else { return Ok(()) };
-    let in_it = file.peers.iter().filter(|other| name(other).as_ref() == Some(&own));
-    let in_it: Vec<_> = in_it.map(|peer| peer.name.as_str()).collect();
-    if in_it.len() == 1 {
+    let connections = file.peers.iter().filter(|other| name(other).as_ref() == Some(&own));
+    let connections: Vec<_> = connections.map(|peer| peer.name.as_str()).collect();
+    if connections.len() == 1 {
         return Ok(());
     }
-    let what = format!("{own} holds several connections, {}; nothing was changed", in_it.join(", "));
-    Err(Failure::new(what).hint("give each a file of its own, and `mpt reload`"))
+    let what = format!("{own} holds several connections, {}; nothing was changed", connections.join(", "));
+    Err(Failure::new(what).hint("give each a file of its own, then `mpt reload`"))
 }
 
 fn file_failure(what: &str, error: &io::Error) -> Failure {
-    Failure::new(format!("{what}: {error}")).hint(secrets::hint_for(error, "is there room, and may it be written to?"))
+    Failure::new(format!("{what}: {error}")).hint(secrets::hint_for(error, "check free space and permissions"))
 }
 
 fn not_original(connection: &str) -> Failure {
@@ -307,16 +313,16 @@ fn not_original(connection: &str) -> Failure {
         .hint("it needs [peer.original], and the file needs [original]")
 }
 
-/// Returns true if `wanted` is the peer's file or name.
-fn is_named(peer: &Peer, wanted: &str) -> bool {
-    *peer.name == wanted || peer.original.as_ref().is_some_and(|original| original.file == wanted)
+/// Returns true if `name` is the peer's file or name.
+fn is_named(peer: &Peer, name: &str) -> bool {
+    *peer.name == name || peer.original.as_ref().is_some_and(|original| original.file == name)
 }
 
-fn find(file: &File, wanted: &str) -> Result<usize, Failure> {
-    file.peers.iter().position(|peer| is_named(peer, wanted)).ok_or_else(|| {
+fn find(file: &File, name: &str) -> Result<usize, Failure> {
+    file.peers.iter().position(|peer| is_named(peer, name)).ok_or_else(|| {
         let known = file.peers.iter().map(|peer| peer.original.as_ref().map_or(&*peer.name, |original| &original.file));
         let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
-        Failure::new(format!("there is no connection {wanted}")).hint(format!("connections: {known}"))
+        Failure::new(format!("there is no connection {name}")).hint(format!("connections: {known}"))
     })
 }
 

@@ -84,9 +84,9 @@ impl ControlPort {
     fn handle_datagram(&mut self, now: Time, from: SocketAddr, len: usize) {
         let Err(why) = self.control.handle_datagram(now, from, &self.buffer[..len]) else { return };
         if self.refused.contains(&why) {
-            return tracing::debug!(%from, ?why, "control message refused");
+            return tracing::debug!(%from, ?why, "control message rejected");
         }
-        tracing::warn!(%from, ?why, "control message refused; further ones for this reason are not told");
+        tracing::warn!(%from, ?why, "control message rejected; further ones for this reason are not logged");
         self.refused.push(why);
     }
 
@@ -95,11 +95,11 @@ impl ControlPort {
         let Some((original, wire)) = peer.original.as_ref().zip(wire_name(path)) else { return };
         let others = peer.paths.iter().filter(|other| *other.name != *path.name);
         let Some(over) = others.chain(up.then_some(path)).find(|other| is_up(&other.name)) else {
-            return tracing::info!(peer = %peer.name, path = %path.name, "no path is up to tell the peer over");
+            return tracing::info!(peer = %peer.name, path = %path.name, "cannot notify the peer: no path is up");
         };
         let Some(to) = over.remote_ip().map(|ip| SocketAddr::new(ip, original.control_port)) else { return };
         if let Err(why) = self.control.tell_status(now, pair(original), to, wire, up) {
-            tracing::warn!(peer = %peer.name, ?why, "the peer cannot be told");
+            tracing::warn!(peer = %peer.name, ?why, "cannot notify the peer");
         }
     }
 

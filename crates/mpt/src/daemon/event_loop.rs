@@ -121,15 +121,15 @@ impl Driver {
 
     /// Handles the state of an interface: its carrier, or its return under another index.
     pub fn handle_interface_state(&mut self, now: Time, index: u32, name: &str, running: bool) {
-        for place in 0..self.links.len() {
-            let Some(link) = self.links[place].as_mut().filter(|link| link.uses_interface(index, name)) else {
+        for slot in 0..self.links.len() {
+            let Some(link) = self.links[slot].as_mut().filter(|link| link.uses_interface(index, name)) else {
                 continue;
             };
             let id = link.id();
             if running && link.needs_reopen(index, name) {
-                match link.reopen(index).and_then(|()| self.register_reopened(place)) {
-                    Ok(()) => tracing::info!(interface = name, "interface is back"),
-                    Err(error) => tracing::warn!(interface = name, %error, "cannot use the interface that came back"),
+                match link.reopen(index).and_then(|()| self.register_reopened(slot)) {
+                    Ok(()) => tracing::info!(interface = name, "interface returned"),
+                    Err(error) => tracing::warn!(interface = name, %error, "cannot use the returned interface"),
                 }
             }
             self.endpoint.handle_carrier(now, id, running && !self.without_address.contains(&id));
@@ -211,15 +211,15 @@ impl Driver {
     }
 
     fn transmit(&mut self, now: Time) {
-        while let Some(run) = self.endpoint.poll_transmit(now) {
-            let index = usize::from(run.link.0);
+        while let Some(batch) = self.endpoint.poll_transmit(now) {
+            let index = usize::from(batch.link.0);
             let Some(Some(link)) = self.links.get_mut(index) else {
-                self.endpoint.handle_failure(Dropped::SendFailed, run.count() as u64);
-                self.endpoint.recycle_transmit(run);
+                self.endpoint.handle_failure(Dropped::SendFailed, batch.count() as u64);
+                self.endpoint.recycle_transmit(batch);
                 continue;
             };
             let was_blocked = link.is_blocked();
-            link.send(run, &mut self.endpoint);
+            link.send(batch, &mut self.endpoint);
             if !was_blocked && link.is_blocked() {
                 self.update_link_interest(index);
             }
@@ -254,20 +254,20 @@ impl Driver {
         self.endpoint.handle_blocked(LinkId(index as u8), blocked);
         let interest = if blocked { Interest::Both } else { Interest::Read };
         if let Err(error) = self.reactor.modify(link, token(link.id()), interest) {
-            tracing::warn!(%error, link = index, "cannot watch a socket");
+            tracing::warn!(%error, link = index, "cannot register a socket");
         }
     }
 
     /// Stops reading while no queue has room; packets then wait in the TUN device.
     fn update_tun_interest(&mut self) {
-        let wanted = self.endpoint.has_room();
-        if wanted == self.reads_tun {
+        let has_room = self.endpoint.has_room();
+        if has_room == self.reads_tun {
             return;
         }
-        let interest = if wanted { Interest::Read } else { Interest::Nothing };
+        let interest = if has_room { Interest::Read } else { Interest::Nothing };
         match self.reactor.modify(&self.tun, TUN, interest) {
-            Ok(()) => self.reads_tun = wanted,
-            Err(error) => tracing::warn!(%error, "cannot watch the TUN device"),
+            Ok(()) => self.reads_tun = has_room,
+            Err(error) => tracing::warn!(%error, "cannot register the TUN device"),
         }
     }
 }

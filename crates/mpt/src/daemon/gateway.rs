@@ -36,14 +36,14 @@ impl Gateway {
         }
         reject_foreign_table(&file.interface)?;
         let ipv6 = file.addresses.iter().any(|address| address.addr().is_ipv6());
-        let switches = if ipv6 { &SYSCTLS[..] } else { &SYSCTLS[..1] };
+        let sysctls = if ipv6 { &SYSCTLS[..] } else { &SYSCTLS[..1] };
         let gateway = Self { run: run.clone(), name: file.interface.to_string() };
-        save_state(&gateway.name, run, switches)?;
+        save_state(&gateway.name, run, sysctls)?;
         nft(&table(&file.interface))?;
-        for switch in switches {
-            write(switch, "1")?;
+        for sysctl in sysctls {
+            write(sysctl, "1")?;
         }
-        tracing::info!(table = %table_name(&file.interface), "packets from the tunnel leave under this host's address");
+        tracing::info!(table = %table_name(&file.interface), "masquerading packets from the tunnel");
         Ok(Some(gateway))
     }
 }
@@ -51,7 +51,7 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if let Err(failure) = clean(&self.name, &self.run) {
-            tracing::warn!(%failure, "address translation or forwarding is left behind");
+            tracing::warn!(%failure, "cannot revert masquerading or forwarding");
         }
     }
 }
@@ -61,32 +61,32 @@ impl Drop for Gateway {
 /// # Errors
 /// Something could not be reverted. The file then stays for another attempt.
 pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
-    let noted = run.undo_file(name);
-    let Ok(text) = fs::read_to_string(&noted) else { return Ok(false) };
+    let state_file = run.undo_file(name);
+    let Ok(text) = fs::read_to_string(&state_file) else { return Ok(false) };
     if is_ours(name)? == Some(true) {
         nft(&format!("delete table inet {}\n", table_name(name)))?;
     }
-    for (switch, before) in text.lines().filter_map(|line| line.split_once('=')) {
-        let still_needed = other_states(name, run).iter().any(|other| value(other, switch).is_some());
-        if SYSCTLS.contains(&switch) && !still_needed {
-            write(switch, before)?;
+    for (sysctl, before) in text.lines().filter_map(|line| line.split_once('=')) {
+        let still_needed = other_states(name, run).iter().any(|other| value(other, sysctl).is_some());
+        if SYSCTLS.contains(&sysctl) && !still_needed {
+            write(sysctl, before)?;
         }
     }
-    fs::remove_file(&noted).map_err(|error| cannot("remove", &noted, &error))?;
+    fs::remove_file(&state_file).map_err(|error| cannot("remove", &state_file, &error))?;
     Ok(true)
 }
 
 /// Saves the values of the sysctls, or those from before another tunnel changed them.
-fn save_state(name: &str, run: &RunDir, switches: &[&str]) -> Result<(), Failure> {
+fn save_state(name: &str, run: &RunDir, sysctls: &[&str]) -> Result<(), Failure> {
     let (path, others) = (run.undo_file(name), other_states(name, run));
-    let line = |switch: &&str| {
-        let before = others.iter().find_map(|other| value(other, switch));
-        let now = || fs::read_to_string(Path::new(SYSCTL_ROOT).join(switch)).map(|text| text.trim().to_owned());
+    let line = |sysctl: &&str| {
+        let before = others.iter().find_map(|other| value(other, sysctl));
+        let now = || fs::read_to_string(Path::new(SYSCTL_ROOT).join(sysctl)).map(|text| text.trim().to_owned());
         let before =
-            before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL_ROOT).join(switch), &error));
-        before.map(|before| format!("{switch}={before}\n"))
+            before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL_ROOT).join(sysctl), &error));
+        before.map(|before| format!("{sysctl}={before}\n"))
     };
-    let text: String = switches.iter().map(line).collect::<Result<_, _>>()?;
+    let text: String = sysctls.iter().map(line).collect::<Result<_, _>>()?;
     fs::write(&path, text).map_err(|error| cannot("write", &path, &error))
 }
 
@@ -96,16 +96,16 @@ fn other_states(name: &str, run: &RunDir) -> Vec<String> {
     names.filter_map(|other| fs::read_to_string(run.undo_file(&other)).ok()).collect()
 }
 
-fn value(notes: &str, switch: &str) -> Option<String> {
-    notes.lines().find_map(|line| Some(line.split_once('=').filter(|(name, _)| *name == switch)?.1.to_owned()))
+fn value(state: &str, sysctl: &str) -> Option<String> {
+    state.lines().find_map(|line| Some(line.split_once('=').filter(|(name, _)| *name == sysctl)?.1.to_owned()))
 }
 
 /// Sysctls below [`SYSCTL_ROOT`] that enable forwarding: IPv4, and IPv6 if the tunnel uses it.
 const SYSCTLS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 const SYSCTL_ROOT: &str = "/proc/sys";
 
-fn write(switch: &str, value: &str) -> Result<(), Failure> {
-    let path = Path::new(SYSCTL_ROOT).join(switch);
+fn write(sysctl: &str, value: &str) -> Result<(), Failure> {
+    let path = Path::new(SYSCTL_ROOT).join(sysctl);
     fs::write(&path, value).map_err(|error| cannot("write", &path, &error))
 }
 
@@ -140,8 +140,8 @@ fn reject_foreign_table(interface: &str) -> Result<(), Failure> {
         Some(true) => nft(&format!("delete table inet {}\n", table_name(interface))),
         Some(false) => {
             let name = table_name(interface);
-            let failure = Failure::new(format!("the nftables table inet {name} is somebody else's"));
-            Err(failure.hint(format!("look at it with `nft list table inet {name}`, and rename or delete it")))
+            let failure = Failure::new(format!("the nftables table inet {name} exists and is not ours"));
+            Err(failure.hint(format!("inspect it with `nft list table inet {name}`, then rename or delete it")))
         }
     }
 }
@@ -167,15 +167,15 @@ fn nft(script: &str) -> Result<(), Failure> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().next().unwrap_or_default().to_owned();
-    Err(Failure::new(format!("nft: {said}")).hint("masquerade needs root, and a kernel with nftables (5.7 or later)"))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = stderr.lines().next().unwrap_or_default().to_owned();
+    Err(Failure::new(format!("nft: {stderr}")).hint("masquerade needs root, and a kernel with nftables (5.7 or later)"))
 }
 
 /// The search path of a service may lack `sbin`.
 fn program() -> PathBuf {
-    let places = ["/usr/sbin/nft", "/sbin/nft"].map(PathBuf::from);
-    places.into_iter().find(|place| place.exists()).unwrap_or_else(|| "nft".into())
+    let paths = ["/usr/sbin/nft", "/sbin/nft"].map(PathBuf::from);
+    paths.into_iter().find(|path| path.exists()).unwrap_or_else(|| "nft".into())
 }
 
 fn no_nft(error: &io::Error) -> Failure {
@@ -187,17 +187,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_interfaces_become_names_of_tables_that_differ() {
+    fn different_interfaces_have_different_table_names() {
         assert_eq!(table_name("mpt0"), "mpt_mpt0");
         assert_eq!(table_name("home-b.1"), "mpt_home_2db.1");
         assert_ne!(table_name("a_2d"), table_name("a-"));
     }
 
     #[test]
-    fn a_switch_is_read_from_its_line_and_no_other() {
-        let notes = "net/ipv4/ip_forward=0\nnet/ipv6/conf/all/forwarding=1\n";
-        assert_eq!(value(notes, SYSCTLS[0]), Some("0".to_owned()));
-        assert_eq!(value(notes, SYSCTLS[1]), Some("1".to_owned()));
-        assert_eq!(value(notes, "net/ipv4"), None);
+    fn a_sysctl_is_read_from_its_own_line() {
+        let state = "net/ipv4/ip_forward=0\nnet/ipv6/conf/all/forwarding=1\n";
+        assert_eq!(value(state, SYSCTLS[0]), Some("0".to_owned()));
+        assert_eq!(value(state, SYSCTLS[1]), Some("1".to_owned()));
+        assert_eq!(value(state, "net/ipv4"), None);
     }
 }

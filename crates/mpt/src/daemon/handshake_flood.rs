@@ -32,12 +32,12 @@ const MAX_SAMPLING_SHIFT: u32 = 20;
 impl FloodGuard {
     /// Measures the rate of refused handshakes once per interval, and adapts the filter.
     pub fn poll(&mut self, now: Time, endpoint: &Endpoint, links: &[Option<Link>]) {
-        let passed = now.since(self.last_poll);
-        if passed < INTERVAL {
+        let elapsed = now.since(self.last_poll);
+        if elapsed < INTERVAL {
             return;
         }
         let refused = endpoint.refused_handshakes();
-        let rate = ((refused - self.last_refused) as f64 / passed.as_secs_f64()) as u64;
+        let rate = ((refused - self.last_refused) as f64 / elapsed.as_secs_f64()) as u64;
         (self.last_poll, self.last_refused) = (now, refused);
         let before = self.sampling_shift;
         while self.sampling_shift < MAX_SAMPLING_SHIFT
@@ -68,18 +68,18 @@ impl FloodGuard {
     fn apply(&self, before: u32, endpoint: &Endpoint, links: &[Option<Link>]) {
         match (before, self.sampling_shift) {
             (0, _) => {
-                tracing::warn!("a flood of handshakes: they are thinned out but for those of peers that are known")
+                tracing::warn!("handshake flood: rate-limiting unknown sources")
             }
-            (_, 0) => tracing::info!("the flood of handshakes is over"),
-            (_, thinning) => tracing::debug!(thinning, "flood of handshakes"),
+            (_, 0) => tracing::info!("handshake flood: ended"),
+            (_, sampling_shift) => tracing::debug!(sampling_shift, "handshake flood"),
         }
-        let known: Vec<IpAddr> = endpoint.remotes().collect();
-        links.iter().flatten().for_each(|link| self.set_filter(link, &known));
+        let exempt: Vec<IpAddr> = endpoint.remotes().collect();
+        links.iter().flatten().for_each(|link| self.set_filter(link, &exempt));
     }
 
-    fn set_filter(&self, link: &Link, known: &[IpAddr]) {
-        if let Err(error) = link.set_handshake_filter(self.sampling_shift, known) {
-            tracing::debug!(%error, "flood of handshakes");
+    fn set_filter(&self, link: &Link, exempt: &[IpAddr]) {
+        if let Err(error) = link.set_handshake_filter(self.sampling_shift, exempt) {
+            tracing::debug!(%error, "handshake flood");
         }
     }
 }

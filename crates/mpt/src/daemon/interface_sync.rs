@@ -133,7 +133,7 @@ impl Daemon {
             Ok(()) => self.interface_sync.path_failures.finish(now),
             Err(error) => self.interface_sync.path_failures.fail(
                 now,
-                "cannot follow the interfaces".to_owned(),
+                "cannot synchronize with the interfaces".to_owned(),
                 error.to_string(),
             ),
         }
@@ -153,18 +153,18 @@ impl Daemon {
             self.listen(now, &[]);
         }
         let autos = self.file.peers.iter().filter_map(|peer| Some((peer, peer.auto.as_ref()?)));
-        let told = |peer: &Peer| self.driver.endpoint.remote_addresses(&peer.name);
-        let plans: Vec<_> =
-            autos.map(|(peer, auto)| (peer.name.to_string(), path_policy(peer, auto, told(peer)))).collect();
-        for (name, plan) in plans {
+        let advertised = |peer: &Peer| self.driver.endpoint.remote_addresses(&peer.name);
+        let policies: Vec<_> =
+            autos.map(|(peer, auto)| (peer.name.to_string(), path_policy(peer, auto, advertised(peer)))).collect();
+        for (name, policy) in policies {
             let reaches = |interface: &Interface, own: IpAddr, remote: IpAddr| {
                 netlink.reaches(remote, own, interface.index).unwrap_or(false)
             };
-            let ways = plan.ways(&interfaces, reaches);
+            let candidates = policy.ways(&interfaces, reaches);
             let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { continue };
             let is_free = |name: &str| peer.paths.iter().all(|path| *path.name != name);
             let changes =
-                self.interface_sync.peers.entry(name.clone()).or_default().update(&ways, &interfaces, is_free);
+                self.interface_sync.peers.entry(name.clone()).or_default().update(&candidates, &interfaces, is_free);
             let port = *peer.local_port;
             for change in changes {
                 if let Err(failure) = self.change_path(now, &name, port, &change) {
@@ -183,23 +183,23 @@ impl Daemon {
     /// Rebinds sockets to another local address if none of their paths uses the current one. Paths of several peers may
     /// differ.
     fn rebind_stale(&mut self, now: Time) {
-        let mut wanted: BTreeMap<LinkId, Vec<CandidatePath>> = BTreeMap::new();
-        for (key, way) in self.active_paths() {
+        let mut by_link: BTreeMap<LinkId, Vec<CandidatePath>> = BTreeMap::new();
+        for (key, candidate) in self.active_paths() {
             if let Some(link) = self.interface_sync.links.get(&key) {
-                wanted.entry(*link).or_default().push(way.clone());
+                by_link.entry(*link).or_default().push(candidate.clone());
             }
         }
-        for (link, ways) in wanted {
-            if ways.iter().any(|way| self.driver.is_bound_to(link, way.local, way.index)) {
+        for (link, candidates) in by_link {
+            if candidates.iter().any(|candidate| self.driver.is_bound_to(link, candidate.local, candidate.index)) {
                 continue;
             }
-            let CandidatePath { interface, index, local, .. } = &ways[0];
+            let CandidatePath { interface, index, local, .. } = &candidates[0];
             match self.driver.rebind_link(now, link, *local, Some(*index)) {
-                Ok(()) => tracing::info!(interface, %local, "paths leave from another address"),
+                Ok(()) => tracing::info!(interface, %local, "socket rebound to another local address"),
                 Err(error) => {
                     self.interface_sync
                         .path_failures
-                        .record(format!("cannot leave from {local} on {interface}"), error.to_string());
+                        .record(format!("cannot bind to {local} on {interface}"), error.to_string());
                 }
             }
         }
@@ -209,7 +209,10 @@ impl Daemon {
     fn active_paths(&self) -> impl Iterator<Item = (SocketKey, &CandidatePath)> {
         self.file.peers.iter().flat_map(|peer| {
             let paths = self.interface_sync.peers.get(&*peer.name);
-            paths.into_iter().flat_map(Paths::active).map(|way| (socket_key(way, *peer.local_port), way))
+            paths
+                .into_iter()
+                .flat_map(Paths::active)
+                .map(|candidate| (socket_key(candidate, *peer.local_port), candidate))
         })
     }
 
@@ -224,48 +227,48 @@ impl Daemon {
         if !self.routes.is_incomplete() {
             return Ok(true);
         }
-        let looks = std::mem::take(&mut self.interface_sync.retry_routes);
-        if looks {
+        let retries = std::mem::take(&mut self.interface_sync.retry_routes);
+        if retries {
             self.routes.apply(&self.file, &mut netlink)?;
         }
-        Ok(looks)
+        Ok(retries)
     }
 
     fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &PathChange) -> Result<(), Failure> {
         match change {
-            PathChange::Add(name, way) => {
-                let link = self.link(way, port)?;
+            PathChange::Add(name, candidate) => {
+                let link = self.link(candidate, port)?;
                 let config = PathConfig {
                     name: name.clone(),
                     link,
-                    remote: Some(way.remote),
+                    remote: Some(candidate.remote),
                     weight: defaults::WEIGHT,
                     liveness: None,
                     alive: false,
                     cap: None,
                     standby: false,
                 };
-                let added = match self.is_configured(peer, way.remote) {
+                let added = match self.is_configured(peer, candidate.remote) {
                     true => self.driver.endpoint.add_path(now, peer, &config),
                     false => self.driver.endpoint.add_remote_path(now, peer, &config),
                 };
                 if !added {
-                    return Err(Failure::new("this peer has as many paths as it can have"));
+                    return Err(Failure::new("this peer has the maximum number of paths"));
                 }
-                tracing::info!(peer, path = name, local = %way.local, remote = %way.remote, "path added");
+                tracing::info!(peer, path = name, local = %candidate.local, remote = %candidate.remote, "path added");
             }
-            PathChange::Move(name, way) => {
-                let link = self.link(way, port)?;
-                self.driver.rebind_link(now, link, way.local, Some(way.index))?;
-                tracing::info!(peer, path = name, local = %way.local, "path leaves from another address");
+            PathChange::Move(name, candidate) => {
+                let link = self.link(candidate, port)?;
+                self.driver.rebind_link(now, link, candidate.local, Some(candidate.index))?;
+                tracing::info!(peer, path = name, local = %candidate.local, "path uses another local address");
             }
-            PathChange::Suspend(name, way) => {
-                let key = socket_key(way, port);
+            PathChange::Suspend(name, candidate) => {
+                let key = socket_key(candidate, port);
                 if !self.active_paths().any(|(other, _)| other == key) {
-                    let link = self.link(way, port)?;
+                    let link = self.link(candidate, port)?;
                     self.driver.endpoint.handle_carrier(now, link, false);
                 }
-                tracing::info!(peer, path = name, "path has no way to the peer");
+                tracing::info!(peer, path = name, "path suspended: no route to the peer");
             }
             PathChange::Remove(name, _) => {
                 self.driver.endpoint.remove_path(now, peer, name);
@@ -282,20 +285,20 @@ impl Daemon {
     }
 
     /// Returns the socket of a path, and opens it if needed.
-    fn link(&mut self, way: &CandidatePath, port: u16) -> Result<LinkId, Failure> {
-        let key = socket_key(way, port);
+    fn link(&mut self, candidate: &CandidatePath, port: u16) -> Result<LinkId, Failure> {
+        let key = socket_key(candidate, port);
         if let Some(link) = self.interface_sync.links.get(&key) {
             return Ok(*link);
         }
         let spec = SocketSpec {
-            local: SocketAddr::new(way.local, if way.number == 0 { port } else { 0 }),
-            device: Some(way.interface.clone()),
+            local: SocketAddr::new(candidate.local, if candidate.number == 0 { port } else { 0 }),
+            device: Some(candidate.interface.clone()),
             mark: policy_routing::mark(&self.file),
             offload: self.file.offload,
             ..SocketSpec::default()
         };
-        let id = self.sockets.allocate_id().ok_or_else(|| Failure::new("there are too many sockets"))?;
-        let opened = Link::open_managed(id, spec, way.index).and_then(|link| self.driver.add_link(link));
+        let id = self.sockets.allocate_id().ok_or_else(|| Failure::new("too many sockets"))?;
+        let opened = Link::open_managed(id, spec, candidate.index).and_then(|link| self.driver.add_link(link));
         opened.inspect_err(|_| self.sockets.release_id(id))?;
         self.interface_sync.links.insert(key, id);
         Ok(id)
@@ -311,7 +314,7 @@ impl Daemon {
         self.interface_sync.listening.retain(|address, id| {
             let stays = all.contains(address);
             if !stays {
-                tracing::info!(%address, "peers cannot call here any more");
+                tracing::info!(%address, "stopped listening: address removed");
                 driver.endpoint.remove_link(now, *id);
                 driver.remove_link(*id);
                 sockets.release_id(*id);
@@ -322,9 +325,9 @@ impl Daemon {
             if self.interface_sync.listening.contains_key(address) {
                 continue;
             }
-            let what = format!("peers cannot call at {address}");
+            let what = format!("cannot listen on {address}");
             let Some(id) = self.sockets.allocate_id() else {
-                self.interface_sync.path_failures.record(what, "there are too many sockets".to_owned());
+                self.interface_sync.path_failures.record(what, "too many sockets".to_owned());
                 return;
             };
             let local = SocketAddr::new(*address, *self.file.port);
@@ -393,18 +396,18 @@ impl Daemon {
             };
             match target {
                 Some(target) => match self.driver.rebind_link(now, id, target, None) {
-                    Ok(()) => tracing::info!(?device, local = %target, "addresses have changed"),
+                    Ok(()) => tracing::info!(?device, local = %target, "local addresses changed"),
                     Err(error) => {
                         let (from, on) = (SocketAddr::new(target, local.port()), device.as_deref().unwrap_or("any"));
                         self.interface_sync
                             .path_failures
-                            .record(format!("cannot leave from {from} on {on}"), error.to_string());
+                            .record(format!("cannot bind to {from} on {on}"), error.to_string());
                         // The next run retries.
                         self.interface_sync.configured.extend(before.map(|before| (id, before)));
                     }
                 },
                 None => {
-                    tracing::info!(?device, %local, "address is gone");
+                    tracing::info!(?device, %local, "local address removed");
                     self.driver.handle_address_gone(now, id);
                 }
             }
@@ -414,21 +417,27 @@ impl Daemon {
 
 /// Describes the change that failed.
 fn describe_failure(peer: &str, change: &PathChange) -> String {
-    let (PathChange::Add(name, way)
-    | PathChange::Move(name, way)
-    | PathChange::Suspend(name, way)
-    | PathChange::Remove(name, way)) = change;
-    format!("peer {peer}: path {name} cannot lead from {} to {}", way.local, way.remote)
+    let (PathChange::Add(name, candidate)
+    | PathChange::Move(name, candidate)
+    | PathChange::Suspend(name, candidate)
+    | PathChange::Remove(name, candidate)) = change;
+    format!("peer {peer}: cannot set up path {name} from {} to {}", candidate.local, candidate.remote)
 }
 
-fn socket_key(way: &CandidatePath, port: u16) -> SocketKey {
-    SocketKey { interface: way.interface.clone(), ipv6: way.local.is_ipv6(), port, number: way.number }
+fn socket_key(candidate: &CandidatePath, port: u16) -> SocketKey {
+    SocketKey {
+        interface: candidate.interface.clone(),
+        ipv6: candidate.local.is_ipv6(),
+        port,
+        number: candidate.number,
+    }
 }
 
 /// Returns the path manager's policy for a peer. It leaves out interfaces with configured paths.
-fn path_policy(peer: &Peer, auto: &Auto, told: Vec<SocketAddr>) -> Policy {
+fn path_policy(peer: &Peer, auto: &Auto, advertised: Vec<SocketAddr>) -> Policy {
     let mut remotes: Vec<_> = auto.remotes.iter().map(|remote| **remote).collect();
-    let more = told.into_iter().filter(|told| peer.pairs == Pairs::FullMesh && !remotes.contains(told));
+    let more =
+        advertised.into_iter().filter(|advertised| peer.pairs == Pairs::FullMesh && !remotes.contains(advertised));
     remotes.extend(more.collect::<Vec<_>>());
     Policy {
         interfaces: auto.interfaces.clone(),

@@ -131,8 +131,8 @@ impl Link {
     ///
     /// # Errors
     /// The kernel rejected the filter.
-    pub fn set_handshake_filter(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
-        self.socket.set_handshake_filter(thinning, known)
+    pub fn set_handshake_filter(&self, sampling_shift: u32, exempt: &[IpAddr]) -> Result<(), Error> {
+        self.socket.set_handshake_filter(sampling_shift, exempt)
     }
 
     /// Returns true if datagrams wait for the socket.
@@ -155,12 +155,12 @@ impl Link {
     }
 
     /// Sends a batch, or queues it until the socket is writable. Drops it beyond [`MAX_BACKLOG`].
-    pub fn send(&mut self, run: Transmit, endpoint: &mut Endpoint) {
+    pub fn send(&mut self, batch: Transmit, endpoint: &mut Endpoint) {
         if self.backlog.len() == MAX_BACKLOG {
-            endpoint.handle_failure(Dropped::SendFailed, run.count() as u64);
-            return endpoint.recycle_transmit(run);
+            endpoint.handle_failure(Dropped::SendFailed, batch.count() as u64);
+            return endpoint.recycle_transmit(batch);
         }
-        self.backlog.push_back(Unsent { batch: run, sent: 0 });
+        self.backlog.push_back(Unsent { batch, sent: 0 });
         if self.backlog.len() == 1 {
             self.flush(endpoint);
         }
@@ -181,16 +181,16 @@ impl Link {
     /// Sends one batch; returns false if the socket is full before its end.
     fn send_batch(&mut self, unsent: &mut Unsent, endpoint: &mut Endpoint) -> bool {
         loop {
-            let run = &unsent.batch;
-            let bytes = run.bytes().get(unsent.sent * run.segment..).unwrap_or_default();
-            let sent = self.socket.send(&Datagrams { to: run.to, tos: run.tos, segment: run.segment, bytes });
+            let batch = &unsent.batch;
+            let bytes = batch.bytes().get(unsent.sent * batch.segment..).unwrap_or_default();
+            let sent = self.socket.send(&Datagrams { to: batch.to, tos: batch.tos, segment: batch.segment, bytes });
             unsent.sent += sent.datagrams;
             match sent.status {
                 SendStatus::Complete => return true,
                 SendStatus::Blocked => return false,
                 SendStatus::Failed(error) => {
                     // Drops one datagram, as a network would; the next may pass.
-                    tracing::debug!(link = self.id.0, to = %run.to, %error, "send");
+                    tracing::debug!(link = self.id.0, to = %batch.to, %error, "send");
                     endpoint.handle_failure(Dropped::SendFailed, 1);
                     unsent.sent += 1;
                 }

@@ -21,7 +21,7 @@ use crate::control::report::Report;
 pub(super) struct Metering {
     file: PathBuf,
     /// Keyed by the names of peer and path.
-    metered: BTreeMap<(String, String), Metered>,
+    path_limits: BTreeMap<(String, String), Metered>,
     usage: UsageFile,
     /// The endpoint's last totals, by usage key.
     last_totals: BTreeMap<String, u64>,
@@ -59,7 +59,7 @@ impl Metering {
         let folder = env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from);
         let mut metering = Self {
             file: folder.join(format!("{}.usage", *file.interface)),
-            metered: BTreeMap::new(),
+            path_limits: BTreeMap::new(),
             usage: UsageFile::default(),
             last_totals: BTreeMap::new(),
             next: Time::START,
@@ -76,10 +76,10 @@ impl Metering {
             let metered = Metered { key: usage_key(peer, &path.name)?, limit: path.limit? };
             Some(((peer.name.to_string(), path.name.to_string()), metered))
         });
-        self.metered = metered.collect();
-        if !self.metered.is_empty() && self.usage == UsageFile::default() {
+        self.path_limits = metered.collect();
+        if !self.path_limits.is_empty() && self.usage == UsageFile::default() {
             self.usage = self.read();
-            for ((peer, path), metered) in &self.metered {
+            for ((peer, path), metered) in &self.path_limits {
                 self.usage.migrate_key(peer, path, &metered.key);
             }
         }
@@ -88,7 +88,7 @@ impl Metering {
 
     /// Counts the traffic once per interval, and returns the next deadline.
     pub(super) fn poll(&mut self, now: Time, endpoint: &mut Endpoint) -> Option<Time> {
-        if self.metered.is_empty() {
+        if self.path_limits.is_empty() {
             return None;
         }
         if now >= self.next {
@@ -103,7 +103,7 @@ impl Metering {
 
     /// Counts the rest before a peer is removed or the tunnel ends.
     pub(super) fn count_final(&mut self, now: Time, endpoint: &mut Endpoint) {
-        if !self.metered.is_empty() {
+        if !self.path_limits.is_empty() {
             self.count(now, endpoint);
         }
     }
@@ -112,23 +112,27 @@ impl Metering {
         self.usage.start_month(month(SystemTime::now()));
         for peer in endpoint.status().peers {
             for path in &peer.paths {
-                let key = (peer.name.clone(), path.name.clone());
-                let Some(Metered { key: place, limit }) = self.metered.get(&key) else { continue };
+                let names = (peer.name.clone(), path.name.clone());
+                let Some(Metered { key, limit }) = self.path_limits.get(&names) else { continue };
                 let limit = *limit;
-                let passed = bytes(path);
+                let total = bytes(path);
                 // The totals of a peer that was removed and added start at zero.
-                let before =
-                    self.last_totals.insert(place.clone(), passed).filter(|before| *before <= passed).unwrap_or(0);
-                let used = self.usage.used.entry(place.clone()).or_default();
+                let before = self.last_totals.insert(key.clone(), total).filter(|before| *before <= total).unwrap_or(0);
+                let used = self.usage.used.entry(key.clone()).or_default();
                 let was_over = *used >= limit;
-                *used += passed - before;
-                if passed > before {
+                *used += total - before;
+                if total > before {
                     self.unsaved.get_or_insert(now);
                 }
-                let over = *used >= limit;
-                endpoint.set_standby(now, &peer.name, &path.name, over);
-                if over && !was_over {
-                    tracing::warn!(peer = peer.name, path = path.name, limit, "the limit of this month is used up");
+                let is_over = *used >= limit;
+                endpoint.set_standby(now, &peer.name, &path.name, is_over);
+                if is_over && !was_over {
+                    tracing::warn!(
+                        peer = peer.name,
+                        path = path.name,
+                        limit,
+                        "monthly limit reached: the path is on standby"
+                    );
                     self.unsaved = Some(now - SAVE_INTERVAL);
                 }
             }
@@ -139,11 +143,11 @@ impl Metering {
     pub(super) fn fill_report(&self, report: &mut Report) {
         for peer in &mut report.peers {
             for path in &mut peer.paths {
-                let key = (peer.name.clone(), path.name.clone());
-                let Some(Metered { key: place, limit }) = self.metered.get(&key) else { continue };
+                let names = (peer.name.clone(), path.name.clone());
+                let Some(Metered { key, limit }) = self.path_limits.get(&names) else { continue };
                 path.role = "metered".to_owned();
                 path.limit_bytes = Some(*limit);
-                path.used_bytes = Some(*self.usage.used.get(place).unwrap_or(&0));
+                path.used_bytes = Some(*self.usage.used.get(key).unwrap_or(&0));
             }
         }
     }
@@ -151,10 +155,10 @@ impl Metering {
     fn read(&self) -> UsageFile {
         let read = fs::read(&self.file).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
         match read {
-            Ok(book) => book,
+            Ok(usage) => usage,
             Err(error) if error.kind() == io::ErrorKind::NotFound => UsageFile::default(),
             Err(error) => {
-                tracing::warn!(file = %self.file.display(), %error, "cannot be read: metered paths count from zero");
+                tracing::warn!(file = %self.file.display(), %error, "cannot read the usage file: metered paths count from zero");
                 UsageFile::default()
             }
         }
@@ -171,7 +175,7 @@ impl Metering {
             fs::rename(&next, &self.file)
         };
         if let Err(error) = write() {
-            tracing::warn!(file = %self.file.display(), %error, "cannot be written: metered paths forget at a restart");
+            tracing::warn!(file = %self.file.display(), %error, "cannot write the usage file: counters will be lost at a restart");
         }
     }
 }
@@ -188,9 +192,9 @@ impl UsageFile {
     }
 
     /// Moves a counter from its old key, the names of peer and path, to the new one.
-    fn migrate_key(&mut self, peer: &str, path: &str, place: &str) {
+    fn migrate_key(&mut self, peer: &str, path: &str, key: &str) {
         if let Some(used) = self.used.remove(&format!("{peer}/{path}")) {
-            self.used.entry(place.to_owned()).or_insert(used);
+            self.used.entry(key.to_owned()).or_insert(used);
         }
     }
 }
@@ -242,18 +246,18 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_has_yet_to_be_set_empties_no_book() {
+    fn a_clock_that_is_not_set_yet_resets_no_counters() {
         let used = BTreeMap::from([("hub/lte".to_owned(), 7)]);
-        let mut book = UsageFile { month: "2026-11".to_owned(), used };
-        let before = book.clone();
+        let mut usage = UsageFile { month: "2026-11".to_owned(), used };
+        let before = usage.clone();
         for month in ["1970-01", "2026-11"] {
-            book.start_month(month.to_owned());
-            assert_eq!(book, before, "in {month}");
+            usage.start_month(month.to_owned());
+            assert_eq!(usage, before, "in {month}");
         }
         for month in ["2099-01", "2026-12"] {
-            book.start_month(month.to_owned());
+            usage.start_month(month.to_owned());
             assert_eq!(
-                book,
+                usage,
                 UsageFile { month: month.to_owned(), ..UsageFile::default() },
                 "also after a clock that was ahead"
             );
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_gets_another_name_keeps_its_count() {
+    fn a_renamed_peer_keeps_its_counter() {
         let file = |name: &str| {
             let key = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
             let text = format!(
@@ -270,13 +274,13 @@ mod tests {
             );
             crate::config::parse(std::path::Path::new("t.toml"), &text).unwrap()
         };
-        let place = |name: &str| usage_key(&file(name).peers[0], "lte").unwrap();
-        assert_eq!(place("hub"), place("office"));
+        let key = |name: &str| usage_key(&file(name).peers[0], "lte").unwrap();
+        assert_eq!(key("hub"), key("office"));
 
-        let mut book = UsageFile { month: "2026-11".to_owned(), used: BTreeMap::from([("hub/lte".to_owned(), 7)]) };
+        let mut usage = UsageFile { month: "2026-11".to_owned(), used: BTreeMap::from([("hub/lte".to_owned(), 7)]) };
         for _ in 0..2 {
-            book.migrate_key("hub", "lte", &place("hub"));
-            assert_eq!(book.used, BTreeMap::from([(place("office"), 7)]), "what stood under names is taken over once");
+            usage.migrate_key("hub", "lte", &key("hub"));
+            assert_eq!(usage.used, BTreeMap::from([(key("office"), 7)]), "a counter under names is migrated once");
         }
     }
 }

@@ -73,7 +73,7 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
     privilege::keep_only(&required_capabilities(file))?;
     warn_unreadable_config(file);
     let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
-    let (uplinks, metering) = (InterfaceSync::new(tun), Metering::open(&file));
+    let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     service.ready();
     Daemon {
         service,
@@ -89,7 +89,7 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
         sockets,
         control_port,
         pending,
-        interface_sync: uplinks,
+        interface_sync: interfaces,
         metering,
     }
     .run_to_end()
@@ -108,7 +108,7 @@ fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) -> Failure {
     if !policy_routing::is_kill_switch(&rules) {
         return failure;
     }
-    let holds = format!("the kill switch holds until the tunnel is up again; `mpt down {name}` takes it away");
+    let holds = format!("the kill switch stays active until the tunnel is up again; `mpt down {name}` removes it");
     let hint = failure.hint.as_ref().map_or(holds.clone(), |hint| format!("{hint}; {holds}"));
     failure.hint(hint)
 }
@@ -123,11 +123,11 @@ fn required_capabilities(file: &File) -> Vec<Capability> {
 
 /// Warns early if commands cannot access the configuration without root's access to files of others.
 fn warn_unreadable_config(file: &File) {
-    let wanted = match file.format {
+    let required = match file.format {
         FileFormat::Toml => AccessFlags::R_OK,
         FileFormat::Original => AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
     };
-    if let Err(error) = access(&file.path, wanted) {
+    if let Err(error) = access(&file.path, required) {
         let config = file.path.display();
         tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to root");
     }
@@ -219,7 +219,7 @@ impl Daemon {
             }
             if self.driver.is_tun_removed() {
                 let failure = Failure::new(format!("{} was removed", *self.file.interface));
-                return Err(failure.hint("`mpt down` ends a tunnel; `mpt up` makes its interface again"));
+                return Err(failure.hint("use `mpt down` to end a tunnel; `mpt up` creates its interface again"));
             }
             wake = self.finish_iteration(now);
         }
@@ -229,13 +229,13 @@ impl Daemon {
     fn finish_iteration(&mut self, now: Time) -> Option<Time> {
         self.process_path_events(now);
         let control = self.serve_control_port(now);
-        let uplinks = self.poll_interfaces(now);
+        let interfaces = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
         let data = self.driver.finish_iteration(now);
         self.adapt_mtu();
         // Events of this iteration are processed at once, not at the next wake-up.
-        let told = self.process_path_events(now).then_some(now);
-        [control, data, uplinks, metering, told, self.service.poll(now)].into_iter().flatten().min()
+        let path_events = self.process_path_events(now).then_some(now);
+        [control, data, interfaces, metering, path_events, self.service.poll(now)].into_iter().flatten().min()
     }
 
     /// Sets the TUN device's MTU to what all paths carry, so that the kernel's TCP and ICMP use it.
@@ -248,11 +248,11 @@ impl Daemon {
         let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.driver.tun_index(), mtu as u32));
         match set {
             Ok(()) if mtu < before => {
-                tracing::warn!(mtu, before, "a path carries less than the tunnel's mtu, which is lowered");
+                tracing::warn!(mtu, before, "tunnel MTU lowered to what every path carries");
             }
-            Ok(()) => tracing::info!(mtu, before, "the paths carry more again"),
+            Ok(()) => tracing::info!(mtu, before, "tunnel MTU raised to what every path carries"),
             Err(error) => {
-                tracing::warn!(mtu, %error, "a path carries less than the tunnel's mtu, which cannot be changed")
+                tracing::warn!(mtu, %error, "a path carries less than the tunnel's MTU, which cannot be changed")
             }
         }
     }
@@ -275,12 +275,12 @@ impl Daemon {
     fn handle_signal(&mut self, now: Time) -> Result<LoopControl, Failure> {
         match self.signals.next_signal()? {
             Some(Signal::Interrupt | Signal::Terminate) => {
-                tracing::info!("asked to end");
+                tracing::info!("stopping: signal received");
                 Ok(LoopControl::Exit)
             }
             Some(Signal::Hangup) => {
                 if let Err(failure) = self.reload(now, None) {
-                    tracing::warn!(%failure, "not reloaded");
+                    tracing::warn!(%failure, "reload failed");
                 }
                 Ok(LoopControl::Continue)
             }
@@ -324,22 +324,22 @@ impl Daemon {
             self.routes.apply(&self.file, &mut netlink)
         });
         if let Err(error) = restored {
-            tracing::warn!(%error, "the interface is up again, but not as it was");
+            tracing::warn!(%error, "cannot restore the addresses or routes of the TUN interface");
         }
     }
 
     fn handle_requests(&mut self, now: Time) -> LoopControl {
-        let mut goes = LoopControl::Continue;
+        let mut next = LoopControl::Continue;
         for (client, request) in self.control.handle_ready() {
             if let Some(response) = self.handle_request(now, client, &request) {
                 self.control.respond(client, &response);
             }
             if request == (Request::Down {}) {
-                tracing::info!("told to end");
-                goes = LoopControl::Exit;
+                tracing::info!("stopping: requested by a command");
+                next = LoopControl::Exit;
             }
         }
-        goes
+        next
     }
 
     /// Returns the status report.
@@ -354,7 +354,7 @@ impl Daemon {
     fn resync_interfaces(&mut self, now: Time) {
         let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
             Ok(links) => links,
-            Err(error) => return tracing::warn!(%error, "cannot look at the interfaces"),
+            Err(error) => return tracing::warn!(%error, "cannot list the interfaces"),
         };
         for index in self.driver.interfaces().into_iter().filter(|index| !links.iter().any(|link| link.index == *index))
         {

@@ -79,8 +79,8 @@ impl Daemon {
         let Some(up) = status_to_announce(event.from, event.to) else { return };
         let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { return };
         let Some(path) = peer.paths.iter().find(|path| *path.name == event.path) else { return };
-        let told = self.driver.endpoint.peers().iter().find(|peer| peer.name() == name);
-        let states = told.map_or_else(Vec::new, |peer| peer.status().paths);
+        let status = self.driver.endpoint.peers().iter().find(|peer| peer.name() == name);
+        let states = status.map_or_else(Vec::new, |peer| peer.status().paths);
         port.notify(now, peer, path, up, |name| states.iter().any(|path| path.name == name && path.state.is_up()));
     }
 
@@ -97,28 +97,28 @@ impl Daemon {
             ControlEvent::PathStatus { connection, path, up } => self.apply_path_status(now, connection, path, up),
             ControlEvent::Keepalive { connection, path } => self.apply_path_status(now, connection, path, true),
             ControlEvent::StatusConfirmed { connection } => {
-                tracing::debug!(peer = %connection.remote, "the peer was told")
+                tracing::debug!(peer = %connection.remote, "peer notified")
             }
             ControlEvent::CreateRequested { connection, from, text } => {
-                let made = self.create_connection(now, connection, &text);
-                match &made {
+                let created = self.create_connection(now, connection, &text);
+                match &created {
                     Ok(_) => tracing::info!(%from, peer = %connection.remote, "connection created"),
-                    Err(code) => tracing::warn!(%from, peer = %connection.remote, %code, "no connection created"),
+                    Err(code) => tracing::warn!(%from, peer = %connection.remote, %code, "connection not created"),
                 }
                 if let Some(port) = &mut self.control_port {
-                    port.control().answer_create(connection, made.as_deref().map_err(|code| *code));
+                    port.control().answer_create(connection, created.as_deref().map_err(|code| *code));
                 }
             }
             ControlEvent::Created { connection, text } => {
-                let joined = self.apply_answer(now, connection, &text);
-                self.answer_create(connection, joined.map_or_else(Response::from, |()| Response::Done {}));
+                let result = self.apply_answer(now, connection, &text);
+                self.answer_create(connection, result.map_or_else(Response::from, |()| Response::Done {}));
             }
             ControlEvent::ExchangeFailed { connection, opcode, code } => {
                 if opcode == Opcode::Create {
                     let failure = Failure::new(format!("the connection was not created: {code}"));
                     self.answer_create(connection, failure.hint(hint(code)).into());
                 } else {
-                    tracing::warn!(peer = %connection.remote, %code, "the peer could not be told of a path");
+                    tracing::warn!(peer = %connection.remote, %code, "cannot notify the peer of a path's state");
                 }
             }
         }
@@ -127,8 +127,8 @@ impl Daemon {
     fn apply_path_status(&mut self, now: Time, pair: Pair, path: mpt_proto::control::LegacyPath, up: bool) {
         let Some(index) = self.peer_of(pair) else { return };
         let peer = &self.file.peers[index];
-        for ours in peer.paths.iter().filter(|ours| control_port::wire_name(ours) == Some(path)) {
-            self.driver.endpoint.handle_report(now, &peer.name, &ours.name, up);
+        for local in peer.paths.iter().filter(|local| control_port::wire_name(local) == Some(path)) {
+            self.driver.endpoint.handle_report(now, &peer.name, &local.name, up);
         }
     }
 
@@ -149,14 +149,14 @@ impl Daemon {
         let template = Connection { local_port, local_cmd_port: original.control_port, ..template.clone() };
         let tunnel = interface.tunnels.last().ok_or(Code::NO_CONNECTION)?;
         let key = template.auth_key.clone();
-        let made = merge::for_peer(&template, &peer, tunnel, key)?;
+        let connection = merge::for_peer(&template, &peer, tunnel, key)?;
         // The authenticated message names these two addresses, so the text must have the same.
-        if (made.ip_local, made.ip_remote) != (Some(pair.local), Some(pair.remote)) {
+        if (connection.ip_local, connection.ip_remote) != (Some(pair.local), Some(pair.remote)) {
             return Err(Code::NO_CONNECTION);
         }
-        let described = write::message(&made);
-        self.check_overlap(&made).and_then(|()| self.add_connection(now, made)).map_err(|failure| {
-            tracing::warn!(%failure, "no connection created");
+        let described = write::message(&connection);
+        self.check_overlap(&connection).and_then(|()| self.add_connection(now, connection)).map_err(|failure| {
+            tracing::warn!(%failure, "connection not created");
             Code::NO_CONNECTION
         })?;
         Ok(described)
@@ -164,7 +164,7 @@ impl Daemon {
 
     /// Updates our side of a connection with the peer's answer.
     fn apply_answer(&mut self, now: Time, pair: Pair, text: &str) -> Result<(), Failure> {
-        let index = self.peer_of(pair).ok_or_else(|| Failure::new("the connection is gone meanwhile"))?;
+        let index = self.peer_of(pair).ok_or_else(|| Failure::new("the connection was removed meanwhile"))?;
         let own = describe::connection(&self.file, &self.file.peers[index]);
         let answer = Connection::from_message("the peer's answer", text).ok();
         let both = own.zip(answer).and_then(|(own, answer)| merge::with_answer(&own, &answer).ok());
@@ -174,9 +174,9 @@ impl Daemon {
             Ok(()) => self.apply_routes(routes::routes_without(&self.file, &before)),
             Err(failure) => {
                 // Restores the previous connection.
-                let again = self.add_peer(now, before).and_then(|()| self.apply_routes(self.file.routes.clone()));
-                if let Err(failure) = again {
-                    tracing::error!(%failure, "the connection is gone");
+                let restored = self.add_peer(now, before).and_then(|()| self.apply_routes(self.file.routes.clone()));
+                if let Err(failure) = restored {
+                    tracing::error!(%failure, "cannot restore the connection");
                 }
                 Err(failure)
             }
@@ -209,7 +209,7 @@ impl Daemon {
         let all: Vec<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
         let taken = |net: &IpNet| all.iter().any(|other| other.contains(net) || net.contains(other));
         match peer.networks.iter().find(|net| taken(net)) {
-            Some(net) => Err(Failure::new(format!("the network {net} is another peer's, or has a part of it"))),
+            Some(net) => Err(Failure::new(format!("the network {net} overlaps with a network of another peer"))),
             None => Ok(()),
         }
     }
@@ -243,21 +243,21 @@ fn first_problem(problems: Vec<config::Problem>) -> Failure {
 /// Returns the status to announce to the peer, as the original does: changes that this host caused or detected. Not
 /// those that the peer announced, and not the return of keepalives, because the peer receives ours.
 fn status_to_announce(from: PathState, to: PathState) -> Option<bool> {
-    let ours = |state: PathState| matches!(state, PathState::Down(DownCause::Operator | DownCause::Carrier));
+    let is_local = |state: PathState| matches!(state, PathState::Down(DownCause::Operator | DownCause::Carrier));
     match (from, to) {
-        (from, to) if ours(to) => (!ours(from)).then_some(false),
+        (from, to) if is_local(to) => (!is_local(from)).then_some(false),
         (PathState::Up, PathState::Down(DownCause::Silent)) => Some(false),
-        (from, PathState::Up | PathState::Down(DownCause::Peer)) if ours(from) => Some(true),
+        (from, PathState::Up | PathState::Down(DownCause::Peer)) if is_local(from) => Some(true),
         _ => None,
     }
 }
 
 fn hint(code: Code) -> &'static str {
     match code {
-        Code::TIMEOUT => "is the peer up, its control port reachable, accept_remote = 1, and the key the same?",
+        Code::TIMEOUT => "check that the peer is up, its control port reachable, accept_remote = 1, and the keys equal",
         Code::AUTHENTICATION => "the keys of both ends must be the same",
         Code::EXISTS => "the peer has this connection; mpt restart uses it",
-        _ => "the peer's log may say more",
+        _ => "see the peer's log",
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_agree_as_far_as_a_peers_name_goes_are_told_apart() {
+    fn names_with_a_common_truncation_become_unique() {
         let named = |end: &str| format!("the_boat_of_the_harbour_master_{end}");
         let text = format!("[connection]\nip_ver = 4\nname = {}\nip_remote = 10.77.0.3\n", named("second"));
         let second =
@@ -281,9 +281,9 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_told_of_what_this_host_does_or_finds() {
+    fn the_peer_is_notified_of_changes_that_this_host_causes_or_detects() {
         let down = PathState::Down;
-        for (from, to, told) in [
+        for (from, to, status) in [
             (PathState::Up, down(DownCause::Operator), Some(false)),
             (PathState::Up, down(DownCause::Carrier), Some(false)),
             (PathState::Up, down(DownCause::Silent), Some(false)),
@@ -296,7 +296,7 @@ mod tests {
             (down(DownCause::Carrier), down(DownCause::Silent), None),
             (down(DownCause::Operator), down(DownCause::Carrier), None),
         ] {
-            assert_eq!(status_to_announce(from, to), told, "{from} -> {to}");
+            assert_eq!(status_to_announce(from, to), status, "{from} -> {to}");
         }
     }
 }

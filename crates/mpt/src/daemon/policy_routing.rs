@@ -50,7 +50,7 @@ impl PolicyRouting {
         self.apply_family(file, tun, false, netlink)?;
         match self.apply_family(file, tun, true, netlink) {
             Err(error) if is_unsupported_family(&error) => {
-                tracing::info!("no IPv6 here that could be led into the tunnel")
+                tracing::info!("this host has no IPv6 to route into the tunnel")
             }
             settled => settled?,
         }

@@ -18,7 +18,7 @@ use mpt_proto::time::Time;
 #[derive(Debug, Default)]
 pub(super) struct RetryLog {
     /// The failed operations with their causes.
-    known: BTreeMap<String, String>,
+    failures: BTreeMap<String, String>,
     /// The same, for the attempt in progress.
     current: BTreeMap<String, String>,
     due: Option<Time>,
@@ -33,10 +33,10 @@ const MAX_DOUBLINGS: u32 = 6;
 impl RetryLog {
     /// Records a failure of this attempt. Returns true if it is new.
     pub(super) fn record(&mut self, what: String, why: String) -> bool {
-        if !self.known.contains_key(&what) {
+        if !self.failures.contains_key(&what) {
             self.reset_backoff();
         }
-        let is_new = self.known.get(&what) != Some(&why);
+        let is_new = self.failures.get(&what) != Some(&why);
         match is_new {
             true => tracing::warn!(error = %why, "{what}"),
             false => tracing::debug!(error = %why, "{what}"),
@@ -47,11 +47,11 @@ impl RetryLog {
 
     /// Ends a complete attempt.
     pub(super) fn finish(&mut self, now: Time) {
-        let before = std::mem::replace(&mut self.known, std::mem::take(&mut self.current));
-        for what in before.keys().filter(|what| !self.known.contains_key(*what)) {
-            tracing::info!("over: {what}");
+        let before = std::mem::replace(&mut self.failures, std::mem::take(&mut self.current));
+        for what in before.keys().filter(|what| !self.failures.contains_key(*what)) {
+            tracing::info!("resolved: {what}");
         }
-        if self.known.is_empty() {
+        if self.failures.is_empty() {
             self.reset_backoff();
         } else if self.due.is_none() {
             self.due = Some(now + INITIAL_INTERVAL * (1 << self.retries.min(MAX_DOUBLINGS)));
@@ -62,7 +62,7 @@ impl RetryLog {
     /// Ends an incomplete attempt.
     pub(super) fn fail(&mut self, now: Time, what: String, why: String) {
         self.record(what, why);
-        for (what, why) in std::mem::take(&mut self.known) {
+        for (what, why) in std::mem::take(&mut self.failures) {
             self.current.entry(what).or_insert(why);
         }
         self.finish(now);
@@ -93,85 +93,85 @@ mod tests {
     }
 
     /// Runs one attempt with these failures, and returns which of them were new.
-    fn try_once(trouble: &mut RetryLog, now: Time, failures: &[(&str, &str)]) -> Vec<bool> {
-        let new = failures.iter().map(|(what, why)| trouble.record((*what).to_owned(), (*why).to_owned())).collect();
-        trouble.finish(now);
+    fn try_once(log: &mut RetryLog, now: Time, failures: &[(&str, &str)]) -> Vec<bool> {
+        let new = failures.iter().map(|(what, why)| log.record((*what).to_owned(), (*why).to_owned())).collect();
+        log.finish(now);
         new
     }
 
     /// Fails at every retry, and returns the intervals in seconds.
-    fn intervals(trouble: &mut RetryLog, tries: usize) -> Vec<u64> {
+    fn intervals(log: &mut RetryLog, tries: usize) -> Vec<u64> {
         let wait = |_| {
-            let due = trouble.due().expect("a next try");
+            let due = log.due().expect("a next try");
             let before = Time::from_nanos(due.as_nanos() - 1);
-            assert!(!trouble.take_due(before) && trouble.take_due(due) && !trouble.take_due(due));
-            try_once(trouble, due, &[("eth0", "busy")]);
-            trouble.due().expect("a next try").since(due).as_secs()
+            assert!(!log.take_due(before) && log.take_due(due) && !log.take_due(due));
+            try_once(log, due, &[("eth0", "busy")]);
+            log.due().expect("a next try").since(due).as_secs()
         };
         (0..tries).map(wait).collect()
     }
 
     #[test]
-    fn what_fails_is_tried_again_ever_more_seldom() {
-        let mut trouble = RetryLog::default();
-        try_once(&mut trouble, at(5), &[("eth0", "busy")]);
-        assert_eq!(trouble.due(), Some(at(6)));
-        assert_eq!(intervals(&mut trouble, 8), [2, 4, 8, 16, 32, 64, 64, 64]);
+    fn failures_are_retried_with_exponential_backoff() {
+        let mut log = RetryLog::default();
+        try_once(&mut log, at(5), &[("eth0", "busy")]);
+        assert_eq!(log.due(), Some(at(6)));
+        assert_eq!(intervals(&mut log, 8), [2, 4, 8, 16, 32, 64, 64, 64]);
     }
 
     #[test]
-    fn a_try_that_something_else_brings_on_leaves_the_next_where_it_is() {
-        let mut trouble = RetryLog::default();
+    fn an_attempt_with_another_cause_does_not_move_the_next_retry() {
+        let mut log = RetryLog::default();
         for millis in [0, 20, 40] {
-            try_once(&mut trouble, Time::after(Duration::from_millis(millis)), &[("eth0", "busy")]);
-            assert_eq!(trouble.due(), Some(at(1)));
+            try_once(&mut log, Time::after(Duration::from_millis(millis)), &[("eth0", "busy")]);
+            assert_eq!(log.due(), Some(at(1)));
         }
-        assert_eq!(intervals(&mut trouble, 1), [2]);
+        assert_eq!(intervals(&mut log, 1), [2]);
     }
 
     #[test]
-    fn success_news_and_other_failures_begin_with_a_second_again() {
-        let mut trouble = RetryLog::default();
-        try_once(&mut trouble, at(0), &[("eth0", "busy")]);
-        intervals(&mut trouble, 3);
-        try_once(&mut trouble, at(9), &[]);
-        assert_eq!(trouble.due(), None);
-        try_once(&mut trouble, at(10), &[("eth0", "busy")]);
-        assert_eq!(trouble.due(), Some(at(11)));
-        intervals(&mut trouble, 3);
-        trouble.reset_backoff();
-        try_once(&mut trouble, at(30), &[("eth0", "busy")]);
-        assert_eq!(trouble.due(), Some(at(31)));
-        intervals(&mut trouble, 3);
-        try_once(&mut trouble, at(50), &[("eth0", "busy"), ("eth1", "busy")]);
-        assert_eq!(trouble.due(), Some(at(51)));
+    fn success_changes_and_new_failures_reset_the_backoff() {
+        let mut log = RetryLog::default();
+        try_once(&mut log, at(0), &[("eth0", "busy")]);
+        intervals(&mut log, 3);
+        try_once(&mut log, at(9), &[]);
+        assert_eq!(log.due(), None);
+        try_once(&mut log, at(10), &[("eth0", "busy")]);
+        assert_eq!(log.due(), Some(at(11)));
+        intervals(&mut log, 3);
+        log.reset_backoff();
+        try_once(&mut log, at(30), &[("eth0", "busy")]);
+        assert_eq!(log.due(), Some(at(31)));
+        intervals(&mut log, 3);
+        try_once(&mut log, at(50), &[("eth0", "busy"), ("eth1", "busy")]);
+        assert_eq!(log.due(), Some(at(51)));
     }
 
     #[test]
-    fn a_failure_is_new_once_until_it_is_over_or_has_another_cause() {
-        let mut trouble = RetryLog::default();
-        assert_eq!(try_once(&mut trouble, at(0), &[("eth0", "busy")]), [true]);
-        assert_eq!(try_once(&mut trouble, at(1), &[("eth0", "busy"), ("eth1", "busy")]), [false, true]);
-        assert_eq!(try_once(&mut trouble, at(2), &[("eth0", "gone"), ("eth1", "busy")]), [true, false]);
-        assert_eq!(try_once(&mut trouble, at(3), &[("eth1", "busy")]), [false]);
-        assert_eq!(try_once(&mut trouble, at(4), &[("eth0", "gone"), ("eth1", "busy")]), [true, false]);
+    fn a_failure_is_new_once_until_it_is_resolved_or_has_another_cause() {
+        let mut log = RetryLog::default();
+        assert_eq!(try_once(&mut log, at(0), &[("eth0", "busy")]), [true]);
+        assert_eq!(try_once(&mut log, at(1), &[("eth0", "busy"), ("eth1", "busy")]), [false, true]);
+        assert_eq!(try_once(&mut log, at(2), &[("eth0", "gone"), ("eth1", "busy")]), [true, false]);
+        assert_eq!(try_once(&mut log, at(3), &[("eth1", "busy")]), [false]);
+        assert_eq!(try_once(&mut log, at(4), &[("eth0", "gone"), ("eth1", "busy")]), [true, false]);
     }
 
     #[test]
-    fn another_cause_alone_does_not_hurry() {
-        let mut trouble = RetryLog::default();
-        try_once(&mut trouble, at(0), &[("eth0", "busy")]);
-        assert!(trouble.take_due(at(1)));
-        try_once(&mut trouble, at(1), &[("eth0", "gone")]);
-        assert_eq!(trouble.due(), Some(at(3)));
+    fn another_cause_alone_does_not_reset_the_backoff() {
+        let mut log = RetryLog::default();
+        try_once(&mut log, at(0), &[("eth0", "busy")]);
+        assert!(log.take_due(at(1)));
+        try_once(&mut log, at(1), &[("eth0", "gone")]);
+        assert_eq!(log.due(), Some(at(3)));
     }
 
     #[test]
-    fn a_try_that_ends_early_ends_nothing_else() {
-        let mut trouble = RetryLog::default();
-        try_once(&mut trouble, at(0), &[("eth0", "busy")]);
-        trouble.fail(at(1), "all".to_owned(), "no memory".to_owned());
-        assert_eq!(try_once(&mut trouble, at(2), &[("eth0", "busy")]), [false]);
-        assert_eq!(try_once(&mut trouble, at(3), &[("all", "no memory")]), [true]);
+    fn an_incomplete_attempt_resolves_nothing() {
+        let mut log = RetryLog::default();
+        try_once(&mut log, at(0), &[("eth0", "busy")]);
+        log.fail(at(1), "all".to_owned(), "no memory".to_owned());
+        assert_eq!(try_once(&mut log, at(2), &[("eth0", "busy")]), [false]);
+        assert_eq!(try_once(&mut log, at(3), &[("all", "no memory")]), [true]);
     }
 }

@@ -68,7 +68,7 @@ impl Routes {
     /// its path is down then.
     pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
         self.incomplete = true;
-        let lacks = self.apply_bypasses(file, netlink)?;
+        let incomplete = self.apply_bypasses(file, netlink)?;
         self.keep_kill_switch = *file.kill_switch;
         self.policy.apply(file, self.tun, netlink)?;
         let wanted: Vec<_> = file.routes.iter().flat_map(|net| self.routes_into(file, net)).collect();
@@ -82,12 +82,12 @@ impl Routes {
                 Ok(_) if is_ours => {}
                 Ok(Change::Applied) => self.tunnel_routes.push(route),
                 Ok(Change::Unchanged) => {
-                    tracing::warn!(net = %route.to, "there is a route to this network already; it stays as it is");
+                    tracing::warn!(net = %route.to, "a route to this network exists already and is kept");
                 }
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
-        self.incomplete = lacks || failed.is_err();
+        self.incomplete = incomplete || failed.is_err();
         failed
     }
 
@@ -131,35 +131,35 @@ impl Routes {
             remove_or_warn(&route, netlink);
         }
         self.restore(netlink);
-        let has_one = |bypass: &BypassKey| self.bypasses.iter().any(|(known, _)| known == bypass);
-        let missing: Vec<_> = wanted.into_iter().filter(|bypass| !has_one(bypass)).collect();
+        let is_installed = |bypass: &BypassKey| self.bypasses.iter().any(|(known, _)| known == bypass);
+        let missing: Vec<_> = wanted.into_iter().filter(|bypass| !is_installed(bypass)).collect();
         if !missing.is_empty() {
             // While the tunnel has the default route, a lookup would return the tunnel for any peer.
             for half in self.tunnel_routes.extract_if(.., |route| route.to.length == 1) {
                 netlink.remove_route(&half)?;
             }
         }
-        let mut lacks = false;
+        let mut incomplete = false;
         for bypass in missing {
             let (remote, gateway) = (bypass.remote, bypass.gateway);
             match self.add_bypass(bypass, netlink) {
-                Ok(set) => lacks |= !set,
+                Ok(added) => incomplete |= !added,
                 Err(error) => {
-                    lacks = true;
-                    tracing::warn!(%remote, ?gateway, %error, "no route of its own");
+                    incomplete = true;
+                    tracing::warn!(%remote, ?gateway, %error, "cannot add a bypass route");
                 }
             }
         }
-        Ok(lacks)
+        Ok(incomplete)
     }
 
     /// Returns true if the remote address is reachable. The bypass gets the lowest metric that no foreign route to this
     /// address has.
     fn add_bypass(&mut self, bypass: BypassKey, netlink: &mut Netlink) -> Result<bool, Error> {
-        let Some(way) = bypass_route(&bypass, netlink)? else { return Ok(false) };
+        let Some(found) = bypass_route(&bypass, netlink)? else { return Ok(false) };
         let is_own =
             |route: &Route| self.bypasses.iter().any(|(_, own)| own.to == route.to && own.metric == route.metric);
-        let all = (way.metric..).map(|metric| Route { metric, ..way }).filter(|route| !is_own(route));
+        let all = (found.metric..).map(|metric| Route { metric, ..found }).filter(|route| !is_own(route));
         for route in all.take(MAX_PATHS) {
             if self.add_or_replace(&route, netlink)? == Change::Applied {
                 self.bypasses.push((bypass, route));
@@ -173,9 +173,9 @@ impl Routes {
     /// running, which may own it, and if we have a route beside it: removing a route without a metric removes any.
     fn add_or_replace(&self, route: &Route, netlink: &mut Netlink) -> Result<Change, Error> {
         let change = netlink.add_route(route)?;
-        let is_beside = |own: &Route| own.to == route.to && own.device == route.device;
+        let is_same_target = |own: &Route| own.to == route.to && own.device == route.device;
         let is_left_over = || is_only_tunnel(&self.interface, &RunDir::from_env());
-        if change == Change::Applied || self.bypasses.iter().any(|(_, own)| is_beside(own)) || !is_left_over() {
+        if change == Change::Applied || self.bypasses.iter().any(|(_, own)| is_same_target(own)) || !is_left_over() {
             return Ok(change);
         }
         match netlink.remove_stale_route(route)? {
@@ -193,7 +193,7 @@ impl Drop for Routes {
             return;
         }
         if let Err(error) = self.policy.clear(&mut netlink) {
-            tracing::warn!(%error, "rules are left behind");
+            tracing::warn!(%error, "cannot remove the policy routing rules");
         }
     }
 }
@@ -226,7 +226,7 @@ fn is_only_tunnel(interface: &str, run: &RunDir) -> bool {
 
 fn remove_or_warn(route: &Route, netlink: &mut Netlink) {
     if let Err(error) = netlink.remove_route(route) {
-        tracing::warn!(%error, "a route is left behind");
+        tracing::warn!(%error, "cannot remove a route");
     }
 }
 
@@ -284,8 +284,8 @@ pub fn routes_without(file: &File, gone: &Peer) -> Vec<At<IpNet>> {
 pub fn serves<'a>(file: &File, route: &IpNet, peers: impl IntoIterator<Item = &'a Peer>) -> bool {
     let is_narrower = |other: &IpNet| other.prefix_len() > route.prefix_len();
     let narrower = || file.routes.iter().chain(&file.addresses).filter(|other| is_narrower(other));
-    let by_it = |net: &At<IpNet>| route.contains(&**net) && !narrower().any(|other| other.contains(&**net));
-    peers.into_iter().flat_map(|peer| &peer.networks).any(by_it)
+    let uses_route = |net: &At<IpNet>| route.contains(&**net) && !narrower().any(|other| other.contains(&**net));
+    peers.into_iter().flat_map(|peer| &peer.networks).any(uses_route)
 }
 
 /// Returns our address of the route's IP version: the peer accepts packets from it.
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_goes_with_the_last_peer_behind_it() {
+    fn a_route_is_removed_with_the_last_peer_that_needs_it() {
         let near = (2, r#""10.77.0.2/32""#);
         let everything = (3, r#""0.0.0.0/0", "10.84.0.0/24""#);
         assert_eq!(left(&[near], everything), ["10.80.0.0/16"], "the tunnel's own address leads to the other peer");

@@ -42,19 +42,19 @@ impl Service {
 
     /// Sends the watchdog keepalive if it is due. Returns the time of the next one.
     pub fn poll(&mut self, now: Time) -> Option<Time> {
-        let every = self.interval.filter(|_| self.manager.is_some())?;
+        let interval = self.interval.filter(|_| self.manager.is_some())?;
         if self.next <= now {
             self.notify("WATCHDOG=1");
-            self.next = now + every;
+            self.next = now + interval;
         }
         Some(self.next)
     }
 
-    fn notify(&self, word: &str) {
+    fn notify(&self, state: &str) {
         if let Some((socket, manager)) = &self.manager
-            && let Err(error) = socket.send_to_addr(word.as_bytes(), manager)
+            && let Err(error) = socket.send_to_addr(state.as_bytes(), manager)
         {
-            tracing::debug!(%error, word, "the service manager was not told");
+            tracing::debug!(%error, state, "cannot notify the service manager");
         }
     }
 }

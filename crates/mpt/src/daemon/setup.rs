@@ -74,7 +74,8 @@ fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure
         _ => return Ok(Endpoint::new(now, config)),
     };
     let mut seed = Zeroizing::new([0; 32]);
-    getrandom::fill(&mut *seed).map_err(|error| Failure::new(format!("no randomness from the system: {error}")))?;
+    getrandom::fill(&mut *seed)
+        .map_err(|error| Failure::new(format!("cannot get random numbers from the system: {error}")))?;
     let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Handshakes carry the time of day, as an offset to the monotonic clock.
     let clock = handshake::Clock::new(today.saturating_sub(now - Time::START));
@@ -97,7 +98,7 @@ fn has_aes() -> bool {
 #[derive(Debug, Default)]
 pub struct Sockets {
     new: Vec<Link>,
-    known: BTreeMap<(Option<String>, SocketAddr), LinkId>,
+    existing: BTreeMap<(Option<String>, SocketAddr), LinkId>,
     /// The links of the path manager.
     managed: BTreeSet<LinkId>,
     /// Incoming connections use one socket per local address on the port, which excludes a socket on all addresses.
@@ -113,23 +114,23 @@ impl Sockets {
     /// Closes the links that were opened since they were last taken.
     fn close_new(&mut self) {
         for link in self.new.drain(..) {
-            self.known.retain(|_, id| *id != link.id());
+            self.existing.retain(|_, id| *id != link.id());
         }
     }
 
     /// Returns true if per-address sockets can be opened on the port: none of ours has it on all addresses.
     pub fn can_listen(&self) -> bool {
-        self.listens_per_address || !self.known.keys().any(|(_, local)| local.ip().is_unspecified())
+        self.listens_per_address || !self.existing.keys().any(|(_, local)| local.ip().is_unspecified())
     }
 
     /// Returns true if a configured socket is bound to this address and port.
     pub fn is_bound_to(&self, local: SocketAddr) -> bool {
-        self.known.keys().any(|(_, known)| *known == local)
+        self.existing.keys().any(|(_, existing)| *existing == local)
     }
 
     /// Returns the configured sockets: interface, local address and link number.
     pub fn configured(&self) -> impl Iterator<Item = (&Option<String>, SocketAddr, LinkId)> {
-        self.known.iter().map(|((device, local), id)| (device, *local, *id))
+        self.existing.iter().map(|((device, local), id)| (device, *local, *id))
     }
 
     /// Allocates a link number for the path manager; `None` if all are in use.
@@ -147,7 +148,7 @@ impl Sockets {
     /// The greatest number means no socket.
     fn free_id(&self) -> Option<LinkId> {
         let mut all = (0..u8::MAX).map(LinkId);
-        all.find(|id| !self.managed.contains(id) && !self.known.values().any(|known| known == id))
+        all.find(|id| !self.managed.contains(id) && !self.existing.values().any(|existing| existing == id))
     }
 
     /// Returns the socket of a path, and opens it if needed.
@@ -155,8 +156,8 @@ impl Sockets {
         let port = if self.listens_per_address && path.local.is_none() { 0 } else { port };
         let local = SocketAddr::new(path.local.as_deref().copied().unwrap_or(unspecified(path)), port);
         let device = path.interface.as_deref().cloned();
-        if let Some(known) = self.known.get(&(device.clone(), local)) {
-            return Ok(*known);
+        if let Some(existing) = self.existing.get(&(device.clone(), local)) {
+            return Ok(*existing);
         }
         let id = self.free_id().ok_or_else(|| too_many(file, path))?;
         let mark = policy_routing::mark(file);
@@ -165,7 +166,7 @@ impl Sockets {
         let bound = path.interface.is_some() || path.local.is_some();
         let interface = if bound { interface_of(path, netlink)? } else { None };
         self.new.push(Link::open(id, spec, interface).map_err(|error| cannot_open(file, path, error))?);
-        self.known.insert((device, local), id);
+        self.existing.insert((device, local), id);
         Ok(id)
     }
 }
@@ -189,7 +190,7 @@ fn too_many(file: &File, path: &Path) -> Failure {
 
 fn cannot_open(file: &File, path: &Path, error: Error) -> Failure {
     let Failure { what, hint } = error.into();
-    let hint = hint.unwrap_or_else(|| "ip address, and ip link, show what there is".to_owned());
+    let hint = hint.unwrap_or_else(|| "see `ip address` and `ip link`".to_owned());
     file.problem(path.line(), what, hint).into()
 }
 
@@ -204,13 +205,13 @@ fn listens_per_address(file: &File) -> bool {
 /// The system refused a socket.
 pub fn prepare_peers(file: &File, peers: Vec<Peer>, sockets: &mut Sockets) -> Result<Vec<(Peer, PeerConfig)>, Failure> {
     let mut netlink = Netlink::open_for(policy_routing::mark(file))?;
-    let left_room = sockets.listens_per_address;
+    let before = sockets.listens_per_address;
     sockets.listens_per_address |= listens_per_address(file);
     let open = |peer: Peer| peer_config(file, &peer, sockets, &mut netlink).map(|config| (peer, config));
     let ready: Result<_, _> = peers.into_iter().map(open).collect();
     ready.inspect_err(|_| {
         sockets.close_new();
-        sockets.listens_per_address = left_room;
+        sockets.listens_per_address = before;
     })
 }
 

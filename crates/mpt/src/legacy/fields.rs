@@ -66,10 +66,10 @@ impl<'a> Fields<'a> {
         let entry = self.entry(key)?;
         let value = read(&entry.value);
         if value.is_none() {
-            let found = if key == SECRET { "what is not shown".into() } else { format!("`{}`", entry.value) };
+            let found = if key == SECRET { "a hidden value".into() } else { format!("`{}`", entry.value) };
             let what = format!("expected {expected} for `{key}`, found {found}");
             let hint = if self.ini.positional {
-                "values stand in a fixed order; a label like `# IP VERSION` behind a value says which it is"
+                "values have a fixed order; a label like `# IP VERSION` after a value identifies it"
             } else {
                 hint(key)
             };
@@ -106,9 +106,9 @@ fn ignored(key: &str) -> String {
         "gateway_ipaddr" => "`gateway_ipaddr` is not read by the original either: it reads `gw_ipaddr`".into(),
         "default_cmd" => "`default_cmd` is not read by the original either: it reads `cmd_default`".into(),
         "local_ipaddr" => "`local_ipaddr` belongs to an older generation: the original reads `private_ipaddr`".into(),
-        "mac_addr" => "the MAC address is not carried over: the system finds it by itself".into(),
-        "connection_count" => "the number of connections is not carried over: they are counted as they come".into(),
-        _ => format!("`{key}` is not a key of this section, and is ignored as the original ignores it"),
+        "mac_addr" => "the MAC address is not carried over: the system detects it".into(),
+        "connection_count" => "the number of connections is not carried over: they are counted here".into(),
+        _ => format!("`{key}` is not a key of this section, and is ignored as in the original"),
     }
 }
 

@@ -209,11 +209,11 @@ impl SetupReader {
     /// The two tunnel addresses identify a connection, so each must have them, and they must be unique.
     fn check_addresses(&mut self) {
         for (n, connection) in self.connections.iter().enumerate() {
-            let twin =
+            let same_addresses =
                 |other: &&Connection| (other.ip_local, other.ip_remote) == (connection.ip_local, connection.ip_remote);
             let (what, hint) = if connection.ip_local.is_none() {
                 ("expected `ip_local`: the tunnel interface has no such address".into(), "add ipv4_addr or ipv6_addr")
-            } else if let Some(other) = self.connections[..n].iter().find(twin) {
+            } else if let Some(other) = self.connections[..n].iter().find(same_addresses) {
                 (format!("has the same tunnel addresses as {}", other.file), "give each peer an address of its own")
             } else {
                 continue;
@@ -248,15 +248,13 @@ fn not_carried_over(ini: &Ini, notes: &mut Vec<Note>) {
     for section in &ini.sections {
         let kind = section.name.trim_end_matches(|c: char| c.is_ascii_digit());
         if !is_known(&section.name, kind) {
-            let what = format!(
-                "[{}] is not a section of the original's, and is ignored as the original ignores it",
-                section.name
-            );
+            let what =
+                format!("[{}] is not a section of the original's, and is ignored as in the original", section.name);
             notes.push(Note::new(&ini.file, section.line, what));
         }
         if kind == "interface_" {
             let name = section.entries.iter().find(|entry| entry.key == "name").map_or("", |entry| &entry.value);
-            let what = format!("interface `{name}` is not carried over: what counts are the addresses that it has");
+            let what = format!("interface `{name}` is not carried over: only its addresses are used");
             notes.push(Note::new(&ini.file, section.line, what));
         }
         for entry in &section.entries {
@@ -292,10 +290,10 @@ fn counted_by(kind: &str) -> Option<(&'static str, &'static str)> {
 /// Section, key, and the reason why it has no effect.
 const WITHOUT_EFFECT: [(&str, &str, &str); 6] = [
     ("general", "cmd_timeout", "commands are answered at once"),
-    ("general", "interface_num", "interfaces are found when they are there"),
+    ("general", "interface_num", "interfaces are detected at run time"),
     ("connection", "permission", "the original reads and shows it, and enforces nothing"),
-    ("connection", "status", "the original only shows it; what counts is the state of the paths"),
-    ("connection", "local_cmd_port", "`cmdport_local` of interface.conf is what counts"),
+    ("connection", "status", "the original only shows it; the state of the paths is used"),
+    ("connection", "local_cmd_port", "`cmdport_local` of interface.conf is used"),
     ("path_", "window_size", "the original reads it and does not use it"),
 ];
 

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_protect_what_looks_like_a_comment() {
+    fn quotes_protect_comment_characters() {
         assert_eq!(value(r##"key = "a;b#c" ; d"##), "a;b#c");
         assert_eq!(value("key = 'say \"hello\"'"), "say \"hello\"");
         assert_eq!(value("key = \""), "\"");

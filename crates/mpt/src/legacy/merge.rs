@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_side_takes_each_part_from_where_it_belongs() {
+    fn the_servers_side_combines_template_and_description() {
         let mut template = read(&mirrored());
         template.reorder_window = 10;
         let mut client = client();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn one_network_is_turned_round_and_everything_becomes_the_peer() {
+    fn one_network_is_mirrored_and_a_default_network_becomes_the_peer() {
         let (template, mut client) = (read(&mirrored()), client());
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
         let network = |src, dst| Network { src_addr: prefix(src), dst_addr: prefix(dst) };
@@ -185,20 +185,20 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_asked_for_everything_gets_it() {
+    fn a_client_that_requested_a_default_network_gets_it() {
         let (template, mut client) = (read(&mirrored()), client());
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
         client.networks = vec![Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("0.0.0.0/0") }];
         let server = for_peer(&template, &client, &tunnel(), None).unwrap();
         assert_eq!(with_answer(&client, &server).unwrap().networks, client.networks);
 
-        let asked = Connection { networks: vec![], ..client.clone() };
-        let unasked = with_answer(&asked, &server).unwrap().networks;
-        assert_eq!(unasked, [Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("10.77.0.2/32") }]);
+        let client_without = Connection { networks: vec![], ..client.clone() };
+        let networks_without = with_answer(&client_without, &server).unwrap().networks;
+        assert_eq!(networks_without, [Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("10.77.0.2/32") }]);
     }
 
     #[test]
-    fn what_leads_nowhere_is_refused() {
+    fn an_incomplete_description_is_rejected() {
         let template = read(&mirrored());
         let lacking = |change: fn(&mut Connection)| {
             let mut client = client();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn after_both_merges_the_two_sides_fit_together() {
+    fn both_merged_sides_match() {
         let (mut template, client) = (read(&mirrored()), client());
         template.local_cmd_port = 60456;
         let server = for_peer(&template, &read(&write::message(&client)), &tunnel(), None).unwrap();

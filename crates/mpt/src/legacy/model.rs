@@ -318,14 +318,14 @@ impl Network {
                 &ini.file,
                 line,
                 format!("expected `{key}` in [{section}]"),
-                "0.0.0.0/0 is everything",
+                "0.0.0.0/0 matches everything",
             ));
         }
         for entry in ["src_addr", "dst_addr"].into_iter().filter_map(|key| ini.entry(&section, key)) {
             let is_zero = entry.value.parse::<Prefix>().is_ok_and(|prefix| is_none(prefix.address));
             if !entry.value.contains('/') && !is_zero {
                 let what =
-                    format!("`{} = {}` is everything: without a length the original takes 0", entry.key, entry.value);
+                    format!("`{} = {}` matches everything: the original's default length is 0", entry.key, entry.value);
                 notes.push(Note::new(&ini.file, entry.line, what));
             }
         }
@@ -362,8 +362,7 @@ fn auth_type(text: &str) -> Option<AuthType> {
 }
 
 fn public(fields: &mut Fields<'_>, v6: bool) -> Public {
-    let expected =
-        if v6 { "an IPv6 address or the word private_ipaddr" } else { "an IPv4 address or the word private_ipaddr" };
+    let expected = if v6 { "an IPv6 address or `private_ipaddr`" } else { "an IPv4 address or `private_ipaddr`" };
     let read = |text: &str| match text.parse::<IpAddr>() {
         Ok(address) if address.is_unspecified() => Some(Public::Discover),
         Ok(address) if address.is_ipv6() == v6 => Some(Public::Is(address)),
@@ -377,7 +376,7 @@ fn require_section(ini: &Ini, section: &str, count: &str, problems: &mut Vec<Leg
     let line = ini.line_of(section);
     if line.is_none() {
         let counted = ini.sections.iter().flat_map(|s| &s.entries).find(|entry| entry.key == count);
-        let what = format!("expected a section [{section}], as `{count}` says");
+        let what = format!("expected a section [{section}], as `{count}` requires");
         let hint = format!("sections are counted from 0: add [{section}] or lower `{count}`");
         problems.push(LegacyProblem::new(&ini.file, counted.map_or(0, |entry| entry.line), what, hint));
     }

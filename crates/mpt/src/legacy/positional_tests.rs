@@ -129,7 +129,7 @@ fn interfaces_that_are_tunnels_become_tunnels() {
 }
 
 #[test]
-fn labels_say_what_a_value_is() {
+fn labels_identify_values() {
     let ini = read_one(CONNECTION_2014, Kind::Connection);
     let connection =
         ["name", "permission", "ip_ver", "ip_local", "local_port", "ip_remote", "remote_port", "path_count"];
@@ -151,7 +151,7 @@ fn labels_say_what_a_value_is() {
 }
 
 #[test]
-fn without_labels_the_place_says_it() {
+fn without_labels_the_position_identifies_values() {
     let ini = read_one(CONNECTION_2019, Kind::Connection);
     let connection =
         ["ip_local", "remote_cmd_port", "path_count", "network_count", "reorder_window", "auth_type", "auth_key"];

@@ -89,11 +89,11 @@ impl TomlWriter {
     fn needs(&mut self, setup: &LegacySetup, key: &str, rests: impl Fn(&Connection) -> bool) -> bool {
         let Some(connection) = setup.connections.iter().find(|connection| rests(connection)) else { return false };
         let what = match key {
-            "unauthenticated" => "control messages of authentication type 0 and 1 prove nothing",
-            _ => "the key of this connection is the one that everybody knows",
+            "unauthenticated" => "control messages of authentication type 0 and 1 are not authenticated",
+            _ => "the key of this connection is the public one of the original",
         };
-        self.comment(&format!("{what}. Write true to believe them."));
-        let what = format!("{what}, and are refused: `{key} = true` in [original] accepts them");
+        self.comment(&format!("{what}. Set true to accept them."));
+        let what = format!("{what}, and are rejected: `{key} = true` in [original] accepts them");
         let file = connection.file.clone();
         self.note(&file, what);
         true
@@ -135,10 +135,7 @@ impl TomlWriter {
             }
         }
         if c.max_buffdelay_msec > LONGEST_HOLD {
-            self.note(
-                &c.file,
-                format!("`max_buffdelay_msec` is cut to {LONGEST_HOLD}: nothing is worth a longer wait"),
-            );
+            self.note(&c.file, format!("`max_buffdelay_msec` is cut to {LONGEST_HOLD}, the maximum here"));
         }
     }
 
@@ -176,7 +173,9 @@ impl TomlWriter {
             let instead = p.private_ipaddr.map_or("nothing".into(), |private| private.to_string());
             self.note(
                 &c.file,
-                format!("path {name}: the public address is not asked for on the Internet; the peer is told {instead}"),
+                format!(
+                    "path {name}: the public address is not discovered on the Internet; the peer receives {instead}"
+                ),
             );
         }
         if p.private_ipaddr.is_none() {
@@ -191,7 +190,7 @@ impl TomlWriter {
     fn name(&mut self, name: &str, file: &str) -> String {
         let unique = unique(peer_name(name), &mut self.names);
         if unique != name {
-            self.note(file, format!("the connection `{name}` is called `{unique}` here"));
+            self.note(file, format!("the connection `{name}` is named `{unique}` here"));
         }
         unique
     }

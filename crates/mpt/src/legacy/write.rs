@@ -246,14 +246,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_saved_is_read_again_without_loss(connection in any_connection()) {
+        fn saved_files_are_read_again_without_loss(connection in any_connection()) {
             prop_assert_eq!(&read(&file(&connection)), &connection);
             prop_assert_eq!(file(&read(&file(&connection))), file(&connection));
         }
     }
 
     #[test]
-    fn keys_that_the_original_loses_are_saved() {
+    fn keys_that_the_original_drops_are_saved() {
         let mut connection = read(samples::CONNECTION);
         connection.auth_key = Some(Secret("0123456789abcdef".into()));
         connection.paths[1].window_size = 7;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_everything_but_the_key() {
+    fn a_message_has_all_keys_but_the_secret() {
         let mut connection = read(samples::CONNECTION);
         connection.auth_key = Some(Secret("0123456789abcdef".into()));
         let text = message(&connection);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_survives_what_the_original_does_to_both_ends_of_it() {
+    fn a_message_survives_the_originals_truncation_of_both_ends() {
         let connection = read(samples::CONNECTION);
         let text = message(&connection);
         assert!(text.starts_with(";;;;;;;"));

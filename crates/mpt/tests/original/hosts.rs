@@ -21,16 +21,16 @@ pub struct Hosts {
 }
 
 /// Serializes the tests: they share two processors.
-static TURN: Mutex<()> = Mutex::new(());
+static SERIAL: Mutex<()> = Mutex::new(());
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// Timeout for every wait.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Hosts {
     /// Creates the hosts, or prints that the test is skipped for lack of privileges.
     pub fn make() -> Option<Self> {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
         if !nix::unistd::geteuid().is_root() || !succeeds(Command::new("ip").args(["netns", "list"])) {
             eprintln!("skipped: needs CAP_NET_ADMIN");
             return None;
@@ -87,10 +87,10 @@ impl Hosts {
     }
 
     /// Starts `mpt up` with these arguments.
-    pub fn up(&mut self, host: usize, words: &[&str]) {
+    pub fn up(&mut self, host: usize, arguments: &[&str]) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log_file(host)).unwrap();
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_mpt"), "up"]).args(words);
+        command.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_mpt"), "up"]).args(arguments);
         let run = self.run_dir(host);
         self.daemons.push(command.env("MPT_RUN_DIR", run).stdin(Stdio::null()).stderr(log).spawn().unwrap());
         wait_for("the tunnel", || self.mpt(host, &["status"]).status.success().then_some(())).unwrap_or_else(|| {
@@ -107,20 +107,20 @@ impl Hosts {
     }
 
     /// Runs `mpt` as the operator of a host.
-    pub fn mpt(&self, host: usize, words: &[&str]) -> Output {
+    pub fn mpt(&self, host: usize, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpt"));
-        command.env("MPT_RUN_DIR", self.run_dir(host)).args(words).output().unwrap()
+        command.env("MPT_RUN_DIR", self.run_dir(host)).args(arguments).output().unwrap()
     }
 
     /// As [`Self::mpt`], for commands that must succeed.
-    pub fn order(&self, host: usize, words: &[&str]) {
-        let output = self.mpt(host, words);
-        assert!(output.status.success(), "{words:?}: {output:?}");
+    pub fn succeed(&self, host: usize, arguments: &[&str]) {
+        let output = self.mpt(host, arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
 
     /// Ends a host's tunnel.
     pub fn down(&self, host: usize) {
-        self.order(host, &["down"]);
+        self.succeed(host, &["down"]);
     }
 
     /// Returns a path's state: `up`, or the cause.
@@ -175,7 +175,7 @@ impl Hosts {
         wait_listening(&mut child);
         meanwhile();
         let started = Instant::now();
-        while child.try_wait().unwrap().is_none() && started.elapsed() < PATIENCE {
+        while child.try_wait().unwrap().is_none() && started.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(20));
         }
         let _ = child.kill();
@@ -243,7 +243,7 @@ pub fn bytes(hex: &str) -> Vec<u8> {
 /// Retries until there is a result, or the timeout.
 pub fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let started = Instant::now();
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < TIMEOUT {
         if let Some(done) = attempt() {
             return Some(done);
         }

@@ -67,7 +67,7 @@ pub fn run(mut new: New) -> Result<(), Failure> {
     let (force, files) = (new.force, ["a.toml", "b.toml"].map(|name| new.into.join(name)));
     if let Some(there) = files.iter().find(|file| !force && file.exists()) {
         let hint = "--force overwrites it, and the key in it is lost; --into DIRECTORY writes elsewhere";
-        return Err(Failure::new(format!("{} is there already", there.display())).hint(hint));
+        return Err(Failure::new(format!("{} exists already", there.display())).hint(hint));
     }
     new.complete()?;
     let texts = new.pair()?.texts()?;
@@ -78,7 +78,7 @@ pub fn run(mut new: New) -> Result<(), Failure> {
         save(file, text, force).map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))?;
         print(format_args!("{}\n", file.display()))?;
     }
-    eprintln!("a.toml is for host A and b.toml for host B; each runs its own with: mpt up FILE");
+    eprintln!("a.toml is for host A and b.toml for host B; start each with: mpt up FILE");
     Ok(())
 }
 
@@ -96,11 +96,11 @@ impl New {
     fn missing(&self) -> Option<Failure> {
         let (a, b) = (self.a_address.is_empty(), self.b_address.is_empty());
         if self.plain && (a || b) {
-            let failure = Failure::new("in plain mode both hosts must be told where the other one is");
+            let failure = Failure::new("plain mode needs the addresses of both hosts");
             return Some(failure.hint("--a-address IP --b-address IP, with several addresses for several paths"));
         }
         (a && b).then(|| {
-            let failure = Failure::new("neither host has an address at which the other one can call it");
+            let failure = Failure::new("one host needs an address to which the other one can connect");
             failure.hint("for example --b-address 203.0.113.7 --a-interface eth1,wwan0")
         })
     }
@@ -112,7 +112,7 @@ impl New {
             if far.is_empty() && !interfaces.is_empty() {
                 let failure =
                     Failure::new(format!("--{flag}-interface has no meaning without an address of the other host"));
-                return Err(failure.hint("a host that is called answers by the interface that the call came in by"));
+                return Err(failure.hint("a host that accepts connections answers on the interface of arrival"));
             }
         }
         let keys = match self.plain {
@@ -131,7 +131,7 @@ impl New {
 /// Fails if the file would be invalid.
 fn check(file: &Path, text: &str) -> Result<(), Failure> {
     let wrong =
-        |problem: Problem| Failure { what: format!("this would be wrong: {}", problem.what), hint: problem.hint };
+        |problem: Problem| Failure { what: format!("the file would be invalid: {}", problem.what), hint: problem.hint };
     match config::parse(file, text) {
         Ok(file) => eprint!("{}", render::lines(&file.warnings)),
         Err(errors) => errors.into_iter().next().map_or(Ok(()), |first| Err(wrong(first)))?,

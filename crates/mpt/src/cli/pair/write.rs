@@ -51,11 +51,13 @@ impl Pair {
     /// Returns the number of paths.
     fn paths(&self) -> Result<usize, Failure> {
         let lists = self.hosts.iter().flat_map(|host| [host.addresses.len(), host.interfaces.len()]);
-        let most = lists.clone().max().unwrap_or_default();
-        match lists.into_iter().find(|count| ![0, 1, most].contains(count)) {
-            Some(count) => Err(Failure::new(format!("there are {most} of one thing and {count} of another"))
-                .hint("give one address and one interface for each path, or one for all paths")),
-            None => Ok(most),
+        let max_count = lists.clone().max().unwrap_or_default();
+        match lists.into_iter().find(|count| ![0, 1, max_count].contains(count)) {
+            Some(count) => {
+                Err(Failure::new(format!("the numbers of addresses and interfaces differ: {max_count} and {count}"))
+                    .hint("give one address and one interface for each path, or one for all paths"))
+            }
+            None => Ok(max_count),
         }
     }
 
