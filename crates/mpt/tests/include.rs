@@ -79,7 +79,10 @@ fn duplicates_across_files_name_both_files() {
     let problems = folder.load().unwrap_err();
     assert!(problems[0].starts_with("peers.d/bob.toml:4: public_key: the peer in line 2 of "), "{problems:#?}");
     assert!(problems[0].contains("peers.d/alice.toml has the same"), "{problems:#?}");
-    assert!(problems[1].starts_with("peers.d/bob.toml:5: networks: 10.77.0.2/32 is in line 3 of "), "{problems:#?}");
+    assert!(
+        problems[1].starts_with("peers.d/bob.toml:5: networks: 10.77.0.2/32 is already in line 3 of "),
+        "{problems:#?}"
+    );
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn a_key_file_must_be_its_owners_alone() {
 fn an_invalid_key_file_is_reported_with_its_length() {
     let dir = TestDir::new();
     let secret = dir.write("private.key", &ALICE[1..], 0o600);
-    let expected = "DIR/tunnel.toml:1: private_key_file: the file holds no key: a key is 44 characters of base64, this text has 43\n  \
+    let expected = "DIR/tunnel.toml:1: private_key_file: the file contains no key: a key is 44 characters of base64, this text has 43\n  \
                     hint: generate one: mpt key new";
     assert_eq!(dir.messages(dir.load(0o600, &key_file("private_key_file", &secret), "")), expected);
     let endless = dir.messages(dir.load(0o600, "private_key_file = '/dev/zero'", ""));

@@ -208,7 +208,7 @@ fn a_reload_of_one_peer_leaves_the_others_what_is_theirs() {
     let before = routes(&rig);
 
     let (done, said) = reload_second(&rig, &file(83, 82));
-    assert!(!done && said.contains("10.83.0.0/16 is in") && said.contains("nothing was changed"), "{said}");
+    assert!(!done && said.contains("10.83.0.0/16 is already in") && said.contains("nothing was changed"), "{said}");
     assert_eq!(routes(&rig), before);
 
     let (done, said) = reload_second(&rig, &file(84, 85));

@@ -41,9 +41,6 @@ pub struct Monitor {
     events: VecDeque<Event>,
 }
 
-/// Room for several hundred events, as many as a host with a few links generates while the event loop is busy.
-const RECEIVE_BUFFER: usize = 256 << 10;
-
 impl Monitor {
     /// Opens the socket and subscribes. Later changes are reported.
     pub fn open() -> Result<Self, Error> {
@@ -107,3 +104,6 @@ fn event(frame: Frame) -> Option<Event> {
         _ => None,
     }
 }
+
+/// Room for several hundred events, as many as a host with a few links generates while the event loop is busy.
+const RECEIVE_BUFFER: usize = 256 << 10;

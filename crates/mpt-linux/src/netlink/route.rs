@@ -14,12 +14,6 @@ use nix::libc;
 use super::{Change, Netlink, Prefix, family, socket::RequestError};
 use crate::Error;
 
-/// The main routing table (`RT_TABLE_MAIN`).
-pub const MAIN_TABLE: u32 = 254;
-
-/// Marks routes of this program (`rtm_protocol`). `rt_protos` of iproute2 leaves this number free.
-const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);
-
 /// A route to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -230,3 +224,8 @@ fn parse_address(address: &RouteAddress) -> Option<IpAddr> {
         _ => None,
     }
 }
+
+/// The main routing table (`RT_TABLE_MAIN`).
+pub const MAIN_TABLE: u32 = 254;
+/// Marks routes of this program (`rtm_protocol`). `rt_protos` of iproute2 leaves this number free.
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);

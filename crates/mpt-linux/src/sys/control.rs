@@ -14,9 +14,6 @@ pub struct Control {
     len: usize,
 }
 
-/// Two messages of an `int` each take 48 bytes on 64-bit systems; the rest is reserve for later kernels.
-const ROOM: usize = 96;
-
 impl Control {
     /// An empty buffer.
     pub const EMPTY: Self = Self { align: [], bytes: [0; ROOM], len: 0 };
@@ -82,3 +79,6 @@ pub unsafe fn for_each(message: &libc::msghdr, mut each: impl FnMut(c_int, c_int
         }
     }
 }
+
+/// Two messages of an `int` each take 48 bytes on 64-bit systems; the rest is reserve for later kernels.
+const ROOM: usize = 96;

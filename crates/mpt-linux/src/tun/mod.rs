@@ -50,13 +50,6 @@ pub struct Features {
     pub uso: bool,
 }
 
-/// Maximum number of parts of one packet: the headers, and one payload for each segment of the largest GSO batch
-/// (`UDP_MAX_SEGMENTS`).
-pub const MAX_PARTS: usize = 1 + 128;
-
-/// Large enough for any packet: the largest length that an IP header can encode.
-pub const READ_BUFFER: usize = 65_536;
-
 impl Tun {
     /// Opens the device `name`, which is created if it does not exist; a name with `%d` gets the first free number.
     ///
@@ -180,3 +173,9 @@ fn open_hint(cause: &io::Error) -> Option<&'static str> {
         _ => None,
     }
 }
+
+/// Maximum number of parts of one packet: the headers, and one payload for each segment of the largest GSO batch
+/// (`UDP_MAX_SEGMENTS`).
+pub const MAX_PARTS: usize = 1 + 128;
+/// Large enough for any packet: the largest length that an IP header can encode.
+pub const READ_BUFFER: usize = 65_536;

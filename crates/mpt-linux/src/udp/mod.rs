@@ -52,9 +52,6 @@ pub struct SocketSpec {
     pub receive_buffer: usize,
 }
 
-/// Buffers a 10 Gbit/s path for 3 ms, longer than the event loop is ever busy.
-pub const RECEIVE_BUFFER: usize = 4 << 20;
-
 impl Default for SocketSpec {
     fn default() -> Self {
         let local = (Ipv4Addr::UNSPECIFIED, 0).into();
@@ -216,6 +213,9 @@ fn open_hint(errno: Errno) -> Option<&'static str> {
         _ => None,
     }
 }
+
+/// Buffers a 10 Gbit/s path for 3 ms, longer than the event loop is ever busy.
+pub const RECEIVE_BUFFER: usize = 4 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -28,9 +28,6 @@ pub struct Received<'a> {
     pub bytes: &'a mut [u8],
 }
 
-/// Larger than any UDP payload.
-const BUFFER_LEN: usize = 65_536;
-
 impl Receive {
     /// Allocates the buffers.
     pub fn new() -> Self {
@@ -71,3 +68,6 @@ impl Socket {
         Ok(into.count)
     }
 }
+
+/// Larger than any UDP payload.
+const BUFFER_LEN: usize = 65_536;

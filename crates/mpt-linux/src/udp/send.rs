@@ -53,15 +53,6 @@ pub enum SendStatus {
     Failed(io::Error),
 }
 
-/// Maximum number of segments of one GSO send in any kernel (`UDP_MAX_SEGMENTS`, 6.9 and later).
-pub(super) const MAX_SEGMENTS: usize = 128;
-
-/// The same before Linux 6.9.
-const OLD_MAX_SEGMENTS: usize = 64;
-
-/// Maximum bytes of one send: the largest IPv4 packet without its headers. IPv6 would allow 20 more.
-const MAX_PAYLOAD: usize = 65_535 - 20 - 8;
-
 impl Socket {
     /// Sends a batch with as few system calls as possible, and returns how many datagrams the kernel accepted.
     pub fn send(&mut self, batch: &Datagrams<'_>) -> Sent {
@@ -156,6 +147,13 @@ fn is_full(error: &io::Error) -> bool {
 fn is_gso_error(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP))
 }
+
+/// Maximum number of segments of one GSO send in any kernel (`UDP_MAX_SEGMENTS`, 6.9 and later).
+pub(super) const MAX_SEGMENTS: usize = 128;
+/// The same before Linux 6.9.
+const OLD_MAX_SEGMENTS: usize = 64;
+/// Maximum bytes of one send: the largest IPv4 packet without its headers. IPv6 would allow 20 more.
+const MAX_PAYLOAD: usize = 65_535 - 20 - 8;
 
 #[cfg(test)]
 mod tests {

@@ -100,12 +100,6 @@ struct Unknown {
     line: usize,
 }
 
-/// Maximum characters of a value in messages.
-const MAX_SHOWN: usize = 60;
-/// Minimum similarity for a misspelling; 1 is equality. A transposition in a word of five letters has 0.8, and
-/// unrelated keys of the schema stay below 0.6.
-const MIN_SIMILARITY: f64 = 0.7;
-
 impl<'t> ProblemLog<'t> {
     /// Makes an empty log.
     pub fn new(path: &'t Path, text: &'t str) -> Self {
@@ -335,3 +329,9 @@ fn describe_table(table: &str) -> String {
         _ => format!("in [{table}]"),
     }
 }
+
+/// Maximum characters of a value in messages.
+const MAX_SHOWN: usize = 60;
+/// Minimum similarity for a misspelling; 1 is equality. A transposition in a word of five letters has 0.8, and
+/// unrelated keys of the schema stay below 0.6.
+const MIN_SIMILARITY: f64 = 0.7;

@@ -9,13 +9,6 @@ use super::report::Report;
 use super::{Request, Response, RunDir};
 use crate::Failure;
 
-/// A daemon responds within one iteration of its event loop; a longer delay means that it hangs.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// `create` waits for the peer: two rounds of six attempts, 500 ms apart.
-const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
-/// More than a thousand peers with 32 paths need.
-const MAX_RESPONSE: u64 = 64 << 20;
-
 /// A connection to a running tunnel.
 #[derive(Debug)]
 pub struct Client {
@@ -148,3 +141,10 @@ fn not_running(what: &str, running: &[String]) -> Failure {
         names => Failure::new(what).hint(format!("running: {}", names.join(", "))),
     }
 }
+
+/// A daemon responds within one iteration of its event loop; a longer delay means that it hangs.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// `create` waits for the peer: two rounds of six attempts, 500 ms apart.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
+/// More than a thousand peers with 32 paths need.
+const MAX_RESPONSE: u64 = 64 << 20;

@@ -10,9 +10,6 @@ use std::os::unix::net::UnixStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
 
-/// Maximum bytes of a request; a meaningful one has two names and 60 bytes around them.
-pub const MAX_LINE: usize = 4096;
-
 /// A client's connection.
 #[derive(Debug)]
 pub struct ClientConnection {
@@ -142,6 +139,9 @@ impl AsFd for ClientConnection {
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
+
+/// Maximum bytes of a request; a meaningful one has two names and 60 bytes around them.
+pub const MAX_LINE: usize = 4096;
 
 #[cfg(test)]
 mod tests {

@@ -37,10 +37,6 @@ pub struct RunDir(PathBuf);
 #[derive(Debug)]
 pub struct Claim(#[expect(dead_code, reason = "what counts is that it is held")] Lock);
 
-/// Default directory, overridden by `MPT_RUN_DIR`: the Filesystem Hierarchy Standard's place for sockets (section
-/// 3.15).
-const RUN_DIR: &str = "/run/mpt";
-
 impl RunDir {
     /// Uses the directory at `path`.
     pub fn at(path: impl AsRef<Path>) -> Self {
@@ -100,3 +96,7 @@ impl RunDir {
         self.0.join(format!("{name}.lock"))
     }
 }
+
+/// Default directory, overridden by `MPT_RUN_DIR`: the Filesystem Hierarchy Standard's place for sockets (section
+/// 3.15).
+const RUN_DIR: &str = "/run/mpt";

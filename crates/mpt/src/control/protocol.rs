@@ -24,7 +24,7 @@ pub enum Request {
     },
     /// Take the paths between two addresses up or down.
     Ends {
-        /// This host's address, as the peer knows it.
+        /// This host's address, as the peer sees it.
         local: IpAddr,
         /// The peer's address.
         remote: IpAddr,

@@ -19,13 +19,6 @@ use super::lock::Lock;
 use super::{Request, Response, RunDir};
 use crate::Failure;
 
-/// Maximum number of connections.
-pub const MAX_CLIENTS: usize = 16;
-/// Only root and its group may control a tunnel.
-const SOCKET_MODE: u32 = 0o660;
-/// Everybody may list the running tunnels.
-const DIRECTORY_MODE: u32 = 0o755;
-
 /// Identifies the client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientToken(u64);
@@ -172,3 +165,10 @@ fn cannot_use(path: &str, error: &io::Error) -> Failure {
         _ => failure,
     }
 }
+
+/// Maximum number of connections.
+pub const MAX_CLIENTS: usize = 16;
+/// Only root and its group may control a tunnel.
+const SOCKET_MODE: u32 = 0o660;
+/// Everybody may list the running tunnels.
+const DIRECTORY_MODE: u32 = 0o755;

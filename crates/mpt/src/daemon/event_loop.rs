@@ -39,14 +39,6 @@ pub struct Driver {
     flood: FloodGuard,
 }
 
-/// The TUN device's token.
-pub const TUN: Token = Token(0);
-/// The first socket's token; the others follow.
-const LINKS: u64 = 1_000;
-/// Super-packets that are read before they are sent: enough to fill a batch on each of several paths, few enough for
-/// the processor's cache.
-const MAX_TUN_READS: usize = 4;
-
 fn token(link: LinkId) -> Token {
     Token(LINKS + u64::from(link.0))
 }
@@ -271,3 +263,11 @@ impl Driver {
         }
     }
 }
+
+/// The TUN device's token.
+pub const TUN: Token = Token(0);
+/// The first socket's token; the others follow.
+const LINKS: u64 = 1_000;
+/// Super-packets that are read before they are sent: enough to fill a batch on each of several paths, few enough for
+/// the processor's cache.
+const MAX_TUN_READS: usize = 4;

@@ -22,13 +22,6 @@ pub struct FloodGuard {
     sampling_shift: u32,
 }
 
-/// Interval of rate measurements.
-const INTERVAL: Duration = Duration::from_millis(100);
-/// Tolerated rate of refused handshakes: about 1 % of a processor.
-const MAX_REFUSED_PER_SECOND: u64 = 4_000;
-/// One in a million: effectively none.
-const MAX_SAMPLING_SHIFT: u32 = 20;
-
 impl FloodGuard {
     /// Measures the rate of refused handshakes once per interval, and adapts the filter.
     pub fn poll(&mut self, now: Time, endpoint: &Endpoint, links: &[Option<Link>]) {
@@ -83,3 +76,10 @@ impl FloodGuard {
         }
     }
 }
+
+/// Interval of rate measurements.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Tolerated rate of refused handshakes: about 1 % of a processor.
+const MAX_REFUSED_PER_SECOND: u64 = 4_000;
+/// One in a million: effectively none.
+const MAX_SAMPLING_SHIFT: u32 = 20;

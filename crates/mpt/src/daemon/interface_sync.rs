@@ -52,9 +52,6 @@ struct SocketKey {
     number: u8,
 }
 
-/// Minimum interval: changes come in bursts, and each run costs some system calls. The first of a burst is not delayed.
-const MIN_INTERVAL: Duration = Duration::from_millis(20);
-
 impl InterfaceSync {
     /// Makes an empty state. Paths never use the TUN device with this index.
     pub(super) fn new(tun: u32) -> Self {
@@ -451,3 +448,6 @@ fn path_policy(peer: &Peer, auto: &Auto, advertised: Vec<SocketAddr>) -> Policy 
 fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
+
+/// Minimum interval: changes come in bursts, and each run costs some system calls. The first of a burst is not delayed.
+const MIN_INTERVAL: Duration = Duration::from_millis(20);

@@ -48,11 +48,6 @@ struct UsageFile {
     used: BTreeMap<String, u64>,
 }
 
-/// At 1 Gbit/s a limit is overrun by at most 125 MB.
-const COUNT_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval between writes.
-const SAVE_INTERVAL: Duration = Duration::from_secs(60);
-
 impl Metering {
     /// Loads the counters of a tunnel.
     pub(super) fn open(file: &File) -> Self {
@@ -180,9 +175,6 @@ impl Metering {
     }
 }
 
-/// The release of this program; a correct clock shows no earlier month.
-const FIRST_MONTH: &str = "2026-11";
-
 impl UsageFile {
     /// Resets the counters in another month, unless the clock is not set yet.
     fn start_month(&mut self, month: String) {
@@ -228,6 +220,13 @@ fn month(at: SystemTime) -> String {
     let (year, month) = if march < 10 { (year, march + 3) } else { (year + 1, march - 9) };
     format!("{:04}-{month:02}", year + era * 400)
 }
+
+/// At 1 Gbit/s a limit is overrun by at most 125 MB.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between writes.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+/// The release of this program; a correct clock shows no earlier month.
+const FIRST_MONTH: &str = "2026-11";
 
 #[cfg(test)]
 mod tests {

@@ -146,11 +146,6 @@ pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     Ok(gateway::clean(interface, &run)? | rules | routes | run.remove_marker(interface))
 }
 
-const SIGNALS: Token = Token(1);
-const MONITOR: Token = Token(2);
-const CONTROL: Token = Token(3);
-const CONTROL_PORT: Token = Token(4);
-
 /// Fields drop in this order: those that revert their changes before the control socket, so that a client that waits
 /// for the end finds everything reverted.
 struct Daemon {
@@ -189,7 +184,7 @@ fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
     }
 }
 
-/// What the main loop does next.
+/// The next step of the main loop.
 #[derive(PartialEq, Eq)]
 enum LoopControl {
     Continue,
@@ -382,3 +377,8 @@ impl Daemon {
         any
     }
 }
+
+const SIGNALS: Token = Token(1);
+const MONITOR: Token = Token(2);
+const CONTROL: Token = Token(3);
+const CONTROL_PORT: Token = Token(4);

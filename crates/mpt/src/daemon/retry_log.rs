@@ -26,10 +26,6 @@ pub(super) struct RetryLog {
     retries: u32,
 }
 
-const INITIAL_INTERVAL: Duration = Duration::from_secs(1);
-/// Limits the interval to about a minute, which is acceptable after the cause was fixed.
-const MAX_DOUBLINGS: u32 = 6;
-
 impl RetryLog {
     /// Records a failure of this attempt. Returns true if it is new.
     pub(super) fn record(&mut self, what: String, why: String) -> bool {
@@ -83,6 +79,10 @@ impl RetryLog {
         self.due.take_if(|due| *due <= now).is_some()
     }
 }
+
+const INITIAL_INTERVAL: Duration = Duration::from_secs(1);
+/// Limits the interval to about a minute, which is acceptable after the cause was fixed.
+const MAX_DOUBLINGS: u32 = 6;
 
 #[cfg(test)]
 mod tests {

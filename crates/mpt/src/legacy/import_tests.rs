@@ -98,7 +98,7 @@ fn a_count_beyond_its_sections_is_an_error_with_a_hint() {
     let wrong = samples::CONNECTION.replace("path_count = 2", "path_count = 3");
     assert_eq!(
         problems(&wrong),
-        ["conf/connections/c.conf:11: expected a section [path_2], as `path_count` says\n  \
+        ["conf/connections/c.conf:11: expected a section [path_2], as `path_count` requires\n  \
           hint: sections are counted from 0: add [path_2] or lower `path_count`"]
     );
     let far_too_many = samples::CONNECTION.replace("path_count = 2", "path_count = 2000000000");
