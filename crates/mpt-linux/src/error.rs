@@ -1,10 +1,10 @@
-//! What failed, on what, why, and what to try.
+//! Errors of system operations: the operation, its object, the cause and a hint.
 
 use std::{fmt, io};
 
 use nix::libc;
 
-/// An operation on the system that failed, in words for the person who asked for it.
+/// A system operation that failed, with a message for the user.
 #[derive(Debug)]
 pub struct Error {
     what: String,
@@ -14,31 +14,31 @@ pub struct Error {
 }
 
 impl Error {
-    /// Says that `what` failed because of `cause`, with the hint that goes with every failure of that cause.
+    /// Makes an error: `what` failed because of `cause`. Adds the general hint for that cause.
     pub(crate) fn new(what: impl Into<String>, cause: impl Into<io::Error>) -> Self {
         let cause = cause.into();
         let hint = general_hint(&cause);
         Self { what: what.into(), cause, detail: None, hint }
     }
 
-    /// Adds what the kernel said about it in words.
+    /// Adds the kernel's extended error message.
     pub(crate) fn with_detail(mut self, detail: Option<String>) -> Self {
         self.detail = detail;
         self
     }
 
-    /// Replaces the hint by one that knows the operation.
+    /// Replaces the hint with one for this operation.
     pub(crate) fn with_hint(mut self, hint: Option<&'static str>) -> Self {
         self.hint = hint.or(self.hint);
         self
     }
 
-    /// What to try, when there is something to try.
+    /// Returns a hint how to fix the problem, if there is one.
     pub fn hint(&self) -> Option<&str> {
         self.hint
     }
 
-    /// The system's error number, when the failure came from the system.
+    /// Returns the system's error number, if the failure came from the system.
     pub fn errno(&self) -> Option<i32> {
         self.cause.raw_os_error()
     }
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_what_failed_and_a_refusal_names_the_capability() {
+    fn an_error_has_the_operation_and_a_hint_to_the_capability() {
         let error = Error::new("create TUN device mpt0", io::Error::from_raw_os_error(libc::EPERM));
         assert!(error.to_string().starts_with("create TUN device mpt0: Operation not permitted"));
         assert!(error.hint().unwrap().contains("CAP_NET_ADMIN"));

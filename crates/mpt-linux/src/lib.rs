@@ -1,13 +1,14 @@
-//! The tunnel's hands on Linux: TUN devices, UDP sockets, rtnetlink, and the one wait of the event loop.
+//! Linux I/O of the tunnel: TUN devices, UDP sockets, rtnetlink and the event loop's reactor.
 //!
-//! Everything here is synchronous, single-threaded and non-blocking. [`Tun`] brings and takes inner packets, many in one
-//! call where the kernel can; [`udp::Socket`] sends and receives runs of datagrams; [`netlink`] asks and changes links,
-//! addresses, routes and rules, and tells when others do; [`Reactor`] waits for all of them, for signals and for a
-//! deadline, and owns the only clock; [`privilege`] gives up what is not needed any more. Every fast path has a slow twin that does the same one packet at a time, chosen
-//! when the kernel lacks a feature or refuses it late.
+//! Everything here is synchronous, single-threaded and non-blocking. [`Tun`] reads and writes inner packets, many per
+//! call where the kernel supports it; [`udp::Socket`] sends and receives batches of datagrams; [`netlink`] queries and
+//! changes links, addresses, routes and rules, and reports changes by others; [`Reactor`] waits for all of them, for
+//! signals and for a deadline, and owns the only clock; [`privilege`] drops capabilities that are no longer needed.
+//! Every offload has a fallback that handles one packet at a time, used when the kernel lacks the feature or rejects it
+//! at run time.
 //!
-//! No policy lives here: what to send, when, and over which link is decided in `mpt-proto`. Unsafe code stands in `sys`
-//! and nowhere else. Errors that a user meets are [`Error`]: what was tried, on what, why it failed, what to do.
+//! No policy lives here: `mpt-proto` decides what to send, when, and over which link. Unsafe code is in `sys` only.
+//! User-visible errors are [`Error`]: operation, object, cause and hint.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod error;

@@ -1,12 +1,12 @@
-//! What a process that has started gives up: every capability that its work does not need, for itself and for the programs
-//! that it runs.
+//! Drops privileges after the start: every capability that is not needed, for the process and the programs that it
+//! runs.
 
 use std::fs;
 
 use crate::Error;
 use crate::sys::capability::{self, Sets};
 
-/// A part of root's power (`capabilities(7)`).
+/// A Linux capability (`capabilities(7)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
     /// UDP ports below 1024.
@@ -17,28 +17,28 @@ pub enum Capability {
     NetRaw = 13,
 }
 
-/// Keeps these capabilities, as far as the process has them, and gives up all others for good. Concerns the calling thread, so it
-/// is to be called while there is no other.
+/// Keeps these capabilities, as far as the process has them, and drops all others permanently. Affects the calling
+/// thread only, so call it before other threads start.
 ///
 /// # Errors
-/// What the system refused.
+/// The kernel refused the change.
 pub fn keep_only(kept: &[Capability]) -> Result<(), Error> {
-    let fail = |cause| Error::new("give up privileges", cause);
+    let fail = |cause| Error::new("drop privileges", cause);
     let kept = kept.iter().fold(0, |bits, capability| bits | 1_u64 << (*capability as u32));
     for other in (0..u64::BITS).filter(|bit| kept & 1 << bit == 0) {
-        match capability::is_bounded_in(other) {
-            // Whoever has no right to it has nothing that a program could get from it.
-            Ok(true) => drop(capability::bound_out(other)),
+        match capability::is_in_bounding_set(other) {
+            // Without CAP_SETPCAP this fails, but then programs cannot gain the capability either.
+            Ok(true) => drop(capability::drop_from_bounding_set(other)),
             Ok(false) => {}
             Err(_) => break,
         }
     }
     let Sets { permitted, inheritable, .. } = capability::get().map_err(fail)?;
     let sets = Sets { effective: permitted & kept, permitted: permitted & kept, inheritable: inheritable & kept };
-    capability::set(sets).and_then(|()| capability::no_new_privileges()).map_err(fail)
+    capability::set(sets).and_then(|()| capability::set_no_new_privs()).map_err(fail)
 }
 
-/// Whether this kernel asks for [`Capability::NetRaw`] where a socket is bound to an interface: those before 5.7 do.
+/// Returns true if `SO_BINDTODEVICE` needs [`Capability::NetRaw`], as in kernels before 5.7.
 pub fn binding_needs_raw() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     version(&release).is_none_or(|version| version < (5, 7))
@@ -61,8 +61,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_gone_and_the_rest_is_kept() {
-        // Capabilities belong to a thread, so this one goes to its end without them.
+    fn dropped_capabilities_are_gone_and_the_others_kept() {
+        // Capabilities are per thread, so a thread of its own drops them here.
         std::thread::spawn(|| {
             let before = capability::get().unwrap();
             keep_only(&[Capability::NetAdmin]).unwrap();

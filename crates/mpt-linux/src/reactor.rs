@@ -1,4 +1,4 @@
-//! The one wait of the event loop: descriptors, signals and a deadline in nanoseconds, and the clock they are told by.
+//! The reactor of the event loop: waits for descriptors, signals and a deadline in nanoseconds, and owns the clock.
 //!
 //! ```text
 //! loop {
@@ -8,8 +8,8 @@
 //! }
 //! ```
 //!
-//! Level-triggered: what was not read is reported again, so a turn may stop early without losing anything. Pacing needs
-//! deadlines far below a millisecond, hence `epoll_pwait2`; kernels before 5.11 get milliseconds, rounded up, since a
+//! Level-triggered: unread data is reported again, so an iteration may stop early without losing anything. Pacing needs
+//! deadlines far below a millisecond, hence `epoll_pwait2`. Kernels before 5.11 get milliseconds, rounded up, since a
 //! wait that ends early would turn into a busy loop.
 
 use std::io;
@@ -30,43 +30,43 @@ use crate::sys;
 pub struct Reactor {
     epoll: Epoll,
     clock: Clock,
-    /// The kernel knows `epoll_pwait2`.
-    fine: bool,
+    /// The kernel has `epoll_pwait2`.
+    has_pwait2: bool,
 }
 
-/// What a descriptor was registered as.
+/// Identifies a registered descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
-/// What is wanted of a descriptor. Errors and hang-ups are always reported.
+/// The readiness to report. Errors and hang-ups are always reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Nothing: the descriptor rests, its data wait in the kernel.
+    /// Nothing: data stays in the kernel.
     Nothing,
-    /// Something to read.
+    /// Readable.
     Read,
-    /// Room to write.
+    /// Writable.
     Write,
     /// Either.
     Both,
 }
 
-/// A descriptor that something can be done with.
+/// A ready descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// What it was registered as.
+    /// The token of its registration.
     pub token: Token,
-    /// A read will bring something, or the descriptor's error.
+    /// A read returns data, or the descriptor's error.
     pub readable: bool,
-    /// There is room to write.
+    /// A write has room.
     pub writable: bool,
 }
 
 impl Reactor {
-    /// Makes an empty reactor whose clock tells the time since `clock` was started.
+    /// Makes an empty reactor whose time counts from the start of `clock`.
     pub fn new(clock: Clock) -> Result<Self, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::new("create epoll", errno))?;
-        Ok(Self { epoll, clock, fine: true })
+        Ok(Self { epoll, clock, has_pwait2: true })
     }
 
     /// Reports `fd` as `token` from the next wait on. The registration ends when `fd` is closed.
@@ -75,22 +75,22 @@ impl Reactor {
         self.epoll.add(fd, event).map_err(|errno| Error::new("register a descriptor", errno))
     }
 
-    /// Changes what is wanted of `fd`.
+    /// Changes the interest in `fd`.
     pub fn modify(&self, fd: impl AsFd, token: Token, interest: Interest) -> Result<(), Error> {
         let mut event = EpollEvent::new(interest.flags(), token.0);
         self.epoll.modify(fd, &mut event).map_err(|errno| Error::new("change a registration", errno))
     }
 
-    /// Reports `fd` no more.
+    /// Stops reporting `fd`.
     pub fn remove(&self, fd: impl AsFd) -> Result<(), Error> {
-        self.epoll.delete(fd).map_err(|errno| Error::new("drop a registration", errno))
+        self.epoll.delete(fd).map_err(|errno| Error::new("remove a registration", errno))
     }
 
-    /// Waits until a descriptor is ready or `until` has come, and replaces the contents of `ready` by what is ready:
-    /// nothing after the deadline or a stray signal. Waits for ever without a deadline, not at all when it has passed.
+    /// Waits until a descriptor is ready or `until`, and stores the ready descriptors in `ready`, which is empty after
+    /// the deadline or an interruption. Waits without limit if there is no deadline, not at all if it has passed.
     pub fn wait(&mut self, until: Option<Time>, ready: &mut Vec<Ready>) -> Result<(), Error> {
         let timeout = until.map(|until| until.since(self.clock.now()));
-        let mut events = [EpollEvent::empty(); EVENTS];
+        let mut events = [EpollEvent::empty(); MAX_EVENTS];
         ready.clear();
         match self.wait_for(&mut events, timeout) {
             Ok(count) => ready.extend(events[..count].iter().map(Ready::from)),
@@ -100,15 +100,15 @@ impl Reactor {
         Ok(())
     }
 
-    /// The time that has passed since the clock was started.
+    /// Returns the time since the start of the clock.
     pub fn now(&self) -> Time {
         self.clock.now()
     }
 
     fn wait_for(&mut self, events: &mut [EpollEvent], timeout: Option<Duration>) -> io::Result<usize> {
-        if self.fine {
+        if self.has_pwait2 {
             match sys::epoll::wait(self.epoll.0.as_fd(), events, timeout) {
-                Err(error) if error.raw_os_error() == Some(Errno::ENOSYS as i32) => self.fine = false,
+                Err(error) if error.raw_os_error() == Some(Errno::ENOSYS as i32) => self.has_pwait2 = false,
                 result => return result,
             }
         }
@@ -117,43 +117,44 @@ impl Reactor {
 }
 
 /// The most events that one wait reports; the others are reported by the next.
-const EVENTS: usize = 64;
+const MAX_EVENTS: usize = 64;
 
-/// Tells the time since it was started. Monotonic: it follows no wall clock, and stands still while the host sleeps.
+/// A monotonic clock that counts from its start. It ignores changes of the wall clock and stops while the host is
+/// suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
 impl Clock {
     /// Starts at [`Time::START`].
     pub fn start() -> Self {
-        // Every other room is handed the time; this is where it comes from.
+        // All other modules receive the time as an argument.
         Self(Instant::now())
     }
 
-    /// The time since the start.
+    /// Returns the time since the start.
     pub fn now(self) -> Time {
         Time::after(self.0.elapsed())
     }
 }
 
-/// SIGINT, SIGTERM and SIGHUP as something to read.
+/// A descriptor that delivers SIGINT, SIGTERM and SIGHUP.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
-/// A signal that the program obeys.
+/// A handled signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGINT: somebody pressed Ctrl-C.
+    /// SIGINT: Ctrl-C.
     Interrupt,
-    /// SIGTERM: the service manager wants an end.
+    /// SIGTERM: the service manager stops the service.
     Terminate,
-    /// SIGHUP: read the configuration again.
+    /// SIGHUP: reload the configuration.
     Hangup,
 }
 
 impl Signals {
-    /// Takes the three signals away from their default action. To be called before the first thread is started, since a
-    /// thread that does not inherit the mask would die of them.
+    /// Blocks the default action of the three signals. Call it before other threads start: a thread without this signal
+    /// mask would be killed by them.
     pub fn open() -> Result<Self, Error> {
         let mask = SigSet::from_iter([SystemSignal::SIGINT, SystemSignal::SIGTERM, SystemSignal::SIGHUP]);
         mask.thread_block()
@@ -162,7 +163,7 @@ impl Signals {
             .map_err(|errno| Error::new("watch for signals", errno))
     }
 
-    /// The next signal, if one has come.
+    /// Returns the next pending signal, if any.
     pub fn next_signal(&mut self) -> Result<Option<Signal>, Error> {
         let info = self.0.read_signal().map_err(|errno| Error::new("read a signal", errno))?;
         Ok(info.and_then(|info| match SystemSignal::try_from(info.ssi_signo as i32) {
@@ -203,7 +204,7 @@ impl From<&EpollEvent> for Ready {
     }
 }
 
-/// Whole milliseconds, never fewer than asked for; days when it does not fit.
+/// Rounds up to whole milliseconds; saturates at about 24 days.
 fn rounded_up(timeout: Option<Duration>) -> EpollTimeout {
     let Some(timeout) = timeout else { return EpollTimeout::NONE };
     let millis = timeout.as_nanos().div_ceil(1_000_000);
@@ -218,7 +219,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_descriptor_is_reported_until_it_rests() {
+    fn a_descriptor_is_reported_until_its_interest_is_removed() {
         let mut reactor = Reactor::new(Clock::start()).unwrap();
         let (near, mut far) = UnixStream::pair().unwrap();
         reactor.add(&near, Token(7), Interest::Read).unwrap();
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn a_wait_never_ends_before_its_deadline() {
         for fine in [true, false] {
-            let mut reactor = Reactor { fine, ..Reactor::new(Clock::start()).unwrap() };
+            let mut reactor = Reactor { has_pwait2: fine, ..Reactor::new(Clock::start()).unwrap() };
             let mut ready = Vec::new();
             let until = reactor.now() + Duration::from_micros(300);
             reactor.wait(Some(until), &mut ready).unwrap();
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_something_to_read() {
+    fn a_signal_makes_the_descriptor_readable() {
         let mut reactor = Reactor::new(Clock::start()).unwrap();
         let mut signals = Signals::open().unwrap();
         reactor.add(&signals, Token(1), Interest::Read).unwrap();

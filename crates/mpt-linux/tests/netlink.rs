@@ -1,4 +1,4 @@
-//! rtnetlink against a kernel of our own: a namespace with a veth pair.
+//! rtnetlink tests in a network namespace with a veth pair.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mpt_linux::netlink::{Change, Event, Hop, Link, MAIN_TABLE, Monitor, Netlink, Prefix, Route, Rule};
 use mpt_linux::reactor::{Clock, Interest, Reactor, Token};
-use mpt_linux::udp::{Datagrams, Rest, Socket, SocketSpec};
+use mpt_linux::udp::{Datagrams, SendStatus, Socket, SocketSpec};
 use nix::libc;
 use support::{in_own_namespace, ip, output_of};
 
@@ -33,16 +33,16 @@ fn a_link_is_found_by_name_and_changed() {
 fn an_address_is_added_and_removed_once() {
     with_veth(|mut netlink, veth| {
         for address in ["10.9.2.1/24", "fd09:2::1/64"].map(prefix) {
-            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::Made);
-            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::AlreadySo);
-            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::Made);
-            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::AlreadySo);
+            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::Applied);
+            assert_eq!(netlink.add_address(veth, address).unwrap(), Change::Unchanged);
+            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::Applied);
+            assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::Unchanged);
         }
         let address = prefix("10.9.3.1/32");
         netlink.add_address(veth, address).unwrap();
         assert!(netlink.addresses(veth).unwrap().contains(&address));
         ip("link delete veth0");
-        assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::AlreadySo, "the link is gone");
+        assert_eq!(netlink.remove_address(veth, address).unwrap(), Change::Unchanged, "the link is gone");
     });
 }
 
@@ -54,28 +54,28 @@ fn a_route_is_added_and_removed_once() {
         for (to, via) in [("198.51.100.0/24", "10.9.1.2"), ("2001:db8::/32", "fd09:1::2")] {
             for table in [MAIN_TABLE, 100, 100_000] {
                 let route = Route { table, metric: 7, ..route(to, Some(via), veth) };
-                assert_eq!(netlink.add_route(&route).unwrap(), Change::Made, "{route}");
-                assert_eq!(netlink.add_route(&route).unwrap(), Change::AlreadySo, "{route}");
-                assert_eq!(netlink.remove_route(&route).unwrap(), Change::Made, "{route}");
-                assert_eq!(netlink.remove_route(&route).unwrap(), Change::AlreadySo, "{route}");
+                assert_eq!(netlink.add_route(&route).unwrap(), Change::Applied, "{route}");
+                assert_eq!(netlink.add_route(&route).unwrap(), Change::Unchanged, "{route}");
+                assert_eq!(netlink.remove_route(&route).unwrap(), Change::Applied, "{route}");
+                assert_eq!(netlink.remove_route(&route).unwrap(), Change::Unchanged, "{route}");
             }
         }
     });
 }
 
 #[test]
-fn a_route_of_ours_is_found_whatever_its_router_and_no_other_is() {
+fn only_our_routes_are_stale_routes() {
     with_veth(|mut netlink, veth| {
         netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
-        let left = route("198.51.100.7/32", Some("10.9.1.2"), veth);
-        netlink.add_route(&left).unwrap();
-        let wanted = route("198.51.100.7/32", Some("10.9.1.3"), veth);
-        assert_eq!(netlink.add_route(&wanted).unwrap(), Change::AlreadySo);
-        assert_eq!(netlink.remove_left_over(&wanted).unwrap(), Change::Made);
-        assert_eq!(netlink.add_route(&wanted).unwrap(), Change::Made);
+        let stale = route("198.51.100.7/32", Some("10.9.1.2"), veth);
+        netlink.add_route(&stale).unwrap();
+        let replacement = route("198.51.100.7/32", Some("10.9.1.3"), veth);
+        assert_eq!(netlink.add_route(&replacement).unwrap(), Change::Unchanged);
+        assert_eq!(netlink.remove_stale_route(&replacement).unwrap(), Change::Applied);
+        assert_eq!(netlink.add_route(&replacement).unwrap(), Change::Applied);
 
         ip("route add 198.51.100.8/32 via 10.9.1.2");
-        assert_eq!(netlink.remove_left_over(&route("198.51.100.8/32", None, veth)).unwrap(), Change::AlreadySo);
+        assert_eq!(netlink.remove_stale_route(&route("198.51.100.8/32", None, veth)).unwrap(), Change::Unchanged);
     });
 }
 
@@ -119,8 +119,8 @@ fn a_rule_is_added_and_removed_once() {
                 ..marked
             };
             for rule in [marked, main] {
-                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::Made, "{rule}");
-                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
+                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::Applied, "{rule}");
+                assert_eq!(netlink.add_rule(&rule).unwrap(), Change::Unchanged, "{rule}");
             }
             let shown = output_of("ip", if ipv6 { "-6 rule show" } else { "-4 rule show" });
             let not = if ipv6 { "not " } else { "" };
@@ -128,8 +128,8 @@ fn a_rule_is_added_and_removed_once() {
             assert!(shown.contains("101:\tfrom all lookup main suppress_prefixlength 0"), "{shown}");
             assert_eq!(netlink.rules_for_mark(0x6d70, ipv6).unwrap(), [marked]);
             for rule in [marked, main] {
-                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::Made, "{rule}");
-                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::AlreadySo, "{rule}");
+                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::Applied, "{rule}");
+                assert_eq!(netlink.remove_rule(&rule).unwrap(), Change::Unchanged, "{rule}");
             }
         }
     });
@@ -143,18 +143,18 @@ fn a_marked_socket_follows_the_rule_for_its_mark() {
         let mark = Some(0x6d70);
         let rule = Rule { ipv6: false, priority: 100, mark, invert: false, table: 100, suppress_prefix_length: None };
         netlink.add_rule(&rule).unwrap();
-        let run = Datagrams { to: "198.51.100.7:9".parse().unwrap(), tos: 0, segment: 5, bytes: b"hello" };
+        let batch = Datagrams { to: "198.51.100.7:9".parse().unwrap(), tos: 0, segment: 5, bytes: b"hello" };
 
-        let marked = Socket::open(&SocketSpec { mark, ..SocketSpec::default() }).unwrap().send(&run);
-        let unmarked = Socket::open(&SocketSpec::default()).unwrap().send(&run);
+        let marked = Socket::open(&SocketSpec { mark, ..SocketSpec::default() }).unwrap().send(&batch);
+        let unmarked = Socket::open(&SocketSpec::default()).unwrap().send(&batch);
 
-        assert!(matches!(marked.rest, Rest::Nothing), "{marked:?}");
-        assert!(matches!(unmarked.rest, Rest::Failed(_)), "{unmarked:?}");
+        assert!(matches!(marked.status, SendStatus::Complete), "{marked:?}");
+        assert!(matches!(unmarked.status, SendStatus::Failed(_)), "{unmarked:?}");
     });
 }
 
 #[test]
-fn only_a_route_that_there_is_reaches() {
+fn an_address_is_reachable_only_by_an_existing_route() {
     with_veth(|mut netlink, veth| {
         netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
         let reaches = |netlink: &mut Netlink, to: &str, from: &str| {
@@ -170,7 +170,7 @@ fn only_a_route_that_there_is_reaches() {
 }
 
 #[test]
-fn a_table_that_ends_in_a_refusal_is_the_last_one_looked_at() {
+fn a_table_with_an_unreachable_route_is_the_last_one_searched() {
     with_veth(|mut netlink, veth| {
         for (ipv6, to) in [(false, "198.51.100.7"), (true, "2001:db8::7")] {
             let default = if ipv6 { "::/0" } else { "0.0.0.0/0" };
@@ -181,20 +181,20 @@ fn a_table_that_ends_in_a_refusal_is_the_last_one_looked_at() {
             let to: IpAddr = to.parse().unwrap();
             assert_eq!(netlink.route_to(to, None).unwrap().map(|hop| hop.device), Some(veth), "an empty table");
 
-            assert_eq!(netlink.add_refusal(100, ipv6).unwrap(), Change::Made);
-            assert_eq!(netlink.add_refusal(100, ipv6).unwrap(), Change::AlreadySo);
+            assert_eq!(netlink.add_unreachable_route(100, ipv6).unwrap(), Change::Applied);
+            assert_eq!(netlink.add_unreachable_route(100, ipv6).unwrap(), Change::Unchanged);
             assert_eq!(netlink.route_to(to, None).unwrap(), None);
             let marked = Netlink::open_for(Some(7)).unwrap().route_to(to, None).unwrap();
             assert_eq!(marked.map(|hop| hop.device), Some(veth));
 
-            assert_eq!(netlink.remove_refusal(100, ipv6).unwrap(), Change::Made);
-            assert_eq!(netlink.remove_refusal(100, ipv6).unwrap(), Change::AlreadySo);
+            assert_eq!(netlink.remove_unreachable_route(100, ipv6).unwrap(), Change::Applied);
+            assert_eq!(netlink.remove_unreachable_route(100, ipv6).unwrap(), Change::Unchanged);
         }
     });
 }
 
 #[test]
-fn a_refusal_says_what_was_tried_and_what_the_kernel_thinks_of_it() {
+fn an_error_has_the_operation_and_the_kernels_message() {
     with_veth(|mut netlink, veth| {
         let error = netlink.add_route(&route("198.51.100.0/24", Some("192.0.2.1"), veth)).unwrap_err();
         assert_eq!(error.errno(), Some(libc::ENETUNREACH));
@@ -205,7 +205,7 @@ fn a_refusal_says_what_was_tried_and_what_the_kernel_thinks_of_it() {
 }
 
 #[test]
-fn the_loss_of_a_carrier_is_told_although_nobody_touched_the_link() {
+fn the_loss_of_a_carrier_is_reported() {
     with_veth(|_, veth| {
         let mut monitor = Monitor::open().unwrap();
         ip("link set veth1 down");
@@ -218,7 +218,7 @@ fn the_loss_of_a_carrier_is_told_although_nobody_touched_the_link() {
 }
 
 #[test]
-fn addresses_routes_and_links_are_told_as_they_come_and_go() {
+fn changes_of_addresses_routes_and_links_are_reported() {
     with_veth(|mut netlink, veth| {
         let mut monitor = Monitor::open().unwrap();
         let address = prefix("10.9.4.1/24");
@@ -234,7 +234,7 @@ fn addresses_routes_and_links_are_told_as_they_come_and_go() {
 }
 
 #[test]
-fn an_ipv6_address_is_told_when_no_other_host_claims_it() {
+fn an_ipv6_address_is_reported_after_duplicate_address_detection() {
     with_veth(|mut netlink, veth| {
         let mut monitor = Monitor::open().unwrap();
         let address = prefix("fd09:4::1/64");
@@ -259,7 +259,7 @@ fn a_port_that_leaves_a_bridge_is_not_a_link_that_is_gone() {
 }
 
 #[test]
-fn events_that_were_lost_are_told_as_such() {
+fn lost_events_are_reported() {
     with_veth(|mut netlink, veth| {
         let mut monitor = Monitor::open().unwrap();
         for _ in 0..2_000 {
@@ -284,15 +284,15 @@ fn with_veth(test: impl FnOnce(Netlink, u32) + Send + 'static) {
     });
 }
 
-/// Waits for the event; the kernel delays some by a second.
-fn wait_for(monitor: &mut Monitor, wanted: impl Fn(&Event) -> bool) -> Event {
+/// Waits for a matching event; the kernel delays some by a second.
+fn wait_for(monitor: &mut Monitor, matches: impl Fn(&Event) -> bool) -> Event {
     let mut reactor = Reactor::new(Clock::start()).unwrap();
     let (mut ready, mut seen) = (Vec::new(), Vec::new());
     reactor.add(&*monitor, Token(0), Interest::Read).unwrap();
     let until = reactor.now() + Duration::from_secs(5);
     while reactor.now() < until {
         while let Some(event) = monitor.next_event().unwrap() {
-            if wanted(&event) {
+            if matches(&event) {
                 return event;
             }
             seen.push(event);

@@ -1,8 +1,8 @@
-//! TUN devices against the kernel's own TCP and UDP.
+//! TUN device tests against the kernel's own TCP and UDP.
 //!
-//! Most tests hold up a mirror: they read a packet, swap its source and destination and write it back, so that a
-//! connection to the other address of the subnet is one to ourselves. A ones' complement sum does not depend on the order of
-//! its terms, so checksums stay right, finished or not.
+//! Most tests reflect packets: they swap source and destination and write the packet back, so that a connection to the
+//! other address of the subnet is one to ourselves. A ones' complement sum does not depend on the order of its terms,
+//! so checksums stay valid, partial or complete.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,51 +15,51 @@ use std::time::Duration;
 
 use mpt_linux::reactor::{Clock, Interest, Reactor, Token};
 use mpt_linux::tun::{READ_BUFFER, Tun};
-use mpt_linux::udp::{Datagrams, Receive, Rest, Socket, SocketSpec};
+use mpt_linux::udp::{Datagrams, Receive, SendStatus, Socket, SocketSpec};
 use mpt_proto::packet::{Checksum, Offload, Segmentation, SegmentationKind};
 use support::{in_own_namespace, ip, wait_for};
 
 #[test]
 fn tcp_crosses_in_super_packets_over_ipv4() {
     in_own_namespace(|| {
-        let seen = mirror_tcp(&mut tun(true), "10.9.0.1", "10.9.0.2");
-        let large = seen.iter().filter(|p| matches!(kind(p), Some(SegmentationKind::Tcp4 { .. }))).count();
-        assert!(large > 0, "no super-packet among {} packets", seen.len());
-        assert!(seen.iter().any(|(_, len)| *len > 16_000), "no packet above 16 kB");
+        let packets = reflect_tcp(&mut tun(true), "10.9.0.1", "10.9.0.2");
+        let large = packets.iter().filter(|p| matches!(kind(p), Some(SegmentationKind::Tcp4 { .. }))).count();
+        assert!(large > 0, "no super-packet among {} packets", packets.len());
+        assert!(packets.iter().any(|(_, len)| *len > 16_000), "no packet above 16 kB");
     });
 }
 
 #[test]
 fn tcp_crosses_in_super_packets_over_ipv6() {
     in_own_namespace(|| {
-        let seen = mirror_tcp(&mut tun(true), "fd09::1", "fd09::2");
-        assert!(seen.iter().any(|p| matches!(kind(p), Some(SegmentationKind::Tcp6 { .. }))));
+        let packets = reflect_tcp(&mut tun(true), "fd09::1", "fd09::2");
+        assert!(packets.iter().any(|p| matches!(kind(p), Some(SegmentationKind::Tcp6 { .. }))));
     });
 }
 
 #[test]
 fn a_super_packet_names_its_exact_headers_and_segment_size() {
     in_own_namespace(|| {
-        let seen = mirror_tcp(&mut tun(true), "10.9.0.1", "10.9.0.2");
+        let packets = reflect_tcp(&mut tun(true), "10.9.0.1", "10.9.0.2");
         // MTU 1500, 20 bytes of IP and 32 of TCP with timestamps leave 1448.
         let segmentation = Segmentation { kind: SegmentationKind::Tcp4 { cwr: false }, size: 1448, header: 52 };
         let expected = Offload { checksum: Some(Checksum { start: 20, offset: 16 }), segmentation: Some(segmentation) };
-        assert!(seen.iter().any(|(offload, _)| *offload == expected), "{:?}", seen.iter().max_by_key(|p| p.1));
+        assert!(packets.iter().any(|(offload, _)| *offload == expected), "{:?}", packets.iter().max_by_key(|p| p.1));
     });
 }
 
 #[test]
-fn tcp_crosses_the_slow_twin_in_finished_packets() {
+fn without_offload_tcp_crosses_in_finished_packets() {
     in_own_namespace(|| {
         let mut tun = tun(false);
-        let seen = mirror_tcp(&mut tun, "10.9.0.1", "10.9.0.2");
-        assert!(seen.iter().all(|(offload, len)| *offload == Offload::default() && *len <= 1500));
+        let packets = reflect_tcp(&mut tun, "10.9.0.1", "10.9.0.2");
+        assert!(packets.iter().all(|(offload, len)| *offload == Offload::default() && *len <= 1500));
         assert!(!tun.features().offload);
     });
 }
 
 #[test]
-fn a_run_of_udp_crosses_whole_and_in_parts() {
+fn a_udp_batch_crosses_whole_and_in_parts() {
     in_own_namespace(|| {
         let mut tun = tun(true);
         if !tun.features().uso {
@@ -68,8 +68,8 @@ fn a_run_of_udp_crosses_whole_and_in_parts() {
         let mut socket =
             Socket::open(&SocketSpec { local: "10.9.0.1:7000".parse().unwrap(), ..Default::default() }).unwrap();
         let bytes: Vec<u8> = (0..5 * 1000 + 300_u32).map(|i| i as u8).collect();
-        let run = Datagrams { to: "10.9.0.2:7000".parse().unwrap(), tos: 0xb8, segment: 1000, bytes: &bytes };
-        assert!(matches!(socket.send(&run).rest, Rest::Nothing));
+        let batch = Datagrams { to: "10.9.0.2:7000".parse().unwrap(), tos: 0xb8, segment: 1000, bytes: &bytes };
+        assert!(matches!(socket.send(&batch).status, SendStatus::Complete));
 
         let mut packet = vec![0; READ_BUFFER];
         let (offload, len) = read_ipv4(&mut tun, &mut packet);
@@ -86,23 +86,23 @@ fn a_run_of_udp_crosses_whole_and_in_parts() {
         wait_for(&socket);
         assert_eq!(socket.recv(&mut received).unwrap(), 1);
         let message = received.iter_mut().next().unwrap();
-        assert_eq!((message.from, message.tos, message.segment), (run.to, 0xb8, 1000));
+        assert_eq!((message.from, message.tos, message.segment), (batch.to, 0xb8, 1000));
         assert_eq!(message.bytes, bytes);
     });
 }
 
 #[test]
-fn an_offload_that_contradicts_the_packet_is_refused_and_nothing_else_happens() {
+fn an_offload_that_contradicts_the_packet_is_rejected() {
     in_own_namespace(|| {
         let mut tun = tun(true);
-        let beyond = Offload { checksum: Some(Checksum { start: 2000, offset: 16 }), segmentation: None };
-        assert!(tun.write(beyond, &[0x45; 100]).is_err());
+        let invalid = Offload { checksum: Some(Checksum { start: 2000, offset: 16 }), segmentation: None };
+        assert!(tun.write(invalid, &[0x45; 100]).is_err());
         assert!(tun.write_parts(Offload::default(), &[[0x45].as_slice(); 1000]).is_err(), "too many parts");
     });
 }
 
 #[test]
-fn a_device_can_be_opened_once_and_the_second_time_says_so() {
+fn opening_a_device_twice_is_an_error_with_a_hint() {
     in_own_namespace(|| {
         let first = tun(true);
         let error = Tun::open(first.name(), true).unwrap_err();
@@ -117,7 +117,7 @@ fn a_device_can_be_opened_once_and_the_second_time_says_so() {
 }
 
 #[test]
-fn a_device_that_is_down_takes_nothing_and_brings_nothing() {
+fn a_device_that_is_down_accepts_and_returns_no_packets() {
     in_own_namespace(|| {
         let mut tun = Tun::open("mpt%d", true).unwrap();
         assert_eq!(tun.name(), "mpt0");
@@ -138,8 +138,8 @@ fn tun(offload: bool) -> Tun {
     tun
 }
 
-/// Sends 1 MB over TCP from `near` to itself by way of `far`, and returns every packet that the device brought.
-fn mirror_tcp(tun: &mut Tun, near: &str, far: &str) -> Vec<(Offload, usize)> {
+/// Sends 1 MB over TCP from `near` to itself by way of `far`, and returns every packet that was read from the device.
+fn reflect_tcp(tun: &mut Tun, near: &str, far: &str) -> Vec<(Offload, usize)> {
     let near = SocketAddr::new(near.parse::<IpAddr>().unwrap(), 7000);
     let far = SocketAddr::new(far.parse::<IpAddr>().unwrap(), 7000);
     let listener = TcpListener::bind(near).unwrap();
@@ -151,28 +151,28 @@ fn mirror_tcp(tun: &mut Tun, near: &str, far: &str) -> Vec<(Offload, usize)> {
         listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
         received
     });
-    let seen = mirror_until(tun, || reader.is_finished());
+    let packets = reflect_until(tun, || reader.is_finished());
     assert!(reader.join().unwrap() == expected, "TCP delivered other bytes");
-    seen
+    packets
 }
 
-fn mirror_until(tun: &mut Tun, end: impl Fn() -> bool) -> Vec<(Offload, usize)> {
+fn reflect_until(tun: &mut Tun, end: impl Fn() -> bool) -> Vec<(Offload, usize)> {
     let mut reactor = Reactor::new(Clock::start()).unwrap();
     reactor.add(&*tun, Token(0), Interest::Read).unwrap();
-    let (mut packet, mut seen, mut ready) = (vec![0; READ_BUFFER], Vec::new(), Vec::new());
+    let (mut packet, mut packets, mut ready) = (vec![0; READ_BUFFER], Vec::new(), Vec::new());
     while !end() {
-        assert!(reactor.now().as_nanos() < 10_000_000_000, "nothing more after {} packets", seen.len());
+        assert!(reactor.now().as_nanos() < 10_000_000_000, "nothing more after {} packets", packets.len());
         reactor.wait(Some(reactor.now() + Duration::from_millis(1)), &mut ready).unwrap();
         while let Some((offload, len)) = tun.read(&mut packet).unwrap() {
             swap_addresses(&mut packet[..len]);
             assert!(tun.write(offload, &packet[..len]).unwrap());
-            seen.push((offload, len));
+            packets.push((offload, len));
         }
     }
-    seen
+    packets
 }
 
-/// The next IPv4 packet; the kernel's own IPv6 neighbour and multicast messages are passed over.
+/// Returns the next IPv4 packet; skips the kernel's IPv6 neighbour discovery and multicast messages.
 fn read_ipv4(tun: &mut Tun, packet: &mut [u8]) -> (Offload, usize) {
     loop {
         let (offload, len) = tun.read(packet).unwrap().expect("a packet");

@@ -1,26 +1,26 @@
-//! What is told to the user when a command cannot be carried out.
+//! The error type of commands, for the user.
 
 use std::error::Error;
 use std::fmt;
 
 use crate::config::Problem;
 
-/// What went wrong, with what, and what to try.
+/// An error: what failed, on what, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What went wrong, with what.
+    /// What failed, on what.
     pub what: String,
-    /// What to try.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
 impl Failure {
-    /// A failure that explains itself.
+    /// Makes a failure without a hint.
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), hint: None }
     }
 
-    /// With something to try.
+    /// Adds a hint.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }

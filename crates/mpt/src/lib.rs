@@ -1,5 +1,5 @@
-//! The program around the core: what it is told ([`config`], or [`legacy`] in the original's files), how it is started
-//! ([`cli`]), how it moves packets ([`daemon`]) and how it is talked to while it runs ([`control`]).
+//! The program around the core: its configuration ([`config`], or [`legacy`] for the original's files), its command
+//! line ([`cli`]), the packet-forwarding process ([`daemon`]) and its control interface ([`control`]).
 
 pub mod cli;
 pub mod config;

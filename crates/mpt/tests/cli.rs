@@ -1,4 +1,4 @@
-//! The program as it is typed, against a daemon that knows nothing but its answers.
+//! Tests of the program's commands against a fake daemon.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -6,14 +6,14 @@ use std::process::{Command, Output};
 use std::thread::{self, JoinHandle};
 use std::{fs, path};
 
-use mpt::control::report::{Path, Peer, Report, Tunnel};
+use mpt::control::report::{PathReport, PeerReport, Report, TunnelReport};
 use mpt::control::{Action, Request, Response, RunDir, Server};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use serde_json::Value;
 
-fn mpt(run: &path::Path, words: &[&str]) -> Output {
+fn mpt(run: &path::Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mpt"));
-    command.env("MPT_RUN_DIR", run).args(words).output().expect("the program was built")
+    command.env("MPT_RUN_DIR", run).args(arguments).output().expect("the program was built")
 }
 
 fn stdout(output: &Output) -> &str {
@@ -25,7 +25,7 @@ fn stderr(output: &Output) -> &str {
 }
 
 fn report(peers: &[(&str, &[&str])]) -> Report {
-    let path = |name: &&str| Path {
+    let path = |name: &&str| PathReport {
         name: (*name).to_owned(),
         remote: "192.0.2.1:4754".to_owned(),
         weight: 1,
@@ -39,48 +39,48 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         sent_bytes: 0,
         received_packets: 0,
         received_bytes: 0,
-        ..Path::default()
+        ..PathReport::default()
     };
-    let peer = |(name, paths): &(&str, &[&str])| Peer {
+    let peer = |(name, paths): &(&str, &[&str])| PeerReport {
         name: (*name).to_owned(),
         scheduler: "weighted".to_owned(),
-        taken_packets: 0,
+        tun_read_packets: 0,
         sent_packets: 0,
-        arrived_packets: 0,
+        received_packets: 0,
         delivered_packets: 0,
         queued_bytes: 0,
-        held_packets: 0,
-        hold_us: 0,
-        resent_packets: 0,
+        buffered_packets: 0,
+        reorder_timeout_us: 0,
+        retransmitted_packets: 0,
         recovered_packets: 0,
-        given_up_packets: 0,
+        abandoned_packets: 0,
         reorder: None,
         drops: BTreeMap::new(),
         paths: paths.iter().map(path).collect(),
     };
-    let tunnel = Tunnel { interface: "mpt0".to_owned(), mode: "plain".to_owned(), ..Tunnel::default() };
+    let tunnel = TunnelReport { interface: "mpt0".to_owned(), mode: "plain".to_owned(), ..TunnelReport::default() };
     Report { tunnel, peers: peers.iter().map(peer).collect(), drops: BTreeMap::new() }
 }
 
-/// Answers until it is asked to end; tells what it was asked to do.
+/// Answers until `down`; returns the commands that it received.
 fn daemon(run: &path::Path, report: Report) -> JoinHandle<Vec<Request>> {
     let mut server = Server::bind(&RunDir::at(run), "mpt0").expect("a fresh directory");
     thread::spawn(move || {
         let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
         epoll.add(&server, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("a server that can be waited for");
-        let mut orders = Vec::new();
-        while orders.last() != Some(&Request::Down {}) {
+        let mut commands = Vec::new();
+        while commands.last() != Some(&Request::Down {}) {
             epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).expect("to wait");
             for (token, request) in server.handle_ready() {
                 if request == (Request::Status {}) {
                     server.respond(token, &Response::Status(report.clone()));
                 } else {
                     server.respond(token, &Response::Done {});
-                    orders.push(request);
+                    commands.push(request);
                 }
             }
         }
-        orders
+        commands
     })
 }
 
@@ -105,19 +105,20 @@ fn a_path_is_found_by_its_name_or_with_its_peer() {
     let daemon = daemon(run.path(), report(&[("office", &["dsl", "lte"]), ("home", &["dsl"])]));
     assert!(mpt(run.path(), &["path", "down", "lte"]).status.success());
     assert!(mpt(run.path(), &["path", "up", "mpt0", "home/dsl"]).status.success());
-    let unclear = mpt(run.path(), &["path", "down", "dsl"]);
-    assert_eq!(unclear.status.code(), Some(1));
-    assert_eq!(stderr(&unclear), "error: several peers have a path dsl\n  hint: one of: office/dsl, home/dsl\n");
+    let ambiguous = mpt(run.path(), &["path", "down", "dsl"]);
+    assert_eq!(ambiguous.status.code(), Some(1));
+    assert_eq!(stderr(&ambiguous), "error: several peers have a path dsl\n  hint: one of: office/dsl, home/dsl\n");
     let unknown = mpt(run.path(), &["path", "down", "5g"]);
     assert_eq!(stderr(&unknown), "error: there is no path 5g\n  hint: paths: office/dsl, office/lte, home/dsl\n");
     assert!(mpt(run.path(), &["down", "mpt0"]).status.success());
-    let order = |peer: &str, path: &str, action| Request::Path { peer: peer.to_owned(), path: path.to_owned(), action };
-    let expected = [order("office", "lte", Action::Down), order("home", "dsl", Action::Up), Request::Down {}];
+    let command =
+        |peer: &str, path: &str, action| Request::Path { peer: peer.to_owned(), path: path.to_owned(), action };
+    let expected = [command("office", "lte", Action::Down), command("home", "dsl", Action::Up), Request::Down {}];
     assert_eq!(daemon.join().unwrap(), expected);
 }
 
 #[test]
-fn down_returns_when_everything_is_gone() {
+fn down_returns_after_the_cleanup() {
     let run = tempfile::tempdir().unwrap();
     let daemon = daemon(run.path(), report(&[]));
     assert!(mpt(run.path(), &["down"]).status.success());
@@ -164,16 +165,16 @@ fn a_check_prints_problems_as_data() {
 }
 
 #[test]
-fn the_laboratory_is_another_program() {
-    // Links, because a copy that was written a moment ago may be busy.
+fn the_lab_is_another_program() {
+    // A link, because executing a freshly written copy may fail with `ETXTBSY`.
     let run = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let (alone, program) = (run.path().join("mpt"), run.path().join("mpt-lab"));
-    fs::hard_link(env!("CARGO_BIN_EXE_mpt"), &alone).unwrap();
+    let (program_only, program) = (run.path().join("mpt"), run.path().join("mpt-lab"));
+    fs::hard_link(env!("CARGO_BIN_EXE_mpt"), &program_only).unwrap();
     symlink("/bin/echo", &program).unwrap();
-    let lab = Command::new(&alone).args(["lab", "run", "--help"]).output().unwrap();
+    let lab = Command::new(&program_only).args(["lab", "run", "--help"]).output().unwrap();
     assert_eq!(stdout(&lab), "run --help\n", "{lab:?}");
     fs::remove_file(&program).unwrap();
-    let lab = Command::new(&alone).arg("lab").env("PATH", run.path()).output().unwrap();
+    let lab = Command::new(&program_only).arg("lab").env("PATH", run.path()).output().unwrap();
     assert_eq!(lab.status.code(), Some(1));
     assert!(stderr(&lab).contains("hint: install the laboratory"), "{lab:?}");
 }
@@ -191,7 +192,7 @@ fn man_pages_and_completions_are_written() {
 }
 
 #[test]
-fn files_of_the_original_become_one_of_ours_that_passes_its_check() {
+fn files_of_the_original_are_imported_as_a_valid_file() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("interface.conf", "[general]\ntunnel_num = 1\n[tun_0]\nipv4_addr = 10.77.0.1/24\n");
@@ -217,7 +218,7 @@ fn files_of_the_original_become_one_of_ours_that_passes_its_check() {
 }
 
 #[test]
-fn an_import_that_could_not_be_used_is_not_written_over_a_good_file() {
+fn an_invalid_import_does_not_overwrite_a_valid_file() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();

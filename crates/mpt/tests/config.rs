@@ -1,4 +1,4 @@
-//! Configuration files and what is said about them: `tests/config/NAME.toml` beside `NAME.expected`.
+//! Configuration files and their messages: `tests/config/NAME.toml` with `NAME.expected`.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -27,8 +27,8 @@ fn framing(file: &File) -> PlainFraming {
     }
 }
 
-/// Everything that is said about a file.
-fn said(path: &Path) -> String {
+/// Returns all messages about a file.
+fn messages(path: &Path) -> String {
     let name = path.file_name().expect("a file has a name");
     let text = fs::read_to_string(path).expect("it was listed a moment ago");
     let problems = config::parse(name.as_ref(), &text).map(|file| file.warnings);
@@ -36,15 +36,15 @@ fn said(path: &Path) -> String {
 }
 
 #[test]
-fn every_file_gets_the_messages_it_deserves() {
+fn every_file_gets_the_expected_messages() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config");
     let mut files: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     assert!(files.len() > 10);
     for path in files {
         let expected = fs::read_to_string(path.with_extension("expected")).unwrap();
-        let said = said(&path);
-        assert_eq!(said, expected, "{}:\n{said}", path.display());
+        let messages = messages(&path);
+        assert_eq!(messages, expected, "{}:\n{messages}", path.display());
     }
 }
 
@@ -55,7 +55,7 @@ fn no_message_repeats_a_key() {
     assert!(EVERYTHING.contains(secret));
     for file in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
         if file.extension().is_some_and(|extension| extension == "toml") {
-            assert!(!said(&file).contains(secret), "{}", file.display());
+            assert!(!messages(&file).contains(secret), "{}", file.display());
         }
     }
     assert!(!format!("{:?}", parse(EVERYTHING).unwrap()).contains(secret));
@@ -122,12 +122,12 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     assert_eq!(native.public_key.to_string(), "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=");
     assert_eq!(*native.preshared_key.to_base64(), native.public_key.to_string());
     assert_eq!(native.congestion, cc::ControllerKind::Rate);
-    let [dsl, wwan, waiting] = &file.peers[0].paths[..] else { panic!("three paths") };
+    let [dsl, wwan, incoming] = &file.peers[0].paths[..] else { panic!("three paths") };
     assert_eq!((dsl.cap, dsl.standby), (Some(Rate::from_bits(50_000_000)), false));
     assert_eq!((wwan.cap, wwan.standby), (None, true));
-    assert_eq!((waiting.remote, waiting.name.as_str()), (None, "eth2"));
-    assert_eq!([dsl.limit, wwan.limit, waiting.limit], [None, None, Some(20_000_000_000)]);
-    assert!(file.peers[1].calls());
+    assert_eq!((incoming.remote, incoming.name.as_str()), (None, "eth2"));
+    assert_eq!([dsl.limit, wwan.limit, incoming.limit], [None, None, Some(20_000_000_000)]);
+    assert!(file.peers[1].connects_to_us());
     let auto = file.peers[2].auto.as_ref().unwrap();
     let remotes: Vec<_> = auto.remotes.iter().map(|remote| remote.to_string()).collect();
     assert_eq!(remotes, ["203.0.113.7:4754", "[2001:db8::7]:4755"]);
@@ -147,7 +147,7 @@ fn a_remote_address_is_all_that_a_peer_needs_for_its_paths() {
             (file.peers[0].pairs, auto.ports, auto.remotes[0].value),
             (Pairs::One, 1, "203.0.113.7:4754".parse().unwrap())
         );
-        assert!(auto.interfaces.matches("anything0") && !file.peers[0].calls());
+        assert!(auto.interfaces.matches("anything0") && !file.peers[0].connects_to_us());
     }
     assert!(peer("interfaces = 'auto'").is_err(), "an interface leads nowhere by itself");
 }
@@ -172,7 +172,7 @@ fn probes_and_reordering_can_be_turned_off() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_told_by_its_name() {
+fn a_missing_file_is_reported_by_its_name() {
     let problems = config::load(Path::new("/nonexistent/tunnel.toml")).unwrap_err();
     assert_eq!(problems.len(), 1);
     assert!(problems[0].to_string().starts_with("/nonexistent/tunnel.toml: cannot be read: No such file"));
@@ -233,79 +233,82 @@ fn every_condition_of_a_rule_arrives_where_it_belongs() {
         source: "10.81.0.0/16".parse().ok(),
         destination: "10.82.0.0/16".parse().ok(),
     };
-    let wanted = Rule { pattern, class: Some(Class::Realtime), duplicate: 2, path: Some("dsl".to_owned()) };
-    assert_eq!(rule.value, wanted);
+    let expected = Rule { pattern, class: Some(Class::Realtime), duplicate: 2, path: Some("dsl".to_owned()) };
+    assert_eq!(rule.value, expected);
 }
 
-/// What is said of a file in plain mode with these lines at its top and one path with those.
-fn told(top: &str, path: &str) -> Vec<String> {
+/// Returns the messages about a file in plain mode with these lines at its top and in its path.
+fn messages_for(top: &str, path: &str) -> Vec<String> {
     let text = format!("mode = 'plain'\n{top}\n[[peer]]\nnetworks = ['10.0.0.0/8']\n[[peer.path]]\n{path}\n");
     let problems = parse(&text).map(|file| file.warnings).unwrap_or_else(|errors| errors);
     problems.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn a_zone_in_an_address_is_told_to_be_the_interface() {
+fn a_zone_in_an_address_gets_a_hint_to_the_interface() {
     for remote in ["[fe80::1%3]:4754", "fe80::1%eth1", "[fe80::1%eth1]:4754"] {
-        let said = told("address = []", &format!("interface = 'eth1'\nremote = '{remote}'"));
-        assert_eq!(said.len(), 1, "{said:?}");
+        let messages = messages_for("address = []", &format!("interface = 'eth1'\nremote = '{remote}'"));
+        assert_eq!(messages.len(), 1, "{messages:?}");
         assert!(
-            said[0].starts_with("tunnel.toml:7: remote: ") && said[0].contains("hint: without the zone"),
-            "{said:?}"
+            messages[0].starts_with("tunnel.toml:7: remote: ") && messages[0].contains("hint: without the zone"),
+            "{messages:?}"
         );
     }
 }
 
 #[test]
-fn an_address_of_the_tunnel_that_cannot_be_meant_is_told() {
-    let said = |addresses: &str| told(&format!("address = [{addresses}]"), "remote = '192.0.2.1'");
+fn an_unusable_tunnel_address_is_reported() {
+    let messages = |addresses: &str| messages_for(&format!("address = [{addresses}]"), "remote = '192.0.2.1'");
     for right in [
         "'10.77.0.1/24', 'fd77::1/64'",
         "'10.77.0.0/31', '10.77.1.0/32', 'fd77::/128'",
         "'10.77.0.1/24', '10.77.0.2/24'",
     ] {
-        assert_eq!(said(right), [""; 0], "{right}");
+        assert_eq!(messages(right), [""; 0], "{right}");
     }
-    for (odd, words) in [
-        ("'10.77.0.0/24'", "warning: address: 10.77.0.0/24 is the network itself"),
-        ("'fd77::/64'", "warning: address: fd77::/64 is the network itself"),
+    for (odd, text) in [
+        ("'10.77.0.0/24'", "warning: address: 10.77.0.0/24 is the network address"),
+        ("'fd77::/64'", "warning: address: fd77::/64 is the network address"),
         ("'10.77.0.255/24'", "warning: address: 10.77.0.255/24 is the broadcast address"),
-        ("'10.77.0.1/24', '10.77.0.1/24'", "warning: address: 10.77.0.1/24 is there twice"),
-        ("'127.0.0.1/8'", "address: 127.0.0.1/8 is this host itself"),
-        ("'::1/128'", "address: ::1/128 is this host itself"),
+        ("'10.77.0.1/24', '10.77.0.1/24'", "warning: address: 10.77.0.1/24 is a duplicate"),
+        ("'127.0.0.1/8'", "address: 127.0.0.1/8 is a loopback address"),
+        ("'::1/128'", "address: ::1/128 is a loopback address"),
     ] {
-        let said = said(odd);
-        assert!(said.len() == 1 && said[0].starts_with(&format!("tunnel.toml:2: {words}")), "{odd}: {said:?}");
-        assert!(said[0].contains("hint: "), "{said:?}");
+        let messages = messages(odd);
+        assert!(
+            messages.len() == 1 && messages[0].starts_with(&format!("tunnel.toml:2: {text}")),
+            "{odd}: {messages:?}"
+        );
+        assert!(messages[0].contains("hint: "), "{messages:?}");
     }
 }
 
 #[test]
-fn a_tunnel_cannot_be_called_what_the_kernel_means_otherwise() {
+fn a_tunnel_cannot_have_a_reserved_name() {
     for name in ["lo", "all", "default"] {
-        let said = told(&format!("address = []\ninterface = '{name}'"), "remote = '192.0.2.1'");
-        assert_eq!(said.len(), 1, "{said:?}");
+        let messages = messages_for(&format!("address = []\ninterface = '{name}'"), "remote = '192.0.2.1'");
+        assert_eq!(messages.len(), 1, "{messages:?}");
         assert!(
-            said[0].starts_with(&format!("tunnel.toml:3: interface: no tunnel can be called {name:?}")),
-            "{said:?}"
+            messages[0].starts_with(&format!("tunnel.toml:3: interface: {name:?} is a reserved name")),
+            "{messages:?}"
         );
     }
 }
 
 #[test]
-fn a_key_of_zeros_is_nobodys() {
+fn a_key_of_zeros_is_invalid() {
     let zeros = "A".repeat(43);
     let text = EVERYTHING.replace("3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08", &zeros);
-    let said = parse(&text).unwrap_err();
-    assert!(said[0].what.starts_with("public_key: all zero"), "{said:?}");
-    assert!(said[0].line.is_some() && said[0].hint.is_some() && !said[0].to_string().contains(&zeros));
+    let messages = parse(&text).unwrap_err();
+    assert!(messages[0].what.starts_with("public_key: all zero"), "{messages:?}");
+    assert!(messages[0].line.is_some() && messages[0].hint.is_some() && !messages[0].to_string().contains(&zeros));
 }
 
 #[test]
-fn a_rule_that_fits_no_packet_is_told() {
-    let said = |rules: &str| told(&format!("address = []\n{rules}"), "remote = '192.0.2.1'");
+fn a_rule_that_matches_no_packet_is_reported() {
+    let messages = |rules: &str| messages_for(&format!("address = []\n{rules}"), "remote = '192.0.2.1'");
     let rule = |lines: &str| format!("[[rule]]\nclass = 'bulk'\n{lines}\n");
-    for (wrong, words) in [
+    for (wrong, text) in [
         (
             "source = '10.0.0.0/8'\ndestination = 'fd77::/64'",
             "6: destination: fd77::/64 and the source 10.0.0.0/8 are of different",
@@ -313,14 +316,14 @@ fn a_rule_that_fits_no_packet_is_told() {
         ("protocol = 'icmp'\nport = 7", "5: protocol: only TCP and UDP have ports"),
         ("protocol = 47\nsource_port = 7", "5: protocol: only TCP and UDP have ports"),
     ] {
-        let said = said(&rule(wrong));
-        assert_eq!(said.len(), 1, "{said:?}");
-        assert!(said[0].contains(words) && said[0].contains("hint: "), "{said:?}");
+        let messages = messages(&rule(wrong));
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        assert!(messages[0].contains(text) && messages[0].contains("hint: "), "{messages:?}");
     }
     for right in ["protocol = 'tcp'\nport = 7", "protocol = 'icmp'", "source = 'fd77::/64'\ndestination = 'fd78::/64'"]
     {
-        assert_eq!(said(&rule(right)), [""; 0], "{right}");
+        assert_eq!(messages(&rule(right)), [""; 0], "{right}");
     }
-    let behind = said(&(rule("") + &rule("port = 7")));
+    let behind = messages(&(rule("") + &rule("port = 7")));
     assert!(behind.len() == 1 && behind[0].starts_with("tunnel.toml:6: warning: rule: "), "{behind:?}");
 }

@@ -1,4 +1,4 @@
-//! Talking to a running tunnel: a real socket, and clients of every kind.
+//! The control interface with real sockets and well-behaved or hostile clients.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -6,19 +6,19 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::{self, JoinHandle};
 
-use mpt::control::report::{Report, Tunnel};
+use mpt::control::report::{Report, TunnelReport};
 use mpt::control::{Action, Client, Request, Response, RunDir, Server};
 use mpt_proto::drops::Drops;
 use mpt_proto::stats::EndpointStatus;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use tempfile::TempDir;
 
-struct Place {
+struct TestDir {
     directory: TempDir,
     run: RunDir,
 }
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let run = RunDir::at(directory.path());
@@ -32,18 +32,18 @@ impl Place {
 
 fn report() -> Report {
     Report::new(
-        Tunnel { interface: "mpt0".to_owned(), ..Tunnel::default() },
+        TunnelReport { interface: "mpt0".to_owned(), ..TunnelReport::default() },
         &EndpointStatus { peers: Vec::new(), drops: Drops::default() },
     )
 }
 
-/// Waits for the server as the daemon does, and answers until it is asked to end.
+/// Waits for the server as the daemon does, and answers until `down`.
 fn serve(mut server: Server) -> JoinHandle<Vec<Request>> {
     thread::spawn(move || {
         let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
         epoll.add(&server, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("a server that can be waited for");
-        let mut seen = Vec::new();
-        while seen.last() != Some(&Request::Down {}) {
+        let mut requests = Vec::new();
+        while requests.last() != Some(&Request::Down {}) {
             epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).expect("to wait");
             for (token, request) in server.handle_ready() {
                 let response = match &request {
@@ -54,77 +54,77 @@ fn serve(mut server: Server) -> JoinHandle<Vec<Request>> {
                     _ => Response::Done {},
                 };
                 server.respond(token, &response);
-                seen.push(request);
+                requests.push(request);
             }
         }
-        seen
+        requests
     })
 }
 
 #[test]
-fn a_client_asks_orders_and_ends() {
-    let place = Place::new();
-    let server = serve(Server::bind(&place.run, "mpt0").unwrap());
-    let order = |path: &str| Request::Path { peer: "office".to_owned(), path: path.to_owned(), action: Action::Down };
-    let mut client = Client::connect(&place.run, None).unwrap();
+fn a_client_gets_status_sends_commands_and_ends_the_tunnel() {
+    let dir = TestDir::new();
+    let server = serve(Server::bind(&dir.run, "mpt0").unwrap());
+    let command = |path: &str| Request::Path { peer: "office".to_owned(), path: path.to_owned(), action: Action::Down };
+    let mut client = Client::connect(&dir.run, None).unwrap();
     assert_eq!(client.status().unwrap(), report());
-    client.order(&order("dsl")).unwrap();
-    assert_eq!(client.order(&order("none")).unwrap_err().what, "no such path");
-    client.end().unwrap();
-    assert_eq!(server.join().unwrap(), [Request::Status {}, order("dsl"), order("none"), Request::Down {}]);
-    assert_eq!(fs::read_dir(place.directory.path()).unwrap().count(), 0, "nothing is left behind");
+    client.request(&command("dsl")).unwrap();
+    assert_eq!(client.request(&command("none")).unwrap_err().what, "no such path");
+    client.down().unwrap();
+    assert_eq!(server.join().unwrap(), [Request::Status {}, command("dsl"), command("none"), Request::Down {}]);
+    assert_eq!(fs::read_dir(dir.directory.path()).unwrap().count(), 0, "nothing is left behind");
 }
 
 #[test]
 fn a_tunnel_runs_once() {
-    let place = Place::new();
-    let first = Server::bind(&place.run, "mpt0").unwrap();
-    assert_eq!(Server::bind(&place.run, "mpt0").unwrap_err().what, "the tunnel mpt0 is running already");
-    Server::bind(&place.run, "mpt1").unwrap();
+    let dir = TestDir::new();
+    let first = Server::bind(&dir.run, "mpt0").unwrap();
+    assert_eq!(Server::bind(&dir.run, "mpt0").unwrap_err().what, "the tunnel mpt0 is running already");
+    Server::bind(&dir.run, "mpt1").unwrap();
     drop(first);
-    Server::bind(&place.run, "mpt0").unwrap();
+    Server::bind(&dir.run, "mpt0").unwrap();
 }
 
 #[test]
 fn a_socket_left_behind_by_a_crash_is_replaced() {
-    let place = Place::new();
-    drop(UnixListener::bind(place.directory.path().join("mpt0.sock")).unwrap());
-    assert_eq!(place.run.running(), Vec::<String>::new());
-    let failure = Client::connect(&place.run, Some("mpt0")).unwrap_err();
+    let dir = TestDir::new();
+    drop(UnixListener::bind(dir.directory.path().join("mpt0.sock")).unwrap());
+    assert_eq!(dir.run.running(), Vec::<String>::new());
+    let failure = Client::connect(&dir.run, Some("mpt0")).unwrap_err();
     assert_eq!(failure.what, "the tunnel mpt0 is not running; it seems to have crashed");
-    let _server = Server::bind(&place.run, "mpt0").unwrap();
-    assert_eq!(place.run.running(), ["mpt0"]);
+    let _server = Server::bind(&dir.run, "mpt0").unwrap();
+    assert_eq!(dir.run.running(), ["mpt0"]);
 }
 
 #[test]
 fn only_root_and_its_group_may_connect() {
-    let place = Place::new();
-    let _server = Server::bind(&RunDir::at(place.directory.path().join("run/mpt")), "mpt0").unwrap();
-    let mode = |path: &str| fs::metadata(place.directory.path().join(path)).unwrap().permissions().mode() & 0o777;
+    let dir = TestDir::new();
+    let _server = Server::bind(&RunDir::at(dir.directory.path().join("run/mpt")), "mpt0").unwrap();
+    let mode = |path: &str| fs::metadata(dir.directory.path().join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("run/mpt"), mode("run/mpt/mpt0.sock")), (0o755, 0o660));
 }
 
 #[test]
-fn without_a_name_the_choice_must_be_clear() {
-    let place = Place::new();
-    assert_eq!(Client::connect(&place.run, None).unwrap_err().what, "no tunnel is running");
-    let _servers = ["mpt1", "mpt0"].map(|name| Server::bind(&place.run, name).unwrap());
-    let failure = Client::connect(&place.run, None).unwrap_err();
+fn without_a_name_there_must_be_one_tunnel() {
+    let dir = TestDir::new();
+    assert_eq!(Client::connect(&dir.run, None).unwrap_err().what, "no tunnel is running");
+    let _servers = ["mpt1", "mpt0"].map(|name| Server::bind(&dir.run, name).unwrap());
+    let failure = Client::connect(&dir.run, None).unwrap_err();
     assert_eq!(failure.hint.unwrap(), "name one of them: mpt0, mpt1");
-    let failure = Client::connect(&place.run, Some("../../etc/passwd")).unwrap_err();
+    let failure = Client::connect(&dir.run, Some("../../etc/passwd")).unwrap_err();
     assert_eq!(failure.hint.unwrap(), "running: mpt0, mpt1");
-    assert!(Client::connect(&place.run, Some("mpt1")).is_ok());
+    assert!(Client::connect(&dir.run, Some("mpt1")).is_ok());
 }
 
 #[test]
-fn nonsense_is_answered_with_an_error_and_the_connection_goes_on() {
-    let place = Place::new();
-    let mut server = Server::bind(&place.run, "mpt0").unwrap();
-    let mut client = BufReader::new(place.connect("mpt0"));
+fn an_invalid_request_is_answered_with_an_error_and_the_connection_stays() {
+    let dir = TestDir::new();
+    let mut server = Server::bind(&dir.run, "mpt0").unwrap();
+    let mut client = BufReader::new(dir.connect("mpt0"));
     let more = [r#"{"command":"status","x":1}"#, r#"{"command":"down","x":1}"#];
-    let nonsense =
+    let invalid =
         [more[0], more[1], "", "{}", "\u{0}", "{\"command\":\"fly\"}", "{\"command\":\"path\",\"peer\":\"p\"}", "[[[["];
-    for line in nonsense {
+    for line in invalid {
         client.get_mut().write_all(format!("{line}\n").as_bytes()).unwrap();
         assert_eq!(server.handle_ready(), []);
         let mut answer = String::new();
@@ -136,15 +136,15 @@ fn nonsense_is_answered_with_an_error_and_the_connection_goes_on() {
 }
 
 #[test]
-fn a_client_that_asks_without_pause_takes_its_turn() {
-    let place = Place::new();
-    let mut server = Server::bind(&place.run, "mpt0").unwrap();
-    let (mut hasty, mut calm) = (place.connect("mpt0"), place.connect("mpt0"));
-    hasty.write_all("{\"command\":\"status\"}\n".repeat(100).as_bytes()).unwrap();
-    calm.write_all(b"{\"command\":\"status\"}\n").unwrap();
-    for turn in 0..100 {
+fn a_client_that_sends_without_pause_does_not_starve_others() {
+    let dir = TestDir::new();
+    let mut server = Server::bind(&dir.run, "mpt0").unwrap();
+    let (mut flooding, mut other) = (dir.connect("mpt0"), dir.connect("mpt0"));
+    flooding.write_all("{\"command\":\"status\"}\n".repeat(100).as_bytes()).unwrap();
+    other.write_all(b"{\"command\":\"status\"}\n").unwrap();
+    for iteration in 0..100 {
         let requests = server.handle_ready();
-        assert_eq!(requests.len(), if turn == 0 { 2 } else { 1 });
+        assert_eq!(requests.len(), if iteration == 0 { 2 } else { 1 });
         requests.iter().for_each(|(token, _)| server.respond(*token, &Response::Done {}));
     }
     assert_eq!(server.handle_ready(), []);
@@ -152,9 +152,9 @@ fn a_client_that_asks_without_pause_takes_its_turn() {
 
 #[test]
 fn a_line_without_end_costs_the_client_its_connection() {
-    let place = Place::new();
-    let mut server = Server::bind(&place.run, "mpt0").unwrap();
-    let mut client = place.connect("mpt0");
+    let dir = TestDir::new();
+    let mut server = Server::bind(&dir.run, "mpt0").unwrap();
+    let mut client = dir.connect("mpt0");
     client.write_all(&[b' '; 100_000]).unwrap();
     assert_eq!(server.handle_ready(), []);
     let mut answer = [0; 1000];
@@ -164,12 +164,12 @@ fn a_line_without_end_costs_the_client_its_connection() {
 }
 
 #[test]
-fn the_oldest_of_many_connections_makes_room() {
-    let place = Place::new();
-    let mut server = Server::bind(&place.run, "mpt0").unwrap();
-    let mut idle: Vec<_> = (0..16).map(|_| place.connect("mpt0")).collect();
+fn a_new_connection_replaces_the_oldest() {
+    let dir = TestDir::new();
+    let mut server = Server::bind(&dir.run, "mpt0").unwrap();
+    let mut idle: Vec<_> = (0..16).map(|_| dir.connect("mpt0")).collect();
     assert_eq!(server.handle_ready(), []);
-    let mut client = place.connect("mpt0");
+    let mut client = dir.connect("mpt0");
     client.write_all(b"{\"command\":\"down\"}\n").unwrap();
     let requests = server.handle_ready();
     assert_eq!(requests.iter().map(|(_, request)| request).collect::<Vec<_>>(), [&Request::Down {}]);
@@ -180,12 +180,12 @@ fn the_oldest_of_many_connections_makes_room() {
 
 #[test]
 fn a_directory_that_cannot_be_written_is_named() {
-    let place = Place::new();
-    let file = place.directory.path().join("file");
+    let dir = TestDir::new();
+    let file = dir.directory.path().join("file");
     fs::write(&file, "").unwrap();
     let failure = Server::bind(&RunDir::at(&file), "mpt0").unwrap_err();
     assert!(failure.what.starts_with(&format!("cannot use {}", file.display())), "{failure}");
-    let deep = RunDir::at(place.directory.path().join("x".repeat(120)));
+    let deep = RunDir::at(dir.directory.path().join("x".repeat(120)));
     let failure = Server::bind(&deep, "mpt0").unwrap_err();
     assert!(failure.hint.is_some_and(|hint| hint.contains("MPT_RUN_DIR")));
 }

@@ -1,4 +1,4 @@
-//! Peers in files of their own: what is read, and where what is wrong is said to be.
+//! Peers in separate files: parsing, and the locations of problems.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,12 +10,12 @@ use mpt::config::{self, File};
 use mpt_proto::crypto::keys::KeyPair;
 use tempfile::TempDir;
 
-struct Folder(TempDir);
+struct TestDir(TempDir);
 
 const TOP: &str =
     "address = ['10.77.0.1/24']\nprivate_key = 'dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo='\ninclude = 'peers.d'\n";
 
-impl Folder {
+impl TestDir {
     fn new(files: &[(&str, String)]) -> Self {
         let folder = Self(tempfile::tempdir().unwrap());
         fs::create_dir(folder.0.path().join("peers.d")).unwrap();
@@ -40,7 +40,7 @@ impl Folder {
     }
 }
 
-/// A peer that calls, with a key and a network of its own.
+/// A peer that connects to us, with its own key and network.
 fn peer(number: u8) -> String {
     let key = KeyPair::generate([number; 32]);
     format!("[[peer]]\npublic_key = '{}'\nnetworks = ['10.77.0.{number}/32']\n", key.public())
@@ -49,7 +49,7 @@ fn peer(number: u8) -> String {
 #[test]
 fn every_file_of_the_folder_is_read_and_its_peer_called_after_it() {
     let files = [("bob.toml", peer(3)), ("alice.toml", peer(2)), ("both.toml", peer(4) + &peer(5))];
-    let folder = Folder::new(&files);
+    let folder = TestDir::new(&files);
     folder.write("peers.d/.alice.toml.swp", "rubbish");
     folder.write("peers.d/alice.toml~", "rubbish");
     let file = folder.load().unwrap();
@@ -60,31 +60,35 @@ fn every_file_of_the_folder_is_read_and_its_peer_called_after_it() {
 
 #[test]
 fn an_empty_folder_is_a_server_whose_peers_come_later() {
-    assert_eq!(Folder::new(&[]).load().unwrap().peers.len(), 0);
+    assert_eq!(TestDir::new(&[]).load().unwrap().peers.len(), 0);
 }
 
 #[test]
-fn what_is_wrong_is_told_with_the_file_and_its_line() {
-    let wrong = peer(3).replace("10.77.0.3/32", "10.77.0.3/33");
-    let folder = Folder::new(&[("alice.toml", peer(2)), ("bob.toml", wrong), ("eve.toml", "mtu = 3\nxyz".to_owned())]);
+fn problems_are_reported_with_file_and_line() {
+    let invalid = peer(3).replace("10.77.0.3/32", "10.77.0.3/33");
+    let folder =
+        TestDir::new(&[("alice.toml", peer(2)), ("bob.toml", invalid), ("eve.toml", "mtu = 3\nxyz".to_owned())]);
     let problems = folder.load().unwrap_err();
     assert!(problems[0].starts_with("peers.d/bob.toml:3: networks: '10.77.0.3/33' is not"), "{problems:#?}");
     assert!(problems[1].starts_with("peers.d/eve.toml:2: not TOML"), "{problems:#?}");
 }
 
 #[test]
-fn what_two_files_must_not_share_names_both() {
-    let folder = Folder::new(&[("alice.toml", peer(2)), ("bob.toml", format!("\n\n{}", peer(2)))]);
+fn duplicates_across_files_name_both_files() {
+    let folder = TestDir::new(&[("alice.toml", peer(2)), ("bob.toml", format!("\n\n{}", peer(2)))]);
     let problems = folder.load().unwrap_err();
     assert!(problems[0].starts_with("peers.d/bob.toml:4: public_key: the peer in line 2 of "), "{problems:#?}");
     assert!(problems[0].contains("peers.d/alice.toml has the same"), "{problems:#?}");
-    assert!(problems[1].starts_with("peers.d/bob.toml:5: networks: 10.77.0.2/32 is in line 3 of "), "{problems:#?}");
+    assert!(
+        problems[1].starts_with("peers.d/bob.toml:5: networks: 10.77.0.2/32 is already in line 3 of "),
+        "{problems:#?}"
+    );
 }
 
 #[test]
-fn a_file_with_a_secret_is_its_owners_and_a_folder_that_is_not_there_is_told() {
+fn a_readable_secret_and_a_missing_folder_are_reported() {
     let secret = peer(2) + "preshared_key = 'dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo='\n";
-    let folder = Folder::new(&[("alice.toml", secret)]);
+    let folder = TestDir::new(&[("alice.toml", secret)]);
     fs::set_permissions(folder.path("peers.d/alice.toml"), fs::Permissions::from_mode(0o644)).unwrap();
     let problems = folder.load().unwrap_err();
     assert!(problems[0].starts_with("peers.d/alice.toml:4: preshared_key: a secret, and this file"), "{problems:#?}");
@@ -98,14 +102,14 @@ fn a_file_with_a_secret_is_its_owners_and_a_folder_that_is_not_there_is_told() {
 
 #[test]
 fn a_key_that_belongs_elsewhere_is_unknown_here() {
-    let folder = Folder::new(&[("alice.toml", format!("mtu = 1400\n{}", peer(2)))]);
+    let folder = TestDir::new(&[("alice.toml", format!("mtu = 1400\n{}", peer(2)))]);
     let problems = folder.load().unwrap_err();
     assert!(problems[0].starts_with("peers.d/alice.toml:1: unknown key \"mtu\""), "{problems:#?}");
 }
 
 #[test]
-fn a_file_whose_name_is_no_name_gets_one_error() {
-    let folder = Folder::new(&[("al ice.toml", peer(2))]);
+fn a_file_with_an_invalid_name_gets_one_error() {
+    let folder = TestDir::new(&[("al ice.toml", peer(2))]);
     let problems = folder.load().unwrap_err();
     assert_eq!(problems.len(), 1, "{problems:#?}");
     assert!(problems[0].starts_with("peers.d/al ice.toml:1: the name of this file is not a name"), "{problems:#?}");

@@ -1,4 +1,4 @@
-//! A second host asks for a connection, and gets one from a template: files, texts and control plane together.
+//! A second host requests a connection and gets one from a template: files, messages and control plane together.
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing to unwrap has failed")]
 
 use std::net::SocketAddr;
@@ -66,33 +66,33 @@ fn setup(host: u8, file: &str, text: &str) -> LegacySetup {
     LegacySetup::read(&[source("interface.conf", &interface), source(file, text)]).unwrap()
 }
 
-/// What `accept_remote` does: merges the template with what the peer says, and answers with the result.
+/// Implements `accept_remote`: merges the template with the peer's description, and answers with the result.
 fn serve(server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connection> {
     let Some(ControlEvent::CreateRequested { connection, text, .. }) = server.poll_event() else { return None };
     let template = setup.template.as_ref().unwrap();
-    let made = Connection::from_message("peer", &text).map_err(|_| Code::NO_CONNECTION).and_then(|peer| {
+    let created = Connection::from_message("peer", &text).map_err(|_| Code::NO_CONNECTION).and_then(|peer| {
         let key = template.auth_key.clone();
         merge::for_peer(template, &peer, &setup.interface.tunnels[0], key)
     });
-    let answer = made.as_ref().map(write::message);
+    let answer = created.as_ref().map(write::message);
     server.answer_create(connection, answer.as_deref().map_err(|code| **code));
-    made.ok()
+    created.ok()
 }
 
-/// Carries one datagram there and, if it is answered, one back.
-fn round(client: &mut ControlChannel, server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connection> {
+/// Delivers one datagram and, if it is answered, the answer.
+fn exchange(client: &mut ControlChannel, server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connection> {
     let (here, there): (SocketAddr, SocketAddr) =
         ("192.168.10.2:60456".parse().unwrap(), "192.168.10.1:60456".parse().unwrap());
     let request = client.poll_transmit()?;
     server.handle_datagram(Time::START, here, &request.bytes).unwrap();
-    let made = serve(server, setup);
+    let created = serve(server, setup);
     let reply = server.poll_transmit()?;
     client.handle_datagram(Time::START, there, &reply.bytes).unwrap();
-    made
+    created
 }
 
 #[test]
-fn both_sides_fit_together_and_no_key_has_crossed_the_network() {
+fn both_sides_match_and_no_key_crosses_the_network() {
     let own = setup(2, "c.conf", CLIENT).connections.remove(0);
     let mut server_setup = setup(1, "conf.template", TEMPLATE);
     let global = server_setup.template.as_ref().unwrap().key();
@@ -104,28 +104,31 @@ fn both_sides_fit_together_and_no_key_has_crossed_the_network() {
     let text = write::message(&own);
     assert!(!text.contains("5d3c8f1a90b24e67a1c3d5e7f9012345"));
     client.create(Time::START, pair, "192.168.10.1:60456".parse().unwrap(), &text).unwrap();
-    assert_eq!(round(&mut client, &mut server, &mut server_setup), None);
-    let made = round(&mut client, &mut server, &mut server_setup).unwrap();
+    assert_eq!(exchange(&mut client, &mut server, &mut server_setup), None);
+    let created = exchange(&mut client, &mut server, &mut server_setup).unwrap();
     let Some(ControlEvent::Created { text, .. }) = client.poll_event() else { panic!("created") };
     let merged = merge::with_answer(&own, &Connection::from_message("answer", &text).unwrap()).unwrap();
 
-    assert_eq!((made.file.as_str(), made.name.as_str()), ("peer_10_77_0_2.conf", "from_the_boat"));
-    assert_eq!((made.local_port, merged.remote_port), (5000, 5000));
-    assert_eq!((made.reorder_window, merged.reorder_window, made.auth_type), (900, 900, AuthType::Sha256));
-    assert_eq!(made.networks[0].src_addr.to_string(), "10.81.0.0/24");
-    let (ours, theirs) = (merged.for_control().unwrap(), made.for_control().unwrap());
+    assert_eq!((created.file.as_str(), created.name.as_str()), ("peer_10_77_0_2.conf", "from_the_boat"));
+    assert_eq!((created.local_port, merged.remote_port), (5000, 5000));
+    assert_eq!((created.reorder_window, merged.reorder_window, created.auth_type), (900, 900, AuthType::Sha256));
+    assert_eq!(created.networks[0].src_addr.to_string(), "10.81.0.0/24");
+    let (ours, theirs) = (merged.for_control().unwrap(), created.for_control().unwrap());
     assert_eq!((ours.pair.local, ours.pair.remote), (theirs.pair.remote, theirs.pair.local));
     assert_eq!(ours.key, theirs.key);
     assert_ne!(ours.key, AuthKey::PUBLIC);
-    let ends = |c: &mpt_proto::legacy::control::LegacyConnection| {
+    let addresses = |c: &mpt_proto::legacy::control::LegacyConnection| {
         c.paths.iter().map(|p| (p.public, p.remote)).collect::<Vec<_>>()
     };
-    assert_eq!(ends(&ours), ends(&theirs).into_iter().map(|(public, remote)| (remote, public)).collect::<Vec<_>>());
-    assert_eq!((made.paths[0].weight_out, made.paths[0].weight_in), (10, 1));
+    assert_eq!(
+        addresses(&ours),
+        addresses(&theirs).into_iter().map(|(public, remote)| (remote, public)).collect::<Vec<_>>()
+    );
+    assert_eq!((created.paths[0].weight_out, created.paths[0].weight_in), (10, 1));
 }
 
 #[test]
-fn a_description_that_leads_nowhere_is_answered_with_code_4() {
+fn an_incomplete_description_is_answered_with_code_4() {
     let mut own = setup(2, "c.conf", CLIENT).connections.remove(0);
     own.local_port = 0;
     let mut server_setup = setup(1, "conf.template", TEMPLATE);
@@ -136,7 +139,7 @@ fn a_description_that_leads_nowhere_is_answered_with_code_4() {
     let pair = own.for_control().unwrap().pair;
     client.create(Time::START, pair, "192.168.10.1:60456".parse().unwrap(), &write::message(&own)).unwrap();
     for _ in 0..2 {
-        assert_eq!(round(&mut client, &mut server, &mut server_setup), None);
+        assert_eq!(exchange(&mut client, &mut server, &mut server_setup), None);
     }
     let Some(ControlEvent::ExchangeFailed { code, .. }) = client.poll_event() else { panic!("failed") };
     assert_eq!(code, Code::NO_CONNECTION);

@@ -1,4 +1,4 @@
-//! The setup that the README shows is right, and as short as it says.
+//! Tests that the setup in the README is valid and as short as claimed.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use mpt::config;
 
-/// The configurations in the README.
+/// Returns the configurations in the README.
 fn configurations() -> Vec<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("the README");
     text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().expect("its end").to_owned()).collect()

@@ -1,4 +1,4 @@
-//! Secrets in files: what is read, what is refused, and what is said about it.
+//! Files with secrets: what is read, what is rejected, and the messages.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{self, Permissions};
@@ -15,10 +15,10 @@ const ALICE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
 const ALICE_PUBLIC: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
 const BOB_PUBLIC: &str = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
 
-/// A directory for configuration files and keys.
-struct Place(TempDir);
+/// A directory for configuration and key files.
+struct TestDir(TempDir);
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -36,8 +36,8 @@ impl Place {
         config::load(&self.write("tunnel.toml", &format!("{top}\naddress = ['10.77.0.1/24']\n{peer}"), mode))
     }
 
-    /// What is said about it, with the directory left out.
-    fn said(&self, loaded: Result<File, Vec<Problem>>) -> String {
+    /// Returns the messages, without the directory.
+    fn messages(&self, loaded: Result<File, Vec<Problem>>) -> String {
         let problems = loaded.expect_err("something is wrong with it");
         let lines: Vec<_> = problems.iter().map(Problem::to_string).collect();
         lines.join("\n").replace(self.0.path().to_str().unwrap(), "DIR")
@@ -57,77 +57,77 @@ fn native(file: &File) -> &NativeConfig {
 
 #[test]
 fn a_file_with_a_key_of_the_original_must_be_its_owners_alone() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let load = |mode: u32, key: &str| {
         let text = format!(
             "mode = 'plain'\naddress = ['10.77.0.1/24']\n[original]\n[[peer]]\n[peer.original]\nlocal = '10.77.0.1'\n\
              remote = '10.77.0.2'\nkey = {key}\n[[peer.path]]\nremote = '192.0.2.1'\n"
         );
-        config::load(&place.write("original.toml", &text, mode))
+        config::load(&dir.write("original.toml", &text, mode))
     };
     assert!(load(0o600, "'0f1e2d3c'").is_ok());
-    let open = place.said(load(0o644, "'0f1e2d3c'"));
+    let open = dir.messages(load(0o644, "'0f1e2d3c'"));
     assert!(open.contains("original.toml:8: key: a secret, and this file is open to others"), "{open}");
-    let long = place.said(load(0o600, &format!("'{}'", "0f1e".repeat(32))));
+    let long = dir.messages(load(0o600, &format!("'{}'", "0f1e".repeat(32))));
     assert!(long.contains("original.toml:8: key:") && !long.contains("0f1e"), "{long}");
 }
 
 #[test]
 fn a_file_with_a_private_key_must_be_its_owners_alone() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let top = format!("private_key = '{ALICE}'");
     let expected = "DIR/tunnel.toml:1: private_key: a secret, and this file is open to others than its owner (mode 0644)\n  \
                     hint: chmod 600 DIR/tunnel.toml";
-    assert_eq!(place.said(place.load(0o644, &top, "")), expected);
-    let file = place.load(0o600, &top, "").unwrap();
+    assert_eq!(dir.messages(dir.load(0o644, &top, "")), expected);
+    let file = dir.load(0o600, &top, "").unwrap();
     assert_eq!(file.identity.unwrap().public().to_string(), ALICE_PUBLIC);
 }
 
 #[test]
 fn a_preshared_key_is_a_secret_too_and_one_hint_is_enough() {
-    let place = Place::new();
-    let secret = place.write("private.key", &format!("{ALICE}\n"), 0o400);
+    let dir = TestDir::new();
+    let secret = dir.write("private.key", &format!("{ALICE}\n"), 0o400);
     let shared = format!("preshared_key = '{ALICE}'");
-    let said = place.said(place.load(0o640, &key_file("private_key_file", &secret), &shared));
-    assert!(said.starts_with("DIR/tunnel.toml:5: preshared_key: a secret, and this file is open"), "{said}");
-    let said = place.said(place.load(0o640, &format!("private_key = '{ALICE}'"), &shared));
-    assert_eq!(said.matches("chmod").count(), 1, "{said}");
+    let messages = dir.messages(dir.load(0o640, &key_file("private_key_file", &secret), &shared));
+    assert!(messages.starts_with("DIR/tunnel.toml:5: preshared_key: a secret, and this file is open"), "{messages}");
+    let messages = dir.messages(dir.load(0o640, &format!("private_key = '{ALICE}'"), &shared));
+    assert_eq!(messages.matches("chmod").count(), 1, "{messages}");
 }
 
 #[test]
 fn a_file_without_secrets_may_be_read_by_everybody() {
-    let place = Place::new();
-    let secret = place.write("private.key", &format!("{ALICE}\n"), 0o600);
-    let shared = place.write("office.psk", ALICE, 0o600);
+    let dir = TestDir::new();
+    let secret = dir.write("private.key", &format!("{ALICE}\n"), 0o600);
+    let shared = dir.write("office.psk", ALICE, 0o600);
     let peer = key_file("preshared_key_file", &shared);
-    let file = place.load(0o644, &key_file("private_key_file", &secret), &peer).unwrap();
+    let file = dir.load(0o644, &key_file("private_key_file", &secret), &peer).unwrap();
     assert_eq!(file.identity.as_ref().unwrap().public().to_string(), ALICE_PUBLIC);
     assert_eq!(*native(&file).preshared_key.to_base64(), ALICE);
 }
 
 #[test]
 fn a_key_file_must_be_its_owners_alone() {
-    let place = Place::new();
-    let secret = place.write("private.key", ALICE, 0o640);
+    let dir = TestDir::new();
+    let secret = dir.write("private.key", ALICE, 0o640);
     let expected = "DIR/tunnel.toml:1: private_key_file: the file is open to others than its owner (mode 0640)\n  \
                     hint: chmod 600 DIR/private.key";
-    assert_eq!(place.said(place.load(0o600, &key_file("private_key_file", &secret), "")), expected);
+    assert_eq!(dir.messages(dir.load(0o600, &key_file("private_key_file", &secret), "")), expected);
 }
 
 #[test]
-fn a_key_file_that_holds_something_else_is_told_by_its_length() {
-    let place = Place::new();
-    let secret = place.write("private.key", &ALICE[1..], 0o600);
-    let expected = "DIR/tunnel.toml:1: private_key_file: the file holds no key: a key is 44 characters of base64, this text has 43\n  \
-                    hint: mpt key new makes one";
-    assert_eq!(place.said(place.load(0o600, &key_file("private_key_file", &secret), "")), expected);
-    let endless = place.said(place.load(0o600, "private_key_file = '/dev/zero'", ""));
+fn an_invalid_key_file_is_reported_with_its_length() {
+    let dir = TestDir::new();
+    let secret = dir.write("private.key", &ALICE[1..], 0o600);
+    let expected = "DIR/tunnel.toml:1: private_key_file: the file contains no key: a key is 44 characters of base64, this text has 43\n  \
+                    hint: generate one: mpt key new";
+    assert_eq!(dir.messages(dir.load(0o600, &key_file("private_key_file", &secret), "")), expected);
+    let endless = dir.messages(dir.load(0o600, "private_key_file = '/dev/zero'", ""));
     assert!(endless.contains("private_key_file: the file"), "{endless}");
 }
 
 #[test]
 fn without_a_preshared_key_it_is_all_zero() {
-    let place = Place::new();
-    let file = place.load(0o600, &format!("private_key = '{ALICE}'"), "").unwrap();
+    let dir = TestDir::new();
+    let file = dir.load(0o600, &format!("private_key = '{ALICE}'"), "").unwrap();
     assert_eq!(*native(&file).preshared_key.to_base64(), format!("{}=", "A".repeat(43)));
 }

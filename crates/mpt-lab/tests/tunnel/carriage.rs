@@ -147,7 +147,7 @@ fn packets_leave_the_tunnel_in_the_order_in_which_they_entered() {
     let Some(rig) = Rig::up("order", &specs, &Plan::over(&[Family::V4, Family::V4])) else { return };
     let numbers = send_numbered(&rig, 8_000);
     let reorder = rig.status(Host::B)["peers"][0]["reorder"].clone();
-    assert!(reorder["held"].as_u64() > Some(1_000), "half of them come 23 ms after the others: {reorder}");
+    assert!(reorder["buffered"].as_u64() > Some(1_000), "half of them come 23 ms after the others: {reorder}");
     let sink = mpt_sim::host::Sink { numbers, ..Default::default() };
     assert_eq!(sink.repeated(), []);
     let late = reorder["late"].as_u64().expect("a number");

@@ -94,7 +94,7 @@ fn everything_goes_through_the_tunnel_and_nothing_of_it_stays() {
     }
     assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
     assert_eq!(forwarding(&rig.hosts.b), "1\n1\n");
-    let counted = rig.status(Host::B)["peers"][0]["arrived_packets"].as_u64().expect("a count");
+    let counted = rig.status(Host::B)["peers"][0]["received_packets"].as_u64().expect("a count");
     assert!(counted >= 6, "{counted} packets came through the tunnel");
     assert!(sh(&rig.hosts.b, "nft list table inet mpt_mpt0").contains("masquerade"));
 
@@ -198,7 +198,7 @@ fn after_a_failure_too_the_kill_switch_is_taken_away_as_the_hint_says() {
 
     sh(&rig.hosts.a, "nft 'table inet mpt_mpt0 { chain mine { counter; }; }'");
     let gateway = client.replacen("kill_switch", "masquerade = true\nkill_switch", 1);
-    assert!(fails_with(&rig, &gateway, "somebody else's").contains("`mpt down mpt0`"));
+    assert!(fails_with(&rig, &gateway, "is not ours").contains("`mpt down mpt0`"));
     sh(&rig.hosts.a, "nft delete table inet mpt_mpt0");
     is_taken_away(&rig);
 }
@@ -251,7 +251,7 @@ fn rules_of_others_are_not_touched() {
     sh(&rig.hosts.b, &format!("chmod 600 {}", rig.file(Host::B).display()));
     let refused = output(rig.program(Host::B).arg("up").arg(rig.file(Host::B)));
     let said = text(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("somebody else's") && said.contains("hint:"), "{said}");
+    assert!(!refused.status.success() && said.contains("is not ours") && said.contains("hint:"), "{said}");
     assert_eq!(sh(&rig.hosts.b, "nft list ruleset"), before);
 
     sh(&rig.hosts.b, "nft delete table inet mpt_mpt0");

@@ -108,9 +108,9 @@ fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
     let Some(mut rig) = Rig::native("nmetered", &TWO, &caller) else { return };
     rig.wait_until_up(Host::A, &["eth1", "eth2"]);
     let transfer = Transfer::start(&rig, Family::V4);
-    rig.wait_until("the limit is used up", |rig| rig.path(Host::A, 0)["reserve"] == true);
+    rig.wait_until("the limit is used up", |rig| rig.path(Host::A, 0)["standby"] == true);
     let far = |rig: &Rig| rig.status(Host::B)["peers"][0]["paths"].as_array().expect("paths").clone();
-    rig.wait_until("B is told", |rig| far(rig).iter().filter(|path| path["reserve"] == true).count() == 1);
+    rig.wait_until("B is told", |rig| far(rig).iter().filter(|path| path["standby"] == true).count() == 1);
     transfer.wait_for(&rig, MEGABYTE / 4);
     // A path that is taken for dead because a process had to wait for its turn is helped out by the standby one.
     let sent = |rig: &Rig, path| rig.path(Host::A, path)["sent_bytes"].as_u64().expect("bytes");
@@ -123,7 +123,7 @@ fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
     rig.launch_with(Host::A, &caller.text());
     rig.wait_until("the limit is remembered", |rig| {
         let path = rig.path(Host::A, 0);
-        path["role"] == "metered" && path["reserve"] == true && path["used_bytes"].as_u64() > Some(2_000_000)
+        path["role"] == "metered" && path["standby"] == true && path["used_bytes"].as_u64() > Some(2_000_000)
     });
 }
 
@@ -161,7 +161,7 @@ fn a_peer_that_is_added_on_reload_leaves_the_first_its_session_and_its_count() {
     let Some(mut rig) = Rig::build("nadded", &ONE) else { return };
     rig.launch_with(Host::B, &Native::called().text());
     rig.launch_with(Host::A, &caller);
-    let arrived = |rig: &Rig| rig.status(Host::A)["peers"][0]["arrived_packets"].as_u64().expect("a count");
+    let arrived = |rig: &Rig| rig.status(Host::A)["peers"][0]["received_packets"].as_u64().expect("a count");
     let used = |rig: &Rig| rig.path(Host::A, 0)["used_bytes"].as_u64().expect("a count");
     rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
     rig.wait_until("something is counted", |rig| used(rig) > 0);
@@ -191,10 +191,10 @@ fn peers_can_call_where_another_program_was_in_the_way() {
     rig.hosts.b.sysctl(&[("net/ipv4/ip_nonlocal_bind", "1")]).expect("bind before the address is there");
     let other = rig.hosts.b.enter(|| UdpSocket::bind("10.9.0.2:4754")).expect("host B").expect("a socket");
     rig.hosts.b.ip("address add 10.9.0.2/24 dev eth1").expect("another address");
-    let words = "peers cannot call at 10.9.0.2";
+    let words = "cannot listen on 10.9.0.2";
     rig.wait_until("it is missed", |rig| rig.logged(Host::B, words) > 0);
     drop(other);
-    rig.wait_until("that is over", |rig| rig.logged(Host::B, &format!("over: {words}")) > 0);
+    rig.wait_until("that is over", |rig| rig.logged(Host::B, &format!("resolved: {words}")) > 0);
     assert_eq!(rig.logged(Host::B, words), 2, "once when it failed and once when it was over");
     assert!(rig.hosts.b.sh("ss -Huan").expect("sockets").contains("10.9.0.2:4754"));
 }

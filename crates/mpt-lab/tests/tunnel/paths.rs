@@ -112,7 +112,7 @@ fn a_socket_follows_its_interface_when_that_has_the_address_again() {
     rig.launch_with(Host::A, &format!("mode = \"plain\"\naddress = [\"10.77.0.1/24\"]\n[[peer]]\n{path}"));
     assert!(sockets(&rig).contains("10.9.0.1%usb0"));
     rig.hosts.a.ip(&format!("link delete usb0\n{made}")).expect("another interface");
-    rig.wait_until("it is heard of", |rig| rig.logged(Host::A, "cannot use the interface that came back") > 0);
+    rig.wait_until("it is heard of", |rig| rig.logged(Host::A, "cannot use the returned interface") > 0);
     assert!(!sockets(&rig).contains("10.9.0.1%usb0"));
     rig.hosts.a.ip(address).expect("its address");
     rig.wait_until("the socket is on it", |rig| sockets(rig).contains("10.9.0.1%usb0"));

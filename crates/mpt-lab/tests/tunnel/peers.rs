@@ -68,7 +68,7 @@ fn a_peer_comes_with_its_file_and_goes_with_it_and_the_others_go_on() {
     write("alice.toml", CALLED);
     assert!(rig.mpt(Host::B, &["reload"]).status.success());
     rig.wait_until("the new peer is answered", reaches);
-    let arrived = |rig: &Rig| rig.status(Host::B)["peers"][0]["arrived_packets"].as_u64().expect("a count");
+    let arrived = |rig: &Rig| rig.status(Host::B)["peers"][0]["received_packets"].as_u64().expect("a count");
     let before = arrived(&rig);
     assert!(before > 0);
 
@@ -208,7 +208,7 @@ fn a_reload_of_one_peer_leaves_the_others_what_is_theirs() {
     let before = routes(&rig);
 
     let (done, said) = reload_second(&rig, &file(83, 82));
-    assert!(!done && said.contains("10.83.0.0/16 is in") && said.contains("nothing was changed"), "{said}");
+    assert!(!done && said.contains("10.83.0.0/16 is already in") && said.contains("nothing was changed"), "{said}");
     assert_eq!(routes(&rig), before);
 
     let (done, said) = reload_second(&rig, &file(84, 85));

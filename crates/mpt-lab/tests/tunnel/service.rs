@@ -93,7 +93,7 @@ fn a_file_of_somebody_else_is_told_of_before_it_cannot_be_read_again() {
     assert!(log.contains("chown it to root"), "{log}");
     let refused = rig.mpt(Host::A, &["reload"]);
     let said = text(&refused.stderr);
-    assert!(!refused.status.success() && said.contains("no right to others' files"), "{said}");
+    assert!(!refused.status.success() && said.contains("cannot access files of others"), "{said}");
 }
 
 #[test]

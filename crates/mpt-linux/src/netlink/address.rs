@@ -1,4 +1,4 @@
-//! Addresses of links.
+//! Addresses of network interfaces.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,25 +10,25 @@ use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, Addres
 use super::{Change, Netlink, family};
 use crate::Error;
 
-/// An address and how many of its leading bits it shares with its network.
+/// An address with the length of its network prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
-    /// The address, or for a route the network.
+    /// The address; for a route, the network.
     pub address: IpAddr,
     /// 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub length: u8,
 }
 
 impl Netlink {
-    /// The addresses of a link that can be used: not those that another host may yet claim (RFC 4862 section 5.4).
+    /// Returns the usable addresses of a link. Excludes those in duplicate address detection (RFC 4862 section 5.4).
     pub fn addresses(&mut self, index: u32) -> Result<Vec<Prefix>, Error> {
         Ok(self.all_addresses()?.into_iter().filter(|(link, _)| *link == index).map(|(_, prefix)| prefix).collect())
     }
 
-    /// The addresses of all links that can be used, with the index of the link, those first that the kernel prefers.
+    /// Returns the usable addresses of all links with the link's index, in the kernel's order of preference.
     pub fn all_addresses(&mut self) -> Result<Vec<(u32, Prefix)>, Error> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-        let answers = self.0.exchange(request, NLM_F_DUMP).map_err(|refusal| refusal.of("list addresses"))?;
+        let answers = self.0.exchange(request, NLM_F_DUMP).map_err(|refusal| refusal.into_error("list addresses"))?;
         let usable = |answer| match answer {
             RouteNetlinkMessage::NewAddress(address) => Some((address.header.index, usable(&address)?)),
             _ => None,
@@ -42,8 +42,9 @@ impl Netlink {
         self.add(RouteNetlinkMessage::NewAddress(message(index, prefix)), &what)
     }
 
-    /// Adds an address to a link on which nobody else can have it, and which therefore can be used at once.
-    pub fn add_sole_address(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
+    /// Adds an address without duplicate address detection, so that it can be used at once. For links without other
+    /// hosts.
+    pub fn add_address_without_dad(&mut self, index: u32, prefix: Prefix) -> Result<Change, Error> {
         let mut message = message(index, prefix);
         message.header.flags = AddressHeaderFlags::Nodad;
         self.add(RouteNetlinkMessage::NewAddress(message), &format!("address {prefix} of link {index}"))
@@ -62,13 +63,13 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The address that a message is about, unless duplicate detection is under way or has failed.
+/// Returns the address in a message, unless duplicate address detection is in progress or has failed.
 pub(super) fn usable(message: &AddressMessage) -> Option<Prefix> {
-    let waits = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
-    if message.header.flags.intersects(waits) { None } else { prefix(message) }
+    let not_usable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if message.header.flags.intersects(not_usable) { None } else { prefix(message) }
 }
 
-/// The address that a message is about. On point-to-point links `Address` is the peer's and `Local` ours.
+/// Returns the address in a message. On point-to-point links `Address` is the peer's and `Local` ours.
 pub(super) fn prefix(message: &AddressMessage) -> Option<Prefix> {
     let find = |pick: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(pick);
     let local = find(|a| if let AddressAttribute::Local(address) = a { Some(*address) } else { None });

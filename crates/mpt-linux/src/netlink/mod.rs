@@ -1,14 +1,14 @@
-//! Links, addresses, routes and rules: asked for, changed, and watched (`rtnetlink(7)`).
+//! Queries, changes and monitors links, addresses, routes and rules (`rtnetlink(7)`).
 //!
-//! [`Netlink`] asks and changes, one request after the other, each answered before it returns; the kernel answers inside
-//! the system call, so this never waits for anybody. [`Monitor`] tells what others change, and when a cable is pulled.
+//! [`Netlink`] sends one request at a time and returns after its answer; the kernel answers inside the system call, so
+//! it does not block. [`Monitor`] reports changes by others, and the loss of a carrier.
 //!
-//! Every change can be made twice and undone twice: what is so already is [`Change::AlreadySo`], not an error, so a start
-//! after a crash takes over what it finds and an end removes what is left. To miss nothing, open the monitor first and list
-//! second.
+//! Every change is idempotent: if the state is already as requested the result is [`Change::Unchanged`], not an error.
+//! A start after a crash adopts existing state and a shutdown removes the rest. To miss no change, open the monitor
+//! first and list second.
 //!
-//! Links are named by their index, which stays when a link is renamed, and is not soon used again when it is gone.
-//! Nothing here decides what to route where.
+//! Links are identified by their index, which survives renaming and is not reused soon after the link is gone. Nothing
+//! here makes routing decisions.
 
 mod address;
 mod link;
@@ -30,52 +30,52 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc;
 
 use crate::Error;
-use socket::{Channel, Refusal};
+use socket::{Channel, RequestError};
 
-/// A conversation with the kernel about its network configuration, and the mark of the packets whose routes it asks for.
+/// A netlink channel, and the firewall mark used for route lookups.
 #[derive(Debug)]
 pub struct Netlink(Channel, Option<u32>);
 
-/// What a request did.
+/// The effect of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// What was asked for.
-    Made,
-    /// Nothing: there was one already, or there was none to remove.
-    AlreadySo,
+    /// The change was made.
+    Applied,
+    /// Nothing changed: the object existed already, or there was none to remove.
+    Unchanged,
 }
 
 impl Netlink {
-    /// Opens the conversation, which asking for needs no privilege and changing CAP_NET_ADMIN.
+    /// Opens a channel. Queries need no privilege, changes need CAP_NET_ADMIN.
     pub fn open() -> Result<Self, Error> {
         Self::open_for(None)
     }
 
-    /// The same, for asking how packets of sockets with this mark are routed.
+    /// Opens a channel whose route lookups use the mark of the tunnel's sockets.
     pub fn open_for(mark: Option<u32>) -> Result<Self, Error> {
         let channel = Channel::open().map_err(|cause| Error::new("open netlink", cause))?;
         Ok(Self(channel, mark))
     }
 
-    /// Adds something that is not there yet.
+    /// Adds an object if it does not exist.
     fn add(&mut self, message: RouteNetlinkMessage, what: &dyn fmt::Display) -> Result<Change, Error> {
         let added = self.0.exchange(message, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL);
-        made_unless(added, &[libc::EEXIST]).map_err(|refusal| refusal.of(format!("add {what}")))
+        applied_unless(added, &[libc::EEXIST]).map_err(|refusal| refusal.into_error(format!("add {what}")))
     }
 
-    /// Removes something if it is there. The kernel has a word for absence per kind of thing: `ESRCH` for routes,
-    /// `ENOENT` for rules, `EADDRNOTAVAIL` for addresses, and `ENODEV` when the link went with it.
+    /// Removes an object if it exists. The kernel's error for a missing object depends on its kind: `ESRCH` for routes,
+    /// `ENOENT` for rules, `EADDRNOTAVAIL` for addresses, `ENODEV` if the link is gone.
     fn remove(&mut self, message: RouteNetlinkMessage, what: &dyn fmt::Display) -> Result<Change, Error> {
         let removed = self.0.exchange(message, NLM_F_ACK);
-        made_unless(removed, &[libc::ESRCH, libc::ENOENT, libc::EADDRNOTAVAIL, libc::ENODEV])
-            .map_err(|refusal| refusal.of(format!("remove {what}")))
+        applied_unless(removed, &[libc::ESRCH, libc::ENOENT, libc::EADDRNOTAVAIL, libc::ENODEV])
+            .map_err(|refusal| refusal.into_error(format!("remove {what}")))
     }
 }
 
-fn made_unless<T>(result: Result<T, Refusal>, already: &[i32]) -> Result<Change, Refusal> {
+fn applied_unless<T>(result: Result<T, RequestError>, already: &[i32]) -> Result<Change, RequestError> {
     match result {
-        Ok(_) => Ok(Change::Made),
-        Err(refusal) if refusal.is(already) => Ok(Change::AlreadySo),
+        Ok(_) => Ok(Change::Applied),
+        Err(refusal) if refusal.is_errno(already) => Ok(Change::Unchanged),
         Err(refusal) => Err(refusal),
     }
 }

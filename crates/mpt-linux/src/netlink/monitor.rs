@@ -1,7 +1,7 @@
-//! What others change: links that come, go and lose their carrier, addresses, routes.
+//! Reports changes of links, carriers, addresses and routes.
 //!
-//! The kernel tells of a lost carrier at once, unless the link changed its state within the last second: then it may take
-//! until that second is over (`net/core/link_watch.c`). Whoever watches acknowledgements knows earlier.
+//! The kernel reports the loss of a carrier at once, unless the link changed its state within the last second: then it
+//! may take until that second is over (`net/core/link_watch.c`). Missing acknowledgements reveal the loss earlier.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,55 +17,52 @@ use super::socket::{Frame, frames};
 use super::{Link, Prefix, address};
 use crate::Error;
 
-/// A change of the network configuration, whoever made it.
+/// A change of the network configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A link is new, or something about it has changed.
+    /// A link was added or changed.
     Link(Link),
-    /// The link of this index exists no more.
+    /// The link with this index was removed.
     LinkGone(u32),
-    /// An address of the link of this index can be used.
+    /// An address became usable on the link with this index.
     AddressAdded(u32, Prefix),
-    /// An address of the link of this index is gone.
+    /// An address was removed from the link with this index.
     AddressRemoved(u32, Prefix),
-    /// Some route has changed; others that followed at once are not told separately.
+    /// Some route has changed. Consecutive route events are merged.
     Routes,
-    /// Events were lost or not understood: whatever is of interest must be asked for again.
+    /// Events were lost or could not be parsed: the state must be listed again.
     Resync,
 }
 
-/// A socket that hears of changes.
+/// A netlink socket that is subscribed to changes.
 #[derive(Debug)]
 pub struct Monitor {
     socket: Socket,
     events: VecDeque<Event>,
 }
 
-/// Several hundred changes, as many as a host with a few links makes while the event loop is away.
-const RECEIVE_BUFFER: usize = 256 << 10;
-
 impl Monitor {
-    /// Opens the socket. Everything that changes after this is heard.
+    /// Opens the socket and subscribes. Later changes are reported.
     pub fn open() -> Result<Self, Error> {
-        listen()
+        open_socket()
             .map(|socket| Self { socket, events: VecDeque::new() })
-            .map_err(|cause| Error::new("watch links", cause))
+            .map_err(|cause| Error::new("subscribe to network events", cause))
     }
 
-    /// The next change, if there is one.
+    /// Returns the next event, if there is one.
     pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
         while self.events.is_empty() {
             match self.socket.recv_from_full() {
-                Ok((datagram, _)) => self.note(&datagram),
+                Ok((datagram, _)) => self.queue_events(&datagram),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Some(Event::Resync)),
-                Err(error) => return Err(Error::new("hear of network changes", error)),
+                Err(error) => return Err(Error::new("receive network events", error)),
             }
         }
         Ok(self.events.pop_front())
     }
 
-    fn note(&mut self, datagram: &[u8]) {
+    fn queue_events(&mut self, datagram: &[u8]) {
         for frame in frames(datagram) {
             let event = frame.map_or(Some(Event::Resync), event);
             self.events.extend(event.filter(|event| self.events.back() != Some(event)));
@@ -79,7 +76,7 @@ impl AsFd for Monitor {
     }
 }
 
-fn listen() -> io::Result<Socket> {
+fn open_socket() -> io::Result<Socket> {
     let groups = libc::RTMGRP_LINK
         | libc::RTMGRP_IPV4_IFADDR
         | libc::RTMGRP_IPV6_IFADDR
@@ -107,3 +104,6 @@ fn event(frame: Frame) -> Option<Event> {
         _ => None,
     }
 }
+
+/// Room for several hundred events, as many as a host with a few links generates while the event loop is busy.
+const RECEIVE_BUFFER: usize = 256 << 10;

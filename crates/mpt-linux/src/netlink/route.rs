@@ -1,4 +1,4 @@
-//! Routes: changed one by one, and asked for by destination.
+//! Adds and removes single routes, and looks up the route to a destination.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,48 +11,42 @@ use netlink_packet_route::route::{
 };
 use nix::libc;
 
-use super::{Change, Netlink, Prefix, family, socket::Refusal};
+use super::{Change, Netlink, Prefix, family, socket::RequestError};
 use crate::Error;
-
-/// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).
-pub const MAIN_TABLE: u32 = 254;
-
-/// Who has set a route, so that nobody else's is taken for ours: a number that iproute2's `rt_protos` leaves free.
-const OURS: RouteProtocol = RouteProtocol::Other(77);
 
 /// A route to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The network; length 0 for all of the Internet.
+    /// The network; length 0 is the default route.
     pub to: Prefix,
-    /// The next router; none when the network is on the link itself.
+    /// The next hop; none for an on-link network.
     pub via: Option<IpAddr>,
     /// Index of the link.
     pub device: u32,
     /// The routing table.
     pub table: u32,
-    /// The lowest metric of a network's routes wins. 0 is the lowest for IPv4 and means 1024 for IPv6.
+    /// Among routes to one network the lowest metric wins. 0 is the lowest for IPv4 and means 1024 for IPv6.
     pub metric: u32,
-    /// The source address of packets that have none yet.
+    /// The preferred source address of packets.
     pub source: Option<IpAddr>,
 }
 
-/// How a destination is reached.
+/// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// Index of the link.
     pub device: u32,
-    /// The source address that packets get.
+    /// The source address that the kernel selects.
     pub source: Option<IpAddr>,
-    /// The next router; none when the destination is on the link itself.
+    /// The next hop; none for an on-link destination.
     pub gateway: Option<IpAddr>,
-    /// The largest IP packet in bytes, as far as is known: the path's when somebody measured it, or else the link's.
+    /// The largest IP packet in bytes: the path MTU if the route has one, otherwise the link's MTU.
     pub mtu: u32,
 }
 
 impl Netlink {
-    /// Adds a route. One to the same network in the same table with the same metric, whatever its router, is one that was
-    /// there already.
+    /// Adds a route. Returns [`Change::Unchanged`] if the table has a route to the network with this metric, by any
+    /// next hop.
     pub fn add_route(&mut self, route: &Route) -> Result<Change, Error> {
         self.add(RouteNetlinkMessage::NewRoute(message(route)), &format_args!("route {route}"))
     }
@@ -62,52 +56,52 @@ impl Netlink {
         self.remove(RouteNetlinkMessage::DelRoute(message(route)), &format_args!("route {route}"))
     }
 
-    /// Removes a route that [`Self::add_route`] has added to this network on this link with this metric, whatever its router.
-    pub fn remove_left_over(&mut self, route: &Route) -> Result<Change, Error> {
+    /// Removes a route of [`Self::add_route`] with this network, link and metric, by any next hop.
+    pub fn remove_stale_route(&mut self, route: &Route) -> Result<Change, Error> {
         let mut any = message(&Route { via: None, source: None, ..*route });
         any.header.scope = RouteScope::NoWhere;
-        self.remove(RouteNetlinkMessage::DelRoute(any), &format_args!("left-over route {route}"))
+        self.remove(RouteNetlinkMessage::DelRoute(any), &format_args!("stale route {route}"))
     }
 
-    /// The routes in the main table that [`Self::add_route`] has added, in whatever process, without their routers and sources.
-    pub fn routes_left(&mut self) -> Result<Vec<Route>, Error> {
+    /// Returns routes in the main table that [`Self::add_route`] of any process added, without next hops and sources.
+    pub fn stale_routes(&mut self) -> Result<Vec<Route>, Error> {
         let mut routes = Vec::new();
         for ipv6 in [false, true] {
             let mut question = RouteMessage::default();
             question.header.address_family = family(ipv6);
             let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP);
-            let answers = answers.map_err(|refusal| refusal.of("list routes"))?;
+            let answers = answers.map_err(|refusal| refusal.into_error("list routes"))?;
             routes.extend(answers.into_iter().filter_map(|answer| match answer {
-                RouteNetlinkMessage::NewRoute(route) => ours(&route),
+                RouteNetlinkMessage::NewRoute(route) => parse_own(&route),
                 _ => None,
             }));
         }
         Ok(routes)
     }
 
-    /// Makes a table end in a refusal: what finds no better route there is unreachable, and no further table is looked at.
-    /// It is on no link, so it stays until it is removed.
-    pub fn add_refusal(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
-        let what = format!("refusal in table {table}");
-        self.add(RouteNetlinkMessage::NewRoute(refusal(table, ipv6)), &what)
+    /// Adds an unreachable route as the last route of a table: packets without a better route there are rejected, and
+    /// no further table is searched. It is bound to no link, so it stays until it is removed.
+    pub fn add_unreachable_route(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
+        let what = format!("unreachable route in table {table}");
+        self.add(RouteNetlinkMessage::NewRoute(unreachable_message(table, ipv6)), &what)
     }
 
-    /// Takes the refusal away again.
-    pub fn remove_refusal(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
-        let what = format!("refusal in table {table}");
-        self.remove(RouteNetlinkMessage::DelRoute(refusal(table, ipv6)), &what)
+    /// Removes the unreachable route.
+    pub fn remove_unreachable_route(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
+        let what = format!("unreachable route in table {table}");
+        self.remove(RouteNetlinkMessage::DelRoute(unreachable_message(table, ipv6)), &what)
     }
 
-    /// How packets to `to` leave this host, through `device` if it is given, with the mark that this was opened for. None
-    /// when they do not.
+    /// Looks up the route to `to`, through `device` if given, with the mark of this channel. Returns `None` if there is
+    /// no route.
     pub fn route_to(&mut self, to: IpAddr, device: Option<u32>) -> Result<Option<Hop>, Error> {
-        let what = |refusal: Refusal| refusal.of(format!("look up the route to {to}"));
-        let answers = match self.0.exchange(RouteNetlinkMessage::GetRoute(question(to, device, self.1)), NLM_F_ACK) {
-            Err(refusal) if refusal.is(&[libc::ENETUNREACH, libc::EHOSTUNREACH]) => return Ok(None),
+        let what = |refusal: RequestError| refusal.into_error(format!("look up the route to {to}"));
+        let answers = match self.0.exchange(RouteNetlinkMessage::GetRoute(query(to, device, self.1)), NLM_F_ACK) {
+            Err(refusal) if refusal.is_errno(&[libc::ENETUNREACH, libc::EHOSTUNREACH]) => return Ok(None),
             answers => answers.map_err(what)?,
         };
         let Some(RouteNetlinkMessage::NewRoute(answer)) = answers.into_iter().next() else { return Ok(None) };
-        let Some((mut hop, path_mtu)) = hop(&answer) else { return Ok(None) };
+        let Some((mut hop, path_mtu)) = parse_hop(&answer) else { return Ok(None) };
         hop.mtu = match path_mtu {
             Some(mtu) => mtu,
             None => self.link_by_index(hop.device)?.map_or(0, |link| link.mtu),
@@ -117,16 +111,16 @@ impl Netlink {
 }
 
 impl Netlink {
-    /// Whether packets from an address of this host leave it through `device` on the way to `to`, by a route that there is and
-    /// not because the kernel takes what a packet is bound to for right.
+    /// Returns true if a route exists from local address `from` through `device` to `to`. Excludes the kernel's
+    /// fallback, which sends by the bound device without any route.
     pub fn reaches(&mut self, to: IpAddr, from: IpAddr, device: u32) -> Result<bool, Error> {
-        let mut question = question(to, Some(device), self.1);
+        let mut question = query(to, Some(device), self.1);
         question.header.source_prefix_length = question.header.destination_prefix_length;
         question.header.flags = RouteFlags::LookupTable;
         question.attributes.push(RouteAttribute::Source(from.into()));
         match self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_ACK) {
-            Err(refusal) if refusal.is(&[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL, libc::EACCES]) => Ok(false),
-            Err(refusal) => Err(refusal.of(format!("look up the route to {to} from {from}"))),
+            Err(refusal) if refusal.is_errno(&[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL, libc::EACCES]) => Ok(false),
+            Err(refusal) => Err(refusal.into_error(format!("look up the route to {to} from {from}"))),
             Ok(answers) => Ok(answers.iter().any(|answer| {
                 matches!(answer, RouteNetlinkMessage::NewRoute(route) if route.header.table != libc::RT_TABLE_UNSPEC)
             })),
@@ -147,9 +141,9 @@ fn message(route: &Route) -> RouteMessage {
     message.header = RouteHeader {
         address_family: family(route.to.address.is_ipv6()),
         destination_prefix_length: route.to.length,
-        // Tables above 255 are told by the attribute alone.
+        // Tables above 255 are only in the attribute.
         table: u8::try_from(route.table).unwrap_or(libc::RT_TABLE_UNSPEC),
-        protocol: OURS,
+        protocol: PROTOCOL,
         scope: if route.via.is_some() || route.to.address.is_ipv6() { RouteScope::Universe } else { RouteScope::Link },
         kind: RouteType::Unicast,
         ..RouteHeader::default()
@@ -162,12 +156,12 @@ fn message(route: &Route) -> RouteMessage {
     message
 }
 
-fn ours(message: &RouteMessage) -> Option<Route> {
-    let is_ours = message.header.protocol == OURS && u32::from(message.header.table) == MAIN_TABLE;
+fn parse_own(message: &RouteMessage) -> Option<Route> {
+    let is_ours = message.header.protocol == PROTOCOL && u32::from(message.header.table) == MAIN_TABLE;
     let (mut to, mut device, mut metric) = (None, None, 0);
     for attribute in &message.attributes {
         match attribute {
-            RouteAttribute::Destination(address) => to = ip(address),
+            RouteAttribute::Destination(address) => to = parse_address(address),
             RouteAttribute::Oif(index) => device = Some(*index),
             RouteAttribute::Priority(priority) => metric = *priority,
             _ => {}
@@ -177,7 +171,7 @@ fn ours(message: &RouteMessage) -> Option<Route> {
     is_ours.then_some(Route { to, via: None, device: device?, table: MAIN_TABLE, metric, source: None })
 }
 
-/// An IPv6 router on the way to an IPv4 network is told in an attribute of its own (RFC 5549).
+/// An IPv6 next hop of an IPv4 network has an attribute of its own (RFC 5549).
 fn gateway(to: IpAddr, via: IpAddr) -> RouteAttribute {
     match (to, via) {
         (IpAddr::V4(_), IpAddr::V6(via)) => RouteAttribute::Via(RouteVia::Inet6(via)),
@@ -185,8 +179,8 @@ fn gateway(to: IpAddr, via: IpAddr) -> RouteAttribute {
     }
 }
 
-/// The largest metric is the last to be tried.
-fn refusal(table: u32, ipv6: bool) -> RouteMessage {
+/// The largest metric is tried last.
+fn unreachable_message(table: u32, ipv6: bool) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(ipv6);
     message.header.protocol = RouteProtocol::Static;
@@ -195,7 +189,7 @@ fn refusal(table: u32, ipv6: bool) -> RouteMessage {
     message
 }
 
-fn question(to: IpAddr, device: Option<u32>, mark: Option<u32>) -> RouteMessage {
+fn query(to: IpAddr, device: Option<u32>, mark: Option<u32>) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(to.is_ipv6());
     message.header.destination_prefix_length = if to.is_ipv6() { 128 } else { 32 };
@@ -205,14 +199,14 @@ fn question(to: IpAddr, device: Option<u32>, mark: Option<u32>) -> RouteMessage 
     message
 }
 
-/// The hop, without its MTU, and the path MTU when the route knows one.
-fn hop(message: &RouteMessage) -> Option<(Hop, Option<u32>)> {
+/// Parses the hop, without its MTU, and the route's path MTU if it has one.
+fn parse_hop(message: &RouteMessage) -> Option<(Hop, Option<u32>)> {
     let (mut device, mut source, mut gateway, mut path_mtu) = (None, None, None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Oif(index) => device = Some(*index),
-            RouteAttribute::PrefSource(address) => source = ip(address),
-            RouteAttribute::Gateway(address) => gateway = ip(address),
+            RouteAttribute::PrefSource(address) => source = parse_address(address),
+            RouteAttribute::Gateway(address) => gateway = parse_address(address),
             RouteAttribute::Via(RouteVia::Inet6(via)) => gateway = Some(IpAddr::V6(*via)),
             RouteAttribute::Metrics(metrics) => {
                 path_mtu = metrics.iter().find_map(|m| if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None });
@@ -223,10 +217,15 @@ fn hop(message: &RouteMessage) -> Option<(Hop, Option<u32>)> {
     Some((Hop { device: device?, source, gateway, mtu: 0 }, path_mtu))
 }
 
-fn ip(address: &RouteAddress) -> Option<IpAddr> {
+fn parse_address(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
         RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
         _ => None,
     }
 }
+
+/// The main routing table (`RT_TABLE_MAIN`).
+pub const MAIN_TABLE: u32 = 254;
+/// Marks routes of this program (`rtm_protocol`). `rt_protos` of iproute2 leaves this number free.
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(77);

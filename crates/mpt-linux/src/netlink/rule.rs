@@ -1,5 +1,5 @@
-//! Rules: which routing table a packet is looked up in. Needed to route the whole Internet through a tunnel whose own
-//! datagrams must not follow.
+//! Policy routing rules select the routing table of a packet. They route the whole Internet through a tunnel, except
+//! the tunnel's own datagrams.
 
 use std::fmt;
 
@@ -11,20 +11,20 @@ use nix::libc;
 use super::{Change, Netlink, family};
 use crate::Error;
 
-/// Packets that match are looked up in `table`; when it has no route for them, the next rule has its turn.
+/// Packets that match are looked up in `table`. If it has no route for them, the next rule is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// For IPv6, or for IPv4.
+    /// True for IPv6, false for IPv4.
     pub ipv6: bool,
     /// Rules are tried from the lowest priority to the highest; the main table has 32766.
     pub priority: u32,
     /// Matches only packets of sockets with this mark.
     pub mark: Option<u32>,
-    /// Matches what would not match, and only that.
+    /// Inverts the match.
     pub invert: bool,
     /// The routing table.
     pub table: u32,
-    /// Passes over routes to networks with a prefix of this length or a shorter one; 0 means over default routes.
+    /// Ignores routes with a prefix of this length or shorter; 0 ignores default routes.
     pub suppress_prefix_length: Option<u32>,
 }
 
@@ -34,13 +34,13 @@ impl Netlink {
         self.add(RouteNetlinkMessage::NewRule(message(rule)), &format_args!("rule {rule}"))
     }
 
-    /// The rules of one IP version that ask for a mark or for its absence, whatever else they ask for.
+    /// Returns the rules of one IP version that match this mark or its absence.
     pub fn rules_for_mark(&mut self, mark: u32, ipv6: bool) -> Result<Vec<Rule>, Error> {
         let mut question = RuleMessage::default();
         question.header.family = family(ipv6);
         let answers = self.0.exchange(RouteNetlinkMessage::GetRule(question), NLM_F_DUMP);
-        let answers = answers.map_err(|refusal| refusal.of("list rules"))?;
-        let rule = |answer| if let RouteNetlinkMessage::NewRule(rule) = answer { Some(read(&rule)) } else { None };
+        let answers = answers.map_err(|refusal| refusal.into_error("list rules"))?;
+        let rule = |answer| if let RouteNetlinkMessage::NewRule(rule) = answer { Some(parse(&rule)) } else { None };
         Ok(answers.into_iter().filter_map(rule).filter(|rule| (rule.mark, rule.ipv6) == (Some(mark), ipv6)).collect())
     }
 
@@ -53,8 +53,8 @@ impl Netlink {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.priority)?;
-        let but = if self.invert { "all but " } else { "" };
-        self.mark.map_or(Ok(()), |mark| write!(f, " for {but}mark {mark:#x}"))?;
+        let except = if self.invert { "all but " } else { "" };
+        self.mark.map_or(Ok(()), |mark| write!(f, " for {except}mark {mark:#x}"))?;
         write!(f, " to table {} (IPv{})", self.table, if self.ipv6 { 6 } else { 4 })
     }
 }
@@ -71,7 +71,7 @@ fn message(rule: &Rule) -> RuleMessage {
     message
 }
 
-fn read(message: &RuleMessage) -> Rule {
+fn parse(message: &RuleMessage) -> Rule {
     let mut rule = Rule {
         ipv6: message.header.family == AddressFamily::Inet6,
         priority: 0,
@@ -85,7 +85,7 @@ fn read(message: &RuleMessage) -> Rule {
             RuleAttribute::Priority(priority) => rule.priority = *priority,
             RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
             RuleAttribute::Table(table) => rule.table = *table,
-            // The kernel says -1 where nothing is passed over.
+            // The kernel uses -1 for no suppression.
             RuleAttribute::SuppressPrefixLen(length) if *length != u32::MAX => {
                 rule.suppress_prefix_length = Some(*length);
             }

@@ -11,35 +11,39 @@ use netlink_sys::{Socket, SocketAddr};
 
 use crate::Error;
 
-/// A socket on which requests are answered in turn.
+/// A socket for requests, one at a time.
 #[derive(Debug)]
 pub struct Channel {
     socket: Socket,
     sequence: u32,
 }
 
-/// Why the kernel refused a request, in numbers and, when it knows better, in words.
+/// The kernel's error for a request, with its extended message if there is one.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct RequestError {
     cause: io::Error,
-    said: Option<String>,
+    message: Option<String>,
 }
 
 /// One frame of a datagram.
 pub type Frame = NetlinkMessage<RouteNetlinkMessage>;
 
 impl Channel {
-    /// Opens a socket that the kernel explains its refusals to.
+    /// Opens a socket with extended error messages.
     pub fn open() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
-        // Since Linux 4.12; without them a refusal is a number, as before.
+        // Since Linux 4.12; older kernels report an error number only.
         let _ = socket.set_ext_ack(true).and_then(|()| socket.set_cap_ack(true));
         Ok(Self { socket, sequence: 0 })
     }
 
     /// Sends a request and collects the answers, up to the acknowledgement or the end of the list.
-    pub fn exchange(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<Vec<RouteNetlinkMessage>, Refusal> {
+    pub fn exchange(
+        &mut self,
+        request: RouteNetlinkMessage,
+        flags: u16,
+    ) -> Result<Vec<RouteNetlinkMessage>, RequestError> {
         self.send(request, flags)?;
         let mut answers = Vec::new();
         loop {
@@ -47,16 +51,16 @@ impl Channel {
             for frame in frames(&datagram) {
                 let (header, payload) = match frame {
                     Ok(frame) => frame.into_parts(),
-                    // One link with a name that is no text, say, hides none of the others.
+                    // A link whose name is not UTF-8, for example, does not hide the others.
                     Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
                     Err(error) => return Err(error.into()),
                 };
                 if header.sequence_number != self.sequence {
-                    continue; // the rest of an answer that was given up
+                    continue; // the rest of an abandoned answer
                 }
                 match payload {
                     NetlinkPayload::InnerMessage(answer) => answers.push(answer),
-                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(Refusal::from(error)),
+                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(RequestError::from(error)),
                     NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
                     _ => {}
                 }
@@ -77,17 +81,17 @@ impl Channel {
     }
 }
 
-/// The frames of a datagram; an error for one that cannot be understood, after which the others follow.
+/// Returns the frames of a datagram. A frame that cannot be parsed yields an error, and the next ones follow.
 pub fn frames(datagram: &[u8]) -> impl Iterator<Item = io::Result<Frame>> {
-    let mut rest = datagram;
+    let mut remaining = datagram;
     std::iter::from_fn(move || {
-        let (length, _) = rest.split_first_chunk()?;
+        let (length, _) = remaining.split_first_chunk()?;
         let length = usize::try_from(u32::from_ne_bytes(*length)).ok().filter(|length| *length >= HEADER);
-        let Some(frame) = length.and_then(|length| rest.get(..length)) else {
-            rest = &[];
+        let Some(frame) = length.and_then(|length| remaining.get(..length)) else {
+            remaining = &[];
             return Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
         };
-        rest = rest.get(frame.len().next_multiple_of(4)..).unwrap_or_default();
+        remaining = remaining.get(frame.len().next_multiple_of(4)..).unwrap_or_default();
         Some(deserialize(frame))
     })
 }
@@ -95,38 +99,41 @@ pub fn frames(datagram: &[u8]) -> impl Iterator<Item = io::Result<Frame>> {
 /// Length of a `struct nlmsghdr`.
 const HEADER: usize = 16;
 
-/// `NLMSGERR_ATTR_MSG`: the refusal in words.
+/// `NLMSGERR_ATTR_MSG`: the extended error message.
 const ATTR_MSG: u16 = 1;
 
 fn deserialize<T: NetlinkDeserializable>(frame: &[u8]) -> io::Result<NetlinkMessage<T>> {
     NetlinkMessage::deserialize(frame).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
 }
 
-impl Refusal {
-    /// Whether the refusal is one of these error numbers.
-    pub fn is(&self, errnos: &[i32]) -> bool {
+impl RequestError {
+    /// Returns true if the cause is one of these error numbers.
+    pub fn is_errno(&self, errnos: &[i32]) -> bool {
         self.cause.raw_os_error().is_some_and(|errno| errnos.contains(&errno))
     }
 
-    /// The refusal as the end of an operation.
-    pub fn of(self, what: impl Into<String>) -> Error {
-        Error::new(what, self.cause).with_detail(self.said)
+    /// Converts to the error of an operation.
+    pub fn into_error(self, what: impl Into<String>) -> Error {
+        Error::new(what, self.cause).with_detail(self.message)
     }
 }
 
-impl From<io::Error> for Refusal {
+impl From<io::Error> for RequestError {
     fn from(cause: io::Error) -> Self {
-        Self { cause, said: None }
+        Self { cause, message: None }
     }
 }
 
-/// Behind the header of the request, which the acknowledgement repeats, stand attributes.
-impl From<ErrorMessage> for Refusal {
+/// The attributes follow the header of the request, which the acknowledgement repeats.
+impl From<ErrorMessage> for RequestError {
     fn from(error: ErrorMessage) -> Self {
         let attributes = error.header.get(HEADER..).unwrap_or_default();
-        let words = NlasIterator::new(attributes).map_while(Result::ok).find(|attribute| attribute.kind() == ATTR_MSG);
-        let said = words.map(|words| String::from_utf8_lossy(words.value()).trim_end_matches('\0').to_owned());
-        Self { cause: error.to_io(), said }
+        let attribute_message =
+            NlasIterator::new(attributes).map_while(Result::ok).find(|attribute| attribute.kind() == ATTR_MSG);
+        let message = attribute_message.map(|attribute_message| {
+            String::from_utf8_lossy(attribute_message.value()).trim_end_matches('\0').to_owned()
+        });
+        Self { cause: error.to_io(), message }
     }
 }
 
@@ -135,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_that_lies_about_its_lengths_is_an_error_and_an_end() {
+    fn a_frame_with_a_wrong_length_is_an_error_and_ends_the_datagram() {
         for length in [0_u32, 15, 17, u32::MAX] {
             let mut datagram = [0; HEADER];
             datagram[..4].copy_from_slice(&length.to_ne_bytes());

@@ -6,14 +6,14 @@ use nix::libc;
 
 use super::check;
 
-/// Sets of capabilities, one bit each.
+/// Capability sets, one bit for each capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sets {
-    /// What it can do.
+    /// Capabilities in effect.
     pub effective: u64,
-    /// What it can give itself.
+    /// Capabilities that the thread may make effective.
     pub permitted: u64,
-    /// What programs that it runs can get from it.
+    /// Capabilities that executed programs may inherit.
     pub inheritable: u64,
 }
 
@@ -34,7 +34,7 @@ struct Half {
     inheritable: u32,
 }
 
-/// What the calling thread has.
+/// Returns the sets of the calling thread.
 pub fn get() -> io::Result<Sets> {
     let (mut header, mut halves) = (Header { version: VERSION_3, pid: 0 }, [Half::default(); 2]);
     // SAFETY: the kernel reads and writes one header and, for this version, writes two halves, which outlive the call.
@@ -47,7 +47,7 @@ pub fn get() -> io::Result<Sets> {
     })
 }
 
-/// Sets what the calling thread has, which is no more than before.
+/// Sets the sets of the calling thread, which can only shrink.
 pub fn set(sets: Sets) -> io::Result<()> {
     let mut header = Header { version: VERSION_3, pid: 0 };
     let half = |shift: u32| Half {
@@ -60,20 +60,20 @@ pub fn set(sets: Sets) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, halves.as_ptr()) }).map(drop)
 }
 
-/// Whether a program run from here could get this capability; an error beyond the last one that the kernel knows.
-pub fn is_bounded_in(capability: u32) -> io::Result<bool> {
+/// Returns true if the capability is in the bounding set; an error beyond the kernel's last capability.
+pub fn is_in_bounding_set(capability: u32) -> io::Result<bool> {
     // SAFETY: this operation takes a number and touches no memory.
     check(unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(capability), 0, 0, 0) }).map(|has| has == 1)
 }
 
-/// No program run from here can get this capability any more. Needs CAP_SETPCAP.
-pub fn bound_out(capability: u32) -> io::Result<()> {
+/// Removes the capability from the bounding set, so that no executed program can gain it. Needs CAP_SETPCAP.
+pub fn drop_from_bounding_set(capability: u32) -> io::Result<()> {
     // SAFETY: this operation takes a number and touches no memory.
     check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, libc::c_ulong::from(capability), 0, 0, 0) }).map(drop)
 }
 
-/// Programs run from here get no privileges that this process has not.
-pub fn no_new_privileges() -> io::Result<()> {
+/// Sets `no_new_privs`: executed programs gain no privileges.
+pub fn set_no_new_privs() -> io::Result<()> {
     // SAFETY: this operation takes numbers and touches no memory.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
 }

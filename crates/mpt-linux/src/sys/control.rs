@@ -1,11 +1,11 @@
-//! Control messages (`cmsg(3)`): what travels beside the bytes of a datagram.
+//! Control messages (`cmsg(3)`): ancillary data of a datagram.
 
 use std::mem;
 use std::ptr;
 
 use nix::libc::{self, c_int};
 
-/// Aligned room for the few control messages of one `msghdr`, and how much of it is in use.
+/// An aligned buffer for the control messages of one `msghdr`, and its used length.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Control {
@@ -14,11 +14,8 @@ pub struct Control {
     len: usize,
 }
 
-/// Two messages of an `int` each take 48 bytes on 64-bit systems; the rest is for what later kernels may add.
-const ROOM: usize = 96;
-
 impl Control {
-    /// No control messages, and [`Control::room`] for the kernel to write some.
+    /// An empty buffer.
     pub const EMPTY: Self = Self { align: [], bytes: [0; ROOM], len: 0 };
 
     /// Appends one message. `T` is an integer.
@@ -41,7 +38,7 @@ impl Control {
         self.len += space as usize;
     }
 
-    /// Points `message` at the messages that were pushed.
+    /// Points `message` at the pushed control messages.
     pub fn attach(&self, message: &mut libc::msghdr) {
         if self.len > 0 {
             message.msg_control = self.bytes.as_ptr().cast_mut().cast();
@@ -49,20 +46,21 @@ impl Control {
         }
     }
 
-    /// Points `message` at the whole room, for the kernel to write.
+    /// Points `message` at the whole buffer, for the kernel to write.
     pub fn room(&mut self, message: &mut libc::msghdr) {
         message.msg_control = self.bytes.as_mut_ptr().cast();
         message.msg_controllen = ROOM as _;
     }
 }
 
-/// Calls `each` with level, kind and value of every control message in `message` that carries a byte or an `int`.
+/// Calls `each` with level, type and value of every control message in `message` that has a payload of a byte or an
+/// `int`.
 ///
 /// # Safety
 /// The control part of `message` was written by the kernel and is still alive.
 pub unsafe fn for_each(message: &libc::msghdr, mut each: impl FnMut(c_int, c_int, c_int)) {
-    // SAFETY: the kernel wrote well-formed messages, as the caller promises, and `CMSG_NXTHDR` stays inside them. Data
-    // may be unaligned, and are read only as far as their length says.
+    // SAFETY: the kernel wrote well-formed messages (precondition), and `CMSG_NXTHDR` stays inside them. Data may be
+    // unaligned, and are read only up to their length.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(message);
         while let Some(header) = at.as_ref() {
@@ -81,3 +79,6 @@ pub unsafe fn for_each(message: &libc::msghdr, mut each: impl FnMut(c_int, c_int
         }
     }
 }
+
+/// Two messages of an `int` each take 48 bytes on 64-bit systems; the rest is reserve for later kernels.
+const ROOM: usize = 96;

@@ -1,4 +1,4 @@
-//! `epoll_pwait2` (Linux 5.11), whose deadline has nanoseconds where `epoll_wait` has milliseconds.
+//! `epoll_pwait2` (Linux 5.11): its timeout has nanoseconds, that of `epoll_wait` milliseconds.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,8 +17,8 @@ struct Timespec {
     nanos: i64,
 }
 
-/// Waits for events, at most for `timeout`, and returns how many were written to the front of `events`. `ENOSYS` on
-/// kernels before 5.11.
+/// Waits for events for at most `timeout`, and returns the number of events written to the front of `events`. Returns
+/// `ENOSYS` on kernels before 5.11.
 pub fn wait(epoll: BorrowedFd<'_>, events: &mut [EpollEvent], timeout: Option<Duration>) -> io::Result<usize> {
     let timeout = timeout.map(|t| Timespec {
         seconds: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
@@ -27,7 +27,7 @@ pub fn wait(epoll: BorrowedFd<'_>, events: &mut [EpollEvent], timeout: Option<Du
     let timeout: *const Timespec = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the kernel writes at most `events.len()` events to `events`; `EpollEvent` is a transparent wrapper of
     // `epoll_event` and every bit pattern of that is valid. `timeout` is null or points to a value that outlives the
-    // call. With a null signal mask its size is not looked at.
+    // call. With a null signal mask the kernel ignores its size.
     check(unsafe {
         libc::syscall(
             libc::SYS_epoll_pwait2,

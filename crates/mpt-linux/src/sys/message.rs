@@ -11,32 +11,32 @@ use nix::sys::socket::{SockaddrLike, SockaddrStorage};
 use super::check;
 use super::control::{self, Control};
 
-/// The most datagrams of one [`send_each`].
+/// Maximum number of datagrams of one [`send_each`].
 pub const SEND_BATCH: usize = 64;
 
-/// The most messages of one [`receive`].
+/// Maximum number of messages of one [`receive`].
 pub const RECEIVE_BATCH: usize = 16;
 
-/// What the kernel says about one received message.
+/// Metadata of one received message.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// Bytes in the message's buffer.
     pub len: usize,
     /// The sender.
     pub from: SocketAddr,
-    /// TOS or traffic class, zero when the kernel did not say.
+    /// TOS or traffic class; zero if the kernel did not report it.
     pub tos: u8,
-    /// Size of the datagrams that GRO joined, if it joined any.
+    /// Size of the datagrams that GRO merged, if it merged any.
     pub segment: Option<usize>,
 }
 
 impl Arrival {
-    /// Nothing from nobody.
+    /// An empty message without a sender.
     pub const NONE: Self =
         Self { len: 0, from: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)), tos: 0, segment: None };
 }
 
-/// Sends `bytes` in one message: as one datagram, or as datagrams of `segment` bytes, the last one shorter if need be.
+/// Sends `bytes` as one message: one datagram, or datagrams of `segment` bytes of which the last may be shorter.
 pub fn send(fd: BorrowedFd<'_>, to: SocketAddr, tos: u8, segment: Option<u16>, bytes: &[u8]) -> io::Result<()> {
     let to = SockaddrStorage::from(to);
     let mut control = Control::EMPTY;
@@ -51,8 +51,8 @@ pub fn send(fd: BorrowedFd<'_>, to: SocketAddr, tos: u8, segment: Option<u16>, b
     check(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) } as i64).map(drop)
 }
 
-/// Sends the first [`SEND_BATCH`] of `datagrams`, each a message of its own, and returns how many the kernel took.
-/// An error means that it did not take the first.
+/// Sends the first [`SEND_BATCH`] of `datagrams` as single messages, and returns how many the kernel accepted. An error
+/// means that it rejected the first.
 pub fn send_each<'a>(
     fd: BorrowedFd<'_>,
     to: SocketAddr,
@@ -72,11 +72,11 @@ pub fn send_each<'a>(
         count += 1;
     }
     // SAFETY: the first `count` messages point at the address, the control messages, `parts` and the datagrams, which
-    // all outlive the call; sendmmsg writes nothing but each `msg_len`.
+    // all outlive the call; sendmmsg only writes each `msg_len`.
     check(unsafe { libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _) })
 }
 
-/// Receives up to one message into each of `buffers` and writes what is known about it to `arrivals`; returns how many.
+/// Receives up to one message into each of `buffers`, stores their metadata in `arrivals` and returns their number.
 pub fn receive<'a>(
     fd: BorrowedFd<'_>,
     buffers: impl Iterator<Item = &'a mut [u8]>,
@@ -113,7 +113,7 @@ pub fn receive<'a>(
 }
 
 /// # Safety
-/// `message` is one that recvmmsg has filled in, and its control buffer is alive.
+/// recvmmsg has filled in `message`, and its control buffer is alive.
 unsafe fn arrived(message: &libc::mmsghdr, name: &libc::sockaddr_in6) -> Arrival {
     let mut arrival = Arrival { len: message.msg_len as usize, from: socket_addr(name), ..Arrival::NONE };
     let note = |level, kind, value: c_int| match (level, kind) {
@@ -121,7 +121,7 @@ unsafe fn arrived(message: &libc::mmsghdr, name: &libc::sockaddr_in6) -> Arrival
         (libc::SOL_UDP, libc::UDP_GRO) => arrival.segment = usize::try_from(value).ok(),
         _ => {}
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { control::for_each(&message.msg_hdr, note) };
     arrival
 }
@@ -136,7 +136,7 @@ fn socket_addr(name: &libc::sockaddr_in6) -> SocketAddr {
     SocketAddrV4::new(Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)), u16::from_be(name.sin_port)).into()
 }
 
-/// Both sockets are born with TOS zero, so zero needs no message.
+/// New sockets have TOS zero, so zero needs no control message.
 fn push_tos(control: &mut Control, to: &SockaddrStorage, tos: u8) {
     match (tos, to.family()) {
         (0, _) => {}

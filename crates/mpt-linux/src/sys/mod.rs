@@ -1,7 +1,7 @@
-//! System calls that have no safe face in `nix`. The only unsafe code of the workspace.
+//! System calls without a safe wrapper in `nix`. The only unsafe code of the workspace.
 //!
-//! Each function takes borrowed descriptors and slices, hands the kernel nothing that outlives the call, and returns
-//! `io::Result`. No decision is made here.
+//! Each function takes borrowed descriptors and slices, passes the kernel no pointer that outlives the call, and
+//! returns `io::Result`. It makes no decisions.
 #![allow(unsafe_code)]
 
 pub mod capability;
@@ -14,7 +14,7 @@ pub mod tun;
 
 use std::io;
 
-/// Turns the `-1` of a system call into the error it stands for.
+/// Converts the `-1` of a system call to the last OS error.
 fn check(result: impl Into<i64>) -> io::Result<usize> {
     usize::try_from(result.into()).map_err(|_| io::Error::last_os_error())
 }

@@ -8,8 +8,8 @@ use nix::libc::{self, c_int, c_short, c_uint, c_ulong};
 
 use super::check;
 
-/// Attaches a freshly opened `/dev/net/tun` to the device `name`, making it if there is none, and returns the name that
-/// the kernel gave it (a name with `%d` is a pattern). `name` is at most 15 bytes long.
+/// Attaches a freshly opened `/dev/net/tun` to the device `name`, which is created if it does not exist. Returns the
+/// name that the kernel assigned (a name with `%d` is a pattern). `name` has at most 15 bytes.
 pub fn attach(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<String> {
     // SAFETY: all zeroes is a valid `ifreq`: integers, an array and a union of such.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -27,14 +27,14 @@ pub fn attach(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<String
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// Says which unfinished packets the reader of the device can take: a set of `TUN_F_` bits.
+/// Sets the offloads that the reader supports: a set of `TUN_F_` bits.
 pub fn set_offload(fd: BorrowedFd<'_>, features: c_uint) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, c_ulong::from(features)) }).map(drop)
 }
 
-/// Sets the size of the `virtio_net_hdr` before each packet, which an earlier owner of a persistent device may have left
-/// at another value.
+/// Sets the size of the `virtio_net_hdr` before each packet: an earlier owner of a persistent device may have changed
+/// it.
 pub fn set_header_size(fd: BorrowedFd<'_>, bytes: c_int) -> io::Result<()> {
     // SAFETY: TUNSETVNETHDRSZ reads one `int`, which `bytes` is for as long as the call lasts.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const bytes) }).map(drop)

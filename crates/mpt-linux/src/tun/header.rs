@@ -1,12 +1,12 @@
-//! `struct virtio_net_hdr`, ten bytes in host byte order, and what it means.
+//! Encodes and decodes `struct virtio_net_hdr`, ten bytes in host byte order.
 //!
 //! ```text
 //! flags 1 | gso_type 1 | hdr_len 2 | gso_size 2 | csum_start 2 | csum_offset 2
 //! ```
 //!
-//! `hdr_len` cannot be believed on read: the kernel puts the length of the linear part of its buffer there, which for a
-//! forwarded packet is the whole first segment. It is derived from the packet. On write it must be exact, and so must
-//! `csum_start`: the kernel refuses a packet whose transport header does not end where `hdr_len` says.
+//! `hdr_len` is unreliable on read: the kernel sets it to the length of the linear part of its buffer, which for a
+//! forwarded packet is the whole first segment. It is computed from the packet instead. On write it must be exact, and
+//! so must `csum_start`: the kernel rejects a packet whose transport header does not end at `hdr_len`.
 
 use std::io;
 
@@ -21,10 +21,10 @@ const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
-/// Added to the type of a TCP packet whose first segment alone carries CWR.
+/// Added to the type of a TCP packet if only its first segment carries CWR.
 const GSO_ECN: u8 = 0x80;
 
-/// The header that stands before a packet with this work left.
+/// Encodes the header for a packet with this pending offload work.
 pub fn encode(offload: Offload) -> [u8; LEN] {
     let checksum = offload.checksum.unwrap_or(Checksum { start: 0, offset: 0 });
     let (kind, header, size) = offload.segmentation.map_or((GSO_NONE, 0, 0), |s| (gso_type(s.kind), s.header, s.size));
@@ -36,7 +36,7 @@ pub fn encode(offload: Offload) -> [u8; LEN] {
     bytes
 }
 
-/// The work that `header` leaves in `packet`. Flags that only inform (checksum verified) are of no interest.
+/// Decodes the offload work that is pending in `packet`. Ignores informational flags (checksum verified).
 pub fn decode(header: &[u8; LEN], packet: &[u8]) -> io::Result<Offload> {
     let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let checksum = (header[0] & NEEDS_CSUM != 0).then_some(Checksum { start: field(6), offset: field(8) });
@@ -63,13 +63,13 @@ fn kind(gso_type: u8) -> io::Result<Option<SegmentationKind>> {
         GSO_TCPV4 => Ok(Some(SegmentationKind::Tcp4 { cwr })),
         GSO_TCPV6 => Ok(Some(SegmentationKind::Tcp6 { cwr })),
         GSO_UDP_L4 => Ok(Some(SegmentationKind::Udp)),
-        _ => Err(contradiction("a kind of segmentation that was not asked for")),
+        _ => Err(invalid("segmentation type that was not negotiated")),
     }
 }
 
-/// Bytes of IP and transport header. The transport header begins where the checksum does, for TCP as for UDP.
+/// Returns the bytes of IP and transport header. The transport header begins at `csum_start`, for TCP and UDP.
 fn header_len(kind: SegmentationKind, checksum: Option<Checksum>, packet: &[u8]) -> io::Result<u16> {
-    let start = checksum.ok_or_else(|| contradiction("segmentation without a checksum to complete"))?.start;
+    let start = checksum.ok_or_else(|| invalid("segmentation without a partial checksum"))?.start;
     let transport = packet.get(usize::from(start)..).unwrap_or_default();
     let (shortest, len) = match kind {
         SegmentationKind::Udp => (8, 8),
@@ -79,11 +79,11 @@ fn header_len(kind: SegmentationKind, checksum: Option<Checksum>, packet: &[u8])
     };
     match len >= shortest && transport.len() >= usize::from(len) {
         true => Ok(start.saturating_add(len.into())),
-        false => Err(contradiction("a transport header that does not fit the packet")),
+        false => Err(invalid("transport header exceeds the packet")),
     }
 }
 
-fn contradiction(what: &'static str) -> io::Error {
+fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
@@ -101,20 +101,20 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_the_kernel_header() {
+    fn the_header_has_the_kernels_layout() {
         let n = |value: u16| value.to_ne_bytes();
         let expected = [&[1, 0x81], &n(52)[..], &n(1388), &n(20), &n(16)].concat();
         assert_eq!(encode(tcp4().0).to_vec(), expected);
     }
 
     #[test]
-    fn a_finished_packet_has_a_header_of_zeroes() {
+    fn a_finished_packet_has_a_zero_header() {
         assert_eq!(encode(Offload::default()), [0; LEN]);
         assert_eq!(decode(&[0; LEN], &[0x45; 20]).unwrap(), Offload::default());
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn decode_inverts_encode() {
         let (offload, packet) = tcp4();
         assert_eq!(decode(&encode(offload), &packet).unwrap(), offload);
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verified_checksum_is_nothing_left_to_do() {
+    fn a_verified_checksum_leaves_no_work() {
         let mut header = [0; LEN];
         header[0] = 2;
         assert_eq!(decode(&header, &[0x45; 40]).unwrap(), Offload::default());

@@ -1,18 +1,18 @@
-//! A TUN device: IP packets from and to the kernel, as large as the kernel will make them.
+//! A TUN device: reads and writes IP packets, as large as the kernel's segmentation offload makes them.
 //!
-//! With offload, every packet is preceded by a `virtio_net_hdr` that says what is left undone in it ([`Offload`]): one
-//! read brings up to 64 KiB of one TCP or UDP flow, one write delivers as much. The header travels in its own element of
-//! a `readv`/`writev`, so the packet is never moved to make room for it. Without offload the slow twin reads and writes
-//! one finished packet of at most the MTU per call and there is no header.
+//! With offload, a `virtio_net_hdr` before every packet describes its pending work ([`Offload`]): one read returns up
+//! to 64 KiB of one TCP or UDP flow, one write delivers as much. The header has its own element of a `readv`/`writev`,
+//! so the packet is never moved. Without offload there is no header, and each call reads or writes one finished packet
+//! of at most the MTU.
 //!
-//! | kernel       | what is granted |
+//! | kernel       | granted offload |
 //! |--------------|-----------------|
 //! | 6.2 and up   | checksum, TSO for IPv4 and IPv6, USO |
 //! | older        | checksum, TSO for IPv4 and IPv6 |
 //! | none of them | finished packets only on read; large packets are still taken on write |
 //!
-//! The device disappears with the last descriptor, routes and addresses with it: a crash leaves nothing behind.
-//! Addresses, MTU and queue length are [`netlink`](crate::netlink)'s.
+//! The kernel removes the device, its routes and its addresses with the last descriptor: a crash leaves nothing behind.
+//! [`netlink`](crate::netlink) sets addresses, MTU and queue length.
 //!
 //! <https://docs.kernel.org/networking/tuntap.html>; `include/uapi/linux/virtio_net.h`
 
@@ -30,7 +30,7 @@ use nix::net::if_::if_nametoindex;
 use crate::Error;
 use crate::sys;
 
-/// An open TUN device, up or not. Dropping it removes the device unless somebody made it persistent.
+/// An open TUN device, up or down. Dropping it removes the device unless it is persistent.
 #[derive(Debug)]
 pub struct Tun {
     file: File,
@@ -39,29 +39,22 @@ pub struct Tun {
     features: Features,
 }
 
-/// What the kernel granted when the device was opened.
+/// The offload features that the kernel granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Packets carry an [`Offload`]; writes may be large whatever the two flags below say.
+    /// Packets carry an [`Offload`]; writes may be large regardless of the two flags below.
     pub offload: bool,
-    /// Reads bring unfinished checksums and large TCP packets.
+    /// Reads return partial checksums and large TCP packets.
     pub tso: bool,
-    /// Reads bring large UDP packets.
+    /// Reads return large UDP packets.
     pub uso: bool,
 }
 
-/// The most parts of one packet: the headers, and the payloads of the longest run of datagrams that the kernel takes or
-/// brings in one call (`UDP_MAX_SEGMENTS`).
-pub const MAX_PARTS: usize = 1 + 128;
-
-/// Room for any packet that a read can bring: an IP packet with the largest length its header can state.
-pub const READ_BUFFER: usize = 65_536;
-
 impl Tun {
-    /// Opens the device `name`, which is made if there is none; a name with `%d` takes the first free number.
+    /// Opens the device `name`, which is created if it does not exist; a name with `%d` gets the first free number.
     ///
-    /// Fails without CAP_NET_ADMIN, without `/dev/net/tun`, when another process holds the device, and when the name
-    /// belongs to another kind of interface.
+    /// Fails without CAP_NET_ADMIN, without `/dev/net/tun`, if another process holds the device, or if the name belongs
+    /// to another kind of interface.
     pub fn open(name: &str, offload: bool) -> Result<Self, Error> {
         let what = format!("open TUN device {name}");
         let fail = |cause: io::Error| {
@@ -76,10 +69,10 @@ impl Tun {
         Ok(Self { file, name, index, features })
     }
 
-    /// Reads one packet into `buffer`, which has room for [`READ_BUFFER`] bytes, or for the MTU without offload: the
-    /// rest of a longer packet is lost. `None` when there is nothing to read.
+    /// Reads one packet into `buffer`, which has [`READ_BUFFER`] bytes, or the MTU without offload: a longer packet is
+    /// truncated. Returns `None` if there is nothing to read.
     ///
-    /// `InvalidData` means that one packet was lost to a header which contradicts it; the next read may succeed.
+    /// `InvalidData` means that one packet was lost because its header contradicts it; the next read may succeed.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<(Offload, usize)>> {
         if !self.features.offload {
             return Ok(unless_blocked(self.file.read(buffer))?.map(|len| (Offload::default(), len)));
@@ -92,17 +85,17 @@ impl Tun {
         Ok(Some((offload, len)))
     }
 
-    /// Writes one packet; false when the kernel has no room for it, and then nothing was written.
+    /// Writes one packet. Returns false if the kernel has no room for it; nothing was written then.
     ///
     /// `EIO` means that the device is down, `EINVAL` that `offload` contradicts the packet.
     pub fn write(&mut self, offload: Offload, packet: &[u8]) -> io::Result<bool> {
         self.write_parts(offload, &[packet])
     }
 
-    /// Writes one packet that stands in at most [`MAX_PARTS`] parts; otherwise as [`Tun::write`].
+    /// Writes one packet from at most [`MAX_PARTS`] parts; otherwise as [`Tun::write`].
     pub fn write_parts(&mut self, offload: Offload, packet: &[&[u8]]) -> io::Result<bool> {
         if packet.len() > MAX_PARTS {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a packet in too many parts"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "packet has too many parts"));
         }
         let bare = header::encode(offload);
         let mut parts = [IoSlice::new(&[]); 1 + MAX_PARTS];
@@ -110,31 +103,33 @@ impl Tun {
         for (to, from) in parts[1..].iter_mut().zip(packet) {
             *to = IoSlice::new(from);
         }
-        let parts = &parts[self.header_parts(offload)?..=packet.len()];
+        let parts = &parts[self.first_part(offload)?..=packet.len()];
         Ok(unless_blocked(self.file.write_vectored(parts))?.is_some())
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The device's interface index.
+    /// Returns the device's interface index.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// What the kernel granted.
+    /// Returns the granted offload features.
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// Where the packet's parts begin: after the header if there is one. The slow twin takes finished packets only.
-    fn header_parts(&self, offload: Offload) -> io::Result<usize> {
+    /// Returns the index of the first part to write: 0 is the header. Without offload only finished packets are valid.
+    fn first_part(&self, offload: Offload) -> io::Result<usize> {
         match (self.features.offload, offload == Offload::default()) {
             (true, _) => Ok(0),
             (false, true) => Ok(1),
-            (false, false) => Err(io::Error::new(io::ErrorKind::InvalidInput, "an unfinished packet without offload")),
+            (false, false) => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "partial checksum or segmentation without offload"))
+            }
         }
     }
 }
@@ -168,9 +163,9 @@ fn unless_blocked(result: io::Result<usize>) -> io::Result<Option<usize>> {
 
 fn open_hint(cause: &io::Error) -> Option<&'static str> {
     match cause.raw_os_error()? {
-        libc::EBUSY => Some("already in use: another process holds this device; stop it or take another name"),
+        libc::EBUSY => Some("already in use: another process holds this device; stop it or use another name"),
         libc::EINVAL => Some(
-            "an interface name has 1 to 15 characters, and must not belong to another kind of interface or to a multi-queue device",
+            "an interface name has 1 to 15 characters, and must not belong to another kind of interface or a multi-queue device",
         ),
         libc::ENOENT | libc::ENODEV | libc::ENXIO => {
             Some("no /dev/net/tun: `modprobe tun`; in a container, pass the device in (`--device /dev/net/tun`)")
@@ -178,3 +173,9 @@ fn open_hint(cause: &io::Error) -> Option<&'static str> {
         _ => None,
     }
 }
+
+/// Maximum number of parts of one packet: the headers, and one payload for each segment of the largest GSO batch
+/// (`UDP_MAX_SEGMENTS`).
+pub const MAX_PARTS: usize = 1 + 128;
+/// Large enough for any packet: the largest length that an IP header can encode.
+pub const READ_BUFFER: usize = 65_536;

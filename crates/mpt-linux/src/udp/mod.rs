@@ -1,29 +1,29 @@
-//! A UDP socket that sends and receives runs of equal datagrams, one system call a run.
+//! A UDP socket that sends and receives batches of equal datagrams, one system call per batch.
 //!
-//! Fast twin: `UDP_SEGMENT` (GSO, Linux 4.18) cuts one large send into datagrams as late as the network card,
-//! `UDP_GRO` (5.0) joins what arrived into one large receive. Slow twin: `sendmmsg` and `recvmmsg` of single datagrams.
-//! The datagrams on the wire are the same. Each direction has its own twin; sending falls back for good when the kernel
-//! refuses a run whose datagrams it takes one by one, which some interfaces do only when the first run is sent.
+//! Offload: `UDP_SEGMENT` (GSO, Linux 4.18) splits one large send as late as in the network card, `UDP_GRO` (5.0)
+//! merges arrivals into one large receive. Fallback: `sendmmsg` and `recvmmsg` of single datagrams. The datagrams on
+//! the wire are the same. Each direction has its own state. Sending falls back permanently when the kernel rejects a
+//! batch whose datagrams it accepts one by one, which some interfaces only do at the first batch.
 //!
-//! Sockets are never connected, so that one socket serves peers that roam, and no ICMP message, which anybody can forge,
-//! turns into an error of ours. An IPv6 socket is IPv6 only; IPv4 has its own.
+//! Sockets are never connected: one socket serves peers that roam, and ICMP messages, which anybody can forge, cause no
+//! socket errors. An IPv6 socket is IPv6 only; IPv4 has its own.
 //!
-//! *Fragmentation.* Path-MTU discovery is `PROBE`: every datagram carries DF, and the kernel's own opinion of the path
-//! MTU, which it takes from ICMP messages, is not asked. A tunnel finds the MTU with authenticated probes (RFC 8899), which
-//! must be allowed to exceed that opinion; `DO` would refuse them, `WANT` and `DONT` would fragment. A datagram larger
-//! than the interface's MTU is refused with `EMSGSIZE`.
+//! *Fragmentation.* Path MTU discovery is `PROBE`: every datagram carries DF, and the kernel's path MTU, which it takes
+//! from ICMP messages, is ignored. The tunnel finds the MTU with authenticated probes (RFC 8899), which must be allowed
+//! to exceed the kernel's value; `DO` would reject them, `WANT` and `DONT` would fragment. A datagram larger than the
+//! interface's MTU fails with `EMSGSIZE`.
 //!
-//! *ECN and DSCP.* The outer TOS is given with every run and comes with every message. GRO never joins datagrams of
-//! different TOS, so one value holds for all of a message.
+//! *ECN and DSCP.* The outer TOS is set for every batch and reported with every message. GRO never merges datagrams
+//! with different TOS, so one value holds for the whole message.
 
-mod both;
+mod dual_stack;
+mod handshake_filter;
 mod receive;
 mod send;
-mod sieve;
 
-pub use both::BothFamilies;
+pub use dual_stack::DualStackSocket;
 pub use receive::{Receive, Received};
-pub use send::{Datagrams, Rest, Sent};
+pub use send::{Datagrams, SendStatus, Sent};
 
 use std::fmt;
 use std::io;
@@ -37,23 +37,20 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage,
 use crate::Error;
 use crate::sys;
 
-/// How a socket is to be opened.
+/// Parameters for opening a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketSpec {
-    /// Address and port to bind to; the unspecified address for whatever the route prefers, port 0 for a free one.
+    /// Address and port to bind to; the unspecified address leaves the source to routing, port 0 selects a free one.
     pub local: SocketAddr,
-    /// The interface that every datagram must leave and arrive by, whatever the routes say.
+    /// The interface that every datagram must leave and arrive by, regardless of routes (`SO_BINDTODEVICE`).
     pub device: Option<String>,
-    /// The mark of every datagram, by which a routing rule can tell the tunnel's own datagrams from what it carries.
+    /// The mark of every datagram, with which routing rules distinguish the tunnel's own datagrams from its payload.
     pub mark: Option<u32>,
-    /// Try the fast twins.
+    /// Use GSO and GRO if available.
     pub offload: bool,
-    /// Bytes of receive buffer, as the kernel counts them: a 64 KiB message is charged with some 70 KiB.
+    /// Bytes of receive buffer in the kernel's accounting: a 64 KiB message costs about 70 KiB.
     pub receive_buffer: usize,
 }
-
-/// Holds a 10 Gbit/s path for 3 ms, longer than the event loop is ever away.
-pub const RECEIVE_BUFFER: usize = 4 << 20;
 
 impl Default for SocketSpec {
     fn default() -> Self {
@@ -67,58 +64,58 @@ impl Default for SocketSpec {
 pub struct Socket {
     fd: OwnedFd,
     local: SocketAddr,
-    gso: Twin,
-    gro: Twin,
-    /// The most segments of one GSO send that this kernel has not refused.
+    gso: Offload,
+    gro: Offload,
+    /// Maximum number of segments of one GSO send that this kernel has not rejected.
     max_segments: usize,
 }
 
-/// Which of the two ways a socket works.
+/// The offload state of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Twin {
-    /// Runs of datagrams.
-    Fast,
+pub enum Offload {
+    /// Batches of datagrams.
+    Enabled,
     /// Single datagrams.
-    Slow(Why),
+    Fallback(FallbackReason),
 }
 
-/// Why a socket works slowly.
+/// The reason for the fallback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// Offload was switched off.
-    SwitchedOff,
-    /// The kernel refused, with this error number.
+pub enum FallbackReason {
+    /// Offload is disabled by configuration.
+    Disabled,
+    /// The kernel rejected it, with this error number.
     Refused(i32),
 }
 
 impl Socket {
     /// Opens and binds a socket.
     ///
-    /// Fails when the address is not of this host or is taken, when the device does not exist, without CAP_NET_ADMIN when
-    /// there is a mark, and, on kernels before 5.7, without CAP_NET_RAW when there is a device.
+    /// Fails if the address is not local or in use, if the device does not exist, without CAP_NET_ADMIN if there is a
+    /// mark, and, on kernels before 5.7, without CAP_NET_RAW if there is a device.
     pub fn open(spec: &SocketSpec) -> Result<Self, Error> {
         let fail = |errno: Errno| Error::new(spec.to_string(), errno).with_hint(open_hint(errno));
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let fd = socket::socket(family(spec.local), SockType::Datagram, flags, None).map_err(fail)?;
-        prepare(&fd, spec).map_err(fail)?;
+        set_options(&fd, spec).map_err(fail)?;
         socket::bind(fd.as_raw_fd(), &SockaddrStorage::from(spec.local)).map_err(fail)?;
-        let local = bound_to(&fd, spec.local).map_err(fail)?;
+        let local = bound_address(&fd, spec.local).map_err(fail)?;
         let (gso, gro) = (try_gso(&fd, spec.offload), try_gro(&fd, spec.offload));
         Ok(Self { fd, local, gso, gro, max_segments: send::MAX_SEGMENTS })
     }
 
-    /// The address and port that the socket is bound to.
+    /// Returns the address and port that the socket is bound to.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// How the socket sends.
-    pub fn gso(&self) -> Twin {
+    /// Returns the offload state of sending.
+    pub fn gso(&self) -> Offload {
         self.gso
     }
 
-    /// How the socket receives.
-    pub fn gro(&self) -> Twin {
+    /// Returns the offload state of receiving.
+    pub fn gro(&self) -> Offload {
         self.gro
     }
 }
@@ -136,12 +133,14 @@ impl fmt::Display for SocketSpec {
     }
 }
 
-impl fmt::Display for Twin {
+impl fmt::Display for Offload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fast => f.write_str("fast"),
-            Self::Slow(Why::SwitchedOff) => f.write_str("slow: offload is switched off"),
-            Self::Slow(Why::Refused(errno)) => write!(f, "slow: {}", io::Error::from_raw_os_error(*errno)),
+            Self::Enabled => f.write_str("enabled"),
+            Self::Fallback(FallbackReason::Disabled) => f.write_str("disabled by configuration"),
+            Self::Fallback(FallbackReason::Refused(errno)) => {
+                write!(f, "disabled: {}", io::Error::from_raw_os_error(*errno))
+            }
         }
     }
 }
@@ -150,8 +149,8 @@ fn family(address: SocketAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// Everything that must be said before the bind, so that no datagram arrives under other rules.
-fn prepare(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
+/// Sets the options before the bind, so that no datagram arrives without them.
+fn set_options(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
     if let Some(device) = &spec.device {
         socket::setsockopt(fd, sockopt::BindToDevice, &device.into())?;
     }
@@ -166,7 +165,7 @@ fn prepare(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
         socket::setsockopt(fd, sockopt::Ipv6RecvTClass, &true)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
     }
-    // Beyond net.core.rmem_max only with CAP_NET_ADMIN; without it the kernel takes as much as that allows.
+    // Only CAP_NET_ADMIN may exceed net.core.rmem_max; without it the kernel clamps to that.
     socket::setsockopt(fd, sockopt::RcvBufForce, &spec.receive_buffer)
         .or_else(|_| socket::setsockopt(fd, sockopt::RcvBuf, &spec.receive_buffer))
 }
@@ -176,37 +175,37 @@ fn set(fd: &OwnedFd, level: i32, name: i32, value: i32) -> nix::Result<()> {
         .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()))
 }
 
-fn bound_to(fd: &OwnedFd, asked: SocketAddr) -> nix::Result<SocketAddr> {
+fn bound_address(fd: &OwnedFd, requested: SocketAddr) -> nix::Result<SocketAddr> {
     let bound: SockaddrStorage = socket::getsockname(fd.as_raw_fd())?;
     let v4 = bound.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
-    Ok(v4.or_else(|| bound.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into()))).unwrap_or(asked))
+    Ok(v4.or_else(|| bound.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into()))).unwrap_or(requested))
 }
 
-/// A segment size of zero changes nothing, and is refused by kernels that know no segments.
-fn try_gso(fd: &OwnedFd, offload: bool) -> Twin {
-    twin(offload, || socket::setsockopt(fd, sockopt::UdpGsoSegment, &0))
+/// A segment size of zero changes nothing; kernels without GSO reject the option.
+fn try_gso(fd: &OwnedFd, offload: bool) -> Offload {
+    probe_offload(offload, || socket::setsockopt(fd, sockopt::UdpGsoSegment, &0))
 }
 
-fn try_gro(fd: &OwnedFd, offload: bool) -> Twin {
-    twin(offload, || socket::setsockopt(fd, sockopt::UdpGroSegment, &true))
+fn try_gro(fd: &OwnedFd, offload: bool) -> Offload {
+    probe_offload(offload, || socket::setsockopt(fd, sockopt::UdpGroSegment, &true))
 }
 
-fn twin(offload: bool, ask: impl FnOnce() -> nix::Result<()>) -> Twin {
-    match offload.then(ask) {
-        None => Twin::Slow(Why::SwitchedOff),
-        Some(Ok(())) => Twin::Fast,
-        Some(Err(errno)) => Twin::Slow(Why::Refused(errno as i32)),
+fn probe_offload(offload: bool, enable: impl FnOnce() -> nix::Result<()>) -> Offload {
+    match offload.then(enable) {
+        None => Offload::Fallback(FallbackReason::Disabled),
+        Some(Ok(())) => Offload::Enabled,
+        Some(Err(errno)) => Offload::Fallback(FallbackReason::Refused(errno as i32)),
     }
 }
 
 fn open_hint(errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::ENODEV => Some("no such interface: `ip link` lists them"),
-        Errno::EADDRNOTAVAIL => Some("no interface of this host has that address: `ip address` lists them"),
-        Errno::EADDRINUSE => Some("another socket has that port: `ss -ulpn` says whose"),
-        Errno::EAFNOSUPPORT => Some("this host has that IP version switched off"),
+        Errno::EADDRNOTAVAIL => Some("no interface of this host has this address: `ip address` lists them"),
+        Errno::EADDRINUSE => Some("another socket uses this port: see `ss -ulpn`"),
+        Errno::EAFNOSUPPORT => Some("this IP version is disabled on this host"),
         Errno::EACCES => Some(
-            "a port below 1024 needs CAP_NET_BIND_SERVICE; a tunnel that runs has it from its next start: mpt down, and mpt up",
+            "a port below 1024 needs CAP_NET_BIND_SERVICE, which a running tunnel gets at its next start: mpt down, then mpt up",
         ),
         Errno::EPERM => Some(
             "needs CAP_NET_RAW for an interface and CAP_NET_ADMIN for a mark: run as root or `setcap cap_net_admin,cap_net_raw+ep`",
@@ -215,12 +214,15 @@ fn open_hint(errno: Errno) -> Option<&'static str> {
     }
 }
 
+/// Buffers a 10 Gbit/s path for 3 ms, longer than the event loop is ever busy.
+pub const RECEIVE_BUFFER: usize = 4 << 20;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Without a UDP checksum the kernel refuses to segment (`EINVAL`), but sends single datagrams.
-    fn socket_that_refuses_gso() -> Socket {
+    /// Without a UDP checksum the kernel rejects GSO (`EINVAL`), but sends single datagrams.
+    fn socket_without_checksum() -> Socket {
         let spec = SocketSpec { local: (Ipv4Addr::LOCALHOST, 0).into(), ..SocketSpec::default() };
         let socket = Socket::open(&spec).unwrap();
         set(&socket.fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
@@ -238,21 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_turns_the_fast_twin_off_and_loses_nothing() {
-        let (mut near, mut far) = (socket_that_refuses_gso(), socket_that_refuses_gso());
-        assert_eq!(near.gso(), Twin::Fast);
+    fn a_gso_error_disables_offload_without_loss() {
+        let (mut near, mut far) = (socket_without_checksum(), socket_without_checksum());
+        assert_eq!(near.gso(), Offload::Enabled);
 
         let sent = near.send(&Datagrams { to: far.local(), tos: 0, segment: 500, bytes: &[7; 30 * 500 + 100] });
 
         assert_eq!(sent.datagrams, 31);
-        assert_eq!(near.gso(), Twin::Slow(Why::Refused(libc::EINVAL)));
-        assert_eq!(near.gso().to_string(), "slow: Invalid argument (os error 22)");
+        assert_eq!(near.gso(), Offload::Fallback(FallbackReason::Refused(libc::EINVAL)));
+        assert_eq!(near.gso().to_string(), "disabled: Invalid argument (os error 22)");
         assert_eq!(lengths(&mut far), [vec![500; 30], vec![100]].concat());
     }
 
     #[test]
-    fn a_refusal_of_a_long_run_is_first_taken_for_an_old_kernel() {
-        let (mut near, mut far) = (socket_that_refuses_gso(), socket_that_refuses_gso());
+    fn a_gso_error_for_a_large_batch_first_lowers_the_batch_size() {
+        let (mut near, mut far) = (socket_without_checksum(), socket_without_checksum());
 
         let sent = near.send(&Datagrams { to: far.local(), tos: 0, segment: 10, bytes: &[7; 100 * 10] });
 

@@ -1,4 +1,4 @@
-//! Receiving: up to sixteen messages a call, each of up to 64 KiB that GRO joined from equal datagrams.
+//! Receives up to sixteen messages per call, each of up to 64 KiB that GRO merged from equal datagrams.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,8 +7,7 @@ use std::os::fd::AsFd;
 use super::Socket;
 use crate::sys::message::{self, Arrival, RECEIVE_BATCH};
 
-/// Buffers for one [`Socket::recv`], to be made once and used again. 1 MiB, of which only what is used is backed by
-/// memory.
+/// Reusable buffers for [`Socket::recv`]. 1 MiB, of which only touched pages use memory.
 #[derive(Debug)]
 pub struct Receive {
     buffers: Vec<u8>,
@@ -25,23 +24,20 @@ pub struct Received<'a> {
     pub tos: u8,
     /// Bytes of every datagram but the last, which may be shorter. At least 1, so that `chunks_mut` takes it.
     pub segment: usize,
-    /// The datagrams, one after the other, to be opened in place. Empty for a datagram without payload.
+    /// The datagrams, one after the other, for decryption in place. Empty for a datagram without payload.
     pub bytes: &'a mut [u8],
 }
 
-/// No UDP payload is longer.
-const BUFFER: usize = 65_536;
-
 impl Receive {
-    /// Makes the buffers.
+    /// Allocates the buffers.
     pub fn new() -> Self {
-        Self { buffers: vec![0; RECEIVE_BATCH * BUFFER], arrivals: [Arrival::NONE; RECEIVE_BATCH], count: 0 }
+        Self { buffers: vec![0; RECEIVE_BATCH * BUFFER_LEN], arrivals: [Arrival::NONE; RECEIVE_BATCH], count: 0 }
     }
 
-    /// What the last [`Socket::recv`] brought, in the order of arrival.
+    /// Returns the messages of the last [`Socket::recv`], in order of arrival.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = Received<'_>> {
         let arrivals = &self.arrivals[..self.count];
-        self.buffers.chunks_exact_mut(BUFFER).zip(arrivals).map(|(buffer, arrival)| Received {
+        self.buffers.chunks_exact_mut(BUFFER_LEN).zip(arrivals).map(|(buffer, arrival)| Received {
             from: arrival.from,
             tos: arrival.tos,
             segment: arrival.segment.unwrap_or(arrival.len).max(1),
@@ -57,13 +53,13 @@ impl Default for Receive {
 }
 
 impl Socket {
-    /// Receives what is there into `into`, whose former contents are lost, and returns how many messages that is: zero
-    /// when there is nothing. Fewer than sixteen mean that there is no more.
+    /// Receives pending messages into `into`, replacing its contents, and returns their number: zero if there are none.
+    /// Fewer than sixteen mean that no more are pending.
     ///
     /// An error is that of an earlier send or of the interface; it is reported once, and the next call may succeed.
     pub fn recv(&mut self, into: &mut Receive) -> io::Result<usize> {
         into.count = 0;
-        let buffers = into.buffers.chunks_exact_mut(BUFFER);
+        let buffers = into.buffers.chunks_exact_mut(BUFFER_LEN);
         match message::receive(self.as_fd(), buffers, &mut into.arrivals) {
             Ok(count) => into.count = count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -72,3 +68,6 @@ impl Socket {
         Ok(into.count)
     }
 }
+
+/// Larger than any UDP payload.
+const BUFFER_LEN: usize = 65_536;

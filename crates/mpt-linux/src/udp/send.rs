@@ -1,14 +1,14 @@
-//! Sending a run of equal datagrams, and what to do when the kernel will not.
+//! Sends batches of equal datagrams, and handles the kernel's errors.
 //!
-//! | the kernel says                  | what it means             | what happens |
-//! |----------------------------------|---------------------------|--------------|
-//! | `EAGAIN`, `ENOBUFS`              | no room                   | [`Rest::Full`]; the caller keeps the rest |
-//! | `EINVAL`, more than 64 segments  | a kernel before 6.9       | runs of 64 from then on, and again |
-//! | `EIO`, `EINVAL`, `EMSGSIZE`, `EOPNOTSUPP`, and the same datagrams pass one by one | no GSO on this way out | the slow twin, for good |
-//! | anything else, once              | the error of an earlier datagram | again |
-//! | anything, twice                  | no route, too large, forbidden | [`Rest::Failed`]; never fatal to the socket |
+//! | error                              | meaning             | action |
+//! |------------------------------------|---------------------|--------|
+//! | `EAGAIN`, `ENOBUFS`                | send buffer full    | [`SendStatus::Blocked`]; the caller keeps the rest |
+//! | `EINVAL`, more than 64 segments    | kernel before 6.9   | batches of 64 from then on; retry |
+//! | `EIO`, `EINVAL`, `EMSGSIZE`, `EOPNOTSUPP`; single datagrams pass | no GSO on this interface | permanent fallback |
+//! | any other, once                    | error of an earlier datagram | retry |
+//! | any, twice                         | no route, too large, forbidden | [`SendStatus::Failed`]; not fatal |
 //!
-//! `EIO` is the late refusal: the route leads to a device without checksum offload (before 6.11), or through IPsec.
+//! `EIO` comes late: the route leads to a device without checksum offload (before 6.11), or through IPsec.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ use std::os::fd::AsFd;
 
 use nix::libc;
 
-use super::{Socket, Twin, Why};
+use super::{FallbackReason, Offload, Socket};
 use crate::sys::message;
 
-/// A run of datagrams to one address.
+/// A batch of datagrams to one address.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagrams<'a> {
-    /// Where they go.
+    /// The destination.
     pub to: SocketAddr,
     /// The outer TOS or traffic class: DSCP and ECN.
     pub tos: u8,
@@ -32,116 +32,108 @@ pub struct Datagrams<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What became of a run.
+/// The result of sending a batch.
 #[derive(Debug)]
 #[must_use = "datagrams that were not taken are lost unless they are sent again"]
 pub struct Sent {
-    /// How many datagrams the kernel took, counted from the front.
+    /// Number of datagrams that the kernel accepted, from the front.
     pub datagrams: usize,
-    /// What about the others.
-    pub rest: Rest,
+    /// The status of the others.
+    pub status: SendStatus,
 }
 
-/// Why the kernel took no more datagrams of a run.
+/// The reason why the kernel accepted no more datagrams of a batch.
 #[derive(Debug)]
-pub enum Rest {
-    /// It took all.
-    Nothing,
-    /// It has no room: send the rest when the socket is writable.
-    Full,
-    /// It refuses the first of the rest, and did so twice.
+pub enum SendStatus {
+    /// All were accepted.
+    Complete,
+    /// The send buffer is full: send the rest when the socket is writable.
+    Blocked,
+    /// The kernel rejected the first of the rest twice.
     Failed(io::Error),
 }
 
-/// The most segments of one GSO send in any kernel (`UDP_MAX_SEGMENTS`, 6.9 and up).
-pub(super) const MAX_SEGMENTS: usize = 128;
-
-/// The same before Linux 6.9.
-const OLD_MAX_SEGMENTS: usize = 64;
-
-/// The most bytes of one send: the largest IPv4 packet without its headers. IPv6 would allow 20 more.
-const MAX_PAYLOAD: usize = 65_535 - 20 - 8;
-
 impl Socket {
-    /// Sends a run of datagrams, as few system calls as it takes, and says how many the kernel took.
-    pub fn send(&mut self, run: &Datagrams<'_>) -> Sent {
-        let mut sent = Sent { datagrams: 0, rest: Rest::Nothing };
-        let mut tried = false;
-        while let Some(rest) = run.after(sent.datagrams) {
-            match self.send_some(&rest) {
-                Ok(taken) => {
-                    sent.datagrams += taken;
-                    tried = false;
+    /// Sends a batch with as few system calls as possible, and returns how many datagrams the kernel accepted.
+    pub fn send(&mut self, batch: &Datagrams<'_>) -> Sent {
+        let mut sent = Sent { datagrams: 0, status: SendStatus::Complete };
+        let mut retried = false;
+        while let Some(rest) = batch.after(sent.datagrams) {
+            match self.send_once(&rest) {
+                Ok(accepted) => {
+                    sent.datagrams += accepted;
+                    retried = false;
                 }
-                Err(error) if is_full(&error) => return Sent { rest: Rest::Full, ..sent },
-                Err(_) if !tried => tried = true,
-                Err(error) => return Sent { rest: Rest::Failed(error), ..sent },
+                Err(error) if is_full(&error) => return Sent { status: SendStatus::Blocked, ..sent },
+                Err(_) if !retried => retried = true,
+                Err(error) => return Sent { status: SendStatus::Failed(error), ..sent },
             }
         }
         sent
     }
 
-    /// Sends the front of a run with one system call, two if GSO is refused. Returns how many datagrams the kernel took.
-    fn send_some(&mut self, run: &Datagrams<'_>) -> io::Result<usize> {
-        let chunk = run.front(self.max_segments);
+    /// Sends the front of a batch with one system call, two if GSO is rejected. Returns how many datagrams the kernel
+    /// accepted.
+    fn send_once(&mut self, batch: &Datagrams<'_>) -> io::Result<usize> {
+        let chunk = batch.front(self.max_segments);
         if chunk.count() == 1 {
-            return self.send_at_once(&chunk, None);
+            return self.send_message(&chunk, None);
         }
-        if self.gso != Twin::Fast {
-            return self.send_singly(run);
+        if self.gso != Offload::Enabled {
+            return self.send_singly(batch);
         }
         let segment = u16::try_from(chunk.segment).expect("two segments fit into 65507 bytes");
-        match self.send_at_once(&chunk, Some(segment)) {
-            Err(error) if is_refusal(&error) => self.send_refused(&chunk, &error),
+        match self.send_message(&chunk, Some(segment)) {
+            Err(error) if is_gso_error(&error) => self.send_without_gso(&chunk, &error),
             result => result,
         }
     }
 
-    fn send_at_once(&self, run: &Datagrams<'_>, segment: Option<u16>) -> io::Result<usize> {
-        message::send(self.as_fd(), run.to, run.tos, segment, run.bytes)?;
-        Ok(run.count())
+    fn send_message(&self, batch: &Datagrams<'_>, segment: Option<u16>) -> io::Result<usize> {
+        message::send(self.as_fd(), batch.to, batch.tos, segment, batch.bytes)?;
+        Ok(batch.count())
     }
 
-    fn send_singly(&self, run: &Datagrams<'_>) -> io::Result<usize> {
-        message::send_each(self.as_fd(), run.to, run.tos, run.bytes.chunks(run.segment))
+    fn send_singly(&self, batch: &Datagrams<'_>) -> io::Result<usize> {
+        message::send_each(self.as_fd(), batch.to, batch.tos, batch.bytes.chunks(batch.segment))
     }
 
-    /// Sends a run that GSO refused. If its datagrams pass one by one, GSO was to blame.
-    fn send_refused(&mut self, run: &Datagrams<'_>, error: &io::Error) -> io::Result<usize> {
+    /// Sends a batch that GSO rejected. If the single datagrams pass, GSO was the cause.
+    fn send_without_gso(&mut self, batch: &Datagrams<'_>, error: &io::Error) -> io::Result<usize> {
         let errno = error.raw_os_error().unwrap_or_default();
-        let taken = self.send_singly(run)?;
-        if errno == libc::EINVAL && run.count() > OLD_MAX_SEGMENTS {
+        let accepted = self.send_singly(batch)?;
+        if errno == libc::EINVAL && batch.count() > OLD_MAX_SEGMENTS {
             self.max_segments = OLD_MAX_SEGMENTS;
         } else {
-            self.gso = Twin::Slow(Why::Refused(errno));
+            self.gso = Offload::Fallback(FallbackReason::Refused(errno));
         }
-        Ok(taken)
+        Ok(accepted)
     }
 }
 
 impl<'a> Datagrams<'a> {
-    /// How many datagrams there are.
+    /// Returns the number of datagrams.
     pub fn count(&self) -> usize {
         self.bytes.len().div_ceil(self.step())
     }
 
-    /// Bytes from one datagram to the next. A run without a segment size is one datagram.
+    /// Returns the bytes from one datagram to the next. A batch without a segment size is one datagram.
     fn step(&self) -> usize {
         if self.segment == 0 { self.bytes.len().max(1) } else { self.segment }
     }
 
-    /// The run without its first `datagrams`, if anything is left.
+    /// Returns the batch without its first `datagrams`, if any are left.
     fn after(&self, datagrams: usize) -> Option<Self> {
         let segment = self.step();
         let bytes = self.bytes.get(datagrams * segment..).filter(|bytes| !bytes.is_empty())?;
         Some(Self { segment, bytes, ..*self })
     }
 
-    /// As much of the run as one send can take. The sends are of about equal length: a run of 45 that fits 44 goes as 23
-    /// and 22, not as 44 and a straggler that costs a whole message.
+    /// Returns the front of the batch that one send can take. Splits evenly: a batch of 45 with a limit of 44 is sent
+    /// as 23 and 22, not as 44 and a single datagram that costs a whole message.
     fn front(&self, max_segments: usize) -> Self {
-        let most = (MAX_PAYLOAD / self.segment).clamp(1, max_segments);
-        let sends = self.count().div_ceil(most);
+        let max_count = (MAX_PAYLOAD / self.segment).clamp(1, max_segments);
+        let sends = self.count().div_ceil(max_count);
         let len = self.count().div_ceil(sends) * self.segment;
         Self { bytes: &self.bytes[..len.min(self.bytes.len())], ..*self }
     }
@@ -151,44 +143,51 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
 }
 
-/// Errors by which the kernel refuses GSO. Each can also have a reason of its own, which shows in the single datagrams.
-fn is_refusal(error: &io::Error) -> bool {
+/// Returns true for errors by which the kernel rejects GSO. Each has other causes too; the single sends reveal them.
+fn is_gso_error(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP))
 }
+
+/// Maximum number of segments of one GSO send in any kernel (`UDP_MAX_SEGMENTS`, 6.9 and later).
+pub(super) const MAX_SEGMENTS: usize = 128;
+/// The same before Linux 6.9.
+const OLD_MAX_SEGMENTS: usize = 64;
+/// Maximum bytes of one send: the largest IPv4 packet without its headers. IPv6 would allow 20 more.
+const MAX_PAYLOAD: usize = 65_535 - 20 - 8;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run(segment: usize, bytes: &[u8]) -> Datagrams<'_> {
+    fn batch(segment: usize, bytes: &[u8]) -> Datagrams<'_> {
         Datagrams { to: ([127, 0, 0, 1], 9).into(), tos: 0, segment, bytes }
     }
 
     #[test]
-    fn a_run_that_does_not_fit_is_cut_evenly() {
+    fn an_oversized_batch_is_split_evenly() {
         let bytes = vec![0; 48 * 1388];
         // 65507 / 1388 = 47 datagrams fit, so 48 take two sends of 24.
-        assert_eq!(run(1388, &bytes).front(128).count(), 24);
-        assert_eq!(run(1388, &bytes[..47 * 1388]).front(128).count(), 47);
-        // 300 datagrams of 64 bytes in runs of 128 at most: three sends of 100.
-        assert_eq!(run(64, &bytes[..300 * 64]).front(128).count(), 100);
-        assert_eq!(run(64, &bytes[..300 * 64]).front(64).count(), 60);
+        assert_eq!(batch(1388, &bytes).front(128).count(), 24);
+        assert_eq!(batch(1388, &bytes[..47 * 1388]).front(128).count(), 47);
+        // 300 datagrams of 64 bytes in batches of 128 at most: three sends of 100.
+        assert_eq!(batch(64, &bytes[..300 * 64]).front(128).count(), 100);
+        assert_eq!(batch(64, &bytes[..300 * 64]).front(64).count(), 60);
     }
 
     #[test]
     fn the_last_datagram_may_be_shorter_and_one_datagram_may_be_short() {
         let bytes = vec![0; 2500];
-        assert_eq!(run(1000, &bytes).count(), 3);
-        assert_eq!(run(1000, &bytes).after(2).unwrap().bytes.len(), 500);
-        assert!(run(1000, &bytes).after(3).is_none());
-        assert_eq!(run(9000, &bytes).front(128).bytes.len(), 2500);
+        assert_eq!(batch(1000, &bytes).count(), 3);
+        assert_eq!(batch(1000, &bytes).after(2).unwrap().bytes.len(), 500);
+        assert!(batch(1000, &bytes).after(3).is_none());
+        assert_eq!(batch(9000, &bytes).front(128).bytes.len(), 2500);
     }
 
     #[test]
     fn a_datagram_larger_than_ip_is_left_to_the_kernel_to_refuse() {
         let bytes = vec![0; 140_000];
-        assert_eq!(run(70_000, &bytes).front(128).count(), 1);
-        assert_eq!((run(0, &bytes).count(), run(0, &bytes).after(0).unwrap().count()), (1, 1));
-        assert!(run(0, &[]).after(0).is_none());
+        assert_eq!(batch(70_000, &bytes).front(128).count(), 1);
+        assert_eq!((batch(0, &bytes).count(), batch(0, &bytes).after(0).unwrap().count()), (1, 1));
+        assert!(batch(0, &[]).after(0).is_none());
     }
 }

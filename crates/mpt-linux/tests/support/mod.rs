@@ -1,4 +1,4 @@
-//! A network namespace for each test, and what tests say when they may not have one.
+//! A network namespace for each test, or a message why the test is skipped.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::os::fd::AsFd;
@@ -25,7 +25,7 @@ pub fn in_own_namespace(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Waits until there is something to read: what was sent over loopback may arrive a moment later.
+/// Waits until the socket is readable: loopback may deliver with a short delay.
 pub fn wait_for(socket: impl AsFd) {
     let mut reactor = Reactor::new(Clock::start()).unwrap();
     let mut ready = Vec::new();
@@ -39,7 +39,7 @@ pub fn ip(arguments: &str) {
     output_of("ip", arguments);
 }
 
-/// Runs a program with these arguments in the thread's namespace and returns what it printed.
+/// Runs a program with these arguments in the thread's namespace and returns its output.
 pub fn output_of(program: &str, arguments: &str) -> String {
     let output = Command::new(program).args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));

@@ -1,4 +1,4 @@
-//! What each command does.
+//! The implementation of each command.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Write as _};
@@ -10,17 +10,17 @@ use std::{env, fmt};
 
 use serde::Serialize;
 
-use super::{Chosen, Named, PathCommand, Tunnel, Up, legacy, render};
+use super::{PathArgs, PathCommand, ReportArgs, TunnelArg, UpArgs, legacy, render};
 use crate::config::{self, File, Problem};
 use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
 use crate::{Failure, daemon, logging};
 
-/// Reads the file and hands it to `run`.
-pub fn up(arguments: Up, run: impl FnOnce(File) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Reads the file and passes it to `run`.
+pub fn up(arguments: UpArgs, run: impl FnOnce(File) -> Result<(), Failure>) -> Result<(), Failure> {
     let read = if arguments.legacy { legacy::load(&arguments) } else { load(&arguments.file) };
     let mut file = read?;
-    tell(&file.warnings);
+    print_problems(&file.warnings);
     file.offload &= !arguments.no_offload;
     logging::init(arguments.log);
     run(file)
@@ -28,13 +28,13 @@ pub fn up(arguments: Up, run: impl FnOnce(File) -> Result<(), Failure>) -> Resul
 
 fn load(file: &Path) -> Result<File, Failure> {
     config::load(file).map_err(|problems| {
-        tell(&problems);
+        print_problems(&problems);
         unusable(file)
     })
 }
 
-/// Prints how the tunnel is.
-pub fn status(named: Named) -> Result<(), Failure> {
+/// Prints the status.
+pub fn status(named: ReportArgs) -> Result<(), Failure> {
     let report = connect(&named.tunnel)?.status()?;
     if named.json { print_json(&report) } else { print(render::status(&report)) }
 }
@@ -48,30 +48,30 @@ pub fn path(command: PathCommand) -> Result<(), Failure> {
     }
 }
 
-/// Lists the peers, as they are in the status report but without their paths.
-pub fn peers(named: &Named) -> Result<(), Failure> {
+/// Lists the peers, as in the status report but without their paths.
+pub fn peers(named: &ReportArgs) -> Result<(), Failure> {
     let report = connect(&named.tunnel)?.status()?;
     if named.json { print_json(&report.peers) } else { print(render::peers(&report)) }
 }
 
-/// Takes the tunnel down, or clears away what is left of one that was killed.
-pub fn down(tunnel: Tunnel) -> Result<(), Failure> {
+/// Takes the tunnel down, or removes what a killed one left behind.
+pub fn down(tunnel: TunnelArg) -> Result<(), Failure> {
     let failure = match connect(&tunnel) {
-        Ok(mut client) => return client.end(),
+        Ok(mut client) => return client.down(),
         Err(failure) => failure,
     };
-    let Some(name) = tunnel.name.or_else(only_crashed) else { return Err(failure) };
+    let Some(name) = tunnel.name.or_else(only_crashed_tunnel) else { return Err(failure) };
     match daemon::clean_up(&name)? {
         true => {
-            eprintln!("{name} was not running; what it had left behind is removed");
+            eprintln!("{name} was not running; removed what it had left behind");
             Ok(())
         }
         false => Err(failure),
     }
 }
 
-/// The one tunnel that has left a socket file behind.
-fn only_crashed() -> Option<String> {
+/// Returns the crashed tunnel, if exactly one has left a socket file.
+fn only_crashed_tunnel() -> Option<String> {
     let run = RunDir::from_env();
     match (&run.names()[..], run.running().is_empty()) {
         ([name], true) => Some(name.clone()),
@@ -79,7 +79,7 @@ fn only_crashed() -> Option<String> {
     }
 }
 
-/// Prints what is wrong with a file. Its problems are what was asked for, so they are data.
+/// Prints the problems of a file to stdout: they are the requested data.
 pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
     let (problems, verdict) = match config::load(file) {
         Ok(file) => (file.warnings, Ok(())),
@@ -93,7 +93,7 @@ pub fn check(file: &Path, json: bool) -> Result<(), Failure> {
     verdict
 }
 
-/// Becomes `mpt-lab`; comes back only when that is not possible.
+/// Executes `mpt-lab`; returns only on failure.
 pub fn lab(arguments: &[OsString]) -> Failure {
     let error = Command::new(beside("mpt-lab")).args(arguments).exec();
     match error.kind() {
@@ -103,12 +103,12 @@ pub fn lab(arguments: &[OsString]) -> Failure {
     }
 }
 
-fn list(named: Named) -> Result<(), Failure> {
+fn list(named: ReportArgs) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Listed<'a> {
         peer: &'a str,
         #[serde(flatten)]
-        path: &'a report::Path,
+        path: &'a report::PathReport,
     }
     let report = connect(&named.tunnel)?.status()?;
     if !named.json {
@@ -117,29 +117,29 @@ fn list(named: Named) -> Result<(), Failure> {
     print_json(&paths(&report).map(|(peer, path)| Listed { peer, path }).collect::<Vec<_>>())
 }
 
-/// All paths, each with the name of its peer.
-fn paths(report: &Report) -> impl Iterator<Item = (&str, &report::Path)> {
+/// Returns all paths, each with the name of its peer.
+fn paths(report: &Report) -> impl Iterator<Item = (&str, &report::PathReport)> {
     report.peers.iter().flat_map(|peer| peer.paths.iter().map(|path| (peer.name.as_str(), path)))
 }
 
-fn set(chosen: Chosen, action: Action) -> Result<(), Failure> {
-    if let Some((local, remote)) = ends(&chosen) {
-        return connect(&Tunnel { name: None })?.order(&Request::Ends { local, remote, action });
+fn set(chosen: PathArgs, action: Action) -> Result<(), Failure> {
+    if let Some((local, remote)) = as_addresses(&chosen) {
+        return connect(&TunnelArg { name: None })?.request(&Request::Ends { local, remote, action });
     }
     let mut client = connect(&chosen.tunnel)?;
     let (peer, path) = find(&client.status()?, &chosen.path)?;
-    client.order(&Request::Path { peer, path, action })
+    client.request(&Request::Path { peer, path, action })
 }
 
-/// A path as the original names it, which is two addresses where ours has the tunnel's name and the path's.
-fn ends(chosen: &Chosen) -> Option<(IpAddr, IpAddr)> {
+/// Returns the two addresses by which the original names a path; ours has the tunnel's and the path's name there.
+fn as_addresses(chosen: &PathArgs) -> Option<(IpAddr, IpAddr)> {
     Some((chosen.tunnel.name.as_ref()?.parse().ok()?, chosen.path.parse().ok()?))
 }
 
-/// The peer and the path that `wanted`, which is PATH or PEER/PATH, stands for.
+/// Returns the peer and path that `wanted` refers to, which is PATH or PEER/PATH.
 fn find(report: &Report, wanted: &str) -> Result<(String, String), Failure> {
-    let full = |peer: &str, path: &report::Path| format!("{peer}/{}", path.name);
-    let is_wanted = |peer: &str, path: &report::Path| path.name == wanted || full(peer, path) == wanted;
+    let full = |peer: &str, path: &report::PathReport| format!("{peer}/{}", path.name);
+    let is_wanted = |peer: &str, path: &report::PathReport| path.name == wanted || full(peer, path) == wanted;
     let list = |found: Vec<_>| found.into_iter().map(|(peer, path)| full(peer, path)).collect::<Vec<_>>().join(", ");
     let found: Vec<_> = paths(report).filter(|(peer, path)| is_wanted(peer, path)).collect();
     match found[..] {
@@ -150,11 +150,11 @@ fn find(report: &Report, wanted: &str) -> Result<(String, String), Failure> {
     }
 }
 
-pub(super) fn connect(tunnel: &Tunnel) -> Result<Client, Failure> {
+pub(super) fn connect(tunnel: &TunnelArg) -> Result<Client, Failure> {
     Client::connect(&RunDir::from_env(), tunnel.name.as_deref())
 }
 
-/// The program `name` in the directory of this one, or else wherever PATH leads.
+/// Returns the program `name` in the directory of this one, or for lookup in PATH.
 fn beside(name: &str) -> PathBuf {
     let sibling = env::current_exe().ok().map(|program| program.with_file_name(name));
     sibling.filter(|path| path.exists()).unwrap_or_else(|| name.into())
@@ -164,7 +164,7 @@ pub(super) fn unusable(file: &Path) -> Failure {
     Failure::new(format!("{} cannot be used", file.display()))
 }
 
-fn tell(problems: &[Problem]) {
+fn print_problems(problems: &[Problem]) {
     eprint!("{}", render::lines(problems));
 }
 
@@ -173,7 +173,7 @@ fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(format!("{json}\n"))
 }
 
-/// Writes to stdout. A reader that has seen enough, such as `head`, is no failure.
+/// Writes to stdout. A closed pipe, as after `head`, is no failure.
 pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
     match write!(io::stdout(), "{text}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(format!("cannot print: {error}"))),

@@ -1,6 +1,6 @@
-//! `mpt key`: keys as `wg genkey`, `wg pubkey` and `wg genpsk` write them.
+//! `mpt key`: keys in the format of `wg genkey`, `wg pubkey` and `wg genpsk`.
 //!
-//! Private and preshared keys go to stdout and nowhere else. Copies that are ours are wiped.
+//! Private and preshared keys are written to stdout only. Our copies are wiped.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,9 +13,9 @@ use zeroize::Zeroizing;
 use super::KeyCommand;
 use super::commands::print;
 use crate::Failure;
-use crate::config::secrets::Loose;
+use crate::config::secrets::LoosePermissions;
 
-/// Does what was asked for.
+/// Executes the command.
 pub fn run(command: KeyCommand) -> Result<(), Failure> {
     match command {
         KeyCommand::New => print_secret(&new_pair()?.secret_base64()),
@@ -24,12 +24,12 @@ pub fn run(command: KeyCommand) -> Result<(), Failure> {
     }
 }
 
-/// A new key pair.
+/// Generates a key pair.
 pub fn new_pair() -> Result<KeyPair, Failure> {
     Ok(KeyPair::generate(*random()?))
 }
 
-/// A new preshared key.
+/// Generates a preshared key.
 pub fn new_psk() -> Result<PresharedKey, Failure> {
     Ok(PresharedKey::from_bytes(*random()?))
 }
@@ -38,13 +38,13 @@ fn random() -> Result<Zeroizing<[u8; 32]>, Failure> {
     let mut bytes = Zeroizing::new([0; 32]);
     match getrandom::fill(bytes.as_mut()) {
         Ok(()) => Ok(bytes),
-        Err(error) => Err(Failure::new(format!("the system gives no random bytes: {error}"))),
+        Err(error) => Err(Failure::new(format!("cannot get random bytes from the system: {error}"))),
     }
 }
 
-/// The public key of the private key that `from` has.
+/// Returns the public key of the private key in `from`.
 fn public_of(from: &mut impl io::Read) -> Result<String, Failure> {
-    // Were it to grow, it would leave a copy behind that nobody wipes.
+    // If it grew, an unwiped copy would be left behind.
     let mut text = Zeroizing::new(String::with_capacity(2 * INPUT as usize));
     from.take(INPUT).read_to_string(&mut text).map_err(|error| no_key(&error.to_string()))?;
     let pair: KeyPair = text.trim().parse().map_err(|error| no_key(&format!("{error}")))?;
@@ -58,19 +58,19 @@ fn no_key(why: &str) -> Failure {
 
 fn print_secret(secret: &str) -> Result<(), Failure> {
     if let Some(loose) = loose_stdout() {
-        eprintln!("warning: the file {loose}\n  hint: chmod 600 it before it is used");
+        eprintln!("warning: the file {loose}\n  hint: chmod 600 it before use");
     }
     print(format_args!("{secret}\n"))
 }
 
-/// Whether stdout is a file that others may read.
-fn loose_stdout() -> Option<Loose> {
+/// Returns the permissions of stdout if it is a file that others may read.
+fn loose_stdout() -> Option<LoosePermissions> {
     let file = File::from(io::stdout().as_fd().try_clone_to_owned().ok()?);
     let metadata = file.metadata().ok()?;
-    metadata.is_file().then(|| Loose::of(metadata.permissions().mode() & 0o7777)).flatten()
+    metadata.is_file().then(|| LoosePermissions::of(metadata.permissions().mode() & 0o7777)).flatten()
 }
 
-/// Bytes that are read of stdin. A key has 45; this is enough to tell that it is something else.
+/// Maximum bytes to read from stdin. A key has 45; this is enough to detect that it is something else.
 const INPUT: u64 = 4_096;
 
 #[cfg(test)]
@@ -84,15 +84,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_not_repeated() {
-        let told = |mut text: &[u8]| public_of(&mut text).unwrap_err().what;
+    fn an_invalid_key_is_not_repeated() {
+        let message = |mut text: &[u8]| public_of(&mut text).unwrap_err().what;
         let short = "there is no private key on stdin: a key is 44 characters of base64, this text has 6";
-        assert_eq!(told(b"secret"), short);
-        assert!(told(b"\xff").contains("UTF-8"));
+        assert_eq!(message(b"secret"), short);
+        assert!(message(b"\xff").contains("UTF-8"));
     }
 
     #[test]
-    fn no_two_keys_are_alike() {
+    fn generated_keys_differ() {
         assert_ne!(new_pair().unwrap().public(), new_pair().unwrap().public());
         assert_ne!(new_psk().unwrap().to_base64(), new_psk().unwrap().to_base64());
     }

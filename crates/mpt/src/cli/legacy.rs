@@ -1,10 +1,10 @@
-//! What the commands of the original MPT do, and the way over from its files.
+//! Commands of the original MPT, and the import of its files.
 
 use std::net::IpAddr;
 use std::path::Path;
 
 use super::commands::{connect, print, unusable};
-use super::{AddressAction, Import, Running, Tunnel, Up, UpOrDown};
+use super::{AddressAction, ImportArgs, TunnelArg, TunnelOption, UpArgs, UpOrDown};
 use crate::Failure;
 use crate::config::{self, File};
 use crate::control::{Action, Request};
@@ -12,7 +12,7 @@ use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, folder};
 
 /// Reads a configuration directory of the original.
-pub fn load(up: &Up) -> Result<File, Failure> {
+pub fn load(up: &UpArgs) -> Result<File, Failure> {
     let allowed = Allowed { unauthenticated: up.unauthenticated, public_key: up.public_key };
     let (file, notes) = folder::load(&up.file, allowed).map_err(|problems| {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
@@ -22,9 +22,9 @@ pub fn load(up: &Up) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// Writes files of the original as one of ours. What is not carried over is told, and no failure; a file that `mpt up` would
-/// refuse is only printed, never written over another.
-pub fn import(import: &Import) -> Result<(), Failure> {
+/// Converts files of the original to one of ours. Settings that are not carried over are reported and are no failure. A
+/// file that `mpt up` would reject is only printed, and never overwrites another.
+pub fn import(import: &ImportArgs) -> Result<(), Failure> {
     let setup = LegacySetup::load(&import.from).map_err(|problems| {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
         Failure::new("nothing was imported")
@@ -37,17 +37,17 @@ pub fn import(import: &Import) -> Result<(), Failure> {
         (None, None) => print(imported.text),
         (None, Some(_)) => {
             print(imported.text)?;
-            Err(Failure::new("what was printed cannot be used").hint("the lines are those of it"))
+            Err(Failure::new("the printed file is invalid").hint("line numbers refer to the printed text"))
         }
-        (Some(file), Some(_)) => Err(Failure::new(format!("{} was not written: it could not be used", file.display()))
-            .hint("mpt import without -o prints it, with these lines")),
+        (Some(file), Some(_)) => Err(Failure::new(format!("{} was not written: it would be invalid", file.display()))
+            .hint("mpt import without -o prints it; line numbers refer to that text")),
         (Some(file), None) => folder::write_secret(file, &imported.text)
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()))),
     }
 }
 
-/// Gives an interface an address or takes it away.
-pub fn address(tunnel: Running, action: AddressAction, text: &str, interface: String) -> Result<(), Failure> {
+/// Adds an address to an interface or removes it.
+pub fn address(tunnel: TunnelOption, action: AddressAction, text: &str, interface: String) -> Result<(), Failure> {
     let (address, length) = prefix(text).ok_or_else(|| {
         Failure::new(format!("{text} is not an address")).hint("for example 10.77.0.1/24 or fd77::1/64")
     })?;
@@ -55,30 +55,30 @@ pub fn address(tunnel: Running, action: AddressAction, text: &str, interface: St
         AddressAction::Add => Action::Up,
         AddressAction::Del => Action::Down,
     };
-    order(tunnel, Request::Address { action, address, length, interface })
+    request(tunnel, Request::Address { action, address, length, interface })
 }
 
 /// Takes an interface up or down.
-pub fn interface(tunnel: Running, interface: String, action: UpOrDown) -> Result<(), Failure> {
+pub fn interface(tunnel: TunnelOption, interface: String, action: UpOrDown) -> Result<(), Failure> {
     let action = match action {
         UpOrDown::Up => Action::Up,
         UpOrDown::Down => Action::Down,
     };
-    order(tunnel, Request::Interface { interface, action })
+    request(tunnel, Request::Interface { interface, action })
 }
 
-/// Asks a running tunnel to do something.
-pub fn order(tunnel: Running, request: Request) -> Result<(), Failure> {
-    connect(&Tunnel { name: tunnel.tunnel })?.order(&request)
+/// Sends a request to a running tunnel.
+pub fn request(tunnel: TunnelOption, request: Request) -> Result<(), Failure> {
+    connect(&TunnelArg { name: tunnel.tunnel })?.request(&request)
 }
 
-/// An address with the length of its prefix: /24, or /64 for IPv6, where none is said.
+/// Parses an address with its prefix length: /24, or /64 for IPv6, by default.
 fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
     let address: IpAddr = address.parse().ok()?;
-    let (usual, longest) = if address.is_ipv4() { (24, 32) } else { (64, 128) };
-    let length = length.map_or(Some(usual), |length| length.parse().ok())?;
-    (length <= longest).then_some((address, length))
+    let (default_length, max_length) = if address.is_ipv4() { (24, 32) } else { (64, 128) };
+    let length = length.map_or(Some(default_length), |length| length.parse().ok())?;
+    (length <= max_length).then_some((address, length))
 }
 
 #[cfg(test)]
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_without_a_length_gets_the_usual_one() {
+    fn an_address_without_a_length_gets_the_default() {
         assert_eq!(prefix("10.77.0.1"), Some(("10.77.0.1".parse().unwrap(), 24)));
         assert_eq!(prefix("fd77::1"), Some(("fd77::1".parse().unwrap(), 64)));
         assert_eq!(prefix("fd77::1/128"), Some(("fd77::1".parse().unwrap(), 128)));

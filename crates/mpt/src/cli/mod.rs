@@ -1,8 +1,9 @@
-//! The command line: what can be typed. What it does is in `commands` and `legacy`, what is printed in `render`.
+//! The command line syntax. `commands` and `legacy` implement the commands, `render` formats their output.
 //!
-//! Commands of the original MPT take its arguments; where ours has the same name, it takes both.
+//! Commands of the original MPT take its arguments; a command that exists in both takes both forms.
 //!
-//! Stdout is data and stderr is talk, so that output can be piped. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! Stdout is for data and stderr for messages, so that output can be piped. Exit codes: 0 done, 1 failed, 2 wrong
+//! usage.
 
 mod commands;
 mod generate;
@@ -31,39 +32,39 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
-    Environment: MPT_LOG as --log of mpt up; MPT_RUN_DIR the directory of control sockets instead of /run/mpt;\n\
-    MPT_STATE_DIR that of the counts of metered paths instead of /var/lib/mpt.";
+    Environment: MPT_LOG: default of mpt up --log; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
+    MPT_STATE_DIR: directory of the usage counters of metered paths, default /var/lib/mpt.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Bring a tunnel up, and stay in the foreground until it is taken down
-    Up(Up),
-    /// Show how a running tunnel is
-    Status(Named),
+    Up(UpArgs),
+    /// Show the status of a running tunnel
+    Status(ReportArgs),
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
-    /// List the peers of a running tunnel; they come and go with their files and mpt reload
+    /// List the peers of a running tunnel; files and mpt reload add and remove them
     #[command(subcommand)]
     Peer(PeerCommand),
-    /// Take a running tunnel down, and wait until it has cleaned up; or clear away what is left of one that was killed
+    /// Take a running tunnel down, and wait until it has cleaned up; or remove what a killed one left behind
     Down {
         #[command(flatten)]
-        tunnel: Tunnel,
+        tunnel: TunnelArg,
     },
     /// Write or check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Turn configuration files of the original MPT into one of ours
-    Import(Import),
-    /// Give an interface an address, or take one away
+    /// Convert configuration files of the original MPT to ours
+    Import(ImportArgs),
+    /// Add an address to an interface, or remove one
     #[command(alias = "address")]
     Addr {
         #[command(flatten)]
-        tunnel: Running,
-        /// Give, or take away
+        tunnel: TunnelOption,
+        /// Add or remove
         action: AddressAction,
-        /// The address; /24 and /64 if there is no length
+        /// The address; /24 and /64 without a length
         address: String,
         /// The word dev
         #[arg(value_parser = ["dev"])]
@@ -75,32 +76,32 @@ enum Command {
     #[command(alias = "interface")]
     Int {
         #[command(flatten)]
-        tunnel: Running,
+        tunnel: TunnelOption,
         /// The interface
         interface: String,
         /// Up or down
         action: UpOrDown,
     },
-    /// Read the configuration again, and begin anew with one connection or with all
-    Reload(OneOrAll),
-    /// Begin anew with one connection or with all, as they are
-    Restart(OneOrAll),
-    /// End a connection, and take its file out of use
-    Delete(One),
+    /// Read the configuration again, and restart one connection or all
+    Reload(ConnectionOption),
+    /// Restart one connection or all, without reading files
+    Restart(ConnectionOption),
+    /// End a connection, and disable its file
+    Delete(ConnectionArg),
     /// Write one connection or all to their files
-    Save(OneOrAll),
-    /// Ask the peer to create its side of a connection
-    Create(One),
-    /// Show how a running tunnel is, in the words of the original
+    Save(ConnectionOption),
+    /// Request that the peer creates its side of a connection
+    Create(ConnectionArg),
+    /// Show the status of a running tunnel, by the original's command
     #[command(subcommand)]
     Show(ShowCommand),
-    /// Make keys for native mode
+    /// Generate keys for native mode
     #[command(subcommand)]
     Key(KeyCommand),
     /// Run experiments: links, traffic, reports (the program mpt-lab)
     #[command(disable_help_flag = true)]
     Lab {
-        /// Passed on; mpt lab --help lists what there is
+        /// Passed on; see mpt lab --help
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
@@ -109,25 +110,25 @@ enum Command {
     Generate {
         /// What to write
         what: Generated,
-        /// The directory, which must be there
+        /// The directory, which must exist
         directory: PathBuf,
     },
 }
 
 #[derive(Debug, Args)]
-struct Up {
+struct UpArgs {
     /// The configuration file
     file: PathBuf,
     /// The file is a configuration directory of the original MPT
     #[arg(long)]
     legacy: bool,
-    /// With --legacy: believe control messages that prove nothing (auth_type 0 and 1)
+    /// With --legacy: accept unauthenticated control messages (auth_type 0 and 1)
     #[arg(long, requires = "legacy")]
     unauthenticated: bool,
-    /// With --legacy: believe control messages signed with the key that everybody knows
+    /// With --legacy: accept control messages signed with the public key of the original
     #[arg(long, requires = "legacy")]
     public_key: bool,
-    /// One packet per system call, whatever the file says
+    /// One packet per system call, regardless of the file
     #[arg(long)]
     no_offload: bool,
     /// What to log: error, warn, info, debug, trace, or by module as in info,mpt_proto=trace
@@ -136,55 +137,55 @@ struct Up {
 }
 
 #[derive(Debug, Args)]
-struct Tunnel {
-    /// The tunnel's interface; the only running tunnel if left out
+struct TunnelArg {
+    /// The tunnel's interface; default: the only running tunnel
     name: Option<String>,
 }
 
 #[derive(Debug, Args)]
-struct Running {
-    /// The tunnel's interface, when several tunnels are running
+struct TunnelOption {
+    /// The tunnel's interface, if several tunnels are running
     #[arg(long, value_name = "NAME")]
     tunnel: Option<String>,
 }
 
 #[derive(Debug, Args)]
-struct Import {
+struct ImportArgs {
     /// Files, or a directory with conf/interface.conf and conf/connections
     #[arg(required = true)]
     from: Vec<PathBuf>,
-    /// Where to write; to stdout if left out
+    /// Output file; default: stdout
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
-struct One {
+struct ConnectionArg {
     #[command(flatten)]
-    tunnel: Running,
+    tunnel: TunnelOption,
     /// The connection's file in the directory of the original, or the peer's name
     file: String,
 }
 
 #[derive(Debug, Args)]
-struct OneOrAll {
+struct ConnectionOption {
     #[command(flatten)]
-    tunnel: Running,
-    /// The connection's file in the directory of the original, or the peer's name; all if left out
+    tunnel: TunnelOption,
+    /// The connection's file in the directory of the original, or the peer's name; default: all
     file: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 enum ShowCommand {
     /// The same as mpt status
-    Status(Named),
+    Status(ReportArgs),
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum AddressAction {
-    /// Give
+    /// Add
     Add,
-    /// Take away
+    /// Remove
     Del,
 }
 
@@ -197,9 +198,9 @@ enum UpOrDown {
 }
 
 #[derive(Debug, Args)]
-struct Named {
+struct ReportArgs {
     #[command(flatten)]
-    tunnel: Tunnel,
+    tunnel: TunnelArg,
     /// Print JSON; docs/status.md explains the fields
     #[arg(long)]
     json: bool,
@@ -208,33 +209,33 @@ struct Named {
 #[derive(Debug, Subcommand)]
 enum PeerCommand {
     /// List the peers
-    List(Named),
+    List(ReportArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum PathCommand {
     /// List the paths
-    List(Named),
-    /// Use a path again
-    Up(Chosen),
-    /// Do not use a path until it is taken up again
-    Down(Chosen),
+    List(ReportArgs),
+    /// Enable a path
+    Up(PathArgs),
+    /// Disable a path until it is enabled again
+    Down(PathArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(allow_missing_positional = true)]
-struct Chosen {
+struct PathArgs {
     #[command(flatten)]
-    tunnel: Tunnel,
-    /// The path's name, or PEER/PATH when several peers have one of that name; or this host's address and the peer's
+    tunnel: TunnelArg,
+    /// The path's name, or PEER/PATH if several peers have one of that name; or this host's address and the peer's
     path: String,
 }
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Write a matching pair of files, a.toml and b.toml, for two hosts; asks for what is not said
+    /// Write a matching pair of files, a.toml and b.toml, for two hosts; prompts for missing values
     New(pair::New),
-    /// Name everything that is wrong with a file
+    /// Print every problem of a file
     Check {
         /// The configuration file
         file: PathBuf,
@@ -250,7 +251,7 @@ enum KeyCommand {
     New,
     /// Read a private key from stdin, and print its public key
     Public,
-    /// Print a new preshared key, a second secret that both ends know
+    /// Print a new preshared key, a second secret that both ends share
     Psk,
 }
 
@@ -262,7 +263,7 @@ enum Generated {
     Completions,
 }
 
-/// Does what the command line says; `up` brings a tunnel up and returns when it is down again.
+/// Executes the command line; `up` runs a tunnel until it is down.
 pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
     let done = match cli.command {
         Command::Up(arguments) => commands::up(arguments, up),
@@ -277,11 +278,19 @@ pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
             legacy::address(tunnel, action, &address, interface)
         }
         Command::Int { tunnel, interface, action } => legacy::interface(tunnel, interface, action),
-        Command::Reload(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Reload { connection: file }),
-        Command::Restart(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Restart { connection: file }),
-        Command::Delete(One { tunnel, file }) => legacy::order(tunnel, Request::Delete { connection: file }),
-        Command::Save(OneOrAll { tunnel, file }) => legacy::order(tunnel, Request::Save { connection: file }),
-        Command::Create(One { tunnel, file }) => legacy::order(tunnel, Request::Create { connection: file }),
+        Command::Reload(ConnectionOption { tunnel, file }) => {
+            legacy::request(tunnel, Request::Reload { connection: file })
+        }
+        Command::Restart(ConnectionOption { tunnel, file }) => {
+            legacy::request(tunnel, Request::Restart { connection: file })
+        }
+        Command::Delete(ConnectionArg { tunnel, file }) => {
+            legacy::request(tunnel, Request::Delete { connection: file })
+        }
+        Command::Save(ConnectionOption { tunnel, file }) => legacy::request(tunnel, Request::Save { connection: file }),
+        Command::Create(ConnectionArg { tunnel, file }) => {
+            legacy::request(tunnel, Request::Create { connection: file })
+        }
         Command::Show(ShowCommand::Status(named)) => commands::status(named),
         Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
@@ -309,7 +318,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// The commands below `command`, hidden ones included.
+    /// Returns the commands below `command`, including hidden ones.
     fn leaves(command: &clap::Command, words: &str) -> Vec<String> {
         let words = format!("{words}{}", command.get_name());
         if !command.has_subcommands() {

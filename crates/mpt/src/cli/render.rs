@@ -1,11 +1,11 @@
-//! What people see: aligned tables, figures with three digits and a unit.
+//! Output for the terminal: aligned tables, figures with three digits and a unit.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::control::report::{Path, Peer, Report};
+use crate::control::report::{PathReport, PeerReport, Report};
 
-/// How a tunnel is.
+/// Formats the status of a tunnel.
 pub fn status(report: &Report) -> String {
     let tunnel = &report.tunnel;
     let mut text = format!(
@@ -24,7 +24,7 @@ pub fn status(report: &Report) -> String {
     text + &dropped(&report.drops)
 }
 
-/// The paths of all peers in one table.
+/// Formats the paths of all peers as one table.
 pub fn paths(report: &Report) -> String {
     let mut all = Vec::new();
     for peer in &report.peers {
@@ -36,12 +36,12 @@ pub fn paths(report: &Report) -> String {
     table(all)
 }
 
-/// The peers, a line each.
+/// Formats the peers, one per line.
 pub fn peers(report: &Report) -> String {
     let heading = ["PEER", "PATHS UP", "SENT", "RECEIVED", "DROPPED"].map(str::to_owned).to_vec();
-    let row = |peer: &Peer| {
+    let row = |peer: &PeerReport| {
         let up = peer.paths.iter().filter(|path| path.up).count();
-        let sum = |of: fn(&Path) -> u64| bytes(peer.paths.iter().map(of).sum());
+        let sum = |of: fn(&PathReport) -> u64| bytes(peer.paths.iter().map(of).sum());
         let dropped: u64 = peer.drops.values().sum();
         vec![
             peer.name.clone(),
@@ -54,23 +54,23 @@ pub fn peers(report: &Report) -> String {
     table([heading].into_iter().chain(report.peers.iter().map(row)).collect())
 }
 
-/// One thing per line.
+/// Formats items, one per line.
 pub fn lines(things: &[impl Display]) -> String {
     things.iter().map(|thing| format!("{thing}\n")).collect()
 }
 
 type Row = Vec<String>;
 
-/// Columns whose cells are figures, by their headings.
+/// Headings of right-aligned columns.
 const FIGURES: [&str; 6] = ["RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
 
-fn rows(peer: &Peer) -> Vec<Row> {
+fn rows(peer: &PeerReport) -> Vec<Row> {
     let sent: u64 = peer.paths.iter().map(|path| path.sent_bytes).sum();
     let heading = ["PATH", "STATE", "RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT", "REMOTE"].map(str::to_owned).to_vec();
     [heading].into_iter().chain(peer.paths.iter().map(|path| row(path, sent))).collect()
 }
 
-fn row(path: &Path, sent_by_all: u64) -> Row {
+fn row(path: &PathReport, sent_by_all: u64) -> Row {
     vec![
         path.name.clone(),
         state(path),
@@ -83,18 +83,18 @@ fn row(path: &Path, sent_by_all: u64) -> Row {
     ]
 }
 
-fn state(path: &Path) -> String {
+fn state(path: &PathReport) -> String {
     match path.cause.as_deref() {
         None if path.up => match (path.used_bytes, path.limit_bytes) {
             (Some(used), Some(limit)) => format!("up ({} of {})", bytes(used), bytes(limit)),
-            _ if path.reserve => "up (standby)".to_owned(),
+            _ if path.standby => "up (standby)".to_owned(),
             _ => "up".to_owned(),
         },
         None => "down".to_owned(),
         Some("operator") => "down (by command)".to_owned(),
         Some("carrier") => "down (no carrier)".to_owned(),
         Some("silent") => "down (silent)".to_owned(),
-        Some("peer") => "down (peer says so)".to_owned(),
+        Some("peer") => "down (by peer)".to_owned(),
         Some(other) => format!("down ({other})"),
     }
 }
@@ -104,7 +104,7 @@ fn dropped(drops: &BTreeMap<String, u64>) -> String {
     if reasons.is_empty() { String::new() } else { format!("  dropped: {}\n", reasons.join(", ")) }
 }
 
-/// Columns two blanks apart, figures to the right.
+/// Aligns columns two spaces apart, figures to the right.
 fn table(rows: Vec<Row>) -> String {
     let Some(heading) = rows.first().cloned() else { return String::new() };
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -122,11 +122,11 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
-/// A number of bytes, in powers of 1000 as links are sold.
+/// Formats a number of bytes in decimal units.
 fn bytes(count: u64) -> String {
     let (mut value, mut unit) = (count as f64, "B");
     for larger in ["kB", "MB", "GB", "TB", "PB", "EB"] {
-        // What would be printed as 1000 is 1 of the next unit.
+        // Values that round to 1000 are printed as 1 of the next unit.
         if value < 999.5 {
             break;
         }
@@ -135,7 +135,7 @@ fn bytes(count: u64) -> String {
     if unit == "B" { format!("{count} B") } else { format!("{} {unit}", digits(value)) }
 }
 
-/// Three digits, or two behind the point for small numbers.
+/// Formats three digits; two decimals for small numbers.
 fn digits(value: f64) -> String {
     match value {
         _ if value >= 99.95 => format!("{value:.0}"),
@@ -144,7 +144,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// The two largest units of a time.
+/// Formats a duration in its two largest units.
 fn span(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match () {
@@ -158,10 +158,10 @@ fn span(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::report::Tunnel;
+    use crate::control::report::TunnelReport;
 
-    fn path(name: &str, cause: Option<&str>, sent_bytes: u64) -> Path {
-        Path {
+    fn path(name: &str, cause: Option<&str>, sent_bytes: u64) -> PathReport {
+        PathReport {
             name: name.to_owned(),
             remote: "192.0.2.1:4754".to_owned(),
             weight: 10,
@@ -171,7 +171,7 @@ mod tests {
             rate_bits_per_s: None,
             loss: None,
             role: "available".to_owned(),
-            reserve: false,
+            standby: false,
             used_bytes: None,
             limit_bytes: None,
             mtu_bytes: None,
@@ -183,37 +183,37 @@ mod tests {
     }
 
     fn report() -> Report {
-        let peer = Peer {
+        let peer = PeerReport {
             name: "office".to_owned(),
             scheduler: "weighted".to_owned(),
-            taken_packets: 0,
+            tun_read_packets: 0,
             sent_packets: 0,
-            arrived_packets: 0,
+            received_packets: 0,
             delivered_packets: 0,
             queued_bytes: 0,
-            held_packets: 0,
-            hold_us: 0,
-            resent_packets: 0,
+            buffered_packets: 0,
+            reorder_timeout_us: 0,
+            retransmitted_packets: 0,
             recovered_packets: 0,
-            given_up_packets: 0,
+            abandoned_packets: 0,
             reorder: None,
             drops: BTreeMap::from([("no_path".to_owned(), 3)]),
             paths: vec![path("dsl", None, 3_000_000), path("lte", Some("carrier"), 1_000_000)],
         };
-        let tunnel = Tunnel {
+        let tunnel = TunnelReport {
             interface: "mpt0".to_owned(),
             mode: "plain".to_owned(),
             config: "/etc/mpt/office.toml".to_owned(),
             port: 4754,
             mtu_bytes: 1464,
             uptime_s: 7_500,
-            ..Tunnel::default()
+            ..TunnelReport::default()
         };
         Report { tunnel, peers: vec![peer], drops: BTreeMap::new() }
     }
 
     #[test]
-    fn a_tunnel_fits_a_screen() {
+    fn status_is_an_aligned_table() {
         let expected = "\
 mpt0  plain  port 4754  mtu 1464  up 2 h 5 min  /etc/mpt/office.toml
 
@@ -227,16 +227,17 @@ office  weighted
     }
 
     #[test]
-    fn a_path_shows_what_it_is_for() {
-        let standby = Path { reserve: true, ..path("lte", None, 0) };
-        let metered = Path { used_bytes: Some(8_200_000_000), limit_bytes: Some(20_000_000_000), ..standby.clone() };
+    fn a_path_shows_its_role() {
+        let standby = PathReport { standby: true, ..path("lte", None, 0) };
+        let metered =
+            PathReport { used_bytes: Some(8_200_000_000), limit_bytes: Some(20_000_000_000), ..standby.clone() };
         assert_eq!([&standby, &metered].map(state), ["up (standby)", "up (8.20 GB of 20.0 GB)"]);
     }
 
     #[test]
     fn paths_of_all_peers_share_a_heading() {
         let mut two = report();
-        two.peers.push(Peer { name: "home".to_owned(), ..two.peers[0].clone() });
+        two.peers.push(PeerReport { name: "home".to_owned(), ..two.peers[0].clone() });
         let text = paths(&two);
         assert_eq!(text.matches("PATH").count(), 1);
         assert_eq!(text.lines().count(), 5);

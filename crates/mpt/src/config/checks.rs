@@ -1,4 +1,4 @@
-//! What can only be judged when several values are known.
+//! Checks that involve several values.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -10,10 +10,10 @@ use mpt_proto::sched::SchedulerKind;
 
 use super::defaults;
 use super::model::{Auto, File, Mode, Path, Peer, RESERVED};
-use super::problem::Log;
+use super::problem::ProblemLog;
 
-/// Checks the values of `file` against one another.
-pub fn check(file: &File, log: &mut Log<'_>) {
+/// Checks the values of `file` for consistency.
+pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     own_addresses(file, log);
     mtu(file, log);
     names(file, log);
@@ -21,19 +21,20 @@ pub fn check(file: &File, log: &mut Log<'_>) {
     networks(file, log);
     routes(file, log);
     rules(file, log);
-    idle_rules(file, log);
-    copies(file, log);
+    unreachable_rules(file, log);
+    redundant_scheduler(file, log);
     kill_switch(file, log);
     for path in paths(file) {
         addresses(path, log);
         loops(path, file, log);
     }
-    same_way(file, log);
+    duplicate_paths(file, log);
     file.peers.iter().filter_map(|peer| peer.auto.as_ref()).for_each(|auto| remotes(auto, file, log));
 }
 
-/// Paths that follow the interfaces leave by them, so that routes do not lead them into the tunnel; its own network does.
-fn remotes(auto: &Auto, file: &File, log: &mut Log<'_>) {
+/// Automatic paths are bound to interfaces, so routes do not affect them; but a remote inside the tunnel's own network
+/// is an error.
+fn remotes(auto: &Auto, file: &File, log: &mut ProblemLog<'_>) {
     for at in &auto.remotes {
         if let Some(net) = file.addresses.iter().find(|net| net.contains(&at.ip())) {
             let what = format!("remote: {} is inside the tunnel, whose address in line {} is {net}", at.ip(), net.line);
@@ -42,31 +43,31 @@ fn remotes(auto: &Auto, file: &File, log: &mut Log<'_>) {
     }
 }
 
-/// The tunnel's own name, and addresses that no host can be reached at, or that are there already.
-fn own_addresses(file: &File, log: &mut Log<'_>) {
+/// Checks the tunnel's name, and addresses that are unusable or duplicate.
+fn own_addresses(file: &File, log: &mut ProblemLog<'_>) {
     if RESERVED.contains(&file.interface.as_str()) {
-        let what = format!("interface: no tunnel can be called {:?}", file.interface.value);
+        let what = format!("interface: {:?} is a reserved name", file.interface.value);
         log.error(file.interface.line, what, Some(format!("for example interface = {:?}", defaults::INTERFACE)));
     }
     for (number, net) in file.addresses.iter().enumerate() {
         let host = "write the address of this host, for example 10.77.0.1/24 or fd77::1/64";
         let is_last = net.addr().is_ipv4() && net.addr() == net.broadcast();
         if net.addr().is_loopback() {
-            log.error(net.line, format!("address: {net} is this host itself"), Some(host.to_owned()));
+            log.error(net.line, format!("address: {net} is a loopback address"), Some(host.to_owned()));
         } else if net.prefix_len() + 1 < net.max_prefix_len() && net.addr() == net.network() {
-            log.warn(net.line, format!("address: {net} is the network itself"), host);
+            log.warn(net.line, format!("address: {net} is the network address"), host);
         } else if net.prefix_len() + 1 < net.max_prefix_len() && is_last {
             log.warn(net.line, format!("address: {net} is the broadcast address of its network"), host);
         } else if file.addresses[..number].contains(net) {
-            log.warn(net.line, format!("address: {net} is there twice"), "leave one of the two out");
+            log.warn(net.line, format!("address: {net} is a duplicate"), "remove one of the two");
         }
     }
 }
 
-/// IPv6 needs links of 1280 bytes (RFC 8200 section 5); the kernel takes the addresses of a smaller one away.
+/// IPv6 needs an MTU of 1280 (RFC 8200 section 5); below it the kernel removes the IPv6 addresses.
 const IPV6_MTU: usize = 1280;
 
-fn mtu(file: &File, log: &mut Log<'_>) {
+fn mtu(file: &File, log: &mut ProblemLog<'_>) {
     let Some(mtu) = &file.mtu else { return };
     let v6 = file.addresses.iter().chain(&file.routes).find(|net| net.addr().is_ipv6());
     if let Some(net) = v6.filter(|_| **mtu < IPV6_MTU) {
@@ -75,94 +76,95 @@ fn mtu(file: &File, log: &mut Log<'_>) {
     }
 }
 
-fn names(file: &File, log: &mut Log<'_>) {
+fn names(file: &File, log: &mut ProblemLog<'_>) {
     let peers = file.peers.iter().map(|peer| &peer.name);
-    each_once(peers.map(|name| (name.value.clone(), name.line)), log, |name, first| {
-        (format!("name: the peer in {first} is called {name:?} too"), "give each peer a name of its own")
+    check_unique(peers.map(|name| (name.value.clone(), name.line)), log, |name, first| {
+        (format!("name: the peer in {first} has the name {name:?} too"), "give each peer a unique name")
     });
     for peer in &file.peers {
         let paths = peer.paths.iter().map(|path| &path.name);
-        each_once(paths.map(|name| (name.value.clone(), name.line)), log, |name, first| {
-            let what = format!("name: the path in {first} of this peer is called {name:?} too");
-            (what, "give each path of a peer a name of its own; without one it is called after its interface")
+        check_unique(paths.map(|name| (name.value.clone(), name.line)), log, |name, first| {
+            let what = format!("name: the path in {first} of this peer has the name {name:?} too");
+            (what, "give each path of a peer a unique name; by default it is named after its interface")
         });
     }
 }
 
-/// The key is all by which an end knows its peers.
-fn keys(file: &File, log: &mut Log<'_>) {
+/// A peer is identified only by its key.
+fn keys(file: &File, log: &mut ProblemLog<'_>) {
     let keys = || file.peers.iter().filter_map(|peer| Some((peer.protocol.public_key()?, peer.protocol.line)));
-    each_once(keys(), log, |_, first| {
-        (format!("public_key: the peer in {first} has the same"), "give each peer a key of its own: mpt key new")
+    check_unique(keys(), log, |_, first| {
+        (format!("public_key: the peer in {first} has the same"), "each peer needs its own key: mpt key new")
     });
     let own = file.identity.as_ref().map(|identity| *identity.public());
     for (_, line) in keys().filter(|(key, _)| Some(*key) == own) {
-        let hint = "the peer's is made from the peer's private key: mpt key public, there";
-        log.error(line, "public_key: this is the one of this end itself", Some(hint.to_owned()));
+        let hint = "run mpt key public at the peer, with the private key there";
+        log.error(line, "public_key: this is the key of this host", Some(hint.to_owned()));
     }
 }
 
-fn networks(file: &File, log: &mut Log<'_>) {
+fn networks(file: &File, log: &mut ProblemLog<'_>) {
     let all = file.peers.iter().flat_map(|peer| {
         let mut seen = HashSet::new();
         let from: Vec<_> = peer.local_networks.iter().map(|net| net.value).collect();
         let own = peer.networks.iter().filter(move |net| peer.original.is_none() || seen.insert(net.value));
         own.map(move |net| ((net.value, from.clone()), net.line))
     });
-    each_once(all, log, |(net, _), first| {
-        let what = format!("networks: {net} is in {first} already");
+    check_unique(all, log, |(net, _), first| {
+        let what = format!("networks: {net} is already in {first}");
         (what, "a packet goes to the peer with the longest prefix that matches; equal ones cannot be told apart")
     });
 }
 
-fn routes(file: &File, log: &mut Log<'_>) {
+fn routes(file: &File, log: &mut ProblemLog<'_>) {
     let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
     let served: Vec<_> = file.peers.iter().flat_map(|peer| &peer.networks).collect();
     for route in file.routes.iter().filter(|route| !served.iter().any(|net| overlap(net, route))) {
-        let what = format!("routes: {route} leads into the tunnel, but no peer has it in its networks");
-        log.warn(route.line, what, "add it to the networks of the peer that it is behind");
+        let what = format!("routes: {route} is routed into the tunnel, but is in no peer's networks");
+        log.warn(route.line, what, "add it to the networks of a peer");
     }
 }
 
-/// Peers that call have paths that get their names when they do.
-fn rules(file: &File, log: &mut Log<'_>) {
-    let calls = file.includes || file.peers.iter().any(|peer| peer.paths.is_empty());
+/// Paths of incoming peers get their names later, so these are not checked.
+fn rules(file: &File, log: &mut ProblemLog<'_>) {
+    let has_incoming = file.includes || file.peers.iter().any(|peer| peer.paths.is_empty());
     for (rule, name) in file.rules.iter().filter_map(|rule| Some((rule, rule.path.as_ref()?))) {
-        if !calls && !paths(file).any(|path| path.name.value == *name) {
-            let what = format!("path: no path is called {name:?}");
-            log.warn(rule.line, what, "the name of a [[peer.path]]: its name, or its interface");
+        if !has_incoming && !paths(file).any(|path| path.name.value == *name) {
+            let what = format!("path: no path has the name {name:?}");
+            log.warn(rule.line, what, "use the name of a [[peer.path]], by default its interface");
         }
     }
 }
 
-/// The first rule that fits decides.
-fn idle_rules(file: &File, log: &mut Log<'_>) {
+/// The first matching rule decides.
+fn unreachable_rules(file: &File, log: &mut ProblemLog<'_>) {
     let Some(all) = file.rules.iter().position(|rule| rule.pattern == Pattern::default()) else { return };
     if let Some(rule) = file.rules.get(all + 1) {
-        let what = "rule: the one before it has no condition, fits every packet, and leaves none to those behind it";
+        let what = "rule: never used, because the rule before it has no condition and matches every packet";
         log.warn(rule.line, what, "put the rule without a condition last");
     }
 }
 
-/// Only a number tells a copy from its packet.
-fn copies(file: &File, log: &mut Log<'_>) {
+/// The receiver recognizes copies by their sequence number.
+fn redundant_scheduler(file: &File, log: &mut ProblemLog<'_>) {
     let Some(peer) = file.peers.iter().find(|peer| !peer.framing().sequence) else { return };
     if file.scheduler.value == SchedulerKind::Redundant && *file.mode == Mode::Plain {
-        let what = format!("scheduler: \"redundant\" needs numbers, and the peer {:?} gets none", peer.name.value);
+        let what =
+            format!("scheduler: \"redundant\" needs sequence numbers, and the peer {:?} has none", peer.name.value);
         log.error(file.scheduler.line, what, Some("sequence = true in [plain]".to_owned()));
     }
 }
 
-/// A kill switch without a way for everything would only take the host off the Internet.
-fn kill_switch(file: &File, log: &mut Log<'_>) {
+/// A kill switch without a default route would only disconnect the host from the Internet.
+fn kill_switch(file: &File, log: &mut ProblemLog<'_>) {
     if *file.kill_switch && !file.routes.iter().any(|route| route.prefix_len() == 0) {
         let hint = "routes = [\"0.0.0.0/0\", \"::/0\"] sends everything through the tunnel".to_owned();
-        log.error(file.kill_switch.line, "kill_switch: nothing is left that leads to the Internet", Some(hint));
+        log.error(file.kill_switch.line, "kill_switch: no default route leads into the tunnel", Some(hint));
     }
 }
 
-/// A path's own addresses.
-fn addresses(path: &Path, log: &mut Log<'_>) {
+/// Checks a path's own addresses.
+fn addresses(path: &Path, log: &mut ProblemLog<'_>) {
     let Some(at) = &path.remote else { return };
     let remote = at.ip();
     if let Some(local) = path.local.as_ref().filter(|local| local.is_ipv4() != remote.is_ipv4()) {
@@ -175,15 +177,15 @@ fn addresses(path: &Path, log: &mut Log<'_>) {
     }
     let link_local = matches!(remote, IpAddr::V6(ip) if ip.is_unicast_link_local());
     if link_local && path.interface.is_none() {
-        let what = format!("remote: {remote} is a link-local address, which means nothing without an interface");
+        let what = format!("remote: {remote} is a link-local address, which needs an interface");
         log.error(at.line, what, Some("for example interface = \"eth1\"".to_owned()));
     }
 }
 
 /// A tunnel's own packets must not enter the tunnel.
-fn loops(path: &Path, file: &File, log: &mut Log<'_>) {
+fn loops(path: &Path, file: &File, log: &mut ProblemLog<'_>) {
     if let Some(interface) = path.interface.as_ref().filter(|name| name.value == file.interface.value) {
-        let what = format!("interface: {:?} is the tunnel itself", interface.value);
+        let what = format!("interface: {:?} is the tunnel's own interface", interface.value);
         log.error(interface.line, what, Some("name the interface that leads to the Internet".to_owned()));
         return;
     }
@@ -198,72 +200,74 @@ fn loops(path: &Path, file: &File, log: &mut Log<'_>) {
     }
 }
 
-/// Whether the tunnel's own packets would follow a route. For a default route there is a way out: the remote address gets a
-/// route of its own.
+/// Returns true if a route sends the tunnel's own packets into the tunnel. A default route does not: the remote address
+/// gets a bypass route.
 fn leads_back(route: &IpNet, path: &Path, remote: IpAddr) -> bool {
     path.interface.is_none() && route.prefix_len() > 0 && route.contains(&remote)
 }
 
-/// The way of a path, by which it is told from the others.
+/// The addresses that distinguish a path from others.
 #[derive(PartialEq, Eq, Hash)]
-struct Way {
+struct PathAddresses {
     interface: Option<String>,
     local: Option<IpAddr>,
     port: u16,
-    to: To,
+    to: Destination,
 }
 
 #[derive(PartialEq, Eq, Hash)]
-enum To {
-    /// In plain mode all that a datagram shows. The port is no part of it, because address translators change it.
+enum Destination {
+    /// In plain mode the source address identifies a path. The port is excluded, because NAT changes it.
     Host(IpAddr),
-    /// In native mode a datagram names its path, so that one way is only a mistake.
+    /// In native mode datagrams carry a path ID, so equal addresses are only a configuration mistake.
     Port(SocketAddr),
-    /// Wherever this peer calls from.
-    Caller(usize),
+    /// Any address, for a peer that connects to us.
+    Incoming(usize),
 }
 
-fn same_way(file: &File, log: &mut Log<'_>) {
-    let ways = (0..)
-        .zip(&file.peers)
-        .flat_map(|(i, peer)| peer.paths.iter().map(move |path| (way(*file.mode, i, peer, path), path.line())));
-    each_once(ways, log, |way, first| {
+fn duplicate_paths(file: &File, log: &mut ProblemLog<'_>) {
+    let all = (0..).zip(&file.peers).flat_map(|(i, peer)| {
+        peer.paths.iter().map(move |path| (path_addresses(*file.mode, i, peer, path), path.line()))
+    });
+    check_unique(all, log, |endpoints, first| {
         let same = |remote: String| {
             format!("remote: the path in {first} goes to {remote} over the same interface and local address")
         };
-        let what = match way.to {
-            To::Host(remote) => same(remote.to_string()),
-            To::Port(remote) => same(remote.to_string()),
-            To::Caller(_) => format!("remote: the path in {first} waits at the same interface and local address"),
+        let what = match endpoints.to {
+            Destination::Host(remote) => same(remote.to_string()),
+            Destination::Port(remote) => same(remote.to_string()),
+            Destination::Incoming(_) => {
+                format!("remote: the path in {first} uses the same interface and local address")
+            }
         };
-        (what, "paths to one address need an interface or a local address each")
+        (what, "paths to one address need different interfaces or local addresses")
     });
 }
 
-fn way(mode: Mode, number: usize, peer: &Peer, path: &Path) -> Way {
+fn path_addresses(mode: Mode, number: usize, peer: &Peer, path: &Path) -> PathAddresses {
     let to = match (&path.remote, mode) {
-        (Some(remote), Mode::Plain) => To::Host(remote.ip()),
-        (Some(remote), Mode::Native) => To::Port(remote.value),
-        (None, _) => To::Caller(number),
+        (Some(remote), Mode::Plain) => Destination::Host(remote.ip()),
+        (Some(remote), Mode::Native) => Destination::Port(remote.value),
+        (None, _) => Destination::Incoming(number),
     };
     let interface = path.interface.as_ref().map(|name| name.value.clone());
-    Way { interface, local: path.local.as_ref().map(|ip| ip.value), port: *peer.local_port, to }
+    PathAddresses { interface, local: path.local.as_ref().map(|ip| ip.value), port: *peer.local_port, to }
 }
 
 fn paths(file: &File) -> impl Iterator<Item = &Path> {
     file.peers.iter().flat_map(|peer| &peer.paths)
 }
 
-/// Notes what is there a second time; `tell` is given the value and, in words, the line of the first.
-fn each_once<K: Eq + Hash>(
+/// Reports duplicate values; `message` receives the value and a description of the first one's line.
+fn check_unique<K: Eq + Hash>(
     all: impl Iterator<Item = (K, usize)>,
-    log: &mut Log<'_>,
-    tell: impl Fn(&K, &str) -> (String, &'static str),
+    log: &mut ProblemLog<'_>,
+    message: impl Fn(&K, &str) -> (String, &'static str),
 ) {
     let mut first = HashMap::new();
     for (value, line) in all {
         if let Some(first) = first.get(&value) {
-            let (what, hint) = tell(&value, &log.words(*first));
+            let (what, hint) = message(&value, &log.describe_line(*first));
             log.error(line, what, Some(hint.to_owned()));
         } else {
             first.insert(value, line);

@@ -1,7 +1,7 @@
 //! Every default of the configuration file, with its reason.
 //!
-//! The timers of probes, the limits of the resequencer and the congestion control belong to the core, which gives its reasons
-//! there: [`mpt_proto::config::ProbeConfig`], [`mpt_proto::reseq::Limits`], [`mpt_proto::cc`].
+//! The core documents its own defaults: probe timers in [`mpt_proto::config::ProbeConfig`], limits of the resequencer
+//! in [`mpt_proto::reorder::ReorderLimits`], congestion control in [`mpt_proto::cc`].
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use mpt_proto::config::PlainFraming;
@@ -11,70 +11,71 @@ use mpt_proto::sched;
 use super::model::Mode;
 use super::native::Role;
 
-/// One tunnel is the usual number, and its name says what made it.
+/// Most hosts have one tunnel, and the name shows the program.
 pub const INTERFACE: &str = "mpt0";
 
-/// GRE-in-UDP's port (RFC 8086 section 9). Both ends use the same, so that one rule in a firewall covers both directions.
+/// The port of GRE-in-UDP (RFC 8086 section 9). Both ends use the same, so that one firewall rule covers both
+/// directions.
 pub const PORT: u16 = 4754;
 
-/// A kernel or an interface that cannot do it is found out at run time, so there is nothing to be careful about.
+/// Missing support in the kernel or the interface is detected at run time, so enabling it is safe.
 pub const OFFLOAD: bool = true;
 
-/// Four bytes per packet, without which the receiver cannot restore the order of packets from different paths.
+/// Four bytes per packet; without them the receiver cannot restore the order across paths.
 pub const SEQUENCE: bool = true;
 
-/// UDP's checksum covers the same bytes, and is computed by the network card.
+/// UDP's checksum covers the same bytes, and the network card computes it.
 pub const CHECKSUM: bool = false;
 
-/// The optional fields of GRE, as above.
+/// The optional fields of GRE, with these defaults.
 pub fn framing() -> PlainFraming {
     PlainFraming { sequence: SEQUENCE, key: None, checksum: CHECKSUM }
 }
 
-/// What the original MPT listens on unless its configuration says otherwise.
+/// The default port of the original MPT.
 pub const CONTROL_PORT: u16 = 65_050;
 
-/// Authentication types 0 and 1 of the original MPT hold no secret: anybody could take paths down.
+/// Authentication types 0 and 1 of the original MPT contain no secret: anybody could take paths down.
 pub const UNAUTHENTICATED: bool = false;
 
-/// A key that is printed in a program's source proves nothing either.
+/// A key that is printed in a program's source authenticates nothing.
 pub const PUBLIC_KEY: bool = false;
 
-/// With one peer there is nothing to tell apart, and its name is only read in logs; several are numbered from 1.
+/// A single peer needs no distinct name except in logs; several are numbered from 1.
 pub const PEER: &str = "peer";
 
-/// Paths are called after their interfaces, and numbered from 1 when they have none.
+/// Paths are named after their interfaces, or numbered from 1 without one.
 pub const PATH: &str = "path";
 
-/// Equal shares, until somebody knows better.
+/// Equal weights.
 pub const WEIGHT: u32 = 1;
 
-/// All paths carry traffic: that is what there are several for.
+/// All paths carry traffic.
 pub const ROLE: Role = Role::Available;
 
-/// An interface has one way out; a second path over it shares its rate with the first.
+/// A second path over an interface shares the bottleneck with the first.
 pub const PAIRS: Pairs = Pairs::One;
 
-/// The same goes for a second port, unless the network shares by flow.
+/// The same applies to a second port, unless the network balances by flow.
 pub const PORTS: u64 = 1;
 
-/// A copy costs as much as its packet, so it is for those who ask.
+/// A copy costs as much as its packet, so duplication is opt-in.
 pub const DUPLICATE: u8 = 1;
 
-/// Native mode measures what a prediction of arrivals needs; plain mode does not, and shares as it is told.
+/// Native mode measures what the prediction of arrival times needs; plain mode does not, and uses configured weights.
 pub fn scheduler(mode: Mode) -> sched::SchedulerKind {
-    let named = |wanted| sched::SchedulerKind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);
-    let wanted = if mode == Mode::Native { "earliest" } else { "weighted" };
-    named(wanted).unwrap_or_default()
+    let kind_of = |wanted| sched::SchedulerKind::NAMES.iter().find(|(name, _)| *name == wanted).map(|(_, kind)| *kind);
+    let name = if mode == Mode::Native { "earliest" } else { "weighted" };
+    kind_of(name).unwrap_or_default()
 }
 
-/// What is not led into the tunnel goes on as before, and a tunnel that ends leaves the host as it was.
+/// Traffic outside the tunnel is unaffected, and a tunnel that ends leaves the host unchanged.
 pub const KILL_SWITCH: bool = false;
 
-/// Whoever wants a router says so.
+/// Routing for others is opt-in.
 pub const MASQUERADE: bool = false;
 
-/// With one peer, everything that is routed into the tunnel is for it.
+/// A single peer gets everything that is routed into the tunnel.
 pub fn networks() -> [IpNet; 2] {
     [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())]
 }

@@ -1,7 +1,7 @@
-//! Peers in files of their own: `include = "peers.d"` reads every `*.toml` of that folder, in the order of their names.
+//! Peers in separate files: `include = "peers.d"` reads every `*.toml` of that folder, ordered by name.
 //!
-//! Such a file has `[[peer]]` tables as they would stand in the file that includes it, and nothing else. What is wrong in it is
-//! told with its own name and line. A peer is called after its file unless it says otherwise.
+//! Such a file has `[[peer]]` tables as in the main file, and nothing else. Problems are reported with its own name and
+//! line. A peer is named after its file by default.
 
 use std::fs;
 use std::io;
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use super::model::{At, Peer};
-use super::problem::Log;
+use super::problem::ProblemLog;
 use super::reader::Reader;
-use super::schema::{Names, Wire, peer};
-use super::{forms, secrets};
+use super::schema::{NameGenerator, WireSettings, peer};
+use super::{secrets, value_types};
 
-/// The peers in the files of a folder, whose path is relative to that of the file that includes it.
-pub fn peers(folder: &At<PathBuf>, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer> {
+/// Reads the peers in a folder, whose path is relative to the including file.
+pub fn peers(folder: &At<PathBuf>, wire: &WireSettings, log: &mut ProblemLog<'_>) -> Vec<Peer> {
     let path = log.path().parent().unwrap_or(Path::new("")).join(&folder.value);
     let files = match files(&path) {
         Ok(files) => files,
@@ -30,7 +30,7 @@ pub fn peers(folder: &At<PathBuf>, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer> 
     files.into_iter().flat_map(|file| read(file, folder.line, wire, log)).collect()
 }
 
-/// What an editor leaves behind, or a package manager, is none of ours.
+/// Lists the files. Skips backup files of editors and package managers.
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -44,17 +44,17 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read(path: PathBuf, line: usize, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer> {
+fn read(path: PathBuf, line: usize, wire: &WireSettings, log: &mut ProblemLog<'_>) -> Vec<Peer> {
     let read = match secrets::read(&path, u64::MAX) {
         Ok(read) => read,
         Err(error) => {
-            let hint = secrets::hint_for(&error, "it must be UTF-8 text that may be read; or remove it");
+            let hint = secrets::hint_for(&error, "it must be readable UTF-8 text; or remove it");
             log.error(line, format!("include: {} cannot be read: {error}", path.display()), Some(hint));
             return Vec::new();
         }
     };
     let base = log.lines().include(path.clone());
-    let mut own = Log::new(&path, &read.text).with_permissions(read.permissions).counted_from(base);
+    let mut own = ProblemLog::new(&path, &read.text).with_permissions(read.permissions).counted_from(base);
     let (document, errors) = DeTable::parse_recoverable(&read.text);
     errors.iter().for_each(|error| own.syntax(error));
     let mut top = Reader::new(document.get_ref(), "", base + 1, &mut own);
@@ -64,16 +64,16 @@ fn read(path: PathBuf, line: usize, wire: &Wire, log: &mut Log<'_>) -> Vec<Peer>
     peers
 }
 
-fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &Wire) -> Vec<Peer> {
+fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &WireSettings) -> Vec<Peer> {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    if !forms::is_name(&stem) {
-        let what = format!("the name of this file is not {}, which its peer is called by", forms::NAME);
+    if !value_types::is_name(&stem) {
+        let what = format!("the name of this file is not {}, and its peer is named after it", value_types::NAME);
         top.log.error(top.line, what, Some("rename it".to_owned()));
     }
-    if top.lacks("peer") {
+    if top.is_absent_or_empty("peer") {
         top.missing("there is no peer in this file", "write [[peer]] on a line of its own".to_owned());
     }
-    let mut names = Names::after(&stem);
+    let mut names = NameGenerator::after(&stem);
     let peers = top.tables("peer", "peer", |table| {
         let name = names.next(table);
         peer(table, wire, name, true)

@@ -1,27 +1,26 @@
-//! The configuration file: from TOML to values that have been checked.
+//! The configuration file: from TOML to checked values.
 //!
 //! ```text
-//!   FILE -> toml -> reader + forms -> schema -> model::File -> checks
-//!             \         \                \                      /
-//!              '---------'--> Log: every problem with its line <
+//!   FILE -> toml -> reader + value_types -> schema -> model::File -> checks
+//!             \         \                      \                      /
+//!              '---------'--> ProblemLog: every problem with its line <
 //! ```
 //!
-//! - [`model`] is what the rest of the program sees;
-//! - [`defaults`] holds every default with its reason;
+//! - [`model`] is the result for the rest of the program;
+//! - [`defaults`] has every default with its reason;
 //! - `schema` is the file format: one function per table, one line per key;
-//! - `include` reads peers from files of their own;
-//! - `rules` says which packets are treated otherwise than others;
-//! - `native` are the parts of it that only native mode has, `original` those for peers that run the original MPT, and
-//!   `secrets` the files with keys;
-//! - `forms` are the kinds of values (a port, a duration, a prefix) and `reader` takes them out of a table;
-//! - `checks` is what can only be judged when several values are known.
+//! - `include` reads peers from separate files;
+//! - `rules` reads classification rules;
+//! - `native` has the keys of native mode, `original` those for peers that run the original MPT, and
+//!   `secrets` reads files with keys;
+//! - `value_types` are the types of values (a port, a duration, a prefix) and `reader` extracts them from a table;
+//! - `checks` has the checks that involve several values.
 //!
-//! Reading goes on after an error, so that a user sees all of them at once. A value that is wrong is left out, and no
-//! further error follows from its absence. `docs/config.md` is the reference for people; a test keeps it complete.
+//! Reading continues after an error, so that a user sees all of them at once. A wrong value is left out, and its
+//! absence causes no further error. `docs/config.md` is the user reference; a test keeps it complete.
 
 mod checks;
 pub mod defaults;
-mod forms;
 mod include;
 pub mod model;
 mod native;
@@ -33,36 +32,36 @@ mod schema;
 pub(crate) mod secrets;
 #[cfg(test)]
 mod tests;
+mod value_types;
 
 use std::path::Path;
 
 pub use model::File;
 pub use problem::{Problem, Severity};
 
-use problem::Log;
+use problem::ProblemLog;
 use toml::de::DeTable;
 
-/// Reads and checks the file at `path`, and the files with keys that it names. What is odd but allowed is in
-/// [`File::warnings`].
+/// Reads and checks the file at `path` and its key files. Warnings are in [`File::warnings`].
 ///
 /// # Errors
-/// Everything that is wrong with it, in the order of its lines; also that others may read it when there is a secret in it.
+/// All problems, in the order of lines. It is an error, too, if others may read a file with a secret.
 pub fn load(path: &Path) -> Result<File, Vec<Problem>> {
     match secrets::read(path, u64::MAX) {
-        Ok(read) => checked(Log::new(path, &read.text).with_permissions(read.permissions), &read.text),
+        Ok(read) => checked(ProblemLog::new(path, &read.text).with_permissions(read.permissions), &read.text),
         Err(error) => Err(vec![unreadable(path, &error)]),
     }
 }
 
-/// Reads and checks `text`, which stands or will stand in the file at `path`, and the files with keys that it names.
+/// Reads and checks `text` as the file at `path`, and its key files.
 ///
 /// # Errors
-/// Everything that is wrong with it, in the order of its lines.
+/// All problems, in the order of lines.
 pub fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
-    checked(Log::new(path, text), text)
+    checked(ProblemLog::new(path, text), text)
 }
 
-fn checked(mut log: Log<'_>, text: &str) -> Result<File, Vec<Problem>> {
+fn checked(mut log: ProblemLog<'_>, text: &str) -> Result<File, Vec<Problem>> {
     let (document, errors) = DeTable::parse_recoverable(text);
     errors.iter().for_each(|error| log.syntax(error));
     let file = schema::file(document.get_ref(), &mut log);
@@ -70,12 +69,12 @@ fn checked(mut log: Log<'_>, text: &str) -> Result<File, Vec<Problem>> {
     if errors.is_empty() { Ok(File { warnings, ..file }) } else { Err(errors) }
 }
 
-/// Checks the values of a file against one another once more, after it was changed while the tunnel runs.
+/// Checks a file for consistency again, after it was changed at run time.
 ///
 /// # Errors
-/// What is wrong with it.
+/// All problems.
 pub fn check(file: &File) -> Result<(), Vec<Problem>> {
-    let mut log = Log::new(&file.path, "");
+    let mut log = ProblemLog::new(&file.path, "");
     *log.lines() = file.lines.clone();
     checks::check(file, &mut log);
     let (errors, _) = log.finish();

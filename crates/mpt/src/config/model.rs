@@ -1,4 +1,4 @@
-//! What a configuration file says, checked and with every default filled in.
+//! The checked contents of a configuration file, with every default filled in.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -18,15 +18,15 @@ use super::defaults;
 use super::problem::{Lines, Problem, Severity};
 use crate::legacy::model::{Connection, Secret};
 
-/// One tunnel.
+/// The configuration of one tunnel.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// Where it was read from.
+    /// The file that it was read from.
     pub path: PathBuf,
-    /// Whose lines the values stand in: its own and those of the files that it includes.
+    /// Maps lines to files: its own and the included ones.
     pub lines: Lines,
-    /// In which form.
-    pub form: Form,
+    /// The format of the file.
+    pub format: FileFormat,
     /// Name of the TUN interface.
     pub interface: At<String>,
     /// Addresses of the TUN interface, with the prefix length of the network they are in.
@@ -35,43 +35,43 @@ pub struct File {
     pub port: At<u16>,
     /// Largest inner packet in bytes; computed from the paths when absent.
     pub mtu: Option<At<usize>>,
-    /// Prefixes that are routed into the TUN interface besides those of its addresses.
+    /// Prefixes that are routed into the TUN interface in addition to those of its addresses.
     pub routes: Vec<At<IpNet>>,
-    /// Whether nothing may leave beside the tunnel, not even when it is down.
+    /// Blocks all traffic outside the tunnel, even while the tunnel is down.
     pub kill_switch: At<bool>,
-    /// Whether packets from the tunnel leave this host for others under its own address.
+    /// Source NAT for packets from the tunnel to other hosts.
     pub masquerade: bool,
-    /// How paths are chosen.
+    /// The scheduler.
     pub scheduler: At<sched::SchedulerKind>,
-    /// Which packets are treated otherwise, in the order in which they are asked.
+    /// Classification rules, in the order of evaluation.
     pub rules: Vec<At<Rule>>,
-    /// Whether many packets go with one system call where the kernel can.
+    /// Use segmentation offload where the kernel supports it.
     pub offload: bool,
-    /// What is spoken on the wire with all peers.
+    /// The wire format for all peers.
     pub mode: At<Mode>,
-    /// How peers that run the original MPT are talked to on its control port; not at all when absent.
+    /// The control port of the original MPT; closed if absent.
     pub original: Option<Original>,
-    /// Who we are; always there in native mode.
+    /// Our key pair; always present in native mode.
     pub identity: Option<KeyPair>,
-    /// How received packets are put back in order; off when absent.
+    /// Limits of the resequencer; off if absent.
     pub resequence: Option<reorder::ReorderLimits>,
-    /// How paths are probed; off when absent.
+    /// Path probes; off if absent.
     pub probe: Option<ProbeConfig>,
-    /// Whether peers stand in a folder of files, and so may come and go; there may be none at first.
+    /// Peers are in a folder of files, so they may come and go; initially there may be none.
     pub includes: bool,
-    /// The other ends, at least one unless there is a folder of them.
+    /// The peers, at least one unless there is a folder.
     pub peers: Vec<Peer>,
-    /// What is odd but allowed.
+    /// Problems that are not errors.
     pub warnings: Vec<Problem>,
 }
 
-/// Names that an interface of this host has, or that the kernel has for all of them; no tunnel can have them.
+/// Interface names that the host or the kernel's sysctls use; no tunnel can have them.
 pub const RESERVED: [&str; 3] = ["lo", "all", "default"];
 
-/// The form of a configuration.
+/// The format of a configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
-    /// One file of TOML.
+pub enum FileFormat {
+    /// A TOML file.
     #[default]
     Toml,
     /// A directory of the original MPT.
@@ -83,15 +83,15 @@ pub enum Form {
 pub struct Original {
     /// Local UDP port.
     pub control_port: u16,
-    /// Whether messages that prove nothing may change the state of paths.
+    /// Accept unauthenticated messages that change the state of paths.
     pub unauthenticated: bool,
-    /// Whether the key that everybody knows is one.
+    /// Accept messages signed with the public key.
     pub public_key: bool,
-    /// What connections are made of that peers ask for; they are refused when absent.
+    /// The template for connections that peers request; requests are rejected if absent.
     pub template: Option<Connection>,
 }
 
-/// What is spoken on the wire.
+/// The wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Authenticated and encrypted.
@@ -100,112 +100,112 @@ pub enum Mode {
     Plain,
 }
 
-/// The other end of a tunnel.
+/// The remote end of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// What people call it; unique in the file.
+    /// Its name; unique in the file.
     pub name: At<String>,
-    /// What is spoken with it, of the file's mode; in native mode in the line of its public key.
+    /// The wire protocol, of the file's mode; in native mode its line is that of the public key.
     pub protocol: At<Protocol>,
-    /// Inner destinations that are sent to it, and inner sources that it may use.
+    /// Inner destinations routed to it, and inner sources that it may use.
     pub networks: Vec<At<IpNet>>,
-    /// Inner sources on this side whose packets are sent to it; all when empty.
+    /// Local inner sources routed to it; all if empty.
     pub local_networks: Vec<At<IpNet>>,
     /// Local UDP port.
     pub local_port: At<u16>,
-    /// How its packets are put back in order; off when absent.
+    /// Limits of the resequencer; off if absent.
     pub resequence: Option<reorder::ReorderLimits>,
-    /// What names it on the wire of the original MPT, if that is what it runs.
+    /// Its identifiers in the protocol of the original MPT, if it runs that.
     pub original: Option<OriginalPeer>,
-    /// The ways to it: 1 to 32, or in native mode none when it is the one who calls.
+    /// The paths to it: 1 to 32, or in native mode none if the peer connects to us.
     pub paths: Vec<Path>,
-    /// Further ways that follow this host's interfaces, in native mode.
+    /// Automatic paths over this host's interfaces, in native mode.
     pub auto: Option<Auto>,
-    /// Which of several addresses an interface leads to; with all of them, the ends tell each other theirs.
+    /// The address pairs of automatic paths; with all of them, the ends advertise their addresses.
     pub pairs: Pairs,
 }
 
-/// Paths that nobody lists: one for every interface by which the peer can be reached.
+/// Automatic paths: one for every interface with a route to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auto {
     /// The interfaces that are used.
     pub interfaces: Patterns,
-    /// Where the peer can be reached, best first.
+    /// The peer's addresses, in order of preference.
     pub remotes: Vec<At<SocketAddr>>,
-    /// Paths between two addresses.
+    /// Number of paths between two addresses.
     pub ports: u8,
 }
 
-/// A connection as the original MPT knows it.
+/// A connection in the protocol of the original MPT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginalPeer {
     /// This host's tunnel address.
     pub local: IpAddr,
     /// The peer's tunnel address.
     pub remote: IpAddr,
-    /// The peer's UDP port for control.
+    /// The peer's UDP control port.
     pub control_port: u16,
     /// How control messages are authenticated.
     pub auth: AuthType,
-    /// What they are authenticated with.
+    /// The authentication key.
     pub key: Option<Secret>,
-    /// The file by which the commands of the original know it.
+    /// The file name that commands of the original use.
     pub file: String,
 }
 
-/// What the original MPT tells a peer about a path.
+/// Path parameters in the protocol of the original MPT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OriginalPath {
-    /// The address by which the peer knows this end, where that is not the local one.
+    /// Our address as the peer sees it, if that is not the local one.
     pub public: Option<IpAddr>,
-    /// The share that the peer is asked to give it.
+    /// The weight that the peer is asked to use.
     pub weight_in: u32,
-    /// Connections are created over it.
+    /// Connections are created over this path.
     pub create: bool,
 }
 
-/// One way to a peer.
+/// A path to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// What people call it; unique in the peer.
+    /// Its name; unique in the peer.
     pub name: At<String>,
     /// The interface that it is bound to.
     pub interface: Option<At<String>>,
     /// The local address that it is bound to, of the same family as `remote`.
     pub local: Option<At<IpAddr>>,
-    /// The peer's address and port on it. Absent in native mode where the peer calls, and then there is an interface or a
-    /// local address.
+    /// The peer's address and port on it. Absent in native mode if the peer connects to us; then there is an interface
+    /// or a local address.
     pub remote: Option<At<SocketAddr>>,
-    /// Its share under the weighted scheduler, 1 to 10000.
+    /// Its weight under the weighted scheduler, 1 to 10000.
     pub weight: u32,
-    /// The next router on the way to `remote`, if a route is to be made for it.
+    /// The next hop to `remote`, if a route is to be added.
     pub gateway: Option<At<IpAddr>>,
-    /// How it shows that it is alive, where that is not as the file says for all.
+    /// Its liveness detection, if it differs from the file's.
     pub liveness: Option<LivenessConfig>,
-    /// Taken to be alive from the start.
+    /// Assumed to be alive from the start.
     pub alive: bool,
-    /// What the original MPT tells a peer about it.
+    /// Its parameters in the protocol of the original MPT.
     pub original: OriginalPath,
-    /// The fastest that may be sent on it, in native mode.
+    /// The maximum send rate, in native mode.
     pub cap: Option<Rate>,
     /// Used only while no other path is alive, in native mode.
     pub standby: bool,
-    /// Bytes in a month after which it stands by, in native mode.
+    /// Monthly limit in bytes, after which it becomes standby; native mode.
     pub limit: Option<u64>,
 }
 
-/// A value and the line that it stands in, so that what turns out to be wrong with it later can be told with its place.
-/// The line of a default is that of the table it belongs to. Values are equal wherever they stand.
+/// A value with its line, for later error messages. The line of a default is that of its table. Equality ignores the
+/// line.
 #[derive(Clone, Copy, Debug)]
 pub struct At<T> {
     /// The value.
     pub value: T,
-    /// The line, from 1; those of included files as [`Lines`] has them.
+    /// The line, from 1; for included files as [`Lines`] numbers them.
     pub line: usize,
 }
 
 impl Mode {
-    /// Its name in the configuration.
+    /// Returns its name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -215,36 +215,36 @@ impl Mode {
 }
 
 impl Path {
-    /// The line that a problem with where it leads is told with.
+    /// Returns the line to report for problems with the path's addresses.
     pub fn line(&self) -> usize {
         self.remote.as_ref().map_or(self.name.line, |remote| remote.line)
     }
 
-    /// The peer's address, unless the peer is the one who calls.
+    /// Returns the peer's address; `None` if the peer connects to us.
     pub fn remote_ip(&self) -> Option<IpAddr> {
         self.remote.as_ref().map(|remote| remote.ip())
     }
 
-    /// The address by which the peer knows this end, as far as the configuration says.
+    /// Returns our address as the peer sees it, as far as configured.
     pub fn public(&self) -> Option<IpAddr> {
         self.original.public.or(self.local.as_deref().copied())
     }
 }
 
 impl File {
-    /// Whether peers call that nothing here says the place of, or may come from the folder that is included.
-    pub fn is_called(&self) -> bool {
-        self.includes || self.peers.iter().any(Peer::calls)
+    /// Returns true if a peer connects to us from an unknown address, or may be added in the included folder.
+    pub fn accepts_incoming(&self) -> bool {
+        self.includes || self.peers.iter().any(Peer::connects_to_us)
     }
 }
 
 impl Peer {
-    /// Whether it is the one who calls, because nothing here says where it is.
-    pub fn calls(&self) -> bool {
+    /// Returns true if the peer connects to us: no address of it is configured.
+    pub fn connects_to_us(&self) -> bool {
         self.paths.is_empty() && self.auto.is_none()
     }
 
-    /// The optional GRE fields that are sent, in plain mode.
+    /// Returns the optional GRE fields of plain mode.
     pub fn framing(&self) -> PlainFraming {
         match &self.protocol.value {
             Protocol::Plain(framing) => *framing,
@@ -260,9 +260,9 @@ impl Default for OriginalPath {
 }
 
 impl File {
-    /// Something that turned out to be wrong with the value in `line`.
+    /// Makes a problem with the value in `line`.
     pub fn problem(&self, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Problem {
-        let (file, line) = self.lines.place(line).unwrap_or((&self.path, line));
+        let (file, line) = self.lines.locate(line).unwrap_or((&self.path, line));
         Problem {
             severity: Severity::Error,
             file: file.to_owned(),
@@ -274,7 +274,7 @@ impl File {
 }
 
 impl<T> At<T> {
-    /// The value after `change`, in the same line.
+    /// Converts the value and keeps the line.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> At<U> {
         At { value: change(self.value), line: self.line }
     }

@@ -1,6 +1,6 @@
-//! What native mode must be told: who we are, who the peer is, how a path may be used.
+//! Keys of native mode: our identity, the peer's, and the usage of paths.
 //!
-//! A secret stands in the configuration file or in a file of its own, and either is refused while others may read it.
+//! A secret is in the configuration file or in a file of its own; either is rejected while others may read it.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -13,36 +13,34 @@ use mpt_proto::repair::fec;
 use mpt_proto::time::Rate;
 
 use super::model::{At, Auto};
-use super::reader::Reader;
-use super::{defaults, forms, secrets};
+use super::schema::Table;
+use super::{defaults, secrets, value_types};
 
-type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
-
-/// Who we are. That nothing is said about it is an error only when it is `needed`.
+/// Reads our key pair. Its absence is an error only if it is `needed`.
 pub fn identity(top: &mut Table<'_, '_, '_>, needed: bool) -> Option<KeyPair> {
     if needed && !top.has("private_key") && !top.has("private_key_file") {
-        top.missing("private_key is missing", format!("{NEW_KEY}; mpt config new writes whole files"));
+        top.missing("private_key is missing", format!("{NEW_KEY}, or whole files: mpt config new"));
     }
-    let secret = Secret { key: "private_key", file: "private_key_file", source: NEW_KEY };
+    let secret = SecretKey { key: "private_key", file: "private_key_file", source: NEW_KEY };
     secret.read(top).map(|key| key.value)
 }
 
-/// How much may be in flight.
+/// Reads the congestion control.
 pub fn congestion(top: &mut Table<'_, '_, '_>) -> cc::ControllerKind {
-    top.read_or("congestion", &forms::choice(cc::ControllerKind::NAMES), cc::ControllerKind::default()).value
+    top.read_or("congestion", &value_types::choice(cc::ControllerKind::NAMES), cc::ControllerKind::default()).value
 }
 
-/// Whether lost packets may be brought back by forward error correction.
+/// Reads the mode of forward error correction.
 pub fn fec(top: &mut Table<'_, '_, '_>) -> fec::FecMode {
-    top.read_or("fec", &forms::choice(fec::FecMode::NAMES), fec::FecMode::default()).value
+    top.read_or("fec", &value_types::choice(fec::FecMode::NAMES), fec::FecMode::default()).value
 }
 
-/// Whether nothing may leave beside the tunnel, which is for tunnels that take everything.
+/// Reads the kill switch, which is for tunnels with a default route.
 pub fn kill_switch(top: &mut Table<'_, '_, '_>) -> At<bool> {
-    top.read_or("kill_switch", &forms::boolean(), defaults::KILL_SWITCH)
+    top.read_or("kill_switch", &value_types::boolean(), defaults::KILL_SWITCH)
 }
 
-/// Who the peer is, in the line of its public key.
+/// Reads the peer's identity; the line is that of its public key.
 pub fn protocol(
     table: &mut Table<'_, '_, '_>,
     (congestion, fec): (cc::ControllerKind, fec::FecMode),
@@ -51,43 +49,50 @@ pub fn protocol(
     if needed && !table.has("public_key") {
         table.missing("public_key is missing", PUBLIC_KEY.to_owned());
     }
-    let public_key = table.read("public_key", &forms::key::<PublicKey>(PUBLIC_KEY));
-    // With it every shared secret would be zero (RFC 7748 section 6.1), so no handshake succeeds.
+    let public_key = table.read("public_key", &value_types::key::<PublicKey>(PUBLIC_KEY));
+    // With this key every shared secret would be zero (RFC 7748 section 6.1), so no handshake succeeds.
     if let Some(key) = public_key.as_ref().filter(|key| key.as_bytes() == &[0; 32]) {
-        table.log.error(key.line, "public_key: all zero, which is nobody's".to_owned(), Some(PUBLIC_KEY.to_owned()));
+        table.log.error(
+            key.line,
+            "public_key: all zero, which is no valid key".to_owned(),
+            Some(PUBLIC_KEY.to_owned()),
+        );
     }
-    let secret =
-        Secret { key: "preshared_key", file: "preshared_key_file", source: "mpt key psk makes one for both ends" };
+    let secret = SecretKey {
+        key: "preshared_key",
+        file: "preshared_key_file",
+        source: "generate one for both ends: mpt key psk",
+    };
     let preshared_key: PresharedKey = secret.read(table).map(|key| key.value).unwrap_or_default();
     public_key
         .map(|key| key.map(|public_key| Protocol::Native(NativeConfig { public_key, preshared_key, congestion, fec })))
 }
 
-/// How much of a path may be used, and when.
+/// Limits on the usage of a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// The fastest that may be sent on it.
+    /// The maximum send rate.
     pub cap: Option<Rate>,
     /// It is used only while no other path is alive.
     pub standby: bool,
-    /// Bytes in a month after which it stands by.
+    /// Monthly limit in bytes, after which it becomes standby.
     pub limit: Option<u64>,
 }
 
 impl Usage {
-    /// What a path says.
+    /// Reads the keys of a path.
     pub fn read(table: &mut Table<'_, '_, '_>) -> Self {
-        let cap = table.read("rate", &forms::rate(64_000..=100_000_000_000, "50mbit")).map(|cap| cap.value);
+        let cap = table.read("rate", &value_types::rate(64_000..=100_000_000_000, "50mbit")).map(|cap| cap.value);
         let roles = [("available", Role::Available), ("standby", Role::Standby), ("metered", Role::Metered)];
-        let role = table.read_or("role", &forms::choice(&roles), defaults::ROLE);
-        let limit = table.read("limit", &forms::volume(1_000_000..=1_000_000_000_000_000, "20GB"));
+        let role = table.read_or("role", &value_types::choice(&roles), defaults::ROLE);
+        let limit = table.read("limit", &value_types::volume(1_000_000..=1_000_000_000_000_000, "20GB"));
         match (&limit, role.value) {
             (None, Role::Metered) if !table.has("limit") => {
-                table.missing("limit is missing", "a metered path has one, for example limit = \"20GB\"".to_owned());
+                table.missing("limit is missing", "a metered path needs one, for example limit = \"20GB\"".to_owned());
             }
             (Some(limit), Role::Available | Role::Standby) => {
                 let hint = "role = \"metered\"; or leave limit out".to_owned();
-                table.log.error(limit.line, "limit: only a metered path has one".to_owned(), Some(hint));
+                table.log.error(limit.line, "limit: only for metered paths".to_owned(), Some(hint));
             }
             _ => {}
         }
@@ -95,31 +100,31 @@ impl Usage {
     }
 }
 
-/// What a path is for.
+/// The role of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Traffic.
+    /// Carries traffic.
     Available,
-    /// Traffic while no available path is alive.
+    /// Carries traffic while no available path is alive.
     Standby,
-    /// Traffic until so much of it has passed in a month.
+    /// Carries traffic up to a monthly limit.
     Metered,
 }
 
-/// Which of several addresses an interface leads to.
+/// Reads the address pairs of automatic paths.
 pub fn pairs(table: &mut Table<'_, '_, '_>) -> Pairs {
-    let pairs = forms::choice(&[("one", Pairs::One), ("fullmesh", Pairs::FullMesh)]);
+    let pairs = value_types::choice(&[("one", Pairs::One), ("fullmesh", Pairs::FullMesh)]);
     table.read_or("pairs", &pairs, defaults::PAIRS).value
 }
 
-/// Paths that follow the interfaces of this host; `port` is the peer's, where it is not said with the address.
+/// Reads automatic paths over this host's interfaces; `port` is the default for remote addresses.
 pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
-    let remotes = table.read("remote", &forms::some(forms::remote("203.0.113.7")));
+    let remotes = table.read("remote", &value_types::one_or_list(value_types::remote("203.0.113.7")));
     if !table.has("remote") && (table.has("interfaces") || table.has("ports")) {
-        table.missing("remote is missing", "where the peer can be reached: remote = \"203.0.113.7\"".to_owned());
+        table.missing("remote is missing", "the peer's address: remote = \"203.0.113.7\"".to_owned());
     }
-    let interfaces = table.read("interfaces", &forms::interfaces());
-    let ports = table.read_or("ports", &forms::integer("a number of ports", 1..=8, 2), defaults::PORTS).value;
+    let interfaces = table.read("interfaces", &value_types::interfaces());
+    let ports = table.read_or("ports", &value_types::integer("a number of ports", 1..=8, 2), defaults::PORTS).value;
     let At { value: remotes, line } = remotes?;
     let at = |(ip, own): (_, Option<u16>)| At { value: (ip, own.unwrap_or(port)).into(), line };
     Some(Auto {
@@ -129,16 +134,16 @@ pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
     })
 }
 
-/// Notes that keys of native mode are there.
+/// Rejects keys of native mode.
 pub fn refuse(table: &mut Table<'_, '_, '_>, keys: &[&'static str]) {
     for key in keys {
         table.refuse(key, "in plain mode", "leave it out; or leave mode out, because native mode is the default");
     }
 }
 
-/// Notes what only plain mode has a choice of.
+/// Rejects keys that only plain mode has.
 pub fn refuse_order(table: &mut Table<'_, '_, '_>) {
-    let hint = "leave it out: the sender repairs, and a missing packet is waited for up to reorder_delay";
+    let hint = "leave it out: the sender retransmits, and reorder_delay limits the wait for a missing packet";
     table.refuse("reorder", "in native mode", hint);
 }
 
@@ -150,29 +155,29 @@ pub const PEER: [&str; 7] =
 /// In a path.
 pub const PATH: [&str; 3] = ["rate", "role", "limit"];
 
-const NEW_KEY: &str = "mpt key new makes one";
-const PUBLIC_KEY: &str = "mpt key public, at the peer, makes it from the private key there";
-/// Bytes that are read of a file with a key, which has 45. Enough to tell that it is something else.
-const KEY_FILE: u64 = 4_096;
+const NEW_KEY: &str = "generate one: mpt key new";
+const PUBLIC_KEY: &str = "run mpt key public at the peer, with the private key there";
+/// Maximum bytes to read of a key file, which has 45. Enough to detect that it is something else.
+const MAX_KEY_FILE: u64 = 4_096;
 
-/// A secret and the two keys under which it may stand.
-struct Secret {
+/// A secret with its two alternative keys.
+struct SecretKey {
     key: &'static str,
     file: &'static str,
     source: &'static str,
 }
 
-impl Secret {
+impl SecretKey {
     fn read<T: FromStr<Err = KeyError> + 'static>(&self, table: &mut Table<'_, '_, '_>) -> Option<At<T>> {
-        let here = table.read(self.key, &forms::key(self.source));
-        let elsewhere = table.read(self.file, &forms::key_file("/etc/mpt/secret.key"));
+        let here = table.read(self.key, &value_types::key(self.source));
+        let elsewhere = table.read(self.file, &value_types::key_file("/etc/mpt/secret.key"));
         let Some(line) = table.line_of_key(self.key) else {
             return self.read_file(table, elsewhere?);
         };
         table.log.secret(line, self.key);
         if let Some(second) = table.line_of_key(self.file) {
-            let what = format!("{}: line {line} has the key already", self.file);
-            table.log.error(second, what, Some("leave one of the two out".to_owned()));
+            let what = format!("{}: the key is already in line {line}", self.file);
+            table.log.error(second, what, Some("remove one of the two".to_owned()));
         }
         here
     }
@@ -189,12 +194,12 @@ impl Secret {
     }
 }
 
-/// The key in a file of its own, or what is wrong with the file and what to try.
+/// Reads a key file. Returns the problem and a hint on failure.
 fn read_key<T: FromStr<Err = KeyError>>(path: &Path, source: &str) -> Result<T, (String, String)> {
     let unreadable = |error| (format!("cannot be read: {error}"), secrets::hint_for(&error, source));
-    let read = secrets::read(path, KEY_FILE).map_err(unreadable)?;
-    match secrets::Loose::of(read.permissions) {
+    let read = secrets::read(path, MAX_KEY_FILE).map_err(unreadable)?;
+    match secrets::LoosePermissions::of(read.permissions) {
         Some(loose) => Err((loose.to_string(), secrets::chmod(path))),
-        None => read.text.trim().parse().map_err(|error| (format!("holds no key: {error}"), source.to_owned())),
+        None => read.text.trim().parse().map_err(|error| (format!("contains no key: {error}"), source.to_owned())),
     }
 }

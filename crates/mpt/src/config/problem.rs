@@ -1,4 +1,4 @@
-//! What is wrong with a configuration file, where, and what to try.
+//! Problems with a configuration file: location, message and hint.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,28 +9,28 @@ use serde::Serialize;
 
 use super::secrets;
 
-/// Something that is wrong with a file.
+/// A problem with a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Whether the file can be used all the same.
+    /// Error or warning.
     pub severity: Severity,
     /// The file.
     pub file: PathBuf,
-    /// The line, from 1; absent when it is about the file as a whole.
+    /// The line, from 1; absent if it concerns the whole file.
     pub line: Option<usize>,
     /// What is wrong with which value.
     pub what: String,
-    /// What to try.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// The file cannot be used.
     Error,
-    /// It can, but may not do what was meant.
+    /// The file can be used, but may not do what was intended.
     Warning,
 }
 
@@ -49,65 +49,59 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Numbers the lines of several files in one go, so that a value's place is one number: those of the first file as they are,
-/// those of the `n`th included one from `n` times [`Self::STEP`] on.
+/// Numbers the lines of several files, so that one number is a location: lines of the main file as they are, those of
+/// the `n`th included one from `n` times [`Self::STEP`] on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines(Vec<PathBuf>);
 
 impl Lines {
-    /// More lines than a configuration has.
+    /// More lines than any configuration has.
     const STEP: usize = 1 << 20;
 
-    /// Adds an included file; returns what its lines are counted from.
+    /// Adds an included file; returns the base of its line numbers.
     pub fn include(&mut self, path: PathBuf) -> usize {
         self.0.push(path);
         self.0.len() * Self::STEP
     }
 
-    /// The included file that a line is in, and which of its lines it is; none for those of the first file.
-    pub fn place(&self, line: usize) -> Option<(&Path, usize)> {
+    /// Returns the included file of a line, and the line in it; `None` for the main file.
+    pub fn locate(&self, line: usize) -> Option<(&Path, usize)> {
         let file = (line / Self::STEP).checked_sub(1)?;
         Some((self.0.get(file)?, line % Self::STEP))
     }
 }
 
-/// The problems of one file, as they are found.
-pub struct Log<'t> {
+/// Collects the problems of one file.
+pub struct ProblemLog<'t> {
     path: &'t Path,
     text: &'t str,
-    /// What its lines are counted from.
+    /// The base of its line numbers.
     base: usize,
     /// The files that it includes.
     lines: Lines,
-    /// What is wrong with those.
+    /// The problems of those.
     included: (Vec<Problem>, Vec<Problem>),
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
     unknown: Vec<Unknown>,
-    /// Every key that was asked for, as `table.key`.
+    /// Every key that was requested, as `table.key`.
     known: BTreeSet<String>,
-    /// The file's permissions, until it has been said that they are too wide for what it holds.
+    /// The file's permissions, until they have been reported as too open.
     permissions: Option<u32>,
     /// Lines that are not TOML.
     broken: BTreeSet<usize>,
     comma_missed: bool,
 }
 
-/// A key that nobody asked for.
+/// An unknown key.
 struct Unknown {
     table: &'static str,
     key: String,
     line: usize,
 }
 
-/// Values longer than this are cut in messages.
-const SHOWN: usize = 60;
-/// Words at least this alike are taken for misspellings of one another; 1 is equality. Two letters exchanged in a word of five
-/// come to 0.8, and unrelated keys of the schema stay below 0.6.
-const ALIKE: f64 = 0.7;
-
-impl<'t> Log<'t> {
-    /// Makes an empty one.
+impl<'t> ProblemLog<'t> {
+    /// Makes an empty log.
     pub fn new(path: &'t Path, text: &'t str) -> Self {
         Self {
             path,
@@ -125,43 +119,43 @@ impl<'t> Log<'t> {
         }
     }
 
-    /// The file has these permissions.
+    /// Sets the file's permissions.
     pub fn with_permissions(self, permissions: u32) -> Self {
         Self { permissions: Some(permissions), ..self }
     }
 
-    /// The file is one that another includes, and its lines are counted from `base`.
+    /// Sets the base of the line numbers, for an included file.
     pub fn counted_from(self, base: usize) -> Self {
         Self { base, ..self }
     }
 
-    /// Access to the files that this one includes.
+    /// Returns the included files.
     pub fn lines(&mut self) -> &mut Lines {
         &mut self.lines
     }
 
-    /// Takes over what is wrong with an included file.
-    pub fn absorb(&mut self, other: Log<'_>) {
+    /// Takes over the problems of an included file.
+    pub fn absorb(&mut self, other: ProblemLog<'_>) {
         self.broken.extend(&other.broken);
         let (errors, warnings) = other.finish();
         self.included.0.extend(errors);
         self.included.1.extend(warnings);
     }
 
-    /// A line in words, for messages about another one.
-    pub fn words(&self, line: usize) -> String {
-        match self.lines.place(line) {
+    /// Describes a line, for messages about another one.
+    pub fn describe_line(&self, line: usize) -> String {
+        match self.lines.locate(line) {
             Some((file, line)) => format!("line {line} of {}", file.display()),
             None => format!("line {line}"),
         }
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &'t Path {
         self.path
     }
 
-    /// Something is wrong in `line`.
+    /// Reports an error in `line`.
     pub fn error(&mut self, line: usize, what: impl Into<String>, hint: Option<String>) {
         if !self.broken.contains(&line) {
             let problem = self.problem(line, what.into(), hint);
@@ -169,31 +163,31 @@ impl<'t> Log<'t> {
         }
     }
 
-    /// Something is missing from `line` or the table that begins there, or does not belong there. Not noted when the file is so
-    /// broken that it may well be otherwise.
+    /// Reports something missing or misplaced in `line` or the table that begins there. Ignored if the file has syntax
+    /// errors, which may be the cause.
     pub fn structure(&mut self, line: usize, what: &str, hint: String) {
         if !self.is_broken() {
             self.error(line, what, Some(hint));
         }
     }
 
-    /// A secret stands in `line` under `key`, so others must not be able to read the file. It is enough to be told once.
+    /// Reports that `key` in `line` is a secret and others may read the file. Reports this once.
     pub fn secret(&mut self, line: usize, key: &str) {
-        if let Some(loose) = self.permissions.and_then(secrets::Loose::of) {
+        if let Some(loose) = self.permissions.and_then(secrets::LoosePermissions::of) {
             self.permissions = None;
             let what = format!("{key}: a secret, and this file {loose}");
             self.error(line, what, Some(secrets::chmod(self.path)));
         }
     }
 
-    /// Something in `line` is allowed, but not likely to be meant.
+    /// Reports a warning for `line`.
     pub fn warn(&mut self, line: usize, what: impl Into<String>, hint: &str) {
         let problem = self.problem(line, what.into(), Some(hint.to_owned()));
         self.warnings.push(Problem { severity: Severity::Warning, ..problem });
     }
 
-    /// The file is not TOML. One such error is told per line: what follows in it is the parser's guess. So are the commas that
-    /// it misses in all lines after a bracket that is not closed.
+    /// Reports a TOML syntax error. Reports one per line, since later ones are the parser's guesses; and one missing
+    /// comma, since an unclosed bracket causes one in every following line.
     pub fn syntax(&mut self, error: &toml::de::Error) {
         let line = error.span().map_or(1, |span| self.line(span.start));
         let comma = error.message().starts_with("missing comma");
@@ -203,46 +197,47 @@ impl<'t> Log<'t> {
         self.broken.insert(line);
     }
 
-    /// Whether the file's structure cannot be trusted, so that nothing can be said about what is missing or unknown.
+    /// Returns true if the file has syntax errors, so that missing or unknown keys cannot be determined.
     pub fn is_broken(&self) -> bool {
         !self.broken.is_empty()
     }
 
-    /// `key` was asked for in `table`, whether it is there or not.
-    pub fn knows(&mut self, table: &str, key: &str) {
+    /// Records that `key` of `table` is known, present or not.
+    pub fn add_known(&mut self, table: &str, key: &str) {
         self.known.insert(dotted(table, key));
     }
 
-    /// `key` stands in `table`, and nobody asked for it.
+    /// Records an unknown `key` in `table`.
     pub fn unknown(&mut self, table: &'static str, key: &str, line: usize) {
         self.unknown.push(Unknown { table, key: key.to_owned(), line });
     }
 
-    /// The line of the byte at `offset`, from 1.
+    /// Returns the line of the byte at `offset`, from 1.
     pub fn line(&self, offset: usize) -> usize {
         self.base
             + 1
             + self.text.as_bytes()[..offset.min(self.text.len())].iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// A value as it stands in the file, fit for a line of a message.
+    /// Returns a value as it is in the file, shortened for a message.
     pub fn shown(&self, span: Range<usize>) -> String {
         let text = self.text.get(span).unwrap_or_default();
         if may_be_key(text) {
-            return "what stands here".to_owned();
+            return "this value".to_owned();
         }
         let line = text.lines().next().unwrap_or_default();
-        let mut shown: String = line.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let mut shown: String =
+            line.chars().take(MAX_SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
         if shown.len() < text.len() {
             shown.push_str("...");
         }
         shown
     }
 
-    /// Errors and warnings, each in the order of the lines.
+    /// Returns errors and warnings, each in the order of lines.
     pub fn finish(mut self) -> (Vec<Problem>, Vec<Problem>) {
         if !self.is_broken() {
-            self.tell_unknown();
+            self.report_unknown();
         }
         let own = self.path.to_owned();
         let in_order = |mut problems: Vec<Problem>, included: Vec<Problem>| {
@@ -253,36 +248,36 @@ impl<'t> Log<'t> {
         (in_order(self.errors, self.included.0), in_order(self.warnings, self.included.1))
     }
 
-    /// Every key that was asked for, as `table.key`.
+    /// Returns every key that was requested, as `table.key`.
     #[cfg(test)]
     pub fn known(&self) -> &BTreeSet<String> {
         &self.known
     }
 
-    fn tell_unknown(&mut self) {
+    fn report_unknown(&mut self) {
         for unknown in std::mem::take(&mut self.unknown) {
             let Unknown { table, key, line } = &unknown;
-            self.error(*line, format!("unknown key {key:?} {}", place(table)), Some(self.guess(&unknown)));
+            self.error(*line, format!("unknown key {key:?} {}", describe_table(table)), Some(self.suggest(&unknown)));
         }
     }
 
-    /// The key that was meant, the table that the key belongs to, or what there is to choose from.
-    fn guess(&self, unknown: &Unknown) -> String {
+    /// Suggests the intended key, the table that the key belongs to, or the known keys.
+    fn suggest(&self, unknown: &Unknown) -> String {
         let keys: Vec<_> = self.known.iter().map(|known| known.rsplit_once('.').unwrap_or(("", known))).collect();
         let here: Vec<_> = keys.iter().filter(|(table, _)| *table == unknown.table).map(|(_, key)| *key).collect();
         if let Some(key) = nearest(&unknown.key, here.iter().copied()) {
             return format!("did you mean {key:?}?");
         }
-        // What many tables have is most likely meant for the one nearest to the top.
+        // Of several tables with this key, the outermost is the most likely.
         let elsewhere = keys.iter().filter(|(_, key)| *key == unknown.key);
         match elsewhere.min_by_key(|(table, _)| table.len()) {
-            Some((table, key)) => format!("{key:?} belongs {}", place(table)),
+            Some((table, key)) => format!("{key:?} belongs {}", describe_table(table)),
             None => format!("known here: {}", here.join(", ")),
         }
     }
 
     fn problem(&self, line: usize, what: String, hint: Option<String>) -> Problem {
-        let (file, line) = self.lines.place(line).unwrap_or((self.path, line - self.base));
+        let (file, line) = self.lines.locate(line).unwrap_or((self.path, line - self.base));
         Problem { severity: Severity::Error, file: file.to_owned(), line: Some(line), what, hint }
     }
 
@@ -291,12 +286,12 @@ impl<'t> Log<'t> {
             return "a bracket in this line or an earlier one may not be closed".to_owned();
         }
         if message.starts_with("duplicate") {
-            return "a key and a [table] can be there once; [[peer]] and [[peer.path]] can be repeated".to_owned();
+            return "a key or a [table] may occur once; [[peer]] and [[peer.path]] may be repeated".to_owned();
         }
-        self.quotes(line).unwrap_or_else(|| "addresses, durations, keys and names stand in quotes".to_owned())
+        self.quotes(line).unwrap_or_else(|| "addresses, durations, keys and names must be in quotes".to_owned())
     }
 
-    /// The most common reason why a line is not TOML: a value that should stand in quotes.
+    /// Suggests quotes, which are the most frequent omission in a line that is not TOML.
     fn quotes(&self, line: usize) -> Option<String> {
         let (key, value) = self.text.lines().nth(line - self.base - 1)?.split_once('=')?;
         let (key, value) = (key.trim(), value.trim());
@@ -310,14 +305,14 @@ impl<'t> Log<'t> {
     }
 }
 
-/// The word of `words` for which `word` may be a misspelling.
+/// Returns the word of `words` of which `word` may be a misspelling.
 pub fn nearest<'w>(word: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     let likeness = |other: &str| strsim::normalized_damerau_levenshtein(word, other);
-    let scored = words.into_iter().map(|other| (likeness(other), other)).filter(|(score, _)| *score >= ALIKE);
+    let scored = words.into_iter().map(|other| (likeness(other), other)).filter(|(score, _)| *score >= MIN_SIMILARITY);
     scored.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, other)| other)
 }
 
-/// Whether a piece of a file may be a key, or most of one: those are 44 characters of base64.
+/// Returns true if a text may contain a key, or most of one: keys are 44 characters of base64.
 fn may_be_key(text: &str) -> bool {
     let is_base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
     text.split(|c| !is_base64(c)).any(|word| word.len() >= 40)
@@ -327,10 +322,16 @@ fn dotted(table: &str, key: &str) -> String {
     if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") }
 }
 
-fn place(table: &str) -> String {
+fn describe_table(table: &str) -> String {
     match table {
         "" => "at the top of the file, before the first [table]".to_owned(),
         "peer" | "peer.path" | "rule" => format!("in [[{table}]]"),
         _ => format!("in [{table}]"),
     }
 }
+
+/// Maximum characters of a value in messages.
+const MAX_SHOWN: usize = 60;
+/// Minimum similarity for a misspelling; 1 is equality. A transposition in a word of five letters has 0.8, and
+/// unrelated keys of the schema stay below 0.6.
+const MIN_SIMILARITY: f64 = 0.7;

@@ -1,61 +1,64 @@
-//! Takes values out of a TOML table and notes what is wrong with them.
+//! Extracts values from a TOML table and reports problems.
 //!
-//! A [`Reader`] is asked for keys; whatever was never asked for is unknown, so the list of known keys is the code that
-//! reads them and cannot go stale. An answer of `None` means that the key is absent, or that an error has been noted.
+//! Every key that is never requested from a [`Reader`] is unknown, so the list of known keys is the code that reads
+//! them and cannot become stale. `None` means that the key is absent, or that an error has been reported.
 
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::forms::Form;
 use super::model::At;
-use super::problem::{Log, nearest};
+use super::problem::{ProblemLog, nearest};
+use super::value_types::ValueType;
 
 type Item<'a> = Spanned<DeValue<'a>>;
 
 /// One table of the file.
 pub struct Reader<'l, 't, 'a> {
     table: &'a DeTable<'a>,
-    /// Its name with dots, empty for the top of the file.
+    /// Its dotted name, empty for the top of the file.
     name: &'static str,
     /// The line of its header.
     pub line: usize,
-    asked: Vec<&'static str>,
-    /// Where problems go.
-    pub log: &'l mut Log<'t>,
+    requested: Vec<&'static str>,
+    /// The log for problems.
+    pub log: &'l mut ProblemLog<'t>,
 }
 
 impl<'l, 't, 'a> Reader<'l, 't, 'a> {
-    /// Reads the table called `name`, whose header stands in `line`.
-    pub fn new(table: &'a DeTable<'a>, name: &'static str, line: usize, log: &'l mut Log<'t>) -> Self {
-        Self { table, name, line, asked: Vec::new(), log }
+    /// Makes a reader of the table `name`, whose header is in `line`.
+    pub fn new(table: &'a DeTable<'a>, name: &'static str, line: usize, log: &'l mut ProblemLog<'t>) -> Self {
+        Self { table, name, line, requested: Vec::new(), log }
     }
 
-    /// The value of `key`.
-    pub fn read<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Option<At<T>> {
+    /// Returns the value of `key`.
+    pub fn read<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>) -> Option<At<T>> {
         let item = self.take(key)?;
-        self.accept(key, item, form, form.example(key))
+        self.accept(key, item, value_type, value_type.example(key))
     }
 
-    /// The value of `key`, which must be there.
-    pub fn need<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Option<At<T>> {
+    /// Returns the value of `key`, which must be present.
+    pub fn require<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>) -> Option<At<T>> {
         if !self.has(key) {
-            self.missing(&format!("{key} is missing"), form.example(key));
+            self.missing(&format!("{key} is missing"), value_type.example(key));
         }
-        self.read(key, form)
+        self.read(key, value_type)
     }
 
-    /// The value of `key`, or a default in its absence.
-    pub fn read_or<T: 'static>(&mut self, key: &'static str, form: &Form<T>, default: T) -> At<T> {
-        self.read(key, form).unwrap_or_else(|| self.at(default))
+    /// Returns the value of `key`, or a default.
+    pub fn read_or<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>, default: T) -> At<T> {
+        self.read(key, value_type).unwrap_or_else(|| self.at(default))
     }
 
-    /// The values of the list `key`; those that are wrong are left out.
-    pub fn list<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Vec<At<T>> {
+    /// Returns the values of the list `key`, without invalid ones.
+    pub fn list<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>) -> Vec<At<T>> {
         let Some(item) = self.take(key) else { return Vec::new() };
         if let DeValue::Array(items) = item.get_ref() {
-            return items.iter().filter_map(|item| self.accept(key, item, form, form.example_list(key))).collect();
+            return items
+                .iter()
+                .filter_map(|item| self.accept(key, item, value_type, value_type.example_list(key)))
+                .collect();
         }
         let shown = self.log.shown(item.span());
         let hint = format!("in brackets, even when there is only one: {key} = [{shown}]");
@@ -63,12 +66,12 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
         Vec::new()
     }
 
-    /// As [`Self::list`], for a list that must be there.
-    pub fn need_list<T: 'static>(&mut self, key: &'static str, form: &Form<T>) -> Vec<At<T>> {
+    /// Returns the values of the list `key`, which must be present.
+    pub fn require_list<T: 'static>(&mut self, key: &'static str, value_type: &ValueType<T>) -> Vec<At<T>> {
         if !self.has(key) {
-            self.missing(&format!("{key} is missing"), form.example_list(key));
+            self.missing(&format!("{key} is missing"), value_type.example_list(key));
         }
-        self.list(key, form)
+        self.list(key, value_type)
     }
 
     /// Reads the table `[key]`, whose full name is `name`. An absent table is read as an empty one.
@@ -113,71 +116,77 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
         all
     }
 
-    /// How many tables `[[key]]` there are.
+    /// Returns the number of tables `[[key]]`.
     pub fn count(&self, key: &str) -> usize {
         self.table.get(key).and_then(|item| item.get_ref().as_array()).map_or(0, |items| items.len())
     }
 
-    /// A value that is not in the file.
+    /// Wraps a value that is not in the file.
     pub fn at<T>(&self, value: T) -> At<T> {
         At { value, line: self.line }
     }
 
-    /// Notes that something is not there.
+    /// Reports that something is missing.
     pub fn missing(&mut self, what: &str, hint: String) {
         self.log.structure(self.line, what, hint);
     }
 
-    /// Whether `key` is there, right or wrong.
+    /// Returns true if `key` is present, valid or not.
     pub fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
 
-    /// Whether `key` is not there, or an empty list.
-    pub fn lacks(&self, key: &str) -> bool {
+    /// Returns true if `key` is absent or an empty list.
+    pub fn is_absent_or_empty(&self, key: &str) -> bool {
         let is_empty = |item: &Item<'_>| item.get_ref().as_array().is_some_and(|items| items.is_empty());
         self.table.get(key).is_none_or(is_empty)
     }
 
-    /// Where the value of `key` stands, or the header of the table.
+    /// Returns the line of the value of `key`; for a table, that of its header.
     pub fn line_of_key(&self, key: &str) -> Option<usize> {
         self.table.get(key).map(|item| self.line_of(item))
     }
 
-    /// Notes that `key`, if it is there, has no meaning, for the reason that is in `why`.
+    /// Reports that `key`, if present, has no meaning, with the reason `why`.
     pub fn refuse(&mut self, key: &'static str, why: &str, hint: &str) {
         if let Some(line) = self.take(key).map(|item| self.line_of(item)) {
             self.log.structure(line, &format!("{key} has no meaning {why}"), hint.to_owned());
         }
     }
 
-    /// Notes the keys that nobody asked for.
+    /// Reports the unknown keys.
     pub fn finish(&mut self) {
-        for (key, _) in self.table.iter().filter(|(key, _)| !self.asked.contains(&key.get_ref().as_ref())) {
+        for (key, _) in self.table.iter().filter(|(key, _)| !self.requested.contains(&key.get_ref().as_ref())) {
             let line = self.log.line(key.span().start);
             self.log.unknown(self.name, key.get_ref(), line);
         }
     }
 
     fn take(&mut self, key: &'static str) -> Option<&'a Item<'a>> {
-        self.asked.push(key);
-        self.log.knows(self.name, key);
+        self.requested.push(key);
+        self.log.add_known(self.name, key);
         self.table.get(key)
     }
 
-    fn accept<T: 'static>(&mut self, key: &str, item: &Item<'_>, form: &Form<T>, example: String) -> Option<At<T>> {
+    fn accept<T: 'static>(
+        &mut self,
+        key: &str,
+        item: &Item<'_>,
+        value_type: &ValueType<T>,
+        example: String,
+    ) -> Option<At<T>> {
         let line = self.line_of(item);
-        match form.parse(item.get_ref()) {
+        match value_type.parse(item.get_ref()) {
             Some(value) => Some(At { value, line }),
-            None if form.hidden => {
+            None if value_type.hidden => {
                 let shape = shape(item.get_ref());
-                self.log.error(line, format!("{key}: {shape} is not {}", form.is), Some(example));
+                self.log.error(line, format!("{key}: {shape} is not {}", value_type.description), Some(example));
                 None
             }
             None => {
                 let shown = self.log.shown(item.span());
-                let hint = better(key, item.get_ref(), form).unwrap_or(example);
-                self.log.error(line, format!("{key}: {shown} is not {}", form.is), Some(hint));
+                let hint = suggest(key, item.get_ref(), value_type).unwrap_or(example);
+                self.log.error(line, format!("{key}: {shown} is not {}", value_type.description), Some(hint));
                 None
             }
         }
@@ -210,7 +219,7 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
     }
 }
 
-/// What can be said about a value that must not be repeated.
+/// Describes a value that must not be repeated.
 fn shape(value: &DeValue<'_>) -> String {
     match value.as_str() {
         Some(text) => format!("a text of length {}", text.chars().count()),
@@ -218,16 +227,16 @@ fn shape(value: &DeValue<'_>) -> String {
     }
 }
 
-/// What was probably meant.
-fn better<T: 'static>(key: &str, value: &DeValue<'_>, form: &Form<T>) -> Option<String> {
+/// Suggests the intended value.
+fn suggest<T: 'static>(key: &str, value: &DeValue<'_>, value_type: &ValueType<T>) -> Option<String> {
     let text = value.as_str()?;
-    if let Some(word) = nearest(text, form.choices.iter().copied()) {
+    if let Some(word) = nearest(text, value_type.choices.iter().copied()) {
         return Some(format!("did you mean {word:?}?"));
     }
     let fits = |value: &str| {
         let line = format!("x = {value}");
         DeTable::parse(&line)
-            .is_ok_and(|table| table.get_ref().values().all(|item| form.parse(item.get_ref()).is_some()))
+            .is_ok_and(|table| table.get_ref().values().all(|item| value_type.parse(item.get_ref()).is_some()))
     };
     if let Some(address) = without_zone(text).filter(|address| fits(&format!("{address:?}"))) {
         return Some(format!("without the zone: {key} = {address:?}; interface = \"eth1\" says which link it is on"));
@@ -235,7 +244,7 @@ fn better<T: 'static>(key: &str, value: &DeValue<'_>, form: &Form<T>) -> Option<
     fits(text).then(|| format!("without quotes: {key} = {text}"))
 }
 
-/// An IPv6 address, perhaps in brackets, without the zone behind it (RFC 4007 section 11).
+/// Returns an IPv6 address, possibly in brackets, without its zone (RFC 4007 section 11).
 fn without_zone(text: &str) -> Option<String> {
     let (address, rest) = text.split_once('%')?;
     Some(format!("{address}{}", rest.find(']').map_or("", |end| &rest[end..])))

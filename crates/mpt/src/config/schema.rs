@@ -1,6 +1,8 @@
 //! The file format: one function per table, one line per key.
 //!
-//! What only native mode has is in `native`, rules are in `rules`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
+//! Keys of native mode are in `native`, rules in `rules`, keys for peers that run the original MPT in `original`. A new
+//! key needs a line here, a field in the model and a row in `docs/config.md`; a new value type is a function in
+//! `value_types`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,41 +15,47 @@ use mpt_proto::repair::fec;
 use mpt_proto::{cc, reorder, sched};
 use toml::de::DeTable;
 
-use super::model::{At, File, Form, Mode, OriginalPeer, Path, Peer};
+use super::model::{At, File, FileFormat, Mode, OriginalPeer, Path, Peer};
 use super::native::Usage;
-use super::problem::{Lines, Log};
+use super::problem::{Lines, ProblemLog};
 use super::reader::Reader;
-use super::{checks, defaults, forms, include, native, original, rules};
+use super::{checks, defaults, include, native, original, rules, value_types};
 
-/// A table while it is being read.
+/// A table that is being read.
 pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 
-/// Reads the whole file. What is missing or wrong is noted and left out.
-pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
+/// Reads the whole file. Missing or invalid values are reported and left out.
+pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
     let path = log.path().to_owned();
     let mut top = Reader::new(document, "", 1, log);
-    let wire = Wire::read(&mut top);
+    let wire = WireSettings::read(&mut top);
     let mode = wire.mode.unwrap_or_else(|| top.at(Mode::Native));
     let original = original::control(&mut top, wire.is(Mode::Native));
     let creates = original.as_ref().is_some_and(|original| original.template.is_some());
     let file = File {
         path,
         lines: Lines::default(),
-        form: Form::Toml,
+        format: FileFormat::Toml,
         mode,
         original,
         identity: identity(&mut top, &wire),
-        interface: top.read_or("interface", &forms::interface("mpt0"), defaults::INTERFACE.to_owned()),
-        addresses: top.need_list("address", &forms::interface_address("10.77.0.1/24")),
-        mtu: top.read("mtu", &forms::integer("a number of bytes", 576..=65_535, 1400)).map(|mtu| mtu.map(as_usize)),
-        routes: top.list("routes", &forms::network("10.82.0.0/16")),
+        interface: top.read_or("interface", &value_types::interface("mpt0"), defaults::INTERFACE.to_owned()),
+        addresses: top.require_list("address", &value_types::interface_address("10.77.0.1/24")),
+        mtu: top
+            .read("mtu", &value_types::integer("a number of bytes", 576..=65_535, 1400))
+            .map(|mtu| mtu.map(as_usize)),
+        routes: top.list("routes", &value_types::network("10.82.0.0/16")),
         kill_switch: kill_switch(&mut top, &wire),
-        masquerade: top.read_or("masquerade", &forms::boolean(), defaults::MASQUERADE).value,
-        scheduler: top.read_or("scheduler", &forms::choice(sched::SchedulerKind::NAMES), defaults::scheduler(*mode)),
+        masquerade: top.read_or("masquerade", &value_types::boolean(), defaults::MASQUERADE).value,
+        scheduler: top.read_or(
+            "scheduler",
+            &value_types::choice(sched::SchedulerKind::NAMES),
+            defaults::scheduler(*mode),
+        ),
         rules: rules::rules(&mut top, wire.mode.as_deref().copied()),
         resequence: wire.resequence,
         probe: probe(&mut top, &wire),
-        offload: top.read_or("offload", &forms::boolean(), defaults::OFFLOAD).value,
+        offload: top.read_or("offload", &value_types::boolean(), defaults::OFFLOAD).value,
         includes: top.has("include"),
         peers: peers(&mut top, &wire, creates),
         port: wire.port,
@@ -61,9 +69,9 @@ pub fn file(document: &DeTable<'_>, log: &mut Log<'_>) -> File {
     file
 }
 
-/// What the top of the file says about the wire.
-pub struct Wire {
-    /// Absent when what stands there is neither; then nothing is said about what either of them needs or refuses.
+/// The top-level settings of the wire format.
+pub struct WireSettings {
+    /// Absent if the value is invalid; then keys of either mode are accepted.
     mode: Option<At<Mode>>,
     framing: PlainFraming,
     congestion: cc::ControllerKind,
@@ -72,7 +80,7 @@ pub struct Wire {
     port: At<u16>,
 }
 
-impl Wire {
+impl WireSettings {
     fn read(top: &mut Table<'_, '_, '_>) -> Self {
         let mode = mode(top);
         let framing = top.table("plain", "plain", |table| framing(table, defaults::framing())).unwrap_or_default();
@@ -82,7 +90,14 @@ impl Wire {
         };
         let native = mode.as_deref() == Some(&Mode::Native);
         let resequence = resequence(top, Some(reorder::ReorderLimits::default()), native);
-        Self { mode, framing, congestion, fec, resequence, port: top.read_or("port", &forms::port(), defaults::PORT) }
+        Self {
+            mode,
+            framing,
+            congestion,
+            fec,
+            resequence,
+            port: top.read_or("port", &value_types::port(), defaults::PORT),
+        }
     }
 
     fn is(&self, mode: Mode) -> bool {
@@ -91,7 +106,7 @@ impl Wire {
 }
 
 fn mode(top: &mut Table<'_, '_, '_>) -> Option<At<Mode>> {
-    let names = forms::choice(&[("native", Mode::Native), ("plain", Mode::Plain)]);
+    let names = value_types::choice(&[("native", Mode::Native), ("plain", Mode::Plain)]);
     let mode = if top.has("mode") { top.read("mode", &names) } else { Some(top.read_or("mode", &names, Mode::Native)) };
     if let Some(line) = top.line_of_key("plain").filter(|_| mode.as_deref() == Some(&Mode::Native)) {
         let hint = "mode = \"plain\" at the top of the file; native mode is the default";
@@ -100,7 +115,7 @@ fn mode(top: &mut Table<'_, '_, '_>) -> Option<At<Mode>> {
     mode
 }
 
-fn identity(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<KeyPair> {
+fn identity(top: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<KeyPair> {
     if wire.is(Mode::Plain) {
         native::refuse(top, &native::TOP);
         return None;
@@ -108,21 +123,21 @@ fn identity(top: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<KeyPair> {
     native::identity(top, wire.is(Mode::Native))
 }
 
-/// The kill switch; in plain mode its absence has been noted.
-fn kill_switch(top: &mut Table<'_, '_, '_>, wire: &Wire) -> At<bool> {
+/// Reads the kill switch; in plain mode the key has been rejected already.
+fn kill_switch(top: &mut Table<'_, '_, '_>, wire: &WireSettings) -> At<bool> {
     if wire.is(Mode::Plain) {
         return top.at(defaults::KILL_SWITCH);
     }
     native::kill_switch(top)
 }
 
-/// What is not said is as in `base`.
+/// Reads the GRE fields; absent ones are as in `base`.
 fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
-    let key = forms::integer("a GRE key", 0..=u64::from(u32::MAX), 7);
+    let key = value_types::integer("a GRE key", 0..=u64::from(u32::MAX), 7);
     PlainFraming {
-        sequence: table.read_or("sequence", &forms::boolean(), base.sequence).value,
+        sequence: table.read_or("sequence", &value_types::boolean(), base.sequence).value,
         key: table.read("key", &key).map(|key| as_u32(key.value)).or(base.key),
-        checksum: table.read_or("checksum", &forms::boolean(), base.checksum).value,
+        checksum: table.read_or("checksum", &value_types::boolean(), base.checksum).value,
     }
 }
 
@@ -141,42 +156,43 @@ fn resequence(
         native::refuse_order(table);
     }
     let default = base.unwrap_or_default();
-    let usual = match base {
+    let default_hold = match base {
         Some(limits) if limits.adaptive => Hold::Adaptive,
         Some(_) => Hold::Fixed,
         None => Hold::Off,
     };
-    let holds = forms::choice(&[("adaptive", Hold::Adaptive), ("fixed", Hold::Fixed), ("off", Hold::Off)]);
-    let hold = table.read_or("reorder", &holds, usual).value;
-    let window = forms::integer("a number of packets", 1..=65_536, default.window as u64);
+    let holds = value_types::choice(&[("adaptive", Hold::Adaptive), ("fixed", Hold::Fixed), ("off", Hold::Off)]);
+    let hold = table.read_or("reorder", &holds, default_hold).value;
+    let window = value_types::integer("a number of packets", 1..=65_536, default.window as u64);
     let window = table.read_or("reorder_window", &window, default.window as u64).map(as_usize);
-    let delay = forms::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
+    let delay = value_types::duration(Duration::from_millis(1)..=Duration::from_secs(10), "500ms");
     let delay = table.read_or("reorder_delay", &delay, default.max_hold);
     let adaptive = hold == Hold::Adaptive;
     let limits = reorder::ReorderLimits { window: window.value, max_hold: delay.value, adaptive };
     (hold != Hold::Off).then_some(limits)
 }
 
-fn probe(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<ProbeConfig> {
+fn probe(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<ProbeConfig> {
     let (default, hour) = (ProbeConfig::default(), Duration::from_secs(3_600));
-    let idle = forms::duration(Duration::from_secs(1)..=hour, "10s").or_off();
+    let idle = value_types::duration(Duration::from_secs(1)..=hour, "10s").or_off();
     let idle = table.read_or("keepalive", &idle, Some(default.idle));
     if idle.is_none() && wire.is(Mode::Native) {
-        let hint = "keepalive = \"1h\" is the longest: in native mode a path is known by its probes".to_owned();
+        let hint = "keepalive = \"1h\" is the maximum: native mode monitors paths by probes".to_owned();
         table.log.error(idle.line, "keepalive: \"off\" has no meaning in native mode".to_owned(), Some(hint));
     }
-    let dead = table.read_or("dead", &forms::duration(Duration::from_millis(50)..=hour, "500ms"), default.dead).value;
+    let dead =
+        table.read_or("dead", &value_types::duration(Duration::from_millis(50)..=hour, "500ms"), default.dead).value;
     idle.value.map(|idle| ProbeConfig { idle, dead })
 }
 
-/// The peers, of which there must be one, unless they come and go: as files in a folder, or because they ask to be created.
-fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire, creates: bool) -> Vec<Peer> {
-    let folder = top.read("include", &forms::folder("peers.d"));
-    if top.lacks("peer") && !creates && folder.is_none() {
+/// Reads the peers. One is required, unless peers may be added later: as files in a folder, or by request.
+fn peers(top: &mut Table<'_, '_, '_>, wire: &WireSettings, creates: bool) -> Vec<Peer> {
+    let folder = top.read("include", &value_types::folder("peers.d"));
+    if top.is_absent_or_empty("peer") && !creates && folder.is_none() {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
     }
     let several = top.count("peer") > 1 || folder.is_some();
-    let mut names = Names::after(defaults::PEER);
+    let mut names = NameGenerator::after(defaults::PEER);
     let peers = top.tables("peer", "peer", |table| {
         let name = names.next(table);
         peer(table, wire, name, several)
@@ -185,19 +201,19 @@ fn peers(top: &mut Table<'_, '_, '_>, wire: &Wire, creates: bool) -> Vec<Peer> {
     peers.into_iter().flatten().chain(included).collect()
 }
 
-/// Names for peers that have none: `peer`, `peer2`, `peer3`... One that is added changes nobody's, unless it is put before them.
-pub struct Names {
+/// Names for unnamed peers: `peer`, `peer2`, `peer3`... A peer that is appended changes no other name.
+pub struct NameGenerator {
     base: String,
     given: usize,
 }
 
-impl Names {
-    /// Those that begin with `base`.
+impl NameGenerator {
+    /// Makes names that begin with `base`.
     pub fn after(base: &str) -> Self {
         Self { base: base.to_owned(), given: 0 }
     }
 
-    /// The name of the next peer, should it have none of its own.
+    /// Returns the name of the next peer, used if it has none of its own.
     pub fn next(&mut self, table: &Table<'_, '_, '_>) -> String {
         if !table.has("name") {
             self.given += 1;
@@ -206,26 +222,26 @@ impl Names {
     }
 }
 
-/// A peer that is called `name` unless it says otherwise; as one of `several` it must say what is behind it.
-pub fn peer(table: &mut Table<'_, '_, '_>, wire: &Wire, name: String, several: bool) -> Option<Peer> {
-    let port = table.read_or("port", &forms::port(), defaults::PORT);
-    let name = table.read_or("name", &forms::name("office"), name);
+/// Reads a peer, named `name` by default; as one of `several` it must have networks.
+pub fn peer(table: &mut Table<'_, '_, '_>, wire: &WireSettings, name: String, several: bool) -> Option<Peer> {
+    let port = table.read_or("port", &value_types::port(), defaults::PORT);
+    let name = table.read_or("name", &value_types::name("office"), name);
     let protocol = protocol(table, wire);
     let original = original::peer(table, &name, wire.is(Mode::Native));
-    let local_networks = table.list("local_networks", &forms::network("10.81.0.0/16"));
-    let local_port = table.read("local_port", &forms::port()).unwrap_or(wire.port);
+    let local_networks = table.list("local_networks", &value_types::network("10.81.0.0/16"));
+    let local_port = table.read("local_port", &value_types::port()).unwrap_or(wire.port);
     let (auto, pairs) = match wire.is(Mode::Plain) {
         true => (None, defaults::PAIRS),
         false => (native::auto(table, port.value), native::pairs(table)),
     };
     let (networks, resequence) =
         (networks(table, wire, several), resequence(table, wire.resequence, wire.is(Mode::Native)));
-    let paths = paths(table, &OfPeer { wire, port: port.value, original: original.as_ref() });
+    let paths = paths(table, &PeerContext { wire, port: port.value, original: original.as_ref() });
     let protocol = protocol?;
     Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths, auto, pairs })
 }
 
-fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> {
+fn protocol(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<At<Protocol>> {
     if wire.is(Mode::Plain) {
         native::refuse(table, &native::PEER);
         let framing = table.table("plain", "plain", |table| framing(table, wire.framing)).unwrap_or(wire.framing);
@@ -234,30 +250,29 @@ fn protocol(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Option<At<Protocol>> 
     native::protocol(table, (wire.congestion, wire.fec), wire.is(Mode::Native))
 }
 
-fn networks(table: &mut Table<'_, '_, '_>, wire: &Wire, several: bool) -> Vec<At<IpNet>> {
-    let network = forms::network("10.77.0.2/32");
-    let calls = table.lacks("path") && !table.has("remote") && !table.has("interfaces");
-    if wire.is(Mode::Native) && calls && !table.has("networks") {
-        let hint =
-            "add remote = \"203.0.113.7\", its address; or, for a peer that calls us, networks = [\"10.77.0.2/32\"]";
+fn networks(table: &mut Table<'_, '_, '_>, wire: &WireSettings, several: bool) -> Vec<At<IpNet>> {
+    let network = value_types::network("10.77.0.2/32");
+    let is_incoming = table.is_absent_or_empty("path") && !table.has("remote") && !table.has("interfaces");
+    if wire.is(Mode::Native) && is_incoming && !table.has("networks") {
+        let hint = "add remote = \"203.0.113.7\", its address; or, for a peer that connects to this host, networks = [\"10.77.0.2/32\"]";
         table.missing("this peer has neither a path nor networks", hint.to_owned());
     }
-    match several && !calls {
-        true => table.need_list("networks", &network),
+    match several && !is_incoming {
+        true => table.require_list("networks", &network),
         false if table.has("networks") => table.list("networks", &network),
         false => defaults::networks().map(|net| table.at(net)).to_vec(),
     }
 }
 
-/// What a path takes from its peer.
-struct OfPeer<'p> {
-    wire: &'p Wire,
+/// The values that a path inherits from its peer.
+struct PeerContext<'p> {
+    wire: &'p WireSettings,
     port: u16,
     original: Option<&'p OriginalPeer>,
 }
 
-fn paths(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>) -> Vec<Path> {
-    if table.lacks("path") && peer.wire.is(Mode::Plain) {
+fn paths(table: &mut Table<'_, '_, '_>, peer: &PeerContext<'_>) -> Vec<Path> {
+    if table.is_absent_or_empty("path") && peer.wire.is(Mode::Plain) {
         table.missing("this peer has no path", "add [[peer.path]] with a remote address".to_owned());
     }
     let count = table.count("path");
@@ -273,18 +288,18 @@ fn paths(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>) -> Vec<Path> {
     paths.into_iter().flatten().collect()
 }
 
-fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Option<Path> {
-    let OfPeer { wire, port, .. } = *peer;
-    let name = table.read("name", &forms::name("dsl"));
-    let interface = table.read("interface", &forms::interface("eth1"));
-    let local = table.read("local", &forms::host("192.168.10.1"));
-    // The address of a peer that calls is learned; the path is known by where the call comes in.
+fn path(table: &mut Table<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) -> Option<Path> {
+    let PeerContext { wire, port, .. } = *peer;
+    let name = table.read("name", &value_types::name("dsl"));
+    let interface = table.read("interface", &value_types::interface("eth1"));
+    let local = table.read("local", &value_types::host("192.168.10.1"));
+    // A peer that connects to us has no configured address; its path is identified by the local address or interface.
     let learned = wire.is(Mode::Native) && !table.has("remote") && (table.has("interface") || table.has("local"));
-    let remote = forms::remote("192.168.10.2");
-    let remote = if learned { table.read("remote", &remote) } else { table.need("remote", &remote) };
-    let weight = table.read_or("weight", &forms::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
+    let remote = value_types::remote("192.168.10.2");
+    let remote = if learned { table.read("remote", &remote) } else { table.require("remote", &remote) };
+    let weight = table.read_or("weight", &value_types::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
     let Usage { cap, standby, limit } = usage(table, wire);
-    let gateway = table.read("gateway", &forms::host("192.168.10.254"));
+    let gateway = table.read("gateway", &value_types::host("192.168.10.254"));
     if let (Some(gateway), true, false) = (&gateway, learned, table.has("remote")) {
         let hint = "add the remote to which it is the next router, or leave gateway out".to_owned();
         table.log.error(gateway.line, "gateway: this path has no remote".to_owned(), Some(hint));
@@ -310,7 +325,7 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &OfPeer<'_>, number: usize) -> Opti
     })
 }
 
-fn usage(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Usage {
+fn usage(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Usage {
     if wire.is(Mode::Plain) {
         native::refuse(table, &native::PATH);
         return Usage::default();
@@ -318,7 +333,7 @@ fn usage(table: &mut Table<'_, '_, '_>, wire: &Wire) -> Usage {
     Usage::read(table)
 }
 
-/// Numbers whose range has been checked.
+/// Converts numbers whose range has been checked.
 fn as_usize(number: u64) -> usize {
     usize::try_from(number).expect("checked against a range that fits")
 }

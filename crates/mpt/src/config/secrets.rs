@@ -1,6 +1,6 @@
-//! Files with secrets in them: whose permissions are wider than the owner's are refused.
+//! Reads files with secrets, and rejects those that others may access.
 //!
-//! Text that came from such a file is wiped from memory when it is dropped. What is said about a file never repeats a word of it.
+//! Text from such a file is wiped from memory on drop. Messages about a file never contain any of its text.
 
 use std::fmt;
 use std::fs::File;
@@ -10,59 +10,59 @@ use std::path::Path;
 
 use zeroize::Zeroizing;
 
-/// What stood in a file, and who may read it.
-pub struct Text {
-    /// All of it.
+/// The contents and permissions of a file.
+pub struct SecretText {
+    /// The contents.
     pub text: Zeroizing<String>,
-    /// The permission bits of the very file that was read.
+    /// The permission bits of the file that was read.
     pub permissions: u32,
 }
 
 /// Reads at most `limit` bytes of a file.
 ///
 /// # Errors
-/// What the system says, or [`io::ErrorKind::InvalidData`] when it is not UTF-8.
-pub fn read(path: &Path, limit: u64) -> io::Result<Text> {
+/// The system's error, or [`io::ErrorKind::InvalidData`] if it is not UTF-8.
+pub fn read(path: &Path, limit: u64) -> io::Result<SecretText> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     let permissions = metadata.permissions().mode() & 0o7777;
     let mut text = Zeroizing::new(String::with_capacity(metadata.len().min(limit) as usize + SPARE));
     file.take(limit).read_to_string(&mut text)?;
-    Ok(Text { text, permissions })
+    Ok(SecretText { text, permissions })
 }
 
-/// A buffer that grows leaves a copy behind that nobody wipes; a reader wants so much room to find the end.
+/// Growing a buffer would leave an unwiped copy behind; the reader needs this much space to detect the end.
 const SPARE: usize = 64;
 
-/// What to try where a file cannot be read or written; `otherwise` where it is not for lack of permission.
+/// Returns a hint for a file that cannot be read or written; `otherwise` if permission is not the cause.
 pub fn hint_for(error: &io::Error, otherwise: &str) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "chown it to whoever runs mpt: a running tunnel has no right to others' files"
+            "chown it to the user that runs mpt: a running tunnel cannot access files of others"
         }
         _ => otherwise,
     }
     .to_owned()
 }
 
-/// Permissions by which others than the owner can read or change a file.
+/// Permissions that let others read or change a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loose(u32);
+pub struct LoosePermissions(u32);
 
-impl Loose {
-    /// These permissions, if they are too wide for a secret.
+impl LoosePermissions {
+    /// Returns the permissions if they are too open for a secret.
     pub fn of(permissions: u32) -> Option<Self> {
         (permissions & 0o077 != 0).then_some(Self(permissions))
     }
 }
 
-impl fmt::Display for Loose {
+impl fmt::Display for LoosePermissions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "is open to others than its owner (mode {:04o})", self.0)
     }
 }
 
-/// What to type.
+/// Returns the command that restricts the permissions.
 pub fn chmod(path: &Path) -> String {
     let path = path.display().to_string();
     let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)) && !path.starts_with('-');
@@ -76,12 +76,12 @@ mod tests {
     #[test]
     fn only_the_owner_may_have_access() {
         for strict in [0o600, 0o400, 0o700, 0o4600] {
-            assert_eq!(Loose::of(strict), None);
+            assert_eq!(LoosePermissions::of(strict), None);
         }
         for loose in [0o644, 0o640, 0o604, 0o660, 0o620, 0o601] {
-            assert_eq!(Loose::of(loose), Some(Loose(loose)));
+            assert_eq!(LoosePermissions::of(loose), Some(LoosePermissions(loose)));
         }
-        assert_eq!(Loose(0o644).to_string(), "is open to others than its owner (mode 0644)");
+        assert_eq!(LoosePermissions(0o644).to_string(), "is open to others than its owner (mode 0644)");
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! The reference for people and the code must name the same keys.
+//! Tests that the reference documentation and the code have the same keys.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use toml::de::DeTable;
 
-use super::problem::Log;
+use super::problem::ProblemLog;
 use super::schema;
 
 const REFERENCE: &str = include_str!("../../../../docs/config.md");
 const SETUP: &str = include_str!("../../../../docs/native-setup.md");
 const EVERYTHING: &str = include_str!("../../tests/config/everything.toml");
 
-/// Every key that the schema asks for when every table is there.
+/// Returns every key that the schema requests when every table is present.
 fn keys_of_the_schema() -> BTreeSet<String> {
-    let mut log = Log::new(Path::new("everything.toml"), EVERYTHING);
+    let mut log = ProblemLog::new(Path::new("everything.toml"), EVERYTHING);
     schema::file(DeTable::parse(EVERYTHING).unwrap().get_ref(), &mut log);
     log.known()
         .iter()
@@ -26,7 +26,7 @@ fn keys_of_the_schema() -> BTreeSet<String> {
         .collect()
 }
 
-/// The first cells of the reference's tables, which are `key` under a heading that names the table.
+/// Returns the first cells of the reference's tables: `key` under a heading with the table's name.
 fn keys_of_the_reference() -> BTreeSet<String> {
     let mut table = String::new();
     let mut keys = BTreeSet::new();
@@ -45,19 +45,19 @@ fn the_reference_has_every_key_and_no_other() {
     assert_eq!(keys_of_the_reference(), keys_of_the_schema());
 }
 
-/// The files that a page shows.
+/// Returns the example files of a page.
 fn examples(page: &str) -> Vec<&str> {
     page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
 
 #[test]
-fn a_pair_that_is_shown_knows_each_other() {
+fn keys_of_example_pairs_match() {
     for page in [REFERENCE, SETUP] {
         let file = |text: &&str| super::parse(Path::new("docs"), text).unwrap();
         let pair: Vec<_> = examples(page).iter().take(2).map(file).collect();
         for (own, other) in [(0, 1), (1, 0)] {
-            let told = pair[own].peers[0].protocol.public_key();
-            assert_eq!(told, pair[other].identity.as_ref().map(|identity| *identity.public()));
+            let configured = pair[own].peers[0].protocol.public_key();
+            assert_eq!(configured, pair[other].identity.as_ref().map(|identity| *identity.public()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The commands' side: finds a running tunnel, asks it, and does not wait forever.
+//! The client side: finds a running tunnel and sends it requests, with a timeout.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,13 +9,6 @@ use super::report::Report;
 use super::{Request, Response, RunDir};
 use crate::Failure;
 
-/// A daemon answers within a turn of its loop; one that takes longer is stuck or stopped.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// One that asks a peer first gives the peer two rounds of six tries, 500 ms apart.
-const PATIENCE_FOR_PEERS: Duration = Duration::from_secs(8);
-/// More than a thousand peers with 32 paths take.
-const RESPONSE_LIMIT: u64 = 64 << 20;
-
 /// A connection to a running tunnel.
 #[derive(Debug)]
 pub struct Client {
@@ -24,10 +17,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the tunnel `name`, or to the only one that runs.
+    /// Connects to the tunnel `name`, or to the only running one.
     ///
     /// # Errors
-    /// When there is none, or more than one to choose from, or this user may not control it.
+    /// There is none or more than one, or this user has no access.
     pub fn connect(directory: &RunDir, name: Option<&str>) -> Result<Self, Failure> {
         match name {
             Some(name) if directory.names().iter().any(|known| known == name) => Self::open(directory, name),
@@ -36,33 +29,33 @@ impl Client {
         }
     }
 
-    /// The status report.
+    /// Requests the status report.
     ///
     /// # Errors
-    /// When the daemon does not answer, or not with a report.
+    /// The daemon does not respond, or not with a report.
     pub fn status(&mut self) -> Result<Report, Failure> {
-        match self.ask(&Request::Status {})? {
+        match self.exchange_checked(&Request::Status {})? {
             Response::Status(report) => Ok(report),
-            Response::Done {} | Response::Error { .. } => Err(self.nonsense("no status report")),
+            Response::Done {} | Response::Error { .. } => Err(self.malformed("no status report")),
         }
     }
 
-    /// Asks for something to be done.
+    /// Sends a command and waits for its completion.
     ///
     /// # Errors
-    /// When the daemon does not answer, or refuses.
-    pub fn order(&mut self, request: &Request) -> Result<(), Failure> {
-        let patience = if matches!(request, Request::Create { .. }) { PATIENCE_FOR_PEERS } else { PATIENCE };
-        self.stream.get_ref().set_read_timeout(Some(patience)).map_err(|error| self.lost(&error))?;
-        self.ask(request).map(|_| ())
+    /// The daemon does not respond, or the command failed.
+    pub fn request(&mut self, request: &Request) -> Result<(), Failure> {
+        let timeout = if matches!(request, Request::Create { .. }) { CREATE_TIMEOUT } else { TIMEOUT };
+        self.stream.get_ref().set_read_timeout(Some(timeout)).map_err(|error| self.lost(&error))?;
+        self.exchange_checked(request).map(|_| ())
     }
 
     /// Ends the tunnel, and waits until it has cleaned up.
     ///
     /// # Errors
-    /// When the daemon does not answer, or takes too long.
-    pub fn end(&mut self) -> Result<(), Failure> {
-        self.order(&Request::Down {})?;
+    /// The daemon does not respond, or takes too long.
+    pub fn down(&mut self) -> Result<(), Failure> {
+        self.request(&Request::Down {})?;
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).map(|_| ()).map_err(|error| self.lost(&error))
     }
@@ -86,17 +79,17 @@ impl Client {
             }
             _ => Failure::new(format!("cannot reach the tunnel {name}: {error}")),
         })?;
-        let limited = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        let limited = stream.set_read_timeout(Some(TIMEOUT)).and_then(|()| stream.set_write_timeout(Some(TIMEOUT)));
         limited.map_err(|error| Failure::new(format!("cannot reach the tunnel {name}: {error}")))?;
         Ok(Self { name: name.to_owned(), stream: BufReader::new(stream) })
     }
 
-    fn ask(&mut self, request: &Request) -> Result<Response, Failure> {
+    fn exchange_checked(&mut self, request: &Request) -> Result<Response, Failure> {
         let line = self.exchange(request).map_err(|error| self.lost(&error))?;
         match serde_json::from_slice(&line) {
             Ok(Response::Error { what, hint }) => Err(Failure { what, hint }),
             Ok(response) => Ok(response),
-            Err(error) => Err(self.nonsense(&error.to_string())),
+            Err(error) => Err(self.malformed(&error.to_string())),
         }
     }
 
@@ -105,7 +98,7 @@ impl Client {
         line.push(b'\n');
         self.stream.get_mut().write_all(&line)?;
         let mut answer = Vec::new();
-        self.stream.by_ref().take(RESPONSE_LIMIT).read_until(b'\n', &mut answer)?;
+        self.stream.by_ref().take(MAX_RESPONSE).read_until(b'\n', &mut answer)?;
         if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
     }
 
@@ -113,21 +106,20 @@ impl Client {
         let name = &self.name;
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                Failure::new(format!("the tunnel {name} did not answer in time"))
-                    .hint("its log may say what it is busy with")
+                Failure::new(format!("the tunnel {name} did not answer in time")).hint("see its log")
             }
-            _ => Failure::new(format!("the tunnel {name} broke the connection off: {error}")),
+            _ => Failure::new(format!("the tunnel {name} closed the connection: {error}")),
         }
     }
 
-    fn nonsense(&self, what: &str) -> Failure {
-        Failure::new(format!("the tunnel {} gave an answer that makes no sense: {what}", self.name))
+    fn malformed(&self, what: &str) -> Failure {
+        Failure::new(format!("the tunnel {} sent an invalid response: {what}", self.name))
             .hint("it may be of another version than this command")
     }
 }
 
 impl RunDir {
-    /// The interfaces of the tunnels that run, sorted.
+    /// Returns the interfaces of the running tunnels, sorted.
     pub fn running(&self) -> Vec<String> {
         let mut names = self.names();
         names.retain(|name| is_listening(&self.socket(name)));
@@ -135,7 +127,7 @@ impl RunDir {
     }
 }
 
-/// Whether somebody listens at `socket`. One that may not be asked is believed to.
+/// Returns true if a process listens at `socket`. Assumes so without permission to connect.
 fn is_listening(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
         Ok(_) => true,
@@ -149,3 +141,10 @@ fn not_running(what: &str, running: &[String]) -> Failure {
         names => Failure::new(what).hint(format!("running: {}", names.join(", "))),
     }
 }
+
+/// A daemon responds within one iteration of its event loop; a longer delay means that it hangs.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// `create` waits for the peer: two rounds of six attempts, 500 ms apart.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
+/// More than a thousand peers with 32 paths need.
+const MAX_RESPONSE: u64 = 64 << 20;

@@ -1,7 +1,7 @@
-//! One client's connection: lines in, lines out, neither without bound.
+//! One client's connection: requests and responses as lines, with bounded buffers.
 //!
-//! The next line is only read when the last one has been answered and the answer has been taken, so a client that sends
-//! without reading is left waiting and costs [`LINE_LIMIT`] bytes and one answer.
+//! The next line is only read when the last one has been answered and the client has read the answer, so a client that
+//! sends without reading costs at most [`MAX_LINE`] bytes and one answer.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,105 +10,103 @@ use std::os::unix::net::UnixStream;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
 
-/// The longest request in bytes; the longest that makes sense has two names and 60 bytes around them.
-pub const LINE_LIMIT: usize = 4096;
-
 /// A client's connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct ClientConnection {
     stream: UnixStream,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// A line was handed out and has not been answered.
-    asked: bool,
-    /// The client has said all that it will, or all that is listened to.
-    ended: bool,
+    /// A line was returned and has not been answered.
+    awaits_answer: bool,
+    /// The client has closed its side, or sent an oversized line.
+    input_closed: bool,
 }
 
-/// What came in.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Input {
-    /// No whole line yet.
+    /// No complete line yet.
     Nothing,
-    /// A line, without its end.
+    /// A line, without its line end.
     Line(Vec<u8>),
-    /// More than [`LINE_LIMIT`] bytes without an end.
+    /// More than [`MAX_LINE`] bytes without a line end.
     TooLong,
 }
 
-impl Connection {
-    /// Takes over a stream.
+impl ClientConnection {
+    /// Wraps a stream.
     ///
     /// # Errors
-    /// When it cannot be made non-blocking.
+    /// It cannot be made non-blocking.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, input: Vec::new(), output: Vec::new(), asked: false, ended: false })
+        Ok(Self { stream, input: Vec::new(), output: Vec::new(), awaits_answer: false, input_closed: false })
     }
 
-    /// The next line, unless the client first has to take an answer. Reads once.
+    /// Returns the next line, unless the client has to read an answer first. Reads once.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection is closed.
     pub fn poll_line(&mut self) -> io::Result<Input> {
         self.flush()?;
-        if self.asked || !self.output.is_empty() {
+        if self.awaits_answer || !self.output.is_empty() {
             return Ok(Input::Nothing);
         }
-        if !self.has_line() && !self.ended {
+        if !self.has_line() && !self.input_closed {
             self.fill()?;
         }
         if let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
             let mut line: Vec<_> = self.input.drain(..=end).collect();
             line.pop();
-            self.asked = true;
+            self.awaits_answer = true;
             return Ok(Input::Line(line));
         }
-        if self.input.len() >= LINE_LIMIT {
+        if self.input.len() >= MAX_LINE {
             self.input.clear();
-            self.ended = true;
+            self.input_closed = true;
             return Ok(Input::TooLong);
         }
         Ok(Input::Nothing)
     }
 
-    /// Answers the last line with `line`.
+    /// Sends `line` as the answer to the last line.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// The connection is closed.
     pub fn answer(&mut self, line: &[u8]) -> io::Result<()> {
-        self.asked = false;
+        self.awaits_answer = false;
         self.output.extend_from_slice(line);
         self.output.push(b'\n');
         self.flush()
     }
 
-    /// Whether nothing more will come of it.
-    pub fn is_over(&self) -> bool {
-        self.ended && !self.asked && self.output.is_empty() && !self.has_line()
+    /// Returns true if no more input or output will follow.
+    pub fn is_finished(&self) -> bool {
+        self.input_closed && !self.awaits_answer && self.output.is_empty() && !self.has_line()
     }
 
-    /// Whether the client went away without waiting for its answer. That alone would wake whoever waits again and again.
+    /// Returns true if the client disconnected without waiting for its answer. A hang-up alone would be reported by
+    /// epoll endlessly.
     pub fn is_abandoned(&self) -> bool {
-        let mut asked = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
-        let _ = poll(&mut asked, PollTimeout::ZERO);
-        asked[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        let mut fds = [PollFd::new(self.stream.as_fd(), PollFlags::empty())];
+        let _ = poll(&mut fds, PollTimeout::ZERO);
+        fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
     }
 
-    /// What to wait for. A whole line that waits in memory counts as something to write: the answer.
+    /// Returns the events to wait for. A buffered line counts as output: its answer.
     pub fn interest(&self) -> EpollFlags {
         match () {
-            () if !self.output.is_empty() || self.has_line() && !self.asked => EpollFlags::EPOLLOUT,
-            () if self.asked || self.ended => EpollFlags::empty(),
+            () if !self.output.is_empty() || self.has_line() && !self.awaits_answer => EpollFlags::EPOLLOUT,
+            () if self.awaits_answer || self.input_closed => EpollFlags::empty(),
             () => EpollFlags::EPOLLIN,
         }
     }
 
     fn fill(&mut self) -> io::Result<()> {
-        let mut bytes = [0; LINE_LIMIT];
-        let room = LINE_LIMIT - self.input.len();
+        let mut bytes = [0; MAX_LINE];
+        let room = MAX_LINE - self.input.len();
         match self.stream.read(&mut bytes[..room]) {
-            Ok(0) => self.ended = true,
+            Ok(0) => self.input_closed = true,
             Ok(len) => self.input.extend_from_slice(&bytes[..len]),
             Err(error) if is_transient(&error) => {}
             Err(error) => return Err(error),
@@ -132,7 +130,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for ClientConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -142,14 +140,17 @@ fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
+/// Maximum bytes of a request; a meaningful one has two names and 60 bytes around them.
+pub const MAX_LINE: usize = 4096;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pair() -> (UnixStream, Connection) {
+    fn pair() -> (UnixStream, ClientConnection) {
         let (client, server) = UnixStream::pair().unwrap();
         client.set_nonblocking(true).unwrap();
-        (client, Connection::new(server).unwrap())
+        (client, ClientConnection::new(server).unwrap())
     }
 
     #[test]
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_goes_away_without_its_answer_is_noticed() {
+    fn a_client_that_disconnects_without_its_answer_is_detected() {
         let (mut client, mut connection) = pair();
         client.write_all(b"create c.conf\nstatus\n").unwrap();
         connection.poll_line().unwrap();
@@ -187,13 +188,13 @@ mod tests {
     #[test]
     fn a_line_without_end_is_cut_off() {
         let (mut client, mut connection) = pair();
-        client.write_all(&[b'x'; LINE_LIMIT]).unwrap();
+        client.write_all(&[b'x'; MAX_LINE]).unwrap();
         assert_eq!(connection.poll_line().unwrap(), Input::TooLong);
-        assert!(connection.is_over());
+        assert!(connection.is_finished());
     }
 
     #[test]
-    fn a_client_that_does_not_read_is_not_listened_to() {
+    fn a_client_that_does_not_read_is_not_read_from() {
         let (mut client, mut connection) = pair();
         client.write_all(b"one\ntwo\n").unwrap();
         connection.poll_line().unwrap();
@@ -208,10 +209,10 @@ mod tests {
         client.write_all(b"status\n").unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(connection.poll_line().unwrap(), Input::Line(b"status".to_vec()));
-        assert!(!connection.is_over());
+        assert!(!connection.is_finished());
         connection.answer(b"fine").unwrap();
         assert_eq!(connection.poll_line().unwrap(), Input::Nothing);
-        assert!(connection.is_over());
+        assert!(connection.is_finished());
         let mut answer = Vec::new();
         drop(connection);
         client.read_to_end(&mut answer).unwrap();

@@ -1,8 +1,8 @@
-//! One process per tunnel: a locked file that goes away with it.
+//! A lock file that limits a tunnel to one process.
 //!
-//! Whoever may open the file may lock it, so it is its owner's alone. A lock of flock(2) ends with the process, however it
-//! ends, so nothing can be left locked. The file is removed by its holder; whoever then locks the removed file finds that
-//! its name leads elsewhere, and tries again.
+//! Anyone who may open the file may lock it, so only its owner may. flock(2) releases the lock when the process ends,
+//! however it ends, so no stale lock remains. The holder removes the file; a process that then locks the removed file
+//! detects that its name refers to another file, and retries.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// A file that this process has locked.
+/// A file locked by this process.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -20,8 +20,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Locks the file at `path`, which is made if need be and will hold this process's number. `None` when another process
-    /// has locked it.
+    /// Locks the file at `path`, creates it if needed, and writes the process ID. Returns `None` if another process has
+    /// locked it.
     pub fn take(path: &Path) -> io::Result<Option<Self>> {
         loop {
             let mut open = OpenOptions::new();
@@ -31,7 +31,7 @@ impl Lock {
                 Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
                 Err((_, errno)) => return Err(errno.into()),
             };
-            if names(path, &file)? {
+            if is_named(path, &file)? {
                 file.set_permissions(fs::Permissions::from_mode(0o600))?;
                 file.set_len(0)?;
                 writeln!(file, "{}", std::process::id())?;
@@ -43,13 +43,13 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The name alone is harmless: what counts is the lock.
+        // A remaining file is harmless: only the lock counts.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Whether `path` still leads to `file`.
-fn names(path: &Path, file: &File) -> io::Result<bool> {
+/// Returns true if `path` still refers to `file`.
+fn is_named(path: &Path, file: &File) -> io::Result<bool> {
     let open = file.metadata()?;
     match fs::metadata(path) {
         Ok(named) => Ok((named.dev(), named.ino()) == (open.dev(), open.ino())),

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use super::report::Report;
 use crate::Failure;
 
-/// What a running tunnel is asked.
+/// A request to a running tunnel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Tell how it is.
+    /// Return the status report.
     Status {},
     /// Take a path up or down.
     Path {
@@ -24,20 +24,20 @@ pub enum Request {
     },
     /// Take the paths between two addresses up or down.
     Ends {
-        /// This host's address, as the peer knows it.
+        /// This host's address, as the peer sees it.
         local: IpAddr,
-        /// The peer's.
+        /// The peer's address.
         remote: IpAddr,
         /// Up or down.
         action: Action,
     },
-    /// Give an interface an address (up) or take it away (down).
+    /// Add an address to an interface (up) or remove it (down).
     Address {
-        /// Give, or take away.
+        /// Add or remove.
         action: Action,
         /// The address.
         address: IpAddr,
-        /// The length of its network's prefix.
+        /// The prefix length of its network.
         length: u8,
         /// The interface.
         interface: String,
@@ -49,58 +49,58 @@ pub enum Request {
         /// Up or down.
         action: Action,
     },
-    /// Read the configuration again, and begin anew with one connection or with all.
+    /// Read the configuration again, and restart one connection or all.
     Reload {
-        /// A file of the original's, or a peer's name.
+        /// A file of the original, or a peer's name.
         connection: Option<String>,
     },
-    /// Begin anew with one connection or with all.
+    /// Restart one connection or all.
     Restart {
-        /// A file of the original's, or a peer's name.
+        /// A file of the original, or a peer's name.
         connection: Option<String>,
     },
-    /// End a connection, and take its file out of use.
+    /// End a connection, and disable its file.
     Delete {
-        /// A file of the original's, or a peer's name.
+        /// A file of the original, or a peer's name.
         connection: String,
     },
     /// Write one connection or all to their files.
     Save {
-        /// A file of the original's, or a peer's name.
+        /// A file of the original, or a peer's name.
         connection: Option<String>,
     },
-    /// Ask the peer to create its side of a connection; answered when the peer has answered.
+    /// Request that the peer creates its side of a connection; answered after the peer's answer.
     Create {
-        /// A file of the original's, or a peer's name.
+        /// A file of the original, or a peer's name.
         connection: String,
     },
-    /// End.
+    /// End the tunnel.
     Down {},
 }
 
-/// What can be done to a path.
+/// An operation on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Use it again.
+    /// Enable the path.
     Up,
-    /// Do not use it until told otherwise.
+    /// Disable the path until it is enabled again.
     Down,
 }
 
-/// What it answers.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
-    /// It is done, or under way in the case of [`Request::Down`].
+    /// Done, or in progress in the case of [`Request::Down`].
     Done {},
-    /// How it is.
+    /// The status report.
     Status(Report),
-    /// It cannot be done.
+    /// The request failed.
     Error {
-        /// Why.
+        /// The reason.
         what: String,
-        /// What to try.
+        /// How to fix it.
         hint: Option<String>,
     },
 }

@@ -1,6 +1,7 @@
 //! The status report as JSON: field names carry their units, and `docs/status.md` explains each.
 //!
-//! Fields are added and never renamed, so that scripts go on working; readers should skip what they do not know.
+//! Fields are added and, after the first release, never renamed, so that scripts keep working; readers should skip
+//! unknown fields.
 
 use std::collections::BTreeMap;
 
@@ -10,32 +11,32 @@ use mpt_proto::reorder::ReorderStats;
 use mpt_proto::stats::{EndpointStatus, PathStatus, PeerStatus};
 use serde::{Deserialize, Serialize};
 
-/// A tunnel.
+/// The report of a tunnel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What only the program knows.
+    /// The part that the core does not have.
     #[serde(flatten)]
-    pub tunnel: Tunnel,
+    pub tunnel: TunnelReport,
     /// The peers, in the order of the configuration.
-    pub peers: Vec<Peer>,
-    /// Packets that ended before they could be assigned to a peer, by reason.
+    pub peers: Vec<PeerReport>,
+    /// Packets dropped before they were assigned to a peer, by reason.
     pub drops: BTreeMap<String, u64>,
 }
 
-/// What the program knows about a tunnel and the core does not.
+/// The part of a tunnel's report that the core does not have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tunnel {
+pub struct TunnelReport {
     /// Name of the TUN interface.
     pub interface: String,
     /// The program's version.
     pub version: String,
-    /// What is spoken on the wire.
+    /// Wire format: `native` or `plain`.
     pub mode: String,
     /// The configuration file.
     pub config: String,
-    /// The daemon's process.
+    /// The daemon's process ID.
     pub pid: u32,
-    /// How long it has been running.
+    /// Seconds since the start.
     pub uptime_s: u64,
     /// Local UDP port.
     pub port: u16,
@@ -43,156 +44,156 @@ pub struct Tunnel {
     pub mtu_bytes: usize,
 }
 
-/// A peer.
+/// The report of a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Peer {
-    /// What people call it.
+pub struct PeerReport {
+    /// Its configured name.
     pub name: String,
     /// The scheduler's name.
     pub scheduler: String,
-    /// Inner packets taken from the TUN device.
-    pub taken_packets: u64,
+    /// Inner packets read from the TUN device.
+    pub tun_read_packets: u64,
     /// Inner packets sent to the peer.
     pub sent_packets: u64,
-    /// Inner packets that arrived from the peer.
-    pub arrived_packets: u64,
-    /// Inner packets handed to the TUN device.
+    /// Inner packets received from the peer.
+    pub received_packets: u64,
+    /// Inner packets written to the TUN device.
     pub delivered_packets: u64,
-    /// Bytes that wait for a path.
+    /// Bytes queued for sending.
     pub queued_bytes: usize,
-    /// Packets that wait for an earlier one.
-    pub held_packets: u64,
-    /// How long such a wait may last.
-    pub hold_us: u64,
-    /// Packets that were sent again because they were lost on the way; native mode.
-    pub resent_packets: u64,
-    /// Packets of the peer's that were lost and came back by forward error correction; native mode.
+    /// Packets in the reorder buffer, waiting for an earlier one.
+    pub buffered_packets: u64,
+    /// Maximum time in the reorder buffer.
+    pub reorder_timeout_us: u64,
+    /// Packets that were lost and retransmitted; native mode.
+    pub retransmitted_packets: u64,
+    /// Packets from the peer that were lost and recovered by forward error correction; native mode.
     pub recovered_packets: u64,
-    /// Packets that were lost and not worth sending again; native mode.
-    pub given_up_packets: u64,
-    /// How order was restored; absent when it is not.
-    pub reorder: Option<Reorder>,
-    /// Packets that ended early, by reason.
+    /// Packets that were lost and abandoned instead of retransmitted; native mode.
+    pub abandoned_packets: u64,
+    /// Counters of the resequencer; absent if it is off.
+    pub reorder: Option<ReorderReport>,
+    /// Dropped packets, by reason.
     pub drops: BTreeMap<String, u64>,
     /// The paths, in the order of the configuration.
-    pub paths: Vec<Path>,
+    pub paths: Vec<PathReport>,
 }
 
-/// What the resequencer did, in packets unless the name says otherwise.
+/// Counters of the resequencer, in packets unless the name has another unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reorder {
-    /// Arrived as the next in order.
+pub struct ReorderReport {
+    /// Arrived in order.
     pub in_order: u64,
-    /// Arrived early and were held.
-    pub held: u64,
-    /// Arrived after they had been given up.
+    /// Arrived early and were buffered.
+    pub buffered: u64,
+    /// Arrived after the resequencer had stopped waiting for them.
     pub late: u64,
-    /// Given up because every path had passed them.
-    pub passed: u64,
-    /// Given up because the hold ran out.
-    pub expired: u64,
-    /// Given up because the window was full.
-    pub overrun: u64,
-    /// Given up because the sender did.
+    /// Declared lost because later packets arrived on every path.
+    pub lost: u64,
+    /// Declared lost because the reorder timeout expired.
+    pub timed_out: u64,
+    /// Declared lost because the window was full.
+    pub overflowed: u64,
+    /// Skipped because the sender abandoned them.
     pub skipped: u64,
-    /// Restarts of the peer's numbering.
+    /// Restarts of the peer's sequence numbers.
     pub restarts: u64,
-    /// Delivered as they came, because packets of class realtime are never held.
+    /// Delivered without reordering: packets of class realtime are never buffered.
     pub unordered: u64,
-    /// The longest that a gap lasted before it was filled.
-    pub longest_fill_us: u64,
+    /// The longest time until a gap was filled.
+    pub longest_gap_us: u64,
 }
 
-/// A path.
+/// The report of a path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Path {
-    /// What people call it.
+pub struct PathReport {
+    /// Its name.
     pub name: String,
     /// The peer's address and port on it.
     pub remote: String,
-    /// Its configured share.
+    /// Its configured weight.
     pub weight: u32,
-    /// Whether it carries traffic.
+    /// True if it carries traffic.
     pub up: bool,
-    /// Why it does not: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy` or `narrow`.
+    /// The reason if it is down: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy` or `narrow`.
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
-    /// What its bottleneck passes, as native mode has found out.
+    /// Estimated bottleneck rate; native mode.
     pub rate_bits_per_s: Option<u64>,
-    /// The share of datagrams lost lately, 0 to 1; native mode.
+    /// Recent loss rate of datagrams, 0 to 1; native mode.
     pub loss: Option<f64>,
-    /// What this end wants it used for: `available`, `standby` or `metered`.
+    /// The role that this end configures: `available`, `standby` or `metered`.
     #[serde(default)]
     pub role: String,
-    /// Whether it is used only while no other path is alive, because one end wants it so or its limit is used up.
+    /// True if it is used only while no other path is alive, because one end configures so or its limit is used up.
     #[serde(default)]
-    pub reserve: bool,
-    /// Bytes that have passed this month, outer headers included; metered paths.
+    pub standby: bool,
+    /// Bytes this month, outer headers included; metered paths.
     #[serde(default)]
     pub used_bytes: Option<u64>,
-    /// Bytes that may pass in a month; metered paths.
+    /// Monthly limit in bytes; metered paths.
     #[serde(default)]
     pub limit_bytes: Option<u64>,
-    /// The largest inner packet that it carries, as native mode has found out.
+    /// The largest inner packet that it carries, as probed; native mode.
     pub mtu_bytes: Option<usize>,
     /// Datagrams sent.
     pub sent_packets: u64,
-    /// Bytes of them, from the GRE header on.
+    /// Bytes sent, from the GRE header on.
     pub sent_bytes: u64,
     /// Datagrams received.
     pub received_packets: u64,
-    /// Bytes of them, from the GRE header on.
+    /// Bytes received, from the GRE header on.
     pub received_bytes: u64,
 }
 
 impl Report {
-    /// What is known about a tunnel, from the program and from the core.
-    pub fn new(tunnel: Tunnel, status: &EndpointStatus) -> Self {
-        Self { tunnel, peers: status.peers.iter().map(Peer::new).collect(), drops: counts(&status.drops) }
+    /// Makes a report from the program's part and the core's status.
+    pub fn new(tunnel: TunnelReport, status: &EndpointStatus) -> Self {
+        Self { tunnel, peers: status.peers.iter().map(PeerReport::new).collect(), drops: counts(&status.drops) }
     }
 }
 
-impl Peer {
+impl PeerReport {
     fn new(peer: &PeerStatus) -> Self {
         Self {
             name: peer.name.clone(),
             scheduler: peer.scheduler.to_owned(),
-            taken_packets: peer.ledger.taken,
+            tun_read_packets: peer.ledger.taken,
             sent_packets: peer.ledger.sent,
-            arrived_packets: peer.ledger.arrived,
+            received_packets: peer.ledger.arrived,
             delivered_packets: peer.ledger.delivered,
             queued_bytes: peer.queued_bytes,
-            held_packets: peer.ledger.held,
-            hold_us: peer.hold_us,
-            resent_packets: peer.resent,
+            buffered_packets: peer.ledger.held,
+            reorder_timeout_us: peer.hold_us,
+            retransmitted_packets: peer.resent,
             recovered_packets: peer.recovered,
-            given_up_packets: peer.given_up,
-            reorder: peer.reorder.as_ref().map(Reorder::new),
+            abandoned_packets: peer.given_up,
+            reorder: peer.reorder.as_ref().map(ReorderReport::new),
             drops: counts(&peer.drops),
-            paths: peer.paths.iter().map(Path::new).collect(),
+            paths: peer.paths.iter().map(PathReport::new).collect(),
         }
     }
 }
 
-impl Reorder {
+impl ReorderReport {
     fn new(stats: &ReorderStats) -> Self {
         Self {
             in_order: stats.in_order,
-            held: stats.held,
+            buffered: stats.held,
             late: stats.late,
-            passed: stats.passed,
-            expired: stats.expired,
-            overrun: stats.overrun,
+            lost: stats.passed,
+            timed_out: stats.expired,
+            overflowed: stats.overrun,
             skipped: stats.skipped,
             restarts: stats.restarts,
             unordered: stats.unordered,
-            longest_fill_us: stats.longest_fill_ns / 1_000,
+            longest_gap_us: stats.longest_fill_ns / 1_000,
         }
     }
 }
 
-impl Path {
+impl PathReport {
     fn new(path: &PathStatus) -> Self {
         Self {
             name: path.name.clone(),
@@ -204,7 +205,7 @@ impl Path {
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
             role: if path.standby[0] { "standby" } else { "available" }.to_owned(),
-            reserve: path.standby[0] || path.standby[1],
+            standby: path.standby[0] || path.standby[1],
             used_bytes: None,
             limit_bytes: None,
             mtu_bytes: path.mtu,
@@ -283,10 +284,10 @@ mod tests {
     }
 
     fn json() -> Value {
-        serde_json::to_value(Report::new(Tunnel::default(), &status())).unwrap()
+        serde_json::to_value(Report::new(TunnelReport::default(), &status())).unwrap()
     }
 
-    /// Every key in `value` but the names of drops.
+    /// Every key in `value` except the names of drops.
     fn keys(value: &Value) -> Vec<String> {
         match value {
             Value::Array(values) => values.iter().flat_map(keys).collect(),
@@ -305,7 +306,7 @@ mod tests {
     fn figures_keep_their_units() {
         let json = json();
         assert_eq!(json["drops"]["no_path"], 1);
-        assert_eq!(json["peers"][0]["reorder"]["longest_fill_us"], 9);
+        assert_eq!(json["peers"][0]["reorder"]["longest_gap_us"], 9);
         let path = &json["peers"][0]["paths"][0];
         assert_eq!((&path["up"], &path["cause"]), (&Value::Bool(false), &Value::from("silent")));
         assert_eq!((&path["srtt_us"], &path["sent_bytes"]), (&Value::from(12_345), &Value::from(3_000)));
@@ -328,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_report_comes_back_as_it_was_sent() {
-        let report = Report::new(Tunnel { interface: "mpt0".to_owned(), ..Tunnel::default() }, &status());
+        let report = Report::new(TunnelReport { interface: "mpt0".to_owned(), ..TunnelReport::default() }, &status());
         let line = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&line).unwrap(), report);
     }

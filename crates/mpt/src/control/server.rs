@@ -1,8 +1,8 @@
-//! The daemon's side: one file descriptor to wait for, requests out of it, responses into it.
+//! The server side: one file descriptor to wait for, from which requests are read, and responses to them.
 //!
-//! Nothing here blocks. [`Server`] is itself something to wait for with epoll: it becomes readable when a client wants
-//! something, and [`Server::handle_ready`] then gives at most one request of each client, so that a client that asks
-//! without pause takes its turn among packets. There are at most [`CLIENTS`] connections; a new one takes the place of the oldest.
+//! Nothing here blocks. [`Server`] can be registered with epoll: it becomes readable when a client has sent something.
+//! [`Server::handle_ready`] then returns at most one request per client, so that a client that sends without pause does
+//! not starve packet processing. There are at most [`MAX_CLIENTS`] connections; a new one replaces the oldest.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, Permissions};
@@ -14,39 +14,32 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use super::connection::{Connection, Input, LINE_LIMIT};
+use super::connection::{ClientConnection, Input, MAX_LINE};
 use super::lock::Lock;
 use super::{Request, Response, RunDir};
 use crate::Failure;
 
-/// The most connections at a time.
-pub const CLIENTS: usize = 16;
-/// Root and its group; nobody else may control a tunnel.
-const SOCKET_MODE: u32 = 0o660;
-/// Anybody may see which tunnels run.
-const DIRECTORY_MODE: u32 = 0o755;
-
-/// Says which client a request came from.
+/// Identifies the client of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Token(u64);
+pub struct ClientToken(u64);
 
-/// A tunnel's control socket. Its file goes away when this is dropped.
+/// A tunnel's control socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Server {
     epoll: Epoll,
     listener: UnixListener,
     next: u64,
     socket: PathBuf,
-    /// Goes before the connections, so that who waits for the tunnel's end can start it again at once.
+    /// Dropped before the connections, so that a client that waits for the tunnel's end can start it again at once.
     _lock: Lock,
-    connections: BTreeMap<Token, Connection>,
+    connections: BTreeMap<ClientToken, ClientConnection>,
 }
 
 impl Server {
-    /// Makes the socket of the tunnel `name` in `directory`, which is made if need be.
+    /// Creates the socket of the tunnel `name` in `directory`, which is created if needed.
     ///
     /// # Errors
-    /// When the tunnel is running already, or the directory cannot be written.
+    /// The tunnel is running already, or the directory is not writable.
     pub fn bind(directory: &RunDir, name: &str) -> Result<Self, Failure> {
         let failed = |path: &Path| {
             let path = path.display().to_string();
@@ -61,51 +54,52 @@ impl Server {
         Ok(Self { epoll, listener, connections: BTreeMap::new(), next: 0, socket, _lock: lock })
     }
 
-    /// Takes what clients have sent; to be called when this is readable. Every request must be answered with [`Self::respond`].
-    pub fn handle_ready(&mut self) -> Vec<(Token, Request)> {
+    /// Reads the requests of all clients. Call it when the server is readable, and answer every request with
+    /// [`Self::respond`].
+    pub fn handle_ready(&mut self) -> Vec<(ClientToken, Request)> {
         self.accept();
         let tokens: Vec<_> = self.connections.keys().copied().collect();
         tokens.into_iter().filter_map(|token| self.read(token)).collect()
     }
 
-    /// Answers a request. A client that is gone does not mind.
-    pub fn respond(&mut self, token: Token, response: &Response) {
+    /// Answers a request. Does nothing if the client has disconnected.
+    pub fn respond(&mut self, token: ClientToken, response: &Response) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let line = serde_json::to_vec(response).expect("names and numbers can be written as JSON");
         let result = connection.answer(&line);
-        self.settle(token, result);
+        self.update_interest(token, result);
     }
 
     fn accept(&mut self) {
-        for _ in 0..CLIENTS {
+        for _ in 0..MAX_CLIENTS {
             let Ok((stream, _)) = self.listener.accept() else { return };
-            let Ok(connection) = Connection::new(stream) else { continue };
-            if self.connections.len() >= CLIENTS {
+            let Ok(connection) = ClientConnection::new(stream) else { continue };
+            if self.connections.len() >= MAX_CLIENTS {
                 self.connections.pop_first();
             }
             if self.epoll.add(&connection, EpollEvent::new(connection.interest(), 0)).is_ok() {
-                self.connections.insert(Token(self.next), connection);
+                self.connections.insert(ClientToken(self.next), connection);
                 self.next += 1;
             }
         }
     }
 
-    fn read(&mut self, token: Token) -> Option<(Token, Request)> {
+    fn read(&mut self, token: ClientToken) -> Option<(ClientToken, Request)> {
         let refused = match self.connections.get_mut(&token)?.poll_line() {
             Ok(Input::Line(line)) => match serde_json::from_slice(&line) {
                 Ok(request) => {
-                    tracing::debug!(?request, "asked");
+                    tracing::debug!(?request, "request");
                     return Some((token, request));
                 }
                 Err(error) => format!("not a request: {error}"),
             },
-            Ok(Input::TooLong) => format!("not a request: longer than {LINE_LIMIT} bytes"),
+            Ok(Input::TooLong) => format!("not a request: longer than {MAX_LINE} bytes"),
             Ok(Input::Nothing) => {
-                self.settle(token, Ok(()));
+                self.update_interest(token, Ok(()));
                 return None;
             }
             Err(error) => {
-                self.settle(token, Err(error));
+                self.update_interest(token, Err(error));
                 return None;
             }
         };
@@ -113,11 +107,11 @@ impl Server {
         None
     }
 
-    /// Waits for what the connection needs next, or drops it.
-    fn settle(&mut self, token: Token, result: io::Result<()>) {
+    /// Updates the events to wait for, or drops the connection.
+    fn update_interest(&mut self, token: ClientToken, result: io::Result<()>) {
         let Some(connection) = self.connections.get(&token) else { return };
         let mut event = EpollEvent::new(connection.interest(), 0);
-        let over = connection.is_over() || connection.is_abandoned();
+        let over = connection.is_finished() || connection.is_abandoned();
         let lost = result.is_err() || over || self.epoll.modify(connection, &mut event).is_err();
         if lost {
             self.connections.remove(&token);
@@ -133,7 +127,7 @@ impl AsFd for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // A socket file that nobody listens to is found out by whoever connects.
+        // Clients detect a stale socket file when they connect.
         let _ = fs::remove_file(&self.socket);
     }
 }
@@ -142,7 +136,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
-/// Listens at `path`. What is there was left behind by a crash, because this process holds the lock.
+/// Listens at `path`. An existing file is left from a crash, because this process holds the lock.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -171,3 +165,10 @@ fn cannot_use(path: &str, error: &io::Error) -> Failure {
         _ => failure,
     }
 }
+
+/// Maximum number of connections.
+pub const MAX_CLIENTS: usize = 16;
+/// Only root and its group may control a tunnel.
+const SOCKET_MODE: u32 = 0o660;
+/// Everybody may list the running tunnels.
+const DIRECTORY_MODE: u32 = 0o755;

@@ -1,15 +1,15 @@
-//! The control port of the original MPT, inside the daemon's loop: datagrams and deadlines into [`Control`], and what comes
-//! of them out as events. An exchange is never waited for.
+//! The control port of the original MPT in the daemon's event loop: passes datagrams and deadlines to
+//! [`ControlChannel`] and returns its events. Exchanges never block.
 //!
-//! The original also takes its own commands on this port, from any process of the host; here they are asked for at the
-//! control socket (`crate::control`), and such datagrams are refused.
+//! The original also takes its own commands on this port, from any process of the host. Here commands use the control
+//! socket (`crate::control`), and such datagrams are rejected.
 
 use std::fs::File as OsFile;
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use mpt_linux::udp::BothFamilies;
+use mpt_linux::udp::DualStackSocket;
 use mpt_proto::legacy::control::{Accept, ControlChannel, ControlEvent, LegacyConnection, LegacyPath, Pair, Refused};
 use mpt_proto::legacy::wire::AuthKey;
 use mpt_proto::time::Time;
@@ -22,19 +22,19 @@ use crate::config::model::{self, Original, OriginalPeer, Peer};
 #[derive(Debug)]
 pub struct ControlPort {
     control: ControlChannel,
-    socket: BothFamilies,
+    socket: DualStackSocket,
     buffer: Vec<u8>,
-    /// The interfaces by which the link-local addresses of peers are reached, which mean nothing without.
-    narrow: Vec<(IpAddr, String)>,
-    /// What has been refused so far: each kind is told once, so that nobody fills the log from outside.
+    /// The interfaces of the peers' link-local addresses, which are ambiguous without.
+    link_local: Vec<(IpAddr, String)>,
+    /// Reasons that occurred so far: each is logged once, so that outsiders cannot fill the log.
     refused: Vec<Refused>,
 }
 
 impl ControlPort {
-    /// Opens the port, for these peers.
+    /// Opens the port for these peers.
     ///
     /// # Errors
-    /// When the port is taken, or the system has no random numbers.
+    /// The port is in use, or the system has no random numbers.
     pub fn open(original: &Original, peers: &[Peer]) -> Result<Self, Failure> {
         let accept = Accept {
             unauthenticated: original.unauthenticated,
@@ -43,80 +43,80 @@ impl ControlPort {
         };
         let mut port = Self {
             control: ControlChannel::new(accept, seed()?),
-            socket: BothFamilies::open(original.control_port)?,
-            buffer: vec![0; LARGEST_DATAGRAM],
-            narrow: Vec::new(),
+            socket: DualStackSocket::open(original.control_port)?,
+            buffer: vec![0; MAX_DATAGRAM],
+            link_local: Vec::new(),
             refused: Vec::new(),
         };
         peers.iter().for_each(|peer| port.add(peer));
         Ok(port)
     }
 
-    /// Knows a peer from here on, if it runs the original.
+    /// Adds a peer, if it runs the original.
     pub fn add(&mut self, peer: &Peer) {
         let Some(original) = &peer.original else { return };
         let key = key(original);
-        self.narrow.extend(narrow(peer));
-        let paths = peer.paths.iter().filter_map(name_on_the_wire).collect();
+        self.link_local.extend(link_local_remotes(peer));
+        let paths = peer.paths.iter().filter_map(wire_name).collect();
         self.control.add_connection(LegacyConnection { pair: pair(original), auth: original.auth, key, paths });
     }
 
-    /// Forgets a peer, and what is under way for it.
+    /// Removes a peer and its pending exchanges.
     pub fn remove(&mut self, peer: &Peer) {
         if let Some(original) = &peer.original {
-            let gone: Vec<_> = narrow(peer).collect();
-            self.narrow.retain(|known| !gone.contains(known));
+            let gone: Vec<_> = link_local_remotes(peer).collect();
+            self.link_local.retain(|known| !gone.contains(known));
             self.control.remove_connection(pair(original));
         }
     }
 
-    /// Takes what has arrived, at most [`DATAGRAMS`], so that packets have their turn.
+    /// Receives at most [`MAX_DATAGRAMS`], so that data packets are not delayed.
     pub fn handle_ready(&mut self, now: Time) {
-        for _ in 0..DATAGRAMS {
+        for _ in 0..MAX_DATAGRAMS {
             match self.socket.recv(&mut self.buffer) {
-                Ok(Some((len, from))) => self.take(now, from, len),
+                Ok(Some((len, from))) => self.handle_datagram(now, from, len),
                 Ok(None) => return,
                 Err(error) => return tracing::debug!(%error, "control port"),
             }
         }
     }
 
-    fn take(&mut self, now: Time, from: SocketAddr, len: usize) {
+    fn handle_datagram(&mut self, now: Time, from: SocketAddr, len: usize) {
         let Err(why) = self.control.handle_datagram(now, from, &self.buffer[..len]) else { return };
         if self.refused.contains(&why) {
-            return tracing::debug!(%from, ?why, "control message refused");
+            return tracing::debug!(%from, ?why, "control message rejected");
         }
-        tracing::warn!(%from, ?why, "control message refused; further ones for this reason are not told");
+        tracing::warn!(%from, ?why, "control message rejected; further ones for this reason are not logged");
         self.refused.push(why);
     }
 
-    /// Tells a peer that a path of its went up or down, over another path that is up.
-    pub fn tell(&mut self, now: Time, peer: &Peer, path: &model::Path, up: bool, is_up: impl Fn(&str) -> bool) {
-        let Some((original, wire)) = peer.original.as_ref().zip(name_on_the_wire(path)) else { return };
+    /// Notifies a peer that one of its paths went up or down, over another path that is up.
+    pub fn notify(&mut self, now: Time, peer: &Peer, path: &model::Path, up: bool, is_up: impl Fn(&str) -> bool) {
+        let Some((original, wire)) = peer.original.as_ref().zip(wire_name(path)) else { return };
         let others = peer.paths.iter().filter(|other| *other.name != *path.name);
         let Some(over) = others.chain(up.then_some(path)).find(|other| is_up(&other.name)) else {
-            return tracing::info!(peer = %peer.name, path = %path.name, "no path is up to tell the peer over");
+            return tracing::info!(peer = %peer.name, path = %path.name, "cannot notify the peer: no path is up");
         };
         let Some(to) = over.remote_ip().map(|ip| SocketAddr::new(ip, original.control_port)) else { return };
         if let Err(why) = self.control.send_status(now, pair(original), to, wire, up) {
-            tracing::warn!(peer = %peer.name, ?why, "the peer cannot be told");
+            tracing::warn!(peer = %peer.name, ?why, "cannot notify the peer");
         }
     }
 
-    /// Asks a peer to create its side of a connection.
+    /// Requests that a peer creates its side of a connection.
     ///
     /// # Errors
-    /// When the key is one that everybody knows, and that is not allowed.
+    /// The key is the public one, and that is not allowed.
     pub fn create(&mut self, now: Time, pair: Pair, to: SocketAddr, text: &str) -> Result<(), Refused> {
         self.control.create(now, pair, to, text)
     }
 
-    /// Access to the exchanges.
+    /// Returns the control channel.
     pub fn control(&mut self) -> &mut ControlChannel {
         &mut self.control
     }
 
-    /// The next thing that happened, when what is due has been done.
+    /// Handles expired deadlines and returns the next event.
     pub fn poll_event(&mut self, now: Time) -> Option<ControlEvent> {
         if self.control.next_deadline().is_some_and(|at| at <= now) {
             self.control.handle_timeout(now);
@@ -124,7 +124,7 @@ impl ControlPort {
         self.control.poll_event()
     }
 
-    /// Sends what is to be sent, and says when to come back.
+    /// Sends pending datagrams and returns the next deadline.
     pub fn flush(&mut self) -> Option<Time> {
         while let Some(transmit) = self.control.poll_transmit() {
             if let Err(error) = self.socket.send(self.with_scope(transmit.to), &transmit.bytes) {
@@ -135,7 +135,7 @@ impl ControlPort {
     }
 
     fn with_scope(&self, to: SocketAddr) -> SocketAddr {
-        let interface = self.narrow.iter().find(|(remote, _)| *remote == to.ip()).map(|(_, interface)| interface);
+        let interface = self.link_local.iter().find(|(remote, _)| *remote == to.ip()).map(|(_, interface)| interface);
         match (to, interface.and_then(|name| if_nametoindex(name.as_str()).ok())) {
             (SocketAddr::V6(to), Some(index)) => SocketAddrV6::new(*to.ip(), to.port(), 0, index).into(),
             _ => to,
@@ -149,18 +149,18 @@ impl AsFd for ControlPort {
     }
 }
 
-/// A connection's name on the wire.
+/// Returns a connection's identifiers on the wire.
 pub fn pair(original: &OriginalPeer) -> Pair {
     Pair { local: original.local, remote: original.remote }
 }
 
-/// A path's name on the wire; none without a public address.
-pub fn name_on_the_wire(path: &model::Path) -> Option<LegacyPath> {
+/// Returns a path's identifiers on the wire; `None` without a public address.
+pub fn wire_name(path: &model::Path) -> Option<LegacyPath> {
     Some(LegacyPath { public: path.public()?, remote: path.remote_ip()? })
 }
 
-/// The link-local addresses of a peer.
-fn narrow(peer: &Peer) -> impl Iterator<Item = (IpAddr, String)> {
+/// Returns the link-local addresses of a peer.
+fn link_local_remotes(peer: &Peer) -> impl Iterator<Item = (IpAddr, String)> {
     let is_narrow = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     peer.paths.iter().filter_map(move |path| {
         let interface = path.interface.as_deref().cloned();
@@ -181,7 +181,7 @@ fn seed() -> Result<[u8; 32], Failure> {
 
 /// Random numbers from the kernel.
 const RANDOM: &str = "/dev/urandom";
-/// More than a UDP payload.
-const LARGEST_DATAGRAM: usize = 1 << 16;
-/// Datagrams of one turn; a peer's exchanges are a few.
-const DATAGRAMS: usize = 32;
+/// Larger than any UDP payload.
+const MAX_DATAGRAM: usize = 1 << 16;
+/// Maximum number of datagrams per iteration; the exchanges of a peer need a few.
+const MAX_DATAGRAMS: usize = 32;

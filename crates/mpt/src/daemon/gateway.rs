@@ -1,12 +1,12 @@
-//! A host that takes others to the Internet: forwarding switched on, and their packets sent under this host's address.
+//! Gateway mode: enables IP forwarding and source NAT (masquerading) for packets from the tunnel.
 //!
-//! The address translation is a table of nftables that bears the tunnel's name and our comment, so it is told from everybody
-//! else's: one of that name without the comment is left alone, and the tunnel refuses to start. Tables of others decide as
-//! before; a firewall that drops forwarded packets goes on doing so.
+//! The NAT rules are an nftables table with the tunnel's name and our comment, by which it is recognized. If a table of
+//! that name lacks the comment, it stays untouched and the tunnel does not start. Other tables stay in effect; a
+//! firewall that drops forwarded packets continues to do so.
 //!
-//! What forwarding was before stands in a file beside the control socket from the moment before it is changed. The file is
-//! how the next `mpt up` or `mpt down` knows that there is something to undo after a crash. Several tunnels can need
-//! forwarding: the last of them gives it back.
+//! The previous forwarding state is saved in a file beside the control socket before it is changed. After a crash, the
+//! file makes the next `mpt up` or `mpt down` restore the state. Several tunnels can need forwarding: the last one
+//! restores it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -17,7 +17,7 @@ use crate::Failure;
 use crate::config::File;
 use crate::control::RunDir;
 
-/// What has been set, undone when this is dropped.
+/// The active configuration, reverted on drop.
 #[derive(Debug)]
 pub struct Gateway {
     run: RunDir,
@@ -25,25 +25,25 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Sets what the configuration asks for; undoes first what a crash has left. None when it asks for nothing.
+    /// Applies the configuration; first reverts what a crash left behind. Returns `None` if masquerading is off.
     ///
     /// # Errors
-    /// When `nft` is missing or refuses, a table of that name is somebody else's, or forwarding cannot be switched on.
+    /// `nft` is missing or fails, a foreign table has the name, or forwarding cannot be enabled.
     pub fn open(file: &File, run: &RunDir) -> Result<Option<Self>, Failure> {
         clean(&file.interface, run)?;
         if !file.masquerade {
             return Ok(None);
         }
-        refuse_foreign(&file.interface)?;
+        reject_foreign_table(&file.interface)?;
         let ipv6 = file.addresses.iter().any(|address| address.addr().is_ipv6());
-        let switches = if ipv6 { &SWITCHES[..] } else { &SWITCHES[..1] };
+        let sysctls = if ipv6 { &SYSCTLS[..] } else { &SYSCTLS[..1] };
         let gateway = Self { run: run.clone(), name: file.interface.to_string() };
-        note(&gateway.name, run, switches)?;
+        save_state(&gateway.name, run, sysctls)?;
         nft(&table(&file.interface))?;
-        for switch in switches {
-            write(switch, "1")?;
+        for sysctl in sysctls {
+            write(sysctl, "1")?;
         }
-        tracing::info!(table = %table_name(&file.interface), "packets from the tunnel leave under this host's address");
+        tracing::info!(table = %table_name(&file.interface), "masquerading packets from the tunnel");
         Ok(Some(gateway))
     }
 }
@@ -51,61 +51,61 @@ impl Gateway {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if let Err(failure) = clean(&self.name, &self.run) {
-            tracing::warn!(%failure, "address translation or forwarding is left behind");
+            tracing::warn!(%failure, "cannot revert masquerading or forwarding");
         }
     }
 }
 
-/// Undoes what the tunnel of this name has set, if a file says that it has; whether there was one.
+/// Reverts the configuration of the tunnel with this name, if its state file exists. Returns true if it existed.
 ///
 /// # Errors
-/// What could not be undone. The file then stays, so that it can be tried again.
+/// Something could not be reverted. The file then stays for another attempt.
 pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
-    let noted = run.notes(name);
-    let Ok(text) = fs::read_to_string(&noted) else { return Ok(false) };
+    let state_file = run.undo_file(name);
+    let Ok(text) = fs::read_to_string(&state_file) else { return Ok(false) };
     if is_ours(name)? == Some(true) {
         nft(&format!("delete table inet {}\n", table_name(name)))?;
     }
-    for (switch, before) in text.lines().filter_map(|line| line.split_once('=')) {
-        let still_needed = others(name, run).iter().any(|other| value(other, switch).is_some());
-        if SWITCHES.contains(&switch) && !still_needed {
-            write(switch, before)?;
+    for (sysctl, before) in text.lines().filter_map(|line| line.split_once('=')) {
+        let still_needed = other_states(name, run).iter().any(|other| value(other, sysctl).is_some());
+        if SYSCTLS.contains(&sysctl) && !still_needed {
+            write(sysctl, before)?;
         }
     }
-    fs::remove_file(&noted).map_err(|error| cannot("remove", &noted, &error))?;
+    fs::remove_file(&state_file).map_err(|error| cannot("remove", &state_file, &error))?;
     Ok(true)
 }
 
-/// Notes what the switches are set to, or were before another tunnel changed them.
-fn note(name: &str, run: &RunDir, switches: &[&str]) -> Result<(), Failure> {
-    let (path, others) = (run.notes(name), others(name, run));
-    let line = |switch: &&str| {
-        let before = others.iter().find_map(|other| value(other, switch));
-        let now = || fs::read_to_string(Path::new(SYSCTL).join(switch)).map(|text| text.trim().to_owned());
+/// Saves the values of the sysctls, or those from before another tunnel changed them.
+fn save_state(name: &str, run: &RunDir, sysctls: &[&str]) -> Result<(), Failure> {
+    let (path, others) = (run.undo_file(name), other_states(name, run));
+    let line = |sysctl: &&str| {
+        let before = others.iter().find_map(|other| value(other, sysctl));
+        let now = || fs::read_to_string(Path::new(SYSCTL_ROOT).join(sysctl)).map(|text| text.trim().to_owned());
         let before =
-            before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL).join(switch), &error));
-        before.map(|before| format!("{switch}={before}\n"))
+            before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL_ROOT).join(sysctl), &error));
+        before.map(|before| format!("{sysctl}={before}\n"))
     };
-    let text: String = switches.iter().map(line).collect::<Result<_, _>>()?;
+    let text: String = sysctls.iter().map(line).collect::<Result<_, _>>()?;
     fs::write(&path, text).map_err(|error| cannot("write", &path, &error))
 }
 
-/// The notes of other tunnels.
-fn others(name: &str, run: &RunDir) -> Vec<String> {
+/// Returns the saved states of other tunnels.
+fn other_states(name: &str, run: &RunDir) -> Vec<String> {
     let names = run.names().into_iter().filter(|other| other != name);
-    names.filter_map(|other| fs::read_to_string(run.notes(&other)).ok()).collect()
+    names.filter_map(|other| fs::read_to_string(run.undo_file(&other)).ok()).collect()
 }
 
-fn value(notes: &str, switch: &str) -> Option<String> {
-    notes.lines().find_map(|line| Some(line.split_once('=').filter(|(name, _)| *name == switch)?.1.to_owned()))
+fn value(state: &str, sysctl: &str) -> Option<String> {
+    state.lines().find_map(|line| Some(line.split_once('=').filter(|(name, _)| *name == sysctl)?.1.to_owned()))
 }
 
-/// What must be on so that packets are forwarded, below [`SYSCTL`]: IPv4, and where it is used IPv6.
-const SWITCHES: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
-const SYSCTL: &str = "/proc/sys";
+/// Sysctls below [`SYSCTL_ROOT`] that enable forwarding: IPv4, and IPv6 if the tunnel uses it.
+const SYSCTLS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
+const SYSCTL_ROOT: &str = "/proc/sys";
 
-fn write(switch: &str, value: &str) -> Result<(), Failure> {
-    let path = Path::new(SYSCTL).join(switch);
+fn write(sysctl: &str, value: &str) -> Result<(), Failure> {
+    let path = Path::new(SYSCTL_ROOT).join(sysctl);
     fs::write(&path, value).map_err(|error| cannot("write", &path, &error))
 }
 
@@ -113,7 +113,7 @@ fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot {what} {}: {error}", path.display())).hint("masquerade needs root")
 }
 
-/// The table: packets that came in by the tunnel and leave by something else get the address of what they leave by.
+/// The nftables table: packets that enter by the tunnel and leave by another interface get that interface's address.
 fn table(interface: &str) -> String {
     format!(
         "table inet {} {{\n  comment \"{}\"\n  chain postrouting {{\n    type nat hook postrouting priority srcnat; \
@@ -127,26 +127,26 @@ fn comment(interface: &str) -> String {
     format!("mpt: made for {interface}, removed with it")
 }
 
-/// Names in nftables have fewer characters than those of interfaces.
+/// nftables allows fewer characters in names than Linux in interface names.
 fn table_name(interface: &str) -> String {
     let plain =
         |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_string() } else { format!("_{:02x}", c as u32) };
     format!("mpt_{}", interface.chars().map(plain).collect::<String>())
 }
 
-fn refuse_foreign(interface: &str) -> Result<(), Failure> {
+fn reject_foreign_table(interface: &str) -> Result<(), Failure> {
     match is_ours(interface)? {
         None => Ok(()),
         Some(true) => nft(&format!("delete table inet {}\n", table_name(interface))),
         Some(false) => {
             let name = table_name(interface);
-            let failure = Failure::new(format!("the nftables table inet {name} is somebody else's"));
-            Err(failure.hint(format!("look at it with `nft list table inet {name}`, and rename or delete it")))
+            let failure = Failure::new(format!("the nftables table inet {name} exists and is not ours"));
+            Err(failure.hint(format!("inspect it with `nft list table inet {name}`, then rename or delete it")))
         }
     }
 }
 
-/// Whether the table of this tunnel bears our comment; none when there is no table.
+/// Returns true if this tunnel's table has our comment; `None` if there is no table.
 fn is_ours(interface: &str) -> Result<Option<bool>, Failure> {
     let mut command = Command::new(program());
     let listed = command.args(["list", "table", "inet", &table_name(interface)]).stdin(Stdio::null()).output();
@@ -155,7 +155,7 @@ fn is_ours(interface: &str) -> Result<Option<bool>, Failure> {
     Ok(listed.status.success().then(|| text.contains(&comment(interface))))
 }
 
-/// Runs a script of nftables, all of it or nothing.
+/// Runs an nftables script atomically.
 fn nft(script: &str) -> Result<(), Failure> {
     let mut command = Command::new(program());
     let piped = command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -167,15 +167,15 @@ fn nft(script: &str) -> Result<(), Failure> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().next().unwrap_or_default().to_owned();
-    Err(Failure::new(format!("nft: {said}")).hint("masquerade needs root, and a kernel with nftables (5.7 or later)"))
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let stderr = stderr.lines().next().unwrap_or_default().to_owned();
+    Err(Failure::new(format!("nft: {stderr}")).hint("masquerade needs root, and a kernel with nftables (5.7 or later)"))
 }
 
-/// Services have no `sbin` in their search path everywhere.
+/// The search path of a service may lack `sbin`.
 fn program() -> PathBuf {
-    let places = ["/usr/sbin/nft", "/sbin/nft"].map(PathBuf::from);
-    places.into_iter().find(|place| place.exists()).unwrap_or_else(|| "nft".into())
+    let paths = ["/usr/sbin/nft", "/sbin/nft"].map(PathBuf::from);
+    paths.into_iter().find(|path| path.exists()).unwrap_or_else(|| "nft".into())
 }
 
 fn no_nft(error: &io::Error) -> Failure {
@@ -187,17 +187,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_interfaces_become_names_of_tables_that_differ() {
+    fn different_interfaces_have_different_table_names() {
         assert_eq!(table_name("mpt0"), "mpt_mpt0");
         assert_eq!(table_name("home-b.1"), "mpt_home_2db.1");
         assert_ne!(table_name("a_2d"), table_name("a-"));
     }
 
     #[test]
-    fn a_switch_is_read_from_its_line_and_no_other() {
-        let notes = "net/ipv4/ip_forward=0\nnet/ipv6/conf/all/forwarding=1\n";
-        assert_eq!(value(notes, SWITCHES[0]), Some("0".to_owned()));
-        assert_eq!(value(notes, SWITCHES[1]), Some("1".to_owned()));
-        assert_eq!(value(notes, "net/ipv4"), None);
+    fn a_sysctl_is_read_from_its_own_line() {
+        let state = "net/ipv4/ip_forward=0\nnet/ipv6/conf/all/forwarding=1\n";
+        assert_eq!(value(state, SYSCTLS[0]), Some("0".to_owned()));
+        assert_eq!(value(state, SYSCTLS[1]), Some("1".to_owned()));
+        assert_eq!(value(state, "net/ipv4"), None);
     }
 }

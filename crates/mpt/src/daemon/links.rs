@@ -1,97 +1,97 @@
-//! The UDP sockets of a tunnel, and what they could not send yet.
+//! The UDP sockets of a tunnel and their send backlogs.
 //!
-//! A socket whose send buffer is full keeps its datagrams here, in order, until it is writable again; meanwhile the
-//! endpoint is told not to use it, so that a slow interface never holds the others back and little ever waits here. What has to leave
-//! by this very socket all the same, as probes and answers to handshakes have, waits as well, up to a bound.
+//! If the send buffer is full, datagrams stay here in order until the socket is writable. Meanwhile the endpoint does
+//! not use the link, so a slow interface does not block the others and the backlog stays short. Datagrams that must use
+//! this link, such as probes and handshake responses, are queued as well, up to a bound.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::Error;
-use mpt_linux::udp::{Datagrams, Receive, Rest, Socket, SocketSpec};
+use mpt_linux::udp::{Datagrams, Receive, SendStatus, Socket, SocketSpec};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use mpt_proto::tx::Transmit;
 
-/// One socket and its backlog.
+/// A socket with its backlog.
 #[derive(Debug)]
 pub struct Link {
     id: LinkId,
     socket: Socket,
     spec: SocketSpec,
-    /// The interface that it leaves by, as far as is known.
+    /// The index of its interface, if known.
     interface: Option<u32>,
-    /// The path manager looks after it.
+    /// The path manager controls it.
     managed: bool,
-    waiting: VecDeque<Unsent>,
+    backlog: VecDeque<Unsent>,
 }
 
-/// A run, and how many of its datagrams are done with.
+/// A batch, and how many of its datagrams were sent or dropped.
 #[derive(Debug)]
 struct Unsent {
-    run: Transmit,
-    done: usize,
+    batch: Transmit,
+    sent: usize,
 }
 
 impl Link {
-    /// Opens the socket of a link that leaves by `interface`, as far as that is known.
+    /// Opens the socket of a link on `interface`, if that is known.
     ///
     /// # Errors
     /// As [`Socket::open`].
     pub fn open(id: LinkId, spec: SocketSpec, interface: Option<u32>) -> Result<Self, Error> {
         let socket = Socket::open(&spec)?;
-        Ok(Self { id, socket, spec, interface, managed: false, waiting: VecDeque::new() })
+        Ok(Self { id, socket, spec, interface, managed: false, backlog: VecDeque::new() })
     }
 
-    /// Opens the socket of a link that the path manager looks after. Where another socket has the port, any other does.
+    /// Opens the socket of a link of the path manager. Uses a free port if the wanted one is in use.
     ///
     /// # Errors
     /// As [`Socket::open`].
     pub fn open_managed(id: LinkId, spec: SocketSpec, interface: u32) -> Result<Self, Error> {
-        let (socket, spec) = open_somewhere(spec)?;
-        Ok(Self { id, socket, spec, interface: Some(interface), managed: true, waiting: VecDeque::new() })
+        let (socket, spec) = open_on_any_port(spec)?;
+        Ok(Self { id, socket, spec, interface: Some(interface), managed: true, backlog: VecDeque::new() })
     }
 
-    /// Opens a socket on which peers call.
+    /// Opens a socket for incoming connections.
     ///
     /// # Errors
     /// As [`Socket::open`].
     pub fn listen(id: LinkId, spec: SocketSpec) -> Result<Self, Error> {
         let socket = Socket::open(&spec)?;
-        Ok(Self { id, socket, spec, interface: None, managed: true, waiting: VecDeque::new() })
+        Ok(Self { id, socket, spec, interface: None, managed: true, backlog: VecDeque::new() })
     }
 
-    /// Leaves from another local address, or by an interface that came back under another index.
+    /// Rebinds to another local address, or to an interface that came back under another index.
     ///
     /// # Errors
     /// As [`Socket::open`]; the link keeps its old socket.
-    pub fn move_to(&mut self, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
+    pub fn rebind(&mut self, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
         let spec = SocketSpec { local: SocketAddr::new(local, self.spec.local.port()), ..self.spec.clone() };
-        (self.socket, self.spec) = open_somewhere(spec)?;
+        (self.socket, self.spec) = open_on_any_port(spec)?;
         self.interface = interface.or(self.interface);
         Ok(())
     }
 
-    /// Whether it leaves from this address already, by the interface of this index.
-    pub fn is_at(&self, local: IpAddr, interface: Option<u32>) -> bool {
+    /// Returns true if it is bound to this address and the interface with this index.
+    pub fn is_bound_to(&self, local: IpAddr, interface: Option<u32>) -> bool {
         self.spec.local.ip() == local && interface.is_none_or(|index| self.interface == Some(index))
     }
 
-    /// Which link it is.
+    /// Returns the link's number.
     pub fn id(&self) -> LinkId {
         self.id
     }
 
-    /// The index of the interface that it leaves by, as far as is known.
+    /// Returns the index of its interface, if known.
     pub fn interface(&self) -> Option<u32> {
         self.interface
     }
 
-    /// Whether it leaves by the interface of this index, or by one of this name that came back under another index.
-    pub fn leaves_by(&self, index: u32, name: &str) -> bool {
+    /// Returns true if its interface has this index, or this name after it came back under another index.
+    pub fn uses_interface(&self, index: u32, name: &str) -> bool {
         !self.managed && self.is_on(index, name)
     }
 
@@ -99,12 +99,12 @@ impl Link {
         self.interface == Some(index) || self.spec.device.as_deref() == Some(name)
     }
 
-    /// Whether its interface is gone and the one of this index has taken the name.
-    pub fn is_orphan_of(&self, index: u32, name: &str) -> bool {
+    /// Returns true if its interface is gone and another one, with this index, has the name.
+    pub fn needs_reopen(&self, index: u32, name: &str) -> bool {
         self.spec.device.as_deref() == Some(name) && self.interface != Some(index)
     }
 
-    /// Opens the socket anew on an interface that came back, which a bound socket does not follow by itself.
+    /// Reopens the socket on an interface that came back: a bound socket stays on the removed one.
     ///
     /// # Errors
     /// As [`Socket::open`]; the link keeps its old socket.
@@ -114,9 +114,10 @@ impl Link {
         Ok(())
     }
 
-    /// Takes note of which interface has the address that it leaves from, and says whether that is another one than before. A link that
-    /// is bound to an interface stays there; where that came back without the address, the link could not follow until now.
-    pub fn follow_address(&mut self, address: IpAddr, interface: u32) -> bool {
+    /// Updates the interface that has the local address. Returns true if it differs from the previous one. A link that
+    /// is bound to an interface keeps it; if that came back without the address, the link could not be reopened until
+    /// now.
+    pub fn on_address_added(&mut self, address: IpAddr, interface: u32) -> bool {
         if self.managed || self.spec.local.ip() != address {
             return false;
         }
@@ -125,20 +126,21 @@ impl Link {
         before != Some(interface)
     }
 
-    /// Lets one in `2^thinning` handshake messages pass, and all from `known`; every one without thinning.
+    /// Passes one in `2^sampling_shift` handshake messages, and all from `exempt`; every one if `sampling_shift` is
+    /// zero.
     ///
     /// # Errors
-    /// What the kernel refused.
-    pub fn thin_handshakes(&self, thinning: u32, known: &[IpAddr]) -> Result<(), Error> {
-        self.socket.thin_handshakes(thinning, known)
+    /// The kernel rejected the filter.
+    pub fn set_handshake_filter(&self, sampling_shift: u32, exempt: &[IpAddr]) -> Result<(), Error> {
+        self.socket.set_handshake_filter(sampling_shift, exempt)
     }
 
-    /// Whether datagrams wait for the socket.
+    /// Returns true if datagrams wait for the socket.
     pub fn is_blocked(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.backlog.is_empty()
     }
 
-    /// Hands everything that has arrived, up to one batch, to the endpoint.
+    /// Receives up to one batch of messages and passes them to the endpoint.
     pub fn receive(&mut self, now: Time, buffers: &mut Receive, endpoint: &mut Endpoint) {
         match self.socket.recv(buffers) {
             Ok(_) => {
@@ -152,56 +154,57 @@ impl Link {
         }
     }
 
-    /// Sends a run, or keeps it until the socket has room. Beyond [`MAX_WAITING`] it is dropped.
-    pub fn send(&mut self, run: Transmit, endpoint: &mut Endpoint) {
-        if self.waiting.len() == MAX_WAITING {
-            endpoint.handle_failure(Dropped::SendFailed, run.count() as u64);
-            return endpoint.recycle_transmit(run);
+    /// Sends a batch, or queues it until the socket is writable. Drops it beyond [`MAX_BACKLOG`].
+    pub fn send(&mut self, batch: Transmit, endpoint: &mut Endpoint) {
+        if self.backlog.len() == MAX_BACKLOG {
+            endpoint.handle_failure(Dropped::SendFailed, batch.count() as u64);
+            return endpoint.recycle_transmit(batch);
         }
-        self.waiting.push_back(Unsent { run, done: 0 });
-        if self.waiting.len() == 1 {
-            self.send_waiting(endpoint);
+        self.backlog.push_back(Unsent { batch, sent: 0 });
+        if self.backlog.len() == 1 {
+            self.flush(endpoint);
         }
     }
 
-    /// Sends what waits, as far as the socket takes it.
-    pub fn send_waiting(&mut self, endpoint: &mut Endpoint) {
-        while let Some(mut unsent) = self.waiting.pop_front() {
-            if self.send_run(&mut unsent, endpoint) {
-                endpoint.recycle_transmit(unsent.run);
+    /// Sends from the backlog until the socket is full.
+    pub fn flush(&mut self, endpoint: &mut Endpoint) {
+        while let Some(mut unsent) = self.backlog.pop_front() {
+            if self.send_batch(&mut unsent, endpoint) {
+                endpoint.recycle_transmit(unsent.batch);
             } else {
-                self.waiting.push_front(unsent);
+                self.backlog.push_front(unsent);
                 return;
             }
         }
     }
 
-    /// Sends one run; false when the socket is full before its end.
-    fn send_run(&mut self, unsent: &mut Unsent, endpoint: &mut Endpoint) -> bool {
+    /// Sends one batch; returns false if the socket is full before its end.
+    fn send_batch(&mut self, unsent: &mut Unsent, endpoint: &mut Endpoint) -> bool {
         loop {
-            let run = &unsent.run;
-            let bytes = run.bytes().get(unsent.done * run.segment..).unwrap_or_default();
-            let sent = self.socket.send(&Datagrams { to: run.to, tos: run.tos, segment: run.segment, bytes });
-            unsent.done += sent.datagrams;
-            match sent.rest {
-                Rest::Nothing => return true,
-                Rest::Full => return false,
-                Rest::Failed(error) => {
-                    // One datagram is given up, as a network would; the next may have better luck.
-                    tracing::debug!(link = self.id.0, to = %run.to, %error, "send");
+            let batch = &unsent.batch;
+            let bytes = batch.bytes().get(unsent.sent * batch.segment..).unwrap_or_default();
+            let sent = self.socket.send(&Datagrams { to: batch.to, tos: batch.tos, segment: batch.segment, bytes });
+            unsent.sent += sent.datagrams;
+            match sent.status {
+                SendStatus::Complete => return true,
+                SendStatus::Blocked => return false,
+                SendStatus::Failed(error) => {
+                    // Drops one datagram, as a network would; the next may pass.
+                    tracing::debug!(link = self.id.0, to = %batch.to, %error, "send");
                     endpoint.handle_failure(Dropped::SendFailed, 1);
-                    unsent.done += 1;
+                    unsent.sent += 1;
                 }
             }
         }
     }
 }
 
-/// Runs that wait for a full socket: each has a buffer of 64 KiB, so 16 MB at most. A turn that finds the socket full half way brings fewer.
-const MAX_WAITING: usize = 256;
+/// Maximum number of queued batches: each has a buffer of 64 KiB, so 16 MB. A batch that is partly sent has fewer
+/// datagrams left.
+const MAX_BACKLOG: usize = 256;
 
-/// Opens a socket on the port that is wanted, or on any when that is taken: in native mode the peer finds out.
-fn open_somewhere(spec: SocketSpec) -> Result<(Socket, SocketSpec), Error> {
+/// Opens a socket on the requested port, or on a free one if that is in use: in native mode the peer learns the port.
+fn open_on_any_port(spec: SocketSpec) -> Result<(Socket, SocketSpec), Error> {
     let taken = |error: &Error| error.errno() == Some(nix::libc::EADDRINUSE);
     match Socket::open(&spec) {
         Err(error) if taken(&error) => {

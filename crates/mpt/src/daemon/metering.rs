@@ -1,7 +1,6 @@
-//! Counts what passes on metered paths, and lets them stand by when their limit for the month is used up.
+//! Counts the traffic of metered paths, and puts them on standby when their monthly limit is used up.
 //!
-//! The count is on disk, so that it survives a restart: at most what passed in the last minute before a crash is not in
-//! it. Months are those of UTC.
+//! The counters are saved on disk: a crash loses at most the last minute. Months are in UTC.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,176 +20,173 @@ use crate::control::report::Report;
 #[derive(Debug)]
 pub(super) struct Metering {
     file: PathBuf,
-    /// By the names of peer and path.
-    metered: BTreeMap<(String, String), Metered>,
-    book: Book,
-    /// What the endpoint has counted, by the place in the book.
-    seen: BTreeMap<String, u64>,
+    /// Keyed by the names of peer and path.
+    path_limits: BTreeMap<(String, String), Metered>,
+    usage: UsageFile,
+    /// The endpoint's last totals, by usage key.
+    last_totals: BTreeMap<String, u64>,
     next: Time,
-    /// What is in the book and not on disk has been there since.
+    /// Time of the oldest change that is not saved.
     unsaved: Option<Time>,
 }
 
 /// A metered path.
 #[derive(Debug)]
 struct Metered {
-    /// Its place in the book.
-    place: String,
+    /// Its key in the usage file.
+    key: String,
     limit: u64,
 }
 
-/// What is on disk.
+/// The file's contents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Book {
-    /// Such as `2026-11`.
+struct UsageFile {
+    /// For example `2026-11`.
     month: String,
-    /// Bytes, by the peer's public key and the path's name with a slash between them, so that a peer that gets another name
-    /// keeps its count. A path's name has no slash.
+    /// Bytes, keyed by the peer's public key and the path's name with a slash between them: renaming a peer keeps its
+    /// count. A path's name has no slash.
     used: BTreeMap<String, u64>,
 }
 
-/// At 1 Gbit/s a limit is overrun by at most 125 MB.
-const EVERY: Duration = Duration::from_secs(1);
-/// Between two writes.
-const SAVE_AFTER: Duration = Duration::from_secs(60);
-
 impl Metering {
-    /// Opens the book of a tunnel.
+    /// Loads the counters of a tunnel.
     pub(super) fn open(file: &File) -> Self {
         let folder = env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from);
         let mut metering = Self {
             file: folder.join(format!("{}.usage", *file.interface)),
-            metered: BTreeMap::new(),
-            book: Book::default(),
-            seen: BTreeMap::new(),
+            path_limits: BTreeMap::new(),
+            usage: UsageFile::default(),
+            last_totals: BTreeMap::new(),
             next: Time::START,
             unsaved: None,
         };
-        metering.watch(file);
+        metering.configure(file);
         metering
     }
 
-    /// Watches the metered paths of a configuration that has changed.
-    pub(super) fn watch(&mut self, file: &File) {
+    /// Sets the metered paths of a changed configuration.
+    pub(super) fn configure(&mut self, file: &File) {
         let paths = file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
         let metered = paths.filter_map(|(peer, path)| {
-            let metered = Metered { place: place(peer, &path.name)?, limit: path.limit? };
+            let metered = Metered { key: usage_key(peer, &path.name)?, limit: path.limit? };
             Some(((peer.name.to_string(), path.name.to_string()), metered))
         });
-        self.metered = metered.collect();
-        if !self.metered.is_empty() && self.book == Book::default() {
-            self.book = self.read();
-            for ((peer, path), metered) in &self.metered {
-                self.book.move_to_key(peer, path, &metered.place);
+        self.path_limits = metered.collect();
+        if !self.path_limits.is_empty() && self.usage == UsageFile::default() {
+            self.usage = self.read();
+            for ((peer, path), metered) in &self.path_limits {
+                self.usage.migrate_key(peer, path, &metered.key);
             }
         }
         self.next = Time::START;
     }
 
-    /// Counts what has passed, and says when to come back.
+    /// Counts the traffic once per interval, and returns the next deadline.
     pub(super) fn poll(&mut self, now: Time, endpoint: &mut Endpoint) -> Option<Time> {
-        if self.metered.is_empty() {
+        if self.path_limits.is_empty() {
             return None;
         }
         if now >= self.next {
-            self.next = now + EVERY;
+            self.next = now + COUNT_INTERVAL;
             self.count(now, endpoint);
-            if self.unsaved.is_some_and(|since| now.since(since) >= SAVE_AFTER) {
+            if self.unsaved.is_some_and(|since| now.since(since) >= SAVE_INTERVAL) {
                 self.save();
             }
         }
         Some(self.next)
     }
 
-    /// Counts what has passed since the last time, before a peer or the tunnel ends.
-    pub(super) fn count_last(&mut self, now: Time, endpoint: &mut Endpoint) {
-        if !self.metered.is_empty() {
+    /// Counts the rest before a peer is removed or the tunnel ends.
+    pub(super) fn count_final(&mut self, now: Time, endpoint: &mut Endpoint) {
+        if !self.path_limits.is_empty() {
             self.count(now, endpoint);
         }
     }
 
     fn count(&mut self, now: Time, endpoint: &mut Endpoint) {
-        self.book.turn_to(month(SystemTime::now()));
+        self.usage.start_month(month(SystemTime::now()));
         for peer in endpoint.status().peers {
             for path in &peer.paths {
-                let key = (peer.name.clone(), path.name.clone());
-                let Some(Metered { place, limit }) = self.metered.get(&key) else { continue };
+                let names = (peer.name.clone(), path.name.clone());
+                let Some(Metered { key, limit }) = self.path_limits.get(&names) else { continue };
                 let limit = *limit;
-                let passed = bytes(path);
-                // A peer that was removed and added begins to count anew.
-                let before = self.seen.insert(place.clone(), passed).filter(|before| *before <= passed).unwrap_or(0);
-                let used = self.book.used.entry(place.clone()).or_default();
+                let total = bytes(path);
+                // The totals of a peer that was removed and added start at zero.
+                let before = self.last_totals.insert(key.clone(), total).filter(|before| *before <= total).unwrap_or(0);
+                let used = self.usage.used.entry(key.clone()).or_default();
                 let was_over = *used >= limit;
-                *used += passed - before;
-                if passed > before {
+                *used += total - before;
+                if total > before {
                     self.unsaved.get_or_insert(now);
                 }
-                let over = *used >= limit;
-                endpoint.set_standby(now, &peer.name, &path.name, over);
-                if over && !was_over {
-                    tracing::warn!(peer = peer.name, path = path.name, limit, "the limit of this month is used up");
-                    self.unsaved = Some(now - SAVE_AFTER);
+                let is_over = *used >= limit;
+                endpoint.set_standby(now, &peer.name, &path.name, is_over);
+                if is_over && !was_over {
+                    tracing::warn!(
+                        peer = peer.name,
+                        path = path.name,
+                        limit,
+                        "monthly limit reached: the path is on standby"
+                    );
+                    self.unsaved = Some(now - SAVE_INTERVAL);
                 }
             }
         }
     }
 
-    /// Adds to a report what is known here.
-    pub(super) fn complete(&self, report: &mut Report) {
+    /// Fills in the usage fields of a report.
+    pub(super) fn fill_report(&self, report: &mut Report) {
         for peer in &mut report.peers {
             for path in &mut peer.paths {
-                let key = (peer.name.clone(), path.name.clone());
-                let Some(Metered { place, limit }) = self.metered.get(&key) else { continue };
+                let names = (peer.name.clone(), path.name.clone());
+                let Some(Metered { key, limit }) = self.path_limits.get(&names) else { continue };
                 path.role = "metered".to_owned();
                 path.limit_bytes = Some(*limit);
-                path.used_bytes = Some(*self.book.used.get(place).unwrap_or(&0));
+                path.used_bytes = Some(*self.usage.used.get(key).unwrap_or(&0));
             }
         }
     }
 
-    fn read(&self) -> Book {
+    fn read(&self) -> UsageFile {
         let read = fs::read(&self.file).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
         match read {
-            Ok(book) => book,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Book::default(),
+            Ok(usage) => usage,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => UsageFile::default(),
             Err(error) => {
-                tracing::warn!(file = %self.file.display(), %error, "cannot be read: metered paths count from zero");
-                Book::default()
+                tracing::warn!(file = %self.file.display(), %error, "cannot read the usage file: metered paths count from zero");
+                UsageFile::default()
             }
         }
     }
 
-    /// Writes a new file and puts it in the place of the old one, so that there is a whole one at any time.
+    /// Writes a new file and renames it over the old one, so that a complete file exists at any time.
     fn save(&mut self) {
         self.unsaved = None;
         let next = self.file.with_extension("usage.new");
         let write = || -> io::Result<()> {
             self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
-            fs::write(&next, serde_json::to_vec(&self.book).map_err(io::Error::other)?)?;
+            fs::write(&next, serde_json::to_vec(&self.usage).map_err(io::Error::other)?)?;
             fs::File::open(&next)?.sync_all()?;
             fs::rename(&next, &self.file)
         };
         if let Err(error) = write() {
-            tracing::warn!(file = %self.file.display(), %error, "cannot be written: metered paths forget at a restart");
+            tracing::warn!(file = %self.file.display(), %error, "cannot write the usage file: counters will be lost at a restart");
         }
     }
 }
 
-/// No right clock shows an earlier month: this program is younger.
-const FIRST_MONTH: &str = "2026-11";
-
-impl Book {
-    /// Begins anew with another month, unless it is that of a clock that has yet to be set.
-    fn turn_to(&mut self, month: String) {
+impl UsageFile {
+    /// Resets the counters in another month, unless the clock is not set yet.
+    fn start_month(&mut self, month: String) {
         if month != self.month && month.as_str() >= FIRST_MONTH {
             *self = Self { month, ..Self::default() };
         }
     }
 
-    /// Puts in its place what stands under the names of peer and path, as it did before keys were what counts.
-    fn move_to_key(&mut self, peer: &str, path: &str, place: &str) {
+    /// Moves a counter from its old key, the names of peer and path, to the new one.
+    fn migrate_key(&mut self, peer: &str, path: &str, key: &str) {
         if let Some(used) = self.used.remove(&format!("{peer}/{path}")) {
-            self.used.entry(place.to_owned()).or_insert(used);
+            self.used.entry(key.to_owned()).or_insert(used);
         }
     }
 }
@@ -203,18 +199,18 @@ impl Drop for Metering {
     }
 }
 
-/// Where a path of a peer is in the book; only native mode has metered paths.
-fn place(peer: &Peer, path: &str) -> Option<String> {
+/// Returns a path's key in the usage file; only native mode has metered paths.
+fn usage_key(peer: &Peer, path: &str) -> Option<String> {
     Some(format!("{}/{path}", peer.protocol.public_key()?))
 }
 
-/// What a provider counts: IP packets.
+/// Bytes of IP packets, as a provider counts them.
 fn bytes(path: &PathStatus) -> u64 {
     let outer = if path.remote.is_ipv4() { 20 + 8 } else { 40 + 8 };
     path.sent.bytes + path.received.bytes + outer * (path.sent.packets + path.received.packets)
 }
 
-/// The month of an instant: Hinnant's `civil_from_days`, in which years begin in March.
+/// Returns the month of an instant: Hinnant's `civil_from_days`, whose years begin in March.
 fn month(at: SystemTime) -> String {
     let days = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 86_400 + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -224,6 +220,13 @@ fn month(at: SystemTime) -> String {
     let (year, month) = if march < 10 { (year, march + 3) } else { (year + 1, march - 9) };
     format!("{:04}-{month:02}", year + era * 400)
 }
+
+/// At 1 Gbit/s a limit is overrun by at most 125 MB.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between writes.
+const SAVE_INTERVAL: Duration = Duration::from_secs(60);
+/// The release of this program; a correct clock shows no earlier month.
+const FIRST_MONTH: &str = "2026-11";
 
 #[cfg(test)]
 mod tests {
@@ -242,22 +245,26 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_has_yet_to_be_set_empties_no_book() {
+    fn a_clock_that_is_not_set_yet_resets_no_counters() {
         let used = BTreeMap::from([("hub/lte".to_owned(), 7)]);
-        let mut book = Book { month: "2026-11".to_owned(), used };
-        let before = book.clone();
+        let mut usage = UsageFile { month: "2026-11".to_owned(), used };
+        let before = usage.clone();
         for month in ["1970-01", "2026-11"] {
-            book.turn_to(month.to_owned());
-            assert_eq!(book, before, "in {month}");
+            usage.start_month(month.to_owned());
+            assert_eq!(usage, before, "in {month}");
         }
         for month in ["2099-01", "2026-12"] {
-            book.turn_to(month.to_owned());
-            assert_eq!(book, Book { month: month.to_owned(), ..Book::default() }, "also after a clock that was ahead");
+            usage.start_month(month.to_owned());
+            assert_eq!(
+                usage,
+                UsageFile { month: month.to_owned(), ..UsageFile::default() },
+                "also after a clock that was ahead"
+            );
         }
     }
 
     #[test]
-    fn a_peer_that_gets_another_name_keeps_its_count() {
+    fn a_renamed_peer_keeps_its_counter() {
         let file = |name: &str| {
             let key = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
             let text = format!(
@@ -266,13 +273,13 @@ mod tests {
             );
             crate::config::parse(std::path::Path::new("t.toml"), &text).unwrap()
         };
-        let place = |name: &str| place(&file(name).peers[0], "lte").unwrap();
-        assert_eq!(place("hub"), place("office"));
+        let key = |name: &str| usage_key(&file(name).peers[0], "lte").unwrap();
+        assert_eq!(key("hub"), key("office"));
 
-        let mut book = Book { month: "2026-11".to_owned(), used: BTreeMap::from([("hub/lte".to_owned(), 7)]) };
+        let mut usage = UsageFile { month: "2026-11".to_owned(), used: BTreeMap::from([("hub/lte".to_owned(), 7)]) };
         for _ in 0..2 {
-            book.move_to_key("hub", "lte", &place("hub"));
-            assert_eq!(book.used, BTreeMap::from([(place("office"), 7)]), "what stood under names is taken over once");
+            usage.migrate_key("hub", "lte", &key("hub"));
+            assert_eq!(usage.used, BTreeMap::from([(key("office"), 7)]), "a counter under names is migrated once");
         }
     }
 }

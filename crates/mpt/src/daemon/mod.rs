@@ -1,26 +1,26 @@
 //! The daemon: `mpt up`.
 //!
-//! [`setup`] opens what the configuration names, [`turn`] moves packets, [`links`] are the sockets, [`routes`] the routes,
-//! [`policy`] leads the whole Internet into the tunnel, and [`gateway`] leads others to the Internet.
-//! [`uplinks`] lets paths follow the interfaces, and [`trouble`] says when to try again what failed; [`metering`] counts what
-//! is paid by volume, [`service`] talks to the service manager, and [`flood`] watches for floods.
-//! [`orders`] does what commands ask for, [`peers`] lets peers come and go, [`control_port`] talks to the original MPT. This
-//! file is the loop that holds them together with signals, the control socket and news of interfaces.
+//! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
+//! [`policy_routing`] routes the whole Internet into the tunnel, and [`gateway`] forwards to the Internet.
+//! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
+//! metered traffic, [`service`] notifies the service manager, and [`handshake_flood`] limits floods. [`commands`]
+//! executes commands, [`peers`] adds and removes peers, [`control_port`] is the protocol of the original MPT. This file
+//! is the main loop over all of them, signals, the control socket and netlink events.
 
+mod commands;
 mod control_port;
-mod flood;
+mod event_loop;
 mod gateway;
+mod handshake_flood;
+mod interface_sync;
 mod links;
 mod metering;
-mod orders;
 mod peers;
-mod policy;
+mod policy_routing;
+mod retry_log;
 mod routes;
 mod service;
 mod setup;
-mod trouble;
-mod turn;
-mod uplinks;
 
 use std::process;
 
@@ -33,34 +33,34 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::Failure;
 use crate::config::File;
-use crate::config::model::Form;
-use crate::control::report::{Report, Tunnel};
+use crate::config::model::FileFormat;
+use crate::control::report::{Report, TunnelReport};
 use crate::control::{Request, RunDir, Server};
+use commands::PendingCreate;
 use control_port::ControlPort;
+use event_loop::Driver;
 use gateway::Gateway;
+use interface_sync::InterfaceSync;
 use metering::Metering;
-use orders::Pending;
-use policy::Policy;
+use policy_routing::PolicyRouting;
 use routes::Routes;
 use service::Service;
-use setup::{Opened, Sockets};
-use turn::Driver;
-use uplinks::Uplinks;
+use setup::{OpenTunnel, Sockets};
 
 /// Runs a tunnel until a signal or `mpt down` ends it.
 ///
 /// # Errors
-/// [`Failure`], after which nothing is left behind but a kill switch.
+/// [`Failure`]; nothing but a kill switch is left behind.
 pub fn run(file: &File) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let run = RunDir::from_env();
     let control = Server::bind(&run, &file.interface)?;
-    up(file, &run, signals, control).map_err(|failure| beyond_its_end(&file.interface, &run, failure))
+    up(file, &run, signals, control).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
 }
 
 fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<(), Failure> {
     let monitor = Monitor::open()?;
-    let Opened { driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
+    let OpenTunnel { driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
@@ -69,11 +69,11 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
     let gateway = Gateway::open(file, run)?;
-    let about = about(file, driver.endpoint.mtu());
-    privilege::keep_only(&needed(file))?;
-    warn_of_reach(file);
+    let about = tunnel_report(file, driver.endpoint.mtu());
+    privilege::keep_only(&required_capabilities(file))?;
+    warn_unreadable_config(file);
     let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
-    let (uplinks, metering) = (Uplinks::new(tun), Metering::open(&file));
+    let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     service.ready();
     Daemon {
         service,
@@ -83,74 +83,71 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
         signals,
         monitor,
         control,
-        about,
+        tunnel_report: about,
         tun_is_up: None,
         file,
         sockets,
         control_port,
         pending,
-        uplinks,
+        interface_sync: interfaces,
         metering,
     }
-    .serve()
+    .run_to_end()
 }
 
-/// A failure that has ended a tunnel. What goes on beyond that, or was left by a run before it, `mpt down` finds by the socket file.
-fn beyond_its_end(name: &str, run: &RunDir, failure: Failure) -> Failure {
+/// Leaves a socket file if the failed tunnel, or an earlier one, left state behind, so that `mpt down` finds it. Adds a
+/// hint if the kill switch stays active.
+fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) -> Failure {
     let Ok(_alone) = run.claim(name) else { return failure };
     let Ok(mut netlink) = Netlink::open() else { return failure };
-    let rules = Policy::of(name).rules_left(&mut netlink).unwrap_or_default();
-    let routes = routes::left(name, run, &mut netlink).unwrap_or_default();
-    if !rules.is_empty() || !routes.is_empty() || run.notes(name).exists() {
-        run.remember(name);
+    let rules = PolicyRouting::of(name).existing_rules(&mut netlink).unwrap_or_default();
+    let routes = routes::stale_bypasses(name, run, &mut netlink).unwrap_or_default();
+    if !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
+        run.leave_marker(name);
     }
-    if !policy::refuses(&rules) {
+    if !policy_routing::is_kill_switch(&rules) {
         return failure;
     }
-    let holds = format!("the kill switch holds until the tunnel is up again; `mpt down {name}` takes it away");
+    let holds = format!("the kill switch stays active until the tunnel is up again; `mpt down {name}` removes it");
     let hint = failure.hint.as_ref().map_or(holds.clone(), |hint| format!("{hint}; {holds}"));
     failure.hint(hint)
 }
 
-/// What reconfiguration, interfaces that come back and an orderly end need; all else that root can do is given up.
-fn needed(file: &File) -> Vec<Capability> {
+/// The capabilities for reloading, returning interfaces and a clean shutdown; all others are dropped.
+fn required_capabilities(file: &File) -> Vec<Capability> {
     let low = *file.port < 1024 || file.peers.iter().any(|peer| *peer.local_port < 1024);
     let raw = privilege::binding_needs_raw().then_some(Capability::NetRaw);
     let bind = low.then_some(Capability::NetBindService);
     [Some(Capability::NetAdmin), raw, bind].into_iter().flatten().collect()
 }
 
-/// Tells early that commands will not reach the configuration, now that root's right to the files of others is given up.
-fn warn_of_reach(file: &File) {
-    let wanted = match file.form {
-        Form::Toml => AccessFlags::R_OK,
-        Form::Original => AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
+/// Warns early if commands cannot access the configuration without root's access to files of others.
+fn warn_unreadable_config(file: &File) {
+    let required = match file.format {
+        FileFormat::Toml => AccessFlags::R_OK,
+        FileFormat::Original => AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
     };
-    if let Err(error) = access(&file.path, wanted) {
+    if let Err(error) = access(&file.path, required) {
         let config = file.path.display();
         tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to root");
     }
 }
 
-/// Removes what the tunnel with this interface left behind when it was killed; whether there was anything.
+/// Removes what the tunnel with this interface left behind when it was killed. Returns true if there was anything.
 ///
 /// # Errors
-/// When it is running, or what the system refused.
+/// The tunnel is running, or the system refused a change.
 pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let run = RunDir::from_env();
     let _alone = run.claim(interface)?;
     let mut netlink = Netlink::open()?;
-    let rules = Policy::of(interface).clear(&mut netlink)?;
+    let rules = PolicyRouting::of(interface).clear(&mut netlink)?;
     let routes = routes::clean(interface, &run, &mut netlink)?;
-    Ok(gateway::clean(interface, &run)? | rules | routes | run.forget(interface))
+    Ok(gateway::clean(interface, &run)? | rules | routes | run.remove_marker(interface))
 }
 
-const SIGNALS: Token = Token(1);
-const MONITOR: Token = Token(2);
-const CONTROL: Token = Token(3);
-const CONTROL_PORT: Token = Token(4);
-
-/// What undoes itself comes before the control socket: whoever waits there for the end finds everything undone.
+/// Fields drop in this order: those that revert their changes before the control socket, so that a client that waits
+/// for the end finds everything reverted.
 struct Daemon {
     driver: Driver,
     #[expect(dead_code, reason = "undoes itself")]
@@ -160,22 +157,22 @@ struct Daemon {
     signals: Signals,
     monitor: Monitor,
     control: Server,
-    about: Tunnel,
-    /// What news say of the TUN device. None count before it is up for the first time.
+    tunnel_report: TunnelReport,
+    /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
     tun_is_up: Option<bool>,
-    /// What is running: the file as it was read, with the peers that have come and gone since.
+    /// The running configuration: the file as it was read, with peers added and removed since.
     file: File,
     sockets: Sockets,
     control_port: Option<ControlPort>,
     service: Service,
-    /// Commands that wait for a peer.
-    pending: Vec<Pending>,
-    uplinks: Uplinks,
+    /// Commands that wait for a peer's answer.
+    pending: Vec<PendingCreate>,
+    interface_sync: InterfaceSync,
 }
 
-/// What `status` says of the tunnel itself.
-fn about(file: &File, mtu: usize) -> Tunnel {
-    Tunnel {
+/// Returns the part of the status report about the tunnel itself.
+fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
+    TunnelReport {
         interface: file.interface.to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         mode: file.mode.name().to_owned(),
@@ -187,78 +184,78 @@ fn about(file: &File, mtu: usize) -> Tunnel {
     }
 }
 
-/// Whether the loop goes on.
+/// The next step of the main loop.
 #[derive(PartialEq, Eq)]
-enum Goes {
-    On,
-    Out,
+enum LoopControl {
+    Continue,
+    Exit,
 }
 
 impl Daemon {
-    fn serve(&mut self) -> Result<(), Failure> {
-        let ended = self.turn_after_turn();
-        self.metering.count_last(self.driver.reactor.now(), &mut self.driver.endpoint);
+    fn run_to_end(&mut self) -> Result<(), Failure> {
+        let ended = self.run_loop();
+        self.metering.count_final(self.driver.reactor.now(), &mut self.driver.endpoint);
         ended
     }
 
-    fn turn_after_turn(&mut self) -> Result<(), Failure> {
+    fn run_loop(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
-        self.follow_interfaces(self.driver.reactor.now());
-        let mut wake = self.finish_turn(self.driver.reactor.now());
+        self.sync_interfaces(self.driver.reactor.now());
+        let mut wake = self.finish_iteration(self.driver.reactor.now());
         loop {
             self.driver.reactor.wait(wake, &mut ready)?;
             let now = self.driver.reactor.now();
             for event in &ready {
-                if self.handle(now, event)? == Goes::Out {
+                if self.handle(now, event)? == LoopControl::Exit {
                     self.service.stopping();
-                    self.routes.release();
+                    self.routes.on_shutdown();
                     return Ok(());
                 }
             }
-            if self.driver.has_lost_tun() {
+            if self.driver.is_tun_removed() {
                 let failure = Failure::new(format!("{} was removed", *self.file.interface));
-                return Err(failure.hint("`mpt down` ends a tunnel; `mpt up` makes its interface again"));
+                return Err(failure.hint("use `mpt down` to end a tunnel; `mpt up` creates its interface again"));
             }
-            wake = self.finish_turn(now);
+            wake = self.finish_iteration(now);
         }
     }
 
-    /// Does what is due, and says when the next turn must begin.
-    fn finish_turn(&mut self, now: Time) -> Option<Time> {
-        self.tell(now);
+    /// Handles everything that is due, and returns the next deadline.
+    fn finish_iteration(&mut self, now: Time) -> Option<Time> {
+        self.process_path_events(now);
         let control = self.serve_control_port(now);
-        let uplinks = self.follow_when_due(now);
+        let interfaces = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
-        let data = self.driver.finish_turn(now);
+        let data = self.driver.finish_iteration(now);
         self.adapt_mtu();
-        // What was found out just now must still be told, without waiting for another reason to wake up.
-        let told = self.tell(now).then_some(now);
-        [control, data, uplinks, metering, told, self.service.poll(now)].into_iter().flatten().min()
+        // Events of this iteration are processed at once, not at the next wake-up.
+        let path_events = self.process_path_events(now).then_some(now);
+        [control, data, interfaces, metering, path_events, self.service.poll(now)].into_iter().flatten().min()
     }
 
-    /// Gives the TUN device the MTU that all paths carry, so that the kernel's own TCP and its ICMP tell everybody.
+    /// Sets the TUN device's MTU to what all paths carry, so that the kernel's TCP and ICMP use it.
     fn adapt_mtu(&mut self) {
         let mtu = self.driver.endpoint.mtu();
-        if mtu == self.about.mtu_bytes {
+        if mtu == self.tunnel_report.mtu_bytes {
             return;
         }
-        let before = std::mem::replace(&mut self.about.mtu_bytes, mtu);
+        let before = std::mem::replace(&mut self.tunnel_report.mtu_bytes, mtu);
         let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.driver.tun_index(), mtu as u32));
         match set {
             Ok(()) if mtu < before => {
-                tracing::warn!(mtu, before, "a path carries less than the tunnel's mtu, which is lowered");
+                tracing::warn!(mtu, before, "tunnel MTU lowered to what every path carries");
             }
-            Ok(()) => tracing::info!(mtu, before, "the paths carry more again"),
+            Ok(()) => tracing::info!(mtu, before, "tunnel MTU raised to what every path carries"),
             Err(error) => {
-                tracing::warn!(mtu, %error, "a path carries less than the tunnel's mtu, which cannot be changed")
+                tracing::warn!(mtu, %error, "a path carries less than the tunnel's MTU, which cannot be changed")
             }
         }
     }
 
-    fn handle(&mut self, now: Time, ready: &Ready) -> Result<Goes, Failure> {
+    fn handle(&mut self, now: Time, ready: &Ready) -> Result<LoopControl, Failure> {
         match ready.token {
             SIGNALS => return self.handle_signal(now),
-            MONITOR => self.handle_news(now)?,
+            MONITOR => self.handle_netlink_events(now)?,
             CONTROL => return Ok(self.handle_requests(now)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -267,39 +264,39 @@ impl Daemon {
             }
             _ => self.driver.handle(now, ready),
         }
-        Ok(Goes::On)
+        Ok(LoopControl::Continue)
     }
 
-    fn handle_signal(&mut self, now: Time) -> Result<Goes, Failure> {
+    fn handle_signal(&mut self, now: Time) -> Result<LoopControl, Failure> {
         match self.signals.next_signal()? {
             Some(Signal::Interrupt | Signal::Terminate) => {
-                tracing::info!("asked to end");
-                Ok(Goes::Out)
+                tracing::info!("stopping: signal received");
+                Ok(LoopControl::Exit)
             }
             Some(Signal::Hangup) => {
                 if let Err(failure) = self.reload(now, None) {
-                    tracing::warn!(%failure, "not reloaded");
+                    tracing::warn!(%failure, "reload failed");
                 }
-                Ok(Goes::On)
+                Ok(LoopControl::Continue)
             }
-            None => Ok(Goes::On),
+            None => Ok(LoopControl::Continue),
         }
     }
 
-    fn handle_news(&mut self, now: Time) -> Result<(), Failure> {
+    fn handle_netlink_events(&mut self, now: Time) -> Result<(), Failure> {
         while let Some(event) = self.monitor.next_event()? {
-            self.uplinks.note(now);
+            self.interface_sync.schedule(now);
             if event != Event::Routes {
-                self.uplinks.note_move();
+                self.interface_sync.on_interfaces_changed();
             }
             match event {
                 Event::Link(link) => self.handle_link(now, &link),
                 Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
-                Event::AddressAdded(index, prefix) if !self.driver.follow_address(index, prefix.address) => {}
-                Event::AddressAdded(..) => self.look_again(now),
+                Event::AddressAdded(index, prefix) if !self.driver.on_address_added(index, prefix.address) => {}
+                Event::AddressAdded(..) => self.resync_interfaces(now),
                 Event::Resync => {
                     self.tun_is_up = Some(false);
-                    self.look_again(now);
+                    self.resync_interfaces(now);
                 }
                 Event::AddressRemoved(..) | Event::Routes => {}
             }
@@ -307,7 +304,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Somebody takes the TUN device down or up. Routes and IPv6 addresses go with it, and come back.
+    /// Handles a state change of the TUN device. Routes and IPv6 addresses disappear when it goes down, and are
+    /// restored when it comes up.
     fn handle_tun(&mut self, up: bool) {
         let was_down = self.tun_is_up == Some(false);
         if up || self.tun_is_up.is_some() {
@@ -318,40 +316,40 @@ impl Daemon {
         }
         let restored = Netlink::open().and_then(|mut netlink| {
             setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
-            self.routes.settle(&self.file, &mut netlink)
+            self.routes.apply(&self.file, &mut netlink)
         });
         if let Err(error) = restored {
-            tracing::warn!(%error, "the interface is up again, but not as it was");
+            tracing::warn!(%error, "cannot restore the addresses or routes of the TUN interface");
         }
     }
 
-    fn handle_requests(&mut self, now: Time) -> Goes {
-        let mut goes = Goes::On;
+    fn handle_requests(&mut self, now: Time) -> LoopControl {
+        let mut next = LoopControl::Continue;
         for (client, request) in self.control.handle_ready() {
-            if let Some(response) = self.order(now, client, &request) {
+            if let Some(response) = self.handle_request(now, client, &request) {
                 self.control.respond(client, &response);
             }
             if request == (Request::Down {}) {
-                tracing::info!("told to end");
-                goes = Goes::Out;
+                tracing::info!("stopping: requested by a command");
+                next = LoopControl::Exit;
             }
         }
-        goes
+        next
     }
 
-    /// How the tunnel is.
-    fn report_now(&self, now: Time) -> Report {
-        let about = Tunnel { uptime_s: now.as_nanos() / 1_000_000_000, ..self.about.clone() };
+    /// Returns the status report.
+    fn status_report(&self, now: Time) -> Report {
+        let about = TunnelReport { uptime_s: now.as_nanos() / 1_000_000_000, ..self.tunnel_report.clone() };
         let mut report = Report::new(about, &self.driver.endpoint.status());
-        self.metering.complete(&mut report);
+        self.metering.fill_report(&mut report);
         report
     }
 
-    /// News were lost: asks for the state of every interface.
-    fn look_again(&mut self, now: Time) {
+    /// Lists the state of every interface after a loss of events.
+    fn resync_interfaces(&mut self, now: Time) {
         let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
             Ok(links) => links,
-            Err(error) => return tracing::warn!(%error, "cannot look at the interfaces"),
+            Err(error) => return tracing::warn!(%error, "cannot list the interfaces"),
         };
         for index in self.driver.interfaces().into_iter().filter(|index| !links.iter().any(|link| link.index == *index))
         {
@@ -364,18 +362,23 @@ impl Daemon {
         if link.index == self.driver.tun_index() {
             self.handle_tun(link.up);
         }
-        self.driver.handle_interface(now, link.index, &link.name, link.up && link.running);
+        self.driver.handle_interface_state(now, link.index, &link.name, link.up && link.running);
     }
 
-    /// Logs what happened, and tells the peer; whether there was anything.
-    fn tell(&mut self, now: Time) -> bool {
+    /// Logs path events and notifies the peer. Returns true if there was any.
+    fn process_path_events(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
             tracing::info!(peer, path = event.path, from = %event.from, to = %event.to, "path");
             let peer = peer.to_owned();
-            self.tell_peer(now, &peer, &event);
+            self.notify_peer(now, &peer, &event);
             any = true;
         }
         any
     }
 }
+
+const SIGNALS: Token = Token(1);
+const MONITOR: Token = Token(2);
+const CONTROL: Token = Token(3);
+const CONTROL_PORT: Token = Token(4);

@@ -1,7 +1,7 @@
-//! Peers that come, change and go while the tunnel runs: by command, or because a peer asks for a connection.
+//! Adds, changes and removes peers while the tunnel runs: by command, or when a peer requests a connection.
 //!
-//! Whatever the cause, a new peer is a configuration that has been read and checked like any other, and a peer changes by
-//! being removed and added. Its sequence numbers then begin again, which the other end's resequencer understands.
+//! In every case a new peer is a configuration that is parsed and checked like any other, and a change is a removal and
+//! an addition. Its sequence numbers then restart, which the remote resequencer detects.
 
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
@@ -22,20 +22,20 @@ use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, describe, merge, write};
 
 impl Daemon {
-    /// Brings a peer into the tunnel.
+    /// Adds a peer.
     ///
     /// # Errors
-    /// What the system refused; the tunnel is then without it.
+    /// The system refused a change; the peer is not added.
     pub(super) fn add_peer(&mut self, now: Time, peer: Peer) -> Result<(), Failure> {
-        let ready = setup::make_ready(&self.file, vec![peer], &mut self.sockets)?;
-        self.add_ready(now, ready)
+        let ready = setup::prepare_peers(&self.file, vec![peer], &mut self.sockets)?;
+        self.add_prepared(now, ready)
     }
 
-    /// Brings peers into the tunnel whose sockets are open.
+    /// Adds peers whose sockets are open.
     ///
     /// # Errors
-    /// What the system refused.
-    pub(super) fn add_ready(&mut self, now: Time, peers: Vec<(Peer, PeerConfig)>) -> Result<(), Failure> {
+    /// The system refused a change.
+    pub(super) fn add_prepared(&mut self, now: Time, peers: Vec<(Peer, PeerConfig)>) -> Result<(), Failure> {
         for link in self.sockets.take_new() {
             self.driver.add_link(link)?;
         }
@@ -47,19 +47,19 @@ impl Daemon {
             tracing::info!(peer = %peer.name, paths = peer.paths.len(), "peer added");
             self.file.peers.push(peer);
         }
-        self.metering.watch(&self.file);
-        self.uplinks.note(now);
-        self.look_again(now);
+        self.metering.configure(&self.file);
+        self.interface_sync.schedule(now);
+        self.resync_interfaces(now);
         Ok(())
     }
 
-    /// Takes the peer at `index` out of the tunnel.
+    /// Removes the peer at `index`.
     pub(super) fn remove_peer(&mut self, now: Time, index: usize) -> Peer {
-        self.metering.count_last(now, &mut self.driver.endpoint);
+        self.metering.count_final(now, &mut self.driver.endpoint);
         let peer = self.file.peers.remove(index);
         self.driver.endpoint.remove_peer(&peer.name);
-        self.forget_uplinks(&peer.name);
-        self.uplinks.note(now);
+        self.forget_peer_paths(&peer.name);
+        self.interface_sync.schedule(now);
         if let Some(port) = &mut self.control_port {
             port.remove(&peer);
         }
@@ -67,24 +67,24 @@ impl Daemon {
         peer
     }
 
-    /// Sets and removes routes as the peers want it.
-    pub(super) fn settle_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
+    /// Adds and removes routes for the current peers.
+    pub(super) fn apply_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
         self.file.routes = routes;
-        Ok(self.routes.settle(&self.file, &mut Netlink::open()?)?)
+        Ok(self.routes.apply(&self.file, &mut Netlink::open()?)?)
     }
 
-    /// Tells the peer what became of a path of its, where that is this host's doing or finding.
-    pub(super) fn tell_peer(&mut self, now: Time, name: &str, event: &PathEvent) {
+    /// Notifies the peer of a path's state change, if this host caused or detected it.
+    pub(super) fn notify_peer(&mut self, now: Time, name: &str, event: &PathEvent) {
         let Some(port) = &mut self.control_port else { return };
-        let Some(up) = worth_telling(event.from, event.to) else { return };
+        let Some(up) = status_to_announce(event.from, event.to) else { return };
         let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { return };
         let Some(path) = peer.paths.iter().find(|path| *path.name == event.path) else { return };
-        let told = self.driver.endpoint.peers().iter().find(|peer| peer.name() == name);
-        let states = told.map_or_else(Vec::new, |peer| peer.status().paths);
-        port.tell(now, peer, path, up, |name| states.iter().any(|path| path.name == name && path.state.is_up()));
+        let status = self.driver.endpoint.peers().iter().find(|peer| peer.name() == name);
+        let states = status.map_or_else(Vec::new, |peer| peer.status().paths);
+        port.notify(now, peer, path, up, |name| states.iter().any(|path| path.name == name && path.state.is_up()));
     }
 
-    /// Does what came of the control port's messages, and says when it needs to be looked at again.
+    /// Handles the events of the control port, and returns its next deadline.
     pub(super) fn serve_control_port(&mut self, now: Time) -> Option<Time> {
         while let Some(event) = self.control_port.as_mut()?.poll_event(now) {
             self.handle_event(now, event);
@@ -94,41 +94,41 @@ impl Daemon {
 
     fn handle_event(&mut self, now: Time, event: ControlEvent) {
         match event {
-            ControlEvent::PathStatus { connection, path, up } => self.report(now, connection, path, up),
-            ControlEvent::Keepalive { connection, path } => self.report(now, connection, path, true),
+            ControlEvent::PathStatus { connection, path, up } => self.apply_path_status(now, connection, path, up),
+            ControlEvent::Keepalive { connection, path } => self.apply_path_status(now, connection, path, true),
             ControlEvent::StatusConfirmed { connection } => {
-                tracing::debug!(peer = %connection.remote, "the peer was told")
+                tracing::debug!(peer = %connection.remote, "peer notified")
             }
             ControlEvent::CreateRequested { connection, from, text } => {
-                let made = self.create_for(now, connection, &text);
-                match &made {
+                let created = self.create_connection(now, connection, &text);
+                match &created {
                     Ok(_) => tracing::info!(%from, peer = %connection.remote, "connection created"),
-                    Err(code) => tracing::warn!(%from, peer = %connection.remote, %code, "no connection created"),
+                    Err(code) => tracing::warn!(%from, peer = %connection.remote, %code, "connection not created"),
                 }
                 if let Some(port) = &mut self.control_port {
-                    port.control().answer_create(connection, made.as_deref().map_err(|code| *code));
+                    port.control().answer_create(connection, created.as_deref().map_err(|code| *code));
                 }
             }
             ControlEvent::Created { connection, text } => {
-                let joined = self.join(now, connection, &text);
-                self.answer_create(connection, joined.map_or_else(Response::from, |()| Response::Done {}));
+                let result = self.apply_answer(now, connection, &text);
+                self.answer_create(connection, result.map_or_else(Response::from, |()| Response::Done {}));
             }
             ControlEvent::ExchangeFailed { connection, opcode, code } => {
                 if opcode == Opcode::Create {
                     let failure = Failure::new(format!("the connection was not created: {code}"));
                     self.answer_create(connection, failure.hint(hint(code)).into());
                 } else {
-                    tracing::warn!(peer = %connection.remote, %code, "the peer could not be told of a path");
+                    tracing::warn!(peer = %connection.remote, %code, "cannot notify the peer of a path's state");
                 }
             }
         }
     }
 
-    fn report(&mut self, now: Time, pair: Pair, path: mpt_proto::legacy::control::LegacyPath, up: bool) {
+    fn apply_path_status(&mut self, now: Time, pair: Pair, path: mpt_proto::legacy::control::LegacyPath, up: bool) {
         let Some(index) = self.peer_of(pair) else { return };
         let peer = &self.file.peers[index];
-        for ours in peer.paths.iter().filter(|ours| control_port::name_on_the_wire(ours) == Some(path)) {
-            self.driver.endpoint.handle_report(now, &peer.name, &ours.name, up);
+        for local in peer.paths.iter().filter(|local| control_port::wire_name(local) == Some(path)) {
+            self.driver.endpoint.handle_report(now, &peer.name, &local.name, up);
         }
     }
 
@@ -137,8 +137,8 @@ impl Daemon {
         self.file.peers.iter().position(is_it)
     }
 
-    /// Makes this host's side of a connection that a peer asks for; its description, as the peer wants it.
-    fn create_for(&mut self, now: Time, pair: Pair, text: &str) -> Result<String, Code> {
+    /// Creates this host's side of a requested connection. Returns its description for the peer.
+    fn create_connection(&mut self, now: Time, pair: Pair, text: &str) -> Result<String, Code> {
         let peer = Connection::from_message("peer", text).map_err(|_| Code::NO_CONNECTION)?;
         let interface = describe::interface(&self.file);
         let original = self.file.original.as_ref().ok_or(Code::NO_CONNECTION)?;
@@ -149,83 +149,83 @@ impl Daemon {
         let template = Connection { local_port, local_cmd_port: original.control_port, ..template.clone() };
         let tunnel = interface.tunnels.last().ok_or(Code::NO_CONNECTION)?;
         let key = template.auth_key.clone();
-        let made = merge::for_peer(&template, &peer, tunnel, key)?;
-        // What was authenticated is a message about these two addresses, so the text must be about them too.
-        if (made.ip_local, made.ip_remote) != (Some(pair.local), Some(pair.remote)) {
+        let connection = merge::for_peer(&template, &peer, tunnel, key)?;
+        // The authenticated message names these two addresses, so the text must have the same.
+        if (connection.ip_local, connection.ip_remote) != (Some(pair.local), Some(pair.remote)) {
             return Err(Code::NO_CONNECTION);
         }
-        let described = write::message(&made);
-        self.refuse_taken(&made).and_then(|()| self.enter(now, made)).map_err(|failure| {
-            tracing::warn!(%failure, "no connection created");
+        let described = write::message(&connection);
+        self.check_overlap(&connection).and_then(|()| self.add_connection(now, connection)).map_err(|failure| {
+            tracing::warn!(%failure, "connection not created");
             Code::NO_CONNECTION
         })?;
         Ok(described)
     }
 
-    /// Makes our side of a connection agree with what the peer has made of it.
-    fn join(&mut self, now: Time, pair: Pair, text: &str) -> Result<(), Failure> {
-        let index = self.peer_of(pair).ok_or_else(|| Failure::new("the connection is gone meanwhile"))?;
+    /// Updates our side of a connection with the peer's answer.
+    fn apply_answer(&mut self, now: Time, pair: Pair, text: &str) -> Result<(), Failure> {
+        let index = self.peer_of(pair).ok_or_else(|| Failure::new("the connection was removed meanwhile"))?;
         let own = describe::connection(&self.file, &self.file.peers[index]);
         let answer = Connection::from_message("the peer's answer", text).ok();
         let both = own.zip(answer).and_then(|(own, answer)| merge::with_answer(&own, &answer).ok());
         let both = both.ok_or_else(|| Failure::new("the peer's answer does not describe this connection"))?;
         let before = self.remove_peer(now, index);
-        match self.enter(now, both) {
-            Ok(()) => self.settle_routes(routes::without(&self.file, &before)),
+        match self.add_connection(now, both) {
+            Ok(()) => self.apply_routes(routes::routes_without(&self.file, &before)),
             Err(failure) => {
-                // What worked before works on.
-                let again = self.add_peer(now, before).and_then(|()| self.settle_routes(self.file.routes.clone()));
-                if let Err(failure) = again {
-                    tracing::error!(%failure, "the connection is gone");
+                // Restores the previous connection.
+                let restored = self.add_peer(now, before).and_then(|()| self.apply_routes(self.file.routes.clone()));
+                if let Err(failure) = restored {
+                    tracing::error!(%failure, "cannot restore the connection");
                 }
                 Err(failure)
             }
         }
     }
 
-    /// Brings a connection into the tunnel, as a peer that has been read and checked like one from a file.
-    fn enter(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
+    /// Adds a connection as a peer that is parsed and checked like one from a file.
+    fn add_connection(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
         let name = free_name(&connection, &self.file.peers);
-        let (peer, routes) = self.read(Connection { name, ..connection })?;
+        let (peer, routes) = self.parse_connection(Connection { name, ..connection })?;
         let mut whole = self.file.clone();
         whole.peers.push(peer.clone());
-        config::check(&whole).map_err(first)?;
+        config::check(&whole).map_err(first_problem)?;
         self.add_peer(now, peer)?;
         let before = self.file.routes.clone();
         let more = routes.into_iter().filter(|net| !before.iter().any(|known| known.value == net.value));
-        self.settle_routes(before.iter().copied().chain(more).collect()).inspect_err(|_| {
-            // Without its routes it is of no use.
+        self.apply_routes(before.iter().copied().chain(more).collect()).inspect_err(|_| {
+            // Without its routes it is unusable.
             self.remove_peer(now, self.file.peers.len() - 1);
-            if let Err(failure) = self.settle_routes(before) {
+            if let Err(failure) = self.apply_routes(before) {
                 tracing::warn!(%failure, "routes");
             }
         })
     }
 
-    /// Refuses networks that belong to a peer already, as a whole or in part. A peer for everything leaves room for others.
-    fn refuse_taken(&self, connection: &Connection) -> Result<(), Failure> {
-        let (peer, _) = self.read(connection.clone())?;
+    /// Rejects networks that overlap with a network of another peer. A peer with the default network does not count.
+    fn check_overlap(&self, connection: &Connection) -> Result<(), Failure> {
+        let (peer, _) = self.parse_connection(connection.clone())?;
         let all = self.file.peers.iter().flat_map(|peer| &peer.networks).map(|net| net.value);
         let all: Vec<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
         let taken = |net: &IpNet| all.iter().any(|other| other.contains(net) || net.contains(other));
         match peer.networks.iter().find(|net| taken(net)) {
-            Some(net) => Err(Failure::new(format!("the network {net} is another peer's, or has a part of it"))),
+            Some(net) => Err(Failure::new(format!("the network {net} overlaps with a network of another peer"))),
             None => Ok(()),
         }
     }
 
-    /// A connection as a peer, and the routes that it needs.
-    pub(super) fn read(&self, connection: Connection) -> Result<(Peer, Vec<At<IpNet>>), Failure> {
+    /// Converts a connection to a peer and its routes.
+    pub(super) fn parse_connection(&self, connection: Connection) -> Result<(Peer, Vec<At<IpNet>>), Failure> {
         let interface = describe::interface(&self.file);
         let setup = LegacySetup { interface, connections: vec![connection], template: None, notes: Vec::new() };
         let text = toml::write(&setup, Allowed::default(), None).text;
-        let File { mut peers, routes, .. } = config::parse(&self.file.path, &text).map_err(first)?;
+        let File { mut peers, routes, .. } = config::parse(&self.file.path, &text).map_err(first_problem)?;
         let peer = peers.pop().ok_or_else(|| Failure::new("no connection"))?;
         Ok((peer, routes))
     }
 }
 
-/// A connection's own name, cut to what a peer's may be, or that of its file if another peer is called so.
+/// Returns the connection's name, truncated to the limit for peers, or that of its file if another peer has the name.
 fn free_name(connection: &Connection, peers: &[Peer]) -> String {
     let own = toml::peer_name(&connection.name);
     match peers.iter().any(|peer| *peer.name == own) {
@@ -234,30 +234,30 @@ fn free_name(connection: &Connection, peers: &[Peer]) -> String {
     }
 }
 
-/// The first of several problems; where they come from there is no file to look at.
-fn first(problems: Vec<config::Problem>) -> Failure {
+/// Returns the first of several problems, without a location: there is no file.
+fn first_problem(problems: Vec<config::Problem>) -> Failure {
     let what = problems.into_iter().next().map_or_else(String::new, |problem| problem.what);
     Failure::new(what)
 }
 
-/// What the peer is told of a change, as the original tells it: what this host did or found out, not what it was told, and
-/// not that keepalives are heard again, because the peer hears ours.
-fn worth_telling(from: PathState, to: PathState) -> Option<bool> {
-    let ours = |state: PathState| matches!(state, PathState::Down(DownCause::Operator | DownCause::Carrier));
+/// Returns the status to announce to the peer, as the original does: changes that this host caused or detected. Not
+/// those that the peer announced, and not the return of keepalives, because the peer receives ours.
+fn status_to_announce(from: PathState, to: PathState) -> Option<bool> {
+    let is_local = |state: PathState| matches!(state, PathState::Down(DownCause::Operator | DownCause::Carrier));
     match (from, to) {
-        (from, to) if ours(to) => (!ours(from)).then_some(false),
+        (from, to) if is_local(to) => (!is_local(from)).then_some(false),
         (PathState::Up, PathState::Down(DownCause::Silent)) => Some(false),
-        (from, PathState::Up | PathState::Down(DownCause::Peer)) if ours(from) => Some(true),
+        (from, PathState::Up | PathState::Down(DownCause::Peer)) if is_local(from) => Some(true),
         _ => None,
     }
 }
 
 fn hint(code: Code) -> &'static str {
     match code {
-        Code::TIMEOUT => "is the peer up, its control port reachable, accept_remote = 1, and the key the same?",
+        Code::TIMEOUT => "check that the peer is up, its control port reachable, accept_remote = 1, and the keys equal",
         Code::AUTHENTICATION => "the keys of both ends must be the same",
         Code::EXISTS => "the peer has this connection; mpt restart uses it",
-        _ => "the peer's log may say more",
+        _ => "see the peer's log",
     }
 }
 
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_agree_as_far_as_a_peers_name_goes_are_told_apart() {
+    fn names_with_a_common_truncation_become_unique() {
         let named = |end: &str| format!("the_boat_of_the_harbour_master_{end}");
         let text = format!("[connection]\nip_ver = 4\nname = {}\nip_remote = 10.77.0.3\n", named("second"));
         let second =
@@ -281,9 +281,9 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_is_told_of_what_this_host_does_or_finds() {
+    fn the_peer_is_notified_of_changes_that_this_host_causes_or_detects() {
         let down = PathState::Down;
-        for (from, to, told) in [
+        for (from, to, status) in [
             (PathState::Up, down(DownCause::Operator), Some(false)),
             (PathState::Up, down(DownCause::Carrier), Some(false)),
             (PathState::Up, down(DownCause::Silent), Some(false)),
@@ -296,7 +296,7 @@ mod tests {
             (down(DownCause::Carrier), down(DownCause::Silent), None),
             (down(DownCause::Operator), down(DownCause::Carrier), None),
         ] {
-            assert_eq!(worth_telling(from, to), told, "{from} -> {to}");
+            assert_eq!(status_to_announce(from, to), status, "{from} -> {to}");
         }
     }
 }

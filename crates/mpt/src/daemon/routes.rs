@@ -1,12 +1,13 @@
-//! The routes that a tunnel needs: into it for the networks behind peers, and around it for its own datagrams.
+//! The routes of a tunnel: into it for the networks behind peers, and host routes that bypass it for its own datagrams.
 //!
-//! Routes into the tunnel hang on the TUN device, which the kernel removes with this process. Those around it are on other
-//! interfaces, so they are removed when this is dropped; a process that is killed leaves them behind, as the original MPT
-//! does, and replaces them when it comes back, or `mpt down` removes them. A kill switch is lifted by an orderly end alone.
+//! The kernel removes routes into the tunnel with the TUN device when this process ends. Bypass routes are on other
+//! interfaces, so they are removed on drop; a killed process leaves them behind, as the original MPT does, and replaces
+//! them at the next start, or `mpt down` removes them. Only a clean shutdown lifts the kill switch.
 //!
-//! The whole Internet (0.0.0.0/0, ::/0) is led into a tunnel of native mode by rules: see [`super::policy`]. In plain mode it
-//! is led there as two halves, which win over the default route without replacing it; a path that is bound to an interface
-//! goes on using that interface's default route, and the remote addresses of others get routes of their own.
+//! In native mode rules route the whole Internet (0.0.0.0/0, ::/0) into the tunnel: see [`super::policy_routing`]. In
+//! plain mode two half-size routes do, which take precedence over the default route without replacing it. A path that
+//! is bound to an interface continues to use its default route, and the remote addresses of other paths get bypass
+//! routes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,72 +18,80 @@ use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_proto::path::MAX_PATHS;
 use nix::libc;
 
-use super::policy::{Policy, leads_everything};
+use super::policy_routing::{PolicyRouting, routes_everything};
 use crate::config::File;
 use crate::config::model::{At, Path, Peer};
 use crate::control::RunDir;
 
-/// What has been set.
+/// The installed routes.
 #[derive(Debug)]
 pub struct Routes {
     tun: u32,
     interface: String,
-    policy: Policy,
-    into: Vec<Route>,
-    around: Vec<(Detour, Route)>,
-    /// There was no way for a path that needs a route of its own, or something could not be set.
-    lacks: bool,
-    /// A kill switch is to hold beyond the end: that of the file, or one that a run before this has left.
-    holds: bool,
+    policy: PolicyRouting,
+    tunnel_routes: Vec<Route>,
+    bypasses: Vec<(BypassKey, Route)>,
+    /// A path lacks its bypass route, or a route could not be added.
+    incomplete: bool,
+    /// The kill switch stays active after the end: that of the file, or one that an earlier process left.
+    keep_kill_switch: bool,
 }
 
-/// What of a path says how its datagrams stay out of the tunnel. Those to one remote address differ in their metric.
+/// The parameters of a path's bypass route. Several routes to one remote address differ in their metric.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Detour {
+struct BypassKey {
     remote: IpAddr,
     interface: Option<String>,
     gateway: Option<IpAddr>,
 }
 
 impl Routes {
-    /// Nothing yet, for the TUN device of this index and name.
+    /// Makes an empty set for the TUN device with this index and name.
     pub fn new(tun: u32, interface: &str) -> Self {
-        let policy = Policy::of(interface);
+        let policy = PolicyRouting::of(interface);
         let interface = interface.to_owned();
-        Self { tun, interface, policy, into: Vec::new(), around: Vec::new(), lacks: false, holds: true }
+        Self {
+            tun,
+            interface,
+            policy,
+            tunnel_routes: Vec::new(),
+            bypasses: Vec::new(),
+            incomplete: false,
+            keep_kill_switch: true,
+        }
     }
 
-    /// Sets what a configuration needs, that included which the kernel took away, and removes what it does not.
+    /// Adds all routes that a configuration needs, including those that the kernel removed, and removes others.
     ///
     /// # Errors
-    /// When a route into the tunnel cannot be set; the others are. One around it may be missing: the path is then down, and
-    /// others are not.
-    pub fn settle(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
-        self.lacks = true;
-        let lacks = self.lead_around(file, netlink)?;
-        self.holds = *file.kill_switch;
-        self.policy.settle(file, self.tun, netlink)?;
-        let wanted: Vec<_> = file.routes.iter().flat_map(|net| self.inwards(file, net)).collect();
-        for route in self.into.extract_if(.., |route| !wanted.contains(route)) {
+    /// A route into the tunnel could not be added; the others are. A bypass route may be missing without an error: only
+    /// its path is down then.
+    pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
+        self.incomplete = true;
+        let incomplete = self.apply_bypasses(file, netlink)?;
+        self.keep_kill_switch = *file.kill_switch;
+        self.policy.apply(file, self.tun, netlink)?;
+        let wanted: Vec<_> = file.routes.iter().flat_map(|net| self.routes_into(file, net)).collect();
+        for route in self.tunnel_routes.extract_if(.., |route| !wanted.contains(route)) {
             netlink.remove_route(&route)?;
         }
         let mut failed = Ok(());
         for route in wanted {
-            let is_ours = self.into.contains(&route);
+            let is_ours = self.tunnel_routes.contains(&route);
             match netlink.add_route(&route) {
                 Ok(_) if is_ours => {}
-                Ok(Change::Made) => self.into.push(route),
-                Ok(Change::AlreadySo) => {
-                    tracing::warn!(net = %route.to, "there is a route to this network already; it stays as it is");
+                Ok(Change::Applied) => self.tunnel_routes.push(route),
+                Ok(Change::Unchanged) => {
+                    tracing::warn!(net = %route.to, "a route to this network exists already and is kept");
                 }
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
-        self.lacks = lacks || failed.is_err();
+        self.incomplete = incomplete || failed.is_err();
         failed
     }
 
-    fn inwards(&self, file: &File, net: &IpNet) -> Vec<Route> {
+    fn routes_into(&self, file: &File, net: &IpNet) -> Vec<Route> {
         let route = |net: &IpNet| Route {
             to: Prefix { address: net.network(), length: net.prefix_len() },
             via: None,
@@ -92,85 +101,86 @@ impl Routes {
             source: source_for(file, net),
         };
         match net.prefix_len() {
-            0 if leads_everything(file, net.addr().is_ipv6()) => Vec::new(),
+            0 if routes_everything(file, net.addr().is_ipv6()) => Vec::new(),
             0 => net.subnets(1).into_iter().flatten().map(|half| route(&half)).collect(),
             _ => vec![route(net)],
         }
     }
 
-    /// Sets again what the kernel took away with an interface that was down. A route by one that is gone is none.
+    /// Adds the routes again that the kernel removed when an interface went down. Forgets those of removed interfaces.
     pub fn restore(&mut self, netlink: &mut Netlink) {
         let is_gone = |error: Error| error.errno() == Some(libc::ENODEV);
-        let gone = self.around.extract_if(.., |(_, route)| netlink.add_route(route).is_err_and(is_gone)).count();
-        self.lacks |= gone > 0;
+        let gone = self.bypasses.extract_if(.., |(_, route)| netlink.add_route(route).is_err_and(is_gone)).count();
+        self.incomplete |= gone > 0;
     }
 
-    /// Whether a path has no route of its own that needs one, or the last attempt to settle has failed.
-    pub fn lacks_any(&self) -> bool {
-        self.lacks
+    /// Returns true if a path lacks its bypass route, or the last attempt to apply has failed.
+    pub fn is_incomplete(&self) -> bool {
+        self.incomplete
     }
 
-    /// The end is an orderly one.
-    pub fn release(&mut self) {
-        self.holds = false;
+    /// Lifts the kill switch at the end: the shutdown is clean.
+    pub fn on_shutdown(&mut self) {
+        self.keep_kill_switch = false;
     }
 
-    /// Whether a path has no route of its own that needs one.
-    fn lead_around(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Error> {
-        let wanted: BTreeSet<_> = detours(file).collect();
-        for (_, route) in self.around.extract_if(.., |(detour, _)| !wanted.contains(detour)) {
-            forget(&route, netlink);
+    /// Returns true if a path lacks its bypass route.
+    fn apply_bypasses(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Error> {
+        let wanted: BTreeSet<_> = bypass_keys(file).collect();
+        for (_, route) in self.bypasses.extract_if(.., |(bypass, _)| !wanted.contains(bypass)) {
+            remove_or_warn(&route, netlink);
         }
         self.restore(netlink);
-        let has_one = |detour: &Detour| self.around.iter().any(|(known, _)| known == detour);
-        let without: Vec<_> = wanted.into_iter().filter(|detour| !has_one(detour)).collect();
-        if !without.is_empty() {
-            // While the whole Internet is led into the tunnel, that is the way to any peer.
-            for half in self.into.extract_if(.., |route| route.to.length == 1) {
+        let is_installed = |bypass: &BypassKey| self.bypasses.iter().any(|(known, _)| known == bypass);
+        let missing: Vec<_> = wanted.into_iter().filter(|bypass| !is_installed(bypass)).collect();
+        if !missing.is_empty() {
+            // While the tunnel has the default route, a lookup would return the tunnel for any peer.
+            for half in self.tunnel_routes.extract_if(.., |route| route.to.length == 1) {
                 netlink.remove_route(&half)?;
             }
         }
-        let mut lacks = false;
-        for detour in without {
-            let (remote, gateway) = (detour.remote, detour.gateway);
-            match self.set_around(detour, netlink) {
-                Ok(set) => lacks |= !set,
+        let mut incomplete = false;
+        for bypass in missing {
+            let (remote, gateway) = (bypass.remote, bypass.gateway);
+            match self.add_bypass(bypass, netlink) {
+                Ok(added) => incomplete |= !added,
                 Err(error) => {
-                    lacks = true;
-                    tracing::warn!(%remote, ?gateway, %error, "no route of its own");
+                    incomplete = true;
+                    tracing::warn!(%remote, ?gateway, %error, "cannot add a bypass route");
                 }
             }
         }
-        Ok(lacks)
+        Ok(incomplete)
     }
 
-    /// Whether there is a way. Its route gets the lowest metric that nobody else's route to this address has.
-    fn set_around(&mut self, detour: Detour, netlink: &mut Netlink) -> Result<bool, Error> {
-        let Some(way) = around(&detour, netlink)? else { return Ok(false) };
+    /// Returns true if the remote address is reachable. The bypass gets the lowest metric that no foreign route to this
+    /// address has.
+    fn add_bypass(&mut self, bypass: BypassKey, netlink: &mut Netlink) -> Result<bool, Error> {
+        let Some(found) = bypass_route(&bypass, netlink)? else { return Ok(false) };
         let is_own =
-            |route: &Route| self.around.iter().any(|(_, own)| own.to == route.to && own.metric == route.metric);
-        let all = (way.metric..).map(|metric| Route { metric, ..way }).filter(|route| !is_own(route));
+            |route: &Route| self.bypasses.iter().any(|(_, own)| own.to == route.to && own.metric == route.metric);
+        let all = (found.metric..).map(|metric| Route { metric, ..found }).filter(|route| !is_own(route));
         for route in all.take(MAX_PATHS) {
-            if self.add_anew(&route, netlink)? == Change::Made {
-                self.around.push((detour, route));
+            if self.add_or_replace(&route, netlink)? == Change::Applied {
+                self.bypasses.push((bypass, route));
                 break;
             }
         }
         Ok(true)
     }
 
-    /// Adds a route, in place of one that a killed process has left on the same link. A tunnel that runs may have set it, too, and
-    /// to remove one without a metric is to remove any.
-    fn add_anew(&self, route: &Route, netlink: &mut Netlink) -> Result<Change, Error> {
+    /// Adds a route, and replaces one that a killed process left on the same link. Keeps it if another tunnel is
+    /// running, which may own it, and if we have a route beside it: removing a route without a metric removes any.
+    fn add_or_replace(&self, route: &Route, netlink: &mut Netlink) -> Result<Change, Error> {
         let change = netlink.add_route(route)?;
-        let is_beside = |own: &Route| own.to == route.to && own.device == route.device;
-        let is_left_over = || is_alone(&self.interface, &RunDir::from_env());
-        if change == Change::Made || self.around.iter().any(|(_, own)| is_beside(own)) || !is_left_over() {
+        let is_same_target = |own: &Route| own.to == route.to && own.device == route.device;
+        let is_left_over = || is_only_tunnel(&self.interface, &RunDir::from_env());
+        if change == Change::Applied || self.bypasses.iter().any(|(_, own)| is_same_target(own)) || !is_left_over() {
             return Ok(change);
         }
-        match netlink.remove_left_over(route)? {
-            Change::Made => netlink.add_route(route),
-            Change::AlreadySo => Ok(change),
+        match netlink.remove_stale_route(route)? {
+            Change::Applied => netlink.add_route(route),
+            Change::Unchanged => Ok(change),
         }
     }
 }
@@ -178,108 +188,107 @@ impl Routes {
 impl Drop for Routes {
     fn drop(&mut self) {
         let Ok(mut netlink) = Netlink::open() else { return };
-        self.around.iter().for_each(|(_, route)| forget(route, &mut netlink));
-        if self.holds {
+        self.bypasses.iter().for_each(|(_, route)| remove_or_warn(route, &mut netlink));
+        if self.keep_kill_switch {
             return;
         }
         if let Err(error) = self.policy.clear(&mut netlink) {
-            tracing::warn!(%error, "rules are left behind");
+            tracing::warn!(%error, "cannot remove the policy routing rules");
         }
     }
 }
 
-/// The routes around tunnels that processes which were killed have left. There are none as long as another tunnel runs that may need
-/// them.
+/// Returns the bypass routes that killed processes left. Empty if another tunnel is running, which may need them.
 ///
 /// # Errors
-/// What the kernel refused.
-pub fn left(interface: &str, run: &RunDir, netlink: &mut Netlink) -> Result<Vec<Route>, Error> {
-    if !is_alone(interface, run) {
+/// The kernel refused the query.
+pub fn stale_bypasses(interface: &str, run: &RunDir, netlink: &mut Netlink) -> Result<Vec<Route>, Error> {
+    if !is_only_tunnel(interface, run) {
         return Ok(Vec::new());
     }
     let is_to_a_host = |route: &Route| route.to.length == host_length(route.to.address);
-    Ok(netlink.routes_left()?.into_iter().filter(is_to_a_host).collect())
+    Ok(netlink.stale_routes()?.into_iter().filter(is_to_a_host).collect())
 }
 
-/// Removes them; whether there were any.
+/// Removes the stale bypass routes. Returns true if there were any.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel refused a change.
 pub fn clean(interface: &str, run: &RunDir, netlink: &mut Netlink) -> Result<bool, Error> {
-    let left = left(interface, run, netlink)?;
-    left.iter().try_for_each(|route| netlink.remove_left_over(route).map(drop))?;
-    Ok(!left.is_empty())
+    let stale = stale_bypasses(interface, run, netlink)?;
+    stale.iter().try_for_each(|route| netlink.remove_stale_route(route).map(drop))?;
+    Ok(!stale.is_empty())
 }
 
-fn is_alone(interface: &str, run: &RunDir) -> bool {
+fn is_only_tunnel(interface: &str, run: &RunDir) -> bool {
     run.running().iter().all(|name| *name == interface)
 }
 
-fn forget(route: &Route, netlink: &mut Netlink) {
+fn remove_or_warn(route: &Route, netlink: &mut Netlink) {
     if let Err(error) = netlink.remove_route(route) {
-        tracing::warn!(%error, "a route is left behind");
+        tracing::warn!(%error, "cannot remove a route");
     }
 }
 
-/// The detours that the paths of a file need.
-fn detours(file: &File) -> impl Iterator<Item = Detour> {
-    let paths = file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_way_around(file, path));
+/// Returns the bypasses that the paths of a file need.
+fn bypass_keys(file: &File) -> impl Iterator<Item = BypassKey> {
+    let paths = file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_bypass(file, path));
     paths.filter_map(|path| {
         let interface = path.interface.as_deref().cloned();
-        Some(Detour { remote: path.remote_ip()?, interface, gateway: gateway(path) })
+        Some(BypassKey { remote: path.remote_ip()?, interface, gateway: gateway(path) })
     })
 }
 
-/// A gateway is named, or everything is led into the tunnel and no interface keeps the path out of it.
-fn needs_way_around(file: &File, path: &Path) -> bool {
+/// A path needs a bypass if it has a gateway, or if it has no interface and the tunnel has the default route.
+fn needs_bypass(file: &File, path: &Path) -> bool {
     let of_family = |net: &IpNet| path.remote_ip().is_some_and(|remote| remote.is_ipv4() == net.addr().is_ipv4());
-    let by_halves = |net: &IpNet| !leads_everything(file, net.addr().is_ipv6());
+    let by_halves = |net: &IpNet| !routes_everything(file, net.addr().is_ipv6());
     let everything = |net: &At<IpNet>| net.prefix_len() == 0 && of_family(net) && by_halves(net);
     gateway(path).is_some() || path.interface.is_none() && file.routes.iter().any(everything)
 }
 
-/// The gateway, unless it is one of the path's ends: files of the original name those where there is no gateway.
+/// Returns the gateway, unless it is an end of the path: files of the original use that for "no gateway".
 fn gateway(path: &Path) -> Option<IpAddr> {
     let ends = [path.remote_ip(), path.local.as_deref().copied()];
     path.gateway.as_deref().copied().filter(|gateway| !ends.contains(&Some(*gateway)))
 }
 
-/// The way that a path's datagrams take while nothing is led into the tunnel; none when there is no way.
-fn around(detour: &Detour, netlink: &mut Netlink) -> Result<Option<Route>, Error> {
-    let remote = detour.remote;
-    let device = match &detour.interface {
+/// Looks up the route of a path's datagrams outside the tunnel; `None` if there is none.
+fn bypass_route(bypass: &BypassKey, netlink: &mut Netlink) -> Result<Option<Route>, Error> {
+    let remote = bypass.remote;
+    let device = match &bypass.interface {
         Some(name) => netlink.link(name)?.map(|link| link.index),
         None => None,
     };
-    let Some(hop) = netlink.route_to(detour.gateway.unwrap_or(remote), device)? else { return Ok(None) };
+    let Some(hop) = netlink.route_to(bypass.gateway.unwrap_or(remote), device)? else { return Ok(None) };
     let metric = if remote.is_ipv4() { 0 } else { DEFAULT_METRIC_V6 };
-    let (to, via) = (Prefix { address: remote, length: host_length(remote) }, detour.gateway.or(hop.gateway));
+    let (to, via) = (Prefix { address: remote, length: host_length(remote) }, bypass.gateway.or(hop.gateway));
     Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric, source: None }))
 }
 
-/// The length of the prefix that is this address alone.
+/// Returns the prefix length of a host route.
 fn host_length(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// What the kernel gives an IPv6 route without a metric (`IP6_RT_PRIO_USER`).
+/// The kernel's default metric for IPv6 routes (`IP6_RT_PRIO_USER`).
 const DEFAULT_METRIC_V6: u32 = 1024;
 
-/// The routes of a file whose peers have changed, less those that only a peer which is gone needed.
-pub fn without(file: &File, gone: &Peer) -> Vec<At<IpNet>> {
-    let needed = |route: &&At<IpNet>| leads_to(file, route, &file.peers) || !leads_to(file, route, [gone]);
+/// Returns the routes of a file after a peer was removed, without those that only this peer needed.
+pub fn routes_without(file: &File, gone: &Peer) -> Vec<At<IpNet>> {
+    let needed = |route: &&At<IpNet>| serves(file, route, &file.peers) || !serves(file, route, [gone]);
     file.routes.iter().filter(needed).copied().collect()
 }
 
-/// Whether a network of these peers is reached by this very route, and not by a narrower one or by the tunnel's own address.
-pub fn leads_to<'a>(file: &File, route: &IpNet, peers: impl IntoIterator<Item = &'a Peer>) -> bool {
+/// Returns true if a network of these peers uses this very route, not a more specific one or the tunnel's own prefix.
+pub fn serves<'a>(file: &File, route: &IpNet, peers: impl IntoIterator<Item = &'a Peer>) -> bool {
     let is_narrower = |other: &IpNet| other.prefix_len() > route.prefix_len();
     let narrower = || file.routes.iter().chain(&file.addresses).filter(|other| is_narrower(other));
-    let by_it = |net: &At<IpNet>| route.contains(&**net) && !narrower().any(|other| other.contains(&**net));
-    peers.into_iter().flat_map(|peer| &peer.networks).any(by_it)
+    let uses_route = |net: &At<IpNet>| route.contains(&**net) && !narrower().any(|other| other.contains(&**net));
+    peers.into_iter().flat_map(|peer| &peer.networks).any(uses_route)
 }
 
-/// Our own address of the route's family, so that packets of this host carry one that the peer accepts.
+/// Returns our address of the route's IP version: the peer accepts packets from it.
 pub fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
     file.addresses.iter().map(|address| address.addr()).find(|address| address.is_ipv4() == net.addr().is_ipv4())
 }
@@ -300,11 +309,11 @@ mod tests {
 
     fn left(of: &[(u8, &str)], gone: (u8, &str)) -> Vec<String> {
         let gone = file(&[gone]).peers.remove(0);
-        without(&file(of), &gone).iter().map(|net| net.to_string()).collect()
+        routes_without(&file(of), &gone).iter().map(|net| net.to_string()).collect()
     }
 
     #[test]
-    fn a_route_goes_with_the_last_peer_behind_it() {
+    fn a_route_is_removed_with_the_last_peer_that_needs_it() {
         let near = (2, r#""10.77.0.2/32""#);
         let everything = (3, r#""0.0.0.0/0", "10.84.0.0/24""#);
         assert_eq!(left(&[near], everything), ["10.80.0.0/16"], "the tunnel's own address leads to the other peer");

@@ -1,8 +1,8 @@
-//! What the service manager is told: that the tunnel is up, that it is still alive, that it ends (`sd_notify(3)`).
+//! Notifies the service manager of start, stop and liveness (`sd_notify(3)`).
 //!
-//! A word is a datagram to the socket that `NOTIFY_SOCKET` names; without that variable nobody wants to know. Where
-//! `WATCHDOG_USEC` says how long a service may be silent, a word goes out twice in that time, from the loop itself: a loop
-//! that hangs is silent.
+//! A notification is a datagram to the socket in `NOTIFY_SOCKET`; without that variable none is sent. If
+//! `WATCHDOG_USEC` sets a watchdog timeout, the main loop sends a keepalive twice in that time; a loop that hangs sends
+//! none.
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,53 +13,53 @@ use std::time::Duration;
 
 use mpt_proto::time::Time;
 
-/// The service manager, if there is one that wants to know.
+/// The service manager's socket, if there is one.
 #[derive(Debug, Default)]
 pub struct Service {
     manager: Option<(UnixDatagram, SocketAddr)>,
-    every: Option<Duration>,
-    due: Time,
+    interval: Option<Duration>,
+    next: Time,
 }
 
 impl Service {
-    /// Whoever started this process, as the environment says.
+    /// Reads the environment.
     pub fn from_env() -> Self {
         let manager = env::var_os("NOTIFY_SOCKET").and_then(|name| manager(&name));
         let is_ours = env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
         let silence = env::var("WATCHDOG_USEC").ok().and_then(|usec| usec.parse().ok()).filter(|_| is_ours);
-        Self { manager, every: silence.map(|usec: u64| Duration::from_micros(usec / 2)), due: Time::START }
+        Self { manager, interval: silence.map(|usec: u64| Duration::from_micros(usec / 2)), next: Time::START }
     }
 
-    /// The tunnel is up, or its configuration has been read again.
+    /// Notifies that the tunnel is up, or its configuration was reloaded.
     pub fn ready(&self) {
-        self.tell("READY=1");
+        self.notify("READY=1");
     }
 
-    /// The tunnel goes down.
+    /// Notifies that the tunnel is stopping.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
-    /// Says that the loop goes on, if it is time to; returns when it will be.
+    /// Sends the watchdog keepalive if it is due. Returns the time of the next one.
     pub fn poll(&mut self, now: Time) -> Option<Time> {
-        let every = self.every.filter(|_| self.manager.is_some())?;
-        if self.due <= now {
-            self.tell("WATCHDOG=1");
-            self.due = now + every;
+        let interval = self.interval.filter(|_| self.manager.is_some())?;
+        if self.next <= now {
+            self.notify("WATCHDOG=1");
+            self.next = now + interval;
         }
-        Some(self.due)
+        Some(self.next)
     }
 
-    fn tell(&self, word: &str) {
+    fn notify(&self, state: &str) {
         if let Some((socket, manager)) = &self.manager
-            && let Err(error) = socket.send_to_addr(word.as_bytes(), manager)
+            && let Err(error) = socket.send_to_addr(state.as_bytes(), manager)
         {
-            tracing::debug!(%error, word, "the service manager was not told");
+            tracing::debug!(%error, state, "cannot notify the service manager");
         }
     }
 }
 
-/// A name that begins with "@" is in the abstract namespace.
+/// A name with a leading "@" is in the abstract namespace.
 fn manager(name: &OsStr) -> Option<(UnixDatagram, SocketAddr)> {
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),

@@ -1,6 +1,6 @@
-//! The way back: what a running configuration is in the original's terms, for `save` and for creating a connection at a peer.
+//! Converts a running configuration to the original's format, for `save` and for creating a connection at a peer.
 //!
-//! Networks count by side, not in pairs, so any pairing of them says the same.
+//! Networks are counted per side, not in pairs, so any pairing is equivalent.
 
 use mpt_proto::config::LivenessConfig;
 use std::net::IpAddr;
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::model::{Connection, Interface, Network, Path, Prefix, Public, Tunnel};
+use super::model::{Connection, ConnectionPath, Interface, Network, Prefix, Public, TunnelInterface};
 use crate::config::File;
 use crate::config::model::{self, At, Peer};
 
-/// The tunnel interface, and what stands with it in `interface.conf`.
+/// Returns the tunnel interface and the other values of `interface.conf`.
 pub fn interface(file: &File) -> Interface {
     let of_family = |v6: bool| file.addresses.iter().find(|net| net.addr().is_ipv6() == v6).map(|net| prefix(net));
     let control = file.original.as_ref();
@@ -20,7 +20,7 @@ pub fn interface(file: &File) -> Interface {
         accept_remote: control.is_some_and(|control| control.template.is_some()),
         cmdport_local: control.map_or(0, |control| control.control_port),
         cmd_timeout: 0,
-        tunnels: vec![Tunnel {
+        tunnels: vec![TunnelInterface {
             name: file.interface.to_string(),
             mtu: file.mtu.as_ref().map_or(DEFAULT_MTU, |mtu| mtu.value.try_into().unwrap_or(u16::MAX)),
             ipv4: of_family(false),
@@ -29,7 +29,7 @@ pub fn interface(file: &File) -> Interface {
     }
 }
 
-/// The connection to a peer; none when it does not run the original.
+/// Returns the connection to a peer; `None` if it does not run the original.
 pub fn connection(file: &File, peer: &Peer) -> Option<Connection> {
     let original = peer.original.as_ref()?;
     Some(Connection {
@@ -53,20 +53,20 @@ pub fn connection(file: &File, peer: &Peer) -> Option<Connection> {
     })
 }
 
-/// A window of 0 means no sequence numbers, so that numbers without reordering are a window of 1.
+/// A window of 0 means no sequence numbers, so sequence numbers without reordering are a window of 1.
 fn window(peer: &Peer) -> u16 {
     let window = peer.resequence.map_or(1, |limits| limits.window.clamp(1, LARGEST_WINDOW));
     if peer.framing().sequence { window as u16 } else { 0 }
 }
 
-fn path(path: &model::Path) -> Path {
+fn path(path: &model::Path) -> ConnectionPath {
     let seconds = |time: Option<Duration>| time.map_or(0, |time| time.as_secs() as u32);
     let (every, dead) = match path.liveness {
         Some(LivenessConfig::Keepalives(announce)) => (announce.every, announce.dead),
         Some(LivenessConfig::Probes(_) | LivenessConfig::Off) | None => (None, None),
     };
     let local = path.local.as_deref().copied();
-    Path {
+    ConnectionPath {
         interface_name: path.interface.as_deref().cloned().unwrap_or_else(|| "unnamed_path".into()),
         v6: path.remote_ip().is_some_and(|remote| remote.is_ipv6()),
         private_ipaddr: local,
@@ -105,11 +105,11 @@ fn prefix(net: &IpNet) -> Prefix {
     Prefix { address: net.addr(), len: net.prefix_len() }
 }
 
-/// The original's own default.
+/// The original's default.
 const DEFAULT_MTU: u16 = 1440;
-/// The original's own default.
+/// The original's default.
 const DEFAULT_HOLD: Duration = Duration::from_millis(100);
-/// What the original has room for.
+/// The original's maximum.
 const LARGEST_WINDOW: usize = 10_000;
 /// `permission`: send and receive connection updates, which the original never enforces.
 const BOTH_DIRECTIONS: u8 = 3;

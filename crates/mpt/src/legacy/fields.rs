@@ -1,4 +1,4 @@
-//! Values with types: one section is read key by key, and every mistake is written down where it stands.
+//! Typed values: reads a section key by key, and records every mistake with its line.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -8,22 +8,22 @@ use std::str::FromStr;
 
 use super::ini::{Entry, Ini, SECRET};
 use super::model::Prefix;
-use super::{Note, Problem};
+use super::{LegacyProblem, Note};
 
-/// One section of a file while it is being read.
+/// A section that is being read.
 pub(super) struct Fields<'a> {
     ini: &'a Ini,
     section: String,
-    asked: HashSet<&'static str>,
-    problems: &'a mut Vec<Problem>,
+    requested: HashSet<&'static str>,
+    problems: &'a mut Vec<LegacyProblem>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(ini: &'a Ini, section: &str, problems: &'a mut Vec<Problem>) -> Self {
-        Self { ini, section: section.into(), asked: HashSet::new(), problems }
+    pub(super) fn of(ini: &'a Ini, section: &str, problems: &'a mut Vec<LegacyProblem>) -> Self {
+        Self { ini, section: section.into(), requested: HashSet::new(), problems }
     }
 
-    /// A number in a range.
+    /// Reads a number in a range.
     pub(super) fn number<T>(&mut self, key: &'static str, default: T, range: RangeInclusive<T>) -> T
     where
         T: Copy + Display + FromStr + PartialOrd,
@@ -32,31 +32,31 @@ impl<'a> Fields<'a> {
         self.parse(key, &expected, |text| text.parse().ok().filter(|n| range.contains(n))).unwrap_or(default)
     }
 
-    /// 0 or 1.
+    /// Reads 0 or 1.
     pub(super) fn flag(&mut self, key: &'static str) -> bool {
         self.number(key, 0, 0..=1) == 1
     }
 
-    /// A text of less than 128 characters, which is all the original has room for.
+    /// Reads a text of less than 128 characters, the limit of the original.
     pub(super) fn text(&mut self, key: &'static str) -> Option<String> {
         let fits = |text: &str| (text.len() < 128).then(|| text.to_owned());
         self.parse(key, "at most 127 characters", fits).filter(|text| !text.is_empty())
     }
 
-    /// An address; the unspecified one stands for none.
+    /// Reads an address; the unspecified one means none.
     pub(super) fn address(&mut self, key: &'static str, v6: bool) -> Option<IpAddr> {
         let expected = if v6 { "an IPv6 address" } else { "an IPv4 address" };
         let of_version = |text: &str| text.parse().ok().filter(|a: &IpAddr| a.is_ipv6() == v6 || is_none(*a));
         self.parse(key, expected, of_version).filter(|address| !is_none(*address))
     }
 
-    /// An address with a prefix length.
+    /// Reads an address with a prefix length.
     pub(super) fn prefix(&mut self, key: &'static str, v6: bool) -> Option<Prefix> {
         let example = if v6 { "a prefix like 2001:db8::/64" } else { "a prefix like 10.0.2.0/24" };
         self.parse(key, example, |text| text.parse().ok().filter(|p: &Prefix| p.address.is_ipv6() == v6))
     }
 
-    /// Any value, read by `read`; an error says that `expected` was expected.
+    /// Reads any value with `read`; the error message names `expected`.
     pub(super) fn parse<T>(
         &mut self,
         key: &'static str,
@@ -66,32 +66,32 @@ impl<'a> Fields<'a> {
         let entry = self.entry(key)?;
         let value = read(&entry.value);
         if value.is_none() {
-            let found = if key == SECRET { "what is not shown".into() } else { format!("`{}`", entry.value) };
+            let found = if key == SECRET { "a hidden value".into() } else { format!("`{}`", entry.value) };
             let what = format!("expected {expected} for `{key}`, found {found}");
             let hint = if self.ini.positional {
-                "values stand in a fixed order; a label like `# IP VERSION` behind a value says which it is"
+                "values have a fixed order; a label like `# IP VERSION` after a value identifies it"
             } else {
                 hint(key)
             };
-            self.problems.push(Problem::new(&self.ini.file, entry.line, what, hint));
+            self.problems.push(LegacyProblem::new(&self.ini.file, entry.line, what, hint));
         }
         value
     }
 
-    /// A remark for each key that nobody has asked for.
+    /// Returns a note for each key that was not requested.
     pub(super) fn unknown(self) -> Vec<Note> {
         let sections = self.ini.sections.iter().filter(|s| s.name == self.section);
-        let unknown = sections.flat_map(|s| &s.entries).filter(|entry| !self.asked.contains(entry.key.as_str()));
+        let unknown = sections.flat_map(|s| &s.entries).filter(|entry| !self.requested.contains(entry.key.as_str()));
         unknown.map(|entry| Note::new(&self.ini.file, entry.line, ignored(&entry.key))).collect()
     }
 
     fn entry(&mut self, key: &'static str) -> Option<&'a Entry> {
-        self.asked.insert(key);
+        self.requested.insert(key);
         self.ini.entry(&self.section, key)
     }
 }
 
-/// What to do about a wrong value. Without the first three a connection leads nowhere.
+/// Returns a hint for a wrong value. The first three keys have no usable default.
 fn hint(key: &str) -> &'static str {
     match key {
         "ip_remote" | "remote_ipaddr" => "for example 192.0.2.1, or 2001:db8::1 where `ip_ver = 6`",
@@ -100,19 +100,19 @@ fn hint(key: &str) -> &'static str {
     }
 }
 
-/// Why a key has no effect. The manual of the original names two that its program does not read.
+/// Explains why a key has no effect. The original's manual names two keys that its program does not read.
 fn ignored(key: &str) -> String {
     match key {
         "gateway_ipaddr" => "`gateway_ipaddr` is not read by the original either: it reads `gw_ipaddr`".into(),
         "default_cmd" => "`default_cmd` is not read by the original either: it reads `cmd_default`".into(),
         "local_ipaddr" => "`local_ipaddr` belongs to an older generation: the original reads `private_ipaddr`".into(),
-        "mac_addr" => "the MAC address is not carried over: the system finds it by itself".into(),
-        "connection_count" => "the number of connections is not carried over: they are counted as they come".into(),
-        _ => format!("`{key}` is not a key of this section, and is ignored as the original ignores it"),
+        "mac_addr" => "the MAC address is not carried over: the system detects it".into(),
+        "connection_count" => "the number of connections is not carried over: they are counted here".into(),
+        _ => format!("`{key}` is not a key of this section, and is ignored as in the original"),
     }
 }
 
-/// The unspecified address stands for none.
+/// Returns true for the unspecified address, which means none.
 pub(super) fn is_none(address: IpAddr) -> bool {
     address.is_unspecified()
 }
@@ -120,7 +120,7 @@ pub(super) fn is_none(address: IpAddr) -> bool {
 impl FromStr for Prefix {
     type Err = ();
 
-    /// `10.0.2.0/24`, or short as in the papers: `10.0.2/24`. Without a length it is 0, as the original reads it.
+    /// Parses `10.0.2.0/24`, or short as in the papers: `10.0.2/24`. The default length is 0, as in the original.
     fn from_str(text: &str) -> Result<Self, ()> {
         let (address, len) = text.split_once('/').unwrap_or((text, "0"));
         let address = whole(address.trim()).ok_or(())?;
@@ -129,7 +129,7 @@ impl FromStr for Prefix {
     }
 }
 
-/// An address whose last zeros may be left out, if it is IPv4.
+/// Parses an address; trailing zeros of an IPv4 address may be omitted.
 fn whole(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse().ok();

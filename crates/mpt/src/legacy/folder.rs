@@ -1,5 +1,4 @@
-//! A configuration directory of the original, as the daemon runs from it: read as a whole, and written one connection at a
-//! time.
+//! The configuration directory of the original: read as a whole, written one connection at a time.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -10,33 +9,33 @@ use super::ini::Ini;
 use super::model::Connection;
 use super::toml::{self, Allowed};
 use super::{LegacySetup, Note, write};
-use crate::config::model::Form;
+use crate::config::model::FileFormat;
 use crate::config::{self, File};
 
-/// Reads the directory the way `mpt import` and `mpt up` do one after the other. Notes say what has no effect here.
+/// Reads the directory, as `mpt import` followed by `mpt up`. Notes list settings without effect.
 ///
 /// # Errors
-/// Everything that is wrong with its files, as text.
+/// All problems of its files, as text.
 pub fn load(folder: &Path, allowed: Allowed) -> Result<(File, Vec<Note>), Vec<String>> {
-    let text = |problems: Vec<_>| problems.iter().map(super::Problem::to_string).collect::<Vec<_>>();
+    let text = |problems: Vec<_>| problems.iter().map(super::LegacyProblem::to_string).collect::<Vec<_>>();
     let setup = LegacySetup::load(&[folder.to_owned()]).map_err(text)?;
     let toml::Imported { text, notes } = toml::write(&setup, allowed, template(&setup).as_deref());
     let read = config::parse(folder, &text);
     let file =
         read.map_err(|problems| problems.iter().map(|problem| without_line(problem).to_string()).collect::<Vec<_>>())?;
-    Ok((File { form: Form::Original, ..file }, notes))
+    Ok((File { format: FileFormat::Original, ..file }, notes))
 }
 
-/// Where a setup's template is, whatever the directory one looks from.
+/// Returns the absolute path of a setup's template.
 pub fn template(setup: &LegacySetup) -> Option<String> {
     let file = fs::canonicalize(&setup.template.as_ref()?.file).ok()?;
     Some(file.to_str()?.to_owned())
 }
 
-/// Writes a connection to its file. What has no effect, and is therefore not known, is taken from the file as it was.
+/// Writes a connection to its file. Keys without effect here keep their values from the existing file.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn save(folder: &Path, connection: Connection) -> io::Result<()> {
     let file = connections(folder).join(&connection.file);
     let before = fs::read_to_string(&file).ok().and_then(|text| read(&text));
@@ -48,11 +47,11 @@ pub fn save(folder: &Path, connection: Connection) -> io::Result<()> {
     fs::rename(new, file)
 }
 
-/// Writes a file that holds keys, and that only its owner may read. One that is there is replaced as a whole, so that neither its
-/// permissions nor its owner stay; a device or a pipe is written to.
+/// Writes a file with keys that only its owner may read. Replaces an existing file, so that neither its permissions nor
+/// its owner are kept; writes into a device or pipe.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn write_secret(file: &Path, text: &str) -> io::Result<()> {
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     if fs::metadata(&file).is_ok_and(|known| !known.is_file()) {
@@ -60,16 +59,16 @@ pub fn write_secret(file: &Path, text: &str) -> io::Result<()> {
     }
     let mut new = file.clone().into_os_string();
     new.push(".part");
-    // One that is left over has somebody's permissions.
+    // A leftover file may have other permissions.
     let _ = fs::remove_file(&new);
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?.write_all(text.as_bytes())?;
     fs::rename(new, file)
 }
 
-/// Takes a connection's file out of use, as the original does: it is renamed.
+/// Disables a connection's file by renaming it, as the original does.
 ///
 /// # Errors
-/// What the system says; a connection that was never saved has no file, which is none.
+/// The system's error. A connection that was never saved has no file; that is no error.
 pub fn disable(folder: &Path, name: &str) -> io::Result<()> {
     let file = connections(folder).join(name);
     match fs::rename(&file, connections(folder).join(format!("{name}.disabled"))) {
@@ -89,7 +88,7 @@ fn read(text: &str) -> Option<Connection> {
     problems.is_empty().then_some(connection)
 }
 
-/// `connection` with the keys that nothing here depends on as they were.
+/// Returns `connection` with the previous values of keys that have no effect here.
 fn with_idle_keys(mut connection: Connection, before: Option<Connection>) -> Connection {
     let Some(before) = before else { return connection };
     for (path, before) in connection.paths.iter_mut().zip(before.paths) {
@@ -105,7 +104,7 @@ fn with_idle_keys(mut connection: Connection, before: Option<Connection>) -> Con
     Connection { name: before.name, permission: before.permission, status: before.status, ..connection }
 }
 
-/// The lines of the text in between are nobody's.
+/// Removes the line, which refers to intermediate text.
 fn without_line(problem: &config::Problem) -> config::Problem {
     config::Problem { line: None, ..problem.clone() }
 }

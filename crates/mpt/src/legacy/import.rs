@@ -1,40 +1,40 @@
-//! A configuration of the original as a whole: its files together, and what of them has no effect here.
+//! Reads a complete configuration of the original, and notes what has no effect here.
 
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::ini::Ini;
-use super::model::{Connection, Interface, Tunnel};
-use super::{Note, Problem, positional};
+use super::model::{Connection, Interface, TunnelInterface};
+use super::{LegacyProblem, Note, positional};
 use crate::config::secrets;
 
-/// What a set of files says.
+/// The contents of a set of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegacySetup {
-    /// What the daemon has once, with its tunnel interfaces.
+    /// The global values, with the tunnel interfaces.
     pub interface: Interface,
     /// The connections, in the order of their files.
     pub connections: Vec<Connection>,
-    /// What connections are made of that peers ask for.
+    /// The template for connections that peers request.
     pub template: Option<Connection>,
-    /// What is not carried over, and why.
+    /// Settings that are not carried over, with the reason.
     pub notes: Vec<Note>,
 }
 
-/// A file that has been read.
+/// A file with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its name, for messages and to tell what it is.
+    /// Its name, for messages and to determine its kind.
     pub file: String,
-    /// What stands in it.
+    /// Its contents.
     pub text: String,
 }
 
 impl LegacySetup {
-    /// Reads the files of the original that `paths` name. A directory is one that the original runs in, or its `conf`:
-    /// `interface.conf`, and all of `connections` that ends in `.conf`, and the template.
-    pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<Problem>> {
+    /// Reads the files of the original in `paths`. A directory is the original's working directory, or its `conf`:
+    /// reads `interface.conf`, every `.conf` file in `connections`, and the template.
+    pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<LegacyProblem>> {
         let mut problems = vec![];
         let files: Vec<_> = paths.iter().flat_map(|path| files_of(path, &mut problems)).collect();
         let sources = files.iter().filter_map(|file| Source::read(file).map_err(|problem| problems.push(problem)).ok());
@@ -42,34 +42,34 @@ impl LegacySetup {
         if problems.is_empty() { Self::read(&sources) } else { Err(problems) }
     }
 
-    /// Reads files whose text is at hand. All mistakes are reported, those of all files together.
-    pub fn read(sources: &[Source]) -> Result<Self, Vec<Problem>> {
-        let mut reading = Reading::default();
+    /// Parses files that are in memory. Reports the mistakes of all files together.
+    pub fn read(sources: &[Source]) -> Result<Self, Vec<LegacyProblem>> {
+        let mut reading = SetupReader::default();
         sources.iter().for_each(|source| reading.take(source));
         reading.finish()
     }
 }
 
 impl Source {
-    /// Reads a file, in whatever encoding its comments are.
-    fn read(file: &Path) -> Result<Self, Problem> {
+    /// Reads a file; comments may have any encoding.
+    fn read(file: &Path) -> Result<Self, LegacyProblem> {
         let name = file.display().to_string();
         match fs::read(file) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
-                // What some editors put in front (U+FEFF).
+                // Some editors add a byte order mark (U+FEFF).
                 let text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
                 Ok(Self { file: name, text })
             }
             Err(error) => {
                 let what = format!("cannot be read: {error}");
-                Err(Problem::new(&name, 0, what, secrets::hint_for(&error, "check its name and permissions")))
+                Err(LegacyProblem::new(&name, 0, what, secrets::hint_for(&error, "check its name and permissions")))
             }
         }
     }
 
-    /// What stands in it, as sections and keys: one for each connection.
-    fn inis(&self, problems: &mut Vec<Problem>) -> Vec<Ini> {
+    /// Returns its sections and keys: one set for each connection.
+    fn inis(&self, problems: &mut Vec<LegacyProblem>) -> Vec<Ini> {
         let name = self.file.rsplit('/').next().unwrap_or_default();
         if positional::is_positional(&self.text) {
             positional::read(&self.file, &self.text, positional::kind_of(name), problems)
@@ -79,11 +79,11 @@ impl Source {
     }
 }
 
-/// Reads a file from which connections are made that peers ask for; it need not lead anywhere.
+/// Reads a template for connections that peers request; it may lack the peer's addresses.
 ///
 /// # Errors
 /// The first mistake in it.
-pub fn template(file: &Path) -> Result<Connection, Problem> {
+pub fn template(file: &Path) -> Result<Connection, LegacyProblem> {
     let mut problems = Vec::new();
     let source = Source::read(file)?;
     let inis = source.inis(&mut problems);
@@ -91,21 +91,23 @@ pub fn template(file: &Path) -> Result<Connection, Problem> {
     match (problems.into_iter().next(), read.into_iter().next()) {
         (Some(problem), _) => Err(problem),
         (None, Some(connection)) => Ok(connection),
-        (None, None) => Err(Problem::new(&source.file, 0, "expected a connection", "a conf.template of the original")),
+        (None, None) => {
+            Err(LegacyProblem::new(&source.file, 0, "expected a connection", "a conf.template of the original"))
+        }
     }
 }
 
 /// The setup while it is being read.
 #[derive(Default)]
-struct Reading {
+struct SetupReader {
     interfaces: Vec<(String, Interface)>,
     connections: Vec<Connection>,
     template: Option<Connection>,
-    problems: Vec<Problem>,
+    problems: Vec<LegacyProblem>,
     notes: Vec<Note>,
 }
 
-impl Reading {
+impl SetupReader {
     fn take(&mut self, source: &Source) {
         let name = source.file.rsplit('/').next().unwrap_or_default();
         let inis = source.inis(&mut self.problems);
@@ -126,16 +128,26 @@ impl Reading {
             }
         } else {
             let what = "expected a section [general] or [connection]";
-            self.problems.push(Problem::new(&ini.file, 0, what, "name files of the original MPT, or their directory"));
+            self.problems.push(LegacyProblem::new(
+                &ini.file,
+                0,
+                what,
+                "name files of the original MPT, or their directory",
+            ));
         }
     }
 
-    /// A connection must lead somewhere; a template need not.
+    /// Checks that a connection has the peer's addresses; a template need not have them.
     fn complete(&mut self, ini: &Ini, connection: Connection) {
         let mut missing = |section: &str, key: &str, what: &str| {
             let line = ini.entry(section, key).map(|e| e.line).or(ini.line_of(section)).unwrap_or_default();
             let what = format!("expected `{key}` in [{section}]: {what}");
-            self.problems.push(Problem::new(&ini.file, line, what, format!("add a line like `{key} = 192.0.2.1`")));
+            self.problems.push(LegacyProblem::new(
+                &ini.file,
+                line,
+                what,
+                format!("add a line like `{key} = 192.0.2.1`"),
+            ));
         };
         if connection.ip_remote.is_none() {
             missing("connection", "ip_remote", "the peer's tunnel address");
@@ -147,62 +159,72 @@ impl Reading {
             let line = ini.entry("connection", "local_port").map(|e| e.line).or(ini.line_of("connection"));
             let what = "expected `local_port` in [connection]: the peer sends to a fixed port";
             let hint = "write the port that the peer has for `remote_port`";
-            self.problems.push(Problem::new(&ini.file, line.unwrap_or_default(), what, hint));
+            self.problems.push(LegacyProblem::new(&ini.file, line.unwrap_or_default(), what, hint));
         }
         if connection.paths.is_empty() {
             let line = ini.line_of("connection").unwrap_or_default();
             let what = "expected at least one path";
-            self.problems.push(Problem::new(&ini.file, line, what, "write `path_count = 1` and a section [path_0]"));
+            self.problems.push(LegacyProblem::new(
+                &ini.file,
+                line,
+                what,
+                "write `path_count = 1` and a section [path_0]",
+            ));
         }
         self.connections.push(connection);
     }
 
-    fn finish(mut self) -> Result<LegacySetup, Vec<Problem>> {
+    fn finish(mut self) -> Result<LegacySetup, Vec<LegacyProblem>> {
         match self.interfaces.as_slice() {
             [_] => {}
-            [] => self.problems.push(Problem::new(
+            [] => self.problems.push(LegacyProblem::new(
                 "interface.conf",
                 0,
                 "is missing",
                 "name it, or the directory it is in",
             )),
             [.., (file, _)] => {
-                self.problems.push(Problem::new(file, 0, "is a second interface.conf", "name the files of one host"));
+                self.problems.push(LegacyProblem::new(
+                    file,
+                    0,
+                    "is a second interface.conf",
+                    "name the files of one host",
+                ));
             }
         }
         let interface = self.interfaces.pop().filter(|_| self.problems.is_empty());
         let Some((file, interface)) = interface else { return Err(self.problems) };
         if self.connections.is_empty() && !(interface.accept_remote && self.template.is_some()) {
             let hint = "name its file, or `accept_remote = 1` and a conf.template for peers that ask for one";
-            self.problems.push(Problem::new(&file, 0, "expected a connection beside it", hint));
+            self.problems.push(LegacyProblem::new(&file, 0, "expected a connection beside it", hint));
         }
         for connection in self.connections.iter_mut().chain(&mut self.template) {
-            settle(connection, &interface, &mut self.notes);
+            apply_interface(connection, &interface, &mut self.notes);
         }
         self.check_addresses();
         let Self { connections, template, notes, problems, .. } = self;
         if problems.is_empty() { Ok(LegacySetup { interface, connections, template, notes }) } else { Err(problems) }
     }
 
-    /// Both tunnel addresses together name a connection, so each must have them, and no two the same.
+    /// The two tunnel addresses identify a connection, so each must have them, and they must be unique.
     fn check_addresses(&mut self) {
         for (n, connection) in self.connections.iter().enumerate() {
-            let twin =
+            let same_addresses =
                 |other: &&Connection| (other.ip_local, other.ip_remote) == (connection.ip_local, connection.ip_remote);
             let (what, hint) = if connection.ip_local.is_none() {
                 ("expected `ip_local`: the tunnel interface has no such address".into(), "add ipv4_addr or ipv6_addr")
-            } else if let Some(other) = self.connections[..n].iter().find(twin) {
+            } else if let Some(other) = self.connections[..n].iter().find(same_addresses) {
                 (format!("has the same tunnel addresses as {}", other.file), "give each peer an address of its own")
             } else {
                 continue;
             };
-            self.problems.push(Problem::new(&connection.file, 0, what, hint));
+            self.problems.push(LegacyProblem::new(&connection.file, 0, what, hint));
         }
     }
 }
 
-/// What the original takes from `interface.conf` whatever the connection says.
-fn settle(connection: &mut Connection, interface: &Interface, notes: &mut Vec<Note>) {
+/// Applies the values of `interface.conf` that override the connection's, as in the original.
+fn apply_interface(connection: &mut Connection, interface: &Interface, notes: &mut Vec<Note>) {
     connection.local_cmd_port = interface.cmdport_local;
     let tunnel_address = interface.tunnels.last().and_then(|tunnel| address_of(tunnel, connection.v6));
     match (connection.ip_local, tunnel_address) {
@@ -216,25 +238,23 @@ fn settle(connection: &mut Connection, interface: &Interface, notes: &mut Vec<No
     }
 }
 
-fn address_of(tunnel: &Tunnel, v6: bool) -> Option<IpAddr> {
+fn address_of(tunnel: &TunnelInterface, v6: bool) -> Option<IpAddr> {
     let prefix = if v6 { tunnel.ipv6 } else { tunnel.ipv4 };
     prefix.map(|prefix| prefix.address)
 }
 
-/// Remarks about keys that are read and have no effect here, and about sections beyond their count.
+/// Notes keys without effect here, and sections beyond their count.
 fn not_carried_over(ini: &Ini, notes: &mut Vec<Note>) {
     for section in &ini.sections {
         let kind = section.name.trim_end_matches(|c: char| c.is_ascii_digit());
         if !is_known(&section.name, kind) {
-            let what = format!(
-                "[{}] is not a section of the original's, and is ignored as the original ignores it",
-                section.name
-            );
+            let what =
+                format!("[{}] is not a section of the original's, and is ignored as in the original", section.name);
             notes.push(Note::new(&ini.file, section.line, what));
         }
         if kind == "interface_" {
             let name = section.entries.iter().find(|entry| entry.key == "name").map_or("", |entry| &entry.value);
-            let what = format!("interface `{name}` is not carried over: what counts are the addresses that it has");
+            let what = format!("interface `{name}` is not carried over: only its addresses are used");
             notes.push(Note::new(&ini.file, section.line, what));
         }
         for entry in &section.entries {
@@ -252,7 +272,7 @@ fn not_carried_over(ini: &Ini, notes: &mut Vec<Note>) {
     }
 }
 
-/// Whether a section is one of the original's: one of two that are there once, or one of a kind with its number.
+/// Returns true if the section belongs to the original: a unique one, or a numbered one.
 fn is_known(name: &str, kind: &str) -> bool {
     ["general", "connection"].contains(&name)
         || (name != kind && ["tun_", "interface_", "path_", "net_"].contains(&kind))
@@ -267,17 +287,17 @@ fn counted_by(kind: &str) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Section, key, and why it has no effect.
+/// Section, key, and the reason why it has no effect.
 const WITHOUT_EFFECT: [(&str, &str, &str); 6] = [
     ("general", "cmd_timeout", "commands are answered at once"),
-    ("general", "interface_num", "interfaces are found when they are there"),
+    ("general", "interface_num", "interfaces are detected at run time"),
     ("connection", "permission", "the original reads and shows it, and enforces nothing"),
-    ("connection", "status", "the original only shows it; what counts is the state of the paths"),
-    ("connection", "local_cmd_port", "`cmdport_local` of interface.conf is what counts"),
+    ("connection", "status", "the original only shows it; the state of the paths is used"),
+    ("connection", "local_cmd_port", "`cmdport_local` of interface.conf is used"),
     ("path_", "window_size", "the original reads it and does not use it"),
 ];
 
-fn files_of(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
+fn files_of(path: &Path, problems: &mut Vec<LegacyProblem>) -> Vec<PathBuf> {
     if !path.is_dir() {
         return vec![path.into()];
     }
@@ -293,7 +313,7 @@ fn files_of(path: &Path, problems: &mut Vec<Problem>) -> Vec<PathBuf> {
         Err(error) => {
             let what = format!("cannot be read: {error}");
             let hint = secrets::hint_for(&error, "the original keeps its connections in conf/connections");
-            problems.push(Problem::new(&conf.join("connections").display().to_string(), 0, what, hint));
+            problems.push(LegacyProblem::new(&conf.join("connections").display().to_string(), 0, what, hint));
         }
     }
     files

@@ -17,8 +17,8 @@ fn problems(connection: &str) -> Vec<String> {
     LegacySetup::read(&sources(connection)).unwrap_err().iter().map(ToString::to_string).collect()
 }
 
-/// The first line of each problem, without the file.
-fn complaints(connection: &str) -> Vec<String> {
+/// Returns the first line of each problem, without the file.
+fn messages(connection: &str) -> Vec<String> {
     let first = |problem: &String| problem.lines().next().unwrap().replace("conf/connections/c.conf:", "");
     problems(connection).iter().map(first).collect()
 }
@@ -45,12 +45,12 @@ fn the_measured_pair_of_hosts_is_read() {
 }
 
 #[test]
-fn what_is_left_out_has_the_originals_default() {
-    let least = "[connection]\nip_remote = fd78::2\nlocal_port = 4754\npath_count = 1\nmax_buffdelay_msec = 0\n\
+fn omitted_values_have_the_originals_defaults() {
+    let minimal = "[connection]\nip_remote = fd78::2\nlocal_port = 4754\npath_count = 1\nmax_buffdelay_msec = 0\n\
                  [path_0]\nremote_ipaddr = 192.0.2.2\nkeepalive_time = 7";
     let setup = LegacySetup::read(&[
         source("interface.conf", "[general]\ntunnel_num=1\n[tun_0]\nipv6_addr=fd78::1/64"),
-        source("c.conf", least),
+        source("c.conf", minimal),
     ]);
     let LegacySetup { interface, connections, .. } = setup.unwrap();
     assert_eq!((interface.cmdport_local, interface.accept_remote, interface.cmd_timeout), (65050, false, 15));
@@ -79,7 +79,7 @@ fn every_mistake_of_every_file_is_reported_at_once() {
         .replace("auth_type = 0", "auth_type = 3")
         .replacen("weight_out = 1", "weight_out = 0", 1);
     assert_eq!(
-        complaints(&wrong),
+        messages(&wrong),
         [
             "8: expected an IPv4 address for `ip_remote`, found `fd78::2`",
             "10: expected a number from 1 to 65535 for `remote_cmd_port`, found `604560`",
@@ -98,16 +98,16 @@ fn a_count_beyond_its_sections_is_an_error_with_a_hint() {
     let wrong = samples::CONNECTION.replace("path_count = 2", "path_count = 3");
     assert_eq!(
         problems(&wrong),
-        ["conf/connections/c.conf:11: expected a section [path_2], as `path_count` says\n  \
+        ["conf/connections/c.conf:11: expected a section [path_2], as `path_count` requires\n  \
           hint: sections are counted from 0: add [path_2] or lower `path_count`"]
     );
     let far_too_many = samples::CONNECTION.replace("path_count = 2", "path_count = 2000000000");
-    assert_eq!(complaints(&far_too_many)[0], "11: expected a number from 0 to 32 for `path_count`, found `2000000000`");
+    assert_eq!(messages(&far_too_many)[0], "11: expected a number from 0 to 32 for `path_count`, found `2000000000`");
 }
 
 #[test]
-fn what_crashes_the_original_is_an_error_here() {
-    let crash = |from: &str, to: &str| complaints(&samples::CONNECTION.replacen(from, to, 1)).len();
+fn crashes_of_the_original_are_errors() {
+    let crash = |from: &str, to: &str| messages(&samples::CONNECTION.replacen(from, to, 1)).len();
     assert_eq!(crash("weight_out = 1", "weight_out = 0"), 1);
     assert_eq!(crash("name = c_A", &format!("name = {}", "x".repeat(128))), 1);
     assert_eq!(crash("reorder_window = 0", "reorder_window = 10001"), 1);
@@ -129,7 +129,7 @@ fn an_ipv6_network_in_an_ipv4_connection_is_a_network() {
 }
 
 #[test]
-fn what_has_no_effect_is_listed_with_the_reason() {
+fn settings_without_effect_are_noted_with_the_reason() {
     let text = format!("{}gateway_ipaddr = 192.168.11.9\nwindow_size = 3\n[path_2]\n", samples::CONNECTION);
     let notes: Vec<_> = LegacySetup::read(&sources(&text)).unwrap().notes.iter().map(ToString::to_string).collect();
     for expected in [
@@ -144,22 +144,22 @@ fn what_has_no_effect_is_listed_with_the_reason() {
 }
 
 #[test]
-fn a_network_without_its_length_is_told_to_be_everything() {
+fn a_network_without_length_is_noted_as_default() {
     let nets = "\n[net_0]\nsrc_addr = 0.0.0.0/0\ndst_addr = 10.82.0.0\n";
     let text = samples::CONNECTION.replace("network_count = 0", "network_count = 1") + nets;
     let notes = LegacySetup::read(&sources(&text)).unwrap().notes;
-    let told = "`dst_addr = 10.82.0.0` is everything: without a length the original takes 0";
-    assert!(notes.iter().any(|note| note.what == told && note.line > 40), "{notes:#?}");
+    let expected = "`dst_addr = 10.82.0.0` matches everything: the original's default length is 0";
+    assert!(notes.iter().any(|note| note.what == expected && note.line > 40), "{notes:#?}");
 }
 
 #[test]
-fn a_key_is_not_repeated_in_what_is_wrong_with_it() {
+fn messages_do_not_repeat_a_key() {
     let text = samples::CONNECTION.replace("auth_type = 0", &format!("auth_key = {}", "5d3c".repeat(32)));
-    assert_eq!(complaints(&text), ["16: expected at most 127 characters for `auth_key`, found what is not shown"]);
+    assert_eq!(messages(&text), ["16: expected at most 127 characters for `auth_key`, found a hidden value"]);
 }
 
 #[test]
-fn the_tunnel_interface_says_which_address_a_connection_has() {
+fn the_tunnel_interface_sets_the_address_of_a_connection() {
     let setup =
         LegacySetup::read(&sources(&samples::CONNECTION.replace("ip_local = 10.77.0.1", "ip_local = 10.99.0.1")))
             .unwrap();
@@ -168,20 +168,20 @@ fn the_tunnel_interface_says_which_address_a_connection_has() {
 }
 
 #[test]
-fn what_a_tunnel_cannot_run_with_is_told_with_its_file_and_line() {
+fn invalid_tunnels_are_reported_with_file_and_line() {
     let no_port = samples::CONNECTION.replace("local_port = 4754", "local_port = 0");
-    assert_eq!(complaints(&no_port), ["7: expected `local_port` in [connection]: the peer sends to a fixed port"]);
+    assert_eq!(messages(&no_port), ["7: expected `local_port` in [connection]: the peer sends to a fixed port"]);
 
     let narrow = samples::INTERFACE.replace("mtu = 1440", "mtu = 1200");
     let [_, connection] = sources(samples::CONNECTION);
-    let told = LegacySetup::read(&[source("interface.conf", &narrow), connection]).unwrap_err();
+    let problems = LegacySetup::read(&[source("interface.conf", &narrow), connection]).unwrap_err();
     assert_eq!(
-        told[0].complaint(),
+        problems[0].location_and_cause(),
         "interface.conf:10: expected an `mtu` of at least 1280, which IPv6 needs, found 1200"
     );
 
     let alone = LegacySetup::read(&[source("interface.conf", samples::INTERFACE)]).unwrap_err();
-    assert_eq!(alone[0].complaint(), "interface.conf: expected a connection beside it");
+    assert_eq!(alone[0].location_and_cause(), "interface.conf: expected a connection beside it");
 }
 
 #[test]
@@ -210,18 +210,18 @@ fn a_mark_of_the_byte_order_is_no_part_of_a_file() {
 }
 
 #[test]
-fn a_section_that_nobody_knows_is_told() {
+fn an_unknown_section_is_noted() {
     let text = format!("{}\n[weird]\nx = 1\n[conection]\nauth_key = 5d3c\n[netw_0]\n[path_]\n", samples::CONNECTION);
     let notes = LegacySetup::read(&sources(&text)).unwrap().notes;
-    let told: Vec<_> = notes.iter().filter(|note| note.what.contains("is not a section")).collect();
-    let names: Vec<_> = told.iter().map(|note| note.what.split(' ').next().unwrap()).collect();
+    let unknown: Vec<_> = notes.iter().filter(|note| note.what.contains("is not a section")).collect();
+    let names: Vec<_> = unknown.iter().map(|note| note.what.split(' ').next().unwrap()).collect();
     assert_eq!(names, ["[weird]", "[conection]", "[netw_0]", "[path_]"]);
     let line = text.lines().position(|line| line == "[weird]").unwrap() + 1;
-    assert_eq!((told[0].file.as_str(), told[0].line), ("conf/connections/c.conf", line));
+    assert_eq!((unknown[0].file.as_str(), unknown[0].line), ("conf/connections/c.conf", line));
 }
 
 #[test]
-fn nobody_is_told_to_leave_out_what_is_needed() {
+fn no_hint_omits_a_required_key() {
     for (from, to) in [
         ("ip_remote = 10.77.0.2", "ip_remote = fd78::2"),
         ("remote_ipaddr = 192.168.10.2", "remote_ipaddr = 192.168.10"),
@@ -238,9 +238,12 @@ fn a_tunnel_interface_has_a_name_that_one_can_have() {
     for wrong in ["averyverylongtunnelname", "all", "lo", "default", "tun:0"] {
         let interface =
             source("interface.conf", &samples::INTERFACE.replace("name = tunh", &format!("name = {wrong}")));
-        let told = LegacySetup::read(&[interface, connection.clone()]).unwrap_err();
-        assert!(told[0].complaint().starts_with("interface.conf:9: expected the name of an interface"), "{told:?}");
-        assert!(told[0].what.ends_with(&format!("found `{wrong}`")), "{told:?}");
+        let problems = LegacySetup::read(&[interface, connection.clone()]).unwrap_err();
+        assert!(
+            problems[0].location_and_cause().starts_with("interface.conf:9: expected the name of an interface"),
+            "{problems:?}"
+        );
+        assert!(problems[0].what.ends_with(&format!("found `{wrong}`")), "{problems:?}");
     }
 }
 
@@ -312,7 +315,7 @@ fn a_directory_is_read_as_the_original_reads_it() {
     assert!(missing[0].what.starts_with("cannot be read"));
 }
 
-/// A line of a file that is right, spoilt or cut off.
+/// A valid line of a file, a damaged one, or a truncated one.
 fn any_line() -> impl Strategy<Value = String> {
     let lines: Vec<_> = samples::INTERFACE.lines().chain(samples::CONNECTION.lines()).collect();
     let real = prop::sample::select(lines);

@@ -1,30 +1,30 @@
-//! The INI dialect of the original's files, which is that of the iniparser library.
+//! The INI dialect of the original's files, that of the iniparser library.
 //!
-//! Section and key names are case-insensitive. A comment begins with `;` or `#`, also behind a value; a value that
-//! contains one of them stands in `"` or `'`, in which nothing is escaped. A backslash at the end of a line continues it.
-//! A line has at most 1023 characters. When a key is given twice the last one counts.
+//! Section and key names are case-insensitive. A comment begins with `;` or `#`, also after a value; a value with one
+//! of these must be quoted with `"` or `'`, without escapes. A backslash at the end of a line continues it. A line has
+//! at most 1023 characters. Of duplicate keys the last one counts.
 //!
-//! The library loses a last line without a line end; here it counts.
+//! The library drops a last line without a line end; this parser accepts it.
 
-use super::Problem;
+use super::LegacyProblem;
 
-/// A file's values, each with its line.
+/// The values of a file with their lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ini {
-    /// The file, as it was named.
+    /// The name of the file.
     pub file: String,
-    /// Whether the values had places instead of keys.
+    /// True if the file had positional values instead of keys.
     pub positional: bool,
     /// The sections, in the order of the file.
     pub sections: Vec<Section>,
 }
 
-/// A section and what stands in it.
+/// A section with its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Section {
     /// In lower case.
     pub name: String,
-    /// Where it begins.
+    /// Its first line.
     pub line: usize,
     /// In the order of the file.
     pub entries: Vec<Entry>,
@@ -37,34 +37,34 @@ pub struct Entry {
     pub key: String,
     /// Without quotes and comment.
     pub value: String,
-    /// Where it stands.
+    /// Its line.
     pub line: usize,
 }
 
 impl Ini {
-    /// Reads a file; what cannot be read is added to `problems`, and the rest goes on.
-    pub fn parse(file: &str, text: &str, problems: &mut Vec<Problem>) -> Self {
+    /// Parses a file. Adds mistakes to `problems` and continues.
+    pub fn parse(file: &str, text: &str, problems: &mut Vec<LegacyProblem>) -> Self {
         let mut ini = Self { file: file.into(), ..Self::default() };
         for (line, content) in logical_lines(file, text, problems) {
             if let Err((what, hint)) = ini.take(line, content.trim()) {
-                problems.push(Problem::new(file, line, what, hint));
+                problems.push(LegacyProblem::new(file, line, what, hint));
             }
         }
         ini
     }
 
-    /// The value of a key, the last one if it is given more than once.
+    /// Returns the last value of a key.
     pub fn entry(&self, section: &str, key: &str) -> Option<&Entry> {
         let entries = self.sections.iter().filter(|s| s.name == section).flat_map(|s| &s.entries);
         entries.rev().find(|entry| entry.key == key)
     }
 
-    /// Where a section begins.
+    /// Returns the first line of a section.
     pub fn line_of(&self, section: &str) -> Option<usize> {
         self.sections.iter().find(|s| s.name == section).map(|s| s.line)
     }
 
-    /// Adds a value to a section, which is begun if it is not there.
+    /// Adds a value to a section, which is created if needed.
     pub fn put(&mut self, section: &str, key: &str, value: &str, line: usize) {
         let entry = Entry { key: key.into(), value: value.into(), line };
         match self.sections.iter_mut().find(|s| s.name == section) {
@@ -94,7 +94,7 @@ impl Ini {
     }
 }
 
-/// The value without its quotes, or without the comment behind it.
+/// Removes the quotes, or the comment after a value.
 fn unquote(value: &str) -> &str {
     for quote in ['"', '\''] {
         if let Some((inside, _)) = value.strip_prefix(quote).and_then(|rest| rest.split_once(quote)) {
@@ -104,14 +104,14 @@ fn unquote(value: &str) -> &str {
     value.split([';', '#']).next().unwrap_or_default().trim_end()
 }
 
-/// Lines with those joined that end in a backslash; each with the number of its first part.
-fn logical_lines(file: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<(usize, String)> {
+/// Joins continued lines; each has the number of its first part.
+fn logical_lines(file: &str, text: &str, problems: &mut Vec<LegacyProblem>) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut continued = false;
     for (number, line) in (1..).zip(text.lines()) {
         if line.len() > MAX_LINE {
             let what = format!("the line has {} characters, at most {MAX_LINE} are read", line.len());
-            problems.push(Problem::new(file, number, what, "end it with `\\` and go on in the next line"));
+            problems.push(LegacyProblem::new(file, number, what, "end it with `\\` and go on in the next line"));
         }
         let (content, goes_on) = line.strip_suffix('\\').map_or((line, false), |content| (content, true));
         match lines.last_mut().filter(|_| continued) {
@@ -123,17 +123,17 @@ fn logical_lines(file: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<(us
     lines
 }
 
-/// The key whose value no message repeats.
+/// Messages never repeat the value of this key.
 pub const SECRET: &str = "auth_key";
 
-/// Characters in a line: the library's buffer of 1024 less the final zero.
+/// Maximum characters of a line: the library's buffer of 1024 less the final zero.
 const MAX_LINE: usize = 1023;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> (Ini, Vec<Problem>) {
+    fn parse(text: &str) -> (Ini, Vec<LegacyProblem>) {
         let mut problems = vec![];
         (Ini::parse("c.conf", text, &mut problems), problems)
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_protect_what_looks_like_a_comment() {
+    fn quotes_protect_comment_characters() {
         assert_eq!(value(r##"key = "a;b#c" ; d"##), "a;b#c");
         assert_eq!(value("key = 'say \"hello\"'"), "say \"hello\"");
         assert_eq!(value("key = \""), "\"");

@@ -1,27 +1,27 @@
-//! Connections that are made from a template and what the peer says of its side.
+//! Creates connections from a template and the peer's description of its side.
 //!
-//! | taken from | what |
+//! | taken from | values |
 //! |---|---|
 //! | the peer | name, IP version, authentication type and key, keepalive and dead times |
-//! | the peer, turned round | tunnel address and ports, public addresses, weights, the first network |
+//! | the peer, mirrored | tunnel address and ports, public addresses, weights, the first network |
 //! | the template | permission, status, hold time, port; of each path interface, addresses, gateway, status |
-//! | both | as many paths as both have, paired by their place; the larger reordering window |
+//! | both | the smaller number of paths, paired by index; the larger reordering window |
 //!
-//! The client does the same with the server's answer, with its own connection for a template. A peer that stands for
-//! everything does so there if the client asked for it.
+//! The client does the same with the server's answer, with its own connection as the template. There a default network
+//! of the peer is accepted if the client requested it.
 
 use std::net::IpAddr;
 
 use mpt_proto::legacy::control::Code;
 
-use super::model::{Connection, Network, Path, Prefix, Secret, Tunnel};
+use super::model::{Connection, ConnectionPath, Network, Prefix, Secret, TunnelInterface};
 
-/// Makes this host's side of a connection for a peer. `key` is what the request was signed with: a peer does not send its
-/// key over the network. The code says what stands in the way.
+/// Makes this host's side of a connection for a peer. `key` signed the request: a peer does not send its key over the
+/// network. Returns an error code if the connection is impossible.
 pub fn for_peer(
     template: &Connection,
     peer: &Connection,
-    tunnel: &Tunnel,
+    tunnel: &TunnelInterface,
     key: Option<Secret>,
 ) -> Result<Connection, Code> {
     let address = |prefix: Option<Prefix>| prefix.map(|prefix| prefix.address);
@@ -32,11 +32,11 @@ pub fn for_peer(
     Ok(made)
 }
 
-/// Makes the client's side agree with the server's answer.
+/// Updates the client's side with the server's answer.
 pub fn with_answer(own: &Connection, answer: &Connection) -> Result<Connection, Code> {
     let merged = merge(own, answer, own.ip_local.ok_or(Code::NO_CONNECTION)?)?;
     let auth_key = answer.auth_key.clone().or(own.auth_key.clone());
-    // This side asked for what is behind the peer, so that a route for everything is meant.
+    // This side requested the peer's network, so a default route is intended.
     let asked_for = |net: &&Network| own.networks.first().is_some_and(|own| own.dst_addr == net.src_addr);
     let mirrored =
         answer.networks.first().filter(asked_for).map(|net| Network { src_addr: net.dst_addr, dst_addr: net.src_addr });
@@ -68,13 +68,13 @@ fn merge(template: &Connection, peer: &Connection, local: IpAddr) -> Result<Conn
             .zip(&peer.paths)
             .map(|(ours, theirs)| path(ours, theirs))
             .collect::<Result<_, _>>()?,
-        networks: peer.networks.first().map(|network| turned_round(network, remote)).into_iter().collect(),
+        networks: peer.networks.first().map(|network| mirrored_network(network, remote)).into_iter().collect(),
     })
 }
 
-fn path(ours: &Path, theirs: &Path) -> Result<Path, Code> {
+fn path(ours: &ConnectionPath, theirs: &ConnectionPath) -> Result<ConnectionPath, Code> {
     let remote = theirs.public().filter(|address| address.is_ipv6() == ours.v6).ok_or(Code::NO_CONNECTION)?;
-    Ok(Path {
+    Ok(ConnectionPath {
         remote_ipaddr: Some(remote),
         keepalive_time: theirs.keepalive_time,
         dead_time: theirs.dead_time,
@@ -84,19 +84,19 @@ fn path(ours: &Path, theirs: &Path) -> Result<Path, Code> {
     })
 }
 
-/// What is the peer's side there is the other side here. A peer that stands for everything is reached by its tunnel
-/// address alone: a route for everything would lead into the tunnel.
-fn turned_round(network: &Network, peer: IpAddr) -> Network {
+/// Swaps the two sides. A default network of the peer is replaced by its tunnel address: a default route would lead
+/// into the tunnel.
+fn mirrored_network(network: &Network, peer: IpAddr) -> Network {
     let other_side = if network.src_addr.len == 0 { Prefix::host(peer) } else { network.src_addr };
     Network { src_addr: network.dst_addr, dst_addr: other_side }
 }
 
-/// A port to send to: 0 is none.
+/// Rejects port 0 as a destination.
 fn port(port: u16) -> Result<u16, Code> {
     if port == 0 { Err(Code::NO_CONNECTION) } else { Ok(port) }
 }
 
-/// As the original names it: `peer_10_77_0_1.conf`.
+/// Returns the original's file name for a peer: `peer_10_77_0_1.conf`.
 fn file_name(peer: IpAddr) -> String {
     format!("peer_{}.conf", peer.to_string().replace(['.', ':'], "_"))
 }
@@ -114,7 +114,7 @@ mod tests {
         Connection::read(&Ini::parse("conf.template", text, &mut problems), &mut problems, &mut vec![])
     }
 
-    /// Host A is the client, host B the server: its mirror image.
+    /// Host A is the client; host B is the server with mirrored addresses.
     fn mirrored() -> String {
         let swapped = |line: &str| match line.rsplit_once('.') {
             Some((head, "1")) => format!("{head}.2\n"),
@@ -124,7 +124,7 @@ mod tests {
         samples::CONNECTION.lines().map(swapped).collect()
     }
 
-    fn tunnel() -> Tunnel {
+    fn tunnel() -> TunnelInterface {
         let text = samples::INTERFACE.replace("10.77.0.1/24", "10.77.0.2/24");
         let mut problems = vec![];
         Interface::read(&Ini::parse("i", &text, &mut problems), &mut problems, &mut vec![]).tunnels.remove(0)
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_side_takes_each_part_from_where_it_belongs() {
+    fn the_servers_side_combines_template_and_description() {
         let mut template = read(&mirrored());
         template.reorder_window = 10;
         let mut client = client();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn one_network_is_turned_round_and_everything_becomes_the_peer() {
+    fn one_network_is_mirrored_and_a_default_network_becomes_the_peer() {
         let (template, mut client) = (read(&mirrored()), client());
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
         let network = |src, dst| Network { src_addr: prefix(src), dst_addr: prefix(dst) };
@@ -185,20 +185,20 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_asked_for_everything_gets_it() {
+    fn a_client_that_requested_a_default_network_gets_it() {
         let (template, mut client) = (read(&mirrored()), client());
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
         client.networks = vec![Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("0.0.0.0/0") }];
         let server = for_peer(&template, &client, &tunnel(), None).unwrap();
         assert_eq!(with_answer(&client, &server).unwrap().networks, client.networks);
 
-        let asked = Connection { networks: vec![], ..client.clone() };
-        let unasked = with_answer(&asked, &server).unwrap().networks;
-        assert_eq!(unasked, [Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("10.77.0.2/32") }]);
+        let client_without = Connection { networks: vec![], ..client.clone() };
+        let networks_without = with_answer(&client_without, &server).unwrap().networks;
+        assert_eq!(networks_without, [Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("10.77.0.2/32") }]);
     }
 
     #[test]
-    fn what_leads_nowhere_is_refused() {
+    fn an_incomplete_description_is_rejected() {
         let template = read(&mirrored());
         let lacking = |change: fn(&mut Connection)| {
             let mut client = client();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn after_both_merges_the_two_sides_fit_together() {
+    fn both_merged_sides_match() {
         let (mut template, client) = (read(&mirrored()), client());
         template.local_cmd_port = 60456;
         let server = for_peer(&template, &read(&write::message(&client)), &tunnel(), None).unwrap();

@@ -1,4 +1,4 @@
-//! Configuration of the original MPT, of all three generations.
+//! Configuration files of the original MPT, of all three generations.
 //!
 //! ```text
 //!   positional files, 2014 --+
@@ -7,12 +7,12 @@
 //!                                    +-------- write <-----------^<------- describe <------+
 //! ```
 //!
-//! A positional file is turned into the sections and keys it stands for, and from there everything goes one way: one
-//! reader with one set of defaults, ranges and messages. Every value remembers its line, every mistake is reported with
-//! file, line, what was expected there and what to do, and all of them at once.
+//! Positional files are converted to sections and keys, and all files then take the same route: one reader with one set
+//! of defaults, ranges and messages. Every value keeps its line. All mistakes are reported together, each with file,
+//! line, the expected value and a hint.
 //!
-//! Where the original crashes (no address for the tunnel, weight 0, more paths than it has room for, names that are too
-//! long) there is a defined meaning or an error here; the documentation of the field says which.
+//! Where the original crashes (no address for the tunnel, weight 0, too many paths, names that are too long) there is a
+//! defined meaning or an error here; see the documentation of the field.
 
 pub mod describe;
 mod fields;
@@ -27,7 +27,7 @@ pub mod toml;
 pub mod write;
 
 pub use import::{LegacySetup, Source};
-pub use problem::{Note, Problem};
+pub use problem::{LegacyProblem, Note};
 
 #[cfg(test)]
 mod samples;

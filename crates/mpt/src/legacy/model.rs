@@ -1,7 +1,7 @@
-//! What the original's files say, as types: `interface.conf`, and a connection, which is also the form of the template
-//! and of the text that hosts send each other to create one.
+//! The original's files as types: `interface.conf`, and a connection. Templates and the messages that create
+//! connections have the format of a connection, too.
 //!
-//! Defaults are the original's. Where it crashes, this is read instead:
+//! Defaults are the original's. Cases that crash the original have this meaning:
 //!
 //! | in the file | here |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | names and keys of 128 characters and more | an error |
 //! | a tunnel name that no interface can have | an error |
 //! | `reorder_window` over 10 000 | an error |
-//! | an IPv6 network in an IPv4 connection | a network like any other |
-//! | fewer `[path_n]` than `path_count` | an error (the original makes paths of defaults, which lead nowhere) |
+//! | an IPv6 network in an IPv4 connection | accepted |
+//! | fewer `[path_n]` than `path_count` | an error (the original makes unusable paths from defaults) |
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,25 +24,25 @@ use mpt_proto::path::MAX_PATHS;
 use super::fields::{Fields, is_none};
 use super::ini::Ini;
 use super::toml::is_interface;
-use super::{Note, Problem};
+use super::{LegacyProblem, Note};
 use crate::config::model::RESERVED;
 
-/// `interface.conf`: what the daemon has once.
+/// `interface.conf`: the global values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Whether peers may create connections.
+    /// Peers may create connections.
     pub accept_remote: bool,
-    /// UDP port for control.
+    /// UDP control port.
     pub cmdport_local: u16,
-    /// How long the command line waits, in seconds.
+    /// Timeout of commands, in seconds.
     pub cmd_timeout: u32,
     /// The tunnel interfaces. The original keeps only the last.
-    pub tunnels: Vec<Tunnel>,
+    pub tunnels: Vec<TunnelInterface>,
 }
 
 /// A TUN device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tunnel {
+pub struct TunnelInterface {
     /// Its name.
     pub name: String,
     /// Its MTU, in bytes.
@@ -62,76 +62,76 @@ pub struct Connection {
     pub name: String,
     /// 1 send, 2 receive, 3 both "connection updates". The original never enforces it.
     pub permission: u8,
-    /// Whether the tunnel carries IPv6.
+    /// True if the tunnel carries IPv6.
     pub v6: bool,
     /// This host's tunnel address; none until it is taken from the tunnel interface.
     pub ip_local: Option<IpAddr>,
-    /// UDP port for data on every path; 0 is whatever the system gives.
+    /// UDP port for data on every path; 0 is a free port.
     pub local_port: u16,
-    /// This host's UDP port for control; always that of [`Interface::cmdport_local`].
+    /// This host's UDP control port; always that of [`Interface::cmdport_local`].
     pub local_cmd_port: u16,
     /// The peer's tunnel address; none in a template.
     pub ip_remote: Option<IpAddr>,
     /// The peer's UDP port for data.
     pub remote_port: u16,
-    /// The peer's UDP port for control.
+    /// The peer's UDP control port.
     pub remote_cmd_port: u16,
     /// Initial status, which is only displayed.
     pub status: u8,
     /// Size of the reordering window, in packets; 0 is no reordering and no sequence numbers.
     pub reorder_window: u16,
-    /// The longest hold time of the reordering buffer, in milliseconds.
+    /// Maximum hold time of the reordering buffer, in milliseconds.
     pub max_buffdelay_msec: u32,
     /// How control messages are authenticated.
     pub auth_type: AuthType,
-    /// The text of the key; without one the original uses a key that everybody knows.
+    /// The authentication key; without one the original uses a public key from its source.
     pub auth_key: Option<Secret>,
     /// Its paths.
-    pub paths: Vec<Path>,
-    /// The networks that may use it besides the two tunnel addresses.
+    pub paths: Vec<ConnectionPath>,
+    /// The networks that may use it in addition to the two tunnel addresses.
     pub networks: Vec<Network>,
 }
 
-/// One way to the peer.
+/// A path to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// The physical device.
+pub struct ConnectionPath {
+    /// The physical interface.
     pub interface_name: String,
-    /// Whether it is IPv6.
+    /// True for IPv6.
     pub v6: bool,
-    /// Address the data socket is bound to; none is the interface's first.
+    /// Local address of the data socket; none is the interface's first.
     pub private_ipaddr: Option<IpAddr>,
-    /// Address by which the peer knows this end.
+    /// Our address as the peer sees it.
     pub public_ipaddr: Public,
-    /// Gateway for the route to the peer; none is to be found out.
+    /// Gateway for the route to the peer; none to look it up.
     pub gw_ipaddr: Option<IpAddr>,
     /// The peer's address; none in a template.
     pub remote_ipaddr: Option<IpAddr>,
-    /// Seconds between keepalives; 0 is none.
+    /// Seconds between keepalives; 0 is off.
     pub keepalive_time: u32,
     /// Seconds without a keepalive after which the path is down; 0 is never.
     pub dead_time: u32,
-    /// Share of the packets sent, 1 to 10 000.
+    /// Weight for sending, 1 to 10 000.
     pub weight_out: u16,
-    /// The peer's share; only told when a connection is created.
+    /// The peer's weight; only used when a connection is created.
     pub weight_in: u16,
-    /// Whether connections are created over it.
+    /// Connections are created over it.
     pub cmd_default: bool,
-    /// Initial status: 0 is up, 128 is down until a keepalive comes.
+    /// Initial status: 0 is up, 128 is down until a keepalive arrives.
     pub status: u8,
-    /// Read by the original, and not used.
+    /// Read by the original, but unused.
     pub window_size: u32,
 }
 
-/// Where a path's public address comes from.
+/// The source of a path's public address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Public {
-    /// It must be found out, by asking a host outside.
+    /// Unknown; the original queries a host on the Internet.
     #[default]
     Discover,
-    /// It is the private one: no address translation.
+    /// The private address: no NAT.
     Private,
-    /// It is this.
+    /// This address.
     Is(IpAddr),
 }
 
@@ -144,22 +144,22 @@ pub struct Network {
     pub dst_addr: Prefix,
 }
 
-/// An address with the length of its network part.
+/// An address with its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
     /// An address in the network.
     pub address: IpAddr,
-    /// Bits, at most 32 or 128.
+    /// Prefix length, at most 32 or 128.
     pub len: u8,
 }
 
-/// A text that is not shown.
+/// A text that Debug does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
 impl Interface {
     /// Reads `interface.conf`.
-    pub fn read(ini: &Ini, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Self {
+    pub fn read(ini: &Ini, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Self {
         let mut general = Fields::of(ini, "general", problems);
         let tunnel_num = general.number("tunnel_num", 0, 0..=MAX_TUNNELS);
         let accept_remote = general.flag("accept_remote");
@@ -169,22 +169,22 @@ impl Interface {
         notes.extend(general.unknown());
         if tunnel_num == 0 {
             let line = ini.entry("general", "tunnel_num").map_or(0, |entry| entry.line);
-            problems.push(Problem::new(
+            problems.push(LegacyProblem::new(
                 &ini.file,
                 line,
                 "expected a `tunnel_num` of at least 1",
                 "write `tunnel_num = 1`",
             ));
         }
-        let tunnels = (0..tunnel_num).filter_map(|n| Tunnel::read(ini, n, problems, notes)).collect();
+        let tunnels = (0..tunnel_num).filter_map(|n| TunnelInterface::read(ini, n, problems, notes)).collect();
         Self { accept_remote, cmdport_local, cmd_timeout, tunnels }
     }
 }
 
-impl Tunnel {
-    fn read(ini: &Ini, number: usize, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Option<Self> {
+impl TunnelInterface {
+    fn read(ini: &Ini, number: usize, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Option<Self> {
         let section = format!("tun_{number}");
-        announced(ini, &section, "tunnel_num", problems)?;
+        require_section(ini, &section, "tunnel_num", problems)?;
         let mut fields = Fields::of(ini, &section, problems);
         let tunnel = Self {
             name: fields.parse("name", INTERFACE, tunnel_name).unwrap_or_else(|| "tun0".into()),
@@ -196,16 +196,16 @@ impl Tunnel {
         if tunnel.ipv6.is_some() && tunnel.mtu < MIN_IPV6 {
             let line = ini.entry(&section, "mtu").map_or(0, |entry| entry.line);
             let what = format!("expected an `mtu` of at least {MIN_IPV6}, which IPv6 needs, found {}", tunnel.mtu);
-            problems.push(Problem::new(&ini.file, line, what, "raise it, or leave `ipv6_addr` out"));
+            problems.push(LegacyProblem::new(&ini.file, line, what, "raise it, or leave `ipv6_addr` out"));
         }
         Some(tunnel)
     }
 }
 
-/// What [`tunnel_name`] takes.
+/// The description of [`tunnel_name`].
 const INTERFACE: &str = "the name of an interface (at most 15 characters; not lo, all or default)";
 
-/// The name of a tunnel interface, or `tun0` for an empty one.
+/// Returns the name of a tunnel interface, or `tun0` for an empty one.
 fn tunnel_name(text: &str) -> Option<String> {
     let name = if text.is_empty() { "tun0" } else { text };
     (is_interface(name) && !RESERVED.contains(&name)).then(|| name.to_owned())
@@ -213,7 +213,7 @@ fn tunnel_name(text: &str) -> Option<String> {
 
 impl Connection {
     /// Reads a connection, a template, or the text of a create message.
-    pub fn read(ini: &Ini, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Self {
+    pub fn read(ini: &Ini, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Self {
         let mut fields = Fields::of(ini, "connection", problems);
         let v6 = fields.number("ip_ver", 6, 0..=255) == 6;
         let path_count = fields.number("path_count", 0, 0..=MAX_PATHS);
@@ -241,37 +241,38 @@ impl Connection {
             networks: vec![],
         };
         notes.extend(fields.unknown());
-        connection.paths = (0..path_count).filter_map(|n| Path::read(ini, n, problems, notes)).collect();
+        connection.paths = (0..path_count).filter_map(|n| ConnectionPath::read(ini, n, problems, notes)).collect();
         connection.networks = (0..network_count).filter_map(|n| Network::read(ini, n, problems, notes)).collect();
         connection
     }
 
-    /// Reads the text by which a peer describes a connection; `file` is what messages call it.
-    pub fn from_message(file: &str, text: &str) -> Result<Self, Vec<Problem>> {
+    /// Parses a peer's description of a connection; messages call it `file`.
+    pub fn from_message(file: &str, text: &str) -> Result<Self, Vec<LegacyProblem>> {
         let mut problems = vec![];
         let connection = Self::read(&Ini::parse(file, text, &mut problems), &mut problems, &mut vec![]);
         if problems.is_empty() { Ok(connection) } else { Err(problems) }
     }
 
-    /// What the control plane must know of it; none before both tunnel addresses are known. A path without a known
-    /// public address cannot be named to the peer, and is left out.
+    /// Converts to the control plane's parameters; `None` before both tunnel addresses are known. Omits paths without a
+    /// public address, since they cannot be identified to the peer.
     pub fn for_control(&self) -> Option<control::LegacyConnection> {
         let pair = control::Pair { local: self.ip_local?, remote: self.ip_remote? };
-        let named = |path: &Path| Some(control::LegacyPath { public: path.public()?, remote: path.remote_ipaddr? });
+        let named =
+            |path: &ConnectionPath| Some(control::LegacyPath { public: path.public()?, remote: path.remote_ipaddr? });
         let paths = self.paths.iter().filter_map(named).collect();
         Some(control::LegacyConnection { pair, auth: self.auth_type, key: self.key(), paths })
     }
 
-    /// What its control messages are signed with.
+    /// Returns the key that signs its control messages.
     pub fn key(&self) -> AuthKey {
         self.auth_key.as_ref().map_or(AuthKey::PUBLIC, |secret| AuthKey::from_text(&secret.0))
     }
 }
 
-impl Path {
-    fn read(ini: &Ini, number: usize, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Option<Self> {
+impl ConnectionPath {
+    fn read(ini: &Ini, number: usize, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Option<Self> {
         let section = format!("path_{number}");
-        announced(ini, &section, "path_count", problems)?;
+        require_section(ini, &section, "path_count", problems)?;
         let mut fields = Fields::of(ini, &section, problems);
         let v6 = fields.number("ip_ver", 4, 0..=255) == 6;
         let keepalive_time = fields.number("keepalive_time", 0, 0..=MAX_SECONDS);
@@ -294,7 +295,7 @@ impl Path {
         Some(path)
     }
 
-    /// The address by which the peer knows this end, if the file says it.
+    /// Returns our address as the peer sees it, if configured.
     pub fn public(&self) -> Option<IpAddr> {
         match self.public_ipaddr {
             Public::Discover => None,
@@ -305,26 +306,26 @@ impl Path {
 }
 
 impl Network {
-    fn read(ini: &Ini, number: usize, problems: &mut Vec<Problem>, notes: &mut Vec<Note>) -> Option<Self> {
+    fn read(ini: &Ini, number: usize, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Option<Self> {
         let section = format!("net_{number}");
-        let line = announced(ini, &section, "network_count", problems)?;
+        let line = require_section(ini, &section, "network_count", problems)?;
         let mut fields = Fields::of(ini, &section, problems);
         let v6 = fields.number("ip_ver", 4, 0..=255) == 6;
         let (src_addr, dst_addr) = (fields.prefix("src_addr", v6), fields.prefix("dst_addr", v6));
         notes.extend(fields.unknown());
         for key in ["src_addr", "dst_addr"].into_iter().filter(|key| ini.entry(&section, key).is_none()) {
-            problems.push(Problem::new(
+            problems.push(LegacyProblem::new(
                 &ini.file,
                 line,
                 format!("expected `{key}` in [{section}]"),
-                "0.0.0.0/0 is everything",
+                "0.0.0.0/0 matches everything",
             ));
         }
         for entry in ["src_addr", "dst_addr"].into_iter().filter_map(|key| ini.entry(&section, key)) {
             let is_zero = entry.value.parse::<Prefix>().is_ok_and(|prefix| is_none(prefix.address));
             if !entry.value.contains('/') && !is_zero {
                 let what =
-                    format!("`{} = {}` is everything: without a length the original takes 0", entry.key, entry.value);
+                    format!("`{} = {}` matches everything: the original's default length is 0", entry.key, entry.value);
                 notes.push(Note::new(&ini.file, entry.line, what));
             }
         }
@@ -333,12 +334,12 @@ impl Network {
 }
 
 impl Prefix {
-    /// The network of one address.
+    /// Returns the network of one address.
     pub fn host(address: IpAddr) -> Self {
         Self { address, len: Self::longest(address) }
     }
 
-    /// How many bits an address has.
+    /// Returns the number of bits of an address.
     pub(super) fn longest(address: IpAddr) -> u8 {
         if address.is_ipv4() { 32 } else { 128 }
     }
@@ -361,8 +362,7 @@ fn auth_type(text: &str) -> Option<AuthType> {
 }
 
 fn public(fields: &mut Fields<'_>, v6: bool) -> Public {
-    let expected =
-        if v6 { "an IPv6 address or the word private_ipaddr" } else { "an IPv4 address or the word private_ipaddr" };
+    let expected = if v6 { "an IPv6 address or `private_ipaddr`" } else { "an IPv4 address or `private_ipaddr`" };
     let read = |text: &str| match text.parse::<IpAddr>() {
         Ok(address) if address.is_unspecified() => Some(Public::Discover),
         Ok(address) if address.is_ipv6() == v6 => Some(Public::Is(address)),
@@ -371,25 +371,25 @@ fn public(fields: &mut Fields<'_>, v6: bool) -> Public {
     fields.parse("public_ipaddr", expected, read).unwrap_or_default()
 }
 
-/// The line of a section that a count has announced.
-fn announced(ini: &Ini, section: &str, count: &str, problems: &mut Vec<Problem>) -> Option<usize> {
+/// Returns the line of a section that a count requires.
+fn require_section(ini: &Ini, section: &str, count: &str, problems: &mut Vec<LegacyProblem>) -> Option<usize> {
     let line = ini.line_of(section);
     if line.is_none() {
         let counted = ini.sections.iter().flat_map(|s| &s.entries).find(|entry| entry.key == count);
-        let what = format!("expected a section [{section}], as `{count}` says");
+        let what = format!("expected a section [{section}], as `{count}` requires");
         let hint = format!("sections are counted from 0: add [{section}] or lower `{count}`");
-        problems.push(Problem::new(&ini.file, counted.map_or(0, |entry| entry.line), what, hint));
+        problems.push(LegacyProblem::new(&ini.file, counted.map_or(0, |entry| entry.line), what, hint));
     }
     line
 }
 
-/// The smallest MTU with which an interface has IPv6 addresses (RFC 8200 section 5).
+/// Minimum MTU of an interface with IPv6 addresses (RFC 8200 section 5).
 const MIN_IPV6: u16 = 1280;
-/// More than anybody has; the original keeps one.
+/// More than is useful; the original keeps one.
 const MAX_TUNNELS: usize = 16;
 
-/// More than anybody has; the original has room for 20.
+/// More than is useful; the original's limit is 20.
 const MAX_NETWORKS: usize = 256;
 
-/// A day. The original has no limit.
+/// One day. The original has no limit.
 const MAX_SECONDS: u32 = 86_400;

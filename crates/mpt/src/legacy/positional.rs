@@ -1,4 +1,4 @@
-//! The generations before the INI form: one value in a line, and its place says what it is.
+//! The generations before the INI format: one value per line, identified by its position.
 //!
 //! ```text
 //! 3                  # The number of the interfaces          10.0.0.1        ; lines that begin
@@ -6,18 +6,18 @@
 //! 00:00:00:00:00:00  # MAC ADDRESS                           10.0.2/24       # zeros may be left out
 //! ```
 //!
-//! Files of 2014 have MAC addresses and a window size, those of 2019 short prefixes and whole-line comments; papers print
-//! both with a comment behind each value that says what it is. Public text does not settle the order of the values in
-//! either generation. So the *label* decides where there is one that can be understood. A value without a label is taken
-//! for what follows the value before it, in the order of the tables below, which is that of the tables of the INI form; a
-//! file whose order differs runs into a value of the wrong kind, and that is an error with its line, never a guess.
+//! Files of 2014 have MAC addresses and a window size, those of 2019 short prefixes and whole-line comments; papers
+//! print both with a label in a comment after each value. No public text defines the order of the values in either
+//! generation. So a recognized *label* decides. A value without a label is the next one after its predecessor in the
+//! tables below, which have the order of the INI tables. A file with another order has a value of the wrong type, which
+//! is reported with its line, never guessed.
 //!
-//! What comes out are the sections and keys of the INI form.
+//! The result has the sections and keys of the INI format.
 
-use super::Problem;
+use super::LegacyProblem;
 use super::ini::{Ini, Section};
 
-/// What a file is about.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `interface.conf`.
@@ -26,20 +26,20 @@ pub enum Kind {
     Connection,
 }
 
-/// Whether a file has places instead of keys.
+/// Returns true if a file has positional values instead of keys.
 pub fn is_positional(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with([';', '#']));
     !text.lines().any(|line| line.trim_start().starts_with('[')) && lines.any(|line| !line.contains('='))
 }
 
-/// What a file of this name is about.
+/// Returns the kind of a file by its name.
 pub fn kind_of(name: &str) -> Kind {
     if name.to_lowercase().contains("interface") { Kind::Interface } else { Kind::Connection }
 }
 
 /// Reads a file into sections and keys, one [`Ini`] for each connection in it.
-pub fn read(file: &str, text: &str, kind: Kind, problems: &mut Vec<Problem>) -> Vec<Ini> {
-    let mut reading = Reading::new(file, kind);
+pub fn read(file: &str, text: &str, kind: Kind, problems: &mut Vec<LegacyProblem>) -> Vec<Ini> {
+    let mut reading = PositionalReader::new(file, kind);
     for (line, content) in (1..).zip(text.lines()) {
         let (value, label) = content.split_once(['#', ';']).unwrap_or((content, ""));
         if !value.trim().is_empty() {
@@ -47,25 +47,25 @@ pub fn read(file: &str, text: &str, kind: Kind, problems: &mut Vec<Problem>) -> 
         }
     }
     if reading.inis.is_empty() {
-        problems.push(Problem::new(file, 0, "expected values, found none", "name files of the original MPT"));
+        problems.push(LegacyProblem::new(file, 0, "expected values, found none", "name files of the original MPT"));
     }
     reading.finish()
 }
 
-struct Reading {
+struct PositionalReader {
     file: String,
     kind: Kind,
     inis: Vec<Ini>,
-    /// The block that is being read: which table, and how many fields of it have been passed.
-    block: Option<(Table, usize)>,
+    /// The current block: its table, and the number of fields passed.
+    block: Option<(FieldTable, usize)>,
 }
 
-type Table = &'static [Field];
+type FieldTable = &'static [FieldSpec];
 
-/// A value's key, the labels it is known by, and whether it has a place when it has no label.
-type Field = (&'static str, &'static [&'static str], bool);
+/// A value's key, its labels, and whether it has a position without a label.
+type FieldSpec = (&'static str, &'static [&'static str], bool);
 
-impl Reading {
+impl PositionalReader {
     fn new(file: &str, kind: Kind) -> Self {
         Self { file: file.into(), kind, inis: vec![], block: None }
     }
@@ -82,10 +82,10 @@ impl Reading {
         }
     }
 
-    /// The field that a label names best, and whether it begins a block. A field of the current block that has no value
-    /// comes before one of another block.
-    fn labelled(&self, label: &[String]) -> Option<(Table, usize, bool)> {
-        let mut best: Option<(usize, (Table, usize, bool))> = None;
+    /// Returns the field that matches a label best, and whether it begins a block. A field of the current block without
+    /// a value precedes those of other blocks.
+    fn labelled(&self, label: &[String]) -> Option<(FieldTable, usize, bool)> {
+        let mut best: Option<(usize, (FieldTable, usize, bool))> = None;
         let current = self.block.map(|(table, _)| (table, false));
         for (table, begins) in current.into_iter().chain(self.following().into_iter().map(|table| (table, true))) {
             for (at, (key, labels, _)) in table.iter().enumerate() {
@@ -99,8 +99,8 @@ impl Reading {
         best.map(|(_, found)| found)
     }
 
-    /// What comes after the value before, by its place.
-    fn next(&self) -> (Table, usize, bool) {
+    /// Returns the next field by position.
+    fn next(&self) -> (FieldTable, usize, bool) {
         let in_block = self.block.and_then(|(table, passed)| {
             let at = (passed..table.len()).find(|at| table[*at].2 && !self.has(table[*at].0))?;
             Some((table, at, false))
@@ -112,8 +112,8 @@ impl Reading {
         in_block.unwrap_or_else(begin)
     }
 
-    /// The tables of which a block can begin here, the likeliest first.
-    fn following(&self) -> Vec<Table> {
+    /// Returns the tables of which a block can begin here, the likeliest first.
+    fn following(&self) -> Vec<FieldTable> {
         let due = |count: &str, prefix: &str| {
             let announced = self.last("connection", count).and_then(|n| n.parse().ok()).unwrap_or(0);
             self.number_of(prefix) < announced
@@ -128,7 +128,7 @@ impl Reading {
         }
     }
 
-    fn begin(&mut self, table: Table, line: usize) {
+    fn begin(&mut self, table: FieldTable, line: usize) {
         if table == CONNECTION || self.inis.is_empty() {
             self.inis.push(Ini { file: self.file.clone(), positional: true, sections: vec![] });
         }
@@ -170,7 +170,7 @@ impl Reading {
     }
 }
 
-/// Interfaces that are tunnels become the tunnels of the INI form; the others stay what they are.
+/// Converts tunnel interfaces to tunnels of the INI format; others stay.
 fn name_tunnels(ini: &mut Ini) {
     let is_tunnel = |s: &&mut Section| s.entries.iter().any(|e| e.key == "name" && e.value.starts_with("tun"));
     let mut count = 0;
@@ -185,7 +185,7 @@ fn name_tunnels(ini: &mut Ini) {
     }
 }
 
-/// Times that stand with the connection hold for each path that has none of its own.
+/// Copies times of the connection to each path that has none of its own.
 fn share_times(ini: &mut Ini) {
     for key in ["keepalive_time", "dead_time"] {
         let Some(time) = ini.entry("connection", key).cloned() else { continue };
@@ -200,20 +200,20 @@ fn share_times(ini: &mut Ini) {
     }
 }
 
-/// The words of a label, in lower case.
+/// Returns the words of a label in lower case.
 fn words(label: &str) -> Vec<String> {
     let words = label.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_lowercase).collect()
 }
 
-/// How many words of a known label begin words of this one; 0 unless all do.
+/// Returns how many words of a known label are prefixes of words of this one; 0 unless all are.
 fn matching(known: &str, label: &[String]) -> usize {
     let found = |word: &str| label.iter().any(|given| given.starts_with(word));
     let words = known.split(' ');
     if words.clone().all(found) { words.count() } else { 0 }
 }
 
-fn prefix_of(table: Table) -> (&'static str, bool) {
+fn prefix_of(table: FieldTable) -> (&'static str, bool) {
     match table {
         t if t == GENERAL => ("general", false),
         t if t == INTERFACE => ("interface_", true),
@@ -223,7 +223,7 @@ fn prefix_of(table: Table) -> (&'static str, bool) {
     }
 }
 
-const GENERAL: Table = &[
+const GENERAL: FieldTable = &[
     ("interface_num", &["number interface"], true),
     ("tunnel_num", &["number tunnel"], false),
     ("cmdport_local", &["cmd port", "command port"], true),
@@ -231,7 +231,7 @@ const GENERAL: Table = &[
     ("cmd_timeout", &["timeout"], false),
 ];
 
-const INTERFACE: Table = &[
+const INTERFACE: FieldTable = &[
     ("name", &["int name", "interface name", "tunnel name", "name"], true),
     ("mac_addr", &["mac"], false),
     ("mtu", &["mtu"], false),
@@ -240,7 +240,7 @@ const INTERFACE: Table = &[
     ("gw_ipaddr", &["gateway", "gw"], false),
 ];
 
-const CONNECTION: Table = &[
+const CONNECTION: FieldTable = &[
     ("connection_count", &["number connection"], false),
     ("name", &["connection name", "conn name", "name"], true),
     ("permission", &["permission", "send receive", "connection update"], true),
@@ -261,7 +261,7 @@ const CONNECTION: Table = &[
     ("dead_time", &["dead"], false),
 ];
 
-const PATH: Table = &[
+const PATH: FieldTable = &[
     ("interface_name", &["int name", "interface name", "interface"], true),
     ("ip_ver", &["ip version", "ip ver", "version"], true),
     ("mac_addr", &["mac"], false),
@@ -278,7 +278,7 @@ const PATH: Table = &[
     ("window_size", &["window"], true),
 ];
 
-const NETWORK: Table = &[
+const NETWORK: FieldTable = &[
     ("ip_ver", &["ip version", "ip ver", "version"], true),
     ("src_addr", &["source", "src"], true),
     ("dst_addr", &["dest", "dst"], true),

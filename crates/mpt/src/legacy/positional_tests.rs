@@ -1,4 +1,4 @@
-//! The shapes that are described of the positional generations, written for these tests.
+//! The formats that papers describe for the positional generations, written for these tests.
 
 use super::*;
 
@@ -59,7 +59,7 @@ eth1               # INT. NAME
 10.0.3/24    # DESTINATION
 ";
 
-/// The order of the INI form's tables, without any label.
+/// The order of the INI tables, without any label.
 const CONNECTION_2019: &str = "\
 ; a connection
 conn_1
@@ -129,7 +129,7 @@ fn interfaces_that_are_tunnels_become_tunnels() {
 }
 
 #[test]
-fn labels_say_what_a_value_is() {
+fn labels_identify_values() {
     let ini = read_one(CONNECTION_2014, Kind::Connection);
     let connection =
         ["name", "permission", "ip_ver", "ip_local", "local_port", "ip_remote", "remote_port", "path_count"];
@@ -151,7 +151,7 @@ fn labels_say_what_a_value_is() {
 }
 
 #[test]
-fn without_labels_the_place_says_it() {
+fn without_labels_the_position_identifies_values() {
     let ini = read_one(CONNECTION_2019, Kind::Connection);
     let connection =
         ["ip_local", "remote_cmd_port", "path_count", "network_count", "reorder_window", "auth_type", "auth_key"];

@@ -1,24 +1,24 @@
-//! What is wrong with a file, and what is not carried over from it.
+//! Mistakes in files of the original, and notes on settings that are not carried over.
 
 use std::fmt;
 
 /// A mistake in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The file, as it was named.
+pub struct LegacyProblem {
+    /// The name of the file.
     pub file: String,
-    /// The line, counted from 1; 0 when it is about the whole file.
+    /// The line, counted from 1; 0 if it concerns the whole file.
     pub line: usize,
-    /// What is wrong, and what was expected there.
+    /// What is wrong, and the expected value.
     pub what: String,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: String,
 }
 
-/// Something in a file that has no effect here, and why.
+/// A setting without effect here, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// The file, as it was named.
+    /// The name of the file.
     pub file: String,
     /// The line, counted from 1.
     pub line: usize,
@@ -26,28 +26,28 @@ pub struct Note {
     pub what: String,
 }
 
-impl Problem {
-    /// A mistake in line `line` of `file`.
+impl LegacyProblem {
+    /// Makes a mistake in line `line` of `file`.
     pub fn new(file: &str, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { file: file.into(), line, what: what.into(), hint: hint.into() }
     }
 
-    /// Where it is and what is wrong, without what to do about it.
-    pub fn complaint(&self) -> String {
+    /// Returns location and message, without the hint.
+    pub fn location_and_cause(&self) -> String {
         Note::new(&self.file, self.line, &*self.what).to_string()
     }
 }
 
 impl Note {
-    /// A remark about line `line` of `file`.
+    /// Makes a note on line `line` of `file`.
     pub fn new(file: &str, line: usize, what: impl Into<String>) -> Self {
         Self { file: file.into(), line, what: what.into() }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for LegacyProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n  hint: {}", self.complaint(), self.hint)
+        write!(f, "{}\n  hint: {}", self.location_and_cause(), self.hint)
     }
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Note {
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for LegacyProblem {}
 
 fn place(f: &mut fmt::Formatter<'_>, file: &str, line: usize) -> fmt::Result {
     if line == 0 { write!(f, "{file}: ") } else { write!(f, "{file}:{line}: ") }

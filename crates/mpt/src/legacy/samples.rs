@@ -1,4 +1,4 @@
-//! Files of the original that tests read: the pair of hosts on which it was measured, in its INI form.
+//! Sample files of the original for tests: the pair of hosts of the measurements, in INI format.
 
 pub(super) const INTERFACE: &str = "\
 ; conf/interface.conf

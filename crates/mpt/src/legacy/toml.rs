@@ -1,7 +1,7 @@
-//! The way from the original's files to ours: a configuration as TOML, with a remark where something differs.
+//! Converts the original's files to our TOML format, with a note where something differs.
 //!
-//! `mpt import` writes this text, and `mpt up --legacy` reads it as it reads any other file, so there is one meaning of
-//! every value and one set of checks. What cannot be carried over is said, never guessed.
+//! `mpt import` writes this text, and `mpt up --legacy` reads it like any other file, so every value has one meaning
+//! and one set of checks. What cannot be carried over is noted, never guessed.
 
 use std::collections::HashSet;
 use std::fmt::{Display, Write as _};
@@ -9,43 +9,43 @@ use std::net::IpAddr;
 
 use mpt_proto::legacy::wire::AuthType;
 
-use super::model::{Connection, Network, Path, Prefix, Public};
+use super::model::{Connection, ConnectionPath, Network, Prefix, Public};
 use super::{LegacySetup, Note};
 
-/// A configuration file, and what of the original's it does not say.
+/// A configuration file, and notes on what it lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// The file.
+    /// The text of the file.
     pub text: String,
-    /// What was not carried over, and why.
+    /// Settings that were not carried over, with the reason.
     pub notes: Vec<Note>,
 }
 
-/// What the operator allows, since the original's files cannot say it.
+/// Permissions by the operator, which the original's files lack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// Control messages that prove nothing.
+    /// Unauthenticated control messages.
     pub unauthenticated: bool,
-    /// The key that everybody knows.
+    /// The public key of the original.
     pub public_key: bool,
 }
 
-/// Writes a whole setup. `template`: where its template is found.
+/// Converts a whole setup. `template` is the path of its template.
 pub fn write(setup: &LegacySetup, allowed: Allowed, template: Option<&str>) -> Imported {
-    let mut out = Out { text: String::new(), notes: setup.notes.clone(), names: HashSet::new() };
+    let mut out = TomlWriter { text: String::new(), notes: setup.notes.clone(), names: HashSet::new() };
     out.tunnel(setup);
     out.control(setup, allowed, template);
     setup.connections.iter().for_each(|connection| out.connection(connection));
     Imported { text: out.text, notes: out.notes }
 }
 
-struct Out {
+struct TomlWriter {
     text: String,
     notes: Vec<Note>,
     names: HashSet<String>,
 }
 
-impl Out {
+impl TomlWriter {
     fn tunnel(&mut self, setup: &LegacySetup) {
         self.comment("From the configuration of the original MPT. docs/config.md explains every key.");
         self.text("mode", "plain");
@@ -85,15 +85,15 @@ impl Out {
         }
     }
 
-    /// Whether a connection rests on something that is refused unless it is allowed.
+    /// Returns true if a connection needs something that is rejected by default.
     fn needs(&mut self, setup: &LegacySetup, key: &str, rests: impl Fn(&Connection) -> bool) -> bool {
         let Some(connection) = setup.connections.iter().find(|connection| rests(connection)) else { return false };
         let what = match key {
-            "unauthenticated" => "control messages of authentication type 0 and 1 prove nothing",
-            _ => "the key of this connection is the one that everybody knows",
+            "unauthenticated" => "control messages of authentication type 0 and 1 are not authenticated",
+            _ => "the key of this connection is the public one of the original",
         };
-        self.comment(&format!("{what}. Write true to believe them."));
-        let what = format!("{what}, and are refused: `{key} = true` in [original] accepts them");
+        self.comment(&format!("{what}. Set true to accept them."));
+        let what = format!("{what}, and are rejected: `{key} = true` in [original] accepts them");
         let file = connection.file.clone();
         self.note(&file, what);
         true
@@ -135,14 +135,11 @@ impl Out {
             }
         }
         if c.max_buffdelay_msec > LONGEST_HOLD {
-            self.note(
-                &c.file,
-                format!("`max_buffdelay_msec` is cut to {LONGEST_HOLD}: nothing is worth a longer wait"),
-            );
+            self.note(&c.file, format!("`max_buffdelay_msec` is cut to {LONGEST_HOLD}, the maximum here"));
         }
     }
 
-    fn path(&mut self, c: &Connection, p: &Path, name: &str) {
+    fn path(&mut self, c: &Connection, p: &ConnectionPath, name: &str) {
         self.header("[[peer.path]]");
         self.text("name", name);
         match is_interface(&p.interface_name) {
@@ -170,13 +167,15 @@ impl Out {
         self.line("create", p.cmd_default);
     }
 
-    /// What the original finds out by asking hosts on the Internet or programs of the desktop.
-    fn discovered(&mut self, c: &Connection, p: &Path, name: &str) {
+    /// Notes values that the original discovers by querying Internet hosts or desktop programs.
+    fn discovered(&mut self, c: &Connection, p: &ConnectionPath, name: &str) {
         if p.public_ipaddr == Public::Discover {
             let instead = p.private_ipaddr.map_or("nothing".into(), |private| private.to_string());
             self.note(
                 &c.file,
-                format!("path {name}: the public address is not asked for on the Internet; the peer is told {instead}"),
+                format!(
+                    "path {name}: the public address is not discovered on the Internet; the peer receives {instead}"
+                ),
             );
         }
         if p.private_ipaddr.is_none() {
@@ -187,11 +186,11 @@ impl Out {
         }
     }
 
-    /// A name as ours may be, that no other peer has.
+    /// Returns a valid, unique name for a peer.
     fn name(&mut self, name: &str, file: &str) -> String {
         let unique = unique(peer_name(name), &mut self.names);
         if unique != name {
-            self.note(file, format!("the connection `{name}` is called `{unique}` here"));
+            self.note(file, format!("the connection `{name}` is named `{unique}` here"));
         }
         unique
     }
@@ -228,12 +227,12 @@ impl Out {
     }
 }
 
-/// The tunnel address of one side and the networks behind it, in the order of the file.
+/// Returns the tunnel address of one side and the networks behind it, in file order.
 fn side(address: Option<IpAddr>, networks: &[Network], of: impl Fn(&Network) -> Prefix) -> Vec<Prefix> {
     address.map(Prefix::host).into_iter().chain(networks.iter().map(|net| network(of(net)))).collect()
 }
 
-/// What must be led into the tunnel besides the networks of its own addresses.
+/// Returns the networks to route into the tunnel in addition to its own prefixes.
 fn routes(setup: &LegacySetup, addresses: &[Prefix]) -> Vec<Prefix> {
     let mut routes = Vec::new();
     for prefix in setup.connections.iter().flat_map(|c| side(c.ip_remote, &c.networks, |net| net.dst_addr)) {
@@ -249,7 +248,7 @@ fn routes(setup: &LegacySetup, addresses: &[Prefix]) -> Vec<Prefix> {
     routes
 }
 
-/// Without the bits behind the length.
+/// Clears the bits beyond the prefix length.
 fn network(prefix: Prefix) -> Prefix {
     let cut = |bits: u128, width: u32| {
         if prefix.len == 0 { 0 } else { bits >> (width - u32::from(prefix.len)) << (width - u32::from(prefix.len)) }
@@ -261,20 +260,20 @@ fn network(prefix: Prefix) -> Prefix {
     Prefix { address, ..prefix }
 }
 
-fn path_name(path: &Path, number: usize) -> String {
+fn path_name(path: &ConnectionPath, number: usize) -> String {
     match is_interface(&path.interface_name) {
         true => path.interface_name.clone(),
         false => format!("path_{number}"),
     }
 }
 
-/// Whether an interface can have that name. Aliases like `eth0:1` are addresses, not interfaces.
+/// Returns true if it is a valid interface name. Aliases like `eth0:1` are addresses, not interfaces.
 pub(super) fn is_interface(name: &str) -> bool {
     let plain = name.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c));
     (1..=15).contains(&name.len()) && plain && name != "unnamed_path" && name != "." && name != ".."
 }
 
-/// The name of the peer that a connection is, unless another one has it.
+/// Returns the peer name for a connection, which may not be unique.
 pub fn peer_name(name: &str) -> String {
     fitting(name, "peer")
 }
@@ -285,7 +284,7 @@ fn fitting(name: &str, otherwise: &str) -> String {
     if fit.is_empty() { otherwise.to_owned() } else { fit }
 }
 
-/// The name, with a number if it is taken.
+/// Returns the name, with a number if it is taken.
 fn unique(name: String, taken: &mut HashSet<String>) -> String {
     let short: String = name.chars().take(MAX_NAME - 4).collect();
     let numbered = (2_u32..).map(|n| format!("{short}-{n}"));
@@ -298,7 +297,7 @@ fn seconds(seconds: u32) -> String {
     if seconds == 0 { "off".into() } else { format!("{seconds}s") }
 }
 
-/// A basic string of TOML.
+/// Quotes a basic string of TOML.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -319,10 +318,10 @@ impl Prefix {
     }
 }
 
-/// The longest `reorder_delay`, in milliseconds.
+/// Maximum `reorder_delay`, in milliseconds.
 const LONGEST_HOLD: u32 = 10_000;
 
-/// The longest name of a peer, in characters.
+/// Maximum characters of a peer's name.
 const MAX_NAME: usize = 32;
 
 #[cfg(test)]

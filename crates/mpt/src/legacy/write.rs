@@ -1,30 +1,30 @@
-//! The INI form, written: what `save` leaves in a file and what hosts send each other to create a connection.
+//! Writes the INI format: for saved files, and for the messages that create a connection.
 //!
-//! A saved file has every key. (The original leaves out `auth_key`, `cmd_default` and `window_size`, so that a connection
-//! that was saved and loaded again falls back to the key that everybody knows.) A message has every key but `auth_key`:
-//! it is signed, not encrypted, and whoever can check the signature has the key.
+//! A saved file has every key. (The original leaves out `auth_key`, `cmd_default` and `window_size`, so that a saved
+//! and reloaded connection falls back to the public key.) A message has every key but `auth_key`: it is signed, not
+//! encrypted, and a receiver that can verify it has the key.
 //!
 //! A text begins with seven semicolons, because the original does not read the first four characters of a message, and
-//! ends with a comment of more than 36 characters, because it cuts so many off the end of a reply.
+//! ends with a comment of more than 36 characters, because it cuts 36 off the end of a reply.
 
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use super::model::{Connection, Interface, Network, Path, Prefix, Public, Tunnel};
+use super::model::{Connection, ConnectionPath, Interface, Network, Prefix, Public, TunnelInterface};
 
-/// A connection as it is saved in its file.
+/// Formats a connection for its file.
 pub fn file(connection: &Connection) -> String {
     text(connection, true)
 }
 
-/// A connection as it is described to the peer.
+/// Formats a connection for the peer.
 pub fn message(connection: &Connection) -> String {
     text(connection, false)
 }
 
-/// `interface.conf`.
+/// Formats `interface.conf`.
 pub fn interface(interface: &Interface) -> String {
-    let mut out = Out(String::new());
+    let mut out = IniWriter(String::new());
     out.section("general");
     out.line("tunnel_num", interface.tunnels.len());
     out.line("accept_remote", u8::from(interface.accept_remote));
@@ -37,7 +37,7 @@ pub fn interface(interface: &Interface) -> String {
 }
 
 fn text(connection: &Connection, with_key: bool) -> String {
-    let mut out = Out(";;;;;;; Multipath connection\n".into());
+    let mut out = IniWriter(";;;;;;; Multipath connection\n".into());
     out.connection(connection);
     if let Some(key) = connection.auth_key.as_ref().filter(|_| with_key) {
         out.text("auth_key", &key.0);
@@ -52,9 +52,9 @@ fn text(connection: &Connection, with_key: bool) -> String {
     out.0
 }
 
-struct Out(String);
+struct IniWriter(String);
 
-impl Out {
+impl IniWriter {
     fn connection(&mut self, c: &Connection) {
         self.section("connection");
         self.text("name", &c.name);
@@ -74,7 +74,7 @@ impl Out {
         self.line("auth_type", c.auth_type as u8);
     }
 
-    fn path(&mut self, number: usize, p: &Path) {
+    fn path(&mut self, number: usize, p: &ConnectionPath) {
         self.section(&format!("path_{number}"));
         self.text("interface_name", &p.interface_name);
         self.line("ip_ver", version(p.v6));
@@ -102,7 +102,7 @@ impl Out {
         self.line("dst_addr", n.dst_addr);
     }
 
-    fn tunnel(&mut self, number: usize, t: &Tunnel) {
+    fn tunnel(&mut self, number: usize, t: &TunnelInterface) {
         let none = |v6| Prefix { address: unspecified(v6), len: 0 };
         self.section(&format!("tun_{number}"));
         self.text("name", &t.name);
@@ -119,8 +119,8 @@ impl Out {
         let _ = writeln!(self.0, "{key} = {value}");
     }
 
-    /// A value that may contain anything. Nothing can be escaped, so a text that has both quotes in it loses the double
-    /// ones where it needs quotes at all; and a line end would begin another key.
+    /// Writes any text. The format has no escapes, so a text with both kinds of quotes loses the double ones if it must
+    /// be quoted; line ends become spaces, since they would begin another key.
     fn text(&mut self, key: &str, value: &str) {
         let value = value.replace(['\n', '\r'], " ");
         let plain = !value.contains([';', '#', '\\']) && !value.starts_with(['"', '\'']) && value.trim() == value;
@@ -171,7 +171,7 @@ mod tests {
         fn v6()(bits in 1..u128::MAX) -> IpAddr { IpAddr::V6(bits.into()) }
     }
 
-    /// Printable text with whatever the dialect treats specially, but not both quotes at once.
+    /// Printable text with all special characters of the dialect, but not both quotes at once.
     fn any_text() -> impl Strategy<Value = String> {
         let text = prop_oneof!["[ -&(-~]{1,60}", "[ !#-~]{1,60}"];
         text.prop_map(|text| text.trim().to_owned()).prop_filter("empty means absent", |text| !text.is_empty())
@@ -189,11 +189,11 @@ mod tests {
         prop_oneof![Just(Public::Discover), Just(Public::Private), of_version(v6_).prop_map(Public::Is)]
     }
 
-    fn any_path() -> impl Strategy<Value = Path> {
+    fn any_path() -> impl Strategy<Value = ConnectionPath> {
         let addresses = |v6| (Just(v6), option::of(of_version(v6)), any_public(v6), option::of(of_version(v6)));
         let numbers = (0..86_401_u32, 0..86_401_u32, 1..10_001_u16, 1..10_001_u16, any::<u8>(), any::<u32>());
         (any_text(), any::<bool>().prop_flat_map(addresses), numbers, any::<bool>()).prop_map(
-            |(name, a, n, default)| Path {
+            |(name, a, n, default)| ConnectionPath {
                 interface_name: name,
                 v6: a.0,
                 private_ipaddr: a.1,
@@ -246,14 +246,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_saved_is_read_again_without_loss(connection in any_connection()) {
+        fn saved_files_are_read_again_without_loss(connection in any_connection()) {
             prop_assert_eq!(&read(&file(&connection)), &connection);
             prop_assert_eq!(file(&read(&file(&connection))), file(&connection));
         }
     }
 
     #[test]
-    fn keys_that_the_original_loses_are_saved() {
+    fn keys_that_the_original_drops_are_saved() {
         let mut connection = read(samples::CONNECTION);
         connection.auth_key = Some(Secret("0123456789abcdef".into()));
         connection.paths[1].window_size = 7;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_everything_but_the_key() {
+    fn a_message_has_all_keys_but_the_secret() {
         let mut connection = read(samples::CONNECTION);
         connection.auth_key = Some(Secret("0123456789abcdef".into()));
         let text = message(&connection);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_survives_what_the_original_does_to_both_ends_of_it() {
+    fn a_message_survives_the_originals_truncation_of_both_ends() {
         let connection = read(samples::CONNECTION);
         let text = message(&connection);
         assert!(text.starts_with(";;;;;;;"));

@@ -20,17 +20,17 @@ pub struct Hosts {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// One test at a time: they share two processors with each other.
-static TURN: Mutex<()> = Mutex::new(());
+/// Serializes the tests: they share two processors.
+static SERIAL: Mutex<()> = Mutex::new(());
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// How long anything may take that is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for every wait.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Hosts {
-    /// Makes them, unless this user may not; then it says so.
+    /// Creates the hosts, or prints that the test is skipped for lack of privileges.
     pub fn make() -> Option<Self> {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
         if !nix::unistd::geteuid().is_root() || !succeeds(Command::new("ip").args(["netns", "list"])) {
             eprintln!("skipped: needs CAP_NET_ADMIN");
             return None;
@@ -58,7 +58,7 @@ impl Hosts {
         }
     }
 
-    /// Puts a network behind a host, which forwards for it, and a machine with the address `prefix`.9 in it.
+    /// Adds a network behind a host, which forwards for it, and a machine with the address `prefix`.9 in it.
     pub fn attach_site(&mut self, host: usize, prefix: &str) {
         let (name, site) = (&self.names[host], format!("{}-site", self.names[host]));
         sh(&format!(
@@ -71,12 +71,12 @@ impl Hosts {
         self.sh(host, "echo 1 > /proc/sys/net/ipv4/ip_forward");
     }
 
-    /// How many of ten pings from the machine in a site are answered.
+    /// Returns how many of ten pings from the machine in a site are answered.
     pub fn ping_from_site(&self, site: usize, to: &str) -> u32 {
         received(&sh(&format!("ip netns exec {} ping -c 10 -i 0.02 -W 1 -q {to} || true", self.sites[site])))
     }
 
-    /// The folder that is host `host`'s own.
+    /// Returns the folder of host `host`.
     pub fn folder(&self, host: usize) -> PathBuf {
         self.folder.path().join(["a", "b"][host])
     }
@@ -86,11 +86,11 @@ impl Hosts {
         sh(&format!("ip netns exec {} sh -ec '{script}'", self.names[host]))
     }
 
-    /// Starts `mpt up` with these words.
-    pub fn up(&mut self, host: usize, words: &[&str]) {
+    /// Starts `mpt up` with these arguments.
+    pub fn up(&mut self, host: usize, arguments: &[&str]) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.log_file(host)).unwrap();
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_mpt"), "up"]).args(words);
+        command.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_mpt"), "up"]).args(arguments);
         let run = self.run_dir(host);
         self.daemons.push(command.env("MPT_RUN_DIR", run).stdin(Stdio::null()).stderr(log).spawn().unwrap());
         wait_for("the tunnel", || self.mpt(host, &["status"]).status.success().then_some(())).unwrap_or_else(|| {
@@ -107,23 +107,23 @@ impl Hosts {
     }
 
     /// Runs `mpt` as the operator of a host.
-    pub fn mpt(&self, host: usize, words: &[&str]) -> Output {
+    pub fn mpt(&self, host: usize, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpt"));
-        command.env("MPT_RUN_DIR", self.run_dir(host)).args(words).output().unwrap()
+        command.env("MPT_RUN_DIR", self.run_dir(host)).args(arguments).output().unwrap()
     }
 
-    /// As [`Self::mpt`], for what must succeed.
-    pub fn order(&self, host: usize, words: &[&str]) {
-        let output = self.mpt(host, words);
-        assert!(output.status.success(), "{words:?}: {output:?}");
+    /// As [`Self::mpt`], for commands that must succeed.
+    pub fn succeed(&self, host: usize, arguments: &[&str]) {
+        let output = self.mpt(host, arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
 
     /// Ends a host's tunnel.
     pub fn down(&self, host: usize) {
-        self.order(host, &["down"]);
+        self.succeed(host, &["down"]);
     }
 
-    /// A path's state: `up`, or why it is down.
+    /// Returns a path's state: `up`, or the cause.
     pub fn state(&self, host: usize, path: &str) -> String {
         let output = self.mpt(host, &["path", "list", "--json"]);
         let list: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
@@ -143,21 +143,21 @@ impl Hosts {
         );
     }
 
-    /// How many of ten pings are answered.
+    /// Returns how many of ten pings are answered.
     pub fn ping(&self, host: usize, from: Option<&str>, to: &str) -> u32 {
         let from = from.map_or(String::new(), |from| format!("-I {from}"));
         let script = format!("ping -c 10 -i 0.02 -W 1 -q {from} {to} || true");
         received(&self.sh(host, &script))
     }
 
-    /// Waits for the first answer, then wants all of ten.
+    /// Waits for the first answer, then requires ten of ten.
     pub fn reaches(&self, host: usize, from: Option<&str>, to: &str) {
         let any = wait_for("an answer", || (self.ping(host, from, to) > 0).then_some(()));
         assert!(any.is_some(), "{to} does not answer: {}", self.log(host));
         assert_eq!(self.ping(host, from, to), 10, "{to} of ten: {}", self.log(host));
     }
 
-    /// UDP payloads that host 1 sees on `v0`: `count` of those that the filter lets pass, while `meanwhile` runs.
+    /// Captures `count` UDP payloads on `v0` of host 1 that match the filter, while `meanwhile` runs.
     pub fn capture(
         &self,
         interface: &str,
@@ -175,7 +175,7 @@ impl Hosts {
         wait_listening(&mut child);
         meanwhile();
         let started = Instant::now();
-        while child.try_wait().unwrap().is_none() && started.elapsed() < PATIENCE {
+        while child.try_wait().unwrap().is_none() && started.elapsed() < TIMEOUT {
             thread::sleep(Duration::from_millis(20));
         }
         let _ = child.kill();
@@ -183,7 +183,7 @@ impl Hosts {
         Some(payloads(&String::from_utf8_lossy(&output.stdout)))
     }
 
-    /// What a host's daemon has said.
+    /// Returns the log of a host's daemon.
     pub fn log(&self, host: usize) -> String {
         fs::read_to_string(self.log_file(host)).unwrap_or_default()
     }
@@ -208,13 +208,13 @@ impl Drop for Hosts {
     }
 }
 
-/// What ping's summary says.
+/// Returns the number of answers in ping's summary.
 fn received(summary: &str) -> u32 {
     let count = summary.split(" received").next().and_then(|head| head.rsplit(' ').next());
     count.and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
-/// tcpdump says that it listens before it has lost anything.
+/// Waits for the message by which tcpdump reports that the capture is active.
 fn wait_listening(child: &mut Child) {
     use std::io::{BufRead as _, BufReader};
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -222,7 +222,7 @@ fn wait_listening(child: &mut Child) {
     thread::spawn(move || said.for_each(drop));
 }
 
-/// The UDP payloads in what tcpdump -x prints of IPv4 packets without options.
+/// Returns the UDP payloads in output of tcpdump -x, of IPv4 packets without options.
 fn payloads(text: &str) -> Vec<Vec<u8>> {
     let mut packets: Vec<Vec<u8>> = Vec::new();
     for line in text.lines() {
@@ -234,16 +234,16 @@ fn payloads(text: &str) -> Vec<Vec<u8>> {
     packets.into_iter().filter_map(|packet| Some(packet.get(28..)?.to_vec())).collect()
 }
 
-/// Bytes as they are printed, with blanks anywhere.
+/// Parses hexadecimal bytes, with spaces anywhere.
 pub fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).copied().unwrap_or_default()).collect()
 }
 
-/// Tries until there is something, or patience ends.
+/// Retries until there is a result, or the timeout.
 pub fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let started = Instant::now();
-    while started.elapsed() < PATIENCE {
+    while started.elapsed() < TIMEOUT {
         if let Some(done) = attempt() {
             return Some(done);
         }
@@ -253,7 +253,7 @@ pub fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> Option
     None
 }
 
-/// The directory of the measured pair of hosts, from one end or the other, after a change to both ends' connections.
+/// Writes the directory of the measured pair of hosts, for one end, after a change to both ends' connections.
 pub fn directory(folder: &Path, host: usize, change: impl Fn(&str) -> String) {
     let connections = folder.join("conf/connections");
     fs::create_dir_all(&connections).unwrap();
@@ -264,7 +264,7 @@ pub fn directory(folder: &Path, host: usize, change: impl Fn(&str) -> String) {
     fs::write(connections.join("conf.template"), &connection).unwrap();
 }
 
-/// The other end: every .1 is a .2 and the other way round.
+/// Swaps the ends: every .1 becomes .2 and the other way round.
 pub fn mirrored(text: &str) -> String {
     let swap = |last: &str| match last.strip_prefix('1') {
         Some(rest) => format!("2{rest}"),

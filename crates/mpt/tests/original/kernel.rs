@@ -1,12 +1,12 @@
-//! Plain mode against the kernel's own GRE-in-UDP: `ip fou` and `ip link type gre`, with every combination of key, sequence
-//! number and checksum.
+//! Plain mode against the kernel's own GRE-in-UDP: `ip fou` and `ip link type gre`, with every combination of key,
+//! sequence number and checksum.
 
 use std::fs;
 use std::process::Command;
 
 use super::hosts::{Hosts, sh, succeeds};
 
-/// Whether the kernel can be the other end.
+/// Returns true if the kernel has `fou`.
 fn has_fou() -> bool {
     let _ = Command::new("modprobe").args(["-q", "fou"]).status();
     let name = format!("compat-{}-fou", std::process::id());

@@ -1,5 +1,5 @@
-//! Directories of the original MPT, run as they are on two hosts of real namespaces: data, keepalives, commands, failures,
-//! creation, sites. These tests need root and say so without it.
+//! Directories of the original MPT on two hosts in network namespaces: data, keepalives, commands, failures, creation,
+//! sites. These tests need root and are skipped without it.
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing to unwrap has failed")]
 
 mod hosts;
@@ -10,7 +10,7 @@ use std::process::Command;
 
 use hosts::{Hosts, bytes, directory, succeeds, wait_for};
 
-/// Two hosts whose directories have been changed at both ends, and run.
+/// Starts two hosts whose directories have been changed at both ends.
 fn running(change: impl Fn(&str) -> String, allowed: &[&str]) -> Option<Hosts> {
     let mut hosts = Hosts::make()?;
     (0..2).for_each(|host| directory(&hosts.folder(host), host, &change));
@@ -22,7 +22,7 @@ fn unchanged(text: &str) -> String {
     text.to_owned()
 }
 
-/// With a key, so that control messages prove something.
+/// Adds a key, so that control messages are authenticated.
 fn keyed(text: &str) -> String {
     text.replace("auth_type = 0", "auth_type = 2\nauth_key = 5d3c8f1a90b24e67a1c3d5e7f9012345")
 }
@@ -62,13 +62,13 @@ fn data_carries_a_number_of_the_connection_when_there_is_a_window() {
         let numbered = |text: &str| text.replace("reorder_window = 0", &format!("reorder_window = {window}"));
         let Some(hosts) = running(numbered, &[]) else { return };
         let at = if window == 0 { 12 } else { 16 };
-        // IPv4 of ICMP: the sixth byte of what follows the flags of the header tells nothing that an address does not.
+        // Selects inner IPv4 packets: the byte after the GRE header is their version and header length.
         let filter = format!("udp and (src 192.168.10.1 or src 192.168.11.1) and udp[{at}] = 0x45");
         let Some(mut seen) = hosts.capture("any", &filter, 2, || assert_eq!(hosts.ping(0, None, "10.77.0.2"), 10))
         else {
             return;
         };
-        // The two paths are two interfaces, and either may be seen first.
+        // The two paths are two interfaces, so the order of their packets varies.
         seen.sort_by_key(|payload| payload[4..8].to_vec());
         for (payload, header) in seen.iter().zip(headers) {
             let header = bytes(header);
@@ -83,24 +83,24 @@ fn data_carries_a_number_of_the_connection_when_there_is_a_window() {
 fn a_path_taken_down_by_command_is_down_at_both_ends_and_comes_back() {
     let Some(hosts) = running(keyed, &[]) else { return };
     hosts.reaches(0, None, "10.77.0.2");
-    hosts.order(0, &["path", "down", "192.168.11.1", "192.168.11.2"]);
+    hosts.succeed(0, &["path", "down", "192.168.11.1", "192.168.11.2"]);
     hosts.expect(0, "v1", "operator");
     hosts.expect(1, "v1", "peer");
     assert_eq!(hosts.ping(0, None, "10.77.0.2"), 10);
-    hosts.order(0, &["path", "up", "192.168.11.1", "192.168.11.2"]);
+    hosts.succeed(0, &["path", "up", "192.168.11.1", "192.168.11.2"]);
     hosts.expect(0, "v1", "up");
     hosts.expect(1, "v1", "up");
     let unknown = hosts.mpt(0, &["path", "down", "192.168.11.1", "192.168.99.2"]);
     assert_eq!(unknown.status.code(), Some(1));
-    hosts.order(0, &["int", "v1", "down"]);
+    hosts.succeed(0, &["int", "v1", "down"]);
     assert_eq!(hosts.state(0, "v1"), "operator");
-    hosts.order(0, &["int", "v1", "up"]);
+    hosts.succeed(0, &["int", "v1", "up"]);
     hosts.expect(0, "v1", "up");
     hosts.expect(1, "v1", "up");
 }
 
 #[test]
-fn a_peer_is_told_over_a_link_local_path() {
+fn a_peer_is_notified_over_a_link_local_path() {
     let Some(mut hosts) = Hosts::make() else { return };
     let narrow = |text: &str| {
         let text = keyed(text).replace("192.168.11.", "fe80::");
@@ -112,7 +112,7 @@ fn a_peer_is_told_over_a_link_local_path() {
     }
     hosts.up_legacy(&[]);
     hosts.expect(1, "v1", "up");
-    hosts.order(0, &["path", "down", "v0"]);
+    hosts.succeed(0, &["path", "down", "v0"]);
     hosts.expect(1, "v0", "peer");
 }
 
@@ -130,16 +130,16 @@ fn a_silent_path_is_left_after_the_dead_time_and_revived_by_a_keepalive() {
 }
 
 #[test]
-fn what_proves_nothing_is_refused_unless_it_is_allowed() {
+fn unauthenticated_messages_are_rejected_unless_allowed() {
     let Some(hosts) = running(unchanged, &[]) else { return };
     hosts.reaches(0, None, "10.77.0.2");
-    hosts.order(0, &["path", "down", "v1"]);
+    hosts.succeed(0, &["path", "down", "v1"]);
     assert!(wait_for("a refusal", || hosts.log(1).contains("Unauthenticated").then_some(())).is_some());
     assert_ne!(hosts.state(1, "v1"), "peer");
     drop(hosts);
 
     let Some(hosts) = running(unchanged, &["--unauthenticated"]) else { return };
-    hosts.order(0, &["path", "down", "v1"]);
+    hosts.succeed(0, &["path", "down", "v1"]);
     hosts.expect(1, "v1", "peer");
 }
 
@@ -152,16 +152,16 @@ fn a_connection_is_created_at_a_host_that_has_none_and_saved_with_its_key() {
     hosts.up_legacy(&[]);
     assert_eq!(hosts.ping(0, None, "10.77.0.2"), 0);
 
-    hosts.order(0, &["create", "c.conf"]);
+    hosts.succeed(0, &["create", "c.conf"]);
     hosts.reaches(0, None, "10.77.0.2");
     let again = hosts.mpt(0, &["create", "c.conf"]);
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stderr).contains("exists already"), "{again:?}");
 
-    hosts.order(1, &["delete", "peer_10_77_0_1.conf"]);
-    hosts.order(0, &["create", "c.conf"]);
+    hosts.succeed(1, &["delete", "peer_10_77_0_1.conf"]);
+    hosts.succeed(0, &["create", "c.conf"]);
     hosts.reaches(0, None, "10.77.0.2");
-    hosts.order(1, &["save"]);
+    hosts.succeed(1, &["save"]);
     let saved = fs::read_to_string(connections.join("peer_10_77_0_1.conf")).unwrap();
     assert!(saved.contains("auth_key = 5d3c8f1a90b24e67a1c3d5e7f9012345"), "{saved}");
     assert!(saved.contains("local_port = 4754"), "the port of the connection that is gone is free again: {saved}");
@@ -169,12 +169,12 @@ fn a_connection_is_created_at_a_host_that_has_none_and_saved_with_its_key() {
     let folder = hosts.folder(1);
     hosts.up(1, &["--legacy", folder.to_str().unwrap()]);
     hosts.reaches(0, None, "10.77.0.2");
-    hosts.order(0, &["path", "down", "v1"]);
+    hosts.succeed(0, &["path", "down", "v1"]);
     hosts.expect(1, "v1", "peer");
 }
 
 #[test]
-fn a_created_connection_carries_what_was_asked_for_and_other_networks_lose_their_routes() {
+fn a_created_connection_carries_requested_networks_and_others_lose_their_routes() {
     let Some(mut hosts) = Hosts::make() else { return };
     let networks = "\n[net_0]\nsrc_addr = 10.81.0.0/24\ndst_addr = 0.0.0.0/0\n\
                     [net_1]\nsrc_addr = 10.81.0.0/24\ndst_addr = 10.84.0.0/24\n";
@@ -189,20 +189,20 @@ fn a_created_connection_carries_what_was_asked_for_and_other_networks_lose_their
     hosts.sh(1, "ip addr add 198.51.100.7/32 dev lo");
     assert!(hosts.sh(0, "ip route").contains("10.84.0.0/24 dev tunh"));
 
-    hosts.order(1, &["int", "tunh", "down"]);
+    hosts.succeed(1, &["int", "tunh", "down"]);
     assert_eq!(hosts.mpt(0, &["create", "c.conf"]).status.code(), Some(1), "its route cannot be set");
-    hosts.order(1, &["int", "tunh", "up"]);
-    hosts.order(0, &["create", "c.conf"]);
+    hosts.succeed(1, &["int", "tunh", "up"]);
+    hosts.succeed(0, &["create", "c.conf"]);
     hosts.reaches(0, Some("10.77.0.1"), "198.51.100.7");
     let routes = hosts.sh(0, "ip route");
     assert!(routes.contains("0.0.0.0/1 dev tunh") && !routes.contains("10.84"), "{routes}");
 
-    hosts.order(1, &["reload", "other.conf"]);
+    hosts.succeed(1, &["reload", "other.conf"]);
     assert!(hosts.sh(1, "ip route").contains("10.81.0.0/24 dev tunh"), "a reload of another takes nothing away");
 }
 
 #[test]
-fn what_counts_from_the_next_start_is_refused_at_a_reload() {
+fn keys_fixed_at_the_start_are_rejected_at_a_reload() {
     let Some(hosts) = running(unchanged, &[]) else { return };
     let file = hosts.folder(0).join("conf/interface.conf");
     let text = fs::read_to_string(&file).unwrap();
@@ -210,7 +210,7 @@ fn what_counts_from_the_next_start_is_refused_at_a_reload() {
         fs::write(&file, text.replace("cmdport_local = 60456", other)).unwrap();
         let refused = hosts.mpt(0, &["reload"]);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(!refused.status.success() && said.contains("[original] is not what it was"), "{said}");
+        assert!(!refused.status.success() && said.contains("[original] cannot change"), "{said}");
     }
 }
 
@@ -223,15 +223,15 @@ fn saving_and_loading_changes_nothing() {
         lines.collect::<std::collections::BTreeSet<_>>()
     };
     let before = keys(&fs::read_to_string(&file).unwrap());
-    hosts.order(0, &["save", "c.conf"]);
+    hosts.succeed(0, &["save", "c.conf"]);
     let after = keys(&fs::read_to_string(&file).unwrap());
     assert_eq!(before.difference(&after).collect::<Vec<_>>(), Vec::<&String>::new());
-    hosts.order(0, &["reload", "c.conf"]);
-    hosts.order(1, &["restart"]);
+    hosts.succeed(0, &["reload", "c.conf"]);
+    hosts.succeed(1, &["restart"]);
     hosts.reaches(0, None, "10.77.0.2");
 }
 
-/// Files of the first generation hold as many connections as they say.
+/// Files of the first generation may hold several connections.
 const TWO_IN_ONE: &str = "\
 2            # The number of the connections
 
@@ -279,13 +279,13 @@ fn a_file_of_several_connections_is_neither_saved_nor_taken_out_of_use() {
 #[test]
 fn a_deleted_connection_is_gone_and_its_file_disabled() {
     let Some(hosts) = running(unchanged, &[]) else { return };
-    hosts.order(0, &["delete", "c.conf"]);
+    hosts.succeed(0, &["delete", "c.conf"]);
     assert_eq!(hosts.state(0, "v0"), "none");
     let connections = hosts.folder(0).join("conf/connections");
     assert!(connections.join("c.conf.disabled").exists() && !connections.join("c.conf").exists());
     assert_eq!(hosts.mpt(0, &["reload", "c.conf"]).status.code(), Some(1));
     fs::rename(connections.join("c.conf.disabled"), connections.join("c.conf")).unwrap();
-    hosts.order(0, &["reload"]);
+    hosts.succeed(0, &["reload"]);
     hosts.reaches(0, None, "10.77.0.2");
 }
 
@@ -353,10 +353,10 @@ fn a_path_that_follows_the_default_route_keeps_it_when_the_tunnel_takes_the_rest
 #[test]
 fn addresses_are_given_and_taken_away() {
     let Some(hosts) = running(unchanged, &[]) else { return };
-    hosts.order(0, &["addr", "add", "10.99.0.1", "dev", "tunh"]);
+    hosts.succeed(0, &["addr", "add", "10.99.0.1", "dev", "tunh"]);
     assert!(hosts.sh(0, "ip addr show dev tunh").contains("10.99.0.1/24"));
     assert_eq!(hosts.mpt(0, &["addr", "add", "10.99.0.1/24", "dev", "tunh"]).status.code(), Some(1));
-    hosts.order(0, &["address", "del", "10.99.0.1/24", "dev", "tunh"]);
+    hosts.succeed(0, &["address", "del", "10.99.0.1/24", "dev", "tunh"]);
     assert!(!hosts.sh(0, "ip addr show dev tunh").contains("10.99.0.1"));
     assert_eq!(hosts.mpt(0, &["addr", "add", "10.99.0.1", "on", "tunh"]).status.code(), Some(2));
 }

@@ -1,4 +1,4 @@
-//! Questions on the terminal, for what the flags leave open.
+//! Prompts on the terminal for values that the flags lack.
 
 use std::io::{BufRead, Write};
 use std::net::IpAddr;
@@ -7,11 +7,11 @@ use std::str::FromStr;
 use super::New;
 use crate::Failure;
 
-/// Asks for what is not said yet.
+/// Prompts for missing values.
 ///
 /// # Errors
-/// [`Failure`] when there are no more answers.
-pub fn complete(new: &mut New, answers: &mut impl BufRead, out: &mut impl Write) -> Result<(), Failure> {
+/// [`Failure`] at the end of input.
+pub fn ask_missing(new: &mut New, answers: &mut impl BufRead, out: &mut impl Write) -> Result<(), Failure> {
     let mut dialogue = Dialogue { answers, out };
     if new.b_address.is_empty() {
         new.b_address =
@@ -19,14 +19,14 @@ pub fn complete(new: &mut New, answers: &mut impl BufRead, out: &mut impl Write)
     }
     if new.a_address.is_empty() {
         let question = match new.plain {
-            true => "Addresses at which host A can be reached, likewise",
-            false => "The same of host A, or nothing if it has none and is the one who calls",
+            true => "Addresses at which host A can be reached, one for each path or one for all",
+            false => "The same for host A, or nothing if it has none and connects to host B",
         };
         new.a_address = dialogue.list::<IpAddr>(question, new.plain)?;
     }
     if new.a_interface.is_empty() {
         let question =
-            "Interfaces by which host A reaches the Internet, one for each path, or nothing for its routes to decide";
+            "Interfaces by which host A reaches the Internet, one for each path, or nothing to use its routes";
         new.a_interface = dialogue.list(question, false)?;
     }
     Ok(())
@@ -38,21 +38,21 @@ struct Dialogue<'d, A, O> {
 }
 
 impl<A: BufRead, O: Write> Dialogue<'_, A, O> {
-    /// Asks until the answer is a list, with something in it when it is `needed`.
+    /// Prompts until the answer is a list; non-empty if it is `needed`.
     fn list<T: FromStr>(&mut self, question: &str, needed: bool) -> Result<Vec<T>, Failure> {
         loop {
             let answer = self.ask(question)?;
             let words = || answer.split([',', ' ', '\t', '\n']).filter(|word| !word.is_empty());
             match words().find(|word| word.parse::<T>().is_err()) {
-                Some(wrong) => self.say(&format!("{wrong:?} is none.\n"))?,
-                None if needed && words().next().is_none() => self.say("At least one is needed.\n")?,
+                Some(wrong) => self.print(&format!("{wrong:?} is not valid.\n"))?,
+                None if needed && words().next().is_none() => self.print("At least one is needed.\n")?,
                 None => return Ok(words().filter_map(|word| word.parse().ok()).collect()),
             }
         }
     }
 
     fn ask(&mut self, question: &str) -> Result<String, Failure> {
-        self.say(&format!("{question}: "))?;
+        self.print(&format!("{question}: "))?;
         let mut answer = String::new();
         match self.answers.read_line(&mut answer) {
             Ok(0) => {
@@ -63,9 +63,9 @@ impl<A: BufRead, O: Write> Dialogue<'_, A, O> {
         }
     }
 
-    fn say(&mut self, text: &str) -> Result<(), Failure> {
-        let said = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
-        said.map_err(|error| Failure::new(format!("cannot ask: {error}")))
+    fn print(&mut self, text: &str) -> Result<(), Failure> {
+        let written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        written.map_err(|error| Failure::new(format!("cannot print: {error}")))
     }
 }
 
@@ -81,39 +81,42 @@ mod tests {
         new: New,
     }
 
-    /// The flags after these answers, and what was asked.
+    /// Returns the flags after these answers, and the prompts.
     fn answered(flags: &[&str], answers: &str) -> (Result<New, Failure>, String) {
         let mut new = Typed::parse_from([&["new"], flags].concat()).new;
-        let mut asked = Vec::new();
-        let done = complete(&mut new, &mut answers.as_bytes(), &mut asked);
-        (done.map(|()| new), String::from_utf8(asked).unwrap())
+        let mut prompts = Vec::new();
+        let done = ask_missing(&mut new, &mut answers.as_bytes(), &mut prompts);
+        (done.map(|()| new), String::from_utf8(prompts).unwrap())
     }
 
     #[test]
-    fn only_what_is_not_said_is_asked() {
-        let (new, asked) = answered(&["--a-interface", "eth1"], "203.0.113.7\n\n");
+    fn only_missing_values_are_prompted() {
+        let (new, prompts) = answered(&["--a-interface", "eth1"], "203.0.113.7\n\n");
         let new = new.unwrap();
         assert_eq!((new.b_address, new.a_address), (vec!["203.0.113.7".parse::<IpAddr>().unwrap()], vec![]));
-        assert_eq!((new.a_interface, asked.matches(": ").count()), (vec!["eth1".to_owned()], 2));
+        assert_eq!((new.a_interface, prompts.matches(": ").count()), (vec!["eth1".to_owned()], 2));
     }
 
     #[test]
-    fn a_wrong_answer_is_asked_for_again() {
-        let (new, asked) = answered(&[], "office\n\n192.0.2.1, 2001:db8::1\n\neth1 wwan0\n");
+    fn a_wrong_answer_is_prompted_again() {
+        let (new, prompts) = answered(&[], "office\n\n192.0.2.1, 2001:db8::1\n\neth1 wwan0\n");
         let new = new.unwrap();
         assert_eq!((new.b_address.len(), new.a_interface), (2, vec!["eth1".to_owned(), "wwan0".to_owned()]));
-        assert!(asked.contains("\"office\" is none.\n") && asked.contains("At least one is needed.\n"), "{asked}");
+        assert!(
+            prompts.contains("\"office\" is not valid.\n") && prompts.contains("At least one is needed.\n"),
+            "{prompts}"
+        );
     }
 
     #[test]
-    fn plain_mode_must_know_both_ends() {
-        let (new, asked) = answered(&["--plain"], "192.0.2.1\n\n192.0.2.2\n\n");
+    fn plain_mode_needs_both_addresses() {
+        let (new, prompts) = answered(&["--plain"], "192.0.2.1\n\n192.0.2.2\n\n");
         assert_eq!(new.unwrap().a_address, ["192.0.2.2".parse::<IpAddr>().unwrap()]);
-        assert!(asked.contains("At least one is needed.\n"));
+        assert!(prompts.contains("At least one is needed.\n"));
     }
 
     #[test]
-    fn no_more_answers_are_a_failure() {
+    fn end_of_input_is_a_failure() {
         let (new, _) = answered(&[], "192.0.2.1\n");
         assert_eq!(new.unwrap_err().what, "no answer");
     }

@@ -1,13 +1,13 @@
-//! `mpt config new`: two files for two hosts that match each other, each as short as one written by hand.
+//! `mpt config new`: two matching files for two hosts, each as short as one written by hand.
 //!
 //! ```text
-//!   flags --enough--------------> Pair --write--> text --config::parse--> a.toml, b.toml (0600)
-//!     '--not enough--> ask -------^
+//!   flags --complete------------> Pair --write--> text --config::parse--> a.toml, b.toml (0600)
+//!     '--incomplete--> ask -------^
 //! ```
 //!
-//! A host that has addresses can be called at them, and the other one gets a path to each. A host that has none, which only
-//! native mode allows, calls: the other one has no path to it, and learns where it is. Nothing is written that `mpt config
-//! check` would not pass.
+//! A host with addresses can be reached at them, and the other one gets a path to each. A host without addresses, which
+//! only native mode allows, connects to the other; that one has no path to it, and learns its address. Nothing is
+//! written that `mpt config check` would reject.
 
 mod ask;
 mod write;
@@ -27,7 +27,7 @@ use crate::config::{self, Problem, defaults};
 use crate::{Failure, cli::render};
 use write::{Host, Keys, Pair};
 
-/// What can be said on the command line. Lists may be separated by commas.
+/// The flags. Lists may be separated by commas.
 #[derive(Debug, Args)]
 pub struct New {
     /// Addresses at which host A can be reached from outside: one for each path, or one for all
@@ -48,16 +48,16 @@ pub struct New {
     /// UDP port of both hosts
     #[arg(long, default_value_t = defaults::PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Plain mode: everybody on the way can read and forge, and every GRE-in-UDP speaks it
+    /// Plain mode: no encryption or authentication; compatible with any GRE-in-UDP
     #[arg(long)]
     plain: bool,
-    /// Give both hosts a preshared key besides
+    /// Also give both hosts a preshared key
     #[arg(long, conflicts_with = "plain")]
     psk: bool,
     /// Directory for a.toml and b.toml
     #[arg(long, value_name = "DIRECTORY", default_value = ".")]
     into: PathBuf,
-    /// Overwrite files that are there; the keys in them are lost
+    /// Overwrite existing files; the keys in them are lost
     #[arg(long)]
     force: bool,
 }
@@ -67,7 +67,7 @@ pub fn run(mut new: New) -> Result<(), Failure> {
     let (force, files) = (new.force, ["a.toml", "b.toml"].map(|name| new.into.join(name)));
     if let Some(there) = files.iter().find(|file| !force && file.exists()) {
         let hint = "--force overwrites it, and the key in it is lost; --into DIRECTORY writes elsewhere";
-        return Err(Failure::new(format!("{} is there already", there.display())).hint(hint));
+        return Err(Failure::new(format!("{} exists already", there.display())).hint(hint));
     }
     new.complete()?;
     let texts = new.pair()?.texts()?;
@@ -78,29 +78,29 @@ pub fn run(mut new: New) -> Result<(), Failure> {
         save(file, text, force).map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display())))?;
         print(format_args!("{}\n", file.display()))?;
     }
-    eprintln!("a.toml is for host A and b.toml for host B; each runs its own with: mpt up FILE");
+    eprintln!("a.toml is for host A and b.toml for host B; start each with: mpt up FILE");
     Ok(())
 }
 
 impl New {
-    /// Asks on the terminal, if there is one, for what has to be known.
+    /// Prompts for missing values, if there is a terminal.
     fn complete(&mut self) -> Result<(), Failure> {
         match self.missing() {
             None => Ok(()),
-            Some(_) if io::stdin().is_terminal() => ask::complete(self, &mut io::stdin().lock(), &mut io::stderr()),
+            Some(_) if io::stdin().is_terminal() => ask::ask_missing(self, &mut io::stdin().lock(), &mut io::stderr()),
             Some(missing) => Err(missing),
         }
     }
 
-    /// What has to be known before anything can be written.
+    /// Returns an error if a required value is missing.
     fn missing(&self) -> Option<Failure> {
         let (a, b) = (self.a_address.is_empty(), self.b_address.is_empty());
         if self.plain && (a || b) {
-            let failure = Failure::new("in plain mode both hosts must be told where the other one is");
+            let failure = Failure::new("plain mode needs the addresses of both hosts");
             return Some(failure.hint("--a-address IP --b-address IP, with several addresses for several paths"));
         }
         (a && b).then(|| {
-            let failure = Failure::new("neither host has an address at which the other one can call it");
+            let failure = Failure::new("one host needs an address to which the other one can connect");
             failure.hint("for example --b-address 203.0.113.7 --a-interface eth1,wwan0")
         })
     }
@@ -112,7 +112,7 @@ impl New {
             if far.is_empty() && !interfaces.is_empty() {
                 let failure =
                     Failure::new(format!("--{flag}-interface has no meaning without an address of the other host"));
-                return Err(failure.hint("a host that is called answers by the interface that the call came in by"));
+                return Err(failure.hint("a host that accepts connections answers on the interface of arrival"));
             }
         }
         let keys = match self.plain {
@@ -128,10 +128,10 @@ impl New {
     }
 }
 
-/// Writes nothing that could not be used.
+/// Fails if the file would be invalid.
 fn check(file: &Path, text: &str) -> Result<(), Failure> {
     let wrong =
-        |problem: Problem| Failure { what: format!("this would be wrong: {}", problem.what), hint: problem.hint };
+        |problem: Problem| Failure { what: format!("the file would be invalid: {}", problem.what), hint: problem.hint };
     match config::parse(file, text) {
         Ok(file) => eprint!("{}", render::lines(&file.warnings)),
         Err(errors) => errors.into_iter().next().map_or(Ok(()), |first| Err(wrong(first)))?,
@@ -139,7 +139,7 @@ fn check(file: &Path, text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a file that only its owner may read. One that is there is replaced, so that its permissions do not stay.
+/// Writes a file that only its owner may read. An existing one is replaced, so that its permissions are not kept.
 fn save(file: &Path, text: &str, force: bool) -> io::Result<()> {
     if force && file.exists() {
         fs::remove_file(file)?;

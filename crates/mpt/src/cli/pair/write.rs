@@ -1,4 +1,4 @@
-//! The text of the two files.
+//! Generates the text of the two files.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use crate::Failure;
 use crate::config::defaults;
 
-/// All that the two files say.
+/// The contents of the two files.
 pub struct Pair {
     /// None in plain mode.
     pub keys: Option<Keys>,
@@ -22,45 +22,47 @@ pub struct Pair {
     pub port: u16,
 }
 
-/// Who the hosts are.
+/// The keys of the hosts.
 pub struct Keys {
     /// Of host A and host B.
     pub pairs: [KeyPair; 2],
-    /// What both know.
+    /// The preshared key.
     pub shared: Option<PresharedKey>,
 }
 
 /// One of the hosts.
 pub struct Host {
-    /// At which it can be reached: one for each path, or one for all, or none if it calls.
+    /// Its public addresses: one for each path, one for all, or none if it connects to the other host.
     pub addresses: Vec<IpAddr>,
-    /// By which it reaches the other: one for each path, or one for all, or none if it is up to the routes.
+    /// Its interfaces to the other host: one for each path, one for all, or none to use its routes.
     pub interfaces: Vec<String>,
 }
 
 impl Pair {
-    /// The texts of the files of host A and host B.
+    /// Returns the texts of the files of host A and host B.
     ///
     /// # Errors
-    /// When it cannot be said which interface belongs to which address, or a network is too small.
+    /// Interfaces and addresses do not match, or a network is too small.
     pub fn texts(&self) -> Result<[Zeroizing<String>; 2], Failure> {
         let paths = self.paths()?;
         Ok([self.text(0, paths)?, self.text(1, paths)?])
     }
 
-    /// How many paths there are.
+    /// Returns the number of paths.
     fn paths(&self) -> Result<usize, Failure> {
         let lists = self.hosts.iter().flat_map(|host| [host.addresses.len(), host.interfaces.len()]);
-        let most = lists.clone().max().unwrap_or_default();
-        match lists.into_iter().find(|count| ![0, 1, most].contains(count)) {
-            Some(count) => Err(Failure::new(format!("there are {most} of one thing and {count} of another"))
-                .hint("give one address and one interface for each path, or one for all paths")),
-            None => Ok(most),
+        let max_count = lists.clone().max().unwrap_or_default();
+        match lists.into_iter().find(|count| ![0, 1, max_count].contains(count)) {
+            Some(count) => {
+                Err(Failure::new(format!("the numbers of addresses and interfaces differ: {max_count} and {count}"))
+                    .hint("give one address and one interface for each path, or one for all paths"))
+            }
+            None => Ok(max_count),
         }
     }
 
     fn text(&self, own: usize, paths: usize) -> Result<Zeroizing<String>, Failure> {
-        // Room for any file, so that no copy of the key is left behind by growing.
+        // Large enough for any file: growing would leave an unwiped copy of the key behind.
         let mut text = Zeroizing::new(String::with_capacity(1_024 + 128 * paths));
         let far = 1 - own;
         match &self.keys {
@@ -77,7 +79,7 @@ impl Pair {
         }
         self.port(&mut text);
         match self.hosts[far].addresses.is_empty() {
-            true => self.caller(&mut text, far)?,
+            true => self.incoming_peer(&mut text, far)?,
             false => (0..paths).for_each(|path| self.path(&mut text, own, path, paths)),
         }
         Ok(text)
@@ -89,8 +91,8 @@ impl Pair {
         }
     }
 
-    /// The far host calls, so what may come from it must be said.
-    fn caller(&self, text: &mut String, far: usize) -> Result<(), Failure> {
+    /// Writes the networks, which are required because the far host connects to this one.
+    fn incoming_peer(&self, text: &mut String, far: usize) -> Result<(), Failure> {
         let hosts = self.networks.iter().map(|net| {
             let address = inner(net, far)?.addr();
             Ok(format!("{:?}", IpNet::from(address).to_string()))
@@ -103,7 +105,7 @@ impl Pair {
         let (near, far) = (&self.hosts[own], &self.hosts[1 - own]);
         put(text, format_args!("[[peer.path]]\n"));
         if paths > 1 && near.interfaces.len() == 1 {
-            // They would all be called after the one interface.
+            // Otherwise all would be named after the one interface.
             line(text, "name", &format!("{}{}", defaults::PATH, path + 1));
         }
         if let Some(interface) = of_path(&near.interfaces, path) {
@@ -116,14 +118,14 @@ impl Pair {
     }
 }
 
-/// The entry for a path, in a list of one for each or one for all.
+/// Returns the entry for a path, in a list of one for each or one for all.
 fn of_path<T>(list: &[T], path: usize) -> Option<&T> {
     list.get(if list.len() == 1 { 0 } else { path })
 }
 
-/// The address inside the tunnel of the host with this number.
+/// Returns the tunnel address of the host with this number.
 fn inner(net: &IpNet, host: usize) -> Result<IpNet, Failure> {
-    // The first address of an IPv6 network belongs to all its routers (RFC 4291 section 2.6.1).
+    // The first address of an IPv6 network is the anycast address of its routers (RFC 4291 section 2.6.1).
     let anycast = usize::from(net.addr().is_ipv6() && net.prefix_len() < 127);
     let address = net.hosts().nth(anycast + host).ok_or_else(|| {
         Failure::new(format!("{net} has no room for two hosts")).hint("for example --network 10.77.0.0/24")

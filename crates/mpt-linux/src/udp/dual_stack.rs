@@ -1,7 +1,8 @@
-//! A UDP socket for both families on one port, for the few messages of a control plane: one datagram a call, never blocking.
+//! A UDP socket for both IP versions on one port, for the few messages of a control plane: one datagram per call,
+//! non-blocking.
 //!
-//! It is an IPv6 socket that takes IPv4 too (RFC 4291 section 2.5.5.2), whatever the system's default is, or an IPv4 socket
-//! on a host without IPv6. Addresses go in and come out in the form of their family.
+//! It is an IPv6 socket with `IPV6_V6ONLY` off (RFC 4291 section 2.5.5.2), or an IPv4 socket on a host without IPv6.
+//! IPv4 addresses are never exposed in their IPv4-mapped form.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -13,17 +14,17 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage,
 use super::open_hint;
 use crate::Error;
 
-/// An open socket.
+/// An open dual-stack socket.
 #[derive(Debug)]
-pub struct BothFamilies {
+pub struct DualStackSocket {
     socket: UdpSocket,
     v6: bool,
 }
 
-impl BothFamilies {
-    /// Opens one on `port` of every address of this host.
+impl DualStackSocket {
+    /// Opens a socket on `port` of every local address.
     ///
-    /// Fails when the port is taken.
+    /// Fails if the port is in use.
     pub fn open(port: u16) -> Result<Self, Error> {
         let opened = match open(AddressFamily::Inet6, (Ipv6Addr::UNSPECIFIED, port).into()) {
             Err(Errno::EAFNOSUPPORT) => open(AddressFamily::Inet, (Ipv4Addr::UNSPECIFIED, port).into()),
@@ -35,7 +36,8 @@ impl BothFamilies {
         Ok(Self { socket, v6 })
     }
 
-    /// Takes one datagram into `buffer`, if there is one: its length, which the buffer may have cut, and its sender.
+    /// Receives one datagram into `buffer`, if there is one. Returns its length, which `buffer` may have truncated, and
+    /// its sender.
     pub fn recv(&self, buffer: &mut [u8]) -> Result<Option<(usize, SocketAddr)>, Error> {
         match self.socket.recv_from(buffer) {
             Ok((len, from)) => Ok(Some((len, canonical(from)))),
@@ -44,8 +46,7 @@ impl BothFamilies {
         }
     }
 
-    /// Sends one datagram, to a link-local address by the interface of its scope. What a full socket does not take is lost, as
-    /// on the way.
+    /// Sends one datagram; a link-local address needs its scope. If the send buffer is full, the datagram is dropped.
     pub fn send(&self, to: SocketAddr, bytes: &[u8]) -> Result<(), Error> {
         let known = match to.ip() {
             IpAddr::V4(v4) if self.v6 => SocketAddr::new(v4.to_ipv6_mapped().into(), to.port()),
@@ -58,13 +59,13 @@ impl BothFamilies {
     }
 }
 
-impl AsFd for BothFamilies {
+impl AsFd for DualStackSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// An IPv4 address in its own form; one of IPv6 keeps its scope.
+/// Converts an IPv4-mapped address to IPv4. An IPv6 address keeps its scope.
 fn canonical(from: SocketAddr) -> SocketAddr {
     match from.ip().to_canonical() {
         IpAddr::V4(v4) => SocketAddr::new(v4.into(), from.port()),
@@ -86,7 +87,7 @@ fn open(family: AddressFamily, local: SocketAddr) -> nix::Result<UdpSocket> {
 mod tests {
     use super::*;
 
-    fn received(socket: &BothFamilies) -> (Vec<u8>, SocketAddr) {
+    fn received(socket: &DualStackSocket) -> (Vec<u8>, SocketAddr) {
         let mut buffer = [0; 64];
         let (len, from) = loop {
             if let Some(received) = socket.recv(&mut buffer).unwrap() {
@@ -98,8 +99,8 @@ mod tests {
     }
 
     #[test]
-    fn both_families_are_heard_on_one_port_and_answered() {
-        let socket = BothFamilies::open(0).unwrap();
+    fn both_ip_versions_work_on_one_port() {
+        let socket = DualStackSocket::open(0).unwrap();
         let port = socket.socket.local_addr().unwrap().port();
         for host in [IpAddr::V4(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
             let Ok(peer) = UdpSocket::bind((host, 0)) else { continue };
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_there_is_no_error() {
-        assert_eq!(BothFamilies::open(0).unwrap().recv(&mut [0; 8]).unwrap(), None);
+    fn an_empty_queue_is_no_error() {
+        assert_eq!(DualStackSocket::open(0).unwrap().recv(&mut [0; 8]).unwrap(), None);
     }
 }

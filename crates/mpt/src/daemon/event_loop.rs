@@ -1,7 +1,7 @@
-//! The loop: wait, take in, let the core think, give out.
+//! The data path of the event loop: wait, receive, process in the core, send.
 //!
-//! One thread does both directions and runs everything to completion, so there is no lock and nothing is reordered inside
-//! this process. The clock is read once a turn.
+//! One thread does both directions and runs everything to completion, so there are no locks and nothing is reordered
+//! inside this process. The clock is read once per iteration.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use nix::libc;
 
-use super::flood::Watch;
+use super::handshake_flood::FloodGuard;
 use super::links::Link;
 
 /// Sockets, TUN device and endpoint, and the buffers between them.
@@ -23,36 +23,28 @@ use super::links::Link;
 pub struct Driver {
     /// The core.
     pub endpoint: Endpoint,
-    /// Waits for all of them.
+    /// Waits for all descriptors.
     pub reactor: Reactor,
     tun: Tun,
-    /// By number; those that are closed leave a gap.
+    /// Indexed by link number; closed links leave a gap.
     links: Vec<Option<Link>>,
-    /// Those whose address is gone. Their interface may run nevertheless.
+    /// Links without a local address. Their interface may still be running.
     without_address: BTreeSet<LinkId>,
     buffer: Vec<u8>,
     receive: Receive,
-    /// The TUN device is being watched.
-    reading: bool,
-    /// It was removed.
-    lost: bool,
-    flood: Watch,
+    /// The TUN device is registered for reading.
+    reads_tun: bool,
+    /// The TUN device was removed.
+    tun_removed: bool,
+    flood: FloodGuard,
 }
-
-/// The TUN device's token.
-pub const TUN: Token = Token(0);
-/// The first socket's token; the others follow.
-const LINKS: u64 = 1_000;
-/// Super-packets that are read before they are sent: enough to fill a run on each of several paths, few enough to
-/// stay in the processor's cache.
-const READS: usize = 4;
 
 fn token(link: LinkId) -> Token {
     Token(LINKS + u64::from(link.0))
 }
 
 impl Driver {
-    /// Watches everything.
+    /// Registers all descriptors.
     pub fn new(endpoint: Endpoint, reactor: Reactor, tun: Tun, links: Vec<Link>) -> Result<Self, Error> {
         reactor.add(&tun, TUN, Interest::Read)?;
         let buffer = vec![0; mpt_linux::tun::READ_BUFFER];
@@ -64,18 +56,18 @@ impl Driver {
             without_address: BTreeSet::new(),
             buffer,
             receive: Receive::new(),
-            reading: true,
-            lost: false,
-            flood: Watch::default(),
+            reads_tun: true,
+            tun_removed: false,
+            flood: FloodGuard::default(),
         };
         links.into_iter().try_for_each(|link| driver.add_link(link))?;
         Ok(driver)
     }
 
-    /// Watches one more socket, in the place that its number says.
+    /// Registers one more socket at the index of its link number.
     pub fn add_link(&mut self, link: Link) -> Result<(), Error> {
         self.reactor.add(&link, token(link.id()), Interest::Read)?;
-        self.flood.cover(&self.endpoint, &link);
+        self.flood.on_link_opened(&self.endpoint, &link);
         let index = usize::from(link.id().0);
         if self.links.len() <= index {
             self.links.resize_with(index + 1, || None);
@@ -93,13 +85,13 @@ impl Driver {
         }
     }
 
-    /// Lets a link leave from another local address, or by an interface that came back, and tells the peers.
-    pub fn move_link(&mut self, now: Time, id: LinkId, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
+    /// Rebinds a link to another local address, or to an interface that came back, and notifies the peers.
+    pub fn rebind_link(&mut self, now: Time, id: LinkId, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
         let index = usize::from(id.0);
         let Some(Some(link)) = self.links.get_mut(index) else { return Ok(()) };
-        if !link.is_at(local, interface) {
-            link.move_to(local, interface)?;
-            self.watch_anew(index)?;
+        if !link.is_bound_to(local, interface) {
+            link.rebind(local, interface)?;
+            self.register_reopened(index)?;
         }
         self.without_address.remove(&id);
         self.endpoint.handle_carrier(now, id, true);
@@ -107,50 +99,53 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether a link leaves from this local address by the interface of this index.
-    pub fn is_at(&self, id: LinkId, local: IpAddr, interface: u32) -> bool {
+    /// Returns true if a link is bound to this local address and the interface with this index.
+    pub fn is_bound_to(&self, id: LinkId, local: IpAddr, interface: u32) -> bool {
         let link = self.links.get(usize::from(id.0)).and_then(Option::as_ref);
-        link.is_some_and(|link| link.is_at(local, Some(interface)))
+        link.is_some_and(|link| link.is_bound_to(local, Some(interface)))
     }
 
-    /// A link has no address to leave from, until it moves to another one.
+    /// Takes a link down whose local address is gone, until it is bound to another one.
     pub fn handle_address_gone(&mut self, now: Time, id: LinkId) {
         self.without_address.insert(id);
         self.endpoint.handle_carrier(now, id, false);
     }
 
-    /// Takes news of an interface: its carrier, or its return under another index.
-    pub fn handle_interface(&mut self, now: Time, index: u32, name: &str, running: bool) {
-        for place in 0..self.links.len() {
-            let Some(link) = self.links[place].as_mut().filter(|link| link.leaves_by(index, name)) else { continue };
+    /// Handles the state of an interface: its carrier, or its return under another index.
+    pub fn handle_interface_state(&mut self, now: Time, index: u32, name: &str, running: bool) {
+        for slot in 0..self.links.len() {
+            let Some(link) = self.links[slot].as_mut().filter(|link| link.uses_interface(index, name)) else {
+                continue;
+            };
             let id = link.id();
-            if running && link.is_orphan_of(index, name) {
-                match link.reopen(index).and_then(|()| self.watch_anew(place)) {
-                    Ok(()) => tracing::info!(interface = name, "interface is back"),
-                    Err(error) => tracing::warn!(interface = name, %error, "cannot use the interface that came back"),
+            if running && link.needs_reopen(index, name) {
+                match link.reopen(index).and_then(|()| self.register_reopened(slot)) {
+                    Ok(()) => tracing::info!(interface = name, "interface returned"),
+                    Err(error) => tracing::warn!(interface = name, %error, "cannot use the returned interface"),
                 }
             }
             self.endpoint.handle_carrier(now, id, running && !self.without_address.contains(&id));
         }
     }
 
-    /// The interface of this index has an address now: links that leave from it leave by that. Whether there are any that left by another.
-    pub fn follow_address(&mut self, index: u32, address: IpAddr) -> bool {
+    /// Updates the interface of the links that are bound to this address. Returns true if any of them was on another
+    /// interface.
+    pub fn on_address_added(&mut self, index: u32, address: IpAddr) -> bool {
         let links = self.links.iter_mut().flatten();
-        links.fold(false, |any, link| any | link.follow_address(address, index))
+        links.fold(false, |any, link| any | link.on_address_added(address, index))
     }
 
-    /// The interfaces that links leave by, as far as is known.
+    /// Returns the known interfaces of the links.
     pub fn interfaces(&self) -> BTreeSet<u32> {
         self.links.iter().flatten().filter_map(Link::interface).collect()
     }
 
-    /// The interface of this index is gone.
+    /// Takes down the links of an interface that is gone.
     pub fn handle_interface_gone(&mut self, now: Time, index: u32) {
-        self.handle_interface(now, index, "", false);
+        self.handle_interface_state(now, index, "", false);
     }
 
-    /// Serves a descriptor that is ready.
+    /// Serves a ready descriptor.
     pub fn handle(&mut self, now: Time, ready: &Ready) {
         if ready.token == TUN {
             return self.read_tun(now);
@@ -158,39 +153,39 @@ impl Driver {
         let index = (ready.token.0 - LINKS) as usize;
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         if ready.writable {
-            link.send_waiting(&mut self.endpoint);
+            link.flush(&mut self.endpoint);
         }
         if ready.readable {
             link.receive(now, &mut self.receive, &mut self.endpoint);
             self.deliver();
         }
         if ready.writable {
-            self.watch_link(index);
+            self.update_link_interest(index);
         }
     }
 
-    /// Ends a turn: does what is due, gives out what there is, and says when the next turn must begin.
-    pub fn finish_turn(&mut self, now: Time) -> Option<Time> {
+    /// Ends an iteration: handles deadlines, sends and delivers, and returns the next deadline.
+    pub fn finish_iteration(&mut self, now: Time) -> Option<Time> {
         self.endpoint.handle_deadline(now);
         self.transmit(now);
         self.deliver();
-        self.watch_tun();
-        self.flood.look(now, &self.endpoint, &self.links);
+        self.update_tun_interest();
+        self.flood.poll(now, &self.endpoint, &self.links);
         [self.endpoint.next_deadline().map(|(at, _)| at), self.flood.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Whether the TUN device was removed: what is left of it is always ready and never has anything.
-    pub fn has_lost_tun(&self) -> bool {
-        self.lost
+    /// Returns true if the TUN device was removed: its descriptor is then always ready and returns no data.
+    pub fn is_tun_removed(&self) -> bool {
+        self.tun_removed
     }
 
-    /// The TUN device's interface index.
+    /// Returns the TUN device's interface index.
     pub fn tun_index(&self) -> u32 {
         self.tun.index()
     }
 
     fn read_tun(&mut self, now: Time) {
-        for _ in 0..READS {
+        for _ in 0..MAX_TUN_READS {
             if !self.endpoint.has_room() {
                 break;
             }
@@ -198,7 +193,7 @@ impl Driver {
                 Ok(Some((offload, len))) => self.endpoint.handle_inner(now, &mut self.buffer, len, offload),
                 Ok(None) => break,
                 Err(error) => {
-                    self.lost = error.raw_os_error() == Some(libc::EBADFD);
+                    self.tun_removed = error.raw_os_error() == Some(libc::EBADFD);
                     tracing::debug!(%error, "read TUN");
                     self.endpoint.handle_failure(Dropped::BadInner, 1);
                     break;
@@ -208,17 +203,17 @@ impl Driver {
     }
 
     fn transmit(&mut self, now: Time) {
-        while let Some(run) = self.endpoint.poll_transmit(now) {
-            let index = usize::from(run.link.0);
+        while let Some(batch) = self.endpoint.poll_transmit(now) {
+            let index = usize::from(batch.link.0);
             let Some(Some(link)) = self.links.get_mut(index) else {
-                self.endpoint.handle_failure(Dropped::SendFailed, run.count() as u64);
-                self.endpoint.recycle_transmit(run);
+                self.endpoint.handle_failure(Dropped::SendFailed, batch.count() as u64);
+                self.endpoint.recycle_transmit(batch);
                 continue;
             };
             let was_blocked = link.is_blocked();
-            link.send(run, &mut self.endpoint);
+            link.send(batch, &mut self.endpoint);
             if !was_blocked && link.is_blocked() {
-                self.watch_link(index);
+                self.update_link_interest(index);
             }
         }
     }
@@ -234,37 +229,45 @@ impl Driver {
         }
     }
 
-    /// Watches the socket that has taken the place of a link's former one, and sends what waited for that.
-    fn watch_anew(&mut self, index: usize) -> Result<(), Error> {
+    /// Registers the new socket of a link, and sends its backlog.
+    fn register_reopened(&mut self, index: usize) -> Result<(), Error> {
         let Some(Some(link)) = self.links.get_mut(index) else { return Ok(()) };
         self.reactor.add(&*link, token(link.id()), Interest::Read)?;
-        self.flood.cover(&self.endpoint, link);
-        link.send_waiting(&mut self.endpoint);
-        self.watch_link(index);
+        self.flood.on_link_opened(&self.endpoint, link);
+        link.flush(&mut self.endpoint);
+        self.update_link_interest(index);
         Ok(())
     }
 
-    /// Waits for a full socket to have room, and tells the endpoint.
-    fn watch_link(&mut self, index: usize) {
+    /// Waits for write readiness if the socket is full, and informs the endpoint.
+    fn update_link_interest(&mut self, index: usize) {
         let Some(Some(link)) = self.links.get(index) else { return };
         let blocked = link.is_blocked();
         self.endpoint.handle_blocked(LinkId(index as u8), blocked);
         let interest = if blocked { Interest::Both } else { Interest::Read };
         if let Err(error) = self.reactor.modify(link, token(link.id()), interest) {
-            tracing::warn!(%error, link = index, "cannot watch a socket");
+            tracing::warn!(%error, link = index, "cannot register a socket");
         }
     }
 
-    /// While no queue has room, packets wait in the TUN device.
-    fn watch_tun(&mut self) {
-        let wanted = self.endpoint.has_room();
-        if wanted == self.reading {
+    /// Stops reading while no queue has room; packets then wait in the TUN device.
+    fn update_tun_interest(&mut self) {
+        let has_room = self.endpoint.has_room();
+        if has_room == self.reads_tun {
             return;
         }
-        let interest = if wanted { Interest::Read } else { Interest::Nothing };
+        let interest = if has_room { Interest::Read } else { Interest::Nothing };
         match self.reactor.modify(&self.tun, TUN, interest) {
-            Ok(()) => self.reading = wanted,
-            Err(error) => tracing::warn!(%error, "cannot watch the TUN device"),
+            Ok(()) => self.reads_tun = has_room,
+            Err(error) => tracing::warn!(%error, "cannot register the TUN device"),
         }
     }
 }
+
+/// The TUN device's token.
+pub const TUN: Token = Token(0);
+/// The first socket's token; the others follow.
+const LINKS: u64 = 1_000;
+/// Super-packets that are read before they are sent: enough to fill a batch on each of several paths, few enough for
+/// the processor's cache.
+const MAX_TUN_READS: usize = 4;

@@ -1,0 +1,341 @@
+//! Executes commands other than `status` and `down`: the original's `addr`, `int`, `path`, `reload`, `restart`,
+//! `delete`, `save` and `create`, which support peers of every kind as far as possible.
+//!
+//! A connection is named by its file, as in the original, or by the peer's name.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use mpt_linux::netlink::{Change, Netlink, Prefix};
+use mpt_proto::legacy::control::{Pair, Refused};
+use mpt_proto::time::Time;
+
+use super::{Daemon, control_port, routes, setup};
+use crate::Failure;
+use crate::config::model::{At, FileFormat, Mode, Peer};
+use crate::config::{self, File, secrets};
+use crate::control::{Action, ClientToken, Request, Response};
+use crate::legacy::toml::Allowed;
+use crate::legacy::{describe, folder, write};
+
+/// A `create` command that waits for the peer's answer.
+#[derive(Debug)]
+pub(super) struct PendingCreate {
+    client: ClientToken,
+    pair: Pair,
+}
+
+impl Daemon {
+    /// Executes a request. Returns `None` if the response follows after the peer's answer.
+    pub(super) fn handle_request(&mut self, now: Time, client: ClientToken, request: &Request) -> Option<Response> {
+        let done = match request {
+            Request::Status {} => return Some(Response::Status(self.status_report(now))),
+            Request::Down {} => Ok(()),
+            Request::Path { peer, path, action } => self.set_path(now, peer, path, *action),
+            Request::Ends { local, remote, action } => self.set_paths_between(now, *local, *remote, *action),
+            Request::Address { action, address, length, interface } => {
+                set_address(*action, Prefix { address: *address, length: *length }, interface)
+            }
+            Request::Interface { interface, action } => self.set_interface(now, interface, *action),
+            Request::Reload { connection } => self.reload(now, connection.as_deref()),
+            Request::Restart { connection } => self.restart(now, connection.as_deref()),
+            Request::Delete { connection } => self.delete(now, connection),
+            Request::Save { connection } => self.save(connection.as_deref()),
+            Request::Create { connection } => {
+                let result = self.create(now, client, connection);
+                return result.err().map(Response::from);
+            }
+        };
+        Some(done.map_or_else(Response::from, |()| Response::Done {}))
+    }
+
+    /// Responds to the clients that requested the creation of the connection.
+    pub(super) fn answer_create(&mut self, pair: Pair, response: Response) {
+        for pending in self.pending.extract_if(.., |pending| pending.pair == pair) {
+            self.control.respond(pending.client, &response);
+        }
+    }
+
+    /// Removes a peer, and responds to clients that wait for it.
+    fn end_peer(&mut self, now: Time, index: usize) -> Peer {
+        let peer = self.remove_peer(now, index);
+        if let Some(original) = &peer.original {
+            let gone = Failure::new("the connection ended before the peer answered");
+            self.answer_create(control_port::pair(original), gone.into());
+        }
+        peer
+    }
+
+    fn set_path(&mut self, now: Time, peer: &str, path: &str, action: Action) -> Result<(), Failure> {
+        match self.driver.endpoint.enable_path(now, peer, path, action == Action::Up) {
+            true => Ok(()),
+            false => Err(Failure::new(format!("no path {path} to a peer {peer}")).hint("mpt path list")),
+        }
+    }
+
+    /// Takes the paths between two addresses up or down, as the original names paths.
+    fn set_paths_between(&mut self, now: Time, local: IpAddr, remote: IpAddr, action: Action) -> Result<(), Failure> {
+        let all = self.file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
+        let between = all.filter(|(_, path)| path.public() == Some(local) && path.remote_ip() == Some(remote));
+        let names: Vec<_> = between.map(|(peer, path)| (peer.name.to_string(), path.name.to_string())).collect();
+        if names.is_empty() {
+            return Err(Failure::new(format!("there is no path from {local} to {remote}")).hint("mpt path list"));
+        }
+        names.iter().try_for_each(|(peer, path)| self.set_path(now, peer, path, action))
+    }
+
+    /// Takes an interface with all its paths up or down. The paths go down first, so that the peers can still be
+    /// notified.
+    fn set_interface(&mut self, now: Time, name: &str, action: Action) -> Result<(), Failure> {
+        let mut netlink = Netlink::open()?;
+        let none = || Failure::new(format!("there is no interface {name}")).hint("`ip link` lists them");
+        let link = netlink.link(name)?.ok_or_else(none)?;
+        let up = action == Action::Up;
+        if up {
+            netlink.set_up(link.index, true)?;
+        }
+        for (peer, path) in self.paths_over(name, &netlink.addresses(link.index)?) {
+            self.driver.endpoint.enable_path(now, &peer, &path, up);
+        }
+        if !up {
+            self.process_path_events(now);
+            self.serve_control_port(now);
+            netlink.set_up(link.index, false)?;
+        } else if let Err(error) = self.routes.apply(&self.file, &mut netlink) {
+            tracing::warn!(%error, "routes");
+        }
+        Ok(())
+    }
+
+    /// Returns the paths over an interface: bound to it, or to one of its addresses.
+    fn paths_over(&self, interface: &str, addresses: &[Prefix]) -> Vec<(String, String)> {
+        let by_address = |local: &IpAddr| addresses.iter().any(|prefix| prefix.address == *local);
+        let all = self.file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
+        let by_it = all.filter(|(_, path)| match &path.interface {
+            Some(name) => **name == interface,
+            None => path.local.as_deref().is_some_and(by_address),
+        });
+        by_it.map(|(peer, path)| (peer.name.to_string(), path.name.to_string())).collect()
+    }
+
+    /// Reads the configuration again and restarts one connection or all with it. Without a named connection, unchanged
+    /// peers continue undisturbed, except those of the original, which are always restarted. The keys that are fixed at
+    /// the start must be unchanged; everything is prepared before anything changes.
+    pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
+        let fresh = self.read_again()?;
+        let hint = "nothing was changed; this takes effect at the next start: mpt down, then mpt up";
+        if let Some((line, key)) = changed_startup_key(&self.file, &fresh) {
+            return Err(fresh.problem(line, format!("{key} cannot change while the tunnel runs"), hint).into());
+        }
+        if *fresh.mode == Mode::Native && fresh.accepts_incoming() && !self.sockets.can_listen() {
+            return Err(fresh
+                .problem(0, "the first peer that connects to this host needs the port, which is in use", hint)
+                .into());
+        }
+        if let Some(name) = connection {
+            find(&fresh, name)?;
+        }
+        let same_policy = (*self.file.scheduler, &self.file.rules, &self.file.probe)
+            == (*fresh.scheduler, &fresh.rules, &fresh.probe);
+        let keeps_unchanged = connection.is_none() && same_policy;
+        let is_selected = |peer: &Peer| !same_policy || connection.is_none_or(|name| is_named(peer, name));
+        let is_unchanged =
+            |peer: &Peer, others: &[Peer]| keeps_unchanged && peer.original.is_none() && others.contains(peer);
+        let new = |peer: &&Peer| is_selected(peer) && !is_unchanged(peer, &self.file.peers);
+        let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
+        let fresh = merge_reloaded(&self.file, &fresh, is_selected)?;
+        let ready = setup::prepare_peers(&fresh, new, &mut self.sockets)
+            .map_err(|failure| Failure { what: format!("{}; nothing was changed", failure.what), ..failure })?;
+        while let Some(index) = self.file.peers.iter().position(|p| is_selected(p) && !is_unchanged(p, &fresh.peers)) {
+            self.end_peer(now, index);
+        }
+        tracing::info!(added = ready.len(), "configuration reloaded");
+        fresh.warnings.iter().for_each(|problem| tracing::warn!("{problem}"));
+        let File { peers, original, offload, .. } = self.file.clone();
+        let routes = fresh.routes.clone();
+        self.file = File { peers, original, offload, ..fresh };
+        self.add_prepared(now, ready)?;
+        let partly_done = |failure: Failure| Failure {
+            what: format!("{}; the peers were changed as in the file", failure.what),
+            ..failure
+        };
+        self.apply_routes(routes).map_err(partly_done)
+    }
+
+    fn read_again(&self) -> Result<File, Failure> {
+        let unusable = |what: String| Failure::new(what).hint("nothing was changed");
+        match self.file.format {
+            FileFormat::Toml => config::load(&self.file.path)
+                .map_err(|problems| unusable(problems.first().map_or_else(String::new, ToString::to_string))),
+            FileFormat::Original => folder::load(&self.file.path, Allowed::default())
+                .map(|(file, _)| file)
+                .map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default())),
+        }
+    }
+
+    /// Restarts one connection or all without reading files: every path is up again.
+    fn restart(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
+        if let Some(name) = connection {
+            find(&self.file, name)?;
+        }
+        let names: Vec<_> = self.file.peers.iter().map(|peer| peer.name.to_string()).collect();
+        for name in names {
+            let selected = |p: &Peer| *p.name == name && connection.is_none_or(|name| is_named(p, name));
+            if let Some(index) = self.file.peers.iter().position(selected) {
+                let ready = setup::prepare_peers(&self.file, vec![self.file.peers[index].clone()], &mut self.sockets)?;
+                self.end_peer(now, index);
+                self.add_prepared(now, ready)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a connection and disables its file.
+    fn delete(&mut self, now: Time, connection: &str) -> Result<(), Failure> {
+        let index = find(&self.file, connection)?;
+        if self.file.format == FileFormat::Original {
+            check_own_file(&self.file, &self.file.peers[index])?;
+            let name = self.file.peers[index].original.as_ref().map(|original| original.file.clone());
+            let renamed = name.map_or(Ok(()), |name| folder::disable(&self.file.path, &name));
+            renamed.map_err(|error| file_failure(&format!("cannot rename the file of {connection}"), &error))?;
+        }
+        let gone = self.end_peer(now, index);
+        let routes = routes::routes_without(&self.file, &gone);
+        self.apply_routes(routes)
+    }
+
+    /// Writes one connection or all to their files.
+    fn save(&self, connection: Option<&str>) -> Result<(), Failure> {
+        if self.file.format == FileFormat::Toml {
+            let what = format!("commands do not write {}", self.file.path.display());
+            return Err(Failure::new(what).hint("edit the file, then `mpt reload`"));
+        }
+        if let Some(name) = connection {
+            find(&self.file, name)?;
+        }
+        let is_selected = |peer: &&Peer| connection.is_none_or(|name| is_named(peer, name));
+        let selected: Vec<_> = self.file.peers.iter().filter(is_selected).collect();
+        selected.iter().try_for_each(|peer| check_own_file(&self.file, peer))?;
+        for peer in selected {
+            let Some(saved) = describe::connection(&self.file, peer) else { continue };
+            let file = saved.file.clone();
+            let saved = folder::save(&self.file.path, saved);
+            saved.map_err(|error| file_failure(&format!("cannot write {file}"), &error))?;
+        }
+        Ok(())
+    }
+
+    /// Requests that the peer creates its side of a connection.
+    fn create(&mut self, now: Time, client: ClientToken, connection: &str) -> Result<(), Failure> {
+        let peer = &self.file.peers[find(&self.file, connection)?];
+        let described = describe::connection(&self.file, peer).zip(peer.original.as_ref());
+        let (described, original) = described.ok_or_else(|| not_original(connection))?;
+        let pair = control_port::pair(original);
+        let path_used = peer.paths.iter().find(|path| path.original.create).or(peer.paths.first());
+        let to = path_used.and_then(|path| Some(SocketAddr::new(path.remote_ip()?, original.control_port)));
+        let (Some(to), Some(port)) = (to, &mut self.control_port) else { return Err(not_original(connection)) };
+        let text = write::message(&described);
+        port.create(now, pair, to, &text).map_err(|why| match why {
+            Refused::PublicKey => Failure::new("this connection has only the public key of the original")
+                .hint("set auth_key, or allow it: --public-key, or public_key = true in [original]"),
+            _ => Failure::new(format!("cannot send the request to the peer: {why:?}")),
+        })?;
+        self.pending.push(PendingCreate { client, pair });
+        Ok(())
+    }
+}
+
+/// Returns the fresh file with unselected peers as they are running, and the routes for these peers, without the routes
+/// that only their new versions need.
+fn merge_reloaded(running: &File, fresh: &File, is_selected: impl Fn(&Peer) -> bool) -> Result<File, Failure> {
+    let others: Vec<_> = running.peers.iter().filter(|peer| !is_selected(peer)).cloned().collect();
+    let (selected, unselected): (Vec<_>, Vec<_>) = fresh.peers.iter().cloned().partition(|peer| is_selected(peer));
+    let serves_others = |route: &&At<IpNet>| routes::serves(running, route, &others);
+    let only_later = |route: &&At<IpNet>| {
+        routes::serves(fresh, route, &unselected) && !routes::serves(fresh, route, &selected) && !serves_others(route)
+    };
+    let is_new = |route: &&At<IpNet>| !fresh.routes.iter().any(|known| known.value == route.value);
+    let their_routes = running.routes.iter().filter(serves_others).filter(is_new);
+    let routes = fresh.routes.iter().filter(|route| !only_later(route)).chain(their_routes).copied().collect();
+    let whole =
+        File { peers: others.iter().cloned().chain(selected.iter().cloned()).collect(), routes, ..fresh.clone() };
+    config::check(&whole).map_err(|problems| {
+        let what = problems.first().map_or("", |problem| &problem.what);
+        Failure::new(format!("{what}, together with the other connections"))
+            .hint("nothing was changed; mpt reload without a name reloads all")
+    })?;
+    Ok(whole)
+}
+
+/// Returns the line and name of the first key that takes effect only at the next start and has changed.
+fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static str)> {
+    let key = |file: &File| file.identity.as_ref().map(|keys| *keys.public());
+    let line = |at: Option<usize>| at.unwrap_or(0);
+    let original = |file: &File| file.original.as_ref().map(|o| (o.control_port, o.template.is_some()));
+    // A directory of the original lacks what the command line set.
+    let allowed = |file: &File| file.original.as_ref().map(|o| (o.unauthenticated, o.public_key));
+    let same_allowed = running.format == FileFormat::Original || allowed(running) == allowed(fresh);
+    let same_original = same_allowed && original(running) == original(fresh);
+    let all = [
+        (running.mode == fresh.mode, fresh.mode.line, "mode"),
+        (key(running) == key(fresh), 0, "the private key"),
+        (running.interface == fresh.interface, fresh.interface.line, "interface"),
+        (running.addresses == fresh.addresses, line(fresh.addresses.first().map(|address| address.line)), "address"),
+        (running.port == fresh.port, fresh.port.line, "port"),
+        (running.mtu == fresh.mtu, line(fresh.mtu.as_ref().map(|mtu| mtu.line)), "mtu"),
+        (running.masquerade == fresh.masquerade, 0, "masquerade"),
+        (same_original, 0, "[original]"),
+    ];
+    all.into_iter().find(|(same, ..)| !same).map(|(_, line, key)| (line, key))
+}
+
+/// Fails if the peer's file holds several connections, as files of the original's first generation may: it is written
+/// and disabled as a whole.
+fn check_own_file(file: &File, peer: &Peer) -> Result<(), Failure> {
+    let name = |peer: &Peer| peer.original.as_ref().map(|original| original.file.clone());
+    let Some(own) = name(peer) else { return Ok(()) };
+    let connections = file.peers.iter().filter(|other| name(other).as_ref() == Some(&own));
+    let connections: Vec<_> = connections.map(|peer| peer.name.as_str()).collect();
+    if connections.len() == 1 {
+        return Ok(());
+    }
+    let what = format!("{own} holds several connections, {}; nothing was changed", connections.join(", "));
+    Err(Failure::new(what).hint("give each a file of its own, then `mpt reload`"))
+}
+
+fn file_failure(what: &str, error: &io::Error) -> Failure {
+    Failure::new(format!("{what}: {error}")).hint(secrets::hint_for(error, "check free space and permissions"))
+}
+
+fn not_original(connection: &str) -> Failure {
+    Failure::new(format!("{connection} is not a connection of the original MPT"))
+        .hint("it needs [peer.original], and the file needs [original]")
+}
+
+/// Returns true if `name` is the peer's file or name.
+fn is_named(peer: &Peer, name: &str) -> bool {
+    *peer.name == name || peer.original.as_ref().is_some_and(|original| original.file == name)
+}
+
+fn find(file: &File, name: &str) -> Result<usize, Failure> {
+    file.peers.iter().position(|peer| is_named(peer, name)).ok_or_else(|| {
+        let known = file.peers.iter().map(|peer| peer.original.as_ref().map_or(&*peer.name, |original| &original.file));
+        let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
+        Failure::new(format!("there is no connection {name}")).hint(format!("connections: {known}"))
+    })
+}
+
+fn set_address(action: Action, prefix: Prefix, interface: &str) -> Result<(), Failure> {
+    let mut netlink = Netlink::open()?;
+    let none = || Failure::new(format!("there is no interface {interface}")).hint("`ip link` lists them");
+    let index = netlink.link(interface)?.ok_or_else(none)?.index;
+    let (change, already) = match action {
+        Action::Up => (netlink.add_address(index, prefix)?, "has the address"),
+        Action::Down => (netlink.remove_address(index, prefix)?, "does not have the address"),
+    };
+    match change {
+        Change::Applied => Ok(()),
+        Change::Unchanged => Err(Failure::new(format!("{interface} {already} {prefix} already"))),
+    }
+}
