@@ -1,6 +1,6 @@
 //! Feedback and congestion control, the whole loop, over modelled links in virtual time.
 //!
-//! `cargo test -p mpt-sim --test cc -- --nocapture` prints the tables that docs/congestion-control.md shows. Everything is
+//! `cargo test -p mpt-sim --test cc -- --nocapture` prints the tables that docs/results/congestion-control.md shows. Everything is
 //! deterministic: a figure that moves was moved by a change.
 
 mod changes;

@@ -200,7 +200,7 @@ enum UpOrDown {
 struct Named {
     #[command(flatten)]
     tunnel: Tunnel,
-    /// Print JSON; docs/status.md explains the fields
+    /// Print JSON; docs/guide/status.md explains the fields
     #[arg(long)]
     json: bool,
 }
@@ -302,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    const REFERENCE: &str = include_str!("../../../../docs/commands.md");
+    const REFERENCE: &str = include_str!("../../../../docs/guide/commands.md");
 
     #[test]
     fn the_definition_is_consistent() {

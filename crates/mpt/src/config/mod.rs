@@ -17,7 +17,7 @@
 //! - `checks` is what can only be judged when several values are known.
 //!
 //! Reading goes on after an error, so that a user sees all of them at once. A value that is wrong is left out, and no
-//! further error follows from its absence. `docs/config.md` is the reference for people; a test keeps it complete.
+//! further error follows from its absence. `docs/guide/config.md` is the reference for people; a test keeps it complete.
 
 mod checks;
 pub mod defaults;
@@ -85,7 +85,7 @@ pub fn check(file: &File) -> Result<(), Vec<Problem>> {
 fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
     let hint = match error.kind() {
         std::io::ErrorKind::InvalidData => "the file must be UTF-8 text".to_owned(),
-        _ => secrets::hint_for(error, "name a configuration file; docs/config.md shows one to start from"),
+        _ => secrets::hint_for(error, "name a configuration file; docs/guide/config.md shows one to start from"),
     };
     Problem {
         severity: Severity::Error,

@@ -1,6 +1,6 @@
 //! The file format: one function per table, one line per key.
 //!
-//! What only native mode has is in `native`, rules are in `rules`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/config.md`; a new kind of value is a function in `forms`.
+//! What only native mode has is in `native`, rules are in `rules`, what only peers need that run the original MPT in `original`. A new key is a line here, a field in the model, a row in `docs/guide/config.md`; a new kind of value is a function in `forms`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -7,7 +7,7 @@
 //!                /run/mpt/INTERFACE.lock              '-> (Token, Request) ... respond(Token, Response)
 //! ```
 //!
-//! Whoever may write to the socket may control the tunnel; its mode is 0660. `docs/status.md` describes the protocol and
+//! Whoever may write to the socket may control the tunnel; its mode is 0660. `docs/guide/status.md` describes the protocol and
 //! the status report. Nothing here knows what a request does: that is the daemon's business.
 
 mod client;

@@ -1,4 +1,4 @@
-//! The status report as JSON: field names carry their units, and `docs/status.md` explains each.
+//! The status report as JSON: field names carry their units, and `docs/guide/status.md` explains each.
 //!
 //! Fields are added and never renamed, so that scripts go on working; readers should skip what they do not know.
 
@@ -245,7 +245,7 @@ mod tests {
 
     use super::*;
 
-    const REFERENCE: &str = include_str!("../../../../docs/status.md");
+    const REFERENCE: &str = include_str!("../../../../docs/guide/status.md");
 
     fn status() -> Status {
         let mut drops = Drops::default();
