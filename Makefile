@@ -23,6 +23,7 @@ test: prerequisites check wasm docs
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	./scripts/check-docs
 
 # What is documented is read in the source as well, where a link to a private room leads somewhere.
 docs:

@@ -1,4 +1,4 @@
-//! The simulator's TCP on links whose goodput is known, from arithmetic or from Linux on the laboratory's wire (docs/lab.md).
+//! The simulator's TCP on links whose goodput is known, from arithmetic or from Linux on the laboratory's wire (docs/guide/lab.md).
 #![allow(clippy::unwrap_used)]
 
 use mpt_sim::{

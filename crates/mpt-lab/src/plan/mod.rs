@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The catalogue is part of the program, so that `mpt-lab run E1.I` works anywhere; a plan of one's own is named by its file.
-//! `docs/lab.md` is the reference of the format.
+//! `docs/guide/lab.md` is the reference of the format.
 
 mod catalogue;
 mod expand;

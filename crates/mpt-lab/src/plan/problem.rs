@@ -49,7 +49,7 @@ impl Source<'_> {
         let message = error.message();
         let (what, hint) = match message.split_once(", expected ") {
             Some((what, expected)) => (what, format!("known here: {}", expected.trim_start_matches("one of "))),
-            None => (message, "texts and lists stand in quotes and brackets; docs/lab.md shows every key".into()),
+            None => (message, "texts and lists stand in quotes and brackets; docs/guide/lab.md shows every key".into()),
         };
         self.problem(error.span().unwrap_or(0..0), what, closer(what, hint))
     }

@@ -4,7 +4,7 @@
 //! corridor may send several packets after one another on the path that was chosen, as many as [`View::burst`]
 //! allows, so that what is sent together can leave in one system call. What was sent is reported to [`Schedule::on_sent`].
 //!
-//! `docs/schedulers.md` says what each is for. Adding one is a file, a variant and a name. Where a packet of class realtime goes is not a
+//! `docs/design/schedulers.md` says what each is for. Adding one is a file, a variant and a name. Where a packet of class realtime goes is not a
 //! scheduler's affair: [`urgent`].
 
 mod blest;

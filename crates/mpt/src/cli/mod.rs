@@ -201,7 +201,7 @@ enum UpOrDown {
 struct ReportArgs {
     #[command(flatten)]
     tunnel: TunnelArg,
-    /// Print JSON; docs/status.md explains the fields
+    /// Print JSON; docs/guide/status.md explains the fields
     #[arg(long)]
     json: bool,
 }
@@ -311,7 +311,7 @@ mod tests {
 
     use super::*;
 
-    const REFERENCE: &str = include_str!("../../../../docs/commands.md");
+    const REFERENCE: &str = include_str!("../../../../docs/guide/commands.md");
 
     #[test]
     fn the_definition_is_consistent() {

@@ -17,7 +17,7 @@
 //! - `checks` has the checks that involve several values.
 //!
 //! Reading continues after an error, so that a user sees all of them at once. A wrong value is left out, and its
-//! absence causes no further error. `docs/config.md` is the user reference; a test keeps it complete.
+//! absence causes no further error. `docs/guide/config.md` is the user reference; a test keeps it complete.
 
 mod checks;
 pub mod defaults;
@@ -84,7 +84,7 @@ pub fn check(file: &File) -> Result<(), Vec<Problem>> {
 fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
     let hint = match error.kind() {
         std::io::ErrorKind::InvalidData => "the file must be UTF-8 text".to_owned(),
-        _ => secrets::hint_for(error, "name a configuration file; docs/config.md shows one to start from"),
+        _ => secrets::hint_for(error, "name a configuration file; docs/guide/config.md shows one to start from"),
     };
     Problem {
         severity: Severity::Error,

@@ -1,7 +1,7 @@
 //! The file format: one function per table, one line per key.
 //!
 //! Keys of native mode are in `native`, rules in `rules`, keys for peers that run the original MPT in `original`. A new
-//! key needs a line here, a field in the model and a row in `docs/config.md`; a new value type is a function in
+//! key needs a line here, a field in the model and a row in `docs/guide/config.md`; a new value type is a function in
 //! `value_types`.
 
 use std::net::SocketAddr;

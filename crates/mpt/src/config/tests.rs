@@ -8,8 +8,8 @@ use toml::de::DeTable;
 use super::problem::ProblemLog;
 use super::schema;
 
-const REFERENCE: &str = include_str!("../../../../docs/config.md");
-const SETUP: &str = include_str!("../../../../docs/native-setup.md");
+const REFERENCE: &str = include_str!("../../../../docs/guide/config.md");
+const SETUP: &str = include_str!("../../../../docs/guide/native-setup.md");
 const EVERYTHING: &str = include_str!("../../tests/config/everything.toml");
 
 /// Returns every key that the schema requests when every table is present.

@@ -1,4 +1,4 @@
-//! The status report as JSON: field names carry their units, and `docs/status.md` explains each.
+//! The status report as JSON: field names carry their units, and `docs/guide/status.md` explains each.
 //!
 //! Fields are added and, after the first release, never renamed, so that scripts keep working; readers should skip
 //! unknown fields.
@@ -246,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    const REFERENCE: &str = include_str!("../../../../docs/status.md");
+    const REFERENCE: &str = include_str!("../../../../docs/guide/status.md");
 
     fn status() -> EndpointStatus {
         let mut drops = Drops::default();

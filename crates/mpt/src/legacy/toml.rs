@@ -47,7 +47,7 @@ struct TomlWriter {
 
 impl TomlWriter {
     fn tunnel(&mut self, setup: &LegacySetup) {
-        self.comment("From the configuration of the original MPT. docs/config.md explains every key.");
+        self.comment("From the configuration of the original MPT. docs/guide/config.md explains every key.");
         self.text("mode", "plain");
         let Some(tunnel) = setup.interface.tunnels.last() else { return };
         let addresses: Vec<_> = [tunnel.ipv4, tunnel.ipv6].into_iter().flatten().collect();
