@@ -55,7 +55,8 @@ impl Scene {
             weight: 1 + 7 * u32::from(i),
             ..PathConfig::new(format!("path{i}"), LinkId(i), remote(i))
         };
-        let limits = ReorderLimits { window: WINDOW, max_hold: Duration::from_millis(200), adaptive: true, repaired: false };
+        let limits =
+            ReorderLimits { window: WINDOW, max_hold: Duration::from_millis(200), adaptive: true, repaired: false };
         let plain = PlainFraming { sequence: bit(0), key: bit(1).then_some(4_711), checksum: bit(2) };
         let peer = PeerConfig {
             networks: vec!["10.77.0.0/16".parse().expect("a prefix"), "fd77::/16".parse().expect("a prefix")],

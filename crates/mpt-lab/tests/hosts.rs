@@ -6,7 +6,7 @@ use mpt_lab::{
     traffic::{
         background::Background,
         bulk::{Bulk, Route},
-        iperf::{Iperf, Load},
+        iperf::{Iperf, IperfLoad},
         mptcp,
         ping::Ping,
     },
@@ -111,7 +111,7 @@ fn iperf3_over_udp_and_ipv6_reports_what_was_lost() {
     }
     let topology = build("udp", &["rate=100mbit,loss=10%"]);
     let tcp = Iperf::tcp(address(Host::B, 0, Family::V6), MS * 2_000).from(address(Host::A, 0, Family::V6));
-    let run = Iperf { load: Load::Udp { mbit: 8.0, payload: 1_000 }, ..tcp };
+    let run = Iperf { load: IperfLoad::Udp { mbit: 8.0, payload: 1_000 }, ..tcp };
     let measured = run.run(&topology.a, &topology.b, &mut |_| {}).expect("iperf3 runs");
     // 2,000 datagrams: four standard deviations of the share lost are 0.027.
     let lost = measured.lost.expect("a share for UDP");

@@ -1,4 +1,4 @@
-//! What events on the way did to a flow.
+//! Effect of events on a flow.
 
 use super::measure::{mean, ms};
 use crate::{
@@ -7,8 +7,8 @@ use crate::{
 };
 use std::time::Duration;
 
-/// The longest gap from the first event to the last, and how long the rate takes to be back after the last: until `end`, if it
-/// never is. Events are in the flow's time; nothing where there are none, or where nobody looked at arrivals.
+/// Returns the longest gap from the first event to the last, and the recovery time of the rate after the last: until
+/// `end` if it never recovers. Event times are relative to the flow's start. Empty without events or samples.
 pub(super) fn outage(
     events: &[Duration],
     samples: &[Sample],
@@ -29,7 +29,7 @@ pub(super) fn outage(
     found
 }
 
-/// Seconds from `from` until two intervals in a row have at least `rate`.
+/// Returns the seconds from `from` until two consecutive intervals have at least `rate`.
 fn recovery(rates: &[(f64, f64)], from: f64, rate: f64) -> Option<f64> {
     let after: Vec<&(f64, f64)> = rates.iter().filter(|(at, _)| *at > from).collect();
     let back = after.windows(2).find(|pair| pair.iter().all(|(_, mbit)| *mbit >= rate))?;

@@ -1,27 +1,27 @@
-//! Whether what was claimed came out.
+//! Checks claims against results.
 
 use crate::{
     experiment::{
         Options,
         result::{CaseResult, Outcome, Substrate},
     },
-    plan::{Claim, Metric, Plan, Yardstick},
+    plan::{Claim, Metric, Plan, Reference},
     tunnel::Mode,
 };
 use std::fmt;
 
-/// A claim, looked at for one case.
+/// The verdict on a claim for one case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     /// The case.
     pub case: String,
-    /// What came out.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// What came of a claim.
+/// Result of checking a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The bound is kept.
@@ -30,12 +30,12 @@ pub enum Verdict {
     Beaten,
     /// The bound is not kept.
     Missed,
-    /// There is nothing to judge by.
+    /// There is no figure to compare.
     Open,
 }
 
 impl Verdict {
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
@@ -52,7 +52,7 @@ impl fmt::Display for Judgement {
     }
 }
 
-/// Looks at every claim of a plan that is about the way MPT was run.
+/// Checks every claim of a plan that applies to the mode of the run.
 pub fn judge(plan: &Plan, results: &[&CaseResult], options: &Options) -> Vec<Judgement> {
     let original = options.mode == Mode::Original;
     let mut judgements = Vec::new();
@@ -61,8 +61,8 @@ pub fn judge(plan: &Plan, results: &[&CaseResult], options: &Options) -> Vec<Jud
         for result in results.iter().filter(concerned) {
             let published = plan.cases.iter().find(|case| case.name == result.case);
             let published = published.and_then(|case| case.published.get(&claim.metric)).copied();
-            // Most cases of a grid are only published as a picture.
-            if claim.of != Yardstick::Published || published.is_some() {
+            // The papers publish most cases of a grid only as a picture.
+            if claim.of != Reference::Published || published.is_some() {
                 let stem = result.case.rsplit_once('/').map_or("", |(stem, _)| stem);
                 let stem = results.iter().find(|result| result.case == stem).copied();
                 judgements.push(of_case(claim, result, stem, published));
@@ -97,7 +97,7 @@ fn of_case(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, publis
     Judgement { case, verdict, reason: reason(claim, ours, yardstick) }
 }
 
-/// What MPT did not get to, if a repetition has no figure. What the simulator has no figure for is nobody's failure.
+/// Returns a failure if a repetition of MPT lacks the figure. In the simulator a missing figure is not a failure.
 fn failure(claim: &Claim, result: &CaseResult) -> Option<String> {
     let ours = result.ours().filter(|_| result.substrate != Substrate::Sim)?;
     let (count, of) = (ours.count(claim.metric), result.repetitions);
@@ -108,20 +108,20 @@ fn failure(claim: &Claim, result: &CaseResult) -> Option<String> {
 fn yardstick(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, published: Option<f64>) -> Option<f64> {
     let of = |outcome: &Outcome| outcome.median(claim.metric);
     match claim.of {
-        Yardstick::Ceiling => result.ceiling.filter(|_| claim.metric == Metric::Goodput),
-        Yardstick::Ideal => result.outcome("ideal").and_then(of),
-        Yardstick::Mptcp => result.outcome("mptcp").and_then(of),
-        Yardstick::Solo if claim.metric.more_is_better() => result.solo().filter_map(of).max_by(f64::total_cmp),
-        Yardstick::Solo => result.solo().filter_map(of).min_by(f64::total_cmp),
-        Yardstick::Stem => stem.and_then(CaseResult::ours).and_then(of),
-        Yardstick::Published => published,
-        Yardstick::Unit => Some(1.0),
+        Reference::Ceiling => result.ceiling.filter(|_| claim.metric == Metric::Goodput),
+        Reference::Ideal => result.outcome("ideal").and_then(of),
+        Reference::Mptcp => result.outcome("mptcp").and_then(of),
+        Reference::Solo if claim.metric.more_is_better() => result.solo().filter_map(of).max_by(f64::total_cmp),
+        Reference::Solo => result.solo().filter_map(of).min_by(f64::total_cmp),
+        Reference::Stem => stem.and_then(CaseResult::ours).and_then(of),
+        Reference::Published => published,
+        Reference::Unit => Some(1.0),
     }
 }
 
 fn reason(claim: &Claim, ours: f64, yardstick: f64) -> String {
     let (unit, title) = (claim.metric.unit(), claim.metric.title());
-    if claim.of == Yardstick::Unit {
+    if claim.of == Reference::Unit {
         let bound = bounds(claim, |bound| format!("{bound} {unit}"));
         return format!("{title} {ours:.2} {unit}, claimed {bound}");
     }
@@ -136,8 +136,8 @@ fn bounds(claim: &Claim, written: impl Fn(f64) -> String) -> String {
     least.into_iter().chain(most).collect::<Vec<_>>().join(" and ")
 }
 
-impl Yardstick {
-    /// What it is called in a reason.
+impl Reference {
+    /// Returns the name used in reasons.
     fn name(self) -> &'static str {
         match self {
             Self::Ceiling => "ceiling",
@@ -177,7 +177,7 @@ mod tests {
         let outcomes = vec![path("path 1", run(50.0, 10.0)), path("path 2", run(20.0, 5.0))];
         let result = CaseResult { outcomes, ..CaseResult::default() };
         let solo = |metric| {
-            let of = Yardstick::Solo;
+            let of = Reference::Solo;
             let claim = Claim { metric, of, at_least: Some(1.0), at_most: None, cases: Vec::new(), original: false };
             yardstick(&claim, &result, None, None)
         };
