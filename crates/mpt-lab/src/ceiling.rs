@@ -22,8 +22,8 @@ impl Encapsulation {
 
     /// TCP through a tunnel over IPv4: packets of up to `mtu` bytes, plus `header` bytes after the UDP header, minus
     /// `out` bytes that header compression removes.
-    pub const fn tunnelled(mtu: usize, header: usize, out: usize) -> Self {
-        Self { payload: mtu - IP_TCP, frame: ETHERNET + IPV4_UDP + header + mtu - out }
+    pub const fn tunnelled(mtu: usize, header: usize, removed: usize) -> Self {
+        Self { payload: mtu - IP_TCP, frame: ETHERNET + IPV4_UDP + header + mtu - removed }
     }
 
     /// Returns the payload's share of a link's rate.
@@ -33,8 +33,8 @@ impl Encapsulation {
 }
 
 /// Returns the ceiling in Mbit/s of TCP payload over `links` (one direction); none unless every link has a rate.
-pub fn ceiling(links: &[&LinkSpec], carriage: Encapsulation) -> Option<f64> {
-    links.iter().map(|link| usable(link)).sum::<Option<f64>>().map(|mbit| mbit * carriage.efficiency())
+pub fn ceiling(links: &[&LinkSpec], encapsulation: Encapsulation) -> Option<f64> {
+    links.iter().map(|link| usable(link)).sum::<Option<f64>>().map(|mbit| mbit * encapsulation.efficiency())
 }
 
 /// Returns the mean rate in Mbit/s that a link delivers.

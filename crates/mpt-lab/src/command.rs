@@ -107,10 +107,10 @@ pub(crate) fn run(run: &RunArgs) -> CommandResult {
     let folder = run.out.clone().unwrap_or_else(|| default_folder(&options));
     let mut store = Store::open(&folder, &options)?;
     if let Some(earlier) = &store.earlier {
-        eprintln!("what was in {} is in {}", folder.display(), earlier.display());
+        eprintln!("moved the earlier results of {} to {}", folder.display(), earlier.display());
     }
     if !store.results.is_empty() {
-        eprintln!("going on with {}: {} cases are done", folder.display(), store.results.len());
+        eprintln!("continuing {}: {} cases are done", folder.display(), store.results.len());
     }
     let mut bar = ProgressBar::default();
     experiment::run(&plans, &options, &mut store, &mut |progress| bar.show(&progress))?;
@@ -156,7 +156,7 @@ pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path) -> 
 /// Computes the simulator's figures and prints the differences to the committed file, or writes that file.
 pub(crate) fn matrix(accept: bool) -> CommandResult {
     if !Path::new(matrix::FILE).parent().is_some_and(Path::is_dir) {
-        return Err(format!("{} is not here; hint: run it at the root of the source tree", matrix::FILE).into());
+        return Err(format!("{} not found; hint: run this in the root of the source tree", matrix::FILE).into());
     }
     let bar = Mutex::new(ProgressBar::default());
     let computed = matrix::compute(&|step, of| {
@@ -206,10 +206,10 @@ fn selected(keys: &[String]) -> Result<Vec<Plan>, Box<dyn Error>> {
 
 fn options(run: &RunArgs) -> Result<Options, Box<dyn Error>> {
     let known: Vec<&str> =
-        Contender::NAMES.into_iter().chain(competitors::ALL.iter().map(|rival| rival.name)).collect();
+        Contender::NAMES.into_iter().chain(competitors::ALL.iter().map(|competitor| competitor.name)).collect();
     let against: Vec<String> = run.against.iter().filter(|name| *name != "none").cloned().collect();
     if let Some(name) = against.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("there is no '{name}' to compare with; hint: {}, none", known.join(", ")).into());
+        return Err(format!("unknown contender '{name}'; hint: {}, none", known.join(", ")).into());
     }
     let mode = match run.mode {
         _ if run.original => Mode::Original,
@@ -246,14 +246,14 @@ fn records(plans: &[Plan], results: &[CaseResult]) -> Vec<Record> {
 
 /// Prints what could not be measured; each reason once.
 fn report_absent(results: &[CaseResult]) {
-    let mut told: Vec<String> = Vec::new();
+    let mut reported: Vec<String> = Vec::new();
     for outcome in results.iter().flat_map(|result| &result.outcomes) {
         let line = outcome.absent.as_ref().map(|why| format!("absent: {}: {why}", outcome.name));
-        told.extend(line.filter(|line| !told.contains(line)));
+        reported.extend(line.filter(|line| !reported.contains(line)));
     }
-    told.iter().for_each(|line| eprintln!("{line}"));
+    reported.iter().for_each(|line| eprintln!("{line}"));
     let faults: u64 = results.iter().map(|result| result.faults).sum();
     if faults > 0 {
-        eprintln!("warning: the wire itself missed {faults} frames; hint: mpt-lab selftest");
+        eprintln!("warning: the wire missed {faults} frames; hint: mpt-lab selftest");
     }
 }

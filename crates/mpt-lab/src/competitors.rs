@@ -152,11 +152,11 @@ pub fn inner_address(host: Host) -> IpAddr {
 }
 
 /// The tunnel's interface on either host.
-pub const INTERFACE: &str = "rival0";
+pub const INTERFACE: &str = "other0";
 
 fn children(process: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 fn variables(paths: &[PathSpec], host: Host, folder: &Folder) -> String {

@@ -10,12 +10,12 @@ pub enum LabError {
     NotRoot,
     /// Creating network namespaces needs root, and the experiment can also run elsewhere.
     #[error(
-        "network namespaces need root; hint: run with sudo, in namespaces of your own (--substrate emu), or in the simulator (--substrate sim)"
+        "network namespaces need root; hint: run with sudo, in a user namespace (--substrate emu), or in the simulator (--substrate sim)"
     )]
     NotRootHere,
     /// The kernel refuses user namespaces to this user.
     #[error(
-        "this system gives users no namespaces of their own ({0}); hint: sysctl kernel.unprivileged_userns_clone=1 or \
+        "user namespaces are not available to this user ({0}); hint: sysctl kernel.unprivileged_userns_clone=1 or \
          kernel.apparmor_restrict_unprivileged_userns=0, where there is such a setting, or use --substrate sim"
     )]
     NoUserNamespace(io::Error),
@@ -55,7 +55,7 @@ pub enum LabError {
         source: io::Error,
     },
     /// A program's output is empty or cannot be parsed.
-    #[error("{tool} gave no usable answer: {message}")]
+    #[error("unreadable output of {tool}: {message}")]
     Unreadable {
         /// The program.
         tool: &'static str,
@@ -100,8 +100,8 @@ pub fn run(command: &mut Command) -> Result<String> {
 
 /// Returns the command line as a user would type it.
 pub fn command_line(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    let arguments = std::iter::once(command.get_program()).chain(command.get_args());
+    arguments.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 fn error_message(output: &std::process::Output) -> String {

@@ -59,16 +59,16 @@ impl fmt::Display for FloodResult {
         let Self { kind, rate, goodput, load } = self;
         let what = match kind {
             FloodKind::Nothing => "no flood",
-            FloodKind::Elsewhere => "forgeries, to a port of nobody",
+            FloodKind::Elsewhere => "forgeries, to a closed port",
             FloodKind::Forged => "forgeries",
-            FloodKind::Captured => "a captured initiation, again and again",
+            FloodKind::Captured => "a captured initiation, repeated",
         };
         write!(f, "{what:<38} {rate:>9.0} datagrams/s {goodput:>8.1} Mbit/s {load:>6.2} CPU s/s")
     }
 }
 
 /// Measures without a flood and under each kind of flood.
-pub fn run(path: &PathSpec, time: Duration, tell: &mut dyn FnMut(&FloodResult)) -> Result<()> {
+pub fn run(path: &PathSpec, time: Duration, report: &mut dyn FnMut(&FloodResult)) -> Result<()> {
     let paths = [path.clone()];
     let topology = Topology::build(&Topology::unique_name(), &paths, Seed(1))?;
     let attacker = attacker(&topology)?;
@@ -80,13 +80,13 @@ pub fn run(path: &PathSpec, time: Duration, tell: &mut dyn FnMut(&FloodResult)) 
     // Flips a bit of the first MAC, which precedes the sixteen bytes of the second.
     let at = forged.len() - MAC2 - 1;
     forged[at] ^= 1;
-    let here = |port| SocketAddr::from((TARGET_ADDRESS, port));
+    let target = |port| SocketAddr::from((TARGET_ADDRESS, port));
     for kind in [FloodKind::Nothing, FloodKind::Elsewhere, FloodKind::Forged, FloodKind::Captured] {
         let flood = match kind {
             FloodKind::Nothing => None,
-            FloodKind::Elsewhere => Some(Flood::start(&attacker, here(CLOSED_PORT), &forged)?),
-            FloodKind::Forged => Some(Flood::start(&attacker, here(PORT), &forged)?),
-            FloodKind::Captured => Some(Flood::start(&attacker, here(PORT), &captured)?),
+            FloodKind::Elsewhere => Some(Flood::start(&attacker, target(CLOSED_PORT), &forged)?),
+            FloodKind::Forged => Some(Flood::start(&attacker, target(PORT), &forged)?),
+            FloodKind::Captured => Some(Flood::start(&attacker, target(PORT), &captured)?),
         };
         let before = processor_seconds(&tunnel);
         let begin = Instant::now();
@@ -95,7 +95,7 @@ pub fn run(path: &PathSpec, time: Duration, tell: &mut dyn FnMut(&FloodResult)) 
         let passed = begin.elapsed().as_secs_f64();
         let load = (processor_seconds(&tunnel) - before) / passed;
         let rate = flood.map_or(0.0, |flood| flood.sent() as f64 / flood.started.elapsed().as_secs_f64());
-        tell(&FloodResult { kind, rate, goodput: measured.goodput, load });
+        report(&FloodResult { kind, rate, goodput: measured.goodput, load });
     }
     Ok(())
 }
@@ -143,7 +143,7 @@ impl InitiationCapture {
                 return Ok(found.to_vec());
             }
             if count == 0 {
-                let message = "no handshake was seen".into();
+                let message = "no handshake captured".into();
                 return Err(LabError::Failed { command: "capture".into(), message });
             }
         }

@@ -145,8 +145,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         }
         Command::Demo { picture, seconds } => demo(&picture, Duration::from_secs(seconds)),
         Command::Flood { path, seconds } => {
-            let mut tell = |row: &flood::FloodResult| println!("{row}");
-            flood::run(&path, Duration::from_secs(seconds), &mut tell).map_err(Into::into)
+            let mut print = |row: &flood::FloodResult| println!("{row}");
+            flood::run(&path, Duration::from_secs(seconds), &mut print).map_err(Into::into)
         }
         Command::Selftest => selftest(),
         Command::Clean => {
@@ -183,12 +183,12 @@ fn pair(a: &str, b: &str, path: &PathSpec) -> Pair {
 }
 
 fn execute(line: &str, remote: &Remote, pairs: usize) -> Result<(), Box<dyn Error>> {
-    let words: Vec<&str> = line.splitn(3, ' ').collect();
+    let fields: Vec<&str> = line.splitn(3, ' ').collect();
     let path = |number: &str| match number.parse::<usize>() {
         Ok(number) if (1..=pairs).contains(&number) => Ok(number - 1),
-        _ => Err(format!("'{number}' is no pair; hint: 1 to {pairs}")),
+        _ => Err(format!("unknown pair '{number}'; hint: 1 to {pairs}")),
     };
-    match words[..] {
+    match fields[..] {
         ["cut", number] => remote.cut(path(number)?),
         ["restore", number] => remote.restore(path(number)?),
         ["set", number, spec] => remote.change(path(number)?, spec.parse()?),
@@ -203,13 +203,13 @@ fn print_report(report: &Report) {
         let direction = if number % 2 == 0 { "there" } else { "back" };
         println!("path {} {direction}: {line}", number / 2 + 1);
     }
-    println!("off by {}; scheduling {:?}", report.deviation, report.scheduling);
+    println!("release deviation {}; scheduling {:?}", report.deviation, report.scheduling);
 }
 
 fn selftest() -> Result<(), Box<dyn Error>> {
     let accuracy = mpt_lab::selftest::run(&mut |what| eprintln!("{what}"))?;
     println!("{accuracy}");
-    if accuracy.holds() { Ok(()) } else { Err("the wire is not exact enough here".into()) }
+    if accuracy.holds() { Ok(()) } else { Err("the wire is not accurate enough on this machine".into()) }
 }
 
 fn demo(picture: &Path, time: Duration) -> Result<(), Box<dyn Error>> {
@@ -220,7 +220,7 @@ fn demo(picture: &Path, time: Duration) -> Result<(), Box<dyn Error>> {
     outcome.draw(picture)?;
     println!("\npicture: {}", picture.display());
     if let Some(report) = outcome.wire.filter(|report| report.faults() > 0) {
-        eprintln!("warning: the wire itself missed {} frames; hint: mpt-lab selftest", report.faults());
+        eprintln!("warning: the wire missed {} frames; hint: mpt-lab selftest", report.faults());
     }
     if let Err(error) = &outcome.mptcp {
         eprintln!("absent: kernel MPTCP: {error}");

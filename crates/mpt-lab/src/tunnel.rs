@@ -91,7 +91,7 @@ impl<'a> Layout<'a> {
     /// Returns the inner MTU: the largest that fits, or a smaller configured one.
     pub fn mtu(&self) -> usize {
         let fits = 1500 - ip_udp(self.outer) - self.mode.overhead();
-        self.settings.mtu.map_or(fits, |wanted| wanted.min(fits))
+        self.settings.mtu.map_or(fits, |limit| limit.min(fits))
     }
 
     /// Returns the configuration of one end; `keys` are its private key and the peer's public key.
@@ -99,7 +99,8 @@ impl<'a> Layout<'a> {
         let own = if host == Host::A { 1 } else { 2 };
         let prefix = if self.inner == Family::V4 { 24 } else { 64 };
         let mut text = String::new();
-        let mut line = |words: std::fmt::Arguments<'_>| writeln!(text, "{words}").expect("a string takes everything");
+        let mut line =
+            |text_line: std::fmt::Arguments<'_>| writeln!(text, "{text_line}").expect("a string takes everything");
         match self.mode {
             Mode::Native => line(format_args!("private_key = \"{}\"", keys.private)),
             Mode::Plain | Mode::Original => line(format_args!("mode = \"plain\"")),
@@ -314,8 +315,8 @@ mod tests {
         assert!(a.contains("local = \"192.168.12.1\"\nremote = \"192.168.12.2\"\nweight = 100\n"), "{a}");
         assert!(b.contains("local = \"192.168.12.2\"\nremote = \"192.168.12.1\"\nweight = 20\n"), "{b}");
         let native = Layout::native(&paths).config(Host::A, &keys);
-        let called = Layout::native(&paths).responder_config(Host::B, &keys);
-        assert!(called.contains("networks = [\"10.77.0.1/32\"]") && !called.contains("path"), "{called}");
+        let responder = Layout::native(&paths).responder_config(Host::B, &keys);
+        assert!(responder.contains("networks = [\"10.77.0.1/32\"]") && !responder.contains("path"), "{responder}");
         assert!(native.contains("private_key = \"own\"") && native.contains("public_key = \"other\""), "{native}");
         assert!(a.contains("address = [\"10.77.0.1/24\"]") && b.contains("address = [\"10.77.0.2/24\"]"));
     }

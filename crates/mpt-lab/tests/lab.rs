@@ -92,10 +92,7 @@ fn a_malformed_plan_is_told_with_its_line_and_a_hint() {
 fn what_nobody_knows_is_refused_with_what_there_is() {
     let run = |arguments: &[&str]| text(&lab().args(arguments).output().expect("mpt-lab").stderr);
     assert!(run(&["run", "E1.X"]).contains("did you mean E1."));
-    assert!(
-        run(&["run", "E1.I", "--against", "tcp"])
-            .contains("there is no 'tcp' to compare with; hint: solo, ideal, mptcp")
-    );
+    assert!(run(&["run", "E1.I", "--against", "tcp"]).contains("unknown contender 'tcp'; hint: solo, ideal, mptcp"));
     assert!(run(&["report", "/nonexistent"]).contains("/nonexistent/run.json"));
 }
 
@@ -111,7 +108,7 @@ fn the_same_seed_gives_the_same_figures_after_a_crash_too() {
     let output = sim(&crashed, PLAN, &arguments);
     let told = text(&output.stderr);
     // It may have been through before it was killed.
-    assert!(told.contains("going on with ") || crashed.path().join("out/finished").exists(), "{told}");
+    assert!(told.contains("continuing ") || crashed.path().join("out/finished").exists(), "{told}");
     assert_eq!(text(&output.stdout), text(&expected.stdout));
 }
 

@@ -1,9 +1,9 @@
-//! What must be true after every run.
+//! Laws: invariants that must hold in every run.
 //!
-//! - *Conservation*: every inner packet that went in came out, was dropped for a counted reason, or is still here.
-//! - *Order*: never delivered twice; out of order only what had been given up ([`order`], which needs the hosts' help).
-//! - *Restraint*: no data on a path that is down, none beyond its window.
-//! - *Quiet*: an endpoint that asked to be woken had something to do.
+//! - *Conservation*: every inner packet that entered was delivered, was dropped and counted, or is stored.
+//! - *Order*: no packet is delivered twice; out of order only if given up ([`order`], checked at the hosts).
+//! - *Restraint*: no data on a path that is down, and none beyond its congestion window.
+//! - *Quiet*: an endpoint that requested a wake-up has work at that time.
 //! - *Repetition*: the same seed gives the same journal; callers run twice and compare.
 
 use std::fmt;
@@ -15,39 +15,39 @@ use mpt_proto::tx::Transmit;
 
 use crate::host::Sink;
 
-/// A law that was broken.
+/// A violated law.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Breach {
     /// Packets appeared or vanished.
     Conservation {
-        /// The peer whose books do not balance.
+        /// The peer whose ledger is unbalanced.
         peer: String,
-        /// The books.
+        /// The ledger.
         books: String,
     },
-    /// Packets were delivered twice.
+    /// Packets that were delivered twice.
     Twice(Vec<(u64, usize)>),
     /// More packets out of order than were given up.
     OutOfOrder {
-        /// How many came after a later one.
+        /// Number of packets that arrived after a later one.
         overtaken: u64,
-        /// How many the resequencer says it delivered late.
+        /// Number of packets that the resequencer counted as delivered late.
         late: u64,
     },
     /// Data on a path that is down.
     Unrestrained {
         /// The link.
         link: u8,
-        /// When.
+        /// Time of the violation.
         at: Time,
     },
     /// A wake-up without work.
     IdleWake {
-        /// Whose.
+        /// The endpoint.
         end: usize,
-        /// When.
+        /// Time of the wake-up.
         at: Time,
-        /// What for.
+        /// Reason of the wake-up.
         why: WakeReason,
     },
 }
@@ -58,7 +58,7 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Conservation, for every peer of an endpoint.
+/// Checks conservation for every peer of an endpoint.
 pub fn audit(endpoint: &Endpoint) -> Vec<Breach> {
     let unbalanced = |peer: &&mpt_proto::peer::Peer| {
         let l = peer.ledger();
@@ -71,7 +71,7 @@ pub fn audit(endpoint: &Endpoint) -> Vec<Breach> {
     endpoint.peers().iter().filter(unbalanced).map(breach).collect()
 }
 
-/// Order, as the receiving host saw it.
+/// Checks the order of packets at the receiving host.
 pub fn order(endpoint: &Endpoint, sink: &Sink) -> Vec<Breach> {
     let late: u64 = endpoint.status().peers.iter().filter_map(|peer| peer.resequencer).map(|stats| stats.late).sum();
     let (repeated, overtaken) = (sink.repeated(), sink.overtaken());
@@ -80,14 +80,14 @@ pub fn order(endpoint: &Endpoint, sink: &Sink) -> Vec<Breach> {
     twice.into_iter().chain(out_of_order).collect()
 }
 
-/// Restraint, for one run of datagrams about to be sent.
+/// Checks restraint for one batch of datagrams about to be sent.
 pub fn restraint(endpoint: &Endpoint, run: &Transmit, at: Time) -> Option<Breach> {
     let is_word = run.segment < SMALLEST_DATA || run.tos == NETWORK_CONTROL;
     let up = || endpoint.peers().iter().any(|peer| peer.is_up_at(run.link, run.to));
     (!is_word && !up()).then_some(Breach::Unrestrained { link: run.link.0, at })
 }
 
-/// What the tunnel says of itself is marked so (RFC 4594: CS6), and what the hosts say is not; a probe may be as long as data.
+/// The tunnel marks its own packets with CS6 (RFC 4594), which the hosts do not use; a probe may be as long as data.
 const NETWORK_CONTROL: u8 = 0xc0;
-/// Probes, acknowledgements and handshakes are shorter, and may go where data may not; hosts that are watched send longer packets.
+/// Probes, ACKs and handshakes are shorter and may be sent where data may not; checked hosts send longer packets.
 const SMALLEST_DATA: usize = 600;

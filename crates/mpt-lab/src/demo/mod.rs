@@ -47,22 +47,22 @@ impl Demo {
     /// Runs all measurements, one after the other.
     pub fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<DemoResult> {
         let topology = Topology::build(&Topology::unique_name(), &self.paths, Seed(1))?;
-        let mut stage = DemoRun { demo: self, topology: &topology, step: 0, progress };
-        let solo = (0..self.paths.len()).map(|path| stage.solo(path)).collect::<Result<Vec<_>>>()?;
-        let (tunnel, tunnel_pull) = match stage.tunnel() {
+        let mut run = DemoRun { demo: self, topology: &topology, step: 0, progress };
+        let solo = (0..self.paths.len()).map(|path| run.solo(path)).collect::<Result<Vec<_>>>()?;
+        let (tunnel, tunnel_pull) = match run.tunnel() {
             Ok((measured, pull)) => (Ok(measured), Some(pull)),
             Err(error) => (Err(error), None),
         };
-        let (mptcp, mptcp_pull) = match stage.multipath_tcp() {
+        let (mptcp, mptcp_pull) = match run.multipath_tcp() {
             Ok((measured, pull)) => (Ok(measured), Some(pull)),
             Err(error) => (Err(error), None),
         };
         let links: Vec<_> = self.paths.iter().map(|path| &path.there).collect();
         let layout = Layout::native(&self.paths);
         let mode = layout.mode;
-        let carriage =
+        let encapsulation =
             Encapsulation::tunnelled(layout.mtu(), mode.overhead(), mode.compression_saving(layout.inner, TCP));
-        let ceiling = ceiling(&links, carriage);
+        let ceiling = ceiling(&links, encapsulation);
         let wire = topology.report();
         Ok(DemoResult { paths: self.paths.clone(), solo, ceiling, tunnel, mptcp, tunnel_pull, mptcp_pull, wire })
     }
@@ -114,15 +114,15 @@ impl DemoRun<'_> {
     fn measure(&mut self, what: &str, run: Iperf) -> Result<Measured> {
         self.step += 1;
         let (step, of) = (self.step, self.demo.steps());
-        let mut tell = |share| (self.progress)(Progress { step, of, what: what.into(), share, remaining: None });
-        run.run(&self.topology.a, &self.topology.b, &mut tell)
+        let mut report = |share| (self.progress)(Progress { step, of, what: what.into(), share, remaining: None });
+        run.run(&self.topology.a, &self.topology.b, &mut report)
     }
 
     /// Pulls the last path's cable out of host A in mid-transfer and puts it back.
-    fn pull(&mut self, who: &str, route: Route) -> Result<Pull> {
+    fn pull(&mut self, name: &str, route: Route) -> Result<Pull> {
         self.step += 1;
         let path = self.demo.paths.len() - 1;
-        let what = format!("{who}, cable of path {} pulled", path + 1);
+        let what = format!("{name}, cable of path {} pulled", path + 1);
         let flow = Bulk::start(&self.topology.a, &self.topology.b, route)?;
         self.wait_until(&flow, UNPLUG_TIME, &what);
         self.topology.unplug(path, Host::A)?;

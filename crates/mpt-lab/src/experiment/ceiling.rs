@@ -44,38 +44,38 @@ pub fn is_download(case: &Case) -> bool {
 
 /// Returns the intervals during which events block a path.
 fn outages(case: &Case, path: usize, quick: bool) -> Vec<(Duration, Duration)> {
-    let mut absences: Vec<(Duration, Duration)> = Vec::new();
+    let mut outages: Vec<(Duration, Duration)> = Vec::new();
     for event in case.events.iter().filter(|event| event.path == path) {
-        let (at, last) = (event.at.of(quick), absences.last_mut().filter(|(_, back)| *back == Duration::MAX));
+        let (at, last) = (event.at.of(quick), outages.last_mut().filter(|(_, up)| *up == Duration::MAX));
         match (event.action, last) {
-            (Action::Unplug | Action::Cut, None) => absences.push((at, Duration::MAX)),
-            (Action::Plug | Action::Restore, Some((_, back))) => *back = at,
+            (Action::Unplug | Action::Cut, None) => outages.push((at, Duration::MAX)),
+            (Action::Plug | Action::Restore, Some((_, up))) => *up = at,
             _ => {}
         }
     }
-    absences
+    outages
 }
 
 /// Returns the mean rate in Mbit/s that a link delivers over a run of `length`.
-fn mean(link: &LinkSpec, length: Duration, absences: &[(Duration, Duration)]) -> Option<f64> {
-    let usable = |weather: Conditions| match weather {
+fn mean(link: &LinkSpec, length: Duration, outages: &[(Duration, Duration)]) -> Option<f64> {
+    let usable = |conditions: Conditions| match conditions {
         Conditions { up: false, .. } => Some(0.0),
         Conditions { rate: Rate::MAX, .. } => None,
-        _ => Some(weather.rate.bits() as f64 / 1e6 * (1.0 - weather.loss.mean())),
+        _ => Some(conditions.rate.bits() as f64 / 1e6 * (1.0 - conditions.loss.mean())),
     };
-    let present = |from: Duration, to: Duration| {
-        let away = |(gone, back): &(Duration, Duration)| to.min(*back).saturating_sub(from.max(*gone));
-        (to - from).saturating_sub(absences.iter().map(away).sum()).as_secs_f64()
+    let up_seconds = |from: Duration, to: Duration| {
+        let overlap = |(down, up): &(Duration, Duration)| to.min(*up).saturating_sub(from.max(*down));
+        (to - from).saturating_sub(outages.iter().map(overlap).sum()).as_secs_f64()
     };
     let (mut begin, mut area) = (Duration::ZERO, 0.0);
     while begin < length {
         let end = link.repeat.map_or(length, |period| (begin + period).min(length));
-        let (mut weather, mut from) = (link.start, begin);
+        let (mut conditions, mut from) = (link.start, begin);
         for step in link.steps.iter().take_while(|step| begin + step.at < end) {
-            area += usable(weather)? * present(from, begin + step.at);
-            (weather, from) = (step.change.applied_to(weather), begin + step.at);
+            area += usable(conditions)? * up_seconds(from, begin + step.at);
+            (conditions, from) = (step.change.applied_to(conditions), begin + step.at);
         }
-        area += usable(weather)? * present(from, end);
+        area += usable(conditions)? * up_seconds(from, end);
         begin = end;
     }
     Some(area / length.as_secs_f64())

@@ -94,7 +94,9 @@ impl Contender {
             "solo" => (0..case.paths.len()).map(Self::Solo).collect(),
             "ideal" => vec![Self::Ideal],
             "mptcp" => vec![Self::Mptcp],
-            other => competitors::ALL.iter().filter(|rival| rival.name == other).map(Self::Competitor).collect(),
+            other => {
+                competitors::ALL.iter().filter(|competitor| competitor.name == other).map(Self::Competitor).collect()
+            }
         }
     }
 
@@ -105,7 +107,7 @@ impl Contender {
             Self::Ideal => "ideal".into(),
             Self::Mptcp => "mptcp".into(),
             Self::Mpt => "mpt".into(),
-            Self::Competitor(rival) => rival.name.into(),
+            Self::Competitor(competitor) => competitor.name.into(),
         }
     }
 
@@ -115,14 +117,14 @@ impl Contender {
     }
 
     /// Starts the contender.
-    pub(super) fn start<'a>(&self, ground: &Testbed<'a>) -> Result<Running<'a>> {
-        let Testbed { topology, case, .. } = *ground;
+    pub(super) fn start<'a>(&self, testbed: &Testbed<'a>) -> Result<Running<'a>> {
+        let Testbed { topology, case, .. } = *testbed;
         match self {
             Self::Solo(path) => Ok(without_tunnel(TopologyRef::Shared(topology), *path, case.inner)),
-            Self::Ideal => start_ideal(ground),
-            Self::Mptcp => start_mptcp(ground),
-            Self::Mpt => start_mpt(ground),
-            Self::Competitor(rival) => start_competitor(ground, rival),
+            Self::Ideal => start_ideal(testbed),
+            Self::Mptcp => start_mptcp(testbed),
+            Self::Mpt => start_mpt(testbed),
+            Self::Competitor(competitor) => start_competitor(testbed, competitor),
         }
     }
 }
@@ -141,30 +143,30 @@ fn without_tunnel(topology: TopologyRef<'_>, path: usize, family: Family) -> Run
     }
 }
 
-fn start_ideal<'a>(ground: &Testbed<'a>) -> Result<Running<'a>> {
-    let Some(path) = ideal(&ground.case.paths) else {
-        return Err(LabError::Inapplicable("a single link of rates that change, or are not limited"));
+fn start_ideal<'a>(testbed: &Testbed<'a>) -> Result<Running<'a>> {
+    let Some(path) = ideal(&testbed.case.paths) else {
+        return Err(LabError::Inapplicable("an ideal link needs constant, limited rates"));
     };
     let name = format!("{}-ideal", Topology::unique_name());
-    let topology = Topology::build(&name, &[path], ground.seed.fork("ideal"))?;
-    Ok(without_tunnel(TopologyRef::Own(Box::new(topology)), 0, ground.case.inner))
+    let topology = Topology::build(&name, &[path], testbed.seed.fork("ideal"))?;
+    Ok(without_tunnel(TopologyRef::Own(Box::new(topology)), 0, testbed.case.inner))
 }
 
-fn start_mptcp<'a>(ground: &Testbed<'a>) -> Result<Running<'a>> {
-    if ground.case.inner == Family::V6 {
-        return Err(LabError::Inapplicable("multipath TCP is prepared over IPv4"));
+fn start_mptcp<'a>(testbed: &Testbed<'a>) -> Result<Running<'a>> {
+    if testbed.case.inner == Family::V6 {
+        return Err(LabError::Inapplicable("MPTCP is configured over IPv4 only"));
     }
-    mptcp::prepare(ground.topology)?;
+    mptcp::prepare(testbed.topology)?;
     let to = address(Host::B, 0, Family::V4);
-    let standing = without_tunnel(TopologyRef::Shared(ground.topology), 0, Family::V4);
-    Ok(Running { from: None, to, device: "any".into(), mptcp: true, ..standing })
+    let path = without_tunnel(TopologyRef::Shared(testbed.topology), 0, Family::V4);
+    Ok(Running { from: None, to, device: "any".into(), mptcp: true, ..path })
 }
 
 /// Time from a tunnel's start to its measurement: enough for a handshake and a first estimate over a satellite link.
 pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
 
-fn start_mpt<'a>(ground: &Testbed<'a>) -> Result<Running<'a>> {
-    let Testbed { topology, case, mode, .. } = *ground;
+fn start_mpt<'a>(testbed: &Testbed<'a>) -> Result<Running<'a>> {
+    let Testbed { topology, case, mode, .. } = *testbed;
     let layout = layout(case, mode);
     let tunnel = Tunnel::up(topology, &layout)?;
     thread::sleep(SETTLING_TIME);
@@ -186,11 +188,11 @@ fn layout(case: &Case, mode: Mode) -> Layout<'_> {
     Layout { paths: &case.paths, settings, inner: case.inner, outer: case.outer, mode }
 }
 
-fn start_competitor<'a>(ground: &Testbed<'a>, rival: &'static Competitor) -> Result<Running<'a>> {
-    let tunnel = rival.up(ground.topology, &ground.case.paths)?;
+fn start_competitor<'a>(testbed: &Testbed<'a>, competitor: &'static Competitor) -> Result<Running<'a>> {
+    let tunnel = competitor.up(testbed.topology, &testbed.case.paths)?;
     thread::sleep(SETTLING_TIME);
     Ok(Running {
-        topology: TopologyRef::Shared(ground.topology),
+        topology: TopologyRef::Shared(testbed.topology),
         from: None,
         to: competitors::inner_address(Host::B),
         device: competitors::INTERFACE.into(),

@@ -103,14 +103,15 @@ impl MatrixRow<'_> {
         let ours = self.run(Contender::Mpt, Mode::Native, length);
         let metric = |metric| ours.as_ref().and_then(|run| run.metrics.get(&metric).copied());
         // Equal paths have equal results, so each distinct path runs once.
-        let unlike = |path: &usize| !case.paths[..*path].contains(&case.paths[*path]);
-        let alone = (0..case.paths.len()).filter(unlike);
+        let is_distinct = |path: &usize| !case.paths[..*path].contains(&case.paths[*path]);
+        let alone = (0..case.paths.len()).filter(is_distinct);
         let alone = alone.filter_map(|path| self.goodput(Contender::Solo(path), Mode::Native, length));
         let ceiling = |length| ceiling::of(case, Mode::Native, length, true);
         let share = |mbit: Option<f64>, length| Some(mbit? / ceiling(length)? * 100.0);
         let is_of = |plans: &[&str]| plans.contains(&plan.key.as_str());
-        let run_if = |wanted: bool, mode, length| wanted.then(|| self.run(Contender::Mpt, mode, length)).flatten();
-        let lasting = run_if(is_of(&LONG_PLANS), Mode::Native, LONG_RUN);
+        let run_if =
+            |condition: bool, mode, length| condition.then(|| self.run(Contender::Mpt, mode, length)).flatten();
+        let long = run_if(is_of(&LONG_PLANS), Mode::Native, LONG_RUN);
         let original = run_if(is_of(&ORIGINAL_PLANS), Mode::Original, length);
         let goodput = |run: &Option<Run>| run.as_ref()?.metrics.get(&Metric::Goodput).copied();
         let name = format!("{}/{}", plan.key, case.name);
@@ -120,14 +121,14 @@ impl MatrixRow<'_> {
             self.goodput(Contender::Ideal, Mode::Native, length).map(tenths),
             metric(Metric::Goodput).map(tenths),
             share(metric(Metric::Goodput), length).map(whole),
-            share(goodput(&lasting), LONG_RUN).map(whole),
+            share(goodput(&long), LONG_RUN).map(whole),
             metric(Metric::Gap).map(whole),
             metric(Metric::Recovery).map(whole),
             goodput(&original).map(tenths),
         ];
         let cells = figures.map(|figure| format!(" {:>9}", figure.unwrap_or_else(|| "-".into())));
         let journal = |run: &Option<Run>| run.as_ref().map_or("-".into(), |run| format!("{:016x}", run.journal));
-        let journals = [ours, lasting, original].map(|run| format!(" {:>16}", journal(&run)));
+        let journals = [ours, long, original].map(|run| format!(" {:>16}", journal(&run)));
         (format!("{name:<24}{}\n", cells.concat()), format!("{name:<24}{}\n", journals.concat()))
     }
 

@@ -37,24 +37,24 @@ pub(super) struct Measurement<'a> {
 impl Measurement<'_> {
     /// Runs the traffic. `progress` gets the finished share.
     pub(super) fn run(&self, progress: &mut dyn FnMut(f64)) -> Result<Run> {
-        let standing = self.running;
-        let quiet = Baseline::measure(self)?;
-        standing.begin_schedules(self.case);
-        let before = processor_seconds(&standing.processes);
-        let mut watch = EventPlayer::new(self);
-        let company = SideTraffic::start(self)?;
+        let running = self.running;
+        let baseline = Baseline::measure(self)?;
+        running.begin_schedules(self.case);
+        let before = processor_seconds(&running.processes);
+        let mut player = EventPlayer::new(self);
+        let side_traffic = SideTraffic::start(self)?;
         let result = self.load(&mut |share| {
-            watch.poll();
+            player.poll();
             progress(share);
         });
         // Restores the paths for the next contender even if the load failed.
-        let watched = watch.finish();
+        let played = player.finish();
         let mut run = result?;
-        company.finish(&quiet, &mut run)?;
-        (run.paths, run.events) = watched?;
+        side_traffic.finish(&baseline, &mut run)?;
+        (run.paths, run.events) = played?;
         let events: Vec<Duration> = run.events.iter().map(|(at, _)| Duration::from_secs_f64(*at)).collect();
         run.metrics.extend(outage(&events, &run.arrivals, &run.goodput, self.length));
-        let spent = processor_seconds(&standing.processes).zip(before).map(|(after, before)| after - before);
+        let spent = processor_seconds(&running.processes).zip(before).map(|(after, before)| after - before);
         run.cpu_s_per_gb = spent.filter(|_| run.bytes > 0).map(|seconds| seconds / (run.bytes as f64 / 1e9));
         Ok(run)
     }
@@ -122,7 +122,7 @@ impl Measurement<'_> {
     fn quic(&self, progress: &mut dyn FnMut(f64)) -> Result<Run> {
         let Running { from, to, mptcp, .. } = *self.running;
         if mptcp {
-            return Err(LabError::Inapplicable("QUIC does not run over multipath TCP"));
+            return Err(LabError::Inapplicable("QUIC does not run over MPTCP"));
         }
         let samples = Quic { from, to, time: self.length }.run(&self.running.topology, progress)?;
         Ok(bulk_run(&samples, self.length))
@@ -202,17 +202,17 @@ impl SideTraffic {
         let beside = |what| measurement.case.traffic.beside.contains(&what);
         let call = || Call::start(&topology.a, &topology.b, *from, *to, measurement.length);
         let background = || Background::start(&topology.a, &topology.b, measurement.route());
-        let asked = (measurement.length.as_millis() / 50) as u32;
-        let ping = Ping { from: *from, to: *to, count: asked, interval: Duration::from_millis(50) };
+        let requests = (measurement.length.as_millis() / 50) as u32;
+        let ping = Ping { from: *from, to: *to, count: requests, interval: Duration::from_millis(50) };
         Ok(Self {
             call: beside(Beside::Voice).then(call).transpose()?,
             pings: beside(Beside::Ping).then(|| ping.in_background(&topology.a)).transpose()?,
-            requests: asked,
+            requests: requests,
             _background: beside(Beside::Background).then(background).transpose()?,
         })
     }
 
-    fn finish(self, quiet: &Baseline, run: &mut Run) -> Result<()> {
+    fn finish(self, baseline: &Baseline, run: &mut Run) -> Result<()> {
         if let Some(call) = self.call {
             let quality = call.finish();
             run.metrics.insert(Metric::VoiceLost, quality.lost * 100.0);
@@ -220,8 +220,8 @@ impl SideTraffic {
                 insert_quantiles(run, &quality.delays, [Metric::VoiceDelay, Metric::VoiceDelayP99], 0.0);
                 run.metrics.insert(Metric::VoiceJitter, quality.jitter);
                 run.metrics.insert(Metric::VoiceGap, quality.gap);
-                if let Some(quiet) = quiet.call {
-                    insert_quantiles(run, &quality.delays, [Metric::VoiceAdded, Metric::VoiceAddedP99], quiet);
+                if let Some(baseline) = baseline.call {
+                    insert_quantiles(run, &quality.delays, [Metric::VoiceAdded, Metric::VoiceAddedP99], baseline);
                 }
                 run.delays = quality.delays;
             }
@@ -234,8 +234,8 @@ impl SideTraffic {
             if !trips.is_empty() {
                 insert_quantiles(run, &trips, [Metric::Ping, Metric::PingP99], 0.0);
             }
-            if let Some(quiet) = quiet.ping.filter(|_| !trips.is_empty()) {
-                insert_quantiles(run, &trips, [Metric::PingAdded, Metric::PingAddedP99], quiet);
+            if let Some(baseline) = baseline.ping.filter(|_| !trips.is_empty()) {
+                insert_quantiles(run, &trips, [Metric::PingAdded, Metric::PingAddedP99], baseline);
             }
         }
         Ok(())
@@ -265,8 +265,8 @@ type PathsAndEvents = (Vec<Vec<(f64, f64)>>, Vec<(f64, String)>);
 impl<'a> EventPlayer<'a> {
     fn new(measurement: &'a Measurement<'a>) -> Self {
         let pending = if measurement.events { measurement.case.events.clone() } else { Vec::new() };
-        let (happened, carried) = (Vec::new(), Vec::new());
-        Self { measurement, started: None, pending, applied: happened, delivered: carried, failed: Ok(()) }
+        let (applied, delivered) = (Vec::new(), Vec::new());
+        Self { measurement, started: None, pending, applied: applied, delivered: delivered, failed: Ok(()) }
     }
 
     fn poll(&mut self) {
@@ -355,12 +355,12 @@ fn description(event: Event) -> String {
     format!("path {} {what}", event.path + 1)
 }
 
-fn rates(carried: &[(f64, Vec<u64>)], path: usize) -> Vec<(f64, f64)> {
+fn rates(delivered: &[(f64, Vec<u64>)], path: usize) -> Vec<(f64, f64)> {
     let rate = |pair: &[(f64, Vec<u64>)]| {
         let bytes = pair[1].1[path].saturating_sub(pair[0].1[path]);
         (pair[1].0, bytes as f64 * 8e-6 / (pair[1].0 - pair[0].0))
     };
-    carried.windows(2).map(rate).collect()
+    delivered.windows(2).map(rate).collect()
 }
 
 /// Returns the processor time of processes; none for an empty list.

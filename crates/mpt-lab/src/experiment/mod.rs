@@ -66,8 +66,8 @@ impl Options {
 
     /// Returns MPT and the contenders to compare it with in `case`.
     fn contenders(&self, case: &Case) -> Vec<Contender> {
-        let wanted = self.against.iter().flat_map(|name| Contender::named(name, case));
-        wanted.chain([Contender::Mpt]).collect()
+        let others = self.against.iter().flat_map(|name| Contender::named(name, case));
+        others.chain([Contender::Mpt]).collect()
     }
 }
 
@@ -81,11 +81,11 @@ pub fn run(plans: &[Plan], options: &Options, store: &mut Store, progress: &mut 
         let cases = plans.iter().flat_map(|plan| options.cases(plan));
         cases.flat_map(measure::tools).try_for_each(require)?;
     }
-    let mut clock = ProgressEstimator::new(plans, options, store);
+    let mut estimator = ProgressEstimator::new(plans, options, store);
     for plan in plans {
         for case in options.cases(plan) {
             if store.find(&plan.key, &case.name).is_none() {
-                let result = Session { plan, case, options, estimator: &mut clock, progress, faults: 0 }.run()?;
+                let result = Session { plan, case, options, estimator: &mut estimator, progress, faults: 0 }.run()?;
                 store.add(result)?;
             }
         }
@@ -117,8 +117,8 @@ impl Session<'_> {
         let topology = Topology::build(&Topology::unique_name(), &case.paths, seed)?;
         let mut outcomes = Vec::new();
         for contender in self.options.contenders(case) {
-            let ground = Testbed { topology: &topology, case, mode, seed };
-            outcomes.push(self.repeat(contender, &|session, _| session.run_once(&ground, &contender)));
+            let testbed = Testbed { topology: &topology, case, mode, seed };
+            outcomes.push(self.repeat(contender, &|session, _| session.run_once(&testbed, &contender)));
         }
         self.faults += topology.faults()?;
         Ok(self.result(outcomes))
@@ -178,14 +178,14 @@ impl Session<'_> {
         outcome
     }
 
-    fn run_once(&mut self, ground: &Testbed<'_>, contender: &Contender) -> Result<Run> {
+    fn run_once(&mut self, testbed: &Testbed<'_>, contender: &Contender) -> Result<Run> {
         self.report(contender, 0.0);
-        let standing = contender.start(ground)?;
+        let running = contender.start(testbed)?;
         let Options { mode, quick, .. } = *self.options;
         let (case, length, events) = (self.case, self.length(), contender.is_subject_to_events());
-        let measurement = Measurement { case, running: &standing, mode, length, quick, events };
+        let measurement = Measurement { case, running: &running, mode, length, quick, events };
         let run = measurement.run(&mut |share| self.report(contender, share))?;
-        if let TopologyRef::Own(topology) = &standing.topology {
+        if let TopologyRef::Own(topology) = &running.topology {
             self.faults += topology.faults()?;
         }
         Ok(run)
@@ -210,15 +210,16 @@ struct ProgressEstimator {
 
 impl ProgressEstimator {
     fn new(plans: &[Plan], options: &Options, store: &Store) -> Self {
-        let mut clock = Self { started: Instant::now(), step: 0, of: 0, done: Duration::ZERO, total: Duration::ZERO };
+        let mut estimator =
+            Self { started: Instant::now(), step: 0, of: 0, done: Duration::ZERO, total: Duration::ZERO };
         for plan in plans {
             for case in options.cases(plan).filter(|case| store.find(&plan.key, &case.name).is_none()) {
                 let runs = options.contenders(case).len() as u32 * options.repetitions(plan);
-                clock.of += runs as usize;
-                clock.total += plan.length.of(options.quick) * runs;
+                estimator.of += runs as usize;
+                estimator.total += plan.length.of(options.quick) * runs;
             }
         }
-        clock
+        estimator
     }
 
     fn step(&mut self, length: Duration) {

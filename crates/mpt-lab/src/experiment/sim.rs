@@ -55,13 +55,13 @@ impl Simulation<'_> {
     pub(super) fn run(&self, contender: Contender) -> Result<Run> {
         match self.case.traffic.load {
             Load::Tcp { streams: 1, .. } | Load::Bulk | Load::Http { .. } | Load::Ftp { .. } => {}
-            _ => return Err(LabError::Inapplicable("the simulator has one greedy TCP flow")),
+            _ => return Err(LabError::Inapplicable("the simulator supports only one greedy TCP flow")),
         }
         match contender {
             Contender::Solo(path) => Ok(self.direct(&self.oriented(&self.case.paths[path]))),
             Contender::Ideal => match ideal(&self.case.paths) {
                 Some(path) => Ok(self.direct(&self.oriented(&path))),
-                None => Err(LabError::Inapplicable("a single link of rates that change, or are not limited")),
+                None => Err(LabError::Inapplicable("an ideal link needs constant, limited rates")),
             },
             Contender::Mpt => self.tunnel(),
             Contender::Mptcp | Contender::Competitor(_) => Err(LabError::Inapplicable("only MPT is simulated")),
@@ -176,14 +176,14 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
         Mode::Original => Protocol::Plain(PlainFraming::default()),
     };
     let paths = (0..layout.paths.len()).map(|path| path_config(end, path, layout)).collect();
-    let usual = PeerConfig::new("peer", protocol, paths);
+    let defaults = PeerConfig::new("peer", protocol, paths);
     let named =
         |name: &String| sched::SchedulerKind::NAMES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
     let peer = PeerConfig {
         networks: vec![EVERYTHING.parse().expect("a prefix")],
-        scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(usual.scheduler),
-        resequence: usual.resequence.filter(|_| layout.mode != Mode::Original),
-        ..usual
+        scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(defaults.scheduler),
+        resequence: defaults.resequence.filter(|_| layout.mode != Mode::Original),
+        ..defaults
     };
     let config = Config { identity: None, mtu: layout.mtu(), merge: Merge::default(), peers: vec![peer] };
     match layout.mode {

@@ -27,8 +27,8 @@ impl Store {
         let what = || folder.display().to_string();
         fs::create_dir_all(folder).context(what())?;
         let same = read_options(folder).is_ok_and(|old| old == *options);
-        let anew = !same || folder.join(FINISHED).exists();
-        let earlier = if anew { begin(folder, options)? } else { None };
+        let fresh = !same || folder.join(FINISHED).exists();
+        let earlier = if fresh { begin(folder, options)? } else { None };
         let results = read_results(folder)?;
         let lines = OpenOptions::new().append(true).create(true).open(folder.join(MEASURED)).context(what())?;
         Ok(Self { folder: folder.into(), lines, earlier, results })
@@ -102,7 +102,7 @@ pub fn read_results(folder: &Path) -> Result<Vec<CaseResult>> {
 }
 
 fn unreadable(file: &Path, error: &serde_json::Error) -> LabError {
-    let message = format!("{error}; hint: remove the folder to begin anew");
+    let message = format!("{error}; hint: remove the folder to start a new run");
     LabError::Failed { command: format!("read {}", file.display()), message }
 }
 
@@ -139,11 +139,11 @@ mod tests {
         again.add(result("1")).unwrap();
         assert_eq!(Store::open(&folder, &options).unwrap().results, [result("0"), result("1")]);
         again.finish().unwrap();
-        let mut anew = Store::open(&folder, &options).unwrap();
-        assert!(anew.results.is_empty());
-        let earlier = anew.earlier.clone().expect("the finished run is kept");
+        let mut fresh = Store::open(&folder, &options).unwrap();
+        assert!(fresh.results.is_empty());
+        let earlier = fresh.earlier.clone().expect("the finished run is kept");
         assert_eq!(read_results(&earlier).unwrap(), [result("0"), result("1")]);
-        anew.add(result("0")).unwrap();
+        fresh.add(result("0")).unwrap();
         let other = Options { seed: 2, ..options.clone() };
         let another = Store::open(&folder, &other).unwrap();
         assert!(another.results.is_empty(), "another seed is another run");

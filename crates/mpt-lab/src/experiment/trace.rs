@@ -69,7 +69,7 @@ impl Curves {
         };
         let rates = self.estimates.into_iter().chain([self.goodput]).collect();
         vec![
-            chart("what each path is believed to pass, and what arrives", "Mbit/s", rates),
+            chart("estimated rate of each path, and goodput", "Mbit/s", rates),
             chart("queue on each path, by one-way delay", "ms", self.queues),
             chart("waiting in the tunnel", "kB", vec![self.waiting, self.held]),
         ]

@@ -38,11 +38,11 @@ fn one_case(plan: &Plan, key: &str) -> Option<Plan> {
 }
 
 fn unknown(key: &str, plans: &[Plan]) -> String {
-    let likeness = |plan: &&Plan| (strsim::normalized_damerau_levenshtein(key, &plan.key) * 100.0) as u32;
+    let similarity = |plan: &&Plan| (strsim::normalized_damerau_levenshtein(key, &plan.key) * 100.0) as u32;
     let keys: Vec<&str> = plans.iter().map(|plan| plan.key.as_str()).collect();
-    let hint = match plans.iter().max_by_key(likeness).filter(|plan| likeness(plan) >= 60) {
+    let hint = match plans.iter().max_by_key(similarity).filter(|plan| similarity(plan) >= 60) {
         Some(plan) => format!("did you mean {}?", plan.key),
-        None => format!("one of {}, or all; 'mpt-lab list' tells more", keys.join(", ")),
+        None => format!("one of {}, or all; see 'mpt-lab list'", keys.join(", ")),
     };
     format!("there is no experiment '{key}'; hint: {hint}")
 }

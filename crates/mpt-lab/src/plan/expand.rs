@@ -109,7 +109,7 @@ impl Expander<'_> {
 
     fn is_quick(&self, at: &[String]) -> bool {
         let among = |(axis, value): (&super::file::AxisFile, &String)| {
-            axis.quick.as_ref().is_none_or(|quick| quick.iter().any(|word| word.to_string() == *value))
+            axis.quick.as_ref().is_none_or(|quick| quick.iter().any(|listed| listed.to_string() == *value))
         };
         self.file.axis.iter().zip(at).all(among)
     }
@@ -161,7 +161,7 @@ impl Expander<'_> {
         match self.filled(text, at)?.as_str() {
             "4" => Ok(Family::V4),
             "6" => Ok(Family::V6),
-            other => Err(self.source.problem(text.span(), format!("'{other}' is no IP version"), "4 or 6")),
+            other => Err(self.source.problem(text.span(), format!("unknown IP version '{other}'"), "4 or 6")),
         }
     }
 
@@ -184,18 +184,18 @@ impl Expander<'_> {
     }
 
     fn moment(&self, at: &Spanned<f64>, last: Option<Duration>, end: Option<Duration>) -> Parsed<Duration> {
-        let wrong = |what: String, hint: String| Err(self.source.problem(at.span(), what, hint));
+        let error = |what: String, hint: String| Err(self.source.problem(at.span(), what, hint));
         let seconds = *at.get_ref();
         let Ok(time) = Duration::try_from_secs_f64(seconds) else {
-            return wrong(format!("an event at {seconds} s"), "seconds from the start".into());
+            return error(format!("an event at {seconds} s"), "seconds from the start".into());
         };
         match (last, end) {
             (Some(last), _) if time < last => {
-                wrong(format!("an event at {seconds} s after one at {last:?}"), "events in order of time".into())
+                error(format!("an event at {seconds} s after one at {last:?}"), "events in order of time".into())
             }
             (_, Some(end)) if time >= end => {
                 let hint = format!("before {end:?}; with --quick the time is 'quick', else 'at'");
-                wrong(format!("an event at {seconds} s of a run of {end:?}"), hint)
+                error(format!("an event at {seconds} s of a run of {end:?}"), hint)
             }
             _ => Ok(time),
         }
@@ -248,7 +248,7 @@ impl Expander<'_> {
             return Ok(filled);
         }
         let names: Vec<String> = self.axes.iter().map(|axis| format!("{{{}}}", axis.name)).collect();
-        Err(self.source.problem(text.span(), format!("'{filled}' names no axis"), names.join(", ")))
+        Err(self.source.problem(text.span(), format!("'{filled}' contains no axis"), names.join(", ")))
     }
 }
 

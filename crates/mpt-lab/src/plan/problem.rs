@@ -50,7 +50,7 @@ impl Source<'_> {
         let message = error.message();
         let (what, hint) = match message.split_once(", expected ") {
             Some((what, expected)) => (what, format!("known here: {}", expected.trim_start_matches("one of "))),
-            None => (message, "texts and lists stand in quotes and brackets; docs/lab.md shows every key".into()),
+            None => (message, "put texts in quotes and lists in brackets; docs/lab.md shows every key".into()),
         };
         self.problem(error.span().unwrap_or(0..0), what, with_suggestion(what, hint))
     }
@@ -59,10 +59,10 @@ impl Source<'_> {
 /// Suggests the known key that is most similar to an unknown one, in place of the list of all known keys.
 fn with_suggestion(what: &str, hint: String) -> String {
     let quoted = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-    let Some(word) = quoted(what).into_iter().next() else { return hint };
-    let likeness = |known: &String| (strsim::normalized_damerau_levenshtein(&word, known) * 100.0) as u32;
-    let best = quoted(&hint).into_iter().max_by_key(likeness);
-    best.filter(|known| likeness(known) >= MIN_SIMILARITY).map_or(hint, |known| format!("did you mean '{known}'?"))
+    let Some(unknown) = quoted(what).into_iter().next() else { return hint };
+    let similarity = |known: &String| (strsim::normalized_damerau_levenshtein(&unknown, known) * 100.0) as u32;
+    let best = quoted(&hint).into_iter().max_by_key(similarity);
+    best.filter(|known| similarity(known) >= MIN_SIMILARITY).map_or(hint, |known| format!("did you mean '{known}'?"))
 }
 
 /// In percent; the same limit as in the configuration parser of `mpt`.

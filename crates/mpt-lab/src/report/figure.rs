@@ -185,7 +185,7 @@ fn over_time(results: &[&CaseResult]) -> Result<Vec<String>> {
             marked: false,
         };
         let lines = ours.paths.iter().enumerate().map(path).collect();
-        let title = format!("{}: what MPT got out of each path", result.case);
+        let title = format!("{}: rate of each path under MPT", result.case);
         let unit = "frames, Mbit/s".to_owned();
         pictures.push(chart::svg(&Chart { title, unit, lines, events: events(&ours), ..Chart::default() })?);
     }

@@ -59,7 +59,7 @@ fn section(plan: &Plan, results: &[&CaseResult], options: &Options) -> Result<St
 fn verdicts(plan: &Plan, results: &[&CaseResult], options: &Options) -> String {
     let judgements = judge(plan, results, options);
     if judgements.is_empty() {
-        return "<p>This plan claims nothing about this mode.</p>\n".into();
+        return "<p>This plan has no claims about this mode.</p>\n".into();
     }
     let count = |verdict: Verdict| judgements.iter().filter(|judgement| judgement.verdict == verdict).count();
     let all = [Verdict::Beaten, Verdict::Reproduced, Verdict::Missed, Verdict::Open];
@@ -101,7 +101,7 @@ fn absences(results: &[&CaseResult]) -> String {
         lines.extend(line.filter(|line| !lines.contains(line)));
     }
     let faults: u64 = results.iter().map(|result| result.faults).sum();
-    lines.extend((faults > 0).then(|| format!("<li>the wire itself missed {faults} frames")));
+    lines.extend((faults > 0).then(|| format!("<li>the wire missed {faults} frames")));
     if lines.is_empty() { String::new() } else { format!("<p>Absent:</p><ul>{}</ul>\n", lines.join("\n")) }
 }
 

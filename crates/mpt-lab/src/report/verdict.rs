@@ -63,29 +63,29 @@ pub fn judge(plan: &Plan, results: &[&CaseResult], options: &Options) -> Vec<Jud
             let published = published.and_then(|case| case.published.get(&claim.metric)).copied();
             // The papers publish most cases of a grid only as a picture.
             if claim.of != Reference::Published || published.is_some() {
-                let stem = result.case.rsplit_once('/').map_or("", |(stem, _)| stem);
-                let stem = results.iter().find(|result| result.case == stem).copied();
-                judgements.push(of_case(claim, result, stem, published));
+                let base = result.case.rsplit_once('/').map_or("", |(base, _)| base);
+                let base = results.iter().find(|result| result.case == base).copied();
+                judgements.push(of_case(claim, result, base, published));
             }
         }
     }
     judgements
 }
 
-fn of_case(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, published: Option<f64>) -> Judgement {
+fn of_case(claim: &Claim, result: &CaseResult, base: Option<&CaseResult>, published: Option<f64>) -> Judgement {
     let case = result.case.clone();
     if let Some(reason) = failure(claim, result) {
         return Judgement { case, verdict: Verdict::Missed, reason };
     }
     let ours = result.ours().and_then(|ours| ours.median(claim.metric));
-    let yardstick = yardstick(claim, result, stem, published);
-    let (Some(ours), Some(yardstick)) = (ours, yardstick.filter(|yardstick| *yardstick > 0.0)) else {
-        let missing = if ours.is_none() { "MPT has no" } else { "there is nothing to compare" };
+    let reference = reference(claim, result, base, published);
+    let (Some(ours), Some(reference)) = (ours, reference.filter(|reference| *reference > 0.0)) else {
+        let missing = if ours.is_none() { "MPT has no" } else { "no reference for" };
         let why = result.ours().and_then(|ours| ours.absent.clone()).unwrap_or_default();
         let reason = format!("{missing} {} {}: {why}", claim.metric.title(), claim.of.name());
         return Judgement { case, verdict: Verdict::Open, reason };
     };
-    let ratio = ours / yardstick;
+    let ratio = ours / reference;
     let kept = claim.at_least.is_none_or(|least| ratio >= least) && claim.at_most.is_none_or(|most| ratio <= most);
     let surpassed =
         published.is_some_and(|figure| if claim.metric.more_is_better() { ours > figure } else { ours < figure });
@@ -94,7 +94,7 @@ fn of_case(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, publis
         (true, false) => Verdict::Reproduced,
         (false, _) => Verdict::Missed,
     };
-    Judgement { case, verdict, reason: reason(claim, ours, yardstick) }
+    Judgement { case, verdict, reason: reason(claim, ours, reference) }
 }
 
 /// Returns a failure if a repetition of MPT lacks the figure. In the simulator a missing figure is not a failure.
@@ -105,7 +105,7 @@ fn failure(claim: &Claim, result: &CaseResult) -> Option<String> {
     (count < of as usize).then(|| format!("MPT has a {} in {count} of {of} runs: {why}", claim.metric.title()))
 }
 
-fn yardstick(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, published: Option<f64>) -> Option<f64> {
+fn reference(claim: &Claim, result: &CaseResult, base: Option<&CaseResult>, published: Option<f64>) -> Option<f64> {
     let of = |outcome: &Outcome| outcome.median(claim.metric);
     match claim.of {
         Reference::Ceiling => result.ceiling.filter(|_| claim.metric == Metric::Goodput),
@@ -113,21 +113,21 @@ fn yardstick(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, publ
         Reference::Mptcp => result.outcome("mptcp").and_then(of),
         Reference::Solo if claim.metric.more_is_better() => result.solo().filter_map(of).max_by(f64::total_cmp),
         Reference::Solo => result.solo().filter_map(of).min_by(f64::total_cmp),
-        Reference::Stem => stem.and_then(CaseResult::ours).and_then(of),
+        Reference::Stem => base.and_then(CaseResult::ours).and_then(of),
         Reference::Published => published,
         Reference::Unit => Some(1.0),
     }
 }
 
-fn reason(claim: &Claim, ours: f64, yardstick: f64) -> String {
+fn reason(claim: &Claim, ours: f64, reference: f64) -> String {
     let (unit, title) = (claim.metric.unit(), claim.metric.title());
     if claim.of == Reference::Unit {
         let bound = bounds(claim, |bound| format!("{bound} {unit}"));
         return format!("{title} {ours:.2} {unit}, claimed {bound}");
     }
     let bound = bounds(claim, |bound| format!("{:.0} %", bound * 100.0));
-    let percent = ours / yardstick * 100.0;
-    format!("{title} {ours:.2} {unit} is {percent:.1} % of the {} ({yardstick:.2}), claimed {bound}", claim.of.name())
+    let percent = ours / reference * 100.0;
+    format!("{title} {ours:.2} {unit} is {percent:.1} % of the {} ({reference:.2}), claimed {bound}", claim.of.name())
 }
 
 fn bounds(claim: &Claim, written: impl Fn(f64) -> String) -> String {
@@ -179,7 +179,7 @@ mod tests {
         let solo = |metric| {
             let of = Reference::Solo;
             let claim = Claim { metric, of, at_least: Some(1.0), at_most: None, cases: Vec::new(), original: false };
-            yardstick(&claim, &result, None, None)
+            reference(&claim, &result, None, None)
         };
         assert_eq!((solo(Metric::Goodput), solo(Metric::Delay)), (Some(50.0), Some(5.0)));
     }

@@ -158,13 +158,13 @@ impl fmt::Display for Accuracy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<30} {:>16} {:>12}", "200 Mbit/s a direction", "measured", "allowed")?;
         for (what, measured, allowed, ok) in self.lines() {
-            writeln!(f, "{what:<30} {measured:>16} {allowed:>12}  {}", if ok { "ok" } else { "NOT HELD" })?;
+            writeln!(f, "{what:<30} {measured:>16} {allowed:>12}  {}", if ok { "ok" } else { "EXCEEDED" })?;
         }
         match self.holds() {
-            true => write!(f, "This machine holds the wire's accuracy with all processors busy."),
+            true => write!(f, "The wire is accurate enough on this machine with all processors busy."),
             false => write!(
                 f,
-                "This machine cannot hold the wire's accuracy: its figures mean little. hint: fewer other processes"
+                "The wire is not accurate enough on this machine: its measurements are unreliable. hint: fewer other processes"
             ),
         }
     }

@@ -93,22 +93,22 @@ fn clean_up_on_panics() {
 }
 
 /// Calls `create` and registers the resource for removal.
-pub(super) fn create(trace: Resource, create: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(super) fn create(resource: Resource, create: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut alive = alive();
     create()?;
-    alive.push(trace);
+    alive.push(resource);
     Ok(())
 }
 
 /// Removes a resource.
-pub(super) fn remove(trace: &Resource) {
+pub(super) fn remove(resource: &Resource) {
     let mut alive = alive();
-    trace.remove();
-    alive.retain(|other| other != trace);
+    resource.remove();
+    alive.retain(|other| other != resource);
 }
 
 fn remove_all(alive: &mut Vec<Resource>) {
-    alive.drain(..).for_each(|trace| trace.remove());
+    alive.drain(..).for_each(|resource| resource.remove());
 }
 
 /// Removes the namespaces and folders of killed laboratories and returns their names.

@@ -136,7 +136,7 @@ impl Topology {
     pub fn faults(&self) -> Result<u64> {
         let broken = || LabError::Failed {
             command: "the wire".into(),
-            message: "it broke; hint: the warning that follows says why".into(),
+            message: "it failed; hint: the warning that follows has the reason".into(),
         };
         self.report().map(|report| report.faults()).ok_or_else(broken)
     }
@@ -153,7 +153,7 @@ impl Drop for Topology {
     fn drop(&mut self) {
         self.remote = None;
         if let Some(Ok(Err(error))) = self.wire.take().map(thread::JoinHandle::join) {
-            eprintln!("warning: the wire broke: {error}");
+            eprintln!("warning: the wire failed: {error}");
         }
     }
 }
@@ -182,9 +182,9 @@ fn start_wire(
 ) -> Result<(Remote, thread::JoinHandle<io::Result<Report>>)> {
     let pairs: Vec<Pair> = paths.iter().enumerate().map(|(path, spec)| pair(path, spec)).collect();
     let (opened, when_open) = mpsc::channel();
-    let door = middle.handle()?;
+    let handle = middle.handle()?;
     let thread = thread::Builder::new().name("wire".into()).spawn(move || {
-        door.enter()?;
+        handle.enter()?;
         let (wire, remote) = Wire::open(&pairs, seed)?;
         let _ = opened.send(remote);
         wire.run()
@@ -199,7 +199,7 @@ fn start_wire(
 fn start_error(wire: thread::JoinHandle<io::Result<Report>>) -> LabError {
     let source = match wire.join() {
         Ok(Err(error)) => error,
-        _ => io::Error::other("it ended at once"),
+        _ => io::Error::other("it ended immediately"),
     };
     LabError::System { what: "open the wire".into(), source }
 }
@@ -250,9 +250,9 @@ for folder in /sys/class/net/*; do
     [ "$device" = lo ] && continue
     ethtool -K "$device" tx off tso off gso off gro off
     file=$folder/queues/rx-0/rps_cpus
-    # In a user namespace the kernel keeps this to itself.
+    # The kernel does not permit this in a user namespace.
     if ! { echo "$cpus" > "$file"; } 2>/dev/null && grep -q 4294967295 /proc/self/uid_map; then
-        echo "$file does not take '$cpus'; hint: frames of a flow overtake each other without it (CONFIG_RPS)" >&2
+        echo "cannot write '$cpus' to $file; hint: without it frames of a flow are reordered (CONFIG_RPS)" >&2
         exit 1
     fi
 done

@@ -89,10 +89,10 @@ impl Netns {
 
     /// Calls `inside` on a thread in the namespace; sockets that it opens stay in the namespace.
     pub fn enter<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> Result<T> {
-        let door = self.handle()?;
+        let handle = self.handle()?;
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                door.enter().context(format!("enter network namespace {}", self.name))?;
+                handle.enter().context(format!("enter network namespace {}", self.name))?;
                 Ok(inside())
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -176,12 +176,12 @@ impl Download {
 
 /// Parses curl's byte count, total time, and time to the first byte.
 fn downloaded(written: &str) -> Result<Downloaded> {
-    let words: Vec<f64> = written.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    match words[..] {
+    let fields: Vec<f64> = written.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    match fields[..] {
         [bytes, total, first] if total > first && bytes > 0.0 => {
             Ok(Downloaded { bytes: bytes as u64, time: Duration::from_secs_f64(total - first) })
         }
-        _ => Err(LabError::Unreadable { tool: "curl", message: format!("nothing came: '{written}'") }),
+        _ => Err(LabError::Unreadable { tool: "curl", message: format!("no data received: '{written}'") }),
     }
 }
 

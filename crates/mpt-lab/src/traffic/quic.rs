@@ -48,7 +48,7 @@ impl Quic {
         let limit = self.time + CONNECT_TIMEOUT;
         let serving = thread::spawn(move || {
             block_on(async move {
-                timeout(limit, serve(far, server)).await.unwrap_or_else(|_| Err(unreadable("nobody came")))
+                timeout(limit, serve(far, server)).await.unwrap_or_else(|_| Err(unreadable("no client connected")))
             })
         });
         let samples = block_on(self.fetch(near, client, progress));

@@ -45,28 +45,28 @@ pub struct Quality {
 
 impl Call {
     /// Starts a call from `from` to `to` that lasts `time`.
-    pub fn start(caller: &Netns, called: &Netns, from: Option<IpAddr>, to: IpAddr, time: Duration) -> Result<Self> {
+    pub fn start(caller: &Netns, callee: &Netns, from: Option<IpAddr>, to: IpAddr, time: Duration) -> Result<Self> {
         let to = SocketAddr::new(to, PORT);
         let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
-        let ear = called.enter(|| UdpSocket::bind(to))?.context(format!("bind {to}"))?;
-        let mouth = caller.enter(|| UdpSocket::bind((from.unwrap_or(any), 0)))?.context("bind a caller")?;
-        ear.set_read_timeout(Some(RECEIVE_TIMEOUT)).context("set a time limit")?;
+        let receiver_socket = callee.enter(|| UdpSocket::bind(to))?.context(format!("bind {to}"))?;
+        let sender_socket = caller.enter(|| UdpSocket::bind((from.unwrap_or(any), 0)))?.context("bind a caller")?;
+        receiver_socket.set_read_timeout(Some(RECEIVE_TIMEOUT)).context("set a time limit")?;
         let start = Instant::now();
         Ok(Self {
-            sender: thread::spawn(move || send(&mouth, to, start, time)),
-            receiver: thread::spawn(move || receive(&ear, start, time + RECEIVE_TIMEOUT)),
+            sender: thread::spawn(move || send(&sender_socket, to, start, time)),
+            receiver: thread::spawn(move || receive(&receiver_socket, start, time + RECEIVE_TIMEOUT)),
         })
     }
 
     /// Waits for the end of the call and for packets still in flight.
     pub fn finish(self) -> Quality {
         let sent = self.sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let heard = self.receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        quality(sent, &heard)
+        let packets = self.receiver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        quality(sent, &packets)
     }
 }
 
-fn send(mouth: &UdpSocket, to: SocketAddr, start: Instant, time: Duration) -> u64 {
+fn send(sender_socket: &UdpSocket, to: SocketAddr, start: Instant, time: Duration) -> u64 {
     let mut packet = [0; PAYLOAD];
     let count = (time.as_nanos() / INTERVAL.as_nanos()) as u64;
     for number in 0..count {
@@ -74,29 +74,29 @@ fn send(mouth: &UdpSocket, to: SocketAddr, start: Instant, time: Duration) -> u6
         packet[..8].copy_from_slice(&number.to_be_bytes());
         packet[8..16].copy_from_slice(&(start.elapsed().as_nanos() as u64).to_be_bytes());
         // A packet that cannot be sent counts as lost.
-        let _ = mouth.send_to(&packet, to);
+        let _ = sender_socket.send_to(&packet, to);
     }
     count
 }
 
-fn receive(ear: &UdpSocket, start: Instant, end: Duration) -> Vec<ReceivedPacket> {
-    let (mut heard, mut packet) = (Vec::new(), [0; PAYLOAD]);
+fn receive(receiver_socket: &UdpSocket, start: Instant, end: Duration) -> Vec<ReceivedPacket> {
+    let (mut packets, mut packet) = (Vec::new(), [0; PAYLOAD]);
     while start.elapsed() < end {
-        let Ok((PAYLOAD, _)) = ear.recv_from(&mut packet) else { continue };
+        let Ok((PAYLOAD, _)) = receiver_socket.recv_from(&mut packet) else { continue };
         let at = start.elapsed();
-        let word = |from: usize| u64::from_be_bytes(packet[from..from + 8].try_into().expect("eight bytes"));
-        heard.push(ReceivedPacket { at, delay: at.saturating_sub(Duration::from_nanos(word(8))), number: word(0) });
+        let field = |from: usize| u64::from_be_bytes(packet[from..from + 8].try_into().expect("eight bytes"));
+        packets.push(ReceivedPacket { at, delay: at.saturating_sub(Duration::from_nanos(field(8))), number: field(0) });
     }
-    heard
+    packets
 }
 
-fn quality(sent: u64, heard: &[ReceivedPacket]) -> Quality {
+fn quality(sent: u64, packets: &[ReceivedPacket]) -> Quality {
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let mut numbers: Vec<u64> = heard.iter().map(|packet| packet.number).collect();
+    let mut numbers: Vec<u64> = packets.iter().map(|packet| packet.number).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    let gaps = heard.windows(2).map(|pair| ms(pair[1].at - pair[0].at));
-    let delays: Vec<f64> = heard.iter().map(|packet| ms(packet.delay)).collect();
+    let gaps = packets.windows(2).map(|pair| ms(pair[1].at - pair[0].at));
+    let delays: Vec<f64> = packets.iter().map(|packet| ms(packet.delay)).collect();
     Quality {
         jitter: jitter(&delays),
         lost: 1.0 - numbers.len() as f64 / sent.max(1) as f64,

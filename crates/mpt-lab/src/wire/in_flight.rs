@@ -30,12 +30,12 @@ impl InFlight {
         if self.next()? > now {
             return None;
         }
-        self.heap.pop().map(|flight| flight.due)
+        self.heap.pop().map(|entry| entry.due)
     }
 
     /// Returns the release time of the next frame.
     pub(super) fn next(&self) -> Option<Time> {
-        self.heap.peek().map(|flight| flight.due.at)
+        self.heap.peek().map(|entry| entry.due.at)
     }
 
     /// Returns the number of frames in flight.
@@ -45,7 +45,7 @@ impl InFlight {
 
     /// Discards all frames of `line`.
     pub(super) fn discard_line(&mut self, line: usize) {
-        self.heap.retain(|flight| flight.due.line != line);
+        self.heap.retain(|entry| entry.due.line != line);
     }
 }
 
@@ -79,29 +79,29 @@ impl Eq for Entry {}
 mod tests {
     use super::*;
 
-    fn air(flights: &[(u64, usize)]) -> InFlight {
-        let mut air = InFlight::default();
-        for (at, line) in flights {
-            air.push(Time::from_nanos(*at), *line, Frame::with_room(0));
+    fn in_flight(frames: &[(u64, usize)]) -> InFlight {
+        let mut in_flight = InFlight::default();
+        for (at, line) in frames {
+            in_flight.push(Time::from_nanos(*at), *line, Frame::with_room(0));
         }
-        air
+        in_flight
     }
 
-    fn released_lines(air: &mut InFlight, now: u64) -> Vec<usize> {
-        std::iter::from_fn(|| air.pop_due(Time::from_nanos(now))).map(|due| due.line).collect()
+    fn released_lines(in_flight: &mut InFlight, now: u64) -> Vec<usize> {
+        std::iter::from_fn(|| in_flight.pop_due(Time::from_nanos(now))).map(|due| due.line).collect()
     }
 
     #[test]
     fn frames_come_out_by_time_and_equals_as_they_went_in() {
-        let mut air = air(&[(30, 0), (10, 1), (20, 2), (10, 3), (10, 4)]);
-        assert_eq!(released_lines(&mut air, 20), [1, 3, 4, 2]);
-        assert_eq!(air.next(), Some(Time::from_nanos(30)));
+        let mut in_flight = in_flight(&[(30, 0), (10, 1), (20, 2), (10, 3), (10, 4)]);
+        assert_eq!(released_lines(&mut in_flight, 20), [1, 3, 4, 2]);
+        assert_eq!(in_flight.next(), Some(Time::from_nanos(30)));
     }
 
     #[test]
     fn a_forgotten_line_loses_its_frames_alone() {
-        let mut air = air(&[(30, 0), (10, 1), (20, 0)]);
-        air.discard_line(0);
-        assert_eq!(released_lines(&mut air, 100), [1]);
+        let mut in_flight = in_flight(&[(30, 0), (10, 1), (20, 0)]);
+        in_flight.discard_line(0);
+        assert_eq!(released_lines(&mut in_flight, 100), [1]);
     }
 }

@@ -81,6 +81,6 @@ impl Inbox {
 
 pub(super) fn pair() -> io::Result<(Remote, Inbox)> {
     let (sender, orders) = mpsc::channel();
-    let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
-    Ok((Remote { orders: sender, wakeup: bell.clone() }, Inbox { orders, wakeup: bell }))
+    let wakeup = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+    Ok((Remote { orders: sender, wakeup: wakeup.clone() }, Inbox { orders, wakeup: wakeup }))
 }

@@ -1,4 +1,4 @@
-//! Where chance enters: jitter and loss.
+//! Random processes: jitter and loss.
 
 use super::{Jitter, Loss};
 use crate::seed::Rng;
@@ -7,7 +7,7 @@ use rand_distr::{Distribution, StandardNormal};
 use std::time::Duration;
 
 impl Jitter {
-    /// One draw of a delay with mean `delay`, never below zero.
+    /// Draws a delay with mean `delay`, never below zero.
     pub(super) fn around(self, delay: Duration, rng: &mut Rng) -> Duration {
         let (width, deviation) = match self {
             Self::None => return delay,
@@ -19,14 +19,14 @@ impl Jitter {
     }
 }
 
-/// What a loss process remembers from frame to frame.
+/// State of the loss process between frames.
 #[derive(Debug, Default)]
 pub(super) struct LossState {
     bad: bool,
 }
 
 impl LossState {
-    /// Whether this frame is lost.
+    /// Returns true if this frame is lost.
     pub(super) fn strikes(&mut self, loss: Loss, rng: &mut Rng) -> bool {
         match loss {
             Loss::None => false,

@@ -1,4 +1,4 @@
-//! Text for links, as plan files and command lines have it, and back.
+//! Text form of links in plan files and on command lines: parser and formatter.
 //!
 //! ```text
 //! rate=10mbit,delay=20ms,jitter=5ms,loss=0.5%,queue=400ms      one link; what is absent is ideal
@@ -6,39 +6,39 @@
 //! rate=10mbit,delay=5ms | rate=1mbit,delay=5ms                 a path: there | back; alike without the bar
 //! ```
 //!
-//! `jitter=5ms` is normal, `jitter=uniform:5ms` is uniform; `order=free` lets frames overtake. `loss=bursts:1%:25%:100%` is
-//! the chance to turn bad, to recover, and of loss while bad. `queue` is a time or a size (`64kB`); `down` is an outage;
-//! longer packets than `mtu=1492B` vanish.
+//! `jitter=5ms` is normal, `jitter=uniform:5ms` is uniform; `order=free` allows reordering. `loss=bursts:1%:25%:100%`
+//! has the probabilities to enter the bad state, to leave it, and of loss in it. `queue` is a time or a size (`64kB`);
+//! `down` is an outage; packets longer than `mtu=1492B` are dropped.
 
 use super::{Change, Conditions, Jitter, LinkSpec, Loss, Order, PathSpec, Queue, Step};
 use mpt_proto::time::Rate;
 use std::{fmt, str::FromStr, time::Duration};
 
-/// What is wrong with the text of a link; the user's fault.
+/// Error in the text of a link; the user's fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// A word that names no setting.
+    /// Unknown setting.
     #[error("'{0}' is no setting of a link; hint: rate, delay, jitter, loss, queue, order, mtu, up, down")]
     Unknown(String),
-    /// Not a rate.
+    /// Invalid rate.
     #[error("'{0}' is not a rate; hint: 10mbit, 2048kbit, 1gbit, max")]
     Rate(String),
-    /// Not a time.
+    /// Invalid time.
     #[error("'{0}' is not a time; hint: 20ms, 1.5s, 300us")]
     Time(String),
-    /// Not a probability.
+    /// Invalid probability.
     #[error("'{0}' is not a share between 0 % and 100 %; hint: 0.5%")]
     Share(String),
-    /// Not a queue.
+    /// Invalid queue.
     #[error("'{0}' is not a queue; hint: 400ms, 64kB, 1MB")]
     Queue(String),
-    /// Not a length of packets.
+    /// Invalid packet length.
     #[error("'{0}' is not an MTU; hint: 1492B")]
     Mtu(String),
-    /// Not an order.
+    /// Invalid order.
     #[error("'{0}' is not an order; hint: keep, free")]
     Order(String),
-    /// A later part of a schedule without its time, out of order, or with something that cannot change.
+    /// A step of a schedule without a time, out of order, or with a setting that cannot change.
     #[error("'{0}' is not a step of a schedule; hint: 5s: rate=5mbit, in order of time")]
     Step(String),
 }
@@ -185,7 +185,7 @@ fn order(text: &str) -> Result<Order, SpecError> {
     }
 }
 
-/// A number and its unit. The first unit that the text ends with counts, so longer ones come first.
+/// Parses a number with a unit. The first matching suffix counts, so longer units must come first.
 fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, factor) = units.iter().find_map(|(unit, factor)| Some((text.trim().strip_suffix(unit)?, factor)))?;
     let number: f64 = number.trim().parse().ok()?;
@@ -261,7 +261,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Percent without the noise of binary fractions.
+/// Returns a percentage rounded to avoid noise of binary fractions.
 fn percent(p: f64) -> f64 {
     (p * 1e10).round() / 1e8
 }

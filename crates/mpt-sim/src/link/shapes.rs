@@ -1,4 +1,4 @@
-//! Schedules that real links show: swinging rates, wandering rates, recorded rates.
+//! Typical schedules of real links: alternating, random-walk and recorded rates.
 
 use super::{Change, Step};
 use crate::seed::Seed;
@@ -6,13 +6,14 @@ use mpt_proto::time::Rate;
 use rand::RngExt;
 use std::time::Duration;
 
-/// A rate that starts low and jumps between `low` and `high` every `half`; repeat after `2 * half`.
+/// Returns a rate that starts at `low` and alternates between `low` and `high` every `half`; repeat after `2 * half`.
 pub fn swing(low: Rate, high: Rate, half: Duration) -> Vec<Step> {
     vec![step(Duration::ZERO, low), step(half, high)]
 }
 
-/// A rate that wanders for `length`: every `every` it is multiplied or divided by up to `factor`, within `low` and `high`.
-/// The walk is made in the logarithm, as the rates of radio links vary by factors; it is reflected at the borders.
+/// Returns a random walk of the rate for `length`: every `every` the rate is multiplied or divided by up to `factor`,
+/// within `low` and `high`. The walk is in the logarithm, as rates of radio links vary by factors, and is reflected at
+/// the bounds.
 pub fn walk(low: Rate, high: Rate, factor: f64, every: Duration, length: Duration, seed: Seed) -> Vec<Step> {
     let (floor, ceiling) = (ln(low), ln(high));
     let mut rng = seed.rng();
@@ -27,7 +28,7 @@ pub fn walk(low: Rate, high: Rate, factor: f64, every: Duration, length: Duratio
     steps
 }
 
-/// Rates in Mbit/s as recorded, one for each `every`.
+/// Returns recorded rates in Mbit/s, one for each `every`.
 pub fn trace(mbits: &[f64], every: Duration) -> Vec<Step> {
     let at = |index: usize| every * index as u32;
     mbits.iter().enumerate().map(|(index, mbit)| step(at(index), Rate::from_bits((mbit * 1e6) as u64))).collect()

@@ -1,41 +1,41 @@
-//! CUBIC (RFC 9438) in segments, with both of HyStart's tests (Ha and Rhee, "Taming the Elephants", 2011) with the bounds
-//! of Linux.
+//! CUBIC (RFC 9438) in segments, with both HyStart tests (Ha and Rhee, "Taming the Elephants", 2011) and Linux's
+//! bounds.
 
 use mpt_proto::time::Time;
 use std::time::Duration;
 
-/// A congestion window.
+/// A CUBIC congestion window.
 #[derive(Clone, Debug)]
 pub(super) struct Cubic {
-    /// The window.
+    /// The window in segments.
     pub(super) window: f64,
     threshold: f64,
-    /// The window before the last reduction.
+    /// The window before the last reduction (W_max).
     highest: f64,
     epoch: Option<Epoch>,
     round: Round,
 }
 
-/// Since the last reduction.
+/// State since the last reduction.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     began: Time,
-    /// Until the window is back where it was.
+    /// Time until the window is back at W_max (K).
     time_back: f64,
     origin: f64,
-    /// What Reno would have (RFC 9438 section 4.3).
+    /// Reno's window estimate (RFC 9438 section 4.3).
     reno: f64,
 }
 
-/// The round trips of one window.
+/// HyStart's state of one round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// The segment that ends it.
+    /// The segment that ends the round.
     end: u64,
     samples: u32,
     least: Option<Duration>,
     began: Time,
-    /// The last ACK of a train of them.
+    /// Time of the last ACK of the current ACK train.
     train: Time,
 }
 
@@ -45,7 +45,7 @@ impl Cubic {
         Self { window: INITIAL, threshold: f64::MAX, highest: 0.0, epoch: None, round }
     }
 
-    /// `count` segments have been acknowledged after `trip`; `next` is the next to be sent.
+    /// Handles the ACK of `count` segments with the RTT sample `trip`; `next` is the next segment to be sent.
     pub(super) fn on_ack(&mut self, now: Time, count: f64, trip: Duration, least: Duration, acked: u64, next: u64) {
         if self.window < self.threshold {
             self.window += count;
@@ -60,29 +60,29 @@ impl Cubic {
         let target = (epoch.origin + C * (t - epoch.time_back).powi(3)).clamp(self.window, 1.5 * self.window);
         epoch.reno += 3.0 * (1.0 - BETA) / (1.0 + BETA) * count / self.window;
         let step = (target - self.window) / self.window;
-        // Linux: as long as nothing was ever lost, the cube is taken to be too careful.
+        // As in Linux, the cubic function counts as too conservative as long as nothing has been lost.
         let step = if self.highest == 0.0 { step.max(UNKNOWN) } else { step };
         self.window = (self.window + step * count).max(epoch.reno);
     }
 
-    /// Something was lost, for the first time in this window.
+    /// Handles the first loss in this window.
     pub(super) fn on_loss(&mut self) {
-        // Fast convergence (section 4.7): a flow that did not get back where it was leaves room.
+        // Fast convergence (section 4.7): a flow that did not reach its former window releases capacity.
         self.highest = if self.window < self.highest { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.window = (self.window * BETA).max(2.0);
         self.threshold = self.window;
         self.epoch = None;
     }
 
-    /// Nothing has been heard for a long time.
+    /// Handles a retransmission timeout.
     pub(super) fn on_timeout(&mut self) {
         self.on_loss();
         self.window = 1.0;
         self.highest = 0.0;
     }
 
-    /// Leaves slow start when a round's least trip is longer than the least ever by an eighth, 4 to 16 ms; or when ACKs have
-    /// come close after one another for half a round trip.
+    /// Leaves slow start if the round's minimum RTT exceeds the minimum RTT by an eighth, limited to 4 to 16 ms, or if
+    /// an ACK train has lasted for half a minimum RTT.
     fn look_for_the_end(&mut self, now: Time, trip: Duration, least: Duration, acked: u64, next: u64) {
         if acked > self.round.end {
             self.round = Round { end: next, began: now, train: now, ..Round::default() };
@@ -102,13 +102,13 @@ impl Cubic {
     }
 }
 
-/// ACKs of one train are no further apart.
+/// Maximum distance of the ACKs of one train.
 const TRAIN: Duration = Duration::from_millis(2);
 /// RFC 6928.
 const INITIAL: f64 = 10.0;
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;
-/// How much the window grows in a round trip before the first loss, at least (tcp_cubic's 5 %).
+/// Minimum growth of the window per RTT before the first loss (5 %, as in tcp_cubic).
 const UNKNOWN: f64 = 0.05;
 
 #[cfg(test)]
@@ -120,7 +120,7 @@ mod tests {
         let mut cubic = Cubic { window: 100.0, ..Cubic::new() };
         cubic.on_loss();
         assert_eq!(cubic.window, 70.0);
-        // K = cbrt(100 * 0.3 / 0.4) = 4.217 s; a round trip of 200 ms.
+        // K = cbrt(100 * 0.3 / 0.4) = 4.217 s with an RTT of 200 ms.
         let trip = Duration::from_millis(200);
         let mut now = Time::START;
         while cubic.window < 99.0 {

@@ -1,4 +1,4 @@
-//! Takes segments, acknowledges them, and notes when how much was readable.
+//! The receiver: acknowledges segments and records the readable bytes over time.
 
 use super::segment::{MOST_RANGES, Range, Segment, stamp};
 use crate::host::Host;
@@ -13,24 +13,24 @@ use std::{
 pub struct TcpSink {
     mtu: usize,
     next: u64,
-    /// Ranges above `next`, by their beginning.
+    /// Ranges above `next`, by start.
     early: BTreeMap<u64, u64>,
-    /// Which of them grew last: they are told first.
+    /// Ranges in the order of their last growth; the latest is reported first in SACK blocks.
     recent: VecDeque<u64>,
     duplicate: Option<Range>,
     waiting: u32,
     at_once: bool,
     due: Option<Time>,
-    /// What the last acknowledgement acknowledged.
+    /// The last cumulative acknowledgement.
     acked: u64,
-    /// The newest time told by a segment that was no further than that (RFC 7323 section 4.3).
+    /// The latest timestamp of a segment at or below that (RFC 7323 section 4.3).
     echo: u32,
-    /// Bytes readable so far, noted ten milliseconds apart at the least; without progress nothing is noted.
+    /// Readable bytes over time, at least 10 ms apart; no entry without progress.
     pub series: Vec<(Time, u64)>,
 }
 
 impl TcpSink {
-    /// Takes packets of up to `mtu` bytes.
+    /// Creates a receiver for packets of up to `mtu` bytes.
     pub fn new(mtu: usize) -> Self {
         Self {
             mtu,
@@ -47,7 +47,7 @@ impl TcpSink {
         }
     }
 
-    /// Bytes the application could read so far.
+    /// Returns the bytes that the application could read so far.
     pub fn bytes(&self) -> u64 {
         self.next * (self.mtu - super::HEADERS) as u64
     }
@@ -73,7 +73,7 @@ impl TcpSink {
         }
     }
 
-    /// Joins a segment with the ranges beside it.
+    /// Merges a segment into the adjacent ranges.
     fn insert(&mut self, number: u64) {
         let (mut from, mut to) = (number, number + 1);
         if let Some((start, _)) = self.early.range(..=number).next_back().filter(|(_, end)| **end == number) {
@@ -123,10 +123,10 @@ impl Host for TcpSink {
     }
 }
 
-/// Linux' least delay of an acknowledgement (TCP_DELACK_MIN).
+/// Minimum delay of an ACK in Linux (TCP_DELACK_MIN).
 const DELAY: Duration = Duration::from_millis(40);
 
-/// Of the series.
+/// Minimum distance of the entries of the series.
 const RESOLUTION: Duration = Duration::from_millis(10);
 
 #[cfg(test)]

@@ -1,23 +1,24 @@
-//! IPv4 packets with TCP inside (RFC 9293), as far as data and acknowledgements need them.
+//! IPv4 packets with TCP (RFC 9293), as far as needed for data and ACKs.
 
 use super::HEADERS;
 use mpt_proto::packet::checksum;
 use mpt_proto::time::Time;
 
-/// Numbers of segments, not of bytes: all are full. A run of less than 4 GiB does not wrap.
+/// A range of segment numbers, not bytes: all segments are full. A run of less than 4 GiB does not wrap.
 pub(super) type Range = (u64, u64);
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// The segment of this number.
+    /// The data segment of this number.
     Data(u64),
-    /// All below is here, and these ranges; the first may tell of a duplicate (RFC 2883).
+    /// Cumulative acknowledgement and SACK ranges; the first range may report a duplicate (RFC 2883).
     Ack(u64, Vec<Range>),
 }
 
 impl Segment {
-    /// The packet, in which a full segment has `mtu` bytes; it tells the time and echoes that of the other end (RFC 7323).
+    /// Returns the packet, in which a full segment has `mtu` bytes, with our timestamp and the echo of the peer's (RFC
+    /// 7323).
     pub(super) fn write(&self, mtu: usize, now: Time, echo: u32) -> Vec<u8> {
         let payload = (mtu - HEADERS) as u64;
         let bytes = |number: u64| (number * payload) as u32;
@@ -48,7 +49,7 @@ impl Segment {
         packet
     }
 
-    /// What a packet says; none if it is none of ours.
+    /// Parses a packet; none if it does not belong to the transfer.
     pub(super) fn read(packet: &[u8], mtu: usize) -> Option<Self> {
         let payload = (mtu - HEADERS) as u64;
         let number =
@@ -64,12 +65,12 @@ impl Segment {
     }
 }
 
-/// The time that a packet tells, in milliseconds.
+/// Returns a packet's timestamp in milliseconds.
 pub(super) fn stamp(packet: &[u8]) -> u32 {
     millis(packet, 44)
 }
 
-/// The time of the other end that it tells again, in milliseconds; zero if it has none.
+/// Returns a packet's echoed timestamp in milliseconds; zero if it has none.
 pub(super) fn echoed(packet: &[u8]) -> u32 {
     millis(packet, 48)
 }
@@ -93,10 +94,10 @@ fn ip_header(packet: &mut [u8], from_source: bool) {
 
 const TCP: u8 = 6;
 const ACK: u8 = 0x10;
-/// The receiver's, as iperf3's; the sender's is the next.
+/// The receiver's port, as iperf3's; the sender's is the next one.
 const PORT: u16 = 5201;
 
-/// The most ranges that fit beside time stamps (RFC 2018 section 3).
+/// Maximum number of SACK ranges beside timestamps (RFC 2018 section 3).
 pub(super) const MOST_RANGES: usize = 3;
 
 #[cfg(test)]

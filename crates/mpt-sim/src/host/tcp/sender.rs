@@ -1,4 +1,4 @@
-//! Sends as much as the window allows, and again what was lost.
+//! The sender: sends what the window allows and retransmits losses.
 
 use super::{
     cubic::Cubic,
@@ -8,41 +8,41 @@ use crate::host::Host;
 use mpt_proto::time::Time;
 use std::{collections::VecDeque, time::Duration};
 
-/// The sending end of a transfer that never runs out of data.
+/// The sender of a transfer with unlimited data.
 #[derive(Debug)]
 pub struct TcpSource {
     start: Time,
     mtu: usize,
-    /// The first segment that is not acknowledged.
+    /// The first unacknowledged segment.
     first: u64,
-    /// From `first` on.
+    /// Segments from `first` on.
     sent: VecDeque<Sent>,
     in_flight: usize,
     lost: usize,
     cubic: Cubic,
-    /// The window before the last loss, and how many of what was sent again may not have been lost.
+    /// The window before the last loss, and the number of retransmissions that may be spurious.
     before: Option<(Cubic, u32)>,
     /// Losses below this belong to the last reduction.
     recovery: u64,
-    /// Whether that was for a timeout, after which the window grows all the same.
+    /// True if the last reduction was due to a timeout, after which the window may grow during recovery.
     timed_out: bool,
     trips: Trips,
-    /// Of what was delivered, that which was sent last.
+    /// The latest send time among the delivered segments.
     newest: Time,
     timeout: Option<Time>,
     backoff: u32,
-    /// When a segment that is only late so far is lost.
+    /// Time at which a delayed segment is declared lost.
     patience_ends: Option<Time>,
-    /// How much reordering is allowed for, in quarters of the least round trip.
+    /// Reordering window in quarters of the minimum RTT.
     quarters: u32,
     reordered: bool,
     /// The highest segment that was acknowledged out of order.
     highest: u64,
-    /// How many segments have to overtake one that is lost, for a sender that goes by that alone.
+    /// Segment threshold of loss detection before RACK; none with RACK.
     overtaken: Option<usize>,
-    /// The newest time that the other end has told.
+    /// The latest timestamp of the peer.
     echo: u32,
-    /// Reductions of the window: after losses, after timeouts, and those undone.
+    /// Reductions of the window: after losses, after timeouts, and undone ones.
     reductions: [u32; 3],
 }
 
@@ -60,7 +60,7 @@ enum State {
     Lost,
 }
 
-/// Round trips (RFC 6298).
+/// RTT estimation (RFC 6298).
 #[derive(Clone, Copy, Debug, Default)]
 struct Trips {
     smoothed: Option<Duration>,
@@ -71,7 +71,7 @@ struct Trips {
 }
 
 impl TcpSource {
-    /// Sends packets of `mtu` bytes.
+    /// Creates a sender of packets of `mtu` bytes.
     pub fn new(mtu: usize) -> Self {
         Self {
             start: Time::START,
@@ -98,28 +98,28 @@ impl TcpSource {
         }
     }
 
-    /// Finds losses as Linux did before RACK: by how many segments overtook one (RFC 6675), which has to be more than ever
-    /// overtook one that was only late; what is lost again waits for the timeout.
+    /// Detects losses as Linux did before RACK: by the number of segments that overtook one (RFC 6675), with a
+    /// threshold above the highest reordering seen; a lost retransmission waits for the timeout.
     pub fn before_rack(self) -> Self {
         Self { overtaken: Some(DUPLICATES), ..self }
     }
 
-    /// Waits until `start` before it begins.
+    /// Delays the start until `start`.
     pub fn starting(self, start: Time) -> Self {
         Self { start, ..self }
     }
 
-    /// The congestion window, in segments.
+    /// Returns the congestion window in segments.
     pub fn window(&self) -> f64 {
         self.cubic.window
     }
 
-    /// How often the window was reduced: after losses, after timeouts; and how often that was undone.
+    /// Returns the number of reductions of the window: after losses, after timeouts, and undone ones.
     pub fn reductions(&self) -> [u32; 3] {
         self.reductions
     }
 
-    /// The smoothed round trip.
+    /// Returns the smoothed RTT.
     pub fn round_trip(&self) -> Option<Duration> {
         self.trips.smoothed
     }
@@ -142,7 +142,7 @@ impl TcpSource {
         if arrived == 0 {
             return;
         }
-        // What was sent again measures nothing by itself (Karn), but its stamp does (RFC 7323 section 4.1).
+        // A retransmitted segment gives no RTT sample by itself (Karn), but its timestamp does (RFC 7323 section 4.1).
         if self.trips.count == measured && advances && echoed > 0 {
             self.trips.note(now - (Time::START + Duration::from_millis(echoed.into())));
         }
@@ -156,7 +156,7 @@ impl TcpSource {
         self.look_for_losses(now);
     }
 
-    /// Notes that a segment has arrived; whether that is news.
+    /// Marks a segment as received; returns true if it was not yet.
     fn arrive(&mut self, now: Time, number: u64) -> bool {
         let Some(sent) = number.checked_sub(self.first).and_then(|index| self.sent.get_mut(index as usize)) else {
             return false;
@@ -173,7 +173,7 @@ impl TcpSource {
             let extent = self.highest.saturating_sub(number) as usize;
             self.overtaken = self.overtaken.map(|known| known.max(extent.min(MOST_OVERTAKEN)));
         }
-        // What came sooner than anything ever did was not what was sent again, but what was sent first.
+        // An ACK earlier than the minimum RTT acknowledges the first transmission, not the retransmission.
         if !sent.again || now - sent.at >= self.trips.least {
             self.newest = self.newest.max(sent.at);
         }
@@ -181,7 +181,7 @@ impl TcpSource {
         true
     }
 
-    /// RACK: what was sent a reordering window before something that has arrived is lost (RFC 8985 section 6.2).
+    /// RACK: a segment is lost if it was sent a reordering window before a delivered one (RFC 8985 section 6.2).
     fn look_for_losses(&mut self, now: Time) {
         self.patience_ends = None;
         let window = self.reordering();
@@ -223,14 +223,14 @@ impl TcpSource {
     fn reordering(&self) -> Duration {
         match self.reordered {
             true => (self.trips.least / 4 * self.quarters).min(self.trips.smoothed.unwrap_or_default()),
-            // Three segments that overtook are as good as time, where nothing was ever reordered.
+            // Three overtaking segments suffice for a loss if no reordering has been seen.
             false if self.sent.iter().filter(|sent| sent.state == State::Arrived).count() >= 3 => Duration::ZERO,
             false => self.trips.least / 4,
         }
     }
 
-    /// Something was sent again for nothing: more reordering is allowed for, and a window that was reduced for nothing else
-    /// is what it was (RFC 3708).
+    /// Handles a spurious retransmission: enlarges the reordering window, and undoes a reduction that had no other
+    /// cause (RFC 3708).
     fn on_duplicate(&mut self) {
         self.quarters = (self.quarters + 1).min(255);
         if let Some((before, needless)) = &mut self.before {
@@ -246,7 +246,7 @@ impl TcpSource {
     }
 
     fn on_timeout(&mut self, now: Time) {
-        // So many were overtaken for nothing: what was learnt of reordering was too much (tcp_enter_loss).
+        // With that many segments overtaken without loss, the reordering estimate was too high (tcp_enter_loss).
         if self.first >= self.recovery
             && self.sent.iter().filter(|sent| sent.state == State::Arrived).count() >= DUPLICATES
         {
@@ -345,5 +345,5 @@ const MOST_OVERTAKEN: usize = 300;
 
 /// RFC 6298 section 2.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-/// Linux' TCP_RTO_MIN is the least that is added to the smoothed round trip.
+/// Linux's TCP_RTO_MIN is the minimum that is added to the smoothed RTT.
 const LEAST_VARIED: Duration = Duration::from_millis(200);
