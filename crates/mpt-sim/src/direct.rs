@@ -38,7 +38,7 @@ impl Direct {
             self.now = self.now.max(next);
             while self.events.peek().is_some_and(|Reverse((at, ..))| *at <= self.now) {
                 let Some(Reverse((_, _, end, packet))) = self.events.pop() else { return };
-                self.journal.note((self.now, end, &packet));
+                self.journal.record((self.now, end, &packet));
                 self.hosts[end].handle(self.now, &packet);
                 self.pump(end);
             }

@@ -23,7 +23,7 @@ pub struct Journal(DefaultHasher);
 
 impl Journal {
     /// Adds an event.
-    pub fn note(&mut self, event: impl Hash) {
+    pub fn record(&mut self, event: impl Hash) {
         event.hash(&mut self.0);
     }
 
@@ -46,7 +46,7 @@ impl Drop for Journal {
 static ENDED: Mutex<BTreeMap<String, Vec<u64>>> = Mutex::new(BTreeMap::new());
 
 fn compare(folder: &Path, test: &str, hash: u64) {
-    let Some(file) = file_of_this_program(folder) else { return };
+    let Some(file) = journal_file(folder) else { return };
     let mut ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
     let runs = ended.entry(test.to_owned()).or_default();
     runs.push(hash);
@@ -65,7 +65,7 @@ fn compare(folder: &Path, test: &str, hash: u64) {
 }
 
 /// Returns the journal file of this program. Cargo appends a hash to the name of a test program, which is removed.
-fn file_of_this_program(folder: &Path) -> Option<PathBuf> {
+fn journal_file(folder: &Path) -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let (name, _) = program.file_stem()?.to_str()?.rsplit_once('-')?;
     Some(folder.join(format!("{name}.txt")))

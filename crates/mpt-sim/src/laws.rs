@@ -23,14 +23,14 @@ pub enum Breach {
         /// The peer whose ledger is unbalanced.
         peer: String,
         /// The ledger.
-        books: String,
+        ledger: String,
     },
     /// Packets that were delivered twice.
-    Twice(Vec<(u64, usize)>),
+    Duplicated(Vec<(u64, usize)>),
     /// More packets out of order than were given up.
     OutOfOrder {
         /// Number of packets that arrived after a later one.
-        overtaken: u64,
+        reordered: u64,
         /// Number of packets that the resequencer counted as delivered late.
         late: u64,
     },
@@ -48,7 +48,7 @@ pub enum Breach {
         /// Time of the wake-up.
         at: Time,
         /// Reason of the wake-up.
-        why: WakeReason,
+        reason: WakeReason,
     },
 }
 
@@ -66,7 +66,7 @@ pub fn audit(endpoint: &Endpoint) -> Vec<Breach> {
     };
     let breach = |peer: &mpt_proto::peer::Peer| Breach::Conservation {
         peer: peer.name().to_string(),
-        books: format!("{:?}", peer.ledger()),
+        ledger: format!("{:?}", peer.ledger()),
     };
     endpoint.peers().iter().filter(unbalanced).map(breach).collect()
 }
@@ -74,20 +74,20 @@ pub fn audit(endpoint: &Endpoint) -> Vec<Breach> {
 /// Checks the order of packets at the receiving host.
 pub fn order(endpoint: &Endpoint, sink: &Sink) -> Vec<Breach> {
     let late: u64 = endpoint.status().peers.iter().filter_map(|peer| peer.resequencer).map(|stats| stats.late).sum();
-    let (repeated, overtaken) = (sink.repeated(), sink.overtaken());
-    let twice = (!repeated.is_empty()).then_some(Breach::Twice(repeated));
-    let out_of_order = (overtaken > late).then_some(Breach::OutOfOrder { overtaken, late });
-    twice.into_iter().chain(out_of_order).collect()
+    let (duplicates, reordered) = (sink.duplicates(), sink.reordered());
+    let duplicated = (!duplicates.is_empty()).then_some(Breach::Duplicated(duplicates));
+    let out_of_order = (reordered > late).then_some(Breach::OutOfOrder { reordered: reordered, late });
+    duplicated.into_iter().chain(out_of_order).collect()
 }
 
 /// Checks restraint for one batch of datagrams about to be sent.
-pub fn restraint(endpoint: &Endpoint, run: &Transmit, at: Time) -> Option<Breach> {
-    let is_word = run.segment < SMALLEST_DATA || run.tos == NETWORK_CONTROL;
-    let up = || endpoint.peers().iter().any(|peer| peer.is_up_at(run.link, run.to));
-    (!is_word && !up()).then_some(Breach::Unrestrained { link: run.link.0, at })
+pub fn restraint(endpoint: &Endpoint, batch: &Transmit, at: Time) -> Option<Breach> {
+    let is_control = batch.segment < MIN_DATA || batch.tos == NETWORK_CONTROL;
+    let up = || endpoint.peers().iter().any(|peer| peer.is_up_at(batch.link, batch.to));
+    (!is_control && !up()).then_some(Breach::Unrestrained { link: batch.link.0, at })
 }
 
 /// The tunnel marks its own packets with CS6 (RFC 4594), which the hosts do not use; a probe may be as long as data.
 const NETWORK_CONTROL: u8 = 0xc0;
 /// Probes, ACKs and handshakes are shorter and may be sent where data may not; checked hosts send longer packets.
-const SMALLEST_DATA: usize = 600;
+const MIN_DATA: usize = 600;

@@ -178,7 +178,7 @@ impl Network {
     fn next_event(&self) -> Option<Time> {
         let frame = self.events.peek().map(|Reverse((at, _, _))| *at);
         // A host is not polled while its TUN device is full.
-        let host = |end: &End| end.host.next_deadline().filter(|_| end.tun.len() < end.host.patience());
+        let host = |end: &End| end.host.next_deadline().filter(|_| end.tun.len() < end.host.tun_limit());
         let wakes = self.ends.iter().flat_map(|end| [end.endpoint.next_deadline().map(|(at, _)| at), host(end)]);
         wakes.chain([frame]).flatten().min()
     }
@@ -196,7 +196,7 @@ impl Network {
 
     fn arrive(&mut self, frame: Frame) {
         let Frame { to, path, tos, mut bytes } = frame;
-        self.journal.note((self.now, to, path, &bytes));
+        self.journal.record((self.now, to, path, &bytes));
         let received = RecvMeta { link: LinkId(path as u8), from: address(1 - to, path), tos, segment: bytes.len() };
         self.ends[to].endpoint.handle_datagrams(self.now, &received, &mut bytes);
         self.pump(to);
@@ -209,7 +209,7 @@ impl Network {
         self.ends[end].endpoint.handle_deadline(self.now);
         self.pump(end);
         if self.activity(end) == before {
-            self.breaches.push(Breach::IdleWake { end, at: self.now, why });
+            self.breaches.push(Breach::IdleWake { end, at: self.now, reason: why });
         }
     }
 
@@ -237,7 +237,7 @@ impl Network {
     fn host_to_tun(&mut self, end: usize) -> bool {
         let End { host, tun, tun_overflow, .. } = &mut self.ends[end];
         let mut moved = false;
-        while tun.len() < host.patience() {
+        while tun.len() < host.tun_limit() {
             let Some(packet) = host.poll(self.now) else { break };
             moved = true;
             if tun.len() < TUN_QUEUE {
@@ -287,7 +287,7 @@ impl Network {
         let mut moved = false;
         while let Some(delivery) = self.ends[end].endpoint.poll_delivery() {
             moved = true;
-            self.journal.note((self.now, end, &delivery.bytes));
+            self.journal.record((self.now, end, &delivery.bytes));
             self.ends[end].host.handle(self.now, &delivery.bytes);
             self.ends[end].endpoint.recycle_delivery(delivery.bytes);
         }

@@ -229,7 +229,7 @@ fn restart(end: usize, delays: [u64; 2]) -> (Network, Vec<u64>) {
 fn a_sender_that_restarts_is_recognised_by_its_numbers() {
     let (net, missing) = restart(0, [10, 10]);
     assert_eq!(net.breaches(), []);
-    assert_eq!(net.host::<Sink>(1).repeated(), []);
+    assert_eq!(net.host::<Sink>(1).duplicates(), []);
     let reorder = net.endpoint(1).status().peers[0].resequencer.unwrap();
     assert_eq!(reorder.restarts, 1, "{reorder:?}");
     // Sixteen old numbers in a row are what it takes to believe it.
@@ -240,7 +240,7 @@ fn a_sender_that_restarts_is_recognised_by_its_numbers() {
 fn a_sender_that_restarts_under_packets_still_on_their_way_is_recognised() {
     let (net, missing) = restart(0, [10, 60]);
     assert_eq!(net.breaches(), []);
-    assert_eq!(net.host::<Sink>(1).repeated(), []);
+    assert_eq!(net.host::<Sink>(1).duplicates(), []);
     // Until the last of the old ones is there, 50 ms after the first of the new, nothing proves a restart: 179 packets, of
     // which the fast path brings half, and the sixteen.
     assert!(missing.len() <= 90 + 16, "{} are missing", missing.len());

@@ -2,7 +2,7 @@
 
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::{
-    link::{Change, Fate, Jitter, Link, LinkSpec, Loss, Order, Queue, Step, Why, shapes},
+    link::{Change, DropReason, Fate, Jitter, Link, LinkSpec, Loss, Order, Queue, Step, shapes},
     seed::Seed,
 };
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ fn a_queue_of_bytes_holds_that_many_besides_the_frame_being_sent() {
     let mut link = link(ten_mbit().with_queue(Queue::Bytes(10 * FRAME as u64)));
     let fates: Vec<Fate> = (0..12).map(|_| link.push(Time::START, FRAME)).collect();
     assert_eq!(fates[10], Fate::Deliver(at(11)));
-    assert_eq!(fates[11], Fate::Dropped(Why::QueueFull));
+    assert_eq!(fates[11], Fate::Dropped(DropReason::QueueFull));
     assert_eq!(link.backlog(Time::START), 10 * FRAME as u64);
     assert_eq!(link.push(at(1), FRAME), Fate::Deliver(at(12)), "room again once the first frame is through");
 }
@@ -72,7 +72,7 @@ fn a_queue_of_time_lets_no_frame_wait_longer() {
     let mut link = link(ten_mbit().with_queue(Queue::Time(MS * 10)));
     let fates: Vec<Fate> = (0..12).map(|_| link.push(Time::START, FRAME)).collect();
     assert_eq!(fates[10], Fate::Deliver(at(11)), "waits 10 ms, takes one");
-    assert_eq!(fates[11], Fate::Dropped(Why::QueueFull));
+    assert_eq!(fates[11], Fate::Dropped(DropReason::QueueFull));
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn frames_wait_through_a_stall_and_vanish_in_an_outage() {
 
     let mut out = link(LinkSpec::new(TEN_MBIT, MS * 5).with_steps(vec![up(10, false), up(20, true)], None));
     assert_eq!(out.push(at(2), FRAME), Fate::Deliver(at(8)));
-    assert_eq!(out.push(at(7), FRAME), Fate::Dropped(Why::Outage), "would arrive in the outage");
-    assert_eq!(out.push(at(19), FRAME), Fate::Dropped(Why::Outage));
+    assert_eq!(out.push(at(7), FRAME), Fate::Dropped(DropReason::Outage), "would arrive in the outage");
+    assert_eq!(out.push(at(19), FRAME), Fate::Dropped(DropReason::Outage));
     assert_eq!(out.push(at(20), FRAME), Fate::Deliver(at(26)));
 }
 
@@ -111,16 +111,16 @@ fn a_link_that_never_sends_again_drops() {
     let mut dead = link(ten_mbit().with_steps(vec![Step { at: MS, change: Change::rate(Rate::ZERO) }], Some(MS * 2)));
     assert_eq!(dead.push(Time::START, 2 * FRAME), Fate::Deliver(at(3)), "a repeated stall only delays");
     let mut dead = link(LinkSpec::new(Rate::ZERO, MS).with_steps(vec![], Some(MS)));
-    assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(Why::Outage));
+    assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(DropReason::Outage));
     let too_late = vec![Step { at: MS * 3, change: Change::rate(TEN_MBIT) }];
     let mut dead = link(LinkSpec::new(Rate::ZERO, MS).with_steps(too_late, Some(MS * 3)));
-    assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(Why::Outage), "it begins again before it sends");
+    assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(DropReason::Outage), "it begins again before it sends");
 }
 
 #[test]
 fn a_swing_repeats_and_its_mean_rate_is_the_mean() {
     let (low, high) = (Rate::from_bits(5_000_000), Rate::from_bits(50_000_000));
-    let spec = ten_mbit().with_steps(shapes::swing(low, high, MS * 5_000), Some(MS * 10_000));
+    let spec = ten_mbit().with_steps(shapes::alternating(low, high, MS * 5_000), Some(MS * 10_000));
     let mut link = link(spec);
     // 40 s at a mean of 27.5 Mbit/s.
     let frames = 40 * 27_500_000 / 8 / FRAME as u64;
@@ -132,7 +132,7 @@ fn a_swing_repeats_and_its_mean_rate_is_the_mean() {
 fn a_cut_link_swallows_and_a_restored_one_carries() {
     let mut link = link(ten_mbit());
     link.cut(true);
-    assert_eq!(link.push(at(1), FRAME), Fate::Dropped(Why::Outage));
+    assert_eq!(link.push(at(1), FRAME), Fate::Dropped(DropReason::Outage));
     link.cut(false);
     assert_eq!(link.push(at(2), FRAME), Fate::Deliver(at(3)));
 }
@@ -142,7 +142,7 @@ fn a_changed_link_starts_its_schedule_at_the_change() {
     let mut link = link(ten_mbit());
     link.change(at(100), &ten_mbit().with_steps(vec![up(10, false)], None));
     assert_eq!(link.push(at(105), FRAME), Fate::Deliver(at(106)));
-    assert_eq!(link.push(at(110), FRAME), Fate::Dropped(Why::Outage));
+    assert_eq!(link.push(at(110), FRAME), Fate::Dropped(DropReason::Outage));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn burst_loss_has_the_mean_and_the_burst_length_of_its_chain() {
     let chain = Loss::Bursts { worsen: 0.01, recover: 0.25, bad: 1.0 };
     assert!((chain.mean() - 0.01 / 0.26).abs() < 1e-12);
     let mut link = link(LinkSpec::ideal().with_loss(chain));
-    let lost: Vec<bool> = (0..200_000).map(|i| link.push(at(i), FRAME) == Fate::Dropped(Why::Loss)).collect();
+    let lost: Vec<bool> = (0..200_000).map(|i| link.push(at(i), FRAME) == Fate::Dropped(DropReason::Loss)).collect();
     let total = lost.iter().filter(|lost| **lost).count() as f64;
     let bursts = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
     assert!((total / 200_000.0 / chain.mean() - 1.0).abs() < 0.1, "mean {}", total / 200_000.0);

@@ -110,7 +110,7 @@ fn loss_is_repaired_before_anybody_notices() {
     assert_lawful(&net);
     let sink = net.host::<Sink>(1);
     assert_eq!(sink.numbers.len() as u64 + shed(&net), net.host::<Source>(0).sent());
-    assert!(sink.overtaken() <= 2, "{}", sink.overtaken());
+    assert!(sink.reordered() <= 2, "{}", sink.reordered());
 }
 
 #[test]

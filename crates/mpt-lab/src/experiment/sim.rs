@@ -146,12 +146,12 @@ impl Simulation<'_> {
 }
 
 fn hosts(mtu: usize, start: Time) -> [Box<dyn Host>; 2] {
-    [Box::new(TcpSource::new(mtu).starting(start)), Box::new(TcpSink::new(mtu))]
+    [Box::new(TcpSource::new(mtu).starting_at(start)), Box::new(TcpSink::new(mtu))]
 }
 
 /// The TCP in the papers predates RACK (RFC 8985).
 fn hosts_before_rack(mtu: usize) -> [Box<dyn Host>; 2] {
-    let source = TcpSource::new(mtu).starting(Time::after(SETTLING_TIME)).before_rack();
+    let source = TcpSource::new(mtu).starting_at(Time::after(SETTLING_TIME)).before_rack();
     [Box::new(source), Box::new(TcpSink::new(mtu))]
 }
 

@@ -149,9 +149,9 @@ fn packets_leave_the_tunnel_in_the_order_in_which_they_entered() {
     let reorder = rig.status(Host::B)["peers"][0]["reorder"].clone();
     assert!(reorder["held"].as_u64() > Some(1_000), "half of them come 23 ms after the others: {reorder}");
     let sink = mpt_sim::host::Sink { numbers, ..Default::default() };
-    assert_eq!(sink.repeated(), []);
+    assert_eq!(sink.duplicates(), []);
     let late = reorder["late"].as_u64().expect("a number");
-    assert!(sink.overtaken() <= late, "{} out of order, {reorder}", sink.overtaken());
+    assert!(sink.reordered() <= late, "{} out of order, {reorder}", sink.reordered());
     assert!(sink.numbers.len() > 4_000, "{} of 8000 arrived, {reorder}", sink.numbers.len());
 }
 

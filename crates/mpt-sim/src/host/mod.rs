@@ -19,7 +19,7 @@ pub trait Host: Any {
     /// Returns the time at which [`Self::poll`] may return a packet although no packet has arrived.
     fn next_deadline(&self) -> Option<Time>;
     /// Returns how many of the host's packets may wait in the TUN device before it stops sending (TCP small queues).
-    fn patience(&self) -> usize {
+    fn tun_limit(&self) -> usize {
         usize::MAX
     }
 }
@@ -83,14 +83,14 @@ pub struct Sink {
 
 impl Sink {
     /// Returns the numbers that arrived more than once, with their counts.
-    pub fn repeated(&self) -> Vec<(u64, usize)> {
+    pub fn duplicates(&self) -> Vec<(u64, usize)> {
         let mut counts = BTreeMap::new();
         self.numbers.iter().for_each(|number| *counts.entry(*number).or_insert(0) += 1);
         counts.into_iter().filter(|(_, count)| *count > 1).collect()
     }
 
     /// Returns the number of packets that arrived after one with a greater number.
-    pub fn overtaken(&self) -> u64 {
+    pub fn reordered(&self) -> u64 {
         let mut greatest = None;
         self.numbers
             .iter()

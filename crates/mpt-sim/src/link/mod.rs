@@ -16,8 +16,8 @@
 //! sequence, as Linux's tbf counts them: 1514 bytes for a full-sized packet.
 
 mod bottleneck;
-mod chance;
 mod parse;
+mod random;
 pub mod shapes;
 mod spec;
 mod timeline;
@@ -27,8 +27,8 @@ pub use spec::{Change, Conditions, Jitter, LinkSpec, Loss, Order, PathSpec, Queu
 
 use crate::seed::{Rng, Seed};
 use bottleneck::Bottleneck;
-use chance::LossState;
 use mpt_proto::time::Time;
+use random::LossState;
 use timeline::Timeline;
 
 /// One direction of a link.
@@ -98,31 +98,31 @@ impl Link {
 
     fn decide(&mut self, now: Time, bytes: u64) -> Fate {
         if self.cut || !self.timeline.at(now).up {
-            return Fate::Dropped(Why::Outage);
+            return Fate::Dropped(DropReason::Outage);
         }
         if self.mtu.is_some_and(|mtu| bytes > mtu + ETHERNET) {
-            return Fate::Dropped(Why::TooLong);
+            return Fate::Dropped(DropReason::TooLong);
         }
         let Some(departure) = self.bottleneck.admit(now, bytes, self.queue, &self.timeline) else {
-            return Fate::Dropped(Why::QueueFull);
+            return Fate::Dropped(DropReason::QueueFull);
         };
         if departure == Time::NEVER {
-            return Fate::Dropped(Why::Outage);
+            return Fate::Dropped(DropReason::Outage);
         }
         self.travel(departure)
     }
 
     fn travel(&mut self, departure: Time) -> Fate {
         let weather = *self.timeline.at(departure);
-        let mut arrival = departure + weather.jitter.around(weather.delay, &mut self.jitter_rng);
+        let mut arrival = departure + weather.jitter.sample(weather.delay, &mut self.jitter_rng);
         if self.order == Order::Keep {
             arrival = arrival.max(self.last_delivery);
         }
-        if self.loss.strikes(weather.loss, &mut self.loss_rng) {
-            return Fate::Dropped(Why::Loss);
+        if self.loss.is_lost(weather.loss, &mut self.loss_rng) {
+            return Fate::Dropped(DropReason::Loss);
         }
         if !self.timeline.at(arrival).up {
-            return Fate::Dropped(Why::Outage);
+            return Fate::Dropped(DropReason::Outage);
         }
         self.last_delivery = self.last_delivery.max(arrival);
         Fate::Deliver(arrival)
@@ -135,12 +135,12 @@ pub enum Fate {
     /// The frame arrives at the far end at this time.
     Deliver(Time),
     /// The frame is dropped.
-    Dropped(Why),
+    Dropped(DropReason),
 }
 
 /// Reason why a link dropped a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
+pub enum DropReason {
     /// The frame exceeded the link's MTU.
     TooLong,
     /// The queue of the transmitter was full.
@@ -181,10 +181,10 @@ impl Counts {
                 self.delivered += 1;
                 self.delivered_bytes += bytes;
             }
-            Fate::Dropped(Why::TooLong) => self.too_long += 1,
-            Fate::Dropped(Why::QueueFull) => self.queue_full += 1,
-            Fate::Dropped(Why::Loss) => self.lost += 1,
-            Fate::Dropped(Why::Outage) => self.outage += 1,
+            Fate::Dropped(DropReason::TooLong) => self.too_long += 1,
+            Fate::Dropped(DropReason::QueueFull) => self.queue_full += 1,
+            Fate::Dropped(DropReason::Loss) => self.lost += 1,
+            Fate::Dropped(DropReason::Outage) => self.outage += 1,
         }
     }
 }

@@ -18,7 +18,7 @@ use std::{fmt, str::FromStr, time::Duration};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// Unknown setting.
-    #[error("'{0}' is no setting of a link; hint: rate, delay, jitter, loss, queue, order, mtu, up, down")]
+    #[error("'{0}' is not a setting of a link; hint: rate, delay, jitter, loss, queue, order, mtu, up, down")]
     Unknown(String),
     /// Invalid rate.
     #[error("'{0}' is not a rate; hint: 10mbit, 2048kbit, 1gbit, max")]
@@ -74,19 +74,19 @@ impl FromStr for LinkSpec {
 
 impl LinkSpec {
     fn add_step(&mut self, text: &str) -> Result<(), SpecError> {
-        let wrong = || SpecError::Step(text.into());
-        let (at, what) = text.split_once(':').ok_or_else(wrong)?;
+        let error = || SpecError::Step(text.into());
+        let (at, what) = text.split_once(':').ok_or_else(error)?;
         let at = time(at.trim())?;
         let last = self.steps.last().map_or(Duration::ZERO, |step| step.at);
         if at < last || self.repeat.is_some() {
-            return Err(wrong());
+            return Err(error());
         }
         if what.trim() == "repeat" {
             self.repeat = Some(at).filter(|at| !at.is_zero());
-            return self.repeat.map(drop).ok_or_else(wrong);
+            return self.repeat.map(drop).ok_or_else(error);
         }
         let Settings { change, queue: None, order: None, mtu: None } = Settings::parse(what)? else {
-            return Err(wrong());
+            return Err(error());
         };
         self.steps.push(Step { at, change });
         Ok(())
@@ -236,7 +236,7 @@ impl Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = [
+        let settings = [
             self.rate.map(|rate| match rate {
                 Rate::MAX => "rate=max".into(),
                 _ => format!("rate={}mbit", rate.bits() as f64 / 1e6),
@@ -256,8 +256,8 @@ impl fmt::Display for Change {
             }),
             self.up.map(|up| if up { "up".into() } else { "down".into() }),
         ];
-        let words: Vec<String> = words.into_iter().flatten().collect();
-        f.write_str(&words.join(","))
+        let settings: Vec<String> = settings.into_iter().flatten().collect();
+        f.write_str(&settings.join(","))
     }
 }
 
@@ -310,18 +310,18 @@ mod tests {
 
     #[test]
     fn every_mistake_is_told_by_its_kind() {
-        let wrong = |text: &str| text.parse::<LinkSpec>().unwrap_err();
-        assert_eq!(wrong("speed=3mbit"), SpecError::Unknown("speed=3mbit".into()));
-        assert_eq!(wrong("rate=3"), SpecError::Rate("3".into()));
-        assert_eq!(wrong("rate=-3mbit"), SpecError::Rate("-3mbit".into()));
-        assert_eq!(wrong("delay=3"), SpecError::Time("3".into()));
-        assert_eq!(wrong("loss=101%"), SpecError::Share("101%".into()));
-        assert_eq!(wrong("loss=bursts:1%"), SpecError::Share("bursts:1%".into()));
-        assert_eq!(wrong("queue=much"), SpecError::Queue("much".into()));
-        assert_eq!(wrong("order=any"), SpecError::Order("any".into()));
+        let error = |text: &str| text.parse::<LinkSpec>().unwrap_err();
+        assert_eq!(error("speed=3mbit"), SpecError::Unknown("speed=3mbit".into()));
+        assert_eq!(error("rate=3"), SpecError::Rate("3".into()));
+        assert_eq!(error("rate=-3mbit"), SpecError::Rate("-3mbit".into()));
+        assert_eq!(error("delay=3"), SpecError::Time("3".into()));
+        assert_eq!(error("loss=101%"), SpecError::Share("101%".into()));
+        assert_eq!(error("loss=bursts:1%"), SpecError::Share("bursts:1%".into()));
+        assert_eq!(error("queue=much"), SpecError::Queue("much".into()));
+        assert_eq!(error("order=any"), SpecError::Order("any".into()));
         for step in ["rate=1mbit", "2s: queue=3ms", "0s: repeat"] {
-            assert_eq!(wrong(&format!("rate=1mbit; {step}")), SpecError::Step(step.into()));
+            assert_eq!(error(&format!("rate=1mbit; {step}")), SpecError::Step(step.into()));
         }
-        assert_eq!(wrong("; 5s: up; 3s: down"), SpecError::Step("3s: down".into()));
+        assert_eq!(error("; 5s: up; 3s: down"), SpecError::Step("3s: down".into()));
     }
 }

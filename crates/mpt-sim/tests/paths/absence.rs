@@ -55,7 +55,7 @@ fn a_path_that_was_silent_for_minutes_is_up_at_both_ends_within_a_second_of_its_
         let breaches = net
             .breaches()
             .into_iter()
-            .filter(|breach| !matches!(breach, Breach::IdleWake { why: WakeReason::Session, .. }));
+            .filter(|breach| !matches!(breach, Breach::IdleWake { reason: WakeReason::Session, .. }));
         assert_eq!(breaches.collect::<Vec<_>>(), [], "after {away} s");
     }
 }

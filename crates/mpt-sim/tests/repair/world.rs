@@ -54,7 +54,8 @@ pub fn tcp(seed: u64, paths: &[&str]) -> Network {
 /// One whose packets are of up to `mtu` bytes.
 pub fn tcp_of(seed: u64, paths: &[&str], mtu: usize) -> Network {
     let fec = fec::FecMode::Auto;
-    let hosts = [Box::new(TcpSource::new(mtu).starting(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
+    let hosts =
+        [Box::new(TcpSource::new(mtu).starting_at(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
     let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
     Network::between(Seed(seed), ends, &links(paths), hosts)
 }

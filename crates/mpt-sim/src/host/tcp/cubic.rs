@@ -11,7 +11,7 @@ pub(super) struct Cubic {
     pub(super) window: f64,
     threshold: f64,
     /// The window before the last reduction (W_max).
-    highest: f64,
+    w_max: f64,
     epoch: Option<Epoch>,
     round: Round,
 }
@@ -21,7 +21,7 @@ pub(super) struct Cubic {
 struct Epoch {
     began: Time,
     /// Time until the window is back at W_max (K).
-    time_back: f64,
+    k: f64,
     origin: f64,
     /// Reno's window estimate (RFC 9438 section 4.3).
     reno: f64,
@@ -33,7 +33,7 @@ struct Round {
     /// The segment that ends the round.
     end: u64,
     samples: u32,
-    least: Option<Duration>,
+    min_rtt: Option<Duration>,
     began: Time,
     /// Time of the last ACK of the current ACK train.
     train: Time,
@@ -42,33 +42,33 @@ struct Round {
 impl Cubic {
     pub(super) fn new() -> Self {
         let round = Round::default();
-        Self { window: INITIAL, threshold: f64::MAX, highest: 0.0, epoch: None, round }
+        Self { window: INITIAL_WINDOW, threshold: f64::MAX, w_max: 0.0, epoch: None, round }
     }
 
-    /// Handles the ACK of `count` segments with the RTT sample `trip`; `next` is the next segment to be sent.
-    pub(super) fn on_ack(&mut self, now: Time, count: f64, trip: Duration, least: Duration, acked: u64, next: u64) {
+    /// Handles the ACK of `count` segments with the RTT sample `rtt`; `next` is the next segment to be sent.
+    pub(super) fn on_ack(&mut self, now: Time, count: f64, rtt: Duration, min_rtt: Duration, acked: u64, next: u64) {
         if self.window < self.threshold {
             self.window += count;
-            self.look_for_the_end(now, trip, least, acked, next);
+            self.check_hystart(now, rtt, min_rtt, acked, next);
             return;
         }
         let epoch = self.epoch.get_or_insert_with(|| {
-            let origin = self.highest.max(self.window);
-            Epoch { began: now, time_back: ((origin - self.window) / C).cbrt(), origin, reno: self.window }
+            let origin = self.w_max.max(self.window);
+            Epoch { began: now, k: ((origin - self.window) / C).cbrt(), origin, reno: self.window }
         });
-        let t = (now - epoch.began + trip).as_secs_f64();
-        let target = (epoch.origin + C * (t - epoch.time_back).powi(3)).clamp(self.window, 1.5 * self.window);
+        let t = (now - epoch.began + rtt).as_secs_f64();
+        let target = (epoch.origin + C * (t - epoch.k).powi(3)).clamp(self.window, 1.5 * self.window);
         epoch.reno += 3.0 * (1.0 - BETA) / (1.0 + BETA) * count / self.window;
         let step = (target - self.window) / self.window;
         // As in Linux, the cubic function counts as too conservative as long as nothing has been lost.
-        let step = if self.highest == 0.0 { step.max(UNKNOWN) } else { step };
+        let step = if self.w_max == 0.0 { step.max(MIN_GROWTH) } else { step };
         self.window = (self.window + step * count).max(epoch.reno);
     }
 
     /// Handles the first loss in this window.
     pub(super) fn on_loss(&mut self) {
         // Fast convergence (section 4.7): a flow that did not reach its former window releases capacity.
-        self.highest = if self.window < self.highest { self.window * (1.0 + BETA) / 2.0 } else { self.window };
+        self.w_max = if self.window < self.w_max { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.window = (self.window * BETA).max(2.0);
         self.threshold = self.window;
         self.epoch = None;
@@ -78,24 +78,24 @@ impl Cubic {
     pub(super) fn on_timeout(&mut self) {
         self.on_loss();
         self.window = 1.0;
-        self.highest = 0.0;
+        self.w_max = 0.0;
     }
 
     /// Leaves slow start if the round's minimum RTT exceeds the minimum RTT by an eighth, limited to 4 to 16 ms, or if
     /// an ACK train has lasted for half a minimum RTT.
-    fn look_for_the_end(&mut self, now: Time, trip: Duration, least: Duration, acked: u64, next: u64) {
+    fn check_hystart(&mut self, now: Time, rtt: Duration, min_rtt: Duration, acked: u64, next: u64) {
         if acked > self.round.end {
             self.round = Round { end: next, began: now, train: now, ..Round::default() };
         }
         let round = &mut self.round;
         round.samples += 1;
-        round.least = Some(round.least.map_or(trip, |known| known.min(trip)));
-        let margin = (least / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
-        let delayed = round.samples > 8 && round.least > Some(least + margin);
-        if now.since(round.train) <= TRAIN {
+        round.min_rtt = Some(round.min_rtt.map_or(rtt, |known| known.min(rtt)));
+        let margin = (min_rtt / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
+        let delayed = round.samples > 8 && round.min_rtt > Some(min_rtt + margin);
+        if now.since(round.train) <= MAX_TRAIN_GAP {
             round.train = now;
         }
-        let is_long = round.train == now && now.since(round.began) > least / 2;
+        let is_long = round.train == now && now.since(round.began) > min_rtt / 2;
         if (delayed || is_long) && self.window >= 16.0 {
             self.threshold = self.window;
         }
@@ -103,13 +103,13 @@ impl Cubic {
 }
 
 /// Maximum distance of the ACKs of one train.
-const TRAIN: Duration = Duration::from_millis(2);
+const MAX_TRAIN_GAP: Duration = Duration::from_millis(2);
 /// RFC 6928.
-const INITIAL: f64 = 10.0;
+const INITIAL_WINDOW: f64 = 10.0;
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 /// Minimum growth of the window per RTT before the first loss (5 %, as in tcp_cubic).
-const UNKNOWN: f64 = 0.05;
+const MIN_GROWTH: f64 = 0.05;
 
 #[cfg(test)]
 mod tests {
@@ -121,11 +121,11 @@ mod tests {
         cubic.on_loss();
         assert_eq!(cubic.window, 70.0);
         // K = cbrt(100 * 0.3 / 0.4) = 4.217 s with an RTT of 200 ms.
-        let trip = Duration::from_millis(200);
+        let rtt = Duration::from_millis(200);
         let mut now = Time::START;
         while cubic.window < 99.0 {
-            cubic.on_ack(now, cubic.window, trip, trip, 0, 0);
-            now += trip;
+            cubic.on_ack(now, cubic.window, rtt, rtt, 0, 0);
+            now += rtt;
         }
         let seconds = (now - Time::START).as_secs_f64();
         assert!((3.0..4.6).contains(&seconds), "{seconds}");
@@ -134,20 +134,20 @@ mod tests {
     #[test]
     fn before_the_first_loss_it_grows_by_a_twentieth_a_round_trip_and_then_by_the_cube() {
         let mut cubic = Cubic { window: 1_000.0, threshold: 1_000.0, ..Cubic::new() };
-        let trip = Duration::from_millis(10);
-        cubic.on_ack(Time::START, 1_000.0, trip, trip, 0, 0);
+        let rtt = Duration::from_millis(10);
+        cubic.on_ack(Time::START, 1_000.0, rtt, rtt, 0, 0);
         assert_eq!(cubic.window, 1_050.0);
         cubic.on_loss();
-        cubic.on_ack(Time::START, 735.0, trip, trip, 0, 0);
+        cubic.on_ack(Time::START, 735.0, rtt, rtt, 0, 0);
         assert!(cubic.window < 740.0, "{}", cubic.window);
     }
 
     #[test]
     fn slow_start_ends_when_trips_grow() {
         let mut cubic = Cubic::new();
-        let least = Duration::from_millis(20);
+        let min_rtt = Duration::from_millis(20);
         for number in 0..30 {
-            cubic.on_ack(Time::START, 1.0, least + Duration::from_millis(5), least, number, 1_000);
+            cubic.on_ack(Time::START, 1.0, min_rtt + Duration::from_millis(5), min_rtt, number, 1_000);
         }
         assert!(cubic.threshold < 30.0);
     }

@@ -1,6 +1,6 @@
 //! The receiver: acknowledges segments and records the readable bytes over time.
 
-use super::segment::{MOST_RANGES, Range, Segment, stamp};
+use super::segment::{MAX_RANGES, Range, Segment, timestamp};
 use crate::host::Host;
 use mpt_proto::time::Time;
 use std::{
@@ -14,7 +14,7 @@ pub struct TcpSink {
     mtu: usize,
     next: u64,
     /// Ranges above `next`, by start.
-    early: BTreeMap<u64, u64>,
+    ranges_above: BTreeMap<u64, u64>,
     /// Ranges in the order of their last growth; the latest is reported first in SACK blocks.
     recent: VecDeque<u64>,
     duplicate: Option<Range>,
@@ -35,7 +35,7 @@ impl TcpSink {
         Self {
             mtu,
             next: 0,
-            early: BTreeMap::new(),
+            ranges_above: BTreeMap::new(),
             recent: VecDeque::new(),
             duplicate: None,
             waiting: 0,
@@ -52,20 +52,20 @@ impl TcpSink {
         self.next * (self.mtu - super::HEADERS) as u64
     }
 
-    fn take(&mut self, now: Time, number: u64) {
+    fn on_segment(&mut self, now: Time, number: u64) {
         let is_old =
-            number < self.next || self.early.range(..=number).next_back().is_some_and(|(_, end)| number < *end);
+            number < self.next || self.ranges_above.range(..=number).next_back().is_some_and(|(_, end)| number < *end);
         if is_old {
             self.duplicate = Some((number, number + 1));
             self.at_once = true;
             return;
         }
-        self.at_once |= number != self.next || !self.early.is_empty();
+        self.at_once |= number != self.next || !self.ranges_above.is_empty();
         self.waiting += 1;
         self.at_once |= self.waiting >= 2;
-        self.due = self.due.or(Some(now + DELAY));
+        self.due = self.due.or(Some(now + ACK_DELAY));
         self.insert(number);
-        if let Some(end) = self.early.remove(&self.next) {
+        if let Some(end) = self.ranges_above.remove(&self.next) {
             self.next = end;
             if self.series.last().is_none_or(|(at, _)| now - *at >= RESOLUTION) {
                 self.series.push((now, self.bytes()));
@@ -76,37 +76,37 @@ impl TcpSink {
     /// Merges a segment into the adjacent ranges.
     fn insert(&mut self, number: u64) {
         let (mut from, mut to) = (number, number + 1);
-        if let Some((start, _)) = self.early.range(..=number).next_back().filter(|(_, end)| **end == number) {
+        if let Some((start, _)) = self.ranges_above.range(..=number).next_back().filter(|(_, end)| **end == number) {
             from = *start;
         }
-        if let Some(end) = self.early.remove(&to) {
+        if let Some(end) = self.ranges_above.remove(&to) {
             to = end;
         }
-        self.early.insert(from, to);
+        self.ranges_above.insert(from, to);
         self.recent.push_front(from);
-        self.recent.truncate(4 * MOST_RANGES);
+        self.recent.truncate(4 * MAX_RANGES);
     }
 
     fn ranges(&mut self) -> Vec<Range> {
         let mut ranges: Vec<Range> = self.duplicate.take().into_iter().collect();
         for from in &self.recent {
-            let range = self.early.range(..=*from).next_back().map(|(from, to)| (*from, *to));
+            let range = self.ranges_above.range(..=*from).next_back().map(|(from, to)| (*from, *to));
             if let Some(range) = range.filter(|range| range.1 > *from && !ranges.contains(range)) {
                 ranges.push(range);
             }
         }
-        ranges.truncate(MOST_RANGES);
+        ranges.truncate(MAX_RANGES);
         ranges
     }
 }
 
 impl Host for TcpSink {
     fn handle(&mut self, now: Time, packet: &[u8]) {
-        if let Some(Segment::Data(number)) = Segment::read(packet, self.mtu) {
+        if let Some(Segment::Data(number)) = Segment::decode(packet, self.mtu) {
             if number <= self.acked {
-                self.echo = self.echo.max(stamp(packet));
+                self.echo = self.echo.max(timestamp(packet));
             }
-            self.take(now, number);
+            self.on_segment(now, number);
         }
     }
 
@@ -115,7 +115,7 @@ impl Host for TcpSink {
             return None;
         }
         (self.at_once, self.due, self.waiting, self.acked) = (false, None, 0, self.next);
-        Some(Segment::Ack(self.next, self.ranges()).write(self.mtu, now, self.echo))
+        Some(Segment::Ack(self.next, self.ranges()).encode(self.mtu, now, self.echo))
     }
 
     fn next_deadline(&self) -> Option<Time> {
@@ -124,7 +124,7 @@ impl Host for TcpSink {
 }
 
 /// Minimum delay of an ACK in Linux (TCP_DELACK_MIN).
-const DELAY: Duration = Duration::from_millis(40);
+const ACK_DELAY: Duration = Duration::from_millis(40);
 
 /// Minimum distance of the entries of the series.
 const RESOLUTION: Duration = Duration::from_millis(10);
@@ -136,8 +136,8 @@ mod tests {
     fn acks(sink: &mut TcpSink, numbers: &[u64]) -> Vec<Segment> {
         let mut acks = Vec::new();
         for number in numbers {
-            sink.handle(Time::START, &Segment::Data(*number).write(1_400, Time::START, 0));
-            acks.extend(sink.poll(Time::START).and_then(|packet| Segment::read(&packet, 1_400)));
+            sink.handle(Time::START, &Segment::Data(*number).encode(1_400, Time::START, 0));
+            acks.extend(sink.poll(Time::START).and_then(|packet| Segment::decode(&packet, 1_400)));
         }
         acks
     }
@@ -158,7 +158,7 @@ mod tests {
         let mut sink = TcpSink::new(1_400);
         assert_eq!(acks(&mut sink, &[0]), []);
         let due = sink.next_deadline().unwrap();
-        assert_eq!(due, Time::START + DELAY);
+        assert_eq!(due, Time::START + ACK_DELAY);
         assert!(sink.poll(due).is_some() && sink.poll(due).is_none());
     }
 }

@@ -19,7 +19,7 @@ pub(super) enum Segment {
 impl Segment {
     /// Returns the packet, in which a full segment has `mtu` bytes, with our timestamp and the echo of the peer's (RFC
     /// 7323).
-    pub(super) fn write(&self, mtu: usize, now: Time, echo: u32) -> Vec<u8> {
+    pub(super) fn encode(&self, mtu: usize, now: Time, echo: u32) -> Vec<u8> {
         let payload = (mtu - HEADERS) as u64;
         let bytes = |number: u64| (number * payload) as u32;
         let (len, seq, ack, sacks): (_, _, _, &[Range]) = match self {
@@ -50,7 +50,7 @@ impl Segment {
     }
 
     /// Parses a packet; none if it does not belong to the transfer.
-    pub(super) fn read(packet: &[u8], mtu: usize) -> Option<Self> {
+    pub(super) fn decode(packet: &[u8], mtu: usize) -> Option<Self> {
         let payload = (mtu - HEADERS) as u64;
         let number =
             |at: usize| Some(u64::from(u32::from_be_bytes(packet.get(at..at + 4)?.try_into().ok()?)) / payload);
@@ -66,12 +66,12 @@ impl Segment {
 }
 
 /// Returns a packet's timestamp in milliseconds.
-pub(super) fn stamp(packet: &[u8]) -> u32 {
+pub(super) fn timestamp(packet: &[u8]) -> u32 {
     millis(packet, 44)
 }
 
 /// Returns a packet's echoed timestamp in milliseconds; zero if it has none.
-pub(super) fn echoed(packet: &[u8]) -> u32 {
+pub(super) fn echoed_timestamp(packet: &[u8]) -> u32 {
     millis(packet, 48)
 }
 
@@ -98,7 +98,7 @@ const ACK: u8 = 0x10;
 const PORT: u16 = 5201;
 
 /// Maximum number of SACK ranges beside timestamps (RFC 2018 section 3).
-pub(super) const MOST_RANGES: usize = 3;
+pub(super) const MAX_RANGES: usize = 3;
 
 #[cfg(test)]
 mod tests {
@@ -109,12 +109,12 @@ mod tests {
     fn what_is_written_is_read_back() {
         for segment in [Segment::Data(7), Segment::Ack(9, vec![]), Segment::Ack(9, vec![(11, 13), (15, 16), (20, 40)])]
         {
-            let packet = segment.write(1_400, Time::START + Duration::from_millis(77), 5);
-            assert_eq!((stamp(&packet), echoed(&packet)), (77, 5));
-            assert_eq!(Segment::read(&packet, 1_400), Some(segment));
+            let packet = segment.encode(1_400, Time::START + Duration::from_millis(77), 5);
+            assert_eq!((timestamp(&packet), echoed_timestamp(&packet)), (77, 5));
+            assert_eq!(Segment::decode(&packet, 1_400), Some(segment));
             assert!(packet.len() <= 1_400 && packet.len() == usize::from(packet[2]) << 8 | usize::from(packet[3]));
         }
-        assert_eq!(Segment::Data(0).write(1_400, Time::START, 0).len(), 1_400);
-        assert_eq!(Segment::read(&[0; 19], 1_400), None);
+        assert_eq!(Segment::Data(0).encode(1_400, Time::START, 0).len(), 1_400);
+        assert_eq!(Segment::decode(&[0; 19], 1_400), None);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 impl Jitter {
     /// Draws a delay with mean `delay`, never below zero.
-    pub(super) fn around(self, delay: Duration, rng: &mut Rng) -> Duration {
+    pub(super) fn sample(self, delay: Duration, rng: &mut Rng) -> Duration {
         let (width, deviation) = match self {
             Self::None => return delay,
             Self::Uniform(width) => (width, rng.random_range(-1.0..=1.0)),
@@ -27,19 +27,19 @@ pub(super) struct LossState {
 
 impl LossState {
     /// Returns true if this frame is lost.
-    pub(super) fn strikes(&mut self, loss: Loss, rng: &mut Rng) -> bool {
+    pub(super) fn is_lost(&mut self, loss: Loss, rng: &mut Rng) -> bool {
         match loss {
             Loss::None => false,
-            Loss::Random(p) => happens(p, rng),
+            Loss::Random(p) => draw(p, rng),
             Loss::Bursts { worsen, recover, bad } => {
-                let turns = happens(if self.bad { recover } else { worsen }, rng);
+                let turns = draw(if self.bad { recover } else { worsen }, rng);
                 self.bad ^= turns;
-                self.bad && happens(bad, rng)
+                self.bad && draw(bad, rng)
             }
         }
     }
 }
 
-fn happens(p: f64, rng: &mut Rng) -> bool {
+fn draw(p: f64, rng: &mut Rng) -> bool {
     rng.random::<f64>() < p
 }
