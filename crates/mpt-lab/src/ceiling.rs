@@ -59,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_path_yields_what_iperf3_sees() {
+    fn a_bare_path_has_the_goodput_that_iperf3_reports() {
         // 10 Mbit/s x 1448 / 1514.
         let solo = ceiling(&[&link("rate=10mbit")], Encapsulation::BARE).unwrap();
         assert!((solo - 9.564).abs() < 0.001, "{solo}");
     }
 
     #[test]
-    fn paths_add_up_and_loss_and_headers_are_taken_off() {
+    fn ceilings_of_paths_add_up_without_loss_and_headers() {
         let links = [&link("rate=10mbit,loss=5%"), &link("rate=100mbit")];
         let ceiling = ceiling(&links, Encapsulation::tunnelled(1440, 10, 6)).unwrap();
         assert!((ceiling - (9.5 + 100.0) * 1388.0 / 1486.0).abs() < 1e-9, "{ceiling}");

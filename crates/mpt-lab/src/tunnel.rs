@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_end_has_its_own_view_of_the_same_paths() {
+    fn each_end_has_its_own_addresses_and_weights() {
         let paths = ["rate=10mbit".parse().unwrap(), "rate=100mbit | rate=20mbit".parse().unwrap()];
         let layout = Layout { mode: Mode::Plain, ..Layout::native(&paths) };
         let keys = Keys { private: "own".into(), peer: "other".into() };
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_segments_headers_and_its_frames_24_bytes_are_sent() {
+    fn compression_leaves_24_bytes_of_a_segments_headers() {
         assert_eq!(Mode::Native.compression_saving(Family::V4, TCP), 7 + 52 - 24);
         assert_eq!(Mode::Native.compression_saving(Family::V6, UDP), 7 + 48 - 10);
         assert_eq!(Mode::Plain.compression_saving(Family::V4, TCP), 0);

@@ -1,4 +1,4 @@
-//! Hosts of real namespaces. These tests need root and do nothing without it.
+//! Tests of hosts in real namespaces. They need root and are skipped without it.
 
 use mpt_lab::{
     error::LabError,
@@ -54,7 +54,7 @@ fn every_path_has_its_own_delay_in_both_ip_versions() {
 }
 
 #[test]
-fn a_cut_path_is_silent_and_a_restored_one_answers() {
+fn a_cut_path_drops_and_a_restored_one_delivers() {
     if !is_root() {
         return;
     }
@@ -98,14 +98,14 @@ fn iperf3_reports_the_goodput_of_the_rate() {
     let topology = build("iperf", &["rate=10mbit,queue=400ms"]);
     let run = Iperf::tcp(address(Host::B, 0, Family::V4), MS * 2_000).from(address(Host::A, 0, Family::V4));
     let measured = run.run(&topology.a, &topology.b, &mut |_| {}).expect("iperf3 runs");
-    // 1448 of 1514 bytes are payload: more cannot be, less may on a busy machine. What is still in the queue at the end
-    // arrives in the receiver's time, too.
+    // 1448 of 1514 bytes are payload: an upper bound, and a busy machine may reach less. The receiver's time includes
+    // what is still queued at the end.
     assert!((1.0..9.86).contains(&measured.goodput), "{measured:?}");
     assert!(!measured.series.is_empty());
 }
 
 #[test]
-fn iperf3_over_udp_and_ipv6_reports_what_was_lost() {
+fn iperf3_over_udp_and_ipv6_reports_the_loss() {
     if !is_root() {
         return;
     }
@@ -177,7 +177,7 @@ fn background_traffic_over_multipath_tcp_uses_every_path() {
 }
 
 #[test]
-fn nothing_is_left_behind_and_nothing_is_taken_over() {
+fn nothing_is_left_behind_and_existing_namespaces_are_kept() {
     if !is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The program `mpt-lab` as people and scripts run it.
+//! Tests of the program `mpt-lab` from its command line.
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -30,7 +30,7 @@ values = [5, 10, 20]
 kind = "tcp"
 "#;
 
-/// The contract: these fields, in this order, on every line.
+/// The output contract: these fields, in this order, on every line.
 const FIELDS: [&str; 15] = [
     "experiment",
     "case",
@@ -50,7 +50,7 @@ const FIELDS: [&str; 15] = [
 ];
 
 #[test]
-fn every_line_of_json_has_the_same_fields_and_null_for_what_is_absent() {
+fn every_line_of_json_has_the_same_fields_and_null_for_missing_values() {
     let folder = TempDir::new().expect("a folder");
     let output = sim(&folder, PLAN, &["--json", "--against", "solo,mptcp,openvpn"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -80,7 +80,7 @@ fn every_line_of_json_has_the_same_fields_and_null_for_what_is_absent() {
 }
 
 #[test]
-fn a_malformed_plan_is_told_with_its_line_and_a_hint() {
+fn a_malformed_plan_is_reported_with_its_line_and_a_hint() {
     let folder = TempDir::new().expect("a folder");
     let output = sim(&folder, &PLAN.replace("seconds = 1", "secnods = 1"), &[]);
     assert!(!output.status.success());
@@ -89,7 +89,7 @@ fn a_malformed_plan_is_told_with_its_line_and_a_hint() {
 }
 
 #[test]
-fn what_nobody_knows_is_refused_with_what_there_is() {
+fn unknown_names_are_refused_with_the_known_ones() {
     let run = |arguments: &[&str]| text(&lab().args(arguments).output().expect("mpt-lab").stderr);
     assert!(run(&["run", "E1.X"]).contains("did you mean E1."));
     assert!(run(&["run", "E1.I", "--against", "tcp"]).contains("unknown contender 'tcp'; hint: solo, ideal, mptcp"));
@@ -107,13 +107,13 @@ fn the_same_seed_gives_the_same_figures_after_a_crash_too() {
     child.kill().and_then(|()| child.wait()).expect("killed");
     let output = sim(&crashed, PLAN, &arguments);
     let told = text(&output.stderr);
-    // It may have been through before it was killed.
+    // The run may have finished before it was killed.
     assert!(told.contains("continuing ") || crashed.path().join("out/finished").exists(), "{told}");
     assert_eq!(text(&output.stdout), text(&expected.stdout));
 }
 
 #[test]
-fn without_privileges_it_says_what_to_do() {
+fn without_privileges_the_error_has_a_hint() {
     let folder = TempDir::new().expect("a folder");
     fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("open to all");
     let out = folder.path().join("out");
@@ -138,7 +138,7 @@ fn without_privileges_it_says_what_to_do() {
 }
 
 #[test]
-fn a_missing_tool_is_told_with_its_package_before_anything_is_made() {
+fn a_missing_tool_is_reported_with_its_package_before_the_run() {
     if !nix::unistd::geteuid().is_root() {
         return eprintln!("skipped: needs root");
     }
@@ -217,5 +217,5 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The user that owns nothing.
+/// The user `nobody`.
 const NOBODY: u32 = 65_534;

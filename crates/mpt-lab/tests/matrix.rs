@@ -1,4 +1,4 @@
-//! The committed figures of the simulator are those of this core.
+//! Compares the simulator's figures with the committed ones.
 
 use mpt_lab::experiment::matrix;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Feedback against a peer that may say anything: every packet has one fate, and nothing panics.
+//! Feedback against a peer that may send anything: every packet has one outcome, and nothing panics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 const PATH: PathId = PathId { slot: 0, generation: 0 };
 
-/// What happens to a path's sender.
+/// An event at a path's sender.
 #[derive(Clone, Debug)]
 enum Step {
     Send(u32),
@@ -46,7 +46,7 @@ fn ack(seqs: std::ops::Range<u64>) -> impl Strategy<Value = Ack> {
     })
 }
 
-/// A packet may be told acknowledged once, or lost once and then spurious once; nothing else.
+/// A packet may be reported acknowledged once, or lost once and then spurious once; nothing else.
 fn note(fates: &mut BTreeMap<u64, Vec<Outcome>>, fate: Outcome, token: u64) {
     let told = fates.entry(token).or_default();
     told.push(fate);
@@ -58,7 +58,7 @@ fn note(fates: &mut BTreeMap<u64, Vec<Outcome>>, fate: Outcome, token: u64) {
 
 proptest! {
     #[test]
-    fn whatever_the_peer_says_each_packet_has_one_fate(steps in prop::collection::vec(step(), 1..200), name in 0..ControllerKind::NAMES.len()) {
+    fn each_packet_has_one_outcome_whatever_the_peer_sends(steps in prop::collection::vec(step(), 1..200), name in 0..ControllerKind::NAMES.len()) {
         let mut controller = Controller::new(Algorithm::new(ControllerKind::NAMES[name].1));
         controller.add_path(PATH, 1_400, None);
         let (mut feedback, mut fates, mut sizes) = (PathEstimator::default(), BTreeMap::new(), BTreeMap::new());

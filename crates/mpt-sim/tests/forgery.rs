@@ -1,5 +1,5 @@
-//! What an attacker can do to a live endpoint in native mode: make it count. Every bit of a captured message is flipped, every
-//! datagram is replayed, reordered, mutated; nothing is answered, nothing is believed, nothing grows.
+//! Attacks on a live endpoint in native mode only increment counters. Every bit of a captured message is flipped, every
+//! datagram is replayed, reordered and mutated; nothing is answered, nothing is accepted, nothing grows.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -16,7 +16,7 @@ use support::native::{Pair, Shot, counted, numbers};
 #[global_allocator]
 static HEAP: Counting = Counting;
 
-/// All the ways in which a message can differ in one bit.
+/// Returns all messages that differ from `message` in one bit.
 fn flipped(message: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     (0..message.len() * 8).map(|bit| {
         let mut message = message.to_vec();
@@ -25,7 +25,8 @@ fn flipped(message: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Each of `forged` changes one counter of end `at`, by one, and is not answered; 40 a second are no load.
+/// Checks that each of `forged` increments one counter of end `at` by one and is not answered; 40 per second are no
+/// load.
 fn refuses(pair: &mut Pair, at: usize, forged: impl Iterator<Item = Vec<u8>>) {
     for (i, bytes) in forged.enumerate() {
         pair.now += Duration::from_millis(25);
@@ -49,7 +50,8 @@ fn every_flipped_bit_of_both_handshake_messages_is_counted_and_not_answered() {
     fresh.give(1, &initiation);
     let good = fresh.shots(1).pop().unwrap();
     assert_eq!(good.bytes.len(), response.bytes.len());
-    // In MAC2 a message is counted by the gate, which takes a hundred a second; the initiator asks again after five.
+    // With a wrong MAC2 the handshake guard counts a message, up to a hundred per second; the initiator retries after
+    // five seconds.
     let mac2 = good.bytes.len() * 8 - 128;
     for (bit, forged) in flipped(&good.bytes).enumerate() {
         fresh.now += Duration::from_millis(if bit < mac2 { 0 } else { 30 });
@@ -95,7 +97,7 @@ fn every_flipped_bit_of_a_data_packet_is_counted_and_not_answered() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However datagrams are shuffled and repeated, each packet is delivered once; the first copy counts.
+    /// Shuffled and repeated datagrams deliver each packet once; the first copy counts.
     #[test]
     fn replays_and_reordering_deliver_each_packet_once(order in prop::collection::vec(0..80usize, 1..200)) {
         let mut pair = Pair::established();
@@ -106,7 +108,7 @@ proptest! {
             pair.give(1, &shots[*i]);
             delivered.extend(numbers(&pair.delivered(1)));
         }
-        // The sender is not heard again, so nothing is repaired.
+        // Nothing of the sender arrives any more, so nothing is repaired.
         pair.pass_alone(1, Duration::from_secs(2));
         delivered.extend(numbers(&pair.delivered(1)));
         let mut wanted: Vec<u64> = order.iter().map(|i| *i as u64).collect();
@@ -120,7 +122,7 @@ proptest! {
 }
 
 #[test]
-fn what_lags_behind_by_the_window_is_taken_and_what_lags_further_is_too_old() {
+fn a_datagram_within_the_replay_window_is_accepted_and_an_older_one_is_not() {
     let sequence = |shot: &Shot| u32::from_be_bytes(shot.bytes[8..12].try_into().unwrap());
     let mut pair = Pair::established();
     let held = [0, 1].map(|n| pair.packet(0, n, 60));
@@ -147,12 +149,12 @@ fn what_lags_behind_by_the_window_is_taken_and_what_lags_further_is_too_old() {
     assert_eq!(too_old(&pair), 1);
 }
 
-/// A message that is none of the good ones.
+/// Returns a mutated message that differs from all good ones.
 fn forgery(chance: &mut Pcg64Mcg, good: &[Vec<u8>]) -> Vec<u8> {
     std::iter::repeat_with(|| mutated(chance, good)).find(|bytes| !good.contains(bytes)).unwrap()
 }
 
-/// Changes a good message in one of the ways of somebody who has time.
+/// Mutates a random good message in a random way.
 fn mutated(chance: &mut Pcg64Mcg, good: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = good[chance.random_range(0..good.len())].clone();
     match chance.random_range(0..6) {
@@ -175,7 +177,8 @@ fn mutated(chance: &mut Pcg64Mcg, good: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Ten million with `MPT_FORGERIES=10000000`, best with `--release`; a hundredth of that otherwise.
+/// Runs ten million forgeries with `MPT_FORGERIES=10000000`, preferably with `--release`; a hundredth of that
+/// otherwise.
 #[test]
 fn mutated_datagrams_grow_nothing_and_are_not_answered() {
     let forgeries: u64 = std::env::var("MPT_FORGERIES").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000);
@@ -188,7 +191,7 @@ fn mutated_datagrams_grow_nothing_and_are_not_answered() {
     good.extend((0..4).map(|n| pair.packet(0, n, 40 + 300 * n as usize).bytes));
     good.push(pair.packet(1, 0, 400).bytes);
     pair.hush();
-    // What was captured has arrived, so that what a mutation changes only outside of it would be a replay.
+    // The captured datagrams are delivered first, so that a mutation outside the authenticated bytes is a replay.
     for bytes in &good[2..6] {
         pair.give(1, &Shot { to: 1, bytes: bytes.clone() });
     }
@@ -204,7 +207,7 @@ fn mutated_datagrams_grow_nothing_and_are_not_answered() {
         pair.give(1, &Shot { to: 1, bytes });
         assert_eq!(pair.shots(1).len(), 0, "number {n} was answered");
         assert_eq!(pair.delivered(1).len(), 0, "number {n} was delivered");
-        // Tables find their size in the first of them.
+        // Tables reach their final size during the first forgeries.
         if n == forgeries / 100 {
             heap = Some(HEAP.bytes());
         }

@@ -1,4 +1,4 @@
-//! What an idle peer costs: a server has a thousand of them.
+//! Memory of an idle peer; a server may have a thousand of them.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -19,12 +19,12 @@ static HEAP: Counting = Counting;
 
 const SERVER: u16 = 60_000;
 
-/// A server and those who call it, each from an address of its own.
+/// A server and its clients, each with an own address.
 struct Star {
     server: Endpoint,
     clients: Vec<Endpoint>,
     now: Time,
-    /// Bytes that the server has allocated and not given back.
+    /// Bytes that the server has allocated and not freed.
     used: i64,
 }
 
@@ -55,7 +55,7 @@ impl Star {
         result
     }
 
-    /// What a client says is heard, and what the server says to it.
+    /// Delivers the datagrams of a client, and the server's answers.
     fn exchange(&mut self, client: usize) {
         while let Some(run) = self.clients[client].poll_transmit(self.now) {
             let mut bytes = run.bytes().to_vec();
@@ -81,7 +81,7 @@ impl Star {
         }
     }
 
-    /// Steps of a second are enough for keepalives.
+    /// Steps of 250 ms are short enough for keepalives.
     fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds * 4 {
             self.now += Duration::from_millis(250);
@@ -96,7 +96,7 @@ impl Star {
     }
 }
 
-/// What another peer costs: the difference between a few and many, without what a server has anyway.
+/// Returns the memory of one more peer: the difference between few and many, without the server's fixed part.
 fn marginal(prepare: impl Fn(&mut Star)) -> i64 {
     let [few, many] = [6, 18].map(|count| {
         let mut star = Star::new(count);
@@ -108,7 +108,7 @@ fn marginal(prepare: impl Fn(&mut Star)) -> i64 {
     (many - few) / 12
 }
 
-/// Packets of many flows in both directions.
+/// Sends packets of many flows in both directions.
 fn work(star: &mut Star) {
     for flow in 0..1_000u64 {
         for client in 0..star.clients.len() {
@@ -137,7 +137,7 @@ fn a_peer_that_never_carried_anything_takes_less_than_64_kib() {
 }
 
 #[test]
-fn a_peer_that_was_busy_gives_back_what_it_had() {
+fn a_peer_frees_its_memory_when_idle() {
     let busy = marginal(|star| {
         star.pass(2);
         work(star);

@@ -1,4 +1,4 @@
-//! Native mode over links of every kind, with the laws checked after every run.
+//! Native mode over links of every kind; the laws are checked after every run.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -60,7 +60,7 @@ fn assert_lawful(net: &Network) {
     assert!(breaches.is_empty(), "{} breaches, {:?}", breaches.len(), &breaches[..breaches.len().min(4)]);
 }
 
-/// What the sender's own queue dropped, while it did not know how fast the paths are.
+/// Returns the packets that the sender's queue dropped while the rates of the paths were unknown.
 fn shed(net: &Network) -> u64 {
     net.endpoint(0).status().peers[0].drops.of(mpt_proto::drops::Dropped::Aqm)
 }
@@ -102,7 +102,7 @@ fn two_clean_paths_deliver_everything_in_order() {
 }
 
 #[test]
-fn loss_is_repaired_before_anybody_notices() {
+fn loss_is_repaired_in_order() {
     let lossy = link(50, 20).with_loss(Loss::Random(0.02));
     let paths = [PathSpec::symmetric(lossy.clone()), PathSpec::symmetric(lossy)];
     let net = run(1, &paths, mbit(60), 5 * SECOND);
@@ -114,7 +114,7 @@ fn loss_is_repaired_before_anybody_notices() {
 }
 
 #[test]
-fn acknowledgements_leave_by_a_socket_that_is_not_full() {
+fn acknowledgements_use_a_socket_that_is_not_full() {
     let paths = [PathSpec::symmetric(link(50, 5)), PathSpec::symmetric(link(50, 20))];
     let mut net = network(1, &paths, mbit(40), 3 * SECOND);
     net.run(SECOND);
@@ -124,7 +124,7 @@ fn acknowledgements_leave_by_a_socket_that_is_not_full() {
     let before = sent(&net);
     net.run(2 * SECOND);
     let after = sent(&net);
-    // Every second of 40 Mbit/s that come in is acknowledged hundreds of times, and a path is probed a few times.
+    // Every second of 40 Mbit/s is acknowledged hundreds of times, and a path is probed a few times.
     let [full, open] = [0, 1].map(|path| after[path] - before[path]);
     assert!(full < 20 && open > 200, "{full} by the full one, {open} by the other");
 }
@@ -160,7 +160,7 @@ fn a_silent_path_costs_less_than_a_third_of_a_second_and_no_packet() {
     assert_lawful(&net);
     let sink = net.host::<Sink>(1);
     assert_eq!(sink.numbers.len() as u64 + shed(&net), net.host::<Source>(0).sent());
-    // Three round trips and the receiver's longest wait before it acknowledges would be 85 ms; a path that carried little
-    // has a coarser idea of its round trip.
+    // Three round trips plus the receiver's maximum ACK delay would be 85 ms; a path with little traffic has a coarser
+    // estimate of its RTT.
     assert!(sink.longest_gap < ms(333), "{:?}", sink.longest_gap);
 }

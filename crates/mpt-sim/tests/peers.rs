@@ -1,4 +1,4 @@
-//! Many peers at one endpoint: who gets what, and who may say what.
+//! Many peers at one endpoint: routing of packets, and checks of their sources.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -17,12 +17,12 @@ use support::native::{endpoint, keys, path_to, peer};
 
 const SERVER: u16 = 60_000;
 
-/// A server, and clients that have called it.
+/// A server with clients that have a session.
 struct Star {
     server: Endpoint,
     clients: Vec<Endpoint>,
     now: Time,
-    /// This client hears nothing and says nothing.
+    /// The client whose datagrams are all lost.
     away: Option<usize>,
 }
 
@@ -31,7 +31,7 @@ fn at(client: usize) -> SocketAddr {
 }
 
 impl Star {
-    /// A client behind each of these lists of networks.
+    /// Creates a client for each of these lists of networks.
     fn new(networks: &[&[&str]]) -> Self {
         let known = |(i, nets): (usize, &&[&str])| peer(format!("c{i}"), &keys(i as u16), vec![], nets);
         let server = endpoint(keys(SERVER), SERVER, networks.iter().enumerate().map(known).collect());
@@ -46,7 +46,7 @@ impl Star {
         self.clients.push(endpoint(keys(i as u16), i as u16, vec![server]));
     }
 
-    /// Everything that is to be said is heard, for two seconds.
+    /// Delivers all datagrams for two seconds.
     fn settle(&mut self) {
         for _ in 0..2_000 {
             self.now += Duration::from_millis(1);
@@ -72,21 +72,21 @@ impl Star {
         }
     }
 
-    /// A client sends a packet; how many the server then delivers.
+    /// Sends a packet from a client; returns the number of packets that the server delivers.
     fn say(&mut self, client: usize, from: [u8; 4]) -> usize {
         inner(&mut self.clients[client], self.now, from, [10, 77, 0, 1]);
         self.settle();
         deliveries(&mut self.server)
     }
 
-    /// The server sends a packet; which clients it is delivered to.
+    /// Sends a packet from the server; returns the clients that deliver it.
     fn send(&mut self, to: [u8; 4]) -> Vec<usize> {
         inner(&mut self.server, self.now, [10, 77, 0, 1], to);
         self.settle();
         (0..self.clients.len()).filter(|client| deliveries(&mut self.clients[*client]) > 0).collect()
     }
 
-    /// The server has a packet to send, at once with others.
+    /// Gives the server a packet to send, without advancing the time.
     fn take(&mut self, to: [u8; 4]) {
         let mut packet = numbered(1, 1_400);
         packet[12..16].copy_from_slice(&[10, 77, 0, 1]);
@@ -94,7 +94,7 @@ impl Star {
         self.server.handle_inner(self.now, &mut packet, 1_400, Offload::default());
     }
 
-    /// The server has more to send to a client than there is room for.
+    /// Fills the server's queue to a client.
     fn fill(&mut self, client: usize, to: [u8; 4]) {
         while self.server.peers()[client].has_room() {
             self.take(to);
@@ -119,7 +119,7 @@ fn deliveries(endpoint: &mut Endpoint) -> usize {
 }
 
 #[test]
-fn the_longest_prefix_decides_who_gets_a_packet() {
+fn the_longest_prefix_selects_the_peer() {
     let mut star = Star::new(&[&["10.0.0.0/8"], &["10.7.0.0/16", "10.9.1.1/32"], &["10.7.7.0/24"]]);
     assert_eq!(star.send([10, 1, 2, 3]), [0]);
     assert_eq!(star.send([10, 7, 2, 3]), [1]);
@@ -130,7 +130,7 @@ fn the_longest_prefix_decides_who_gets_a_packet() {
 }
 
 #[test]
-fn a_peer_cannot_speak_for_another() {
+fn a_peer_cannot_use_the_source_address_of_another() {
     let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
     assert_eq!(star.say(0, [10, 77, 1, 9]), 1);
     assert_eq!(star.say(0, [10, 77, 2, 9]), 0, "the other's address");
@@ -140,9 +140,9 @@ fn a_peer_cannot_speak_for_another() {
     assert_eq!(arrived, [1, 0], "each peer has counters of its own");
 }
 
-/// 40 s of 8 Mbit/s for one that is off are more than the queue holds; the TUN device is everybody's.
+/// 40 s of 8 Mbit/s to an unreachable peer exceed its queue; all peers share the TUN device.
 #[test]
-fn a_peer_that_is_away_keeps_nobody_waiting() {
+fn an_unreachable_peer_does_not_block_others() {
     let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
     star.away = Some(0);
     for _ in 0..20 {
@@ -160,7 +160,7 @@ fn a_peer_that_is_away_keeps_nobody_waiting() {
 }
 
 #[test]
-fn a_peer_whose_queue_is_full_keeps_nobody_waiting() {
+fn a_peer_with_a_full_queue_does_not_block_others() {
     let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
     star.fill(0, [10, 77, 1, 1]);
     assert!(star.server.has_room());
@@ -172,9 +172,9 @@ fn a_peer_whose_queue_is_full_keeps_nobody_waiting() {
     assert!(!star.server.has_room(), "there is nobody left whom it would keep waiting");
 }
 
-/// A more specific prefix of somebody else's is not for a peer to use.
+/// A peer must not use a more specific prefix of another peer.
 #[test]
-fn what_belongs_to_a_longer_prefix_belongs_to_it_as_a_source_too() {
+fn the_longest_prefix_also_decides_on_source_addresses() {
     let mut star = Star::new(&[&["10.0.0.0/8"], &["10.7.0.0/16"]]);
     assert_eq!(star.say(0, [10, 1, 2, 3]), 1);
     assert_eq!(star.say(0, [10, 7, 2, 3]), 0);
@@ -183,7 +183,7 @@ fn what_belongs_to_a_longer_prefix_belongs_to_it_as_a_source_too() {
 }
 
 #[test]
-fn peers_come_and_go_without_disturbing_others() {
+fn peers_are_added_and_removed_without_disturbing_others() {
     let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
     let now = star.now;
     star.server.add_peer(now, &peer("c2".into(), &keys(2), vec![], &["10.77.3.0/24"]));

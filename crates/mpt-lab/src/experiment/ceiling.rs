@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_swings_counts_with_its_mean() {
+    fn a_varying_link_counts_with_its_mean_rate() {
         let ten = Duration::from_secs(10);
         let mean = |text: &str, length| mean(&link(text), length, &[]);
         assert_eq!(mean("rate=50mbit; 5s: rate=5mbit; 10s: repeat", ten), Some(27.5));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_events_take_away_carries_nothing_meanwhile() {
+    fn a_path_carries_nothing_while_events_block_it() {
         let plans = crate::plan::select("outages").unwrap();
         let [cable_pull, blackhole, renumber] = &plans[0].cases[..] else { panic!("three cases") };
         let twenty = Duration::from_secs(20);

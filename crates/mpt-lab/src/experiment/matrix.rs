@@ -176,14 +176,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_shows_both_lines_and_what_came_and_went() {
+    fn a_difference_shows_changed_added_and_removed_lines() {
         let (old, new) = ("E1/0  1 2\nE1/1  5\nE1/2  3\n", "E1/0  1 4\nE1/1  5\nE1/3  7\n");
         assert_eq!(difference(old, new), ["-E1/0  1 2", "+E1/0  1 4", "-E1/2  3", "+E1/3  7"]);
         assert!(difference(old, old).is_empty());
     }
 
     #[test]
-    fn the_file_says_how_it_is_accepted() {
+    fn the_file_contains_the_command_that_accepts_it() {
         assert!(HEAD.contains(ACCEPT));
     }
 }

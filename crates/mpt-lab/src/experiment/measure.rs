@@ -411,14 +411,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statistics_are_those_of_the_textbook() {
+    fn mean_variance_and_quantiles_match_known_values() {
         let values = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
         assert_eq!((mean(&values), variance(&values)), (5.0, 4.0));
         assert_eq!((quantile(&values, 0.0), quantile(&values, 1.0), quantile(&[3.0], 0.5)), (2.0, 9.0, 3.0));
     }
 
     #[test]
-    fn a_process_has_used_some_time() {
+    fn the_processor_time_of_a_running_process_is_known() {
         assert!(processor_seconds(&[std::process::id()]).is_some());
         assert_eq!(processor_seconds(&[]), None);
     }

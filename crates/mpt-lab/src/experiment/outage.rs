@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_back_when_it_stays() {
+    fn a_rate_has_recovered_after_two_intervals() {
         let rates = [(1.0, 10.0), (1.1, 2.0), (1.2, 9.5), (1.3, 3.0), (1.4, 9.5), (1.5, 9.1)];
         let seconds = recovery(&rates, 1.0, 9.0).unwrap();
         assert!((seconds - 0.4).abs() < 1e-9);
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_never_comes_back_takes_until_the_end() {
+    fn a_rate_that_never_recovers_counts_until_the_end() {
         let seconds = Duration::from_secs;
         let half_from = |event: f64, at: f64| (at, if at <= event { 10.0 } else { 5.0 });
         let rates: Vec<(f64, f64)> = (1..=60).map(|tenth| half_from(2.0, f64::from(tenth) / 10.0)).collect();

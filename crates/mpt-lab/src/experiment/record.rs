@@ -106,7 +106,7 @@ mod tests {
     use crate::{experiment::result::Run, plan};
 
     #[test]
-    fn every_field_is_there_and_what_is_absent_is_null() {
+    fn every_field_is_present_and_missing_values_are_null() {
         let plans = plan::select("E1.I/50").unwrap();
         let run = |mbit| Run { metrics: [(Metric::Goodput, mbit)].into(), ..Run::default() };
         let outcome = |name: &str, runs| Outcome { name: name.into(), absent: None, runs };

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_goes_on_and_a_finished_one_begins_anew() {
+    fn an_interrupted_run_continues_and_a_finished_one_is_archived() {
         let folder = std::env::temp_dir().join(format!("mpt-lab-store-{}", std::process::id()));
         let options = Options {
             keys: vec!["T".into()],

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_without_a_figure_is_a_miss_but_in_the_simulator() {
+    fn a_repetition_without_a_figure_is_a_miss_except_in_the_simulator() {
         let run = Run { metrics: [(Metric::Goodput, 99.0)].into(), ..Run::default() };
         let three = |substrate| CaseResult { ceiling: Some(103.0), repetitions: 3, substrate, ..CaseResult::default() };
         let verdicts = |substrate, runs| of_runs("E1.I/50", Mode::Plain, three(substrate), runs);

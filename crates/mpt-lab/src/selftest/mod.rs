@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_holds_only_if_every_figure_does() {
+    fn a_machine_is_accurate_only_if_every_figure_is() {
         let good = || Accuracy {
             rate: 0.001,
             delay_median: Duration::from_micros(50),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrival_is_judged_by_the_model() {
+    fn the_expected_arrival_comes_from_the_model() {
         let ms = Duration::from_millis;
         // 1514 bytes take 60.56 us at 200 Mbit/s; the second waits for the first.
         let late = Duration::from_nanos(20_000_000 + 2 * 60_560) + ms(3);

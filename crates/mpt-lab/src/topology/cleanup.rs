@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_ours_and_without_its_process_is_an_orphan() {
+    fn only_own_names_without_a_process_are_orphans() {
         // Process IDs end at 2^22 (proc(5), pid_max).
         assert!(is_orphan("mptlab-99999999-a") && is_orphan("mptlab-99999999-a-capture"));
         assert!(!is_orphan(&format!("mptlab-{}-a", std::process::id())));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_laboratorys_capture_is_an_orphan_and_goes() {
+    fn the_capture_of_a_killed_laboratory_is_removed() {
         let temporary = tempfile::TempDir::new().expect("a folder");
         let left = temporary.path().join("mptlab-99999999-a-capture");
         fs::create_dir(&left).and_then(|()| fs::write(left.join("packets.pcap"), "")).expect("a capture");

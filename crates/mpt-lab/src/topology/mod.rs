@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_of_processors_is_a_number_that_the_kernel_takes() {
+    fn a_processor_mask_has_the_kernels_format() {
         assert_eq!([1, 2, 32, 64].map(processor_mask), ["1", "3", "ffffffff", "ffffffff"]);
     }
 }

@@ -193,7 +193,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn a_flow_that_never_connects_brings_nothing_and_ends() {
+    fn a_flow_that_never_connects_has_no_samples_and_ends() {
         let listener = listen((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a listener");
         listener.set_read_timeout(Some(Duration::from_millis(1))).expect("a time limit");
         let flow = Bulk::run(None, listener);

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_judged_by_delay_jitter_loss_and_gaps() {
+    fn the_quality_of_a_call_is_its_delay_jitter_loss_and_gap() {
         let ms = Duration::from_millis;
         let packet = |number, at, delay| ReceivedPacket { at: ms(at), delay: ms(delay), number };
         let quality = quality(4, &[packet(0, 10, 10), packet(1, 35, 15), packet(3, 70, 10), packet(3, 71, 11)]);

@@ -92,14 +92,14 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_by_time_and_equals_as_they_went_in() {
+    fn frames_are_released_by_time_and_equal_times_in_order() {
         let mut in_flight = in_flight(&[(30, 0), (10, 1), (20, 2), (10, 3), (10, 4)]);
         assert_eq!(released_lines(&mut in_flight, 20), [1, 3, 4, 2]);
         assert_eq!(in_flight.next(), Some(Time::from_nanos(30)));
     }
 
     #[test]
-    fn a_forgotten_line_loses_its_frames_alone() {
+    fn discarding_a_line_leaves_other_lines_alone() {
         let mut in_flight = in_flight(&[(30, 0), (10, 1), (20, 0)]);
         in_flight.discard_line(0);
         assert_eq!(released_lines(&mut in_flight, 100), [1]);

@@ -1,4 +1,4 @@
-//! Whatever is thrown at the port is dropped, counted by name, and never answered.
+//! Invalid datagrams are dropped, counted by reason, and never answered.
 
 use crate::{
     capture::Capture,
@@ -11,14 +11,14 @@ use mpt_proto::wire::gre::{self, Gre};
 use mpt_sim::host::numbered;
 use serde_json::{Map, Value, json};
 
-/// A valid IPv4 packet from host A to host B, inside the tunnel.
+/// Returns a valid IPv4 packet from host A to host B inside the tunnel.
 fn packet(tos: u8) -> Vec<u8> {
     let mut packet = numbered(0, 100);
     set_tos(&mut packet, Version::V4, tos);
     packet
 }
 
-/// The packet behind a GRE header.
+/// Returns a packet after a GRE header.
 fn behind(header: Gre, inner: &[u8]) -> Vec<u8> {
     let mut datagram = vec![0; header.len()];
     datagram.extend_from_slice(inner);
@@ -28,7 +28,7 @@ fn behind(header: Gre, inner: &[u8]) -> Vec<u8> {
 
 const BARE: Gre = Gre { protocol: gre::IPV4, checksum: false, key: None, sequence: None };
 
-/// `bytes` with the one at `at` replaced.
+/// Returns `bytes` with the byte at `at` replaced.
 fn with(mut bytes: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
     bytes[at] = value;
     bytes
@@ -38,7 +38,7 @@ fn foreign() -> Vec<u8> {
     with(packet(0), 12, 11)
 }
 
-/// Bad datagrams, the type of service that they come with, and what they must be called.
+/// Returns invalid datagrams with their outer type of service and the expected drop reason.
 fn bad() -> Vec<(&'static str, u8, Vec<u8>)> {
     let good = || behind(BARE, &packet(0));
     vec![
@@ -55,7 +55,7 @@ fn bad() -> Vec<(&'static str, u8, Vec<u8>)> {
         ("bad_checksum", 0, with(behind(Gre { checksum: true, ..BARE }, &packet(0)), 20, 0xaa)),
         ("wrong_key", 0, behind(Gre { key: Some(1), ..BARE }, &packet(0))),
         ("bad_inner", 0, behind(BARE, &[])),
-        // A keepalive of the original MPT (original-mpt.md section 1.5 (d)).
+        // A keepalive of the original MPT.
         ("unknown_control", 0, behind(BARE, &[&[0xa1, 0, 0, 0, 0, 4, 0, 0][..], &[0; 32]].concat())),
         ("bad_inner", 0, with(good(), 4 + 2, 0xff)),
         ("bad_inner", 0, behind(BARE, &[0; 60_000])),
@@ -64,13 +64,13 @@ fn bad() -> Vec<(&'static str, u8, Vec<u8>)> {
     ]
 }
 
-/// No probes of its own, and only its own networks: what host B sends would be an answer.
+/// Returns a plan without probes and with only its own networks, so that anything that host B sends is an answer.
 fn quiet(outer: Family) -> Plan {
     Plan::over(&[outer]).on(Host::B, "keepalive = \"off\"").peer("networks = [\"10.77.0.0/24\", \"fd77::/64\"]")
 }
 
 #[test]
-fn bad_datagrams_are_dropped_by_name_and_never_answered() {
+fn bad_datagrams_are_counted_by_reason_and_never_answered() {
     for outer in [Family::V4, Family::V6] {
         let Some(mut rig) = Rig::build(&format!("bad{outer:?}"), &["delay=1ms"]) else { return };
         rig.launch(Host::B, &quiet(outer));
@@ -107,7 +107,7 @@ fn datagrams_from_an_unexpected_address_are_counted_and_never_answered() {
     assert_eq!(rig.path(Host::B, 0)["received_packets"], 0);
 }
 
-/// UDP and ICMP packets that host B sent over the path; its neighbour discovery is nobody's answer.
+/// Counts UDP and ICMP packets that host B sent over the path; neighbour discovery does not count.
 fn answers(replies: &mut Capture, outer: Family) -> usize {
     let from_b = address(Host::B, 0, outer);
     let packets = replies.frames().iter().filter_map(|frame| Some((Ip::parse(&frame[14..]).ok()?, &frame[14..])));

@@ -1,6 +1,6 @@
-//! Everything through the tunnel: host A sends all to host B, which takes it to a third host, the Internet.
+//! All traffic through the tunnel: host A sends everything to host B, which forwards it to a third host, the Internet.
 //!
-//! Host A has a default route beside the tunnel, too, so whatever does not go through the tunnel would get there as well.
+//! Host A also has a default route outside the tunnel, so traffic that bypasses the tunnel would arrive there as well.
 
 use crate::rig::{Rig, output, sh, text};
 use mpt_lab::topology::{Host, Netns};
@@ -27,10 +27,10 @@ public_key = "sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ="
 networks = ["10.77.0.1/32", "fd77::1/128"]
 "#;
 
-/// Somewhere in the Internet, and everything of it.
+/// Addresses on the Internet.
 const FAR: [&str; 2] = ["198.51.100.2", "2001:db8:99::2"];
 
-/// The Internet behind host B, and the ways of host A to it beside the tunnel.
+/// Creates the Internet behind host B, and routes of host A to it outside the tunnel.
 fn internet(rig: &Rig) -> Netns {
     let name = rig.hosts.a.name().replace("-a", "-c");
     let far = Netns::create(&name).expect("a namespace");
@@ -39,7 +39,7 @@ fn internet(rig: &Rig) -> Netns {
          address add 2001:db8:99::1/64 dev wan nodad"
     );
     rig.hosts.b.ip(&host_b).expect("a network");
-    // It knows no way back to the tunnel's addresses, only to host B's own.
+    // The host has no route back to the tunnel's addresses, only to host B's own.
     let host_c = "link set eth0 up\naddress add 198.51.100.2/24 dev eth0\naddress add 2001:db8:99::2/64 dev eth0 nodad";
     far.ip(host_c).expect("a host");
     rig.hosts.a.ip("route add default via 192.168.11.2 dev eth1").expect("a route");
@@ -58,7 +58,7 @@ fn start(rig: &mut Rig, kill_switch: bool) {
     rig.launch_with(Host::A, &CLIENT.replace("KILL", if kill_switch { "true" } else { "false" }));
 }
 
-/// The interface by which host A's packets to the Internet leave; empty when they do not.
+/// Returns the interface by which host A's packets to the Internet leave; empty if they are blocked.
 fn ways(rig: &Rig) -> [String; 2] {
     FAR.map(|far| {
         let words = sh(&rig.hosts.a, &format!("ip route get {far} 2>/dev/null || true"));
@@ -71,7 +71,7 @@ fn reaches(rig: &Rig, far: &str) -> bool {
     rig.ping(Host::A, &[], far.parse().expect("an address"))
 }
 
-/// Rules and tables of policy routing that a host has and does not come with, but for those of the laboratory.
+/// Returns policy routing rules and tables of a host beyond the default ones and those of the laboratory.
 fn traces(host: &Netns) -> String {
     let script = "{ ip rule; ip -6 rule; } | grep -vE 'lookup (local|main|default) *$' | grep fwmark; \
                   ip route show table all | grep -E 'mpt|unreachable default'; \
@@ -85,7 +85,7 @@ fn forwarding(host: &Netns) -> String {
 }
 
 #[test]
-fn everything_goes_through_the_tunnel_and_nothing_of_it_stays() {
+fn everything_goes_through_the_tunnel_and_nothing_is_left_behind() {
     let Some((mut rig, _far)) = rig("all") else { return };
     let (rules, before) = (traces(&rig.hosts.a), forwarding(&rig.hosts.b));
     start(&mut rig, false);
@@ -105,7 +105,7 @@ fn everything_goes_through_the_tunnel_and_nothing_of_it_stays() {
     assert_eq!(ways(&rig), ["eth1", "eth1"]);
 }
 
-/// The kernel takes routes and IPv6 addresses away with the interface; then everything would leave beside the tunnel.
+/// The kernel removes routes and IPv6 addresses with the interface; then all traffic would leave outside the tunnel.
 #[test]
 fn everything_goes_through_the_tunnel_again_when_its_interface_has_been_down() {
     let Some((mut rig, _far)) = rig("tun-down") else { return };
@@ -120,7 +120,7 @@ fn everything_goes_through_the_tunnel_again_when_its_interface_has_been_down() {
 }
 
 #[test]
-fn the_kill_switch_lets_nothing_out_until_it_is_taken_away() {
+fn the_kill_switch_blocks_everything_until_it_is_removed() {
     let Some((mut rig, _far)) = rig("kill-switch") else { return };
     start(&mut rig, true);
     rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
@@ -144,7 +144,7 @@ fn the_kill_switch_lets_nothing_out_until_it_is_taken_away() {
 }
 
 #[test]
-fn the_kill_switch_outlives_an_end_that_nobody_asked_for_and_goes_with_its_line() {
+fn the_kill_switch_survives_an_unexpected_exit_and_is_removed_with_its_line() {
     let Some((mut rig, _far)) = rig("removed") else { return };
     start(&mut rig, true);
     rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
@@ -162,9 +162,9 @@ fn the_kill_switch_outlives_an_end_that_nobody_asked_for_and_goes_with_its_line(
     assert_eq!(traces(&rig.hosts.a), "");
 }
 
-/// The second time it is a tunnel that was killed, and does not get up again for reasons of its own.
+/// The second case is a tunnel that was killed and cannot start again for another reason.
 #[test]
-fn after_a_failure_too_the_kill_switch_is_taken_away_as_the_hint_says() {
+fn after_a_failed_start_the_kill_switch_is_removed_as_hinted() {
     let Some((mut rig, _far)) = rig("failed") else { return };
     let client = CLIENT.replace("KILL", "true");
     let fails_with = |rig: &Rig, config: &str, word: &str| {
@@ -203,9 +203,9 @@ fn after_a_failure_too_the_kill_switch_is_taken_away_as_the_hint_says() {
     is_taken_away(&rig);
 }
 
-/// The kernel takes routes away with an interface, also those by which the tunnel's own datagrams stay out of it.
+/// The kernel removes routes with an interface, including those that keep the tunnel's own datagrams out of it.
 #[test]
-fn in_plain_mode_the_way_around_the_tunnel_comes_back_with_its_interface() {
+fn in_plain_mode_the_route_around_the_tunnel_returns_with_its_interface() {
     let Some((mut rig, _far)) = rig("around") else { return };
     let config = |address: &str, routes: &str, remote: &str| {
         format!(
@@ -224,7 +224,7 @@ fn in_plain_mode_the_way_around_the_tunnel_comes_back_with_its_interface() {
 }
 
 #[test]
-fn what_a_killed_router_leaves_is_found_by_whoever_comes_next() {
+fn the_next_tunnel_finds_the_state_of_a_killed_router() {
     let Some((mut rig, _far)) = rig("crash") else { return };
     let before = forwarding(&rig.hosts.b);
     rig.launch_with(Host::B, SERVER);

@@ -1,4 +1,4 @@
-//! Native mode where networks are unkind: what WireGuard's own `netns.sh` taught everybody to ask of a tunnel.
+//! Native mode in hostile networks: the cases of WireGuard's `netns.sh`.
 
 use crate::{
     native_host::{A, B, Native, OTHER, Third},
@@ -16,7 +16,7 @@ const ONE: [&str; 1] = ["delay=2ms"];
 const TWO: [&str; 2] = ["rate=50mbit,delay=2ms", "rate=50mbit,delay=4ms"];
 const MEGABYTE: u64 = 1_000_000;
 
-/// `remote` for host B's address on the first path.
+/// Returns the line `remote` with host B's address on the first path.
 fn remote() -> String {
     format!("remote = \"{}\"", address(Host::B, 0, Family::V4))
 }
@@ -28,7 +28,7 @@ fn count(rig: &Rig, host: Host, why: &str) -> u64 {
 }
 
 #[test]
-fn both_versions_are_carried_over_both() {
+fn both_ip_versions_are_carried_over_both() {
     let Some(mut rig) = Rig::build("nfamilies", &ONE) else { return };
     rig.launch_with(Host::B, &Native::called().text());
     for outer in [Family::V4, Family::V6] {
@@ -43,12 +43,12 @@ fn both_versions_are_carried_over_both() {
 }
 
 #[test]
-fn an_interface_that_comes_and_goes_is_a_path_that_comes_and_goes() {
+fn paths_are_added_and_removed_with_their_interfaces() {
     let Some(rig) = Rig::native("nauto", &TWO, &Native::caller(&remote())) else { return };
     rig.wait_until_up(Host::A, &["eth1", "eth2"]);
     let transfer = Transfer::start(&rig, Family::V4);
     transfer.wait_for(&rig, MEGABYTE);
-    // The whole interface goes, address, routes and all, as when a modem is pulled.
+    // The whole interface goes away with its address and routes, as when a modem is unplugged.
     rig.hosts.a.ip("link set eth2 down\nlink set eth2 name usb0").expect("gone");
     rig.wait_until_up(Host::A, &["eth1"]);
     let sockets = |rig: &Rig| rig.hosts.a.sh("ss -Huan").expect("sockets").lines().count();
@@ -65,14 +65,14 @@ fn an_interface_that_comes_and_goes_is_a_path_that_comes_and_goes() {
 }
 
 #[test]
-fn patterns_leave_interfaces_to_others() {
+fn patterns_exclude_interfaces() {
     let caller = Native::caller(&remote()).line("interfaces = [\"eth*\", \"!eth2\"]");
     let Some(rig) = Rig::native("npatterns", &TWO, &caller) else { return };
     assert_eq!(rig.living(Host::A), ["eth1"]);
 }
 
 #[test]
-fn both_ends_addresses_make_a_full_mesh_as_they_come_and_go() {
+fn addresses_of_both_ends_make_a_full_mesh() {
     let Some(mut rig) = Rig::build("nmesh", &TWO) else { return };
     rig.launch_with(Host::B, &Native::called().line("pairs = \"fullmesh\"").text());
     rig.launch_with(Host::A, &Native::caller(&remote()).line("pairs = \"fullmesh\"").text());
@@ -112,7 +112,7 @@ fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
     let far = |rig: &Rig| rig.status(Host::B)["peers"][0]["paths"].as_array().expect("paths").clone();
     rig.wait_until("B is told", |rig| far(rig).iter().filter(|path| path["reserve"] == true).count() == 1);
     transfer.wait_for(&rig, MEGABYTE / 4);
-    // A path that is taken for dead because a process had to wait for its turn is helped out by the standby one.
+    // If a path is declared dead because a process did not run, the standby path carries its traffic.
     let sent = |rig: &Rig, path| rig.path(Host::A, path)["sent_bytes"].as_u64().expect("bytes");
     let before = [sent(&rig, 0), sent(&rig, 1)];
     transfer.wait_for(&rig, 2 * MEGABYTE);
@@ -127,7 +127,7 @@ fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
     });
 }
 
-/// Counted is once a second; what passed since then is, too, when the peer or the tunnel ends.
+/// Usage is counted once a second; the traffic since then is counted when the peer or the tunnel ends.
 #[test]
 fn the_last_second_of_a_metered_path_counts() {
     let far = address(Host::B, 0, Family::V4);
@@ -153,7 +153,7 @@ fn the_last_second_of_a_metered_path_counts() {
 }
 
 #[test]
-fn a_peer_that_is_added_on_reload_leaves_the_first_its_session_and_its_count() {
+fn a_peer_added_on_reload_does_not_reset_the_first_peer() {
     let far = address(Host::B, 0, Family::V4);
     let path =
         format!("[[peer.path]]\ninterface = \"eth1\"\nremote = \"{far}\"\nrole = \"metered\"\nlimit = \"1GB\"\n");
@@ -183,9 +183,9 @@ fn a_peer_that_is_added_on_reload_leaves_the_first_its_session_and_its_count() {
     assert!(arrived(&rig) >= before.0 && used(&rig) >= before.1, "{before:?}");
 }
 
-/// An address whose port another program holds brings no news when it is let go.
+/// No event is sent when another program releases the port of an address.
 #[test]
-fn peers_can_call_where_another_program_was_in_the_way() {
+fn an_address_is_listened_on_after_another_program_releases_its_port() {
     let Some(mut rig) = Rig::build("nheld", &ONE) else { return };
     rig.launch_with(Host::B, &Native::called().text());
     rig.hosts.b.sysctl(&[("net/ipv4/ip_nonlocal_bind", "1")]).expect("bind before the address is there");
@@ -199,7 +199,7 @@ fn peers_can_call_where_another_program_was_in_the_way() {
     assert!(rig.hosts.b.sh("ss -Huan").expect("sockets").contains("10.9.0.2:4754"));
 }
 
-/// Host A gets another address in mid-transfer, on the only path: host B follows when it has been proven.
+/// Host A changes its address in mid-transfer, on the only path; host B follows after path validation.
 fn follows_a_new_lease(test: &str, caller: &Native) {
     let Some(rig) = Rig::native(test, &["rate=50mbit,delay=2ms"], caller) else { return };
     assert_eq!(rig.remotes(Host::B), ["192.168.11.1:4754"]);
@@ -226,7 +226,7 @@ fn a_configured_path_survives_a_new_lease() {
     follows_a_new_lease("nlease2", &Native::caller(&path));
 }
 
-/// The peer can be reached at a second address, in a network where the caller has none yet.
+/// Builds hosts whose peer has a second address in a network in which the initiator has none yet.
 fn with_another_network(name: &str) -> Option<Rig> {
     let caller = Native::caller("remote = [\"192.168.11.2\", \"10.9.0.2\"]");
     let rig = Rig::native(name, &ONE, &caller)?;
@@ -234,18 +234,18 @@ fn with_another_network(name: &str) -> Option<Rig> {
     Some(rig)
 }
 
-/// Paths over an interface share a socket, which a new path finds bound to the address of the one before it.
+/// Paths over an interface share a socket, so a new path finds it bound to the address of an older path.
 #[test]
-fn a_path_to_another_address_of_the_peer_leaves_from_the_address_that_there_is() {
+fn a_path_to_another_address_of_the_peer_uses_the_remaining_own_address() {
     let Some(rig) = with_another_network("nother") else { return };
     rig.hosts.a.ip("address add 10.9.0.1/24 dev eth1\naddress del 192.168.11.1/24 dev eth1").expect("there, too");
     rig.wait_until("the path leads there", |rig| rig.remotes(Host::A) == ["10.9.0.2:4754"]);
     rig.wait_for_answer(&[], Family::V4, "from another address to another");
 }
 
-/// A new path finds its socket bound to an address that is there still. That it goes later is no news for the path.
+/// A new path finds its socket bound to an address that still exists. Its later removal is no event of the new path.
 #[test]
-fn a_path_leaves_from_the_address_that_it_wants_when_its_socket_had_another() {
+fn a_path_uses_its_own_address_though_its_socket_was_bound_to_another() {
     let Some(rig) = with_another_network("nway") else { return };
     rig.hosts.a.ip("address add 10.9.0.1/24 dev eth1").expect("there, too");
     let no_way = "rule add from 192.168.11.1 priority 1 prohibit\nroute del 192.168.11.0/24 dev eth1";
@@ -255,7 +255,7 @@ fn a_path_leaves_from_the_address_that_it_wants_when_its_socket_had_another() {
     rig.wait_for_answer(&[], Family::V4, "from another address to another");
 }
 
-/// News of the interface are no news of the address that it had.
+/// Events of an interface do not affect paths whose address was removed from it.
 #[test]
 fn a_path_whose_address_is_gone_stays_down_while_its_interface_runs() {
     let path = |number: usize| {
@@ -267,7 +267,7 @@ fn a_path_whose_address_is_gone_stays_down_while_its_interface_runs() {
     let own = format!("{}/24 dev eth1", address(Host::A, 0, Family::V4));
     rig.hosts.a.ip(&format!("address del {own}")).expect("gone");
     rig.wait_until("the address is missed", |rig| is_down(rig, 0));
-    // Once the second is heard of, so is the first.
+    // The event of the second interface comes after that of the first.
     rig.hosts.a.ip("link set eth1 mtu 1400\nlink set eth2 down").expect("news");
     rig.wait_until("the second path is down", |rig| is_down(rig, 1));
     assert!(is_down(&rig, 0), "{:?}", rig.path(Host::A, 0));
@@ -275,7 +275,7 @@ fn a_path_whose_address_is_gone_stays_down_while_its_interface_runs() {
     rig.wait_until("the first path is up", |rig| rig.path(Host::A, 0)["up"] == true);
 }
 
-/// A host behind a translator on host A that forgets after a second, and then gives out another port.
+/// Creates a host behind a NAT on host A that drops bindings after a second and then uses another port.
 fn behind_a_translator(rig: &Rig) -> Netns {
     let name = rig.hosts.a.name().replace("-a", "-c");
     let guest = Netns::create(&name).expect("a namespace");
@@ -299,7 +299,7 @@ fn pings(netns: &Netns, to: &str) -> bool {
 }
 
 #[test]
-fn a_translator_that_forgets_is_followed_and_keepalives_hold_it() {
+fn an_expired_nat_binding_is_followed_and_keepalives_preserve_it() {
     let Some(mut rig) = Rig::build("nnat", &ONE) else { return };
     let guest = behind_a_translator(&rig);
     rig.launch_with(Host::B, &Native::called().text());
@@ -308,7 +308,7 @@ fn a_translator_that_forgets_is_followed_and_keepalives_hold_it() {
     rig.wait_until("B answers", |_| pings(&guest, &b));
     let first = rig.remotes(Host::B);
     assert!(first[0].starts_with("192.168.11.1:") && !first[0].ends_with(":4754"), "translated: {first:?}");
-    // Without traffic the binding is gone in a second: B's packets meet nobody, until the caller says something.
+    // Without traffic the binding expires in a second: B's packets are lost until the initiator sends.
     thread::sleep(Duration::from_millis(2_200));
     rig.wait_until("B answers over another binding", |_| pings(&guest, &b));
     rig.wait_until("B has followed", |rig| {
@@ -317,7 +317,7 @@ fn a_translator_that_forgets_is_followed_and_keepalives_hold_it() {
     });
     assert_eq!(third.status()["peers"][0]["paths"][0]["up"], true);
     drop(third);
-    // Conntrack counts from the last packet; two seconds need a keepalive each second.
+    // Conntrack restarts its timeout with every packet; a timeout of two seconds needs a keepalive every second.
     rig.hosts.a.sysctl(&[("net/netfilter/nf_conntrack_udp_timeout", "2")]).expect("less forgetful");
     rig.hosts.a.sysctl(&[("net/netfilter/nf_conntrack_udp_timeout_stream", "2")]).expect("less forgetful");
     let _third = Third::start(&rig, &guest, "mpt0", &Native::caller(&remote()).on_top("keepalive = \"1s\""));
@@ -329,7 +329,7 @@ fn a_translator_that_forgets_is_followed_and_keepalives_hold_it() {
 }
 
 #[test]
-fn a_key_that_is_not_the_peers_is_refused_until_the_peer_is_told_of_it() {
+fn an_unknown_key_is_refused_until_it_is_configured() {
     let Some(mut rig) = Rig::build("nkeys", &ONE) else { return };
     rig.launch_with(Host::B, &Native::called().text());
     rig.launch_with(Host::A, &Native::caller(&remote()).keys(OTHER, B).text());
@@ -338,13 +338,13 @@ fn a_key_that_is_not_the_peers_is_refused_until_the_peer_is_told_of_it() {
     assert_eq!(rig.status(Host::B)["peers"][0]["paths"].as_array().map(Vec::len), Some(0), "nothing is learned");
     rig.launch_with(Host::B, &Native::called().keys(B, OTHER).text());
     rig.wait_for_answer(&[], Family::V4, "with the right key");
-    // The way back: a caller that has the wrong key for us gets no answer at all.
+    // The reverse case: an initiator that has a wrong key for us gets no answer at all.
     rig.launch_with(Host::A, &Native::caller(&remote()).keys(OTHER, A).text());
     rig.wait_until("B refuses", |rig| count(rig, Host::B, "bad_mac") > 0);
 }
 
 #[test]
-fn a_peer_speaks_for_its_own_prefixes_only() {
+fn a_peer_may_only_use_its_own_prefixes_as_source() {
     let Some(rig) = Rig::native("nprefixes", &ONE, &Native::caller(&remote())) else { return };
     rig.hosts.a.ip("address add 10.77.0.9/32 dev mpt0").expect("an address of nobody's");
     let to = inside(Host::B, Family::V4);
@@ -389,7 +389,7 @@ fn a_tunnel_carries_a_tunnel() {
 }
 
 #[test]
-fn a_tunnel_led_into_itself_drops_its_own_datagrams_and_recovers() {
+fn a_tunnel_routed_into_itself_drops_its_own_datagrams_and_recovers() {
     let far = address(Host::B, 0, Family::V4);
     let caller = Native::caller(&format!("[[peer.path]]\n{}", remote()));
     let Some(rig) = Rig::native("nloop", &ONE, &caller) else { return };
@@ -404,10 +404,10 @@ fn a_tunnel_led_into_itself_drops_its_own_datagrams_and_recovers() {
 }
 
 #[test]
-fn a_peer_that_is_away_and_says_so_by_icmp_is_found_again() {
+fn a_peer_with_a_closed_port_is_found_again() {
     let Some(mut rig) = Rig::native("nicmp", &ONE, &Native::caller(&remote())) else { return };
     assert!(!rig.signal(Host::B, nix::sys::signal::Signal::SIGKILL).success());
-    // Nobody has the port, so every datagram is answered with "port unreachable".
+    // The port is closed, so every datagram is answered with "port unreachable".
     assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
     rig.wait_until("the path is down", |rig| rig.path(Host::A, 0)["up"] == false);
     rig.launch_with(Host::B, &Native::called().text());

@@ -1,4 +1,4 @@
-//! The daemon as a service: what it may do, what it says to the service manager, and what it says to nobody.
+//! The daemon as a service: its privileges, its messages to the service manager, and the secrets that it never prints.
 
 use crate::rig::{Rig, text};
 use mpt_lab::topology::Host;
@@ -29,18 +29,18 @@ fn config(host: usize) -> String {
     )
 }
 
-/// Killed when this is dropped.
+/// A process; dropping this kills it.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A daemon on host A that logs everything it can, with these variables.
+/// Starts a daemon on host A with the highest log level and these environment variables.
 fn verbose(rig: &Rig, variables: &[(&str, &str)]) -> Running {
     fs::write(rig.file(Host::A), config(0)).expect("a file");
     fs::set_permissions(rig.file(Host::A), fs::Permissions::from_mode(0o600)).expect("its mode");
@@ -52,7 +52,7 @@ fn verbose(rig: &Rig, variables: &[(&str, &str)]) -> Running {
 }
 
 #[test]
-fn no_secret_is_logged_or_shown_at_the_highest_level() {
+fn no_secret_is_logged_or_shown_at_the_highest_log_level() {
     let Some(mut rig) = Rig::build("secret", &["delay=1ms"]) else { return };
     rig.launch_with(Host::B, &config(1));
     let _daemon = verbose(&rig, &[]);
@@ -65,14 +65,14 @@ fn no_secret_is_logged_or_shown_at_the_highest_level() {
     let checked = text(&rig.mpt(Host::A, &["config", "check", &file]).stderr);
     for words in shown.iter().chain([&log, &checked]) {
         for secret in [PRIVATE[0], PRIVATE[1], SHARED] {
-            // Half of it would be too much, however it is written.
+            // Even half of the secret must not appear, in any notation.
             assert!(!words.contains(&secret[..20]), "{words}");
             assert!(!words.to_lowercase().contains(&hex(secret)[..20]), "{words}");
         }
     }
 }
 
-/// The first bytes of a key as people print them when they do not think.
+/// Returns the first bytes of a key in hexadecimal, as careless code would print them.
 fn hex(key: &str) -> String {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let value = |byte: u8| DIGITS.iter().position(|digit| *digit == byte).expect("base64") as u32;
@@ -84,7 +84,7 @@ fn hex(key: &str) -> String {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_told_of_before_it_cannot_be_read_again() {
+fn a_warning_precedes_a_file_that_could_not_be_reread() {
     let Some(mut rig) = Rig::build("reach", &["delay=1ms"]) else { return };
     fs::write(rig.file(Host::A), "").expect("a file");
     chown(rig.file(Host::A), Some(65_534), None).expect("its owner");
@@ -97,7 +97,7 @@ fn a_file_of_somebody_else_is_told_of_before_it_cannot_be_read_again() {
 }
 
 #[test]
-fn a_service_says_that_it_is_up_and_alive_and_keeps_no_privilege_that_it_does_not_need() {
+fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
     let Some(rig) = Rig::build("service", &["delay=1ms"]) else { return };
     let path = rig.folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
@@ -107,7 +107,7 @@ fn a_service_says_that_it_is_up_and_alive_and_keeps_no_privilege_that_it_does_no
         loop {
             match manager.recv(&mut word) {
                 Ok(len) => return text(&word[..len]),
-                // A wait with a time limit is ended by any signal, as of a child's end.
+                // Any signal, such as the end of a child process, interrupts a wait with a time limit.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("{error}"),
             }

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_profile_table_is_a_link() {
+    fn a_line_of_the_profile_table_parses_as_a_link() {
         let link: LinkSpec = "rate=40mbit, delay=30ms, jitter=5ms, loss=0.5%".parse().unwrap();
         assert_eq!(link.start.rate, Rate::from_bits(40_000_000));
         assert_eq!(link.start.delay, Duration::from_millis(30));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_back_the_same() {
+    fn a_printed_path_parses_to_the_same_path() {
         for text in [
             "",
             "rate=2048kbit,mtu=1492B,delay=1.5s,jitter=uniform:300us,loss=0.1%,queue=64kB,order=free",
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_by_its_kind() {
+    fn every_error_has_its_kind() {
         let error = |text: &str| text.parse::<LinkSpec>().unwrap_err();
         assert_eq!(error("speed=3mbit"), SpecError::Unknown("speed=3mbit".into()));
         assert_eq!(error("rate=3"), SpecError::Rate("3".into()));

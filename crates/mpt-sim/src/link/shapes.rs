@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_moves_stays_within_its_borders_and_repeats_by_seed() {
+    fn a_random_walk_stays_within_its_bounds_and_depends_on_the_seed() {
         let (low, high) = (Rate::from_bits(5_000_000), Rate::from_bits(50_000_000));
         let make = |seed| random_walk(low, high, 1.5, Duration::from_millis(100), Duration::from_secs(60), Seed(seed));
         let rates: Vec<Rate> = make(1).iter().filter_map(|step| step.change.rate).collect();

@@ -1,4 +1,4 @@
-//! Whose address a path's remote address is: RFC 9000 sections 8, 9 and 21.5, datagram by datagram.
+//! Path validation and migration, datagram by datagram: RFC 9000 sections 8, 9 and 21.5.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use mpt_sim::net::address;
 
 use crate::ends::{endpoint, path, run};
 
-/// A datagram that somebody sent.
+/// A datagram sent by an end.
 #[derive(Clone, Debug)]
 struct Datagram {
     from: usize,
@@ -22,26 +22,26 @@ struct Datagram {
     bytes: Vec<u8>,
 }
 
-/// Two ends, and a network that carries nothing by itself.
+/// Two ends, and a network controlled by the test.
 struct World {
     now: Time,
     ends: [Endpoint; 2],
-    /// Where the caller is at the moment.
+    /// The initiator's address.
     caller: SocketAddr,
     delivered: usize,
     sent: u64,
-    /// Where it is on a second path, to [`OTHER`].
+    /// The initiator's address on a second path, to [`OTHER`].
     second: SocketAddr,
-    /// Over what the called end receives.
+    /// The link on which the responder receives.
     link: LinkId,
-    /// Nothing arrives anywhere.
+    /// True if all datagrams are lost.
     cut: bool,
 }
 
-/// Another address of the called end.
+/// A second address of the responder.
 const OTHER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 200)), 4_754);
 
-/// Longer than the pacer keeps a packet waiting.
+/// Longer than the pacer delays a packet.
 const PACED: Duration = Duration::from_millis(100);
 
 fn somewhere(host: u8) -> SocketAddr {
@@ -49,14 +49,14 @@ fn somewhere(host: u8) -> SocketAddr {
 }
 
 impl World {
-    /// The two have never heard of each other, and cannot.
+    /// Returns two ends without a session and without connectivity.
     fn apart() -> Self {
         let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
         let (caller, second) = (address(0, 0), somewhere(100));
         Self { now: Time::START, ends, caller, second, delivered: 0, sent: 0, link: LinkId(0), cut: true }
     }
 
-    /// The two have a session, and the called end knows where the caller is.
+    /// Returns two ends with a session and one path.
     fn new() -> Self {
         let mut world = Self { cut: false, ..Self::apart() };
         world.settle();
@@ -64,7 +64,7 @@ impl World {
         world
     }
 
-    /// What both ends want to send now.
+    /// Returns what both ends send now.
     fn poll(&mut self) -> Vec<Datagram> {
         let mut all = Vec::new();
         for (from, end) in self.ends.iter_mut().enumerate() {
@@ -79,14 +79,14 @@ impl World {
         all
     }
 
-    /// Gives `bytes` to the end that is not `from`, as if they came from `source`.
+    /// Delivers `bytes` from the end `from` to the other end, with the source address `source`.
     fn arrive(&mut self, from: usize, source: SocketAddr, bytes: &[u8]) {
         let link = if from == 0 { self.link } else { LinkId(0) };
         let received = RecvMeta { link, from: source, tos: 0, segment: bytes.len() };
         self.ends[1 - from].handle_datagrams(self.now, &received, &mut bytes.to_vec());
     }
 
-    /// Carries a datagram to where it is meant for; one for nobody is given back.
+    /// Delivers a datagram to its destination; returns it if there is none.
     fn carry(&mut self, datagram: Datagram) -> Option<Datagram> {
         let lines = [(self.caller, address(1, 0)), (self.second, OTHER)];
         let mut ways = lines.into_iter().map(|(a, b)| if datagram.from == 0 { (a, b) } else { (b, a) });
@@ -97,7 +97,7 @@ impl World {
         None
     }
 
-    /// Carries everything until nobody has anything to say; what was for nobody.
+    /// Delivers everything until both ends are quiet; returns the undeliverable datagrams.
     fn settle(&mut self) -> Vec<Datagram> {
         let mut astray = Vec::new();
         loop {
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Lets time pass, with everything that is due in it; what was for nobody.
+    /// Advances the time and handles all deadlines; returns the undeliverable datagrams.
     fn pass(&mut self, time: Duration) -> Vec<Datagram> {
         let (until, mut astray) = (self.now + time, self.settle());
         while let Some(next) = self.ends.iter().filter_map(|end| Some(end.next_deadline()?.0)).min() {
@@ -126,7 +126,7 @@ impl World {
         astray
     }
 
-    /// The caller or the called sends an inner packet.
+    /// Sends an inner packet from an end.
     fn say(&mut self, end: usize) {
         let mut packet = numbered(self.sent, 500);
         self.sent += 1;
@@ -134,7 +134,7 @@ impl World {
         self.ends[end].handle_inner(self.now, &mut packet, len, Offload::default());
     }
 
-    /// The datagram with an inner packet that an end sends now, caught before it goes anywhere.
+    /// Returns the datagram with an inner packet that an end sends now, without delivering it.
     fn catch(&mut self, end: usize) -> Datagram {
         self.pass(PACED);
         self.say(end);
@@ -144,7 +144,7 @@ impl World {
         data.into_iter().next().unwrap()
     }
 
-    /// Where the called end has the caller's paths, and whether they are up.
+    /// Returns the addresses of the responder's paths to the initiator, and whether they are up.
     fn remotes(&self) -> Vec<(SocketAddr, bool)> {
         let status = self.ends[1].status();
         status.peers[0].paths.iter().map(|path| (path.remote, path.state.is_up())).collect()
@@ -160,7 +160,7 @@ fn to(address: SocketAddr, astray: &[Datagram]) -> Vec<&Datagram> {
 }
 
 #[test]
-fn a_replayed_datagram_moves_nothing_and_is_not_answered() {
+fn a_replayed_datagram_starts_no_migration_and_is_not_answered() {
     let mut world = World::new();
     let data = world.catch(0);
     assert!(world.carry(data.clone()).is_none());
@@ -172,7 +172,7 @@ fn a_replayed_datagram_moves_nothing_and_is_not_answered() {
 }
 
 #[test]
-fn an_overtaken_datagram_from_elsewhere_is_taken_and_moves_nothing() {
+fn a_reordered_datagram_from_elsewhere_is_delivered_and_starts_no_migration() {
     let mut world = World::new();
     let (old, new) = (world.catch(0), world.catch(0));
     world.carry(new);
@@ -184,7 +184,7 @@ fn an_overtaken_datagram_from_elsewhere_is_taken_and_moves_nothing() {
 }
 
 #[test]
-fn who_passes_on_what_it_saw_gets_a_challenge_and_no_data() {
+fn an_address_that_relays_a_datagram_gets_a_challenge_and_no_data() {
     let mut world = World::new();
     let seen = world.catch(0);
     world.arrive(0, somewhere(66), &seen.bytes);
@@ -196,7 +196,7 @@ fn who_passes_on_what_it_saw_gets_a_challenge_and_no_data() {
         assert!(to(somewhere(66), &astray).iter().all(|datagram| datagram.bytes.len() < 100), "{astray:?}");
     }
     assert_eq!(world.delivered, 21, "data goes to where the caller is known to be");
-    // The caller speaks again, from where it was: whoever passed its words on is forgotten.
+    // The initiator sends from its old address again; the address that relayed its datagram is discarded.
     world.say(0);
     world.settle();
     assert!(world.pass(Duration::from_secs(5)).is_empty());
@@ -204,7 +204,7 @@ fn who_passes_on_what_it_saw_gets_a_challenge_and_no_data() {
 }
 
 #[test]
-fn the_first_path_that_the_peer_calls_over_is_what_is_configured_for_its_link() {
+fn the_first_path_of_the_peer_gets_the_settings_of_its_link() {
     let mut world = World { cut: false, ..World::apart() };
     let wan = PathConfig { name: "path2".into(), remote: None, weight: 7, standby: true, ..path(0) };
     world.ends[1] = endpoint(1, vec![wan]);
@@ -218,7 +218,7 @@ fn the_first_path_that_the_peer_calls_over_is_what_is_configured_for_its_link() 
 }
 
 #[test]
-fn a_caller_that_moved_is_followed_when_it_answers_the_challenge() {
+fn a_migrated_initiator_is_followed_after_path_validation() {
     let mut world = World::new();
     let data = world.catch(0);
     world.caller = somewhere(7);
@@ -234,7 +234,7 @@ fn a_caller_that_moved_is_followed_when_it_answers_the_challenge() {
 }
 
 #[test]
-fn a_binding_that_changes_under_a_transfer_loses_nothing() {
+fn nat_rebinding_during_a_transfer_loses_nothing() {
     let mut world = World::new();
     for round in 0..50 {
         world.caller = somewhere(round);
@@ -248,7 +248,7 @@ fn a_binding_that_changes_under_a_transfer_loses_nothing() {
 }
 
 #[test]
-fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() {
+fn an_unvalidated_address_gets_at_most_three_times_the_received_bytes() {
     let mut world = World::new();
     world.caller = somewhere(7);
     let mut received = 0;
@@ -260,7 +260,7 @@ fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() 
             received += datagram.bytes.len();
         }
         (0..length).for_each(|_| world.say(1));
-        // The caller stands at neither address, so nothing is ever answered.
+        // The initiator is at neither address, so nothing is ever answered.
         for datagram in world.pass(Duration::from_secs(length / 20)) {
             sent += if datagram.to == somewhere(66) { datagram.bytes.len() } else { 0 };
         }
@@ -270,7 +270,7 @@ fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() 
 }
 
 #[test]
-fn a_new_path_gets_nothing_but_challenges_until_it_answers() {
+fn a_new_path_gets_only_challenges_until_it_is_validated() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), alive: false, ..path(0) };
     let config = PathConfig { remote: Some(SocketAddr::new(address(1, 0).ip(), 7)), ..config };
@@ -285,9 +285,9 @@ fn a_new_path_gets_nothing_but_challenges_until_it_answers() {
     assert_eq!(world.delivered, 50);
 }
 
-/// A translator that balances by packet, or somebody on the way who passed one on before the path was proven.
+/// A NAT that balances per packet, or an on-path attacker who relays a datagram before the path is validated.
 #[test]
-fn a_new_path_that_called_from_elsewhere_once_is_proven_where_it_goes_on_calling_from() {
+fn a_new_path_is_validated_at_its_lasting_address() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
@@ -303,14 +303,14 @@ fn a_new_path_that_called_from_elsewhere_once_is_proven_where_it_goes_on_calling
 }
 
 #[test]
-fn an_address_that_the_peer_tells_gets_a_few_challenges_and_is_used_when_it_answers() {
+fn an_advertised_address_gets_few_challenges_and_is_used_after_validation() {
     let mut world = World::new();
     let told = SocketAddr::new(address(1, 0).ip(), 4_800);
     world.ends[1].advertise_addresses(world.now, "peer", &[told, somewhere(9)]);
     world.settle();
     assert!(world.ends[0].take_remote_addresses_changed() && !world.ends[0].take_remote_addresses_changed());
     assert_eq!(world.ends[0].remote_addresses("peer"), [told, somewhere(9)]);
-    // The peer may tell whose address it likes: whoever is there gets five challenges in half a minute.
+    // The peer may advertise a third party's address: that host gets five challenges in half a minute.
     let config = PathConfig { name: "told".into(), remote: Some(somewhere(9)), ..path(0) };
     assert!(world.ends[0].add_remote_path(world.now, "peer", &config));
     (0..20).for_each(|_| world.say(0));
@@ -324,9 +324,10 @@ fn an_address_that_the_peer_tells_gets_a_few_challenges_and_is_used_when_it_answ
     assert_eq!(world.ends[0].remote_addresses("peer"), [told]);
 }
 
-/// What a path is taken down for may last longer than a translator remembers: the caller calls again and again, so that there is an address to answer to.
+/// A path may be disabled for longer than a NAT keeps its binding: the initiator keeps sending, so that there is an
+/// address to answer to.
 #[test]
-fn a_path_that_the_called_end_takes_up_again_is_found_though_the_caller_has_another_address_by_then() {
+fn a_path_enabled_again_by_the_responder_is_found_at_the_initiators_new_address() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
@@ -336,7 +337,7 @@ fn a_path_that_the_called_end_takes_up_again_is_found_though_the_caller_has_anot
     world.pass(Duration::from_secs(10));
     let state = |world: &World| world.ends[0].status().peers[0].paths[1].state;
     assert_eq!(state(&world), PathState::Down(DownCause::Peer), "the caller was told");
-    // What is lost meanwhile changes nothing: an answer that it is alive is no word that it is used.
+    // Loss in the meantime changes nothing: a probe response does not mean that the path is used.
     world.cut = true;
     world.pass(Duration::from_secs(20));
     world.cut = false;
@@ -349,9 +350,10 @@ fn a_path_that_the_called_end_takes_up_again_is_found_though_the_caller_has_anot
     assert_eq!(state(&world), PathState::Up);
 }
 
-/// A lease that runs out and is renewed, or an IPv6 address while its interface is down: the same address has another socket then.
+/// A lease that expires and is renewed, or an IPv6 address while its interface is down: the same address then has
+/// another socket.
 #[test]
-fn a_called_end_whose_only_address_goes_and_comes_back_answers_again() {
+fn a_responder_answers_again_after_its_only_address_returns() {
     let mut world = World::new();
     world.cut = true;
     world.ends[1].remove_link(world.now, world.link);
@@ -366,7 +368,7 @@ fn a_called_end_whose_only_address_goes_and_comes_back_answers_again() {
 }
 
 #[test]
-fn a_called_end_that_begins_anew_is_found_though_the_caller_has_removed_a_path() {
+fn a_restarted_responder_is_found_though_the_initiator_removed_a_path() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(somewhere(9)), ..path(0) };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
@@ -383,7 +385,7 @@ fn a_called_end_that_begins_anew_is_found_though_the_caller_has_removed_a_path()
 }
 
 #[test]
-fn a_caller_that_nobody_answers_for_minutes_goes_on_calling() {
+fn an_unanswered_initiator_retries_for_minutes() {
     let mut world = World::apart();
     world.pass(Duration::from_secs(200));
     world.cut = false;

@@ -1,4 +1,4 @@
-//! Paths that fall silent, that fail again and again, and that lose most of what they carry.
+//! Paths that become silent, that fail repeatedly, and that lose most packets.
 
 use super::world::*;
 use mpt_proto::path::{Demotion, DownCause, PathState};
@@ -6,14 +6,14 @@ use mpt_proto::repair::fec::FecMode;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Sink, Source};
 
-/// Payload of what fits a frame.
+/// Share of the payload in a full frame.
 const SHARE: f64 = (MTU - 52) as f64 / 1_514.0;
 const CLEAN: &str = "rate=50mbit,delay=20ms";
 const FLAPPING: PathState = PathState::Down(DownCause::Demoted(Demotion::Flapping));
 const LOSSY: PathState = PathState::Down(DownCause::Demoted(Demotion::Lossy));
 
 #[test]
-fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_of_a_second() {
+fn a_path_that_becomes_silent_in_mid_transfer_costs_three_round_trips_and_100_ms() {
     let fast = "rate=100mbit,delay=10ms";
     let mut net = tcp(1, &[fast, fast]);
     net.run(3 * SECOND);
@@ -58,7 +58,7 @@ fn a_lossy_path_carries_probes_only_and_comes_back_when_its_loss_falls() {
 }
 
 #[test]
-fn a_flow_fills_a_link_that_swings_back() {
+fn a_flow_fills_a_link_whose_rate_returns() {
     let swinging = "rate=50mbit,delay=50ms,queue=1s; 5s: rate=5mbit; 10s: repeat";
     let brought = goodput(&["rate=20mbit,delay=15ms", swinging], 30 * SECOND);
     let ceiling = (20.0 + (50.0 + 5.0) / 2.0) * SHARE;
@@ -94,9 +94,9 @@ fn a_flapping_path_costs_the_good_one_less_than_a_twentieth() {
 }
 
 #[test]
-fn the_last_packet_of_a_burst_is_back_within_two_round_trips() {
+fn the_last_packet_of_a_burst_is_repaired_within_two_round_trips() {
     let mut net = udp(1, &["rate=50mbit,delay=50ms"], Rate::from_bits(4_000_000), 2 * SECOND, FecMode::Auto);
-    // The last packets leave while the path swallows everything, and nothing follows them.
+    // The last packets are sent while the path drops everything, and nothing follows them.
     net.run(2 * SECOND - ms(6));
     net.link(0, 0).cut(true);
     net.run(2 * SECOND);

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_is_back_after_the_time_of_the_formula() {
+    fn the_window_is_back_at_w_max_after_k_seconds() {
         let mut cubic = Cubic { window: 100.0, ..Cubic::new() };
         cubic.on_loss();
         assert_eq!(cubic.window, 70.0);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_loss_it_grows_by_a_twentieth_a_round_trip_and_then_by_the_cube() {
+    fn the_window_grows_by_5_percent_per_rtt_before_the_first_loss_and_by_the_cubic_function_after_it() {
         let mut cubic = Cubic { window: 1_000.0, threshold: 1_000.0, ..Cubic::new() };
         let rtt = Duration::from_millis(10);
         cubic.on_ack(Time::START, 1_000.0, rtt, rtt, 0, 0);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_start_ends_when_trips_grow() {
+    fn slow_start_ends_when_the_rtt_grows() {
         let mut cubic = Cubic::new();
         let min_rtt = Duration::from_millis(20);
         for number in 0..30 {

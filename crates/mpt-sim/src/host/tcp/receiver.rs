@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn every_second_segment_is_acknowledged_and_every_hole_at_once() {
+    fn every_second_segment_is_acknowledged_and_a_gap_immediately() {
         let mut sink = TcpSink::new(1_400);
         assert_eq!(acks(&mut sink, &[0, 1, 2]), [Segment::Ack(2, vec![])]);
         assert_eq!(acks(&mut sink, &[4]), [Segment::Ack(3, vec![(4, 5)])]);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_segment_is_acknowledged_a_little_later() {
+    fn a_single_segment_is_acknowledged_after_a_delay() {
         let mut sink = TcpSink::new(1_400);
         assert_eq!(acks(&mut sink, &[0]), []);
         let due = sink.next_deadline().unwrap();

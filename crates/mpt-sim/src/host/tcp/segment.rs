@@ -106,7 +106,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_segment_decodes_to_what_was_encoded() {
         for segment in [Segment::Data(7), Segment::Ack(9, vec![]), Segment::Ack(9, vec![(11, 13), (15, 16), (20, 40)])]
         {
             let packet = segment.encode(1_400, Time::START + Duration::from_millis(77), 5);
