@@ -75,8 +75,8 @@ fn every_line_of_json_has_the_same_fields_and_null_for_missing_values() {
         );
         assert!(value["solo"]["2"].is_f64() && value["ours"].is_f64() && value["published"].is_f64(), "{line}");
     }
-    let told = text(&output.stderr);
-    assert!(told.contains("absent: mptcp: ") && told.contains("absent: openvpn: "), "{told}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("absent: mptcp: ") && stderr.contains("absent: openvpn: "), "{stderr}");
 }
 
 #[test]
@@ -84,8 +84,8 @@ fn a_malformed_plan_is_reported_with_its_line_and_a_hint() {
     let folder = TempDir::new().expect("a folder");
     let output = sim(&folder, &PLAN.replace("seconds = 1", "secnods = 1"), &[]);
     assert!(!output.status.success());
-    let told = text(&output.stderr);
-    assert!(told.contains("plan.toml:4: unknown field `secnods`\n  hint: did you mean 'seconds'?"), "{told}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("plan.toml:4: unknown field `secnods`\n  hint: did you mean 'seconds'?"), "{stderr}");
 }
 
 #[test]
@@ -106,9 +106,9 @@ fn the_same_seed_gives_the_same_figures_after_a_crash_too() {
     wait_for("the first case", || fs::read_to_string(&measured).is_ok_and(|text| text.contains('\n')));
     child.kill().and_then(|()| child.wait()).expect("killed");
     let output = sim(&crashed, PLAN, &arguments);
-    let told = text(&output.stderr);
+    let stderr = text(&output.stderr);
     // The run may have finished before it was killed.
-    assert!(told.contains("continuing ") || crashed.path().join("out/finished").exists(), "{told}");
+    assert!(stderr.contains("continuing ") || crashed.path().join("out/finished").exists(), "{stderr}");
     assert_eq!(text(&output.stdout), text(&expected.stdout));
 }
 
@@ -117,7 +117,7 @@ fn without_privileges_the_error_has_a_hint() {
     let folder = TempDir::new().expect("a folder");
     fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("open to all");
     let out = folder.path().join("out");
-    let told = |arguments: &[&str]| {
+    let stderr = |arguments: &[&str]| {
         let mut command = lab();
         if nix::unistd::geteuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
@@ -126,14 +126,14 @@ fn without_privileges_the_error_has_a_hint() {
         assert!(!output.status.success());
         Ok::<String, io::Error>(text(&output.stderr))
     };
-    let run = match told(&["run", "E1.I/0", "--quick", "--out", &out.to_string_lossy()]) {
+    let run = match stderr(&["run", "E1.I/0", "--quick", "--out", &out.to_string_lossy()]) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             return eprintln!("skipped: the program is not for all");
         }
         run => run.expect("mpt-lab"),
     };
     assert!(run.contains("need root; hint: ") && run.contains("--substrate sim"), "{run}");
-    let demo = told(&["demo"]).expect("mpt-lab");
+    let demo = stderr(&["demo"]).expect("mpt-lab");
     assert!(demo.contains("need root; hint: ") && !demo.contains("--substrate"), "{demo}");
 }
 

@@ -69,10 +69,10 @@ impl Capture {
 
     /// Writes all frames so far to a capture file for Wireshark (libpcap format 2.4, link type Ethernet).
     pub fn save(&mut self, file: &Path) {
-        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-        let mut bytes = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, ROOM as u32, 1]);
+        let u32s = |u32s: &[u32]| u32s.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let mut bytes = u32s(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, ROOM as u32, 1]);
         for frame in self.frames() {
-            bytes.extend(words(&[0, 0, frame.len() as u32, frame.len() as u32]));
+            bytes.extend(u32s(&[0, 0, frame.len() as u32, frame.len() as u32]));
             bytes.extend(frame);
         }
         fs::write(file, bytes).expect("a file");

@@ -23,7 +23,7 @@ const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
 /// Runs ping, two seconds of iperf3 and a checked transfer in both inner IP versions, and checks that every path
 /// carried its share.
-fn carries_both_versions(test: &str, outer: &[Family]) {
+fn carries_both_ip_versions(test: &str, outer: &[Family]) {
     let Some(rig) = Rig::up(test, &vec![FAST; outer.len()], &Plan::over(outer)) else { return };
     for family in BOTH {
         let to = inside(Host::B, family);
@@ -45,23 +45,23 @@ fn carries_both_versions(test: &str, outer: &[Family]) {
 
 #[test]
 fn ipv4_and_ipv6_travel_over_an_ipv4_path() {
-    carries_both_versions("v4", &[Family::V4]);
+    carries_both_ip_versions("v4", &[Family::V4]);
 }
 
 #[test]
 fn ipv4_and_ipv6_travel_over_an_ipv6_path() {
-    carries_both_versions("v6", &[Family::V6]);
+    carries_both_ip_versions("v6", &[Family::V6]);
 }
 
 #[test]
 fn ipv4_and_ipv6_travel_over_both_kinds_of_path_at_the_same_time() {
-    carries_both_versions("mixed", &BOTH);
+    carries_both_ip_versions("mixed", &BOTH);
 }
 
 #[test]
 fn twelve_paths_of_both_kinds_carry_their_shares() {
     // The original MPT was limited to seven paths over IPv6.
-    carries_both_versions("twelve", &BOTH.repeat(6));
+    carries_both_ip_versions("twelve", &BOTH.repeat(6));
 }
 
 #[test]

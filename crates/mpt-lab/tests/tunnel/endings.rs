@@ -12,7 +12,7 @@ fn plan() -> Plan {
 }
 
 /// Returns everything that a tunnel created on host A: interface, addresses, routes, UDP socket and control socket.
-fn traces(rig: &Rig) -> String {
+fn tunnel_state(rig: &Rig) -> String {
     let script = "set +e; ip -o link show dev mpt0; ip -o address | grep -w mpt0; ip route | grep -E 'mpt0|10.99'; \
                   ip -6 route | grep -w mpt0; ss -Hulpn sport = :4754; true";
     let sockets = fs::read_dir(rig.run_dir(Host::A)).into_iter().flatten().flatten();
@@ -24,15 +24,15 @@ fn traces(rig: &Rig) -> String {
 fn every_exit_leaves_nothing_behind_and_the_next_tunnel_starts() {
     let Some(mut rig) = Rig::up("end", &["delay=1ms"], &plan()) else { return };
     for part in ["mpt0", "10.77.0.1", "fd77::1", "10.99.0.0/24", ":4754", "mpt0.sock"] {
-        assert!(traces(&rig).contains(part), "{part} of a running tunnel: {}", traces(&rig));
+        assert!(tunnel_state(&rig).contains(part), "{part} of a running tunnel: {}", tunnel_state(&rig));
     }
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         assert!(rig.signal(Host::A, signal).success(), "{signal}");
-        assert_eq!(traces(&rig), "", "{signal}");
+        assert_eq!(tunnel_state(&rig), "", "{signal}");
         rig.start(&plan());
     }
     assert!(rig.mpt(Host::A, &["down"]).status.success());
-    assert_eq!(traces(&rig), "", "when mpt down returns, all is done");
+    assert_eq!(tunnel_state(&rig), "", "when mpt down returns, all is done");
     assert!(rig.wait_for_end(Host::A).success());
     rig.start(&plan());
 }
@@ -41,7 +41,11 @@ fn every_exit_leaves_nothing_behind_and_the_next_tunnel_starts() {
 fn a_killed_tunnel_leaves_only_a_harmless_socket_file() {
     let Some(mut rig) = Rig::up("kill", &["delay=1ms"], &plan()) else { return };
     assert!(!rig.signal(Host::A, Signal::SIGKILL).success());
-    assert!(traces(&rig).ends_with("mpt0.sock") && !traces(&rig).contains("10.77"), "{}", traces(&rig));
+    assert!(
+        tunnel_state(&rig).ends_with("mpt0.sock") && !tunnel_state(&rig).contains("10.77"),
+        "{}",
+        tunnel_state(&rig)
+    );
     let status = rig.mpt(Host::A, &["status"]);
     assert!(!status.status.success() && text(&status.stderr).contains("hint:"), "{}", text(&status.stderr));
     rig.start(&plan());

@@ -3,7 +3,7 @@
 use crate::{
     capture::Capture,
     rig::{Plan, Rig},
-    stranger::Stranger,
+    stranger::RawSender,
 };
 use mpt_lab::topology::{Family, Host, address};
 use mpt_proto::packet::ip::{Ip, Version, set_tos};
@@ -19,7 +19,7 @@ fn packet(tos: u8) -> Vec<u8> {
 }
 
 /// Returns a packet after a GRE header.
-fn behind(header: Gre, inner: &[u8]) -> Vec<u8> {
+fn after_gre(header: Gre, inner: &[u8]) -> Vec<u8> {
     let mut datagram = vec![0; header.len()];
     datagram.extend_from_slice(inner);
     header.encode(&mut datagram);
@@ -40,32 +40,32 @@ fn foreign() -> Vec<u8> {
 
 /// Returns invalid datagrams with their outer type of service and the expected drop reason.
 fn bad() -> Vec<(&'static str, u8, Vec<u8>)> {
-    let good = || behind(BARE, &packet(0));
+    let good = || after_gre(BARE, &packet(0));
     vec![
         ("truncated", 0, vec![]),
         ("truncated", 0, vec![0]),
         ("truncated", 0, good()[..3].to_vec()),
-        ("truncated", 0, behind(Gre { sequence: Some(1), ..BARE }, &[])[..6].to_vec()),
+        ("truncated", 0, after_gre(Gre { sequence: Some(1), ..BARE }, &[])[..6].to_vec()),
         ("truncated", 0, vec![0x00, 0x00, 0x88, 0xb5, 1]),
         ("bad_gre", 0, with(good(), 1, 0x01)),
         ("bad_gre", 0, with(good(), 0, 0x40)),
         ("bad_gre", 0, vec![0xff; 65_000]),
-        ("unknown_protocol", 0, behind(Gre { protocol: 0x6558, ..BARE }, &packet(0))),
+        ("unknown_protocol", 0, after_gre(Gre { protocol: 0x6558, ..BARE }, &packet(0))),
         ("unknown_protocol", 0, [&[0x00, 0x00, 0x88, 0xb5, 9][..], &[0; 15]].concat()),
-        ("bad_checksum", 0, with(behind(Gre { checksum: true, ..BARE }, &packet(0)), 20, 0xaa)),
-        ("wrong_key", 0, behind(Gre { key: Some(1), ..BARE }, &packet(0))),
-        ("bad_inner", 0, behind(BARE, &[])),
+        ("bad_checksum", 0, with(after_gre(Gre { checksum: true, ..BARE }, &packet(0)), 20, 0xaa)),
+        ("wrong_key", 0, after_gre(Gre { key: Some(1), ..BARE }, &packet(0))),
+        ("bad_inner", 0, after_gre(BARE, &[])),
         // A keepalive of the original MPT.
-        ("unknown_control", 0, behind(BARE, &[&[0xa1, 0, 0, 0, 0, 4, 0, 0][..], &[0; 32]].concat())),
+        ("unknown_control", 0, after_gre(BARE, &[&[0xa1, 0, 0, 0, 0, 4, 0, 0][..], &[0; 32]].concat())),
         ("bad_inner", 0, with(good(), 4 + 2, 0xff)),
-        ("bad_inner", 0, behind(BARE, &[0; 60_000])),
-        ("foreign_source", 0, behind(BARE, &foreign())),
+        ("bad_inner", 0, after_gre(BARE, &[0; 60_000])),
+        ("foreign_source", 0, after_gre(BARE, &foreign())),
         ("ce_on_not_ect", 3, good()),
     ]
 }
 
 /// Returns a plan without probes and with only its own networks, so that anything that host B sends is an answer.
-fn quiet(outer: Family) -> Plan {
+fn plan_without_probes(outer: Family) -> Plan {
     Plan::over(&[outer]).on(Host::B, "keepalive = \"off\"").peer("networks = [\"10.77.0.0/24\", \"fd77::/64\"]")
 }
 
@@ -73,9 +73,9 @@ fn quiet(outer: Family) -> Plan {
 fn bad_datagrams_are_counted_by_reason_and_never_answered() {
     for outer in [Family::V4, Family::V6] {
         let Some(mut rig) = Rig::build(&format!("bad{outer:?}"), &["delay=1ms"]) else { return };
-        rig.launch(Host::B, &quiet(outer));
+        rig.launch(Host::B, &plan_without_probes(outer));
         let mut replies = Capture::open(&rig.hosts.a, "eth1");
-        let stranger = Stranger::at(&rig.hosts.a, address(Host::A, 0, outer), address(Host::B, 0, outer));
+        let stranger = RawSender::at(&rig.hosts.a, address(Host::A, 0, outer), address(Host::B, 0, outer));
         let mut expected = Map::new();
         for (name, tos, datagram) in bad() {
             stranger.send(tos, &datagram);
@@ -94,12 +94,12 @@ fn bad_datagrams_are_counted_by_reason_and_never_answered() {
 #[test]
 fn datagrams_from_an_unexpected_address_are_counted_and_never_answered() {
     let Some(mut rig) = Rig::build("stranger", &["delay=1ms"]) else { return };
-    rig.launch(Host::B, &quiet(Family::V4));
+    rig.launch(Host::B, &plan_without_probes(Family::V4));
     rig.hosts.a.ip("address add 192.168.11.77/24 dev eth1").expect("an address");
     let mut replies = Capture::open(&rig.hosts.a, "eth1");
-    let stranger = Stranger::at(&rig.hosts.a, "192.168.11.77".parse().expect("it"), address(Host::B, 0, Family::V4));
+    let stranger = RawSender::at(&rig.hosts.a, "192.168.11.77".parse().expect("it"), address(Host::B, 0, Family::V4));
     let probe = [&[0x00, 0x00, 0x88, 0xb5, 1][..], &[0; 15]].concat();
-    for datagram in [behind(BARE, &packet(0)), probe, vec![0xff; 1_000], vec![]] {
+    for datagram in [after_gre(BARE, &packet(0)), probe, vec![0xff; 1_000], vec![]] {
         stranger.send(0, &datagram);
     }
     rig.wait_until("all are counted", |rig| rig.status(Host::B)["drops"] == json!({"unknown_source": 4}));

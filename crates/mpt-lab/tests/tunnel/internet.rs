@@ -59,11 +59,11 @@ fn start(rig: &mut Rig, kill_switch: bool) {
 }
 
 /// Returns the interface by which host A's packets to the Internet leave; empty if they are blocked.
-fn ways(rig: &Rig) -> [String; 2] {
+fn outgoing_interfaces(rig: &Rig) -> [String; 2] {
     FAR.map(|far| {
-        let words = sh(&rig.hosts.a, &format!("ip route get {far} 2>/dev/null || true"));
-        let mut words = words.split_whitespace().skip_while(|word| *word != "dev").skip(1);
-        words.next().unwrap_or_default().to_owned()
+        let fields = sh(&rig.hosts.a, &format!("ip route get {far} 2>/dev/null || true"));
+        let mut fields = fields.split_whitespace().skip_while(|field| *field != "dev").skip(1);
+        fields.next().unwrap_or_default().to_owned()
     })
 }
 
@@ -72,7 +72,7 @@ fn reaches(rig: &Rig, far: &str) -> bool {
 }
 
 /// Returns policy routing rules and tables of a host beyond the default ones and those of the laboratory.
-fn traces(host: &Netns) -> String {
+fn policy_routing(host: &Netns) -> String {
     let script = "{ ip rule; ip -6 rule; } | grep -vE 'lookup (local|main|default) *$' | grep fwmark; \
                   ip route show table all | grep -E 'mpt|unreachable default'; \
                   ip -6 route show table all | grep -E 'mpt|unreachable default .*4294967295'; \
@@ -87,12 +87,12 @@ fn forwarding(host: &Netns) -> String {
 #[test]
 fn everything_goes_through_the_tunnel_and_nothing_is_left_behind() {
     let Some((mut rig, _far)) = rig("all") else { return };
-    let (rules, before) = (traces(&rig.hosts.a), forwarding(&rig.hosts.b));
+    let (rules, before) = (policy_routing(&rig.hosts.a), forwarding(&rig.hosts.b));
     start(&mut rig, false);
     for far in FAR {
         rig.wait_until(&format!("{far} answers through the tunnel"), |rig| reaches(rig, far));
     }
-    assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
+    assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
     assert_eq!(forwarding(&rig.hosts.b), "1\n1\n");
     let counted = rig.status(Host::B)["peers"][0]["arrived_packets"].as_u64().expect("a count");
     assert!(counted >= 6, "{counted} packets came through the tunnel");
@@ -100,9 +100,9 @@ fn everything_goes_through_the_tunnel_and_nothing_is_left_behind() {
 
     assert!(rig.mpt(Host::A, &["down"]).status.success());
     assert!(rig.signal(Host::B, Signal::SIGTERM).success());
-    assert_eq!((traces(&rig.hosts.a), traces(&rig.hosts.b)), (rules, String::new()));
+    assert_eq!((policy_routing(&rig.hosts.a), policy_routing(&rig.hosts.b)), (rules, String::new()));
     assert_eq!(forwarding(&rig.hosts.b), before);
-    assert_eq!(ways(&rig), ["eth1", "eth1"]);
+    assert_eq!(outgoing_interfaces(&rig), ["eth1", "eth1"]);
 }
 
 /// The kernel removes routes and IPv6 addresses with the interface; then all traffic would leave outside the tunnel.
@@ -111,12 +111,12 @@ fn everything_goes_through_the_tunnel_again_when_its_interface_has_been_down() {
     let Some((mut rig, _far)) = rig("tun-down") else { return };
     start(&mut rig, false);
     sh(&rig.hosts.a, "ip link set mpt0 down");
-    assert_eq!(ways(&rig), ["eth1", "eth1"]);
+    assert_eq!(outgoing_interfaces(&rig), ["eth1", "eth1"]);
     sh(&rig.hosts.a, "ip link set mpt0 up");
     for far in FAR {
         rig.wait_until(&format!("{far} answers through the tunnel"), |rig| reaches(rig, far));
     }
-    assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
+    assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
 }
 
 #[test]
@@ -124,10 +124,10 @@ fn the_kill_switch_blocks_everything_until_it_is_removed() {
     let Some((mut rig, _far)) = rig("kill-switch") else { return };
     start(&mut rig, true);
     rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
-    assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
+    assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
 
     assert!(!rig.signal(Host::A, Signal::SIGKILL).success());
-    assert_eq!(ways(&rig), ["", ""], "what it is for");
+    assert_eq!(outgoing_interfaces(&rig), ["", ""], "what it is for");
     assert!(reaches(&rig, "192.168.11.2"), "attached networks are no Internet");
     rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
     rig.wait_until("the tunnel is back", |rig| FAR.iter().all(|far| reaches(rig, far)));
@@ -135,12 +135,18 @@ fn the_kill_switch_blocks_everything_until_it_is_removed() {
     rig.signal(Host::A, Signal::SIGKILL);
     let down = rig.mpt(Host::A, &["down"]);
     assert!(down.status.success() && text(&down.stderr).contains("left behind"), "{}", text(&down.stderr));
-    assert_eq!((ways(&rig), traces(&rig.hosts.a)), (["eth1".to_owned(), "eth1".to_owned()], String::new()));
+    assert_eq!(
+        (outgoing_interfaces(&rig), policy_routing(&rig.hosts.a)),
+        (["eth1".to_owned(), "eth1".to_owned()], String::new())
+    );
     assert!(!rig.mpt(Host::A, &["down"]).status.success(), "there is nothing more to remove");
 
     rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
     assert!(rig.mpt(Host::A, &["down"]).status.success());
-    assert_eq!((ways(&rig), traces(&rig.hosts.a)), (["eth1".to_owned(), "eth1".to_owned()], String::new()));
+    assert_eq!(
+        (outgoing_interfaces(&rig), policy_routing(&rig.hosts.a)),
+        (["eth1".to_owned(), "eth1".to_owned()], String::new())
+    );
 }
 
 #[test]
@@ -150,16 +156,16 @@ fn the_kill_switch_survives_an_unexpected_exit_and_is_removed_with_its_line() {
     rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
     sh(&rig.hosts.a, "ip link delete mpt0");
     assert!(!rig.wait_for_end(Host::A).success(), "a tunnel without its interface is none");
-    assert_eq!(ways(&rig), ["", ""]);
+    assert_eq!(outgoing_interfaces(&rig), ["", ""]);
 
     rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
     rig.wait_until("the tunnel is back", |rig| FAR.iter().all(|far| reaches(rig, far)));
     let without = CLIENT.replace("kill_switch = KILL\n", "").replace("routes = [\"0.0.0.0/0\", \"::/0\"]\n", "");
     fs::write(rig.file(Host::A), without).expect("a file");
     assert!(rig.mpt(Host::A, &["reload"]).status.success());
-    assert_eq!(ways(&rig), ["eth1", "eth1"]);
+    assert_eq!(outgoing_interfaces(&rig), ["eth1", "eth1"]);
     assert!(rig.mpt(Host::A, &["down"]).status.success());
-    assert_eq!(traces(&rig.hosts.a), "");
+    assert_eq!(policy_routing(&rig.hosts.a), "");
 }
 
 /// The second case is a tunnel that was killed and cannot start again for another reason.
@@ -167,18 +173,21 @@ fn the_kill_switch_survives_an_unexpected_exit_and_is_removed_with_its_line() {
 fn after_a_failed_start_the_kill_switch_is_removed_as_hinted() {
     let Some((mut rig, _far)) = rig("failed") else { return };
     let client = CLIENT.replace("KILL", "true");
-    let fails_with = |rig: &Rig, config: &str, word: &str| {
+    let fails_with = |rig: &Rig, config: &str, field: &str| {
         fs::write(rig.file(Host::A), config).expect("a file");
         let refused = rig.mpt(Host::A, &["up", &rig.file(Host::A).display().to_string()]);
-        let said = text(&refused.stderr);
-        assert!(!refused.status.success() && said.contains(word), "{said}");
-        said
+        let stderr = text(&refused.stderr);
+        assert!(!refused.status.success() && stderr.contains(field), "{stderr}");
+        stderr
     };
     let is_taken_away = |rig: &Rig| {
-        assert_eq!(ways(rig), ["", ""]);
+        assert_eq!(outgoing_interfaces(rig), ["", ""]);
         let down = rig.mpt(Host::A, &["down"]);
         assert!(down.status.success() && text(&down.stderr).contains("left behind"), "{}", text(&down.stderr));
-        assert_eq!((ways(rig), traces(&rig.hosts.a)), (["eth1".to_owned(), "eth1".to_owned()], String::new()));
+        assert_eq!(
+            (outgoing_interfaces(rig), policy_routing(&rig.hosts.a)),
+            (["eth1".to_owned(), "eth1".to_owned()], String::new())
+        );
     };
     rig.launch_with(Host::A, &client);
     sh(&rig.hosts.a, "ip link delete mpt0");
@@ -220,7 +229,7 @@ fn in_plain_mode_the_route_around_the_tunnel_returns_with_its_interface() {
     sh(&rig.hosts.a, "ip link set eth1 up");
     rig.wait_until("the tunnel answers again", |rig| reaches(rig, "10.77.0.2"));
     assert!(sh(&rig.hosts.a, "ip route show 192.168.11.2").contains("eth1"));
-    assert_eq!(ways(&rig)[0], "mpt0");
+    assert_eq!(outgoing_interfaces(&rig)[0], "mpt0");
 }
 
 #[test]
@@ -229,7 +238,7 @@ fn the_next_tunnel_finds_the_state_of_a_killed_router() {
     let before = forwarding(&rig.hosts.b);
     rig.launch_with(Host::B, SERVER);
     rig.signal(Host::B, Signal::SIGKILL);
-    assert!(traces(&rig.hosts.b).contains("mpt_mpt0"));
+    assert!(policy_routing(&rig.hosts.b).contains("mpt_mpt0"));
     rig.launch_with(Host::B, &SERVER.replace("masquerade = true", ""));
     assert_eq!((sh(&rig.hosts.b, "nft list tables"), forwarding(&rig.hosts.b)), (String::new(), before.clone()));
     rig.signal(Host::B, Signal::SIGTERM);
@@ -237,7 +246,7 @@ fn the_next_tunnel_finds_the_state_of_a_killed_router() {
     rig.launch_with(Host::B, SERVER);
     rig.signal(Host::B, Signal::SIGKILL);
     assert!(rig.mpt(Host::B, &["down", "mpt0"]).status.success());
-    assert_eq!((traces(&rig.hosts.b), forwarding(&rig.hosts.b)), (String::new(), before));
+    assert_eq!((policy_routing(&rig.hosts.b), forwarding(&rig.hosts.b)), (String::new(), before));
 }
 
 #[test]

@@ -24,12 +24,12 @@ pub struct Native {
 
 impl Native {
     /// Returns the configuration of host A, an initiator with `lines` under `[[peer]]`.
-    pub fn caller(lines: &str) -> Self {
+    pub fn initiator(lines: &str) -> Self {
         Self { own: A, peer: B, addresses: of(Host::A), top: String::new(), lines: lines.into() }
     }
 
     /// Returns the configuration of host B, a responder.
-    pub fn called() -> Self {
+    pub fn responder() -> Self {
         let [v4, v6] = [Family::V4, Family::V6].map(|family| inside(Host::A, family));
         let lines = format!("networks = [\"{v4}/32\", \"{v6}/128\"]");
         Self { own: B, peer: A, addresses: of(Host::B), top: String::new(), lines }
@@ -82,14 +82,14 @@ impl Rig {
     /// and returns none.
     pub fn native(test: &str, specs: &[&str], caller: &Native) -> Option<Self> {
         let mut rig = Self::build(test, specs)?;
-        rig.launch_with(Host::B, &Native::called().text());
+        rig.launch_with(Host::B, &Native::responder().text());
         rig.launch_with(Host::A, &caller.text());
         rig.wait_for_answer(&[], Family::V4, test);
         Some(rig)
     }
 
     /// Returns the names of a host's paths that are up, in order.
-    pub fn living(&self, host: Host) -> Vec<String> {
+    pub fn paths_up(&self, host: Host) -> Vec<String> {
         let status = self.status(host);
         let paths = status["peers"][0]["paths"].as_array().expect("paths");
         let up = paths.iter().filter(|path| path["up"] == true);
@@ -100,7 +100,7 @@ impl Rig {
 
     /// Waits until exactly these paths of a host are up.
     pub fn wait_until_up(&self, host: Host, names: &[&str]) {
-        self.wait_until(&format!("{names:?} are up on {host:?}"), |rig| Self::living(rig, host) == names);
+        self.wait_until(&format!("{names:?} are up on {host:?}"), |rig| Self::paths_up(rig, host) == names);
     }
 
     /// Returns the peer's address on each path of a host that is up.
@@ -134,16 +134,16 @@ impl Third {
         };
         let daemon = Daemon::start(program(), &config, &file, &log);
         let third = Self { _daemon: daemon, program: Box::new(program), name: name.to_owned() };
-        rig.wait_until("the third daemon answers", |_| third.ask().is_some());
+        rig.wait_until("the third daemon answers", |_| third.query_status().is_some());
         third
     }
 
     /// Returns the output of `mpt status --json`.
     pub fn status(&self) -> Value {
-        self.ask().expect("it runs")
+        self.query_status().expect("it runs")
     }
 
-    fn ask(&self) -> Option<Value> {
+    fn query_status(&self) -> Option<Value> {
         let output = (self.program)().args(["status", &self.name, "--json"]).output().expect("mpt runs");
         serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
     }

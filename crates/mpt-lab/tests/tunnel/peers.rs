@@ -80,10 +80,10 @@ fn peers_are_added_and_removed_with_their_files() {
 
     write("silent.toml", "[[peer]]\nnetworks = 7");
     let refused = rig.mpt(Host::B, &["reload"]);
-    let said = crate::rig::text(&refused.stderr);
+    let stderr = crate::rig::text(&refused.stderr);
     assert!(
-        !refused.status.success() && said.contains("silent.toml:") && said.contains("nothing was changed"),
-        "{said}"
+        !refused.status.success() && stderr.contains("silent.toml:") && stderr.contains("nothing was changed"),
+        "{stderr}"
     );
     assert_eq!(names(&rig), ["alice", "silent"]);
 
@@ -114,9 +114,9 @@ fn a_reload_changes_all_or_nothing() {
         (&*caller.replace("10.77.0.1/24", "10.77.0.9/24"), 2, "address"),
         (&*caller.replace("eth1", "eth9"), 7, "eth9"),
     ] {
-        let (done, said) = reload(&rig, text);
-        assert!(!done && said.contains(key) && said.contains("nothing was changed"), "{said}");
-        assert!(said.contains(&format!("A.toml:{line}:")), "{said}");
+        let (done, stderr) = reload(&rig, text);
+        assert!(!done && stderr.contains(key) && stderr.contains("nothing was changed"), "{stderr}");
+        assert!(stderr.contains(&format!("A.toml:{line}:")), "{stderr}");
         assert!(reaches(&rig), "after {key}");
     }
     assert_eq!(reload(&rig, &caller.replace("[[peer]]", "scheduler = \"min-rtt\"\n[[peer]]")), (true, String::new()));
@@ -145,8 +145,8 @@ fn a_reload_logs_the_warnings_of_a_start() {
 fn a_reload_with_a_low_port_is_refused() {
     let Some(mut rig) = Rig::build("reload-port", &["delay=1ms"]) else { return };
     rig.launch_with(Host::A, CALLER);
-    let (done, said) = reload_with(&rig, "[[peer]]\nlocal_port = 500");
-    assert!(!done && said.contains("nothing was changed") && said.contains("below 1024"), "{said}");
+    let (done, stderr) = reload_with(&rig, "[[peer]]\nlocal_port = 500");
+    assert!(!done && stderr.contains("nothing was changed") && stderr.contains("below 1024"), "{stderr}");
 }
 
 /// A path to another peer without a local address leaves the port to responder sockets.
@@ -207,12 +207,12 @@ fn a_reload_of_one_peer_leaves_the_others_unchanged() {
     rig.launch_with(Host::A, &file(82, 83));
     let before = routes(&rig);
 
-    let (done, said) = reload_second(&rig, &file(83, 82));
-    assert!(!done && said.contains("10.83.0.0/16 is in") && said.contains("nothing was changed"), "{said}");
+    let (done, stderr) = reload_second(&rig, &file(83, 82));
+    assert!(!done && stderr.contains("10.83.0.0/16 is in") && stderr.contains("nothing was changed"), "{stderr}");
     assert_eq!(routes(&rig), before);
 
-    let (done, said) = reload_second(&rig, &file(84, 85));
-    assert!(done, "{said}");
+    let (done, stderr) = reload_second(&rig, &file(84, 85));
+    assert!(done, "{stderr}");
     let after = routes(&rig);
     assert!(after.contains("10.84.0.0/16") && after.contains("10.83.0.0/16") && !after.contains("10.82"), "{after}");
 }
@@ -268,24 +268,25 @@ fn a_thousand_idle_peers() {
     assert!(rig.mpt(Host::B, &["reload"]).status.success());
     println!("reload of {PEERS} peers: {:?}; {} kB a peer", begin.elapsed(), (memory(&rig) - alone) / PEERS as u64);
     let server: KeyPair = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForB00=".parse().expect("a key");
-    let mut crowd = rig.hosts.a.enter(|| Crowd::new((0..PEERS).map(client).collect(), &server)).expect("a namespace");
-    crowd.live(Duration::from_secs(20));
+    let mut crowd =
+        rig.hosts.a.enter(|| Initiators::new((0..PEERS).map(client).collect(), &server)).expect("a namespace");
+    crowd.run(Duration::from_secs(20));
     let up =
         rig.status(Host::B)["peers"].as_array().expect("a list").iter().filter(|p| p["paths"][0]["up"] == true).count();
     let (before, begin) = (ticks(&rig), Instant::now());
-    crowd.live(Duration::from_secs(30));
+    crowd.run(Duration::from_secs(30));
     let busy = (ticks(&rig) - before) as f64 / begin.elapsed().as_secs_f64();
     let each = (memory(&rig) - alone) as f64 / PEERS as f64;
     println!("{up} peers with a path that is up: {each:.1} kB a peer, {busy:.2} % of a processor");
 }
 
 /// Many initiators in one thread.
-struct Crowd {
+struct Initiators {
     members: Vec<(Endpoint, UdpSocket)>,
     start: Instant,
 }
 
-impl Crowd {
+impl Initiators {
     fn new(keys: Vec<KeyPair>, server: &KeyPair) -> Self {
         let remote: SocketAddr = "192.168.11.2:4754".parse().expect("an address");
         let member = |keys: KeyPair| {
@@ -307,7 +308,7 @@ impl Crowd {
     }
 
     /// Runs all endpoints for `time`. They start one after the other.
-    fn live(&mut self, time: Duration) {
+    fn run(&mut self, time: Duration) {
         let (end, mut buffer) = (self.start.elapsed() + time, [0; 2_048]);
         while self.start.elapsed() < end {
             let now = Time::after(self.start.elapsed());

@@ -17,7 +17,7 @@ use std::{
 use tempfile::TempDir;
 
 /// Time limit for every expected event.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Two hosts and their daemons.
 pub struct Rig {
@@ -160,8 +160,8 @@ impl Rig {
     }
 
     /// Counts the occurrences of a text in a daemon's log.
-    pub fn logged(&self, host: Host, words: &str) -> usize {
-        fs::read_to_string(self.log(host)).expect("a log").matches(words).count()
+    pub fn logged(&self, host: Host, expected: &str) -> usize {
+        fs::read_to_string(self.log(host)).expect("a log").matches(expected).count()
     }
 
     /// Returns true if `ping` with these options is answered at least once.
@@ -200,16 +200,16 @@ impl Rig {
     }
 
     /// Waits for an expected event.
-    pub fn wait_until(&self, what: &str, happened: impl Fn(&Self) -> bool) {
+    pub fn wait_until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let start = Instant::now();
-        while !happened(self) {
-            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}\n{}", self.story());
+        while !condition(self) {
+            assert!(start.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}\n{}", self.diagnostics());
             thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// Returns logs and states for the message of a failing test.
-    fn story(&self) -> String {
+    fn diagnostics(&self) -> String {
         let log = |host| fs::read_to_string(self.log(host)).unwrap_or_default();
         let state = |host| text(&self.mpt(host, &["status", "--json"]).stdout);
         [Host::A, Host::B].map(|host| format!("{host:?}:\n{}{}\n", log(host), state(host))).concat()

@@ -60,14 +60,14 @@ fn no_secret_is_logged_or_shown_at_the_highest_log_level() {
     let log = fs::read_to_string(rig.folder.path().join("verbose.log")).expect("a log");
     assert!(log.contains("TRACE") || log.contains("DEBUG") || log.contains("INFO"), "{log}");
     let shown = [["status", "--json"], ["status", "mpt0"], ["peer", "list"], ["path", "list"]]
-        .map(|words| text(&rig.mpt(Host::A, &words).stdout));
+        .map(|output| text(&rig.mpt(Host::A, &output).stdout));
     let file = rig.file(Host::A).display().to_string();
     let checked = text(&rig.mpt(Host::A, &["config", "check", &file]).stderr);
-    for words in shown.iter().chain([&log, &checked]) {
+    for output in shown.iter().chain([&log, &checked]) {
         for secret in [PRIVATE[0], PRIVATE[1], SHARED] {
             // Even half of the secret must not appear, in any notation.
-            assert!(!words.contains(&secret[..20]), "{words}");
-            assert!(!words.to_lowercase().contains(&hex(secret)[..20]), "{words}");
+            assert!(!output.contains(&secret[..20]), "{output}");
+            assert!(!output.to_lowercase().contains(&hex(secret)[..20]), "{output}");
         }
     }
 }
@@ -102,11 +102,11 @@ fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
     let path = rig.folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
     manager.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
-    let hear = || {
-        let mut word = [0; 64];
+    let receive = || {
+        let mut buffer = [0; 64];
         loop {
-            match manager.recv(&mut word) {
-                Ok(len) => return text(&word[..len]),
+            match manager.recv(&mut buffer) {
+                Ok(len) => return text(&buffer[..len]),
                 // Any signal, such as the end of a child process, interrupts a wait with a time limit.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("{error}"),
@@ -114,8 +114,8 @@ fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
         }
     };
     let daemon = verbose(&rig, &[("NOTIFY_SOCKET", &path.display().to_string()), ("WATCHDOG_USEC", "200000")]);
-    assert_eq!(hear(), "READY=1");
-    assert_eq!([hear(), hear(), hear()], ["WATCHDOG=1"; 3]);
+    assert_eq!(receive(), "READY=1");
+    assert_eq!([receive(), receive(), receive()], ["WATCHDOG=1"; 3]);
 
     let status = rig.status(Host::A);
     let pid = status["pid"].as_u64().expect("a number");
@@ -132,9 +132,9 @@ fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
     drop(daemon);
     let mut rest = Vec::new();
     manager.set_nonblocking(true).expect("a socket");
-    let mut word = [0; 64];
-    while let Ok(len) = manager.recv(&mut word) {
-        rest.push(text(&word[..len]));
+    let mut buffer = [0; 64];
+    while let Ok(len) = manager.recv(&mut buffer) {
+        rest.push(text(&buffer[..len]));
     }
     assert_eq!(rest.last().map(String::as_str), Some("STOPPING=1"), "{rest:?}");
 }

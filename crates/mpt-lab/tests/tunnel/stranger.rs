@@ -6,12 +6,12 @@ use nix::sys::socket::{setsockopt, sockopt};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 /// A sender of arbitrary datagrams.
-pub struct Stranger {
+pub struct RawSender {
     socket: UdpSocket,
     to: SocketAddr,
 }
 
-impl Stranger {
+impl RawSender {
     /// Opens a socket at an address of `host` that sends to the tunnel's port at `to`.
     pub fn at(host: &Netns, own: IpAddr, to: IpAddr) -> Self {
         let socket = host.enter(|| UdpSocket::bind((own, 0))).expect("a namespace").expect("a socket");

@@ -1,6 +1,6 @@
 //! A TCP flow with known content, so that the received bytes can be checked.
 
-use crate::rig::{PATIENCE, Rig, inside};
+use crate::rig::{Rig, TIMEOUT, inside};
 use mpt_lab::topology::{Family, Host, Netns};
 use std::{
     io::{self, Read, Write},
@@ -36,8 +36,8 @@ impl Transfer {
         let source = from.enter(|| TcpStream::connect((address, port))).expect("a namespace").expect("a connection");
         let (sink, _) = listener.accept().expect("the connection");
         for end in [&source, &sink] {
-            end.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-            end.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+            end.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+            end.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
         }
         let (stop, arrived) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (until, noted) = (stop.clone(), arrived.clone());

@@ -3,7 +3,7 @@
 use crate::{
     capture::Capture,
     rig::{Plan, Rig, inside, output, text},
-    stranger::Stranger,
+    stranger::RawSender,
 };
 use mpt_lab::{
     error::require,
@@ -79,7 +79,7 @@ fn a_ce_mark_of_the_outer_header_is_copied_to_the_inner_packet() {
     for (path, family) in [(0, Family::V4), (1, Family::V6)] {
         let mut packet = numbered(path as u64, 100);
         set_tos(&mut packet, Version::V4, AF41_ECT0);
-        let stranger = Stranger::at(&rig.hosts.a, address(Host::A, path, family), address(Host::B, path, family));
+        let stranger = RawSender::at(&rig.hosts.a, address(Host::A, path, family), address(Host::B, path, family));
         stranger.send(CE, &[&[0x00, 0x00, 0x08, 0x00], &packet[..]].concat());
     }
     let marked = |inner: &mut Capture| -> Vec<u8> {

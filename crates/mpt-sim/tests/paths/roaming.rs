@@ -12,7 +12,7 @@ use mpt_proto::time::Time;
 use mpt_sim::host::numbered;
 use mpt_sim::net::address;
 
-use crate::ends::{endpoint, path, run};
+use crate::ends::{endpoint, incarnation, path};
 
 /// A datagram sent by an end.
 #[derive(Clone, Debug)]
@@ -27,11 +27,11 @@ struct World {
     now: Time,
     ends: [Endpoint; 2],
     /// The initiator's address.
-    caller: SocketAddr,
+    initiator: SocketAddr,
     delivered: usize,
     sent: u64,
     /// The initiator's address on a second path, to [`OTHER`].
-    second: SocketAddr,
+    second_path: SocketAddr,
     /// The link on which the responder receives.
     link: LinkId,
     /// True if all datagrams are lost.
@@ -42,7 +42,7 @@ struct World {
 const OTHER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 200)), 4_754);
 
 /// Longer than the pacer delays a packet.
-const PACED: Duration = Duration::from_millis(100);
+const PACER_DELAY: Duration = Duration::from_millis(100);
 
 fn somewhere(host: u8) -> SocketAddr {
     SocketAddr::from(([203, 0, 113, host], 999))
@@ -50,15 +50,24 @@ fn somewhere(host: u8) -> SocketAddr {
 
 impl World {
     /// Returns two ends without a session and without connectivity.
-    fn apart() -> Self {
+    fn disconnected() -> Self {
         let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
         let (caller, second) = (address(0, 0), somewhere(100));
-        Self { now: Time::START, ends, caller, second, delivered: 0, sent: 0, link: LinkId(0), cut: true }
+        Self {
+            now: Time::START,
+            ends,
+            initiator: caller,
+            second_path: second,
+            delivered: 0,
+            sent: 0,
+            link: LinkId(0),
+            cut: true,
+        }
     }
 
     /// Returns two ends with a session and one path.
     fn new() -> Self {
-        let mut world = Self { cut: false, ..Self::apart() };
+        let mut world = Self { cut: false, ..Self::disconnected() };
         world.settle();
         assert_eq!(world.remotes(), [(address(0, 0), true)]);
         world
@@ -68,9 +77,9 @@ impl World {
     fn poll(&mut self) -> Vec<Datagram> {
         let mut all = Vec::new();
         for (from, end) in self.ends.iter_mut().enumerate() {
-            while let Some(run) = end.poll_transmit(self.now) {
-                let cut = |bytes: &[u8]| Datagram { from, to: run.to, bytes: bytes.to_vec() };
-                all.extend(run.bytes().chunks(run.segment.max(1)).map(cut));
+            while let Some(batch) = end.poll_transmit(self.now) {
+                let cut = |bytes: &[u8]| Datagram { from, to: batch.to, bytes: bytes.to_vec() };
+                all.extend(batch.bytes().chunks(batch.segment.max(1)).map(cut));
             }
             while let Some(delivery) = end.poll_delivery() {
                 self.delivered += delivery.packets as usize;
@@ -80,18 +89,18 @@ impl World {
     }
 
     /// Delivers `bytes` from the end `from` to the other end, with the source address `source`.
-    fn arrive(&mut self, from: usize, source: SocketAddr, bytes: &[u8]) {
+    fn deliver_from(&mut self, from: usize, source: SocketAddr, bytes: &[u8]) {
         let link = if from == 0 { self.link } else { LinkId(0) };
         let received = RecvMeta { link, from: source, tos: 0, segment: bytes.len() };
         self.ends[1 - from].handle_datagrams(self.now, &received, &mut bytes.to_vec());
     }
 
     /// Delivers a datagram to its destination; returns it if there is none.
-    fn carry(&mut self, datagram: Datagram) -> Option<Datagram> {
-        let lines = [(self.caller, address(1, 0)), (self.second, OTHER)];
-        let mut ways = lines.into_iter().map(|(a, b)| if datagram.from == 0 { (a, b) } else { (b, a) });
-        match ways.find(|(_, at)| *at == datagram.to && !self.cut) {
-            Some((source, _)) => self.arrive(datagram.from, source, &datagram.bytes),
+    fn deliver(&mut self, datagram: Datagram) -> Option<Datagram> {
+        let lines = [(self.initiator, address(1, 0)), (self.second_path, OTHER)];
+        let mut routes = lines.into_iter().map(|(a, b)| if datagram.from == 0 { (a, b) } else { (b, a) });
+        match routes.find(|(_, at)| *at == datagram.to && !self.cut) {
+            Some((source, _)) => self.deliver_from(datagram.from, source, &datagram.bytes),
             None => return Some(datagram),
         }
         None
@@ -99,35 +108,35 @@ impl World {
 
     /// Delivers everything until both ends are quiet; returns the undeliverable datagrams.
     fn settle(&mut self) -> Vec<Datagram> {
-        let mut astray = Vec::new();
+        let mut undeliverable = Vec::new();
         loop {
             let all = self.poll();
             if all.is_empty() {
-                return astray;
+                return undeliverable;
             }
             for datagram in all {
-                astray.extend(self.carry(datagram));
+                undeliverable.extend(self.deliver(datagram));
             }
         }
     }
 
     /// Advances the time and handles all deadlines; returns the undeliverable datagrams.
-    fn pass(&mut self, time: Duration) -> Vec<Datagram> {
-        let (until, mut astray) = (self.now + time, self.settle());
+    fn advance(&mut self, time: Duration) -> Vec<Datagram> {
+        let (until, mut undeliverable) = (self.now + time, self.settle());
         while let Some(next) = self.ends.iter().filter_map(|end| Some(end.next_deadline()?.0)).min() {
             if next > until {
                 break;
             }
             self.now = self.now.max(next);
             self.ends.iter_mut().for_each(|end| end.handle_deadline(next));
-            astray.extend(self.settle());
+            undeliverable.extend(self.settle());
         }
         self.now = until;
-        astray
+        undeliverable
     }
 
     /// Sends an inner packet from an end.
-    fn say(&mut self, end: usize) {
+    fn send(&mut self, end: usize) {
         let mut packet = numbered(self.sent, 500);
         self.sent += 1;
         let len = packet.len();
@@ -135,12 +144,12 @@ impl World {
     }
 
     /// Returns the datagram with an inner packet that an end sends now, without delivering it.
-    fn catch(&mut self, end: usize) -> Datagram {
-        self.pass(PACED);
-        self.say(end);
+    fn capture(&mut self, end: usize) -> Datagram {
+        self.advance(PACER_DELAY);
+        self.send(end);
         let all = self.poll();
-        let (data, words): (Vec<_>, Vec<_>) = all.into_iter().partition(|datagram| datagram.bytes.len() > 400);
-        words.into_iter().for_each(|word| drop(self.carry(word)));
+        let (data, control): (Vec<_>, Vec<_>) = all.into_iter().partition(|datagram| datagram.bytes.len() > 400);
+        control.into_iter().for_each(|frame| drop(self.deliver(frame)));
         data.into_iter().next().unwrap()
     }
 
@@ -150,23 +159,23 @@ impl World {
         status.peers[0].paths.iter().map(|path| (path.remote, path.state.is_up())).collect()
     }
 
-    fn drops(&self, why: Dropped) -> u64 {
-        self.ends[1].status().peers[0].drops.of(why)
+    fn drops(&self, reason: Dropped) -> u64 {
+        self.ends[1].status().peers[0].drops.of(reason)
     }
 }
 
-fn to(address: SocketAddr, astray: &[Datagram]) -> Vec<&Datagram> {
-    astray.iter().filter(|datagram| datagram.to == address).collect()
+fn to(address: SocketAddr, undeliverable: &[Datagram]) -> Vec<&Datagram> {
+    undeliverable.iter().filter(|datagram| datagram.to == address).collect()
 }
 
 #[test]
 fn a_replayed_datagram_starts_no_migration_and_is_not_answered() {
     let mut world = World::new();
-    let data = world.catch(0);
-    assert!(world.carry(data.clone()).is_none());
-    world.arrive(0, somewhere(66), &data.bytes);
-    let astray = world.pass(Duration::from_secs(3));
-    assert!(astray.is_empty(), "{astray:?}");
+    let data = world.capture(0);
+    assert!(world.deliver(data.clone()).is_none());
+    world.deliver_from(0, somewhere(66), &data.bytes);
+    let undeliverable = world.advance(Duration::from_secs(3));
+    assert!(undeliverable.is_empty(), "{undeliverable:?}");
     assert_eq!((world.drops(Dropped::Duplicate), world.delivered), (1, 1));
     assert_eq!(world.remotes(), [(address(0, 0), true)]);
 }
@@ -174,11 +183,11 @@ fn a_replayed_datagram_starts_no_migration_and_is_not_answered() {
 #[test]
 fn a_reordered_datagram_from_elsewhere_is_delivered_and_starts_no_migration() {
     let mut world = World::new();
-    let (old, new) = (world.catch(0), world.catch(0));
-    world.carry(new);
-    world.arrive(0, somewhere(66), &old.bytes);
-    let astray = world.pass(Duration::from_secs(3));
-    assert!(astray.is_empty(), "{astray:?}");
+    let (old, new) = (world.capture(0), world.capture(0));
+    world.deliver(new);
+    world.deliver_from(0, somewhere(66), &old.bytes);
+    let undeliverable = world.advance(Duration::from_secs(3));
+    assert!(undeliverable.is_empty(), "{undeliverable:?}");
     assert_eq!(world.delivered, 2);
     assert_eq!(world.remotes(), [(address(0, 0), true)]);
 }
@@ -186,32 +195,35 @@ fn a_reordered_datagram_from_elsewhere_is_delivered_and_starts_no_migration() {
 #[test]
 fn an_address_that_relays_a_datagram_gets_a_challenge_and_no_data() {
     let mut world = World::new();
-    let seen = world.catch(0);
-    world.arrive(0, somewhere(66), &seen.bytes);
+    let captured = world.capture(0);
+    world.deliver_from(0, somewhere(66), &captured.bytes);
     let first = world.settle();
     assert_eq!(to(somewhere(66), &first).len(), 1, "one challenge");
     for _ in 0..20 {
-        world.say(1);
-        let astray = world.pass(PACED);
-        assert!(to(somewhere(66), &astray).iter().all(|datagram| datagram.bytes.len() < 100), "{astray:?}");
+        world.send(1);
+        let undeliverable = world.advance(PACER_DELAY);
+        assert!(
+            to(somewhere(66), &undeliverable).iter().all(|datagram| datagram.bytes.len() < 100),
+            "{undeliverable:?}"
+        );
     }
     assert_eq!(world.delivered, 21, "data goes to where the caller is known to be");
     // The initiator sends from its old address again; the address that relayed its datagram is discarded.
-    world.say(0);
+    world.send(0);
     world.settle();
-    assert!(world.pass(Duration::from_secs(5)).is_empty());
+    assert!(world.advance(Duration::from_secs(5)).is_empty());
     assert_eq!(world.remotes(), [(address(0, 0), true)]);
 }
 
 #[test]
 fn the_first_path_of_the_peer_gets_the_settings_of_its_link() {
-    let mut world = World { cut: false, ..World::apart() };
+    let mut world = World { cut: false, ..World::disconnected() };
     let wan = PathConfig { name: "path2".into(), remote: None, weight: 7, standby: true, ..path(0) };
     world.ends[1] = endpoint(1, vec![wan]);
     let second = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     world.settle();
     assert!(world.ends[0].add_path(world.now, "peer", &second));
-    world.pass(Duration::from_secs(1));
+    world.advance(Duration::from_secs(1));
     let status = world.ends[1].status();
     let paths = status.peers[0].paths.iter().map(|path| (&path.name[..], path.remote, path.weight, path.standby[0]));
     assert_eq!(paths.collect::<Vec<_>>(), [("path2", address(0, 0), 7, true), ("path3", somewhere(100), 1, false)]);
@@ -220,15 +232,15 @@ fn the_first_path_of_the_peer_gets_the_settings_of_its_link() {
 #[test]
 fn a_migrated_initiator_is_followed_after_path_validation() {
     let mut world = World::new();
-    let data = world.catch(0);
-    world.caller = somewhere(7);
-    world.carry(data);
+    let data = world.capture(0);
+    world.initiator = somewhere(7);
+    world.deliver(data);
     assert_eq!(world.remotes(), [(address(0, 0), true)], "not yet");
-    world.say(1);
+    world.send(1);
     let lost = world.settle();
     assert!(!to(address(0, 0), &lost).is_empty(), "data goes to the address before until the challenge is answered");
     assert_eq!(world.remotes(), [(somewhere(7), true)]);
-    world.pass(Duration::from_secs(1));
+    world.advance(Duration::from_secs(1));
     assert_eq!(world.delivered, 2, "what was lost on the way is sent again");
     assert_eq!(world.ends[1].status().peers[0].resent, 1);
 }
@@ -237,12 +249,12 @@ fn a_migrated_initiator_is_followed_after_path_validation() {
 fn nat_rebinding_during_a_transfer_loses_nothing() {
     let mut world = World::new();
     for round in 0..50 {
-        world.caller = somewhere(round);
-        (0..4).for_each(|_| world.say(0));
-        (0..4).for_each(|_| world.say(1));
-        world.pass(Duration::from_millis(300));
+        world.initiator = somewhere(round);
+        (0..4).for_each(|_| world.send(0));
+        (0..4).for_each(|_| world.send(1));
+        world.advance(Duration::from_millis(300));
     }
-    world.pass(Duration::from_secs(2));
+    world.advance(Duration::from_secs(2));
     assert_eq!(world.delivered, 50 * 8);
     assert_eq!(world.remotes(), [(somewhere(49), true)]);
 }
@@ -250,18 +262,18 @@ fn nat_rebinding_during_a_transfer_loses_nothing() {
 #[test]
 fn an_unvalidated_address_gets_at_most_three_times_the_received_bytes() {
     let mut world = World::new();
-    world.caller = somewhere(7);
+    world.initiator = somewhere(7);
     let mut received = 0;
     for length in [40, 500, 1_300] {
-        world.say(0);
+        world.send(0);
         let mut sent = 0;
         for datagram in world.poll().into_iter().filter(|datagram| datagram.from == 0) {
-            world.arrive(0, somewhere(66), &datagram.bytes);
+            world.deliver_from(0, somewhere(66), &datagram.bytes);
             received += datagram.bytes.len();
         }
-        (0..length).for_each(|_| world.say(1));
+        (0..length).for_each(|_| world.send(1));
         // The initiator is at neither address, so nothing is ever answered.
-        for datagram in world.pass(Duration::from_secs(length / 20)) {
+        for datagram in world.advance(Duration::from_secs(length / 20)) {
             sent += if datagram.to == somewhere(66) { datagram.bytes.len() } else { 0 };
         }
         assert!(sent <= 3 * received, "{sent} bytes for {received}");
@@ -276,10 +288,10 @@ fn a_new_path_gets_only_challenges_until_it_is_validated() {
     let config = PathConfig { remote: Some(SocketAddr::new(address(1, 0).ip(), 7)), ..config };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
     let probe = world.poll().into_iter().find(|datagram| datagram.to.port() == 7).unwrap();
-    world.arrive(0, somewhere(5), &probe.bytes);
-    (0..50).for_each(|_| world.say(1));
-    let astray = world.pass(Duration::from_secs(2));
-    let there = to(somewhere(5), &astray);
+    world.deliver_from(0, somewhere(5), &probe.bytes);
+    (0..50).for_each(|_| world.send(1));
+    let undeliverable = world.advance(Duration::from_secs(2));
+    let there = to(somewhere(5), &undeliverable);
     assert!(!there.is_empty() && there.iter().all(|datagram| datagram.bytes.len() < 100));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(5), false)]);
     assert_eq!(world.delivered, 50);
@@ -292,36 +304,36 @@ fn a_new_path_is_validated_at_its_lasting_address() {
     let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
     world.cut = true;
-    let astray = world.pass(Duration::from_millis(150));
-    let calls = to(OTHER, &astray);
-    assert!(calls.len() > 1);
-    world.arrive(0, world.second, &calls[0].bytes);
-    world.arrive(0, somewhere(5), &calls[1].bytes);
+    let undeliverable = world.advance(Duration::from_millis(150));
+    let probes = to(OTHER, &undeliverable);
+    assert!(probes.len() > 1);
+    world.deliver_from(0, world.second_path, &probes[0].bytes);
+    world.deliver_from(0, somewhere(5), &probes[1].bytes);
     world.cut = false;
-    world.pass(Duration::from_secs(5));
-    assert_eq!(world.remotes(), [(address(0, 0), true), (world.second, true)]);
+    world.advance(Duration::from_secs(5));
+    assert_eq!(world.remotes(), [(address(0, 0), true), (world.second_path, true)]);
 }
 
 #[test]
 fn an_advertised_address_gets_few_challenges_and_is_used_after_validation() {
     let mut world = World::new();
-    let told = SocketAddr::new(address(1, 0).ip(), 4_800);
-    world.ends[1].advertise_addresses(world.now, "peer", &[told, somewhere(9)]);
+    let advertised = SocketAddr::new(address(1, 0).ip(), 4_800);
+    world.ends[1].advertise_addresses(world.now, "peer", &[advertised, somewhere(9)]);
     world.settle();
     assert!(world.ends[0].take_remote_addresses_changed() && !world.ends[0].take_remote_addresses_changed());
-    assert_eq!(world.ends[0].remote_addresses("peer"), [told, somewhere(9)]);
+    assert_eq!(world.ends[0].remote_addresses("peer"), [advertised, somewhere(9)]);
     // The peer may advertise a third party's address: that host gets five challenges in half a minute.
     let config = PathConfig { name: "told".into(), remote: Some(somewhere(9)), ..path(0) };
     assert!(world.ends[0].add_remote_path(world.now, "peer", &config));
-    (0..20).for_each(|_| world.say(0));
-    let astray = world.pass(Duration::from_secs(29));
-    let there = to(somewhere(9), &astray);
+    (0..20).for_each(|_| world.send(0));
+    let undeliverable = world.advance(Duration::from_secs(29));
+    let there = to(somewhere(9), &undeliverable);
     assert!((1..=5).contains(&there.len()) && there.iter().all(|datagram| datagram.bytes.len() < 100), "{there:?}");
     assert_eq!(world.delivered, 20);
     assert!(world.ends[0].remove_path(world.now, "peer", "told"));
-    world.ends[1].advertise_addresses(world.now, "peer", &[told]);
+    world.ends[1].advertise_addresses(world.now, "peer", &[advertised]);
     world.settle();
-    assert_eq!(world.ends[0].remote_addresses("peer"), [told]);
+    assert_eq!(world.ends[0].remote_addresses("peer"), [advertised]);
 }
 
 /// A path may be disabled for longer than a NAT keeps its binding: the initiator keeps sending, so that there is an
@@ -331,21 +343,21 @@ fn a_path_enabled_again_by_the_responder_is_found_at_the_initiators_new_address(
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
-    world.pass(Duration::from_secs(1));
+    world.advance(Duration::from_secs(1));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(100), true)]);
     assert!(world.ends[1].enable_path(world.now, "peer", "path2", false));
-    world.pass(Duration::from_secs(10));
+    world.advance(Duration::from_secs(10));
     let state = |world: &World| world.ends[0].status().peers[0].paths[1].state;
     assert_eq!(state(&world), PathState::Down(DownCause::Peer), "the caller was told");
     // Loss in the meantime changes nothing: a probe response does not mean that the path is used.
     world.cut = true;
-    world.pass(Duration::from_secs(20));
+    world.advance(Duration::from_secs(20));
     world.cut = false;
-    world.second = somewhere(7);
-    world.pass(Duration::from_secs(60));
+    world.second_path = somewhere(7);
+    world.advance(Duration::from_secs(60));
     assert_eq!(state(&world), PathState::Down(DownCause::Peer), "nobody has said otherwise");
     assert!(world.ends[1].enable_path(world.now, "peer", "path2", true));
-    world.pass(Duration::from_secs(30));
+    world.advance(Duration::from_secs(30));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(7), true)]);
     assert_eq!(state(&world), PathState::Up);
 }
@@ -358,12 +370,12 @@ fn a_responder_answers_again_after_its_only_address_returns() {
     world.cut = true;
     world.ends[1].remove_link(world.now, world.link);
     assert_eq!(world.remotes(), []);
-    world.pass(Duration::from_secs(10));
+    world.advance(Duration::from_secs(10));
     (world.cut, world.link) = (false, LinkId(1));
-    world.pass(Duration::from_secs(5));
+    world.advance(Duration::from_secs(5));
     assert_eq!(world.remotes(), [(address(0, 0), true)]);
-    (0..2).for_each(|end| world.say(end));
-    world.pass(PACED);
+    (0..2).for_each(|end| world.send(end));
+    world.advance(PACER_DELAY);
     assert_eq!(world.delivered, 2);
 }
 
@@ -372,23 +384,23 @@ fn a_restarted_responder_is_found_though_the_initiator_removed_a_path() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(somewhere(9)), ..path(0) };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
-    world.pass(Duration::from_secs(1));
+    world.advance(Duration::from_secs(1));
     assert!(world.ends[0].remove_path(world.now, "peer", "second"));
     assert!(world.ends[0].remotes().eq([address(1, 0).ip()]), "where the peer was is not where it is");
-    world.pass(Duration::from_secs(1));
-    world.ends[1] = run(1, vec![], 1);
-    world.say(0);
-    world.pass(Duration::from_secs(5));
-    world.say(0);
-    world.pass(Duration::from_secs(5));
+    world.advance(Duration::from_secs(1));
+    world.ends[1] = incarnation(1, vec![], 1);
+    world.send(0);
+    world.advance(Duration::from_secs(5));
+    world.send(0);
+    world.advance(Duration::from_secs(5));
     assert!(world.delivered > 0);
 }
 
 #[test]
 fn an_unanswered_initiator_retries_for_minutes() {
-    let mut world = World::apart();
-    world.pass(Duration::from_secs(200));
+    let mut world = World::disconnected();
+    world.advance(Duration::from_secs(200));
     world.cut = false;
-    world.pass(Duration::from_secs(10));
+    world.advance(Duration::from_secs(10));
     assert_eq!(world.remotes(), [(address(0, 0), true)], "though it has nothing to send");
 }

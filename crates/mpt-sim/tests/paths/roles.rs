@@ -11,7 +11,7 @@ use mpt_sim::link::{LinkSpec, PathSpec, Queue};
 use mpt_sim::net::{Network, address};
 use mpt_sim::seed::Seed;
 
-use crate::ends::{endpoint, path, run};
+use crate::ends::{endpoint, incarnation, path};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -134,7 +134,7 @@ fn a_path_disabled_by_the_operator_is_used_by_neither_end() {
 
 /// Returns the bytes sent on the first path in one second by the end whose peer disabled it without an immediate
 /// report.
-fn sent_untold(net: &mut Network, at: Duration) -> u64 {
+fn sent_on_disabled_path(net: &mut Network, at: Duration) -> u64 {
     net.run(at);
     let before = sent(net, 1)[0].1;
     net.run(at + SECOND);
@@ -151,7 +151,7 @@ fn a_disabled_path_is_unused_though_its_status_frame_was_lost_or_could_not_be_se
         net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
         net.run(2 * SECOND + absence + Duration::from_millis(50));
         net.cut(1, false);
-        let bytes = sent_untold(&mut net, 5 * SECOND);
+        let bytes = sent_on_disabled_path(&mut net, 5 * SECOND);
         assert!(bytes < 2_000, "{bytes} bytes after {absence:?}");
     }
 }
@@ -165,8 +165,8 @@ fn a_disabled_path_is_unused_by_a_restarted_peer() {
     net.run(2 * SECOND);
     net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
     net.run(2 * SECOND + Duration::from_millis(100));
-    net.act(1, |_, endpoint| *endpoint = run(1, vec![back(0), back(1)], 1));
-    let bytes = sent_untold(&mut net, 5 * SECOND);
+    net.act(1, |_, endpoint| *endpoint = incarnation(1, vec![back(0), back(1)], 1));
+    let bytes = sent_on_disabled_path(&mut net, 5 * SECOND);
     assert!(bytes < 2_000, "{bytes} bytes");
     assert!(over_second(&net, 1) > 1_000, "{:?}", sent(&net, 1));
 }

@@ -18,7 +18,7 @@ use mpt_sim::net::address;
 
 /// A datagram and its destination end.
 #[derive(Clone, Debug)]
-pub struct Shot {
+pub struct Datagram {
     pub to: usize,
     pub bytes: Vec<u8>,
 }
@@ -55,7 +55,7 @@ pub fn endpoint(keys: KeyPair, seed: u16, peers: Vec<PeerConfig>) -> Endpoint {
 }
 
 /// Returns the sum of all drops of an endpoint.
-pub fn counted(endpoint: &Endpoint) -> u64 {
+pub fn total_drops(endpoint: &Endpoint) -> u64 {
     let status = endpoint.status();
     status.drops.total() + status.peers.iter().map(|peer| peer.drops.total()).sum::<u64>()
 }
@@ -77,23 +77,25 @@ impl Pair {
     pub fn established() -> Self {
         let mut pair = Self::new();
         pair.exchange();
-        pair.pass(Duration::from_secs(1));
+        pair.advance(Duration::from_secs(1));
         pair
     }
 
     /// Returns the datagrams that an end sends now.
-    pub fn shots(&mut self, end: usize) -> Vec<Shot> {
-        let mut shots = Vec::new();
-        while let Some(run) = self.ends[end].poll_transmit(self.now) {
-            shots.extend(run.bytes().chunks(run.segment).map(|bytes| Shot { to: 1 - end, bytes: bytes.to_vec() }));
-            self.ends[end].recycle_transmit(run);
+    pub fn poll(&mut self, end: usize) -> Vec<Datagram> {
+        let mut datagrams = Vec::new();
+        while let Some(batch) = self.ends[end].poll_transmit(self.now) {
+            datagrams.extend(
+                batch.bytes().chunks(batch.segment).map(|bytes| Datagram { to: 1 - end, bytes: bytes.to_vec() }),
+            );
+            self.ends[end].recycle_transmit(batch);
         }
-        shots
+        datagrams
     }
 
     /// Delivers a datagram from the other end's address.
-    pub fn give(&mut self, to: usize, shot: &Shot) {
-        let mut bytes = shot.bytes.clone();
+    pub fn deliver(&mut self, to: usize, datagram: &Datagram) {
+        let mut bytes = datagram.bytes.clone();
         let received = RecvMeta { link: LinkId(0), from: address(1 - to, 0), tos: 0, segment: bytes.len() };
         self.ends[to].handle_datagrams(self.now, &received, &mut bytes);
     }
@@ -101,16 +103,16 @@ impl Pair {
     /// Delivers datagrams in both directions until both ends are quiet.
     pub fn exchange(&mut self) {
         loop {
-            let shots: Vec<_> = (0..2).flat_map(|end| self.shots(end)).collect();
-            if shots.is_empty() {
+            let datagrams: Vec<_> = (0..2).flat_map(|end| self.poll(end)).collect();
+            if datagrams.is_empty() {
                 return;
             }
-            shots.iter().for_each(|shot| self.give(shot.to, shot));
+            datagrams.iter().for_each(|datagram| self.deliver(datagram.to, datagram));
         }
     }
 
     /// Advances the time for both ends and delivers their datagrams.
-    pub fn pass(&mut self, time: Duration) {
+    pub fn advance(&mut self, time: Duration) {
         let until = self.now + time;
         loop {
             self.exchange();
@@ -123,30 +125,30 @@ impl Pair {
     }
 
     /// Advances the time for one end and loses its datagrams.
-    pub fn pass_alone(&mut self, end: usize, time: Duration) {
+    pub fn advance_without_network(&mut self, end: usize, time: Duration) {
         let until = self.now + time;
-        self.shots(end);
+        self.poll(end);
         while let Some((next, _)) = self.ends[end].next_deadline().filter(|(at, _)| *at <= until) {
             self.now = self.now.max(next);
             self.ends[end].handle_deadline(self.now);
-            self.shots(end);
+            self.poll(end);
         }
         self.now = until;
     }
 
     /// Loses what both ends send now.
-    pub fn hush(&mut self) {
-        (0..2).for_each(|end| drop(self.shots(end)));
+    pub fn discard_pending(&mut self) {
+        (0..2).for_each(|end| drop(self.poll(end)));
     }
 
     /// Returns a captured datagram with a numbered packet of `len` bytes from an end.
-    pub fn packet(&mut self, from: usize, number: u64, len: usize) -> Shot {
-        self.offer(from, number, len);
-        self.shots(from).pop().expect("a datagram with the packet")
+    pub fn packet(&mut self, from: usize, number: u64, len: usize) -> Datagram {
+        self.queue_packet(from, number, len);
+        self.poll(from).pop().expect("a datagram with the packet")
     }
 
     /// Gives an end a numbered packet of `len` bytes to send.
-    pub fn offer(&mut self, from: usize, number: u64, len: usize) {
+    pub fn queue_packet(&mut self, from: usize, number: u64, len: usize) {
         let mut buffer = vec![0; 65_536];
         let packet = numbered(number, len.max(40));
         buffer[..packet.len()].copy_from_slice(&packet);
