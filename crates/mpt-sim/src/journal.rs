@@ -59,7 +59,7 @@ fn compare(folder: &Path, test: &str, hash: u64) {
     let committed = fs::read_to_string(&file).unwrap_or_default();
     assert!(
         committed.lines().any(|known| known == line),
-        "the journal of this run is not the one in {}: {line}\nhint: if the change is meant, {ACCEPT}=1 cargo test -p mpt-sim",
+        "the journal of this run is not the one in {}: {line}\nhint: if the change is intended, {ACCEPT}=1 cargo test -p mpt-sim",
         file.display()
     );
 }

@@ -106,7 +106,7 @@ impl Network {
         while let Some(next) = self.next_event().filter(|next| *next <= until) {
             assert!(
                 self.stalled < 10_000,
-                "time stands still at {:?}: {:?}",
+                "time does not advance at {:?}: {:?}",
                 self.now,
                 self.ends.iter().map(|end| end.endpoint.next_deadline()).collect::<Vec<_>>()
             );

@@ -109,7 +109,7 @@ fn the_last_of_thirty_two_paths_carries_everything_and_all_return() {
 
 #[test]
 fn every_scheduler_keeps_the_laws_on_every_kind_of_link() {
-    let zoo = [
+    let links = [
         path(60, 80),
         path(100, 30).with_jitter(Jitter::Normal(ms(8)), Order::Free),
         path(30, 10).with_loss(Loss::Random(0.02)),
@@ -118,7 +118,7 @@ fn every_scheduler_keeps_the_laws_on_every_kind_of_link() {
     ];
     for (name, kind) in SchedulerKind::NAMES {
         let run = || {
-            let mut net = join(7, &zoo, *kind, [source(mbit(60), 2 * SECOND), sink()]);
+            let mut net = join(7, &links, *kind, [source(mbit(60), 2 * SECOND), sink()]);
             net.run(SECOND);
             cut_all(&mut net, 2, true);
             net.run(SECOND + ms(900));
@@ -179,7 +179,7 @@ fn an_outage_of_all_paths_counts_its_drops_and_ends() {
     net.run(SECOND);
     cut_all(&mut net, 2, true);
     net.run(4 * SECOND);
-    assert_eq!(up(&net, 0), 0, "the far end has nothing to send, and nobody is left to tell it");
+    assert_eq!(up(&net, 0), 0, "the far end has nothing to send and gets no report");
     let dropped = net.endpoint(0).status().peers[0].drops.of(Dropped::NoPath);
     // 20 Mbit/s of 1400 bytes are 1785 packets per second; the outage is detected after 0.6 s.
     assert!((4_000..5_400).contains(&dropped), "{dropped} of three seconds");
@@ -207,7 +207,7 @@ fn all_carriers_lost_at_once_are_an_outage_until_the_first_returns() {
     net.cut(1, false);
     net.carrier(0, 1, true);
     net.run(3 * SECOND + ms(100));
-    assert_eq!(up(&net, 0), 1, "a carrier that returns is asked at once");
+    assert_eq!(up(&net, 0), 1, "a returned carrier is probed immediately");
     net.run(7 * SECOND);
     assert_lawful(&net);
 }

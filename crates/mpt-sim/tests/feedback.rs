@@ -47,12 +47,12 @@ fn ack(seqs: std::ops::Range<u64>) -> impl Strategy<Value = Ack> {
 }
 
 /// A packet may be reported acknowledged once, or lost once and then spurious once; nothing else.
-fn note(fates: &mut BTreeMap<u64, Vec<Outcome>>, fate: Outcome, token: u64) {
-    let told = fates.entry(token).or_default();
-    told.push(fate);
+fn record_outcome(fates: &mut BTreeMap<u64, Vec<Outcome>>, fate: Outcome, token: u64) {
+    let outcomes = fates.entry(token).or_default();
+    outcomes.push(fate);
     assert!(
-        matches!(told[..], [Outcome::Acked] | [Outcome::Lost] | [Outcome::Lost, Outcome::Spurious]),
-        "{token}: {told:?}"
+        matches!(outcomes[..], [Outcome::Acked] | [Outcome::Lost] | [Outcome::Lost, Outcome::Spurious]),
+        "{token}: {outcomes:?}"
     );
 }
 
@@ -64,7 +64,7 @@ proptest! {
         let (mut feedback, mut fates, mut sizes) = (PathEstimator::default(), BTreeMap::new(), BTreeMap::new());
         let (mut now, mut next) = (Time::START, 0);
         for step in steps {
-            let mut tell = |fate, token| note(&mut fates, fate, token);
+            let mut report = |fate, token| record_outcome(&mut fates, fate, token);
             match step {
                 Step::Send(bytes) => {
                     feedback.on_sent(now, PathSeq(next), bytes, next);
@@ -73,18 +73,18 @@ proptest! {
                 }
                 Step::Skip(by) => next += by,
                 Step::Hear(ack) => {
-                    let outcome = feedback.on_ack(now, &ack, &mut tell);
+                    let outcome = feedback.on_ack(now, &ack, &mut report);
                     outcome.ack.iter().for_each(|ack| controller.on_ack(PATH, ack));
                     outcome.loss.iter().for_each(|loss| controller.on_loss(PATH, loss));
                     controller.on_spurious_loss(PATH, outcome.spurious);
                 }
                 Step::Wait(time) => {
                     now += time;
-                    let wake = feedback.on_deadline(now, &mut tell);
+                    let wake = feedback.on_deadline(now, &mut report);
                     wake.loss.iter().for_each(|loss| controller.on_loss(PATH, loss));
                 }
                 Step::Abandon => {
-                    feedback.abandon(now, &mut tell);
+                    feedback.abandon(now, &mut report);
                 }
             }
             let waiting: u64 = sizes.iter().filter(|(token, _)| !fates.contains_key(token)).map(|(_, bytes)| bytes).sum();

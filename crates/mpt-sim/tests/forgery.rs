@@ -60,7 +60,7 @@ fn every_flipped_bit_of_both_handshake_messages_is_counted_and_not_answered() {
         assert_eq!((total_drops(&second.ends[0]), second.poll(0).len()), (before + 1, 0));
     }
     second.deliver(0, &good);
-    assert!(!second.poll(0).is_empty(), "and the one that was not forged is believed");
+    assert!(!second.poll(0).is_empty(), "the genuine message is accepted");
 }
 
 #[test]

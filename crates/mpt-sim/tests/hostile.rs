@@ -72,7 +72,7 @@ fn datagrams() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// Returns the ledger of inner packets and the sum of all drops.
-fn books(scene: &Scene) -> (u64, u64, u64) {
+fn ledger_and_drops(scene: &Scene) -> (u64, u64, u64) {
     let (status, ledger) = (scene.endpoint.status(), scene.endpoint.peers()[0].ledger());
     (ledger.arrived, ledger.held, status.drops.total() + status.peers[0].drops.total())
 }
@@ -93,7 +93,7 @@ proptest! {
         let mut scene = Scene::new(config & !0x10);
         let is_probe = path < PATHS && matches!(Gre::decode(&datagram), Ok((Gre { protocol: 0x88b5, key: None, sequence: None, .. }, body)) if Probe::decode(body).is_ok());
         scene.datagram(path, tos, &mut datagram);
-        let (arrived, held, dropped) = books(&scene);
+        let (arrived, held, dropped) = ledger_and_drops(&scene);
         prop_assert_eq!(arrived + dropped + u64::from(is_probe), 1, "{:?}", scene.endpoint.status());
         prop_assert!(held <= arrived);
     }

@@ -137,7 +137,7 @@ fn a_peer_cannot_use_the_source_address_of_another() {
     assert_eq!(star.send_from_client(0, [10, 77, 0, 1]), 0, "the server's own");
     assert_eq!((star.dropped(0, Dropped::ForeignSource), star.dropped(1, Dropped::ForeignSource)), (2, 0));
     let arrived: Vec<_> = star.server.status().peers.iter().map(|peer| peer.ledger.delivered).collect();
-    assert_eq!(arrived, [1, 0], "each peer has counters of its own");
+    assert_eq!(arrived, [1, 0], "each peer has its own counters");
 }
 
 /// 40 s of 8 Mbit/s to an unreachable peer exceed its queue; all peers share the TUN device.
@@ -169,7 +169,7 @@ fn a_peer_with_a_full_queue_does_not_block_others() {
     assert_eq!(star.send_from_server([10, 77, 2, 1]), [0, 1]);
     star.fill_queue(0, [10, 77, 1, 1]);
     star.fill_queue(1, [10, 77, 2, 1]);
-    assert!(!star.server.has_room(), "there is nobody left whom it would keep waiting");
+    assert!(!star.server.has_room(), "every queue is full");
 }
 
 /// A peer must not use a more specific prefix of another peer.
@@ -192,7 +192,7 @@ fn peers_are_added_and_removed_without_disturbing_others() {
     assert_eq!((star.send_from_client(2, [10, 77, 3, 1]), star.send_from_client(0, [10, 77, 1, 1])), (1, 1));
 
     assert!(star.server.remove_peer("c0"));
-    assert_eq!(star.send_from_client(0, [10, 77, 1, 1]), 0, "a stranger from here on");
+    assert_eq!(star.send_from_client(0, [10, 77, 1, 1]), 0, "the peer is unknown now");
     assert_eq!((star.send_from_client(1, [10, 77, 2, 1]), star.send_from_client(2, [10, 77, 3, 1])), (1, 1));
     assert_eq!((star.send_from_server([10, 77, 2, 5]), star.send_from_server([10, 77, 1, 5])), (vec![1], vec![]));
     let dropped = star.server.status().drops;

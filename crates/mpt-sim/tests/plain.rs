@@ -57,7 +57,7 @@ fn plain(rate: u64, delay: u64) -> LinkSpec {
 }
 
 /// Returns links of every kind in the model, two paths each.
-fn zoo() -> Vec<(&'static str, Vec<PathSpec>)> {
+fn links_of_every_kind() -> Vec<(&'static str, Vec<PathSpec>)> {
     let both = |link: LinkSpec| PathSpec::symmetric(link);
     let jittery = |order| plain(100, 40).with_jitter(Jitter::Normal(ms(10)), order);
     vec![
@@ -90,7 +90,7 @@ fn a_packet_that_fits_no_datagram_is_refused_for_any_mtu() {
 
 #[test]
 fn the_laws_hold_on_every_kind_of_link() {
-    for (name, paths) in zoo() {
+    for (name, paths) in links_of_every_kind() {
         for seed in 1..4 {
             let net = run(seed, &paths, &[1, 1], mbit(60), 2 * SECOND);
             println!("{name}, seed {seed}");
@@ -123,7 +123,7 @@ fn a_cut_loses_only_packets_in_flight() {
     net.cut(0, true);
     net.run(SECOND);
     assert!(arrived > 0);
-    assert_eq!(net.host::<Sink>(1).numbers.len(), arrived, "frames of 50 ms were on their way");
+    assert_eq!(net.host::<Sink>(1).numbers.len(), arrived, "frames of 50 ms were in flight");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_lost_carrier_moves_the_traffic_immediately_and_is_reported_to_the_peer() {
     net.run(SECOND + ms(30));
     let state = |net: &Network, end: usize| net.endpoint(end).status().peers[0].paths[0].state;
     assert_eq!(state(&net, 0), PathState::Down(DownCause::Carrier));
-    assert_eq!(state(&net, 1), PathState::Down(DownCause::Peer), "told over the other path");
+    assert_eq!(state(&net, 1), PathState::Down(DownCause::Peer), "reported over the other path");
     net.run(3 * SECOND);
     net.cut(0, false);
     net.carrier(0, 0, true);

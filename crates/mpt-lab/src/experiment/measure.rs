@@ -367,7 +367,7 @@ fn rates(delivered: &[(f64, Vec<u64>)], path: usize) -> Vec<(f64, f64)> {
 fn processor_seconds(processes: &[u32]) -> Option<f64> {
     let ticks = |process: &u32| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // proc_pid_stat(5): the name in parentheses may have blanks; user and system time are the 12th and 13th after it.
+        // proc_pid_stat(5): user and system time are the 12th and 13th field after the name, which may have blanks.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         Some(fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?)
     };

@@ -203,6 +203,6 @@ mod tests {
         assert_eq!(verdicts("E1.I/50", Mode::Plain, 90.0, 103.0), [Verdict::Missed]);
         assert_eq!(verdicts("E1.I/50", Mode::Original, 60.0, 103.0), [Verdict::Reproduced]);
         assert_eq!(verdicts("E1.I/50", Mode::Original, 70.0, 103.0), [Verdict::Missed]);
-        assert!(verdicts("rtt_40", Mode::Plain, 90.0, 100.0).contains(&Verdict::Open), "nobody to compare with");
+        assert!(verdicts("rtt_40", Mode::Plain, 90.0, 100.0).contains(&Verdict::Open), "there is no reference");
     }
 }

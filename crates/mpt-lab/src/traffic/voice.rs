@@ -49,7 +49,7 @@ impl Call {
         let to = SocketAddr::new(to, PORT);
         let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
         let receiver_socket = callee.enter(|| UdpSocket::bind(to))?.context(format!("bind {to}"))?;
-        let sender_socket = caller.enter(|| UdpSocket::bind((from.unwrap_or(any), 0)))?.context("bind a caller")?;
+        let sender_socket = caller.enter(|| UdpSocket::bind((from.unwrap_or(any), 0)))?.context("bind the sender")?;
         receiver_socket.set_read_timeout(Some(RECEIVE_TIMEOUT)).context("set a time limit")?;
         let start = Instant::now();
         Ok(Self {

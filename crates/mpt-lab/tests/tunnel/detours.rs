@@ -69,7 +69,7 @@ fn routes_of_a_killed_tunnel_are_removed_when_no_running_tunnel_may_need_them() 
     assert!(!rig.mpt(Host::A, &["up", &rig.file(Host::A).display().to_string()]).status.success());
     assert!(rig.mpt(Host::A, &["down"]).status.success());
     assert_eq!((left(&rig), routers(&rig)), (0, Vec::new()));
-    assert!(sh(&rig.hosts.a, "ip route show 203.0.113.8").contains("192.168.11.2"), "somebody else's stays");
+    assert!(sh(&rig.hosts.a, "ip route show 203.0.113.8").contains("192.168.11.2"), "the user's route stays");
 }
 
 #[test]
@@ -92,12 +92,12 @@ fn a_gateway_s_route_comes_back_with_its_interface() {
 #[test]
 fn a_route_that_could_not_be_set_is_set_when_it_can_be() {
     let Some(mut rig) = Rig::build("route-late", &["delay=1ms", "delay=1ms"]) else { return };
-    rig.hosts.a.ip("link set eth2 down").expect("no way for the second path");
+    rig.hosts.a.ip("link set eth2 down").expect("no route for the second path");
     rig.launch_with(Host::A, &FILE.replacen("[[peer]]", "routes = [\"10.80.0.0/16\"]\n[[peer]]", 1));
     let is_set = |rig: &Rig| sh(&rig.hosts.a, "ip route show 10.80.0.0/16").contains("dev mpt0");
     assert!(is_set(&rig) && routers(&rig) == ["192.168.11.2"]);
     rig.hosts.a.ip("address delete 10.77.0.1/24 dev mpt0").expect("gone, and the route with it");
-    rig.hosts.a.ip("link set eth2 up").expect("a way for the second path");
+    rig.hosts.a.ip("link set eth2 up").expect("a route for the second path");
     rig.wait_until("both paths have a route", |rig| routers(rig) == ["192.168.11.2", "192.168.12.2"]);
     assert!(!is_set(&rig));
     rig.hosts.a.ip("address add 10.77.0.1/24 dev mpt0").expect("it is back");

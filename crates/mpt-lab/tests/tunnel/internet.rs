@@ -127,7 +127,7 @@ fn the_kill_switch_blocks_everything_until_it_is_removed() {
     assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
 
     assert!(!rig.signal(Host::A, Signal::SIGKILL).success());
-    assert_eq!(outgoing_interfaces(&rig), ["", ""], "what it is for");
+    assert_eq!(outgoing_interfaces(&rig), ["", ""], "the kill switch blocks");
     assert!(reaches(&rig, "192.168.11.2"), "attached networks are no Internet");
     rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
     rig.wait_until("the tunnel is back", |rig| FAR.iter().all(|far| reaches(rig, far)));
@@ -225,7 +225,7 @@ fn in_plain_mode_the_route_around_the_tunnel_returns_with_its_interface() {
     rig.launch_with(Host::A, &config("10.77.0.1/24", "routes = [\"0.0.0.0/0\"]", "192.168.11.2"));
     rig.wait_until("the tunnel answers", |rig| reaches(rig, "10.77.0.2"));
     sh(&rig.hosts.a, "ip link set eth1 down");
-    rig.wait_until("its way is gone", |rig| !sh(&rig.hosts.a, "ip route get 192.168.11.2").contains("eth1"));
+    rig.wait_until("its route is gone", |rig| !sh(&rig.hosts.a, "ip route get 192.168.11.2").contains("eth1"));
     sh(&rig.hosts.a, "ip link set eth1 up");
     rig.wait_until("the tunnel answers again", |rig| reaches(rig, "10.77.0.2"));
     assert!(sh(&rig.hosts.a, "ip route show 192.168.11.2").contains("eth1"));

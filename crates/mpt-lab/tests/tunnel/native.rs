@@ -95,7 +95,7 @@ fn addresses_of_both_ends_make_a_full_mesh() {
 fn several_ports_are_several_paths() {
     let Some(rig) = Rig::native("nports", &ONE, &Native::initiator(&remote()).line("ports = 3")) else { return };
     rig.wait_until_up(Host::A, &["eth1", "eth1-2", "eth1-3"]);
-    rig.wait_until("B knows three", |rig| rig.paths_up(Host::B).len() == 3);
+    rig.wait_until("B has three paths", |rig| rig.paths_up(Host::B).len() == 3);
 }
 
 #[test]
@@ -110,7 +110,9 @@ fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
     let transfer = Transfer::start(&rig, Family::V4);
     rig.wait_until("the limit is used up", |rig| rig.path(Host::A, 0)["reserve"] == true);
     let far = |rig: &Rig| rig.status(Host::B)["peers"][0]["paths"].as_array().expect("paths").clone();
-    rig.wait_until("B is told", |rig| far(rig).iter().filter(|path| path["reserve"] == true).count() == 1);
+    rig.wait_until("B has the path as standby", |rig| {
+        far(rig).iter().filter(|path| path["reserve"] == true).count() == 1
+    });
     transfer.wait_for(&rig, MEGABYTE / 4);
     // If a path is declared dead because a process did not run, the standby path carries its traffic.
     let sent = |rig: &Rig, path| rig.path(Host::A, path)["sent_bytes"].as_u64().expect("bytes");
@@ -346,7 +348,7 @@ fn an_unknown_key_is_refused_until_it_is_configured() {
 #[test]
 fn a_peer_may_only_use_its_own_prefixes_as_source() {
     let Some(rig) = Rig::native("nprefixes", &ONE, &Native::initiator(&remote())) else { return };
-    rig.hosts.a.ip("address add 10.77.0.9/32 dev mpt0").expect("an address of nobody's");
+    rig.hosts.a.ip("address add 10.77.0.9/32 dev mpt0").expect("an unassigned address");
     let to = inside(Host::B, Family::V4);
     assert!(!rig.ping(Host::A, &["-I", "10.77.0.9"], to));
     assert_eq!(count(&rig, Host::B, "foreign_source"), 3);
@@ -411,5 +413,5 @@ fn a_peer_with_a_closed_port_is_found_again() {
     assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
     rig.wait_until("the path is down", |rig| rig.path(Host::A, 0)["up"] == false);
     rig.launch_with(Host::B, &Native::responder().text());
-    rig.wait_for_answer(&[], Family::V4, "a peer that knows nothing of the session");
+    rig.wait_for_answer(&[], Family::V4, "a restarted peer");
 }

@@ -160,7 +160,7 @@ fn the_first_peer_without_a_remote_can_be_added_by_reload() {
     fs::write(rig.file(Host::B), server + CALLED + &silent("")).expect("a file");
     let done = rig.mpt(Host::B, &["reload"]);
     assert!(done.status.success(), "{}", crate::rig::text(&done.stderr));
-    rig.wait_until("the first caller is answered", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("one")));
+    rig.wait_until("the new peer is answered", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("one")));
     let sockets = crate::rig::sh(&rig.hosts.b, "ss -Huln sport = :4754");
     assert!(sockets.contains("127.0.0.1:4754") && !sockets.contains("0.0.0.0:4754"), "{sockets}");
 }
@@ -233,7 +233,7 @@ fn an_initiator_can_also_be_a_responder() {
 
 /// Prints the memory and time that a thousand peers with sessions cost a daemon: `--ignored --nocapture`.
 #[test]
-#[ignore = "takes a minute, and says what this machine is like today"]
+#[ignore = "takes a minute, and depends on the machine"]
 fn a_thousand_idle_peers() {
     const PEERS: usize = 1_000;
     let Some(mut rig) = Rig::build("thousand", &["delay=1ms"]) else { return };

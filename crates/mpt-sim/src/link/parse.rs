@@ -1,9 +1,9 @@
 //! Text form of links in plan files and on command lines: parser and formatter.
 //!
 //! ```text
-//! rate=10mbit,delay=20ms,jitter=5ms,loss=0.5%,queue=400ms      one link; what is absent is ideal
+//! rate=10mbit,delay=20ms,jitter=5ms,loss=0.5%,queue=400ms      one link; absent settings are ideal
 //! rate=50mbit; 5s: rate=5mbit; 10s: repeat                     a schedule
-//! rate=10mbit,delay=5ms | rate=1mbit,delay=5ms                 a path: there | back; alike without the bar
+//! rate=10mbit,delay=5ms | rate=1mbit,delay=5ms                 a path: there | back; symmetric without the bar
 //! ```
 //!
 //! `jitter=5ms` is normal, `jitter=uniform:5ms` is uniform; `order=free` allows reordering. `loss=bursts:1%:25%:100%`

@@ -207,7 +207,7 @@ fn an_address_that_relays_a_datagram_gets_a_challenge_and_no_data() {
             "{undeliverable:?}"
         );
     }
-    assert_eq!(world.delivered, 21, "data goes to where the caller is known to be");
+    assert_eq!(world.delivered, 21, "data goes to the initiator's validated address");
     // The initiator sends from its old address again; the address that relayed its datagram is discarded.
     world.send(0);
     world.settle();
@@ -241,7 +241,7 @@ fn a_migrated_initiator_is_followed_after_path_validation() {
     assert!(!to(address(0, 0), &lost).is_empty(), "data goes to the address before until the challenge is answered");
     assert_eq!(world.remotes(), [(somewhere(7), true)]);
     world.advance(Duration::from_secs(1));
-    assert_eq!(world.delivered, 2, "what was lost on the way is sent again");
+    assert_eq!(world.delivered, 2, "the lost packet is retransmitted");
     assert_eq!(world.ends[1].status().peers[0].resent, 1);
 }
 
@@ -323,14 +323,14 @@ fn an_advertised_address_gets_few_challenges_and_is_used_after_validation() {
     assert!(world.ends[0].take_remote_addresses_changed() && !world.ends[0].take_remote_addresses_changed());
     assert_eq!(world.ends[0].remote_addresses("peer"), [advertised, somewhere(9)]);
     // The peer may advertise a third party's address: that host gets five challenges in half a minute.
-    let config = PathConfig { name: "told".into(), remote: Some(somewhere(9)), ..path(0) };
+    let config = PathConfig { name: "advertised".into(), remote: Some(somewhere(9)), ..path(0) };
     assert!(world.ends[0].add_remote_path(world.now, "peer", &config));
     (0..20).for_each(|_| world.send(0));
     let undeliverable = world.advance(Duration::from_secs(29));
     let there = to(somewhere(9), &undeliverable);
     assert!((1..=5).contains(&there.len()) && there.iter().all(|datagram| datagram.bytes.len() < 100), "{there:?}");
     assert_eq!(world.delivered, 20);
-    assert!(world.ends[0].remove_path(world.now, "peer", "told"));
+    assert!(world.ends[0].remove_path(world.now, "peer", "advertised"));
     world.ends[1].advertise_addresses(world.now, "peer", &[advertised]);
     world.settle();
     assert_eq!(world.ends[0].remote_addresses("peer"), [advertised]);
@@ -348,14 +348,14 @@ fn a_path_enabled_again_by_the_responder_is_found_at_the_initiators_new_address(
     assert!(world.ends[1].enable_path(world.now, "peer", "path2", false));
     world.advance(Duration::from_secs(10));
     let state = |world: &World| world.ends[0].status().peers[0].paths[1].state;
-    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "the caller was told");
+    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "reported to the initiator");
     // Loss in the meantime changes nothing: a probe response does not mean that the path is used.
     world.cut = true;
     world.advance(Duration::from_secs(20));
     world.cut = false;
     world.second_path = somewhere(7);
     world.advance(Duration::from_secs(60));
-    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "nobody has said otherwise");
+    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "no other status was reported");
     assert!(world.ends[1].enable_path(world.now, "peer", "path2", true));
     world.advance(Duration::from_secs(30));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(7), true)]);

@@ -60,7 +60,7 @@ fn both_ends_use_a_standby_path_only_while_no_other_is_up() {
         let mut net = network(sender, vec![path(0), standby(1)], 6 * SECOND);
         net.run(2 * SECOND);
         assert!(over_second(&net, 0) < 10 && over_second(&net, 1) < 10, "sender {sender}: {:?}", sent(&net, sender));
-        assert_eq!(net.endpoint(1).status().peers[0].paths[1].standby, [false, true], "the other end was told");
+        assert_eq!(net.endpoint(1).status().peers[0].paths[1].standby, [false, true], "reported to the other end");
         net.cut(0, true);
         net.run(4 * SECOND);
         // 20 Mbit/s for some 1.7 s are 4 MB.
@@ -84,7 +84,7 @@ fn a_path_becomes_standby_in_mid_transfer() {
         net.run(2 * SECOND + Duration::from_millis(200));
         let before = sent(&net, sender)[0].1;
         net.run(7 * SECOND);
-        assert!(sent(&net, sender)[0].1 - before < 20_000, "words only");
+        assert!(sent(&net, sender)[0].1 - before < 20_000, "control frames only");
         assert_whole(&net, sender);
     }
 }
@@ -105,7 +105,11 @@ fn paths_are_added_and_removed_in_mid_transfer_without_loss() {
         net.act(0, |now, endpoint| assert!(endpoint.remove_path(now, "peer", "path0")));
         net.run(2 * SECOND + Duration::from_millis(300));
         let status = net.endpoint(1).status();
-        assert_eq!(status.peers[0].paths[0].state, PathState::Down(DownCause::Peer), "the other end was told at once");
+        assert_eq!(
+            status.peers[0].paths[0].state,
+            PathState::Down(DownCause::Peer),
+            "reported to the other end immediately"
+        );
         net.run(4 * SECOND);
         // The slot is reused.
         net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(0) })));

@@ -28,7 +28,7 @@ fn on_a_long_lossy_path_fec_recovers_nearly_everything() {
         net.run(8 * SECOND);
         let before = lost_and_recovered(&net);
         net.run(24 * SECOND);
-        tell(&net);
+        print_status(&net);
         assert_eq!(net.breaches(), []);
         let after = lost_and_recovered(&net);
         let (lost, recovered) = (after.0 - before.0, after.1 - before.1);

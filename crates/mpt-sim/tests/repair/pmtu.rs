@@ -30,7 +30,7 @@ fn a_small_path_mtu_is_detected_and_lowers_the_tunnels_mtu() {
         let both = mbit_between(&mut net, 6 * SECOND, 10 * SECOND);
         let found = net.endpoint(0).mtu();
         assert!(found <= mtu - HEADERS && found + 4 >= mtu - HEADERS, "{found} over {mtu}");
-        tell(&net);
+        print_status(&net);
         assert_eq!(path(&net, 1).state, PathState::Up);
         assert!(both > 75.0, "{both} over {mtu}");
         assert_eq!(net.breaches(), []);
@@ -44,8 +44,8 @@ fn a_path_whose_mtu_shrinks_in_mid_transfer_is_unused_until_its_mtu_is_known() {
     let narrow: PathSpec = format!("{WIDE},mtu=1497B").parse().unwrap();
     net.link(1, 0).change(mpt_proto::time::Time::after(3 * SECOND), &narrow.there);
     let (count, state) = changes(&mut net, 3_000, 10_000);
-    tell(&net);
-    assert_eq!(state, PathState::Up, "for whatever is small enough");
+    print_status(&net);
+    assert_eq!(state, PathState::Up, "the path is up for small packets");
     assert!(count <= 6, "{count} changes of state, where there were forty a second");
     // The simulated host does not learn the new MTU; its large packets use the wide path.
     assert!(longest_gap(&net, 3 * SECOND) < ms(500), "{:?}", longest_gap(&net, 3 * SECOND));
@@ -57,7 +57,7 @@ fn a_path_whose_mtu_shrinks_in_mid_transfer_is_unused_until_its_mtu_is_known() {
 fn a_path_with_an_mtu_below_the_ipv6_minimum_is_unused() {
     let mut net = tcp(1, &[WIDE, &format!("{WIDE},mtu=1300B")]);
     net.run(6 * SECOND);
-    tell(&net);
+    print_status(&net);
     assert_eq!(path(&net, 1).state, PathState::Down(DownCause::Demoted(Demotion::Narrow)));
     assert_eq!(net.endpoint(0).mtu(), MTU);
     assert_eq!(net.breaches(), []);
@@ -73,7 +73,7 @@ fn packets_too_large_for_every_path_are_counted() {
         Default::default(),
     );
     net.run(5 * SECOND);
-    tell(&net);
+    print_status(&net);
     assert!(sender(&net).drops.of(Dropped::TooBig) > 500);
     assert_eq!((path(&net, 0).state, net.breaches()), (PathState::Up, vec![]));
 }

@@ -72,7 +72,7 @@ pub fn goodput(paths: &[&str], length: Duration) -> f64 {
     let mut net = tcp(1, paths);
     net.run(SETTLED + length);
     assert_eq!(net.breaches(), []);
-    tell(&net);
+    print_status(&net);
     mbit(&net, length)
 }
 
@@ -97,7 +97,7 @@ pub fn path(net: &Network, number: usize) -> PathStatus {
     sender(net).paths.swap_remove(number)
 }
 
-pub fn tell(net: &Network) {
+pub fn print_status(net: &Network) {
     let status = sender(net);
     println!("{:?}", net.endpoint(1).status().peers[0].resequencer);
     println!(

@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(acks(&mut sink, &[4]), [Segment::Ack(3, vec![(4, 5)])]);
         assert_eq!(acks(&mut sink, &[6, 5]), [Segment::Ack(3, vec![(6, 7), (4, 5)]), Segment::Ack(3, vec![(4, 7)])]);
         assert_eq!(acks(&mut sink, &[3]), [Segment::Ack(7, vec![])]);
-        assert_eq!(acks(&mut sink, &[3]), [Segment::Ack(7, vec![(3, 4)])], "a duplicate is told");
+        assert_eq!(acks(&mut sink, &[3]), [Segment::Ack(7, vec![(3, 4)])], "a duplicate is reported");
         assert_eq!(sink.bytes(), 7 * (1_400 - 52));
     }
 
