@@ -1,9 +1,9 @@
 //! `mpt-lab list`, `run`, `report`, `matrix` and `trace`.
 
-use crate::bar::Bar;
+use crate::progress_bar::ProgressBar;
 use clap::{Args, ValueEnum};
 use mpt_lab::{
-    chart,
+    chart, competitors,
     experiment::{
         self, Options,
         contender::Contender,
@@ -15,7 +15,7 @@ use mpt_lab::{
     },
     plan::{self, Plan},
     progress::Progress,
-    report, rivals,
+    report,
     tunnel::Mode,
 };
 use mpt_sim::seed::Seed;
@@ -28,67 +28,68 @@ use std::{
     time::Duration,
 };
 
-type Done = Result<(), Box<dyn Error>>;
+type CommandResult = Result<(), Box<dyn Error>>;
 
 #[derive(Args)]
-pub(crate) struct Run {
-    /// What to run: an experiment (E1.I), a group (E1), a case (E1.I/50, rtt_40), all, or a plan of your own (./mine.toml).
+pub(crate) struct RunArgs {
+    /// What to run: an experiment (E1.I), a group (E1), a case (E1.I/50, rtt_40), all, or your own plan file
+    /// (./mine.toml).
     #[arg(required = true)]
     keys: Vec<String>,
-    /// Fewer cases, a few seconds each, once.
+    /// Quick run: fewer cases, a few seconds each, one repetition.
     #[arg(long)]
     quick: bool,
-    /// What MPT is compared with: solo, ideal, mptcp, wireguard-go, openvpn, glorytun, mlvpn; or none.
+    /// Contenders to compare MPT with: solo, ideal, mptcp, wireguard-go, openvpn, glorytun, mlvpn; or none.
     #[arg(long, value_delimiter = ',', default_value = "solo,ideal,mptcp")]
     against: Vec<String>,
-    /// Seed of all chance.
+    /// Seed of all random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Prints one JSON object a line.
+    /// Prints one JSON object per line.
     #[arg(long)]
     json: bool,
-    /// How MPT speaks.
-    #[arg(long, value_enum, default_value_t = Speech::Native)]
-    mode: Speech,
-    /// MPT as the papers had it: static weights, no resequencing.
+    /// Protocol mode of MPT.
+    #[arg(long, value_enum, default_value_t = ModeArg::Native)]
+    mode: ModeArg,
+    /// MPT as in the papers: static weights, no resequencing.
     #[arg(long, conflicts_with = "mode")]
     original: bool,
-    /// Where it is measured: in network namespaces, in those of a user namespace, or in the simulator; the last two need no
+    /// Where to measure: in network namespaces (root), in a user namespace, or in the simulator; the last two need no
     /// privileges.
-    #[arg(long, value_enum, default_value_t = Ground::Netns)]
-    substrate: Ground,
-    /// Where results are kept; by default a folder below lab-results that is named after the run.
+    #[arg(long, value_enum, default_value_t = SubstrateArg::Netns)]
+    substrate: SubstrateArg,
+    /// Folder for the results; default: a folder below lab-results named after the run.
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Ground {
-    /// Kernel namespaces and the wire.
+enum SubstrateArg {
+    /// Kernel namespaces and the emulated links.
     Netns,
-    /// The same without privileges, in a user namespace.
+    /// The same in a user namespace, without privileges.
     Emu,
-    /// Virtual time.
+    /// The simulator, in virtual time.
     Sim,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Speech {
+enum ModeArg {
     /// Authenticated and encrypted, adaptive.
     Native,
     /// GRE-in-UDP with sequence numbers.
     Plain,
 }
 
-impl Run {
-    /// Whether it needs namespaces of its own to run in.
+impl RunArgs {
+    /// Returns true if the run needs a user namespace of its own.
     pub(crate) fn is_unprivileged(&self) -> bool {
-        matches!(self.substrate, Ground::Emu)
+        matches!(self.substrate, SubstrateArg::Emu)
     }
 }
 
-/// Prints what there is to run.
-pub(crate) fn list() -> Done {
+/// Prints the experiments of the catalogue.
+pub(crate) fn list() -> CommandResult {
     for plan in plan::catalogue()? {
         println!("{:<10} {:>4} cases  {}", plan.key, plan.cases.len(), plan.title);
         if plan.axes.is_empty() {
@@ -99,22 +100,22 @@ pub(crate) fn list() -> Done {
     Ok(())
 }
 
-/// Runs experiments, or goes on with a run that was interrupted, and writes its report.
-pub(crate) fn run(run: &Run) -> Done {
+/// Runs experiments, or continues an interrupted run, and writes the report.
+pub(crate) fn run(run: &RunArgs) -> CommandResult {
     let plans = selected(&run.keys)?;
     let options = options(run)?;
     let folder = run.out.clone().unwrap_or_else(|| default_folder(&options));
     let mut store = Store::open(&folder, &options)?;
     if let Some(earlier) = &store.earlier {
-        eprintln!("what was in {} is in {}", folder.display(), earlier.display());
+        eprintln!("moved the earlier results of {} to {}", folder.display(), earlier.display());
     }
     if !store.results.is_empty() {
-        eprintln!("going on with {}: {} cases are done", folder.display(), store.results.len());
+        eprintln!("continuing {}: {} cases are done", folder.display(), store.results.len());
     }
-    let mut bar = Bar::default();
+    let mut bar = ProgressBar::default();
     experiment::run(&plans, &options, &mut store, &mut |progress| bar.show(&progress))?;
     bar.end();
-    tell_absent(&store.results);
+    report_absent(&store.results);
     let records = records(&plans, &store.results);
     if run.json {
         records.iter().try_for_each(|record| serde_json::to_string(record).map(|line| println!("{line}")))?;
@@ -127,8 +128,8 @@ pub(crate) fn run(run: &Run) -> Done {
     Ok(())
 }
 
-/// Writes the report of a run again, from what is kept in its folder.
-pub(crate) fn report(folder: &Path) -> Done {
+/// Rewrites the report of a run from the results in its folder.
+pub(crate) fn report(folder: &Path) -> CommandResult {
     let options = store::read_options(folder)?;
     let plans = selected(&options.keys)?;
     let results = store::read_results(folder)?;
@@ -138,8 +139,8 @@ pub(crate) fn report(folder: &Path) -> Done {
     Ok(())
 }
 
-/// Draws what the core believes of each path in a case.
-pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path) -> Done {
+/// Draws the core's estimates for each path of a case.
+pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path) -> CommandResult {
     let plans = selected(&[key.to_owned()])?;
     let [plan] = plans.as_slice() else {
         return Err(format!("{key} is several experiments; hint: mpt-lab list").into());
@@ -152,19 +153,19 @@ pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path) -> 
     Ok(())
 }
 
-/// Computes the simulator's figures and shows where they are not the committed ones, or commits them to the file.
-pub(crate) fn matrix(accept: bool) -> Done {
+/// Computes the simulator's figures and prints the differences to the committed file, or writes that file.
+pub(crate) fn matrix(accept: bool) -> CommandResult {
     if !Path::new(matrix::FILE).parent().is_some_and(Path::is_dir) {
-        return Err(format!("{} is not here; hint: run it at the root of the source tree", matrix::FILE).into());
+        return Err(format!("{} not found; hint: run this in the root of the source tree", matrix::FILE).into());
     }
-    let bar = Mutex::new(Bar::default());
+    let bar = Mutex::new(ProgressBar::default());
     let computed = matrix::compute(&|step, of| {
         let progress = Progress { step, of, what: "matrix".into(), share: step as f64 / of as f64, remaining: None };
         if stderr().is_terminal() {
             bar.lock().unwrap_or_else(PoisonError::into_inner).show(&progress);
         }
     })?;
-    Bar::default().end();
+    ProgressBar::default().end();
     let mut changes = 0;
     for (file, computed) in [(matrix::FILE, computed.matrix), (matrix::JOURNALS, computed.journals)] {
         let committed = fs::read_to_string(file).unwrap_or_default();
@@ -183,7 +184,7 @@ pub(crate) fn matrix(accept: bool) -> Done {
     }
 }
 
-fn write(folder: &Path, plans: &[Plan], results: &[CaseResult], options: &Options) -> Done {
+fn write(folder: &Path, plans: &[Plan], results: &[CaseResult], options: &Options) -> CommandResult {
     let records = records(plans, results);
     fs::write(folder.join("results.csv"), record::csv(&records))?;
     let lines = records.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
@@ -196,33 +197,34 @@ fn selected(keys: &[String]) -> Result<Vec<Plan>, Box<dyn Error>> {
     let mut plans: Vec<Plan> = Vec::new();
     for plan in keys.iter().map(|key| plan::select(key)).collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         match plans.iter_mut().find(|other| other.key == plan.key) {
-            Some(known) => known.take(plan),
+            Some(known) => known.merge(plan),
             None => plans.push(plan),
         }
     }
     Ok(plans)
 }
 
-fn options(run: &Run) -> Result<Options, Box<dyn Error>> {
-    let known: Vec<&str> = Contender::NAMES.into_iter().chain(rivals::ALL.iter().map(|rival| rival.name)).collect();
+fn options(run: &RunArgs) -> Result<Options, Box<dyn Error>> {
+    let known: Vec<&str> =
+        Contender::NAMES.into_iter().chain(competitors::ALL.iter().map(|competitor| competitor.name)).collect();
     let against: Vec<String> = run.against.iter().filter(|name| *name != "none").cloned().collect();
     if let Some(name) = against.iter().find(|name| !known.contains(&name.as_str())) {
-        return Err(format!("there is no '{name}' to compare with; hint: {}, none", known.join(", ")).into());
+        return Err(format!("unknown contender '{name}'; hint: {}, none", known.join(", ")).into());
     }
     let mode = match run.mode {
         _ if run.original => Mode::Original,
-        Speech::Native => Mode::Native,
-        Speech::Plain => Mode::Plain,
+        ModeArg::Native => Mode::Native,
+        ModeArg::Plain => Mode::Plain,
     };
     let substrate = match run.substrate {
-        Ground::Netns => Substrate::Netns,
-        Ground::Emu => Substrate::Emu,
-        Ground::Sim => Substrate::Sim,
+        SubstrateArg::Netns => Substrate::Netns,
+        SubstrateArg::Emu => Substrate::Emu,
+        SubstrateArg::Sim => Substrate::Sim,
     };
     Ok(Options { keys: run.keys.clone(), quick: run.quick, seed: run.seed, substrate, mode, against })
 }
 
-/// The same for the same run, so that repeating the command goes on where it was.
+/// Returns the default folder. It depends only on the options, so that the same command continues its run.
 fn default_folder(options: &Options) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '-' };
     let keys: String = options.keys.join("+").trim_start_matches("./").chars().map(plain).collect();
@@ -242,16 +244,16 @@ fn records(plans: &[Plan], results: &[CaseResult]) -> Vec<Record> {
     plans.iter().flat_map(|plan| plan.cases.iter().flat_map(move |case| of(plan, case))).collect()
 }
 
-/// What could not be measured, each reason once.
-fn tell_absent(results: &[CaseResult]) {
-    let mut told: Vec<String> = Vec::new();
+/// Prints what could not be measured; each reason once.
+fn report_absent(results: &[CaseResult]) {
+    let mut reported: Vec<String> = Vec::new();
     for outcome in results.iter().flat_map(|result| &result.outcomes) {
         let line = outcome.absent.as_ref().map(|why| format!("absent: {}: {why}", outcome.name));
-        told.extend(line.filter(|line| !told.contains(line)));
+        reported.extend(line.filter(|line| !reported.contains(line)));
     }
-    told.iter().for_each(|line| eprintln!("{line}"));
+    reported.iter().for_each(|line| eprintln!("{line}"));
     let faults: u64 = results.iter().map(|result| result.faults).sum();
     if faults > 0 {
-        eprintln!("warning: the wire itself missed {faults} frames; hint: mpt-lab selftest");
+        eprintln!("warning: the wire missed {faults} frames; hint: mpt-lab selftest");
     }
 }

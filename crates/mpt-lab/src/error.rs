@@ -1,65 +1,65 @@
-//! What can go wrong in the laboratory, and what to do about it.
+//! Errors of the laboratory, with hints.
 
 use std::{io, process::Command};
 
-/// A step of an experiment that failed.
+/// Failure of a step of an experiment.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// The laboratory makes network namespaces, which only root may.
+    /// Creating network namespaces needs root.
     #[error("network namespaces need root; hint: run with sudo")]
     NotRoot,
-    /// The same, of what can be measured elsewhere, too.
+    /// Creating network namespaces needs root, and the experiment can also run elsewhere.
     #[error(
-        "network namespaces need root; hint: run with sudo, in namespaces of your own (--substrate emu), or in the simulator (--substrate sim)"
+        "network namespaces need root; hint: run with sudo, in a user namespace (--substrate emu), or in the simulator (--substrate sim)"
     )]
     NotRootHere,
-    /// The kernel keeps user namespaces from this user.
+    /// The kernel refuses user namespaces to this user.
     #[error(
-        "this system gives users no namespaces of their own ({0}); hint: sysctl kernel.unprivileged_userns_clone=1 or \
+        "user namespaces are not available to this user ({0}); hint: sysctl kernel.unprivileged_userns_clone=1 or \
          kernel.apparmor_restrict_unprivileged_userns=0, where there is such a setting, or use --substrate sim"
     )]
     NoUserNamespace(io::Error),
-    /// A program that an experiment needs is not installed.
+    /// A required program is not installed.
     #[error("'{tool}' is not installed; hint: apt install {package}")]
     Missing {
         /// The program.
         tool: String,
-        /// The Debian package it is in.
+        /// The Debian package that contains the program.
         package: String,
     },
-    /// There is no tunnel to measure.
+    /// The program `mpt` was not found.
     #[error("the program 'mpt' was not found; hint: cargo build --release -p mpt, or put it on the search path")]
     NoTunnel,
-    /// A contender that a case has no use for.
+    /// A contender is not applicable to the case.
     #[error("not applicable: {0}")]
     Inapplicable(&'static str),
     /// A program ended with an error.
     #[error("{command}: {message}")]
     Failed {
-        /// What was run.
+        /// The command line.
         command: String,
-        /// What it said.
+        /// Its error output.
         message: String,
     },
-    /// A namespace of the wanted name exists already; nothing was touched.
+    /// A namespace of this name already exists; nothing was changed.
     #[error(
         "network namespace '{0}' exists already; hint: choose another name, or remove it with 'ip netns delete {0}'"
     )]
     Clash(String),
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// A program printed what could not be understood, or nothing.
-    #[error("{tool} gave no usable answer: {message}")]
+    /// A program's output is empty or cannot be parsed.
+    #[error("unreadable output of {tool}: {message}")]
     Unreadable {
         /// The program.
         tool: &'static str,
-        /// What is wrong with the answer.
+        /// The problem with the output.
         message: String,
     },
 }
@@ -67,19 +67,19 @@ pub enum LabError {
 /// The result of a step of an experiment.
 pub type Result<T> = std::result::Result<T, LabError>;
 
-/// Says what was tried when the system refuses it.
-pub trait During<T> {
-    /// This result with `what` was tried in its error.
-    fn during(self, what: impl Into<String>) -> Result<T>;
+/// Adds the failed operation to a system error.
+pub trait Context<T> {
+    /// Returns this result with the operation `what` in its error.
+    fn context(self, what: impl Into<String>) -> Result<T>;
 }
 
-impl<T, E: Into<io::Error>> During<T> for std::result::Result<T, E> {
-    fn during(self, what: impl Into<String>) -> Result<T> {
+impl<T, E: Into<io::Error>> Context<T> for std::result::Result<T, E> {
+    fn context(self, what: impl Into<String>) -> Result<T> {
         self.map_err(|error| LabError::System { what: what.into(), source: error.into() })
     }
 }
 
-/// Checks that a program is on the search path.
+/// Returns an error unless the program is on the search path.
 pub fn require(tool: &str) -> Result<()> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     match std::env::split_paths(&path).any(|folder| folder.join(tool).is_file()) {
@@ -88,23 +88,23 @@ pub fn require(tool: &str) -> Result<()> {
     }
 }
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to its end and returns its standard output.
 pub fn run(command: &mut Command) -> Result<String> {
-    let shown = show(command);
-    let output = command.output().during(&shown)?;
+    let shown = command_line(command);
+    let output = command.output().context(&shown)?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(LabError::Failed { command: shown, message: complaint(&output) }),
+        false => Err(LabError::Failed { command: shown, message: error_message(&output) }),
     }
 }
 
-/// The command as one would type it.
-pub fn show(command: &Command) -> String {
-    let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+/// Returns the command line as a user would type it.
+pub fn command_line(command: &Command) -> String {
+    let arguments = std::iter::once(command.get_program()).chain(command.get_args());
+    arguments.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
-fn complaint(output: &std::process::Output) -> String {
+fn error_message(output: &std::process::Output) -> String {
     let text = if output.stderr.is_empty() { &output.stdout } else { &output.stderr };
     match String::from_utf8_lossy(text).trim() {
         "" => output.status.to_string(),
@@ -112,7 +112,7 @@ fn complaint(output: &std::process::Output) -> String {
     }
 }
 
-/// The Debian package that has a program, where its name differs.
+/// Returns the Debian package of a program; the program's name unless it differs.
 fn package_of(tool: &str) -> &str {
     match tool {
         "ip" | "tc" | "ss" => "iproute2",

@@ -1,13 +1,14 @@
 //! The laboratory: emulated links, experiments, reports.
 //!
-//! [`wire`] makes a link out of two interfaces; it drives the same [`mpt_sim::link::Link`] as the simulator does, by the
-//! machine's clock. [`topology`] builds two hosts of network namespaces with such links between
-//! them, [`traffic`] measures what gets through, [`demo`] puts it together. [`selftest`] says what the figures are worth.
+//! [`wire`] emulates a link between two interfaces; it drives the simulator's [`mpt_sim::link::Link`] in real time.
+//! [`topology`] builds two hosts from network namespaces with such links between them, [`traffic`] measures goodput and
+//! delay, [`demo`] combines them. [`selftest`] measures the accuracy of the wire.
 //!
-//! Everything it makes it removes, however it ends.
+//! The laboratory removes everything that it creates, on every kind of exit.
 
 pub mod ceiling;
 pub mod chart;
+pub mod competitors;
 pub mod demo;
 pub mod error;
 pub mod experiment;
@@ -15,7 +16,6 @@ pub mod flood;
 pub mod plan;
 pub mod progress;
 pub mod report;
-pub mod rivals;
 pub mod selftest;
 pub mod sys;
 pub mod topology;

@@ -1,9 +1,8 @@
-//! `mpt-lab`: the laboratory's command line. Stdout is data, stderr is talk.
+//! `mpt-lab`: the laboratory's command line. Data goes to stdout, messages go to stderr.
 
-mod bar;
 mod command;
+mod progress_bar;
 
-use bar::Bar;
 use clap::{Parser, Subcommand};
 use mpt_lab::{
     demo::Demo,
@@ -12,6 +11,7 @@ use mpt_lab::{
     wire::{Pair, Remote, Report, Wire},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
+use progress_bar::ProgressBar;
 use std::{
     error::Error,
     io::BufRead,
@@ -33,16 +33,16 @@ struct Cli {
 enum Command {
     /// Connects pairs of interfaces of this network namespace by emulated links, until interrupted.
     ///
-    /// Reads orders from stdin: "cut N", "restore N", "set N SPEC", "report"; pairs count from 1.
+    /// Reads commands from stdin: "cut N", "restore N", "set N SPEC", "report"; pairs count from 1.
     Wire {
         /// Two interfaces for each pair: the one towards host A, the one towards host B.
         #[arg(required = true, num_args = 2..)]
         interfaces: Vec<String>,
-        /// What lies between, such as "rate=10mbit,delay=20ms,jitter=5ms,loss=0.5%,queue=400ms" or "THERE | BACK"; one for
-        /// all pairs, or one for each in order.
+        /// Properties of the link, such as "rate=10mbit,delay=20ms,jitter=5ms,loss=0.5%,queue=400ms" or "THERE | BACK";
+        /// one for all pairs, or one for each in order.
         #[arg(long = "spec", required = true)]
         specs: Vec<PathSpec>,
-        /// Seed of all chance.
+        /// Seed of all random numbers.
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
@@ -54,49 +54,49 @@ enum Command {
         /// Name of the hosts' namespaces, without -a and -b.
         #[arg(long)]
         name: Option<String>,
-        /// Seed of all chance.
+        /// Seed of all random numbers.
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Prints the experiments there are.
+    /// Prints the experiments of the catalogue.
     List,
-    /// Runs experiments and writes their report; repeated after an interruption, it goes on where it was.
-    Run(command::Run),
+    /// Runs experiments and writes their report; after an interruption, the same command continues the run.
+    Run(command::RunArgs),
     /// Writes the report of a run again.
     Report {
-        /// The run's folder.
+        /// Folder of the run.
         folder: PathBuf,
     },
-    /// Computes the committed matrix of the simulator's figures, and shows where it differs.
+    /// Computes the committed matrix of the simulator's figures and shows the differences.
     Matrix {
-        /// Writes it.
+        /// Writes the matrix.
         #[arg(long)]
         accept: bool,
     },
-    /// Draws what the core believes of each path while one TCP flow runs, in the simulator.
+    /// Draws the core's estimates for each path while one TCP flow runs in the simulator.
     Trace {
         /// A case: baseline, farm, E1.I/50.
         case: String,
-        /// Where the picture goes.
+        /// File for the picture.
         #[arg(long, default_value = "trace.svg")]
         picture: PathBuf,
-        /// How long the flow runs.
+        /// Duration of the flow in seconds.
         #[arg(long, default_value_t = 15)]
         seconds: u64,
-        /// Seed of all chance.
+        /// Seed of all random numbers.
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Shows what one TCP flow gets from two links like DSL and 4G, and what happens when one is pulled.
+    /// Compares one TCP flow over two links like DSL and 4G, alone and together, and pulls one cable.
     Demo {
-        /// Where the picture goes.
+        /// File for the picture.
         #[arg(long, default_value = "demo-throughput.svg")]
         picture: PathBuf,
         /// Seconds for each measurement.
         #[arg(long, default_value_t = 7)]
         seconds: u64,
     },
-    /// Shows what a flood of handshakes that come to nothing leaves of a TCP flow through the tunnel.
+    /// Measures a TCP flow through the tunnel during a flood of invalid handshakes.
     Flood {
         /// The path of the tunnel.
         #[arg(default_value = "rate=200mbit,delay=5ms,queue=100ms")]
@@ -105,30 +105,30 @@ enum Command {
         #[arg(long, default_value_t = 4)]
         seconds: u64,
     },
-    /// Measures how exact the wire is on this machine, with all processors busy; takes a quarter of a minute.
+    /// Measures the accuracy of the wire on this machine with all processors busy; takes about 15 s.
     Selftest,
-    /// Removes the namespaces and folders of laboratories that were killed.
+    /// Removes the namespaces and folders of killed laboratories.
     Clean,
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    match begin(&command).and_then(|()| run(command)) {
+    match prepare(&command).and_then(|()| run(command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            topology::hold_if_ending();
+            topology::park_if_ending();
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// What has to be done before there is a second thread.
-fn begin(command: &Command) -> Result<(), Box<dyn Error>> {
+/// Does what must precede the second thread.
+fn prepare(command: &Command) -> Result<(), Box<dyn Error>> {
     if matches!(command, Command::Run(run) if run.is_unprivileged()) {
         topology::enter_own_namespaces()?;
     }
-    topology::on_every_exit();
+    topology::install_exit_handlers();
     Ok(())
 }
 
@@ -145,8 +145,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         }
         Command::Demo { picture, seconds } => demo(&picture, Duration::from_secs(seconds)),
         Command::Flood { path, seconds } => {
-            let mut tell = |row: &flood::Row| println!("{row}");
-            flood::run(&path, Duration::from_secs(seconds), &mut tell).map_err(Into::into)
+            let mut print = |row: &flood::FloodResult| println!("{row}");
+            flood::run(&path, Duration::from_secs(seconds), &mut print).map_err(Into::into)
         }
         Command::Selftest => selftest(),
         Command::Clean => {
@@ -167,11 +167,11 @@ fn wire(interfaces: &[String], specs: &[PathSpec], seed: Seed) -> Result<(), Box
     let count = pairs.len();
     thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if let Err(error) = obey(&line, &remote, count) {
+            if let Err(error) = execute(&line, &remote, count) {
                 eprintln!("{error}");
             }
         }
-        // Without a stdin there are no orders, but the wire goes on.
+        // At the end of stdin no more commands come, but the wire keeps running.
         std::mem::forget(remote);
     });
     wire.run()?;
@@ -182,13 +182,13 @@ fn pair(a: &str, b: &str, path: &PathSpec) -> Pair {
     Pair { a: a.into(), b: b.into(), path: path.clone() }
 }
 
-fn obey(line: &str, remote: &Remote, pairs: usize) -> Result<(), Box<dyn Error>> {
-    let words: Vec<&str> = line.splitn(3, ' ').collect();
+fn execute(line: &str, remote: &Remote, pairs: usize) -> Result<(), Box<dyn Error>> {
+    let fields: Vec<&str> = line.splitn(3, ' ').collect();
     let path = |number: &str| match number.parse::<usize>() {
         Ok(number) if (1..=pairs).contains(&number) => Ok(number - 1),
-        _ => Err(format!("'{number}' is no pair; hint: 1 to {pairs}")),
+        _ => Err(format!("unknown pair '{number}'; hint: 1 to {pairs}")),
     };
-    match words[..] {
+    match fields[..] {
         ["cut", number] => remote.cut(path(number)?),
         ["restore", number] => remote.restore(path(number)?),
         ["set", number, spec] => remote.change(path(number)?, spec.parse()?),
@@ -203,24 +203,24 @@ fn print_report(report: &Report) {
         let direction = if number % 2 == 0 { "there" } else { "back" };
         println!("path {} {direction}: {line}", number / 2 + 1);
     }
-    println!("off by {}; scheduling {:?}", report.deviation, report.urgency);
+    println!("release deviation {}; scheduling {:?}", report.deviation, report.scheduling);
 }
 
 fn selftest() -> Result<(), Box<dyn Error>> {
     let accuracy = mpt_lab::selftest::run(&mut |what| eprintln!("{what}"))?;
     println!("{accuracy}");
-    if accuracy.holds() { Ok(()) } else { Err("the wire is not exact enough here".into()) }
+    if accuracy.holds() { Ok(()) } else { Err("the wire is not accurate enough on this machine".into()) }
 }
 
 fn demo(picture: &Path, time: Duration) -> Result<(), Box<dyn Error>> {
-    let mut bar = Bar::default();
+    let mut bar = ProgressBar::default();
     let outcome = Demo { time, ..Demo::default() }.run(&mut |progress| bar.show(&progress))?;
     bar.end();
     print!("{outcome}");
     outcome.draw(picture)?;
     println!("\npicture: {}", picture.display());
     if let Some(report) = outcome.wire.filter(|report| report.faults() > 0) {
-        eprintln!("warning: the wire itself missed {} frames; hint: mpt-lab selftest", report.faults());
+        eprintln!("warning: the wire missed {} frames; hint: mpt-lab selftest", report.faults());
     }
     if let Err(error) = &outcome.mptcp {
         eprintln!("absent: kernel MPTCP: {error}");

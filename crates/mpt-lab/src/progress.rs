@@ -1,18 +1,18 @@
-//! How far a run is, as told to whoever shows it.
+//! Progress of a run.
 
 use std::time::Duration;
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Debug)]
 pub struct Progress {
     /// Number of the step, from 1.
     pub step: usize,
     /// Number of steps.
     pub of: usize,
-    /// What is being done.
+    /// Description of the current step.
     pub what: String,
-    /// The share that is done, from 0 to 1.
+    /// Finished share, from 0 to 1.
     pub share: f64,
-    /// How long the rest takes, if that can be told yet.
+    /// Estimated remaining time, if known.
     pub remaining: Option<Duration>,
 }

@@ -1,10 +1,10 @@
-//! The MPT tunnel between the two hosts: a daemon on each, run from the `mpt` program.
+//! The MPT tunnel between the two hosts: one daemon on each, the program `mpt`.
 
 use crate::{
-    error::{During, LabError, Result, run},
+    error::{Context, LabError, Result, run},
     plan::Settings,
     topology::{Family, Folder, Host, Netns, Topology, address, interface},
-    traffic::{Running, ping::Ping},
+    traffic::{ChildProcess, ping::Ping},
 };
 use mpt_proto::{
     time::Rate,
@@ -24,20 +24,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How the tunnel speaks.
+/// Protocol mode of the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Authenticated and encrypted; finds rates by itself, repairs and restores the order.
+    /// Authenticated and encrypted; estimates rates, repairs losses and restores the order.
     Native,
     /// GRE-in-UDP with sequence numbers; resequencing, static shares.
     Plain,
-    /// The same as the papers had it: static shares, nothing put back in order.
+    /// Plain mode as in the papers: static shares, no resequencing.
     Original,
 }
 
 impl Mode {
-    /// Its name on the command line and in results.
+    /// Returns the name on the command line and in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -55,9 +55,9 @@ impl Mode {
         }
     }
 
-    /// Bytes that a packet of a flow that goes on is shorter by on the wire, since its context says what most of its headers were; `transport` is
-    /// the length of the header behind IP's: that of UDP, or of TCP with time stamps.
-    pub fn left_out(self, inner: Family, transport: usize) -> usize {
+    /// Returns the bytes that header compression removes from a packet of an established flow; `transport` is the
+    /// length of the transport header: UDP, or TCP with timestamps.
+    pub fn compression_saving(self, inner: Family, transport: usize) -> usize {
         if self != Self::Native {
             return 0;
         }
@@ -67,39 +67,40 @@ impl Mode {
     }
 }
 
-/// What a tunnel is made from.
+/// Parameters of a tunnel.
 #[derive(Clone, Debug)]
 pub struct Layout<'a> {
-    /// The paths, of which only speeds are looked at, for weights.
+    /// The paths; only their rates are used, for weights.
     pub paths: &'a [PathSpec],
-    /// What it is told besides.
+    /// Further settings.
     pub settings: Settings,
-    /// IP version of its addresses.
+    /// IP version of the inner addresses.
     pub inner: Family,
     /// IP version of the paths.
     pub outer: Family,
-    /// How it speaks.
+    /// Protocol mode.
     pub mode: Mode,
 }
 
 impl<'a> Layout<'a> {
-    /// A tunnel of IPv4 over IPv4 with nothing configured but keys and paths.
+    /// Returns a tunnel of IPv4 over IPv4 with only keys and paths configured.
     pub fn native(paths: &'a [PathSpec]) -> Self {
         Self { paths, settings: Settings::default(), inner: Family::V4, outer: Family::V4, mode: Mode::Native }
     }
 
-    /// The largest packet inside: what is wanted, or what fits.
+    /// Returns the inner MTU: the largest that fits, or a smaller configured one.
     pub fn mtu(&self) -> usize {
         let fits = 1500 - ip_udp(self.outer) - self.mode.overhead();
-        self.settings.mtu.map_or(fits, |wanted| wanted.min(fits))
+        self.settings.mtu.map_or(fits, |limit| limit.min(fits))
     }
 
-    /// The configuration of one end; `keys` are its private key and the peer's public one.
+    /// Returns the configuration of one end; `keys` are its private key and the peer's public key.
     fn config(&self, host: Host, keys: &Keys) -> String {
         let own = if host == Host::A { 1 } else { 2 };
         let prefix = if self.inner == Family::V4 { 24 } else { 64 };
         let mut text = String::new();
-        let mut line = |words: std::fmt::Arguments<'_>| writeln!(text, "{words}").expect("a string takes everything");
+        let mut line =
+            |text_line: std::fmt::Arguments<'_>| writeln!(text, "{text_line}").expect("a string takes everything");
         match self.mode {
             Mode::Native => line(format_args!("private_key = \"{}\"", keys.private)),
             Mode::Plain | Mode::Original => line(format_args!("mode = \"plain\"")),
@@ -124,14 +125,14 @@ impl<'a> Layout<'a> {
         text
     }
 
-    /// The configuration of an end that is called at any of its addresses and knows nothing of paths.
-    fn called(&self, host: Host, keys: &Keys) -> String {
+    /// Returns the configuration of an end without paths, which accepts a peer at any of its addresses.
+    fn responder_config(&self, host: Host, keys: &Keys) -> String {
         let text = self.config(host, keys);
         let without_paths = text.split("[[peer.path]]").next().unwrap_or_default();
         format!("{without_paths}networks = [\"{}/32\"]\n", inner_address(host.other(), self.inner))
     }
 
-    /// A path's share: what is set, or its speed in Mbit/s, and 1 for all where there is none.
+    /// Returns a path's share: the configured one, or its rate in Mbit/s; 1 without a rate.
     fn weight(&self, path: usize, host: Host) -> u64 {
         if let Some(weights) = &self.settings.weights {
             return weights[path].into();
@@ -142,9 +143,9 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// A running tunnel; both daemons end when this is dropped.
+/// A running tunnel; dropping this ends both daemons.
 pub struct Tunnel {
-    daemons: [Running; 2],
+    daemons: [ChildProcess; 2],
     _folder: Folder,
 }
 
@@ -154,11 +155,11 @@ impl Tunnel {
         Self::start(topology, layout.inner, |host, keys| layout.config(host, keys))
     }
 
-    /// The same, in native mode, with host B waiting to be called.
-    pub fn up_to_call(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
+    /// Does the same in native mode with host B as responder without configured paths.
+    pub fn up_with_responder(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
         Self::start(topology, layout.inner, |host, keys| match host {
             Host::A => layout.config(host, keys),
-            Host::B => layout.called(host, keys),
+            Host::B => layout.responder_config(host, keys),
         })
     }
 
@@ -172,20 +173,20 @@ impl Tunnel {
         Ok(Self { daemons, _folder: folder })
     }
 
-    /// The processes of both ends.
+    /// Returns the process IDs of both ends.
     pub fn processes(&self) -> Vec<u32> {
         self.daemons.iter().map(|daemon| daemon.0.id()).collect()
     }
 }
 
-/// What one end knows of keys.
+/// Keys of one end.
 struct Keys {
     private: String,
     /// The peer's public key.
     peer: String,
 }
 
-/// Fresh keys for both ends.
+/// Generates keys for both ends.
 fn key_pairs(program: &Path) -> Result<(Keys, Keys)> {
     let pair = || {
         let private = run(Command::new(program).args(["key", "new"]))?.trim().to_owned();
@@ -197,7 +198,7 @@ fn key_pairs(program: &Path) -> Result<(Keys, Keys)> {
     Ok((Keys { private: private_a, peer: public_b }, Keys { private: private_b, peer: public_a }))
 }
 
-/// A host's address inside the tunnel.
+/// Returns a host's address inside the tunnel.
 pub fn inner_address(host: Host, family: Family) -> IpAddr {
     inner(family, if host == Host::A { 1 } else { 2 })
 }
@@ -212,26 +213,26 @@ fn inner(family: Family, number: u8) -> IpAddr {
 /// The tunnel's interface on either host.
 pub const INTERFACE: &str = "mpt0";
 
-/// Header, tag and the header of the one frame of a full datagram.
+/// Native header, tag, and the header of the single frame of a full datagram.
 const NATIVE: usize = native::OVERHEAD + frame::DATA_HEADER;
-/// GRE, and GRE with a sequence number.
+/// GRE without and with a sequence number.
 const GRE: usize = 4;
 pub(crate) const HEADER: usize = 8;
 
-/// What is left of the headers of a download's segments behind the IPv4 identification: control, flags, sequence number, and two time stamps of three
-/// bytes.
+/// Bytes left of a TCP segment's compressed headers after the IPv4 identification: control, flags, sequence number, and
+/// two timestamps of three bytes.
 const TCP_FIELDS: usize = 1 + 1 + 4 + 2 * 3;
 const CHECKSUM: usize = 2;
 pub(crate) const UDP: usize = 8;
-/// With time stamps (RFC 7323).
+/// TCP header with timestamps (RFC 7323).
 pub(crate) const TCP: usize = 32;
 
-/// IP and UDP headers.
+/// Returns the length of IP and UDP headers.
 pub(crate) fn ip_udp(family: Family) -> usize {
     ip(family) + UDP
 }
 
-/// An IP header without options.
+/// Returns the length of an IP header without options.
 pub(crate) fn ip(family: Family) -> usize {
     match family {
         Family::V4 => 20,
@@ -239,7 +240,7 @@ pub(crate) fn ip(family: Family) -> usize {
     }
 }
 
-/// The program beside this one, or the first on the search path.
+/// Returns the program beside this one, or the first on the search path.
 fn program() -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -247,40 +248,40 @@ fn program() -> Option<PathBuf> {
     folders.map(|folder| folder.join("mpt")).find(|file| file.is_file())
 }
 
-fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str) -> Result<Running> {
+fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str) -> Result<ChildProcess> {
     let (file, log) = (folder.join(format!("{host:?}.toml")), log(folder, host));
-    write_secret(&file, config).during(file.display().to_string())?;
-    let output = File::create(&log).during(log.display().to_string())?;
-    let also = output.try_clone().during(log.display().to_string())?;
+    write_secret(&file, config).context(file.display().to_string())?;
+    let output = File::create(&log).context(log.display().to_string())?;
+    let also = output.try_clone().context(log.display().to_string())?;
     let mut command = netns.command(&program.to_string_lossy());
-    // Two hosts on one machine: control sockets of the same name must not meet.
+    // Both hosts share a file system, so each needs its own folder for the control socket.
     command.env("MPT_RUN_DIR", folder.join(format!("run-{host:?}")));
-    let child = command.arg("up").arg(&file).stdout(output).stderr(also).spawn().during("mpt up")?;
-    Ok(Running(child))
+    let child = command.arg("up").arg(&file).stdout(output).stderr(also).spawn().context("mpt up")?;
+    Ok(ChildProcess(child))
 }
 
-/// A file with a key in it is nobody else's to read.
+/// Writes a file with a key, readable only by its owner.
 fn write_secret(file: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
     file.write_all(text.as_bytes())
 }
 
-fn wait_for_answer(topology: &Topology, to: IpAddr, daemons: &mut [Running; 2], folder: &Path) -> Result<()> {
+fn wait_for_answer(topology: &Topology, to: IpAddr, daemons: &mut [ChildProcess; 2], folder: &Path) -> Result<()> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < START_TIMEOUT {
         for (daemon, host) in daemons.iter_mut().zip([Host::A, Host::B]) {
-            if let Some(status) = daemon.0.try_wait().during("mpt up")? {
-                return Err(failed(format!("{status}: {}", last_words(&log(folder, host)))));
+            if let Some(status) = daemon.0.try_wait().context("mpt up")? {
+                return Err(failed(format!("{status}: {}", log_tail(&log(folder, host)))));
             }
         }
         let ping = Ping { from: None, to, count: 1, interval: Duration::from_millis(100) };
-        // Until the interface is there, ping fails.
+        // ping fails until the interface exists.
         if ping.run(&topology.a).is_ok_and(|answers| !answers.is_empty()) {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(50));
     }
-    Err(failed(format!("no answer from {to} through the tunnel: {}", last_words(&log(folder, Host::A)))))
+    Err(failed(format!("no answer from {to} through the tunnel: {}", log_tail(&log(folder, Host::A)))))
 }
 
 fn failed(message: String) -> LabError {
@@ -291,22 +292,22 @@ fn log(folder: &Path, host: Host) -> PathBuf {
     folder.join(format!("{host:?}.log"))
 }
 
-/// The end of a log, where the reason stands.
-fn last_words(log: &Path) -> String {
+/// Returns the end of a log, which contains the reason of a failure.
+fn log_tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(5).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join("; ")
 }
 
-/// How long daemons may take to find each other.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the daemons to connect.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn each_end_has_its_own_view_of_the_same_paths() {
+    fn each_end_has_its_own_addresses_and_weights() {
         let paths = ["rate=10mbit".parse().unwrap(), "rate=100mbit | rate=20mbit".parse().unwrap()];
         let layout = Layout { mode: Mode::Plain, ..Layout::native(&paths) };
         let keys = Keys { private: "own".into(), peer: "other".into() };
@@ -314,17 +315,17 @@ mod tests {
         assert!(a.contains("local = \"192.168.12.1\"\nremote = \"192.168.12.2\"\nweight = 100\n"), "{a}");
         assert!(b.contains("local = \"192.168.12.2\"\nremote = \"192.168.12.1\"\nweight = 20\n"), "{b}");
         let native = Layout::native(&paths).config(Host::A, &keys);
-        let called = Layout::native(&paths).called(Host::B, &keys);
-        assert!(called.contains("networks = [\"10.77.0.1/32\"]") && !called.contains("path"), "{called}");
+        let responder = Layout::native(&paths).responder_config(Host::B, &keys);
+        assert!(responder.contains("networks = [\"10.77.0.1/32\"]") && !responder.contains("path"), "{responder}");
         assert!(native.contains("private_key = \"own\"") && native.contains("public_key = \"other\""), "{native}");
         assert!(a.contains("address = [\"10.77.0.1/24\"]") && b.contains("address = [\"10.77.0.2/24\"]"));
     }
 
     #[test]
-    fn of_a_segments_headers_and_its_frames_24_bytes_are_sent() {
-        assert_eq!(Mode::Native.left_out(Family::V4, TCP), 7 + 52 - 24);
-        assert_eq!(Mode::Native.left_out(Family::V6, UDP), 7 + 48 - 10);
-        assert_eq!(Mode::Plain.left_out(Family::V4, TCP), 0);
+    fn compression_leaves_24_bytes_of_a_segments_headers() {
+        assert_eq!(Mode::Native.compression_saving(Family::V4, TCP), 7 + 52 - 24);
+        assert_eq!(Mode::Native.compression_saving(Family::V6, UDP), 7 + 48 - 10);
+        assert_eq!(Mode::Plain.compression_saving(Family::V4, TCP), 0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Hosts of real namespaces. These tests need root and do nothing without it.
+//! Tests of hosts in real namespaces. They need root and are skipped without it.
 
 use mpt_lab::{
     error::LabError,
@@ -6,7 +6,7 @@ use mpt_lab::{
     traffic::{
         background::Background,
         bulk::{Bulk, Route},
-        iperf::{Iperf, Load},
+        iperf::{Iperf, IperfLoad},
         mptcp,
         ping::Ping,
     },
@@ -54,7 +54,7 @@ fn every_path_has_its_own_delay_in_both_ip_versions() {
 }
 
 #[test]
-fn a_cut_path_is_silent_and_a_restored_one_answers() {
+fn a_cut_path_drops_and_a_restored_one_delivers() {
     if !is_root() {
         return;
     }
@@ -98,20 +98,20 @@ fn iperf3_reports_the_goodput_of_the_rate() {
     let topology = build("iperf", &["rate=10mbit,queue=400ms"]);
     let run = Iperf::tcp(address(Host::B, 0, Family::V4), MS * 2_000).from(address(Host::A, 0, Family::V4));
     let measured = run.run(&topology.a, &topology.b, &mut |_| {}).expect("iperf3 runs");
-    // 1448 of 1514 bytes are payload: more cannot be, less may on a busy machine. What is still in the queue at the end
-    // arrives in the receiver's time, too.
+    // 1448 of 1514 bytes are payload: an upper bound, and a busy machine may reach less. The receiver's time includes
+    // what is still queued at the end.
     assert!((1.0..9.86).contains(&measured.goodput), "{measured:?}");
     assert!(!measured.series.is_empty());
 }
 
 #[test]
-fn iperf3_over_udp_and_ipv6_reports_what_was_lost() {
+fn iperf3_over_udp_and_ipv6_reports_the_loss() {
     if !is_root() {
         return;
     }
     let topology = build("udp", &["rate=100mbit,loss=10%"]);
     let tcp = Iperf::tcp(address(Host::B, 0, Family::V6), MS * 2_000).from(address(Host::A, 0, Family::V6));
-    let run = Iperf { load: Load::Udp { mbit: 8.0, payload: 1_000 }, ..tcp };
+    let run = Iperf { load: IperfLoad::Udp { mbit: 8.0, payload: 1_000 }, ..tcp };
     let measured = run.run(&topology.a, &topology.b, &mut |_| {}).expect("iperf3 runs");
     // 2,000 datagrams: four standard deviations of the share lost are 0.027.
     let lost = measured.lost.expect("a share for UDP");
@@ -177,7 +177,7 @@ fn background_traffic_over_multipath_tcp_uses_every_path() {
 }
 
 #[test]
-fn nothing_is_left_behind_and_nothing_is_taken_over() {
+fn nothing_is_left_behind_and_existing_namespaces_are_kept() {
     if !is_root() {
         return;
     }

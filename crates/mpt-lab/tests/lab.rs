@@ -1,4 +1,4 @@
-//! The program `mpt-lab` as people and scripts run it.
+//! Tests of the program `mpt-lab` from its command line.
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -30,7 +30,7 @@ values = [5, 10, 20]
 kind = "tcp"
 "#;
 
-/// The contract: these fields, in this order, on every line.
+/// The output contract: these fields, in this order, on every line.
 const FIELDS: [&str; 15] = [
     "experiment",
     "case",
@@ -50,7 +50,7 @@ const FIELDS: [&str; 15] = [
 ];
 
 #[test]
-fn every_line_of_json_has_the_same_fields_and_null_for_what_is_absent() {
+fn every_line_of_json_has_the_same_fields_and_null_for_missing_values() {
     let folder = TempDir::new().expect("a folder");
     let output = sim(&folder, PLAN, &["--json", "--against", "solo,mptcp,openvpn"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -75,27 +75,24 @@ fn every_line_of_json_has_the_same_fields_and_null_for_what_is_absent() {
         );
         assert!(value["solo"]["2"].is_f64() && value["ours"].is_f64() && value["published"].is_f64(), "{line}");
     }
-    let told = text(&output.stderr);
-    assert!(told.contains("absent: mptcp: ") && told.contains("absent: openvpn: "), "{told}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("absent: mptcp: ") && stderr.contains("absent: openvpn: "), "{stderr}");
 }
 
 #[test]
-fn a_malformed_plan_is_told_with_its_line_and_a_hint() {
+fn a_malformed_plan_is_reported_with_its_line_and_a_hint() {
     let folder = TempDir::new().expect("a folder");
     let output = sim(&folder, &PLAN.replace("seconds = 1", "secnods = 1"), &[]);
     assert!(!output.status.success());
-    let told = text(&output.stderr);
-    assert!(told.contains("plan.toml:4: unknown field `secnods`\n  hint: did you mean 'seconds'?"), "{told}");
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("plan.toml:4: unknown field `secnods`\n  hint: did you mean 'seconds'?"), "{stderr}");
 }
 
 #[test]
-fn what_nobody_knows_is_refused_with_what_there_is() {
+fn unknown_names_are_refused_with_the_known_ones() {
     let run = |arguments: &[&str]| text(&lab().args(arguments).output().expect("mpt-lab").stderr);
     assert!(run(&["run", "E1.X"]).contains("did you mean E1."));
-    assert!(
-        run(&["run", "E1.I", "--against", "tcp"])
-            .contains("there is no 'tcp' to compare with; hint: solo, ideal, mptcp")
-    );
+    assert!(run(&["run", "E1.I", "--against", "tcp"]).contains("unknown contender 'tcp'; hint: solo, ideal, mptcp"));
     assert!(run(&["report", "/nonexistent"]).contains("/nonexistent/run.json"));
 }
 
@@ -109,18 +106,18 @@ fn the_same_seed_gives_the_same_figures_after_a_crash_too() {
     wait_for("the first case", || fs::read_to_string(&measured).is_ok_and(|text| text.contains('\n')));
     child.kill().and_then(|()| child.wait()).expect("killed");
     let output = sim(&crashed, PLAN, &arguments);
-    let told = text(&output.stderr);
-    // It may have been through before it was killed.
-    assert!(told.contains("going on with ") || crashed.path().join("out/finished").exists(), "{told}");
+    let stderr = text(&output.stderr);
+    // The run may have finished before it was killed.
+    assert!(stderr.contains("continuing ") || crashed.path().join("out/finished").exists(), "{stderr}");
     assert_eq!(text(&output.stdout), text(&expected.stdout));
 }
 
 #[test]
-fn without_privileges_it_says_what_to_do() {
+fn without_privileges_the_error_has_a_hint() {
     let folder = TempDir::new().expect("a folder");
     fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("open to all");
     let out = folder.path().join("out");
-    let told = |arguments: &[&str]| {
+    let stderr = |arguments: &[&str]| {
         let mut command = lab();
         if nix::unistd::geteuid().is_root() {
             command.uid(NOBODY).gid(NOBODY);
@@ -129,19 +126,19 @@ fn without_privileges_it_says_what_to_do() {
         assert!(!output.status.success());
         Ok::<String, io::Error>(text(&output.stderr))
     };
-    let run = match told(&["run", "E1.I/0", "--quick", "--out", &out.to_string_lossy()]) {
+    let run = match stderr(&["run", "E1.I/0", "--quick", "--out", &out.to_string_lossy()]) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             return eprintln!("skipped: the program is not for all");
         }
         run => run.expect("mpt-lab"),
     };
     assert!(run.contains("need root; hint: ") && run.contains("--substrate sim"), "{run}");
-    let demo = told(&["demo"]).expect("mpt-lab");
+    let demo = stderr(&["demo"]).expect("mpt-lab");
     assert!(demo.contains("need root; hint: ") && !demo.contains("--substrate"), "{demo}");
 }
 
 #[test]
-fn a_missing_tool_is_told_with_its_package_before_anything_is_made() {
+fn a_missing_tool_is_reported_with_its_package_before_the_run() {
     if !nix::unistd::geteuid().is_root() {
         return eprintln!("skipped: needs root");
     }
@@ -220,5 +217,5 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The user that owns nothing.
+/// The user `nobody`.
 const NOBODY: u32 = 65_534;

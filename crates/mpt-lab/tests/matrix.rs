@@ -1,4 +1,4 @@
-//! The committed figures of the simulator are those of this core.
+//! Compares the simulator's figures with the committed ones.
 
 use mpt_lab::experiment::matrix;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn the_simulators_figures_are_the_committed_ones() {
         let changed = matrix::difference(&committed, computed);
         assert!(
             changed.is_empty(),
-            "{} lines of {name} changed:\n{}\nif that is meant, accept it: {}",
+            "{} lines of {name} changed:\n{}\nif the change is intended, accept it: {}",
             changed.len(),
             changed.join("\n"),
             matrix::ACCEPT

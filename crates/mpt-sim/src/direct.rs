@@ -1,4 +1,4 @@
-//! Two hosts on one link, without a tunnel: what a path alone, or an ideal single link, is worth.
+//! Two hosts on one link without a tunnel: the reference for a path alone or an ideal single link.
 
 use crate::{
     host::Host,
@@ -9,22 +9,22 @@ use crate::{
 use mpt_proto::time::Time;
 use std::{any::Any, cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-/// When a packet arrives, a number that keeps equals in order, the end it arrives at, and the packet.
+/// Arrival time of a packet, a sequence number that orders equal times, the receiving end, and the packet.
 type Arrival = (Time, u64, usize, Vec<u8>);
 
-/// The hosts and the link.
+/// The hosts and the link between them.
 pub struct Direct {
     now: Time,
     hosts: [Box<dyn Host>; 2],
     links: [Link; 2],
-    /// When a packet arrives, its number, where, and what it is.
+    /// Future arrivals in order of time.
     events: BinaryHeap<Reverse<Arrival>>,
     packets: u64,
     journal: Journal,
 }
 
 impl Direct {
-    /// Joins two hosts.
+    /// Connects two hosts.
     pub fn new(seed: Seed, path: &PathSpec, hosts: [Box<dyn Host>; 2]) -> Self {
         let links = [Link::new(&path.there, seed.fork("there")), Link::new(&path.back, seed.fork("back"))];
         Self { now: Time::START, hosts, links, events: BinaryHeap::new(), packets: 0, journal: Journal::default() }
@@ -38,7 +38,7 @@ impl Direct {
             self.now = self.now.max(next);
             while self.events.peek().is_some_and(|Reverse((at, ..))| *at <= self.now) {
                 let Some(Reverse((_, _, end, packet))) = self.events.pop() else { return };
-                self.journal.note((self.now, end, &packet));
+                self.journal.record((self.now, end, &packet));
                 self.hosts[end].handle(self.now, &packet);
                 self.pump(end);
             }
@@ -47,12 +47,12 @@ impl Direct {
         self.now = until;
     }
 
-    /// A number that is the same for two runs in which the same things happened.
+    /// Returns the hash of all events; two runs with the same events have the same hash.
     pub fn journal(&self) -> u64 {
         self.journal.hash()
     }
 
-    /// The host at `end`, which is a `H`.
+    /// Returns the host at `end`, which must be of type `H`.
     pub fn host<H: Host>(&self, end: usize) -> &H {
         let host: &dyn Any = &*self.hosts[end];
         host.downcast_ref().expect("the host that was put there")

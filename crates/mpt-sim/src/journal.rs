@@ -1,8 +1,8 @@
-//! The journal of a run: a hash of every datagram that arrives and every packet that is delivered, with its time.
+//! The journal of a run: a hash over every datagram that arrives and every packet that is delivered, with their times.
 //!
-//! Two runs with equal journals carried the same bytes at the same moments, so a change that is meant to alter no behaviour
-//! leaves every journal as it is. Each test that runs a simulation has its journals in `lab/journals`, one file for each test
-//! program, and fails when one of them differs. `.cargo/config.toml` sets [`FOLDER`]; with [`ACCEPT`] set, the files are written.
+//! Two runs with equal journals carried the same bytes at the same times, so a change without effect on behaviour
+//! leaves every journal unchanged. Each simulation test has its journals in `lab/journals`, one file per test program,
+//! and fails if one of them differs. `.cargo/config.toml` sets [`FOLDER`]; with [`ACCEPT`] set, the files are written.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -12,22 +12,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::{env, fs, thread};
 
-/// The environment variable that names the folder with the committed journals.
+/// Environment variable: the folder with the committed journals.
 pub const FOLDER: &str = "MPT_JOURNALS";
-/// The environment variable that has the journals written in place of compared.
+/// Environment variable: if set, journals are written instead of compared.
 pub const ACCEPT: &str = "MPT_JOURNALS_ACCEPT";
 
-/// A hash over what happens in a run. When it is dropped in the thread of a test, it is compared with the committed one.
+/// A hash over the events of a run. If it is dropped in a test's thread, it is compared with the committed one.
 #[derive(Debug, Default)]
 pub struct Journal(DefaultHasher);
 
 impl Journal {
     /// Adds an event.
-    pub fn note(&mut self, event: impl Hash) {
+    pub fn record(&mut self, event: impl Hash) {
         event.hash(&mut self.0);
     }
 
-    /// The hash of all events so far.
+    /// Returns the hash of all events so far.
     pub fn hash(&self) -> u64 {
         self.0.finish()
     }
@@ -42,11 +42,11 @@ impl Drop for Journal {
     }
 }
 
-/// The journals of this process: of each test, in the order in which its runs ended.
+/// The journals of this process: for each test in the order in which its runs ended.
 static ENDED: Mutex<BTreeMap<String, Vec<u64>>> = Mutex::new(BTreeMap::new());
 
 fn compare(folder: &Path, test: &str, hash: u64) {
-    let Some(file) = file_of_this_program(folder) else { return };
+    let Some(file) = journal_file(folder) else { return };
     let mut ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
     let runs = ended.entry(test.to_owned()).or_default();
     runs.push(hash);
@@ -59,13 +59,13 @@ fn compare(folder: &Path, test: &str, hash: u64) {
     let committed = fs::read_to_string(&file).unwrap_or_default();
     assert!(
         committed.lines().any(|known| known == line),
-        "the journal of this run is not the one in {}: {line}\nhint: if the change is meant, {ACCEPT}=1 cargo test -p mpt-sim",
+        "the journal of this run is not the one in {}: {line}\nhint: if the change is intended, {ACCEPT}=1 cargo test -p mpt-sim",
         file.display()
     );
 }
 
-/// Cargo appends a hash to the name of a test program.
-fn file_of_this_program(folder: &Path) -> Option<PathBuf> {
+/// Returns the journal file of this program. Cargo appends a hash to the name of a test program, which is removed.
+fn journal_file(folder: &Path) -> Option<PathBuf> {
     let program = env::current_exe().ok()?;
     let (name, _) = program.file_stem()?.to_str()?.rsplit_once('-')?;
     Some(folder.join(format!("{name}.txt")))

@@ -1,9 +1,9 @@
-//! What must be true after every run.
+//! Laws: invariants that must hold in every run.
 //!
-//! - *Conservation*: every inner packet that went in came out, was dropped for a counted reason, or is still here.
-//! - *Order*: never delivered twice; out of order only what had been given up ([`order`], which needs the hosts' help).
-//! - *Restraint*: no data on a path that is down, none beyond its window.
-//! - *Quiet*: an endpoint that asked to be woken had something to do.
+//! - *Conservation*: every inner packet that entered was delivered, was dropped and counted, or is stored.
+//! - *Order*: no packet is delivered twice; out of order only if given up ([`order`], checked at the hosts).
+//! - *Restraint*: no data on a path that is down, and none beyond its congestion window.
+//! - *Quiet*: an endpoint that requested a wake-up has work at that time.
 //! - *Repetition*: the same seed gives the same journal; callers run twice and compare.
 
 use std::fmt;
@@ -15,40 +15,40 @@ use mpt_proto::wake::WakeReason;
 
 use crate::host::Sink;
 
-/// A law that was broken.
+/// A violated law.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Breach {
     /// Packets appeared or vanished.
     Conservation {
-        /// The peer whose books do not balance.
+        /// The peer whose ledger is unbalanced.
         peer: String,
-        /// The books.
-        books: String,
+        /// The ledger.
+        ledger: String,
     },
-    /// Packets were delivered twice.
-    Twice(Vec<(u64, usize)>),
+    /// Packets that were delivered twice.
+    Duplicated(Vec<(u64, usize)>),
     /// More packets out of order than were given up.
     OutOfOrder {
-        /// How many came after a later one.
-        overtaken: u64,
-        /// How many the resequencer says it delivered late.
+        /// Number of packets that arrived after a later one.
+        reordered: u64,
+        /// Number of packets that the resequencer counted as delivered late.
         late: u64,
     },
     /// Data on a path that is down.
     Unrestrained {
         /// The link.
         link: u8,
-        /// When.
+        /// Time of the violation.
         at: Time,
     },
     /// A wake-up without work.
     IdleWake {
-        /// Whose.
+        /// The endpoint.
         end: usize,
-        /// When.
+        /// Time of the wake-up.
         at: Time,
-        /// What for.
-        why: WakeReason,
+        /// Reason of the wake-up.
+        reason: WakeReason,
     },
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Conservation, for every peer of an endpoint.
+/// Checks conservation for every peer of an endpoint.
 pub fn audit(endpoint: &Endpoint) -> Vec<Breach> {
     let unbalanced = |peer: &&mpt_proto::peer::Peer| {
         let l = peer.ledger();
@@ -66,28 +66,28 @@ pub fn audit(endpoint: &Endpoint) -> Vec<Breach> {
     };
     let breach = |peer: &mpt_proto::peer::Peer| Breach::Conservation {
         peer: peer.name().to_string(),
-        books: format!("{:?}", peer.ledger()),
+        ledger: format!("{:?}", peer.ledger()),
     };
     endpoint.peers().iter().filter(unbalanced).map(breach).collect()
 }
 
-/// Order, as the receiving host saw it.
+/// Checks the order of packets at the receiving host.
 pub fn order(endpoint: &Endpoint, sink: &Sink) -> Vec<Breach> {
     let late: u64 = endpoint.status().peers.iter().filter_map(|peer| peer.reorder).map(|stats| stats.late).sum();
-    let (repeated, overtaken) = (sink.repeated(), sink.overtaken());
-    let twice = (!repeated.is_empty()).then_some(Breach::Twice(repeated));
-    let out_of_order = (overtaken > late).then_some(Breach::OutOfOrder { overtaken, late });
-    twice.into_iter().chain(out_of_order).collect()
+    let (duplicates, reordered) = (sink.duplicates(), sink.reordered());
+    let duplicated = (!duplicates.is_empty()).then_some(Breach::Duplicated(duplicates));
+    let out_of_order = (reordered > late).then_some(Breach::OutOfOrder { reordered: reordered, late });
+    duplicated.into_iter().chain(out_of_order).collect()
 }
 
-/// Restraint, for one run of datagrams about to be sent.
-pub fn restraint(endpoint: &Endpoint, run: &Transmit, at: Time) -> Option<Breach> {
-    let is_word = run.segment < SMALLEST_DATA || run.tos == NETWORK_CONTROL;
-    let up = || endpoint.peers().iter().any(|peer| peer.is_up_at(run.link, run.to));
-    (!is_word && !up()).then_some(Breach::Unrestrained { link: run.link.0, at })
+/// Checks restraint for one batch of datagrams about to be sent.
+pub fn restraint(endpoint: &Endpoint, batch: &Transmit, at: Time) -> Option<Breach> {
+    let is_control = batch.segment < MIN_DATA || batch.tos == NETWORK_CONTROL;
+    let up = || endpoint.peers().iter().any(|peer| peer.is_up_at(batch.link, batch.to));
+    (!is_control && !up()).then_some(Breach::Unrestrained { link: batch.link.0, at })
 }
 
-/// What the tunnel says of itself is marked so (RFC 4594: CS6), and what the hosts say is not; a probe may be as long as data.
+/// The tunnel marks its own packets with CS6 (RFC 4594), which the hosts do not use; a probe may be as long as data.
 const NETWORK_CONTROL: u8 = 0xc0;
-/// Probes, acknowledgements and handshakes are shorter, and may go where data may not; hosts that are watched send longer packets.
-const SMALLEST_DATA: usize = 600;
+/// Probes, ACKs and handshakes are shorter and may be sent where data may not; checked hosts send longer packets.
+const MIN_DATA: usize = 600;

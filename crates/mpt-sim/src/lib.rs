@@ -1,11 +1,11 @@
 //! Links and hosts in virtual time around the MPT core.
 //!
-//! [`link`] says what a link does to a frame. It is written once and used twice: by the simulator, where time is a number,
-//! and by the laboratory's wire, where it is the machine's clock. [`net`] joins two endpoints by such links, [`direct`] joins two hosts
-//! by a link alone, [`host`] is what sends and receives inside the tunnel, [`laws`] is what must be true after every run, and [`seed`] makes
+//! [`link`] models the effect of a link on a frame. The simulator uses it in virtual time and the laboratory's wire in
+//! real time. [`net`] connects two endpoints by such links, [`direct`] connects two hosts by a single link, [`host`]
+//! has the senders and receivers inside the tunnel, [`laws`] checks invariants after every run, and [`seed`] makes
 //! every run repeatable.
 //!
-//! Nothing in this crate opens, reads a clock or draws randomness of its own.
+//! Nothing in this crate opens files or sockets, reads a clock, or uses randomness other than the seed.
 #![forbid(unsafe_code)]
 
 pub mod direct;

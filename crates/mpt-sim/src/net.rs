@@ -1,11 +1,11 @@
-//! Two endpoints, the links between them and the hosts behind them, in virtual time.
+//! Two endpoints, their links and their hosts, in virtual time.
 //!
 //! ```text
 //! host a <-> endpoint a <== links, one pair a path ==> endpoint b <-> host b
 //! ```
 //!
-//! Events happen in order of time and, at the same time, in the order in which they were made, so a run depends on its
-//! inputs alone. The journal is a hash over everything that happened; two runs with one seed must have the same.
+//! Events are processed in order of time, and events of the same time in order of creation, so a run depends only on
+//! its inputs. The journal is a hash over all events; two runs with the same seed must have the same journal.
 
 use std::any::Any;
 use std::cmp::Reverse;
@@ -34,17 +34,17 @@ pub struct Network {
     links: Vec<[Link; 2]>,
     events: BinaryHeap<Reverse<(Time, u64, Frame)>>,
     frames: u64,
-    /// Steps since time went on.
+    /// Steps since time last advanced.
     stalled: u32,
     journal: Journal,
     breaches: Vec<Breach>,
 }
 
-/// One end.
+/// One end of the network.
 struct End {
     endpoint: Endpoint,
     host: Box<dyn Host>,
-    /// What the host gave and the endpoint has no room for: the TUN device's queue.
+    /// Packets from the host that the endpoint has no space for: the TUN device's queue.
     tun: VecDeque<Vec<u8>>,
     tun_overflow: u64,
     buffer: Vec<u8>,
@@ -59,25 +59,25 @@ struct Frame {
     bytes: Vec<u8>,
 }
 
-/// The transmit queue of a TUN device, as the program sets it in native mode.
+/// Transmit queue length of the TUN device in native mode.
 const TUN_QUEUE: usize = 1_000;
 /// Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
 const PORT: u16 = 4754;
 
-/// The address of an end on a path: 192.0.2.x for the near end, 198.51.100.x for the far one.
+/// Returns the address of an end on a path: 192.0.2.x for the near end, 198.51.100.x for the far end.
 pub fn address(end: usize, path: usize) -> SocketAddr {
     let net = [[192, 0, 2], [198, 51, 100]][end];
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(net[0], net[1], net[2], path as u8 + 1)), PORT)
 }
 
 impl Network {
-    /// Joins two endpoints. Path `i` of both configurations uses link `i` and leads to [`address`]`(other end, i)`.
+    /// Connects two endpoints. Path `i` of both configurations uses link `i` and leads to [`address`]`(other end, i)`.
     pub fn new(seed: Seed, configs: [&Config; 2], paths: &[PathSpec], hosts: [Box<dyn Host>; 2]) -> Self {
         Self::between(seed, configs.map(|config| Endpoint::new(Time::START, config)), paths, hosts)
     }
 
-    /// Joins two endpoints that exist already.
+    /// Connects two existing endpoints.
     pub fn between(seed: Seed, endpoints: [Endpoint; 2], paths: &[PathSpec], hosts: [Box<dyn Host>; 2]) -> Self {
         let link = |i: usize, spec: &PathSpec| {
             let seed = seed.fork(&format!("path {i}"));
@@ -106,7 +106,7 @@ impl Network {
         while let Some(next) = self.next_event().filter(|next| *next <= until) {
             assert!(
                 self.stalled < 10_000,
-                "time stands still at {:?}: {:?}",
+                "time does not advance at {:?}: {:?}",
                 self.now,
                 self.ends.iter().map(|end| end.endpoint.next_deadline()).collect::<Vec<_>>()
             );
@@ -117,23 +117,23 @@ impl Network {
         self.now = until;
     }
 
-    /// An endpoint, to look at.
+    /// Returns an endpoint for inspection.
     pub fn endpoint(&self, end: usize) -> &Endpoint {
         &self.ends[end].endpoint
     }
 
-    /// The host at `end`, which is a `H`.
+    /// Returns the host at `end`, which must be of type `H`.
     pub fn host<H: Host>(&self, end: usize) -> &H {
         let host: &dyn Any = &*self.ends[end].host;
         host.downcast_ref().expect("the host that was put there")
     }
 
-    /// A link: path and direction, 0 from the near end to the far one.
+    /// Returns a link by path and direction; 0 is from the near end to the far end.
     pub fn link(&mut self, path: usize, direction: usize) -> &mut Link {
         &mut self.links[path][direction]
     }
 
-    /// Lets a path swallow every frame, those under way as well, or carry frames again.
+    /// Makes a path drop every frame, including those in flight, or deliver frames again.
     pub fn cut(&mut self, path: usize, cut: bool) {
         self.links[path].iter_mut().for_each(|link| link.cut(cut));
         if cut {
@@ -141,35 +141,35 @@ impl Network {
         }
     }
 
-    /// Does something to an endpoint, and what follows from it.
+    /// Calls `act` on an endpoint and processes the consequences.
     pub fn act(&mut self, end: usize, act: impl FnOnce(Time, &mut Endpoint)) {
         act(self.now, &mut self.ends[end].endpoint);
         self.pump(end);
     }
 
-    /// Tells an end that the carrier of one of its links is gone, or back.
+    /// Reports loss or return of carrier of a link to an end.
     pub fn carrier(&mut self, end: usize, path: usize, carrier: bool) {
         self.ends[end].endpoint.handle_carrier(self.now, LinkId(path as u8), carrier);
         self.pump(end);
     }
 
-    /// Ends the endpoint at `end` and starts another one in its place, which knows nothing of what was.
+    /// Replaces the endpoint at `end` by a new one without any of the old state.
     pub fn restart(&mut self, end: usize, config: &Config) {
         self.ends[end].endpoint = Endpoint::new(self.now, config);
         self.pump(end);
     }
 
-    /// What the TUN device of `end` had to drop because its endpoint had no room.
+    /// Returns the packets that the TUN device of `end` dropped because the endpoint had no space.
     pub fn tun_overflow(&self, end: usize) -> u64 {
         self.ends[end].tun_overflow
     }
 
-    /// A number that is the same for two runs in which the same things happened.
+    /// Returns the hash of all events; two runs with the same events have the same hash.
     pub fn journal(&self) -> u64 {
         self.journal.hash()
     }
 
-    /// The laws that were broken so far: those watched on the way, and those of the books at this moment.
+    /// Returns the violated laws so far: those checked during the run, and those of the ledgers now.
     pub fn breaches(&self) -> Vec<Breach> {
         let books = self.ends.iter().flat_map(|end| laws::audit(&end.endpoint));
         self.breaches.iter().cloned().chain(books).collect()
@@ -177,13 +177,13 @@ impl Network {
 
     fn next_event(&self) -> Option<Time> {
         let frame = self.events.peek().map(|Reverse((at, _, _))| *at);
-        // A host whose TUN device is full is not asked, whatever it has to do.
-        let host = |end: &End| end.host.next_deadline().filter(|_| end.tun.len() < end.host.patience());
+        // A host is not polled while its TUN device is full.
+        let host = |end: &End| end.host.next_deadline().filter(|_| end.tun.len() < end.host.tun_limit());
         let wakes = self.ends.iter().flat_map(|end| [end.endpoint.next_deadline().map(|(at, _)| at), host(end)]);
         wakes.chain([frame]).flatten().min()
     }
 
-    /// Does everything that is due at this instant.
+    /// Processes everything that is due now.
     fn step(&mut self) {
         while self.events.peek().is_some_and(|Reverse((at, _, _))| *at <= self.now) {
             let Some(Reverse((_, _, frame))) = self.events.pop() else { return };
@@ -196,7 +196,7 @@ impl Network {
 
     fn arrive(&mut self, frame: Frame) {
         let Frame { to, path, tos, mut bytes } = frame;
-        self.journal.note((self.now, to, path, &bytes));
+        self.journal.record((self.now, to, path, &bytes));
         let received = RecvMeta { link: LinkId(path as u8), from: address(1 - to, path), tos, segment: bytes.len() };
         self.ends[to].endpoint.handle_datagrams(self.now, &received, &mut bytes);
         self.pump(to);
@@ -209,11 +209,11 @@ impl Network {
         self.ends[end].endpoint.handle_deadline(self.now);
         self.pump(end);
         if self.activity(end) == before {
-            self.breaches.push(Breach::IdleWake { end, at: self.now, why });
+            self.breaches.push(Breach::IdleWake { end, at: self.now, reason: why });
         }
     }
 
-    /// A figure that changes when anything comes out of an endpoint or changes in it.
+    /// Returns a figure that changes with every output and state change of an endpoint.
     fn activity(&self, end: usize) -> u64 {
         let status = self.ends[end].endpoint.status();
         let mut hasher = DefaultHasher::new();
@@ -221,7 +221,7 @@ impl Network {
         hasher.finish()
     }
 
-    /// Moves packets between host, endpoint and links until nothing moves.
+    /// Moves packets between host, endpoint and links until there is nothing to move.
     fn pump(&mut self, end: usize) {
         loop {
             let moved = self.host_to_tun(end)
@@ -237,7 +237,7 @@ impl Network {
     fn host_to_tun(&mut self, end: usize) -> bool {
         let End { host, tun, tun_overflow, .. } = &mut self.ends[end];
         let mut moved = false;
-        while tun.len() < host.patience() {
+        while tun.len() < host.tun_limit() {
             let Some(packet) = host.poll(self.now) else { break };
             moved = true;
             if tun.len() < TUN_QUEUE {
@@ -287,7 +287,7 @@ impl Network {
         let mut moved = false;
         while let Some(delivery) = self.ends[end].endpoint.poll_delivery() {
             moved = true;
-            self.journal.note((self.now, end, &delivery.bytes));
+            self.journal.record((self.now, end, &delivery.bytes));
             self.ends[end].host.handle(self.now, &delivery.bytes);
             self.ends[end].endpoint.recycle_delivery(delivery.bytes);
         }

@@ -1,30 +1,30 @@
 //! One seed per run, forked by label.
 //!
-//! Each part of a run that needs chance forks the run's seed by its own name, so adding a part never changes the draws of
-//! the others and two links of one scenario are independent.
+//! Each part of a run that needs randomness forks the run's seed by its own name, so a new part does not change the
+//! random numbers of the others, and two links of a scenario are independent.
 
 use rand::SeedableRng;
 pub use rand_pcg::Pcg64Mcg as Rng;
 
-/// Where all chance of a run comes from.
+/// The seed of all random numbers of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(pub u64);
 
 impl Seed {
-    /// The seed of the part called `label`.
+    /// Returns the seed of the part called `label`.
     pub fn fork(self, label: &str) -> Self {
         let named =
             label.bytes().fold(FNV_OFFSET ^ mix(self.0), |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
         Self(mix(named))
     }
 
-    /// A generator that starts from this seed.
+    /// Returns a generator with this seed.
     pub fn rng(self) -> Rng {
         Rng::seed_from_u64(self.0)
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
+/// Finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014).
 fn mix(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

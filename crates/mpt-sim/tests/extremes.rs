@@ -1,5 +1,5 @@
-//! Plain mode at its extremes, under the five laws: the most paths there can be, every scheduler, IPv6 inside, no path left at
-//! all, and an end that begins anew in the middle of a stream.
+//! Plain mode at its limits under the five laws: the maximum number of paths, every scheduler, IPv6 inside, no path up,
+//! and an endpoint that restarts in mid-stream.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use mpt_sim::net::{Network, address};
 use mpt_sim::seed::Seed;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Bytes of an inner packet, and of the frame that carries it: GRE with a sequence number, UDP, IPv4, Ethernet.
+/// Bytes of an inner packet, and of its frame: GRE with a sequence number, UDP, IPv4, Ethernet.
 const INNER: usize = 1_400;
 const FRAME: f64 = (INNER + 8 + 8 + 20 + 14) as f64;
 
@@ -93,7 +93,7 @@ fn thirty_two_paths_deliver_everything_in_order_at_the_sum_of_their_rates() {
 }
 
 #[test]
-fn the_last_of_thirty_two_paths_carries_on_alone_and_all_return() {
+fn the_last_of_thirty_two_paths_carries_everything_and_all_return() {
     let links = vec![path(20, 5); MAX_PATHS];
     let mut net = join(1, &links, SchedulerKind::Weighted, [source(mbit(10), 5 * SECOND), sink()]);
     net.run(SECOND);
@@ -109,7 +109,7 @@ fn the_last_of_thirty_two_paths_carries_on_alone_and_all_return() {
 
 #[test]
 fn every_scheduler_keeps_the_laws_on_every_kind_of_link() {
-    let zoo = [
+    let links = [
         path(60, 80),
         path(100, 30).with_jitter(Jitter::Normal(ms(8)), Order::Free),
         path(30, 10).with_loss(Loss::Random(0.02)),
@@ -118,7 +118,7 @@ fn every_scheduler_keeps_the_laws_on_every_kind_of_link() {
     ];
     for (name, kind) in SchedulerKind::NAMES {
         let run = || {
-            let mut net = join(7, &zoo, *kind, [source(mbit(60), 2 * SECOND), sink()]);
+            let mut net = join(7, &links, *kind, [source(mbit(60), 2 * SECOND), sink()]);
             net.run(SECOND);
             cut_all(&mut net, 2, true);
             net.run(SECOND + ms(900));
@@ -134,13 +134,13 @@ fn every_scheduler_keeps_the_laws_on_every_kind_of_link() {
     }
 }
 
-/// A host whose packets are IPv6 outside of it.
+/// A host whose packets are IPv6.
 struct V6<H>(H);
 
 impl<H: Host> Host for V6<H> {
     fn handle(&mut self, now: Time, packet: &[u8]) {
         assert_eq!(packet[0] >> 4, 6);
-        // The number stands as far behind the longer header.
+        // The IPv6 header is 20 bytes longer, so the number is 20 bytes later.
         self.0.handle(now, &packet[20..]);
     }
 
@@ -173,15 +173,15 @@ fn ipv6_inside_is_carried_whole_and_in_order() {
 }
 
 #[test]
-fn an_outage_of_all_paths_drops_by_name_and_ends_by_itself() {
+fn an_outage_of_all_paths_counts_its_drops_and_ends() {
     let links = [path(50, 10), path(50, 30)];
     let mut net = join(1, &links, SchedulerKind::Weighted, [source(mbit(20), 10 * SECOND), sink()]);
     net.run(SECOND);
     cut_all(&mut net, 2, true);
     net.run(4 * SECOND);
-    assert_eq!(up(&net, 0), 0, "the far end has nothing to send, and nobody is left to tell it");
+    assert_eq!(up(&net, 0), 0, "the far end has nothing to send and gets no report");
     let dropped = net.endpoint(0).status().peers[0].drops.of(Dropped::NoPath);
-    // 20 Mbit/s of 1400 bytes are 1785 a second; the outage is known after 0.6 s.
+    // 20 Mbit/s of 1400 bytes are 1785 packets per second; the outage is detected after 0.6 s.
     assert!((4_000..5_400).contains(&dropped), "{dropped} of three seconds");
     cut_all(&mut net, 2, false);
     // Dead paths are probed at least every two seconds.
@@ -207,12 +207,12 @@ fn all_carriers_lost_at_once_are_an_outage_until_the_first_returns() {
     net.cut(1, false);
     net.carrier(0, 1, true);
     net.run(3 * SECOND + ms(100));
-    assert_eq!(up(&net, 0), 1, "a carrier that returns is asked at once");
+    assert_eq!(up(&net, 0), 1, "a returned carrier is probed immediately");
     net.run(7 * SECOND);
     assert_lawful(&net);
 }
 
-/// Restarts one end in the middle of a stream; returns the numbers that are missing of those sent before and after.
+/// Restarts one end in mid-stream; returns the missing numbers of those sent before and after.
 fn restart(end: usize, delays: [u64; 2]) -> (Network, Vec<u64>) {
     let links = delays.map(|delay| path(50, delay));
     let mut net = join(1, &links, SchedulerKind::Weighted, [source(mbit(40), 4 * SECOND), sink()]);
@@ -226,28 +226,28 @@ fn restart(end: usize, delays: [u64; 2]) -> (Network, Vec<u64>) {
 }
 
 #[test]
-fn a_sender_that_restarts_is_recognised_by_its_numbers() {
+fn a_restarted_sender_is_detected_by_its_sequence_numbers() {
     let (net, missing) = restart(0, [10, 10]);
     assert_eq!(net.breaches(), []);
-    assert_eq!(net.host::<Sink>(1).repeated(), []);
+    assert_eq!(net.host::<Sink>(1).duplicates(), []);
     let reorder = net.endpoint(1).status().peers[0].reorder.unwrap();
     assert_eq!(reorder.restarts, 1, "{reorder:?}");
-    // Sixteen old numbers in a row are what it takes to believe it.
+    // Sixteen consecutive old numbers are required to detect a restart.
     assert!(missing.len() <= 16, "{} are missing", missing.len());
 }
 
 #[test]
-fn a_sender_that_restarts_under_packets_still_on_their_way_is_recognised() {
+fn a_restarted_sender_is_detected_with_old_packets_in_flight() {
     let (net, missing) = restart(0, [10, 60]);
     assert_eq!(net.breaches(), []);
-    assert_eq!(net.host::<Sink>(1).repeated(), []);
-    // Until the last of the old ones is there, 50 ms after the first of the new, nothing proves a restart: 179 packets, of
-    // which the fast path brings half, and the sixteen.
+    assert_eq!(net.host::<Sink>(1).duplicates(), []);
+    // Packets from before the restart arrive until 50 ms after the first new one, and nothing proves a restart until
+    // then: 179 packets, half of them over the fast path, and the sixteen.
     assert!(missing.len() <= 90 + 16, "{} are missing", missing.len());
 }
 
 #[test]
-fn a_receiver_that_restarts_goes_on_from_the_numbers_that_it_sees() {
+fn a_restarted_receiver_continues_from_the_sequence_numbers_it_receives() {
     let (net, missing) = restart(1, [10, 10]);
     assert_lawful(&net);
     assert!(missing.is_empty(), "{} are missing", missing.len());

@@ -1,4 +1,4 @@
-//! Feedback against a peer that may say anything: every packet has one fate, and nothing panics.
+//! Feedback against a peer that may send anything: every packet has one outcome, and nothing panics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 const PATH: PathId = PathId { slot: 0, generation: 0 };
 
-/// What happens to a path's sender.
+/// An event at a path's sender.
 #[derive(Clone, Debug)]
 enum Step {
     Send(u32),
@@ -46,27 +46,27 @@ fn ack(seqs: std::ops::Range<u64>) -> impl Strategy<Value = Ack> {
     })
 }
 
-/// A packet may be told acknowledged once, or lost once and then spurious once; nothing else.
-fn note(fates: &mut BTreeMap<u64, Vec<Outcome>>, fate: Outcome, token: u64) {
-    let told = fates.entry(token).or_default();
-    told.push(fate);
+/// A packet may be reported acknowledged once, or lost once and then spurious once; nothing else.
+fn record_outcome(fates: &mut BTreeMap<u64, Vec<Outcome>>, fate: Outcome, token: u64) {
+    let outcomes = fates.entry(token).or_default();
+    outcomes.push(fate);
     assert!(
-        matches!(told[..], [Outcome::Acked] | [Outcome::Lost] | [Outcome::Lost, Outcome::Spurious]),
-        "{token}: {told:?}"
+        matches!(outcomes[..], [Outcome::Acked] | [Outcome::Lost] | [Outcome::Lost, Outcome::Spurious]),
+        "{token}: {outcomes:?}"
     );
 }
 
 proptest! {
     #[test]
-    fn whatever_the_peer_says_each_packet_has_one_fate(steps in prop::collection::vec(step(), 1..200), name in 0..ControllerKind::NAMES.len()) {
+    fn each_packet_has_one_outcome_whatever_the_peer_sends(steps in prop::collection::vec(step(), 1..200), name in 0..ControllerKind::NAMES.len()) {
         let mut controller = Controller::new(Algorithm::new(ControllerKind::NAMES[name].1));
         controller.add_path(PATH, 1_400, None);
         let (mut feedback, mut fates, mut sizes) = (PathEstimator::default(), BTreeMap::new(), BTreeMap::new());
         let (mut now, mut next) = (Time::START, 0);
         for step in steps {
-            let mut tell = |outcome, payload| {
+            let mut report = |outcome, payload| {
                 let Payload::Packet(PacketKey(number)) = payload else { panic!("{payload:?}") };
-                note(&mut fates, outcome, number);
+                record_outcome(&mut fates, outcome, number);
             };
             match step {
                 Step::Send(bytes) => {
@@ -76,18 +76,18 @@ proptest! {
                 }
                 Step::Skip(by) => next += by,
                 Step::Hear(ack) => {
-                    let outcome = feedback.on_ack(now, &ack, &mut tell);
+                    let outcome = feedback.on_ack(now, &ack, &mut report);
                     outcome.ack.iter().for_each(|ack| controller.on_ack(PATH, ack));
                     outcome.loss.iter().for_each(|loss| controller.on_loss(PATH, loss));
                     controller.on_spurious_loss(PATH, outcome.spurious);
                 }
                 Step::Wait(time) => {
                     now += time;
-                    let wake = feedback.on_deadline(now, &mut tell);
+                    let wake = feedback.on_deadline(now, &mut report);
                     wake.loss.iter().for_each(|loss| controller.on_loss(PATH, loss));
                 }
                 Step::Abandon => {
-                    feedback.abandon(now, &mut tell);
+                    feedback.abandon(now, &mut report);
                 }
             }
             let waiting: u64 = sizes.iter().filter(|(token, _)| !fates.contains_key(token)).map(|(_, bytes)| bytes).sum();

@@ -1,5 +1,5 @@
-//! What an attacker can do to a live endpoint in native mode: make it count. Every bit of a captured message is flipped, every
-//! datagram is replayed, reordered, mutated; nothing is answered, nothing is believed, nothing grows.
+//! Attacks on a live endpoint in native mode only increment counters. Every bit of a captured message is flipped, every
+//! datagram is replayed, reordered and mutated; nothing is answered, nothing is accepted, nothing grows.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -11,12 +11,12 @@ use proptest::prelude::*;
 use rand::SeedableRng as _;
 use rand_pcg::Pcg64Mcg;
 use support::heap::Counting;
-use support::native::{Pair, Shot, counted, numbers};
+use support::native::{Datagram, Pair, numbers, total_drops};
 
 #[global_allocator]
 static HEAP: Counting = Counting;
 
-/// All the ways in which a message can differ in one bit.
+/// Returns all messages that differ from `message` in one bit.
 fn flipped(message: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     (0..message.len() * 8).map(|bit| {
         let mut message = message.to_vec();
@@ -25,55 +25,57 @@ fn flipped(message: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Each of `forged` changes one counter of end `at`, by one, and is not answered; 40 a second are no load.
-fn refuses(pair: &mut Pair, at: usize, forged: impl Iterator<Item = Vec<u8>>) {
+/// Checks that each of `forged` increments one counter of end `at` by one and is not answered; 40 per second are no
+/// load.
+fn assert_rejected(pair: &mut Pair, at: usize, forged: impl Iterator<Item = Vec<u8>>) {
     for (i, bytes) in forged.enumerate() {
         pair.now += Duration::from_millis(25);
-        let before = counted(&pair.ends[at]);
-        pair.give(at, &Shot { to: at, bytes });
-        assert_eq!(counted(&pair.ends[at]), before + 1, "message {i}");
-        assert_eq!(pair.shots(at).len(), 0, "message {i} was answered");
+        let before = total_drops(&pair.ends[at]);
+        pair.deliver(at, &Datagram { to: at, bytes });
+        assert_eq!(total_drops(&pair.ends[at]), before + 1, "message {i}");
+        assert_eq!(pair.poll(at).len(), 0, "message {i} was answered");
     }
 }
 
 #[test]
 fn every_flipped_bit_of_both_handshake_messages_is_counted_and_not_answered() {
     let mut pair = Pair::new();
-    let initiation = pair.shots(0).pop().unwrap();
-    refuses(&mut pair, 1, flipped(&initiation.bytes));
-    pair.give(1, &initiation);
-    let response = pair.shots(1).pop().unwrap();
+    let initiation = pair.poll(0).pop().unwrap();
+    assert_rejected(&mut pair, 1, flipped(&initiation.bytes));
+    pair.deliver(1, &initiation);
+    let response = pair.poll(1).pop().unwrap();
 
-    let mut fresh = Pair::new();
-    let initiation = fresh.shots(0).pop().unwrap();
-    fresh.give(1, &initiation);
-    let good = fresh.shots(1).pop().unwrap();
+    let mut second = Pair::new();
+    let initiation = second.poll(0).pop().unwrap();
+    second.deliver(1, &initiation);
+    let good = second.poll(1).pop().unwrap();
     assert_eq!(good.bytes.len(), response.bytes.len());
-    // In MAC2 a message is counted by the gate, which takes a hundred a second; the initiator asks again after five.
+    // With a wrong MAC2 the handshake guard counts a message, up to a hundred per second; the initiator retries after
+    // five seconds.
     let mac2 = good.bytes.len() * 8 - 128;
     for (bit, forged) in flipped(&good.bytes).enumerate() {
-        fresh.now += Duration::from_millis(if bit < mac2 { 0 } else { 30 });
-        let before = counted(&fresh.ends[0]);
-        fresh.give(0, &Shot { to: 0, bytes: forged });
-        assert_eq!((counted(&fresh.ends[0]), fresh.shots(0).len()), (before + 1, 0));
+        second.now += Duration::from_millis(if bit < mac2 { 0 } else { 30 });
+        let before = total_drops(&second.ends[0]);
+        second.deliver(0, &Datagram { to: 0, bytes: forged });
+        assert_eq!((total_drops(&second.ends[0]), second.poll(0).len()), (before + 1, 0));
     }
-    fresh.give(0, &good);
-    assert!(!fresh.shots(0).is_empty(), "and the one that was not forged is believed");
+    second.deliver(0, &good);
+    assert!(!second.poll(0).is_empty(), "the genuine message is accepted");
 }
 
 #[test]
 fn every_flipped_bit_of_a_cookie_reply_is_counted_and_not_answered() {
     let mut pair = Pair::new();
-    let initiation = pair.shots(0).pop().unwrap();
+    let initiation = pair.poll(0).pop().unwrap();
     let reply = (0..200).find_map(|_| {
-        pair.give(1, &initiation);
-        pair.shots(1).pop().filter(|shot| shot.bytes.len() == 64)
+        pair.deliver(1, &initiation);
+        pair.poll(1).pop().filter(|datagram| datagram.bytes.len() == 64)
     });
     let reply = reply.expect("an end under load answers with cookies");
     for forged in flipped(&reply.bytes) {
-        let before = counted(&pair.ends[0]);
-        pair.give(0, &Shot { to: 0, bytes: forged });
-        assert_eq!((counted(&pair.ends[0]), pair.shots(0).len()), (before + 1, 0));
+        let before = total_drops(&pair.ends[0]);
+        pair.deliver(0, &Datagram { to: 0, bytes: forged });
+        assert_eq!((total_drops(&pair.ends[0]), pair.poll(0).len()), (before + 1, 0));
     }
 }
 
@@ -81,135 +83,136 @@ fn every_flipped_bit_of_a_cookie_reply_is_counted_and_not_answered() {
 fn every_flipped_bit_of_a_data_packet_is_counted_and_not_answered() {
     let mut pair = Pair::established();
     let good = pair.packet(0, 7, 60);
-    pair.hush();
+    pair.discard_pending();
     for forged in flipped(&good.bytes) {
-        let before = counted(&pair.ends[1]);
-        pair.give(1, &Shot { to: 1, bytes: forged });
-        assert_eq!((counted(&pair.ends[1]), pair.shots(1).len()), (before + 1, 0));
+        let before = total_drops(&pair.ends[1]);
+        pair.deliver(1, &Datagram { to: 1, bytes: forged });
+        assert_eq!((total_drops(&pair.ends[1]), pair.poll(1).len()), (before + 1, 0));
         assert_eq!(pair.delivered(1).len(), 0);
     }
-    pair.give(1, &good);
+    pair.deliver(1, &good);
     assert_eq!(numbers(&pair.delivered(1)), [7]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However datagrams are shuffled and repeated, each packet is delivered once; the first copy counts.
+    /// Shuffled and repeated datagrams deliver each packet once; the first copy counts.
     #[test]
     fn replays_and_reordering_deliver_each_packet_once(order in prop::collection::vec(0..80usize, 1..200)) {
         let mut pair = Pair::established();
-        let shots: Vec<_> = (0..80).map(|n| pair.packet(0, n, 60)).collect();
-        pair.hush();
+        let datagrams: Vec<_> = (0..80).map(|n| pair.packet(0, n, 60)).collect();
+        pair.discard_pending();
         let mut delivered = Vec::new();
         for i in &order {
-            pair.give(1, &shots[*i]);
+            pair.deliver(1, &datagrams[*i]);
             delivered.extend(numbers(&pair.delivered(1)));
         }
-        // The sender is not heard again, so nothing is repaired.
-        pair.pass_alone(1, Duration::from_secs(2));
+        // Nothing of the sender arrives any more, so nothing is repaired.
+        pair.advance_without_network(1, Duration::from_secs(2));
         delivered.extend(numbers(&pair.delivered(1)));
-        let mut wanted: Vec<u64> = order.iter().map(|i| *i as u64).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        let repeats = (order.len() - wanted.len()) as u64;
+        let mut expected: Vec<u64> = order.iter().map(|i| *i as u64).collect();
+        expected.sort_unstable();
+        expected.dedup();
+        let repeats = (order.len() - expected.len()) as u64;
         delivered.sort_unstable();
-        prop_assert_eq!(delivered, wanted);
+        prop_assert_eq!(delivered, expected);
         prop_assert_eq!(pair.ends[1].status().peers[0].drops.of(Dropped::Duplicate), repeats);
     }
 }
 
 #[test]
-fn what_lags_behind_by_the_window_is_taken_and_what_lags_further_is_too_old() {
-    let sequence = |shot: &Shot| u32::from_be_bytes(shot.bytes[8..12].try_into().unwrap());
+fn a_datagram_within_the_replay_window_is_accepted_and_an_older_one_is_not() {
+    let sequence = |datagram: &Datagram| u32::from_be_bytes(datagram.bytes[8..12].try_into().unwrap());
     let mut pair = Pair::established();
-    let held = [0, 1].map(|n| pair.packet(0, n, 60));
-    let last = sequence(&held[0]) + 8_192;
+    let oldest = [0, 1].map(|n| pair.packet(0, n, 60));
+    let last = sequence(&oldest[0]) + 8_192;
     let mut newest = 0;
     for number in 2.. {
-        pair.offer(0, number, 60);
+        pair.queue_packet(0, number, 60);
         pair.now += Duration::from_millis(1);
         let now = pair.now;
         pair.ends.iter_mut().for_each(|end| end.handle_deadline(now));
-        for shot in pair.shots(0).into_iter().take_while(|shot| sequence(shot) <= last) {
-            newest = sequence(&shot);
-            pair.give(1, &shot);
+        for datagram in pair.poll(0).into_iter().take_while(|datagram| sequence(datagram) <= last) {
+            newest = sequence(&datagram);
+            pair.deliver(1, &datagram);
         }
-        pair.shots(1).iter().for_each(|shot| pair.give(0, shot));
+        pair.poll(1).iter().for_each(|datagram| pair.deliver(0, datagram));
         if newest == last {
             break;
         }
     }
     let too_old = |pair: &Pair| pair.ends[1].status().peers[0].drops.of(Dropped::TooOld);
-    pair.give(1, &held[1]);
+    pair.deliver(1, &oldest[1]);
     assert_eq!(too_old(&pair), 0);
-    pair.give(1, &held[0]);
+    pair.deliver(1, &oldest[0]);
     assert_eq!(too_old(&pair), 1);
 }
 
-/// A message that is none of the good ones.
-fn forgery(chance: &mut Pcg64Mcg, good: &[Vec<u8>]) -> Vec<u8> {
-    std::iter::repeat_with(|| mutated(chance, good)).find(|bytes| !good.contains(bytes)).unwrap()
+/// Returns a mutated message that differs from all good ones.
+fn forgery(rng: &mut Pcg64Mcg, good: &[Vec<u8>]) -> Vec<u8> {
+    std::iter::repeat_with(|| mutated(rng, good)).find(|bytes| !good.contains(bytes)).unwrap()
 }
 
-/// Changes a good message in one of the ways of somebody who has time.
-fn mutated(chance: &mut Pcg64Mcg, good: &[Vec<u8>]) -> Vec<u8> {
-    let mut bytes = good[chance.random_range(0..good.len())].clone();
-    match chance.random_range(0..6) {
-        0 => bytes.truncate(chance.random_range(0..bytes.len())),
-        1 => bytes.extend((0..chance.random_range(1..64)).map(|_| chance.random::<u8>())),
+/// Mutates a random good message in a random way.
+fn mutated(rng: &mut Pcg64Mcg, good: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = good[rng.random_range(0..good.len())].clone();
+    match rng.random_range(0..6) {
+        0 => bytes.truncate(rng.random_range(0..bytes.len())),
+        1 => bytes.extend((0..rng.random_range(1..64)).map(|_| rng.random::<u8>())),
         2 => {
-            let other = &good[chance.random_range(0..good.len())];
-            let cut = chance.random_range(1..bytes.len().min(other.len()));
+            let other = &good[rng.random_range(0..good.len())];
+            let cut = rng.random_range(1..bytes.len().min(other.len()));
             bytes.truncate(cut);
             bytes.extend(&other[cut..]);
         }
-        3 => bytes = (0..chance.random_range(0..256)).map(|_| chance.random::<u8>()).collect(),
+        3 => bytes = (0..rng.random_range(0..256)).map(|_| rng.random::<u8>()).collect(),
         _ => {
-            for _ in 0..chance.random_range(1..8) {
-                let at = chance.random_range(0..bytes.len());
-                bytes[at] = chance.random();
+            for _ in 0..rng.random_range(1..8) {
+                let at = rng.random_range(0..bytes.len());
+                bytes[at] = rng.random();
             }
         }
     }
     bytes
 }
 
-/// Ten million with `MPT_FORGERIES=10000000`, best with `--release`; a hundredth of that otherwise.
+/// Runs ten million forgeries with `MPT_FORGERIES=10000000`, preferably with `--release`; a hundredth of that
+/// otherwise.
 #[test]
 fn mutated_datagrams_grow_nothing_and_are_not_answered() {
     let forgeries: u64 = std::env::var("MPT_FORGERIES").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000);
     let mut pair = Pair::new();
-    let initiation = pair.shots(0).pop().unwrap();
-    pair.give(1, &initiation);
-    let response = pair.shots(1).pop().unwrap();
+    let initiation = pair.poll(0).pop().unwrap();
+    pair.deliver(1, &initiation);
+    let response = pair.poll(1).pop().unwrap();
     let mut pair = Pair::established();
     let mut good = vec![initiation.bytes, response.bytes];
     good.extend((0..4).map(|n| pair.packet(0, n, 40 + 300 * n as usize).bytes));
     good.push(pair.packet(1, 0, 400).bytes);
-    pair.hush();
-    // What was captured has arrived, so that what a mutation changes only outside of it would be a replay.
+    pair.discard_pending();
+    // The captured datagrams are delivered first, so that a mutation outside the authenticated bytes is a replay.
     for bytes in &good[2..6] {
-        pair.give(1, &Shot { to: 1, bytes: bytes.clone() });
+        pair.deliver(1, &Datagram { to: 1, bytes: bytes.clone() });
     }
     assert_eq!(pair.delivered(1).len(), 4);
-    pair.pass(Duration::from_secs(1));
-    pair.hush();
+    pair.advance(Duration::from_secs(1));
+    pair.discard_pending();
 
-    let mut chance = Pcg64Mcg::seed_from_u64(1);
-    let before = counted(&pair.ends[1]);
+    let mut rng = Pcg64Mcg::seed_from_u64(1);
+    let before = total_drops(&pair.ends[1]);
     let mut heap = None;
     for n in 0..forgeries {
-        let bytes = forgery(&mut chance, &good);
-        pair.give(1, &Shot { to: 1, bytes });
-        assert_eq!(pair.shots(1).len(), 0, "number {n} was answered");
+        let bytes = forgery(&mut rng, &good);
+        pair.deliver(1, &Datagram { to: 1, bytes });
+        assert_eq!(pair.poll(1).len(), 0, "number {n} was answered");
         assert_eq!(pair.delivered(1).len(), 0, "number {n} was delivered");
-        // Tables find their size in the first of them.
+        // Tables reach their final size during the first forgeries.
         if n == forgeries / 100 {
             heap = Some(HEAP.bytes());
         }
     }
-    assert_eq!(counted(&pair.ends[1]) - before, forgeries);
+    assert_eq!(total_drops(&pair.ends[1]) - before, forgeries);
     let grown = HEAP.bytes() - heap.unwrap();
     println!("{forgeries} forgeries: {grown} bytes grown");
     assert!(grown.abs() < 4_096, "{grown} bytes");

@@ -1,5 +1,5 @@
-//! Bad input at the doors of the core: the harnesses of the fuzz targets, over their seeds and over generated input, and the
-//! promise that a bad datagram changes nothing but a counter.
+//! Invalid input to the core's parsers and endpoints: the fuzz harnesses over their seeds and over generated input, and
+//! the guarantee that an invalid datagram changes only a counter.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../fuzz/harness/endpoint.rs"]
@@ -19,7 +19,7 @@ use mpt_proto::wire::plain::{PROBE_LEN, Probe};
 use mpt_sim::host::numbered;
 use proptest::prelude::*;
 
-/// Every seed of a target, with its name.
+/// Returns every seed of a target with its name.
 fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = format!("{}/../../fuzz/seeds/{target}", env!("CARGO_MANIFEST_DIR"));
     let files = fs::read_dir(&folder).expect("the seeds").map(|file| file.unwrap().path());
@@ -29,7 +29,7 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     seeds
 }
 
-/// Runs a harness over its seeds, and over each of them cut off at every length.
+/// Runs a harness over its seeds, and over each of them truncated at every length.
 fn over_seeds(target: &str, check: fn(&[u8])) {
     for (name, seed) in seeds(target) {
         println!("{name}");
@@ -38,13 +38,13 @@ fn over_seeds(target: &str, check: fn(&[u8])) {
 }
 
 #[test]
-fn the_seeds_of_the_doors_pass_whole_and_cut_off() {
+fn the_fuzz_seeds_pass_whole_and_truncated() {
     over_seeds("gre", gre::check);
     over_seeds("inner", inner::check);
     over_seeds("endpoint", endpoint::check);
 }
 
-/// Some datagram: noise, or a good one of every form with a few bytes damaged and the end cut off.
+/// Generates random bytes, or valid datagrams of every form with some bytes damaged and the end truncated.
 fn datagrams() -> impl Strategy<Value = Vec<u8>> {
     let noise = prop::collection::vec(any::<u8>(), 0..200);
     let header = (any::<bool>(), prop::option::of(any::<u32>()), prop::option::of(0u32..200), 0..4usize);
@@ -71,8 +71,8 @@ fn datagrams() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![1 => noise, 4 => damaged]
 }
 
-/// What an endpoint remembers of inner packets, and all drops by name.
-fn books(scene: &Harness) -> (u64, u64, u64) {
+/// Returns the ledger of inner packets and the sum of all drops.
+fn ledger_and_drops(scene: &Harness) -> (u64, u64, u64) {
     let (status, ledger) = (scene.endpoint.status(), scene.endpoint.peers()[0].ledger());
     (ledger.arrived, ledger.held, status.drops.total() + status.peers[0].drops.total())
 }
@@ -81,19 +81,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn any_datagram_is_read_or_named(datagram in datagrams()) {
+    fn any_datagram_is_decoded_or_has_a_drop_reason(datagram in datagrams()) {
         gre::check(&datagram);
     }
 
     #[test]
-    fn every_datagram_arrives_or_is_a_probe_or_is_dropped_by_name_and_only_a_probe_is_answered(
+    fn every_datagram_is_delivered_or_a_probe_or_counted_and_only_a_probe_is_answered(
         config in any::<u8>(), mut datagram in datagrams(), path in 0..=PATHS, tos in any::<u8>(),
     ) {
-        // Without probes of its own, whatever the endpoint sends is an answer; the harness counts them.
+        // The endpoint sends no probes, so everything that it sends is an answer; the harness counts answers.
         let mut scene = Harness::new(config & !0x10);
         let is_probe = path < PATHS && matches!(Gre::decode(&datagram), Ok((Gre { protocol: 0x88b5, key: None, sequence: None, .. }, body)) if Probe::decode(body).is_ok());
         scene.datagram(path, tos, &mut datagram);
-        let (arrived, held, dropped) = books(&scene);
+        let (arrived, held, dropped) = ledger_and_drops(&scene);
         prop_assert_eq!(arrived + dropped + u64::from(is_probe), 1, "{:?}", scene.endpoint.status());
         prop_assert!(held <= arrived);
     }
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_or_merged_stays_the_same(
+    fn segmentation_and_merging_preserve_packets(
         request in any::<[u8; 8]>(), kinds in prop::collection::vec((0..6usize, 0u16..4, 1usize..80, any::<prop::sample::Index>(), any::<Option<u8>>()), 1..12),
     ) {
         let mut input = request.to_vec();
@@ -127,7 +127,7 @@ proptest! {
     }
 }
 
-/// A packet of some kind with good checksums; TCP packets continue each other.
+/// Returns a packet of some kind with valid checksums; TCP packets continue each other.
 fn packet(kind: usize, id: u16, payload: usize, seq: &mut u32) -> Vec<u8> {
     let (version, protocol) =
         [(Version::V4, 6), (Version::V6, 6), (Version::V4, 17), (Version::V6, 17), (Version::V4, 6), (Version::V4, 1)]

@@ -1,8 +1,9 @@
-//! The link model against arithmetic and statistics. Seeds are fixed, so a bound of four standard deviations never flickers.
+//! The link model against arithmetic and statistics. Seeds are fixed, so a bound of four standard deviations gives
+//! stable results.
 
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::{
-    link::{Change, Fate, Jitter, Link, LinkSpec, Loss, Order, Queue, Step, Why, shapes},
+    link::{Change, DropReason, Fate, Jitter, Link, LinkSpec, Loss, Order, Queue, Step, shapes},
     seed::Seed,
 };
 use proptest::prelude::*;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 const TEN_MBIT: Rate = Rate::from_bits(10_000_000);
 const FRAME: usize = 1_250;
-/// What a frame of [`FRAME`] bytes takes at [`TEN_MBIT`].
+/// Transmission time of a frame of [`FRAME`] bytes at [`TEN_MBIT`].
 const MS: Duration = Duration::from_millis(1);
 
 fn at(millis: u64) -> Time {
@@ -25,7 +26,7 @@ fn ten_mbit() -> LinkSpec {
     LinkSpec::new(TEN_MBIT, Duration::ZERO).with_queue(Queue::Bytes(u64::MAX / 2))
 }
 
-/// The arrival times of `count` frames offered every `gap`, lost ones left out.
+/// Returns the arrival times of `count` frames offered every `gap`, without lost ones.
 fn arrivals(link: &mut Link, count: u32, gap: Duration) -> Vec<(Time, Time)> {
     let sent = (0..count).map(|i| Time::after(gap * i));
     sent.filter_map(|sent| match link.push(sent, FRAME) {
@@ -58,11 +59,11 @@ fn an_ideal_link_does_nothing() {
 }
 
 #[test]
-fn a_queue_of_bytes_holds_that_many_besides_the_frame_being_sent() {
+fn a_queue_of_bytes_does_not_count_the_frame_in_transmission() {
     let mut link = link(ten_mbit().with_queue(Queue::Bytes(10 * FRAME as u64)));
     let fates: Vec<Fate> = (0..12).map(|_| link.push(Time::START, FRAME)).collect();
     assert_eq!(fates[10], Fate::Deliver(at(11)));
-    assert_eq!(fates[11], Fate::Dropped(Why::QueueFull));
+    assert_eq!(fates[11], Fate::Dropped(DropReason::QueueFull));
     assert_eq!(link.backlog(Time::START), 10 * FRAME as u64);
     assert_eq!(link.push(at(1), FRAME), Fate::Deliver(at(12)), "room again once the first frame is through");
 }
@@ -72,7 +73,7 @@ fn a_queue_of_time_lets_no_frame_wait_longer() {
     let mut link = link(ten_mbit().with_queue(Queue::Time(MS * 10)));
     let fates: Vec<Fate> = (0..12).map(|_| link.push(Time::START, FRAME)).collect();
     assert_eq!(fates[10], Fate::Deliver(at(11)), "waits 10 ms, takes one");
-    assert_eq!(fates[11], Fate::Dropped(Why::QueueFull));
+    assert_eq!(fates[11], Fate::Dropped(DropReason::QueueFull));
 }
 
 #[test]
@@ -88,12 +89,12 @@ fn a_lost_frame_has_used_the_transmitter() {
 fn a_frame_caught_by_a_change_of_rate_is_sent_at_both_rates() {
     let steps = vec![Step { at: MS * 4, change: Change::rate(Rate::from_bits(1_000_000)) }];
     let mut link = link(ten_mbit().with_steps(steps, None));
-    // Half of the frame passes in the first four milliseconds at 1250 B/ms, half afterwards at 125 B/ms.
+    // Half of the frame is sent in the first four milliseconds at 1250 B/ms, half afterwards at 125 B/ms.
     assert_eq!(link.push(Time::START, 10_000), Fate::Deliver(at(4 + 40)));
 }
 
 #[test]
-fn frames_wait_through_a_stall_and_vanish_in_an_outage() {
+fn frames_wait_in_a_stall_and_are_dropped_in_an_outage() {
     let stall =
         vec![Step { at: MS, change: Change::rate(Rate::ZERO) }, Step { at: MS * 50, change: Change::rate(TEN_MBIT) }];
     let mut stalled = link(ten_mbit().with_steps(stall, None));
@@ -101,8 +102,8 @@ fn frames_wait_through_a_stall_and_vanish_in_an_outage() {
 
     let mut out = link(LinkSpec::new(TEN_MBIT, MS * 5).with_steps(vec![up(10, false), up(20, true)], None));
     assert_eq!(out.push(at(2), FRAME), Fate::Deliver(at(8)));
-    assert_eq!(out.push(at(7), FRAME), Fate::Dropped(Why::Outage), "would arrive in the outage");
-    assert_eq!(out.push(at(19), FRAME), Fate::Dropped(Why::Outage));
+    assert_eq!(out.push(at(7), FRAME), Fate::Dropped(DropReason::Outage), "would arrive in the outage");
+    assert_eq!(out.push(at(19), FRAME), Fate::Dropped(DropReason::Outage));
     assert_eq!(out.push(at(20), FRAME), Fate::Deliver(at(26)));
 }
 
@@ -111,16 +112,16 @@ fn a_link_that_never_sends_again_drops() {
     let mut dead = link(ten_mbit().with_steps(vec![Step { at: MS, change: Change::rate(Rate::ZERO) }], Some(MS * 2)));
     assert_eq!(dead.push(Time::START, 2 * FRAME), Fate::Deliver(at(3)), "a repeated stall only delays");
     let mut dead = link(LinkSpec::new(Rate::ZERO, MS).with_steps(vec![], Some(MS)));
-    assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(Why::Outage));
+    assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(DropReason::Outage));
     let too_late = vec![Step { at: MS * 3, change: Change::rate(TEN_MBIT) }];
     let mut dead = link(LinkSpec::new(Rate::ZERO, MS).with_steps(too_late, Some(MS * 3)));
-    assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(Why::Outage), "it begins again before it sends");
+    assert_eq!(dead.push(Time::START, FRAME), Fate::Dropped(DropReason::Outage), "it begins again before it sends");
 }
 
 #[test]
-fn a_swing_repeats_and_its_mean_rate_is_the_mean() {
+fn an_alternating_rate_repeats_and_has_the_mean_goodput() {
     let (low, high) = (Rate::from_bits(5_000_000), Rate::from_bits(50_000_000));
-    let spec = ten_mbit().with_steps(shapes::swing(low, high, MS * 5_000), Some(MS * 10_000));
+    let spec = ten_mbit().with_steps(shapes::alternating(low, high, MS * 5_000), Some(MS * 10_000));
     let mut link = link(spec);
     // 40 s at a mean of 27.5 Mbit/s.
     let frames = 40 * 27_500_000 / 8 / FRAME as u64;
@@ -129,10 +130,10 @@ fn a_swing_repeats_and_its_mean_rate_is_the_mean() {
 }
 
 #[test]
-fn a_cut_link_swallows_and_a_restored_one_carries() {
+fn a_cut_link_drops_and_a_restored_one_delivers() {
     let mut link = link(ten_mbit());
     link.cut(true);
-    assert_eq!(link.push(at(1), FRAME), Fate::Dropped(Why::Outage));
+    assert_eq!(link.push(at(1), FRAME), Fate::Dropped(DropReason::Outage));
     link.cut(false);
     assert_eq!(link.push(at(2), FRAME), Fate::Deliver(at(3)));
 }
@@ -142,7 +143,7 @@ fn a_changed_link_starts_its_schedule_at_the_change() {
     let mut link = link(ten_mbit());
     link.change(at(100), &ten_mbit().with_steps(vec![up(10, false)], None));
     assert_eq!(link.push(at(105), FRAME), Fate::Deliver(at(106)));
-    assert_eq!(link.push(at(110), FRAME), Fate::Dropped(Why::Outage));
+    assert_eq!(link.push(at(110), FRAME), Fate::Dropped(DropReason::Outage));
 }
 
 #[test]
@@ -161,7 +162,7 @@ fn burst_loss_has_the_mean_and_the_burst_length_of_its_chain() {
     let chain = Loss::Bursts { worsen: 0.01, recover: 0.25, bad: 1.0 };
     assert!((chain.mean() - 0.01 / 0.26).abs() < 1e-12);
     let mut link = link(LinkSpec::ideal().with_loss(chain));
-    let lost: Vec<bool> = (0..200_000).map(|i| link.push(at(i), FRAME) == Fate::Dropped(Why::Loss)).collect();
+    let lost: Vec<bool> = (0..200_000).map(|i| link.push(at(i), FRAME) == Fate::Dropped(DropReason::Loss)).collect();
     let total = lost.iter().filter(|lost| **lost).count() as f64;
     let bursts = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
     assert!((total / 200_000.0 / chain.mean() - 1.0).abs() < 0.1, "mean {}", total / 200_000.0);
@@ -192,14 +193,14 @@ fn normal_jitter_has_its_mean_its_deviation_and_its_tail() {
     assert!((beyond_two - 0.0455).abs() < 0.003, "{beyond_two}");
 }
 
-/// The delays in milliseconds of 100,000 frames over 40 ms.
+/// Returns the delays in milliseconds of 100,000 frames over 40 ms.
 fn jittered(jitter: Jitter) -> Vec<f64> {
     let mut link = link(LinkSpec::new(Rate::MAX, MS * 40).with_jitter(jitter, Order::Free));
     arrivals(&mut link, 100_000, MS).iter().map(|(sent, arrival)| (*arrival - *sent).as_secs_f64() * 1e3).collect()
 }
 
 #[test]
-fn jitter_reorders_only_where_it_may() {
+fn jitter_reorders_only_if_permitted() {
     let overtakes = |order| {
         let mut link = link(LinkSpec::new(TEN_MBIT, MS * 20).with_jitter(Jitter::Normal(MS * 5), order));
         arrivals(&mut link, 10_000, MS).windows(2).filter(|pair| pair[1].1 < pair[0].1).count()
@@ -228,10 +229,10 @@ fn up(millis: u32, up: bool) -> Step {
 }
 
 proptest! {
-    /// Whatever is offered: no frame arrives before it could, no more gets through than the rate allows, order is kept, the
-    /// queue is never longer than its limit, and every frame is counted once.
+    /// For any offered frames: none arrives too early, the rate is not exceeded, order is kept, the queue never exceeds
+    /// its limit, and every frame is counted once.
     #[test]
-    fn no_link_is_faster_than_its_rate_or_longer_than_its_queue(
+    fn no_link_exceeds_its_rate_or_its_queue(
         offers in prop::collection::vec((0_u64..3_000_000, 60_usize..1_600), 1..300),
         mbit in 1_u64..200,
         delay in 0_u64..50,

@@ -1,4 +1,4 @@
-//! What an idle peer costs: a server has a thousand of them.
+//! Memory of an idle peer; a server may have a thousand of them.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -19,12 +19,12 @@ static HEAP: Counting = Counting;
 
 const SERVER: u16 = 60_000;
 
-/// A server and those who call it, each from an address of its own.
+/// A server and its clients, each with an own address.
 struct Star {
     server: Endpoint,
     clients: Vec<Endpoint>,
     now: Time,
-    /// Bytes that the server has allocated and not given back.
+    /// Bytes that the server has allocated and not freed.
     used: i64,
 }
 
@@ -40,8 +40,8 @@ impl Star {
     fn new(count: usize) -> Self {
         let before = HEAP.bytes();
         let network = |client: usize| std::net::Ipv4Addr::from(inside(client)).to_string() + "/32";
-        let known = |client: usize| peer(format!("c{client}"), &keys(client as u16), vec![], &[&network(client)]);
-        let server = endpoint(keys(SERVER), SERVER, (0..count).map(known).collect());
+        let configured = |client: usize| peer(format!("c{client}"), &keys(client as u16), vec![], &[&network(client)]);
+        let server = endpoint(keys(SERVER), SERVER, (0..count).map(configured).collect());
         let used = HEAP.bytes() - before;
         let call = || vec![peer("server".into(), &keys(SERVER), vec![path_to(1)], &["0.0.0.0/0"])];
         let clients = (0..count).map(|client| endpoint(keys(client as u16), client as u16, call())).collect();
@@ -55,34 +55,34 @@ impl Star {
         result
     }
 
-    /// What a client says is heard, and what the server says to it.
+    /// Delivers the datagrams of a client, and the server's answers.
     fn exchange(&mut self, client: usize) {
-        while let Some(run) = self.clients[client].poll_transmit(self.now) {
-            let mut bytes = run.bytes().to_vec();
-            let received = RecvMeta { link: LinkId(0), from: client_address(client), tos: 0, segment: run.segment };
-            self.clients[client].recycle_transmit(run);
+        while let Some(batch) = self.clients[client].poll_transmit(self.now) {
+            let mut bytes = batch.bytes().to_vec();
+            let received = RecvMeta { link: LinkId(0), from: client_address(client), tos: 0, segment: batch.segment };
+            self.clients[client].recycle_transmit(batch);
             self.serve(|server, now| server.handle_datagrams(now, &received, &mut bytes));
             self.answer();
         }
     }
 
     fn answer(&mut self) {
-        while let Some(run) = self.serve(|server, now| server.poll_transmit(now)) {
-            let SocketAddr::V4(to) = run.to else { panic!("IPv4") };
+        while let Some(batch) = self.serve(|server, now| server.poll_transmit(now)) {
+            let SocketAddr::V4(to) = batch.to else { panic!("IPv4") };
             let [_, _, high, low] = to.ip().octets();
             let from = mpt_sim::net::address(1, 0);
-            let received = RecvMeta { link: LinkId(0), from, tos: 0, segment: run.segment };
+            let received = RecvMeta { link: LinkId(0), from, tos: 0, segment: batch.segment };
             let client = usize::from(high) << 8 | usize::from(low);
-            self.clients[client].handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
-            self.serve(|server, _| server.recycle_transmit(run));
+            self.clients[client].handle_datagrams(self.now, &received, &mut batch.bytes().to_vec());
+            self.serve(|server, _| server.recycle_transmit(batch));
         }
         while let Some(delivery) = self.serve(|server, _| server.poll_delivery()) {
             self.serve(|server, _| server.recycle_delivery(delivery.bytes));
         }
     }
 
-    /// Steps of a second are enough for keepalives.
-    fn pass(&mut self, seconds: u64) {
+    /// Steps of 250 ms are short enough for keepalives.
+    fn advance(&mut self, seconds: u64) {
         for _ in 0..seconds * 4 {
             self.now += Duration::from_millis(250);
             self.serve(|server, now| server.handle_deadline(now));
@@ -96,8 +96,8 @@ impl Star {
     }
 }
 
-/// What another peer costs: the difference between a few and many, without what a server has anyway.
-fn marginal(prepare: impl Fn(&mut Star)) -> i64 {
+/// Returns the memory of one more peer: the difference between few and many, without the server's fixed part.
+fn bytes_per_peer(prepare: impl Fn(&mut Star)) -> i64 {
     let [few, many] = [6, 18].map(|count| {
         let mut star = Star::new(count);
         prepare(&mut star);
@@ -108,8 +108,8 @@ fn marginal(prepare: impl Fn(&mut Star)) -> i64 {
     (many - few) / 12
 }
 
-/// Packets of many flows in both directions.
-fn work(star: &mut Star) {
+/// Sends packets of many flows in both directions.
+fn carry_traffic(star: &mut Star) {
     for flow in 0..1_000u64 {
         for client in 0..star.clients.len() {
             let mut there = numbered(flow, 1_000);
@@ -131,24 +131,24 @@ fn work(star: &mut Star) {
 
 #[test]
 fn a_peer_that_never_carried_anything_takes_less_than_64_kib() {
-    let idle = marginal(|star| star.pass(30));
+    let idle = bytes_per_peer(|star| star.advance(30));
     println!("{idle} bytes a peer");
     assert!(idle < 64 << 10, "{idle} bytes");
 }
 
 #[test]
-fn a_peer_that_was_busy_gives_back_what_it_had() {
-    let busy = marginal(|star| {
-        star.pass(2);
-        work(star);
+fn a_peer_frees_its_memory_when_idle() {
+    let busy = bytes_per_peer(|star| {
+        star.advance(2);
+        carry_traffic(star);
     });
-    let rested = marginal(|star| {
-        star.pass(2);
-        work(star);
+    let idle = bytes_per_peer(|star| {
+        star.advance(2);
+        carry_traffic(star);
         let delivered: u64 = star.server.status().peers.iter().map(|peer| peer.ledger.delivered).sum();
         assert!(delivered > 500 * star.clients.len() as u64, "{delivered}");
-        star.pass(60);
+        star.advance(60);
     });
-    println!("busy {busy}, at rest {rested} bytes a peer");
-    assert!(busy > 64 << 10 && rested < 64 << 10, "busy {busy}, at rest {rested} bytes");
+    println!("busy {busy}, at rest {idle} bytes a peer");
+    assert!(busy > 64 << 10 && idle < 64 << 10, "busy {busy}, at rest {idle} bytes");
 }

@@ -1,4 +1,4 @@
-//! Native mode over links of every kind, with the laws checked after every run.
+//! Native mode over links of every kind; the laws are checked after every run.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -60,8 +60,8 @@ fn assert_lawful(net: &Network) {
     assert!(breaches.is_empty(), "{} breaches, {:?}", breaches.len(), &breaches[..breaches.len().min(4)]);
 }
 
-/// What the sender's own queue dropped, while it did not know how fast the paths are.
-fn shed(net: &Network) -> u64 {
+/// Returns the packets that the sender's queue dropped while the rates of the paths were unknown.
+fn queue_drops(net: &Network) -> u64 {
     net.endpoint(0).status().peers[0].drops.of(mpt_proto::drops::Dropped::Aqm)
 }
 
@@ -69,7 +69,7 @@ fn link(rate: u64, delay: u64) -> LinkSpec {
     LinkSpec::new(mbit(rate), ms(delay)).with_queue(Queue::Time(ms(200)))
 }
 
-fn tell(name: &str, net: &Network) {
+fn print_status(name: &str, net: &Network) {
     let (sink, source) = (net.host::<Sink>(1), net.host::<Source>(0));
     let status = net.endpoint(1).status();
     let sender = net.endpoint(0).status();
@@ -94,27 +94,27 @@ fn tell(name: &str, net: &Network) {
 fn two_clean_paths_deliver_everything_in_order() {
     let paths = [PathSpec::symmetric(link(10, 5)), PathSpec::symmetric(link(100, 20))];
     let net = run(1, &paths, mbit(90), 5 * SECOND);
-    tell("clean", &net);
+    print_status("clean", &net);
     assert_lawful(&net);
     let sink = net.host::<Sink>(1);
-    assert_eq!(sink.numbers.len() as u64 + shed(&net), net.host::<Source>(0).sent());
+    assert_eq!(sink.numbers.len() as u64 + queue_drops(&net), net.host::<Source>(0).sent());
     assert!(sink.numbers.is_sorted());
 }
 
 #[test]
-fn loss_is_repaired_before_anybody_notices() {
+fn loss_is_repaired_in_order() {
     let lossy = link(50, 20).with_loss(Loss::Random(0.02));
     let paths = [PathSpec::symmetric(lossy.clone()), PathSpec::symmetric(lossy)];
     let net = run(1, &paths, mbit(60), 5 * SECOND);
-    tell("lossy", &net);
+    print_status("lossy", &net);
     assert_lawful(&net);
     let sink = net.host::<Sink>(1);
-    assert_eq!(sink.numbers.len() as u64 + shed(&net), net.host::<Source>(0).sent());
-    assert!(sink.overtaken() <= 2, "{}", sink.overtaken());
+    assert_eq!(sink.numbers.len() as u64 + queue_drops(&net), net.host::<Source>(0).sent());
+    assert!(sink.reordered() <= 2, "{}", sink.reordered());
 }
 
 #[test]
-fn acknowledgements_leave_by_a_socket_that_is_not_full() {
+fn acknowledgements_use_a_socket_that_is_not_full() {
     let paths = [PathSpec::symmetric(link(50, 5)), PathSpec::symmetric(link(50, 20))];
     let mut net = network(1, &paths, mbit(40), 3 * SECOND);
     net.run(SECOND);
@@ -124,7 +124,7 @@ fn acknowledgements_leave_by_a_socket_that_is_not_full() {
     let before = sent(&net);
     net.run(2 * SECOND);
     let after = sent(&net);
-    // Every second of 40 Mbit/s that come in is acknowledged hundreds of times, and a path is probed a few times.
+    // Every second of 40 Mbit/s is acknowledged hundreds of times, and a path is probed a few times.
     let [full, open] = [0, 1].map(|path| after[path] - before[path]);
     assert!(full < 20 && open > 200, "{full} by the full one, {open} by the other");
 }
@@ -133,16 +133,16 @@ fn acknowledgements_leave_by_a_socket_that_is_not_full() {
 fn the_laws_hold_on_every_kind_of_link() {
     let both = |link: LinkSpec| PathSpec::symmetric(link);
     let jittery = link(100, 40).with_jitter(Jitter::Normal(ms(10)), Order::Free);
-    let zoo = [
+    let cases = [
         ("unequal delay", [both(link(100, 10)), both(link(100, 120))]),
         ("jitter", [both(jittery.clone()), both(jittery)]),
         ("poison", [both(link(50, 20)), both(link(50, 20).with_loss(Loss::Random(0.5)))]),
         ("small queue", [both(link(20, 10).with_queue(Queue::Bytes(20_000))), both(link(100, 30))]),
     ];
-    for (name, paths) in zoo {
+    for (name, paths) in cases {
         for seed in 1..3 {
             let net = run(seed, &paths, mbit(45), 3 * SECOND);
-            tell(name, &net);
+            print_status(name, &net);
             assert_lawful(&net);
             assert_eq!(net.journal(), run(seed, &paths, mbit(45), 3 * SECOND).journal(), "{name}: repetition");
         }
@@ -156,11 +156,11 @@ fn a_silent_path_costs_less_than_a_third_of_a_second_and_no_packet() {
     net.run(2 * SECOND);
     net.cut(1, true);
     net.run(7 * SECOND);
-    tell("blackhole", &net);
+    print_status("blackhole", &net);
     assert_lawful(&net);
     let sink = net.host::<Sink>(1);
-    assert_eq!(sink.numbers.len() as u64 + shed(&net), net.host::<Source>(0).sent());
-    // Three round trips and the receiver's longest wait before it acknowledges would be 85 ms; a path that carried little
-    // has a coarser idea of its round trip.
+    assert_eq!(sink.numbers.len() as u64 + queue_drops(&net), net.host::<Source>(0).sent());
+    // Three round trips plus the receiver's maximum ACK delay would be 85 ms; a path with little traffic has a coarser
+    // estimate of its RTT.
     assert!(sink.longest_gap < ms(333), "{:?}", sink.longest_gap);
 }

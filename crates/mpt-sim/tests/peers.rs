@@ -1,4 +1,4 @@
-//! Many peers at one endpoint: who gets what, and who may say what.
+//! Many peers at one endpoint: routing of packets, and checks of their sources.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -17,13 +17,13 @@ use support::native::{endpoint, keys, path_to, peer};
 
 const SERVER: u16 = 60_000;
 
-/// A server, and clients that have called it.
+/// A server with clients that have a session.
 struct Star {
     server: Endpoint,
     clients: Vec<Endpoint>,
     now: Time,
-    /// This client hears nothing and says nothing.
-    away: Option<usize>,
+    /// The client whose datagrams are all lost.
+    unreachable: Option<usize>,
 }
 
 fn at(client: usize) -> SocketAddr {
@@ -31,78 +31,78 @@ fn at(client: usize) -> SocketAddr {
 }
 
 impl Star {
-    /// A client behind each of these lists of networks.
+    /// Creates a client for each of these lists of networks.
     fn new(networks: &[&[&str]]) -> Self {
-        let known = |(i, nets): (usize, &&[&str])| peer(format!("c{i}"), &keys(i as u16), vec![], nets);
-        let server = endpoint(keys(SERVER), SERVER, networks.iter().enumerate().map(known).collect());
-        let mut star = Self { server, clients: Vec::new(), now: Time::START, away: None };
-        (0..networks.len()).for_each(|_| star.call());
+        let configured = |(i, nets): (usize, &&[&str])| peer(format!("c{i}"), &keys(i as u16), vec![], nets);
+        let server = endpoint(keys(SERVER), SERVER, networks.iter().enumerate().map(configured).collect());
+        let mut star = Self { server, clients: Vec::new(), now: Time::START, unreachable: None };
+        (0..networks.len()).for_each(|_| star.add_client());
         star.settle();
         star
     }
 
-    fn call(&mut self) {
+    fn add_client(&mut self) {
         let (server, i) = (peer("server".into(), &keys(SERVER), vec![path_to(1)], &["0.0.0.0/0"]), self.clients.len());
         self.clients.push(endpoint(keys(i as u16), i as u16, vec![server]));
     }
 
-    /// Everything that is to be said is heard, for two seconds.
+    /// Delivers all datagrams for two seconds.
     fn settle(&mut self) {
         for _ in 0..2_000 {
             self.now += Duration::from_millis(1);
             self.server.handle_deadline(self.now);
             for client in 0..self.clients.len() {
                 self.clients[client].handle_deadline(self.now);
-                while let Some(run) = self.clients[client].poll_transmit(self.now) {
-                    if self.away == Some(client) {
+                while let Some(batch) = self.clients[client].poll_transmit(self.now) {
+                    if self.unreachable == Some(client) {
                         continue;
                     }
-                    let received = RecvMeta { link: LinkId(0), from: at(client), tos: 0, segment: run.segment };
-                    self.server.handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
+                    let received = RecvMeta { link: LinkId(0), from: at(client), tos: 0, segment: batch.segment };
+                    self.server.handle_datagrams(self.now, &received, &mut batch.bytes().to_vec());
                 }
             }
-            while let Some(run) = self.server.poll_transmit(self.now) {
-                let client = (0..self.clients.len()).find(|client| at(*client) == run.to).unwrap();
-                if self.away == Some(client) {
+            while let Some(batch) = self.server.poll_transmit(self.now) {
+                let client = (0..self.clients.len()).find(|client| at(*client) == batch.to).unwrap();
+                if self.unreachable == Some(client) {
                     continue;
                 }
-                let received = RecvMeta { link: LinkId(0), from: address(1, 0), tos: 0, segment: run.segment };
-                self.clients[client].handle_datagrams(self.now, &received, &mut run.bytes().to_vec());
+                let received = RecvMeta { link: LinkId(0), from: address(1, 0), tos: 0, segment: batch.segment };
+                self.clients[client].handle_datagrams(self.now, &received, &mut batch.bytes().to_vec());
             }
         }
     }
 
-    /// A client sends a packet; how many the server then delivers.
-    fn say(&mut self, client: usize, from: [u8; 4]) -> usize {
+    /// Sends a packet from a client; returns the number of packets that the server delivers.
+    fn send_from_client(&mut self, client: usize, from: [u8; 4]) -> usize {
         inner(&mut self.clients[client], self.now, from, [10, 77, 0, 1]);
         self.settle();
         deliveries(&mut self.server)
     }
 
-    /// The server sends a packet; which clients it is delivered to.
-    fn send(&mut self, to: [u8; 4]) -> Vec<usize> {
+    /// Sends a packet from the server; returns the clients that deliver it.
+    fn send_from_server(&mut self, to: [u8; 4]) -> Vec<usize> {
         inner(&mut self.server, self.now, [10, 77, 0, 1], to);
         self.settle();
         (0..self.clients.len()).filter(|client| deliveries(&mut self.clients[*client]) > 0).collect()
     }
 
-    /// The server has a packet to send, at once with others.
-    fn take(&mut self, to: [u8; 4]) {
+    /// Gives the server a packet to send, without advancing the time.
+    fn queue_packet(&mut self, to: [u8; 4]) {
         let mut packet = numbered(1, 1_400);
         packet[12..16].copy_from_slice(&[10, 77, 0, 1]);
         packet[16..20].copy_from_slice(&to);
         self.server.handle_inner(self.now, &mut packet, 1_400, Offload::default());
     }
 
-    /// The server has more to send to a client than there is room for.
-    fn fill(&mut self, client: usize, to: [u8; 4]) {
+    /// Fills the server's queue to a client.
+    fn fill_queue(&mut self, client: usize, to: [u8; 4]) {
         while self.server.peers()[client].has_room() {
-            self.take(to);
+            self.queue_packet(to);
         }
     }
 
-    fn dropped(&self, peer: usize, why: Dropped) -> u64 {
-        self.server.status().peers[peer].drops.of(why)
+    fn dropped(&self, peer: usize, reason: Dropped) -> u64 {
+        self.server.status().peers[peer].drops.of(reason)
     }
 }
 
@@ -119,82 +119,82 @@ fn deliveries(endpoint: &mut Endpoint) -> usize {
 }
 
 #[test]
-fn the_longest_prefix_decides_who_gets_a_packet() {
+fn the_longest_prefix_selects_the_peer() {
     let mut star = Star::new(&[&["10.0.0.0/8"], &["10.7.0.0/16", "10.9.1.1/32"], &["10.7.7.0/24"]]);
-    assert_eq!(star.send([10, 1, 2, 3]), [0]);
-    assert_eq!(star.send([10, 7, 2, 3]), [1]);
-    assert_eq!(star.send([10, 7, 7, 3]), [2]);
-    assert_eq!(star.send([10, 9, 1, 1]), [1]);
-    assert_eq!(star.send([192, 0, 2, 1]), [0; 0]);
+    assert_eq!(star.send_from_server([10, 1, 2, 3]), [0]);
+    assert_eq!(star.send_from_server([10, 7, 2, 3]), [1]);
+    assert_eq!(star.send_from_server([10, 7, 7, 3]), [2]);
+    assert_eq!(star.send_from_server([10, 9, 1, 1]), [1]);
+    assert_eq!(star.send_from_server([192, 0, 2, 1]), [0; 0]);
     assert_eq!(star.server.status().drops.of(Dropped::NoRoute), 1);
 }
 
 #[test]
-fn a_peer_cannot_speak_for_another() {
+fn a_peer_cannot_use_the_source_address_of_another() {
     let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
-    assert_eq!(star.say(0, [10, 77, 1, 9]), 1);
-    assert_eq!(star.say(0, [10, 77, 2, 9]), 0, "the other's address");
-    assert_eq!(star.say(0, [10, 77, 0, 1]), 0, "the server's own");
+    assert_eq!(star.send_from_client(0, [10, 77, 1, 9]), 1);
+    assert_eq!(star.send_from_client(0, [10, 77, 2, 9]), 0, "the other's address");
+    assert_eq!(star.send_from_client(0, [10, 77, 0, 1]), 0, "the server's own");
     assert_eq!((star.dropped(0, Dropped::ForeignSource), star.dropped(1, Dropped::ForeignSource)), (2, 0));
     let arrived: Vec<_> = star.server.status().peers.iter().map(|peer| peer.ledger.delivered).collect();
-    assert_eq!(arrived, [1, 0], "each peer has counters of its own");
+    assert_eq!(arrived, [1, 0], "each peer has its own counters");
 }
 
-/// 40 s of 8 Mbit/s for one that is off are more than the queue holds; the TUN device is everybody's.
+/// 40 s of 8 Mbit/s to an unreachable peer exceed its queue; all peers share the TUN device.
 #[test]
-fn a_peer_that_is_away_keeps_nobody_waiting() {
+fn an_unreachable_peer_does_not_block_others() {
     let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
-    star.away = Some(0);
+    star.unreachable = Some(0);
     for _ in 0..20 {
-        (0..1_429).for_each(|_| star.take([10, 77, 1, 1]));
+        (0..1_429).for_each(|_| star.queue_packet([10, 77, 1, 1]));
         star.settle();
         assert!(star.server.has_room());
-        assert_eq!(star.send([10, 77, 2, 1]), [1]);
+        assert_eq!(star.send_from_server([10, 77, 2, 1]), [1]);
     }
     let status = star.server.status();
     let (dropped, waits) = (status.peers[0].drops.of(Dropped::NoPath), status.peers[0].queued_bytes);
     assert!(dropped > 20_000 && waits < 6_000_000, "{dropped} dropped, {waits} bytes wait");
-    star.away = None;
+    star.unreachable = None;
     star.settle();
-    assert_eq!(star.send([10, 77, 1, 1]), [0]);
+    assert_eq!(star.send_from_server([10, 77, 1, 1]), [0]);
 }
 
 #[test]
-fn a_peer_whose_queue_is_full_keeps_nobody_waiting() {
+fn a_peer_with_a_full_queue_does_not_block_others() {
     let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
-    star.fill(0, [10, 77, 1, 1]);
+    star.fill_queue(0, [10, 77, 1, 1]);
     assert!(star.server.has_room());
-    (0..100).for_each(|_| star.take([10, 77, 1, 1]));
+    (0..100).for_each(|_| star.queue_packet([10, 77, 1, 1]));
     assert!(star.dropped(0, Dropped::QueueFull) > 0);
-    assert_eq!(star.send([10, 77, 2, 1]), [0, 1]);
-    star.fill(0, [10, 77, 1, 1]);
-    star.fill(1, [10, 77, 2, 1]);
-    assert!(!star.server.has_room(), "there is nobody left whom it would keep waiting");
+    assert_eq!(star.send_from_server([10, 77, 2, 1]), [0, 1]);
+    star.fill_queue(0, [10, 77, 1, 1]);
+    star.fill_queue(1, [10, 77, 2, 1]);
+    assert!(!star.server.has_room(), "every queue is full");
 }
 
-/// A more specific prefix of somebody else's is not for a peer to use.
+/// A peer must not use a more specific prefix of another peer.
 #[test]
-fn what_belongs_to_a_longer_prefix_belongs_to_it_as_a_source_too() {
+fn the_longest_prefix_also_decides_on_source_addresses() {
     let mut star = Star::new(&[&["10.0.0.0/8"], &["10.7.0.0/16"]]);
-    assert_eq!(star.say(0, [10, 1, 2, 3]), 1);
-    assert_eq!(star.say(0, [10, 7, 2, 3]), 0);
-    assert_eq!(star.say(1, [10, 7, 2, 3]), 1);
+    assert_eq!(star.send_from_client(0, [10, 1, 2, 3]), 1);
+    assert_eq!(star.send_from_client(0, [10, 7, 2, 3]), 0);
+    assert_eq!(star.send_from_client(1, [10, 7, 2, 3]), 1);
     assert_eq!(star.dropped(0, Dropped::ForeignSource), 1);
 }
 
 #[test]
-fn peers_come_and_go_without_disturbing_others() {
+fn peers_are_added_and_removed_without_disturbing_others() {
     let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
     let now = star.now;
     star.server.add_peer(now, &peer("c2".into(), &keys(2), vec![], &["10.77.3.0/24"]));
-    star.call();
+    star.add_client();
     star.settle();
-    assert_eq!((star.say(2, [10, 77, 3, 1]), star.say(0, [10, 77, 1, 1])), (1, 1));
+    assert_eq!((star.send_from_client(2, [10, 77, 3, 1]), star.send_from_client(0, [10, 77, 1, 1])), (1, 1));
 
     assert!(star.server.remove_peer("c0"));
-    assert_eq!(star.say(0, [10, 77, 1, 1]), 0, "a stranger from here on");
-    assert_eq!((star.say(1, [10, 77, 2, 1]), star.say(2, [10, 77, 3, 1])), (1, 1));
-    assert_eq!((star.send([10, 77, 2, 5]), star.send([10, 77, 1, 5])), (vec![1], vec![]));
+    assert_eq!(star.send_from_client(0, [10, 77, 1, 1]), 0, "the peer is unknown now");
+    assert_eq!((star.send_from_client(1, [10, 77, 2, 1]), star.send_from_client(2, [10, 77, 3, 1])), (1, 1));
+    assert_eq!((star.send_from_server([10, 77, 2, 5]), star.send_from_server([10, 77, 1, 5])), (vec![1], vec![]));
     let dropped = star.server.status().drops;
     assert!(dropped.of(Dropped::UnknownSession) > 0 && dropped.of(Dropped::NoRoute) == 1, "{dropped:?}");
 }

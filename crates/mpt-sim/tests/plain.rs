@@ -1,4 +1,4 @@
-//! Plain mode over links of every kind, with the five laws checked after every run.
+//! Plain mode over links of every kind; the five laws are checked after every run.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn config(end: usize, weights: &[u32]) -> Config {
     Config { identity: None, mtu: 1_464, merge: Merge::default(), peers: vec![peer] }
 }
 
-/// A run of one UDP source at `rate` for `length`, and half a second for what is still on its way.
+/// Runs a UDP source at `rate` for `length`, and half a second more for packets in flight.
 fn run(seed: u64, paths: &[PathSpec], weights: &[u32], rate: Rate, length: Duration) -> Network {
     let hosts = [Box::new(Source::new(rate, 1_400, length)) as _, Box::new(Sink::default()) as _];
     let mut net = Network::new(Seed(seed), [&config(0, weights), &config(1, weights)], paths, hosts);
@@ -56,8 +56,8 @@ fn plain(rate: u64, delay: u64) -> LinkSpec {
     LinkSpec::new(mbit(rate), ms(delay)).with_queue(Queue::Time(ms(400)))
 }
 
-/// Links of every kind the model knows, two paths each.
-fn zoo() -> Vec<(&'static str, Vec<PathSpec>)> {
+/// Returns links of every kind in the model, two paths each.
+fn links_of_every_kind() -> Vec<(&'static str, Vec<PathSpec>)> {
     let both = |link: LinkSpec| PathSpec::symmetric(link);
     let jittery = |order| plain(100, 40).with_jitter(Jitter::Normal(ms(10)), order);
     vec![
@@ -78,7 +78,7 @@ fn zoo() -> Vec<(&'static str, Vec<PathSpec>)> {
 }
 
 #[test]
-fn a_packet_that_no_datagram_has_room_for_is_refused_however_large_the_mtu() {
+fn a_packet_that_fits_no_datagram_is_refused_for_any_mtu() {
     for len in [65_480, 65_500, 65_535] {
         let mut endpoint = Endpoint::new(Time::START, &Config { mtu: 65_535, ..config(0, &[1]) });
         endpoint.handle_inner(Time::START, &mut numbered(0, len), len, Offload::default());
@@ -90,7 +90,7 @@ fn a_packet_that_no_datagram_has_room_for_is_refused_however_large_the_mtu() {
 
 #[test]
 fn the_laws_hold_on_every_kind_of_link() {
-    for (name, paths) in zoo() {
+    for (name, paths) in links_of_every_kind() {
         for seed in 1..4 {
             let net = run(seed, &paths, &[1, 1], mbit(60), 2 * SECOND);
             println!("{name}, seed {seed}");
@@ -114,7 +114,7 @@ fn two_clean_paths_deliver_everything_in_order_at_the_sum_of_their_rates() {
 }
 
 #[test]
-fn a_cut_loses_what_is_under_way() {
+fn a_cut_loses_only_packets_in_flight() {
     let paths = [PathSpec::symmetric(plain(100, 50))];
     let hosts = [Box::new(Source::new(mbit(10), 1_400, SECOND)) as _, Box::new(Sink::default()) as _];
     let mut net = Network::new(Seed(1), [&config(0, &[1]), &config(1, &[1])], &paths, hosts);
@@ -123,11 +123,11 @@ fn a_cut_loses_what_is_under_way() {
     net.cut(0, true);
     net.run(SECOND);
     assert!(arrived > 0);
-    assert_eq!(net.host::<Sink>(1).numbers.len(), arrived, "frames of 50 ms were on their way");
+    assert_eq!(net.host::<Sink>(1).numbers.len(), arrived, "frames of 50 ms were in flight");
 }
 
 #[test]
-fn a_lost_carrier_moves_the_traffic_at_once_and_the_peer_is_told() {
+fn a_lost_carrier_moves_the_traffic_immediately_and_is_reported_to_the_peer() {
     let paths = [PathSpec::symmetric(plain(100, 10)), PathSpec::symmetric(plain(100, 10))];
     let hosts = [Box::new(Source::new(mbit(50), 1_400, 4 * SECOND)) as _, Box::new(Sink::default()) as _];
     let weights = [1, 1];
@@ -138,7 +138,7 @@ fn a_lost_carrier_moves_the_traffic_at_once_and_the_peer_is_told() {
     net.run(SECOND + ms(30));
     let state = |net: &Network, end: usize| net.endpoint(end).status().peers[0].paths[0].state;
     assert_eq!(state(&net, 0), PathState::Down(DownCause::Carrier));
-    assert_eq!(state(&net, 1), PathState::Down(DownCause::Peer), "told over the other path");
+    assert_eq!(state(&net, 1), PathState::Down(DownCause::Peer), "reported over the other path");
     net.run(3 * SECOND);
     net.cut(0, false);
     net.carrier(0, 0, true);
@@ -151,7 +151,7 @@ fn a_lost_carrier_moves_the_traffic_at_once_and_the_peer_is_told() {
 }
 
 #[test]
-fn a_silent_path_is_found_dead_and_found_alive_again() {
+fn a_silent_path_is_declared_down_and_up_again() {
     let paths = [PathSpec::symmetric(plain(100, 10)), PathSpec::symmetric(plain(100, 10))];
     let hosts = [Box::new(Source::new(mbit(50), 1_400, 8 * SECOND)) as _, Box::new(Sink::default()) as _];
     let mut net = Network::new(Seed(1), [&config(0, &[1, 1]), &config(1, &[1, 1])], &paths, hosts);
@@ -172,7 +172,7 @@ fn a_silent_path_is_found_dead_and_found_alive_again() {
 }
 
 #[test]
-fn a_path_that_comes_over_a_full_socket_waits_for_it() {
+fn a_path_added_over_a_full_socket_waits_for_it() {
     let mut endpoint = Endpoint::new(Time::START, &Config { peers: Vec::new(), ..config(0, &[]) });
     endpoint.handle_blocked(LinkId(0), true);
     endpoint.add_peer(Time::START, &PeerConfig { probe: None, ..config(0, &[1]).peers[0].clone() });

@@ -1,4 +1,4 @@
-//! The simulator's TCP on links whose goodput is known, from arithmetic or from Linux on the laboratory's wire (docs/guide/lab.md).
+//! The simulator's TCP on links of known goodput, from arithmetic or from Linux on the laboratory's wire (docs/guide/lab.md).
 #![allow(clippy::unwrap_used)]
 
 use mpt_sim::{
@@ -9,7 +9,7 @@ use mpt_sim::{
 };
 use std::time::Duration;
 
-/// Mbit/s over `seconds`, median of three seeds.
+/// Returns the goodput in Mbit/s over `seconds`, median of three seeds.
 fn goodput(path: &str, seconds: u64) -> f64 {
     let path: PathSpec = path.parse().unwrap();
     let mut runs: Vec<f64> = (1..4)
@@ -35,26 +35,26 @@ fn a_clean_link_is_filled() {
 }
 
 #[test]
-fn a_long_link_loses_its_beginning_only() {
+fn a_long_link_loses_only_slow_start() {
     let mbit = goodput("rate=10mbit,delay=25ms,queue=400ms", 5);
     assert!((8.9..9.5).contains(&mbit), "9.29 to 9.35 with Linux: {mbit}");
 }
 
 #[test]
-fn random_loss_costs_what_it_costs_linux() {
+fn random_loss_costs_as_much_as_in_linux() {
     let mbit = goodput("rate=100mbit,delay=25ms,loss=0.1%,queue=400ms", 20);
     assert!((10.0..32.0).contains(&mbit), "14 to 27 with Linux: {mbit}");
 }
 
 #[test]
-fn reordering_alone_does_not_stop_it() {
+fn reordering_alone_does_not_stop_the_flow() {
     let kept = goodput("rate=50mbit,delay=20ms", 10);
     let reordered = goodput("rate=50mbit,delay=20ms,jitter=3ms,order=free", 10);
     assert!(reordered > kept * 0.25, "{reordered} of {kept}");
 }
 
 #[test]
-fn an_outage_is_survived() {
+fn the_flow_survives_an_outage() {
     let mbit = goodput("rate=20mbit,delay=10ms; 3s: down; 4s: up", 10);
     assert!(mbit > 20.0 * 0.95 * 0.75, "{mbit}");
 }

@@ -1,4 +1,4 @@
-//! Bars in groups, beside each other, with the same legend as lines have.
+//! Grouped bar charts with the same legend as line charts.
 
 use super::{Area, COLOURS, Drawn, FONT, HEIGHT, LEGEND, LEGEND_LINE, WIDTH, dashed, short};
 use crate::error::{LabError, Result};
@@ -7,36 +7,36 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-/// A chart of bars: for each group one bar of each series.
+/// A bar chart: each group has one bar per series.
 #[derive(Clone, Debug)]
 pub struct Bars {
-    /// What it shows.
+    /// Title of the chart.
     pub title: String,
-    /// What the groups are, with the unit.
+    /// Label of the horizontal axis, with the unit of the groups.
     pub across: String,
-    /// What the bars count, with its unit.
+    /// Label of the vertical axis, with its unit.
     pub unit: String,
-    /// The groups' names.
+    /// Names of the groups.
     pub groups: Vec<String>,
-    /// The bars, in the order of the legend.
+    /// Series in the order of the legend.
     pub series: Vec<Series>,
-    /// Whether the series are steps of one quantity, so that their colours are steps, too.
+    /// True if the series are steps of one quantity; their colours then form a ramp.
     pub graded: bool,
 }
 
-/// One bar of every group.
+/// One bar in every group.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Which of the palette's colours it has.
+    /// Index of the colour in the palette.
     pub colour: usize,
-    /// For each group; where there is none, there is no bar.
+    /// One value per group; no bar where the value is missing.
     pub values: Vec<Option<f64>>,
 }
 
 impl Bars {
-    /// The chart as SVG.
+    /// Returns the chart as SVG.
     pub fn svg(&self) -> Result<String> {
         let mut text = String::new();
         match self.draw(&mut text) {
@@ -93,7 +93,7 @@ impl Bars {
         Ok(())
     }
 
-    /// Names that would run into each other are turned.
+    /// Draws a group's name, rotated if the names would overlap.
     fn name_group(&self, area: &Area<'_>, name: &str, (x, y): (i32, i32)) -> Drawn {
         let (left, top) = area.get_pixel_range();
         let (x, y) = (x - left.start, y - top.start);
@@ -122,7 +122,7 @@ impl Bars {
         Ok(())
     }
 
-    /// Groups keep a tenth of their width free on either side.
+    /// Returns the left and right edge of a bar. Each group has a margin of a tenth of its width on both sides.
     fn edges(&self, group: usize, series: usize) -> (f64, f64) {
         let width = 0.8 / self.series.len() as f64;
         let left = group as f64 + 0.1 + width * series as f64;
@@ -139,7 +139,7 @@ impl Bars {
     }
 }
 
-/// The ends of the ramp: one hue, so that more is darker in print, too.
+/// Ends of the colour ramp: one hue, so that higher values are also darker in print.
 const LIGHT: RGBColor = RGBColor(190, 220, 240);
 const DARK: RGBColor = RGBColor(8, 48, 107);
 

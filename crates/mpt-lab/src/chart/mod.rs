@@ -1,4 +1,4 @@
-//! Charts as SVG: lines over time or over anything else, and bars.
+//! SVG charts: lines over time or another quantity, and bars.
 
 mod bars;
 
@@ -13,65 +13,65 @@ use plotters::{
 };
 use std::{fmt::Display, ops::Range, path::Path};
 
-/// One chart: lines, with marks.
+/// One line chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// Title of the chart.
     pub title: String,
-    /// What the horizontal axis counts, with its unit.
+    /// Label of the horizontal axis, with its unit.
     pub across: String,
-    /// What the vertical axis counts, with its unit.
+    /// Label of the vertical axis, with its unit.
     pub unit: String,
-    /// The curves, in the order of the legend.
+    /// Curves in the order of the legend.
     pub lines: Vec<Line>,
-    /// Horizontal dashed lines: a value and its name.
+    /// Horizontal dashed lines: value and name.
     pub levels: Vec<(f64, String)>,
-    /// Vertical dashed lines: a time in seconds and what happened then.
+    /// Vertical dashed lines: time in seconds and name of the event.
     pub events: Vec<(f64, String)>,
 }
 
 /// One curve.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Which of the palette's colours it has, so that one thing looks alike in every chart.
+    /// Index of the colour in the palette; the same item has the same colour in every chart.
     pub colour: usize,
-    /// Where across, and values.
+    /// Points: x and value.
     pub points: Vec<(f64, f64)>,
-    /// Whether every point is marked, as single measurements are.
+    /// True if every point is marked, as for single measurements.
     pub marked: bool,
 }
 
 impl Default for Chart {
-    /// Nothing over time.
+    /// Returns an empty chart over time.
     fn default() -> Self {
         let (title, unit, across) = (String::new(), String::new(), "time, s".into());
         Self { title, across, unit, lines: Vec::new(), levels: Vec::new(), events: Vec::new() }
     }
 }
 
-/// Draws charts below each other into one SVG file.
+/// Draws charts one below another into one SVG file.
 pub fn draw(file: &Path, charts: &[Chart]) -> Result<()> {
     let failed = |error: &dyn Display| LabError::Failed {
         command: format!("draw {}", file.display()),
         message: error.to_string(),
     };
     let mut text = String::new();
-    below_each_other(&mut text, charts).map_err(|error| failed(&error))?;
+    draw_stacked(&mut text, charts).map_err(|error| failed(&error))?;
     std::fs::write(file, text).map_err(|error| failed(&error))
 }
 
-/// One chart as SVG.
+/// Returns one chart as SVG.
 pub fn svg(chart: &Chart) -> Result<String> {
     let mut text = String::new();
-    match below_each_other(&mut text, std::slice::from_ref(chart)) {
+    match draw_stacked(&mut text, std::slice::from_ref(chart)) {
         Ok(()) => Ok(text),
         Err(error) => Err(LabError::Failed { command: "draw a chart".into(), message: error.to_string() }),
     }
 }
 
-fn below_each_other(text: &mut String, charts: &[Chart]) -> Drawn {
+fn draw_stacked(text: &mut String, charts: &[Chart]) -> Drawn {
     let area = SVGBackend::with_string(text, (WIDTH, HEIGHT * charts.len() as u32)).into_drawing_area();
     area.fill(&WHITE)?;
     for (part, chart) in area.split_evenly((charts.len(), 1)).iter().zip(charts) {
@@ -106,7 +106,7 @@ impl Chart {
             .label_style((FONT, 14))
             .light_line_style(WHITE)
             .bold_line_style(BLACK.mix(0.12))
-            .x_labels(SECONDS_LABELLED)
+            .x_labels(MAX_X_LABELS)
             .x_label_formatter(&|time| short(*time))
             .y_label_formatter(&|value| short(*value))
             .draw()?;
@@ -125,7 +125,7 @@ impl Chart {
         Ok(())
     }
 
-    /// Beside the plot, where it hides nothing.
+    /// Draws the legend beside the plot, so that it hides no curve.
     fn legend(&self, area: &Area<'_>) -> Drawn {
         let mut y = HEIGHT as i32 / 4;
         let name = |text: &str, y| Text::new(text.to_string(), (34, y - 8), (FONT, 14));
@@ -148,7 +148,7 @@ impl Chart {
         self.lines.iter().map(|line| (line, &COLOURS[line.colour % COLOURS.len()]))
     }
 
-    /// From nothing or the first point, to the last one.
+    /// Returns the range of x: from 0, or the first point if that is negative, to the last point.
     fn width(&self) -> Range<f64> {
         let across = || self.lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x);
         let (first, last) = (across().fold(0.0, f64::min), across().fold(f64::MIN, f64::max));
@@ -157,7 +157,7 @@ impl Chart {
 
     fn highest(&self) -> f64 {
         let values = self.lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
-        values.chain(self.levels.iter().map(|(value, _)| *value)).fold(0.0, f64::max).max(LEAST)
+        values.chain(self.levels.iter().map(|(value, _)| *value)).fold(0.0, f64::max).max(MIN_SCALE)
     }
 }
 
@@ -167,37 +167,38 @@ fn dashed(ends: [Point; 2]) -> DashedLineSeries<std::array::IntoIter<Point, 2>, 
     DashedLineSeries::new(ends, 6, 4, BLACK.mix(0.6).into())
 }
 
-/// Right of a point and below it.
+/// Returns a text to the right of a point and below it.
 fn note(text: &str, at: Point) -> Text<'static, Point, String> {
     let style = TextStyle::from((FONT, 14)).pos(Pos::new(HPos::Left, VPos::Top)).color(&BLACK);
     Text::new(text.to_string(), at, style)
 }
 
-/// Without the noise of binary fractions, and without needless zeros.
+/// Formats a value with at most two decimals and without trailing zeros.
 fn short(value: f64) -> String {
     format!("{}", (value * 100.0).round() / 100.0)
 }
 
-/// Of one chart, in pixels.
+/// Size of one chart in pixels.
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 400;
 
-/// Of the legend beside it, and of one line of the legend.
+/// Width of the legend beside the chart, and height of one line of it.
 const LEGEND: u32 = 150;
 const LEGEND_LINE: i32 = 24;
 
-/// At most so many labels along the time.
-const SECONDS_LABELLED: usize = 14;
+/// Maximum number of labels on the time axis.
+const MAX_X_LABELS: usize = 14;
 
-/// No scale ends below this: where everything is zero, there is still a scale.
-const LEAST: f64 = 0.01;
+/// Minimum upper end of a scale, for charts in which all values are zero.
+const MIN_SCALE: f64 = 0.01;
 
-/// Room above the highest value, for notes.
+/// Space above the highest value for event names.
 const HEADROOM: f64 = 1.15;
 
 const FONT: &str = "sans-serif";
 
-/// Okabe and Ito's colours, told apart by nearly everybody ("Color universal design", 2008); yellow is left out on white.
+/// Okabe and Ito's palette for colour-blind readers ("Color universal design", 2008), without yellow (white
+/// background).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),

@@ -1,19 +1,19 @@
-//! The ceiling of a case: what a perfect tunnel could deliver, over links that may change and be away.
+//! Ceiling of a case: the goodput of a perfect tunnel over links that may change and fail.
 
 use crate::{
-    ceiling::Carriage,
-    plan::{Case, Happening, Load},
+    ceiling::Encapsulation,
+    plan::{Action, Case, Load},
     tunnel::{Layout, Mode, TCP, UDP, ip, ip_udp},
 };
 use mpt_proto::time::Rate;
 use mpt_sim::link::{Conditions, LinkSpec, PathSpec, Queue};
 use std::time::Duration;
 
-/// Mbit/s of payload in the direction of the data, or of what is offered if that is less; none where a path has no rate. Events
-/// come when they do in a quick run, or in a full one.
+/// Returns Mbit/s of payload in the direction of the data, at most the offered load; none if a path has no rate.
+/// `quick` selects the event times of a quick run.
 pub fn of(case: &Case, mode: Mode, length: Duration, quick: bool) -> Option<f64> {
-    let links = case.paths.iter().map(|path| if downwards(case) { &path.back } else { &path.there });
-    let means = links.enumerate().map(|(path, link)| mean(link, length, &absences(case, path, quick)));
+    let links = case.paths.iter().map(|path| if is_download(case) { &path.back } else { &path.there });
+    let means = links.enumerate().map(|(path, link)| mean(link, length, &outages(case, path, quick)));
     let sum = means.sum::<Option<f64>>()?;
     let offered = match case.traffic.load {
         Load::Paced { mbit, .. } => mbit,
@@ -21,11 +21,11 @@ pub fn of(case: &Case, mode: Mode, length: Duration, quick: bool) -> Option<f64>
         Load::Ping { .. } => return None,
         _ => f64::MAX,
     };
-    Some((sum * carriage(case, mode).efficiency()).min(offered))
+    Some((sum * encapsulation(case, mode).efficiency()).min(offered))
 }
 
-/// How the case's payload is wrapped.
-pub fn carriage(case: &Case, mode: Mode) -> Carriage {
+/// Returns the encapsulation of the case's payload.
+pub fn encapsulation(case: &Case, mode: Mode) -> Encapsulation {
     let layout =
         Layout { paths: &case.paths, settings: case.tunnel.clone(), inner: case.inner, outer: case.outer, mode };
     let around = ETHERNET + ip_udp(case.outer) + mode.overhead();
@@ -34,55 +34,55 @@ pub fn carriage(case: &Case, mode: Mode) -> Carriage {
         Load::Quic => (UDP, layout.mtu() - ip_udp(case.inner) - QUIC, layout.mtu()),
         _ => (TCP, layout.mtu() - ip(case.inner) - TCP, layout.mtu()),
     };
-    Carriage { payload, frame: around + packet - mode.left_out(case.inner, transport) }
+    Encapsulation { payload, frame: around + packet - mode.compression_saving(case.inner, transport) }
 }
 
-/// Whether the data goes from B to A, as downloads do.
-pub fn downwards(case: &Case) -> bool {
+/// Returns true if the data goes from B to A, as in downloads.
+pub fn is_download(case: &Case) -> bool {
     matches!(case.traffic.load, Load::Http { .. } | Load::Ftp { .. } | Load::Quic)
 }
 
-/// From when to when events keep a path from carrying anything.
-fn absences(case: &Case, path: usize, quick: bool) -> Vec<(Duration, Duration)> {
-    let mut absences: Vec<(Duration, Duration)> = Vec::new();
+/// Returns the intervals during which events block a path.
+fn outages(case: &Case, path: usize, quick: bool) -> Vec<(Duration, Duration)> {
+    let mut outages: Vec<(Duration, Duration)> = Vec::new();
     for event in case.events.iter().filter(|event| event.path == path) {
-        let (at, last) = (event.at.of(quick), absences.last_mut().filter(|(_, back)| *back == Duration::MAX));
-        match (event.what, last) {
-            (Happening::Unplug | Happening::Cut, None) => absences.push((at, Duration::MAX)),
-            (Happening::Plug | Happening::Restore, Some((_, back))) => *back = at,
+        let (at, last) = (event.at.of(quick), outages.last_mut().filter(|(_, up)| *up == Duration::MAX));
+        match (event.action, last) {
+            (Action::Unplug | Action::Cut, None) => outages.push((at, Duration::MAX)),
+            (Action::Plug | Action::Restore, Some((_, up))) => *up = at,
             _ => {}
         }
     }
-    absences
+    outages
 }
 
-/// The mean of what comes out of a link in Mbit/s, over a run of `length`.
-fn mean(link: &LinkSpec, length: Duration, absences: &[(Duration, Duration)]) -> Option<f64> {
-    let usable = |weather: Conditions| match weather {
+/// Returns the mean rate in Mbit/s that a link delivers over a run of `length`.
+fn mean(link: &LinkSpec, length: Duration, outages: &[(Duration, Duration)]) -> Option<f64> {
+    let usable = |conditions: Conditions| match conditions {
         Conditions { up: false, .. } => Some(0.0),
         Conditions { rate: Rate::MAX, .. } => None,
-        _ => Some(weather.rate.bits() as f64 / 1e6 * (1.0 - weather.loss.mean())),
+        _ => Some(conditions.rate.bits() as f64 / 1e6 * (1.0 - conditions.loss.mean())),
     };
-    let present = |from: Duration, to: Duration| {
-        let away = |(gone, back): &(Duration, Duration)| to.min(*back).saturating_sub(from.max(*gone));
-        (to - from).saturating_sub(absences.iter().map(away).sum()).as_secs_f64()
+    let up_seconds = |from: Duration, to: Duration| {
+        let overlap = |(down, up): &(Duration, Duration)| to.min(*up).saturating_sub(from.max(*down));
+        (to - from).saturating_sub(outages.iter().map(overlap).sum()).as_secs_f64()
     };
     let (mut begin, mut area) = (Duration::ZERO, 0.0);
     while begin < length {
         let end = link.repeat.map_or(length, |period| (begin + period).min(length));
-        let (mut weather, mut from) = (link.start, begin);
+        let (mut conditions, mut from) = (link.start, begin);
         for step in link.steps.iter().take_while(|step| begin + step.at < end) {
-            area += usable(weather)? * present(from, begin + step.at);
-            (weather, from) = (step.change.applied_to(weather), begin + step.at);
+            area += usable(conditions)? * up_seconds(from, begin + step.at);
+            (conditions, from) = (step.change.applied_to(conditions), begin + step.at);
         }
-        area += usable(weather)? * present(from, end);
+        area += usable(conditions)? * up_seconds(from, end);
         begin = end;
     }
     Some(area / length.as_secs_f64())
 }
 
-/// A single link of the summed rate, else like the fastest of the paths, and of equals the one with the least delay; none
-/// where a rate is missing or changes.
+/// Returns a single link of the summed rate with the other properties of the fastest path (of equals, the one with the
+/// least delay); none if a rate is missing or changes.
 pub fn ideal(paths: &[PathSpec]) -> Option<PathSpec> {
     let there: Vec<&LinkSpec> = paths.iter().map(|path| &path.there).collect();
     let back: Vec<&LinkSpec> = paths.iter().map(|path| &path.back).collect();
@@ -98,7 +98,7 @@ fn ideal_link(links: &[&LinkSpec]) -> Option<LinkSpec> {
     let best = links.iter().max_by_key(|link| (link.start.rate.bits(), std::cmp::Reverse(link.start.delay)))?;
     let mut ideal = (*best).clone();
     ideal.start.rate = Rate::from_bits(sum);
-    // As long in time, so as many more bytes as there is rate.
+    // The queue keeps its length in time, so its bytes grow with the rate.
     if let Queue::Bytes(bytes) = ideal.queue {
         ideal.queue = Queue::Bytes(bytes * sum / best.start.rate.bits().max(1));
     }
@@ -106,8 +106,8 @@ fn ideal_link(links: &[&LinkSpec]) -> Option<LinkSpec> {
 }
 
 const ETHERNET: usize = 14;
-/// Short header with a connection ID of 8 bytes and a packet number of 2 (RFC 9000 section 17.3), the head of a STREAM frame
-/// that fills the packet (section 19.8), and the tag.
+/// Short header with a connection ID of 8 bytes and a packet number of 2 (RFC 9000 section 17.3), the header of a
+/// STREAM frame that fills the packet (section 19.8), and the AEAD tag.
 const QUIC: usize = 11 + 6 + 16;
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_swings_counts_with_its_mean() {
+    fn a_varying_link_counts_with_its_mean_rate() {
         let ten = Duration::from_secs(10);
         let mean = |text: &str, length| mean(&link(text), length, &[]);
         assert_eq!(mean("rate=50mbit; 5s: rate=5mbit; 10s: repeat", ten), Some(27.5));
@@ -130,12 +130,12 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_events_take_away_carries_nothing_meanwhile() {
+    fn a_path_carries_nothing_while_events_block_it() {
         let plans = crate::plan::select("outages").unwrap();
         let [cable_pull, blackhole, renumber] = &plans[0].cases[..] else { panic!("three cases") };
         let twenty = Duration::from_secs(20);
         let whole = of(renumber, Mode::Native, twenty, false).unwrap();
-        // One path of two is away for 10 s of 20, or 2 of 6 in a quick run.
+        // One path of two is down for 10 s of 20, or 2 of 6 in a quick run.
         for case in [cable_pull, blackhole] {
             assert!((of(case, Mode::Native, twenty, false).unwrap() / whole - 0.75).abs() < 1e-9);
             assert!((of(case, Mode::Native, Duration::from_secs(6), true).unwrap() / whole - 5.0 / 6.0).abs() < 1e-9);

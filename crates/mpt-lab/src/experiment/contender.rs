@@ -1,10 +1,10 @@
-//! Who takes part: each path alone, a single link of the summed rate, MPT, the kernel's multipath TCP, other tunnels.
+//! Contenders: each path alone, a single link of the summed rate, MPT, kernel MPTCP, other tunnels.
 
 use super::ceiling::ideal;
 use crate::{
+    competitors::{self, Competitor, CompetitorTunnel},
     error::{LabError, Result},
     plan::Case,
-    rivals::{self, Rival, RivalTunnel},
     topology::{Family, Host, Topology, address, interface},
     traffic::mptcp,
     tunnel::{self, Layout, Mode, Tunnel, inner_address},
@@ -12,53 +12,53 @@ use crate::{
 use mpt_sim::seed::Seed;
 use std::{net::IpAddr, thread, time::Duration};
 
-/// Who takes part.
+/// A contender of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Contender {
-    /// One path alone, without a tunnel; from zero.
+    /// One path alone, without a tunnel; numbered from zero.
     Solo(usize),
-    /// A single link of the summed rate: what is physically possible.
+    /// A single link of the summed rate: the physical limit.
     Ideal,
-    /// The kernel's multipath TCP.
+    /// Kernel MPTCP.
     Mptcp,
     /// MPT.
     Mpt,
     /// Another tunnel.
-    Rival(&'static Rival),
+    Competitor(&'static Competitor),
 }
 
-/// What contenders stand on.
+/// Parameters for starting a contender.
 #[derive(Clone, Copy)]
-pub(super) struct Ground<'a> {
+pub(super) struct Testbed<'a> {
     pub(super) topology: &'a Topology,
     pub(super) case: &'a Case,
     pub(super) mode: Mode,
     pub(super) seed: Seed,
 }
 
-/// A contender that is up; it goes down when this is dropped.
-pub(super) struct Standing<'a> {
-    pub(super) topology: Floor<'a>,
-    /// The address on host A to send from; the system's choice, if absent.
+/// A contender that is up; dropping this takes it down.
+pub(super) struct Running<'a> {
+    pub(super) topology: TopologyRef<'a>,
+    /// Source address on host A; chosen by the system if absent.
     pub(super) from: Option<IpAddr>,
     /// The address on host B.
     pub(super) to: IpAddr,
-    /// The interface of host A that its packets pass as the application made them.
+    /// Interface of host A that carries the application's packets unmodified.
     pub(super) device: String,
-    /// Whether applications have to use multipath TCP.
+    /// True if applications must use MPTCP sockets.
     pub(super) mptcp: bool,
-    /// Its processes.
+    /// Process IDs of the contender.
     pub(super) processes: Vec<u32>,
-    _alive: Option<Alive>,
+    _guard: Option<TunnelGuard>,
 }
 
-/// The topology of the case, or one of its own.
-pub(super) enum Floor<'a> {
+/// The topology of the case, or an own one.
+pub(super) enum TopologyRef<'a> {
     Shared(&'a Topology),
     Own(Box<Topology>),
 }
 
-impl std::ops::Deref for Floor<'_> {
+impl std::ops::Deref for TopologyRef<'_> {
     type Target = Topology;
 
     fn deref(&self) -> &Topology {
@@ -69,132 +69,135 @@ impl std::ops::Deref for Floor<'_> {
     }
 }
 
-/// What has to be kept for a contender to live.
-enum Alive {
+/// Keeps the contender's processes alive.
+enum TunnelGuard {
     Mpt { _tunnel: Tunnel },
-    Rival { _tunnel: RivalTunnel },
+    Competitor { _tunnel: CompetitorTunnel },
 }
 
-impl Standing<'_> {
-    /// Lets the schedules of links begin.
+impl Running<'_> {
+    /// Starts the schedules of the links.
     pub(super) fn begin_schedules(&self, case: &Case) {
-        if let Floor::Shared(topology) = self.topology {
+        if let TopologyRef::Shared(topology) = self.topology {
             case.paths.iter().enumerate().for_each(|(path, spec)| topology.change(path, spec.clone()));
         }
     }
 }
 
 impl Contender {
-    /// What `--against` takes, besides the names of other tunnels.
+    /// Values of `--against` besides the names of other tunnels.
     pub const NAMES: [&str; 3] = ["solo", "ideal", "mptcp"];
 
-    /// Those that a name stands for in a case: every path for `solo`.
+    /// Returns the contenders that a name means in a case: every path for `solo`.
     pub fn named(name: &str, case: &Case) -> Vec<Self> {
         match name {
             "solo" => (0..case.paths.len()).map(Self::Solo).collect(),
             "ideal" => vec![Self::Ideal],
             "mptcp" => vec![Self::Mptcp],
-            other => rivals::ALL.iter().filter(|rival| rival.name == other).map(Self::Rival).collect(),
+            other => {
+                competitors::ALL.iter().filter(|competitor| competitor.name == other).map(Self::Competitor).collect()
+            }
         }
     }
 
-    /// Its name in results.
+    /// Returns the name in results.
     pub fn name(&self) -> String {
         match self {
             Self::Solo(path) => format!("path {}", path + 1),
             Self::Ideal => "ideal".into(),
             Self::Mptcp => "mptcp".into(),
             Self::Mpt => "mpt".into(),
-            Self::Rival(rival) => rival.name.into(),
+            Self::Competitor(competitor) => competitor.name.into(),
         }
     }
 
-    /// Whether what happens to paths happens to it: what a single path is worth, it is worth undisturbed.
-    pub(super) fn meets_events(&self) -> bool {
+    /// Returns true if the case's events apply. Single paths are the reference and are measured without events.
+    pub(super) fn is_subject_to_events(&self) -> bool {
         !matches!(self, Self::Solo(_) | Self::Ideal)
     }
 
-    /// Brings it up.
-    pub(super) fn stand<'a>(&self, ground: &Ground<'a>) -> Result<Standing<'a>> {
-        let Ground { topology, case, .. } = *ground;
+    /// Starts the contender.
+    pub(super) fn start<'a>(&self, testbed: &Testbed<'a>) -> Result<Running<'a>> {
+        let Testbed { topology, case, .. } = *testbed;
         match self {
-            Self::Solo(path) => Ok(bare(Floor::Shared(topology), *path, case.inner)),
-            Self::Ideal => stand_ideal(ground),
-            Self::Mptcp => stand_mptcp(ground),
-            Self::Mpt => stand_mpt(ground),
-            Self::Rival(rival) => stand_rival(ground, rival),
+            Self::Solo(path) => Ok(without_tunnel(TopologyRef::Shared(topology), *path, case.inner)),
+            Self::Ideal => start_ideal(testbed),
+            Self::Mptcp => start_mptcp(testbed),
+            Self::Mpt => start_mpt(testbed),
+            Self::Competitor(competitor) => start_competitor(testbed, competitor),
         }
     }
 }
 
-/// Applications on a path itself.
-fn bare(topology: Floor<'_>, path: usize, family: Family) -> Standing<'_> {
+/// Returns a contender that uses a path directly.
+fn without_tunnel(topology: TopologyRef<'_>, path: usize, family: Family) -> Running<'_> {
     let end = |host| address(host, path, family);
-    Standing {
+    Running {
         topology,
         from: Some(end(Host::A)),
         to: end(Host::B),
         device: interface(path),
         mptcp: false,
         processes: Vec::new(),
-        _alive: None,
+        _guard: None,
     }
 }
 
-fn stand_ideal<'a>(ground: &Ground<'a>) -> Result<Standing<'a>> {
-    let Some(path) = ideal(&ground.case.paths) else {
-        return Err(LabError::Inapplicable("a single link of rates that change, or are not limited"));
+fn start_ideal<'a>(testbed: &Testbed<'a>) -> Result<Running<'a>> {
+    let Some(path) = ideal(&testbed.case.paths) else {
+        return Err(LabError::Inapplicable("an ideal link needs constant, limited rates"));
     };
     let name = format!("{}-ideal", Topology::unique_name());
-    let topology = Topology::build(&name, &[path], ground.seed.fork("ideal"))?;
-    Ok(bare(Floor::Own(Box::new(topology)), 0, ground.case.inner))
+    let topology = Topology::build(&name, &[path], testbed.seed.fork("ideal"))?;
+    Ok(without_tunnel(TopologyRef::Own(Box::new(topology)), 0, testbed.case.inner))
 }
 
-fn stand_mptcp<'a>(ground: &Ground<'a>) -> Result<Standing<'a>> {
-    if ground.case.inner == Family::V6 {
-        return Err(LabError::Inapplicable("multipath TCP is prepared over IPv4"));
+fn start_mptcp<'a>(testbed: &Testbed<'a>) -> Result<Running<'a>> {
+    if testbed.case.inner == Family::V6 {
+        return Err(LabError::Inapplicable("MPTCP is configured over IPv4 only"));
     }
-    mptcp::prepare(ground.topology)?;
+    mptcp::prepare(testbed.topology)?;
     let to = address(Host::B, 0, Family::V4);
-    let standing = bare(Floor::Shared(ground.topology), 0, Family::V4);
-    Ok(Standing { from: None, to, device: "any".into(), mptcp: true, ..standing })
+    let path = without_tunnel(TopologyRef::Shared(testbed.topology), 0, Family::V4);
+    Ok(Running { from: None, to, device: "any".into(), mptcp: true, ..path })
 }
 
-/// For how long a tunnel has been up when it is measured: enough for a handshake and a first estimate over a satellite.
-pub(crate) const SETTLED: Duration = Duration::from_secs(2);
+/// Time from a tunnel's start to its measurement: enough for a handshake and a first estimate over a satellite link.
+pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(2);
 
-fn stand_mpt<'a>(ground: &Ground<'a>) -> Result<Standing<'a>> {
-    let Ground { topology, case, mode, .. } = *ground;
+fn start_mpt<'a>(testbed: &Testbed<'a>) -> Result<Running<'a>> {
+    let Testbed { topology, case, mode, .. } = *testbed;
     let layout = layout(case, mode);
     let tunnel = Tunnel::up(topology, &layout)?;
-    thread::sleep(SETTLED);
-    Ok(Standing {
-        topology: Floor::Shared(topology),
+    thread::sleep(SETTLING_TIME);
+    Ok(Running {
+        topology: TopologyRef::Shared(topology),
         from: None,
         to: inner_address(Host::B, case.inner),
         device: tunnel::INTERFACE.into(),
         mptcp: false,
         processes: tunnel.processes(),
-        _alive: Some(Alive::Mpt { _tunnel: tunnel }),
+        _guard: Some(TunnelGuard::Mpt { _tunnel: tunnel }),
     })
 }
 
-/// An adaptive tunnel is told weights, too; its default scheduler does not look at them, `weighted` and `flow` do.
+/// Weights are set in native mode as well: only the schedulers `weighted` and `flow` use them, the default one does
+/// not.
 fn layout(case: &Case, mode: Mode) -> Layout<'_> {
     let settings = case.tunnel.clone();
     Layout { paths: &case.paths, settings, inner: case.inner, outer: case.outer, mode }
 }
 
-fn stand_rival<'a>(ground: &Ground<'a>, rival: &'static Rival) -> Result<Standing<'a>> {
-    let tunnel = rival.up(ground.topology, &ground.case.paths)?;
-    thread::sleep(SETTLED);
-    Ok(Standing {
-        topology: Floor::Shared(ground.topology),
+fn start_competitor<'a>(testbed: &Testbed<'a>, competitor: &'static Competitor) -> Result<Running<'a>> {
+    let tunnel = competitor.up(testbed.topology, &testbed.case.paths)?;
+    thread::sleep(SETTLING_TIME);
+    Ok(Running {
+        topology: TopologyRef::Shared(testbed.topology),
         from: None,
-        to: rivals::inner_address(Host::B),
-        device: rivals::INTERFACE.into(),
+        to: competitors::inner_address(Host::B),
+        device: competitors::INTERFACE.into(),
         mptcp: false,
         processes: tunnel.processes(),
-        _alive: Some(Alive::Rival { _tunnel: tunnel }),
+        _guard: Some(TunnelGuard::Competitor { _tunnel: tunnel }),
     })
 }

@@ -1,9 +1,9 @@
-//! The simulator's figures for the catalogue as one text, which is committed: what a change of the core does to any of them is
-//! a diff that somebody looks at and accepts.
+//! The simulator's figures for the catalogue as one committed text, so that every change of the core that affects a
+//! figure shows up as a diff to be reviewed and accepted.
 //!
-//! Runs are as short as still tells something: long enough for a flow to get through its beginning. What it makes of its own queue, and of
-//! links that change, shows later: where that is the question MPT is run for as long as an experiment as well. Figures are rounded to what
-//! a person would notice.
+//! Runs are short: a few seconds, enough to include slow start. Effects of the flow's own queue and of changing links
+//! appear later, so plans about them also run MPT for the length of an experiment. Figures are rounded to what a user
+//! would notice.
 
 use super::{ceiling, contender::Contender, result::Run, sim::Simulation};
 use crate::{
@@ -20,13 +20,13 @@ use std::{
     time::Duration,
 };
 
-/// Where it is kept, from the root of the source tree.
+/// File of the matrix, relative to the root of the source tree.
 pub const FILE: &str = "lab/matrix.txt";
 
-/// The journals of the same runs: they change with every datagram, where the figures are rounded.
+/// Journals of the same runs. They change with every datagram, whereas the figures are rounded.
 pub const JOURNALS: &str = "lab/journals/matrix.txt";
 
-/// The figures, and the journals of the runs that gave them.
+/// The figures and the journals of their runs.
 #[derive(Debug)]
 pub struct Computed {
     /// The text of [`FILE`].
@@ -35,13 +35,13 @@ pub struct Computed {
     pub journals: String,
 }
 
-/// What accepts its changes.
+/// Command that accepts changes.
 pub const ACCEPT: &str = "cargo run -p mpt-lab -- matrix --accept";
 
-/// Runs all of it on all processors. `progress` is told how many cases are done, and of how many.
+/// Runs all cases on all processors. `progress` gets the number of finished cases and the total.
 ///
 /// # Errors
-/// What is wrong with a plan of the catalogue.
+/// Returns the first error in a plan of the catalogue.
 pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Computed, Problem> {
     let mut plans = Vec::new();
     for (key, seconds) in PLANS {
@@ -50,7 +50,7 @@ pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Computed, Pro
     }
     let mut cases = Vec::new();
     for (plan, length) in &plans {
-        cases.extend(plan.cases.iter().map(|case| Row { plan, case, length: *length }));
+        cases.extend(plan.cases.iter().map(|case| MatrixRow { plan, case, length: *length }));
     }
     let lines: Vec<Mutex<(String, String)>> = cases.iter().map(|_| Mutex::default()).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -70,7 +70,7 @@ pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Computed, Pro
     Ok(Computed { matrix: HEAD.to_owned() + &figures, journals })
 }
 
-/// The lines in which two matrices differ: those of the old one with a minus, those of the new one with a plus.
+/// Returns the lines in which two matrices differ: old ones with a minus, new ones with a plus.
 pub fn difference(old: &str, new: &str) -> Vec<String> {
     let rows = |text: &'_ str| -> Vec<(String, String)> {
         let named = |line: &str| Some((line.split_whitespace().next()?.to_owned(), line.to_owned()));
@@ -90,28 +90,29 @@ pub fn difference(old: &str, new: &str) -> Vec<String> {
     lines
 }
 
-struct Row<'a> {
+struct MatrixRow<'a> {
     plan: &'a Plan,
     case: &'a Case,
     length: Duration,
 }
 
-impl Row<'_> {
-    /// The case's figures, and the journals of its tunnels.
+impl MatrixRow<'_> {
+    /// Returns the case's figures and the journals of its tunnels.
     fn line(&self) -> (String, String) {
         let Self { plan, case, length } = *self;
         let ours = self.run(Contender::Mpt, Mode::Native, length);
         let metric = |metric| ours.as_ref().and_then(|run| run.metrics.get(&metric).copied());
-        // Paths that are alike are alike alone.
-        let unlike = |path: &usize| !case.paths[..*path].contains(&case.paths[*path]);
-        let alone = (0..case.paths.len()).filter(unlike);
+        // Equal paths have equal results, so each distinct path runs once.
+        let is_distinct = |path: &usize| !case.paths[..*path].contains(&case.paths[*path]);
+        let alone = (0..case.paths.len()).filter(is_distinct);
         let alone = alone.filter_map(|path| self.goodput(Contender::Solo(path), Mode::Native, length));
         let ceiling = |length| ceiling::of(case, Mode::Native, length, true);
         let share = |mbit: Option<f64>, length| Some(mbit? / ceiling(length)? * 100.0);
         let is_of = |plans: &[&str]| plans.contains(&plan.key.as_str());
-        let run_if = |wanted: bool, mode, length| wanted.then(|| self.run(Contender::Mpt, mode, length)).flatten();
-        let lasting = run_if(is_of(&LASTING), Mode::Native, LONG);
-        let original = run_if(is_of(&ORIGINAL), Mode::Original, length);
+        let run_if =
+            |condition: bool, mode, length| condition.then(|| self.run(Contender::Mpt, mode, length)).flatten();
+        let long = run_if(is_of(&LONG_PLANS), Mode::Native, LONG_RUN);
+        let original = run_if(is_of(&ORIGINAL_PLANS), Mode::Original, length);
         let goodput = |run: &Option<Run>| run.as_ref()?.metrics.get(&Metric::Goodput).copied();
         let name = format!("{}/{}", plan.key, case.name);
         let figures = [
@@ -120,14 +121,14 @@ impl Row<'_> {
             self.goodput(Contender::Ideal, Mode::Native, length).map(tenths),
             metric(Metric::Goodput).map(tenths),
             share(metric(Metric::Goodput), length).map(whole),
-            share(goodput(&lasting), LONG).map(whole),
+            share(goodput(&long), LONG_RUN).map(whole),
             metric(Metric::Gap).map(whole),
             metric(Metric::Recovery).map(whole),
             goodput(&original).map(tenths),
         ];
         let cells = figures.map(|figure| format!(" {:>9}", figure.unwrap_or_else(|| "-".into())));
         let journal = |run: &Option<Run>| run.as_ref().map_or("-".into(), |run| format!("{:016x}", run.journal));
-        let journals = [ours, lasting, original].map(|run| format!(" {:>16}", journal(&run)));
+        let journals = [ours, long, original].map(|run| format!(" {:>16}", journal(&run)));
         (format!("{name:<24}{}\n", cells.concat()), format!("{name:<24}{}\n", journals.concat()))
     }
 
@@ -150,17 +151,17 @@ fn whole(value: f64) -> String {
     format!("{value:.0}")
 }
 
-/// With seconds for each case: events of the outages are those of a quick run, and links that swing do so in ten.
+/// Plans with seconds per case. Outages use the event times of a quick run; 10 s include changes of varying links.
 const PLANS: [(&str, u64); 8] =
     [("E1.I", 3), ("E1.II", 3), ("E1.III", 3), ("E1.IV", 3), ("E3", 5), ("static", 5), ("dynamic", 10), ("outages", 7)];
 
-/// As an experiment.
-const LONG: Duration = Duration::from_secs(30);
-/// Those in which MPT is run for so long as well.
-const LASTING: [&str; 6] = ["E1.I", "E1.II", "E1.III", "E1.IV", "static", "dynamic"];
+/// Length of a run in an experiment.
+const LONG_RUN: Duration = Duration::from_secs(30);
+/// Plans in which MPT also runs for `LONG_RUN`.
+const LONG_PLANS: [&str; 6] = ["E1.I", "E1.II", "E1.III", "E1.IV", "static", "dynamic"];
 
-/// Those whose published collapse is one of static shares.
-const ORIGINAL: [&str; 3] = ["E1.I", "E1.II", "E1.IV"];
+/// Plans whose published collapse is caused by static shares.
+const ORIGINAL_PLANS: [&str; 3] = ["E1.I", "E1.II", "E1.IV"];
 
 const HEAD: &str = "\
 # E1.I to E1.IV, E3, static, dynamic and outages in virtual time, one TCP flow for 3 to 10 s, seed 1: Mbit/s of payload, % of the ceiling, ms. best-path is the best path
@@ -175,14 +176,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_shows_both_lines_and_what_came_and_went() {
+    fn a_difference_shows_changed_added_and_removed_lines() {
         let (old, new) = ("E1/0  1 2\nE1/1  5\nE1/2  3\n", "E1/0  1 4\nE1/1  5\nE1/3  7\n");
         assert_eq!(difference(old, new), ["-E1/0  1 2", "+E1/0  1 4", "-E1/2  3", "+E1/3  7"]);
         assert!(difference(old, old).is_empty());
     }
 
     #[test]
-    fn the_file_says_how_it_is_accepted() {
+    fn the_file_contains_the_command_that_accepts_it() {
         assert!(HEAD.contains(ACCEPT));
     }
 }

@@ -1,4 +1,4 @@
-//! What events on the way did to a flow.
+//! Effect of events on a flow.
 
 use super::measure::{mean, ms};
 use crate::{
@@ -7,8 +7,8 @@ use crate::{
 };
 use std::time::Duration;
 
-/// The longest gap from the first event to the last, and how long the rate takes to be back after the last: until `end`, if it
-/// never is. Events are in the flow's time; nothing where there are none, or where nobody looked at arrivals.
+/// Returns the longest gap from the first event to the last, and the recovery time of the rate after the last: until
+/// `end` if it never recovers. Event times are relative to the flow's start. Empty without events or samples.
 pub(super) fn outage(
     events: &[Duration],
     samples: &[Sample],
@@ -29,7 +29,7 @@ pub(super) fn outage(
     found
 }
 
-/// Seconds from `from` until two intervals in a row have at least `rate`.
+/// Returns the seconds from `from` until two consecutive intervals have at least `rate`.
 fn recovery(rates: &[(f64, f64)], from: f64, rate: f64) -> Option<f64> {
     let after: Vec<&(f64, f64)> = rates.iter().filter(|(at, _)| *at > from).collect();
     let back = after.windows(2).find(|pair| pair.iter().all(|(_, mbit)| *mbit >= rate))?;
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_back_when_it_stays() {
+    fn a_rate_has_recovered_after_two_intervals() {
         let rates = [(1.0, 10.0), (1.1, 2.0), (1.2, 9.5), (1.3, 3.0), (1.4, 9.5), (1.5, 9.1)];
         let seconds = recovery(&rates, 1.0, 9.0).unwrap();
         assert!((seconds - 0.4).abs() < 1e-9);
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_never_comes_back_takes_until_the_end() {
+    fn a_rate_that_never_recovers_counts_until_the_end() {
         let seconds = Duration::from_secs;
         let half_from = |event: f64, at: f64| (at, if at <= event { 10.0 } else { 5.0 });
         let rates: Vec<(f64, f64)> = (1..=60).map(|tenth| half_from(2.0, f64::from(tenth) / 10.0)).collect();

@@ -1,4 +1,4 @@
-//! Results as others read them: one JSON object a line, or CSV, always with the same fields; what is absent is null.
+//! Results for other programs: JSON lines or CSV, always with the same fields; missing values are null.
 
 use super::result::{CaseResult, Outcome};
 use crate::plan::{Case, Metric};
@@ -8,39 +8,39 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One figure of one case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Record {
-    /// The plan's key.
+    /// Key of the plan.
     pub experiment: String,
-    /// The case's name.
+    /// Name of the case.
     pub case: String,
-    /// Where it was measured: `netns`, `emu` or `sim`.
+    /// Where the figure was measured: `netns`, `emu` or `sim`.
     pub substrate: &'static str,
-    /// What was measured.
+    /// Name of the metric.
     pub metric: &'static str,
-    /// Its unit.
+    /// Unit of the metric.
     pub unit: &'static str,
-    /// Each path alone, by number from 1.
+    /// Figures of each path alone, by path number from 1.
     pub solo: Option<BTreeMap<String, Option<f64>>>,
-    /// What a perfect tunnel could deliver; of goodput.
+    /// Goodput of a perfect tunnel; only for goodput.
     pub ceiling: Option<f64>,
     /// The paper's figure.
     pub published: Option<f64>,
     /// MPT's median over the repetitions.
     pub ours: Option<f64>,
-    /// The least of the repetitions.
+    /// Minimum over the repetitions.
     pub ours_min: Option<f64>,
-    /// The greatest.
+    /// Maximum over the repetitions.
     pub ours_max: Option<f64>,
-    /// Whom it is compared with.
+    /// Figures of the other contenders.
     pub peers: BTreeMap<String, Option<f64>>,
-    /// Processor seconds of MPT's processes at both ends for each GB.
+    /// Processor seconds of MPT's processes at both ends per GB.
     pub cpu_s_per_gb: Option<f64>,
-    /// Of all chance.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// How many measurements of MPT have the figure.
+    /// Number of measurements of MPT that have the figure.
     pub repetitions: usize,
 }
 
-/// A record for each figure that anybody has, that was measured or published.
+/// Returns a record for each metric that a contender measured or the paper published.
 pub fn records(result: &CaseResult, case: &Case) -> Vec<Record> {
     let figures = result.outcomes.iter().flat_map(|outcome| &outcome.runs).flat_map(|run| run.metrics.keys());
     let metrics: BTreeSet<Metric> = figures.chain(case.published.keys()).copied().collect();
@@ -51,7 +51,8 @@ fn record(result: &CaseResult, case: &Case, metric: Metric) -> Record {
     let ours = result.ours();
     let range = ours.and_then(|ours| ours.range(metric));
     let number = |outcome: &Outcome| outcome.name.trim_start_matches("path ").to_owned();
-    let solo: BTreeMap<_, _> = result.solo().map(|path| (number(path), path.median(metric).map(rounded))).collect();
+    let solo: BTreeMap<_, _> =
+        result.solo().map(|path| (number(path), path.median(metric).map(round_to_thousandths))).collect();
     Record {
         experiment: result.experiment.clone(),
         case: result.case.clone(),
@@ -59,19 +60,19 @@ fn record(result: &CaseResult, case: &Case, metric: Metric) -> Record {
         metric: metric.name(),
         unit: metric.unit(),
         solo: (!solo.is_empty()).then_some(solo),
-        ceiling: result.ceiling.filter(|_| metric == Metric::Goodput).map(rounded),
+        ceiling: result.ceiling.filter(|_| metric == Metric::Goodput).map(round_to_thousandths),
         published: case.published.get(&metric).copied(),
-        ours: ours.and_then(|ours| ours.median(metric)).map(rounded),
-        ours_min: range.map(|(least, _)| rounded(least)),
-        ours_max: range.map(|(_, most)| rounded(most)),
-        peers: result.peers().map(|peer| (peer.name.clone(), peer.median(metric).map(rounded))).collect(),
-        cpu_s_per_gb: ours.and_then(Outcome::cpu_s_per_gb).map(rounded),
+        ours: ours.and_then(|ours| ours.median(metric)).map(round_to_thousandths),
+        ours_min: range.map(|(least, _)| round_to_thousandths(least)),
+        ours_max: range.map(|(_, most)| round_to_thousandths(most)),
+        peers: result.peers().map(|peer| (peer.name.clone(), peer.median(metric).map(round_to_thousandths))).collect(),
+        cpu_s_per_gb: ours.and_then(Outcome::cpu_s_per_gb).map(round_to_thousandths),
         seed: result.seed,
         repetitions: ours.map_or(0, |ours| ours.count(metric)),
     }
 }
 
-/// The records as a table for spreadsheets, with a column for every path and peer that is in any of them.
+/// Returns the records as CSV, with a column for every path and contender that occurs in any of them.
 pub fn csv(records: &[Record]) -> String {
     let solo: BTreeSet<&String> = records.iter().flat_map(|record| &record.solo).flat_map(BTreeMap::keys).collect();
     let peers: BTreeSet<&String> = records.iter().flat_map(|record| record.peers.keys()).collect();
@@ -94,8 +95,8 @@ pub fn csv(records: &[Record]) -> String {
     text
 }
 
-/// To four significant digits or more: what is behind them is chance.
-fn rounded(value: f64) -> f64 {
+/// Rounds to three decimals; further digits are noise.
+fn round_to_thousandths(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
@@ -105,7 +106,7 @@ mod tests {
     use crate::{experiment::result::Run, plan};
 
     #[test]
-    fn every_field_is_there_and_what_is_absent_is_null() {
+    fn every_field_is_present_and_missing_values_are_null() {
         let plans = plan::select("E1.I/50").unwrap();
         let run = |mbit| Run { metrics: [(Metric::Goodput, mbit)].into(), ..Run::default() };
         let outcome = |name: &str, runs| Outcome { name: name.into(), absent: None, runs };

@@ -1,48 +1,48 @@
-//! What was measured, as it is kept between a run and its report.
+//! Results in the form in which a run saves them for its report.
 
 use crate::{plan::Metric, traffic::bulk::Sample};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// All that was measured of one case.
+/// Results of one case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CaseResult {
-    /// The plan's key.
+    /// Key of the plan.
     pub experiment: String,
-    /// The case's name.
+    /// Name of the case.
     pub case: String,
-    /// Its values along the plan's axes.
+    /// Values along the plan's axes.
     pub at: Vec<String>,
-    /// Where it was measured.
+    /// Where the case was measured.
     #[serde(default)]
     pub substrate: Substrate,
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// How often everything was measured.
+    /// Number of repetitions.
     pub repetitions: u32,
-    /// What a perfect tunnel could deliver, Mbit/s.
+    /// Goodput of a perfect tunnel in Mbit/s.
     pub ceiling: Option<f64>,
-    /// Frames that the wire itself missed.
+    /// Frames that the wire missed.
     pub faults: u64,
-    /// Who took part.
+    /// Results of the contenders.
     pub outcomes: Vec<Outcome>,
 }
 
-/// Where something was measured.
+/// Where a case is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Substrate {
-    /// Kernel namespaces and the wire, by the machine's clock.
+    /// Kernel namespaces and the emulated links, in real time.
     #[default]
     Netns,
-    /// The same in a user namespace, without privileges; the machine's settings are what they are.
+    /// The same in a user namespace, without privileges; system-wide settings are not changed.
     Emu,
     /// The simulator, in virtual time.
     Sim,
 }
 
 impl Substrate {
-    /// Its name on the command line and in results.
+    /// Returns the name on the command line and in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Netns => "netns",
@@ -52,67 +52,67 @@ impl Substrate {
     }
 }
 
-/// What one contender reached.
+/// Results of one contender.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Its name: `path 1`, `ideal`, `mpt`, `mptcp`, ...
+    /// Name: `path 1`, `ideal`, `mpt`, `mptcp`, ...
     pub name: String,
-    /// Why there is nothing, or not everything.
+    /// Reason why some or all runs are missing.
     pub absent: Option<String>,
-    /// One for each repetition.
+    /// One run per repetition.
     pub runs: Vec<Run>,
 }
 
 /// One measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// What it came to.
+    /// Figures of the run.
     pub metrics: BTreeMap<Metric, f64>,
-    /// Bytes of payload that arrived.
+    /// Received bytes of payload.
     #[serde(default)]
     pub bytes: u64,
-    /// The simulator's journal of it; 0 elsewhere.
+    /// Journal hash of a simulated run; 0 otherwise.
     #[serde(default)]
     pub journal: u64,
-    /// Processor seconds of the contender's processes at both ends for each GB of payload.
+    /// Processor seconds of the contender's processes at both ends per GB of payload.
     pub cpu_s_per_gb: Option<f64>,
-    /// Seconds, and Mbit/s of payload that arrived.
+    /// Seconds, and Mbit/s of received payload.
     pub goodput: Vec<(f64, f64)>,
-    /// The same for each path: Mbit/s of frames that came out of it.
+    /// The same for each path: Mbit/s of frames that it delivered.
     pub paths: Vec<Vec<(f64, f64)>>,
     /// One-way delays, ms.
     pub delays: Vec<f64>,
-    /// Seconds, and what happened then.
+    /// Seconds, and the event.
     pub events: Vec<(f64, String)>,
-    /// What had arrived when, of a flow whose gaps are looked for; not kept.
+    /// Bytes received over time, of a flow whose gaps are measured; not saved.
     #[serde(skip)]
     pub arrivals: Vec<Sample>,
 }
 
 impl CaseResult {
-    /// A contender by name.
+    /// Returns a contender's results by name.
     pub fn outcome(&self, name: &str) -> Option<&Outcome> {
         self.outcomes.iter().find(|outcome| outcome.name == name)
     }
 
-    /// The tunnel.
+    /// Returns MPT's results.
     pub fn ours(&self) -> Option<&Outcome> {
         self.outcome("mpt")
     }
 
-    /// Each path alone, in order.
+    /// Returns the results of each path alone, in order.
     pub fn solo(&self) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(|outcome| outcome.name.starts_with("path "))
     }
 
-    /// Those that are neither a path nor MPT.
+    /// Returns the results of the contenders other than MPT and single paths.
     pub fn peers(&self) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(|outcome| !outcome.name.starts_with("path ") && outcome.name != "mpt")
     }
 }
 
 impl Outcome {
-    /// The median over the repetitions.
+    /// Returns the median over the repetitions.
     pub fn median(&self, metric: Metric) -> Option<f64> {
         let values = self.sorted(metric);
         let middle = values.len() / 2;
@@ -123,18 +123,18 @@ impl Outcome {
         }
     }
 
-    /// How many repetitions have a figure.
+    /// Returns the number of repetitions that have the figure.
     pub fn count(&self, metric: Metric) -> usize {
         self.sorted(metric).len()
     }
 
-    /// The least and the greatest.
+    /// Returns minimum and maximum over the repetitions.
     pub fn range(&self, metric: Metric) -> Option<(f64, f64)> {
         let values = self.sorted(metric);
         Some((*values.first()?, *values.last()?))
     }
 
-    /// The mean over the repetitions of the processor time.
+    /// Returns the mean processor time over the repetitions.
     pub fn cpu_s_per_gb(&self) -> Option<f64> {
         let known: Vec<f64> = self.runs.iter().filter_map(|run| run.cpu_s_per_gb).collect();
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)

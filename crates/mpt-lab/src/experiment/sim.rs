@@ -1,18 +1,18 @@
-//! The same cases in virtual time: MPT's core and a TCP of the simulator's on modelled links. It needs no privileges, and
+//! The same cases in virtual time: MPT's core and the simulator's TCP on modelled links. This needs no privileges, and
 //! the same seed gives the same figures.
 //!
-//! The tunnel gets [`SETTLED`] to shake hands before the flow begins, as in the laboratory, and the links' schedules begin with
-//! the flow. Other tunnels, UDP, and flows that are not greedy are not simulated.
+//! The tunnel has [`SETTLING_TIME`] for its handshake before the flow starts, as in the laboratory, and the links'
+//! schedules start with the flow. Other tunnels, UDP, and flows that are not greedy are not simulated.
 
 use super::{
-    ceiling::{downwards, ideal},
-    contender::{Contender, SETTLED},
+    ceiling::{ideal, is_download},
+    contender::{Contender, SETTLING_TIME},
     outage::outage,
     result::Run,
 };
 use crate::{
     error::{LabError, Result},
-    plan::{Case, Happening, Load, Metric},
+    plan::{Action, Case, Load, Metric},
     traffic::bulk::{Sample, rates},
     tunnel::{Layout, Mode},
 };
@@ -41,7 +41,7 @@ use mpt_sim::{
 };
 use std::time::Duration;
 
-/// One case to be simulated.
+/// Parameters of a simulation.
 pub(super) struct Simulation<'a> {
     pub(super) case: &'a Case,
     pub(super) mode: Mode,
@@ -51,20 +51,20 @@ pub(super) struct Simulation<'a> {
 }
 
 impl Simulation<'_> {
-    /// Lets a contender run.
+    /// Runs a contender.
     pub(super) fn run(&self, contender: Contender) -> Result<Run> {
         match self.case.traffic.load {
             Load::Tcp { streams: 1, .. } | Load::Bulk | Load::Http { .. } | Load::Ftp { .. } => {}
-            _ => return Err(LabError::Inapplicable("the simulator has one greedy TCP flow")),
+            _ => return Err(LabError::Inapplicable("the simulator supports only one greedy TCP flow")),
         }
         match contender {
-            Contender::Solo(path) => Ok(self.direct(&self.turned(&self.case.paths[path]))),
+            Contender::Solo(path) => Ok(self.direct(&self.oriented(&self.case.paths[path]))),
             Contender::Ideal => match ideal(&self.case.paths) {
-                Some(path) => Ok(self.direct(&self.turned(&path))),
-                None => Err(LabError::Inapplicable("a single link of rates that change, or are not limited")),
+                Some(path) => Ok(self.direct(&self.oriented(&path))),
+                None => Err(LabError::Inapplicable("an ideal link needs constant, limited rates")),
             },
             Contender::Mpt => self.tunnel(),
-            Contender::Mptcp | Contender::Rival(_) => Err(LabError::Inapplicable("only MPT is simulated")),
+            Contender::Mptcp | Contender::Competitor(_) => Err(LabError::Inapplicable("only MPT is simulated")),
         }
     }
 
@@ -75,47 +75,47 @@ impl Simulation<'_> {
     }
 
     fn tunnel(&self) -> Result<Run> {
-        let mut net = self.settled();
+        let mut net = self.established();
         for event in &self.case.events {
-            net.run(SETTLED + event.at.of(self.quick));
-            happen(&mut net, event.path, event.what)?;
+            net.run(SETTLING_TIME + event.at.of(self.quick));
+            apply_action(&mut net, event.path, event.action)?;
         }
-        net.run(SETTLED + self.length);
-        Ok(Run { journal: net.journal(), ..self.result(net.host::<TcpSink>(1), SETTLED, true) })
+        net.run(SETTLING_TIME + self.length);
+        Ok(Run { journal: net.journal(), ..self.result(net.host::<TcpSink>(1), SETTLING_TIME, true) })
     }
 
-    /// Lets the tunnel run and shows it every `step`, from the flow's beginning.
-    pub(super) fn watched(&self, step: Duration, look: &mut dyn FnMut(&Network, Duration)) -> Result<()> {
-        let (mut net, mut at) = (self.settled(), Duration::ZERO);
+    /// Runs the tunnel and calls `look` every `step` from the flow's start.
+    pub(super) fn run_sampled(&self, step: Duration, look: &mut dyn FnMut(&Network, Duration)) -> Result<()> {
+        let (mut net, mut at) = (self.established(), Duration::ZERO);
         let mut events = self.case.events.iter().peekable();
         while at < self.length {
             at += step;
             while let Some(event) = events.next_if(|event| event.at.of(self.quick) <= at) {
-                net.run(SETTLED + event.at.of(self.quick));
-                happen(&mut net, event.path, event.what)?;
+                net.run(SETTLING_TIME + event.at.of(self.quick));
+                apply_action(&mut net, event.path, event.action)?;
             }
-            net.run(SETTLED + at);
+            net.run(SETTLING_TIME + at);
             look(&net, at);
         }
         Ok(())
     }
 
-    /// A tunnel whose links begin their schedules now, when the flow begins.
-    fn settled(&self) -> Network {
-        let paths: Vec<PathSpec> = self.case.paths.iter().map(|path| self.turned(path)).collect();
+    /// Returns a network with an established tunnel; the links' schedules start at the flow's start.
+    fn established(&self) -> Network {
+        let paths: Vec<PathSpec> = self.case.paths.iter().map(|path| self.oriented(path)).collect();
         let settings = self.case.tunnel.clone();
         let (inner, outer) = (self.case.inner, self.case.outer);
         let layout = Layout { paths: &paths, settings, inner, outer, mode: self.mode };
         let ends = [endpoint(0, &layout), endpoint(1, &layout)];
         let hosts = match self.mode {
-            Mode::Original => hosts_of_the_time(layout.mtu()),
-            Mode::Native | Mode::Plain => hosts(layout.mtu(), Time::after(SETTLED)),
+            Mode::Original => hosts_before_rack(layout.mtu()),
+            Mode::Native | Mode::Plain => hosts(layout.mtu(), Time::after(SETTLING_TIME)),
         };
         let mut net = Network::between(self.seed, ends, &paths, hosts);
-        net.run(SETTLED);
+        net.run(SETTLING_TIME);
         for (number, path) in paths.iter().enumerate() {
-            net.link(number, 0).change(Time::after(SETTLED), &path.there);
-            net.link(number, 1).change(Time::after(SETTLED), &path.back);
+            net.link(number, 0).change(Time::after(SETTLING_TIME), &path.there);
+            net.link(number, 1).change(Time::after(SETTLING_TIME), &path.back);
         }
         net
     }
@@ -136,9 +136,9 @@ impl Simulation<'_> {
         run
     }
 
-    /// The simulated flow goes from A to B; downloads go the other way.
-    fn turned(&self, path: &PathSpec) -> PathSpec {
-        match downwards(self.case) {
+    /// Swaps the directions of a download's path: the simulated flow always goes from A to B.
+    fn oriented(&self, path: &PathSpec) -> PathSpec {
+        match is_download(self.case) {
             true => PathSpec { there: path.back.clone(), back: path.there.clone() },
             false => path.clone(),
         }
@@ -146,23 +146,23 @@ impl Simulation<'_> {
 }
 
 fn hosts(mtu: usize, start: Time) -> [Box<dyn Host>; 2] {
-    [Box::new(TcpSource::new(mtu).starting(start)), Box::new(TcpSink::new(mtu))]
+    [Box::new(TcpSource::new(mtu).starting_at(start)), Box::new(TcpSink::new(mtu))]
 }
 
-/// The papers' machines had a TCP before RACK (RFC 8985).
-fn hosts_of_the_time(mtu: usize) -> [Box<dyn Host>; 2] {
-    let source = TcpSource::new(mtu).starting(Time::after(SETTLED)).before_rack();
+/// The TCP in the papers predates RACK (RFC 8985).
+fn hosts_before_rack(mtu: usize) -> [Box<dyn Host>; 2] {
+    let source = TcpSource::new(mtu).starting_at(Time::after(SETTLING_TIME)).before_rack();
     [Box::new(source), Box::new(TcpSink::new(mtu))]
 }
 
-fn happen(net: &mut Network, path: usize, what: Happening) -> Result<()> {
+fn apply_action(net: &mut Network, path: usize, what: Action) -> Result<()> {
     let cut = match what {
-        Happening::Unplug | Happening::Cut => true,
-        Happening::Plug | Happening::Restore => false,
-        Happening::Renumber => return Err(LabError::Inapplicable("simulated addresses do not change")),
+        Action::Unplug | Action::Cut => true,
+        Action::Plug | Action::Restore => false,
+        Action::Renumber => return Err(LabError::Inapplicable("simulated addresses do not change")),
     };
     net.cut(path, cut);
-    if matches!(what, Happening::Unplug | Happening::Plug) {
+    if matches!(what, Action::Unplug | Action::Plug) {
         net.carrier(0, path, !cut);
     }
     Ok(())
@@ -176,19 +176,20 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
         Mode::Original => Protocol::Plain(PlainFraming::default()),
     };
     let paths = (0..layout.paths.len()).map(|path| path_config(end, path, layout)).collect();
-    let usual = PeerConfig::new("peer", protocol, paths);
+    let defaults = PeerConfig::new("peer", protocol, paths);
     let named =
         |name: &String| sched::SchedulerKind::NAMES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
     let peer = PeerConfig {
         networks: vec![EVERYTHING.parse().expect("a prefix")],
-        scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(usual.scheduler),
-        resequence: usual.resequence.filter(|_| layout.mode != Mode::Original),
-        ..usual
+        scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(defaults.scheduler),
+        resequence: defaults.resequence.filter(|_| layout.mode != Mode::Original),
+        ..defaults
     };
     let config = Config { identity: None, mtu: layout.mtu(), merge: Merge::default(), peers: vec![peer] };
     match layout.mode {
         Mode::Native => {
-            let identity = Identity { keys: keys(end), capabilities: Capabilities::new(true), clock: Clock::new(YEAR) };
+            let identity =
+                Identity { keys: keys(end), capabilities: Capabilities::new(true), clock: Clock::new(UNIX_TIME) };
             Endpoint::native(Time::START, &config, SessionTable::new(identity, [end as u8 + 7; 32]))
         }
         Mode::Plain | Mode::Original => Endpoint::new(Time::START, &config),
@@ -207,5 +208,5 @@ fn path_config(end: usize, path: usize, layout: &Layout<'_>) -> PathConfig {
 
 const EVERYTHING: &str = "0.0.0.0/0";
 
-/// Any time of day will do for the handshake, if it is the same at both ends.
-const YEAR: Duration = Duration::from_secs(365 * 86_400);
+/// Unix time at the start; any value works for the handshake if both ends have the same.
+const UNIX_TIME: Duration = Duration::from_secs(365 * 86_400);

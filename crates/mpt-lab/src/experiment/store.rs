@@ -1,8 +1,8 @@
-//! Where a run's results are kept: a folder with the options in `run.json` and a line of `measured.jsonl` for every case as
-//! soon as it is done, so that a run that was interrupted goes on where it was.
+//! Result store: a folder with the options in `run.json` and one line of `measured.jsonl` per finished case, so that an
+//! interrupted run can continue.
 
 use super::{Options, result::CaseResult};
-use crate::error::{During, LabError, Result};
+use crate::error::{Context, LabError, Result};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
@@ -14,60 +14,60 @@ use std::{
 pub struct Store {
     folder: PathBuf,
     lines: File,
-    /// Where the results of an earlier run went that stood in the way.
+    /// Folder to which conflicting results of an earlier run were moved.
     pub earlier: Option<PathBuf>,
-    /// What was measured so far, in order.
+    /// Results so far, in order.
     pub results: Vec<CaseResult>,
 }
 
 impl Store {
-    /// Opens `folder` for a run. Goes on with what is there if it belongs to the same options and was not finished, else
-    /// puts it aside and begins anew.
+    /// Opens `folder` for a run. Continues an unfinished run with the same options; otherwise archives the old results
+    /// and starts empty.
     pub fn open(folder: &Path, options: &Options) -> Result<Self> {
         let what = || folder.display().to_string();
-        fs::create_dir_all(folder).during(what())?;
+        fs::create_dir_all(folder).context(what())?;
         let same = read_options(folder).is_ok_and(|old| old == *options);
-        let anew = !same || folder.join(FINISHED).exists();
-        let earlier = if anew { begin(folder, options)? } else { None };
+        let fresh = !same || folder.join(FINISHED).exists();
+        let earlier = if fresh { begin(folder, options)? } else { None };
         let results = read_results(folder)?;
-        let lines = OpenOptions::new().append(true).create(true).open(folder.join(MEASURED)).during(what())?;
+        let lines = OpenOptions::new().append(true).create(true).open(folder.join(MEASURED)).context(what())?;
         Ok(Self { folder: folder.into(), lines, earlier, results })
     }
 
-    /// Where it is kept.
+    /// Returns the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What was measured of a case.
+    /// Returns the result of a case.
     pub fn find(&self, experiment: &str, case: &str) -> Option<&CaseResult> {
         self.results.iter().find(|result| result.experiment == experiment && result.case == case)
     }
 
-    /// Keeps a result.
+    /// Saves a result.
     pub fn add(&mut self, result: CaseResult) -> Result<()> {
         let line = serde_json::to_string(&result).expect("results are plain data");
-        writeln!(self.lines, "{line}").during(self.folder.join(MEASURED).display().to_string())?;
+        writeln!(self.lines, "{line}").context(self.folder.join(MEASURED).display().to_string())?;
         self.results.push(result);
         Ok(())
     }
 
-    /// Notes that nothing is missing, so that the same command begins anew.
+    /// Marks the run as finished, so that the same command starts a new one.
     pub fn finish(&self) -> Result<()> {
-        File::create(self.folder.join(FINISHED)).map(drop).during(self.folder.display().to_string())
+        File::create(self.folder.join(FINISHED)).map(drop).context(self.folder.display().to_string())
     }
 }
 
 fn begin(folder: &Path, options: &Options) -> Result<Option<PathBuf>> {
-    let earlier = put_aside(folder).during(folder.display().to_string())?;
+    let earlier = archive(folder).context(folder.display().to_string())?;
     let text = serde_json::to_string_pretty(options).expect("options are plain data");
-    fs::write(folder.join(OPTIONS), text).during(folder.join(OPTIONS).display().to_string())?;
+    fs::write(folder.join(OPTIONS), text).context(folder.join(OPTIONS).display().to_string())?;
     Ok(earlier)
 }
 
-/// Moves a run that has results into the first `earlier-N` that is free, where `mpt-lab report` finds it.
-fn put_aside(folder: &Path) -> io::Result<Option<PathBuf>> {
-    // What is not there need not be removed; what cannot be removed is noticed when it is written.
+/// Moves a run that has results into the first free `earlier-N`, where `mpt-lab report` finds it.
+fn archive(folder: &Path) -> io::Result<Option<PathBuf>> {
+    // The file may be absent; if it cannot be removed, writing it fails later.
     let _ = fs::remove_file(folder.join(FINISHED));
     if fs::metadata(folder.join(MEASURED)).map_or(0, |file| file.len()) == 0 {
         return Ok(None);
@@ -81,14 +81,14 @@ fn put_aside(folder: &Path) -> io::Result<Option<PathBuf>> {
     Ok(Some(earlier))
 }
 
-/// The options of the run in `folder`.
+/// Returns the options of the run in `folder`.
 pub fn read_options(folder: &Path) -> Result<Options> {
     let file = folder.join(OPTIONS);
-    let text = fs::read_to_string(&file).during(file.display().to_string())?;
-    serde_json::from_str(&text).map_err(|error| broken(&file, &error))
+    let text = fs::read_to_string(&file).context(file.display().to_string())?;
+    serde_json::from_str(&text).map_err(|error| unreadable(&file, &error))
 }
 
-/// The results in `folder`; a last line that was not written to its end does not count.
+/// Returns the results in `folder`; ignores an incomplete last line.
 pub fn read_results(folder: &Path) -> Result<Vec<CaseResult>> {
     let file = folder.join(MEASURED);
     let text = fs::read_to_string(&file).unwrap_or_default();
@@ -96,13 +96,13 @@ pub fn read_results(folder: &Path) -> Result<Vec<CaseResult>> {
     let results = whole.map(serde_json::from_str).collect::<std::result::Result<_, _>>();
     if !text.is_empty() && !text.ends_with('\n') {
         let kept = text.rfind('\n').map_or("", |end| &text[..=end]);
-        fs::write(&file, kept).during(file.display().to_string())?;
+        fs::write(&file, kept).context(file.display().to_string())?;
     }
-    results.map_err(|error| broken(&file, &error))
+    results.map_err(|error| unreadable(&file, &error))
 }
 
-fn broken(file: &Path, error: &serde_json::Error) -> LabError {
-    let message = format!("{error}; hint: remove the folder to begin anew");
+fn unreadable(file: &Path, error: &serde_json::Error) -> LabError {
+    let message = format!("{error}; hint: remove the folder to start a new run");
     LabError::Failed { command: format!("read {}", file.display()), message }
 }
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_goes_on_and_a_finished_one_begins_anew() {
+    fn an_interrupted_run_continues_and_a_finished_one_is_archived() {
         let folder = std::env::temp_dir().join(format!("mpt-lab-store-{}", std::process::id()));
         let options = Options {
             keys: vec!["T".into()],
@@ -132,18 +132,18 @@ mod tests {
         };
         let mut store = Store::open(&folder, &options).unwrap();
         store.add(result("0")).unwrap();
-        // The machine stopped in the middle of a line.
+        // Simulates a crash in the middle of a line.
         write!(store.lines, "{{\"experiment\":\"T\",\"ca").unwrap();
         let mut again = Store::open(&folder, &options).unwrap();
         assert_eq!(again.results, [result("0")]);
         again.add(result("1")).unwrap();
         assert_eq!(Store::open(&folder, &options).unwrap().results, [result("0"), result("1")]);
         again.finish().unwrap();
-        let mut anew = Store::open(&folder, &options).unwrap();
-        assert!(anew.results.is_empty());
-        let earlier = anew.earlier.clone().expect("the finished run is kept");
+        let mut fresh = Store::open(&folder, &options).unwrap();
+        assert!(fresh.results.is_empty());
+        let earlier = fresh.earlier.clone().expect("the finished run is kept");
         assert_eq!(read_results(&earlier).unwrap(), [result("0"), result("1")]);
-        anew.add(result("0")).unwrap();
+        fresh.add(result("0")).unwrap();
         let other = Options { seed: 2, ..options.clone() };
         let another = Store::open(&folder, &other).unwrap();
         assert!(another.results.is_empty(), "another seed is another run");

@@ -1,4 +1,4 @@
-//! What the core believes of each path while one TCP flow runs in the simulator, as pictures.
+//! Pictures of the core's estimates for each path while one TCP flow runs in the simulator.
 
 use super::sim::Simulation;
 use crate::{
@@ -10,22 +10,22 @@ use crate::{
 use mpt_sim::{host::tcp::TcpSink, net::Network, seed::Seed};
 use std::time::Duration;
 
-/// Between two looks.
-const STEP: Duration = Duration::from_millis(100);
+/// Interval between two samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs a case in native mode and draws rates, queues and what is held, over time.
+/// Runs a case in native mode and draws rates, queues and buffered bytes over time.
 ///
 /// # Errors
-/// When the simulator cannot run the case.
+/// Returns an error if the simulator cannot run the case.
 pub fn trace(case: &Case, seed: Seed, length: Duration) -> Result<Vec<Chart>> {
     let simulation = Simulation { case, mode: Mode::Native, seed, length, quick: true };
-    let mut traced = Traced::new(case.paths.len());
-    simulation.watched(STEP, &mut |net, at| traced.look(net, at))?;
+    let mut traced = Curves::new(case.paths.len());
+    simulation.run_sampled(SAMPLE_INTERVAL, &mut |net, at| traced.sample(net, at))?;
     Ok(traced.charts(&case.name))
 }
 
-/// Curves that grow.
-struct Traced {
+/// Curves under construction.
+struct Curves {
     goodput: Line,
     estimates: Vec<Line>,
     queues: Vec<Line>,
@@ -34,7 +34,7 @@ struct Traced {
     received: u64,
 }
 
-impl Traced {
+impl Curves {
     fn new(paths: usize) -> Self {
         let of_paths = || (0..paths).map(|path| line(&format!("path {}", path + 1), path)).collect();
         Self {
@@ -47,9 +47,9 @@ impl Traced {
         }
     }
 
-    fn look(&mut self, net: &Network, at: Duration) {
+    fn sample(&mut self, net: &Network, at: Duration) {
         let (x, bytes) = (at.as_secs_f64(), net.host::<TcpSink>(1).bytes());
-        self.goodput.points.push((x, (bytes - self.received) as f64 * 8e-6 / STEP.as_secs_f64()));
+        self.goodput.points.push((x, (bytes - self.received) as f64 * 8e-6 / SAMPLE_INTERVAL.as_secs_f64()));
         self.received = bytes;
         let [near, far] = [0, 1].map(|end| net.endpoint(end).status().peers.swap_remove(0));
         for ((estimates, queues), path) in self.estimates.iter_mut().zip(&mut self.queues).zip(&near.paths) {
@@ -57,7 +57,7 @@ impl Traced {
             queues.points.push((x, path.queue.unwrap_or_default().as_secs_f64() * 1e3));
         }
         self.waiting.points.push((x, near.queued_bytes as f64 * 1e-3));
-        self.held.points.push((x, far.ledger.held as f64 * PACKET * 1e-3));
+        self.held.points.push((x, far.ledger.held as f64 * PACKET_BYTES * 1e-3));
     }
 
     fn charts(self, name: &str) -> Vec<Chart> {
@@ -69,7 +69,7 @@ impl Traced {
         };
         let rates = self.estimates.into_iter().chain([self.goodput]).collect();
         vec![
-            chart("what each path is believed to pass, and what arrives", "Mbit/s", rates),
+            chart("estimated rate of each path, and goodput", "Mbit/s", rates),
             chart("queue on each path, by one-way delay", "ms", self.queues),
             chart("waiting in the tunnel", "kB", vec![self.waiting, self.held]),
         ]
@@ -80,5 +80,5 @@ fn line(name: &str, colour: usize) -> Line {
     Line { name: name.into(), colour, points: Vec::new(), marked: false }
 }
 
-/// Bytes of a full packet, about.
-const PACKET: f64 = 1_400.0;
+/// Approximate bytes of a full packet.
+const PACKET_BYTES: f64 = 1_400.0;

@@ -1,18 +1,18 @@
-//! All plans that the program brings along, and how they are chosen by name.
+//! The built-in plans, and their selection by name.
 
 use super::{Plan, Problem, parse};
 use std::path::{Path, PathBuf};
 
-/// The plans of the catalogue, in its order.
+/// Returns the plans of the catalogue in order.
 pub fn catalogue() -> Result<Vec<Plan>, Problem> {
     FILES.iter().map(|(name, text)| parse(&Path::new("lab").join(name), text)).collect()
 }
 
-/// The plans that `key` means, each with the cases to run: a plan's key (`E1.I`), a group (`E1`), a case (`E1.I/50`, or
-/// `rtt_40` where the name is its own), `all`, or the file of a plan (`./mine.toml`).
+/// Returns the plans that `key` selects, each with the cases to run: a plan's key (`E1.I`), a group (`E1`), a case
+/// (`E1.I/50`, or `rtt_40` if the case has its own name), `all`, or a plan file (`./mine.toml`).
 ///
 /// # Errors
-/// What is wrong with the file, or what there is to choose from.
+/// Returns the error in the file, or the available keys.
 pub fn select(key: &str) -> Result<Vec<Plan>, Box<dyn std::error::Error>> {
     if key.ends_with(".toml") {
         let file = PathBuf::from(key);
@@ -38,16 +38,16 @@ fn one_case(plan: &Plan, key: &str) -> Option<Plan> {
 }
 
 fn unknown(key: &str, plans: &[Plan]) -> String {
-    let likeness = |plan: &&Plan| (strsim::normalized_damerau_levenshtein(key, &plan.key) * 100.0) as u32;
+    let similarity = |plan: &&Plan| (strsim::normalized_damerau_levenshtein(key, &plan.key) * 100.0) as u32;
     let keys: Vec<&str> = plans.iter().map(|plan| plan.key.as_str()).collect();
-    let hint = match plans.iter().max_by_key(likeness).filter(|plan| likeness(plan) >= 60) {
+    let hint = match plans.iter().max_by_key(similarity).filter(|plan| similarity(plan) >= 60) {
         Some(plan) => format!("did you mean {}?", plan.key),
-        None => format!("one of {}, or all; 'mpt-lab list' tells more", keys.join(", ")),
+        None => format!("one of {}, or all; see 'mpt-lab list'", keys.join(", ")),
     };
     format!("there is no experiment '{key}'; hint: {hint}")
 }
 
-/// By file, so that a mistake in one is told with its place.
+/// Files with their names, so that an error can be reported with file and line.
 const FILES: &[(&str, &str)] = &[
     ("e1-1.toml", include_str!("../../../../lab/e1-1.toml")),
     ("e1-2.toml", include_str!("../../../../lab/e1-2.toml")),
@@ -75,7 +75,7 @@ const FILES: &[(&str, &str)] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::contender::SETTLED;
+    use crate::experiment::contender::SETTLING_TIME;
 
     #[test]
     fn every_file_in_the_folder_is_in_the_catalogue() {
@@ -102,12 +102,12 @@ mod tests {
 
     #[test]
     fn a_quick_run_of_everything_takes_less_than_twenty_minutes() {
-        // Beside each path alone, an ideal link, MPTCP and MPT; what comes before and after a measurement took 0.7 to 0.9 s.
+        // Contenders: each path, an ideal link, MPTCP and MPT. The overhead of a measurement was 0.7 to 0.9 s.
         let around = std::time::Duration::from_millis(900);
         let of = |plan: &Plan| {
             let quick = || plan.cases.iter().filter(|case| case.quick);
             let runs: usize = quick().map(|case| case.paths.len() + 3).sum();
-            (plan.length.quick + around) * runs as u32 + SETTLED * quick().count() as u32
+            (plan.length.quick + around) * runs as u32 + SETTLING_TIME * quick().count() as u32
         };
         let whole: std::time::Duration = catalogue().unwrap().iter().map(of).sum();
         assert!(whole.as_secs() < 20 * 60, "{whole:?}");

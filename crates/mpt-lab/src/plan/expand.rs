@@ -1,18 +1,18 @@
-//! From the text of a plan to its cases: axes multiplied out, braces filled, links parsed, references checked.
+//! Expands the text of a plan into cases: multiplies axes, fills braces, parses links, checks references.
 
 use super::{
-    Axis, Case, Claim, Event, Lengths, Load, Plan, Settings, Traffic,
-    file::{CaseFile, EventFile, Kind, PlanFile, Published, Text, TrafficFile},
+    Axis, Case, Claim, Event, Load, Plan, RunDuration, Settings, Traffic,
+    file::{CaseFile, EventFile, PlanFile, Published, Text, TrafficFile, TrafficKind},
     problem::{Problem, Source},
 };
-use crate::topology::{Family, MOST_PATHS};
+use crate::topology::{Family, MAX_PATHS};
 use mpt_proto::sched;
 use std::{fmt, time::Duration};
 use toml::Spanned;
 
 type Parsed<T> = Result<T, Problem>;
 
-/// The plan that a file describes.
+/// Returns the plan that a file describes.
 pub(super) fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
     let axes = file.axis.iter().map(|axis| Axis {
         name: axis.name.clone(),
@@ -20,8 +20,8 @@ pub(super) fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
         values: axis.values.get_ref().iter().map(ToString::to_string).collect(),
     });
     let axes: Vec<Axis> = axes.collect();
-    distinct(file, source)?;
-    let length = Lengths {
+    check_names(file, source)?;
+    let length = RunDuration {
         full: seconds(source, &file.seconds)?,
         quick: seconds(source, file.quick_seconds.as_ref().unwrap_or(&file.seconds))?,
     };
@@ -63,7 +63,7 @@ struct Expander<'a> {
     file: &'a PlanFile,
     source: &'a Source<'a>,
     axes: &'a [Axis],
-    length: Lengths,
+    length: RunDuration,
 }
 
 impl Expander<'_> {
@@ -79,7 +79,7 @@ impl Expander<'_> {
         }
     }
 
-    /// Every combination of values; the first axis turns slowest.
+    /// Returns every combination of values; the first axis varies slowest.
     fn points(&self) -> Vec<Vec<String>> {
         self.axes.iter().fold(vec![Vec::new()], |points, axis| {
             let longer = |point: &Vec<String>, value: &String| [point.as_slice(), std::slice::from_ref(value)].concat();
@@ -109,17 +109,17 @@ impl Expander<'_> {
 
     fn is_quick(&self, at: &[String]) -> bool {
         let among = |(axis, value): (&super::file::AxisFile, &String)| {
-            axis.quick.as_ref().is_none_or(|quick| quick.iter().any(|word| word.to_string() == *value))
+            axis.quick.as_ref().is_none_or(|quick| quick.iter().any(|listed| listed.to_string() == *value))
         };
         self.file.axis.iter().zip(at).all(among)
     }
 
     fn paths(&self, written: &[Text], at: &[String]) -> Parsed<Vec<mpt_sim::link::PathSpec>> {
         let copies: usize = self.file.copies.as_ref().map_or(Ok(1), |copies| self.number(copies, at))?;
-        if !(1..=MOST_PATHS).contains(&(written.len() * copies)) {
+        if !(1..=MAX_PATHS).contains(&(written.len() * copies)) {
             let place = self.file.key.span();
             let what = format!("{} paths", written.len() * copies);
-            return Err(self.source.problem(place, what, format!("between 1 and {MOST_PATHS}")));
+            return Err(self.source.problem(place, what, format!("between 1 and {MAX_PATHS}")));
         }
         let parse = |text: &Text| {
             let filled = self.filled(text, at)?;
@@ -142,7 +142,7 @@ impl Expander<'_> {
             ));
         }
         let scheduler = file.scheduler.as_ref().map(|text| self.scheduler(text, at)).transpose()?;
-        // As in MPT's configuration; IPv4 and TCP with time stamps leave some of it (RFC 791).
+        // The limits of MPT's configuration; 576 bytes leave space for IPv4 and TCP with timestamps (RFC 791).
         let mtu = file.mtu.as_ref().map(|mtu| between(self.source, mtu, 576, 65_535)).transpose()?;
         Ok(Settings { weights, scheduler, mtu })
     }
@@ -161,11 +161,11 @@ impl Expander<'_> {
         match self.filled(text, at)?.as_str() {
             "4" => Ok(Family::V4),
             "6" => Ok(Family::V6),
-            other => Err(self.source.problem(text.span(), format!("'{other}' is no IP version"), "4 or 6")),
+            other => Err(self.source.problem(text.span(), format!("unknown IP version '{other}'"), "4 or 6")),
         }
     }
 
-    /// Events in order of time, all of them before the end.
+    /// Returns the events; checks that they are in order of time and before the end.
     fn events(&self, written: &[EventFile], paths: usize, quick: bool) -> Parsed<Vec<Event>> {
         let mut events: Vec<Event> = Vec::new();
         for event in written {
@@ -178,24 +178,24 @@ impl Expander<'_> {
             let in_quick = event.quick.as_ref().unwrap_or(&event.at);
             let full = self.moment(&event.at, last.map(|at| at.full), Some(self.length.full))?;
             let quick = self.moment(in_quick, last.map(|at| at.quick), quick.then_some(self.length.quick))?;
-            events.push(Event { at: Lengths { full, quick }, path: path - 1, what: event.what });
+            events.push(Event { at: RunDuration { full, quick }, path: path - 1, action: event.action });
         }
         Ok(events)
     }
 
     fn moment(&self, at: &Spanned<f64>, last: Option<Duration>, end: Option<Duration>) -> Parsed<Duration> {
-        let wrong = |what: String, hint: String| Err(self.source.problem(at.span(), what, hint));
+        let error = |what: String, hint: String| Err(self.source.problem(at.span(), what, hint));
         let seconds = *at.get_ref();
         let Ok(time) = Duration::try_from_secs_f64(seconds) else {
-            return wrong(format!("an event at {seconds} s"), "seconds from the start".into());
+            return error(format!("an event at {seconds} s"), "seconds from the start".into());
         };
         match (last, end) {
             (Some(last), _) if time < last => {
-                wrong(format!("an event at {seconds} s after one at {last:?}"), "events in order of time".into())
+                error(format!("an event at {seconds} s after one at {last:?}"), "events in order of time".into())
             }
             (_, Some(end)) if time >= end => {
                 let hint = format!("before {end:?}; with --quick the time is 'quick', else 'at'");
-                wrong(format!("an event at {seconds} s of a run of {end:?}"), hint)
+                error(format!("an event at {seconds} s of a run of {end:?}"), hint)
             }
             _ => Ok(time),
         }
@@ -211,22 +211,24 @@ impl Expander<'_> {
         });
         let load = match t.kind {
             // iperf3's limits, here and below.
-            Kind::Tcp => Load::Tcp { congestion: t.congestion, streams: between(self.source, &t.streams, 1, 128)? },
-            Kind::Paced => Load::Paced {
+            TrafficKind::Tcp => {
+                Load::Tcp { congestion: t.congestion, streams: between(self.source, &t.streams, 1, 128)? }
+            }
+            TrafficKind::Paced => Load::Paced {
                 mbit: t.mbit.ok_or_else(|| missing("mbit"))?,
                 block: t.block.ok_or_else(|| missing("block"))?,
                 window: t.window.ok_or_else(|| missing("window"))?,
             },
-            Kind::Udp => {
+            TrafficKind::Udp => {
                 let payload =
                     t.payload.as_ref().map(|payload| between(self.source, payload, 16, 65_507)).transpose()?;
                 Load::Udp { mbit: t.mbit, payload: payload.unwrap_or(UDP_PAYLOAD) }
             }
-            Kind::Http => Load::Http { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
-            Kind::Ftp => Load::Ftp { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
-            Kind::Quic => Load::Quic,
-            Kind::Bulk => Load::Bulk,
-            Kind::Ping => Load::Ping { count: t.count.unwrap_or(20) },
+            TrafficKind::Http => Load::Http { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
+            TrafficKind::Ftp => Load::Ftp { mbyte: t.mbyte.ok_or_else(|| missing("mbyte"))? },
+            TrafficKind::Quic => Load::Quic,
+            TrafficKind::Bulk => Load::Bulk,
+            TrafficKind::Ping => Load::Ping { count: t.count.unwrap_or(20) },
         };
         Ok(Traffic { load, beside: t.beside.clone() })
     }
@@ -236,7 +238,7 @@ impl Expander<'_> {
         filled.parse().map_err(|_| self.source.problem(text.span(), format!("'{filled}' is not a number here"), "10"))
     }
 
-    /// The text with the case's values in place of the axes' names in braces.
+    /// Replaces the axes' names in braces by the case's values.
     fn filled(&self, text: &Text, at: &[String]) -> Parsed<String> {
         let mut filled = text.get_ref().to_string();
         for (axis, value) in self.axes.iter().zip(at) {
@@ -246,7 +248,7 @@ impl Expander<'_> {
             return Ok(filled);
         }
         let names: Vec<String> = self.axes.iter().map(|axis| format!("{{{}}}", axis.name)).collect();
-        Err(self.source.problem(text.span(), format!("'{filled}' names no axis"), names.join(", ")))
+        Err(self.source.problem(text.span(), format!("'{filled}' contains no axis"), names.join(", ")))
     }
 }
 
@@ -305,8 +307,8 @@ fn between<T: PartialOrd + Copy + fmt::Display>(
     }
 }
 
-/// Checks that no case has the name of another: only one of them would be measured.
-fn distinct(file: &PlanFile, source: &Source<'_>) -> Parsed<()> {
+/// Checks that no two cases have the same name: only one of them would be measured.
+fn check_names(file: &PlanFile, source: &Source<'_>) -> Parsed<()> {
     for (number, case) in file.case.iter().enumerate() {
         let name = case.name.get_ref();
         if file.case[..number].iter().any(|other| other.name.get_ref() == name) {
@@ -323,5 +325,5 @@ fn distinct(file: &PlanFile, source: &Source<'_>) -> Parsed<()> {
     Ok(())
 }
 
-/// Fits every tunnel over every path: 1280 bytes of IPv6 (RFC 8200 section 5) less its header and UDP's.
+/// Fits every tunnel over every path: 1280 bytes of IPv6 (RFC 8200 section 5) minus its header and UDP's.
 const UDP_PAYLOAD: usize = 1_232;

@@ -1,15 +1,15 @@
-//! A plan as it is written: one struct per table, one field per key. Text that is more than text keeps its position.
+//! Serde model of a plan file: one struct per table, one field per key. Text that is parsed later keeps its position.
 
 use super::{
-    Beside, Congestion, Figure, Happening, Metric, Yardstick,
+    Action, Beside, Congestion, Figure, Metric, Reference,
     problem::{Problem, Source},
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, fmt, path::Path};
 use toml::Spanned;
 
-/// Text or a number, in which `{axis}` stands for a value.
-pub(super) type Text = Spanned<Word>;
+/// Text or a number, in which `{axis}` is replaced by a value.
+pub(super) type Text = Spanned<Value>;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,7 +29,7 @@ pub(super) struct PlanFile {
     pub(super) case: Vec<CaseFile>,
     #[serde(default)]
     pub(super) paths: Vec<Text>,
-    /// The list of paths is repeated so often.
+    /// Number of times that the list of paths is repeated.
     pub(super) copies: Option<Text>,
     pub(super) weights: Option<Vec<Text>>,
     pub(super) scheduler: Option<Text>,
@@ -54,9 +54,9 @@ pub(super) struct AxisFile {
     pub(super) name: String,
     #[serde(default)]
     pub(super) unit: String,
-    pub(super) values: Spanned<Vec<Word>>,
-    /// The values of a quick run; all, if absent.
-    pub(super) quick: Option<Vec<Word>>,
+    pub(super) values: Spanned<Vec<Value>>,
+    /// Values of a quick run; all, if absent.
+    pub(super) quick: Option<Vec<Value>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -77,7 +77,7 @@ pub(super) struct CaseFile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TrafficFile {
-    pub(super) kind: Kind,
+    pub(super) kind: TrafficKind,
     #[serde(default)]
     pub(super) congestion: Congestion,
     #[serde(default = "once")]
@@ -94,7 +94,7 @@ pub(super) struct TrafficFile {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Kind {
+pub(super) enum TrafficKind {
     Tcp,
     Paced,
     Udp,
@@ -110,13 +110,13 @@ pub(super) enum Kind {
 pub(super) struct EventFile {
     pub(super) at: Spanned<f64>,
     pub(super) quick: Option<Spanned<f64>>,
-    /// From 1.
+    /// Path number, from 1.
     pub(super) path: Spanned<usize>,
     #[serde(rename = "do")]
-    pub(super) what: Happening,
+    pub(super) action: Action,
 }
 
-/// One value for each case in order, or some values by the cases' names.
+/// One value per case in order, or some values by case name.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Published {
@@ -128,7 +128,7 @@ pub(super) enum Published {
 #[serde(deny_unknown_fields)]
 pub(super) struct ClaimFile {
     pub(super) metric: Metric,
-    pub(super) of: Yardstick,
+    pub(super) of: Reference,
     pub(super) at_least: Option<f64>,
     pub(super) at_most: Option<f64>,
     #[serde(default)]
@@ -139,13 +139,13 @@ pub(super) struct ClaimFile {
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
-pub(super) enum Word {
+pub(super) enum Value {
     Whole(i64),
     Number(f64),
     Text(String),
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole(number) => number.fmt(f),
@@ -155,7 +155,7 @@ impl fmt::Display for Word {
     }
 }
 
-/// Takes the text apart; what it means is looked at afterwards.
+/// Parses the file; values are checked later.
 pub(super) fn read(file: &Path, text: &str) -> Result<PlanFile, Problem> {
     toml::from_str(text).map_err(|error| Source { file, text }.syntax(&error))
 }

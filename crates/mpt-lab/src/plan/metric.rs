@@ -1,57 +1,57 @@
-//! What is measured: names, units, and which way is better.
+//! Metrics: names, units, and the better direction.
 
 use serde::{Deserialize, Serialize};
 
-/// A figure of a measurement.
+/// A metric of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Payload at the receiver.
+    /// Received payload per second.
     Goodput,
-    /// How long a download took.
+    /// Duration of a download.
     Download,
-    /// Share of datagrams that did not arrive.
+    /// Share of datagrams that were lost.
     Lost,
-    /// The longest time without a byte while something was wrong with a path.
+    /// Longest time without a received byte during an outage.
     Gap,
-    /// From the end of an outage to 90 % of the rate before it.
+    /// Time from the end of an outage to 90 % of the rate before it.
     Recovery,
     /// Mean one-way delay.
     Delay,
-    /// Its variance.
+    /// Variance of the one-way delay.
     DelayVariance,
     /// Mean difference of consecutive one-way delays.
     Jitter,
-    /// Its variance.
+    /// Variance of the jitter.
     JitterVariance,
     /// Median one-way delay of a call beside the load.
     VoiceDelay,
-    /// 99th percentile of it.
+    /// 99th percentile of the call's one-way delay.
     VoiceDelayP99,
-    /// Median above that of the same call without the load.
+    /// Median minus the median of the same call without the load.
     VoiceAdded,
-    /// 99th percentile above that median.
+    /// 99th percentile minus that median.
     VoiceAddedP99,
-    /// Mean difference of its consecutive one-way delays.
+    /// Mean difference of the call's consecutive one-way delays.
     VoiceJitter,
-    /// Share of its packets that did not arrive.
+    /// Share of the call's packets that were lost.
     VoiceLost,
-    /// The longest time without one of its packets.
+    /// Longest time without a packet of the call.
     VoiceGap,
-    /// Median round trip beside the load.
+    /// Median round-trip time beside the load.
     Ping,
-    /// 99th percentile of it.
+    /// 99th percentile of the round-trip time.
     PingP99,
     /// Share of echo requests that were not answered.
     PingLost,
-    /// Median round trip above that without the load.
+    /// Median round-trip time minus the median without the load.
     PingAdded,
-    /// 99th percentile above that median.
+    /// 99th percentile minus that median.
     PingAddedP99,
 }
 
 impl Metric {
-    /// Its name in plans and results.
+    /// Returns the name in plans and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Goodput => "goodput",
@@ -78,7 +78,7 @@ impl Metric {
         }
     }
 
-    /// What one of it is.
+    /// Returns the unit.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Goodput => "Mbit/s",
@@ -91,7 +91,7 @@ impl Metric {
         }
     }
 
-    /// What people call it.
+    /// Returns the title for tables and pictures.
     pub fn title(self) -> &'static str {
         match self {
             Self::Goodput => "goodput",
@@ -118,7 +118,7 @@ impl Metric {
         }
     }
 
-    /// Whether more of it is better.
+    /// Returns true if higher values are better.
     pub fn more_is_better(self) -> bool {
         self == Self::Goodput
     }

@@ -1,4 +1,4 @@
-//! Experiments as files: what is built, what is sent, what was published, what must come out.
+//! Experiments as files: topology, traffic, published figures, and claims to check.
 //!
 //! ```text
 //! lab/*.toml -> file (serde, with positions) -> expand (axes to cases, text to links) -> Plan
@@ -6,8 +6,8 @@
 //!                         '-------- Problem: file:line: what; hint <
 //! ```
 //!
-//! The catalogue is part of the program, so that `mpt-lab run E1.I` works anywhere; a plan of one's own is named by its file.
-//! `docs/guide/lab.md` is the reference of the format.
+//! The catalogue is compiled into the program, so that `mpt-lab run E1.I` works anywhere; other plans are given by
+//! file. `docs/guide/lab.md` is the reference of the format.
 
 mod catalogue;
 mod expand;
@@ -29,69 +29,69 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 /// One experiment: a family of cases that differ along its axes.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What it is called on the command line, such as `E1.I`.
+    /// Key on the command line, such as `E1.I`.
     pub key: String,
-    /// What it shows, in a line.
+    /// Title, one line.
     pub title: String,
-    /// Where it comes from.
+    /// Source of the experiment.
     pub paper: String,
-    /// Length of a measurement, and of one with `--quick`.
-    pub length: Lengths,
-    /// How often every case is measured.
+    /// Length of a measurement, in a full and in a quick run.
+    pub length: RunDuration,
+    /// Number of repetitions of every case.
     pub repetitions: u32,
-    /// How its results are drawn.
+    /// Kind of figure for the results.
     pub figure: Figure,
-    /// What the cases differ in; none where they are listed one by one.
+    /// Quantities in which the cases differ; empty if the cases are listed one by one.
     pub axes: Vec<Axis>,
-    /// The cases, those of the first axis outermost.
+    /// The cases; the first axis is the outermost.
     pub cases: Vec<Case>,
-    /// What must come out.
+    /// Claims about the results.
     pub claims: Vec<Claim>,
 }
 
 impl Plan {
-    /// The figure that the paper publishes first: what its single paths are published in.
+    /// Returns the metric in which the paper publishes its single paths: the first one that it publishes.
     pub fn published_metric(&self) -> Option<Metric> {
         self.cases.iter().flat_map(|case| case.published.keys()).min().copied()
     }
 
     /// Adds the cases of another selection from the same plan.
-    pub fn take(&mut self, other: Self) {
+    pub fn merge(&mut self, other: Self) {
         let new = other.cases.into_iter().filter(|case| self.cases.iter().all(|known| known.name != case.name));
         let new: Vec<Case> = new.collect();
         self.cases.extend(new);
     }
 }
 
-/// A time in a full run, and in a quick one.
+/// A time in a full run and in a quick run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Lengths {
-    /// In a full run.
+pub struct RunDuration {
+    /// Time in a full run.
     pub full: Duration,
-    /// With `--quick`.
+    /// Time with `--quick`.
     pub quick: Duration,
 }
 
-impl Lengths {
-    /// The one that counts.
+impl RunDuration {
+    /// Returns the time that applies.
     pub fn of(self, quick: bool) -> Duration {
         if quick { self.quick } else { self.full }
     }
 }
 
-/// One value after the other of something the cases differ in.
+/// A quantity in which the cases differ.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// The word that stands for it in braces.
+    /// Name, as used in braces.
     pub name: String,
-    /// Its unit, empty where it has none.
+    /// Unit; may be empty.
     pub unit: String,
-    /// Its values as text.
+    /// Values as text.
     pub values: Vec<String>,
 }
 
 impl Axis {
-    /// Its name with its unit.
+    /// Returns the name with its unit.
     pub fn labelled(&self) -> String {
         if self.unit.is_empty() { self.name.clone() } else { format!("{}, {}", self.name, self.unit) }
     }
@@ -100,47 +100,47 @@ impl Axis {
 /// One measurement of an experiment.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// Its name: its values along the axes with slashes between, or what the plan calls it.
+    /// Name: the values along the axes joined by slashes, or the name in the plan.
     pub name: String,
-    /// Its values along the axes.
+    /// Values along the axes.
     pub at: Vec<String>,
-    /// Whether it is part of a quick run.
+    /// True if it is part of a quick run.
     pub quick: bool,
     /// The paths.
     pub paths: Vec<PathSpec>,
-    /// What the tunnel is told.
+    /// Settings of the tunnel.
     pub tunnel: Settings,
     /// IP version of the tunnel's addresses.
     pub inner: Family,
     /// IP version of the paths.
     pub outer: Family,
-    /// What is sent.
+    /// Traffic of the case.
     pub traffic: Traffic,
-    /// What happens on the way, in order of time.
+    /// Events during the measurement, in order of time.
     pub events: Vec<Event>,
-    /// What the paper's tunnel reached.
+    /// Published figures of the paper's tunnel.
     pub published: BTreeMap<Metric, f64>,
-    /// What the paper's single paths reached.
+    /// Published figures of the paper's single paths.
     pub published_solo: Vec<f64>,
 }
 
-/// What a tunnel is told about an experiment.
+/// Settings of a tunnel in an experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Static shares of the paths; their speeds, if absent.
+    /// Static shares of the paths; their rates, if absent.
     pub weights: Option<Vec<u32>>,
-    /// The scheduler; the tunnel's default, if absent.
+    /// Scheduler; the tunnel's default, if absent.
     pub scheduler: Option<String>,
-    /// Inner MTU, as far as it fits; what fits, if absent.
+    /// Upper limit of the inner MTU; the largest that fits, if absent.
     pub mtu: Option<usize>,
 }
 
-/// What is sent from host A to host B, and what is sent or asked meanwhile.
+/// Traffic between host A and host B.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traffic {
-    /// What is measured.
+    /// Traffic that is measured.
     pub load: Load,
-    /// What goes on beside it.
+    /// Traffic beside the load.
     pub beside: Vec<Beside>,
 }
 
@@ -151,51 +151,51 @@ pub enum Load {
     Tcp {
         /// The congestion control of the sender.
         congestion: Congestion,
-        /// How many flows.
+        /// Number of flows.
         streams: u32,
     },
-    /// iperf3 over TCP at a rate, with round trips from its packets.
+    /// iperf3 over TCP at a fixed rate, with round-trip times from its packets.
     Paced {
-        /// The rate.
+        /// Rate in Mbit/s.
         mbit: f64,
-        /// The size of a write.
+        /// Size of a write in bytes.
         block: usize,
-        /// The socket buffer.
+        /// Size of the socket buffer in bytes.
         window: usize,
     },
-    /// iperf3 over UDP at a rate, by default what a perfect tunnel could carry.
+    /// iperf3 over UDP at a fixed rate, by default the ceiling of the tunnel.
     Udp {
-        /// The rate.
+        /// Rate in Mbit/s.
         mbit: Option<f64>,
-        /// The size of a datagram's payload.
+        /// Size of a datagram's payload in bytes.
         payload: usize,
     },
-    /// A download of so many MByte from a stock web server.
+    /// A download of a file from a stock web server.
     Http {
-        /// The size of the file.
+        /// Size of the file in MByte.
         mbyte: u64,
     },
-    /// The same from a stock FTP server.
+    /// A download of a file from a stock FTP server.
     Ftp {
-        /// The size of the file.
+        /// Size of the file in MByte.
         mbyte: u64,
     },
     /// A download over QUIC with a stock implementation at both ends.
     Quic,
-    /// One TCP flow whose gaps are seen to 10 ms.
+    /// One TCP flow whose gaps are measured to 10 ms.
     Bulk,
-    /// So many echo requests.
+    /// A number of echo requests.
     Ping {
-        /// How many.
+        /// Number of requests.
         count: u32,
     },
 }
 
-/// What goes on beside the traffic that is measured.
+/// Traffic beside the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Beside {
-    /// A call: 200 bytes every 20 ms, stamped.
+    /// A VoIP call: timestamped packets of 200 bytes every 20 ms.
     Voice,
     /// Echo requests.
     Ping,
@@ -207,7 +207,7 @@ pub enum Beside {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Congestion {
-    /// Linux' default.
+    /// Linux's default.
     #[default]
     Cubic,
     /// BBR.
@@ -215,7 +215,7 @@ pub enum Congestion {
 }
 
 impl Congestion {
-    /// The kernel's name for it.
+    /// Returns the kernel's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
@@ -224,34 +224,34 @@ impl Congestion {
     }
 }
 
-/// Something that happens to a path during a measurement.
+/// An event on a path during a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Event {
-    /// When.
-    pub at: Lengths,
-    /// To which path, from zero.
+    /// Time of the event.
+    pub at: RunDuration,
+    /// Path, from zero.
     pub path: usize,
-    /// What.
-    pub what: Happening,
+    /// Action on the path.
+    pub action: Action,
 }
 
-/// What can happen to a path.
+/// An action on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Happening {
+pub enum Action {
     /// Host A loses the carrier.
     Unplug,
     /// The carrier comes back.
     Plug,
-    /// Packets vanish, the interface stays up.
+    /// Packets are dropped while the interface stays up.
     Cut,
-    /// They arrive again.
+    /// Packets are delivered again.
     Restore,
     /// Host A's address on the path changes.
     Renumber,
 }
 
-/// How an experiment's results are drawn.
+/// Kind of figure for an experiment's results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Figure {
@@ -266,47 +266,47 @@ pub enum Figure {
     Time,
 }
 
-/// Something that must come out.
+/// A claim about the results.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// Of which figure.
+    /// Metric of the claim.
     pub metric: Metric,
-    /// What it is measured by.
-    pub of: Yardstick,
-    /// The ratio to it that is reached at least.
+    /// Reference of the ratio.
+    pub of: Reference,
+    /// Minimum ratio to the reference.
     pub at_least: Option<f64>,
-    /// The ratio to it that is never passed.
+    /// Maximum ratio to the reference.
     pub at_most: Option<f64>,
-    /// For which cases; all, if empty.
+    /// Cases to which the claim applies; all, if empty.
     pub cases: Vec<String>,
-    /// Whether it is about the tunnel as the papers had it: static weights, no resequencing.
+    /// True if the claim is about the tunnel as in the papers: static weights, no resequencing.
     pub original: bool,
 }
 
-/// What a claim's ratio is taken to.
+/// Reference of a claim's ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Yardstick {
-    /// What a perfect tunnel could deliver.
+pub enum Reference {
+    /// Goodput of a perfect tunnel.
     Ceiling,
     /// A single link of the summed rate, in the same run.
     Ideal,
     /// The best path alone, in the same run.
     Solo,
-    /// The kernel's multipath TCP, in the same run.
+    /// Kernel MPTCP, in the same run.
     Mptcp,
-    /// The case that this one is a variation of, which is named by what stands before the slash, in the same run.
+    /// The base case of this variation, in the same run; its name is the part before the slash.
     Stem,
-    /// The paper's figure.
+    /// The published figure.
     Published,
     /// One unit of the metric.
     Unit,
 }
 
-/// Reads a plan from the text of `file`.
+/// Parses a plan from the text of `file`.
 ///
 /// # Errors
-/// The first thing that is wrong with it.
+/// Returns the first error in the text.
 pub fn parse(file: &Path, text: &str) -> Result<Plan, Problem> {
     expand::plan(&file::read(file, text)?, &problem::Source { file, text })
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a plan, where, and what to try.
+//! Errors in plans: place, problem, hint.
 
 use std::{
     fmt,
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The first thing that is wrong with a plan.
+/// The first error in a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     file: PathBuf,
@@ -25,7 +25,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// The text of a plan and the file it came from.
+/// The text of a plan and its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     pub(super) file: &'a Path,
@@ -33,7 +33,8 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// What is wrong at a place in the text. A hint that stands in the message, as those of links do, is taken from there.
+    /// Returns an error at a place in the text. A hint inside the message, as in errors of links, replaces the given
+    /// hint.
     pub(super) fn problem(&self, span: Range<usize>, what: impl Into<String>, hint: impl Into<String>) -> Problem {
         let (what, hint) = (what.into(), hint.into());
         let (what, hint) = match what.split_once("; hint: ") {
@@ -44,25 +45,25 @@ impl Source<'_> {
         Problem { file: self.file.into(), line: 1 + before.filter(|byte| **byte == b'\n').count(), what, hint }
     }
 
-    /// What the TOML parser has to say.
+    /// Converts an error of the TOML parser.
     pub(super) fn syntax(&self, error: &toml::de::Error) -> Problem {
         let message = error.message();
         let (what, hint) = match message.split_once(", expected ") {
             Some((what, expected)) => (what, format!("known here: {}", expected.trim_start_matches("one of "))),
-            None => (message, "texts and lists stand in quotes and brackets; docs/guide/lab.md shows every key".into()),
+            None => (message, "put texts in quotes and lists in brackets; docs/guide/lab.md shows every key".into()),
         };
-        self.problem(error.span().unwrap_or(0..0), what, closer(what, hint))
+        self.problem(error.span().unwrap_or(0..0), what, with_suggestion(what, hint))
     }
 }
 
-/// The known word that an unknown one may be a misspelling of, in place of all known words.
-fn closer(what: &str, hint: String) -> String {
+/// Suggests the known key that is most similar to an unknown one, in place of the list of all known keys.
+fn with_suggestion(what: &str, hint: String) -> String {
     let quoted = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-    let Some(word) = quoted(what).into_iter().next() else { return hint };
-    let likeness = |known: &String| (strsim::normalized_damerau_levenshtein(&word, known) * 100.0) as u32;
-    let best = quoted(&hint).into_iter().max_by_key(likeness);
-    best.filter(|known| likeness(known) >= ALIKE).map_or(hint, |known| format!("did you mean '{known}'?"))
+    let Some(unknown) = quoted(what).into_iter().next() else { return hint };
+    let similarity = |known: &String| (strsim::normalized_damerau_levenshtein(&unknown, known) * 100.0) as u32;
+    let best = quoted(&hint).into_iter().max_by_key(similarity);
+    best.filter(|known| similarity(known) >= MIN_SIMILARITY).map_or(hint, |known| format!("did you mean '{known}'?"))
 }
 
-/// In percent; as `mpt` takes words for misspellings of one another.
-const ALIKE: u32 = 70;
+/// In percent; the same limit as in the configuration parser of `mpt`.
+const MIN_SIMILARITY: u32 = 70;

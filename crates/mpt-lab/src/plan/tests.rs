@@ -48,7 +48,7 @@ fn axes_are_multiplied_out_the_first_one_outermost() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_line_and_a_hint() {
+fn every_error_has_its_line_and_a_hint() {
     let wrong = |from: &str, to: &str| read(&GOOD.replacen(from, to, 1)).unwrap_err();
     assert_eq!(
         wrong("seconds = 30", "secnods = 30"),
@@ -96,7 +96,7 @@ traffic = { kind = "tcp", streams = 4 }
 "#;
 
 #[test]
-fn what_could_not_be_measured_as_written_is_refused() {
+fn plans_that_cannot_be_measured_are_refused() {
     let wrong = |from: &str, to: &str| read(&EVENTS.replacen(from, to, 1)).unwrap_err();
     assert_eq!(read(EVENTS).unwrap().cases[0].events[1].at.quick, Duration::from_secs(3));
     assert_eq!(

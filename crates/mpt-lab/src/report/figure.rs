@@ -1,5 +1,5 @@
-//! The paper's figure, drawn again from what was measured: lines, bars, a grid of bars, or throughput over time; and the
-//! distributions of delays wherever there are any.
+//! Figures like those of the paper, drawn from the measurements: lines, bars, a grid of bars, or throughput over time;
+//! and distributions of delays if there are any.
 
 use crate::{
     chart::{self, Bars, Chart, Line, Series},
@@ -8,7 +8,7 @@ use crate::{
     plan::{Figure, Metric, Plan},
 };
 
-/// The pictures of an experiment, as SVG.
+/// Returns the pictures of an experiment as SVG.
 pub(super) fn all(plan: &Plan, results: &[&CaseResult]) -> Result<Vec<String>> {
     let mut pictures = match plan.figure {
         Figure::Lines => lines(plan, results)?,
@@ -23,15 +23,15 @@ pub(super) fn all(plan: &Plan, results: &[&CaseResult]) -> Result<Vec<String>> {
     Ok(pictures)
 }
 
-/// What a plan is drawn by: what its paper published, else what was measured first.
-fn drawn(plan: &Plan, results: &[&CaseResult]) -> Metric {
+/// Returns the metric to draw: the one that the paper published, else the first measured one.
+fn drawn_metric(plan: &Plan, results: &[&CaseResult]) -> Metric {
     let measured = || results.iter().flat_map(|result| &result.outcomes).flat_map(|outcome| &outcome.runs);
     plan.published_metric()
         .or_else(|| measured().flat_map(|run| run.metrics.keys()).min().copied())
         .unwrap_or(Metric::Goodput)
 }
 
-/// Who is in any of the results, MPT first, and each path by itself.
+/// Returns the contenders in any of the results, MPT first, and single paths if there are at most three.
 fn names(results: &[&CaseResult]) -> Vec<String> {
     let mut names: Vec<String> = vec!["mpt".into()];
     for outcome in results.iter().flat_map(|result| &result.outcomes).filter(|outcome| !outcome.runs.is_empty()) {
@@ -39,13 +39,13 @@ fn names(results: &[&CaseResult]) -> Vec<String> {
             names.push(outcome.name.clone());
         }
     }
-    // Twelve paths alone are twelve lines on each other.
+    // Many paths alone would give as many overlapping lines.
     let paths = names.iter().filter(|name| name.starts_with("path ")).count();
     names.retain(|name| !name.starts_with("path ") || paths <= 3);
     names
 }
 
-/// Lines over the first axis, one picture for each combination of the others.
+/// Returns lines over the first axis, one picture for each combination of the others.
 fn lines(plan: &Plan, results: &[&CaseResult]) -> Result<Vec<String>> {
     let mut rest: Vec<&[String]> = Vec::new();
     results.iter().map(|result| result.at.get(1..).unwrap_or_default()).for_each(|others| {
@@ -63,14 +63,16 @@ fn lines(plan: &Plan, results: &[&CaseResult]) -> Result<Vec<String>> {
 }
 
 fn over_axis(plan: &Plan, results: &[&CaseResult], others: &[String]) -> Chart {
-    let metric = drawn(plan, results);
+    let metric = drawn_metric(plan, results);
     let x = |result: &CaseResult| result.at.first().and_then(|value| value.parse::<f64>().ok());
     let line = |name: &str, colour: usize, y: &dyn Fn(&CaseResult) -> Option<f64>| {
         let points = results.iter().filter_map(|result| Some((x(result)?, y(result)?))).collect();
         Line { name: name.into(), colour, points, marked: true }
     };
     let measured = |name: &String| {
-        line(&shown(name), colour(name), &|result| result.outcome(name).and_then(|outcome| outcome.median(metric)))
+        line(&display_name(name), colour(name), &|result| {
+            result.outcome(name).and_then(|outcome| outcome.median(metric))
+        })
     };
     let mut lines: Vec<Line> = names(results).iter().map(measured).collect();
     let published =
@@ -90,9 +92,10 @@ fn over_axis(plan: &Plan, results: &[&CaseResult], others: &[String]) -> Chart {
     }
 }
 
-/// A group of bars for each case; as shares of the ceiling, where ceilings differ so much that low bars could not be read.
+/// Returns a group of bars for each case. Bars show shares of the ceiling if the ceilings differ too much to read low
+/// bars.
 fn bars(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
-    let metric = drawn(plan, results);
+    let metric = drawn_metric(plan, results);
     let relative = metric == Metric::Goodput && ceilings_differ(results);
     let scaled = |result: &CaseResult, value: f64| match result.ceiling.filter(|_| relative) {
         Some(ceiling) => value / ceiling * 100.0,
@@ -108,7 +111,7 @@ fn bars(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
     let mut all = vec![series("published", PUBLISHED, &published)];
     for name in names(results) {
         let y = |result: &CaseResult| result.outcome(&name).and_then(|outcome| outcome.median(metric));
-        all.push(series(&shown(&name), colour(&name), &y));
+        all.push(series(&display_name(&name), colour(&name), &y));
     }
     if metric == Metric::Goodput && !relative {
         all.push(series("ceiling", CEILING, &|result| result.ceiling));
@@ -124,12 +127,12 @@ fn ceilings_differ(results: &[&CaseResult]) -> bool {
     let ceilings: Vec<f64> = results.iter().filter_map(|result| result.ceiling).collect();
     let (least, most) =
         (ceilings.iter().copied().fold(f64::MAX, f64::min), ceilings.iter().copied().fold(0.0, f64::max));
-    ceilings.len() == results.len() && most > least * MOST_UNLIKE
+    ceilings.len() == results.len() && most > least * MAX_CEILING_RATIO
 }
 
-/// A group for each value of the first axis, a bar for each of the second.
+/// Returns a group for each value of the first axis with a bar for each value of the second.
 fn grid(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
-    let metric = drawn(plan, results);
+    let metric = drawn_metric(plan, results);
     let along = |axis: usize| {
         let mut values: Vec<&String> = Vec::new();
         results.iter().filter_map(|result| result.at.get(axis)).for_each(|value| {
@@ -156,7 +159,7 @@ fn grid(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
     Bars { title, across: name(0), unit: labelled(metric), groups, series, graded: true }.svg()
 }
 
-/// For each case who got how much when, and what came out of each path for MPT.
+/// Returns two pictures per case: throughput of MPT and MPTCP over time, and the rate of each path under MPT.
 fn over_time(results: &[&CaseResult]) -> Result<Vec<String>> {
     let mut pictures = Vec::new();
     for result in results {
@@ -164,7 +167,7 @@ fn over_time(results: &[&CaseResult]) -> Result<Vec<String>> {
         let whole = result.outcomes.iter().filter(|outcome| matches!(outcome.name.as_str(), "mpt" | "mptcp"));
         let line = |(name, run): (String, Run)| Line {
             colour: colour(&name),
-            name: shown(&name),
+            name: display_name(&name),
             points: run.goodput,
             marked: false,
         };
@@ -182,7 +185,7 @@ fn over_time(results: &[&CaseResult]) -> Result<Vec<String>> {
             marked: false,
         };
         let lines = ours.paths.iter().enumerate().map(path).collect();
-        let title = format!("{}: what MPT got out of each path", result.case);
+        let title = format!("{}: rate of each path under MPT", result.case);
         let unit = "frames, Mbit/s".to_owned();
         pictures.push(chart::svg(&Chart { title, unit, lines, events: events(&ours), ..Chart::default() })?);
     }
@@ -193,16 +196,21 @@ fn events(run: &Run) -> Vec<(f64, String)> {
     run.events.iter().map(|(at, what)| (*at, format!("\u{a0}{what}"))).collect()
 }
 
-/// Which share of the packets has less of something, in ms.
+/// Returns the cumulative distribution of a quantity in ms.
 fn distribution(result: &CaseResult, what: &str, of: fn(&Outcome) -> Vec<f64>) -> Chart {
     let line = |outcome: &Outcome| {
         let mut sorted = of(outcome);
         sorted.sort_by(f64::total_cmp);
-        let step = (sorted.len() / POINTS).max(1);
+        let step = (sorted.len() / MAX_POINTS).max(1);
         let share = |(rank, value): (usize, &f64)| (*value, (rank + 1) as f64 / sorted.len() as f64 * 100.0);
         let points =
             sorted.iter().enumerate().filter(|(rank, _)| rank % step == 0 || rank + 1 == sorted.len()).map(share);
-        Line { name: shown(&outcome.name), colour: colour(&outcome.name), points: points.collect(), marked: false }
+        Line {
+            name: display_name(&outcome.name),
+            colour: colour(&outcome.name),
+            points: points.collect(),
+            marked: false,
+        }
     };
     let known = result.outcomes.iter().filter(|outcome| !of(outcome).is_empty());
     Chart {
@@ -218,7 +226,7 @@ fn delays(outcome: &Outcome) -> Vec<f64> {
     outcome.runs.iter().flat_map(|run| run.delays.iter().copied()).collect()
 }
 
-/// Jitter as the papers have it.
+/// Returns the jitter as defined in the papers.
 fn steps(outcome: &Outcome) -> Vec<f64> {
     let of = |run: &Run| run.delays.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect::<Vec<_>>();
     outcome.runs.iter().flat_map(of).collect()
@@ -228,8 +236,8 @@ fn labelled(metric: Metric) -> String {
     format!("{}, {}", metric.title(), metric.unit())
 }
 
-/// What contenders are called in pictures.
-fn shown(name: &str) -> String {
+/// Returns a contender's name in pictures.
+fn display_name(name: &str) -> String {
     match name {
         "mpt" => "MPT".into(),
         "mptcp" => "kernel MPTCP".into(),
@@ -239,7 +247,7 @@ fn shown(name: &str) -> String {
     }
 }
 
-/// One thing looks alike in every picture.
+/// Returns a contender's colour, which is the same in every picture.
 fn colour(name: &str) -> usize {
     match name {
         "mpt" => 0,
@@ -251,13 +259,13 @@ fn colour(name: &str) -> usize {
     }
 }
 
-/// A bar of a third of the height is still read well.
-const MOST_UNLIKE: f64 = 3.0;
+/// A bar of a third of the height is still readable.
+const MAX_CEILING_RATIO: f64 = 3.0;
 
-/// Colours of the palette.
+/// Colours in the palette.
 const FIRST_PATH: usize = 2;
 const PUBLISHED: usize = 6;
 const CEILING: usize = 7;
 
-/// Of a distribution: finer than a pixel is not seen.
-const POINTS: usize = 400;
+/// Maximum points of a distribution; more would be finer than a pixel.
+const MAX_POINTS: usize = 400;

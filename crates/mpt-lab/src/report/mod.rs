@@ -1,6 +1,6 @@
-//! What a run has shown: the paper's table with ours beside it, the paper's figure, and a verdict for every claim.
+//! Reports of a run: the paper's table beside the measured one, the paper's figure, and a verdict for every claim.
 //!
-//! One page that needs nothing else: pictures are SVG inside it. [`text`] is the same table for a terminal.
+//! The report is one self-contained HTML page with embedded SVG. [`text`] is the same table for a terminal.
 
 mod figure;
 mod page;
@@ -17,7 +17,7 @@ use crate::{
 use std::fmt::Write;
 use table::Table;
 
-/// Tables and verdicts, for people at a terminal.
+/// Returns tables and verdicts for a terminal.
 pub fn text(plans: &[Plan], results: &[CaseResult], options: &Options) -> String {
     let mut text = String::new();
     for plan in plans {

@@ -1,4 +1,4 @@
-//! The report as one page of HTML that needs nothing else.
+//! The report as one self-contained HTML page.
 
 use super::{
     Verdict, figure, judge,
@@ -13,13 +13,13 @@ use crate::{
     plan::Plan,
 };
 
-/// The page of a run.
+/// Returns the page of a run.
 pub fn html(plans: &[Plan], results: &[CaseResult], options: &Options) -> Result<String> {
     let title = format!("MPT laboratory: {}", options.keys.join(", "));
     let mut page =
         format!("<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>{}</title>", escaped(&title));
     page +=
-        &format!("<style>{STYLE}</style>\n<h1>{}</h1>\n<p>{}</p>\n", escaped(&title), escaped(&circumstances(options)));
+        &format!("<style>{STYLE}</style>\n<h1>{}</h1>\n<p>{}</p>\n", escaped(&title), escaped(&conditions(options)));
     for plan in plans {
         let own: Vec<&CaseResult> = results.iter().filter(|result| result.experiment == plan.key).collect();
         if !own.is_empty() {
@@ -29,7 +29,7 @@ pub fn html(plans: &[Plan], results: &[CaseResult], options: &Options) -> Result
     Ok(page + "</html>\n")
 }
 
-fn circumstances(options: &Options) -> String {
+fn conditions(options: &Options) -> String {
     let place = match options.substrate {
         Substrate::Netns => "network namespaces and the wire",
         Substrate::Emu => "network namespaces and the wire in a user namespace",
@@ -59,7 +59,7 @@ fn section(plan: &Plan, results: &[&CaseResult], options: &Options) -> Result<St
 fn verdicts(plan: &Plan, results: &[&CaseResult], options: &Options) -> String {
     let judgements = judge(plan, results, options);
     if judgements.is_empty() {
-        return "<p>This plan claims nothing about this mode.</p>\n".into();
+        return "<p>This plan has no claims about this mode.</p>\n".into();
     }
     let count = |verdict: Verdict| judgements.iter().filter(|judgement| judgement.verdict == verdict).count();
     let all = [Verdict::Beaten, Verdict::Reproduced, Verdict::Missed, Verdict::Open];
@@ -93,7 +93,7 @@ fn table_html(table: &Table) -> String {
     html + "</table>\n"
 }
 
-/// Who is absent and why, each reason once.
+/// Lists absent contenders with the reasons; each reason once.
 fn absences(results: &[&CaseResult]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for outcome in results.iter().flat_map(|result| &result.outcomes) {
@@ -101,7 +101,7 @@ fn absences(results: &[&CaseResult]) -> String {
         lines.extend(line.filter(|line| !lines.contains(line)));
     }
     let faults: u64 = results.iter().map(|result| result.faults).sum();
-    lines.extend((faults > 0).then(|| format!("<li>the wire itself missed {faults} frames")));
+    lines.extend((faults > 0).then(|| format!("<li>the wire missed {faults} frames")));
     if lines.is_empty() { String::new() } else { format!("<p>Absent:</p><ul>{}</ul>\n", lines.join("\n")) }
 }
 

@@ -6,7 +6,7 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// One figure over all cases of an experiment.
+/// One metric over all cases of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Table {
     pub(super) title: &'static str,
@@ -15,21 +15,21 @@ pub(super) struct Table {
     pub(super) rows: Vec<Vec<Cell>>,
 }
 
-/// One figure.
+/// One cell of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Name(String),
     Figure(f64),
-    /// A median, with the least and the greatest.
+    /// Median, minimum and maximum.
     Spread(f64, f64, f64),
-    /// Nobody measured or published it.
+    /// Neither measured nor published.
     Nothing,
-    /// It could not be measured.
+    /// Measurement failed; with the reason.
     Absent(String),
 }
 
 impl Table {
-    /// A table for every metric that was measured.
+    /// Returns a table for every measured metric.
     pub(super) fn all(plan: &Plan, results: &[&CaseResult]) -> Vec<Self> {
         let runs = results.iter().flat_map(|result| &result.outcomes).flat_map(|outcome| &outcome.runs);
         let metrics: BTreeSet<Metric> = runs.flat_map(|run| run.metrics.keys().copied()).collect();
@@ -42,7 +42,7 @@ impl Table {
         Self { title: metric.title(), unit: metric.unit(), head: columns.head(plan), rows }
     }
 
-    /// For a terminal.
+    /// Returns the table for a terminal.
     pub(super) fn plain(&self) -> String {
         let texts: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(Cell::text).collect()).collect();
         let lines = || std::iter::once(&self.head).chain(&texts);
@@ -56,7 +56,7 @@ impl Table {
     }
 }
 
-/// What a table has besides the cases' names: published, ceiling, ours and everybody else.
+/// Columns besides the case names: published figures, ceiling, MPT and the other contenders.
 struct Columns {
     metric: Metric,
     published_solo: usize,
@@ -138,7 +138,7 @@ impl Columns {
 }
 
 impl Cell {
-    /// What stands in the table.
+    /// Returns the text of the cell.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Name(name) => name.clone(),
@@ -150,7 +150,7 @@ impl Cell {
     }
 }
 
-/// Three digits or two decimals, whichever is less.
+/// Formats with two decimals below 100, with one above.
 fn short(value: f64) -> String {
     if value.abs() < 100.0 { format!("{value:.2}") } else { format!("{value:.1}") }
 }

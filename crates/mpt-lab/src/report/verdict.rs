@@ -1,27 +1,27 @@
-//! Whether what was claimed came out.
+//! Checks claims against results.
 
 use crate::{
     experiment::{
         Options,
         result::{CaseResult, Outcome, Substrate},
     },
-    plan::{Claim, Metric, Plan, Yardstick},
+    plan::{Claim, Metric, Plan, Reference},
     tunnel::Mode,
 };
 use std::fmt;
 
-/// A claim, looked at for one case.
+/// The verdict on a claim for one case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     /// The case.
     pub case: String,
-    /// What came out.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// What came of a claim.
+/// Result of checking a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The bound is kept.
@@ -30,12 +30,12 @@ pub enum Verdict {
     Beaten,
     /// The bound is not kept.
     Missed,
-    /// There is nothing to judge by.
+    /// There is no figure to compare.
     Open,
 }
 
 impl Verdict {
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
@@ -52,7 +52,7 @@ impl fmt::Display for Judgement {
     }
 }
 
-/// Looks at every claim of a plan that is about the way MPT was run.
+/// Checks every claim of a plan that applies to the mode of the run.
 pub fn judge(plan: &Plan, results: &[&CaseResult], options: &Options) -> Vec<Judgement> {
     let original = options.mode == Mode::Original;
     let mut judgements = Vec::new();
@@ -61,31 +61,31 @@ pub fn judge(plan: &Plan, results: &[&CaseResult], options: &Options) -> Vec<Jud
         for result in results.iter().filter(concerned) {
             let published = plan.cases.iter().find(|case| case.name == result.case);
             let published = published.and_then(|case| case.published.get(&claim.metric)).copied();
-            // Most cases of a grid are only published as a picture.
-            if claim.of != Yardstick::Published || published.is_some() {
-                let stem = result.case.rsplit_once('/').map_or("", |(stem, _)| stem);
-                let stem = results.iter().find(|result| result.case == stem).copied();
-                judgements.push(of_case(claim, result, stem, published));
+            // The papers publish most cases of a grid only as a picture.
+            if claim.of != Reference::Published || published.is_some() {
+                let base = result.case.rsplit_once('/').map_or("", |(base, _)| base);
+                let base = results.iter().find(|result| result.case == base).copied();
+                judgements.push(of_case(claim, result, base, published));
             }
         }
     }
     judgements
 }
 
-fn of_case(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, published: Option<f64>) -> Judgement {
+fn of_case(claim: &Claim, result: &CaseResult, base: Option<&CaseResult>, published: Option<f64>) -> Judgement {
     let case = result.case.clone();
     if let Some(reason) = failure(claim, result) {
         return Judgement { case, verdict: Verdict::Missed, reason };
     }
     let ours = result.ours().and_then(|ours| ours.median(claim.metric));
-    let yardstick = yardstick(claim, result, stem, published);
-    let (Some(ours), Some(yardstick)) = (ours, yardstick.filter(|yardstick| *yardstick > 0.0)) else {
-        let missing = if ours.is_none() { "MPT has no" } else { "there is nothing to compare" };
+    let reference = reference(claim, result, base, published);
+    let (Some(ours), Some(reference)) = (ours, reference.filter(|reference| *reference > 0.0)) else {
+        let missing = if ours.is_none() { "MPT has no" } else { "no reference for" };
         let why = result.ours().and_then(|ours| ours.absent.clone()).unwrap_or_default();
         let reason = format!("{missing} {} {}: {why}", claim.metric.title(), claim.of.name());
         return Judgement { case, verdict: Verdict::Open, reason };
     };
-    let ratio = ours / yardstick;
+    let ratio = ours / reference;
     let kept = claim.at_least.is_none_or(|least| ratio >= least) && claim.at_most.is_none_or(|most| ratio <= most);
     let surpassed =
         published.is_some_and(|figure| if claim.metric.more_is_better() { ours > figure } else { ours < figure });
@@ -94,10 +94,10 @@ fn of_case(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, publis
         (true, false) => Verdict::Reproduced,
         (false, _) => Verdict::Missed,
     };
-    Judgement { case, verdict, reason: reason(claim, ours, yardstick) }
+    Judgement { case, verdict, reason: reason(claim, ours, reference) }
 }
 
-/// What MPT did not get to, if a repetition has no figure. What the simulator has no figure for is nobody's failure.
+/// Returns a failure if a repetition of MPT lacks the figure. In the simulator a missing figure is not a failure.
 fn failure(claim: &Claim, result: &CaseResult) -> Option<String> {
     let ours = result.ours().filter(|_| result.substrate != Substrate::Sim)?;
     let (count, of) = (ours.count(claim.metric), result.repetitions);
@@ -105,29 +105,29 @@ fn failure(claim: &Claim, result: &CaseResult) -> Option<String> {
     (count < of as usize).then(|| format!("MPT has a {} in {count} of {of} runs: {why}", claim.metric.title()))
 }
 
-fn yardstick(claim: &Claim, result: &CaseResult, stem: Option<&CaseResult>, published: Option<f64>) -> Option<f64> {
+fn reference(claim: &Claim, result: &CaseResult, base: Option<&CaseResult>, published: Option<f64>) -> Option<f64> {
     let of = |outcome: &Outcome| outcome.median(claim.metric);
     match claim.of {
-        Yardstick::Ceiling => result.ceiling.filter(|_| claim.metric == Metric::Goodput),
-        Yardstick::Ideal => result.outcome("ideal").and_then(of),
-        Yardstick::Mptcp => result.outcome("mptcp").and_then(of),
-        Yardstick::Solo if claim.metric.more_is_better() => result.solo().filter_map(of).max_by(f64::total_cmp),
-        Yardstick::Solo => result.solo().filter_map(of).min_by(f64::total_cmp),
-        Yardstick::Stem => stem.and_then(CaseResult::ours).and_then(of),
-        Yardstick::Published => published,
-        Yardstick::Unit => Some(1.0),
+        Reference::Ceiling => result.ceiling.filter(|_| claim.metric == Metric::Goodput),
+        Reference::Ideal => result.outcome("ideal").and_then(of),
+        Reference::Mptcp => result.outcome("mptcp").and_then(of),
+        Reference::Solo if claim.metric.more_is_better() => result.solo().filter_map(of).max_by(f64::total_cmp),
+        Reference::Solo => result.solo().filter_map(of).min_by(f64::total_cmp),
+        Reference::Stem => base.and_then(CaseResult::ours).and_then(of),
+        Reference::Published => published,
+        Reference::Unit => Some(1.0),
     }
 }
 
-fn reason(claim: &Claim, ours: f64, yardstick: f64) -> String {
+fn reason(claim: &Claim, ours: f64, reference: f64) -> String {
     let (unit, title) = (claim.metric.unit(), claim.metric.title());
-    if claim.of == Yardstick::Unit {
+    if claim.of == Reference::Unit {
         let bound = bounds(claim, |bound| format!("{bound} {unit}"));
         return format!("{title} {ours:.2} {unit}, claimed {bound}");
     }
     let bound = bounds(claim, |bound| format!("{:.0} %", bound * 100.0));
-    let percent = ours / yardstick * 100.0;
-    format!("{title} {ours:.2} {unit} is {percent:.1} % of the {} ({yardstick:.2}), claimed {bound}", claim.of.name())
+    let percent = ours / reference * 100.0;
+    format!("{title} {ours:.2} {unit} is {percent:.1} % of the {} ({reference:.2}), claimed {bound}", claim.of.name())
 }
 
 fn bounds(claim: &Claim, written: impl Fn(f64) -> String) -> String {
@@ -136,8 +136,8 @@ fn bounds(claim: &Claim, written: impl Fn(f64) -> String) -> String {
     least.into_iter().chain(most).collect::<Vec<_>>().join(" and ")
 }
 
-impl Yardstick {
-    /// What it is called in a reason.
+impl Reference {
+    /// Returns the name used in reasons.
     fn name(self) -> &'static str {
         match self {
             Self::Ceiling => "ceiling",
@@ -177,15 +177,15 @@ mod tests {
         let outcomes = vec![path("path 1", run(50.0, 10.0)), path("path 2", run(20.0, 5.0))];
         let result = CaseResult { outcomes, ..CaseResult::default() };
         let solo = |metric| {
-            let of = Yardstick::Solo;
+            let of = Reference::Solo;
             let claim = Claim { metric, of, at_least: Some(1.0), at_most: None, cases: Vec::new(), original: false };
-            yardstick(&claim, &result, None, None)
+            reference(&claim, &result, None, None)
         };
         assert_eq!((solo(Metric::Goodput), solo(Metric::Delay)), (Some(50.0), Some(5.0)));
     }
 
     #[test]
-    fn a_repetition_without_a_figure_is_a_miss_but_in_the_simulator() {
+    fn a_repetition_without_a_figure_is_a_miss_except_in_the_simulator() {
         let run = Run { metrics: [(Metric::Goodput, 99.0)].into(), ..Run::default() };
         let three = |substrate| CaseResult { ceiling: Some(103.0), repetitions: 3, substrate, ..CaseResult::default() };
         let verdicts = |substrate, runs| of_runs("E1.I/50", Mode::Plain, three(substrate), runs);
@@ -203,6 +203,6 @@ mod tests {
         assert_eq!(verdicts("E1.I/50", Mode::Plain, 90.0, 103.0), [Verdict::Missed]);
         assert_eq!(verdicts("E1.I/50", Mode::Original, 60.0, 103.0), [Verdict::Reproduced]);
         assert_eq!(verdicts("E1.I/50", Mode::Original, 70.0, 103.0), [Verdict::Missed]);
-        assert!(verdicts("rtt_40", Mode::Plain, 90.0, 100.0).contains(&Verdict::Open), "nobody to compare with");
+        assert!(verdicts("rtt_40", Mode::Plain, 90.0, 100.0).contains(&Verdict::Open), "there is no reference");
     }
 }

@@ -1,9 +1,9 @@
-//! How exact the wire is on this machine, measured from outside.
+//! Accuracy of the wire on this machine, measured from outside.
 //!
-//! Stamped datagrams cross a path in both directions at once while every processor is kept busy. Three runs: more than the
-//! rate, for the rate; a little less than the rate, for the delay; many small ones, for the loss. The expected arrival of
-//! each datagram is what the link model says for the time at which it was sent, so queueing is no error and everything
-//! else is: the way to the wire, waking up late, the way out.
+//! Timestamped datagrams cross a path in both directions while every processor is kept busy, in three runs: above the
+//! rate, for the rate; slightly below it, for the delay; many small ones, for the loss. The link model gives the
+//! expected arrival of each datagram from its send time. Queueing is therefore no error; the latency to the wire, late
+//! wake-ups and the latency from the wire are.
 
 mod probe;
 
@@ -25,22 +25,22 @@ use std::{
     time::Duration,
 };
 
-/// What was measured, and what is allowed.
+/// Measured errors and their limits.
 #[derive(Debug)]
 pub struct Accuracy {
-    /// Frames per second times their length against the rate, the worse direction, as a relative error.
+    /// Relative error of the delivered rate in the worse direction.
     pub rate: f64,
-    /// Arrival against the model, median of both directions.
+    /// Median error of the arrival time against the model, over both directions.
     pub delay_median: Duration,
-    /// Arrival against the model, 99th percentile.
+    /// 99th percentile of the error of the arrival time.
     pub delay_p99: Duration,
-    /// Share lost against 1 %, as a relative error.
+    /// Relative error of the loss rate against 1 %.
     pub loss: f64,
-    /// Frames that went missing although the model delivers them, of how many.
+    /// Frames that the model delivers but the wire missed, and the number of frames offered.
     pub missing: (u64, u64),
 }
 
-/// Measures for about ten seconds. `progress` is told what is being measured.
+/// Measures for about ten seconds. `progress` gets a description of each measurement.
 pub fn run(progress: &mut dyn FnMut(&str)) -> Result<Accuracy> {
     let idle = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn measure(progress: &mut dyn FnMut(&str)) -> Result<Accuracy> {
     })
 }
 
-/// Sends alike in both directions over a path of its own.
+/// Sends the same load in both directions over an own path.
 fn both_ways(link: LinkSpec, frame: usize, rate: Rate, time: Duration) -> Result<([Stream; 2], Report)> {
     let path = PathSpec::symmetric(link);
     let topology = Topology::build(&Topology::unique_name(), &[path], Seed(1))?;
@@ -96,13 +96,13 @@ fn both_ways(link: LinkSpec, frame: usize, rate: Rate, time: Duration) -> Result
     Ok((streams, report))
 }
 
-/// The queue is deep enough for what a sender that did not get a processor for a while sends at once.
+/// The queue is deep enough for the burst of a sender that was off the processor for a while.
 fn shaped() -> LinkSpec {
     let rate = Rate::from_bits(200_000_000);
     LinkSpec::new(rate, Duration::from_millis(20)).with_queue(Queue::Time(Duration::from_millis(200)))
 }
 
-/// From the arrivals after the first fifth, when the queue is never empty.
+/// Uses the arrivals after the first fifth, when the queue is never empty.
 fn rate_error(stream: &Stream) -> f64 {
     let steady = &stream.arrived[stream.arrived.len() / 5..];
     let (Some(first), Some(last)) = (steady.first(), steady.last()) else { return 1.0 };
@@ -110,7 +110,7 @@ fn rate_error(stream: &Stream) -> f64 {
     (Rate::of(bytes, last.1.saturating_sub(first.1)).bits() as f64 / 200e6 - 1.0).abs()
 }
 
-/// How far each arrival is from what the model says.
+/// Returns the difference of each arrival to the model.
 fn delay_errors(stream: &Stream) -> Vec<Duration> {
     let Some(start) = stream.sent.first() else { return Vec::new() };
     let mut link = Link::new(&shaped(), Seed(1));
@@ -135,7 +135,7 @@ fn missing(reports: &[Report]) -> (u64, u64) {
 }
 
 impl Accuracy {
-    /// Whether figures measured on this machine mean something.
+    /// Returns true if measurements on this machine are meaningful.
     pub fn holds(&self) -> bool {
         self.lines().iter().all(|(.., ok)| *ok)
     }
@@ -158,13 +158,13 @@ impl fmt::Display for Accuracy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<30} {:>16} {:>12}", "200 Mbit/s a direction", "measured", "allowed")?;
         for (what, measured, allowed, ok) in self.lines() {
-            writeln!(f, "{what:<30} {measured:>16} {allowed:>12}  {}", if ok { "ok" } else { "NOT HELD" })?;
+            writeln!(f, "{what:<30} {measured:>16} {allowed:>12}  {}", if ok { "ok" } else { "EXCEEDED" })?;
         }
         match self.holds() {
-            true => write!(f, "This machine holds the wire's accuracy with all processors busy."),
+            true => write!(f, "The wire is accurate enough on this machine with all processors busy."),
             false => write!(
                 f,
-                "This machine cannot hold the wire's accuracy: its figures mean little. hint: fewer other processes"
+                "The wire is not accurate enough on this machine: its measurements are unreliable. hint: fewer other processes"
             ),
         }
     }
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_holds_only_if_every_figure_does() {
+    fn a_machine_is_accurate_only_if_every_figure_is() {
         let good = || Accuracy {
             rate: 0.001,
             delay_median: Duration::from_micros(50),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrival_is_judged_by_the_model() {
+    fn the_expected_arrival_comes_from_the_model() {
         let ms = Duration::from_millis;
         // 1514 bytes take 60.56 us at 200 Mbit/s; the second waits for the first.
         let late = Duration::from_nanos(20_000_000 + 2 * 60_560) + ms(3);

@@ -1,10 +1,10 @@
-//! A stream of stamped datagrams one way, and when each arrived.
+//! A one-way stream of timestamped datagrams with their arrival times.
 //!
-//! Both stamps are of the wall clock: the sender's is taken right before the system call, the receiver's is the kernel's,
-//! so neither counts the time until a busy processor gets to a sleeping thread.
+//! Both timestamps are wall-clock time. The sender takes its own right before the system call and the kernel takes the
+//! receiver's, so the wake-up latency of a thread on a busy processor does not count.
 
 use crate::{
-    error::{During, Result},
+    error::{Context, Result},
     topology::Netns,
 };
 use mpt_proto::time::Rate;
@@ -24,46 +24,47 @@ use std::{
     time::Duration,
 };
 
-/// A stream to be sent.
+/// Parameters of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
-    /// Ethernet frame, without check sequence.
+    /// Length of the Ethernet frame without check sequence.
     pub(super) frame: usize,
-    /// Counted in frame bytes.
+    /// Rate of the frames' bytes.
     pub(super) rate: Rate,
     pub(super) time: Duration,
 }
 
-/// What became of a stream.
+/// Result of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
-    /// When each datagram was sent, by its number.
+    /// Send time of each datagram, by number.
     pub(super) sent: Vec<Duration>,
-    /// The numbers of those that arrived, and when.
+    /// Number and arrival time of the received datagrams.
     pub(super) arrived: Vec<(usize, Duration)>,
 }
 
 impl Probe {
-    /// Sends it all and waits until the last has had time to arrive.
+    /// Sends the stream and waits until the last datagram can have arrived.
     pub(super) fn run(self, sender: &Netns, receiver: &Netns) -> Result<Stream> {
         let to = SocketAddr::new(self.to, PORT);
-        let sink = receiver.enter(|| UdpSocket::bind(to))?.during("bind")?;
-        let source = sender.enter(|| UdpSocket::bind(SocketAddr::new(self.from, 0)))?.during("bind")?;
-        setsockopt(&sink, sockopt::RcvBufForce, &RECEIVE_BUFFER).during("enlarge the receive buffer")?;
-        setsockopt(&sink, sockopt::ReceiveTimestampns, &true).during("ask for time stamps")?;
-        sink.set_read_timeout(Some(SILENCE)).during("set a time limit")?;
-        source.connect(to).during("connect")?;
+        let sink = receiver.enter(|| UdpSocket::bind(to))?.context("bind")?;
+        let source = sender.enter(|| UdpSocket::bind(SocketAddr::new(self.from, 0)))?.context("bind")?;
+        setsockopt(&sink, sockopt::RcvBufForce, &RECEIVE_BUFFER).context("enlarge the receive buffer")?;
+        setsockopt(&sink, sockopt::ReceiveTimestampns, &true).context("ask for time stamps")?;
+        sink.set_read_timeout(Some(RECEIVE_TIMEOUT)).context("set a time limit")?;
+        source.connect(to).context("connect")?;
         thread::scope(|scope| {
             let arrivals = scope.spawn(|| receive(&sink));
-            let sent = self.send(&source).during("send")?;
-            let arrived = arrivals.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).during("receive")?;
+            let sent = self.send(&source).context("send")?;
+            let arrived =
+                arrivals.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).context("receive")?;
             Ok(Stream { sent, arrived })
         })
     }
 
-    /// Sends whatever is due, rests a little, and so on.
+    /// Sends all due datagrams, sleeps briefly, and repeats.
     fn send(self, socket: &UdpSocket) -> io::Result<Vec<Duration>> {
         let total = self.rate.bytes_in(self.time) as usize / self.frame;
         let mut payload = vec![0; self.frame - HEADERS];
@@ -104,13 +105,13 @@ fn wall_clock() -> Duration {
     clock_gettime(ClockId::CLOCK_REALTIME).map(Duration::from).expect("every Linux has this clock")
 }
 
-/// Ethernet, IPv4 and UDP.
+/// Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
 
-/// Room for all datagrams that arrive while a busy machine does not let the receiver run.
+/// Holds all datagrams that arrive while a busy machine does not run the receiver.
 const RECEIVE_BUFFER: usize = 32 << 20;
 
-/// So long after the last arrival the stream is over.
-const SILENCE: Duration = Duration::from_millis(700);
+/// The stream is over after this time without an arrival.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(700);
 
 const PORT: u16 = 5203;

@@ -1,7 +1,7 @@
-//! Packet sockets (packet(7)): whole Ethernet frames of one interface, in batches, with the kernel's time of arrival.
+//! Packet sockets (packet(7)): whole Ethernet frames of one interface, in batches, with kernel receive timestamps.
 //!
-//! `recvmmsg` and `sendmmsg` are preferred to the mapped ring: at the frame rates of the laboratory a system call for a
-//! batch is a small part of the cost, and no memory is shared with the kernel.
+//! Uses `recvmmsg` and `sendmmsg`, not the mapped ring: at the frame rates of the laboratory a system call per batch is
+//! a small part of the cost, and no memory is shared with the kernel.
 
 use nix::{
     errno::Errno,
@@ -15,15 +15,15 @@ use std::{
     time::Duration,
 };
 
-/// Frames that go in one system call.
+/// Maximum frames per system call.
 pub const BATCH: usize = 32;
 
-/// Room for a burst while the reader is not on the processor: 16 MB are some 5,000 full-sized frames.
+/// Holds a burst while the reader is off the processor: 16 MB are some 5,000 full-sized frames.
 const RECEIVE_BUFFER: usize = 16 << 20;
-/// What may be under way between the send call and the receiver's stack.
+/// Limits the bytes between the send call and the receiver's stack.
 const SEND_BUFFER: usize = 8 << 20;
 
-/// A frame in a buffer of constant size.
+/// A frame in a buffer of fixed size.
 #[derive(Debug)]
 pub struct Frame {
     buffer: Box<[u8]>,
@@ -31,40 +31,40 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// An empty frame with room for `size` bytes.
+    /// Creates an empty frame with a buffer of `size` bytes.
     pub fn with_room(size: usize) -> Self {
         Self { buffer: vec![0; size].into_boxed_slice(), len: 0 }
     }
 
-    /// The frame from the destination address on.
+    /// Returns the frame, starting at the destination address.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
 }
 
-/// What the kernel says about a received frame.
+/// Metadata of a received frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrival {
-    /// Wall-clock time at which the interface had it; zero if unknown.
+    /// Wall-clock receive time at the interface; zero if unknown.
     pub stamp: Duration,
-    /// The frame did not fit its buffer and is cut off: a super-frame, so offloads are on.
+    /// True if the frame exceeded its buffer and was truncated: a super-frame, so offloads are on.
     pub truncated: bool,
 }
 
-/// All frames that come in at one interface, and a way out of it.
+/// A socket that receives all frames of one interface and sends through it.
 #[derive(Debug)]
 pub struct PacketSocket {
     fd: OwnedFd,
 }
 
 impl PacketSocket {
-    /// Opens the interface called `name` in the calling thread's network namespace.
+    /// Opens the interface `name` in the calling thread's network namespace.
     pub fn open(name: &str) -> io::Result<Self> {
         let index = nix::net::if_::if_nametoindex(name)?;
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        // Protocol 0: nothing is received before the socket is bound to its interface.
+        // Protocol 0: the socket receives nothing before it is bound to its interface.
         let fd = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
-        // Past the machine's limit only root of the machine may go.
+        // Only root of the initial namespace may exceed the system's limit.
         setsockopt(&fd, sockopt::RcvBufForce, &RECEIVE_BUFFER)
             .or_else(|_| setsockopt(&fd, sockopt::RcvBuf, &RECEIVE_BUFFER))?;
         setsockopt(&fd, sockopt::SndBufForce, &SEND_BUFFER)
@@ -77,7 +77,7 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Fills `frames` from the front with what has arrived and notes each arrival; returns how many. None is no error.
+    /// Receives pending frames into the front of `frames`, with metadata; returns their number. Zero is not an error.
     pub fn receive(&self, frames: &mut [Frame; BATCH], arrivals: &mut [Arrival; BATCH]) -> io::Result<usize> {
         let mut control = [Control::default(); BATCH];
         let mut parts: [libc::iovec; BATCH] = std::array::from_fn(|i| libc::iovec {
@@ -91,7 +91,7 @@ impl PacketSocket {
             libc::recvmmsg(self.fd.as_raw_fd(), headers.as_mut_ptr(), BATCH as u32, libc::MSG_DONTWAIT, ptr::null_mut())
         };
         let count = match Errno::result(count) {
-            // A carrier that went away is reported once and is no fault of ours.
+            // Loss of carrier is reported once and is not an error here.
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ENETDOWN) => 0,
             other => other? as usize,
         };
@@ -105,7 +105,7 @@ impl PacketSocket {
         Ok(count)
     }
 
-    /// Sends as many of `frames` as the kernel takes, at most [`BATCH`], and returns how many it took.
+    /// Sends as many of `frames` as the kernel accepts, at most [`BATCH`], and returns their number.
     pub fn send(&self, frames: &[Frame]) -> nix::Result<usize> {
         let count = frames.len().min(BATCH);
         let mut parts: [libc::iovec; BATCH] = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH];
@@ -119,12 +119,12 @@ impl PacketSocket {
         Errno::result(sent).map(|sent| sent as usize)
     }
 
-    /// Frames the kernel dropped since the last call because nobody read them in time.
+    /// Returns the number of frames that the kernel dropped since the last call because the socket buffer was full.
     pub fn take_dropped(&self) -> io::Result<u32> {
         // SAFETY: a struct of two integers; all zeros is a value of it.
         let mut stats: libc::tpacket_stats = unsafe { mem::zeroed() };
         let mut len = size_of_val(&stats) as libc::socklen_t;
-        // SAFETY: `stats` and `len` are valid for writing, and `len` says how long `stats` is.
+        // SAFETY: `stats` and `len` are valid for writing, and `len` is the size of `stats`.
         let result = unsafe {
             libc::getsockopt(
                 self.fd.as_raw_fd(),
@@ -174,7 +174,7 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// Room for one control message with a time stamp, aligned as `cmsghdr` needs it.
+/// Buffer for one control message with a timestamp, aligned as `cmsghdr` requires.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 struct Control([u8; 32]);

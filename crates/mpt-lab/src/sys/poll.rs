@@ -1,4 +1,4 @@
-//! epoll with a timeout in nanoseconds, which nix' `Epoll` (milliseconds) does not have.
+//! epoll with a timeout in nanoseconds; nix's `Epoll` has milliseconds.
 
 use nix::{
     errno::Errno,
@@ -7,31 +7,31 @@ use nix::{
 };
 use std::{os::fd::AsFd, ptr, time::Duration};
 
-/// Tells which of several file descriptors can be read.
+/// Waits until one of several file descriptors is readable.
 pub struct Poller {
     epoll: Epoll,
     events: Vec<libc::epoll_event>,
 }
 
 impl Poller {
-    /// A poller of nothing.
+    /// Creates a poller without file descriptors.
     pub fn new() -> nix::Result<Self> {
         Ok(Self { epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?, events: Vec::new() })
     }
 
-    /// Watches `fd`; [`Poller::wait`] will call it `key`.
+    /// Watches `fd`; [`Poller::wait`] reports it as `key`.
     pub fn add(&mut self, fd: impl AsFd, key: usize) -> nix::Result<()> {
         self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, key as u64))?;
         self.events.push(libc::epoll_event { events: 0, u64: 0 });
         Ok(())
     }
 
-    /// Waits until something can be read or `timeout` is over, and lists the keys of what can be read.
+    /// Waits until a file descriptor is readable or `timeout` expires, and lists the keys of the readable ones.
     pub fn wait(&mut self, timeout: Duration, ready: &mut Vec<usize>) -> nix::Result<()> {
         ready.clear();
         let timeout = libc::timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
-        // SAFETY: `events` has room for the number of entries given, `timeout` outlives the call, a null mask of length 0
-        // means none. The raw system call is used because glibc has a function for it only since 2.35.
+        // SAFETY: `events` has space for the number of entries given, `timeout` outlives the call, a null mask of
+        // length 0 means none. This is the raw system call because glibc has a function for it only since 2.35.
         let count = unsafe {
             libc::syscall(
                 libc::SYS_epoll_pwait2,

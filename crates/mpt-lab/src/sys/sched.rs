@@ -1,36 +1,36 @@
-//! Being on the processor in time.
+//! Scheduling priority of threads.
 
 use nix::libc;
 
-/// What the calling thread was granted.
+/// The scheduling class that a thread got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Urgency {
-    /// Real time: it runs before every ordinary process.
+pub enum SchedulingClass {
+    /// Real time: the thread runs before every ordinary process.
     Fifo,
-    /// Ordinary, but favoured.
+    /// Ordinary with a raised priority.
     Nice,
-    /// Nothing: timing depends on what else the machine does.
+    /// Ordinary: timing depends on the load of the machine.
     Ordinary,
 }
 
-/// Asks for the most urgent scheduling that is permitted, and for exact timers.
-pub fn hurry() -> Urgency {
-    // Has no effect on a real-time thread, whose timers are exact anyway; without it an ordinary one is 50 us late.
+/// Requests the most urgent scheduling class that is permitted, and exact timers.
+pub fn raise_priority() -> SchedulingClass {
+    // Has no effect on a real-time thread, whose timers are exact anyway; an ordinary one would be 50 us late.
     let _ = nix::sys::prctl::set_timerslack(1);
     let param = libc::sched_param { sched_priority: 1 };
     // SAFETY: pid 0 is the calling thread; `param` is valid for the call, which only reads it.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } == 0 {
-        return Urgency::Fifo;
+        return SchedulingClass::Fifo;
     }
     // SAFETY: takes integers only; who = 0 is the calling thread.
     match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -15) } {
-        0 => Urgency::Nice,
-        _ => Urgency::Ordinary,
+        0 => SchedulingClass::Nice,
+        _ => SchedulingClass::Ordinary,
     }
 }
 
-/// Puts the calling thread behind all others.
-pub fn yield_to_all() {
+/// Gives the calling thread the lowest priority.
+pub fn lower_priority() {
     // SAFETY: takes integers only; who = 0 is the calling thread.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
 }

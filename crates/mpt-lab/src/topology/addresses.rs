@@ -1,4 +1,4 @@
-//! Names and numbers of the two hosts, and the `ip` commands that give them out.
+//! Names and addresses of the two hosts, and the `ip` commands that assign them.
 
 use std::{
     fmt::Write,
@@ -8,9 +8,9 @@ use std::{
 /// One of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// Where traffic starts.
+    /// The host where traffic starts.
     A,
-    /// Where it goes.
+    /// The host that receives it.
     B,
 }
 
@@ -39,7 +39,7 @@ pub enum Family {
     V6,
 }
 
-/// A host's address on a path; paths are numbered from zero.
+/// Returns a host's address on a path; paths are numbered from zero.
 pub fn address(host: Host, path: usize, family: Family) -> IpAddr {
     let (number, host) = (path as u8 + 1, host.number());
     match family {
@@ -48,18 +48,18 @@ pub fn address(host: Host, path: usize, family: Family) -> IpAddr {
     }
 }
 
-/// The interface of a path on either host.
+/// Returns the interface of a path, which has the same name on both hosts.
 pub fn interface(path: usize) -> String {
     format!("eth{}", path + 1)
 }
 
-/// The interface of the middle namespace that a path's cable from `host` ends in.
+/// Returns the interface of the middle namespace that is connected to `host` for a path.
 pub(super) fn wire_end(path: usize, host: Host) -> String {
     let letter = if host == Host::A { 'a' } else { 'b' };
     format!("{letter}{}", path + 1)
 }
 
-/// Commands for the middle namespace: the cables to both hosts.
+/// Returns commands for the middle namespace: the veth pairs to both hosts.
 pub(super) fn cables(paths: usize, a: &str, b: &str) -> String {
     let mut batch = String::new();
     for path in 0..paths {
@@ -72,7 +72,7 @@ pub(super) fn cables(paths: usize, a: &str, b: &str) -> String {
     batch
 }
 
-/// Commands for a host: addresses, neighbours, and on host A a routing table for each address.
+/// Returns commands for a host: addresses, neighbours, and on host A a routing table for each address.
 pub(super) fn host_setup(paths: usize, host: Host) -> String {
     let mut batch = String::new();
     for path in 0..paths {
@@ -94,7 +94,7 @@ pub(super) fn host_setup(paths: usize, host: Host) -> String {
     batch
 }
 
-/// Commands for host A: another IPv4 address on a path, or the first one again.
+/// Returns commands for host A: a second IPv4 address on a path, or the first one again.
 pub(super) fn new_lease(path: usize, renew: bool) -> String {
     let (first, second, device) = (address(Host::A, path, Family::V4), leased(path), interface(path));
     let (old, new) = if renew { (first, second) } else { (second, first) };
@@ -102,7 +102,7 @@ pub(super) fn new_lease(path: usize, renew: bool) -> String {
     let mut batch = String::new();
     line(&mut batch, format_args!("address del {old}/24 dev {device}"));
     line(&mut batch, format_args!("address add {new}/24 dev {device}"));
-    // With the interface's last address the kernel has forgotten its neighbours, permanent or not.
+    // Removing the last address of an interface deletes its neighbours, even permanent ones.
     let mac = mac(Host::B, path);
     line(&mut batch, format_args!("neighbour replace {far} lladdr {mac} dev {device} nud permanent"));
     line(&mut batch, format_args!("route replace default via {far} dev {device} table {table}"));
@@ -111,18 +111,18 @@ pub(super) fn new_lease(path: usize, renew: bool) -> String {
     batch
 }
 
-/// Commands for host B: whose the other address is.
+/// Returns commands for host B: the neighbour entry of the second address.
 pub(super) fn new_neighbour(path: usize) -> String {
     let (new, device, mac) = (leased(path), interface(path), mac(Host::A, path));
     format!("neighbour replace {new} lladdr {mac} dev {device} nud permanent\n")
 }
 
-/// Host A's other address on a path.
+/// Returns host A's second address on a path.
 fn leased(path: usize) -> IpAddr {
     Ipv4Addr::new(192, 168, third_byte(path as u8 + 1), 101).into()
 }
 
-/// Rules for host A: what comes from one of its addresses leaves through that path, wherever it goes.
+/// Returns rules for host A: packets with a path's source address leave through that path, to any destination.
 pub(super) fn source_rules(paths: usize, family: Family) -> String {
     let mut batch = String::new();
     for path in 0..paths {
@@ -135,12 +135,12 @@ fn table(path: usize) -> usize {
     101 + path
 }
 
-/// A locally administered address that tells host and path.
+/// Returns a locally administered address that encodes host and path.
 fn mac(host: Host, path: usize) -> String {
     format!("02:00:00:00:{:02x}:{:02x}", path + 1, host.number())
 }
 
-/// 11 to 19 for the first nine paths, 110 to 124 for the others: a one, and the path's number.
+/// Returns 11 to 19 for the first nine paths, 110 to 124 for the others: a one, then the path's number.
 fn third_byte(number: u8) -> u8 {
     if number < 10 { 10 + number } else { 100 + number }
 }

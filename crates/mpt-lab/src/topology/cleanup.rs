@@ -1,9 +1,8 @@
-//! Nothing stays behind: however the laboratory ends, its namespaces, what runs in them, and its folders of keys and captures go
-//! with it.
+//! Cleanup on every exit: namespaces, the processes in them, and folders of keys and captures.
 //!
-//! Every namespace and folder is made and removed here, one at a time. It is removed when its [`super::Netns`] or
-//! [`super::Folder`] is dropped, and, for all that are left, on a panic and on SIGINT, SIGTERM and SIGHUP. Only SIGKILL leaves
-//! something, for which there is [`remove_orphans`].
+//! Every namespace and folder is created and removed here, one at a time. It is removed when its [`super::Netns`] or
+//! [`super::Folder`] is dropped, and otherwise on a panic and on SIGINT, SIGTERM and SIGHUP. Only SIGKILL leaves
+//! resources behind; [`remove_orphans`] removes them.
 
 use super::netns;
 use crate::error::Result;
@@ -22,38 +21,38 @@ use std::{
     thread,
 };
 
-/// What the names of all the laboratory's namespaces and folders begin with.
+/// Prefix of the names of all namespaces and folders of the laboratory.
 pub const PREFIX: &str = "mptlab";
 
-/// Set by a signal.
+/// True once a signal has arrived.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// In the order in which they were made: what runs in a namespace ends before its folder goes.
-static ALIVE: Mutex<Vec<Trace>> = Mutex::new(Vec::new());
+/// Resources in order of creation: processes in a namespace end before its folder is removed.
+static ALIVE: Mutex<Vec<Resource>> = Mutex::new(Vec::new());
 
-/// Something that must not stay behind.
+/// A resource that must be removed.
 #[derive(Debug, PartialEq)]
-pub(super) enum Trace {
+pub(super) enum Resource {
     /// A network namespace, by name.
     Namespace(String),
-    /// A folder with what is in it.
+    /// A folder with its contents.
     Folder(PathBuf),
 }
 
-impl Trace {
-    /// Ends everything in a namespace and removes it; removes a folder.
+impl Resource {
+    /// Kills all processes in a namespace and removes it; removes a folder.
     fn remove(&self) {
         match self {
             Self::Namespace(name) => netns::destroy(name),
-            // What cannot be removed from the temporary folder, the system removes in time.
+            // The system removes leftovers in the temporary folder itself.
             Self::Folder(folder) => drop(fs::remove_dir_all(folder)),
         }
     }
 }
 
-/// Makes sure that signals and panics clean up. Call it before the first thread is started: later threads inherit that the
-/// signals are left to one thread that waits for them.
-pub fn on_every_exit() {
+/// Installs cleanup on signals and panics. Must be called before the first thread starts: threads inherit the signal
+/// mask, which leaves these signals to one waiting thread.
+pub fn install_exit_handlers() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         clean_up_on_signals();
@@ -61,8 +60,8 @@ pub fn on_every_exit() {
     });
 }
 
-/// Holds up a thread of a laboratory that a signal is ending: what fails under its hands then is no result.
-pub fn hold_if_ending() {
+/// Parks the calling thread if a signal is ending the laboratory: failures from then on are not results.
+pub fn park_if_ending() {
     while ENDING.load(Relaxed) {
         thread::park();
     }
@@ -77,7 +76,7 @@ fn clean_up_on_signals() {
         let Ok(signal) = signals.wait() else { return };
         ENDING.store(true, Relaxed);
         eprintln!("\n{signal}: cleaning up");
-        // Locked to the end, so that nobody makes another one.
+        // Stays locked to the end, so that no thread creates another one.
         let mut alive = alive();
         remove_all(&mut alive);
         std::process::exit(128 + signal as i32);
@@ -88,50 +87,50 @@ fn clean_up_on_panics() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         report(info);
-        // Release builds abort right after this, without dropping anything.
+        // Release builds abort right after this, without running destructors.
         remove_all(&mut alive());
     }));
 }
 
-/// Calls `create`, and removes what it has made when the laboratory ends.
-pub(super) fn make(trace: Trace, create: impl FnOnce() -> Result<()>) -> Result<()> {
+/// Calls `create` and registers the resource for removal.
+pub(super) fn create(resource: Resource, create: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut alive = alive();
     create()?;
-    alive.push(trace);
+    alive.push(resource);
     Ok(())
 }
 
-/// Removes what was made.
-pub(super) fn remove(trace: &Trace) {
+/// Removes a resource.
+pub(super) fn remove(resource: &Resource) {
     let mut alive = alive();
-    trace.remove();
-    alive.retain(|other| other != trace);
+    resource.remove();
+    alive.retain(|other| other != resource);
 }
 
-fn remove_all(alive: &mut Vec<Trace>) {
-    alive.drain(..).for_each(|trace| trace.remove());
+fn remove_all(alive: &mut Vec<Resource>) {
+    alive.drain(..).for_each(|resource| resource.remove());
 }
 
-/// Removes the namespaces and folders of laboratories that were killed, and returns their names.
+/// Removes the namespaces and folders of killed laboratories and returns their names.
 pub fn remove_orphans() -> Vec<String> {
     let namespaces = netns::list().unwrap_or_default();
-    let namespaces = namespaces.into_iter().filter(|name| is_orphan(name)).map(Trace::Namespace);
-    let orphans: Vec<Trace> = namespaces.chain(orphaned_folders(&env::temp_dir())).collect();
-    orphans.iter().for_each(Trace::remove);
+    let namespaces = namespaces.into_iter().filter(|name| is_orphan(name)).map(Resource::Namespace);
+    let orphans: Vec<Resource> = namespaces.chain(orphaned_folders(&env::temp_dir())).collect();
+    orphans.iter().for_each(Resource::remove);
     let name = |orphan| match orphan {
-        Trace::Namespace(name) => name,
-        Trace::Folder(folder) => folder.display().to_string(),
+        Resource::Namespace(name) => name,
+        Resource::Folder(folder) => folder.display().to_string(),
     };
     orphans.into_iter().map(name).collect()
 }
 
-fn orphaned_folders(within: &Path) -> Vec<Trace> {
+fn orphaned_folders(within: &Path) -> Vec<Resource> {
     let entries = fs::read_dir(within).into_iter().flatten().flatten();
     let orphans = entries.filter(|entry| is_orphan(&entry.file_name().to_string_lossy()));
-    orphans.map(|entry| Trace::Folder(entry.path())).collect()
+    orphans.map(|entry| Resource::Folder(entry.path())).collect()
 }
 
-/// Names begin with PREFIX-PID-; one whose process is gone has no owner.
+/// Names start with PREFIX-PID-; a resource is orphaned if that process does not exist.
 fn is_orphan(name: &str) -> bool {
     let mut parts = name.split('-');
     let pid = match (parts.next(), parts.next()) {
@@ -141,7 +140,7 @@ fn is_orphan(name: &str) -> bool {
     pid.is_ok_and(|pid| nix::sys::signal::kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH))
 }
 
-fn alive() -> MutexGuard<'static, Vec<Trace>> {
+fn alive() -> MutexGuard<'static, Vec<Resource>> {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -150,8 +149,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_ours_and_without_its_process_is_an_orphan() {
-        // Process numbers end at 2^22 (proc(5), pid_max).
+    fn only_own_names_without_a_process_are_orphans() {
+        // Process IDs end at 2^22 (proc(5), pid_max).
         assert!(is_orphan("mptlab-99999999-a") && is_orphan("mptlab-99999999-a-capture"));
         assert!(!is_orphan(&format!("mptlab-{}-a", std::process::id())));
         assert!(!is_orphan("somebody-99999999-a"));
@@ -159,13 +158,13 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_laboratorys_capture_is_an_orphan_and_goes() {
+    fn the_capture_of_a_killed_laboratory_is_removed() {
         let temporary = tempfile::TempDir::new().expect("a folder");
         let left = temporary.path().join("mptlab-99999999-a-capture");
         fs::create_dir(&left).and_then(|()| fs::write(left.join("packets.pcap"), "")).expect("a capture");
         fs::create_dir(temporary.path().join("somebody-99999999-a")).expect("a folder");
         let orphans = orphaned_folders(temporary.path());
-        assert_eq!(orphans, [Trace::Folder(left.clone())]);
+        assert_eq!(orphans, [Resource::Folder(left.clone())]);
         orphans[0].remove();
         assert!(!left.exists());
     }

@@ -7,11 +7,11 @@
 //!   eth2 192.168.12.1  --- a2 ~~~ path 2 ~~~ b2 ---  192.168.12.2 eth2
 //! ```
 //!
-//! What makes measurements mean something is set before anything runs: real frames (segmentation offloads off at all four
-//! ends of a path), CUBIC from a socket's birth (a socket born with BBR keeps pacing itself even after it is switched),
-//! no metrics remembered from one run to the next, static neighbours, receive processing of a flow on one processor (veth
-//! reorders otherwise). Host A has a routing table for each of its addresses, so a socket bound to one of them uses that
-//! path and no other, whichever address of B it talks to; host B answers by the subnet of the address.
+//! Conditions for meaningful measurements are set first: real frames (segmentation offloads off at all four ends of a
+//! path), CUBIC from socket creation (a socket created with BBR keeps its pacing even after a switch), no cached TCP
+//! metrics between runs, static neighbours, receive processing of a flow on one processor (veth reorders otherwise).
+//! Host A has a routing table for each of its addresses, so a socket bound to one of them uses only that path, for any
+//! address of B; host B replies by the subnet of the address.
 
 mod addresses;
 mod cleanup;
@@ -20,22 +20,22 @@ mod netns;
 mod unprivileged;
 
 pub use addresses::{Family, Host, address, interface};
-pub use cleanup::{PREFIX, hold_if_ending, on_every_exit, remove_orphans};
+pub use cleanup::{PREFIX, install_exit_handlers, park_if_ending, remove_orphans};
 pub(crate) use folder::Folder;
 pub use netns::Netns;
 pub use unprivileged::enter_own_namespaces;
 
 use crate::{
-    error::{During, LabError, Result, require},
+    error::{Context, LabError, Result, require},
     wire::{Pair, Remote, Report, Wire},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{fs, io, sync::mpsc, thread};
 
-/// The most paths that fit the numbering of addresses, and twice what a peer of the original MPT can have.
-pub const MOST_PATHS: usize = 24;
+/// Maximum number of paths that the address scheme allows: twice the limit of the original MPT's peers.
+pub const MAX_PATHS: usize = 24;
 
-/// Two hosts, their paths, and the wire that carries them; all gone when this is dropped.
+/// Two hosts, their paths, and the wire that carries them; dropping this removes all.
 pub struct Topology {
     remote: Option<Remote>,
     wire: Option<thread::JoinHandle<io::Result<Report>>>,
@@ -48,8 +48,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Builds hosts called `NAME-a` and `NAME-b` with the given paths. Refuses, and touches nothing, if one of the names is
-    /// taken.
+    /// Builds hosts called `NAME-a` and `NAME-b` with the given paths. Returns an error, without changes, if one of the
+    /// names is taken.
     pub fn build(name: &str, paths: &[PathSpec], seed: Seed) -> Result<Self> {
         check(name, paths.len())?;
         let host = |letter| Netns::create(&format!("{name}-{letter}"));
@@ -72,17 +72,17 @@ impl Topology {
         Ok(Self { remote: Some(remote), wire: Some(wire), paths: paths.len(), a, b, middle })
     }
 
-    /// A name that no other process uses.
+    /// Returns a name that no other process uses.
     pub fn unique_name() -> String {
         format!("{PREFIX}-{}", std::process::id())
     }
 
-    /// How many paths there are; they are numbered from zero.
+    /// Returns the number of paths; they are numbered from zero.
     pub fn paths(&self) -> usize {
         self.paths
     }
 
-    /// The namespace of a host.
+    /// Returns the namespace of a host.
     pub fn host(&self, host: Host) -> &Netns {
         match host {
             Host::A => &self.a,
@@ -90,7 +90,7 @@ impl Topology {
         }
     }
 
-    /// Lets all frames of a path vanish while its interfaces stay up: a blackhole.
+    /// Drops all frames of a path while its interfaces stay up: a blackhole.
     pub fn cut(&self, path: usize) {
         self.wire_do(|remote| remote.cut(path));
     }
@@ -100,12 +100,12 @@ impl Topology {
         self.wire_do(|remote| remote.restore(path));
     }
 
-    /// Gives a path another nature.
+    /// Replaces the properties of a path.
     pub fn change(&self, path: usize, spec: PathSpec) {
         self.wire_do(|remote| remote.change(path, spec));
     }
 
-    /// Pulls a path's cable out of `host`, which loses its carrier; the other host notices nothing but silence.
+    /// Pulls a path's cable out of `host`, which loses its carrier; the other host only stops receiving.
     pub fn unplug(&self, path: usize, host: Host) -> Result<()> {
         self.cut(path);
         self.middle.ip(&format!("link set {} down", addresses::wire_end(path, host)))
@@ -118,25 +118,25 @@ impl Topology {
         Ok(())
     }
 
-    /// Gives host A another IPv4 address on a path, as a new lease does; without `renew` the one it started with.
+    /// Gives host A a second IPv4 address on a path, as a new lease does; without `renew`, the first one again.
     pub fn renumber(&self, path: usize, renew: bool) -> Result<()> {
         self.a.ip(&addresses::new_lease(path, renew))?;
         self.b.ip(&addresses::new_neighbour(path))
     }
 
-    /// What the wire has done so far; none if it has ended.
+    /// Returns the wire's report; none if the wire has ended.
     pub fn report(&self) -> Option<Report> {
         self.remote.as_ref()?.report()
     }
 
-    /// Frames that the wire itself has missed so far.
+    /// Returns the number of frames that the wire missed.
     ///
     /// # Errors
-    /// When the wire has ended: then nothing that was measured over it counts.
+    /// Returns an error if the wire has ended, because measurements over it are then invalid.
     pub fn faults(&self) -> Result<u64> {
         let broken = || LabError::Failed {
             command: "the wire".into(),
-            message: "it broke; hint: the warning that follows says why".into(),
+            message: "it failed; hint: the warning that follows has the reason".into(),
         };
         self.report().map(|report| report.faults()).ok_or_else(broken)
     }
@@ -149,16 +149,16 @@ impl Topology {
 }
 
 impl Drop for Topology {
-    /// The wire first: its sockets keep the middle namespace alive.
+    /// Stops the wire first: its sockets keep the middle namespace alive.
     fn drop(&mut self) {
         self.remote = None;
         if let Some(Ok(Err(error))) = self.wire.take().map(thread::JoinHandle::join) {
-            eprintln!("warning: the wire broke: {error}");
+            eprintln!("warning: the wire failed: {error}");
         }
     }
 }
 
-/// Checks that namespaces can be made: by root, be it of a user namespace.
+/// Checks that namespaces can be created: needs root, possibly of a user namespace.
 pub fn check_privileges() -> Result<()> {
     if nix::unistd::geteuid().is_root() { Ok(()) } else { Err(LabError::NotRoot) }
 }
@@ -166,8 +166,8 @@ pub fn check_privileges() -> Result<()> {
 fn check(name: &str, paths: usize) -> Result<()> {
     check_privileges()?;
     ["ip", "ethtool", "sh"].into_iter().try_for_each(require)?;
-    if paths == 0 || paths > MOST_PATHS {
-        let message = format!("{paths} paths; hint: between 1 and {MOST_PATHS}");
+    if paths == 0 || paths > MAX_PATHS {
+        let message = format!("{paths} paths; hint: between 1 and {MAX_PATHS}");
         return Err(LabError::Failed { command: format!("build {name}"), message });
     }
     let taken =
@@ -182,24 +182,24 @@ fn start_wire(
 ) -> Result<(Remote, thread::JoinHandle<io::Result<Report>>)> {
     let pairs: Vec<Pair> = paths.iter().enumerate().map(|(path, spec)| pair(path, spec)).collect();
     let (opened, when_open) = mpsc::channel();
-    let door = middle.door()?;
+    let handle = middle.handle()?;
     let thread = thread::Builder::new().name("wire".into()).spawn(move || {
-        door.walk_through()?;
+        handle.enter()?;
         let (wire, remote) = Wire::open(&pairs, seed)?;
         let _ = opened.send(remote);
         wire.run()
     });
-    let thread = thread.during("start the wire's thread")?;
+    let thread = thread.context("start the wire's thread")?;
     match when_open.recv() {
         Ok(remote) => Ok((remote, thread)),
-        Err(_) => Err(why_it_ended(thread)),
+        Err(_) => Err(start_error(thread)),
     }
 }
 
-fn why_it_ended(wire: thread::JoinHandle<io::Result<Report>>) -> LabError {
+fn start_error(wire: thread::JoinHandle<io::Result<Report>>) -> LabError {
     let source = match wire.join() {
         Ok(Err(error)) => error,
-        _ => io::Error::other("it ended at once"),
+        _ => io::Error::other("it ended immediately"),
     };
     LabError::System { what: "open the wire".into(), source }
 }
@@ -224,35 +224,35 @@ fn set_parameters(netns: &Netns) -> Result<()> {
     ])
 }
 
-/// A namespace may only choose a congestion control that the machine allows to all; what was allowed stays so.
+/// A namespace may only select a congestion control that the system allows to all; the permission is not revoked.
 fn allow_cubic() -> Result<()> {
     let file = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
-    let allowed = fs::read_to_string(file).during(file)?;
+    let allowed = fs::read_to_string(file).context(file)?;
     if allowed.split_whitespace().any(|name| name == "cubic") {
         return Ok(());
     }
-    fs::write(file, format!("{} cubic", allowed.trim())).during(file)
+    fs::write(file, format!("{} cubic", allowed.trim())).context(file)
 }
 
-/// TCP buffers up to 32 MB: a window over 100 Mbit/s and 640 ms there and back takes 8 MB, of which the kernel counts
-/// twice the bytes, and the default of 6 MB would be what is measured.
+/// TCP buffers up to 32 MB: a window over 100 Mbit/s and 640 ms round trip takes 8 MB, for which the kernel charges
+/// twice the bytes; the default of 6 MB would limit the measurement.
 const BUFFERS: &str = "4096 131072 33554432";
 
-/// The first processors as the kernel takes them, which wants commas in more than 32.
+/// Returns a mask of the first 32 processors; the kernel requires commas in longer masks.
 fn processor_mask(processors: usize) -> String {
     format!("{:x}", u32::MAX >> (32 - processors.clamp(1, 32)))
 }
 
-/// Switches super-frames off and binds the receive processing of a flow to one processor of `cpus`.
+/// Disables segmentation offloads and binds the receive processing of a flow to one processor of `cpus`.
 const REAL_FRAMES_IN_ORDER: &str = r#"
 for folder in /sys/class/net/*; do
     device=${folder##*/}
     [ "$device" = lo ] && continue
     ethtool -K "$device" tx off tso off gso off gro off
     file=$folder/queues/rx-0/rps_cpus
-    # In a user namespace the kernel keeps this to itself.
+    # The kernel does not permit this in a user namespace.
     if ! { echo "$cpus" > "$file"; } 2>/dev/null && grep -q 4294967295 /proc/self/uid_map; then
-        echo "$file does not take '$cpus'; hint: frames of a flow overtake each other without it (CONFIG_RPS)" >&2
+        echo "cannot write '$cpus' to $file; hint: without it frames of a flow are reordered (CONFIG_RPS)" >&2
         exit 1
     fi
 done
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_of_processors_is_a_number_that_the_kernel_takes() {
+    fn a_processor_mask_has_the_kernels_format() {
         assert_eq!([1, 2, 32, 64].map(processor_mask), ["1", "3", "ffffffff", "ffffffff"]);
     }
 }

@@ -1,9 +1,9 @@
-//! Namespaces for those who are not root: in a user namespace of its own, this process may make networks as root may.
+//! Namespaces without root: in a user namespace of its own, this process may create networks as root may.
 //!
-//! What belongs to the whole machine stays as it is: CUBIC has to be allowed already, and receive processing is not bound
-//! to a processor. Figures are for oneself, not for publication.
+//! System-wide settings stay unchanged: CUBIC must already be allowed, and receive processing is not bound to a
+//! processor. The figures are for private use, not for publication.
 
-use crate::error::{During, LabError, Result};
+use crate::error::{Context, LabError, Result};
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
@@ -11,20 +11,20 @@ use nix::{
 };
 use std::fs;
 
-/// Moves this process, which must not have a second thread yet, into user, mount and network namespaces of its own.
+/// Moves this process, which must be single-threaded, into user, mount and network namespaces of its own.
 ///
 /// # Errors
-/// The kernel, or who runs it, does not allow it.
+/// Returns an error if the kernel or its configuration forbids it.
 pub fn enter_own_namespaces() -> Result<()> {
     let (user, group) = (geteuid(), getegid());
     let all = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET;
     unshare(all).map_err(|error| LabError::NoUserNamespace(error.into()))?;
-    // A group of one's own may only be mapped by one who cannot shed groups (user_namespaces(7)).
-    fs::write("/proc/self/setgroups", "deny").during("give up groups")?;
-    fs::write("/proc/self/uid_map", format!("0 {user} 1")).during("become root of a user namespace")?;
-    fs::write("/proc/self/gid_map", format!("0 {group} 1")).during("become root of a user namespace")?;
+    // An unprivileged process may only map its group after it has disabled setgroups (user_namespaces(7)).
+    fs::write("/proc/self/setgroups", "deny").context("give up groups")?;
+    fs::write("/proc/self/uid_map", format!("0 {user} 1")).context("become root of a user namespace")?;
+    fs::write("/proc/self/gid_map", format!("0 {group} 1")).context("become root of a user namespace")?;
     let none: Option<&str> = None;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).during("keep mounts to itself")?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("keep mounts to itself")?;
     // ip(8) keeps the names of network namespaces there.
-    mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), none).during("mount /run")
+    mount(Some("tmpfs"), "/run", Some("tmpfs"), MsFlags::empty(), none).context("mount /run")
 }

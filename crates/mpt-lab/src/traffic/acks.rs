@@ -1,10 +1,10 @@
-//! How long acknowledgements take, from a capture of the flow's packets at the sender.
+//! Acknowledgement delays, from a capture of the flow's packets at the sender.
 //!
-//! The thesis takes half of it for the one-way delay, and the difference of consecutive ones for jitter.
+//! The thesis uses half of it as one-way delay, and the difference of consecutive values as jitter.
 
-use super::Running;
+use super::ChildProcess;
 use crate::{
-    error::{During, Result, require, run},
+    error::{Context, Result, require, run},
     topology::{Folder, Netns},
 };
 use std::{
@@ -13,13 +13,13 @@ use std::{
     time::Duration,
 };
 
-/// A capture under way.
-pub struct Capture {
-    tcpdump: Running,
+/// A capture in progress.
+pub struct AckCapture {
+    tcpdump: ChildProcess,
     folder: Folder,
 }
 
-impl Capture {
+impl AckCapture {
     /// Captures headers of iperf3's packets on `device`.
     pub fn start(host: &Netns, device: &str) -> Result<Self> {
         ["tcpdump", "tshark"].into_iter().try_for_each(require)?;
@@ -29,26 +29,27 @@ impl Capture {
             .args(["-i", device, "-s", "120", "-U", "--immediate-mode", "-Z", "root", "-w"])
             .arg(folder.0.join("packets"));
         command.args(["tcp", "port", "5201"]).stdout(Stdio::null()).stderr(Stdio::null());
-        let tcpdump = Running(command.spawn().during("tcpdump")?);
+        let tcpdump = ChildProcess(command.spawn().context("tcpdump")?);
         Ok(Self { tcpdump, folder })
     }
 
-    /// Ends the capture; half of the time to each acknowledgement, in ms.
+    /// Ends the capture and returns half of the time to each ACK, in ms.
     pub fn finish(self) -> Result<Vec<f64>> {
         let Self { tcpdump, folder } = self;
-        // Every packet is written as it comes. The laboratory keeps signals that could be caught from its children.
+        // tcpdump writes every packet at once. It is killed, because signals that can be caught are blocked in child
+        // processes.
         thread::sleep(Duration::from_millis(200));
         drop(tcpdump);
         let mut tshark = Command::new("tshark");
         tshark.arg("-r").arg(folder.0.join("packets"));
-        // Large flows are the data connection; iperf3's control connection acknowledges a handful of packets.
+        // Large streams are the data connection; iperf3's control connection has only a handful of ACKs.
         tshark.args(["-Y", "tcp.analysis.ack_rtt && tcp.len == 0 && tcp.srcport == 5201"]);
         tshark.args(["-T", "fields", "-e", "tcp.stream", "-e", "tcp.analysis.ack_rtt"]);
         Ok(halves(&run(&mut tshark)?))
     }
 }
 
-/// Half the round trips of the streams that are not the first, in ms.
+/// Returns half the round-trip times of all streams but the first, in ms.
 fn halves(text: &str) -> Vec<f64> {
     let line = |line: &str| {
         let (stream, seconds) = line.split_once('\t')?;

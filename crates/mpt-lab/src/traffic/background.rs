@@ -1,8 +1,8 @@
-//! The thesis' background traffic: bursts of 20 writes every 1 to 2 s, 100 kbit/s from A to B and 500 kbit/s back.
+//! Background traffic of the thesis: bursts of 20 writes every 1 to 2 s, 100 kbit/s from A to B and 500 kbit/s back.
 
 use super::bulk::{BLOCK, connect, listen};
 use crate::{
-    error::{During, Result},
+    error::{Context, Result},
     topology::Netns,
     traffic::bulk::Route,
 };
@@ -18,11 +18,11 @@ use std::{
     time::Duration,
 };
 
-/// Background traffic that ends when this is dropped.
+/// Background traffic; dropping this stops it.
 pub struct Background {
     stop: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
-    /// Open to the end: the kernel accepts further subflows only where somebody listens.
+    /// Stays open: the kernel accepts further subflows only while a socket listens.
     _listener: Socket,
 }
 
@@ -30,15 +30,18 @@ impl Background {
     /// Connects and starts to send in both directions.
     pub fn start(a: &Netns, b: &Netns, route: Route) -> Result<Self> {
         let to = SocketAddr::new(route.to, PORT);
-        let listener = b.enter(|| listen(to, route.mptcp))?.during(format!("listen on {to}"))?;
-        let near = a.enter(|| connect(route, to))?.during(format!("connect to {to}"))?;
-        let (far, _) = listener.accept().during("accept")?;
+        let listener = b.enter(|| listen(to, route.mptcp))?.context(format!("listen on {to}"))?;
+        let near = a.enter(|| connect(route, to))?.context(format!("connect to {to}"))?;
+        let (far, _) = listener.accept().context("accept")?;
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         for (socket, bits) in [(near, 100_000), (far, 500_000)] {
             let limit = Some(Duration::from_millis(100));
-            socket.set_read_timeout(limit).and_then(|()| socket.set_write_timeout(limit)).during("set a time limit")?;
-            let reader = socket.try_clone().during("share a socket")?;
+            socket
+                .set_read_timeout(limit)
+                .and_then(|()| socket.set_write_timeout(limit))
+                .context("set a time limit")?;
+            let reader = socket.try_clone().context("share a socket")?;
             let (stop_sending, stop_reading) = (stop.clone(), stop.clone());
             threads.push(thread::spawn(move || send(socket, bits, &stop_sending)));
             threads.push(thread::spawn(move || discard(reader, &stop_reading)));
@@ -58,7 +61,7 @@ fn send(mut socket: Socket, bits: u64, stop: &AtomicBool) {
     let write = vec![0; (bits as f64 / 8.0 * MEAN_PAUSE / WRITES as f64) as usize];
     for pause in PAUSES.iter().cycle() {
         for _ in 0..WRITES {
-            // A write that finds the buffer full is one less; the rate is an average.
+            // A write to a full buffer is skipped; the rate is an average.
             let _ = socket.write(&write);
         }
         for _ in 0..(pause * 10.0) as u32 {
@@ -79,7 +82,7 @@ fn discard(mut socket: Socket, stop: &AtomicBool) {
 
 const WRITES: u32 = 20;
 
-/// Seconds from burst to burst: between 1 and 2, the same in every run, so that runs can be compared.
+/// Seconds between bursts: from 1 to 2, the same in every run, so that runs are comparable.
 const PAUSES: [f64; 5] = [1.0, 1.7, 1.3, 2.0, 1.5];
 const MEAN_PAUSE: f64 = 1.5;
 

@@ -1,7 +1,7 @@
-//! One TCP flow that sends as fast as it can until told to stop, watched closely enough to see a gap of 10 ms.
+//! One greedy TCP flow that runs until it is stopped, sampled finely enough to show a gap of 10 ms.
 
 use crate::{
-    error::{During, Result},
+    error::{Context, Result},
     topology::Netns,
 };
 use socket2::{Domain, Protocol, Socket, Type};
@@ -16,16 +16,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes that had arrived by some time since the flow began.
+/// Bytes received at a time since the flow's start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// When.
+    /// Time since the flow's start.
     pub at: Duration,
-    /// How many, since the beginning.
+    /// Bytes since the flow's start.
     pub bytes: u64,
 }
 
-/// A flow from one host to the other; it ends when this is dropped.
+/// A flow from one host to the other; dropping this ends it.
 pub struct Bulk {
     start: Instant,
     stop: Arc<AtomicBool>,
@@ -33,29 +33,32 @@ pub struct Bulk {
     threads: Vec<thread::JoinHandle<()>>,
 }
 
-/// Where a flow goes.
+/// Endpoints of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
-    /// The sender's address; the system's choice, if absent.
+    /// The sender's address; chosen by the system if absent.
     pub from: Option<IpAddr>,
     /// The receiver's address.
     pub to: IpAddr,
-    /// Multipath TCP in place of TCP.
+    /// True for MPTCP in place of TCP.
     pub mptcp: bool,
 }
 
 impl Bulk {
-    /// Connects and starts to send. A link that lets no connection through carries nothing, which is no error.
+    /// Connects and starts to send. If the connection times out, the flow carries nothing, which is no error.
     pub fn start(sender: &Netns, receiver: &Netns, route: Route) -> Result<Self> {
         let to = SocketAddr::new(route.to, PORT);
-        let listener = receiver.enter(|| listen(to, route.mptcp))?.during(format!("listen on {to}"))?;
+        let listener = receiver.enter(|| listen(to, route.mptcp))?.context(format!("listen on {to}"))?;
         let source = match sender.enter(|| connect(route, to))? {
             Err(error) if is_time_limit(&error) => None,
-            source => Some(source.during(format!("connect to {to}"))?),
+            source => Some(source.context(format!("connect to {to}"))?),
         };
         for socket in source.iter().chain([&listener]) {
             let limit = Some(Duration::from_millis(100));
-            socket.set_read_timeout(limit).and_then(|()| socket.set_write_timeout(limit)).during("set a time limit")?;
+            socket
+                .set_read_timeout(limit)
+                .and_then(|()| socket.set_write_timeout(limit))
+                .context("set a time limit")?;
         }
         Ok(Self::run(source, listener))
     }
@@ -69,12 +72,12 @@ impl Bulk {
         Self { start, stop, samples, threads: sending.into_iter().chain([receiving]).collect() }
     }
 
-    /// Time since the flow began.
+    /// Returns the time since the flow's start.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// What has arrived so far, some [`RESOLUTION`] apart; without progress there is no sample.
+    /// Returns the samples so far, at least [`RESOLUTION`] apart; there is no sample without progress.
     pub fn samples(&self) -> Vec<Sample> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -87,16 +90,17 @@ impl Drop for Bulk {
     }
 }
 
-/// The longest time without progress that begins between `from` and `to`; until `end`, if nothing came afterwards.
+/// Returns the longest time without progress that overlaps `from` to `to`; it lasts until `end` if nothing arrives
+/// afterwards.
 pub fn longest_gap(samples: &[Sample], from: Duration, to: Duration, end: Duration) -> Duration {
     let nexts = samples.iter().skip(1).map(|sample| sample.at).chain([end]);
     let pairs = samples.iter().map(|sample| sample.at).zip(nexts);
-    // A gap that a pulled cable makes begins with the last arrival before it, which may be a little earlier.
+    // The gap of a pulled cable starts with the last arrival before the pull, which may be slightly earlier.
     let inside = pairs.filter(|(begin, next)| *next > from && *begin < to);
     inside.map(|(begin, next)| next.saturating_sub(begin)).max().unwrap_or_default()
 }
 
-/// Goodput in Mbit/s over intervals of `width`, each with the time of its end in seconds.
+/// Returns goodput in Mbit/s over intervals of `width`, each with the time of its end in seconds.
 pub fn rates(samples: &[Sample], width: Duration, end: Duration) -> Vec<(f64, f64)> {
     let count = (end.as_nanos() / width.as_nanos()) as u32;
     let arrived = |at: Duration| {
@@ -141,8 +145,8 @@ fn send(mut socket: Socket, stop: &AtomicBool) {
     }
 }
 
-/// Waits for the flow and notes what it brings. The listener stays open: the kernel accepts further subflows only where somebody
-/// listens.
+/// Accepts the flow and records what arrives. The listener stays open: the kernel accepts further subflows only while a
+/// socket listens.
 fn receive(listener: &Socket, start: Instant, stop: &AtomicBool, samples: &Mutex<Vec<Sample>>) {
     let mut socket = loop {
         match listener.accept() {
@@ -174,13 +178,13 @@ fn is_time_limit(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }
 
-/// How close together samples are: a tenth of the shortest gap that a person would notice.
+/// Minimum interval of samples: a tenth of the shortest gap that a user would notice.
 pub const RESOLUTION: Duration = Duration::from_millis(10);
 
-/// As iperf3 does for TCP.
+/// Size of a write, as in iperf3 for TCP.
 pub(super) const BLOCK: usize = 128 << 10;
 
-/// Beside iperf3's.
+/// Differs from iperf3's port.
 const PORT: u16 = 5202;
 
 #[cfg(test)]
@@ -189,7 +193,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn a_flow_that_never_connects_brings_nothing_and_ends() {
+    fn a_flow_that_never_connects_has_no_samples_and_ends() {
         let listener = listen((Ipv4Addr::LOCALHOST, 0).into(), false).expect("a listener");
         listener.set_read_timeout(Some(Duration::from_millis(1))).expect("a time limit");
         let flow = Bulk::run(None, listener);

@@ -1,12 +1,12 @@
 //! Downloads from a stock server on host B with a stock client on host A.
 //!
-//! The file is sparse and was read once, so no disk is read and no page is made while it is measured: to make them, 8 MB at a
-//! time, keeps a processor of a kernel that does not preempt for 10 ms, and whatever should run on it waits. A download that
-//! is not through after its time is cut off, and its goodput is that of the part that came.
+//! The file is sparse and is read once beforehand, so that neither disk reads nor page allocations occur during the
+//! measurement: allocating pages, 8 MB at a time, blocks a processor of a non-preemptive kernel for 10 ms. A download
+//! that exceeds its time is cut off; its goodput is that of the received part.
 
-use super::Running;
+use super::ChildProcess;
 use crate::{
-    error::{During, LabError, Result, require},
+    error::{Context, LabError, Result, require},
     topology::{Folder, Topology},
 };
 use std::{
@@ -21,31 +21,31 @@ use std::{
 /// One download.
 #[derive(Clone, Debug)]
 pub struct Download {
-    /// How the file is asked for.
+    /// Protocol of the download.
     pub protocol: Protocol,
-    /// The size of the file.
+    /// Size of the file in MByte.
     pub mbyte: u64,
-    /// The client's address; the system's choice, if absent.
+    /// The client's address; chosen by the system if absent.
     pub from: Option<IpAddr>,
     /// The server's address.
     pub to: IpAddr,
-    /// The longest it may take.
+    /// Maximum duration.
     pub time: Duration,
-    /// Multipath TCP in place of TCP.
+    /// True for MPTCP in place of TCP.
     pub mptcp: bool,
 }
 
-/// How a file is asked for.
+/// Protocol of a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// With Python's web server.
+    /// HTTP with Python's web server.
     Http,
-    /// With vsftpd.
+    /// FTP with vsftpd.
     Ftp,
 }
 
 impl Protocol {
-    /// The programs it takes.
+    /// Returns the required programs.
     pub fn tools(self) -> &'static [&'static str] {
         match self {
             Self::Http => &["curl", "python3"],
@@ -61,40 +61,40 @@ impl Protocol {
     }
 }
 
-/// What came of a file.
+/// Result of a download.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Downloaded {
-    /// How much of it.
+    /// Received bytes.
     pub bytes: u64,
-    /// From the first byte to the last.
+    /// Time from the first byte to the last.
     pub time: Duration,
 }
 
 impl Downloaded {
-    /// Goodput.
+    /// Returns the goodput in Mbit/s.
     pub fn mbit(self) -> f64 {
         self.bytes as f64 * 8e-6 / self.time.as_secs_f64()
     }
 }
 
 impl Download {
-    /// Downloads the file, or as much as the time allows. `progress` is told the share of the time that is gone.
+    /// Downloads the file, or as much as the time allows. `progress` gets the elapsed share of the time.
     pub fn run(&self, topology: &Topology, progress: &mut dyn FnMut(f64)) -> Result<Downloaded> {
         self.check()?;
         let folder = Folder::create(&format!("{}-files", topology.b.name()))?;
-        Self::create_file(&folder, self.mbyte * 1_000_000).during("a file to download")?;
+        Self::create_file(&folder, self.mbyte * 1_000_000).context("a file to download")?;
         if self.protocol == Protocol::Ftp {
-            self.configure_vsftpd(&folder).during("configure vsftpd")?;
+            self.configure_vsftpd(&folder).context("configure vsftpd")?;
         }
-        let mut server = Running(self.server(topology, &folder).spawn().during("start a server")?);
+        let mut server = ChildProcess(self.server(topology, &folder).spawn().context("start a server")?);
         self.wait_for_listener(topology, &mut server)?;
-        let mut client = Running(self.client(topology).spawn().during("curl")?);
+        let mut client = ChildProcess(self.client(topology).spawn().context("curl")?);
         let start = Instant::now();
-        while client.0.try_wait().during("curl")?.is_none() {
+        while client.0.try_wait().context("curl")?.is_none() {
             progress((start.elapsed().as_secs_f64() / self.time.as_secs_f64()).min(1.0));
             thread::sleep(Duration::from_millis(50));
         }
-        downloaded(&io::read_to_string(client.0.stdout.take().expect("stdout is piped")).during("read curl")?)
+        downloaded(&io::read_to_string(client.0.stdout.take().expect("stdout is piped")).context("read curl")?)
     }
 
     fn create_file(folder: &Folder, bytes: u64) -> io::Result<()> {
@@ -120,7 +120,8 @@ impl Download {
         command
     }
 
-    /// An anonymous server of the one file. Its sessions are processes of their own, which end soon when their client has vanished.
+    /// Configures an anonymous server of the one file. Its sessions are separate processes, which end soon after their
+    /// client has vanished.
     fn configure_vsftpd(&self, folder: &Folder) -> io::Result<()> {
         let empty = folder.0.join("empty");
         fs::create_dir_all(&empty)?;
@@ -153,7 +154,7 @@ impl Download {
         command
     }
 
-    /// `env` runs what follows as it is; `mptcpize run` gives it multipath sockets.
+    /// Wraps the command: `env` runs it unchanged, `mptcpize run` gives it MPTCP sockets.
     fn program(&self, mut env: Command) -> Command {
         if self.mptcp {
             env.args(["mptcpize", "run"]);
@@ -161,9 +162,9 @@ impl Download {
         env
     }
 
-    fn wait_for_listener(&self, topology: &Topology, server: &mut Running) -> Result<()> {
+    fn wait_for_listener(&self, topology: &Topology, server: &mut ChildProcess) -> Result<()> {
         let (start, script) = (Instant::now(), format!("ss -Hltn sport = :{}", self.protocol.port()));
-        while start.elapsed() < PATIENCE && server.0.try_wait().during("the server")?.is_none() {
+        while start.elapsed() < START_TIMEOUT && server.0.try_wait().context("the server")?.is_none() {
             if !topology.b.sh(&script)?.is_empty() {
                 return Ok(());
             }
@@ -173,21 +174,21 @@ impl Download {
     }
 }
 
-/// From curl's bytes, its time, and the time until the first byte came.
+/// Parses curl's byte count, total time, and time to the first byte.
 fn downloaded(written: &str) -> Result<Downloaded> {
-    let words: Vec<f64> = written.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    match words[..] {
+    let fields: Vec<f64> = written.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    match fields[..] {
         [bytes, total, first] if total > first && bytes > 0.0 => {
             Ok(Downloaded { bytes: bytes as u64, time: Duration::from_secs_f64(total - first) })
         }
-        _ => Err(LabError::Unreadable { tool: "curl", message: format!("nothing came: '{written}'") }),
+        _ => Err(LabError::Unreadable { tool: "curl", message: format!("no data received: '{written}'") }),
     }
 }
 
-/// Its configuration's name.
+/// Name of the configuration file.
 const VSFTPD: &str = "vsftpd.conf";
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,8 @@
-//! iperf3, started at both ends and read from its JSON: what arrives is the receiver's word, not the sender's.
+//! iperf3 at both ends, read from its JSON; goodput is the receiver's figure, not the sender's.
 
-use super::Running;
+use super::ChildProcess;
 use crate::{
-    error::{During, LabError, Result, require},
+    error::{Context, LabError, Result, require},
     topology::Netns,
 };
 use serde_json::Value;
@@ -14,77 +14,77 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One run of iperf3 with one stream.
+/// Parameters of one run of iperf3.
 #[derive(Clone, Debug)]
 pub struct Iperf {
-    /// What is sent.
-    pub load: Load,
-    /// The sender's address, which chooses its path; the system's choice, if absent.
+    /// Load to send.
+    pub load: IperfLoad,
+    /// The sender's address, which selects its path; chosen by the system if absent.
     pub from: Option<IpAddr>,
     /// The receiver's address.
     pub to: IpAddr,
-    /// How long to send.
+    /// Duration of sending.
     pub time: Duration,
-    /// How often goodput is noted in the series, at least 100 ms.
+    /// Interval of the goodput series, at least 100 ms.
     pub interval: Duration,
-    /// Multipath TCP in place of TCP.
+    /// True for MPTCP in place of TCP.
     pub mptcp: bool,
-    /// The sender's congestion control; the host's, if absent.
+    /// The sender's congestion control; the host's default if absent.
     pub congestion: Option<&'static str>,
 }
 
-/// What iperf3 sends.
+/// Load that iperf3 sends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Load {
-    /// As much TCP as goes, in so many streams.
+pub enum IperfLoad {
+    /// Greedy TCP in a number of streams.
     Tcp {
-        /// How many.
+        /// Number of streams.
         streams: u32,
     },
-    /// TCP no faster than this many Mbit/s, without Nagle's algorithm.
+    /// TCP at a limited rate, without Nagle's algorithm.
     PacedTcp {
-        /// The rate.
+        /// Rate in Mbit/s.
         mbit: f64,
-        /// The size of a write.
+        /// Size of a write in bytes.
         block: usize,
-        /// The size of both sockets' buffers.
+        /// Size of both sockets' buffers in bytes.
         window: usize,
     },
-    /// UDP at this many Mbit/s in datagrams of `payload` bytes.
+    /// UDP at a fixed rate.
     Udp {
-        /// The rate.
+        /// Rate in Mbit/s.
         mbit: f64,
-        /// The size of a datagram's payload.
+        /// Size of a datagram's payload in bytes.
         payload: usize,
     },
 }
 
-/// What a run of iperf3 has found.
+/// Results of a run of iperf3.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Payload that arrived, Mbit/s.
+    /// Received payload, Mbit/s.
     pub goodput: f64,
-    /// Segments TCP sent again.
+    /// Segments that TCP retransmitted.
     pub retransmits: Option<u64>,
-    /// The sender's smoothed round trip, mean over the run.
+    /// Mean over the run of the sender's smoothed RTT.
     pub round_trip: Option<Duration>,
-    /// Share of datagrams that did not arrive; UDP.
+    /// Share of lost datagrams; UDP only.
     pub lost: Option<f64>,
-    /// RFC 3550 jitter; UDP.
+    /// RFC 3550 jitter; UDP only.
     pub jitter: Option<Duration>,
-    /// Seconds since the start at the end of each interval, and Mbit/s that arrived in it.
+    /// End of each interval in seconds since the start, and the Mbit/s received in it.
     pub series: Vec<(f64, f64)>,
-    /// Processor use of the sending iperf3, 1 for one whole processor.
+    /// Processor use of the sending iperf3; 1 is one whole processor.
     pub sender_cpu: f64,
     /// Processor use of the receiving iperf3.
     pub receiver_cpu: f64,
 }
 
 impl Iperf {
-    /// TCP for `time` to `to`, noted every 100 ms.
+    /// Returns a TCP run to `to` for `time`, with a series of 100 ms.
     pub fn tcp(to: IpAddr, time: Duration) -> Self {
         Self {
-            load: Load::Tcp { streams: 1 },
+            load: IperfLoad::Tcp { streams: 1 },
             from: None,
             to,
             time,
@@ -94,27 +94,27 @@ impl Iperf {
         }
     }
 
-    /// The same from an address of the sender.
+    /// Sets the sender's address.
     pub fn from(mut self, address: IpAddr) -> Self {
         self.from = Some(address);
         self
     }
 
-    /// The same over multipath TCP.
+    /// Selects MPTCP.
     pub fn over_mptcp(mut self) -> Self {
         self.mptcp = true;
         self
     }
 
-    /// Runs from one host to the other. `progress` is told the share that is done, from 0 to 1.
+    /// Runs from one host to the other. `progress` gets the finished share, from 0 to 1.
     pub fn run(&self, sender: &Netns, receiver: &Netns, progress: &mut dyn FnMut(f64)) -> Result<Measured> {
         require("iperf3")?;
         if self.mptcp {
             require("mptcpize")?;
         }
-        let mut server = Running(self.server(receiver).spawn().during("iperf3 -s")?);
+        let mut server = ChildProcess(self.server(receiver).spawn().context("iperf3 -s")?);
         wait_for_listener(receiver)?;
-        let mut client = Running(self.client(sender).spawn().during("iperf3 -c")?);
+        let mut client = ChildProcess(self.client(sender).spawn().context("iperf3 -c")?);
         let sent = self.finish(&mut client, progress)?;
         let received = self.finish(&mut server, &mut |_| {})?;
         read(&sent, &received)
@@ -134,12 +134,12 @@ impl Iperf {
             command.args(["-B", &address.to_string()]);
         }
         match self.load {
-            Load::Tcp { streams } => drop(command.args(["-P", &streams.to_string()])),
-            Load::PacedTcp { mbit, block, window } => {
+            IperfLoad::Tcp { streams } => drop(command.args(["-P", &streams.to_string()])),
+            IperfLoad::PacedTcp { mbit, block, window } => {
                 let (block, window) = (block.to_string(), window.to_string());
                 command.args(["-b", &format!("{mbit}M"), "-l", &block, "-w", &window, "-N"]);
             }
-            Load::Udp { mbit, payload } => {
+            IperfLoad::Udp { mbit, payload } => {
                 command.args(["-u", "-b", &format!("{mbit}M"), "-l", &payload.to_string()]);
             }
         }
@@ -159,32 +159,32 @@ impl Iperf {
         command
     }
 
-    /// Waits for the end of one side and returns what it printed.
-    fn finish(&self, side: &mut Running, progress: &mut dyn FnMut(f64)) -> Result<Value> {
+    /// Waits for the end of one side and returns its output.
+    fn finish(&self, side: &mut ChildProcess, progress: &mut dyn FnMut(f64)) -> Result<Value> {
         let mut output = side.0.stdout.take().expect("stdout is piped");
         let reader = thread::spawn(move || {
             let mut text = String::new();
             output.read_to_string(&mut text).map(|_| text)
         });
         let start = Instant::now();
-        while side.0.try_wait().during("iperf3")?.is_none() {
-            if start.elapsed() > self.time + GRACE {
+        while side.0.try_wait().context("iperf3")?.is_none() {
+            if start.elapsed() > self.time + TIMEOUT {
                 return Err(unreadable("it did not end"));
             }
             progress((start.elapsed().as_secs_f64() / self.time.as_secs_f64()).min(1.0));
             thread::sleep(Duration::from_millis(50));
         }
-        let text = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).during("read iperf3")?;
+        let text = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).context("read iperf3")?;
         let value: Value = serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
         value["error"].as_str().map_or(Ok(()), |error| Err(unreadable(error)))?;
         Ok(value)
     }
 }
 
-/// Waits until iperf3 listens: a client that is too early gives up.
+/// Waits until iperf3 listens, because a client fails if it starts earlier.
 fn wait_for_listener(host: &Netns) -> Result<()> {
     let start = Instant::now();
-    while start.elapsed() < GRACE {
+    while start.elapsed() < TIMEOUT {
         if !host.sh("ss -Hltn sport = :5201")?.is_empty() {
             return Ok(());
         }
@@ -215,7 +215,7 @@ fn tcp_goodput(received: &Value) -> Option<f64> {
     received["end"]["sum_received"]["bits_per_second"].as_f64()
 }
 
-/// From the intervals: the sum that version 3.12 gives for UDP at the receiver is zero.
+/// Sums the intervals, because version 3.12 reports a sum of zero for UDP at the receiver.
 fn udp_goodput(received: &Value) -> Option<f64> {
     let intervals = received["intervals"].as_array()?;
     let bytes: f64 = intervals.iter().filter_map(|interval| interval["sum"]["bytes"].as_f64()).sum();
@@ -231,8 +231,8 @@ fn unreadable(message: impl Into<String>) -> LabError {
     LabError::Unreadable { tool: "iperf3", message: message.into() }
 }
 
-/// How long iperf3 may take to start, and to end after its time: the last bytes may stand in a deep queue.
-const GRACE: Duration = Duration::from_secs(15);
+/// Time limit for iperf3 to start, and to end after its duration: the last bytes may wait in a deep queue.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {

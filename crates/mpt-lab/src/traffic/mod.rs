@@ -1,8 +1,8 @@
-//! Traffic between the two hosts, and what it measures.
+//! Traffic between the two hosts, and its measurement.
 //!
-//! [`iperf`] for the figures that papers publish, [`ping`] for round trips, [`bulk`] for a TCP flow whose progress is seen
-//! to 10 ms. [`mptcp`] prepares the kernel's multipath TCP, the first thing to be compared with. Goodput is what arrives at
-//! the receiver, in bits of TCP or UDP payload.
+//! [`iperf`] measures the figures that papers publish, [`ping`] round-trip times, [`bulk`] the progress of a TCP flow
+//! to 10 ms. [`mptcp`] configures kernel MPTCP, the main reference. Goodput is counted at the receiver, in bits of TCP
+//! or UDP payload.
 
 pub mod acks;
 pub mod background;
@@ -16,12 +16,12 @@ pub mod voice;
 
 use std::process::Child;
 
-/// A program that is killed when this is dropped.
-pub(crate) struct Running(pub(crate) Child);
+/// A child process; dropping this kills it.
+pub(crate) struct ChildProcess(pub(crate) Child);
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,7 +1,7 @@
-//! The kernel's multipath TCP over all paths of a topology, from host A to host B.
+//! Kernel MPTCP over all paths of a topology, from host A to host B.
 //!
-//! Host A offers each of its addresses for a subflow; the source routing of the topology takes each over its own path to
-//! the one address of B that the connection goes to.
+//! Host A has a subflow endpoint for each of its addresses; the topology's source routing takes each subflow over its
+//! own path to the one address of B that the connection uses.
 
 use crate::{
     error::Result,
@@ -9,12 +9,12 @@ use crate::{
 };
 use std::fmt::Write;
 
-/// The most subflows the kernel makes besides the first (net/mptcp/protocol.h, MPTCP_SUBFLOWS_MAX, is 8).
-const MOST_SUBFLOWS: usize = 8;
+/// Maximum subflows that the kernel creates besides the first (net/mptcp/protocol.h, MPTCP_SUBFLOWS_MAX, is 8).
+const MAX_SUBFLOWS: usize = 8;
 
-/// Lets connections from host A use every path.
+/// Configures MPTCP so that connections from host A use every path.
 pub fn prepare(topology: &Topology) -> Result<()> {
-    let limits = format!("mptcp limits set subflow {MOST_SUBFLOWS} add_addr_accepted {MOST_SUBFLOWS}\n");
+    let limits = format!("mptcp limits set subflow {MAX_SUBFLOWS} add_addr_accepted {MAX_SUBFLOWS}\n");
     let mut batch = format!("mptcp endpoint flush\n{limits}");
     for path in 0..topology.paths() {
         let (address, device) = (address(Host::A, path, Family::V4), interface(path));

@@ -1,4 +1,4 @@
-//! Round trips, from ping.
+//! Round-trip times, measured by ping.
 
 use crate::{
     error::{LabError, Result, require},
@@ -9,24 +9,24 @@ use std::{net::IpAddr, process::Command, thread, time::Duration};
 /// A series of echo requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Ping {
-    /// The sender's address; the system's choice, if absent.
+    /// The sender's address; chosen by the system if absent.
     pub from: Option<IpAddr>,
-    /// Who is asked.
+    /// Destination.
     pub to: IpAddr,
-    /// How many requests.
+    /// Number of requests.
     pub count: u32,
-    /// Time from one request to the next, at least 2 ms.
+    /// Interval of the requests, at least 2 ms.
     pub interval: Duration,
 }
 
 impl Ping {
-    /// Sends all requests and returns the round trips of those that were answered within a second.
+    /// Sends all requests and returns the round-trip times of those answered within a second.
     pub fn run(&self, host: &Netns) -> Result<Vec<Duration>> {
         require("ping")?;
         answers(self.command(host))
     }
 
-    /// The same on a thread of its own.
+    /// Does the same on an own thread.
     pub fn in_background(&self, host: &Netns) -> Result<thread::JoinHandle<Result<Vec<Duration>>>> {
         require("ping")?;
         let command = self.command(host);
@@ -47,7 +47,7 @@ impl Ping {
 
 fn answers(mut command: Command) -> Result<Vec<Duration>> {
     let output = command.output().map_err(|error| unreadable(error.to_string()))?;
-    // 1 says that not every request was answered.
+    // Status 1 means that some requests were not answered.
     match output.status.code() {
         Some(0 | 1) => Ok(round_trips(&String::from_utf8_lossy(&output.stdout))),
         _ => Err(unreadable(String::from_utf8_lossy(&output.stderr).trim())),

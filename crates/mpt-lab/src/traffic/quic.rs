@@ -1,12 +1,12 @@
 //! A QUIC download (RFC 9000) from host B to host A with a stock implementation at both ends: one stream, CUBIC.
 //!
-//! Only sockets are made inside the hosts; both ends run in this process. The server's certificate is made for the run, and is
-//! the one authority that the client trusts. Windows are larger than the crate's, as those of TCP are larger than the
-//! kernel's: a fast path of 640 ms would measure nothing else.
+//! Only sockets are created inside the hosts; both ends run in this process. The server's certificate is generated for
+//! the run and is the only trust anchor of the client. Windows are larger than quinn's defaults, as TCP's are larger
+//! than the kernel's: otherwise they would limit a fast path of 640 ms.
 
 use super::bulk::Sample;
 use crate::{
-    error::{During, LabError, Result},
+    error::{Context, LabError, Result},
     topology::Topology,
 };
 use quinn::{
@@ -26,29 +26,29 @@ use std::{
 };
 use tokio::time::timeout;
 
-/// One download.
+/// Parameters of one download.
 #[derive(Clone, Copy, Debug)]
 pub struct Quic {
-    /// The client's address; the system's choice, if absent.
+    /// The client's address; chosen by the system if absent.
     pub from: Option<IpAddr>,
     /// The server's address.
     pub to: IpAddr,
-    /// How long it takes.
+    /// Duration.
     pub time: Duration,
 }
 
 impl Quic {
-    /// What had arrived when. `progress` is told the share of the time that is gone.
+    /// Returns the bytes received over time. `progress` gets the elapsed share of the time.
     pub fn run(&self, topology: &Topology, progress: &mut dyn FnMut(f64)) -> Result<Vec<Sample>> {
         let (server, client) = configurations()?;
         let at = SocketAddr::new(self.to, PORT);
         let any: IpAddr = if at.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
-        let far = topology.b.enter(|| UdpSocket::bind(at))?.during(format!("bind {at}"))?;
-        let near = topology.a.enter(|| UdpSocket::bind((self.from.unwrap_or(any), 0)))?.during("bind a client")?;
-        let limit = self.time + PATIENCE;
+        let far = topology.b.enter(|| UdpSocket::bind(at))?.context(format!("bind {at}"))?;
+        let near = topology.a.enter(|| UdpSocket::bind((self.from.unwrap_or(any), 0)))?.context("bind a client")?;
+        let limit = self.time + CONNECT_TIMEOUT;
         let serving = thread::spawn(move || {
             block_on(async move {
-                timeout(limit, serve(far, server)).await.unwrap_or_else(|_| Err(unreadable("nobody came")))
+                timeout(limit, serve(far, server)).await.unwrap_or_else(|_| Err(unreadable("no client connected")))
             })
         });
         let samples = block_on(self.fetch(near, client, progress));
@@ -64,13 +64,13 @@ impl Quic {
     ) -> Result<Vec<Sample>> {
         let endpoint = endpoint(socket, None)?;
         let connecting = endpoint.connect_with(config, SocketAddr::new(self.to, PORT), NAME).map_err(unreadable)?;
-        let connection = timeout(PATIENCE, connecting).await.map_err(unreadable)?.map_err(unreadable)?;
+        let connection = timeout(CONNECT_TIMEOUT, connecting).await.map_err(unreadable)?.map_err(unreadable)?;
         let (mut request, mut answer) = connection.open_bi().await.map_err(unreadable)?;
         request.write_all(b"GET").await.map_err(unreadable)?;
         let (start, mut bytes) = (Instant::now(), 0);
         let mut samples = vec![Sample { at: Duration::ZERO, bytes }];
         while start.elapsed() < self.time {
-            if let Ok(chunk) = timeout(TICK, answer.read_chunk(usize::MAX, true)).await {
+            if let Ok(chunk) = timeout(READ_TIMEOUT, answer.read_chunk(usize::MAX, true)).await {
                 bytes += chunk.map_err(unreadable)?.map_or(0, |chunk| chunk.bytes.len() as u64);
             }
             let at = start.elapsed();
@@ -85,7 +85,7 @@ impl Quic {
     }
 }
 
-/// Gives one client as much as it takes, until it leaves.
+/// Sends to one client as fast as it receives, until it closes the connection.
 async fn serve(socket: UdpSocket, config: ServerConfig) -> Result<()> {
     let endpoint = endpoint(socket, Some(config))?;
     let incoming = endpoint.accept().await.ok_or_else(|| unreadable("the server ended"))?;
@@ -97,7 +97,7 @@ async fn serve(socket: UdpSocket, config: ServerConfig) -> Result<()> {
 }
 
 fn endpoint(socket: UdpSocket, server: Option<ServerConfig>) -> Result<Endpoint> {
-    Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime)).during("a QUIC endpoint")
+    Endpoint::new(EndpointConfig::default(), server, socket, Arc::new(TokioRuntime)).context("a QUIC endpoint")
 }
 
 fn configurations() -> Result<(ServerConfig, ClientConfig)> {
@@ -117,21 +117,21 @@ fn configurations() -> Result<(ServerConfig, ClientConfig)> {
 }
 
 fn block_on<T>(task: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().during("a runtime for QUIC")?.block_on(task)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("a runtime for QUIC")?.block_on(task)
 }
 
 fn unreadable(error: impl Display) -> LabError {
     LabError::Unreadable { tool: "QUIC", message: error.to_string() }
 }
 
-/// Half of what TCP gets, since the kernel counts every byte twice.
+/// Half of TCP's buffer, because the kernel charges every byte twice.
 const WINDOW: u32 = 16 << 20;
 
-/// How long a server may take to be found.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for connecting to the server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long silence may keep the client from looking at its clock.
-const TICK: Duration = Duration::from_millis(50);
+/// Read timeout, so that the client checks its clock during silence.
+const READ_TIMEOUT: Duration = Duration::from_millis(50);
 
 const NAME: &str = "laboratory";
 

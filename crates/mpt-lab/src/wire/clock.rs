@@ -1,4 +1,4 @@
-//! The wire's time: monotonic, and what the kernel's wall-clock stamps mean in it.
+//! Time of the wire: monotonic, with a conversion from the kernel's wall-clock timestamps.
 
 use mpt_proto::time::Time;
 use nix::{
@@ -7,16 +7,16 @@ use nix::{
 };
 use std::time::Duration;
 
-/// Read once a turn.
-pub(super) struct Clock {
+/// A clock that is read once per turn.
+pub(super) struct WireClock {
     start: Duration,
     now: Time,
     wall: Duration,
-    /// The latest arrival on each line: a stamp that goes back, because the wall clock was set, counts as this.
+    /// Latest arrival on each line. A timestamp that goes back, because the wall clock was set, is replaced by it.
     latest: Vec<Time>,
 }
 
-impl Clock {
+impl WireClock {
     pub(super) fn start(lines: usize) -> Self {
         let start = read(ClockId::CLOCK_MONOTONIC);
         Self { start, now: Time::START, wall: read(ClockId::CLOCK_REALTIME), latest: vec![Time::START; lines] }
@@ -31,15 +31,15 @@ impl Clock {
         self.now
     }
 
-    /// When a frame of `line` with this wall-clock stamp arrived. Unless the wall clock was set in between, its age is
-    /// right; a frame that arrived after the last tick counts as arrived at the tick.
+    /// Returns the arrival time of a frame of `line` from its wall-clock timestamp. Its age is right unless the wall
+    /// clock was set in between; an arrival after the last tick counts as an arrival at the tick.
     pub(super) fn of_stamp(&mut self, line: usize, stamp: Duration) -> Time {
-        let age = self.wall.saturating_sub(stamp).min(OLDEST);
+        let age = self.wall.saturating_sub(stamp).min(MAX_AGE);
         self.latest[line] = self.latest[line].max(self.now - age);
         self.latest[line]
     }
 
-    pub(super) fn rest(&mut self, duration: Duration) {
+    pub(super) fn sleep(&mut self, duration: Duration) {
         let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::empty(), &TimeSpec::from(duration));
         self.tick();
     }
@@ -49,5 +49,5 @@ fn read(clock: ClockId) -> Duration {
     clock_gettime(clock).map(Duration::from).expect("every Linux has these two clocks")
 }
 
-/// No frame waits longer in a socket of a running wire; a greater age means that the wall clock was set.
-const OLDEST: Duration = Duration::from_millis(100);
+/// Frames wait at most this long in a socket of a running wire; a greater age means that the wall clock was set.
+const MAX_AGE: Duration = Duration::from_millis(100);

@@ -1,20 +1,20 @@
-//! A wire in user space: real frames between two interfaces, delayed and dropped as a [`Link`] says.
+//! A wire in user space: it moves real frames between two interfaces, delayed and dropped by a [`Link`].
 //!
 //! ```text
 //! interface A -> packet socket -> Link::push -> the air (by time) -> packet socket -> interface B     and back
 //! ```
 //!
-//! One thread carries any number of pairs. A frame's fate is decided from the time at which the kernel received it, not
-//! from the time at which this thread got to it, so being late only matters for the moment of release. After each turn the
-//! thread rests for [`REST`], as network cards moderate their interrupts: a turn then serves many frames of many pairs, and
-//! two cores are left to those who are measured. A turn also releases what is due within [`AHEAD`], so that frames are as
-//! often early as late. [`Report`] tells how far from the meant time they were released.
+//! One thread serves any number of pairs. The model gets the time at which the kernel received a frame, so late
+//! processing only affects the time of release. After each turn the thread sleeps for [`TURN_PAUSE`], as network cards
+//! moderate interrupts: a turn then handles many frames of many pairs, and leaves two cores to the programs under test.
+//! A turn also releases frames due within [`MAX_EARLY_RELEASE`], so that frames are as often early as late. [`Report`]
+//! has the deviation of the releases.
 //!
-//! Frames have to be real ones: with segmentation offload a "frame" is 64 kB long and loss and queues mean nothing.
+//! Frames must be real ones: with segmentation offload a "frame" has 64 kB, and loss and queues become meaningless.
 //! Such super-frames are dropped and counted.
 
-mod air;
 mod clock;
+mod in_flight;
 mod remote;
 mod report;
 
@@ -26,8 +26,8 @@ use crate::sys::{
     poll::Poller,
     sched,
 };
-use air::{Air, Due};
-use clock::Clock;
+use clock::WireClock;
+use in_flight::{Due, InFlight};
 use mpt_sim::{
     link::{Fate, Link, PathSpec},
     seed::Seed,
@@ -36,37 +36,37 @@ use nix::errno::Errno;
 use remote::{Inbox, Order};
 use std::{io, mem, time::Duration};
 
-/// The least time from the end of one turn to the next. On the virtual machines this was tuned on, a wake-up costs some
-/// 30 us of processor time and comes 50 to 100 us late. At 100 Mbit/s, where a full-sized frame takes 121 us, a rest of
-/// 50 us took 42 % of a core, 100 us takes 28 %, and 200 us 23 % with 0.5 ms of error.
-const REST: Duration = Duration::from_micros(100);
+/// Minimum time between two turns. On the virtual machines used for tuning, a wake-up costs some 30 us of processor
+/// time and is 50 to 100 us late. At 100 Mbit/s, where a full-sized frame takes 121 us, a pause of 50 us took 42 % of a
+/// core, 100 us takes 28 %, and 200 us 23 % with an error of 0.5 ms.
+const TURN_PAUSE: Duration = Duration::from_micros(100);
 
-/// How far ahead of its time a frame may be released: half a rest.
-const AHEAD: Duration = Duration::from_micros(50);
+/// Maximum time that a frame is released early: half a pause.
+const MAX_EARLY_RELEASE: Duration = Duration::from_micros(50);
 
-/// Sleeps longer than this end about 100 us late, since an idle processor sleeps, too; shorter ones 25 us.
+/// Longer sleeps end about 100 us late, because an idle processor enters a sleep state; shorter ones 25 us.
 const LONG_SLEEP: Duration = Duration::from_micros(400);
 
-/// A pair of interfaces in one namespace and what lies between them.
+/// A pair of interfaces in one namespace and the path between them.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// The interface towards host A.
     pub a: String,
     /// The interface towards host B.
     pub b: String,
-    /// What lies between.
+    /// The path between them.
     pub path: PathSpec,
 }
 
-/// All pairs that one thread carries.
+/// All pairs that one thread serves.
 pub struct Wire {
     sockets: Vec<PacketSocket>,
     /// Line `n` leads from socket `n` to socket `n ^ 1`; pair `p` has the lines `2 p` (A to B) and `2 p + 1`.
     lines: Vec<Link>,
-    air: Air,
+    in_flight: InFlight,
     poller: Poller,
     inbox: Inbox,
-    clock: Clock,
+    clock: WireClock,
     incoming: [Frame; BATCH],
     leaving: Vec<Vec<Frame>>,
     pool: Vec<Frame>,
@@ -74,7 +74,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Opens the interfaces in the calling thread's network namespace. Link schedules count from here.
+    /// Opens the interfaces in the calling thread's network namespace. Link schedules start at this time.
     pub fn open(pairs: &[Pair], seed: Seed) -> io::Result<(Self, Remote)> {
         let (remote, inbox) = remote::pair()?;
         let mut poller = Poller::new()?;
@@ -88,13 +88,13 @@ impl Wire {
                 lines.push(Link::new(spec, seed.fork(&format!("path {number} {direction}"))));
             }
         }
-        poller.add(inbox.bell(), sockets.len())?;
+        poller.add(inbox.wakeup_fd(), sockets.len())?;
         let wire = Self {
             incoming: std::array::from_fn(|_| Frame::with_room(FRAME_ROOM)),
             leaving: sockets.iter().map(|_| Vec::new()).collect(),
             report: Report::new(sockets.len()),
-            air: Air::default(),
-            clock: Clock::start(sockets.len()),
+            in_flight: InFlight::default(),
+            clock: WireClock::start(sockets.len()),
             pool: Vec::new(),
             sockets,
             lines,
@@ -104,39 +104,39 @@ impl Wire {
         Ok((wire, remote))
     }
 
-    /// Carries frames until the [`Remote`] is gone.
+    /// Carries frames until the [`Remote`] is dropped.
     pub fn run(mut self) -> io::Result<Report> {
-        self.report.urgency = sched::hurry();
+        self.report.scheduling = sched::raise_priority();
         let mut ready = Vec::new();
         loop {
             self.poller.wait(self.until_next_release(), &mut ready)?;
             self.clock.tick();
             for &key in &ready {
                 if key < self.sockets.len() {
-                    self.take_in(key)?;
-                } else if !self.obey() {
+                    self.receive(key)?;
+                } else if !self.handle_orders() {
                     return Ok(self.report());
                 }
             }
-            if self.let_out() || !ready.is_empty() {
-                self.clock.rest(REST);
+            if self.release_due() || !ready.is_empty() {
+                self.clock.sleep(TURN_PAUSE);
             }
         }
     }
 
-    /// How long to sleep. A long sleep ends early and is followed by a short one, which ends in time.
+    /// Returns the time to sleep. A long sleep ends early and is followed by a short one, which ends on time.
     fn until_next_release(&self) -> Duration {
-        let left = self.air.next().map_or(IDLE, |at| at.since(self.clock.now() + AHEAD));
+        let left = self.in_flight.next().map_or(IDLE_TIMEOUT, |at| at.since(self.clock.now() + MAX_EARLY_RELEASE));
         if left > LONG_SLEEP { left - LONG_SLEEP / 2 } else { left }
     }
 
-    /// Reads all that has arrived at one end and decides its fate.
-    fn take_in(&mut self, end: usize) -> io::Result<()> {
+    /// Receives all pending frames of one end and schedules them.
+    fn receive(&mut self, end: usize) -> io::Result<()> {
         let mut arrivals = [Arrival::default(); BATCH];
         loop {
             let count = self.sockets[end].receive(&mut self.incoming, &mut arrivals)?;
             for (index, arrival) in arrivals[..count].iter().enumerate() {
-                self.decide(end, index, *arrival);
+                self.schedule(end, index, *arrival);
             }
             if count < BATCH {
                 return Ok(());
@@ -144,7 +144,7 @@ impl Wire {
         }
     }
 
-    fn decide(&mut self, line: usize, index: usize, arrival: Arrival) {
+    fn schedule(&mut self, line: usize, index: usize, arrival: Arrival) {
         if arrival.truncated {
             self.report.lines[line].super_frames += 1;
             return;
@@ -153,22 +153,22 @@ impl Wire {
         let Fate::Deliver(at) = self.lines[line].push(arrived, self.incoming[index].bytes().len()) else { return };
         let fresh = self.pool.pop().unwrap_or_else(|| Frame::with_room(FRAME_ROOM));
         let frame = mem::replace(&mut self.incoming[index], fresh);
-        self.air.put(at, line, frame);
+        self.in_flight.push(at, line, frame);
     }
 
-    /// Sends all whose time has come, in batches by interface; false if there was nothing to send.
-    fn let_out(&mut self) -> bool {
+    /// Sends all due frames, in batches per interface; returns false if there were none.
+    fn release_due(&mut self) -> bool {
         self.clock.tick();
         let now = self.clock.now();
-        let before = self.air.len();
-        while let Some(Due { at, line, frame }) = self.air.take_due(now + AHEAD) {
+        let before = self.in_flight.len();
+        while let Some(Due { at, line, frame }) = self.in_flight.pop_due(now + MAX_EARLY_RELEASE) {
             self.report.deviation.note(now.since(at).max(at.since(now)));
             self.leaving[line].push(frame);
         }
         for line in 0..self.leaving.len() {
             self.send(line);
         }
-        self.air.len() < before
+        self.in_flight.len() < before
     }
 
     fn send(&mut self, line: usize) {
@@ -176,7 +176,7 @@ impl Wire {
         while !unsent.is_empty() {
             match self.sockets[line ^ 1].send(unsent) {
                 Ok(count) => unsent = &unsent[count..],
-                // A reported carrier change is cleared by the attempt; anything else lasts longer than frames may wait.
+                // The attempt clears a reported carrier change; other errors last longer than frames may wait.
                 Err(Errno::EINTR) => {}
                 Err(_) => break,
             }
@@ -185,9 +185,9 @@ impl Wire {
         self.pool.append(&mut self.leaving[line]);
     }
 
-    /// Does what the remote asks; false when it is gone.
-    fn obey(&mut self) -> bool {
-        self.inbox.silence();
+    /// Executes the remote's orders; returns false when the remote is gone.
+    fn handle_orders(&mut self) -> bool {
+        self.inbox.clear_wakeup();
         loop {
             match self.inbox.next() {
                 Some(Order::Cut(path, cut)) => self.lines_of(path).for_each(|line| self.cut(line, cut)),
@@ -206,7 +206,7 @@ impl Wire {
     fn cut(&mut self, line: usize, cut: bool) {
         self.lines[line].cut(cut);
         if cut {
-            self.air.forget(line);
+            self.in_flight.discard_line(line);
         }
     }
 
@@ -227,8 +227,8 @@ fn named(error: io::Error, interface: &str) -> io::Error {
     io::Error::new(error.kind(), format!("interface {interface}: {error}"))
 }
 
-/// Room for a frame of the usual MTU with a tag or two.
+/// Buffer for a frame of the standard MTU with one or two VLAN tags.
 const FRAME_ROOM: usize = 2048;
 
-/// How long an idle wire sleeps; only bounds the time, since a frame or an order wakes it.
-const IDLE: Duration = Duration::from_secs(1);
+/// Sleep of an idle wire; an upper bound, because frames and orders wake it.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Orders to a running wire, from another thread.
+//! Control of a running wire from another thread.
 
 use super::Report;
 use mpt_sim::link::PathSpec;
@@ -9,29 +9,29 @@ use std::{
     sync::{Arc, mpsc},
 };
 
-/// Changes a running wire; the wire ends when this is dropped. Paths are numbered from zero, as they were opened.
+/// Controls a running wire; dropping this ends the wire. Paths are numbered from zero in the order of opening.
 pub struct Remote {
     orders: mpsc::Sender<Order>,
-    bell: Arc<EventFd>,
+    wakeup: Arc<EventFd>,
 }
 
 impl Remote {
-    /// Swallows all frames of a path from this moment on, in both directions, those under way included. Interfaces stay up.
+    /// Drops all frames of a path from now on in both directions, including those in flight. Interfaces stay up.
     pub fn cut(&self, path: usize) {
         self.order(Order::Cut(path, true));
     }
 
-    /// Carries the frames of a cut path again.
+    /// Delivers frames of a cut path again.
     pub fn restore(&self, path: usize) {
         self.order(Order::Cut(path, false));
     }
 
-    /// Gives a path another nature; its schedule counts from this moment. Frames under way keep their fate.
+    /// Replaces the properties of a path; its schedule starts now. Frames in flight keep their fate.
     pub fn change(&self, path: usize, spec: PathSpec) {
         self.order(Order::Change(path, Box::new(spec)));
     }
 
-    /// What has happened so far; none when the wire has ended.
+    /// Returns the report so far; none if the wire has ended.
     pub fn report(&self) -> Option<Report> {
         let (reply, answer) = mpsc::channel();
         self.order(Order::Report(reply));
@@ -39,9 +39,9 @@ impl Remote {
     }
 
     fn order(&self, order: Order) {
-        // Fails only when the wire has ended, which its thread reports.
+        // Fails only if the wire has ended, which its thread reports.
         let _ = self.orders.send(order);
-        let _ = self.bell.write(1);
+        let _ = self.wakeup.write(1);
     }
 }
 
@@ -58,29 +58,29 @@ pub(super) enum Order {
     Stop,
 }
 
-/// The wire's end.
+/// The wire's end of the control channel.
 pub(super) struct Inbox {
     orders: mpsc::Receiver<Order>,
-    bell: Arc<EventFd>,
+    wakeup: Arc<EventFd>,
 }
 
 impl Inbox {
-    /// Stops the bell; before the orders are read, so that a later one rings again.
-    pub(super) fn silence(&self) {
-        let _ = self.bell.read();
+    /// Clears the wake-up event. Must precede reading the orders, so that a later order wakes the wire again.
+    pub(super) fn clear_wakeup(&self) {
+        let _ = self.wakeup.read();
     }
 
     pub(super) fn next(&self) -> Option<Order> {
         self.orders.try_recv().ok()
     }
 
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(super) fn wakeup_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 }
 
 pub(super) fn pair() -> io::Result<(Remote, Inbox)> {
     let (sender, orders) = mpsc::channel();
-    let bell = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
-    Ok((Remote { orders: sender, bell: bell.clone() }, Inbox { orders, bell }))
+    let wakeup = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
+    Ok((Remote { orders: sender, wakeup: wakeup.clone() }, Inbox { orders, wakeup: wakeup }))
 }

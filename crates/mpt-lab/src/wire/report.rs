@@ -1,28 +1,28 @@
-//! What a wire has done, and how well it kept time.
+//! Counters and timing accuracy of a wire.
 
-use crate::sys::sched::Urgency;
+use crate::sys::sched::SchedulingClass;
 use mpt_sim::link::Counts;
 use std::{fmt, time::Duration};
 
-/// What a wire has done since it was opened.
+/// Counters and timing accuracy of a wire since it was opened.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// By line: path 0 there, path 0 back, path 1 there, ...
+    /// Per line: path 0 there, path 0 back, path 1 there, ...
     pub lines: Vec<LineReport>,
-    /// How far from the meant time, early or late, frames were released.
+    /// Difference between scheduled and actual release times, early or late.
     pub deviation: Deviation,
-    /// How urgently the kernel let it run.
-    pub urgency: Urgency,
+    /// Scheduling class of the wire's thread.
+    pub scheduling: SchedulingClass,
 }
 
 impl Report {
-    /// A report of `lines` directions in which nothing has happened.
+    /// Creates an empty report of `lines` directions.
     pub(crate) fn new(lines: usize) -> Self {
         let lines = vec![LineReport::default(); lines];
-        Self { lines, deviation: Deviation::default(), urgency: Urgency::Ordinary }
+        Self { lines, deviation: Deviation::default(), scheduling: SchedulingClass::Ordinary }
     }
 
-    /// Frames that went missing although the model delivers them: the wire was too slow, or offloads are on.
+    /// Returns the number of frames that the model delivers but the wire missed: it was too slow, or offloads are on.
     pub fn faults(&self) -> u64 {
         self.lines.iter().map(|line| line.unread + line.unsent + line.super_frames).sum()
     }
@@ -31,13 +31,13 @@ impl Report {
 /// One direction of one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LineReport {
-    /// What the model did.
+    /// Counters of the link model.
     pub link: Counts,
-    /// Frames the kernel dropped because the wire did not read them in time.
+    /// Frames that the kernel dropped because the wire read them too late.
     pub unread: u64,
-    /// Frames the kernel did not take for sending.
+    /// Frames that the kernel did not accept for sending.
     pub unsent: u64,
-    /// Frames longer than an MTU, dropped.
+    /// Dropped frames that are longer than an MTU.
     pub super_frames: u64,
 }
 
@@ -72,7 +72,7 @@ impl Default for Deviation {
 }
 
 impl Deviation {
-    /// Counts one.
+    /// Adds a duration.
     pub fn note(&mut self, off: Duration) {
         let step = (off.as_nanos() / STEP.as_nanos()) as usize;
         self.counts[step.min(STEPS - 1)] += 1;
@@ -80,7 +80,7 @@ impl Deviation {
         self.max = self.max.max(off);
     }
 
-    /// The upper edge of the step below which a share `q` of them lies; zero if there are none.
+    /// Returns the upper edge of the step that contains the quantile `q`; zero if the histogram is empty.
     pub fn quantile(&self, q: f64) -> Duration {
         let mut left = (self.total as f64 * q).ceil() as u64;
         for (step, count) in self.counts.iter().enumerate() {
@@ -92,7 +92,7 @@ impl Deviation {
         self.max
     }
 
-    /// The longest.
+    /// Returns the maximum.
     pub fn max(&self) -> Duration {
         self.max
     }

@@ -1,4 +1,4 @@
-//! What is on the wire, and what comes out of the tunnel.
+//! Captures of datagrams on the wire and of packets that leave the tunnel.
 
 use mpt_lab::{
     sys::packet::{Arrival, BATCH, Frame, PacketSocket},
@@ -10,14 +10,14 @@ use mpt_proto::{
 };
 use std::{fs, path::Path};
 
-/// Everything that comes in at an interface from the moment this is opened.
+/// A capture of all frames received at an interface since it was opened.
 pub struct Capture {
     socket: PacketSocket,
     frames: [Frame; BATCH],
     seen: Vec<Vec<u8>>,
 }
 
-/// A datagram of the tunnel's, as it came over a path.
+/// A captured datagram of the tunnel.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// The outer header.
@@ -30,13 +30,13 @@ const ETHERNET: usize = 14;
 const ROOM: usize = 66_000;
 
 impl Capture {
-    /// Listens at an interface of a host.
+    /// Opens a capture at an interface of a host.
     pub fn open(host: &Netns, interface: &str) -> Self {
         let socket = host.enter(|| PacketSocket::open(interface)).expect("a namespace").expect("a packet socket");
         Self { socket, frames: std::array::from_fn(|_| Frame::with_room(ROOM)), seen: Vec::new() }
     }
 
-    /// All frames so far.
+    /// Returns all frames so far.
     pub fn frames(&mut self) -> &[Vec<u8>] {
         loop {
             let mut arrivals = [Arrival::default(); BATCH];
@@ -48,12 +48,12 @@ impl Capture {
         }
     }
 
-    /// The tunnel's datagrams among them.
+    /// Returns the tunnel's datagrams so far.
     pub fn datagrams(&mut self) -> Vec<Datagram> {
         self.frames().iter().filter_map(|frame| datagram(&frame[ETHERNET..])).collect()
     }
 
-    /// The inner packets that the tunnel's datagrams carry, each with its outer header.
+    /// Returns the inner packets of the tunnel's datagrams, each with its outer header.
     pub fn tunnelled(&mut self) -> Vec<(Ip, Ip)> {
         let inner = |datagram: &Datagram| {
             let (_, inner) = gre::Gre::decode(&datagram.payload).ok()?;
@@ -62,17 +62,17 @@ impl Capture {
         self.datagrams().iter().filter_map(inner).collect()
     }
 
-    /// All IP packets so far at an interface without Ethernet header, with their bytes.
+    /// Returns all IP packets so far at an interface without Ethernet header, with their bytes.
     pub fn packets(&mut self) -> Vec<(Ip, Vec<u8>)> {
         self.frames().iter().filter_map(|bytes| Some((Ip::parse(bytes).ok()?, bytes.clone()))).collect()
     }
 
-    /// Writes all frames so far to a file that Wireshark reads (libpcap format 2.4, link type Ethernet).
+    /// Writes all frames so far to a capture file for Wireshark (libpcap format 2.4, link type Ethernet).
     pub fn save(&mut self, file: &Path) {
-        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-        let mut bytes = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, ROOM as u32, 1]);
+        let u32s = |u32s: &[u32]| u32s.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let mut bytes = u32s(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, ROOM as u32, 1]);
         for frame in self.frames() {
-            bytes.extend(words(&[0, 0, frame.len() as u32, frame.len() as u32]));
+            bytes.extend(u32s(&[0, 0, frame.len() as u32, frame.len() as u32]));
             bytes.extend(frame);
         }
         fs::write(file, bytes).expect("a file");

@@ -1,4 +1,5 @@
-//! What the tunnel carries: every mix of IP versions, both twins, every form of header, packets of every size, in order.
+//! Transport through the tunnel: every mix of IP versions, both offload implementations, every GRE header, every packet
+//! size, order.
 
 use crate::{
     capture::Capture,
@@ -20,8 +21,9 @@ const FAST: &str = "rate=200mbit,queue=100ms";
 const MEGABYTE: u64 = 1_000_000;
 const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
-/// Ping, two seconds of iperf3 and a checked transfer in both IP versions inside; then every path must have carried its part.
-fn carries_both_versions(test: &str, outer: &[Family]) {
+/// Runs ping, two seconds of iperf3 and a checked transfer in both inner IP versions, and checks that every path
+/// carried its share.
+fn carries_both_ip_versions(test: &str, outer: &[Family]) {
     let Some(rig) = Rig::up(test, &vec![FAST; outer.len()], &Plan::over(outer)) else { return };
     for family in BOTH {
         let to = inside(Host::B, family);
@@ -43,23 +45,23 @@ fn carries_both_versions(test: &str, outer: &[Family]) {
 
 #[test]
 fn ipv4_and_ipv6_travel_over_an_ipv4_path() {
-    carries_both_versions("v4", &[Family::V4]);
+    carries_both_ip_versions("v4", &[Family::V4]);
 }
 
 #[test]
 fn ipv4_and_ipv6_travel_over_an_ipv6_path() {
-    carries_both_versions("v6", &[Family::V6]);
+    carries_both_ip_versions("v6", &[Family::V6]);
 }
 
 #[test]
 fn ipv4_and_ipv6_travel_over_both_kinds_of_path_at_the_same_time() {
-    carries_both_versions("mixed", &BOTH);
+    carries_both_ip_versions("mixed", &BOTH);
 }
 
 #[test]
-fn twelve_paths_of_both_kinds_carry_their_parts() {
-    // The original stopped at seven paths over IPv6.
-    carries_both_versions("twelve", &BOTH.repeat(6));
+fn twelve_paths_of_both_kinds_carry_their_shares() {
+    // The original MPT was limited to seven paths over IPv6.
+    carries_both_ip_versions("twelve", &BOTH.repeat(6));
 }
 
 #[test]
@@ -67,7 +69,7 @@ fn the_setup_of_the_readme_uses_both_links() {
     let Some(mut rig) = Rig::build("readme", &[FAST, FAST]) else { return };
     let sides = include_str!("../../../../README.md").split("```toml\n").skip(1);
     let sides = sides.filter_map(|rest| rest.split("```").next()).map(|side| {
-        // The server has one address there, and one on each link here.
+        // The README's server has one address; here it has one per link.
         let remotes = [0, 1].map(|path| address(Host::B, path, Family::V4).to_string());
         remotes.iter().fold(side.to_owned(), |side, remote| side.replacen("203.0.113.7", remote, 1))
     });
@@ -84,7 +86,7 @@ fn the_setup_of_the_readme_uses_both_links() {
 }
 
 #[test]
-fn the_slow_twin_understands_the_fast_one_and_itself() {
+fn daemons_with_and_without_offload_understand_each_other() {
     let slow = "offload = false";
     let plan = Plan::over(&BOTH);
     let Some(mut rig) = Rig::build("twin", &[FAST, FAST]) else { return };
@@ -149,13 +151,13 @@ fn packets_leave_the_tunnel_in_the_order_in_which_they_entered() {
     let reorder = rig.status(Host::B)["peers"][0]["reorder"].clone();
     assert!(reorder["buffered"].as_u64() > Some(1_000), "half of them come 23 ms after the others: {reorder}");
     let sink = mpt_sim::host::Sink { numbers, ..Default::default() };
-    assert_eq!(sink.repeated(), []);
+    assert_eq!(sink.duplicates(), []);
     let late = reorder["late"].as_u64().expect("a number");
-    assert!(sink.overtaken() <= late, "{} out of order, {reorder}", sink.overtaken());
+    assert!(sink.reordered() <= late, "{} out of order, {reorder}", sink.reordered());
     assert!(sink.numbers.len() > 4_000, "{} of 8000 arrived, {reorder}", sink.numbers.len());
 }
 
-/// Sends numbered datagrams of 200 bytes, 4000 a second, from A to B; returns the numbers that arrived, as they came.
+/// Sends numbered datagrams of 200 bytes from A to B, 4000 per second; returns the numbers in order of arrival.
 fn send_numbered(rig: &Rig, count: u64) -> Vec<u64> {
     let bind = |host: Host| move || UdpSocket::bind((inside(host, Family::V4), 0));
     let from = rig.hosts.a.enter(bind(Host::A)).expect("a namespace").expect("a socket");

@@ -1,4 +1,4 @@
-//! The routes by which a tunnel's own datagrams go through the gateways that its file names.
+//! Routes for the tunnel's own datagrams via the gateways that the configuration names.
 
 use crate::rig::{Rig, sh};
 use mpt_lab::topology::Host;
@@ -19,7 +19,7 @@ gateway = "192.168.12.2"
 remote = "203.0.113.7"
 "#;
 
-/// The routers of host A's routes to the peer.
+/// Returns the routers of host A's routes to the peer.
 fn routers(rig: &Rig) -> Vec<String> {
     let routes = sh(&rig.hosts.a, "ip route show 203.0.113.7");
     let via = |line: &str| line.split_whitespace().skip_while(|word| *word != "via").nth(1).map(str::to_owned);
@@ -29,7 +29,7 @@ fn routers(rig: &Rig) -> Vec<String> {
 }
 
 #[test]
-fn each_path_goes_by_its_own_gateway_and_by_another_when_the_file_names_one() {
+fn each_path_uses_the_gateway_that_the_file_names() {
     let Some(mut rig) = Rig::build("detours", &["delay=1ms", "delay=1ms"]) else { return };
     rig.launch_with(Host::A, FILE);
     assert_eq!(routers(&rig), ["192.168.11.2", "192.168.12.2"]);
@@ -50,7 +50,7 @@ fn each_path_goes_by_its_own_gateway_and_by_another_when_the_file_names_one() {
 }
 
 #[test]
-fn what_a_killed_tunnel_leaves_is_removed_when_no_tunnel_runs_that_may_need_it() {
+fn routes_of_a_killed_tunnel_are_removed_when_no_running_tunnel_may_need_them() {
     let Some(mut rig) = Rig::build("detour-left", &["delay=1ms", "delay=1ms"]) else { return };
     let more =
         "[[peer.path]]\nname = \"six\"\ninterface = \"eth1\"\ngateway = \"fd00:1::2\"\nremote = \"2001:db8:7::7\"\n";
@@ -69,7 +69,7 @@ fn what_a_killed_tunnel_leaves_is_removed_when_no_tunnel_runs_that_may_need_it()
     assert!(!rig.mpt(Host::A, &["up", &rig.file(Host::A).display().to_string()]).status.success());
     assert!(rig.mpt(Host::A, &["down"]).status.success());
     assert_eq!((left(&rig), routers(&rig)), (0, Vec::new()));
-    assert!(sh(&rig.hosts.a, "ip route show 203.0.113.8").contains("192.168.11.2"), "somebody else's stays");
+    assert!(sh(&rig.hosts.a, "ip route show 203.0.113.8").contains("192.168.11.2"), "the user's route stays");
 }
 
 #[test]
@@ -88,16 +88,16 @@ fn a_gateway_s_route_comes_back_with_its_interface() {
     }
 }
 
-/// A route into the tunnel has the tunnel's address for its source, and cannot be set without.
+/// A route into the tunnel has the tunnel's address as source, and cannot be set while that is missing.
 #[test]
 fn a_route_that_could_not_be_set_is_set_when_it_can_be() {
     let Some(mut rig) = Rig::build("route-late", &["delay=1ms", "delay=1ms"]) else { return };
-    rig.hosts.a.ip("link set eth2 down").expect("no way for the second path");
+    rig.hosts.a.ip("link set eth2 down").expect("no route for the second path");
     rig.launch_with(Host::A, &FILE.replacen("[[peer]]", "routes = [\"10.80.0.0/16\"]\n[[peer]]", 1));
     let is_set = |rig: &Rig| sh(&rig.hosts.a, "ip route show 10.80.0.0/16").contains("dev mpt0");
     assert!(is_set(&rig) && routers(&rig) == ["192.168.11.2"]);
     rig.hosts.a.ip("address delete 10.77.0.1/24 dev mpt0").expect("gone, and the route with it");
-    rig.hosts.a.ip("link set eth2 up").expect("a way for the second path");
+    rig.hosts.a.ip("link set eth2 up").expect("a route for the second path");
     rig.wait_until("both paths have a route", |rig| routers(rig) == ["192.168.11.2", "192.168.12.2"]);
     assert!(!is_set(&rig));
     rig.hosts.a.ip("address add 10.77.0.1/24 dev mpt0").expect("it is back");

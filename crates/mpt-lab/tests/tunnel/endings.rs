@@ -1,4 +1,4 @@
-//! How a tunnel ends, and that nothing of it stays; who may not start one.
+//! Exits of the tunnel: nothing is left behind, and unprivileged users are refused.
 
 use crate::rig::{Plan, Rig, open_folder, output, program, text};
 use mpt_lab::topology::{Family, Host};
@@ -11,8 +11,8 @@ fn plan() -> Plan {
     Plan::over(&[Family::V4]).on(Host::A, "routes = [\"10.99.0.0/24\"]")
 }
 
-/// Everything that a tunnel made on host A: its interface, addresses, routes, UDP socket and control socket.
-fn traces(rig: &Rig) -> String {
+/// Returns everything that a tunnel created on host A: interface, addresses, routes, UDP socket and control socket.
+fn tunnel_state(rig: &Rig) -> String {
     let script = "set +e; ip -o link show dev mpt0; ip -o address | grep -w mpt0; ip route | grep -E 'mpt0|10.99'; \
                   ip -6 route | grep -w mpt0; ss -Hulpn sport = :4754; true";
     let sockets = fs::read_dir(rig.run_dir(Host::A)).into_iter().flatten().flatten();
@@ -21,27 +21,31 @@ fn traces(rig: &Rig) -> String {
 }
 
 #[test]
-fn every_ending_leaves_nothing_behind_and_the_next_tunnel_starts() {
+fn every_exit_leaves_nothing_behind_and_the_next_tunnel_starts() {
     let Some(mut rig) = Rig::up("end", &["delay=1ms"], &plan()) else { return };
     for part in ["mpt0", "10.77.0.1", "fd77::1", "10.99.0.0/24", ":4754", "mpt0.sock"] {
-        assert!(traces(&rig).contains(part), "{part} of a running tunnel: {}", traces(&rig));
+        assert!(tunnel_state(&rig).contains(part), "{part} of a running tunnel: {}", tunnel_state(&rig));
     }
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         assert!(rig.signal(Host::A, signal).success(), "{signal}");
-        assert_eq!(traces(&rig), "", "{signal}");
+        assert_eq!(tunnel_state(&rig), "", "{signal}");
         rig.start(&plan());
     }
     assert!(rig.mpt(Host::A, &["down"]).status.success());
-    assert_eq!(traces(&rig), "", "when mpt down returns, all is done");
+    assert_eq!(tunnel_state(&rig), "", "when mpt down returns, all is done");
     assert!(rig.wait_for_end(Host::A).success());
     rig.start(&plan());
 }
 
 #[test]
-fn a_killed_tunnel_leaves_nothing_but_a_socket_file_that_does_not_matter() {
+fn a_killed_tunnel_leaves_only_a_harmless_socket_file() {
     let Some(mut rig) = Rig::up("kill", &["delay=1ms"], &plan()) else { return };
     assert!(!rig.signal(Host::A, Signal::SIGKILL).success());
-    assert!(traces(&rig).ends_with("mpt0.sock") && !traces(&rig).contains("10.77"), "{}", traces(&rig));
+    assert!(
+        tunnel_state(&rig).ends_with("mpt0.sock") && !tunnel_state(&rig).contains("10.77"),
+        "{}",
+        tunnel_state(&rig)
+    );
     let status = rig.mpt(Host::A, &["status"]);
     assert!(!status.status.success() && text(&status.stderr).contains("hint:"), "{}", text(&status.stderr));
     rig.start(&plan());
@@ -54,7 +58,7 @@ fn a_second_tunnel_of_the_same_name_is_refused_and_the_first_goes_on() {
     let second = rig.mpt(Host::A, &["up", &file]);
     assert_eq!(second.status.code(), Some(1));
     assert!(text(&second.stderr).contains("running already"), "{}", text(&second.stderr));
-    // Another directory of control sockets knows nothing of the first; the system does.
+    // A second directory of control sockets does not show the first tunnel; the system does.
     let other = rig.folder.path().join("other");
     let third = output(rig.program(Host::A).args(["up", &file]).env("MPT_RUN_DIR", other));
     assert_eq!(third.status.code(), Some(1));
@@ -68,12 +72,12 @@ fn without_privileges_the_error_names_the_capability() {
     rig.launch(Host::A, &plan());
     rig.signal(Host::A, Signal::SIGTERM);
     open_folder(rig.folder.path());
-    // Where this was built, nobody may look.
+    // The build directory is not accessible to other users.
     let program_for_all = rig.folder.path().join("mpt");
     fs::copy(program(), &program_for_all).expect("a copy");
     let run_dir = rig.folder.path().join("run-nobody");
     open_folder(&run_dir);
-    // A directory of one's own for the control socket, and the usual one.
+    // A user-defined directory for the control socket, and the default one.
     for run_dir in [run_dir.as_path(), "/run/mpt".as_ref()] {
         let mut command = rig.hosts.a.command("setpriv");
         command.args(NOBODY).arg(&program_for_all).arg("up").arg(rig.file(Host::A)).env("MPT_RUN_DIR", run_dir);

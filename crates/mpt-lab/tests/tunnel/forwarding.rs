@@ -1,4 +1,4 @@
-//! A host behind the tunnel: its packets are as large as its own network allows, which the tunnel must put right.
+//! A host behind the tunnel: its packets have the size of its own network, which the tunnel must adapt.
 
 use crate::{
     capture::Capture,
@@ -8,7 +8,7 @@ use crate::{
 use mpt_lab::topology::{Family, Host, Netns};
 use mpt_proto::packet::ip::{Ip, TCP};
 
-/// A host behind host A, on a network of its own that host B has a route to.
+/// Creates a host behind host A, on an own network that host B has a route to.
 fn behind_a(rig: &Rig) -> Netns {
     let name = rig.hosts.a.name().replace("-a", "-c");
     let guest = Netns::create(&name).expect("a namespace");
@@ -24,11 +24,11 @@ fn behind_a(rig: &Rig) -> Netns {
 }
 
 #[test]
-fn a_forwarded_hosts_segments_are_made_to_fit() {
+fn the_mss_of_a_forwarded_host_is_clamped() {
     let plan = Plan::over(&[Family::V4]).on(Host::B, "routes = [\"10.99.0.0/24\"]");
     let Some(rig) = Rig::up("clamp", &["rate=200mbit,queue=100ms"], &plan) else { return };
     let guest = behind_a(&rig);
-    // With its offloads the guest leaves segmentation and checksums to the tunnel; without them it does them itself.
+    // With offloads the guest leaves segmentation and checksums to the tunnel; without them it does both itself.
     for offloads in ["on", "off"] {
         sh(&guest, &format!("ethtool -K eth0 tx {offloads} >/dev/null; ethtool -K eth0 tso {offloads} >/dev/null"));
         let mut inner = Capture::open(&rig.hosts.b, "mpt0");
@@ -36,7 +36,7 @@ fn a_forwarded_hosts_segments_are_made_to_fit() {
         transfer.wait_for(&rig, 2_000_000);
         transfer.finish();
         let offered: Vec<u16> = inner.packets().iter().filter_map(|(ip, bytes)| offered_mss(ip, bytes)).collect();
-        // MTU 1464 less IPv4 and TCP header; the guest's own link of 1500 bytes would make it 1460.
+        // MTU 1464 minus IPv4 and TCP headers; the guest's own link of 1500 bytes would give 1460.
         assert_eq!(offered, [1_464 - 40], "offloads {offloads}");
     }
 }
@@ -57,7 +57,7 @@ fn a_forwarded_packet_that_is_too_large_is_answered_with_the_size_that_fits() {
     assert!(!answered && said.contains("mtu") && said.contains("1464"), "{said}");
 }
 
-/// The MSS option of a SYN, which Linux puts first.
+/// Returns the MSS option of a SYN, which Linux puts first.
 fn offered_mss(ip: &Ip, packet: &[u8]) -> Option<u16> {
     let tcp = packet.get(ip.transport..).filter(|_| ip.protocol == TCP)?;
     let is_syn = tcp.get(13)? & 0x12 == 0x02;

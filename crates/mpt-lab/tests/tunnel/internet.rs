@@ -1,6 +1,6 @@
-//! Everything through the tunnel: host A sends all to host B, which takes it to a third host, the Internet.
+//! All traffic through the tunnel: host A sends everything to host B, which forwards it to a third host, the Internet.
 //!
-//! Host A has a default route beside the tunnel, too, so whatever does not go through the tunnel would get there as well.
+//! Host A also has a default route outside the tunnel, so traffic that bypasses the tunnel would arrive there as well.
 
 use crate::rig::{Rig, output, sh, text};
 use mpt_lab::topology::{Host, Netns};
@@ -27,10 +27,10 @@ public_key = "sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ="
 networks = ["10.77.0.1/32", "fd77::1/128"]
 "#;
 
-/// Somewhere in the Internet, and everything of it.
+/// Addresses on the Internet.
 const FAR: [&str; 2] = ["198.51.100.2", "2001:db8:99::2"];
 
-/// The Internet behind host B, and the ways of host A to it beside the tunnel.
+/// Creates the Internet behind host B, and routes of host A to it outside the tunnel.
 fn internet(rig: &Rig) -> Netns {
     let name = rig.hosts.a.name().replace("-a", "-c");
     let far = Netns::create(&name).expect("a namespace");
@@ -39,7 +39,7 @@ fn internet(rig: &Rig) -> Netns {
          address add 2001:db8:99::1/64 dev wan nodad"
     );
     rig.hosts.b.ip(&host_b).expect("a network");
-    // It knows no way back to the tunnel's addresses, only to host B's own.
+    // The host has no route back to the tunnel's addresses, only to host B's own.
     let host_c = "link set eth0 up\naddress add 198.51.100.2/24 dev eth0\naddress add 2001:db8:99::2/64 dev eth0 nodad";
     far.ip(host_c).expect("a host");
     rig.hosts.a.ip("route add default via 192.168.11.2 dev eth1").expect("a route");
@@ -58,12 +58,12 @@ fn start(rig: &mut Rig, kill_switch: bool) {
     rig.launch_with(Host::A, &CLIENT.replace("KILL", if kill_switch { "true" } else { "false" }));
 }
 
-/// The interface by which host A's packets to the Internet leave; empty when they do not.
-fn ways(rig: &Rig) -> [String; 2] {
+/// Returns the interface by which host A's packets to the Internet leave; empty if they are blocked.
+fn outgoing_interfaces(rig: &Rig) -> [String; 2] {
     FAR.map(|far| {
-        let words = sh(&rig.hosts.a, &format!("ip route get {far} 2>/dev/null || true"));
-        let mut words = words.split_whitespace().skip_while(|word| *word != "dev").skip(1);
-        words.next().unwrap_or_default().to_owned()
+        let fields = sh(&rig.hosts.a, &format!("ip route get {far} 2>/dev/null || true"));
+        let mut fields = fields.split_whitespace().skip_while(|field| *field != "dev").skip(1);
+        fields.next().unwrap_or_default().to_owned()
     })
 }
 
@@ -71,8 +71,8 @@ fn reaches(rig: &Rig, far: &str) -> bool {
     rig.ping(Host::A, &[], far.parse().expect("an address"))
 }
 
-/// Rules and tables of policy routing that a host has and does not come with, but for those of the laboratory.
-fn traces(host: &Netns) -> String {
+/// Returns policy routing rules and tables of a host beyond the default ones and those of the laboratory.
+fn policy_routing(host: &Netns) -> String {
     let script = "{ ip rule; ip -6 rule; } | grep -vE 'lookup (local|main|default) *$' | grep fwmark; \
                   ip route show table all | grep -E 'mpt|unreachable default'; \
                   ip -6 route show table all | grep -E 'mpt|unreachable default .*4294967295'; \
@@ -85,14 +85,14 @@ fn forwarding(host: &Netns) -> String {
 }
 
 #[test]
-fn everything_goes_through_the_tunnel_and_nothing_of_it_stays() {
+fn everything_goes_through_the_tunnel_and_nothing_is_left_behind() {
     let Some((mut rig, _far)) = rig("all") else { return };
-    let (rules, before) = (traces(&rig.hosts.a), forwarding(&rig.hosts.b));
+    let (rules, before) = (policy_routing(&rig.hosts.a), forwarding(&rig.hosts.b));
     start(&mut rig, false);
     for far in FAR {
         rig.wait_until(&format!("{far} answers through the tunnel"), |rig| reaches(rig, far));
     }
-    assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
+    assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
     assert_eq!(forwarding(&rig.hosts.b), "1\n1\n");
     let counted = rig.status(Host::B)["peers"][0]["received_packets"].as_u64().expect("a count");
     assert!(counted >= 6, "{counted} packets came through the tunnel");
@@ -100,34 +100,34 @@ fn everything_goes_through_the_tunnel_and_nothing_of_it_stays() {
 
     assert!(rig.mpt(Host::A, &["down"]).status.success());
     assert!(rig.signal(Host::B, Signal::SIGTERM).success());
-    assert_eq!((traces(&rig.hosts.a), traces(&rig.hosts.b)), (rules, String::new()));
+    assert_eq!((policy_routing(&rig.hosts.a), policy_routing(&rig.hosts.b)), (rules, String::new()));
     assert_eq!(forwarding(&rig.hosts.b), before);
-    assert_eq!(ways(&rig), ["eth1", "eth1"]);
+    assert_eq!(outgoing_interfaces(&rig), ["eth1", "eth1"]);
 }
 
-/// The kernel takes routes and IPv6 addresses away with the interface; then everything would leave beside the tunnel.
+/// The kernel removes routes and IPv6 addresses with the interface; then all traffic would leave outside the tunnel.
 #[test]
 fn everything_goes_through_the_tunnel_again_when_its_interface_has_been_down() {
     let Some((mut rig, _far)) = rig("tun-down") else { return };
     start(&mut rig, false);
     sh(&rig.hosts.a, "ip link set mpt0 down");
-    assert_eq!(ways(&rig), ["eth1", "eth1"]);
+    assert_eq!(outgoing_interfaces(&rig), ["eth1", "eth1"]);
     sh(&rig.hosts.a, "ip link set mpt0 up");
     for far in FAR {
         rig.wait_until(&format!("{far} answers through the tunnel"), |rig| reaches(rig, far));
     }
-    assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
+    assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
 }
 
 #[test]
-fn the_kill_switch_lets_nothing_out_until_it_is_taken_away() {
+fn the_kill_switch_blocks_everything_until_it_is_removed() {
     let Some((mut rig, _far)) = rig("kill-switch") else { return };
     start(&mut rig, true);
     rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
-    assert_eq!(ways(&rig), ["mpt0", "mpt0"]);
+    assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
 
     assert!(!rig.signal(Host::A, Signal::SIGKILL).success());
-    assert_eq!(ways(&rig), ["", ""], "what it is for");
+    assert_eq!(outgoing_interfaces(&rig), ["", ""], "the kill switch blocks");
     assert!(reaches(&rig, "192.168.11.2"), "attached networks are no Internet");
     rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
     rig.wait_until("the tunnel is back", |rig| FAR.iter().all(|far| reaches(rig, far)));
@@ -135,50 +135,59 @@ fn the_kill_switch_lets_nothing_out_until_it_is_taken_away() {
     rig.signal(Host::A, Signal::SIGKILL);
     let down = rig.mpt(Host::A, &["down"]);
     assert!(down.status.success() && text(&down.stderr).contains("left behind"), "{}", text(&down.stderr));
-    assert_eq!((ways(&rig), traces(&rig.hosts.a)), (["eth1".to_owned(), "eth1".to_owned()], String::new()));
+    assert_eq!(
+        (outgoing_interfaces(&rig), policy_routing(&rig.hosts.a)),
+        (["eth1".to_owned(), "eth1".to_owned()], String::new())
+    );
     assert!(!rig.mpt(Host::A, &["down"]).status.success(), "there is nothing more to remove");
 
     rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
     assert!(rig.mpt(Host::A, &["down"]).status.success());
-    assert_eq!((ways(&rig), traces(&rig.hosts.a)), (["eth1".to_owned(), "eth1".to_owned()], String::new()));
+    assert_eq!(
+        (outgoing_interfaces(&rig), policy_routing(&rig.hosts.a)),
+        (["eth1".to_owned(), "eth1".to_owned()], String::new())
+    );
 }
 
 #[test]
-fn the_kill_switch_outlives_an_end_that_nobody_asked_for_and_goes_with_its_line() {
+fn the_kill_switch_survives_an_unexpected_exit_and_is_removed_with_its_line() {
     let Some((mut rig, _far)) = rig("removed") else { return };
     start(&mut rig, true);
     rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
     sh(&rig.hosts.a, "ip link delete mpt0");
     assert!(!rig.wait_for_end(Host::A).success(), "a tunnel without its interface is none");
-    assert_eq!(ways(&rig), ["", ""]);
+    assert_eq!(outgoing_interfaces(&rig), ["", ""]);
 
     rig.launch_with(Host::A, &CLIENT.replace("KILL", "true"));
     rig.wait_until("the tunnel is back", |rig| FAR.iter().all(|far| reaches(rig, far)));
     let without = CLIENT.replace("kill_switch = KILL\n", "").replace("routes = [\"0.0.0.0/0\", \"::/0\"]\n", "");
     fs::write(rig.file(Host::A), without).expect("a file");
     assert!(rig.mpt(Host::A, &["reload"]).status.success());
-    assert_eq!(ways(&rig), ["eth1", "eth1"]);
+    assert_eq!(outgoing_interfaces(&rig), ["eth1", "eth1"]);
     assert!(rig.mpt(Host::A, &["down"]).status.success());
-    assert_eq!(traces(&rig.hosts.a), "");
+    assert_eq!(policy_routing(&rig.hosts.a), "");
 }
 
-/// The second time it is a tunnel that was killed, and does not get up again for reasons of its own.
+/// The second case is a tunnel that was killed and cannot start again for another reason.
 #[test]
-fn after_a_failure_too_the_kill_switch_is_taken_away_as_the_hint_says() {
+fn after_a_failed_start_the_kill_switch_is_removed_as_hinted() {
     let Some((mut rig, _far)) = rig("failed") else { return };
     let client = CLIENT.replace("KILL", "true");
-    let fails_with = |rig: &Rig, config: &str, word: &str| {
+    let fails_with = |rig: &Rig, config: &str, field: &str| {
         fs::write(rig.file(Host::A), config).expect("a file");
         let refused = rig.mpt(Host::A, &["up", &rig.file(Host::A).display().to_string()]);
-        let said = text(&refused.stderr);
-        assert!(!refused.status.success() && said.contains(word), "{said}");
-        said
+        let stderr = text(&refused.stderr);
+        assert!(!refused.status.success() && stderr.contains(field), "{stderr}");
+        stderr
     };
     let is_taken_away = |rig: &Rig| {
-        assert_eq!(ways(rig), ["", ""]);
+        assert_eq!(outgoing_interfaces(rig), ["", ""]);
         let down = rig.mpt(Host::A, &["down"]);
         assert!(down.status.success() && text(&down.stderr).contains("left behind"), "{}", text(&down.stderr));
-        assert_eq!((ways(rig), traces(&rig.hosts.a)), (["eth1".to_owned(), "eth1".to_owned()], String::new()));
+        assert_eq!(
+            (outgoing_interfaces(rig), policy_routing(&rig.hosts.a)),
+            (["eth1".to_owned(), "eth1".to_owned()], String::new())
+        );
     };
     rig.launch_with(Host::A, &client);
     sh(&rig.hosts.a, "ip link delete mpt0");
@@ -203,9 +212,9 @@ fn after_a_failure_too_the_kill_switch_is_taken_away_as_the_hint_says() {
     is_taken_away(&rig);
 }
 
-/// The kernel takes routes away with an interface, also those by which the tunnel's own datagrams stay out of it.
+/// The kernel removes routes with an interface, including those that keep the tunnel's own datagrams out of it.
 #[test]
-fn in_plain_mode_the_way_around_the_tunnel_comes_back_with_its_interface() {
+fn in_plain_mode_the_route_around_the_tunnel_returns_with_its_interface() {
     let Some((mut rig, _far)) = rig("around") else { return };
     let config = |address: &str, routes: &str, remote: &str| {
         format!(
@@ -216,20 +225,20 @@ fn in_plain_mode_the_way_around_the_tunnel_comes_back_with_its_interface() {
     rig.launch_with(Host::A, &config("10.77.0.1/24", "routes = [\"0.0.0.0/0\"]", "192.168.11.2"));
     rig.wait_until("the tunnel answers", |rig| reaches(rig, "10.77.0.2"));
     sh(&rig.hosts.a, "ip link set eth1 down");
-    rig.wait_until("its way is gone", |rig| !sh(&rig.hosts.a, "ip route get 192.168.11.2").contains("eth1"));
+    rig.wait_until("its route is gone", |rig| !sh(&rig.hosts.a, "ip route get 192.168.11.2").contains("eth1"));
     sh(&rig.hosts.a, "ip link set eth1 up");
     rig.wait_until("the tunnel answers again", |rig| reaches(rig, "10.77.0.2"));
     assert!(sh(&rig.hosts.a, "ip route show 192.168.11.2").contains("eth1"));
-    assert_eq!(ways(&rig)[0], "mpt0");
+    assert_eq!(outgoing_interfaces(&rig)[0], "mpt0");
 }
 
 #[test]
-fn what_a_killed_router_leaves_is_found_by_whoever_comes_next() {
+fn the_next_tunnel_finds_the_state_of_a_killed_router() {
     let Some((mut rig, _far)) = rig("crash") else { return };
     let before = forwarding(&rig.hosts.b);
     rig.launch_with(Host::B, SERVER);
     rig.signal(Host::B, Signal::SIGKILL);
-    assert!(traces(&rig.hosts.b).contains("mpt_mpt0"));
+    assert!(policy_routing(&rig.hosts.b).contains("mpt_mpt0"));
     rig.launch_with(Host::B, &SERVER.replace("masquerade = true", ""));
     assert_eq!((sh(&rig.hosts.b, "nft list tables"), forwarding(&rig.hosts.b)), (String::new(), before.clone()));
     rig.signal(Host::B, Signal::SIGTERM);
@@ -237,7 +246,7 @@ fn what_a_killed_router_leaves_is_found_by_whoever_comes_next() {
     rig.launch_with(Host::B, SERVER);
     rig.signal(Host::B, Signal::SIGKILL);
     assert!(rig.mpt(Host::B, &["down", "mpt0"]).status.success());
-    assert_eq!((traces(&rig.hosts.b), forwarding(&rig.hosts.b)), (String::new(), before));
+    assert_eq!((policy_routing(&rig.hosts.b), forwarding(&rig.hosts.b)), (String::new(), before));
 }
 
 #[test]

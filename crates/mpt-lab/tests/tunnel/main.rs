@@ -1,8 +1,8 @@
-//! The whole tunnel between real hosts: two daemons, real sockets, TUN devices and programs of the system.
+//! The whole tunnel between real hosts: two daemons with real sockets, TUN devices and system programs.
 //!
-//! These tests need root, which makes the namespaces they run in; without it they say so and do nothing. They assert on
-//! counters, states and the integrity of what was carried, never on speed: how fast this machine is today proves nothing.
-//! What has to happen gets [`rig::PATIENCE`], far more than it takes.
+//! These tests need root to create namespaces; without it they report that they are skipped. They check counters,
+//! states and the integrity of transferred data, never speed, which depends on the machine's load. Expected events get
+//! [`rig::TIMEOUT`], far more time than they need.
 
 mod capture;
 mod carriage;

@@ -1,4 +1,4 @@
-//! Native mode where networks are unkind: what WireGuard's own `netns.sh` taught everybody to ask of a tunnel.
+//! Native mode in hostile networks: the cases of WireGuard's `netns.sh`.
 
 use crate::{
     native_host::{A, B, Native, OTHER, Third},
@@ -16,23 +16,23 @@ const ONE: [&str; 1] = ["delay=2ms"];
 const TWO: [&str; 2] = ["rate=50mbit,delay=2ms", "rate=50mbit,delay=4ms"];
 const MEGABYTE: u64 = 1_000_000;
 
-/// `remote` for host B's address on the first path.
+/// Returns the line `remote` with host B's address on the first path.
 fn remote() -> String {
     format!("remote = \"{}\"", address(Host::B, 0, Family::V4))
 }
 
-fn count(rig: &Rig, host: Host, why: &str) -> u64 {
+fn count(rig: &Rig, host: Host, reason: &str) -> u64 {
     let status = rig.status(host);
-    let of = |drops: &serde_json::Value| drops[why].as_u64().unwrap_or(0);
+    let of = |drops: &serde_json::Value| drops[reason].as_u64().unwrap_or(0);
     of(&status["drops"]) + of(&status["peers"][0]["drops"])
 }
 
 #[test]
-fn both_versions_are_carried_over_both() {
+fn both_ip_versions_are_carried_over_both() {
     let Some(mut rig) = Rig::build("nfamilies", &ONE) else { return };
-    rig.launch_with(Host::B, &Native::called().text());
+    rig.launch_with(Host::B, &Native::responder().text());
     for outer in [Family::V4, Family::V6] {
-        rig.launch_with(Host::A, &Native::caller(&format!("remote = \"{}\"", address(Host::B, 0, outer))).text());
+        rig.launch_with(Host::A, &Native::initiator(&format!("remote = \"{}\"", address(Host::B, 0, outer))).text());
         for family in [Family::V4, Family::V6] {
             rig.wait_for_answer(&[], family, &format!("over {outer:?}"));
             let transfer = Transfer::start(&rig, family);
@@ -43,12 +43,12 @@ fn both_versions_are_carried_over_both() {
 }
 
 #[test]
-fn an_interface_that_comes_and_goes_is_a_path_that_comes_and_goes() {
-    let Some(rig) = Rig::native("nauto", &TWO, &Native::caller(&remote())) else { return };
+fn paths_are_added_and_removed_with_their_interfaces() {
+    let Some(rig) = Rig::native("nauto", &TWO, &Native::initiator(&remote())) else { return };
     rig.wait_until_up(Host::A, &["eth1", "eth2"]);
     let transfer = Transfer::start(&rig, Family::V4);
     transfer.wait_for(&rig, MEGABYTE);
-    // The whole interface goes, address, routes and all, as when a modem is pulled.
+    // The whole interface goes away with its address and routes, as when a modem is unplugged.
     rig.hosts.a.ip("link set eth2 down\nlink set eth2 name usb0").expect("gone");
     rig.wait_until_up(Host::A, &["eth1"]);
     let sockets = |rig: &Rig| rig.hosts.a.sh("ss -Huan").expect("sockets").lines().count();
@@ -65,17 +65,17 @@ fn an_interface_that_comes_and_goes_is_a_path_that_comes_and_goes() {
 }
 
 #[test]
-fn patterns_leave_interfaces_to_others() {
-    let caller = Native::caller(&remote()).line("interfaces = [\"eth*\", \"!eth2\"]");
+fn patterns_exclude_interfaces() {
+    let caller = Native::initiator(&remote()).line("interfaces = [\"eth*\", \"!eth2\"]");
     let Some(rig) = Rig::native("npatterns", &TWO, &caller) else { return };
-    assert_eq!(rig.living(Host::A), ["eth1"]);
+    assert_eq!(rig.paths_up(Host::A), ["eth1"]);
 }
 
 #[test]
-fn both_ends_addresses_make_a_full_mesh_as_they_come_and_go() {
+fn addresses_of_both_ends_make_a_full_mesh() {
     let Some(mut rig) = Rig::build("nmesh", &TWO) else { return };
-    rig.launch_with(Host::B, &Native::called().line("pairs = \"fullmesh\"").text());
-    rig.launch_with(Host::A, &Native::caller(&remote()).line("pairs = \"fullmesh\"").text());
+    rig.launch_with(Host::B, &Native::responder().line("pairs = \"fullmesh\"").text());
+    rig.launch_with(Host::A, &Native::initiator(&remote()).line("pairs = \"fullmesh\"").text());
     // Two interfaces, and two addresses of each IP version at the other end.
     let all = ["eth1", "eth1-2", "eth1-3", "eth1-4", "eth2", "eth2-2", "eth2-3", "eth2-4"];
     rig.wait_until_up(Host::A, &all);
@@ -93,9 +93,9 @@ fn both_ends_addresses_make_a_full_mesh_as_they_come_and_go() {
 
 #[test]
 fn several_ports_are_several_paths() {
-    let Some(rig) = Rig::native("nports", &ONE, &Native::caller(&remote()).line("ports = 3")) else { return };
+    let Some(rig) = Rig::native("nports", &ONE, &Native::initiator(&remote()).line("ports = 3")) else { return };
     rig.wait_until_up(Host::A, &["eth1", "eth1-2", "eth1-3"]);
-    rig.wait_until("B knows three", |rig| rig.living(Host::B).len() == 3);
+    rig.wait_until("B has three paths", |rig| rig.paths_up(Host::B).len() == 3);
 }
 
 #[test]
@@ -104,15 +104,17 @@ fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
         let far = address(Host::B, number, Family::V4);
         format!("[[peer.path]]\ninterface = \"eth{}\"\nremote = \"{far}\"\nrole = {role}\n", number + 1)
     };
-    let caller = Native::caller(&(path(0, "\"metered\"\nlimit = \"2MB\"") + &path(1, "\"available\"")));
+    let caller = Native::initiator(&(path(0, "\"metered\"\nlimit = \"2MB\"") + &path(1, "\"available\"")));
     let Some(mut rig) = Rig::native("nmetered", &TWO, &caller) else { return };
     rig.wait_until_up(Host::A, &["eth1", "eth2"]);
     let transfer = Transfer::start(&rig, Family::V4);
     rig.wait_until("the limit is used up", |rig| rig.path(Host::A, 0)["standby"] == true);
     let far = |rig: &Rig| rig.status(Host::B)["peers"][0]["paths"].as_array().expect("paths").clone();
-    rig.wait_until("B is told", |rig| far(rig).iter().filter(|path| path["standby"] == true).count() == 1);
+    rig.wait_until("B has the path as standby", |rig| {
+        far(rig).iter().filter(|path| path["standby"] == true).count() == 1
+    });
     transfer.wait_for(&rig, MEGABYTE / 4);
-    // A path that is taken for dead because a process had to wait for its turn is helped out by the standby one.
+    // If a path is declared dead because a process did not run, the standby path carries its traffic.
     let sent = |rig: &Rig, path| rig.path(Host::A, path)["sent_bytes"].as_u64().expect("bytes");
     let before = [sent(&rig, 0), sent(&rig, 1)];
     transfer.wait_for(&rig, 2 * MEGABYTE);
@@ -127,12 +129,12 @@ fn a_metered_path_stands_by_when_its_limit_is_used_up_and_remembers_it() {
     });
 }
 
-/// Counted is once a second; what passed since then is, too, when the peer or the tunnel ends.
+/// Usage is counted once a second; the traffic since then is counted when the peer or the tunnel ends.
 #[test]
 fn the_last_second_of_a_metered_path_counts() {
     let far = address(Host::B, 0, Family::V4);
     let path = format!("[[peer.path]]\ninterface = \"eth1\"\nremote = \"{far}\"\nrole = \"metered\"\nlimit = \"1GB\"");
-    let Some(mut rig) = Rig::native("nlast", &["delay=1ms"], &Native::caller(&path)) else { return };
+    let Some(mut rig) = Rig::native("nlast", &["delay=1ms"], &Native::initiator(&path)) else { return };
     let used = |rig: &Rig| rig.path(Host::A, 0)["used_bytes"].as_u64().expect("bytes");
     let sends = |rig: &Rig| {
         let ping = rig.hosts.a.command("ping").args(["-q", "-l", "65", "-c", "65", "-s", "1300", "10.77.0.2"]).output();
@@ -146,20 +148,20 @@ fn the_last_second_of_a_metered_path_counts() {
         assert!(passed > 0 && rig.mpt(Host::A, &[end]).status.success(), "{end}");
         if end == "down" {
             assert!(rig.wait_for_end(Host::A).success());
-            rig.launch_with(Host::A, &Native::caller(&path).text());
+            rig.launch_with(Host::A, &Native::initiator(&path).text());
         }
         assert!(used(&rig) >= before + passed, "{} of {before} and {passed} after {end}", used(&rig));
     }
 }
 
 #[test]
-fn a_peer_that_is_added_on_reload_leaves_the_first_its_session_and_its_count() {
+fn a_peer_added_on_reload_does_not_reset_the_first_peer() {
     let far = address(Host::B, 0, Family::V4);
     let path =
         format!("[[peer.path]]\ninterface = \"eth1\"\nremote = \"{far}\"\nrole = \"metered\"\nlimit = \"1GB\"\n");
-    let caller = Native::caller("networks = [\"10.77.0.2/32\"]").line(&path).text();
+    let caller = Native::initiator("networks = [\"10.77.0.2/32\"]").line(&path).text();
     let Some(mut rig) = Rig::build("nadded", &ONE) else { return };
-    rig.launch_with(Host::B, &Native::called().text());
+    rig.launch_with(Host::B, &Native::responder().text());
     rig.launch_with(Host::A, &caller);
     let arrived = |rig: &Rig| rig.status(Host::A)["peers"][0]["received_packets"].as_u64().expect("a count");
     let used = |rig: &Rig| rig.path(Host::A, 0)["used_bytes"].as_u64().expect("a count");
@@ -183,11 +185,11 @@ fn a_peer_that_is_added_on_reload_leaves_the_first_its_session_and_its_count() {
     assert!(arrived(&rig) >= before.0 && used(&rig) >= before.1, "{before:?}");
 }
 
-/// An address whose port another program holds brings no news when it is let go.
+/// No event is sent when another program releases the port of an address.
 #[test]
-fn peers_can_call_where_another_program_was_in_the_way() {
+fn an_address_is_listened_on_after_another_program_releases_its_port() {
     let Some(mut rig) = Rig::build("nheld", &ONE) else { return };
-    rig.launch_with(Host::B, &Native::called().text());
+    rig.launch_with(Host::B, &Native::responder().text());
     rig.hosts.b.sysctl(&[("net/ipv4/ip_nonlocal_bind", "1")]).expect("bind before the address is there");
     let other = rig.hosts.b.enter(|| UdpSocket::bind("10.9.0.2:4754")).expect("host B").expect("a socket");
     rig.hosts.b.ip("address add 10.9.0.2/24 dev eth1").expect("another address");
@@ -199,7 +201,7 @@ fn peers_can_call_where_another_program_was_in_the_way() {
     assert!(rig.hosts.b.sh("ss -Huan").expect("sockets").contains("10.9.0.2:4754"));
 }
 
-/// Host A gets another address in mid-transfer, on the only path: host B follows when it has been proven.
+/// Host A changes its address in mid-transfer, on the only path; host B follows after path validation.
 fn follows_a_new_lease(test: &str, caller: &Native) {
     let Some(rig) = Rig::native(test, &["rate=50mbit,delay=2ms"], caller) else { return };
     assert_eq!(rig.remotes(Host::B), ["192.168.11.1:4754"]);
@@ -217,57 +219,57 @@ fn follows_a_new_lease(test: &str, caller: &Native) {
 
 #[test]
 fn a_path_that_follows_its_interface_survives_a_new_lease() {
-    follows_a_new_lease("nlease", &Native::caller(&remote()));
+    follows_a_new_lease("nlease", &Native::initiator(&remote()));
 }
 
 #[test]
 fn a_configured_path_survives_a_new_lease() {
     let path = format!("[[peer.path]]\ninterface = \"eth1\"\nlocal = \"192.168.11.1\"\n{}", remote());
-    follows_a_new_lease("nlease2", &Native::caller(&path));
+    follows_a_new_lease("nlease2", &Native::initiator(&path));
 }
 
-/// The peer can be reached at a second address, in a network where the caller has none yet.
+/// Builds hosts whose peer has a second address in a network in which the initiator has none yet.
 fn with_another_network(name: &str) -> Option<Rig> {
-    let caller = Native::caller("remote = [\"192.168.11.2\", \"10.9.0.2\"]");
+    let caller = Native::initiator("remote = [\"192.168.11.2\", \"10.9.0.2\"]");
     let rig = Rig::native(name, &ONE, &caller)?;
     rig.hosts.b.ip("address add 10.9.0.2/24 dev eth1").expect("another network");
     Some(rig)
 }
 
-/// Paths over an interface share a socket, which a new path finds bound to the address of the one before it.
+/// Paths over an interface share a socket, so a new path finds it bound to the address of an older path.
 #[test]
-fn a_path_to_another_address_of_the_peer_leaves_from_the_address_that_there_is() {
+fn a_path_to_another_address_of_the_peer_uses_the_remaining_own_address() {
     let Some(rig) = with_another_network("nother") else { return };
     rig.hosts.a.ip("address add 10.9.0.1/24 dev eth1\naddress del 192.168.11.1/24 dev eth1").expect("there, too");
     rig.wait_until("the path leads there", |rig| rig.remotes(Host::A) == ["10.9.0.2:4754"]);
     rig.wait_for_answer(&[], Family::V4, "from another address to another");
 }
 
-/// A new path finds its socket bound to an address that is there still. That it goes later is no news for the path.
+/// A new path finds its socket bound to an address that still exists. Its later removal is no event of the new path.
 #[test]
-fn a_path_leaves_from_the_address_that_it_wants_when_its_socket_had_another() {
+fn a_path_uses_its_own_address_though_its_socket_was_bound_to_another() {
     let Some(rig) = with_another_network("nway") else { return };
     rig.hosts.a.ip("address add 10.9.0.1/24 dev eth1").expect("there, too");
-    let no_way = "rule add from 192.168.11.1 priority 1 prohibit\nroute del 192.168.11.0/24 dev eth1";
-    rig.hosts.a.ip(no_way).expect("from the old one");
+    let blocked = "rule add from 192.168.11.1 priority 1 prohibit\nroute del 192.168.11.0/24 dev eth1";
+    rig.hosts.a.ip(blocked).expect("from the old one");
     rig.wait_until("the path leads there", |rig| rig.remotes(Host::A) == ["10.9.0.2:4754"]);
     rig.hosts.a.ip("address del 192.168.11.1/24 dev eth1").expect("gone");
     rig.wait_for_answer(&[], Family::V4, "from another address to another");
 }
 
-/// News of the interface are no news of the address that it had.
+/// Events of an interface do not affect paths whose address was removed from it.
 #[test]
 fn a_path_whose_address_is_gone_stays_down_while_its_interface_runs() {
     let path = |number: usize| {
         let (own, far) = (address(Host::A, number, Family::V4), address(Host::B, number, Family::V4));
         format!("[[peer.path]]\ninterface = \"eth{}\"\nlocal = \"{own}\"\nremote = \"{far}\"\n", number + 1)
     };
-    let Some(rig) = Rig::native("ngone", &TWO, &Native::caller(&(path(0) + &path(1)))) else { return };
+    let Some(rig) = Rig::native("ngone", &TWO, &Native::initiator(&(path(0) + &path(1)))) else { return };
     let is_down = |rig: &Rig, path| rig.path(Host::A, path)["cause"] == "carrier";
     let own = format!("{}/24 dev eth1", address(Host::A, 0, Family::V4));
     rig.hosts.a.ip(&format!("address del {own}")).expect("gone");
     rig.wait_until("the address is missed", |rig| is_down(rig, 0));
-    // Once the second is heard of, so is the first.
+    // The event of the second interface comes after that of the first.
     rig.hosts.a.ip("link set eth1 mtu 1400\nlink set eth2 down").expect("news");
     rig.wait_until("the second path is down", |rig| is_down(rig, 1));
     assert!(is_down(&rig, 0), "{:?}", rig.path(Host::A, 0));
@@ -275,7 +277,7 @@ fn a_path_whose_address_is_gone_stays_down_while_its_interface_runs() {
     rig.wait_until("the first path is up", |rig| rig.path(Host::A, 0)["up"] == true);
 }
 
-/// A host behind a translator on host A that forgets after a second, and then gives out another port.
+/// Creates a host behind a NAT on host A that drops bindings after a second and then uses another port.
 fn behind_a_translator(rig: &Rig) -> Netns {
     let name = rig.hosts.a.name().replace("-a", "-c");
     let guest = Netns::create(&name).expect("a namespace");
@@ -299,16 +301,16 @@ fn pings(netns: &Netns, to: &str) -> bool {
 }
 
 #[test]
-fn a_translator_that_forgets_is_followed_and_keepalives_hold_it() {
+fn an_expired_nat_binding_is_followed_and_keepalives_preserve_it() {
     let Some(mut rig) = Rig::build("nnat", &ONE) else { return };
     let guest = behind_a_translator(&rig);
-    rig.launch_with(Host::B, &Native::called().text());
-    let third = Third::start(&rig, &guest, "mpt0", &Native::caller(&remote()));
+    rig.launch_with(Host::B, &Native::responder().text());
+    let third = Third::start(&rig, &guest, "mpt0", &Native::initiator(&remote()));
     let (a, b) = (inside(Host::A, Family::V4).to_string(), inside(Host::B, Family::V4).to_string());
     rig.wait_until("B answers", |_| pings(&guest, &b));
     let first = rig.remotes(Host::B);
     assert!(first[0].starts_with("192.168.11.1:") && !first[0].ends_with(":4754"), "translated: {first:?}");
-    // Without traffic the binding is gone in a second: B's packets meet nobody, until the caller says something.
+    // Without traffic the binding expires in a second: B's packets are lost until the initiator sends.
     thread::sleep(Duration::from_millis(2_200));
     rig.wait_until("B answers over another binding", |_| pings(&guest, &b));
     rig.wait_until("B has followed", |rig| {
@@ -317,10 +319,10 @@ fn a_translator_that_forgets_is_followed_and_keepalives_hold_it() {
     });
     assert_eq!(third.status()["peers"][0]["paths"][0]["up"], true);
     drop(third);
-    // Conntrack counts from the last packet; two seconds need a keepalive each second.
+    // Conntrack restarts its timeout with every packet; a timeout of two seconds needs a keepalive every second.
     rig.hosts.a.sysctl(&[("net/netfilter/nf_conntrack_udp_timeout", "2")]).expect("less forgetful");
     rig.hosts.a.sysctl(&[("net/netfilter/nf_conntrack_udp_timeout_stream", "2")]).expect("less forgetful");
-    let _third = Third::start(&rig, &guest, "mpt0", &Native::caller(&remote()).on_top("keepalive = \"1s\""));
+    let _third = Third::start(&rig, &guest, "mpt0", &Native::initiator(&remote()).on_top("keepalive = \"1s\""));
     rig.wait_until("B answers", |_| pings(&guest, &b));
     let first = rig.remotes(Host::B);
     thread::sleep(Duration::from_millis(3_300));
@@ -329,24 +331,24 @@ fn a_translator_that_forgets_is_followed_and_keepalives_hold_it() {
 }
 
 #[test]
-fn a_key_that_is_not_the_peers_is_refused_until_the_peer_is_told_of_it() {
+fn an_unknown_key_is_refused_until_it_is_configured() {
     let Some(mut rig) = Rig::build("nkeys", &ONE) else { return };
-    rig.launch_with(Host::B, &Native::called().text());
-    rig.launch_with(Host::A, &Native::caller(&remote()).keys(OTHER, B).text());
+    rig.launch_with(Host::B, &Native::responder().text());
+    rig.launch_with(Host::A, &Native::initiator(&remote()).keys(OTHER, B).text());
     rig.wait_until("B refuses", |rig| count(rig, Host::B, "unknown_peer") > 0);
     assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
     assert_eq!(rig.status(Host::B)["peers"][0]["paths"].as_array().map(Vec::len), Some(0), "nothing is learned");
-    rig.launch_with(Host::B, &Native::called().keys(B, OTHER).text());
+    rig.launch_with(Host::B, &Native::responder().keys(B, OTHER).text());
     rig.wait_for_answer(&[], Family::V4, "with the right key");
-    // The way back: a caller that has the wrong key for us gets no answer at all.
-    rig.launch_with(Host::A, &Native::caller(&remote()).keys(OTHER, A).text());
+    // The reverse case: an initiator that has a wrong key for us gets no answer at all.
+    rig.launch_with(Host::A, &Native::initiator(&remote()).keys(OTHER, A).text());
     rig.wait_until("B refuses", |rig| count(rig, Host::B, "bad_mac") > 0);
 }
 
 #[test]
-fn a_peer_speaks_for_its_own_prefixes_only() {
-    let Some(rig) = Rig::native("nprefixes", &ONE, &Native::caller(&remote())) else { return };
-    rig.hosts.a.ip("address add 10.77.0.9/32 dev mpt0").expect("an address of nobody's");
+fn a_peer_may_only_use_its_own_prefixes_as_source() {
+    let Some(rig) = Rig::native("nprefixes", &ONE, &Native::initiator(&remote())) else { return };
+    rig.hosts.a.ip("address add 10.77.0.9/32 dev mpt0").expect("an unassigned address");
     let to = inside(Host::B, Family::V4);
     assert!(!rig.ping(Host::A, &["-I", "10.77.0.9"], to));
     assert_eq!(count(&rig, Host::B, "foreign_source"), 3);
@@ -357,31 +359,31 @@ fn a_peer_speaks_for_its_own_prefixes_only() {
 
 #[test]
 fn the_largest_packet_passes_whole_and_a_larger_one_in_fragments_or_not_at_all() {
-    let Some(rig) = Rig::native("nmtu", &ONE, &Native::caller(&remote())) else { return };
+    let Some(rig) = Rig::native("nmtu", &ONE, &Native::initiator(&remote())) else { return };
     let mtu = rig.status(Host::A)["mtu_bytes"].as_u64().expect("an MTU");
     // IPv4 and UDP 28, GRE with key and sequence 12, tag 16, DATA frame 7.
     assert_eq!(mtu, 1_500 - 28 - 12 - 16 - 7);
     let ping = |size: u64, fragments: &str| {
         let (size, to) = ((size - 28).to_string(), inside(Host::B, Family::V4).to_string());
-        let said =
+        let output =
             output(rig.hosts.a.command("ping").args(["-n", "-c", "1", "-W", "2", "-M", fragments, "-s", &size, &to]));
-        (said.status.success(), text(&said.stdout) + &text(&said.stderr))
+        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
     };
     assert!(ping(mtu, "do").0);
-    let (answered, said) = ping(mtu + 1, "do");
-    assert!(!answered && said.contains(&mtu.to_string()), "{said}");
+    let (answered, output) = ping(mtu + 1, "do");
+    assert!(!answered && output.contains(&mtu.to_string()), "{output}");
     assert!(ping(mtu + 1, "dont").0 && ping(5_000, "dont").0);
     assert_eq!(count(&rig, Host::A, "send_failed"), 0);
 }
 
 #[test]
 fn a_tunnel_carries_a_tunnel() {
-    let Some(rig) = Rig::native("ninner", &ONE, &Native::caller(&remote())) else { return };
-    let called = Native::called().only("networks = [\"10.78.0.1/32\"]").inside("10.78.0.2").on_top("port = 4755");
+    let Some(rig) = Rig::native("ninner", &ONE, &Native::initiator(&remote())) else { return };
+    let called = Native::responder().only("networks = [\"10.78.0.1/32\"]").inside("10.78.0.2").on_top("port = 4755");
     let _called = Third::start(&rig, &rig.hosts.b, "mpt1", &called);
     let to = format!("remote = \"{}:4755\"\ninterfaces = [\"mpt0\"]", inside(Host::B, Family::V4));
     let _caller =
-        Third::start(&rig, &rig.hosts.a, "mpt1", &Native::caller(&to).inside("10.78.0.1").on_top("port = 4755"));
+        Third::start(&rig, &rig.hosts.a, "mpt1", &Native::initiator(&to).inside("10.78.0.1").on_top("port = 4755"));
     rig.wait_until("the inner tunnel answers", |rig| pings(&rig.hosts.a, "10.78.0.2"));
     let transfer = Transfer::between(&rig.hosts.a, &rig.hosts.b, IpAddr::from([10, 78, 0, 2]));
     transfer.wait_for(&rig, MEGABYTE / 2);
@@ -389,9 +391,9 @@ fn a_tunnel_carries_a_tunnel() {
 }
 
 #[test]
-fn a_tunnel_led_into_itself_drops_its_own_datagrams_and_recovers() {
+fn a_tunnel_routed_into_itself_drops_its_own_datagrams_and_recovers() {
     let far = address(Host::B, 0, Family::V4);
-    let caller = Native::caller(&format!("[[peer.path]]\n{}", remote()));
+    let caller = Native::initiator(&format!("[[peer.path]]\n{}", remote()));
     let Some(rig) = Rig::native("nloop", &ONE, &caller) else { return };
     rig.hosts.a.ip(&format!("route add {far}/32 dev mpt0")).expect("a loop");
     assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
@@ -404,12 +406,12 @@ fn a_tunnel_led_into_itself_drops_its_own_datagrams_and_recovers() {
 }
 
 #[test]
-fn a_peer_that_is_away_and_says_so_by_icmp_is_found_again() {
-    let Some(mut rig) = Rig::native("nicmp", &ONE, &Native::caller(&remote())) else { return };
+fn a_peer_with_a_closed_port_is_found_again() {
+    let Some(mut rig) = Rig::native("nicmp", &ONE, &Native::initiator(&remote())) else { return };
     assert!(!rig.signal(Host::B, nix::sys::signal::Signal::SIGKILL).success());
-    // Nobody has the port, so every datagram is answered with "port unreachable".
+    // The port is closed, so every datagram is answered with "port unreachable".
     assert!(!rig.ping(Host::A, &[], inside(Host::B, Family::V4)));
     rig.wait_until("the path is down", |rig| rig.path(Host::A, 0)["up"] == false);
-    rig.launch_with(Host::B, &Native::called().text());
-    rig.wait_for_answer(&[], Family::V4, "a peer that knows nothing of the session");
+    rig.launch_with(Host::B, &Native::responder().text());
+    rig.wait_for_answer(&[], Family::V4, "a restarted peer");
 }

@@ -1,4 +1,4 @@
-//! Hosts in native mode: host A calls, host B is called.
+//! Hosts in native mode: host A is the initiator, host B the responder.
 
 use crate::rig::{Daemon, Rig, inside, program};
 use mpt_lab::topology::{Family, Host, Netns};
@@ -6,7 +6,7 @@ use mpt_proto::crypto::keys::KeyPair;
 use serde_json::Value;
 use std::{fmt::Write as _, path::PathBuf, process::Command};
 
-/// Host A's key, host B's, and that of somebody else.
+/// Key numbers of host A, of host B, and of a third party.
 pub const A: u8 = 1;
 pub const B: u8 = 2;
 pub const OTHER: u8 = 3;
@@ -23,46 +23,46 @@ pub struct Native {
 }
 
 impl Native {
-    /// Host A, which calls where `lines` under `[[peer]]` say.
-    pub fn caller(lines: &str) -> Self {
+    /// Returns the configuration of host A, an initiator with `lines` under `[[peer]]`.
+    pub fn initiator(lines: &str) -> Self {
         Self { own: A, peer: B, addresses: of(Host::A), top: String::new(), lines: lines.into() }
     }
 
-    /// Host B, which is called.
-    pub fn called() -> Self {
+    /// Returns the configuration of host B, a responder.
+    pub fn responder() -> Self {
         let [v4, v6] = [Family::V4, Family::V6].map(|family| inside(Host::A, family));
         let lines = format!("networks = [\"{v4}/32\", \"{v6}/128\"]");
         Self { own: B, peer: A, addresses: of(Host::B), top: String::new(), lines }
     }
 
-    /// With a line at the top.
+    /// Adds a line at the top.
     pub fn on_top(mut self, line: &str) -> Self {
         writeln!(self.top, "{line}").expect("a string takes everything");
         self
     }
 
-    /// With another line under `[[peer]]`.
+    /// Adds a line under `[[peer]]`.
     pub fn line(mut self, line: &str) -> Self {
         write!(self.lines, "\n{line}").expect("a string takes everything");
         self
     }
 
-    /// With these lines under `[[peer]]`, and no others.
+    /// Replaces the lines under `[[peer]]`.
     pub fn only(self, lines: &str) -> Self {
         Self { lines: lines.into(), ..self }
     }
 
-    /// With keys of these numbers: its own and the peer's.
+    /// Sets the numbers of the own key and of the peer's key.
     pub fn keys(self, own: u8, peer: u8) -> Self {
         Self { own, peer, ..self }
     }
 
-    /// With another network inside.
+    /// Sets another inner network.
     pub fn inside(self, own: &str) -> Self {
         Self { addresses: [format!("{own}/24"), String::new()], ..self }
     }
 
-    /// The text of the file.
+    /// Returns the text of the file.
     pub fn text(&self) -> String {
         let keys = |number: u8| KeyPair::generate([number; 32]);
         let (own, peer) = (keys(self.own).secret_base64().to_string(), *keys(self.peer).public());
@@ -78,17 +78,18 @@ fn of(host: Host) -> [String; 2] {
 }
 
 impl Rig {
-    /// Two hosts of which A calls B as `caller` says, when it answers. None, and a word on stderr, without root.
+    /// Builds two hosts of which A connects to B with `caller`, and waits for an answer. Without root it reports that
+    /// and returns none.
     pub fn native(test: &str, specs: &[&str], caller: &Native) -> Option<Self> {
         let mut rig = Self::build(test, specs)?;
-        rig.launch_with(Host::B, &Native::called().text());
+        rig.launch_with(Host::B, &Native::responder().text());
         rig.launch_with(Host::A, &caller.text());
         rig.wait_for_answer(&[], Family::V4, test);
         Some(rig)
     }
 
-    /// The names of a host's paths that are up, in order.
-    pub fn living(&self, host: Host) -> Vec<String> {
+    /// Returns the names of a host's paths that are up, in order.
+    pub fn paths_up(&self, host: Host) -> Vec<String> {
         let status = self.status(host);
         let paths = status["peers"][0]["paths"].as_array().expect("paths");
         let up = paths.iter().filter(|path| path["up"] == true);
@@ -97,12 +98,12 @@ impl Rig {
         names
     }
 
-    /// Waits until these paths of a host are up, and no others.
+    /// Waits until exactly these paths of a host are up.
     pub fn wait_until_up(&self, host: Host, names: &[&str]) {
-        self.wait_until(&format!("{names:?} are up on {host:?}"), |rig| Self::living(rig, host) == names);
+        self.wait_until(&format!("{names:?} are up on {host:?}"), |rig| Self::paths_up(rig, host) == names);
     }
 
-    /// Where the peer is on each path of a host that is up.
+    /// Returns the peer's address on each path of a host that is up.
     pub fn remotes(&self, host: Host) -> Vec<String> {
         let status = self.status(host);
         let paths = status["peers"][0]["paths"].as_array().expect("paths");
@@ -119,7 +120,7 @@ pub struct Third {
 }
 
 impl Third {
-    /// Starts a daemon in a namespace. `name` is that of its tunnel, and of its files.
+    /// Starts a daemon in a namespace. `name` is the name of its tunnel and of its files.
     pub fn start(rig: &Rig, netns: &Netns, name: &str, config: &Native) -> Self {
         let (folder, run) = (rig.folder.path(), rig.folder.path().join(format!("run-{}-{name}", netns.name())));
         let config = config.clone().on_top(&format!("interface = \"{name}\"")).text();
@@ -133,16 +134,16 @@ impl Third {
         };
         let daemon = Daemon::start(program(), &config, &file, &log);
         let third = Self { _daemon: daemon, program: Box::new(program), name: name.to_owned() };
-        rig.wait_until("the third daemon answers", |_| third.ask().is_some());
+        rig.wait_until("the third daemon answers", |_| third.query_status().is_some());
         third
     }
 
-    /// What `mpt status --json` says.
+    /// Returns the output of `mpt status --json`.
     pub fn status(&self) -> Value {
-        self.ask().expect("it runs")
+        self.query_status().expect("it runs")
     }
 
-    fn ask(&self) -> Option<Value> {
+    fn query_status(&self) -> Option<Value> {
         let output = (self.program)().args(["status", &self.name, "--json"]).output().expect("mpt runs");
         serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
     }

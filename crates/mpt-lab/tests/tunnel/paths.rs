@@ -1,4 +1,4 @@
-//! Paths that are taken down, pulled and cut under a transfer, none of whose bytes may be lost or damaged.
+//! Paths that are disabled, unplugged and cut during a transfer, which must lose or damage no byte.
 
 use crate::{
     rig::{Plan, Rig, inside, sh},
@@ -17,7 +17,7 @@ fn sent(rig: &Rig, path: usize) -> u64 {
     rig.path(Host::A, path)["sent_bytes"].as_u64().expect("a number")
 }
 
-/// Waits until the first path is down on both hosts, for these reasons.
+/// Waits until the first path is down on both hosts for these reasons.
 fn wait_until_down(rig: &Rig, causes: [&[&str]; 2]) {
     for (host, causes) in [Host::A, Host::B].into_iter().zip(causes) {
         rig.wait_until(&format!("path 1 of {host:?} is down: {causes:?}"), |rig| {
@@ -27,7 +27,7 @@ fn wait_until_down(rig: &Rig, causes: [&[&str]; 2]) {
     }
 }
 
-/// While the first path is down, the transfer goes on over the second; when it is back, over both.
+/// The transfer continues over the second path while the first is down, and uses both when it is back.
 fn survives(rig: &Rig, take_down: impl FnOnce(), causes: [&[&str]; 2], bring_back: impl FnOnce()) {
     let transfer = Transfer::start(rig, Family::V4);
     transfer.wait_for(rig, MEGABYTE);
@@ -35,9 +35,9 @@ fn survives(rig: &Rig, take_down: impl FnOnce(), causes: [&[&str]; 2], bring_bac
     wait_until_down(rig, causes);
     let before = [sent(rig, 0), sent(rig, 1)];
     transfer.wait_for(rig, 3 * MEGABYTE);
-    // Probes of a path that is down are no more than some hundred bytes a second.
+    // Probes of a path that is down are at most some hundred bytes per second.
     assert!(sent(rig, 0) - before[0] < 20_000, "nothing but probes: {} bytes", sent(rig, 0) - before[0]);
-    // What was under way when the first path was found to be down arrives as well.
+    // Data in flight when the first path was found to be down arrives as well.
     assert!(sent(rig, 1) - before[1] > 2 * MEGABYTE);
     bring_back();
     for host in [Host::A, Host::B] {
@@ -49,7 +49,7 @@ fn survives(rig: &Rig, take_down: impl FnOnce(), causes: [&[&str]; 2], bring_bac
 }
 
 #[test]
-fn a_path_that_is_taken_down_by_command_hands_its_traffic_over() {
+fn a_path_disabled_by_command_hands_its_traffic_over() {
     let Some(rig) = Rig::up("command", &SPECS, &plan()) else { return };
     let order = |action| assert!(rig.mpt(Host::A, &["path", action, "eth1"]).status.success());
     survives(&rig, || order("down"), [&["operator"], &["peer"]], || order("up"));
@@ -57,7 +57,7 @@ fn a_path_that_is_taken_down_by_command_hands_its_traffic_over() {
 }
 
 #[test]
-fn a_pulled_cable_is_survived_and_its_return_is_noticed() {
+fn a_transfer_survives_a_pulled_cable_and_its_return() {
     let Some(rig) = Rig::up("cable", &SPECS, &plan()) else { return };
     let pull = || rig.hosts.unplug(0, Host::A).expect("pulled");
     let plug = || rig.hosts.plug(0, Host::A).expect("plugged");
@@ -65,14 +65,14 @@ fn a_pulled_cable_is_survived_and_its_return_is_noticed() {
 }
 
 #[test]
-fn a_silent_blackhole_is_found_and_survived() {
+fn a_transfer_survives_a_blackhole() {
     let Some(rig) = Rig::up("hole", &SPECS, &plan()) else { return };
     let either: &[&str] = &["silent", "peer"];
     survives(&rig, || rig.hosts.cut(0), [either, either], || rig.hosts.restore(0));
 }
 
 #[test]
-fn with_every_path_down_packets_are_dropped_by_name_and_the_first_to_return_carries_them() {
+fn with_every_path_down_packets_are_counted_and_the_first_path_to_return_carries_them() {
     let Some(rig) = Rig::up("all", &SPECS, &plan()) else { return };
     for path in ["eth1", "eth2"] {
         assert!(rig.mpt(Host::A, &["path", "down", path]).status.success());
@@ -83,9 +83,9 @@ fn with_every_path_down_packets_are_dropped_by_name_and_the_first_to_return_carr
     rig.wait_for_answer(&[], Family::V4, "one path is back");
 }
 
-/// The kernel keeps so much news for a process and no more.
+/// The kernel queues a limited number of netlink messages per process.
 #[test]
-fn an_interface_that_went_while_news_were_lost_is_missed() {
+fn an_interface_removed_while_netlink_messages_were_lost_is_noticed() {
     let Some(rig) = Rig::up("lost-news", &SPECS, &Plan::over(&[Family::V4; 2]).on(Host::A, "keepalive = \"off\""))
     else {
         return;
@@ -100,9 +100,9 @@ fn an_interface_that_went_while_news_were_lost_is_missed() {
     assert_eq!(rig.path(Host::A, 0)["up"], true);
 }
 
-/// An interface that is made anew is up before it has an address.
+/// A recreated interface is up before it has an address.
 #[test]
-fn a_socket_follows_its_interface_when_that_has_the_address_again() {
+fn a_socket_follows_a_recreated_interface() {
     let Some(mut rig) = Rig::build("address-last", &SPECS[..1]) else { return };
     let made = "link add usb0 type veth peer name usb1\nlink set usb1 up\nlink set usb0 up";
     let address = "address add 10.9.0.1/24 dev usb0";

@@ -1,4 +1,4 @@
-//! Peers that come and go with their files, while others talk.
+//! Peers that are added and removed with their files while other peers are active.
 
 use crate::rig::Rig;
 use mpt_lab::topology::Host;
@@ -39,7 +39,7 @@ public_key = "sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ="
 networks = ["10.77.0.1/32"]
 "#;
 
-/// Somebody who never calls; Alice's public key of RFC 7748.
+/// A peer that never connects; its key is Alice's public key of RFC 7748.
 const SILENT: &str = r#"[[peer]]
 public_key = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo="
 networks = ["10.77.0.9/32"]
@@ -52,7 +52,7 @@ fn names(rig: &Rig) -> Vec<String> {
 }
 
 #[test]
-fn a_peer_comes_with_its_file_and_goes_with_it_and_the_others_go_on() {
+fn peers_are_added_and_removed_with_their_files() {
     let Some(mut rig) = Rig::build("peers", &["delay=1ms"]) else { return };
     let folder = rig.folder.path().join("peers.d");
     fs::create_dir_all(&folder).expect("a folder");
@@ -80,10 +80,10 @@ fn a_peer_comes_with_its_file_and_goes_with_it_and_the_others_go_on() {
 
     write("silent.toml", "[[peer]]\nnetworks = 7");
     let refused = rig.mpt(Host::B, &["reload"]);
-    let said = crate::rig::text(&refused.stderr);
+    let stderr = crate::rig::text(&refused.stderr);
     assert!(
-        !refused.status.success() && said.contains("silent.toml:") && said.contains("nothing was changed"),
-        "{said}"
+        !refused.status.success() && stderr.contains("silent.toml:") && stderr.contains("nothing was changed"),
+        "{stderr}"
     );
     assert_eq!(names(&rig), ["alice", "silent"]);
 
@@ -114,9 +114,9 @@ fn a_reload_changes_all_or_nothing() {
         (&*caller.replace("10.77.0.1/24", "10.77.0.9/24"), 2, "address"),
         (&*caller.replace("eth1", "eth9"), 7, "eth9"),
     ] {
-        let (done, said) = reload(&rig, text);
-        assert!(!done && said.contains(key) && said.contains("nothing was changed"), "{said}");
-        assert!(said.contains(&format!("A.toml:{line}:")), "{said}");
+        let (done, stderr) = reload(&rig, text);
+        assert!(!done && stderr.contains(key) && stderr.contains("nothing was changed"), "{stderr}");
+        assert!(stderr.contains(&format!("A.toml:{line}:")), "{stderr}");
         assert!(reaches(&rig), "after {key}");
     }
     assert_eq!(reload(&rig, &caller.replace("[[peer]]", "scheduler = \"min-rtt\"\n[[peer]]")), (true, String::new()));
@@ -124,7 +124,7 @@ fn a_reload_changes_all_or_nothing() {
     rig.wait_until("the tunnel answers again", reaches);
 }
 
-/// Writes host A's file anew, with this in place of `[[peer]]`, and has it read again.
+/// Rewrites host A's file with `peer` in place of `[[peer]]` and reloads it.
 fn reload_with(rig: &Rig, peer: &str) -> (bool, String) {
     fs::write(rig.file(Host::A), CALLER.replacen("[[peer]]", peer, 1)).expect("a file");
     let done = rig.mpt(Host::A, &["reload"]);
@@ -132,7 +132,7 @@ fn reload_with(rig: &Rig, peer: &str) -> (bool, String) {
 }
 
 #[test]
-fn a_reload_logs_what_the_start_would_warn_of() {
+fn a_reload_logs_the_warnings_of_a_start() {
     let Some(mut rig) = Rig::build("reload-warns", &["delay=1ms"]) else { return };
     rig.launch_with(Host::A, CALLER);
     let nobodys = "routes = [\"10.55.0.0/16\"]\n[[peer]]\nnetworks = [\"10.77.0.2/32\"]";
@@ -140,18 +140,18 @@ fn a_reload_logs_what_the_start_would_warn_of() {
     assert_eq!(rig.logged(Host::A, "A.toml:3: warning: routes: 10.55.0.0/16"), 1);
 }
 
-/// The right to such ports is given up after a start that needs none.
+/// The privilege for low ports is dropped after a start that needs none.
 #[test]
-fn a_reload_with_a_low_port_says_that_it_counts_from_the_next_start() {
+fn a_reload_with_a_low_port_is_refused() {
     let Some(mut rig) = Rig::build("reload-port", &["delay=1ms"]) else { return };
     rig.launch_with(Host::A, CALLER);
-    let (done, said) = reload_with(&rig, "[[peer]]\nlocal_port = 500");
-    assert!(!done && said.contains("nothing was changed") && said.contains("below 1024"), "{said}");
+    let (done, stderr) = reload_with(&rig, "[[peer]]\nlocal_port = 500");
+    assert!(!done && stderr.contains("nothing was changed") && stderr.contains("below 1024"), "{stderr}");
 }
 
-/// A path to another peer that names no address leaves the port to those who call.
+/// A path to another peer without a local address leaves the port to responder sockets.
 #[test]
-fn a_peer_that_is_the_first_to_call_comes_with_a_reload() {
+fn the_first_peer_without_a_remote_can_be_added_by_reload() {
     let Some(mut rig) = Rig::build("first-caller", &["delay=1ms"]) else { return };
     let server = SERVER.replace("include = \"peers.d\"\n", "");
     let silent = |path: &str| format!("{SILENT}[[peer.path]]\nremote = \"192.168.11.9\"\n{path}");
@@ -160,14 +160,14 @@ fn a_peer_that_is_the_first_to_call_comes_with_a_reload() {
     fs::write(rig.file(Host::B), server + CALLED + &silent("")).expect("a file");
     let done = rig.mpt(Host::B, &["reload"]);
     assert!(done.status.success(), "{}", crate::rig::text(&done.stderr));
-    rig.wait_until("the first caller is answered", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("one")));
+    rig.wait_until("the new peer is answered", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("one")));
     let sockets = crate::rig::sh(&rig.hosts.b, "ss -Huln sport = :4754");
     assert!(sockets.contains("127.0.0.1:4754") && !sockets.contains("0.0.0.0:4754"), "{sockets}");
 }
 
-/// In plain mode nobody calls, and all may share one socket for all addresses.
+/// Plain mode has no responder sockets, so all peers may share one socket for all addresses.
 #[test]
-fn in_plain_mode_peers_come_with_their_files_too() {
+fn in_plain_mode_peers_are_added_with_their_files() {
     let Some(mut rig) = Rig::build("plain-peers", &["delay=1ms"]) else { return };
     let folder = rig.folder.path().join("peers.d");
     fs::create_dir_all(&folder).expect("a folder");
@@ -183,7 +183,7 @@ fn in_plain_mode_peers_come_with_their_files_too() {
 }
 
 #[test]
-fn a_reload_of_one_peer_leaves_the_others_what_is_theirs() {
+fn a_reload_of_one_peer_leaves_the_others_unchanged() {
     let Some(mut rig) = Rig::build("one-peer", &["delay=1ms"]) else { return };
     let peer = |name: &str, far: u8, site: u8| {
         format!(
@@ -207,18 +207,21 @@ fn a_reload_of_one_peer_leaves_the_others_what_is_theirs() {
     rig.launch_with(Host::A, &file(82, 83));
     let before = routes(&rig);
 
-    let (done, said) = reload_second(&rig, &file(83, 82));
-    assert!(!done && said.contains("10.83.0.0/16 is already in") && said.contains("nothing was changed"), "{said}");
+    let (done, stderr) = reload_second(&rig, &file(83, 82));
+    assert!(
+        !done && stderr.contains("10.83.0.0/16 is already in") && stderr.contains("nothing was changed"),
+        "{stderr}"
+    );
     assert_eq!(routes(&rig), before);
 
-    let (done, said) = reload_second(&rig, &file(84, 85));
-    assert!(done, "{said}");
+    let (done, stderr) = reload_second(&rig, &file(84, 85));
+    assert!(done, "{stderr}");
     let after = routes(&rig);
     assert!(after.contains("10.84.0.0/16") && after.contains("10.83.0.0/16") && !after.contains("10.82"), "{after}");
 }
 
 #[test]
-fn a_tunnel_that_calls_can_be_called() {
+fn an_initiator_can_also_be_a_responder() {
     let Some(mut rig) = Rig::build("both", &["delay=1ms"]) else { return };
     rig.launch_with(Host::B, &SERVER.replace("include = \"peers.d\"\n", CALLED));
     let caller = CALLER.replace("remote", "interface = \"eth1\"\nremote");
@@ -231,9 +234,9 @@ fn a_tunnel_that_calls_can_be_called() {
     assert!(sockets.contains("192.168.11.1"), "{sockets}");
 }
 
-/// Prints what a thousand peers with sessions cost a daemon, in memory and time: `--ignored --nocapture`.
+/// Prints the memory and time that a thousand peers with sessions cost a daemon: `--ignored --nocapture`.
 #[test]
-#[ignore = "takes a minute, and says what this machine is like today"]
+#[ignore = "takes a minute, and depends on the machine"]
 fn a_thousand_idle_peers() {
     const PEERS: usize = 1_000;
     let Some(mut rig) = Rig::build("thousand", &["delay=1ms"]) else { return };
@@ -268,24 +271,25 @@ fn a_thousand_idle_peers() {
     assert!(rig.mpt(Host::B, &["reload"]).status.success());
     println!("reload of {PEERS} peers: {:?}; {} kB a peer", begin.elapsed(), (memory(&rig) - alone) / PEERS as u64);
     let server: KeyPair = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForB00=".parse().expect("a key");
-    let mut crowd = rig.hosts.a.enter(|| Crowd::new((0..PEERS).map(client).collect(), &server)).expect("a namespace");
-    crowd.live(Duration::from_secs(20));
+    let mut crowd =
+        rig.hosts.a.enter(|| Initiators::new((0..PEERS).map(client).collect(), &server)).expect("a namespace");
+    crowd.run(Duration::from_secs(20));
     let up =
         rig.status(Host::B)["peers"].as_array().expect("a list").iter().filter(|p| p["paths"][0]["up"] == true).count();
     let (before, begin) = (ticks(&rig), Instant::now());
-    crowd.live(Duration::from_secs(30));
+    crowd.run(Duration::from_secs(30));
     let busy = (ticks(&rig) - before) as f64 / begin.elapsed().as_secs_f64();
     let each = (memory(&rig) - alone) as f64 / PEERS as f64;
     println!("{up} peers with a path that is up: {each:.1} kB a peer, {busy:.2} % of a processor");
 }
 
-/// Many who call, in one thread.
-struct Crowd {
+/// Many initiators in one thread.
+struct Initiators {
     members: Vec<(Endpoint, UdpSocket)>,
     start: Instant,
 }
 
-impl Crowd {
+impl Initiators {
     fn new(keys: Vec<KeyPair>, server: &KeyPair) -> Self {
         let remote: SocketAddr = "192.168.11.2:4754".parse().expect("an address");
         let member = |keys: KeyPair| {
@@ -306,8 +310,8 @@ impl Crowd {
         Self { members: keys.into_iter().map(member).collect(), start: Instant::now() }
     }
 
-    /// Does what has to be done, for this long. They begin one after the other.
-    fn live(&mut self, time: Duration) {
+    /// Runs all endpoints for `time`. They start one after the other.
+    fn run(&mut self, time: Duration) {
         let (end, mut buffer) = (self.start.elapsed() + time, [0; 2_048]);
         while self.start.elapsed() < end {
             let now = Time::after(self.start.elapsed());

@@ -16,17 +16,17 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// How long anything may take that has to happen.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for every expected event.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Two hosts, and the daemons that run on them.
+/// Two hosts and their daemons.
 pub struct Rig {
     pub hosts: Topology,
     pub folder: TempDir,
     daemons: [Option<Daemon>; 2],
 }
 
-/// What the daemons are told.
+/// Configuration of the daemons.
 #[derive(Clone)]
 pub struct Plan {
     /// The IP version of each path.
@@ -40,23 +40,23 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// One path for each of `outer`; IPv4 and IPv6 inside.
+    /// Returns a plan with one path for each of `outer`, and IPv4 and IPv6 inside.
     pub fn over(outer: &[Family]) -> Self {
         Self { outer: outer.to_vec(), top: Default::default(), plain: String::new(), peer: String::new() }
     }
 
-    /// With a line at the top of one host's file.
+    /// Adds a line at the top of one host's file.
     pub fn on(mut self, host: Host, line: &str) -> Self {
         writeln!(self.top[index(host)], "{line}").expect("a string takes everything");
         self
     }
 
-    /// With lines under `[plain]`.
+    /// Sets the lines under `[plain]`.
     pub fn plain(self, lines: &str) -> Self {
         Self { plain: lines.into(), ..self }
     }
 
-    /// With lines under `[[peer]]`.
+    /// Sets the lines under `[[peer]]`.
     pub fn peer(self, lines: &str) -> Self {
         Self { peer: lines.into(), ..self }
     }
@@ -77,10 +77,10 @@ impl Plan {
 }
 
 impl Rig {
-    /// Builds the hosts, with a path for each of `specs`. None, and a word on stderr, without root.
+    /// Builds the hosts, with a path for each of `specs`. Without root it reports that and returns none.
     pub fn build(test: &str, specs: &[&str]) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
-            // Past the test harness, which keeps the words of tests that pass to itself.
+            // Written directly, because the test harness captures the output of passing tests.
             writeln!(io::stderr(), "skipped: needs root: {test}").expect("stderr takes a line");
             return None;
         }
@@ -91,14 +91,14 @@ impl Rig {
         Some(Self { hosts, folder, daemons: [None, None] })
     }
 
-    /// The same with a running tunnel.
+    /// Builds the hosts and starts the tunnel.
     pub fn up(test: &str, specs: &[&str], plan: &Plan) -> Option<Self> {
         let mut rig = Self::build(test, specs)?;
         rig.start(plan);
         Some(rig)
     }
 
-    /// Starts both daemons, in place of those that run, and waits until the tunnel answers.
+    /// Replaces both daemons and waits until the tunnel answers.
     pub fn start(&mut self, plan: &Plan) {
         self.daemons = [None, None];
         for host in [Host::A, Host::B] {
@@ -107,12 +107,12 @@ impl Rig {
         self.wait_for_answer(&[], Family::V4, "a new tunnel");
     }
 
-    /// Starts one daemon, and waits until it can be talked to.
+    /// Starts one daemon and waits until its control socket answers.
     pub fn launch(&mut self, host: Host, plan: &Plan) {
         self.launch_with(host, &plan.config(host));
     }
 
-    /// The same with a configuration of one's own.
+    /// Does the same with the given configuration.
     pub fn launch_with(&mut self, host: Host, config: &str) {
         self.daemons[index(host)] = None;
         let (file, log) = (self.file(host), self.log(host));
@@ -125,19 +125,19 @@ impl Rig {
         self.program(host).args(arguments).output().expect("mpt runs")
     }
 
-    /// What `mpt status --json` says.
+    /// Returns the output of `mpt status --json`.
     pub fn status(&self, host: Host) -> Value {
         let output = self.mpt(host, &["status", "--json"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// What `mpt status --json` says of a path.
+    /// Returns a path from the output of `mpt status --json`.
     pub fn path(&self, host: Host, path: usize) -> Value {
         self.status(host)["peers"][0]["paths"][path].clone()
     }
 
-    /// The program on a host. Two hosts on one machine must not share a directory of control sockets.
+    /// Returns the program on a host. Hosts on one machine must not share a directory of control sockets.
     pub fn program(&self, host: Host) -> Command {
         let mut command = self.hosts.host(host).command(&program().to_string_lossy());
         command.env("MPT_RUN_DIR", self.run_dir(host));
@@ -145,12 +145,12 @@ impl Rig {
         command
     }
 
-    /// Where a host's control sockets are.
+    /// Returns the directory of a host's control sockets.
     pub fn run_dir(&self, host: Host) -> PathBuf {
         self.folder.path().join(format!("run-{host:?}"))
     }
 
-    /// A host's configuration.
+    /// Returns a host's configuration file.
     pub fn file(&self, host: Host) -> PathBuf {
         self.folder.path().join(format!("{host:?}.toml"))
     }
@@ -159,26 +159,26 @@ impl Rig {
         self.folder.path().join(format!("{host:?}.log"))
     }
 
-    /// How often a host's daemon has logged these words.
-    pub fn logged(&self, host: Host, words: &str) -> usize {
-        fs::read_to_string(self.log(host)).expect("a log").matches(words).count()
+    /// Counts the occurrences of a text in a daemon's log.
+    pub fn logged(&self, host: Host, expected: &str) -> usize {
+        fs::read_to_string(self.log(host)).expect("a log").matches(expected).count()
     }
 
-    /// Whether `ping` with these options is answered at least once.
+    /// Returns true if `ping` with these options is answered at least once.
     pub fn ping(&self, from: Host, options: &[&str], to: IpAddr) -> bool {
         let mut command = self.hosts.host(from).command("ping");
         command.args(["-n", "-c", "3", "-i", "0.02", "-W", "1"]).args(options).arg(to.to_string());
         command.output().expect("ping runs").status.success()
     }
 
-    /// Waits until host B answers host A through the tunnel: where many programs want the processor, a daemon may be kept
-    /// from it for so long that its peer takes the paths for dead.
+    /// Waits until host B answers host A through the tunnel: on a busy machine a daemon may be off the processor for so
+    /// long that its peer declares the paths dead.
     pub fn wait_for_answer(&self, options: &[&str], family: Family, what: &str) {
         let to = inside(Host::B, family);
         self.wait_until(&format!("{to} answers: {what}"), |rig| rig.ping(Host::A, options, to));
     }
 
-    /// The reasons for which a host dropped packets, but for paths that were taken for dead.
+    /// Returns a host's drop counters without those of paths declared dead.
     pub fn drops(&self, host: Host) -> Map<String, Value> {
         let mut drops = self.status(host)["peers"][0]["drops"].as_object().expect("an object").clone();
         drops.remove("no_path");
@@ -199,28 +199,28 @@ impl Rig {
         daemon.0.wait().expect("it ends")
     }
 
-    /// Waits for what has to happen.
-    pub fn wait_until(&self, what: &str, happened: impl Fn(&Self) -> bool) {
+    /// Waits for an expected event.
+    pub fn wait_until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let start = Instant::now();
-        while !happened(self) {
-            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}\n{}", self.story());
+        while !condition(self) {
+            assert!(start.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}\n{}", self.diagnostics());
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Logs and states, for the message of a test that fails.
-    fn story(&self) -> String {
+    /// Returns logs and states for the message of a failing test.
+    fn diagnostics(&self) -> String {
         let log = |host| fs::read_to_string(self.log(host)).unwrap_or_default();
         let state = |host| text(&self.mpt(host, &["status", "--json"]).stdout);
         [Host::A, Host::B].map(|host| format!("{host:?}:\n{}{}\n", log(host), state(host))).concat()
     }
 }
 
-/// A running daemon, killed when this is dropped.
+/// A running daemon; dropping this kills it.
 pub struct Daemon(Child);
 
 impl Daemon {
-    /// Starts one with a configuration that is written to `file`, for its owner alone when there is a key in it.
+    /// Starts a daemon with a configuration that is written to `file`, readable only by its owner if it contains a key.
     pub fn start(mut program: Command, config: &str, file: &Path, log: &Path) -> Self {
         fs::write(file, config).expect("a file");
         let mode = if config.contains("private_key") { 0o600 } else { 0o644 };
@@ -233,13 +233,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A host's address inside the tunnel.
+/// Returns a host's address inside the tunnel.
 pub fn inside(host: Host, family: Family) -> IpAddr {
     let text = match (host, family) {
         (Host::A, Family::V4) => "10.77.0.1",
@@ -255,7 +255,7 @@ pub fn sh(host: &Netns, script: &str) -> String {
     host.sh(script).expect(script)
 }
 
-/// The program that was built beside this test.
+/// Returns the program that was built beside this test.
 pub fn program() -> PathBuf {
     let own = std::env::current_exe().expect("a test is a program");
     let program = own.ancestors().nth(2).expect("target/PROFILE/deps/TEST").join("mpt");
@@ -263,17 +263,17 @@ pub fn program() -> PathBuf {
     program
 }
 
-/// Runs a command that nobody answers.
+/// Runs a command without standard input.
 pub fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("it runs")
 }
 
-/// What a file says, for a message.
+/// Returns output as text, for a message.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Makes a folder that everybody may write to.
+/// Creates a folder that all users may write to.
 pub fn open_folder(folder: &Path) {
     fs::create_dir_all(folder).expect("a folder");
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("its mode");

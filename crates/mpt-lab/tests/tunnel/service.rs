@@ -1,4 +1,4 @@
-//! The daemon as a service: what it may do, what it says to the service manager, and what it says to nobody.
+//! The daemon as a service: its privileges, its messages to the service manager, and the secrets that it never prints.
 
 use crate::rig::{Rig, text};
 use mpt_lab::topology::Host;
@@ -29,18 +29,18 @@ fn config(host: usize) -> String {
     )
 }
 
-/// Killed when this is dropped.
+/// A process; dropping this kills it.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only when it has ended already.
+        // Both fail only if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A daemon on host A that logs everything it can, with these variables.
+/// Starts a daemon on host A with the highest log level and these environment variables.
 fn verbose(rig: &Rig, variables: &[(&str, &str)]) -> Running {
     fs::write(rig.file(Host::A), config(0)).expect("a file");
     fs::set_permissions(rig.file(Host::A), fs::Permissions::from_mode(0o600)).expect("its mode");
@@ -52,7 +52,7 @@ fn verbose(rig: &Rig, variables: &[(&str, &str)]) -> Running {
 }
 
 #[test]
-fn no_secret_is_logged_or_shown_at_the_highest_level() {
+fn no_secret_is_logged_or_shown_at_the_highest_log_level() {
     let Some(mut rig) = Rig::build("secret", &["delay=1ms"]) else { return };
     rig.launch_with(Host::B, &config(1));
     let _daemon = verbose(&rig, &[]);
@@ -60,19 +60,19 @@ fn no_secret_is_logged_or_shown_at_the_highest_level() {
     let log = fs::read_to_string(rig.folder.path().join("verbose.log")).expect("a log");
     assert!(log.contains("TRACE") || log.contains("DEBUG") || log.contains("INFO"), "{log}");
     let shown = [["status", "--json"], ["status", "mpt0"], ["peer", "list"], ["path", "list"]]
-        .map(|words| text(&rig.mpt(Host::A, &words).stdout));
+        .map(|output| text(&rig.mpt(Host::A, &output).stdout));
     let file = rig.file(Host::A).display().to_string();
     let checked = text(&rig.mpt(Host::A, &["config", "check", &file]).stderr);
-    for words in shown.iter().chain([&log, &checked]) {
+    for output in shown.iter().chain([&log, &checked]) {
         for secret in [PRIVATE[0], PRIVATE[1], SHARED] {
-            // Half of it would be too much, however it is written.
-            assert!(!words.contains(&secret[..20]), "{words}");
-            assert!(!words.to_lowercase().contains(&hex(secret)[..20]), "{words}");
+            // Even half of the secret must not appear, in any notation.
+            assert!(!output.contains(&secret[..20]), "{output}");
+            assert!(!output.to_lowercase().contains(&hex(secret)[..20]), "{output}");
         }
     }
 }
 
-/// The first bytes of a key as people print them when they do not think.
+/// Returns the first bytes of a key in hexadecimal, as careless code would print them.
 fn hex(key: &str) -> String {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let value = |byte: u8| DIGITS.iter().position(|digit| *digit == byte).expect("base64") as u32;
@@ -84,7 +84,7 @@ fn hex(key: &str) -> String {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_told_of_before_it_cannot_be_read_again() {
+fn a_warning_precedes_a_file_that_could_not_be_reread() {
     let Some(mut rig) = Rig::build("reach", &["delay=1ms"]) else { return };
     fs::write(rig.file(Host::A), "").expect("a file");
     chown(rig.file(Host::A), Some(65_534), None).expect("its owner");
@@ -97,25 +97,25 @@ fn a_file_of_somebody_else_is_told_of_before_it_cannot_be_read_again() {
 }
 
 #[test]
-fn a_service_says_that_it_is_up_and_alive_and_keeps_no_privilege_that_it_does_not_need() {
+fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
     let Some(rig) = Rig::build("service", &["delay=1ms"]) else { return };
     let path = rig.folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
     manager.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
-    let hear = || {
-        let mut word = [0; 64];
+    let receive = || {
+        let mut buffer = [0; 64];
         loop {
-            match manager.recv(&mut word) {
-                Ok(len) => return text(&word[..len]),
-                // A wait with a time limit is ended by any signal, as of a child's end.
+            match manager.recv(&mut buffer) {
+                Ok(len) => return text(&buffer[..len]),
+                // Any signal, such as the end of a child process, interrupts a wait with a time limit.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => panic!("{error}"),
             }
         }
     };
     let daemon = verbose(&rig, &[("NOTIFY_SOCKET", &path.display().to_string()), ("WATCHDOG_USEC", "200000")]);
-    assert_eq!(hear(), "READY=1");
-    assert_eq!([hear(), hear(), hear()], ["WATCHDOG=1"; 3]);
+    assert_eq!(receive(), "READY=1");
+    assert_eq!([receive(), receive(), receive()], ["WATCHDOG=1"; 3]);
 
     let status = rig.status(Host::A);
     let pid = status["pid"].as_u64().expect("a number");
@@ -132,9 +132,9 @@ fn a_service_says_that_it_is_up_and_alive_and_keeps_no_privilege_that_it_does_no
     drop(daemon);
     let mut rest = Vec::new();
     manager.set_nonblocking(true).expect("a socket");
-    let mut word = [0; 64];
-    while let Ok(len) = manager.recv(&mut word) {
-        rest.push(text(&word[..len]));
+    let mut buffer = [0; 64];
+    while let Ok(len) = manager.recv(&mut buffer) {
+        rest.push(text(&buffer[..len]));
     }
     assert_eq!(rest.last().map(String::as_str), Some("STOPPING=1"), "{rest:?}");
 }

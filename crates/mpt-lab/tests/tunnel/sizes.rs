@@ -1,4 +1,4 @@
-//! A path that carries less than its interface promises.
+//! A path whose path MTU is smaller than its interface's MTU.
 
 use crate::{
     rig::{Rig, inside, text},
@@ -8,11 +8,11 @@ use mpt_lab::topology::{Family, Host, address, interface};
 use std::io::Write as _;
 use std::process::Stdio;
 
-/// IPv4, UDP and native mode's own.
+/// IPv4, UDP and native mode's own headers.
 const HEADERS: u64 = 63;
 const NARROW: u64 = 1_480;
 
-/// What `mpt key` answers.
+/// Returns the output of `mpt key`.
 fn key(rig: &Rig, what: &str, input: &str) -> String {
     let mut command = rig.program(Host::A);
     let command = command.args(["key", what]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -36,7 +36,7 @@ fn config(host: Host, private: &str, public: &str) -> String {
 }
 
 #[test]
-fn a_path_that_carries_less_than_its_interface_promises_lowers_the_tunnels_mtu() {
+fn a_path_mtu_below_the_interface_mtu_lowers_the_tunnels_mtu() {
     let narrow = format!("rate=50mbit,delay=3ms,mtu={NARROW}B");
     let Some(mut rig) = Rig::build("sizes", &["rate=50mbit,delay=3ms", &narrow]) else { return };
     let private = [(); 2].map(|()| key(&rig, "new", ""));

@@ -1,18 +1,18 @@
-//! A socket beside the tunnel's own, from which anything can be sent to its port.
+//! A socket beside the tunnel's own that can send anything to its port.
 
 use mpt_lab::topology::Netns;
 use mpt_proto::wire::gre;
 use nix::sys::socket::{setsockopt, sockopt};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-/// A sender of datagrams that no daemon has made.
-pub struct Stranger {
+/// A sender of arbitrary datagrams.
+pub struct RawSender {
     socket: UdpSocket,
     to: SocketAddr,
 }
 
-impl Stranger {
-    /// One at an address of `host`, whose datagrams go to the tunnel's port at `to`.
+impl RawSender {
+    /// Opens a socket at an address of `host` that sends to the tunnel's port at `to`.
     pub fn at(host: &Netns, own: IpAddr, to: IpAddr) -> Self {
         let socket = host.enter(|| UdpSocket::bind((own, 0))).expect("a namespace").expect("a socket");
         Self { socket, to: (to, gre::PORT).into() }

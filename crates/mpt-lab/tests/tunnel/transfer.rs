@@ -1,6 +1,6 @@
-//! A TCP flow whose every byte is known, so that what arrives can be checked.
+//! A TCP flow with known content, so that the received bytes can be checked.
 
-use crate::rig::{PATIENCE, Rig, inside};
+use crate::rig::{Rig, TIMEOUT, inside};
 use mpt_lab::topology::{Family, Host, Netns};
 use std::{
     io::{self, Read, Write},
@@ -12,7 +12,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// A flow under way. It sends until [`Transfer::finish`].
+/// A flow in progress. It sends until [`Transfer::finish`].
 pub struct Transfer {
     stop: Arc<AtomicBool>,
     arrived: Arc<AtomicU64>,
@@ -20,7 +20,7 @@ pub struct Transfer {
     receiver: JoinHandle<io::Result<u64>>,
 }
 
-/// The flow repeats this many bytes: a prime, so that no packet boundary ever falls into step with it.
+/// Length of the repeated pattern in bytes: a prime, so that it never aligns with packet boundaries.
 const PERIOD: usize = 65_537;
 
 impl Transfer {
@@ -36,8 +36,8 @@ impl Transfer {
         let source = from.enter(|| TcpStream::connect((address, port))).expect("a namespace").expect("a connection");
         let (sink, _) = listener.accept().expect("the connection");
         for end in [&source, &sink] {
-            end.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-            end.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+            end.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+            end.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
         }
         let (stop, arrived) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (until, noted) = (stop.clone(), arrived.clone());
@@ -49,7 +49,7 @@ impl Transfer {
         }
     }
 
-    /// Bytes that have arrived.
+    /// Returns the number of received bytes.
     pub fn arrived(&self) -> u64 {
         self.arrived.load(Relaxed)
     }
@@ -60,7 +60,7 @@ impl Transfer {
         rig.wait_until(&format!("{bytes} more bytes arrive"), |_| self.arrived() >= goal);
     }
 
-    /// Ends the flow, and checks that exactly what was sent has arrived.
+    /// Ends the flow and checks that exactly the sent bytes have arrived.
     pub fn finish(self) {
         self.stop.store(true, Relaxed);
         let sent = self.sender.join().expect("no panic").expect("sent");
@@ -70,7 +70,7 @@ impl Transfer {
 }
 
 fn pattern() -> Vec<u8> {
-    // Knuth's multiplicative hash: every byte value, in no order that a copying error would keep.
+    // Knuth's multiplicative hash: all byte values, in an order that a copying error would disturb.
     (0..PERIOD as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
 
@@ -85,7 +85,7 @@ fn send(mut to: TcpStream, stop: &AtomicBool) -> io::Result<u64> {
 }
 
 fn receive(mut from: TcpStream, arrived: &AtomicU64) -> io::Result<u64> {
-    // Twice the period, so that any piece of up to a period is found in one place.
+    // Twice the period, so that any piece up to a period is contiguous.
     let expected = pattern().repeat(2);
     let (mut buffer, mut total) = (vec![0; PERIOD], 0);
     loop {

@@ -1,9 +1,9 @@
-//! What an observer on the path sees: standard GRE-in-UDP, and the DSCP and ECN of what it carries.
+//! The view of an observer on the path: standard GRE-in-UDP, with the DSCP and ECN of the inner packets.
 
 use crate::{
     capture::Capture,
     rig::{Plan, Rig, inside, output, text},
-    stranger::Stranger,
+    stranger::RawSender,
 };
 use mpt_lab::{
     error::require,
@@ -14,7 +14,7 @@ use mpt_sim::host::numbered;
 use std::{cell::RefCell, path::Path, process::Command};
 
 #[test]
-fn wireshark_reads_our_datagrams_as_gre_in_udp() {
+fn wireshark_decodes_our_datagrams_as_gre_in_udp() {
     let Some(mut rig) = Rig::build("shark", &["delay=1ms"]) else { return };
     require("tshark").expect("tshark");
     for (outer, plain) in [(Family::V4, ""), (Family::V6, "key = 4711\nchecksum = true")] {
@@ -42,7 +42,7 @@ fn wireshark_reads_our_datagrams_as_gre_in_udp() {
     }
 }
 
-/// Protocol, sequence number and key of GRE, and the IPv4 and IPv6 sources of each frame, as tshark sees them.
+/// Returns protocol, sequence number and key of GRE, and the IPv4 and IPv6 sources of each frame, from tshark.
 fn tshark(file: &Path) -> Vec<Vec<String>> {
     let fields = ["gre.proto", "gre.sequence_number", "gre.key", "ip.src", "ipv6.src"];
     let mut command = Command::new("tshark");
@@ -54,10 +54,10 @@ fn tshark(file: &Path) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_outer_header_asks_for_what_the_inner_one_asks_for() {
+fn the_outer_header_has_the_inner_dscp_and_ecn() {
     let Some(rig) = Rig::up("tos", &["delay=1ms", "delay=1ms"], &Plan::over(&[Family::V4, Family::V6])) else { return };
     let mut wires = ["eth1", "eth2"].map(|interface| Capture::open(&rig.hosts.b, interface));
-    // Expedited forwarding and ECT(0), and the two alone.
+    // Expedited forwarding with ECT(0), and each of the two alone.
     for tos in [0xba, 0xb8, 0x02] {
         for family in [Family::V4, Family::V6] {
             rig.wait_for_answer(&["-c", "8", "-Q", &tos.to_string()], family, "a ping to be captured");
@@ -73,13 +73,13 @@ fn the_outer_header_asks_for_what_the_inner_one_asks_for() {
 }
 
 #[test]
-fn congestion_marked_on_the_way_is_told_to_the_inner_packet() {
+fn a_ce_mark_of_the_outer_header_is_copied_to_the_inner_packet() {
     let Some(rig) = Rig::up("ce", &["delay=1ms", "delay=1ms"], &Plan::over(&[Family::V4, Family::V6])) else { return };
     let inner = Capture::open(&rig.hosts.b, "mpt0");
     for (path, family) in [(0, Family::V4), (1, Family::V6)] {
         let mut packet = numbered(path as u64, 100);
         set_tos(&mut packet, Version::V4, AF41_ECT0);
-        let stranger = Stranger::at(&rig.hosts.a, address(Host::A, path, family), address(Host::B, path, family));
+        let stranger = RawSender::at(&rig.hosts.a, address(Host::A, path, family), address(Host::B, path, family));
         stranger.send(CE, &[&[0x00, 0x00, 0x08, 0x00], &packet[..]].concat());
     }
     let marked = |inner: &mut Capture| -> Vec<u8> {

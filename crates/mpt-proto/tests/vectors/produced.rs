@@ -299,7 +299,14 @@ fn data(one: &mut impl FnMut(&str, &str, &Frame<'_>)) {
 fn acknowledgements(one: &mut impl FnMut(&str, &str, &Frame<'_>)) {
     let mut room = [0; ACK_RANGES_LEN];
     let (largest, runs) = AckRanges::encode([95..=100, 90..=90, 80..=87], &mut room).unwrap();
-    let ack = AckFrame { path: PathTag::from_byte(3 << 3), largest, delay: 250, received: 4_000_000_000, ce: 3, ranges: runs };
+    let ack = AckFrame {
+        path: PathTag::from_byte(3 << 3),
+        largest,
+        delay: 250,
+        received: 4_000_000_000,
+        ce: 3,
+        ranges: runs,
+    };
     let meaning = "ack slot 3 largest 100 delay 250 received 4000000000 ce 3 runs 95-100 90-90 80-87";
     one("ack", meaning, &Frame::Ack(ack));
     one(
@@ -450,8 +457,7 @@ fn headers(out: &mut Vectors) {
 fn offer(packet: &[u8]) -> (Compressor, u32) {
     let (mut compressor, bucket) = (Compressor::default(), 3);
     let header = &packet[..header_len(packet)];
-    let is_offer =
-        |sequence: &u32| compressor.choose(NOW, bucket, *sequence, header, packet.len()) == Choice::Offer;
+    let is_offer = |sequence: &u32| compressor.choose(NOW, bucket, *sequence, header, packet.len()) == Choice::Offer;
     let sequence = (0..10).find(is_offer).unwrap();
     compressor.on_known(NOW, bucket, sequence);
     (compressor, sequence + 1)

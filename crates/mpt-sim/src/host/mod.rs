@@ -1,4 +1,4 @@
-//! What stands at the ends of the tunnel: it gives packets to the TUN device and takes packets from it.
+//! Hosts at the ends of the tunnel: they exchange packets with the TUN device.
 
 pub mod tcp;
 
@@ -12,19 +12,19 @@ use mpt_proto::time::{Rate, Time};
 
 /// A host behind an endpoint.
 pub trait Host: Any {
-    /// Takes a packet from the TUN device.
+    /// Handles a packet from the TUN device.
     fn handle(&mut self, now: Time, packet: &[u8]);
-    /// The next packet for the TUN device, if there is one.
+    /// Returns the next packet for the TUN device, if any.
     fn poll(&mut self, now: Time) -> Option<Vec<u8>>;
-    /// When [`Self::poll`] may have something to give without having taken anything.
+    /// Returns the time at which [`Self::poll`] may return a packet although no packet has arrived.
     fn next_deadline(&self) -> Option<Time>;
-    /// How many of its packets may wait in the TUN device before it holds the next one back, as TCP does.
-    fn patience(&self) -> usize {
+    /// Returns how many of the host's packets may wait in the TUN device before it stops sending (TCP small queues).
+    fn tun_limit(&self) -> usize {
         usize::MAX
     }
 }
 
-/// Sends numbered UDP packets at a steady rate.
+/// Sends numbered UDP packets at a constant rate.
 #[derive(Debug)]
 pub struct Source {
     next: u64,
@@ -35,14 +35,14 @@ pub struct Source {
 }
 
 impl Source {
-    /// Sends packets of `len` bytes, 36 to 1500, IP header included, at `rate`, from the start until `until`.
+    /// Sends packets of `len` bytes (36 to 1500, including the IP header) at `rate` from the start until `until`.
     pub fn new(rate: Rate, len: usize, until: Duration) -> Self {
         Self { next: 0, len, interval: rate.time_for(len as u64), due: Time::START, until: Time::after(until) }
     }
 }
 
 impl Source {
-    /// How many packets it has sent.
+    /// Returns the number of packets sent.
     pub fn sent(&self) -> u64 {
         self.next
     }
@@ -66,31 +66,31 @@ impl Host for Source {
     }
 }
 
-/// Takes numbered packets and remembers in which order and when they came.
+/// Receives numbered packets and records their order and times.
 #[derive(Debug, Default)]
 pub struct Sink {
-    /// The numbers, as they came.
+    /// Numbers in order of arrival.
     pub numbers: Vec<u64>,
-    /// When the first and the last came.
+    /// Arrival times of the first and the last packet.
     pub span: Option<(Time, Time)>,
-    /// Bytes of all of them.
+    /// Bytes of all packets.
     pub bytes: u64,
-    /// The longest time without one.
+    /// Longest time without a packet.
     pub longest_gap: Duration,
-    /// When it ended.
+    /// End of the longest gap.
     pub gap_ended: Time,
 }
 
 impl Sink {
-    /// How often each number came, where it was not once.
-    pub fn repeated(&self) -> Vec<(u64, usize)> {
+    /// Returns the numbers that arrived more than once, with their counts.
+    pub fn duplicates(&self) -> Vec<(u64, usize)> {
         let mut counts = BTreeMap::new();
         self.numbers.iter().for_each(|number| *counts.entry(*number).or_insert(0) += 1);
         counts.into_iter().filter(|(_, count)| *count > 1).collect()
     }
 
-    /// How many came after one with a greater number.
-    pub fn overtaken(&self) -> u64 {
+    /// Returns the number of packets that arrived after one with a greater number.
+    pub fn reordered(&self) -> u64 {
         let mut greatest = None;
         self.numbers
             .iter()
@@ -98,7 +98,7 @@ impl Sink {
             .count() as u64
     }
 
-    /// Bytes over the time between the first and the last.
+    /// Returns the bytes divided by the time between the first and the last packet.
     pub fn goodput(&self) -> Rate {
         self.span.map_or(Rate::ZERO, |(first, last)| Rate::of(self.bytes, last - first))
     }
@@ -125,7 +125,7 @@ impl Host for Sink {
     }
 }
 
-/// A valid UDP packet from 10.77.0.1 to 10.77.0.2 that carries `number`.
+/// Returns a valid UDP packet from 10.77.0.1 to 10.77.0.2 that carries `number`.
 pub fn numbered(number: u64, len: usize) -> Vec<u8> {
     let mut packet = vec![0; len];
     packet[..10].copy_from_slice(&[0x45, 0, (len >> 8) as u8, len as u8, 0, 0, 0x40, 0, 64, 17]);

@@ -1,20 +1,20 @@
-//! The transmitter and the queue before it.
+//! The transmitter and its queue.
 
 use super::{Queue, timeline::Timeline};
 use mpt_proto::time::{Rate, Time};
 use std::collections::VecDeque;
 
-/// Sends one frame after the other; frames that find it busy wait, those that find the queue full do not.
+/// Sends one frame after another; frames wait while it is busy and are dropped if the queue is full.
 #[derive(Debug, Default)]
 pub(super) struct Bottleneck {
     free_at: Time,
-    /// When each waiting frame starts to be sent, and its length.
+    /// Start of transmission and length of each waiting frame.
     waiting: VecDeque<(Time, u64)>,
     waiting_bytes: u64,
 }
 
 impl Bottleneck {
-    /// When the last bit of a frame offered at `now` leaves; none if there is no room for it.
+    /// Returns the time at which the last bit of a frame offered at `now` is sent; none if the queue is full.
     pub(super) fn admit(&mut self, now: Time, bytes: u64, queue: Queue, timeline: &Timeline) -> Option<Time> {
         let start = now.max(self.free_at);
         let room = match queue {
@@ -33,7 +33,7 @@ impl Bottleneck {
         Some(self.free_at)
     }
 
-    /// Bytes that wait at `now`.
+    /// Returns the bytes that wait at `now`.
     pub(super) fn backlog(&mut self, now: Time) -> u64 {
         while let Some(&(_, bytes)) = self.waiting.front().filter(|(start, _)| *start <= now) {
             self.waiting_bytes -= bytes;
@@ -43,9 +43,10 @@ impl Bottleneck {
     }
 }
 
-/// When a frame of `bytes` that starts at `at` is through, over all changes of rate on the way; exact to a nanosecond.
+/// Returns the end of transmission of a frame of `bytes` that starts at `at`, over all changes of the rate, exact to 1
+/// ns.
 fn departure(mut at: Time, bytes: u64, timeline: &Timeline) -> Time {
-    // Byte-nanoseconds: what one byte per second moves in one nanosecond is 1.
+    // In byte-nanoseconds: one byte per second sends 1 of them per nanosecond.
     let mut left = u128::from(bytes) * 1_000_000_000;
     loop {
         let rate = timeline.at(at).rate;

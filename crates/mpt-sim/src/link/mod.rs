@@ -1,23 +1,23 @@
-//! What one direction of a link does to a frame.
+//! Model of one direction of a link.
 //!
 //! ```text
 //! push(now, bytes) -> too long? -> queue full? -> rate -> delay + jitter -> loss -> Deliver(at) | Dropped(why)
 //! ```
 //!
-//! The order is that of a real bottleneck: frames wait for the transmitter in a queue that drops at its tail, then travel,
-//! and may get lost on the way; what is lost has used the transmitter all the same. (netem with `rate` and `delay` in one
-//! qdisc differs: its limit counts frames in flight, too.)
+//! The order is that of a real bottleneck: frames wait for the transmitter in a tail-drop queue, then propagate, and
+//! may be lost on the way; lost frames have used the transmitter as well. (netem with `rate` and `delay` in one qdisc
+//! differs: its limit also counts frames in flight.)
 //!
-//! The fate of a frame is known when it is offered, because the link's future is: rates, delays and losses change by a
-//! schedule that is part of the [`LinkSpec`], and chance comes from a seed. So the model holds no frames, has no timer, and
-//! serves virtual time and real time alike. Whoever drives it keeps the frame until [`Fate::Deliver`]'s instant.
+//! The fate of a frame is known when it is offered, because the link's future is known: rates, delays and losses follow
+//! a schedule in the [`LinkSpec`], and randomness comes from a seed. So the model stores no frames, has no timer, and
+//! works in virtual time and in real time. Its driver keeps a frame until the time of [`Fate::Deliver`].
 //!
-//! What is counted is the length given to [`Link::push`]: both drivers give Ethernet frames without the frame check
-//! sequence, as Linux' tbf counts them; 1514 bytes for a full-sized packet.
+//! The model counts the length given to [`Link::push`]. Both drivers pass Ethernet frames without the frame check
+//! sequence, as Linux's tbf counts them: 1514 bytes for a full-sized packet.
 
 mod bottleneck;
-mod chance;
 mod parse;
+mod random;
 pub mod shapes;
 mod spec;
 mod timeline;
@@ -27,8 +27,8 @@ pub use spec::{Change, Conditions, Jitter, LinkSpec, Loss, Order, PathSpec, Queu
 
 use crate::seed::{Rng, Seed};
 use bottleneck::Bottleneck;
-use chance::LossState;
 use mpt_proto::time::Time;
+use random::LossState;
 use timeline::Timeline;
 
 /// One direction of a link.
@@ -40,7 +40,7 @@ pub struct Link {
     timeline: Timeline,
     bottleneck: Bottleneck,
     loss: LossState,
-    /// Apart, so that a link with jitter loses the same frames as one without.
+    /// A separate generator, so that a link with jitter loses the same frames as one without.
     jitter_rng: Rng,
     loss_rng: Rng,
     cut: bool,
@@ -49,7 +49,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link that starts idle; its schedule counts from [`Time::START`].
+    /// Creates an idle link; its schedule starts at [`Time::START`].
     pub fn new(spec: &LinkSpec, seed: Seed) -> Self {
         Self {
             queue: spec.queue,
@@ -66,14 +66,14 @@ impl Link {
         }
     }
 
-    /// Offers a frame of `bytes`. `now` never goes back.
+    /// Offers a frame of `bytes`. `now` must not decrease.
     pub fn push(&mut self, now: Time, bytes: usize) -> Fate {
         let fate = self.decide(now, bytes as u64);
         self.counts.add(fate, bytes as u64);
         fate
     }
 
-    /// Replaces the link's nature; the new schedule counts from `now`. Frames already accepted keep their fate.
+    /// Replaces the properties of the link; the new schedule starts at `now`. Frames already accepted keep their fate.
     pub fn change(&mut self, now: Time, spec: &LinkSpec) {
         self.queue = spec.queue;
         self.order = spec.order;
@@ -81,80 +81,80 @@ impl Link {
         self.timeline = Timeline::new(spec, now);
     }
 
-    /// Makes the link swallow every frame, or carry frames again. The driver forgets the frames in flight on a cut.
+    /// Makes the link drop every frame, or deliver frames again. On a cut the driver must discard the frames in flight.
     pub fn cut(&mut self, cut: bool) {
         self.cut = cut;
     }
 
-    /// What has become of the frames offered so far.
+    /// Returns the counters of the frames offered so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The queue in bytes at `now`, without the frame being sent.
+    /// Returns the queue in bytes at `now`, without the frame in transmission.
     pub fn backlog(&mut self, now: Time) -> u64 {
         self.bottleneck.backlog(now)
     }
 
     fn decide(&mut self, now: Time, bytes: u64) -> Fate {
         if self.cut || !self.timeline.at(now).up {
-            return Fate::Dropped(Why::Outage);
+            return Fate::Dropped(DropReason::Outage);
         }
         if self.mtu.is_some_and(|mtu| bytes > mtu + ETHERNET) {
-            return Fate::Dropped(Why::TooLong);
+            return Fate::Dropped(DropReason::TooLong);
         }
         let Some(departure) = self.bottleneck.admit(now, bytes, self.queue, &self.timeline) else {
-            return Fate::Dropped(Why::QueueFull);
+            return Fate::Dropped(DropReason::QueueFull);
         };
         if departure == Time::NEVER {
-            return Fate::Dropped(Why::Outage);
+            return Fate::Dropped(DropReason::Outage);
         }
         self.travel(departure)
     }
 
     fn travel(&mut self, departure: Time) -> Fate {
         let weather = *self.timeline.at(departure);
-        let mut arrival = departure + weather.jitter.around(weather.delay, &mut self.jitter_rng);
+        let mut arrival = departure + weather.jitter.sample(weather.delay, &mut self.jitter_rng);
         if self.order == Order::Keep {
             arrival = arrival.max(self.last_delivery);
         }
-        if self.loss.strikes(weather.loss, &mut self.loss_rng) {
-            return Fate::Dropped(Why::Loss);
+        if self.loss.is_lost(weather.loss, &mut self.loss_rng) {
+            return Fate::Dropped(DropReason::Loss);
         }
         if !self.timeline.at(arrival).up {
-            return Fate::Dropped(Why::Outage);
+            return Fate::Dropped(DropReason::Outage);
         }
         self.last_delivery = self.last_delivery.max(arrival);
         Fate::Deliver(arrival)
     }
 }
 
-/// What becomes of a frame.
+/// The fate of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It comes out at the far end at this instant.
+    /// The frame arrives at the far end at this time.
     Deliver(Time),
-    /// It never comes out.
-    Dropped(Why),
+    /// The frame is dropped.
+    Dropped(DropReason),
 }
 
-/// Why a link dropped a frame.
+/// Reason why a link dropped a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
-    /// Longer than the link carries.
+pub enum DropReason {
+    /// The frame exceeded the link's MTU.
     TooLong,
-    /// The queue before the transmitter had no room.
+    /// The queue of the transmitter was full.
     QueueFull,
-    /// Lost at random on the way.
+    /// The frame was lost at random.
     Loss,
-    /// The link was down when the frame was offered, or when it would have arrived.
+    /// The link was down when the frame was offered or would have arrived.
     Outage,
 }
 
-/// The header of a frame, which an MTU does not count.
+/// The Ethernet header, which an MTU does not count.
 const ETHERNET: u64 = 14;
 
-/// Frames and bytes by what became of them. `offered` is the sum of the other five.
+/// Frames and bytes by fate. `offered` is the sum of the delivered and the dropped frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames offered.
@@ -165,11 +165,11 @@ pub struct Counts {
     pub delivered_bytes: u64,
     /// Frames dropped because of their length.
     pub too_long: u64,
-    /// Frames dropped at the tail of the queue.
+    /// Frames dropped because the queue was full.
     pub queue_full: u64,
     /// Frames lost at random.
     pub lost: u64,
-    /// Frames swallowed by an outage.
+    /// Frames dropped in an outage.
     pub outage: u64,
 }
 
@@ -181,10 +181,10 @@ impl Counts {
                 self.delivered += 1;
                 self.delivered_bytes += bytes;
             }
-            Fate::Dropped(Why::TooLong) => self.too_long += 1,
-            Fate::Dropped(Why::QueueFull) => self.queue_full += 1,
-            Fate::Dropped(Why::Loss) => self.lost += 1,
-            Fate::Dropped(Why::Outage) => self.outage += 1,
+            Fate::Dropped(DropReason::TooLong) => self.too_long += 1,
+            Fate::Dropped(DropReason::QueueFull) => self.queue_full += 1,
+            Fate::Dropped(DropReason::Loss) => self.lost += 1,
+            Fate::Dropped(DropReason::Outage) => self.outage += 1,
         }
     }
 }

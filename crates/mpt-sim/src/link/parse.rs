@@ -1,44 +1,44 @@
-//! Text for links, as plan files and command lines have it, and back.
+//! Text form of links in plan files and on command lines: parser and formatter.
 //!
 //! ```text
-//! rate=10mbit,delay=20ms,jitter=5ms,loss=0.5%,queue=400ms      one link; what is absent is ideal
+//! rate=10mbit,delay=20ms,jitter=5ms,loss=0.5%,queue=400ms      one link; absent settings are ideal
 //! rate=50mbit; 5s: rate=5mbit; 10s: repeat                     a schedule
-//! rate=10mbit,delay=5ms | rate=1mbit,delay=5ms                 a path: there | back; alike without the bar
+//! rate=10mbit,delay=5ms | rate=1mbit,delay=5ms                 a path: there | back; symmetric without the bar
 //! ```
 //!
-//! `jitter=5ms` is normal, `jitter=uniform:5ms` is uniform; `order=free` lets frames overtake. `loss=bursts:1%:25%:100%` is
-//! the chance to turn bad, to recover, and of loss while bad. `queue` is a time or a size (`64kB`); `down` is an outage;
-//! longer packets than `mtu=1492B` vanish.
+//! `jitter=5ms` is normal, `jitter=uniform:5ms` is uniform; `order=free` allows reordering. `loss=bursts:1%:25%:100%`
+//! has the probabilities to enter the bad state, to leave it, and of loss in it. `queue` is a time or a size (`64kB`);
+//! `down` is an outage; packets longer than `mtu=1492B` are dropped.
 
 use super::{Change, Conditions, Jitter, LinkSpec, Loss, Order, PathSpec, Queue, Step};
 use mpt_proto::time::Rate;
 use std::{fmt, str::FromStr, time::Duration};
 
-/// What is wrong with the text of a link; the user's fault.
+/// Error in the text of a link; the user's fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// A word that names no setting.
-    #[error("'{0}' is no setting of a link; hint: rate, delay, jitter, loss, queue, order, mtu, up, down")]
+    /// Unknown setting.
+    #[error("'{0}' is not a setting of a link; hint: rate, delay, jitter, loss, queue, order, mtu, up, down")]
     Unknown(String),
-    /// Not a rate.
+    /// Invalid rate.
     #[error("'{0}' is not a rate; hint: 10mbit, 2048kbit, 1gbit, max")]
     Rate(String),
-    /// Not a time.
+    /// Invalid time.
     #[error("'{0}' is not a time; hint: 20ms, 1.5s, 300us")]
     Time(String),
-    /// Not a probability.
+    /// Invalid probability.
     #[error("'{0}' is not a share between 0 % and 100 %; hint: 0.5%")]
     Share(String),
-    /// Not a queue.
+    /// Invalid queue.
     #[error("'{0}' is not a queue; hint: 400ms, 64kB, 1MB")]
     Queue(String),
-    /// Not a length of packets.
+    /// Invalid packet length.
     #[error("'{0}' is not an MTU; hint: 1492B")]
     Mtu(String),
-    /// Not an order.
+    /// Invalid order.
     #[error("'{0}' is not an order; hint: keep, free")]
     Order(String),
-    /// A later part of a schedule without its time, out of order, or with something that cannot change.
+    /// A step of a schedule without a time, out of order, or with a setting that cannot change.
     #[error("'{0}' is not a step of a schedule; hint: 5s: rate=5mbit, in order of time")]
     Step(String),
 }
@@ -74,19 +74,19 @@ impl FromStr for LinkSpec {
 
 impl LinkSpec {
     fn add_step(&mut self, text: &str) -> Result<(), SpecError> {
-        let wrong = || SpecError::Step(text.into());
-        let (at, what) = text.split_once(':').ok_or_else(wrong)?;
+        let error = || SpecError::Step(text.into());
+        let (at, what) = text.split_once(':').ok_or_else(error)?;
         let at = time(at.trim())?;
         let last = self.steps.last().map_or(Duration::ZERO, |step| step.at);
         if at < last || self.repeat.is_some() {
-            return Err(wrong());
+            return Err(error());
         }
         if what.trim() == "repeat" {
             self.repeat = Some(at).filter(|at| !at.is_zero());
-            return self.repeat.map(drop).ok_or_else(wrong);
+            return self.repeat.map(drop).ok_or_else(error);
         }
         let Settings { change, queue: None, order: None, mtu: None } = Settings::parse(what)? else {
-            return Err(wrong());
+            return Err(error());
         };
         self.steps.push(Step { at, change });
         Ok(())
@@ -185,7 +185,7 @@ fn order(text: &str) -> Result<Order, SpecError> {
     }
 }
 
-/// A number and its unit. The first unit that the text ends with counts, so longer ones come first.
+/// Parses a number with a unit. The first matching suffix counts, so longer units must come first.
 fn measure(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, factor) = units.iter().find_map(|(unit, factor)| Some((text.trim().strip_suffix(unit)?, factor)))?;
     let number: f64 = number.trim().parse().ok()?;
@@ -236,7 +236,7 @@ impl Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let words = [
+        let settings = [
             self.rate.map(|rate| match rate {
                 Rate::MAX => "rate=max".into(),
                 _ => format!("rate={}mbit", rate.bits() as f64 / 1e6),
@@ -256,12 +256,12 @@ impl fmt::Display for Change {
             }),
             self.up.map(|up| if up { "up".into() } else { "down".into() }),
         ];
-        let words: Vec<String> = words.into_iter().flatten().collect();
-        f.write_str(&words.join(","))
+        let settings: Vec<String> = settings.into_iter().flatten().collect();
+        f.write_str(&settings.join(","))
     }
 }
 
-/// Percent without the noise of binary fractions.
+/// Returns a percentage rounded to avoid noise of binary fractions.
 fn percent(p: f64) -> f64 {
     (p * 1e10).round() / 1e8
 }
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_profile_table_is_a_link() {
+    fn a_line_of_the_profile_table_parses_as_a_link() {
         let link: LinkSpec = "rate=40mbit, delay=30ms, jitter=5ms, loss=0.5%".parse().unwrap();
         assert_eq!(link.start.rate, Rate::from_bits(40_000_000));
         assert_eq!(link.start.delay, Duration::from_millis(30));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_is_read_back_the_same() {
+    fn a_printed_path_parses_to_the_same_path() {
         for text in [
             "",
             "rate=2048kbit,mtu=1492B,delay=1.5s,jitter=uniform:300us,loss=0.1%,queue=64kB,order=free",
@@ -309,19 +309,19 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_by_its_kind() {
-        let wrong = |text: &str| text.parse::<LinkSpec>().unwrap_err();
-        assert_eq!(wrong("speed=3mbit"), SpecError::Unknown("speed=3mbit".into()));
-        assert_eq!(wrong("rate=3"), SpecError::Rate("3".into()));
-        assert_eq!(wrong("rate=-3mbit"), SpecError::Rate("-3mbit".into()));
-        assert_eq!(wrong("delay=3"), SpecError::Time("3".into()));
-        assert_eq!(wrong("loss=101%"), SpecError::Share("101%".into()));
-        assert_eq!(wrong("loss=bursts:1%"), SpecError::Share("bursts:1%".into()));
-        assert_eq!(wrong("queue=much"), SpecError::Queue("much".into()));
-        assert_eq!(wrong("order=any"), SpecError::Order("any".into()));
+    fn every_error_has_its_kind() {
+        let error = |text: &str| text.parse::<LinkSpec>().unwrap_err();
+        assert_eq!(error("speed=3mbit"), SpecError::Unknown("speed=3mbit".into()));
+        assert_eq!(error("rate=3"), SpecError::Rate("3".into()));
+        assert_eq!(error("rate=-3mbit"), SpecError::Rate("-3mbit".into()));
+        assert_eq!(error("delay=3"), SpecError::Time("3".into()));
+        assert_eq!(error("loss=101%"), SpecError::Share("101%".into()));
+        assert_eq!(error("loss=bursts:1%"), SpecError::Share("bursts:1%".into()));
+        assert_eq!(error("queue=much"), SpecError::Queue("much".into()));
+        assert_eq!(error("order=any"), SpecError::Order("any".into()));
         for step in ["rate=1mbit", "2s: queue=3ms", "0s: repeat"] {
-            assert_eq!(wrong(&format!("rate=1mbit; {step}")), SpecError::Step(step.into()));
+            assert_eq!(error(&format!("rate=1mbit; {step}")), SpecError::Step(step.into()));
         }
-        assert_eq!(wrong("; 5s: up; 3s: down"), SpecError::Step("3s: down".into()));
+        assert_eq!(error("; 5s: up; 3s: down"), SpecError::Step("3s: down".into()));
     }
 }

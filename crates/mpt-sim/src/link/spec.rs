@@ -1,4 +1,4 @@
-//! What a link is like, as plain values. Text for the same things is in `parse`.
+//! Properties of a link as plain values. Their text form is in `parse`.
 
 use mpt_proto::time::Rate;
 use std::time::Duration;
@@ -6,22 +6,22 @@ use std::time::Duration;
 /// One direction of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// What holds when the link is born.
+    /// Conditions at the start.
     pub start: Conditions,
-    /// How much may wait for the transmitter.
+    /// Limit of the queue.
     pub queue: Queue,
-    /// Whether jitter may let frames overtake each other.
+    /// Whether jitter may reorder frames.
     pub order: Order,
-    /// The longest packet that it carries, without the Ethernet header; longer ones vanish.
+    /// Maximum packet length without the Ethernet header; longer packets are dropped.
     pub mtu: Option<u64>,
-    /// What changes afterwards, in order of time.
+    /// Changes after the start, in order of time.
     pub steps: Vec<Step>,
-    /// After this time the schedule begins again from `start`; never, if absent.
+    /// Time after which the schedule restarts from `start`; never, if absent.
     pub repeat: Option<Duration>,
 }
 
 impl LinkSpec {
-    /// A steady link with the default queue.
+    /// Returns a constant link with the default queue.
     pub fn new(rate: Rate, delay: Duration) -> Self {
         Self {
             start: Conditions { rate, delay, ..Conditions::IDEAL },
@@ -33,31 +33,31 @@ impl LinkSpec {
         }
     }
 
-    /// A link that does nothing to a frame.
+    /// Returns a link without limit, delay or loss.
     pub fn ideal() -> Self {
         Self::new(Rate::MAX, Duration::ZERO)
     }
 
-    /// This link with `loss`.
+    /// Returns this link with `loss`.
     pub fn with_loss(mut self, loss: Loss) -> Self {
         self.start.loss = loss;
         self
     }
 
-    /// This link with `jitter`; frames keep their order or not, as `order` says.
+    /// Returns this link with `jitter`, with or without reordering as in `order`.
     pub fn with_jitter(mut self, jitter: Jitter, order: Order) -> Self {
         self.start.jitter = jitter;
         self.order = order;
         self
     }
 
-    /// This link with `queue`.
+    /// Returns this link with `queue`.
     pub fn with_queue(mut self, queue: Queue) -> Self {
         self.queue = queue;
         self
     }
 
-    /// This link with a schedule; `steps` in order of time.
+    /// Returns this link with a schedule; `steps` must be in order of time.
     pub fn with_steps(mut self, steps: Vec<Step>, repeat: Option<Duration>) -> Self {
         self.steps = steps;
         self.repeat = repeat;
@@ -75,24 +75,24 @@ pub struct PathSpec {
 }
 
 impl PathSpec {
-    /// A path that is alike in both directions.
+    /// Returns a path with the same properties in both directions.
     pub fn symmetric(link: LinkSpec) -> Self {
         Self { there: link.clone(), back: link }
     }
 }
 
-/// What holds at one moment.
+/// Conditions of a link at one time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conditions {
     /// Frame bytes per second; [`Rate::MAX`] for unshaped, [`Rate::ZERO`] for a stall, in which frames wait.
     pub rate: Rate,
-    /// From the end of transmission to the far end; with jitter, its mean.
+    /// Propagation delay from the end of transmission; with jitter, its mean.
     pub delay: Duration,
-    /// How the delay varies.
+    /// Variation of the delay.
     pub jitter: Jitter,
-    /// What is lost on the way.
+    /// Loss process.
     pub loss: Loss,
-    /// False in an outage, in which frames vanish.
+    /// False in an outage, in which frames are dropped.
     pub up: bool,
 }
 
@@ -102,7 +102,7 @@ impl Conditions {
         Self { rate: Rate::MAX, delay: Duration::ZERO, jitter: Jitter::None, loss: Loss::None, up: true };
 }
 
-/// What is different from some moment on; absent values stay.
+/// A change of conditions; absent values stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Change {
     /// The new rate.
@@ -113,17 +113,17 @@ pub struct Change {
     pub jitter: Option<Jitter>,
     /// The new loss.
     pub loss: Option<Loss>,
-    /// Whether the link is up.
+    /// Whether the link is up from then on.
     pub up: Option<bool>,
 }
 
 impl Change {
-    /// A change of the rate alone.
+    /// Returns a change of the rate only.
     pub fn rate(rate: Rate) -> Self {
         Self { rate: Some(rate), ..Self::default() }
     }
 
-    /// What holds after this change where `before` held.
+    /// Returns the conditions after this change.
     pub fn applied_to(self, before: Conditions) -> Conditions {
         Conditions {
             rate: self.rate.unwrap_or(before.rate),
@@ -135,73 +135,73 @@ impl Change {
     }
 }
 
-/// A change and its time, counted from the start of the schedule.
+/// A change and its time since the start of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// When.
+    /// Time of the change.
     pub at: Duration,
-    /// What.
+    /// The change.
     pub change: Change,
 }
 
-/// How much may wait for the transmitter; the frame being sent does not count.
+/// Limit of the queue; the frame in transmission does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// At most so many bytes.
+    /// Maximum number of bytes.
     Bytes(u64),
-    /// No frame that would wait longer than this.
+    /// Maximum waiting time of a frame.
     Time(Duration),
 }
 
 impl Queue {
-    /// The default: one bandwidth-delay product of a path with `delay` each way, so that one TCP flow can fill it, and
-    /// never under 100 ms, which is little for a modem.
+    /// Returns the default: one bandwidth-delay product of a path with `delay` each way, so that one TCP flow can fill
+    /// it, and at least 100 ms, which is little for a modem.
     pub fn for_delay(delay: Duration) -> Self {
         Self::Time((delay * 2).max(Duration::from_millis(100)))
     }
 }
 
-/// How the delay of a frame differs from the mean. No delay is ever negative.
+/// Deviation of a frame's delay from the mean. Delays are never negative.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Jitter {
-    /// Not at all.
+    /// No deviation.
     None,
-    /// Evenly within this much on either side.
+    /// Uniform, within this much on either side.
     Uniform(Duration),
-    /// Normally, with this standard deviation.
+    /// Normal, with this standard deviation.
     Normal(Duration),
 }
 
-/// Whether frames may overtake each other.
+/// Whether frames may be reordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// No: a frame waits for the one before it, as on a radio link with in-order delivery. Independent jitter on each frame
-    /// of a dense stream then raises the mean delay and makes bursts.
+    /// No reordering: a frame waits for the previous one, as on a radio link with in-order delivery. Independent jitter
+    /// on each frame of a dense stream then raises the mean delay and causes bursts.
     Keep,
-    /// Yes, as with netem.
+    /// Frames may overtake each other, as with netem.
     Free,
 }
 
-/// What is lost on the way. Probabilities are between 0 and 1.
+/// Loss process. Probabilities are between 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Loss {
-    /// Nothing.
+    /// No loss.
     None,
-    /// Each frame with this probability.
+    /// Independent loss with this probability.
     Random(f64),
-    /// In bursts: the chain of Gilbert (1960) and Elliott (1963), stepped once for each frame.
+    /// Bursts: the chain of Gilbert (1960) and Elliott (1963), stepped once per frame.
     Bursts {
-        /// Probability to turn bad before a frame.
+        /// Probability to enter the bad state before a frame.
         worsen: f64,
-        /// Probability to turn good before a frame; bad lasts `1 / recover` frames on average.
+        /// Probability to leave the bad state before a frame; it lasts `1 / recover` frames on average.
         recover: f64,
-        /// Loss while bad; nothing is lost while good.
+        /// Loss probability in the bad state; the good state has no loss.
         bad: f64,
     },
 }
 
 impl Loss {
-    /// The share of frames lost in the long run.
+    /// Returns the mean loss rate.
     pub fn mean(self) -> f64 {
         match self {
             Self::None => 0.0,

@@ -1,4 +1,4 @@
-//! A link's conditions over time: pieces in which nothing changes, perhaps repeated.
+//! Conditions of a link over time: pieces of constant conditions, optionally repeated.
 
 use super::{Conditions, LinkSpec};
 use mpt_proto::time::{Rate, Time};
@@ -7,13 +7,13 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Timeline {
     origin: Time,
-    /// In order of time, the first at zero.
+    /// Pieces in order of time; the first starts at zero.
     pieces: Vec<(Duration, Conditions)>,
     period: Option<Duration>,
 }
 
 impl Timeline {
-    /// The conditions that `spec` describes, counted from `origin`.
+    /// Returns the timeline of `spec`, starting at `origin`.
     pub(super) fn new(spec: &LinkSpec, origin: Time) -> Self {
         let mut pieces = vec![(Duration::ZERO, spec.start)];
         for step in &spec.steps {
@@ -24,18 +24,18 @@ impl Timeline {
         if let Some(period) = period {
             pieces.retain(|(at, _)| *at < period);
         }
-        // A schedule that never sends would be searched for a departure for ever.
+        // Without a piece that sends, the search for a departure would not terminate.
         let sends = pieces.iter().any(|(_, c)| c.rate > Rate::ZERO);
         let period = period.filter(|_| sends);
         Self { origin, pieces, period }
     }
 
-    /// What holds at `now`.
+    /// Returns the conditions at `now`.
     pub(super) fn at(&self, now: Time) -> &Conditions {
         &self.pieces[self.index(self.phase(now))].1
     }
 
-    /// When the piece that holds at `now` ends.
+    /// Returns the end of the piece that contains `now`.
     pub(super) fn end_of_piece(&self, now: Time) -> Time {
         let phase = self.phase(now);
         let next = self.pieces.get(self.index(phase) + 1).map(|(at, _)| *at);

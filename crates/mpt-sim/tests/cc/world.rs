@@ -287,7 +287,7 @@ impl World {
 
     fn schedule(&mut self, at: Time, event: Event) {
         self.order += 1;
-        self.journal.note((at, event));
+        self.journal.record((at, event));
         self.events.push(Reverse((at, self.order, event)));
     }
 }

@@ -1,4 +1,4 @@
-//! Endpoints in native mode. End 0 calls, end 1 knows nothing but the key of who may call.
+//! Endpoints in native mode. End 0 is the initiator; end 1, the responder, only has the initiator's key.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
 
-/// A path of the caller's.
+/// Returns a path of the initiator.
 pub fn path(number: usize) -> PathConfig {
     PathConfig::new(format!("path{number}"), LinkId(number as u8), address(1, number))
 }
 
-/// An end with these paths.
+/// Returns an end with these paths.
 pub fn endpoint(end: usize, paths: Vec<PathConfig>) -> Endpoint {
-    run(end, paths, 0)
+    incarnation(end, paths, 0)
 }
 
-/// A later run of the end.
-pub fn run(end: usize, paths: Vec<PathConfig>, run: u8) -> Endpoint {
+/// Returns a later incarnation of an end.
+pub fn incarnation(end: usize, paths: Vec<PathConfig>, number: u8) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
     let native = NativeConfig::new(*keys(1 - end).public());
     let peer = PeerConfig {
@@ -39,5 +39,5 @@ pub fn run(end: usize, paths: Vec<PathConfig>, run: u8) -> Endpoint {
     let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers: vec![peer] };
     let clock = Clock::new(Duration::from_secs(1_000_000));
     let identity = Identity { keys: keys(end), capabilities: Capabilities::new(true), clock };
-    Endpoint::native(Time::START, &config, SessionTable::new(identity, [end as u8 + 7 + 2 * run; 32]))
+    Endpoint::native(Time::START, &config, SessionTable::new(identity, [end as u8 + 7 + 2 * number; 32]))
 }

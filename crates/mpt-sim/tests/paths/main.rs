@@ -1,7 +1,7 @@
-//! Native paths that move, come, go and stand by.
+//! Native paths that migrate, appear, disappear and stand by.
 #![allow(clippy::unwrap_used)]
 
-mod absence;
 mod ends;
+mod outages;
 mod roaming;
 mod roles;

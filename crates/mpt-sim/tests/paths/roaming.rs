@@ -1,4 +1,4 @@
-//! Whose address a path's remote address is: RFC 9000 sections 8, 9 and 21.5, datagram by datagram.
+//! Path validation and migration, datagram by datagram: RFC 9000 sections 8, 9 and 21.5.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use mpt_proto::time::Time;
 use mpt_sim::host::numbered;
 use mpt_sim::net::address;
 
-use crate::ends::{endpoint, path, run};
+use crate::ends::{endpoint, incarnation, path};
 
-/// A datagram that somebody sent.
+/// A datagram sent by an end.
 #[derive(Clone, Debug)]
 struct Datagram {
     from: usize,
@@ -22,55 +22,64 @@ struct Datagram {
     bytes: Vec<u8>,
 }
 
-/// Two ends, and a network that carries nothing by itself.
+/// Two ends, and a network controlled by the test.
 struct World {
     now: Time,
     ends: [Endpoint; 2],
-    /// Where the caller is at the moment.
-    caller: SocketAddr,
+    /// The initiator's address.
+    initiator: SocketAddr,
     delivered: usize,
     sent: u64,
-    /// Where it is on a second path, to [`OTHER`].
-    second: SocketAddr,
-    /// Over what the called end receives.
+    /// The initiator's address on a second path, to [`OTHER`].
+    second_path: SocketAddr,
+    /// The link on which the responder receives.
     link: LinkId,
-    /// Nothing arrives anywhere.
+    /// True if all datagrams are lost.
     cut: bool,
 }
 
-/// Another address of the called end.
+/// A second address of the responder.
 const OTHER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 200)), 4_754);
 
-/// Longer than the pacer keeps a packet waiting.
-const PACED: Duration = Duration::from_millis(100);
+/// Longer than the pacer delays a packet.
+const PACER_DELAY: Duration = Duration::from_millis(100);
 
 fn somewhere(host: u8) -> SocketAddr {
     SocketAddr::from(([203, 0, 113, host], 999))
 }
 
 impl World {
-    /// The two have never heard of each other, and cannot.
-    fn apart() -> Self {
+    /// Returns two ends without a session and without connectivity.
+    fn disconnected() -> Self {
         let ends = [endpoint(0, vec![path(0)]), endpoint(1, vec![])];
         let (caller, second) = (address(0, 0), somewhere(100));
-        Self { now: Time::START, ends, caller, second, delivered: 0, sent: 0, link: LinkId(0), cut: true }
+        Self {
+            now: Time::START,
+            ends,
+            initiator: caller,
+            second_path: second,
+            delivered: 0,
+            sent: 0,
+            link: LinkId(0),
+            cut: true,
+        }
     }
 
-    /// The two have a session, and the called end knows where the caller is.
+    /// Returns two ends with a session and one path.
     fn new() -> Self {
-        let mut world = Self { cut: false, ..Self::apart() };
+        let mut world = Self { cut: false, ..Self::disconnected() };
         world.settle();
         assert_eq!(world.remotes(), [(address(0, 0), true)]);
         world
     }
 
-    /// What both ends want to send now.
+    /// Returns what both ends send now.
     fn poll(&mut self) -> Vec<Datagram> {
         let mut all = Vec::new();
         for (from, end) in self.ends.iter_mut().enumerate() {
-            while let Some(run) = end.poll_transmit(self.now) {
-                let cut = |bytes: &[u8]| Datagram { from, to: run.to, bytes: bytes.to_vec() };
-                all.extend(run.bytes().chunks(run.segment.max(1)).map(cut));
+            while let Some(batch) = end.poll_transmit(self.now) {
+                let cut = |bytes: &[u8]| Datagram { from, to: batch.to, bytes: bytes.to_vec() };
+                all.extend(batch.bytes().chunks(batch.segment.max(1)).map(cut));
             }
             while let Some(delivery) = end.poll_delivery() {
                 self.delivered += delivery.packets as usize;
@@ -79,189 +88,192 @@ impl World {
         all
     }
 
-    /// Gives `bytes` to the end that is not `from`, as if they came from `source`.
-    fn arrive(&mut self, from: usize, source: SocketAddr, bytes: &[u8]) {
+    /// Delivers `bytes` from the end `from` to the other end, with the source address `source`.
+    fn deliver_from(&mut self, from: usize, source: SocketAddr, bytes: &[u8]) {
         let link = if from == 0 { self.link } else { LinkId(0) };
         let received = RecvMeta { link, from: source, tos: 0, segment: bytes.len() };
         self.ends[1 - from].handle_datagrams(self.now, &received, &mut bytes.to_vec());
     }
 
-    /// Carries a datagram to where it is meant for; one for nobody is given back.
-    fn carry(&mut self, datagram: Datagram) -> Option<Datagram> {
-        let lines = [(self.caller, address(1, 0)), (self.second, OTHER)];
-        let mut ways = lines.into_iter().map(|(a, b)| if datagram.from == 0 { (a, b) } else { (b, a) });
-        match ways.find(|(_, at)| *at == datagram.to && !self.cut) {
-            Some((source, _)) => self.arrive(datagram.from, source, &datagram.bytes),
+    /// Delivers a datagram to its destination; returns it if there is none.
+    fn deliver(&mut self, datagram: Datagram) -> Option<Datagram> {
+        let lines = [(self.initiator, address(1, 0)), (self.second_path, OTHER)];
+        let mut routes = lines.into_iter().map(|(a, b)| if datagram.from == 0 { (a, b) } else { (b, a) });
+        match routes.find(|(_, at)| *at == datagram.to && !self.cut) {
+            Some((source, _)) => self.deliver_from(datagram.from, source, &datagram.bytes),
             None => return Some(datagram),
         }
         None
     }
 
-    /// Carries everything until nobody has anything to say; what was for nobody.
+    /// Delivers everything until both ends are quiet; returns the undeliverable datagrams.
     fn settle(&mut self) -> Vec<Datagram> {
-        let mut astray = Vec::new();
+        let mut undeliverable = Vec::new();
         loop {
             let all = self.poll();
             if all.is_empty() {
-                return astray;
+                return undeliverable;
             }
             for datagram in all {
-                astray.extend(self.carry(datagram));
+                undeliverable.extend(self.deliver(datagram));
             }
         }
     }
 
-    /// Lets time pass, with everything that is due in it; what was for nobody.
-    fn pass(&mut self, time: Duration) -> Vec<Datagram> {
-        let (until, mut astray) = (self.now + time, self.settle());
+    /// Advances the time and handles all deadlines; returns the undeliverable datagrams.
+    fn advance(&mut self, time: Duration) -> Vec<Datagram> {
+        let (until, mut undeliverable) = (self.now + time, self.settle());
         while let Some(next) = self.ends.iter().filter_map(|end| Some(end.next_deadline()?.0)).min() {
             if next > until {
                 break;
             }
             self.now = self.now.max(next);
             self.ends.iter_mut().for_each(|end| end.handle_deadline(next));
-            astray.extend(self.settle());
+            undeliverable.extend(self.settle());
         }
         self.now = until;
-        astray
+        undeliverable
     }
 
-    /// The caller or the called sends an inner packet.
-    fn say(&mut self, end: usize) {
+    /// Sends an inner packet from an end.
+    fn send(&mut self, end: usize) {
         let mut packet = numbered(self.sent, 500);
         self.sent += 1;
         let len = packet.len();
         self.ends[end].handle_inner(self.now, &mut packet, len, Offload::default());
     }
 
-    /// The datagram with an inner packet that an end sends now, caught before it goes anywhere.
-    fn catch(&mut self, end: usize) -> Datagram {
-        self.pass(PACED);
-        self.say(end);
+    /// Returns the datagram with an inner packet that an end sends now, without delivering it.
+    fn capture(&mut self, end: usize) -> Datagram {
+        self.advance(PACER_DELAY);
+        self.send(end);
         let all = self.poll();
-        let (data, words): (Vec<_>, Vec<_>) = all.into_iter().partition(|datagram| datagram.bytes.len() > 400);
-        words.into_iter().for_each(|word| drop(self.carry(word)));
+        let (data, control): (Vec<_>, Vec<_>) = all.into_iter().partition(|datagram| datagram.bytes.len() > 400);
+        control.into_iter().for_each(|frame| drop(self.deliver(frame)));
         data.into_iter().next().unwrap()
     }
 
-    /// Where the called end has the caller's paths, and whether they are up.
+    /// Returns the addresses of the responder's paths to the initiator, and whether they are up.
     fn remotes(&self) -> Vec<(SocketAddr, bool)> {
         let status = self.ends[1].status();
         status.peers[0].paths.iter().map(|path| (path.remote, path.state.is_up())).collect()
     }
 
-    fn drops(&self, why: Dropped) -> u64 {
-        self.ends[1].status().peers[0].drops.of(why)
+    fn drops(&self, reason: Dropped) -> u64 {
+        self.ends[1].status().peers[0].drops.of(reason)
     }
 }
 
-fn to(address: SocketAddr, astray: &[Datagram]) -> Vec<&Datagram> {
-    astray.iter().filter(|datagram| datagram.to == address).collect()
+fn to(address: SocketAddr, undeliverable: &[Datagram]) -> Vec<&Datagram> {
+    undeliverable.iter().filter(|datagram| datagram.to == address).collect()
 }
 
 #[test]
-fn a_replayed_datagram_moves_nothing_and_is_not_answered() {
+fn a_replayed_datagram_starts_no_migration_and_is_not_answered() {
     let mut world = World::new();
-    let data = world.catch(0);
-    assert!(world.carry(data.clone()).is_none());
-    world.arrive(0, somewhere(66), &data.bytes);
-    let astray = world.pass(Duration::from_secs(3));
-    assert!(astray.is_empty(), "{astray:?}");
+    let data = world.capture(0);
+    assert!(world.deliver(data.clone()).is_none());
+    world.deliver_from(0, somewhere(66), &data.bytes);
+    let undeliverable = world.advance(Duration::from_secs(3));
+    assert!(undeliverable.is_empty(), "{undeliverable:?}");
     assert_eq!((world.drops(Dropped::Duplicate), world.delivered), (1, 1));
     assert_eq!(world.remotes(), [(address(0, 0), true)]);
 }
 
 #[test]
-fn an_overtaken_datagram_from_elsewhere_is_taken_and_moves_nothing() {
+fn a_reordered_datagram_from_elsewhere_is_delivered_and_starts_no_migration() {
     let mut world = World::new();
-    let (old, new) = (world.catch(0), world.catch(0));
-    world.carry(new);
-    world.arrive(0, somewhere(66), &old.bytes);
-    let astray = world.pass(Duration::from_secs(3));
-    assert!(astray.is_empty(), "{astray:?}");
+    let (old, new) = (world.capture(0), world.capture(0));
+    world.deliver(new);
+    world.deliver_from(0, somewhere(66), &old.bytes);
+    let undeliverable = world.advance(Duration::from_secs(3));
+    assert!(undeliverable.is_empty(), "{undeliverable:?}");
     assert_eq!(world.delivered, 2);
     assert_eq!(world.remotes(), [(address(0, 0), true)]);
 }
 
 #[test]
-fn who_passes_on_what_it_saw_gets_a_challenge_and_no_data() {
+fn an_address_that_relays_a_datagram_gets_a_challenge_and_no_data() {
     let mut world = World::new();
-    let seen = world.catch(0);
-    world.arrive(0, somewhere(66), &seen.bytes);
+    let captured = world.capture(0);
+    world.deliver_from(0, somewhere(66), &captured.bytes);
     let first = world.settle();
     assert_eq!(to(somewhere(66), &first).len(), 1, "one challenge");
     for _ in 0..20 {
-        world.say(1);
-        let astray = world.pass(PACED);
-        assert!(to(somewhere(66), &astray).iter().all(|datagram| datagram.bytes.len() < 100), "{astray:?}");
+        world.send(1);
+        let undeliverable = world.advance(PACER_DELAY);
+        assert!(
+            to(somewhere(66), &undeliverable).iter().all(|datagram| datagram.bytes.len() < 100),
+            "{undeliverable:?}"
+        );
     }
-    assert_eq!(world.delivered, 21, "data goes to where the caller is known to be");
-    // The caller speaks again, from where it was: whoever passed its words on is forgotten.
-    world.say(0);
+    assert_eq!(world.delivered, 21, "data goes to the initiator's validated address");
+    // The initiator sends from its old address again; the address that relayed its datagram is discarded.
+    world.send(0);
     world.settle();
-    assert!(world.pass(Duration::from_secs(5)).is_empty());
+    assert!(world.advance(Duration::from_secs(5)).is_empty());
     assert_eq!(world.remotes(), [(address(0, 0), true)]);
 }
 
 #[test]
-fn the_first_path_that_the_peer_calls_over_is_what_is_configured_for_its_link() {
-    let mut world = World { cut: false, ..World::apart() };
+fn the_first_path_of_the_peer_gets_the_settings_of_its_link() {
+    let mut world = World { cut: false, ..World::disconnected() };
     let wan = PathConfig { name: "path2".into(), remote: None, weight: 7, standby: true, ..path(0) };
     world.ends[1] = endpoint(1, vec![wan]);
     let second = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     world.settle();
     assert!(world.ends[0].add_path(world.now, "peer", &second));
-    world.pass(Duration::from_secs(1));
+    world.advance(Duration::from_secs(1));
     let status = world.ends[1].status();
     let paths = status.peers[0].paths.iter().map(|path| (&path.name[..], path.remote, path.weight, path.standby[0]));
     assert_eq!(paths.collect::<Vec<_>>(), [("path2", address(0, 0), 7, true), ("path3", somewhere(100), 1, false)]);
 }
 
 #[test]
-fn a_caller_that_moved_is_followed_when_it_answers_the_challenge() {
+fn a_migrated_initiator_is_followed_after_path_validation() {
     let mut world = World::new();
-    let data = world.catch(0);
-    world.caller = somewhere(7);
-    world.carry(data);
+    let data = world.capture(0);
+    world.initiator = somewhere(7);
+    world.deliver(data);
     assert_eq!(world.remotes(), [(address(0, 0), true)], "not yet");
-    world.say(1);
+    world.send(1);
     let lost = world.settle();
     assert!(!to(address(0, 0), &lost).is_empty(), "data goes to the address before until the challenge is answered");
     assert_eq!(world.remotes(), [(somewhere(7), true)]);
-    world.pass(Duration::from_secs(1));
-    assert_eq!(world.delivered, 2, "what was lost on the way is sent again");
+    world.advance(Duration::from_secs(1));
+    assert_eq!(world.delivered, 2, "the lost packet is retransmitted");
     assert_eq!(world.ends[1].status().peers[0].resent, 1);
 }
 
 #[test]
-fn a_binding_that_changes_under_a_transfer_loses_nothing() {
+fn nat_rebinding_during_a_transfer_loses_nothing() {
     let mut world = World::new();
     for round in 0..50 {
-        world.caller = somewhere(round);
-        (0..4).for_each(|_| world.say(0));
-        (0..4).for_each(|_| world.say(1));
-        world.pass(Duration::from_millis(300));
+        world.initiator = somewhere(round);
+        (0..4).for_each(|_| world.send(0));
+        (0..4).for_each(|_| world.send(1));
+        world.advance(Duration::from_millis(300));
     }
-    world.pass(Duration::from_secs(2));
+    world.advance(Duration::from_secs(2));
     assert_eq!(world.delivered, 50 * 8);
     assert_eq!(world.remotes(), [(somewhere(49), true)]);
 }
 
 #[test]
-fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() {
+fn an_unvalidated_address_gets_at_most_three_times_the_received_bytes() {
     let mut world = World::new();
-    world.caller = somewhere(7);
+    world.initiator = somewhere(7);
     let mut received = 0;
     for length in [40, 500, 1_300] {
-        world.say(0);
+        world.send(0);
         let mut sent = 0;
         for datagram in world.poll().into_iter().filter(|datagram| datagram.from == 0) {
-            world.arrive(0, somewhere(66), &datagram.bytes);
+            world.deliver_from(0, somewhere(66), &datagram.bytes);
             received += datagram.bytes.len();
         }
-        (0..length).for_each(|_| world.say(1));
-        // The caller stands at neither address, so nothing is ever answered.
-        for datagram in world.pass(Duration::from_secs(length / 20)) {
+        (0..length).for_each(|_| world.send(1));
+        // The initiator is at neither address, so nothing is ever answered.
+        for datagram in world.advance(Duration::from_secs(length / 20)) {
             sent += if datagram.to == somewhere(66) { datagram.bytes.len() } else { 0 };
         }
         assert!(sent <= 3 * received, "{sent} bytes for {received}");
@@ -270,123 +282,125 @@ fn an_address_that_does_not_answer_gets_at_most_three_times_what_came_from_it() 
 }
 
 #[test]
-fn a_new_path_gets_nothing_but_challenges_until_it_answers() {
+fn a_new_path_gets_only_challenges_until_it_is_validated() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), alive: false, ..path(0) };
     let config = PathConfig { remote: Some(SocketAddr::new(address(1, 0).ip(), 7)), ..config };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
     let probe = world.poll().into_iter().find(|datagram| datagram.to.port() == 7).unwrap();
-    world.arrive(0, somewhere(5), &probe.bytes);
-    (0..50).for_each(|_| world.say(1));
-    let astray = world.pass(Duration::from_secs(2));
-    let there = to(somewhere(5), &astray);
+    world.deliver_from(0, somewhere(5), &probe.bytes);
+    (0..50).for_each(|_| world.send(1));
+    let undeliverable = world.advance(Duration::from_secs(2));
+    let there = to(somewhere(5), &undeliverable);
     assert!(!there.is_empty() && there.iter().all(|datagram| datagram.bytes.len() < 100));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(5), false)]);
     assert_eq!(world.delivered, 50);
 }
 
-/// A translator that balances by packet, or somebody on the way who passed one on before the path was proven.
+/// A NAT that balances per packet, or an on-path attacker who relays a datagram before the path is validated.
 #[test]
-fn a_new_path_that_called_from_elsewhere_once_is_proven_where_it_goes_on_calling_from() {
+fn a_new_path_is_validated_at_its_lasting_address() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
     world.cut = true;
-    let astray = world.pass(Duration::from_millis(150));
-    let calls = to(OTHER, &astray);
-    assert!(calls.len() > 1);
-    world.arrive(0, world.second, &calls[0].bytes);
-    world.arrive(0, somewhere(5), &calls[1].bytes);
+    let undeliverable = world.advance(Duration::from_millis(150));
+    let probes = to(OTHER, &undeliverable);
+    assert!(probes.len() > 1);
+    world.deliver_from(0, world.second_path, &probes[0].bytes);
+    world.deliver_from(0, somewhere(5), &probes[1].bytes);
     world.cut = false;
-    world.pass(Duration::from_secs(5));
-    assert_eq!(world.remotes(), [(address(0, 0), true), (world.second, true)]);
+    world.advance(Duration::from_secs(5));
+    assert_eq!(world.remotes(), [(address(0, 0), true), (world.second_path, true)]);
 }
 
 #[test]
-fn an_address_that_the_peer_tells_gets_a_few_challenges_and_is_used_when_it_answers() {
+fn an_advertised_address_gets_few_challenges_and_is_used_after_validation() {
     let mut world = World::new();
-    let told = SocketAddr::new(address(1, 0).ip(), 4_800);
-    world.ends[1].advertise_addresses(world.now, "peer", &[told, somewhere(9)]);
+    let advertised = SocketAddr::new(address(1, 0).ip(), 4_800);
+    world.ends[1].advertise_addresses(world.now, "peer", &[advertised, somewhere(9)]);
     world.settle();
     assert!(world.ends[0].take_remote_addresses_changed() && !world.ends[0].take_remote_addresses_changed());
-    assert_eq!(world.ends[0].remote_addresses("peer"), [told, somewhere(9)]);
-    // The peer may tell whose address it likes: whoever is there gets five challenges in half a minute.
-    let config = PathConfig { name: "told".into(), remote: Some(somewhere(9)), ..path(0) };
+    assert_eq!(world.ends[0].remote_addresses("peer"), [advertised, somewhere(9)]);
+    // The peer may advertise a third party's address: that host gets five challenges in half a minute.
+    let config = PathConfig { name: "advertised".into(), remote: Some(somewhere(9)), ..path(0) };
     assert!(world.ends[0].add_remote_path(world.now, "peer", &config));
-    (0..20).for_each(|_| world.say(0));
-    let astray = world.pass(Duration::from_secs(29));
-    let there = to(somewhere(9), &astray);
+    (0..20).for_each(|_| world.send(0));
+    let undeliverable = world.advance(Duration::from_secs(29));
+    let there = to(somewhere(9), &undeliverable);
     assert!((1..=5).contains(&there.len()) && there.iter().all(|datagram| datagram.bytes.len() < 100), "{there:?}");
     assert_eq!(world.delivered, 20);
-    assert!(world.ends[0].remove_path(world.now, "peer", "told"));
-    world.ends[1].advertise_addresses(world.now, "peer", &[told]);
+    assert!(world.ends[0].remove_path(world.now, "peer", "advertised"));
+    world.ends[1].advertise_addresses(world.now, "peer", &[advertised]);
     world.settle();
-    assert_eq!(world.ends[0].remote_addresses("peer"), [told]);
+    assert_eq!(world.ends[0].remote_addresses("peer"), [advertised]);
 }
 
-/// What a path is taken down for may last longer than a translator remembers: the caller calls again and again, so that there is an address to answer to.
+/// A path may be disabled for longer than a NAT keeps its binding: the initiator keeps sending, so that there is an
+/// address to answer to.
 #[test]
-fn a_path_that_the_called_end_takes_up_again_is_found_though_the_caller_has_another_address_by_then() {
+fn a_path_enabled_again_by_the_responder_is_found_at_the_initiators_new_address() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
-    world.pass(Duration::from_secs(1));
+    world.advance(Duration::from_secs(1));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(100), true)]);
     assert!(world.ends[1].enable_path(world.now, "peer", "path2", false));
-    world.pass(Duration::from_secs(10));
+    world.advance(Duration::from_secs(10));
     let state = |world: &World| world.ends[0].status().peers[0].paths[1].state;
-    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "the caller was told");
-    // What is lost meanwhile changes nothing: an answer that it is alive is no word that it is used.
+    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "reported to the initiator");
+    // Loss in the meantime changes nothing: a probe response does not mean that the path is used.
     world.cut = true;
-    world.pass(Duration::from_secs(20));
+    world.advance(Duration::from_secs(20));
     world.cut = false;
-    world.second = somewhere(7);
-    world.pass(Duration::from_secs(60));
-    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "nobody has said otherwise");
+    world.second_path = somewhere(7);
+    world.advance(Duration::from_secs(60));
+    assert_eq!(state(&world), PathState::Down(DownCause::Peer), "no other status was reported");
     assert!(world.ends[1].enable_path(world.now, "peer", "path2", true));
-    world.pass(Duration::from_secs(30));
+    world.advance(Duration::from_secs(30));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(7), true)]);
     assert_eq!(state(&world), PathState::Up);
 }
 
-/// A lease that runs out and is renewed, or an IPv6 address while its interface is down: the same address has another socket then.
+/// A lease that expires and is renewed, or an IPv6 address while its interface is down: the same address then has
+/// another socket.
 #[test]
-fn a_called_end_whose_only_address_goes_and_comes_back_answers_again() {
+fn a_responder_answers_again_after_its_only_address_returns() {
     let mut world = World::new();
     world.cut = true;
     world.ends[1].remove_link(world.now, world.link);
     assert_eq!(world.remotes(), []);
-    world.pass(Duration::from_secs(10));
+    world.advance(Duration::from_secs(10));
     (world.cut, world.link) = (false, LinkId(1));
-    world.pass(Duration::from_secs(5));
+    world.advance(Duration::from_secs(5));
     assert_eq!(world.remotes(), [(address(0, 0), true)]);
-    (0..2).for_each(|end| world.say(end));
-    world.pass(PACED);
+    (0..2).for_each(|end| world.send(end));
+    world.advance(PACER_DELAY);
     assert_eq!(world.delivered, 2);
 }
 
 #[test]
-fn a_called_end_that_begins_anew_is_found_though_the_caller_has_removed_a_path() {
+fn a_restarted_responder_is_found_though_the_initiator_removed_a_path() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(somewhere(9)), ..path(0) };
     assert!(world.ends[0].add_path(world.now, "peer", &config));
-    world.pass(Duration::from_secs(1));
+    world.advance(Duration::from_secs(1));
     assert!(world.ends[0].remove_path(world.now, "peer", "second"));
     assert!(world.ends[0].remotes().eq([address(1, 0).ip()]), "where the peer was is not where it is");
-    world.pass(Duration::from_secs(1));
-    world.ends[1] = run(1, vec![], 1);
-    world.say(0);
-    world.pass(Duration::from_secs(5));
-    world.say(0);
-    world.pass(Duration::from_secs(5));
+    world.advance(Duration::from_secs(1));
+    world.ends[1] = incarnation(1, vec![], 1);
+    world.send(0);
+    world.advance(Duration::from_secs(5));
+    world.send(0);
+    world.advance(Duration::from_secs(5));
     assert!(world.delivered > 0);
 }
 
 #[test]
-fn a_caller_that_nobody_answers_for_minutes_goes_on_calling() {
-    let mut world = World::apart();
-    world.pass(Duration::from_secs(200));
+fn an_unanswered_initiator_retries_for_minutes() {
+    let mut world = World::disconnected();
+    world.advance(Duration::from_secs(200));
     world.cut = false;
-    world.pass(Duration::from_secs(10));
+    world.advance(Duration::from_secs(10));
     assert_eq!(world.remotes(), [(address(0, 0), true)], "though it has nothing to send");
 }

@@ -1,4 +1,4 @@
-//! Paths that stand by, that go and that come, over links.
+//! Standby paths, and paths that are added and removed, over links.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use mpt_sim::link::{LinkSpec, PathSpec, Queue};
 use mpt_sim::net::{Network, address};
 use mpt_sim::seed::Seed;
 
-use crate::ends::{endpoint, path, run};
+use crate::ends::{endpoint, incarnation, path};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -24,7 +24,7 @@ fn link(delay: u64) -> PathSpec {
     PathSpec::symmetric(LinkSpec::new(mbit(50), delay).with_queue(Queue::Time(Duration::from_millis(200))))
 }
 
-/// `sender` sends for so long at 20 Mbit/s, over what the caller has configured.
+/// Returns a network in which `sender` sends 20 Mbit/s for `length` over the initiator's configured paths.
 fn network(sender: usize, paths: Vec<PathConfig>, length: Duration) -> Network {
     let (source, sink) = (Box::new(Source::new(mbit(20), 1_400, length)) as _, Box::new(Sink::default()) as _);
     let hosts = if sender == 0 { [source, sink] } else { [sink, source] };
@@ -35,7 +35,7 @@ fn standby(number: usize) -> PathConfig {
     PathConfig { standby: true, ..path(number) }
 }
 
-/// Bytes that an end has sent over each of its paths.
+/// Returns the bytes that an end has sent over each of its paths.
 fn sent(net: &Network, end: usize) -> Vec<(String, u64)> {
     let status = net.endpoint(end).status();
     status.peers[0].paths.iter().map(|path| (path.name.clone(), path.sent.bytes)).collect()
@@ -49,18 +49,18 @@ fn assert_whole(net: &Network, sender: usize) {
     assert_eq!(net.host::<Sink>(1 - sender).numbers.len() as u64 + shed, net.host::<Source>(sender).sent());
 }
 
-/// What went over the second path, less words, in kilobytes.
+/// Returns the kilobytes sent over the second path, control frames included.
 fn over_second(net: &Network, end: usize) -> u64 {
     sent(net, end)[1].1 / 1_000
 }
 
 #[test]
-fn a_standby_path_carries_traffic_when_no_other_lives_and_both_ends_keep_to_it() {
+fn both_ends_use_a_standby_path_only_while_no_other_is_up() {
     for sender in [0, 1] {
         let mut net = network(sender, vec![path(0), standby(1)], 6 * SECOND);
         net.run(2 * SECOND);
         assert!(over_second(&net, 0) < 10 && over_second(&net, 1) < 10, "sender {sender}: {:?}", sent(&net, sender));
-        assert_eq!(net.endpoint(1).status().peers[0].paths[1].standby, [false, true], "the other end was told");
+        assert_eq!(net.endpoint(1).status().peers[0].paths[1].standby, [false, true], "reported to the other end");
         net.cut(0, true);
         net.run(4 * SECOND);
         // 20 Mbit/s for some 1.7 s are 4 MB.
@@ -76,7 +76,7 @@ fn a_standby_path_carries_traffic_when_no_other_lives_and_both_ends_keep_to_it()
 }
 
 #[test]
-fn a_path_whose_limit_is_used_up_stands_by_in_mid_transfer() {
+fn a_path_becomes_standby_in_mid_transfer() {
     for sender in [0, 1] {
         let mut net = network(sender, vec![path(0), path(1)], 4 * SECOND);
         net.run(2 * SECOND);
@@ -84,13 +84,13 @@ fn a_path_whose_limit_is_used_up_stands_by_in_mid_transfer() {
         net.run(2 * SECOND + Duration::from_millis(200));
         let before = sent(&net, sender)[0].1;
         net.run(7 * SECOND);
-        assert!(sent(&net, sender)[0].1 - before < 20_000, "words only");
+        assert!(sent(&net, sender)[0].1 - before < 20_000, "control frames only");
         assert_whole(&net, sender);
     }
 }
 
 #[test]
-fn paths_come_and_go_in_mid_transfer_without_a_loss() {
+fn paths_are_added_and_removed_in_mid_transfer_without_loss() {
     for sender in [0, 1] {
         let mut net = network(sender, vec![path(0)], 6 * SECOND);
         net.run(2 * SECOND);
@@ -105,9 +105,13 @@ fn paths_come_and_go_in_mid_transfer_without_a_loss() {
         net.act(0, |now, endpoint| assert!(endpoint.remove_path(now, "peer", "path0")));
         net.run(2 * SECOND + Duration::from_millis(300));
         let status = net.endpoint(1).status();
-        assert_eq!(status.peers[0].paths[0].state, PathState::Down(DownCause::Peer), "the other end was told at once");
+        assert_eq!(
+            status.peers[0].paths[0].state,
+            PathState::Down(DownCause::Peer),
+            "reported to the other end immediately"
+        );
         net.run(4 * SECOND);
-        // The slot is used again.
+        // The slot is reused.
         net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(0) })));
         net.run(9 * SECOND);
         assert_eq!([up(&net, 0), up(&net, 1)], [2, 2]);
@@ -117,7 +121,7 @@ fn paths_come_and_go_in_mid_transfer_without_a_loss() {
 }
 
 #[test]
-fn a_path_that_the_operator_takes_down_is_used_by_neither_end() {
+fn a_path_disabled_by_the_operator_is_used_by_neither_end() {
     let mut net = network(1, vec![path(0), path(1)], 4 * SECOND);
     net.run(2 * SECOND);
     net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
@@ -132,8 +136,9 @@ fn a_path_that_the_operator_takes_down_is_used_by_neither_end() {
     assert_whole(&net, 1);
 }
 
-/// What is sent on the first path in a second, by the end that was not told at once that the other has taken it down.
-fn sent_untold(net: &mut Network, at: Duration) -> u64 {
+/// Returns the bytes sent on the first path in one second by the end whose peer disabled it without an immediate
+/// report.
+fn sent_on_disabled_path(net: &mut Network, at: Duration) -> u64 {
     net.run(at);
     let before = sent(net, 1)[0].1;
     net.run(at + SECOND);
@@ -141,7 +146,7 @@ fn sent_untold(net: &mut Network, at: Duration) -> u64 {
 }
 
 #[test]
-fn a_path_that_is_taken_down_is_left_alone_though_the_word_of_it_was_lost_or_could_not_be_said() {
+fn a_disabled_path_is_unused_though_its_status_frame_was_lost_or_could_not_be_sent() {
     for absence in [Duration::ZERO, SECOND] {
         let mut net = network(1, vec![path(0), path(1)], 8 * SECOND);
         net.run(2 * SECOND);
@@ -150,13 +155,13 @@ fn a_path_that_is_taken_down_is_left_alone_though_the_word_of_it_was_lost_or_cou
         net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
         net.run(2 * SECOND + absence + Duration::from_millis(50));
         net.cut(1, false);
-        let bytes = sent_untold(&mut net, 5 * SECOND);
+        let bytes = sent_on_disabled_path(&mut net, 5 * SECOND);
         assert!(bytes < 2_000, "{bytes} bytes after {absence:?}");
     }
 }
 
 #[test]
-fn a_path_that_is_taken_down_is_left_alone_by_a_peer_that_begins_anew() {
+fn a_disabled_path_is_unused_by_a_restarted_peer() {
     let back = |number: usize| PathConfig { remote: Some(address(0, number)), ..path(number) };
     let (source, sink) = (Box::new(Source::new(mbit(20), 1_400, 8 * SECOND)) as _, Box::new(Sink::default()) as _);
     let ends = [endpoint(0, vec![path(0), path(1)]), endpoint(1, vec![back(0), back(1)])];
@@ -164,14 +169,14 @@ fn a_path_that_is_taken_down_is_left_alone_by_a_peer_that_begins_anew() {
     net.run(2 * SECOND);
     net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
     net.run(2 * SECOND + Duration::from_millis(100));
-    net.act(1, |_, endpoint| *endpoint = run(1, vec![back(0), back(1)], 1));
-    let bytes = sent_untold(&mut net, 5 * SECOND);
+    net.act(1, |_, endpoint| *endpoint = incarnation(1, vec![back(0), back(1)], 1));
+    let bytes = sent_on_disabled_path(&mut net, 5 * SECOND);
     assert!(bytes < 2_000, "{bytes} bytes");
     assert!(over_second(&net, 1) > 1_000, "{:?}", sent(&net, 1));
 }
 
 #[test]
-fn a_session_is_asked_for_over_a_path_that_comes_while_the_others_are_dead() {
+fn a_handshake_uses_a_path_that_is_added_while_the_others_are_down() {
     let mut net = network(0, vec![PathConfig { alive: false, ..path(0) }], 3 * SECOND);
     net.cut(0, true);
     net.run(SECOND);

@@ -1,4 +1,4 @@
-//! Paths that fall silent, that fail again and again, and that lose most of what they carry.
+//! Paths that become silent, that fail repeatedly, and that lose most packets.
 
 use super::world::*;
 use mpt_proto::path::{Demotion, DownCause, PathState};
@@ -6,14 +6,14 @@ use mpt_proto::repair::fec::FecMode;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Sink, Source};
 
-/// Payload of what fits a frame.
+/// Share of the payload in a full frame.
 const SHARE: f64 = (MTU - 52) as f64 / 1_514.0;
 const CLEAN: &str = "rate=50mbit,delay=20ms";
 const FLAPPING: PathState = PathState::Demoted(Demotion::Flapping);
 const LOSSY: PathState = PathState::Demoted(Demotion::Lossy);
 
 #[test]
-fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_of_a_second() {
+fn a_path_that_becomes_silent_in_mid_transfer_costs_three_round_trips_and_100_ms() {
     let fast = "rate=100mbit,delay=10ms";
     let mut net = tcp(1, &[fast, fast]);
     net.run(3 * SECOND);
@@ -21,14 +21,14 @@ fn a_path_that_falls_silent_in_mid_transfer_costs_three_round_trips_and_a_tenth_
     assert!(round_trip < ms(30), "{round_trip:?}");
     cut(&mut net, 1, true);
     net.run(6 * SECOND);
-    tell(&net);
+    print_status(&net);
     assert_eq!(path(&net, 1).state, PathState::Down(DownCause::Silent));
     let gap = longest_gap(&net, 3 * SECOND);
     assert!(gap < round_trip * 3 + ms(100), "{gap:?}, round trip {round_trip:?}");
     cut(&mut net, 1, false);
     net.run(9 * SECOND);
-    tell(&net);
-    assert_eq!(path(&net, 1).state, PathState::Up, "a first failure is forgiven");
+    print_status(&net);
+    assert_eq!(path(&net, 1).state, PathState::Up, "a first failure has no penalty");
     assert_eq!(net.breaches(), []);
 }
 
@@ -52,13 +52,13 @@ fn a_lossy_path_carries_probes_only_and_comes_back_when_its_loss_falls() {
     let after = path(&net, 1).sent;
     assert!(after.bytes - before.bytes < 5_000, "{} bytes in a second", after.bytes - before.bytes);
     net.run(12 * SECOND);
-    tell(&net);
+    print_status(&net);
     assert_eq!(path(&net, 1).state, PathState::Up);
     assert_eq!(net.breaches(), []);
 }
 
 #[test]
-fn a_flow_fills_a_link_that_swings_back() {
+fn a_flow_fills_a_link_whose_rate_returns() {
     let swinging = "rate=50mbit,delay=50ms,queue=1s; 5s: rate=5mbit; 10s: repeat";
     let brought = goodput(&["rate=20mbit,delay=15ms", swinging], 30 * SECOND);
     let ceiling = (20.0 + (50.0 + 5.0) / 2.0) * SHARE;
@@ -70,7 +70,7 @@ fn a_flow_fills_a_link_that_swings_back() {
 fn the_only_path_is_used_however_bad_it_is() {
     let mut net = tcp(1, &["rate=50mbit,delay=20ms,loss=40%"]);
     net.run(6 * SECOND);
-    tell(&net);
+    print_status(&net);
     assert_eq!(path(&net, 0).state, PathState::Up);
     assert!(mbit(&net, 5 * SECOND) > 0.1);
 }
@@ -86,7 +86,7 @@ fn a_flapping_path_costs_the_good_one_less_than_a_twentieth() {
         states.push(path(&net, 1).state);
     }
     let both = mbit_between(&mut net, 8 * SECOND, 20 * SECOND);
-    tell(&net);
+    print_status(&net);
     println!("{both} beside {alone} alone");
     assert!(states.contains(&FLAPPING));
     assert!(both > alone * 0.95, "{both} of {alone}");
@@ -94,9 +94,9 @@ fn a_flapping_path_costs_the_good_one_less_than_a_twentieth() {
 }
 
 #[test]
-fn the_last_packet_of_a_burst_is_back_within_two_round_trips() {
+fn the_last_packet_of_a_burst_is_repaired_within_two_round_trips() {
     let mut net = udp(1, &["rate=50mbit,delay=50ms"], Rate::from_bits(4_000_000), 2 * SECOND, FecMode::Auto);
-    // The last packets leave while the path swallows everything, and nothing follows them.
+    // The last packets are sent while the path drops everything, and nothing follows them.
     net.run(2 * SECOND - ms(6));
     net.link(0, 0).cut(true);
     net.run(2 * SECOND);
@@ -106,6 +106,6 @@ fn the_last_packet_of_a_burst_is_back_within_two_round_trips() {
     assert!(sink.numbers.last() == Some(&(sent - 1)), "{:?} of {sent}", sink.numbers.last());
     let late = sink.gap_ended - Time::after(2 * SECOND);
     println!("{late:?}");
-    assert!(late < ms(50 + 2 * 100), "{late:?} after it was sent, where 50 ms are usual");
+    assert!(late < ms(50 + 2 * 100), "{late:?} after it was sent, without loss 50 ms");
     assert_eq!(net.breaches(), []);
 }

@@ -1,4 +1,4 @@
-//! Forward error correction: what it brings back, and that it costs nothing where it does not pay.
+//! Forward error correction: packets that it recovers, and no cost where it does not pay.
 
 use super::world::*;
 use mpt_proto::repair::fec::FecMode;
@@ -9,25 +9,26 @@ fn bytes(net: &Network) -> u64 {
     sender(net).paths.iter().map(|path| path.sent.bytes).sum()
 }
 
-/// Steady packets over a satellite that loses a part of them.
+/// Returns a network with a constant packet rate over a lossy satellite link.
 fn satellite(mode: FecMode, loss: &str) -> Network {
     let path = format!("rate=20mbit,delay=300ms,loss={loss}");
     udp(1, &[&path], Rate::from_bits(8_000_000), 20 * SECOND, mode)
 }
 
-/// Packets that the sender found lost so far, and those that the receiver got back without asking.
+/// Returns the packets that the sender declared lost so far, and those that the receiver recovered without
+/// retransmission.
 fn lost_and_recovered(net: &Network) -> (u64, u64) {
     (sender(net).resent, net.endpoint(1).status().peers[0].recovered)
 }
 
 #[test]
-fn on_a_long_lossy_path_nearly_everything_comes_back_without_asking() {
+fn on_a_long_lossy_path_fec_recovers_nearly_everything() {
     for loss in ["0.5%", "2%", "5%"] {
         let mut net = satellite(FecMode::Auto, loss);
         net.run(8 * SECOND);
         let before = lost_and_recovered(&net);
         net.run(24 * SECOND);
-        tell(&net);
+        print_status(&net);
         assert_eq!(net.breaches(), []);
         let after = lost_and_recovered(&net);
         let (lost, recovered) = (after.0 - before.0, after.1 - before.1);
@@ -41,7 +42,7 @@ fn on_a_long_lossy_path_nearly_everything_comes_back_without_asking() {
 }
 
 #[test]
-fn a_clean_path_pays_nothing_however_long_it_is() {
+fn a_clean_path_has_no_fec_overhead_for_any_delay() {
     let run = |mode| {
         let mut net = satellite(mode, "0%");
         net.run(24 * SECOND);
@@ -51,7 +52,7 @@ fn a_clean_path_pays_nothing_however_long_it_is() {
 }
 
 #[test]
-fn a_short_path_asks_and_pays_nothing() {
+fn a_short_path_retransmits_and_has_no_fec_overhead() {
     let run = |mode| {
         let mut net = udp(1, &["rate=20mbit,delay=2ms,loss=1%"], Rate::from_bits(8_000_000), 10 * SECOND, mode);
         net.run(12 * SECOND);

@@ -1,7 +1,7 @@
-//! What is lost, and what a lost path costs: native mode over links that fail, with the laws checked after every run.
+//! Recovery from loss and path failure: native mode over failing links; the laws are checked after every run.
 #![allow(clippy::unwrap_used)]
 
 mod failure;
 mod fec;
-mod sizes;
+mod pmtu;
 mod world;

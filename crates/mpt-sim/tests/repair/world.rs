@@ -1,4 +1,4 @@
-//! Two native endpoints over links that are written as plan files have them.
+//! Two native endpoints over links in the text form of plan files.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ use mpt_sim::net::{Network, address};
 use mpt_sim::seed::Seed;
 
 pub const SECOND: Duration = Duration::from_secs(1);
-/// 1500 bytes less IPv4, UDP and native mode's own.
+/// 1500 bytes minus IPv4, UDP and native mode's own headers.
 pub const MTU: usize = 1_437;
-/// When flows begin: sessions are agreed on by then, and the paths known.
+/// Start of the flows: sessions are established and paths are up by then.
 pub const SETTLED: Duration = SECOND;
 
 pub fn ms(n: u64) -> Duration {
@@ -46,36 +46,37 @@ fn links(paths: &[&str]) -> Vec<PathSpec> {
     paths.iter().map(|path| path.parse().unwrap()).collect()
 }
 
-/// A greedy TCP flow from the first end to the second, from [`SETTLED`] on.
+/// Runs a greedy TCP flow from the first end to the second, from [`SETTLED`] on.
 pub fn tcp(seed: u64, paths: &[&str]) -> Network {
     tcp_of(seed, paths, MTU)
 }
 
-/// One whose packets are of up to `mtu` bytes.
+/// Does the same with packets of up to `mtu` bytes.
 pub fn tcp_of(seed: u64, paths: &[&str], mtu: usize) -> Network {
     let fec = fec::FecMode::Auto;
-    let hosts = [Box::new(TcpSource::new(mtu).starting(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
+    let hosts =
+        [Box::new(TcpSource::new(mtu).starting_at(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
     let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
     Network::between(Seed(seed), ends, &links(paths), hosts)
 }
 
-/// Numbered packets of 1400 bytes at a steady rate, for so long.
+/// Sends numbered packets of 1400 bytes at a constant rate for `length`.
 pub fn udp(seed: u64, paths: &[&str], rate: Rate, length: Duration, fec: fec::FecMode) -> Network {
     let hosts = [Box::new(Source::new(rate, 1_400, length)) as _, Box::new(Sink::default()) as _];
     let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
     Network::between(Seed(seed), ends, &links(paths), hosts)
 }
 
-/// Mbit/s that the TCP flow brought in `length`, from [`SETTLED`] on.
+/// Returns the goodput of the TCP flow in Mbit/s over `length`, from [`SETTLED`] on.
 pub fn goodput(paths: &[&str], length: Duration) -> f64 {
     let mut net = tcp(1, paths);
     net.run(SETTLED + length);
     assert_eq!(net.breaches(), []);
-    tell(&net);
+    print_status(&net);
     mbit(&net, length)
 }
 
-/// Mbit/s that it brings from one moment to another.
+/// Returns the goodput in Mbit/s between two times.
 pub fn mbit_between(net: &mut Network, from: Duration, until: Duration) -> f64 {
     net.run(from);
     let before = net.host::<TcpSink>(1).bytes();
@@ -87,7 +88,7 @@ pub fn mbit(net: &Network, length: Duration) -> f64 {
     net.host::<TcpSink>(1).bytes() as f64 * 8e-6 / length.as_secs_f64()
 }
 
-/// The sender's view of its peer.
+/// Returns the sender's status of its peer.
 pub fn sender(net: &Network) -> PeerStatus {
     net.endpoint(0).status().peers.remove(0)
 }
@@ -96,7 +97,7 @@ pub fn path(net: &Network, number: usize) -> PathStatus {
     sender(net).paths.swap_remove(number)
 }
 
-pub fn tell(net: &Network) {
+pub fn print_status(net: &Network) {
     let status = sender(net);
     println!("{:?}", net.endpoint(1).status().peers[0].reorder);
     println!(
@@ -115,12 +116,12 @@ pub fn tell(net: &Network) {
     }
 }
 
-/// Cuts a path in both directions, or joins it again.
+/// Cuts a path in both directions, or restores it.
 pub fn cut(net: &mut Network, path: usize, cut: bool) {
     net.cut(path, cut);
 }
 
-/// The longest time in which the TCP flow brought nothing, from `since` on.
+/// Returns the longest time without progress of the TCP flow, from `since` on.
 pub fn longest_gap(net: &Network, since: Duration) -> Duration {
     let series = &net.host::<TcpSink>(1).series;
     let later = series.windows(2).filter(|pair| pair[1].0 > Time::after(since));

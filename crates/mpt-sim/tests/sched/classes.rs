@@ -80,8 +80,8 @@ impl Host for Caller {
         self.download.next_deadline().into_iter().chain(self.due()).min()
     }
 
-    fn patience(&self) -> usize {
-        self.download.patience()
+    fn tun_limit(&self) -> usize {
+        self.download.tun_limit()
     }
 }
 
@@ -136,7 +136,7 @@ fn run_beside(paths: &[&str], stream: Stream, scheduler: SchedulerKind, rules: &
 fn run_in(world: &World<'_>, paths: &[&str], stream: Stream) -> (Call, Network) {
     let paths: Vec<PathSpec> = paths.iter().map(|path| path.parse().unwrap()).collect();
     let ends = world.ends(paths.len());
-    let download = TcpSource::new(INNER_MTU).starting(Time::after(ms(1_000)));
+    let download = TcpSource::new(INNER_MTU).starting_at(Time::after(ms(1_000)));
     let caller = Caller { download, stream, next: 0, sent: Vec::new() };
     let callee = Callee { download: TcpSink::new(INNER_MTU), arrived: BTreeMap::new(), duplicates: 0 };
     let mut net = Network::between(Seed(1), ends, &paths, [Box::new(caller), Box::new(callee)]);
@@ -344,7 +344,7 @@ fn bulk_is_not_starved_by_packets_marked_realtime() {
         fn next_deadline(&self) -> Option<Time> {
             (self.0 == 0).then_some(Time::after(BEGIN))
         }
-        fn patience(&self) -> usize {
+        fn tun_limit(&self) -> usize {
             4
         }
     }

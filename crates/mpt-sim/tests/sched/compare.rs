@@ -23,7 +23,7 @@ const BEGIN: Duration = Duration::from_secs(2);
 fn tcp(scheduler: SchedulerKind, congestion: cc::ControllerKind, paths: &[&str]) -> (f64, Vec<f64>, Network) {
     let paths: Vec<PathSpec> = paths.iter().map(|path| path.parse().unwrap()).collect();
     let ends = World { scheduler, congestion, ..World::default() }.ends(paths.len());
-    let source = TcpSource::new(INNER_MTU).starting(Time::after(BEGIN));
+    let source = TcpSource::new(INNER_MTU).starting_at(Time::after(BEGIN));
     let hosts = [Box::new(source) as _, Box::new(TcpSink::new(INNER_MTU)) as _];
     let mut net = Network::between(Seed(1), ends, &paths, hosts);
     net.run(BEGIN + LENGTH);
@@ -94,8 +94,10 @@ fn bm_shortens_the_queues_of_a_loss_based_window() {
 fn the_second_path_is_measured_when_the_first_is_full() {
     let paths = ["rate=40mbit,delay=30ms", "rate=100mbit,delay=35ms"].map(|path| path.parse().unwrap());
     let ends = World::default().ends(2);
-    let hosts =
-        [Box::new(TcpSource::new(INNER_MTU).starting(Time::after(BEGIN))) as _, Box::new(TcpSink::new(INNER_MTU)) as _];
+    let hosts = [
+        Box::new(TcpSource::new(INNER_MTU).starting_at(Time::after(BEGIN))) as _,
+        Box::new(TcpSink::new(INNER_MTU)) as _,
+    ];
     let mut net = Network::between(Seed(1), ends, &paths, hosts);
     let rates = |net: &Network| {
         let status = net.endpoint(0).status();
@@ -114,8 +116,10 @@ fn the_second_path_is_measured_when_the_first_is_full() {
 #[test]
 fn startup_ends_with_a_window_of_a_fractional_number_of_packets() {
     let paths = ["rate=10mbit,delay=50ms,queue=400ms", "rate=100mbit,queue=100ms"].map(|path| path.parse().unwrap());
-    let hosts =
-        [Box::new(TcpSource::new(INNER_MTU).starting(Time::after(BEGIN))) as _, Box::new(TcpSink::new(INNER_MTU)) as _];
+    let hosts = [
+        Box::new(TcpSource::new(INNER_MTU).starting_at(Time::after(BEGIN))) as _,
+        Box::new(TcpSink::new(INNER_MTU)) as _,
+    ];
     let mut net = Network::between(Seed(1), World::default().ends(2), &paths, hosts);
     net.run(BEGIN + 8 * ms(1_000));
     let round_trip = net.host::<TcpSource>(0).round_trip();

@@ -1,9 +1,9 @@
-//! An allocator that counts, for each thread and so for each test.
+//! An allocator that counts per thread, and therefore per test.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator, and how much of it is in use.
+/// The system's allocator with a counter of the bytes in use.
 pub struct Counting;
 
 thread_local! {
@@ -11,28 +11,28 @@ thread_local! {
 }
 
 impl Counting {
-    /// Bytes that this thread has allocated, less those that it has given back.
+    /// Returns the bytes allocated minus the bytes freed by this thread.
     pub fn bytes(&self) -> i64 {
         USED.get()
     }
 }
 
 fn count(bytes: i64) {
-    // A thread that ends frees when its counter is gone; nobody asks for it then.
+    // A terminating thread still frees memory after its counter is destroyed; that is not counted.
     let _ = USED.try_with(|used| used.set(used.get() + bytes));
 }
 
-// SAFETY: everything is done by the system's allocator, and counting allocates nothing.
+// SAFETY: the system's allocator does all work, and counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: what the caller promises is passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: what the caller promises is passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.dealloc(at, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! What several tests share.
+//! Code shared by several tests.
 #![allow(
     dead_code,
     unused_imports,

@@ -1,4 +1,4 @@
-//! Two native endpoints with one path and nothing between them: whoever calls decides what becomes of each datagram.
+//! Two native endpoints with one path and no network between them: the test decides the fate of each datagram.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use mpt_proto::time::Time;
 use mpt_sim::host::numbered;
 use mpt_sim::net::address;
 
-/// A datagram, and the end that it is for.
+/// A datagram and its destination end.
 #[derive(Clone, Debug)]
-pub struct Shot {
+pub struct Datagram {
     pub to: usize,
     pub bytes: Vec<u8>,
 }
@@ -34,7 +34,7 @@ pub fn keys(end: u16) -> KeyPair {
     KeyPair::generate(secret)
 }
 
-/// A peer that is called, where `paths` says so, or calls.
+/// Returns a peer: the remote end is contacted if `paths` is not empty, otherwise it must connect itself.
 pub fn peer(name: String, key: &KeyPair, paths: Vec<PathConfig>, networks: &[&str]) -> PeerConfig {
     let native = Protocol::Native(NativeConfig::new(*key.public()));
     let networks = networks.iter().map(|net| net.parse().unwrap()).collect();
@@ -54,63 +54,65 @@ pub fn endpoint(keys: KeyPair, seed: u16, peers: Vec<PeerConfig>) -> Endpoint {
     Endpoint::native(Time::START, &config, SessionTable::new(identity, random))
 }
 
-/// All drops of an endpoint.
-pub fn counted(endpoint: &Endpoint) -> u64 {
+/// Returns the sum of all drops of an endpoint.
+pub fn total_drops(endpoint: &Endpoint) -> u64 {
     let status = endpoint.status();
     status.drops.total() + status.peers.iter().map(|peer| peer.drops.total()).sum::<u64>()
 }
 
-/// The numbers of delivered packets.
+/// Returns the numbers of delivered packets.
 pub fn numbers(packets: &[Vec<u8>]) -> Vec<u64> {
     packets.iter().map(|packet| u64::from_be_bytes(packet[28..36].try_into().unwrap())).collect()
 }
 
 impl Pair {
-    /// The first end calls, the second is called.
+    /// Returns a pair: the first end is the initiator, the second the responder.
     pub fn new() -> Self {
         let near = vec![peer("far".into(), &keys(2), vec![path_to(1)], &["0.0.0.0/0"])];
         let far = vec![peer("near".into(), &keys(1), vec![], &["0.0.0.0/0"])];
         Self { ends: [endpoint(keys(1), 1, near), endpoint(keys(2), 2, far)], now: Time::START }
     }
 
-    /// With a session, and nothing to say.
+    /// Returns a pair with a session and nothing left to send.
     pub fn established() -> Self {
         let mut pair = Self::new();
         pair.exchange();
-        pair.pass(Duration::from_secs(1));
+        pair.advance(Duration::from_secs(1));
         pair
     }
 
-    /// What an end sends now.
-    pub fn shots(&mut self, end: usize) -> Vec<Shot> {
-        let mut shots = Vec::new();
-        while let Some(run) = self.ends[end].poll_transmit(self.now) {
-            shots.extend(run.bytes().chunks(run.segment).map(|bytes| Shot { to: 1 - end, bytes: bytes.to_vec() }));
-            self.ends[end].recycle_transmit(run);
+    /// Returns the datagrams that an end sends now.
+    pub fn poll(&mut self, end: usize) -> Vec<Datagram> {
+        let mut datagrams = Vec::new();
+        while let Some(batch) = self.ends[end].poll_transmit(self.now) {
+            datagrams.extend(
+                batch.bytes().chunks(batch.segment).map(|bytes| Datagram { to: 1 - end, bytes: bytes.to_vec() }),
+            );
+            self.ends[end].recycle_transmit(batch);
         }
-        shots
+        datagrams
     }
 
-    /// A datagram arrives from the other end's address.
-    pub fn give(&mut self, to: usize, shot: &Shot) {
-        let mut bytes = shot.bytes.clone();
+    /// Delivers a datagram from the other end's address.
+    pub fn deliver(&mut self, to: usize, datagram: &Datagram) {
+        let mut bytes = datagram.bytes.clone();
         let received = RecvMeta { link: LinkId(0), from: address(1 - to, 0), tos: 0, segment: bytes.len() };
         self.ends[to].handle_datagrams(self.now, &received, &mut bytes);
     }
 
-    /// Both ends say what they have to say to each other, until neither does.
+    /// Delivers datagrams in both directions until both ends are quiet.
     pub fn exchange(&mut self) {
         loop {
-            let shots: Vec<_> = (0..2).flat_map(|end| self.shots(end)).collect();
-            if shots.is_empty() {
+            let datagrams: Vec<_> = (0..2).flat_map(|end| self.poll(end)).collect();
+            if datagrams.is_empty() {
                 return;
             }
-            shots.iter().for_each(|shot| self.give(shot.to, shot));
+            datagrams.iter().for_each(|datagram| self.deliver(datagram.to, datagram));
         }
     }
 
-    /// Time goes by for both; what they say arrives.
-    pub fn pass(&mut self, time: Duration) {
+    /// Advances the time for both ends and delivers their datagrams.
+    pub fn advance(&mut self, time: Duration) {
         let until = self.now + time;
         loop {
             self.exchange();
@@ -122,38 +124,38 @@ impl Pair {
         self.now = until;
     }
 
-    /// Time goes by for one end, and what it says is lost.
-    pub fn pass_alone(&mut self, end: usize, time: Duration) {
+    /// Advances the time for one end and loses its datagrams.
+    pub fn advance_without_network(&mut self, end: usize, time: Duration) {
         let until = self.now + time;
-        self.shots(end);
+        self.poll(end);
         while let Some((next, _)) = self.ends[end].next_deadline().filter(|(at, _)| *at <= until) {
             self.now = self.now.max(next);
             self.ends[end].handle_deadline(self.now);
-            self.shots(end);
+            self.poll(end);
         }
         self.now = until;
     }
 
-    /// What both have to say is lost.
-    pub fn hush(&mut self) {
-        (0..2).for_each(|end| drop(self.shots(end)));
+    /// Loses what both ends send now.
+    pub fn discard_pending(&mut self) {
+        (0..2).for_each(|end| drop(self.poll(end)));
     }
 
-    /// A captured datagram with a numbered packet of `len` bytes from an end.
-    pub fn packet(&mut self, from: usize, number: u64, len: usize) -> Shot {
-        self.offer(from, number, len);
-        self.shots(from).pop().expect("a datagram with the packet")
+    /// Returns a captured datagram with a numbered packet of `len` bytes from an end.
+    pub fn packet(&mut self, from: usize, number: u64, len: usize) -> Datagram {
+        self.queue_packet(from, number, len);
+        self.poll(from).pop().expect("a datagram with the packet")
     }
 
-    /// An end is given a numbered packet of `len` bytes to send.
-    pub fn offer(&mut self, from: usize, number: u64, len: usize) {
+    /// Gives an end a numbered packet of `len` bytes to send.
+    pub fn queue_packet(&mut self, from: usize, number: u64, len: usize) {
         let mut buffer = vec![0; 65_536];
         let packet = numbered(number, len.max(40));
         buffer[..packet.len()].copy_from_slice(&packet);
         self.ends[from].handle_inner(self.now, &mut buffer, packet.len(), Offload::default());
     }
 
-    /// The packets that an end has delivered.
+    /// Returns the packets that an end has delivered.
     pub fn delivered(&mut self, end: usize) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         while let Some(delivery) = self.ends[end].poll_delivery() {

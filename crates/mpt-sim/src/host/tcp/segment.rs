@@ -1,24 +1,25 @@
-//! IPv4 packets with TCP inside (RFC 9293), as far as data and acknowledgements need them.
+//! IPv4 packets with TCP (RFC 9293), as far as needed for data and ACKs.
 
 use super::HEADERS;
 use mpt_proto::packet::checksum;
 use mpt_proto::time::Time;
 
-/// Numbers of segments, not of bytes: all are full. A run of less than 4 GiB does not wrap.
+/// A range of segment numbers, not bytes: all segments are full. A run of less than 4 GiB does not wrap.
 pub(super) type Range = (u64, u64);
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// The segment of this number.
+    /// The data segment of this number.
     Data(u64),
-    /// All below is here, and these ranges; the first may tell of a duplicate (RFC 2883).
+    /// Cumulative acknowledgement and SACK ranges; the first range may report a duplicate (RFC 2883).
     Ack(u64, Vec<Range>),
 }
 
 impl Segment {
-    /// The packet, in which a full segment has `mtu` bytes; it tells the time and echoes that of the other end (RFC 7323).
-    pub(super) fn write(&self, mtu: usize, now: Time, echo: u32) -> Vec<u8> {
+    /// Returns the packet, in which a full segment has `mtu` bytes, with our timestamp and the echo of the peer's (RFC
+    /// 7323).
+    pub(super) fn encode(&self, mtu: usize, now: Time, echo: u32) -> Vec<u8> {
         let payload = (mtu - HEADERS) as u64;
         let bytes = |number: u64| (number * payload) as u32;
         let (len, seq, ack, sacks): (_, _, _, &[Range]) = match self {
@@ -48,8 +49,8 @@ impl Segment {
         packet
     }
 
-    /// What a packet says; none if it is none of ours.
-    pub(super) fn read(packet: &[u8], mtu: usize) -> Option<Self> {
+    /// Parses a packet; none if it does not belong to the transfer.
+    pub(super) fn decode(packet: &[u8], mtu: usize) -> Option<Self> {
         let payload = (mtu - HEADERS) as u64;
         let number =
             |at: usize| Some(u64::from(u32::from_be_bytes(packet.get(at..at + 4)?.try_into().ok()?)) / payload);
@@ -64,13 +65,13 @@ impl Segment {
     }
 }
 
-/// The time that a packet tells, in milliseconds.
-pub(super) fn stamp(packet: &[u8]) -> u32 {
+/// Returns a packet's timestamp in milliseconds.
+pub(super) fn timestamp(packet: &[u8]) -> u32 {
     millis(packet, 44)
 }
 
-/// The time of the other end that it tells again, in milliseconds; zero if it has none.
-pub(super) fn echoed(packet: &[u8]) -> u32 {
+/// Returns a packet's echoed timestamp in milliseconds; zero if it has none.
+pub(super) fn echoed_timestamp(packet: &[u8]) -> u32 {
     millis(packet, 48)
 }
 
@@ -93,11 +94,11 @@ fn ip_header(packet: &mut [u8], from_source: bool) {
 
 const TCP: u8 = 6;
 const ACK: u8 = 0x10;
-/// The receiver's, as iperf3's; the sender's is the next.
+/// The receiver's port, as iperf3's; the sender's is the next one.
 const PORT: u16 = 5201;
 
-/// The most ranges that fit beside time stamps (RFC 2018 section 3).
-pub(super) const MOST_RANGES: usize = 3;
+/// Maximum number of SACK ranges beside timestamps (RFC 2018 section 3).
+pub(super) const MAX_RANGES: usize = 3;
 
 #[cfg(test)]
 mod tests {
@@ -105,15 +106,15 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_segment_decodes_to_what_was_encoded() {
         for segment in [Segment::Data(7), Segment::Ack(9, vec![]), Segment::Ack(9, vec![(11, 13), (15, 16), (20, 40)])]
         {
-            let packet = segment.write(1_400, Time::START + Duration::from_millis(77), 5);
-            assert_eq!((stamp(&packet), echoed(&packet)), (77, 5));
-            assert_eq!(Segment::read(&packet, 1_400), Some(segment));
+            let packet = segment.encode(1_400, Time::START + Duration::from_millis(77), 5);
+            assert_eq!((timestamp(&packet), echoed_timestamp(&packet)), (77, 5));
+            assert_eq!(Segment::decode(&packet, 1_400), Some(segment));
             assert!(packet.len() <= 1_400 && packet.len() == usize::from(packet[2]) << 8 | usize::from(packet[3]));
         }
-        assert_eq!(Segment::Data(0).write(1_400, Time::START, 0).len(), 1_400);
-        assert_eq!(Segment::read(&[0; 19], 1_400), None);
+        assert_eq!(Segment::Data(0).encode(1_400, Time::START, 0).len(), 1_400);
+        assert_eq!(Segment::decode(&[0; 19], 1_400), None);
     }
 }

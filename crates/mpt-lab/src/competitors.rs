@@ -1,14 +1,14 @@
-//! Other tunnels, where they are installed: what is started on each host to carry 10.78.0.1 to 10.78.0.2.
+//! Adapters for other tunnels: the commands that start each one on both hosts to connect 10.78.0.1 and 10.78.0.2.
 //!
-//! An adapter is a shell script that ends in the tunnel's process, with the hosts' addresses in variables: `$self` and
-//! `$peer` are 1 or 2, `$local` and `$remote` the addresses on the best path, `$paths` a line with local address, remote
-//! address, interface and Mbit/s for each path, `$folder` a folder that both hosts share. Tunnels of one path get the
-//! fastest. All leave encryption as they come.
+//! An adapter is a shell script that ends with the tunnel's process. Variables: `$self` and `$peer` are 1 or 2;
+//! `$local` and `$remote` are the addresses on the best path; `$paths` has a line with local address, remote address,
+//! interface and Mbit/s per path; `$folder` is shared by both hosts. Single-path tunnels get the fastest path.
+//! Encryption has its defaults.
 
 use crate::{
-    error::{During, LabError, Result, require},
+    error::{Context, LabError, Result, require},
     topology::{Family, Folder, Host, Topology, address, interface},
-    traffic::{Running, ping::Ping},
+    traffic::{ChildProcess, ping::Ping},
 };
 use mpt_proto::time::Rate;
 use mpt_sim::link::PathSpec;
@@ -20,33 +20,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A tunnel to be compared with.
+/// A tunnel to compare with.
 #[derive(Debug, PartialEq)]
-pub struct Rival {
-    /// Its name on the command line and in results.
+pub struct Competitor {
+    /// Name on the command line and in results.
     pub name: &'static str,
-    /// The programs it needs, and what to install for them.
+    /// Required programs, and the packages that contain them.
     tools: &'static [(&'static str, &'static str)],
-    /// Run once, before the two ends.
+    /// Script that runs once, before both ends start.
     prepare: &'static str,
-    /// Run on each host; ends in the tunnel's process.
+    /// Script that runs on each host; it ends with the tunnel's process.
     script: &'static str,
 }
 
-/// Every adapter there is.
-pub static ALL: [Rival; 4] = [
-    Rival {
+/// All adapters.
+pub static ALL: [Competitor; 4] = [
+    Competitor {
         name: "wireguard-go",
         tools: &[("wireguard-go", "wireguard-go"), ("wg", "wireguard-tools")],
         prepare: "umask 77; for n in 1 2; do wg genkey >$folder/key$n; wg pubkey <$folder/key$n >$folder/pub$n; done",
-        // Both are controlled through a socket of one name, and each host must have its own.
+        // Both ends use a control socket of the same name, so each host needs its own directory.
         script: "mkdir -p /run/wireguard; mount -t tmpfs none /run/wireguard; wireguard-go -f $tun & tunnel=$!
             until ip link show $tun >/dev/null 2>&1; do sleep 0.05; done
             wg set $tun listen-port 51820 private-key $folder/key$self \
                 peer $(cat $folder/pub$peer) allowed-ips 10.78.0.0/24 endpoint $remote:51820
             ip address add 10.78.0.$self/24 dev $tun; ip link set $tun up mtu 1420; wait $tunnel",
     },
-    Rival {
+    Competitor {
         name: "openvpn",
         tools: &[("openvpn", "openvpn")],
         prepare: "openvpn --genkey secret $folder/key",
@@ -54,7 +54,7 @@ pub static ALL: [Rival; 4] = [
             --ifconfig 10.78.0.$self 10.78.0.$peer --secret $folder/key --cipher AES-256-CBC \
             --allow-deprecated-insecure-static-crypto --tun-mtu 1400",
     },
-    Rival {
+    Competitor {
         name: "glorytun",
         tools: &[("glorytun", "glorytun, from its sources")],
         prepare: "glorytun keygen >$folder/key",
@@ -65,7 +65,7 @@ pub static ALL: [Rival; 4] = [
             echo \"$paths\" | while read local remote dev mbit; do
                 glorytun path up $local dev $tun rate tx ${mbit}mbit rx ${mbit}mbit; done; wait $tunnel",
     },
-    Rival {
+    Competitor {
         name: "mlvpn",
         tools: &[("mlvpn", "mlvpn, from its sources")],
         prepare: "",
@@ -82,16 +82,16 @@ pub static ALL: [Rival; 4] = [
     },
 ];
 
-/// A tunnel that is up; its processes end with their namespaces, or when this is dropped.
-pub struct RivalTunnel {
-    ends: Vec<Running>,
+/// A running tunnel; its processes end with their namespaces, or when this is dropped.
+pub struct CompetitorTunnel {
+    ends: Vec<ChildProcess>,
     topology: [String; 2],
     _folder: Folder,
 }
 
-impl Rival {
+impl Competitor {
     /// Starts both ends and waits until the tunnel answers.
-    pub fn up(&self, topology: &Topology, paths: &[PathSpec]) -> Result<RivalTunnel> {
+    pub fn up(&self, topology: &Topology, paths: &[PathSpec]) -> Result<CompetitorTunnel> {
         for (tool, package) in self.tools {
             let absent = |_| LabError::Missing { tool: (*tool).into(), package: (*package).into() };
             require(tool).map_err(absent)?;
@@ -102,11 +102,11 @@ impl Rival {
             let script = format!("{}{}", variables(paths, host, &folder), self.script);
             let mut command = topology.host(host).command("sh");
             command.args(["-ec", &script]).stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn().during(self.name).map(Running)
+            command.spawn().context(self.name).map(ChildProcess)
         };
         let names = [topology.a.name().to_owned(), topology.b.name().to_owned()];
         let ends = vec![start(Host::A)?, start(Host::B)?];
-        let tunnel = RivalTunnel { ends, topology: names, _folder: folder };
+        let tunnel = CompetitorTunnel { ends, topology: names, _folder: folder };
         self.wait_for_answer(topology)?;
         Ok(tunnel)
     }
@@ -124,39 +124,39 @@ impl Rival {
     }
 }
 
-impl RivalTunnel {
-    /// The shells that started it and everything below them.
+impl CompetitorTunnel {
+    /// Returns the shells that started the tunnel and their child processes.
     pub fn processes(&self) -> Vec<u32> {
         let shells = self.ends.iter().map(|end| end.0.id());
         shells.flat_map(|shell| children(shell).into_iter().chain([shell])).collect()
     }
 }
 
-impl Drop for RivalTunnel {
-    /// A killed shell leaves its tunnel behind.
+impl Drop for CompetitorTunnel {
+    /// Killing a shell does not kill its tunnel, so all processes are killed.
     fn drop(&mut self) {
         for process in self.processes() {
             let _ =
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(process as i32), nix::sys::signal::Signal::SIGKILL);
         }
         for host in &self.topology {
-            // A tunnel that made its interface persistent would keep the next one from making it.
+            // A persistent interface would prevent the next tunnel from creating its own.
             let _ = crate::error::run(std::process::Command::new("ip").args(["-n", host, "link", "del", INTERFACE]));
         }
     }
 }
 
-/// A host's address inside.
+/// Returns a host's address inside the tunnel.
 pub fn inner_address(host: Host) -> IpAddr {
     Ipv4Addr::new(10, 78, 0, if host == Host::A { 1 } else { 2 }).into()
 }
 
 /// The tunnel's interface on either host.
-pub const INTERFACE: &str = "rival0";
+pub const INTERFACE: &str = "other0";
 
 fn children(process: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 fn variables(paths: &[PathSpec], host: Host, folder: &Folder) -> String {

@@ -1,4 +1,4 @@
-//! How far a run is, on stderr: a bar on a terminal, a line for each step elsewhere.
+//! Progress of a run on stderr: a bar on a terminal, one line per step elsewhere.
 
 use mpt_lab::progress::Progress;
 use std::{
@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-/// What is shown.
+/// The progress display.
 #[derive(Default)]
-pub(crate) struct Bar {
+pub(crate) struct ProgressBar {
     step: usize,
 }
 
-impl Bar {
-    /// Shows progress in place of what was shown before.
+impl ProgressBar {
+    /// Shows the progress and overwrites the previous output.
     pub(crate) fn show(&mut self, progress: &Progress) {
         let Progress { step, of, what, share, remaining } = progress;
         let left = remaining.map(|time| format!(", {} left", minutes(time))).unwrap_or_default();
@@ -28,7 +28,7 @@ impl Bar {
         self.step = *step;
     }
 
-    /// Clears a bar.
+    /// Clears the bar.
     pub(crate) fn end(&self) {
         if stderr().is_terminal() {
             eprint!("\r\x1b[K");
@@ -36,7 +36,7 @@ impl Bar {
     }
 }
 
-/// Minutes and seconds.
+/// Formats a duration as minutes and seconds.
 fn minutes(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{}:{:02}", seconds / 60, seconds % 60)

@@ -1,4 +1,4 @@
-//! Where chance enters: jitter and loss.
+//! Random processes: jitter and loss.
 
 use super::{Jitter, Loss};
 use crate::seed::Rng;
@@ -7,8 +7,8 @@ use rand_distr::{Distribution, StandardNormal};
 use std::time::Duration;
 
 impl Jitter {
-    /// One draw of a delay with mean `delay`, never below zero.
-    pub(super) fn around(self, delay: Duration, rng: &mut Rng) -> Duration {
+    /// Draws a delay with mean `delay`, never below zero.
+    pub(super) fn sample(self, delay: Duration, rng: &mut Rng) -> Duration {
         let (width, deviation) = match self {
             Self::None => return delay,
             Self::Uniform(width) => (width, rng.random_range(-1.0..=1.0)),
@@ -19,27 +19,27 @@ impl Jitter {
     }
 }
 
-/// What a loss process remembers from frame to frame.
+/// State of the loss process between frames.
 #[derive(Debug, Default)]
 pub(super) struct LossState {
     bad: bool,
 }
 
 impl LossState {
-    /// Whether this frame is lost.
-    pub(super) fn strikes(&mut self, loss: Loss, rng: &mut Rng) -> bool {
+    /// Returns true if this frame is lost.
+    pub(super) fn is_lost(&mut self, loss: Loss, rng: &mut Rng) -> bool {
         match loss {
             Loss::None => false,
-            Loss::Random(p) => happens(p, rng),
+            Loss::Random(p) => draw(p, rng),
             Loss::Bursts { worsen, recover, bad } => {
-                let turns = happens(if self.bad { recover } else { worsen }, rng);
+                let turns = draw(if self.bad { recover } else { worsen }, rng);
                 self.bad ^= turns;
-                self.bad && happens(bad, rng)
+                self.bad && draw(bad, rng)
             }
         }
     }
 }
 
-fn happens(p: f64, rng: &mut Rng) -> bool {
+fn draw(p: f64, rng: &mut Rng) -> bool {
     rng.random::<f64>() < p
 }

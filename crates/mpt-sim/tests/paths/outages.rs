@@ -1,4 +1,4 @@
-//! Paths that are away for minutes, and what is left of them.
+//! Paths that are down for minutes, and their state afterwards.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::ends::{endpoint, path};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The caller has two paths of 50 Mbit/s and sends so much for so long.
+/// Returns a network with two paths of 50 Mbit/s whose initiator sends `mbit` for `length`.
 fn network(mbit: u64, length: Duration) -> Network {
     let link = |delay| PathSpec::symmetric(LinkSpec::new(Rate::from_bits(50_000_000), Duration::from_millis(delay)));
     let source = Source::new(Rate::from_bits(mbit * 1_000_000), 1_400, length);
@@ -23,7 +23,7 @@ fn network(mbit: u64, length: Duration) -> Network {
     Network::between(Seed(1), ends, &[link(10), link(15)], [Box::new(source), Box::new(Sink::default())])
 }
 
-/// How many paths are up at each end.
+/// Returns the number of paths that are up at each end.
 fn up(net: &Network) -> [usize; 2] {
     [0, 1].map(|end| {
         let status = net.endpoint(end).status();
@@ -35,10 +35,10 @@ fn cut(net: &mut Network, path: usize, cut: bool) {
     net.cut(path, cut);
 }
 
-/// Radio links do that, with their carrier up. Sessions are two minutes old at most; with each new one the called end forgets paths that have been
-/// silent.
+/// Radio links do that with carrier. Sessions last at most two minutes; with each new one the responder discards silent
+/// paths.
 #[test]
-fn a_path_that_was_silent_for_minutes_is_up_at_both_ends_within_a_second_of_its_return() {
+fn a_path_silent_for_minutes_is_up_at_both_ends_within_a_second_of_its_return() {
     for away in [30, 70, 130, 200, 300] {
         let mut net = network(1, 310 * SECOND);
         net.run(3 * SECOND);
@@ -51,17 +51,17 @@ fn a_path_that_was_silent_for_minutes_is_up_at_both_ends_within_a_second_of_its_
         assert_eq!(up(&net), [2, 2], "after {away} s");
         net.run((10 + away) * SECOND);
         assert_eq!(up(&net), [2, 2], "after {away} s, and six more");
-        // That a session has expired shows nowhere.
+        // An expired session has no visible effect, so its wake-up counts as idle.
         let breaches = net
             .breaches()
             .into_iter()
-            .filter(|breach| !matches!(breach, Breach::IdleWake { why: WakeReason::Session, .. }));
+            .filter(|breach| !matches!(breach, Breach::IdleWake { reason: WakeReason::Session, .. }));
         assert_eq!(breaches.collect::<Vec<_>>(), [], "after {away} s");
     }
 }
 
 #[test]
-fn an_end_that_has_lost_all_its_paths_in_mid_transfer_sleeps() {
+fn an_end_that_loses_all_paths_in_mid_transfer_has_no_idle_wakeups() {
     let mut net = network(20, 3 * SECOND);
     net.run(SECOND / 10 * 3);
     (0..2).for_each(|path| net.carrier(0, path, false));

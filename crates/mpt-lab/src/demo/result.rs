@@ -1,4 +1,4 @@
-//! What a demonstration found, as a table and as a picture.
+//! Results of a demonstration as a table and as a picture.
 
 use crate::{
     chart::{self, Chart, Line},
@@ -12,42 +12,42 @@ use crate::{
 use mpt_sim::link::PathSpec;
 use std::{fmt, path::Path, time::Duration};
 
-/// All figures of a demonstration, Mbit/s of TCP payload at the receiver.
+/// All figures of a demonstration in Mbit/s of TCP payload at the receiver.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct DemoResult {
     /// The paths.
     pub paths: Vec<PathSpec>,
     /// Each path alone.
     pub solo: Vec<Measured>,
-    /// What a perfect tunnel could deliver.
+    /// Goodput of a perfect tunnel.
     pub ceiling: Option<f64>,
-    /// The tunnel, or why there is no figure.
+    /// The tunnel's measurement, or the reason why there is none.
     pub tunnel: std::result::Result<Measured, LabError>,
-    /// The kernel's multipath TCP, or why there is no figure.
+    /// Kernel MPTCP's measurement, or the reason why there is none.
     pub mptcp: std::result::Result<Measured, LabError>,
-    /// The pulled cable under the tunnel.
+    /// Cable pull under the tunnel.
     pub tunnel_pull: Option<Pull>,
-    /// The pulled cable under multipath TCP.
+    /// Cable pull under kernel MPTCP.
     pub mptcp_pull: Option<Pull>,
-    /// How well the wire kept time.
+    /// Timing report of the wire.
     pub wire: Option<Report>,
 }
 
-/// A transfer during which a cable was pulled and put back.
+/// A transfer during which a cable is pulled and put back.
 #[derive(Clone, Debug)]
 pub struct Pull {
-    /// When it was pulled.
+    /// Time at which the cable was pulled.
     pub pulled: Duration,
-    /// When it was put back.
+    /// Time at which the cable was put back.
     pub plugged: Duration,
-    /// When the transfer ended.
+    /// Time at which the transfer ended.
     pub end: Duration,
-    /// What had arrived when.
+    /// Bytes received over time.
     pub samples: Vec<Sample>,
 }
 
 impl Pull {
-    /// The longest time without progress while the cable was out, to 10 ms.
+    /// Returns the longest time without progress while the cable was out, to 10 ms.
     pub fn gap(&self) -> Duration {
         longest_gap(&self.samples, self.pulled, self.plugged, self.end)
     }
@@ -57,7 +57,7 @@ impl Pull {
     }
 }
 
-impl Outcome {
+impl DemoResult {
     /// Draws throughput over time into an SVG file.
     pub fn draw(&self, file: &Path) -> Result<()> {
         chart::draw(file, &[self.side_by_side(), self.pulled()])
@@ -101,7 +101,7 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for DemoResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<40} {:>8} {:>11}", "one TCP flow", "Mbit/s", "of ceiling")?;
         for (number, measured) in self.solo.iter().enumerate() {
@@ -130,12 +130,12 @@ fn line(name: &str, colour: usize, measured: &Measured) -> Line {
     Line { name: name.into(), colour, points: measured.series.clone(), marked: false }
 }
 
-/// Colours of the palette.
+/// Colours in the palette.
 const TUNNEL: usize = 0;
 const MPTCP: usize = 1;
 const FIRST_PATH: usize = 2;
 
 const UNIT: &str = "TCP payload, Mbit/s";
 
-/// Of the picture: fine enough to see a gap, coarse enough that single frames are no noise.
+/// Interval of the rates in the picture: fine enough to show a gap, coarse enough to average single frames.
 const RESOLUTION: Duration = Duration::from_millis(100);

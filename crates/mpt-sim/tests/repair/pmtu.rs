@@ -1,4 +1,4 @@
-//! Paths that carry less than the tunnel wants to send.
+//! Paths whose MTU is smaller than the tunnel's datagrams.
 
 use super::world::*;
 use mpt_proto::drops::Dropped;
@@ -7,10 +7,10 @@ use mpt_sim::link::PathSpec;
 use mpt_sim::net::Network;
 
 const WIDE: &str = "rate=50mbit,delay=20ms";
-/// Inner packets are 63 bytes shorter than IPv4 packets of a path: IPv4, UDP and native mode's own.
+/// Overhead in bytes of an inner packet: IPv4, UDP and native mode's own headers.
 const HEADERS: usize = 63;
 
-/// How often the second path changed its state, and how it ended.
+/// Returns the number of state changes of the second path, and its last state.
 fn changes(net: &mut Network, from: u64, until: u64) -> (usize, PathState) {
     let mut states = vec![];
     for tick in from / 5..until / 5 {
@@ -22,15 +22,15 @@ fn changes(net: &mut Network, from: u64, until: u64) -> (usize, PathState) {
 }
 
 #[test]
-fn a_narrow_path_is_found_out_and_lowers_the_tunnels_mtu() {
+fn a_small_path_mtu_is_detected_and_lowers_the_tunnels_mtu() {
     for mtu in [1_497, 1_492, 1_400] {
         let paths = [WIDE, &format!("{WIDE},mtu={mtu}B")];
-        // The simulated TCP does not negotiate its segments.
+        // The simulated TCP does not negotiate its MSS.
         let mut net = tcp_of(1, &paths, mtu - HEADERS - 4);
         let both = mbit_between(&mut net, 6 * SECOND, 10 * SECOND);
         let found = net.endpoint(0).mtu();
         assert!(found <= mtu - HEADERS && found + 4 >= mtu - HEADERS, "{found} over {mtu}");
-        tell(&net);
+        print_status(&net);
         assert_eq!(path(&net, 1).state, PathState::Up);
         assert!(both > 75.0, "{both} over {mtu}");
         assert_eq!(net.breaches(), []);
@@ -38,33 +38,33 @@ fn a_narrow_path_is_found_out_and_lowers_the_tunnels_mtu() {
 }
 
 #[test]
-fn a_path_that_becomes_narrow_in_mid_transfer_is_left_alone_until_its_size_is_known() {
+fn a_path_whose_mtu_shrinks_in_mid_transfer_is_unused_until_its_mtu_is_known() {
     let mut net = tcp(1, &[WIDE, WIDE]);
     net.run(3 * SECOND);
     let narrow: PathSpec = format!("{WIDE},mtu=1497B").parse().unwrap();
     net.link(1, 0).change(mpt_proto::time::Time::after(3 * SECOND), &narrow.there);
     let (count, state) = changes(&mut net, 3_000, 10_000);
-    tell(&net);
-    assert_eq!(state, PathState::Up, "for whatever is small enough");
+    print_status(&net);
+    assert_eq!(state, PathState::Up, "the path is up for small packets");
     assert!(count <= 6, "{count} changes of state, where there were forty a second");
-    // The simulated host does not hear of the new MTU; its large packets go over the wide path.
+    // The simulated host does not learn the new MTU; its large packets use the wide path.
     assert!(longest_gap(&net, 3 * SECOND) < ms(500), "{:?}", longest_gap(&net, 3 * SECOND));
     assert_eq!(sender(&net).drops.of(Dropped::TooBig), 0);
     assert_eq!(net.breaches(), []);
 }
 
 #[test]
-fn a_path_too_narrow_for_ipv6_is_left_out() {
+fn a_path_with_an_mtu_below_the_ipv6_minimum_is_unused() {
     let mut net = tcp(1, &[WIDE, &format!("{WIDE},mtu=1300B")]);
     net.run(6 * SECOND);
-    tell(&net);
+    print_status(&net);
     assert_eq!(path(&net, 1).state, PathState::Demoted(Demotion::Narrow));
     assert_eq!(net.endpoint(0).mtu(), MTU);
     assert_eq!(net.breaches(), []);
 }
 
 #[test]
-fn where_every_path_is_narrow_what_is_too_big_is_dropped_by_name() {
+fn packets_too_large_for_every_path_are_counted() {
     let mut net = udp(
         1,
         &[&format!("{WIDE},mtu=1440B")],
@@ -73,13 +73,13 @@ fn where_every_path_is_narrow_what_is_too_big_is_dropped_by_name() {
         Default::default(),
     );
     net.run(5 * SECOND);
-    tell(&net);
+    print_status(&net);
     assert!(sender(&net).drops.of(Dropped::TooBig) > 500);
     assert_eq!((path(&net, 0).state, net.breaches()), (PathState::Up, vec![]));
 }
 
 #[test]
-fn a_sole_path_that_is_narrow_keeps_the_tunnels_mtu_where_it_is_while_it_is_asked_again() {
+fn a_sole_path_with_a_small_mtu_keeps_the_tunnels_mtu_while_it_is_probed_again() {
     let rate = mpt_proto::time::Rate::from_bits(500_000);
     let mut net = udp(1, &[&format!("{WIDE},mtu=1440B")], rate, 640 * SECOND, Default::default());
     net.run(5 * SECOND);
