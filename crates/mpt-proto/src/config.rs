@@ -14,6 +14,7 @@ use crate::reorder;
 use crate::repair::fec;
 use crate::sched;
 use crate::time::Rate;
+use crate::tuning::Tuning;
 
 /// One endpoint: a TUN device and the peers behind it.
 #[derive(Clone, Debug)]
@@ -102,13 +103,21 @@ pub struct NativeConfig {
     pub congestion: cc::ControllerKind,
     /// Whether lost packets may be brought back by forward error correction.
     pub fec: fec::FecMode,
+    /// The heuristics that are on; all of them outside of experiments.
+    pub tuning: Tuning,
 }
 
 impl NativeConfig {
     /// A peer that is known by nothing but its key.
     pub fn new(public_key: PublicKey) -> Self {
         let preshared_key = PresharedKey::from_bytes([0; 32]);
-        Self { public_key, preshared_key, congestion: cc::ControllerKind::Rate, fec: fec::FecMode::Auto }
+        Self {
+            public_key,
+            preshared_key,
+            congestion: cc::ControllerKind::Rate,
+            fec: fec::FecMode::Auto,
+            tuning: Tuning::default(),
+        }
     }
 }
 

@@ -76,7 +76,7 @@ pub fn order(endpoint: &Endpoint, sink: &Sink) -> Vec<Breach> {
     let late: u64 = endpoint.status().peers.iter().filter_map(|peer| peer.reorder).map(|stats| stats.late).sum();
     let (duplicates, reordered) = (sink.duplicates(), sink.reordered());
     let duplicated = (!duplicates.is_empty()).then_some(Breach::Duplicated(duplicates));
-    let out_of_order = (reordered > late).then_some(Breach::OutOfOrder { reordered: reordered, late });
+    let out_of_order = (reordered > late).then_some(Breach::OutOfOrder { reordered, late });
     duplicated.into_iter().chain(out_of_order).collect()
 }
 

@@ -207,7 +207,7 @@ impl SideTraffic {
         Ok(Self {
             call: beside(Beside::Voice).then(call).transpose()?,
             pings: beside(Beside::Ping).then(|| ping.in_background(&topology.a)).transpose()?,
-            requests: requests,
+            requests,
             _background: beside(Beside::Background).then(background).transpose()?,
         })
     }
@@ -266,7 +266,7 @@ impl<'a> EventPlayer<'a> {
     fn new(measurement: &'a Measurement<'a>) -> Self {
         let pending = if measurement.events { measurement.case.events.clone() } else { Vec::new() };
         let (applied, delivered) = (Vec::new(), Vec::new());
-        Self { measurement, started: None, pending, applied: applied, delivered: delivered, failed: Ok(()) }
+        Self { measurement, started: None, pending, applied, delivered, failed: Ok(()) }
     }
 
     fn poll(&mut self) {

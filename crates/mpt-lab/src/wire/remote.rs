@@ -82,5 +82,5 @@ impl Inbox {
 pub(super) fn pair() -> io::Result<(Remote, Inbox)> {
     let (sender, orders) = mpsc::channel();
     let wakeup = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?);
-    Ok((Remote { orders: sender, wakeup: wakeup.clone() }, Inbox { orders, wakeup: wakeup }))
+    Ok((Remote { orders: sender, wakeup: wakeup.clone() }, Inbox { orders, wakeup }))
 }

@@ -64,8 +64,11 @@ pub fn protocol(
         source: "generate one for both ends: mpt key psk",
     };
     let preshared_key: PresharedKey = secret.read(table).map(|key| key.value).unwrap_or_default();
-    public_key
-        .map(|key| key.map(|public_key| Protocol::Native(NativeConfig { public_key, preshared_key, congestion, fec })))
+    public_key.map(|key| {
+        key.map(|public_key| {
+            Protocol::Native(NativeConfig { preshared_key, congestion, fec, ..NativeConfig::new(public_key) })
+        })
+    })
 }
 
 /// Limits on the usage of a path.

@@ -42,7 +42,7 @@ impl<'a> AckFrame<'a> {
         let [delay, received, ce] = [delay, received, ce].map(u32::from_be_bytes);
         let largest = u64::from_be_bytes(largest);
         let ranges = AckRanges::decode(largest, body)?;
-        Ok(Self { path: PathTag::from_byte(path), largest: PathSeq(largest), delay, received, ce, ranges: ranges })
+        Ok(Self { path: PathTag::from_byte(path), largest: PathSeq(largest), delay, received, ce, ranges })
     }
 
     /// Returns the ranges of received numbers, from the largest down. They neither overlap nor touch.
