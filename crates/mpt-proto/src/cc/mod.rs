@@ -31,8 +31,8 @@ pub mod wvegas;
 use std::fmt;
 use std::time::Duration;
 
+use crate::id::{MAX_PATHS, PathId};
 use crate::path::sample::{AckSample, LossSample};
-use crate::path::{MAX_PATHS, PathId};
 use crate::time::{Rate, Time};
 use windowed::Windowed;
 

@@ -1,6 +1,6 @@
 //! One value per path, indexed by slot; the identifier of a former path in the slot finds nothing.
 
-use crate::path::PathId;
+use crate::id::PathId;
 
 #[derive(Clone, Debug)]
 pub struct Slots<T>(Vec<Option<(PathId, T)>>);

@@ -4,7 +4,7 @@
 //! rest follows RFC 5681 and RFC 9002 section 7. A window is paced at 1.25 windows per round trip (2 in slow start),
 //! because a burst of half a window is likely to overflow a modem's queue.
 
-use crate::path::PathId;
+use crate::id::PathId;
 use crate::path::rtt::INITIAL_RTT;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};

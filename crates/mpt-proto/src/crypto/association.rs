@@ -34,7 +34,7 @@ use crate::crypto::keys::{PresharedKey, PublicKey};
 pub use crate::crypto::session::{Opened, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_SILENT};
 use crate::crypto::session::{Session, Sessions};
 use crate::drops::Dropped;
-use crate::path::{PathId, PathSeq};
+use crate::id::{PathId, PathSeq};
 use crate::time::Time;
 use crate::wire::native::SessionIndex;
 

@@ -10,7 +10,7 @@
 //! A number is accepted only after the datagram is authenticated, so a forged datagram cannot move the window.
 
 use crate::drops::Dropped;
-use crate::path::{MAX_PATHS, PathSeq};
+use crate::id::{MAX_PATHS, PathSeq};
 use crate::wire::native::PathTag;
 
 /// The accepted numbers of one path. 1,048 bytes.

@@ -20,7 +20,7 @@ use crate::crypto::aead::{AeadKey, Cipher, TAG};
 use crate::crypto::handshake::{Agreed, HandshakePayload, Incarnation};
 use crate::crypto::replay::{ReplayWindows, expand};
 use crate::drops::Dropped;
-use crate::path::{MAX_PATHS, PathId, PathSeq};
+use crate::id::{MAX_PATHS, PathId, PathSeq};
 use crate::time::Time;
 use crate::wire::native::{HEADER, Header, PathTag, SessionIndex, nonce};
 

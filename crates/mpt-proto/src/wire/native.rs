@@ -22,7 +22,7 @@
 use std::fmt;
 
 use crate::crypto::aead::{NONCE, TAG};
-use crate::path::{PathId, PathSeq};
+use crate::id::{PathId, PathSeq};
 
 /// A decoded native data header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ mod model;
 mod phase;
 mod queue_estimate;
 
-use crate::path::PathId;
+use crate::id::PathId;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
 

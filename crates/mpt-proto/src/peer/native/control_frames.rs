@@ -1,8 +1,8 @@
 //! Control frames: challenges, responses and path status, ACK, SKIP, CONTEXT. They leave in datagrams of their own.
 
 use super::Native;
+use crate::id::{PathId, PathSeq};
 use crate::path::sent_packets::Payload;
-use crate::path::{PathId, PathSeq};
 use crate::peer::{CONTROL_TOS, Turn};
 use crate::wire::frame::{ACK_RANGES_LEN, AckFrame, AckRanges, Frame, PathFrame, PathUsage, SkipFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};

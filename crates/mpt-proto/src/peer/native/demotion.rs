@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::Native;
 use super::path::NativePath;
-use crate::path::{Demotion, PathId};
+use crate::id::PathId;
+use crate::path::Demotion;
 use crate::peer::Common;
 use crate::time::Time;
 use crate::wake::WakeReason;

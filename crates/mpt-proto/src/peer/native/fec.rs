@@ -2,10 +2,10 @@
 
 use super::{DATAGRAM, Native};
 use crate::drops::Dropped;
+use crate::id::{PathId, PathSeq, RemotePathId};
 use crate::packet::ip::Ip;
 use crate::path::estimator::PathEstimator;
 use crate::path::sent_packets::Payload;
-use crate::path::{PathId, PathSeq, RemotePathId};
 use crate::peer::{Common, Turn};
 use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;

@@ -4,10 +4,11 @@ use std::ops::{Index, IndexMut};
 
 use super::fec::FecSender;
 use crate::config::{PathConfig, ProbeConfig};
+use crate::id::{MAX_PATHS, PathId, RemotePathId};
 use crate::path::ack_generator::AckGenerator;
 use crate::path::estimator::PathEstimator;
 use crate::path::pmtu::Pmtu;
-use crate::path::{AddressState, Damping, Health, INITIAL_PROBES, MAX_PATHS, Path, PathId, RemotePathId};
+use crate::path::{AddressState, Damping, Health, INITIAL_PROBES, Path};
 use crate::repair::fec::Decoder;
 use crate::sched::reserve::ReservedPath;
 use crate::time::{Rate, Time};

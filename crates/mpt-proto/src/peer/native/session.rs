@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Native;
 use super::path::NativePath;
 use crate::crypto::association::SessionEvent;
-use crate::path::PathSet;
+use crate::id::PathSet;
 use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
 

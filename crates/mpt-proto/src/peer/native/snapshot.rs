@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::path::NativePath;
 use super::{DATAGRAM, Native};
+use crate::id::{PathId, PathSet};
 use crate::inner::ack_delay::TypicalRtt;
+use crate::path::PathTable;
 use crate::path::sent_packets::Payload;
-use crate::path::{PathId, PathSet, PathTable};
 use crate::peer::{Common, Turn};
 use crate::queue;
 use crate::sched::reserve::{RESERVED_RATIO, Reprobe, TRAIN};

@@ -3,7 +3,7 @@
 use super::Native;
 use super::path::NativePath;
 use super::pmtu::on_probe_outcome;
-use crate::path::PathId;
+use crate::id::PathId;
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
 use crate::time::Time;

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 
 use super::{Common, Turn};
 use crate::config::{PeerConfig, PlainFraming};
-use crate::path::{Health, LinkId, Liveness, Path, PathId, PathTable, SendRate};
+use crate::id::{LinkId, PathId};
+use crate::path::{Health, Liveness, Path, PathTable, SendRate};
 use crate::queue::{self, Aqm, Queue};
 use crate::reorder::PlainReorder;
 use crate::sched::PathSnapshot;

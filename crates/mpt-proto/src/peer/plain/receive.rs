@@ -2,11 +2,11 @@
 
 use super::Plain;
 use crate::drops::Dropped;
+use crate::id::PathId;
 use crate::inner::deliver;
 use crate::legacy;
 use crate::packet::ecn;
 use crate::packet::ip::{Ip, set_tos};
-use crate::path::PathId;
 use crate::peer::{Common, Turn};
 use crate::wire::gre::{self, Gre};
 use crate::wire::plain::Probe;

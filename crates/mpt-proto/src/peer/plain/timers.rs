@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Plain, PlainPath};
-use crate::path::PathId;
+use crate::id::PathId;
 use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
 use crate::wake::WakeReason;

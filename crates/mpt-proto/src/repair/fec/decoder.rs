@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::{FLOW_SEQ_LEN, FlowSeq, MAX_SPAN, coefficient, decode_flow_seq, encode_flow_seq, field};
-use crate::path::PathSeq;
+use crate::id::PathSeq;
 use crate::time::Time;
 
 /// Recovers missing datagrams.

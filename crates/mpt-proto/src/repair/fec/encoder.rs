@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{FLOW_SEQ_LEN, FlowSeq, MAX_SOURCES, MAX_SPAN, coefficient, encode_flow_seq, field};
-use crate::path::PathSeq;
+use crate::id::PathSeq;
 use crate::queue::InnerPacket;
 
 /// Makes repair symbols.

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::id::PathSeq;
 use crate::packet::{Offload, SuperPacket};
-use crate::path::PathSeq;
 use crate::queue::InnerPacket;
 use crate::time::Time;
 

@@ -11,7 +11,7 @@
 use std::ops::RangeInclusive;
 
 use super::read::{MalformedFrame, take};
-use crate::path::PathSeq;
+use crate::id::PathSeq;
 use crate::wire::native::PathTag;
 
 /// The received datagrams of one path of the peer.

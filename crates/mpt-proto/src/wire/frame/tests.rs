@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::path::PathSeq;
+use crate::id::PathSeq;
 
 fn read(body: &[u8]) -> Vec<Result<Frame<'_>, MalformedFrame>> {
     Frames::new(body).collect()
