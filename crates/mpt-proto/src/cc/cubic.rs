@@ -3,6 +3,7 @@
 
 use super::slots::Slots;
 use super::windowed::{Coupling, Subflow, Subflows};
+use crate::tuning::cc::cubic::{BETA, C};
 
 /// Runs an independent CUBIC flow on every path.
 #[derive(Clone, Debug, Default)]
@@ -89,11 +90,6 @@ impl Coupling for Cubic {
         BETA
     }
 }
-
-/// RFC 9438 section 4.6: beta_cubic.
-const BETA: f64 = 0.7;
-/// RFC 9438 section 5.1: C, in packets per second cubed.
-const C: f64 = 0.4;
 
 #[cfg(test)]
 mod tests {

@@ -29,11 +29,11 @@ pub mod windowed;
 pub mod wvegas;
 
 use std::fmt;
-use std::time::Duration;
 
 use crate::id::{MAX_PATHS, PathId};
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
+use crate::tuning::cc::pacing::{BURST_TIME, MAX_BURST};
 use windowed::Windowed;
 
 /// Congestion controller of all paths of one peer.
@@ -309,10 +309,6 @@ fn slot(path: PathId) -> usize {
     usize::from(path.slot) % MAX_PATHS
 }
 
-/// A burst of 0.5 ms is shorter than the jitter of any Internet path, and long enough for GSO to be efficient.
-const BURST_TIME: Duration = Duration::from_micros(500);
-/// Number of segments of 1452 bytes in one `UDP_SEGMENT` send of 64 KiB.
-const MAX_BURST: u64 = 44;
 /// Bytes of a full datagram; the unit of bursts.
 const DATAGRAM: u64 = 1_452;
 

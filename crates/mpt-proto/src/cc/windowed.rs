@@ -11,6 +11,7 @@ use crate::time::{Rate, Time};
 
 use super::CongestionControl;
 use super::slots::Slots;
+use crate::tuning::cc::windowed::{INITIAL_WINDOW, MIN_WINDOW};
 
 /// The part in which the algorithms differ. Windows are in bytes, times in seconds.
 pub trait Coupling {
@@ -273,10 +274,6 @@ impl<C: Coupling + std::fmt::Debug> CongestionControl for Windowed<C> {
     }
 }
 
-/// Packets; RFC 6928 and RFC 9002 section 7.2.
-const INITIAL_WINDOW: f64 = 10.0;
-/// Packets; RFC 9002 section 7.2.
-pub const MIN_WINDOW: f64 = 2.0;
 /// Lower bound in seconds; keeps rates finite on a path within one machine.
 const MIN_RTT: f64 = 50e-6;
 

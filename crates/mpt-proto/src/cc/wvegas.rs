@@ -4,6 +4,7 @@
 
 use super::slots::Slots;
 use super::windowed::{Adjustment, Coupling, Subflow, Subflows};
+use crate::tuning::cc::wvegas::{GAMMA, MIN_QUEUE, TOTAL_ALPHA};
 
 /// Weighted Vegas.
 #[derive(Clone, Debug, Default)]
@@ -55,13 +56,6 @@ impl Coupling for Wvegas {
         Some(Adjustment { cwnd, slow_start: false })
     }
 }
-
-/// Packets that all paths together keep in queues; draft section 3.2.
-const TOTAL_ALPHA: f64 = 10.0;
-/// Packets in the queue that end slow start; the draft's gamma.
-const GAMMA: f64 = 1.0;
-/// Seconds: one packet at 12 Mbit/s. A shorter queue is within timer granularity, and twice it is no congestion.
-const MIN_QUEUE: f64 = 1e-3;
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@ use crate::packet::Coalescer;
 
 use crate::packet::ip::{Ip, UDP};
 use crate::time::Time;
+use crate::tuning::{Rule, Tuning};
 use ack_delay::AckDelay;
 use ack_filter::AckFilter;
 use udp_shaper::UdpShaper;
@@ -24,6 +25,7 @@ use udp_shaper::UdpShaper;
 /// The state of the rules for one peer.
 #[derive(Debug, Default)]
 pub struct Inner {
+    tuning: Tuning,
     /// Filters ACKs on the way out.
     pub ack_filter: AckFilter,
     /// Delays ACKs on the way in.
@@ -42,6 +44,11 @@ pub struct InnerSink<'a> {
 }
 
 impl Inner {
+    /// Makes the rules, of which those in `tuning` are on.
+    pub fn new(tuning: Tuning) -> Self {
+        Self { tuning, ..Self::default() }
+    }
+
     /// Returns the way to the TUN device for packets of `bucket`; `delivered` counts them.
     pub fn sink<'a>(
         &'a mut self,
@@ -82,12 +89,15 @@ impl InnerSink<'_> {
     /// Delivers a packet, or holds it until a rule releases it.
     pub fn deliver(&mut self, packet: &[u8]) {
         let ip = Ip::parse(packet).expect("checked on arrival");
-        if ip.protocol == UDP && !self.inner.udp_shaper.admits(self.now, self.bucket, packet) {
+        let shaped = ip.protocol == UDP && self.inner.tuning.has(Rule::UdpShaper);
+        if shaped && !self.inner.udp_shaper.admits(self.now, self.bucket, packet) {
             return;
         }
         let Some(before) = self.inner.ack_delay.on_packet(self.now, &ip, packet) else { return };
         before.for_each(|earlier| deliver(self.tun, &earlier, self.delivered));
-        self.inner.ack_filter.on_data(self.now, &ip, packet);
+        if self.inner.tuning.has(Rule::SenderRounds) {
+            self.inner.ack_filter.on_data(self.now, &ip, packet);
+        }
         self.tun.push(&ip, packet);
         *self.delivered += 1;
     }

@@ -9,7 +9,6 @@ mod plain;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -28,6 +27,7 @@ use crate::sched::Scheduler;
 use crate::sessions::SessionTable;
 use crate::stats::{Ledger, PeerStatus};
 use crate::time::Time;
+use crate::tuning::peer::queue::NO_PATH_KEEP;
 use crate::tx::TxQueue;
 use crate::wake::WakeReason;
 pub use native::NATIVE_OVERHEAD;
@@ -443,5 +443,3 @@ impl Common {
 /// The type of service of control datagrams: CS6, network control (RFC 4594 section 3.1), so that a queue of data does not drop a
 /// probe or an acknowledgement.
 const CONTROL_TOS: u8 = 0xc0;
-/// For how long packets are kept while no path is up: by then TCP has retransmitted them.
-const NO_PATH_KEEP: Duration = Duration::from_secs(5);

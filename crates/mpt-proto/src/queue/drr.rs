@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 
 use super::flow_queue::{FlowQueue, List};
+use crate::tuning::queue::drr::QUANTUM;
 
 /// The two lists of active flows, by bucket number. A bucket is in at most one.
 #[derive(Debug, Default)]
@@ -87,7 +88,3 @@ impl DeficitRoundRobin {
         }
     }
 }
-
-/// Bytes that a flow may send per turn: one Ethernet frame (RFC 8290 section 5.2), so that a packet waits for about one
-/// packet of each other flow.
-pub(super) const QUANTUM: i64 = 1_514;

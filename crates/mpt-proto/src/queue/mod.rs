@@ -33,6 +33,7 @@ use crate::drops::{Dropped, Drops};
 use crate::flow::BUCKETS;
 use crate::packet::SuperPacket;
 use crate::time::Time;
+use crate::tuning::queue::codel::{DROP_BATCH, INTERVAL, TARGET};
 use codel::CodelParams;
 use flow_queue::{CodelAction, Dequeued, FlowQueue, List};
 pub use inner::InnerPacket;
@@ -332,18 +333,6 @@ impl Default for Aqm {
 
 /// Bytes of the longest super-packet: an IPv6 header and a payload of maximum length.
 pub const MAX_SUPER_PACKET: usize = 40 + 65_535;
-
-/// CoDel's target. RFC 8289 section 4.3 has 5 ms, for a link that takes one packet at a time. Paths are served in
-/// batches, and the scheduler may hold a packet for a faster path: both make the front of a busy queue up to about 10
-/// ms old without a standing queue. Above 15 ms the delay exceeds the lab's limit for the median.
-pub const TARGET: Duration = Duration::from_millis(15);
-
-/// CoDel's interval: a round trip of most Internet flows (RFC 8289 section 4.2). A sender cannot react sooner, so a
-/// queue that is gone by then was a burst. [`Queue::set_delay`] raises it if the paths alone take longer.
-pub const INTERVAL: Duration = Duration::from_millis(100);
-
-/// Packets dropped at once over the limit, to amortise the search for the largest flow (RFC 8290 section 4.1).
-const DROP_BATCH: usize = 64;
 
 #[cfg(test)]
 mod tests;

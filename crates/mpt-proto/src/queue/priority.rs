@@ -9,6 +9,7 @@ use super::drr::DeficitRoundRobin;
 use super::flow_queue::FlowQueue;
 use crate::classify::Class;
 use crate::flow;
+use crate::tuning::queue::priority::{BULK_SHARE, BURST};
 
 /// One round robin per class.
 #[derive(Debug, Default)]
@@ -75,8 +76,3 @@ impl PriorityTiers {
         }
     }
 }
-
-/// Bytes of priority traffic that may go before bulk at once: about a video frame.
-const BURST: usize = 64 << 10;
-/// Bytes of priority traffic per byte of bulk, beyond the burst.
-const BULK_SHARE: usize = 8;

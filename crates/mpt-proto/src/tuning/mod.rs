@@ -6,6 +6,10 @@
 //! A [`Rule`] is a heuristic that can be switched off, for ablation: `mpt-lab matrix --without NAME` measures what it is worth.
 //! `docs/design/ablation.md` has the results. All rules are on by default, and the configuration file has no key for them.
 
+pub(crate) mod cc;
+pub(crate) mod peer;
+pub(crate) mod queue;
+
 use std::fmt;
 use std::str::FromStr;
 

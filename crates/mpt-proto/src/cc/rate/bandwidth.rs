@@ -11,6 +11,7 @@ use crate::path::ack_generator::SPACING;
 use crate::path::delivery_rate::RateSample;
 use crate::path::sample::AckSample;
 use crate::time::{Rate, Time};
+use crate::tuning::cc::bandwidth::{LOSS_BETA, MAX_OVERESTIMATE, MIN_INTERVAL};
 
 /// Estimate of the bottleneck rate of one path, in bytes per second.
 #[derive(Clone, Copy, Debug)]
@@ -131,13 +132,6 @@ fn overestimate(sample: &RateSample, jitter: Duration) -> f64 {
 
 /// Bytes of a full packet, approximately.
 const PACKET: f64 = 1_400.0;
-/// Minimum interval after which the estimate may fall without loss. A radio, a bridge or a virtual machine pauses for
-/// up to this time; on shorter round trips all two or three ACKs would show the pause (17 to 100 times in 30 s).
-const MIN_INTERVAL: Duration = Duration::from_millis(10);
-/// Upper bound of the correction: on the most jittery path, something did arrive.
-const MAX_OVERESTIMATE: f64 = 0.3;
-/// Factor of one reduction for excess loss; BBRv3's beta (BBRBeta).
-const LOSS_BETA: f64 = 0.7;
 
 #[cfg(test)]
 mod tests {

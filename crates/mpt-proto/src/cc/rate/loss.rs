@@ -2,6 +2,7 @@
 //!
 //! A radio link loses packets at any rate; a full buffer or a policer drops only the excess. The first kind is measured
 //! while cruising without a queue, and is then expected. Only loss beyond it counts as congestion.
+use crate::tuning::cc::loss::{BASELINE_MEMORY, MAX_BASELINE, MIN_BASELINE_PACKETS, MIN_ROUND_PACKETS, MIN_SIGMA_LOSS};
 
 /// Loss on one path: the baseline fraction, and the counts of the current round.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,17 +75,6 @@ impl LossModel {
         }
     }
 }
-
-/// Packets before a round's loss is judged: a jitter burst looks like loss until the late packets arrive.
-const MIN_ROUND_PACKETS: f64 = 40.0;
-/// Packets before the baseline is used. Chosen, not measured.
-const MIN_BASELINE_PACKETS: f64 = 100.0;
-/// Packets after which older counts are halved: at this size 1 % is known to within a third.
-const BASELINE_MEMORY: f64 = 2_000.0;
-/// Upper bound of the baseline: above 30 % loss, sending more to compensate is not worthwhile.
-const MAX_BASELINE: f64 = 0.3;
-/// Lower bound of the loss fraction in the standard deviation: some loss is possible even if none was measured.
-const MIN_SIGMA_LOSS: f64 = 0.02;
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,11 @@ use super::phase::Phase;
 use super::queue_estimate::QueueEstimate;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
+use crate::tuning::cc::rate::{
+    BURST_PEAK_RATIO, FULL_PIPE_ROUNDS, INITIAL_WINDOW, LOSS_THRESHOLD, MAX_BURST_JITTERS, MAX_FIRST_FLIGHT_TIME,
+    MAX_PROBE_INTERVAL, MIN_DRAIN_TIME, MIN_PROBE_INTERVAL, MIN_STARTUP_ACKS, MIN_WINDOW, PROBE_RTT_PACKETS,
+    PROBE_SUCCESS_RATIO, STARTUP_LOSS_THRESHOLD, WINDOW_SLACK,
+};
 
 /// The rate model of one path.
 #[derive(Clone, Debug)]
@@ -304,38 +309,6 @@ impl PathModel {
         Rate::from_bytes(self.bandwidth.rate() as u64).time_for(packets * self.datagram)
     }
 }
-
-/// Initial window in packets. RFC 6928 has 10, large content networks use 30 and more; the receiver acknowledges each
-/// of the first 32 packets, which makes the next estimate accurate.
-const INITIAL_WINDOW: f64 = 32.0;
-/// The initial window is paced over a round trip, but over no more than this.
-const MAX_FIRST_FLIGHT_TIME: Duration = Duration::from_millis(100);
-/// Packets: what a receiver may leave unacknowledged at an ACK volume of 1 %, plus 2; see `path::ack_generator`.
-const MIN_WINDOW: f64 = 8.0;
-/// Packets added to the window, so that rounding never stalls a path.
-const WINDOW_SLACK: f64 = 2.0;
-/// ACKs before Startup reacts to a queue: the jitter must be known first.
-const MIN_STARTUP_ACKS: u32 = 24;
-/// BBR's full-pipe count (draft-ietf-ccwg-bbr).
-const FULL_PIPE_ROUNDS: u32 = 3;
-/// Loss threshold in Startup, where the baseline is unknown: a radio link may lose a tenth.
-const STARTUP_LOSS_THRESHOLD: f64 = 0.15;
-/// BBRv3's loss threshold (BBRLossThresh), here on top of the baseline.
-const LOSS_THRESHOLD: f64 = 0.02;
-/// Rate increase that a probe must find to enter Startup again: a little less than half of the probed 25 %.
-const PROBE_SUCCESS_RATIO: f64 = 1.1;
-/// A peak rate above this multiple of the estimate shows bursts; a full bottleneck passes packets evenly.
-const BURST_PEAK_RATIO: f64 = 1.5;
-/// Delay above target + 8 x jitter counts as queueing. Without this bound Startup fills buffers, which are lost with
-/// the path: the gap after unplugging a cable was 500 ms, not 190. 4 gains no throughput; 12 makes the gap long.
-const MAX_BURST_JITTERS: u32 = 8;
-/// Rounds of cruising between probes: minimum, and maximum if probes cause loss (2 s at an RTT of 250 ms).
-const MIN_PROBE_INTERVAL: u32 = 1;
-const MAX_PROBE_INTERVAL: u32 = 8;
-/// Added to two round trips in Drain: ACKs arrive a few milliseconds apart even on the shortest path.
-const MIN_DRAIN_TIME: Duration = Duration::from_millis(5);
-/// Packets of one ProbeRTT: more than a mean sojourn is computed from (`path::estimator`).
-const PROBE_RTT_PACKETS: u64 = 20;
 
 #[cfg(test)]
 mod tests {

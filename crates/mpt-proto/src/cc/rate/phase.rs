@@ -13,6 +13,9 @@ use std::time::Duration;
 
 use super::queue_estimate::QueueEstimate;
 use crate::time::Time;
+use crate::tuning::cc::phase::{
+    CRUISE_CWND_GAIN, MAX_DRAIN_JITTER, PROBE_GAIN, PROBE_RTT_CWND_GAIN, STARTUP_CWND_GAIN, STARTUP_GAIN,
+};
 
 /// The phase of a path.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,21 +92,6 @@ impl Phase {
         base.min(target.mul_f64(1.0 / (PROBE_GAIN - 1.0)))
     }
 }
-
-/// BBR's Startup pacing gain: 4 ln 2 doubles the delivery rate every round trip (draft-ietf-ccwg-bbr section 5.3.1).
-const STARTUP_GAIN: f64 = 2.77;
-/// BBR's Startup cwnd gain, section 5.3.1.
-const STARTUP_CWND_GAIN: f64 = 2.0;
-/// BBR's ProbeBW_UP pacing gain.
-const PROBE_GAIN: f64 = 1.25;
-/// Share of the base delay. With jitter, the minimum of many means is up to a tenth below the mean; see
-/// `path::estimator`.
-const MAX_DRAIN_JITTER: f64 = 0.1;
-/// BBR's ProbeRTT cwnd gain: half of what is in flight.
-const PROBE_RTT_CWND_GAIN: f64 = 0.5;
-/// Pacing limits the rate here; the window only limits what is sent when ACKs stop. BBR has 2, which becomes queue when
-/// a link's rate collapses.
-const CRUISE_CWND_GAIN: f64 = 1.5;
 
 #[cfg(test)]
 mod tests {

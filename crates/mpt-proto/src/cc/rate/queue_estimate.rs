@@ -10,6 +10,9 @@ use std::time::Duration;
 use crate::path::rtt::INITIAL_RTT;
 use crate::path::sample::AckSample;
 use crate::time::Time;
+use crate::tuning::cc::queue_estimate::{
+    HALF_WINDOW_INTERVAL, LOW_JITTER_DIVISOR, MAX_QUEUE, MIN_QUEUE, PROBE_RTT_INTERVAL,
+};
 
 /// Delay estimates of one path.
 #[derive(Clone, Copy, Debug)]
@@ -162,19 +165,8 @@ impl QueueEstimate {
     }
 }
 
-/// A shorter queue cannot be distinguished from the spacing of ACKs.
-const MIN_QUEUE: Duration = Duration::from_millis(1);
-/// Users notice a longer queue (the lab's limit for added latency is 60 ms at the 99th percentile).
-const MAX_QUEUE: Duration = Duration::from_millis(25);
 /// Packets of one burst wait for each other for this long: see `Controller::burst`.
 const BURST_TIME: Duration = Duration::from_micros(500);
-/// With jitter below RTT / 32 a rate measured over half a round trip is off by less than a tenth.
-const LOW_JITTER_DIVISOR: u32 = 32;
-/// Half of the 10 s after which a minimum expires; BBR's ProbeRTTInterval is 5 s, too.
-const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
-/// A queue that is never quite drained lets the base delay creep up, so half a window is used this often. Half a window
-/// every 5 s cost 1 % of the rate on two clean links.
-const HALF_WINDOW_INTERVAL: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

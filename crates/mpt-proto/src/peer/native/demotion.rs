@@ -4,22 +4,14 @@
 //! demoted path carries quality probes, which must be acknowledged and so show when the path is well. A new path carries some
 //! at once.
 
-use std::time::Duration;
-
 use super::Native;
 use super::path::NativePath;
 use crate::id::PathId;
 use crate::path::Demotion;
 use crate::peer::Common;
 use crate::time::Time;
+use crate::tuning::peer::demotion::{IN_USE, INITIAL_PROBE_INTERVAL, PROBE_INTERVAL};
 use crate::wake::WakeReason;
-
-/// Between quality probes of a demoted path: at this rate a verdict takes 3.2 s and costs 23 kbit/s.
-const PROBE_INTERVAL: Duration = Duration::from_millis(25);
-/// Between the quality probes of a new path: a verdict takes a third of a second and a round trip.
-const INITIAL_PROBE_INTERVAL: Duration = Duration::from_millis(5);
-/// The tunnel counts as in use for this long after its last data.
-const IN_USE: Duration = Duration::from_secs(5);
 
 impl Native {
     /// Demotes and restores paths by what was measured.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::send::Scheduled;
-use super::{DATAGRAM, NATIVE_OVERHEAD, Native};
+use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::Class;
 use crate::id::{PathId, PathSet};
 use crate::path::sent_packets::{PacketKey, Payload};
@@ -16,6 +16,8 @@ use crate::peer::{Common, Turn};
 use crate::repair::{REALTIME_DEADLINE, RetransmitQueue};
 use crate::sched::{self, PathSnapshot, SchedInput, Schedule, Scheduler};
 use crate::time::Time;
+use crate::tuning::Rule;
+use crate::tuning::peer::duplicate::{BUSY, FIRST_PROBE_BUDGET, PROBE_BUDGET_RTTS};
 
 /// Duplicates that are still to be sent, oldest first.
 #[derive(Debug, Default)]
@@ -44,14 +46,6 @@ impl PendingDuplicate {
         !self.sent_on.contains(path) && self.len <= limit(path)
     }
 }
-
-/// More is in flight on a path than a request or a keystroke.
-const BUSY: u64 = 4 * DATAGRAM;
-/// Bytes of duplicates that may be spent on a path before it has shown anything.
-const FIRST_PROBE_BUDGET: u64 = 256 * DATAGRAM;
-/// Round trips, at the rate that the path has shown, by which this budget grows: to double the rate takes two, and twice that
-/// where packets are lost.
-const PROBE_BUDGET_RTTS: u32 = 4;
 
 /// Returns true if another path that is in use is known to be faster.
 fn is_behind(path: &PathSnapshot, all: &[PathSnapshot]) -> bool {
@@ -185,6 +179,7 @@ impl Native {
         candidates: PathSet,
     ) {
         let matters = common.queue.is_empty() || self.retransmit.losses(key) > 1;
+        let matters = matters && self.tuning.has(Rule::DuplicateRetransmit);
         if matters && self.count_carrying(len, candidates) > 1 {
             let until = now + self.retransmit_limit();
             let pending = PendingDuplicate { key, len, sent_on: PathSet::only(path), remaining: 1, until };
@@ -214,6 +209,7 @@ impl Native {
     /// Returns true if duplicates may measure a path that was never filled.
     pub(super) fn has_unfilled_path(&self, common: &Common) -> bool {
         let may_spread = matches!(common.scheduler, Scheduler::Earliest(_)) && self.snapshots.len() > 1;
+        let may_spread = may_spread && self.tuning.has(Rule::DuplicateProbes);
         may_spread && self.snapshots.iter().any(|path| self.cc.never_filled(path.id))
     }
 

@@ -5,6 +5,7 @@ use crate::header_compression::{Choice, Coded, Compressor, Decompressor, MAX_HEA
 use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;
 use crate::time::{Rate, Time};
+use crate::tuning::peer::header_compression::FAST_LINK;
 use crate::wire::frame::{COMPRESSED_HEADER, CompressedFrame, ContextFrame, DATA_HEADER, DataFrame, DataHeader};
 
 /// Both sides of a peer, and what is to be told about contexts.
@@ -18,8 +19,6 @@ pub(super) struct HeaderCompression {
     allowed: bool,
 }
 
-/// A path that is faster has bytes to spare, and a processor that fills it none of its time: at 6 Gbit/s compression costs a tenth of them.
-const FAST_LINK: Rate = Rate::from_bits(1_000_000_000);
 /// More than flows begin between two turns; what is not told is offered again.
 const MAX_PENDING_FRAMES: usize = 256;
 

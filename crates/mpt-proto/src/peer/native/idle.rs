@@ -5,16 +5,13 @@
 //! one number for each bucket that was ever used, so that the order continues. The rest is allocated again with the next packet.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use super::Native;
 use crate::peer::Common;
 use crate::reorder::{NativeReorder, ReorderLimits, ReorderStats};
 use crate::time::Time;
-
-/// Longer than a packet can be in flight, be retransmitted or be waited for (three seconds, see `RETRANSMIT_LIMIT`), and than
-/// people pause between two clicks.
-const IDLE: Duration = Duration::from_secs(30);
+use crate::tuning::Rule;
+use crate::tuning::peer::native::IDLE;
 
 /// Whether a peer is idle, and what is kept of its released reorder buffers.
 #[derive(Debug, Default)]
@@ -67,7 +64,7 @@ impl Native {
     /// Releases memory when no inner packet was sent or received for 30 s. Costs one comparison otherwise.
     pub(super) fn release_idle_memory(&mut self, common: &mut Common, now: Time) {
         let packets = common.ledger.taken + common.ledger.arrived;
-        if !self.reordering.idle.is_due(now, packets) {
+        if !self.reordering.idle.is_due(now, packets) || !self.tuning.has(Rule::IdleMemory) {
             return;
         }
         common.queue.shrink();

@@ -55,6 +55,9 @@ use crate::repair::fec::FecMode;
 use crate::sched::PathSnapshot;
 use crate::stats::{PathStatus, PeerStatus};
 use crate::time::Time;
+use crate::tuning::peer::DATAGRAM;
+use crate::tuning::peer::native::QUEUE_LIMIT;
+use crate::tuning::{Rule, Tuning};
 use crate::tx;
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
@@ -90,6 +93,8 @@ pub(super) struct Native {
     /// Counts the status frames that were sent.
     status_seq: u32,
 
+    /// The heuristics that are on.
+    tuning: Tuning,
     cc: Controller,
     /// The paths that are up, as the scheduler gets them: refreshed in each turn.
     snapshots: Vec<PathSnapshot>,
@@ -113,11 +118,6 @@ pub(super) struct Native {
     /// The peer's clock in its last ACK, in microseconds.
     peer_clock: u64,
 }
-
-/// An Ethernet packet without the outer headers.
-const DATAGRAM: u64 = 1_472;
-/// Bytes that may wait for a path: a quarter of a second at 500 Mbit/s. Native mode queues here and not in the network.
-const QUEUE_LIMIT: usize = 16 << 20;
 
 /// Returns the queue of a peer in native mode.
 pub(super) fn queue() -> Queue {
@@ -146,6 +146,7 @@ impl Native {
             probe: peer.probe.unwrap_or_default(),
             addresses: AdvertisedAddresses::default(),
             status_seq: 0,
+            tuning: config.tuning,
             cc: Controller::new(Algorithm::new(config.congestion)),
             snapshots: Vec::new(),
             recent_rate: WindowedMax::new(),
@@ -155,9 +156,9 @@ impl Native {
             retransmit: RetransmitQueue::default(),
             duplicates: PendingDuplicates::default(),
             header_compression: HeaderCompression::default(),
-            fec: config.fec,
-            inner: Inner::default(),
-            reordering: Reordering::new(peer.resequence.unwrap_or_default()),
+            fec: if config.tuning.has(Rule::Fec) { config.fec } else { FecMode::Off },
+            inner: Inner::new(config.tuning),
+            reordering: Reordering::new(peer.resequence.unwrap_or_default(), config.tuning),
             recovered: 0,
             peer_clock: 0,
         };
@@ -188,6 +189,9 @@ impl Native {
             common.discard_stale(now);
         }
         self.inner.ack_delay.on_sent(now, &packet);
+        if !self.tuning.has(Rule::AckFilter) {
+            return common.enqueue(now, bucket, packet);
+        }
         let Self { inner, paths, .. } = self;
         match inner.ack_filter.on_packet(now, bucket, packet, || snapshot::inner_rtt(now, paths)) {
             FilterVerdict::Send(packet) => {

@@ -3,8 +3,6 @@
 //! A slot outlives its paths: its packet numbers go on, and the generation tells the paths apart. What is in flight on a removed
 //! path is retransmitted on the others, and the peer is informed there, because it would find out too late by itself.
 
-use std::time::Duration;
-
 use super::Native;
 use super::path::NativePath;
 use crate::config::PathConfig;
@@ -12,6 +10,8 @@ use crate::id::{LinkId, PathId, RemotePathId};
 use crate::path::{AddressState, PathValidation};
 use crate::peer::{Common, Turn};
 use crate::time::Time;
+use crate::tuning::Rule;
+use crate::tuning::peer::status::{STATUS_POLL, STATUS_SETTLED};
 use crate::wire::frame::{Frame, PathFrame, PathUsage};
 use crate::wire::native::PathTag;
 
@@ -137,7 +137,7 @@ impl Native {
     pub(super) fn status_poll_deadline(&self, id: PathId) -> Option<Time> {
         let path = &self.paths[id];
         let waits = path.may_send_handshake() && !path.base.health.peer_agrees;
-        (waits && self.has_session).then(|| path.status_polled + STATUS_POLL)
+        (waits && self.has_session && self.tuning.has(Rule::StatusRepeat)).then(|| path.status_polled + STATUS_POLL)
     }
 
     /// Informs the peer of the paths that this end does not use any more, on every path that is up, because any of them may be
@@ -171,7 +171,8 @@ impl Native {
     /// status was lost: it is sent again.
     pub(super) fn resend_status(&mut self, now: Time, id: PathId) {
         let path = &mut self.paths[id];
-        if !path.base.health.may_send() && now.since(path.status_polled) >= STATUS_SETTLED {
+        let settled = now.since(path.status_polled) >= STATUS_SETTLED;
+        if !path.base.health.may_send() && settled && self.tuning.has(Rule::StatusRepeat) {
             path.draining = true;
         }
     }
@@ -194,8 +195,3 @@ impl Native {
         }
     }
 }
-
-/// Shorter than a NAT keeps a UDP binding without traffic (RFC 4787 section 4.3: two minutes, and many keep it for 30 s).
-const STATUS_POLL: Duration = Duration::from_secs(25);
-/// Longer than a status needs to reach the peer, and the datagrams sent before that need to arrive.
-const STATUS_SETTLED: Duration = Duration::from_secs(1);

@@ -13,6 +13,7 @@ use crate::reorder::{DuplicateFilter, NativeReorder, ReorderLimits, ReorderStats
 use crate::repair::FlowSeq;
 use crate::stats::Ledger;
 use crate::time::Time;
+use crate::tuning::{Rule, Tuning};
 use crate::wire::frame::SkipFrame;
 
 /// The reorder buffers of one peer.
@@ -21,6 +22,7 @@ pub(super) struct Reordering {
     /// Buckets in which packets are held.
     holding: BTreeSet<u16>,
     limits: ReorderLimits,
+    tuning: Tuning,
     /// Buckets of class realtime: packets are delivered as they come, each once.
     realtime: HashMap<u16, DuplicateFilter>,
     /// Packets delivered from those.
@@ -30,11 +32,12 @@ pub(super) struct Reordering {
 }
 
 impl Reordering {
-    pub(super) fn new(limits: ReorderLimits) -> Self {
+    pub(super) fn new(limits: ReorderLimits, tuning: Tuning) -> Self {
         Self {
             buffers: HashMap::new(),
             holding: BTreeSet::new(),
             limits,
+            tuning,
             realtime: HashMap::new(),
             realtime_delivered: 0,
             idle: IdleState::default(),
@@ -59,7 +62,7 @@ impl Reordering {
         let Self { buffers, idle, limits, .. } = self;
         let buffer = buffers.entry(bucket).or_insert_with(|| idle.restore(bucket, *limits));
         let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
-        let in_order = !is_pure_ack(packet);
+        let in_order = !(self.tuning.has(Rule::AckOvertake) && is_pure_ack(packet));
         let kept = buffer.handle(turn.now, sequence, packet, in_order, &mut |packet| sink.deliver(packet));
         sink.on_arrival(packet.len());
         ledger.dropped_in += u64::from(kept.is_err());

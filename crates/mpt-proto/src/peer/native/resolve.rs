@@ -1,8 +1,6 @@
 //! From an address to a path: the path that a datagram belongs to, paths that the peer opens, and migration. The rules are those
 //! of [`crate::path::PathValidation`].
 
-use std::time::Duration;
-
 use super::Native;
 use super::path::NativePath;
 use crate::config::PathConfig;
@@ -11,6 +9,7 @@ use crate::id::{PathId, RemotePathId};
 use crate::path::{AddressState, MAX_VALIDATION_FRAMES, PathValidation};
 use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
+use crate::tuning::peer::native::SILENT;
 use crate::wire::frame::Writer;
 use crate::wire::native::{HEADER, OVERHEAD};
 
@@ -197,6 +196,3 @@ impl Native {
         self.cc.add_path(id, self.datagram(), cap);
     }
 }
-
-/// Half of the time between two sessions.
-const SILENT: Duration = Duration::from_secs(60);

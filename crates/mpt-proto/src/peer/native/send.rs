@@ -17,6 +17,8 @@ use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;
 use crate::sched::{self, Decision, SchedInput, Schedule};
 use crate::time::Time;
+use crate::tuning::Rule;
+use crate::tuning::peer::send::{MAX_WAKE_DELAY, RECENT, RETRANSMIT_LIMIT};
 use crate::wire::native::{HEADER, OVERHEAD};
 
 /// An inner packet with its path and its number.
@@ -42,11 +44,6 @@ pub(super) struct NextPacket {
     /// It was lost and is sent again.
     pub(super) retransmission: bool,
 }
-
-/// A process may be woken this late without losing its turn: what the pacer permitted meanwhile is sent at once.
-const MAX_WAKE_DELAY: Duration = Duration::from_millis(2);
-/// Longer than the interval between packets of one flow on paths in use, shorter than three round trips of a fast path.
-const RECENT: Duration = Duration::from_millis(25);
 
 impl Native {
     /// Writes the datagrams that may leave to `turn.tx`.
@@ -208,7 +205,7 @@ impl Native {
         let candidates = reserved.map_or(candidates, |path| candidates.without(PathSet::only(path)));
         let decision = self.choose(common, turn.now, next, candidates);
         let sent = match decision {
-            Decision::Ahead(path, before) if !next.retransmission => {
+            Decision::Ahead(path, before) if !next.retransmission && self.tuning.has(Rule::SendAhead) => {
                 self.send_ahead(common, turn, path, before, candidates)
             }
             _ => 0,
@@ -384,6 +381,3 @@ fn choose_or_wait(scheduler: &mut impl Schedule, len: usize, input: &SchedInput<
         send => (send, None),
     }
 }
-
-/// The bounds of the time for which a packet is retransmitted.
-const RETRANSMIT_LIMIT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));

@@ -1,13 +1,13 @@
 //! Handshakes with the peer, and what follows when a session begins, ends or cannot be established.
 
-use std::time::Duration;
-
 use super::Native;
 use super::path::NativePath;
 use crate::crypto::association::SessionEvent;
 use crate::id::PathSet;
 use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
+use crate::tuning::Rule;
+use crate::tuning::peer::native::UNRESPONSIVE_AFTER;
 
 /// An initiation that waits for its response.
 #[derive(Debug)]
@@ -32,7 +32,8 @@ impl Native {
                     if self.association.take_peer_restarted() {
                         self.on_peer_restart(common);
                     }
-                    self.header_compression.set_allowed(session.payload.capabilities.compresses());
+                    let compresses = session.payload.capabilities.compresses();
+                    self.header_compression.set_allowed(compresses && self.tuning.has(Rule::HeaderCompression));
                     self.initiation = None;
                     // The responder may use the session after the first datagram under it.
                     self.paths.iter_mut().for_each(|path| path.base.probe_now(turn.now));
@@ -80,6 +81,3 @@ impl Native {
         !self.has_session && !self.paths.iter().any(NativePath::may_send) && self.paths.iter().any(may_open)
     }
 }
-
-/// Longer than a probe of a new session takes to be answered.
-const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(1);

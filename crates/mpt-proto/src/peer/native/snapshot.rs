@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
+use super::Native;
 use super::path::NativePath;
-use super::{DATAGRAM, Native};
 use crate::id::{PathId, PathSet};
 use crate::inner::ack_delay::TypicalRtt;
 use crate::path::PathTable;
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
-use crate::queue;
 use crate::sched::reserve::{RESERVED_RATIO, Reprobe, TRAIN};
 use crate::sched::{PathSnapshot, Scheduler};
 use crate::time::{Rate, Time};
+use crate::tuning::Rule;
+use crate::tuning::peer::queue_delay::{IN_USE, MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
+use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, MAX_LOSS, STALE};
+use crate::tuning::queue::codel;
 
 impl Native {
     /// Refreshes the snapshots of the paths that may carry data.
@@ -23,7 +26,8 @@ impl Native {
         let usable = up().filter(|path| only_reserves || !path.is_reserve());
         let mut snapshots = Vec::with_capacity(self.paths.len());
         snapshots.extend(usable.map(|path| self.snapshot(now, path)));
-        if snapshots.len() < before.0 && total_rate(&snapshots) < before.1 / 4 * 3 {
+        let collapsed = snapshots.len() < before.0 && total_rate(&snapshots) < before.1 / 4 * 3;
+        if collapsed && self.tuning.has(Rule::RateCollapse) {
             common.queue.on_rate_collapse(now);
         }
         let measured = snapshots.iter().filter(|path| !self.cc.in_startup(path.id));
@@ -43,7 +47,8 @@ impl Native {
                 _ => (path.srtt - min_rtt) / 2,
             };
             // A lost packet arrives one round trip later, if it is not lost again.
-            let loss = self.paths[path.id].estimator.loss().min(MAX_LOSS);
+            let counted = self.tuning.has(Rule::LossAsDelay);
+            let loss = if counted { self.paths[path.id].estimator.loss().min(MAX_LOSS) } else { 0.0 };
             path.delay = delay + path.srtt.mul_f64(loss / (1.0 - loss)) + self.overhang(path);
         }
     }
@@ -93,7 +98,7 @@ impl Native {
     /// path has shown to deliver in a round trip, and above its first flight. So another path that is nearly as fast takes some
     /// of them, and neither is overfilled.
     fn overhang(&self, path: &PathSnapshot) -> Duration {
-        if !self.cc.in_startup(path.id) {
+        if !self.cc.in_startup(path.id) || !self.tuning.has(Rule::StartupOverhang) {
             return Duration::ZERO;
         }
         let base_rtt = self.paths[path.id].estimator.base_rtt();
@@ -119,19 +124,27 @@ impl Native {
         let rtt = self.snapshots.iter().map(in_order_rtt).max().unwrap_or_default();
         let opening = |path: &PathSnapshot| self.cc.in_startup(path.id) && path.in_flight * IN_USE > path.cwnd;
         let window = rtt.mul_f64(self.shortage() * 7.0 / 4.0);
-        let standing = (spread * 3 / 2).max(window.saturating_sub(rtt)).clamp(queue::TARGET, MAX_QUEUE_DELAY);
-        let target = if self.snapshots.iter().any(opening) { MAX_QUEUE_DELAY } else { standing };
-        common.queue.set_delay(target, (rtt * 2 + standing).max(queue::INTERVAL));
+        let standing = (spread * 3 / 2).max(window.saturating_sub(rtt)).clamp(codel::TARGET, MAX_QUEUE_DELAY);
+        if !self.tuning.has(Rule::QueueTarget) {
+            return common.queue.set_delay(codel::TARGET, codel::INTERVAL);
+        }
+        let in_startup = self.tuning.has(Rule::StartupQueue) && self.snapshots.iter().any(opening);
+        let target = if in_startup { MAX_QUEUE_DELAY } else { standing };
+        common.queue.set_delay(target, (rtt * 2 + standing).max(codel::INTERVAL));
     }
 
     /// Returns the ratio of the recent highest rate to the current one, at most 4; 1 unless the rate fell by a quarter.
     fn shortage(&self) -> f64 {
         let (best, all) = (self.recent_rate.get().unwrap_or(0), total_rate(&self.snapshots).max(1));
-        if all < best / 4 * 3 { (best as f64 / all as f64).min(MAX_SHORTAGE) } else { 1.0 }
+        let short = all < best / 4 * 3 && self.tuning.has(Rule::RateShortage);
+        if short { (best as f64 / all as f64).min(MAX_SHORTAGE) } else { 1.0 }
     }
 
     /// Returns mean and mean + deviation of the RTT of the path whose RTT is lowest; zero if its jitter is below 2 ms.
     pub(super) fn typical_rtt(&self) -> TypicalRtt {
+        if !self.tuning.has(Rule::AckDelay) {
+            return TypicalRtt::default();
+        }
         let jitter = |path: &PathSnapshot| self.paths[path.id].estimator.delay().jitter();
         // Jitter is learned slowly, the variation of round trips within a few.
         let late = |path: &PathSnapshot| path.srtt + jitter(path).max(path.rtt_var);
@@ -156,6 +169,9 @@ impl Native {
     /// Probes paths that have room and were idle for a round trip, at least 250 ms, while packets wait: their queue may have drained,
     /// or their route changed.
     pub(super) fn probe_idle_paths(&mut self, now: Time) {
+        if !self.tuning.has(Rule::IdleProbes) {
+            return;
+        }
         for snapshot in self.snapshots.iter().filter(|path| path.room > 0) {
             let path = &mut self.paths[snapshot.id];
             if path.estimator.idle_for(now) > snapshot.srtt.max(STALE) {
@@ -188,7 +204,8 @@ impl Native {
     ) -> (Option<PathId>, Option<PathId>) {
         let paths = || self.snapshots.iter().filter(move |path| candidates.contains(path.id));
         let measured = paths().nth(1).is_some() && paths().all(|path| !path.srtt.is_zero());
-        if !measured || !matches!(common.scheduler, Scheduler::Earliest(_)) {
+        let applies = measured && self.tuning.has(Rule::ReservedPath);
+        if !applies || !matches!(common.scheduler, Scheduler::Earliest(_)) {
             return (None, None);
         }
         let total: u64 = paths().map(|path| path.rate.bytes()).sum();
@@ -237,23 +254,5 @@ fn total_rate(paths: &[PathSnapshot]) -> u64 {
     paths.iter().map(|path| path.rate.bytes()).sum()
 }
 
-/// Ten packets (RFC 6928).
-const INITIAL_WINDOW: u64 = 10 * DATAGRAM;
-/// The window that a controller gives a path before the first ACK.
-const FIRST_FLIGHT: u64 = 32 * DATAGRAM;
-/// Loss above this does not add to a path's delay.
-const MAX_LOSS: f64 = 0.5;
-/// A measurement of this age may be outdated: a quarter of the time for which people bear a stall.
-const STALE: Duration = Duration::from_millis(250);
-/// A path is in use if this fraction of its window is in flight.
-const IN_USE: u64 = 4;
-/// A path that failed or became slow is expected back within this time.
-const OUTAGE: Duration = Duration::from_secs(30);
-/// The most by which a queue may grow for such a path: a round trip four times as long.
-const MAX_SHORTAGE: f64 = 4.0;
-/// Jitter that no inner sender takes for a queue: half of the 4 ms that HyStart requires at least (RFC 9406 section 4.3).
-const LOW_JITTER: Duration = Duration::from_millis(2);
-/// The longest queue delay that a flow's own queue may have.
-const MAX_QUEUE_DELAY: Duration = Duration::from_millis(500);
 /// A rate above every link, so that arithmetic on rates does not overflow.
 const MAX_RATE: Rate = Rate::from_bits(100_000_000_000);

@@ -12,11 +12,12 @@ use super::{Common, Turn};
 use crate::config::{PeerConfig, PlainFraming};
 use crate::id::{LinkId, PathId};
 use crate::path::{Health, Liveness, Path, PathTable, SendRate};
-use crate::queue::{self, Aqm, Queue};
+use crate::queue::{Aqm, Queue};
 use crate::reorder::PlainReorder;
 use crate::sched::PathSnapshot;
 use crate::stats::{PathStatus, PeerStatus};
 use crate::time::Time;
+use crate::tuning::peer::plain::QUEUE_LIMIT;
 
 /// The state of plain mode.
 #[derive(Debug)]
@@ -161,7 +162,3 @@ impl PlainPath {
 pub(super) fn queue() -> Queue {
     Queue::new(QUEUE_LIMIT, Aqm::Off)
 }
-
-/// Bytes that may wait for a path: four super-packets, enough for a full batch on every path. With other peers beside it, a peer
-/// with a full socket drops what exceeds this.
-const QUEUE_LIMIT: usize = 4 * queue::MAX_SUPER_PACKET;

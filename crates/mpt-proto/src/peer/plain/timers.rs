@@ -1,11 +1,10 @@
 //! Deadlines of plain mode, and the probes and keepalives that leave because of them.
 
-use std::time::Duration;
-
 use super::{Plain, PlainPath};
 use crate::id::PathId;
 use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
+use crate::tuning::peer::plain::MAX_PATH_SKEW;
 use crate::wake::WakeReason;
 use crate::wire::plain::{PROBE_LEN, Probe};
 
@@ -118,7 +117,3 @@ pub(super) struct LastReport {
     version: u16,
     at: Time,
 }
-
-/// Reports overtake each other by at most the difference between the paths' delays. After this, an older version number comes
-/// from a peer that restarted.
-const MAX_PATH_SKEW: Duration = Duration::from_secs(2);

@@ -5,11 +5,11 @@ mod conservation;
 mod priority;
 mod standing;
 
-use super::drr::QUANTUM;
 use super::*;
 use crate::packet::ip::{self, Ip, TCP, Version};
 use crate::packet::tests::{assert_checksums, packet};
 use crate::packet::{Offload, Segmentation, SegmentationKind, ecn};
+use crate::tuning::queue::drr::QUANTUM;
 use std::collections::HashMap;
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,0 +1,126 @@
+//! Constants of a peer: its queue, its paths, its schedule.
+
+/// An Ethernet packet without the outer headers.
+pub const DATAGRAM: u64 = 1_472;
+
+/// Limits of the queue.
+pub mod queue {
+    use std::time::Duration;
+
+    /// For how long packets are kept while no path is up: by then TCP has retransmitted them.
+    pub const NO_PATH_KEEP: Duration = Duration::from_secs(5);
+}
+
+/// Plain mode.
+pub mod plain {
+    use crate::queue::MAX_SUPER_PACKET;
+    use std::time::Duration;
+
+    /// Bytes that may wait for a path: four super-packets, enough for a full batch on every path. With other peers beside it, a peer
+    /// with a full socket drops what exceeds this.
+    pub const QUEUE_LIMIT: usize = 4 * MAX_SUPER_PACKET;
+    /// Reports overtake each other by at most the difference between the paths' delays. After this, an older version number comes
+    /// from a peer that restarted.
+    pub const MAX_PATH_SKEW: Duration = Duration::from_secs(2);
+}
+
+/// Native mode.
+pub mod native {
+    use std::time::Duration;
+
+    /// Bytes that may wait for a path: a quarter of a second at 500 Mbit/s. Native mode queues here and not in the network.
+    pub const QUEUE_LIMIT: usize = 16 << 20;
+    /// Longer than a packet can be in flight, be retransmitted or be waited for (three seconds, see `RETRANSMIT_LIMIT`), and than
+    /// people pause between two clicks.
+    pub const IDLE: Duration = Duration::from_secs(30);
+    /// Longer than a probe of a new session takes to be answered.
+    pub const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(1);
+    /// Half of the time between two sessions.
+    pub const SILENT: Duration = Duration::from_secs(60);
+}
+
+/// The way out.
+pub mod send {
+    use std::time::Duration;
+
+    /// A process may be woken this late without losing its turn: what the pacer permitted meanwhile is sent at once.
+    pub const MAX_WAKE_DELAY: Duration = Duration::from_millis(2);
+    /// Longer than the interval between packets of one flow on paths in use, shorter than three round trips of a fast path.
+    pub const RECENT: Duration = Duration::from_millis(25);
+    /// The bounds of the time for which a packet is retransmitted.
+    pub const RETRANSMIT_LIMIT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
+}
+
+/// How long a flow's queue may stand.
+pub mod queue_delay {
+    use std::time::Duration;
+
+    /// A path is in use if this fraction of its window is in flight.
+    pub const IN_USE: u64 = 4;
+    /// A path that failed or became slow is expected back within this time.
+    pub const OUTAGE: Duration = Duration::from_secs(30);
+    /// The most by which a queue may grow for such a path: a round trip four times as long.
+    pub const MAX_SHORTAGE: f64 = 4.0;
+    /// The longest queue delay that a flow's own queue may have.
+    pub const MAX_QUEUE_DELAY: Duration = Duration::from_millis(500);
+}
+
+/// The paths as the scheduler gets them.
+pub mod snapshot {
+    use super::DATAGRAM;
+    use std::time::Duration;
+
+    /// Ten packets (RFC 6928).
+    pub const INITIAL_WINDOW: u64 = 10 * DATAGRAM;
+    /// The window that a controller gives a path before the first ACK.
+    pub const FIRST_FLIGHT: u64 = 32 * DATAGRAM;
+    /// Loss above this does not add to a path's delay.
+    pub const MAX_LOSS: f64 = 0.5;
+    /// A measurement of this age may be outdated: a quarter of the time for which people bear a stall.
+    pub const STALE: Duration = Duration::from_millis(250);
+    /// Jitter that no inner sender takes for a queue: half of the 4 ms that HyStart requires at least (RFC 9406 section 4.3).
+    pub const LOW_JITTER: Duration = Duration::from_millis(2);
+}
+
+/// Quality probes of demoted and new paths.
+pub mod demotion {
+    use std::time::Duration;
+
+    /// Between quality probes of a demoted path: at this rate a verdict takes 3.2 s and costs 23 kbit/s.
+    pub const PROBE_INTERVAL: Duration = Duration::from_millis(25);
+    /// Between the quality probes of a new path: a verdict takes a third of a second and a round trip.
+    pub const INITIAL_PROBE_INTERVAL: Duration = Duration::from_millis(5);
+    /// The tunnel counts as in use for this long after its last data.
+    pub const IN_USE: Duration = Duration::from_secs(5);
+}
+
+/// Duplicates that measure a path.
+pub mod duplicate {
+    use super::DATAGRAM;
+
+    /// More is in flight on a path than a request or a keystroke.
+    pub const BUSY: u64 = 4 * DATAGRAM;
+    /// Bytes of duplicates that may be spent on a path before it has shown anything.
+    pub const FIRST_PROBE_BUDGET: u64 = 256 * DATAGRAM;
+    /// Round trips, at the rate that the path has shown, by which this budget grows: to double the rate takes two, and twice that
+    /// where packets are lost.
+    pub const PROBE_BUDGET_RTTS: u32 = 4;
+}
+
+/// Path status.
+pub mod status {
+    use std::time::Duration;
+
+    /// Shorter than a NAT keeps a UDP binding without traffic (RFC 4787 section 4.3: two minutes, and many keep it for 30 s).
+    pub const STATUS_POLL: Duration = Duration::from_secs(25);
+    /// Longer than a status needs to reach the peer, and the datagrams sent before that need to arrive.
+    pub const STATUS_SETTLED: Duration = Duration::from_secs(1);
+}
+
+/// Header compression.
+pub mod header_compression {
+    use crate::time::Rate;
+
+    /// A path that is faster has bytes to spare, and a processor that fills it none of its time: at 6 Gbit/s compression costs a tenth of them.
+    pub const FAST_LINK: Rate = Rate::from_bits(1_000_000_000);
+}
