@@ -35,6 +35,7 @@ mod queue_estimate;
 use crate::id::PathId;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
+use crate::tuning::Tuning;
 
 use super::CongestionControl;
 use super::slots::Slots;
@@ -44,11 +45,19 @@ use model::PathModel;
 #[derive(Debug, Default)]
 pub struct RateBased {
     paths: Slots<PathModel>,
+    tuning: Tuning,
+}
+
+impl RateBased {
+    /// Makes a controller without paths, with the heuristics in `tuning`.
+    pub fn new(tuning: Tuning) -> Self {
+        Self { tuning, ..Self::default() }
+    }
 }
 
 impl CongestionControl for RateBased {
     fn add_path(&mut self, path: PathId, datagram: u64) {
-        self.paths.insert(path, PathModel::new(datagram));
+        self.paths.insert(path, PathModel::new(datagram, self.tuning));
     }
 
     fn remove_path(&mut self, path: PathId) {

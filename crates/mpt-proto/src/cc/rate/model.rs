@@ -13,6 +13,7 @@ use crate::tuning::cc::rate::{
     MAX_PROBE_INTERVAL, MIN_DRAIN_TIME, MIN_PROBE_INTERVAL, MIN_STARTUP_ACKS, MIN_WINDOW, PROBE_RTT_PACKETS,
     PROBE_SUCCESS_RATIO, STARTUP_LOSS_THRESHOLD, WINDOW_SLACK,
 };
+use crate::tuning::{Rule, Tuning};
 
 /// The rate model of one path.
 #[derive(Clone, Debug)]
@@ -22,6 +23,7 @@ pub struct PathModel {
     delay: QueueEstimate,
     loss: LossModel,
     datagram: u64,
+    tuning: Tuning,
     acks: u32,
     /// Rounds of cruising before the next probe.
     probe_interval: u32,
@@ -38,13 +40,14 @@ pub struct PathModel {
 }
 
 impl PathModel {
-    pub fn new(datagram: u64) -> Self {
+    pub fn new(datagram: u64, tuning: Tuning) -> Self {
         Self {
             phase: Phase::Startup { best: 0.0, flat: 0 },
             bandwidth: Bandwidth::new(),
             delay: QueueEstimate::new(),
             loss: LossModel::default(),
             datagram,
+            tuning,
             acks: 0,
             probe_interval: MIN_PROBE_INTERVAL,
             probed: false,
@@ -203,7 +206,7 @@ impl PathModel {
         let duration = self.delay.srtt() + self.time_for(PROBE_RTT_PACKETS);
         if low_since.is_some_and(|since| ack.now.since(since) > duration) {
             if half {
-                self.delay.on_half_window_done(ack.now);
+                self.delay.on_half_window_done(ack.now, self.tuning.has(Rule::StandingQueue));
             } else {
                 self.delay.on_probe_rtt_done(ack.now);
             }
@@ -259,7 +262,8 @@ impl PathModel {
     /// queue in any case.
     fn is_bursty(&self, ack: &AckSample) -> bool {
         let within_jitter = self.delay.queue() < self.delay.target() + self.delay.jitter() * MAX_BURST_JITTERS;
-        within_jitter
+        self.tuning.has(Rule::BurstyStartup)
+            && within_jitter
             && !self.delay.is_low_jitter()
             && ack.peak.bytes() as f64 > self.bandwidth.rate() * BURST_PEAK_RATIO
     }
@@ -328,7 +332,12 @@ mod tests {
 
     impl Bench {
         fn new() -> Self {
-            Self { path: PathModel::new(PACKET), now: Time::START, jitter: Duration::ZERO, peak: Rate::ZERO }
+            Self {
+                path: PathModel::new(PACKET, Tuning::default()),
+                now: Time::START,
+                jitter: Duration::ZERO,
+                peak: Rate::ZERO,
+            }
         }
 
         /// Delivers one round trip of ACKs, 1 ms apart, with a rate of `mbit` Mbit/s and a queueing delay `queue`.
@@ -367,14 +376,14 @@ mod tests {
 
     #[test]
     fn before_the_first_ack_the_initial_window_is_paced_over_part_of_a_round_trip() {
-        let path = PathModel::new(PACKET);
+        let path = PathModel::new(PACKET, Tuning::default());
         assert_eq!(path.window(), 32 * PACKET);
         assert_eq!(path.pacing().bytes(), (32.0 * 1_400.0 / 0.1 * 2.77) as u64);
     }
 
     #[test]
     fn a_known_slow_link_is_not_filled_to_measure_it() {
-        let mut path = PathModel::new(PACKET);
+        let mut path = PathModel::new(PACKET, Tuning::default());
         let line = Some(Rate::from_bits(2_000_000));
         path.on_ack(&AckSample { srtt: RTT, base_rtt: RTT, line, ..AckSample::default() });
         assert_eq!(path.pacing().bits(), 2_000_000);

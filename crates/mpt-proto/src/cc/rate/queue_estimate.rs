@@ -87,12 +87,12 @@ impl QueueEstimate {
         self.empty_at = Some(now);
     }
 
-    /// Records that ProbeRTT with half a window drained our queue: what remains is the standing queue.
-    pub fn on_half_window_done(&mut self, now: Time) {
+    /// Records that ProbeRTT with half a window drained our queue: the rest is the standing queue, if one is `accepted`.
+    pub fn on_half_window_done(&mut self, now: Time, accepted: bool) {
         (self.empty_at, self.half_window_at) = (Some(now), Some(now));
         let (standing, threshold) =
             if self.is_low_jitter() { (self.queue, self.target()) } else { (self.round_mean(), self.target() / 2) };
-        self.standing_queue = if standing > threshold { standing } else { Duration::ZERO };
+        self.standing_queue = if accepted && standing > threshold { standing } else { Duration::ZERO };
     }
 
     /// Returns the mean queue of the round. Where late packets delay those behind them, the minimum is often zero.
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_remaining_queue_becomes_the_standing_queue_and_decays_when_it_goes() {
         let mut delay = delay(80, 40, 0);
-        delay.on_half_window_done(Time::START);
+        delay.on_half_window_done(Time::START, true);
         assert_eq!((delay.queue(), delay.base()), (ms(0), ms(120)));
         for _ in 0..40 {
             delay.on_ack(&AckSample { base_rtt: ms(80), ..AckSample::default() }, Duration::ZERO);
