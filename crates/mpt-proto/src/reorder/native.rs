@@ -159,6 +159,14 @@ mod tests {
     }
 
     #[test]
+    fn a_skip_of_the_first_number_holds_nothing_up() {
+        let mut b = Bench::new();
+        b.skip(0, 0, 0);
+        b.all(1, [1, 2]);
+        assert_eq!(b.out, [1, 2]);
+    }
+
+    #[test]
     fn a_skip_names_a_limited_count_of_numbers() {
         let mut b = Bench::new();
         b.all(0, [0]);

@@ -77,9 +77,9 @@ impl Sequence {
         *self = Self { next: Some(next), stats: self.stats, ..Self::default() };
     }
 
-    /// Returns where `seq` lies. The first packet determines where the sequence starts.
+    /// Returns where `seq` lies.
     pub(super) fn locate(&mut self, seq: u32) -> Position {
-        let next = *self.next.get_or_insert(if seq < START { 0 } else { u64::from(seq) });
+        let next = self.next_or_start(seq);
         let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
         let known = next.checked_add_signed(ahead).filter(|_| ahead > -(DeliveredBitmap::LEN as i64));
         match known {
@@ -155,7 +155,7 @@ impl Sequence {
 
     /// The sender will not send `seq` again. A number outside the window is ignored.
     pub(super) fn skip(&mut self, now: Time, seq: u32, window: usize, deliver: &mut impl FnMut(&[u8])) {
-        let Some(next) = self.next else { return };
+        let next = self.next_or_start(seq);
         let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
         if ahead == 0 {
             self.pass(1, GiveUp::Skipped);
@@ -187,6 +187,11 @@ impl Sequence {
     /// Returns true if nothing is known behind the next number.
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty()
+    }
+
+    /// Returns the next number. The first number that is mentioned determines where the sequence starts.
+    fn next_or_start(&mut self, seq: u32) -> u64 {
+        *self.next.get_or_insert(if seq < START { 0 } else { u64::from(seq) })
     }
 
     /// Delivers the packets that have no hole before them.

@@ -90,7 +90,7 @@ impl Reordering {
         taken
     }
 
-    /// The sender will not send the numbers of `skip` again.
+    /// The sender will not send the numbers of `skip` again. The first packets of a bucket may be among them.
     pub(super) fn handle_skip(
         &mut self,
         turn: &mut Turn<'_>,
@@ -98,7 +98,11 @@ impl Reordering {
         ledger: &mut Ledger,
         skip: &SkipFrame,
     ) {
-        let Some(buffer) = self.buffers.get_mut(&skip.bucket) else { return };
+        if usize::from(skip.bucket) >= flow::BUCKETS || flow::class(skip.bucket) == Class::Realtime {
+            return;
+        }
+        let Self { buffers, idle, limits, .. } = self;
+        let buffer = buffers.entry(skip.bucket).or_insert_with(|| idle.restore(skip.bucket, *limits));
         let mut sink = inner.sink(turn.now, skip.bucket, &mut ledger.delivered, turn.tun);
         buffer.handle_skip(turn.now, skip.from, skip.to, &mut |packet| sink.deliver(packet));
         if buffer.is_empty() {
