@@ -23,7 +23,7 @@ use crate::packet::{Coalescer, SuperPacket};
 use crate::path::{LinkId, Path, PathId, PathState};
 use crate::queue::{Head, Queue};
 use crate::routes::Routes;
-use crate::sched::Scheduler;
+use crate::sched::Schedule;
 use crate::sessions::SessionTable;
 use crate::stats::{Ledger, PeerStatus};
 use crate::time::Time;
@@ -58,7 +58,7 @@ struct Common {
     routes: Arc<Routes>,
     queue: Queue,
     classifier: Classifier,
-    scheduler: Scheduler,
+    scheduler: Box<dyn Schedule + Send>,
     scheduler_name: &'static str,
     events: VecDeque<PathEvent>,
     /// When the first packet came while no path was up, or when such packets were last discarded.
@@ -111,7 +111,7 @@ impl Peer {
             routes: Arc::default(),
             queue,
             classifier: Classifier::new(&config.rules, matches!(mode, Mode::Native(_))),
-            scheduler: Scheduler::new(config.scheduler),
+            scheduler: config.scheduler.build(),
             scheduler_name: config.scheduler.name(),
             events: VecDeque::new(),
             no_path_since: None,

@@ -35,7 +35,7 @@ mod snapshot;
 mod timers;
 
 use super::{Common, Turn};
-use crate::cc::{Algorithm, Controller};
+use crate::cc::Controller;
 use crate::classify::Mark;
 use crate::config::{NativeConfig, PathConfig, PeerConfig, ProbeConfig};
 use crate::crypto::association::Association;
@@ -145,7 +145,7 @@ impl Native {
             probe: peer.probe.unwrap_or_default(),
             addresses: AdvertisedAddresses::default(),
             status_seq: 0,
-            cc: Controller::new(Algorithm::new(config.congestion)),
+            cc: Controller::new(config.congestion.build()),
             snapshots: Vec::new(),
             recent_rate: WindowedMax::new(),
             pace: None,

@@ -10,7 +10,7 @@ use crate::path::{PathId, PathSet, PathTable};
 use crate::peer::{Common, Turn};
 use crate::queue;
 use crate::sched::reserve::{RESERVED_RATIO, Reprobe, TRAIN};
-use crate::sched::{PathSnapshot, Scheduler};
+use crate::sched::{PathSnapshot, Schedule};
 use crate::time::{Rate, Time};
 
 impl Native {
@@ -187,7 +187,7 @@ impl Native {
     ) -> (Option<PathId>, Option<PathId>) {
         let paths = || self.snapshots.iter().filter(move |path| candidates.contains(path.id));
         let measured = paths().nth(1).is_some() && paths().all(|path| !path.srtt.is_zero());
-        if !measured || !matches!(common.scheduler, Scheduler::Earliest(_)) {
+        if !measured || !common.scheduler.predicts_arrival() {
             return (None, None);
         }
         let total: u64 = paths().map(|path| path.rate.bytes()).sum();
