@@ -85,9 +85,7 @@ impl Harness {
             3 | 4 => self.inner(script),
             5 => self.advance(Duration::from_millis(script.byte().unwrap_or(0).into()) * if more { 20 } else { 1 }),
             6 => self.endpoint.handle_carrier(self.now, LinkId(path), more),
-            _ if path == 0 => {
-                self.endpoint.enable_path(self.now, "peer", "path1", more);
-            }
+            _ if path == 0 => self.endpoint.enable_path(self.now, "peer", "path1", more).expect("a path of this name"),
             _ => self.endpoint.handle_blocked(LinkId(path - 1), more),
         }
         self.drain();

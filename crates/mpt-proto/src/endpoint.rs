@@ -19,6 +19,7 @@ use crate::config::{Config, PathConfig, PeerConfig};
 use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection};
 pub use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
+use crate::error::PeerError;
 use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
 use crate::path::{LinkId, PathId};
@@ -103,34 +104,42 @@ impl Endpoint {
         index
     }
 
-    /// Removes the peer of this name, with the packets that wait for it. The indexes of later peers decrease by one. Returns false if
-    /// there is none.
-    pub fn remove_peer(&mut self, name: &str) -> bool {
-        let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
+    /// Removes the peer of this name, with the packets that wait for it. The indexes of later peers decrease by one.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`].
+    pub fn remove_peer(&mut self, name: &str) -> Result<(), PeerError> {
+        let index = self.peer_named(name)?;
         self.peers.remove(index);
         if let Some(sessions) = &mut self.sessions {
             sessions.remove_peer(index);
         }
         self.number_peers();
-        true
+        Ok(())
     }
 
-    /// Adds a path to a native peer. Returns false if there is no such peer, the path has no address, or all slots are taken.
-    pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+    /// Adds a path to a native peer.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`], [`PeerError::NotNative`], [`PeerError::NoAddress`] and [`PeerError::NoSlot`].
+    pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.add_path(now, config))
     }
 
     /// Adds a path to an address that the peer advertised; see [`Self::remote_addresses`].
-    pub fn add_remote_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+    ///
+    /// # Errors
+    /// As [`Self::add_path`].
+    pub fn add_remote_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.add_advertised_path(now, config))
     }
 
-    /// Advertises to a native peer the addresses at which it can reach this end. Returns false if there is no such peer.
-    pub fn advertise_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> bool {
-        self.with_peer(peer, |peer| {
-            peer.advertise_addresses(now, all);
-            true
-        })
+    /// Advertises to a native peer the addresses at which it can reach this end.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`] and [`PeerError::NotNative`].
+    pub fn advertise_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.advertise_addresses(now, all))
     }
 
     /// Returns the addresses that a peer advertised.
@@ -143,17 +152,22 @@ impl Endpoint {
         std::mem::take(&mut self.remote_addresses_changed)
     }
 
-    /// Removes a path of a native peer. What is in flight on it is retransmitted on the others. Returns false if there is none of that
-    /// name.
-    pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> bool {
-        let Some(index) = self.peers.iter().position(|known| known.name() == peer) else { return false };
+    /// Removes a path of a native peer. The packets in flight on it are retransmitted on the others.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`], [`PeerError::NotNative`] and [`PeerError::NoSuchPath`].
+    pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> Result<(), PeerError> {
+        let index = self.peer_named(peer)?;
         self.ready.mark(index);
         let (peers, mut turn) = self.split(now);
         peers[index].remove_path(&mut turn, path)
     }
 
-    /// Sets whether a path of a native peer is used only while no other is alive. Returns false if there is none of that name.
-    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> bool {
+    /// Sets whether a path of a native peer is used only while no other is alive.
+    ///
+    /// # Errors
+    /// As [`Self::remove_path`].
+    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
     }
 
@@ -295,13 +309,19 @@ impl Endpoint {
         self.drops.count_many(why, packets);
     }
 
-    /// The operator takes a path of a peer up or down. Returns false if there is none of that name.
-    pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> bool {
+    /// Takes a path of a peer up or down by command of the operator.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`] and [`PeerError::NoSuchPath`].
+    pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.enable_path(now, path, enabled))
     }
 
-    /// A peer reported through another channel that a path went up or down. Returns false if there is none of that name.
-    pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> bool {
+    /// Handles the report of a peer, through another channel than the paths, that a path went up or down.
+    ///
+    /// # Errors
+    /// As [`Self::enable_path`].
+    pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.handle_report(now, path, up))
     }
 
@@ -448,8 +468,13 @@ impl Endpoint {
         }
     }
 
-    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> bool) -> bool {
-        let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
+    /// Returns the index of the peer of this name.
+    fn peer_named(&self, name: &str) -> Result<usize, PeerError> {
+        self.peers.iter().position(|peer| peer.name() == name).ok_or(PeerError::NoSuchPeer)
+    }
+
+    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> Result<(), PeerError>) -> Result<(), PeerError> {
+        let index = self.peer_named(name)?;
         self.ready.mark(index);
         act(&mut self.peers[index])
     }

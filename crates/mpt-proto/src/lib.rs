@@ -12,6 +12,7 @@ pub mod crypto;
 pub mod datagram;
 pub mod drops;
 pub mod endpoint;
+mod error;
 pub mod flow;
 pub mod header_compression;
 pub mod id;
@@ -34,3 +35,5 @@ pub mod tuning;
 pub mod tx;
 pub mod wake;
 pub mod wire;
+
+pub use error::PeerError;
