@@ -7,9 +7,9 @@
 //!                 handle_deadline, handle_carrier, handle_blocked
 //! ```
 //!
-//! `handle_` functions take input from outside. `poll_` functions return output, and are called until they return nothing.
-//! [`Endpoint::next_deadline`] is the time at which [`Endpoint::handle_deadline`] must be called if no input comes before.
-//! Nothing happens between calls.
+//! `handle_` functions take input from outside. `poll_` functions return output, and are called until they return
+//! nothing. [`Endpoint::next_deadline`] is the time at which [`Endpoint::handle_deadline`] must be called if no input
+//! comes before. Nothing happens between calls.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -56,8 +56,8 @@ pub struct Endpoint {
     drops: Drops,
 }
 
-/// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its length would
-/// use more memory than is counted.
+/// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
+/// length would use more memory than is counted.
 const COPY_BELOW: usize = 16_384;
 /// Large buffers kept for reuse.
 const SPARE_BUFFERS: usize = 64;
@@ -171,13 +171,14 @@ impl Endpoint {
         self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
     }
 
-    /// Returns the largest inner packet in bytes that every path carries: less than configured if a path was found to be narrow.
+    /// Returns the largest inner packet in bytes that every path carries: less than configured if a path was found to
+    /// be narrow.
     pub fn mtu(&self) -> usize {
         self.peers.iter().filter_map(Peer::path_mtu).fold(self.mtu, usize::min)
     }
 
-    /// Returns true if inner packets are accepted. False while the queues of all peers are full: the TUN device's queue is shared, so a
-    /// single peer with a full queue loses packets and does not block the others.
+    /// Returns true if inner packets are accepted. False while the queues of all peers are full: the TUN device's queue
+    /// is shared, so a single peer with a full queue loses packets and does not block the others.
     pub fn has_room(&self) -> bool {
         self.crowded.len() < self.peers.len().max(1)
     }
@@ -202,7 +203,8 @@ impl Endpoint {
         }
     }
 
-    /// Assigns a datagram to a peer: native ones by session index or key, so that one socket serves all peers, others by address.
+    /// Assigns a datagram to a peer: native ones by session index or key, so that one socket serves all peers, others
+    /// by address.
     fn handle_native(&mut self, now: Time, received: &RecvMeta, datagram: &mut [u8]) {
         if let Some(header) = Header::decode(datagram) {
             let peer = self.sessions.as_ref().and_then(|sessions| sessions.peer_of_session(header.session));
@@ -342,8 +344,8 @@ impl Endpoint {
         self.ready.next_deadline()
     }
 
-    /// Returns the next batch of datagrams to send. Peers are flushed one after the other, so that few batches wait here however many
-    /// peers there are.
+    /// Returns the next batch of datagrams to send. Peers are flushed one after the other, so that few batches wait
+    /// here however many peers there are.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         loop {
             self.tx.flush();

@@ -15,8 +15,9 @@
 //! | `wvegas` | coupled by delay | draft-xu-mptcp-congestion-control-05 |
 //! | `off` | no control: the configured rate, or no limit | |
 //!
-//! `path::estimator` counts the bytes in flight; this module only sets the limit. `docs/guide/add-a-congestion-controller.md`
-//! adds an algorithm, from outside the crate with a [`ControllerFactory`], or inside it.
+//! `path::estimator` counts the bytes in flight; this module only sets the limit.
+//! `docs/guide/add-a-congestion-controller.md` adds an algorithm, from outside the crate with a [`ControllerFactory`],
+//! or inside it.
 
 pub mod balia;
 pub mod cubic;
@@ -266,14 +267,14 @@ impl fmt::Debug for ControllerConfig {
 /// The interface of a congestion controller. One instance serves all paths of one peer, and lives as long as the peer.
 ///
 /// Windows and amounts are in bytes of UDP payload, the tunnel's headers included. The index of a path is
-/// [`PathId::slot`], below [`MAX_PATHS`]; a path that replaces another in its slot has a different `generation`. Calls for
-/// a path that was removed must have no effect.
+/// [`PathId::slot`], below [`MAX_PATHS`]; a path that replaces another in its slot has a different `generation`. Calls
+/// for a path that was removed must have no effect.
 ///
-/// The endpoint counts the bytes in flight, declares losses and paces: it sends on a path while [`Self::window`] exceeds
-/// the bytes in flight, at no more than [`Self::pacing`].
+/// The endpoint counts the bytes in flight, declares losses and paces: it sends on a path while [`Self::window`]
+/// exceeds the bytes in flight, at no more than [`Self::pacing`].
 pub trait CongestionControl: fmt::Debug {
-    /// Adds a path that carries datagrams of up to `datagram` bytes, and replaces any other in its slot. It is called again
-    /// for the same path if its address changed, which makes earlier measurements useless.
+    /// Adds a path that carries datagrams of up to `datagram` bytes, and replaces any other in its slot. It is called
+    /// again for the same path if its address changed, which makes earlier measurements useless.
     fn add_path(&mut self, path: PathId, datagram: u64);
     /// Removes a path.
     fn remove_path(&mut self, path: PathId);
@@ -288,28 +289,30 @@ pub trait CongestionControl: fmt::Debug {
     fn on_failure(&mut self, _path: PathId) {}
     /// Records that `packets` packets that were declared lost have arrived.
     fn on_spurious_loss(&mut self, _path: PathId, _packets: u64) {}
-    /// Processes an ACK that reports packets with the ECN mark CE, after [`Self::on_ack`] for the same ACK. The latest packet
-    /// that it acknowledges was sent at `newest_sent`.
+    /// Processes an ACK that reports packets with the ECN mark CE, after [`Self::on_ack`] for the same ACK. The latest
+    /// packet that it acknowledges was sent at `newest_sent`.
     fn on_ecn(&mut self, path: PathId, now: Time, newest_sent: Time);
-    /// Returns the congestion window in bytes; 0 for an unknown path, [`u64::MAX`] for no limit. A window of a known path
-    /// below one datagram stops the path until the window grows.
+    /// Returns the congestion window in bytes; 0 for an unknown path, [`u64::MAX`] for no limit. A window of a known
+    /// path below one datagram stops the path until the window grows.
     fn window(&self, path: PathId) -> u64;
-    /// Returns the rate at which datagrams leave; [`Rate::MAX`] for no pacing. [`Rate::ZERO`] is for unknown paths only: a
-    /// packet at this rate takes 584 years.
+    /// Returns the rate at which datagrams leave; [`Rate::MAX`] for no pacing. [`Rate::ZERO`] is for unknown paths
+    /// only: a packet at this rate takes 584 years.
     fn pacing(&self, path: PathId) -> Rate;
-    /// Returns the bottleneck rate, if the algorithm estimates one. Schedulers predict arrival times with it, and with the
-    /// pacing rate if it is `None`.
+    /// Returns the bottleneck rate, if the algorithm estimates one. Schedulers predict arrival times with it, and with
+    /// the pacing rate if it is `None`.
     fn bottleneck(&self, path: PathId) -> Option<Rate>;
     /// Returns the fraction of packets, 0.0 to 1.0, that are lost at any sending rate; `None` if the algorithm does not
     /// distinguish it from congestion loss. It controls the amount of forward error correction.
     fn baseline_loss(&self, _: PathId) -> Option<f64> {
         None
     }
-    /// Returns true while start-up still increases the rate every round trip: the queue of inner packets may then be longer.
+    /// Returns true while start-up still increases the rate every round trip: the queue of inner packets may then be
+    /// longer.
     fn in_startup(&self, _: PathId) -> bool {
         false
     }
-    /// Returns true if the path has never been filled, so its capacity is unknown: duplicates of packets may then measure it.
+    /// Returns true if the path has never been filled, so its capacity is unknown: duplicates of packets may then
+    /// measure it.
     fn never_filled(&self, _: PathId) -> bool {
         false
     }

@@ -26,7 +26,7 @@ pub(super) fn windowed(slot: u8, srtt_ms: u64, cwnd: u64, in_flight: u64) -> Pat
     }
 }
 
-/// Where a packet of 1250 bytes goes, by its slot.
+/// Returns the slot of the path of a packet of 1250 bytes.
 pub(super) fn choose(scheduler: &mut impl Schedule, paths: &[PathSnapshot], backlog: u64) -> Option<u8> {
     let now = Time::after(Duration::from_secs(1));
     scheduler
@@ -35,7 +35,7 @@ pub(super) fn choose(scheduler: &mut impl Schedule, paths: &[PathSnapshot], back
         .map(|path| path.slot)
 }
 
-/// Sends `count` packets of `len` bytes and says over which slots.
+/// Sends `count` packets of `len` bytes and returns the slots of their paths.
 fn send(scheduler: &mut impl Schedule, paths: &[PathSnapshot], count: usize, len: usize) -> Vec<u8> {
     let input = SchedInput { snapshots: paths, backlog: 1 << 30, ..SchedInput::default() };
     let mut sent = Vec::new();

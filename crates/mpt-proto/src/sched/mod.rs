@@ -1,11 +1,11 @@
 //! Schedulers: the choice of the path that a packet takes.
 //!
-//! A scheduler gets a [`SchedInput`], which contains all that it may use, and returns a [`Decision`]. The endpoint calls it
-//! once per batch: it may send several packets on the chosen path, up to [`PathSnapshot::burst`] bytes, so that they leave
-//! in one system call, and reports them with [`Schedule::on_sent`].
+//! A scheduler gets a [`SchedInput`], which contains all that it may use, and returns a [`Decision`]. The endpoint
+//! calls it once per batch: it may send several packets on the chosen path, up to [`PathSnapshot::burst`] bytes, so
+//! that they leave in one system call, and reports them with [`Schedule::on_sent`].
 //!
-//! `docs/design/schedulers.md` describes each scheduler; `docs/guide/add-a-scheduler.md` adds one, from outside the crate
-//! with a [`SchedulerFactory`], or inside it. Realtime packets do not pass the scheduler: see [`urgent()`].
+//! `docs/design/schedulers.md` describes each scheduler; `docs/guide/add-a-scheduler.md` adds one, from outside the
+//! crate with a [`SchedulerFactory`], or inside it. Realtime packets do not pass the scheduler: see [`urgent()`].
 
 mod blest;
 mod bm;
@@ -66,8 +66,8 @@ pub struct PathSnapshot {
     pub burst: u64,
     /// Estimated rate of the bottleneck; never zero in native mode, where it is at least ten datagrams per round trip.
     pub rate: Rate,
-    /// One-way delay in excess of the fastest path's; zero for the fastest one. It includes the path's queue, and the delay
-    /// that losses cost on average.
+    /// One-way delay in excess of the fastest path's; zero for the fastest one. It includes the path's queue, and the
+    /// delay that losses cost on average.
     pub delay: Duration,
     /// Estimated time until the path has room for a full datagram; zero if it has.
     pub opens_in: Duration,
@@ -83,8 +83,8 @@ pub struct SchedInput<'a> {
     pub snapshots: &'a [PathSnapshot],
     /// The paths that the packet may take: rules, the packet's length, and a reserved path restrict them.
     pub candidates: PathSet,
-    /// Bytes that leave until the backlog of the packet's flow is sent: its own, the packet included, and those of the flows
-    /// that it takes turns with.
+    /// Bytes that leave until the backlog of the packet's flow is sent: its own, the packet included, and those of the
+    /// flows that it takes turns with.
     pub backlog: u64,
     /// The time of the decision.
     pub now: Time,
@@ -93,7 +93,8 @@ pub struct SchedInput<'a> {
 }
 
 impl PathSnapshot {
-    /// Returns the bytes in flight when the path is full: its window, or a round trip at its rate if the window is larger.
+    /// Returns the bytes in flight when the path is full: its window, or a round trip at its rate if the window is
+    /// larger.
     fn flight(&self) -> u64 {
         let filled = self.rate.bytes_in(self.srtt);
         if filled == 0 { self.cwnd } else { self.cwnd.min(filled) }
@@ -118,9 +119,9 @@ impl<'a> SchedInput<'a> {
 pub enum Decision {
     /// The packet goes on this path, which has room.
     Send(PathId),
-    /// This path, which has room, gets a later packet of the flow: the one that leaves after this number of bytes of the
-    /// [`SchedInput::backlog`], or the flow's last. So many bytes leave on other paths before a packet on this path arrives,
-    /// so the later packet arrives in order. Plain mode and retransmissions treat it as `Send`.
+    /// This path, which has room, gets a later packet of the flow: the one that leaves after this number of bytes of
+    /// the [`SchedInput::backlog`], or the flow's last. So many bytes leave on other paths before a packet on this path
+    /// arrives, so the later packet arrives in order. Plain mode and retransmissions treat it as `Send`.
     Ahead(PathId, u64),
     /// No path gets a packet of this flow yet.
     Wait,
@@ -157,46 +158,48 @@ pub struct OpportunisticRetransmit {
 pub trait Schedule: fmt::Debug {
     /// Chooses a path for a packet of `len` bytes, the tunnel's headers included.
     ///
-    /// It is called once per batch: the endpoint sends up to [`PathSnapshot::burst`] bytes of the same class on the path
-    /// before it calls again. The path must be one of [`SchedInput::open`]; any other decision counts as
-    /// [`Decision::Wait`]. After `Wait` the endpoint offers the packets of other flows, then waits for an ACK, the end of
-    /// [`Self::wait`], or another event.
+    /// It is called once per batch: the endpoint sends up to [`PathSnapshot::burst`] bytes of the same class on the
+    /// path before it calls again. The path must be one of [`SchedInput::open`]; any other decision counts as
+    /// [`Decision::Wait`]. After `Wait` the endpoint offers the packets of other flows, then waits for an ACK, the end
+    /// of [`Self::wait`], or another event.
     fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision;
 
-    /// Returns the time after which [`Self::choose`] may decide otherwise although nothing is received in between; `None`
-    /// if time alone cannot change the decision. It is called after [`Decision::Wait`] in native mode, with the same
-    /// arguments.
+    /// Returns the time after which [`Self::choose`] may decide otherwise although nothing is received in between;
+    /// `None` if time alone cannot change the decision. It is called after [`Decision::Wait`] in native mode, with the
+    /// same arguments.
     ///
     /// The default is the time until the first pacer permits a packet.
     fn wait(&self, _len: usize, input: &SchedInput<'_>) -> Option<Duration> {
         opening(input, |_| true)
     }
 
-    /// Records that `bytes` were sent on `path`, the tunnel's headers included: packets that this scheduler assigned, that a
-    /// rule or a class assigned, duplicates and repair symbols. [`SchedInput::backlog`] is that of all flows here.
+    /// Records that `bytes` were sent on `path`, the tunnel's headers included: packets that this scheduler assigned,
+    /// that a rule or a class assigned, duplicates and repair symbols. [`SchedInput::backlog`] is that of all flows
+    /// here.
     fn on_sent(&mut self, _path: PathId, _bytes: usize, _input: &SchedInput<'_>) {}
 
-    /// Returns a packet in flight to send again on another path. It is called in native mode at the end of a turn in which
-    /// no packet is left to send. `backlog` and `bucket` of the input are 0.
+    /// Returns a packet in flight to send again on another path. It is called in native mode at the end of a turn in
+    /// which no packet is left to send. `backlog` and `bucket` of the input are 0.
     fn on_idle(&mut self, _input: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
         None
     }
 
-    /// Returns true if the packets of one flow must stay on one path, whatever their class. A batch then contains packets
-    /// of one flow only.
+    /// Returns true if the packets of one flow must stay on one path, whatever their class. A batch then contains
+    /// packets of one flow only.
     fn keeps_flows(&self) -> bool {
         false
     }
 
-    /// Returns true if every packet is sent on every path: the endpoint sends the copies on the paths that were not chosen.
+    /// Returns true if every packet is sent on every path: the endpoint sends the copies on the paths that were not
+    /// chosen.
     fn is_redundant(&self) -> bool {
         false
     }
 
-    /// Returns true if [`Self::choose`] predicts arrival times from `rate`, `delay` and `opens_in`, and spreads a flow over
-    /// all paths that shorten its backlog. Native mode then keeps bulk traffic off a path that adds little to the total
-    /// rate and has the lowest delay, and measures paths that were never filled with duplicates of packets. False: the
-    /// candidates are all paths that are up, and only packets that the scheduler assigns measure a path.
+    /// Returns true if [`Self::choose`] predicts arrival times from `rate`, `delay` and `opens_in`, and spreads a flow
+    /// over all paths that shorten its backlog. Native mode then keeps bulk traffic off a path that adds little to the
+    /// total rate and has the lowest delay, and measures paths that were never filled with duplicates of packets.
+    /// False: the candidates are all paths that are up, and only packets that the scheduler assigns measure a path.
     fn predicts_arrival(&self) -> bool {
         false
     }
@@ -288,8 +291,8 @@ impl fmt::Debug for SchedulerConfig {
     }
 }
 
-/// Returns the scheduler's decision; [`Decision::Wait`] if its path is no candidate or has too little room, which only a
-/// scheduler from outside this crate decides.
+/// Returns the scheduler's decision; [`Decision::Wait`] if its path is no candidate or has too little room, which only
+/// a scheduler from outside this crate decides.
 pub(crate) fn choose(scheduler: &mut impl Schedule, len: usize, input: &SchedInput<'_>) -> Decision {
     let decision = scheduler.choose(len, input);
     let is_open = |id| input.open(len).any(|path| path.id == id);
