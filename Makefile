@@ -13,11 +13,14 @@ demo: prerequisites
 	$${CARGO_TARGET_DIR:-target}/release/mpt-lab demo
 
 # The namespace tests run the programs, which `cargo test` builds before it runs any test; `cargo build` would build half
-# of the dependencies a second time with other features. Documentation examples run first, so that the test results are
+# of the dependencies a second time with other features. Examples run first, so that the test results are
 # the last lines of the output.
 test: prerequisites check wasm docs
 	@[ "$$(id -u)" -eq 0 ] || echo "skipped: tests in network namespaces need root; hint: sudo make test"
 	$(CARGO) test --workspace --doc --quiet
+	for example in loopback custom_scheduler custom_controller; do \
+	  $(CARGO) run -q -p mpt-proto --example $$example || exit 1; \
+	done
 	$(CARGO) test --workspace --lib --bins --tests
 
 check:

@@ -58,15 +58,14 @@ impl Harness {
         };
         let limits = ReorderLimits { window: WINDOW, max_hold: Duration::from_millis(200), adaptive: true };
         let plain = PlainFraming { sequence: bit(0), key: bit(1).then_some(4_711), checksum: bit(2) };
+        let scheduler = match (bit(7), bit(6)) {
+            (true, _) => SchedulerKind::MinRtt,
+            (false, true) => SchedulerKind::RoundRobin,
+            (false, false) => SchedulerKind::Weighted,
+        };
         let peer = PeerConfig {
             networks: vec!["10.77.0.0/16".parse().expect("a prefix"), "fd77::/16".parse().expect("a prefix")],
-            scheduler: if bit(7) {
-                SchedulerKind::MinRtt
-            } else if bit(6) {
-                SchedulerKind::RoundRobin
-            } else {
-                SchedulerKind::Weighted
-            },
+            scheduler: scheduler.into(),
             resequence: bit(3).then_some(limits),
             probe: bit(4).then(ProbeConfig::default),
             ..PeerConfig::new("peer", Protocol::Plain(plain), (0..PATHS).map(path).collect())
@@ -86,9 +85,7 @@ impl Harness {
             3 | 4 => self.inner(script),
             5 => self.advance(Duration::from_millis(script.byte().unwrap_or(0).into()) * if more { 20 } else { 1 }),
             6 => self.endpoint.handle_carrier(self.now, LinkId(path), more),
-            _ if path == 0 => {
-                self.endpoint.enable_path(self.now, "peer", "path1", more);
-            }
+            _ if path == 0 => self.endpoint.enable_path(self.now, "peer", "path1", more).expect("a path of this name"),
             _ => self.endpoint.handle_blocked(LinkId(path - 1), more),
         }
         self.drain();

@@ -39,7 +39,7 @@ pub struct PeerConfig {
     /// Inner sources of this side whose packets are sent to it; all when empty.
     pub local_networks: Vec<IpNet>,
     /// How its paths are chosen.
-    pub scheduler: sched::SchedulerKind,
+    pub scheduler: sched::SchedulerConfig,
     /// Which packets are treated otherwise; the first that fits a packet decides.
     pub rules: Vec<Rule>,
     /// What is spoken with it.
@@ -63,7 +63,7 @@ impl PeerConfig {
             name: name.into(),
             networks: Vec::new(),
             local_networks: Vec::new(),
-            scheduler,
+            scheduler: scheduler.into(),
             rules: Vec::new(),
             protocol,
             resequence: Some(reorder::ReorderLimits::default()),
@@ -100,7 +100,7 @@ pub struct NativeConfig {
     /// The secret that is shared with it besides; all zero for none.
     pub preshared_key: PresharedKey,
     /// How much its paths may have in flight.
-    pub congestion: cc::ControllerKind,
+    pub congestion: cc::ControllerConfig,
     /// Whether lost packets may be brought back by forward error correction.
     pub fec: fec::FecMode,
     /// The heuristics that are on; all of them outside of experiments.
@@ -114,7 +114,7 @@ impl NativeConfig {
         Self {
             public_key,
             preshared_key,
-            congestion: cc::ControllerKind::Rate,
+            congestion: cc::ControllerKind::Rate.into(),
             fec: fec::FecMode::Auto,
             tuning: Tuning::default(),
         }

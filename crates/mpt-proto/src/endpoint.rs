@@ -7,9 +7,9 @@
 //!                 handle_deadline, handle_carrier, handle_blocked
 //! ```
 //!
-//! `handle_` functions take input from outside. `poll_` functions return output, and are called until they return nothing.
-//! [`Endpoint::next_deadline`] is the time at which [`Endpoint::handle_deadline`] must be called if no input comes before.
-//! Nothing happens between calls.
+//! `handle_` functions take input from outside. `poll_` functions return output, and are called until they return
+//! nothing. [`Endpoint::next_deadline`] is the time at which [`Endpoint::handle_deadline`] must be called if no input
+//! comes before. Nothing happens between calls.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +19,7 @@ use crate::config::{Config, PathConfig, PeerConfig};
 use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection};
 pub use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
+use crate::error::PeerError;
 use crate::id::{LinkId, PathId};
 use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
@@ -55,8 +56,8 @@ pub struct Endpoint {
     drops: Drops,
 }
 
-/// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its length would
-/// use more memory than is counted.
+/// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
+/// length would use more memory than is counted.
 const COPY_BELOW: usize = 16_384;
 /// Large buffers kept for reuse.
 const SPARE_BUFFERS: usize = 64;
@@ -103,34 +104,42 @@ impl Endpoint {
         index
     }
 
-    /// Removes the peer of this name, with the packets that wait for it. The indexes of later peers decrease by one. Returns false if
-    /// there is none.
-    pub fn remove_peer(&mut self, name: &str) -> bool {
-        let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
+    /// Removes the peer of this name, with the packets that wait for it. The indexes of later peers decrease by one.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`].
+    pub fn remove_peer(&mut self, name: &str) -> Result<(), PeerError> {
+        let index = self.peer_named(name)?;
         self.peers.remove(index);
         if let Some(sessions) = &mut self.sessions {
             sessions.remove_peer(index);
         }
         self.number_peers();
-        true
+        Ok(())
     }
 
-    /// Adds a path to a native peer. Returns false if there is no such peer, the path has no address, or all slots are taken.
-    pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+    /// Adds a path to a native peer.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`], [`PeerError::NotNative`], [`PeerError::NoAddress`] and [`PeerError::NoSlot`].
+    pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.add_path(now, config))
     }
 
     /// Adds a path to an address that the peer advertised; see [`Self::remote_addresses`].
-    pub fn add_remote_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> bool {
+    ///
+    /// # Errors
+    /// As [`Self::add_path`].
+    pub fn add_remote_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.add_advertised_path(now, config))
     }
 
-    /// Advertises to a native peer the addresses at which it can reach this end. Returns false if there is no such peer.
-    pub fn advertise_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> bool {
-        self.with_peer(peer, |peer| {
-            peer.advertise_addresses(now, all);
-            true
-        })
+    /// Advertises to a native peer the addresses at which it can reach this end.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`] and [`PeerError::NotNative`].
+    pub fn advertise_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.advertise_addresses(now, all))
     }
 
     /// Returns the addresses that a peer advertised.
@@ -143,27 +152,33 @@ impl Endpoint {
         std::mem::take(&mut self.remote_addresses_changed)
     }
 
-    /// Removes a path of a native peer. What is in flight on it is retransmitted on the others. Returns false if there is none of that
-    /// name.
-    pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> bool {
-        let Some(index) = self.peers.iter().position(|known| known.name() == peer) else { return false };
+    /// Removes a path of a native peer. The packets in flight on it are retransmitted on the others.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`], [`PeerError::NotNative`] and [`PeerError::NoSuchPath`].
+    pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> Result<(), PeerError> {
+        let index = self.peer_named(peer)?;
         self.ready.mark(index);
         let (peers, mut turn) = self.split(now);
         peers[index].remove_path(&mut turn, path)
     }
 
-    /// Sets whether a path of a native peer is used only while no other is alive. Returns false if there is none of that name.
-    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> bool {
+    /// Sets whether a path of a native peer is used only while no other is alive.
+    ///
+    /// # Errors
+    /// As [`Self::remove_path`].
+    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
     }
 
-    /// Returns the largest inner packet in bytes that every path carries: less than configured if a path was found to be narrow.
+    /// Returns the largest inner packet in bytes that every path carries: less than configured if a path was found to
+    /// be narrow.
     pub fn mtu(&self) -> usize {
         self.peers.iter().filter_map(Peer::path_mtu).fold(self.mtu, usize::min)
     }
 
-    /// Returns true if inner packets are accepted. False while the queues of all peers are full: the TUN device's queue is shared, so a
-    /// single peer with a full queue loses packets and does not block the others.
+    /// Returns true if inner packets are accepted. False while the queues of all peers are full: the TUN device's queue
+    /// is shared, so a single peer with a full queue loses packets and does not block the others.
     pub fn has_room(&self) -> bool {
         self.crowded.len() < self.peers.len().max(1)
     }
@@ -188,7 +203,8 @@ impl Endpoint {
         }
     }
 
-    /// Assigns a datagram to a peer: native ones by session index or key, so that one socket serves all peers, others by address.
+    /// Assigns a datagram to a peer: native ones by session index or key, so that one socket serves all peers, others
+    /// by address.
     fn handle_native(&mut self, now: Time, received: &RecvMeta, datagram: &mut [u8]) {
         if let Some(header) = Header::decode(datagram) {
             let peer = self.sessions.as_ref().and_then(|sessions| sessions.peer_of_session(header.session));
@@ -295,13 +311,19 @@ impl Endpoint {
         self.drops.count_many(why, packets);
     }
 
-    /// The operator takes a path of a peer up or down. Returns false if there is none of that name.
-    pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> bool {
+    /// Takes a path of a peer up or down by command of the operator.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`] and [`PeerError::NoSuchPath`].
+    pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.enable_path(now, path, enabled))
     }
 
-    /// A peer reported through another channel that a path went up or down. Returns false if there is none of that name.
-    pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> bool {
+    /// Handles the report of a peer, through another channel than the paths, that a path went up or down.
+    ///
+    /// # Errors
+    /// As [`Self::enable_path`].
+    pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.handle_report(now, path, up))
     }
 
@@ -322,8 +344,8 @@ impl Endpoint {
         self.ready.next_deadline()
     }
 
-    /// Returns the next batch of datagrams to send. Peers are flushed one after the other, so that few batches wait here however many
-    /// peers there are.
+    /// Returns the next batch of datagrams to send. Peers are flushed one after the other, so that few batches wait
+    /// here however many peers there are.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         loop {
             self.tx.flush();
@@ -448,8 +470,13 @@ impl Endpoint {
         }
     }
 
-    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> bool) -> bool {
-        let Some(index) = self.peers.iter().position(|peer| peer.name() == name) else { return false };
+    /// Returns the index of the peer of this name.
+    fn peer_named(&self, name: &str) -> Result<usize, PeerError> {
+        self.peers.iter().position(|peer| peer.name() == name).ok_or(PeerError::NoSuchPeer)
+    }
+
+    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> Result<(), PeerError>) -> Result<(), PeerError> {
+        let index = self.peer_named(name)?;
         self.ready.mark(index);
         act(&mut self.peers[index])
     }

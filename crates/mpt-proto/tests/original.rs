@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use mpt_proto::PeerError;
 use mpt_proto::config::{Config, KeepaliveConfig, LivenessConfig, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
@@ -122,10 +123,10 @@ fn a_path_without_keepalives_is_dead_after_the_dead_time_and_revived_by_one() {
 fn a_path_disabled_by_the_operator_sends_nothing_but_a_dead_path_sends_keepalives() {
     let mut endpoint = endpoint(vec![connection("c", false, true)]);
     sent(&mut endpoint, at(0));
-    endpoint.enable_path(at(1), "c", "v0", false);
+    assert_eq!(endpoint.enable_path(at(1), "c", "v0", false), Ok(()));
     let links = |sent: Vec<(u8, Vec<u8>)>| sent.into_iter().map(|(link, _)| link).collect::<Vec<_>>();
     assert_eq!(links(sent(&mut endpoint, at(4_000))), [1], "v1 has been dead for a second");
-    endpoint.enable_path(at(4_001), "c", "v0", true);
+    assert_eq!(endpoint.enable_path(at(4_001), "c", "v0", true), Ok(()));
     assert_eq!(links(sent(&mut endpoint, at(5_000))), [0, 1]);
 }
 
@@ -148,8 +149,8 @@ fn a_path_that_starts_down_waits_for_a_keepalive_without_a_dead_time_too() {
 #[test]
 fn the_operator_enables_a_path_that_the_peer_took_down() {
     let mut endpoint = endpoint(vec![silent(true)]);
-    assert!(endpoint.handle_report(at(1), "c", "v0", false));
-    assert!(endpoint.enable_path(at(2), "c", "v0", true));
+    assert_eq!(endpoint.handle_report(at(1), "c", "v0", false), Ok(()));
+    assert_eq!(endpoint.enable_path(at(2), "c", "v0", true), Ok(()));
     let [down, up] = [PathState::Down(DownCause::Peer), PathState::Up].map(|state| ("v0".into(), state));
     assert_eq!(events(&mut endpoint), [down, up]);
 }
@@ -167,11 +168,12 @@ fn a_probe_does_not_change_a_path_that_uses_keepalives() {
 #[test]
 fn a_status_report_of_the_peer_takes_a_path_down_and_its_keepalive_revives_it() {
     let mut endpoint = endpoint(vec![connection("c", false, true)]);
-    assert!(endpoint.handle_report(at(1), "c", "v0", false));
+    assert_eq!(endpoint.handle_report(at(1), "c", "v0", false), Ok(()));
     assert_eq!(events(&mut endpoint), [("v0".into(), PathState::Down(DownCause::Peer))]);
     receive(&mut endpoint, at(2), 0, &keepalive());
     assert_eq!(events(&mut endpoint), [("v0".into(), PathState::Up)]);
-    assert!(!endpoint.handle_report(at(3), "c", "v7", false) && !endpoint.handle_report(at(3), "x", "v0", false));
+    assert_eq!(endpoint.handle_report(at(3), "c", "v7", false), Err(PeerError::NoSuchPath));
+    assert_eq!(endpoint.handle_report(at(3), "x", "v0", false), Err(PeerError::NoSuchPeer));
 }
 
 #[test]
@@ -237,7 +239,8 @@ fn peers_are_added_and_removed_without_affecting_others() {
     assert_eq!(endpoint.add_peer(at(0), &second), 1);
     sent(&mut endpoint, at(0));
 
-    assert!(endpoint.remove_peer("first") && !endpoint.remove_peer("first"));
+    assert_eq!(endpoint.remove_peer("first"), Ok(()));
+    assert_eq!(endpoint.remove_peer("first"), Err(PeerError::NoSuchPeer));
     push(&mut endpoint, at(1), inner([10, 77, 0, 1], [10, 77, 0, 3]));
     push(&mut endpoint, at(1), inner([10, 77, 0, 1], [10, 77, 0, 2]));
 

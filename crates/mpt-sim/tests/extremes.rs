@@ -38,7 +38,7 @@ fn config(end: usize, paths: usize, scheduler: SchedulerKind) -> Config {
     let plain = Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() });
     let peer = PeerConfig {
         networks: vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()],
-        scheduler,
+        scheduler: scheduler.into(),
         ..PeerConfig::new("peer", plain, (0..paths).map(path).collect())
     };
     Config { identity: None, mtu: 1_464, merge: Merge { tcp: true, udp: false }, peers: vec![peer] }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mpt_proto::cc::{Algorithm, Controller, ControllerKind};
+use mpt_proto::cc::{Controller, ControllerKind};
 use mpt_proto::path::ack::{Ack, PeerTime, Range};
 use mpt_proto::path::estimator::PathEstimator;
 use mpt_proto::path::sent_packets::{Outcome, PacketKey, Payload};
@@ -59,7 +59,7 @@ fn record_outcome(fates: &mut BTreeMap<u64, Vec<Outcome>>, fate: Outcome, token:
 proptest! {
     #[test]
     fn each_packet_has_one_outcome_whatever_the_peer_sends(steps in prop::collection::vec(step(), 1..200), name in 0..ControllerKind::NAMES.len()) {
-        let mut controller = Controller::new(Algorithm::new(ControllerKind::NAMES[name].1));
+        let mut controller = Controller::new(ControllerKind::NAMES[name].1.build());
         controller.add_path(PATH, 1_400, None);
         let (mut feedback, mut fates, mut sizes) = (PathEstimator::default(), BTreeMap::new(), BTreeMap::new());
         let (mut now, mut next) = (Time::START, 0);

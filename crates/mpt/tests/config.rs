@@ -121,7 +121,7 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     let Protocol::Native(native) = &file.peers[0].protocol.value else { panic!("native") };
     assert_eq!(native.public_key.to_string(), "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=");
     assert_eq!(*native.preshared_key.to_base64(), native.public_key.to_string());
-    assert_eq!(native.congestion, cc::ControllerKind::Rate);
+    assert_eq!(native.congestion, cc::ControllerKind::Rate.into());
     let [dsl, wwan, incoming] = &file.peers[0].paths[..] else { panic!("three paths") };
     assert_eq!((dsl.cap, dsl.standby), (Some(Rate::from_bits(50_000_000)), false));
     assert_eq!((wwan.cap, wwan.standby), (None, true));

@@ -181,7 +181,7 @@ fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
         |name: &String| sched::SchedulerKind::NAMES.iter().find(|(known, _)| known == name).map(|(_, kind)| *kind);
     let peer = PeerConfig {
         networks: vec![EVERYTHING.parse().expect("a prefix")],
-        scheduler: layout.settings.scheduler.as_ref().and_then(named).unwrap_or(defaults.scheduler),
+        scheduler: layout.settings.scheduler.as_ref().and_then(named).map_or(defaults.scheduler, Into::into),
         resequence: defaults.resequence.filter(|_| layout.mode != Mode::Original),
         ..defaults
     };

@@ -17,13 +17,14 @@ use crate::config::{PathConfig, PeerConfig, Protocol};
 use crate::crypto::association::Association;
 use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
+use crate::error::PeerError;
 use crate::flow;
 use crate::id::{LinkId, PathId};
 use crate::packet::{Coalescer, SuperPacket};
 use crate::path::{Path, PathState};
 use crate::queue::{Head, Queue};
 use crate::routes::Routes;
-use crate::sched::Scheduler;
+use crate::sched::Schedule;
 use crate::sessions::SessionTable;
 use crate::stats::{Ledger, PeerStatus};
 use crate::time::Time;
@@ -59,7 +60,7 @@ struct Common {
     routes: Arc<Routes>,
     queue: Queue,
     classifier: Classifier,
-    scheduler: Scheduler,
+    scheduler: Box<dyn Schedule + Send>,
     scheduler_name: &'static str,
     events: VecDeque<PathEvent>,
     /// When the first packet came while no path was up, or when such packets were last discarded.
@@ -112,7 +113,7 @@ impl Peer {
             routes: Arc::default(),
             queue,
             classifier: Classifier::new(&config.rules, matches!(mode, Mode::Native(_))),
-            scheduler: Scheduler::new(config.scheduler),
+            scheduler: config.scheduler.build(),
             scheduler_name: config.scheduler.name(),
             events: VecDeque::new(),
             no_path_since: None,
@@ -247,21 +248,20 @@ impl Peer {
         }
     }
 
-    /// The operator takes the named path up or down. Returns false if there is none of that name. A path that uses keepalives
-    /// is up from then on, without waiting for one, as in the original MPT: its keepalives may be off.
-    pub fn enable_path(&mut self, now: Time, name: &str, enabled: bool) -> bool {
-        let Some(id) = self.path_named(name) else { return false };
+    /// Takes the named path up or down by command of the operator. A path that uses keepalives is up from then on, without
+    /// waiting for one, as in the original MPT: its keepalives may be off.
+    pub fn enable_path(&mut self, now: Time, name: &str, enabled: bool) -> Result<(), PeerError> {
+        let id = self.path_named(name)?;
         match &mut self.mode {
             Mode::Plain(plain) => plain.enable_path(&mut self.common, now, id, enabled),
             Mode::Native(native) => native.update(&mut self.common, now, id, |health| health.enabled = enabled),
         }
-        true
+        Ok(())
     }
 
-    /// The peer reported through another channel than the paths that it took the named path up or down. Returns false if there is
-    /// none of that name.
-    pub fn handle_report(&mut self, now: Time, name: &str, up: bool) -> bool {
-        let Some(id) = self.path_named(name) else { return false };
+    /// The peer reported through another channel than the paths that it took the named path up or down.
+    pub fn handle_report(&mut self, now: Time, name: &str, up: bool) -> Result<(), PeerError> {
+        let id = self.path_named(name)?;
         match &mut self.mode {
             Mode::Plain(plain) => plain.handle_report(&mut self.common, now, id, up),
             Mode::Native(native) if up => native.update(&mut self.common, now, id, |health| {
@@ -271,7 +271,7 @@ impl Peer {
                 native.update(&mut self.common, now, id, |health| health.peer_agrees = false);
             }
         }
-        true
+        Ok(())
     }
 
     /// Returns true if one of its paths uses `link`, and packets wait or may have to be retransmitted.
@@ -280,32 +280,29 @@ impl Peer {
         (unacked || !self.common.queue.is_empty()) && self.paths().any(|path| path.link == link)
     }
 
-    /// Adds a path with a known address. Returns false without native mode, without an address, or if all slots are taken.
-    pub fn add_path(&mut self, now: Time, config: &PathConfig) -> bool {
-        self.native_mut().is_some_and(|(native, _)| native.add_path(now, config))
+    /// Adds a path with a known address.
+    pub fn add_path(&mut self, now: Time, config: &PathConfig) -> Result<(), PeerError> {
+        self.require_native()?.0.add_path(now, config)
     }
 
-    /// Adds a path to an address that the peer advertised; it carries traffic after the address is validated. Returns false as
-    /// [`Self::add_path`] does.
-    pub fn add_advertised_path(&mut self, now: Time, config: &PathConfig) -> bool {
-        self.native_mut().is_some_and(|(native, _)| native.add_advertised_path(now, config))
+    /// Adds a path to an address that the peer advertised; it carries traffic after the address is validated.
+    pub fn add_advertised_path(&mut self, now: Time, config: &PathConfig) -> Result<(), PeerError> {
+        self.require_native()?.0.add_advertised_path(now, config)
     }
 
-    /// Removes a path. Returns false without native mode or if there is none of that name.
-    pub fn remove_path(&mut self, turn: &mut Turn<'_>, name: &str) -> bool {
+    /// Removes a path.
+    pub fn remove_path(&mut self, turn: &mut Turn<'_>, name: &str) -> Result<(), PeerError> {
         let id = self.path_named(name);
-        let Some((id, (native, common))) = id.zip(self.native_mut()) else { return false };
-        native.clear_slot(common, turn, id);
-        true
+        let (native, common) = self.require_native()?;
+        native.clear_slot(common, turn, id?);
+        Ok(())
     }
 
-    /// Sets whether a path is a backup, used only while no other path is alive. Returns false without native mode or if there is
-    /// none of that name.
-    pub fn set_standby(&mut self, now: Time, name: &str, standby: bool) -> bool {
+    /// Sets whether a path is a backup, used only while no other path is alive.
+    pub fn set_standby(&mut self, now: Time, name: &str, standby: bool) -> Result<(), PeerError> {
         let id = self.path_named(name);
-        let Some((id, (native, _))) = id.zip(self.native_mut()) else { return false };
-        native.set_standby(now, id, standby);
-        true
+        self.require_native()?.0.set_standby(now, id?, standby);
+        Ok(())
     }
 
     /// A link has another local address: the peer can answer there after it has received something from there.
@@ -323,10 +320,9 @@ impl Peer {
     }
 
     /// Advertises to the peer the addresses at which it can reach this end, in place of those before.
-    pub fn advertise_addresses(&mut self, now: Time, all: &[SocketAddr]) {
-        if let Some((native, _)) = self.native_mut() {
-            native.advertise_addresses(now, all);
-        }
+    pub fn advertise_addresses(&mut self, now: Time, all: &[SocketAddr]) -> Result<(), PeerError> {
+        self.require_native()?.0.advertise_addresses(now, all);
+        Ok(())
     }
 
     /// Returns the addresses that the peer advertised.
@@ -379,6 +375,10 @@ impl Peer {
         if let Mode::Native(native) = &self.mode { Some(native) } else { None }
     }
 
+    fn require_native(&mut self) -> Result<(&mut Native, &mut Common), PeerError> {
+        self.native_mut().ok_or(PeerError::NotNative)
+    }
+
     fn native_mut(&mut self) -> Option<(&mut Native, &mut Common)> {
         if let Mode::Native(native) = &mut self.mode { Some((native, &mut self.common)) } else { None }
     }
@@ -392,8 +392,8 @@ impl Peer {
         plain.chain(native.into_iter().flatten().map(|path| &path.base))
     }
 
-    fn path_named(&self, name: &str) -> Option<PathId> {
-        self.paths().find(|path| path.name == name).map(|path| path.id)
+    fn path_named(&self, name: &str) -> Result<PathId, PeerError> {
+        self.paths().find(|path| path.name == name).map(|path| path.id).ok_or(PeerError::NoSuchPath)
     }
 }
 

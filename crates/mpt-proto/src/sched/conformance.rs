@@ -26,7 +26,7 @@ pub(super) fn windowed(slot: u8, srtt_ms: u64, cwnd: u64, in_flight: u64) -> Pat
     }
 }
 
-/// Where a packet of 1250 bytes goes, by its slot.
+/// Returns the slot of the path of a packet of 1250 bytes.
 pub(super) fn choose(scheduler: &mut impl Schedule, paths: &[PathSnapshot], backlog: u64) -> Option<u8> {
     let now = Time::after(Duration::from_secs(1));
     scheduler
@@ -35,8 +35,8 @@ pub(super) fn choose(scheduler: &mut impl Schedule, paths: &[PathSnapshot], back
         .map(|path| path.slot)
 }
 
-/// Sends `count` packets of `len` bytes and says over which slots.
-fn send(scheduler: &mut Scheduler, paths: &[PathSnapshot], count: usize, len: usize) -> Vec<u8> {
+/// Sends `count` packets of `len` bytes and returns the slots of their paths.
+fn send(scheduler: &mut impl Schedule, paths: &[PathSnapshot], count: usize, len: usize) -> Vec<u8> {
     let input = SchedInput { snapshots: paths, backlog: 1 << 30, ..SchedInput::default() };
     let mut sent = Vec::new();
     for _ in 0..count {
@@ -55,7 +55,7 @@ fn share(sent: &[u8], slot: u8) -> f64 {
 #[test]
 fn weights_are_kept_and_interleaved() {
     let paths = [view(0, 3, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
-    assert_eq!(send(&mut Scheduler::new(SchedulerKind::Weighted), &paths, 8, 100), [0, 0, 1, 0, 0, 0, 1, 0]);
+    assert_eq!(send(&mut SchedulerKind::Weighted.build(), &paths, 8, 100), [0, 0, 1, 0, 0, 0, 1, 0]);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn twelve_co_prime_weights_are_kept() {
     let weights = [3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41];
     let total: u32 = weights.iter().sum();
     let paths: Vec<_> = (0..).zip(weights).map(|(slot, weight)| view(slot, weight, 0, u64::MAX)).collect();
-    let sent = send(&mut Scheduler::new(SchedulerKind::Weighted), &paths, 10 * total as usize, 1_400);
+    let sent = send(&mut SchedulerKind::Weighted.build(), &paths, 10 * total as usize, 1_400);
     for path in &paths {
         let count = sent.iter().filter(|slot| **slot == path.id.slot).count();
         assert_eq!(count, 10 * path.weight as usize);
@@ -74,14 +74,14 @@ fn twelve_co_prime_weights_are_kept() {
 #[test]
 fn extreme_weights_neither_overflow_nor_starve() {
     let paths = [view(0, 10_000, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
-    let sent = send(&mut Scheduler::new(SchedulerKind::Weighted), &paths, 20_002, 65_000);
+    let sent = send(&mut SchedulerKind::Weighted.build(), &paths, 20_002, 65_000);
     assert_eq!(sent.iter().filter(|slot| **slot == 1).count(), 2);
 }
 
 #[test]
 fn what_a_rule_sent_over_one_path_is_not_made_good_for_ever() {
     let paths = [view(0, 1, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
-    let mut scheduler = Scheduler::new(SchedulerKind::Weighted);
+    let mut scheduler = SchedulerKind::Weighted.build();
     let input = SchedInput { snapshots: &paths, backlog: 1 << 30, ..SchedInput::default() };
     (0..1_000_000).for_each(|_| scheduler.on_sent(paths[0].id, 50_000, &input));
     let sent = send(&mut scheduler, &paths, 10_000, 1_250);
@@ -91,26 +91,43 @@ fn what_a_rule_sent_over_one_path_is_not_made_good_for_ever() {
 #[test]
 fn round_robin_ignores_weights() {
     let paths = [view(0, 9, 0, u64::MAX), view(1, 1, 0, u64::MAX), view(2, 5, 0, u64::MAX)];
-    assert_eq!(send(&mut Scheduler::new(SchedulerKind::RoundRobin), &paths, 6, 100), [0, 1, 2, 0, 1, 2]);
+    assert_eq!(send(&mut SchedulerKind::RoundRobin.build(), &paths, 6, 100), [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]
 fn min_rtt_takes_the_next_path_when_the_first_is_full() {
-    let mut scheduler = Scheduler::new(SchedulerKind::MinRtt);
+    let mut scheduler = SchedulerKind::MinRtt.build();
     assert_eq!(send(&mut scheduler, &[view(0, 1, 40, 2_000), view(1, 1, 10, 2_000)], 1, 1_400), [1]);
     assert_eq!(send(&mut scheduler, &[view(0, 1, 40, 2_000), view(1, 1, 10, 1_000)], 1, 1_400), [0]);
 }
 
-#[test]
-fn somebodys_experiment_needs_one_box() {
-    struct Last;
-    impl Schedule for Last {
-        fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
-            input.open(len).last().map_or(Decision::Wait, |path| Decision::Send(path.id))
-        }
+#[derive(Debug)]
+struct Fixed(Decision);
+
+impl Schedule for Fixed {
+    fn choose(&mut self, _: usize, _: &SchedInput<'_>) -> Decision {
+        self.0
     }
+}
+
+#[test]
+fn a_closure_is_a_factory_of_a_custom_scheduler() {
     let paths = [view(0, 1, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
-    assert_eq!(send(&mut Scheduler::Custom(Box::new(Last)), &paths, 2, 100), [1, 1]);
+    let chosen = Decision::Send(paths[1].id);
+    let config = SchedulerConfig::custom(move || Box::new(Fixed(chosen)) as Box<dyn Schedule + Send>);
+    assert_eq!(send(&mut config.build(), &paths, 2, 100), [1, 1]);
+    assert_eq!((config.name(), SchedulerConfig::from(SchedulerKind::Bm).name()), ("custom", "bm"));
+}
+
+#[test]
+fn a_decision_for_a_path_that_is_full_or_no_candidate_is_a_wait() {
+    let paths = [view(0, 1, 0, 2_000), view(1, 1, 0, 500)];
+    let input = SchedInput { snapshots: &paths, ..SchedInput::default() };
+    let decide = |decision, input: &SchedInput<'_>| super::choose(&mut Fixed(decision), 1_000, input);
+    let [open, full] = paths.map(|path| Decision::Send(path.id));
+    assert_eq!([decide(open, &input), decide(full, &input)], [open, Decision::Wait]);
+    assert_eq!(decide(open, &SchedInput { candidates: PathSet::only(paths[1].id), ..input }), Decision::Wait);
+    assert_eq!(decide(Decision::Send(PathId { slot: 9, generation: 0 }), &input), Decision::Wait);
 }
 
 #[test]
@@ -147,7 +164,7 @@ proptest! {
     #[test]
     fn no_scheduler_goes_beyond_a_window(scenes in prop::collection::vec((scenes(), any::<u16>(), 1u64..1 << 22), 1..20), len in 40usize..1_472) {
         for (name, kind) in SchedulerKind::NAMES {
-            let mut scheduler = Scheduler::new(*kind);
+            let mut scheduler = kind.build();
             let mut now = Time::START;
             for (paths, bucket, backlog) in &scenes {
                 now += Duration::from_millis(7);
@@ -166,7 +183,7 @@ proptest! {
     #[test]
     fn no_scheduler_waits_for_what_will_not_come(scenes in prop::collection::vec((scenes(), any::<u16>(), 1u64..1 << 22), 1..20), len in 40usize..1_472) {
         for (name, kind) in SchedulerKind::NAMES {
-            let mut scheduler = Scheduler::new(*kind);
+            let mut scheduler = kind.build();
             for (paths, bucket, backlog) in &scenes {
                 let input = SchedInput { snapshots: paths, backlog: *backlog, now: Time::START, bucket: *bucket, ..SchedInput::default() };
                 scheduler.on_idle(&input);
@@ -184,7 +201,7 @@ proptest! {
         let paths = [PathSnapshot { room: path[0].window, opens_in: Duration::ZERO, min_rtt: path[0].srtt, ..path[0] }];
         for (name, kind) in SchedulerKind::NAMES {
             let input = SchedInput { snapshots: &paths, backlog, now: Time::START, bucket, ..SchedInput::default() };
-            let decision = Scheduler::new(*kind).choose(40, &input);
+            let decision = kind.build().choose(40, &input);
             prop_assert_eq!(decision == Decision::Wait, paths[0].room < 40, "{}", name);
         }
     }
@@ -193,7 +210,7 @@ proptest! {
     fn weighted_shares_follow_any_weights(weights in prop::collection::vec(1u32..=100, 2..6)) {
         let paths: Vec<_> = (0..).zip(&weights).map(|(slot, weight)| view(slot, *weight, 0, u64::MAX)).collect();
         let total: u32 = weights.iter().sum();
-        let sent = send(&mut Scheduler::new(SchedulerKind::Weighted), &paths, 20 * total as usize, 1_400);
+        let sent = send(&mut SchedulerKind::Weighted.build(), &paths, 20 * total as usize, 1_400);
         for path in &paths {
             prop_assert!((share(&sent, path.id.slot) - f64::from(path.weight) / f64::from(total)).abs() < 1e-9);
         }
@@ -202,7 +219,7 @@ proptest! {
     #[test]
     fn the_same_scenes_lead_to_the_same_choices(paths in scenes(), len in 40usize..1_472) {
         for (_, kind) in SchedulerKind::NAMES {
-            prop_assert_eq!(send(&mut Scheduler::new(*kind), &paths, 50, len), send(&mut Scheduler::new(*kind), &paths, 50, len));
+            prop_assert_eq!(send(&mut kind.build(), &paths, 50, len), send(&mut kind.build(), &paths, 50, len));
         }
     }
 }

@@ -42,6 +42,10 @@ impl Schedule for Earliest {
         let closed = input.paths().filter(|path| path.room < len as u64);
         closed.min_by_key(|path| (arrival(path, len), path.id)).filter(|path| path.paced).map(|path| path.opens_in)
     }
+
+    fn predicts_arrival(&self) -> bool {
+        true
+    }
 }
 
 fn arrival(path: &PathSnapshot, len: usize) -> Duration {

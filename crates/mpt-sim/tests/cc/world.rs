@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use mpt_proto::cc::{Algorithm, Controller, ControllerKind};
+use mpt_proto::cc::{Controller, ControllerKind};
 use mpt_proto::path::ack::Ack;
 use mpt_proto::path::ack_generator::{AckEliciting, AckGenerator};
 use mpt_proto::path::estimator::{AckOutcome, PathEstimator};
@@ -111,7 +111,7 @@ impl World {
     /// Adds a peer that starts at `starts`, with one path over each pair of `links` (forward, reverse).
     pub fn peer(&mut self, algorithm: &str, starts: Duration, links: &[(usize, usize)]) -> usize {
         let (_, kind) = ControllerKind::NAMES.iter().find(|(name, _)| *name == algorithm).expect("a known algorithm");
-        let mut controller = Controller::new(Algorithm::new(*kind));
+        let mut controller = Controller::new(kind.build());
         let paths = links.iter().enumerate().map(|(slot, (forward, reverse))| {
             let id = PathId { slot: slot as u8, generation: 0 };
             controller.add_path(id, DATAGRAM, None);

@@ -222,7 +222,7 @@ fn the_first_path_of_the_peer_gets_the_settings_of_its_link() {
     world.ends[1] = endpoint(1, vec![wan]);
     let second = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     world.settle();
-    assert!(world.ends[0].add_path(world.now, "peer", &second));
+    assert_eq!(world.ends[0].add_path(world.now, "peer", &second), Ok(()));
     world.advance(Duration::from_secs(1));
     let status = world.ends[1].status();
     let paths = status.peers[0].paths.iter().map(|path| (&path.name[..], path.remote, path.weight, path.standby[0]));
@@ -286,7 +286,7 @@ fn a_new_path_gets_only_challenges_until_it_is_validated() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), alive: false, ..path(0) };
     let config = PathConfig { remote: Some(SocketAddr::new(address(1, 0).ip(), 7)), ..config };
-    assert!(world.ends[0].add_path(world.now, "peer", &config));
+    assert_eq!(world.ends[0].add_path(world.now, "peer", &config), Ok(()));
     let probe = world.poll().into_iter().find(|datagram| datagram.to.port() == 7).unwrap();
     world.deliver_from(0, somewhere(5), &probe.bytes);
     (0..50).for_each(|_| world.send(1));
@@ -302,7 +302,7 @@ fn a_new_path_gets_only_challenges_until_it_is_validated() {
 fn a_new_path_is_validated_at_its_lasting_address() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
-    assert!(world.ends[0].add_path(world.now, "peer", &config));
+    assert_eq!(world.ends[0].add_path(world.now, "peer", &config), Ok(()));
     world.cut = true;
     let undeliverable = world.advance(Duration::from_millis(150));
     let probes = to(OTHER, &undeliverable);
@@ -318,20 +318,20 @@ fn a_new_path_is_validated_at_its_lasting_address() {
 fn an_advertised_address_gets_few_challenges_and_is_used_after_validation() {
     let mut world = World::new();
     let advertised = SocketAddr::new(address(1, 0).ip(), 4_800);
-    world.ends[1].advertise_addresses(world.now, "peer", &[advertised, somewhere(9)]);
+    assert_eq!(world.ends[1].advertise_addresses(world.now, "peer", &[advertised, somewhere(9)]), Ok(()));
     world.settle();
     assert!(world.ends[0].take_remote_addresses_changed() && !world.ends[0].take_remote_addresses_changed());
     assert_eq!(world.ends[0].remote_addresses("peer"), [advertised, somewhere(9)]);
     // The peer may advertise a third party's address: that host gets five challenges in half a minute.
     let config = PathConfig { name: "advertised".into(), remote: Some(somewhere(9)), ..path(0) };
-    assert!(world.ends[0].add_remote_path(world.now, "peer", &config));
+    assert_eq!(world.ends[0].add_remote_path(world.now, "peer", &config), Ok(()));
     (0..20).for_each(|_| world.send(0));
     let undeliverable = world.advance(Duration::from_secs(29));
     let there = to(somewhere(9), &undeliverable);
     assert!((1..=5).contains(&there.len()) && there.iter().all(|datagram| datagram.bytes.len() < 100), "{there:?}");
     assert_eq!(world.delivered, 20);
-    assert!(world.ends[0].remove_path(world.now, "peer", "advertised"));
-    world.ends[1].advertise_addresses(world.now, "peer", &[advertised]);
+    assert_eq!(world.ends[0].remove_path(world.now, "peer", "advertised"), Ok(()));
+    assert_eq!(world.ends[1].advertise_addresses(world.now, "peer", &[advertised]), Ok(()));
     world.settle();
     assert_eq!(world.ends[0].remote_addresses("peer"), [advertised]);
 }
@@ -342,10 +342,10 @@ fn an_advertised_address_gets_few_challenges_and_is_used_after_validation() {
 fn a_path_enabled_again_by_the_responder_is_found_at_the_initiators_new_address() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
-    assert!(world.ends[0].add_path(world.now, "peer", &config));
+    assert_eq!(world.ends[0].add_path(world.now, "peer", &config), Ok(()));
     world.advance(Duration::from_secs(1));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(100), true)]);
-    assert!(world.ends[1].enable_path(world.now, "peer", "path2", false));
+    assert_eq!(world.ends[1].enable_path(world.now, "peer", "path2", false), Ok(()));
     world.advance(Duration::from_secs(10));
     let state = |world: &World| world.ends[0].status().peers[0].paths[1].state;
     assert_eq!(state(&world), PathState::Down(DownCause::Peer), "reported to the initiator");
@@ -356,7 +356,7 @@ fn a_path_enabled_again_by_the_responder_is_found_at_the_initiators_new_address(
     world.second_path = somewhere(7);
     world.advance(Duration::from_secs(60));
     assert_eq!(state(&world), PathState::Down(DownCause::Peer), "no other status was reported");
-    assert!(world.ends[1].enable_path(world.now, "peer", "path2", true));
+    assert_eq!(world.ends[1].enable_path(world.now, "peer", "path2", true), Ok(()));
     world.advance(Duration::from_secs(30));
     assert_eq!(world.remotes(), [(address(0, 0), true), (somewhere(7), true)]);
     assert_eq!(state(&world), PathState::Up);
@@ -383,9 +383,9 @@ fn a_responder_answers_again_after_its_only_address_returns() {
 fn a_restarted_responder_is_found_though_the_initiator_removed_a_path() {
     let mut world = World::new();
     let config = PathConfig { name: "second".into(), remote: Some(somewhere(9)), ..path(0) };
-    assert!(world.ends[0].add_path(world.now, "peer", &config));
+    assert_eq!(world.ends[0].add_path(world.now, "peer", &config), Ok(()));
     world.advance(Duration::from_secs(1));
-    assert!(world.ends[0].remove_path(world.now, "peer", "second"));
+    assert_eq!(world.ends[0].remove_path(world.now, "peer", "second"), Ok(()));
     assert!(world.ends[0].remotes().eq([address(1, 0).ip()]), "where the peer was is not where it is");
     world.advance(Duration::from_secs(1));
     world.ends[1] = incarnation(1, vec![], 1);

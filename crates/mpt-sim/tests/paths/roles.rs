@@ -80,7 +80,7 @@ fn a_path_becomes_standby_in_mid_transfer() {
     for sender in [0, 1] {
         let mut net = network(sender, vec![path(0), path(1)], 4 * SECOND);
         net.run(2 * SECOND);
-        net.act(0, |now, endpoint| assert!(endpoint.set_standby(now, "peer", "path0", true)));
+        net.act(0, |now, endpoint| assert_eq!(endpoint.set_standby(now, "peer", "path0", true), Ok(())));
         net.run(2 * SECOND + Duration::from_millis(200));
         let before = sent(&net, sender)[0].1;
         net.run(7 * SECOND);
@@ -95,14 +95,14 @@ fn paths_are_added_and_removed_in_mid_transfer_without_loss() {
         let mut net = network(sender, vec![path(0)], 6 * SECOND);
         net.run(2 * SECOND);
         let added = PathConfig { alive: false, ..path(1) };
-        net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &added)));
+        net.act(0, |now, endpoint| assert_eq!(endpoint.add_path(now, "peer", &added), Ok(())));
         net.run(2 * SECOND + Duration::from_millis(200));
         let up = |net: &Network, end: usize| {
             let status = net.endpoint(end).status();
             status.peers[0].paths.iter().filter(|path| path.state.is_up()).count()
         };
         assert_eq!([up(&net, 0), up(&net, 1)], [2, 2], "within two round trips");
-        net.act(0, |now, endpoint| assert!(endpoint.remove_path(now, "peer", "path0")));
+        net.act(0, |now, endpoint| assert_eq!(endpoint.remove_path(now, "peer", "path0"), Ok(())));
         net.run(2 * SECOND + Duration::from_millis(300));
         let status = net.endpoint(1).status();
         assert_eq!(
@@ -112,7 +112,9 @@ fn paths_are_added_and_removed_in_mid_transfer_without_loss() {
         );
         net.run(4 * SECOND);
         // The slot is reused.
-        net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(0) })));
+        net.act(0, |now, endpoint| {
+            assert_eq!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(0) }), Ok(()))
+        });
         net.run(9 * SECOND);
         assert_eq!([up(&net, 0), up(&net, 1)], [2, 2]);
         assert_whole(&net, sender);
@@ -124,12 +126,12 @@ fn paths_are_added_and_removed_in_mid_transfer_without_loss() {
 fn a_path_disabled_by_the_operator_is_used_by_neither_end() {
     let mut net = network(1, vec![path(0), path(1)], 4 * SECOND);
     net.run(2 * SECOND);
-    net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
+    net.act(0, |now, endpoint| assert_eq!(endpoint.enable_path(now, "peer", "path0", false), Ok(())));
     net.run(2 * SECOND + Duration::from_millis(100));
     let before = sent(&net, 1)[0].1;
     net.run(3 * SECOND);
     assert!(sent(&net, 1)[0].1 - before < 2_000, "probes only");
-    net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", true)));
+    net.act(0, |now, endpoint| assert_eq!(endpoint.enable_path(now, "peer", "path0", true), Ok(())));
     net.run(3 * SECOND + Duration::from_millis(300));
     assert!(net.endpoint(1).status().peers[0].paths[0].state.is_up());
     net.run(7 * SECOND);
@@ -152,7 +154,7 @@ fn a_disabled_path_is_unused_though_its_status_frame_was_lost_or_could_not_be_se
         net.run(2 * SECOND);
         net.cut(1, true);
         net.run(2 * SECOND + absence);
-        net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
+        net.act(0, |now, endpoint| assert_eq!(endpoint.enable_path(now, "peer", "path0", false), Ok(())));
         net.run(2 * SECOND + absence + Duration::from_millis(50));
         net.cut(1, false);
         let bytes = sent_on_disabled_path(&mut net, 5 * SECOND);
@@ -167,7 +169,7 @@ fn a_disabled_path_is_unused_by_a_restarted_peer() {
     let ends = [endpoint(0, vec![path(0), path(1)]), endpoint(1, vec![back(0), back(1)])];
     let mut net = Network::between(Seed(1), ends, &[link(10), link(15)], [sink, source]);
     net.run(2 * SECOND);
-    net.act(0, |now, endpoint| assert!(endpoint.enable_path(now, "peer", "path0", false)));
+    net.act(0, |now, endpoint| assert_eq!(endpoint.enable_path(now, "peer", "path0", false), Ok(())));
     net.run(2 * SECOND + Duration::from_millis(100));
     net.act(1, |_, endpoint| *endpoint = incarnation(1, vec![back(0), back(1)], 1));
     let bytes = sent_on_disabled_path(&mut net, 5 * SECOND);
@@ -180,7 +182,9 @@ fn a_handshake_uses_a_path_that_is_added_while_the_others_are_down() {
     let mut net = network(0, vec![PathConfig { alive: false, ..path(0) }], 3 * SECOND);
     net.cut(0, true);
     net.run(SECOND);
-    net.act(0, |now, endpoint| assert!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(1) })));
+    net.act(0, |now, endpoint| {
+        assert_eq!(endpoint.add_path(now, "peer", &PathConfig { alive: false, ..path(1) }), Ok(()))
+    });
     net.run(SECOND + Duration::from_millis(200));
     assert!(net.host::<Sink>(1).numbers.len() > 10, "no wait for the next try, which is 5 s after the first");
 }

@@ -43,10 +43,10 @@ impl World<'_> {
     fn endpoint(&self, end: usize, paths: usize) -> Endpoint {
         let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
         let path = |i: usize| PathConfig::new(format!("path{i}"), LinkId(i as u8), address(1 - end, i));
-        let native = NativeConfig { congestion: self.congestion, ..NativeConfig::new(*keys(1 - end).public()) };
+        let native = NativeConfig { congestion: self.congestion.into(), ..NativeConfig::new(*keys(1 - end).public()) };
         let peer = PeerConfig {
             networks: vec!["0.0.0.0/0".parse().unwrap()],
-            scheduler: self.scheduler,
+            scheduler: self.scheduler.into(),
             rules: self.rules.to_vec(),
             ..PeerConfig::new("peer", Protocol::Native(native), (0..paths).map(path).collect())
         };

@@ -66,7 +66,12 @@ pub fn protocol(
     let preshared_key: PresharedKey = secret.read(table).map(|key| key.value).unwrap_or_default();
     public_key.map(|key| {
         key.map(|public_key| {
-            Protocol::Native(NativeConfig { preshared_key, congestion, fec, ..NativeConfig::new(public_key) })
+            Protocol::Native(NativeConfig {
+                preshared_key,
+                congestion: congestion.into(),
+                fec,
+                ..NativeConfig::new(public_key)
+            })
         })
     })
 }

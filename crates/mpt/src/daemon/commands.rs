@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use mpt_linux::netlink::{Change, Netlink, Prefix};
+use mpt_proto::PeerError;
 use mpt_proto::legacy::control::{Pair, Refused};
 use mpt_proto::time::Time;
 
@@ -68,10 +69,14 @@ impl Daemon {
     }
 
     fn set_path(&mut self, now: Time, peer: &str, path: &str, action: Action) -> Result<(), Failure> {
-        match self.driver.endpoint.enable_path(now, peer, path, action == Action::Up) {
-            true => Ok(()),
-            false => Err(Failure::new(format!("no path {path} to a peer {peer}")).hint("mpt path list")),
-        }
+        self.driver.endpoint.enable_path(now, peer, path, action == Action::Up).map_err(|error| {
+            let what = match error {
+                PeerError::NoSuchPeer => format!("there is no peer {peer}"),
+                PeerError::NoSuchPath => format!("there is no path {path} to the peer {peer}"),
+                PeerError::NotNative | PeerError::NoAddress | PeerError::NoSlot => error.to_string(),
+            };
+            Failure::new(what).hint("mpt path list")
+        })
     }
 
     /// Takes the paths between two addresses up or down, as the original names paths.
@@ -96,7 +101,8 @@ impl Daemon {
             netlink.set_up(link.index, true)?;
         }
         for (peer, path) in self.paths_over(name, &netlink.addresses(link.index)?) {
-            self.driver.endpoint.enable_path(now, &peer, &path, up);
+            // The endpoint has no path that waits for the peer's first datagram.
+            let _ = self.driver.endpoint.enable_path(now, &peer, &path, up);
         }
         if !up {
             self.process_path_events(now);

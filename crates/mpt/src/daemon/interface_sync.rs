@@ -245,13 +245,11 @@ impl Daemon {
                     cap: None,
                     standby: false,
                 };
-                let added = match self.is_configured(peer, candidate.remote) {
+                match self.is_configured(peer, candidate.remote) {
                     true => self.driver.endpoint.add_path(now, peer, &config),
                     false => self.driver.endpoint.add_remote_path(now, peer, &config),
-                };
-                if !added {
-                    return Err(Failure::new("this peer has the maximum number of paths"));
                 }
+                .map_err(|error| Failure::new(error.to_string()))?;
                 tracing::info!(peer, path = name, local = %candidate.local, remote = %candidate.remote, "path added");
             }
             PathChange::Move(name, candidate) => {
@@ -268,7 +266,8 @@ impl Daemon {
                 tracing::info!(peer, path = name, "path suspended: no route to the peer");
             }
             PathChange::Remove(name, _) => {
-                self.driver.endpoint.remove_path(now, peer, name);
+                // The path is gone if its link was removed.
+                let _ = self.driver.endpoint.remove_path(now, peer, name);
                 tracing::info!(peer, path = name, "path removed");
             }
         }
@@ -348,7 +347,9 @@ impl Daemon {
             usable.filter(|own| self.interface_sync.listening.contains_key(*own) || self.sockets.is_bound_to(at(own)));
         let all: Vec<_> = open.map(at).collect();
         for peer in self.file.peers.iter().filter(|peer| peer.connects_to_us() && peer.pairs == Pairs::FullMesh) {
-            self.driver.endpoint.advertise_addresses(now, &peer.name, &all);
+            if let Err(error) = self.driver.endpoint.advertise_addresses(now, &peer.name, &all) {
+                tracing::warn!(peer = %peer.name, %error, "addresses not advertised");
+            }
         }
     }
 

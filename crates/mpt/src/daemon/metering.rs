@@ -120,7 +120,9 @@ impl Metering {
                     self.unsaved.get_or_insert(now);
                 }
                 let is_over = *used >= limit;
-                endpoint.set_standby(now, &peer.name, &path.name, is_over);
+                if let Err(error) = endpoint.set_standby(now, &peer.name, &path.name, is_over) {
+                    tracing::warn!(peer = peer.name, path = path.name, %error, "standby state unchanged");
+                }
                 if is_over && !was_over {
                     tracing::warn!(
                         peer = peer.name,

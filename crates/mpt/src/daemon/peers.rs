@@ -57,7 +57,9 @@ impl Daemon {
     pub(super) fn remove_peer(&mut self, now: Time, index: usize) -> Peer {
         self.metering.count_final(now, &mut self.driver.endpoint);
         let peer = self.file.peers.remove(index);
-        self.driver.endpoint.remove_peer(&peer.name);
+        if let Err(error) = self.driver.endpoint.remove_peer(&peer.name) {
+            tracing::warn!(peer = %peer.name, %error, "peer not removed");
+        }
         self.forget_peer_paths(&peer.name);
         self.interface_sync.schedule(now);
         if let Some(port) = &mut self.control_port {
@@ -128,7 +130,9 @@ impl Daemon {
         let Some(index) = self.peer_of(pair) else { return };
         let peer = &self.file.peers[index];
         for local in peer.paths.iter().filter(|local| control_port::wire_name(local) == Some(path)) {
-            self.driver.endpoint.handle_report(now, &peer.name, &local.name, up);
+            if let Err(error) = self.driver.endpoint.handle_report(now, &peer.name, &local.name, up) {
+                tracing::warn!(peer = %peer.name, path = %local.name, %error, "path state not reported");
+            }
         }
     }
 

@@ -237,7 +237,7 @@ fn peer_config(file: &File, peer: &Peer, sockets: &mut Sockets, netlink: &mut Ne
         name: peer.name.to_string(),
         networks: peer.networks.iter().map(|net| **net).collect(),
         local_networks: peer.local_networks.iter().map(|net| **net).collect(),
-        scheduler: file.scheduler.value,
+        scheduler: file.scheduler.value.into(),
         rules: file.rules.iter().map(|rule| rule.value.clone()).collect(),
         protocol: peer.protocol.value.clone(),
         resequence: peer.resequence,

@@ -14,7 +14,7 @@ use crate::id::{PathId, PathSet};
 use crate::path::sent_packets::{PacketKey, Payload};
 use crate::peer::{Common, Turn};
 use crate::repair::{REALTIME_DEADLINE, RetransmitQueue};
-use crate::sched::{self, PathSnapshot, SchedInput, Schedule, Scheduler};
+use crate::sched::{self, PathSnapshot, SchedInput, Schedule};
 use crate::time::Time;
 use crate::tuning::Rule;
 use crate::tuning::peer::duplicate::{BUSY, FIRST_PROBE_BUDGET, PROBE_BUDGET_RTTS};
@@ -208,7 +208,7 @@ impl Native {
 
     /// Returns true if duplicates may measure a path that was never filled.
     pub(super) fn has_unfilled_path(&self, common: &Common) -> bool {
-        let may_spread = matches!(common.scheduler, Scheduler::Earliest(_)) && self.snapshots.len() > 1;
+        let may_spread = common.scheduler.predicts_arrival() && self.snapshots.len() > 1;
         let may_spread = may_spread && self.tuning.has(Rule::DuplicateProbes);
         may_spread && self.snapshots.iter().any(|path| self.cc.never_filled(path.id))
     }
@@ -250,7 +250,9 @@ impl Native {
     /// Sends the packet that blocks a flow on another path, once, if nothing waits and the scheduler requires it.
     pub(super) fn opportunistic_retransmit(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
         let input = SchedInput { snapshots: &self.snapshots, now: turn.now, ..SchedInput::default() };
-        let Some(moved) = common.scheduler.on_idle(&input) else { return };
+        let is_up = |id: PathId| self.snapshots.iter().any(|path| path.id == id);
+        let chosen = common.scheduler.on_idle(&input).filter(|chosen| is_up(chosen.from) && is_up(chosen.to));
+        let Some(moved) = chosen else { return };
         let room = self.limit(moved.to).saturating_sub(NATIVE_OVERHEAD);
         let Some((_, Payload::Packet(key))) = self.paths[moved.from].estimator.oldest() else { return };
         let fits = self.retransmit.peek(key).is_some_and(|(_, packet)| packet.len() <= room);

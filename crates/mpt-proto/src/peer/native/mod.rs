@@ -35,7 +35,7 @@ mod snapshot;
 mod timers;
 
 use super::{Common, Turn};
-use crate::cc::{Algorithm, Controller};
+use crate::cc::Controller;
 use crate::classify::Mark;
 use crate::config::{NativeConfig, PathConfig, PeerConfig, ProbeConfig};
 use crate::crypto::association::Association;
@@ -147,7 +147,7 @@ impl Native {
             addresses: AdvertisedAddresses::default(),
             status_seq: 0,
             tuning: config.tuning,
-            cc: Controller::new(Algorithm::new(config.congestion)),
+            cc: Controller::new(config.congestion.build(config.tuning)),
             snapshots: Vec::new(),
             recent_rate: WindowedMax::new(),
             pace: None,

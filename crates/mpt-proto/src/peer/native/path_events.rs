@@ -6,6 +6,7 @@
 use super::Native;
 use super::path::NativePath;
 use crate::config::PathConfig;
+use crate::error::PeerError;
 use crate::id::{LinkId, PathId, RemotePathId};
 use crate::path::{AddressState, PathValidation};
 use crate::peer::{Common, Turn};
@@ -16,23 +17,25 @@ use crate::wire::frame::{Frame, PathFrame, PathUsage};
 use crate::wire::native::PathTag;
 
 impl Native {
-    /// Adds a path whose address is known. Returns false if it has no address or all slots are taken.
-    pub(in crate::peer) fn add_path(&mut self, now: Time, config: &PathConfig) -> bool {
-        let Some(slot) = self.free_slot().filter(|_| config.remote.is_some()) else { return false };
+    /// Adds a path whose address is known.
+    pub(in crate::peer) fn add_path(&mut self, now: Time, config: &PathConfig) -> Result<(), PeerError> {
+        config.remote.ok_or(PeerError::NoAddress)?;
+        let slot = self.free_slot().ok_or(PeerError::NoSlot)?;
         let path = NativePath::new(now, slot, config, self.probe, self.max_datagram);
         let id = self.put_path(slot, path);
         self.announce(now, id);
-        true
+        Ok(())
     }
 
     /// Adds a path to an address that the peer advertised. It is used after the address is validated.
-    pub(in crate::peer) fn add_advertised_path(&mut self, now: Time, config: &PathConfig) -> bool {
-        let Some((slot, remote)) = self.free_slot().zip(config.remote) else { return false };
+    pub(in crate::peer) fn add_advertised_path(&mut self, now: Time, config: &PathConfig) -> Result<(), PeerError> {
+        let remote = config.remote.ok_or(PeerError::NoAddress)?;
+        let slot = self.free_slot().ok_or(PeerError::NoSlot)?;
         let config = PathConfig { alive: false, ..config.clone() };
         let mut path = NativePath::new(now, slot, &config, self.probe, self.max_datagram);
         path.address = AddressState::Unvalidated(PathValidation::advertised(now, config.link, remote));
         self.put_path(slot, path);
-        true
+        Ok(())
     }
 
     /// Sets whether this end wants a path used only while no other is alive. The peer learns it with the next challenge.

@@ -376,7 +376,7 @@ impl Native {
 
 /// Returns the scheduler's decision, and the time to wait if that is the decision.
 fn choose_or_wait(scheduler: &mut impl Schedule, len: usize, input: &SchedInput<'_>) -> (Decision, Option<Duration>) {
-    match scheduler.choose(len, input) {
+    match sched::choose(scheduler, len, input) {
         Decision::Wait => (Decision::Wait, scheduler.wait(len, input)),
         send => (send, None),
     }

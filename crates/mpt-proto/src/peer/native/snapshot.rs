@@ -10,7 +10,7 @@ use crate::path::PathTable;
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
 use crate::sched::reserve::{RESERVED_RATIO, Reprobe, TRAIN};
-use crate::sched::{PathSnapshot, Scheduler};
+use crate::sched::{PathSnapshot, Schedule};
 use crate::time::{Rate, Time};
 use crate::tuning::Rule;
 use crate::tuning::peer::queue_delay::{IN_USE, MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
@@ -205,7 +205,7 @@ impl Native {
         let paths = || self.snapshots.iter().filter(move |path| candidates.contains(path.id));
         let measured = paths().nth(1).is_some() && paths().all(|path| !path.srtt.is_zero());
         let applies = measured && self.tuning.has(Rule::ReservedPath);
-        if !applies || !matches!(common.scheduler, Scheduler::Earliest(_)) {
+        if !applies || !common.scheduler.predicts_arrival() {
             return (None, None);
         }
         let total: u64 = paths().map(|path| path.rate.bytes()).sum();

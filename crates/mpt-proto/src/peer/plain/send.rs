@@ -8,7 +8,7 @@ use crate::id::{PathId, PathSet};
 use crate::packet::ip::Version;
 use crate::peer::{Common, Turn};
 use crate::queue::{Head, InnerPacket};
-use crate::sched::{Decision, PathSnapshot, SchedInput, Schedule};
+use crate::sched::{self, Decision, PathSnapshot, SchedInput, Schedule};
 use crate::wire::gre::{self, Gre};
 
 impl Plain {
@@ -38,7 +38,7 @@ impl Plain {
         let candidates = self.bound_path(common, head.mark).map_or(PathSet::ALL, PathSet::only);
         let (backlog, now) = (head.backlog as u64, turn.now);
         let input = SchedInput { snapshots: &self.snapshots, candidates, backlog, now, bucket: head.bucket };
-        common.scheduler.choose(len, &input)
+        sched::choose(&mut common.scheduler, len, &input)
     }
 
     /// Returns the path to which a rule binds packets with this mark, if it is up.
