@@ -19,6 +19,7 @@ use crate::flow;
 use crate::packet::SuperPacket;
 use crate::packet::ip::{Ip, TCP};
 use crate::time::Time;
+use crate::tuning::inner::ack_delay::SAMPLES;
 
 /// When what is acknowledged was sent, and the ACKs that came too soon, by the bucket of the ACKs.
 #[derive(Debug, Default)]
@@ -53,9 +54,6 @@ struct HeldAck {
     number: u32,
     packet: Vec<u8>,
 }
-
-/// So many moments of a round trip are remembered for each flow.
-const SAMPLES: u32 = 64;
 
 impl AckDelay {
     /// From now on round trips are to seem like this.

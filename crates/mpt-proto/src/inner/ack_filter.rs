@@ -19,6 +19,9 @@ use crate::flow;
 use crate::packet::SuperPacket;
 use crate::packet::ip::{Ip, TCP};
 use crate::time::Time;
+use crate::tuning::inner::ack_filter::{
+    ACK_BURST, ACKS_PER_RTT, FLOW_IDLE, HYSTART_SAMPLES, MAX_ROUNDS, MIN_RTT, MIN_SPACING, ROUND_MARGIN, STARTUP_RTTS,
+};
 
 /// ACKs that wait for others, by the bucket of their flow.
 #[derive(Debug, Default)]
@@ -69,25 +72,6 @@ pub enum FilterVerdict {
     /// It waits in the place of this one, which says nothing that it does not say.
     Replace(SuperPacket),
 }
-
-/// Batches are no closer together: HyStart's bound for a train is 2 ms.
-const MIN_SPACING: Duration = Duration::from_micros(2_500);
-/// How many batches leave in a round trip in the long run,
-const ACKS_PER_RTT: u32 = 6;
-/// and how many more if few left before.
-const ACK_BURST: u32 = 2;
-/// HyStart's N_RTT_SAMPLE (RFC 9406 section 4.3): the ninth ACK decides.
-const HYSTART_SAMPLES: u32 = 8;
-/// A round that takes longer than the paths by this part has met a queue.
-const ROUND_MARGIN: u32 = 3;
-/// A round is given up after so many times that long.
-const MAX_ROUNDS: u32 = 4;
-/// Slow start from ten packets to ten thousand takes ten round trips; the slowest path comes in only later.
-const STARTUP_RTTS: u32 = 32;
-/// A flow that rests for so long begins anew: a retransmission timeout (RFC 5681 section 4.1).
-const FLOW_IDLE: Duration = Duration::from_secs(1);
-/// Where round trips are shorter, an ACK is not kept.
-const MIN_RTT: Duration = Duration::from_millis(20);
 
 impl AckFilter {
     /// Keeps `packet` back if it is an ACK to be gathered. `rtt` is what a round trip takes that meets no queue.

@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::time::{Rate, Time};
+use crate::time::Time;
+use crate::tuning::inner::udp_shaper::{BURST, CHUNK, RATE};
 
 /// The shaped flows of one peer, by flow bucket.
 #[derive(Debug, Default)]
@@ -124,12 +125,6 @@ impl TokenBucket {
     }
 }
 
-/// An eighth of a socket's buffer: this is its capacity in payload when the kernel counts a page for each packet.
-const BURST: u64 = 32 << 10;
-/// The rate that a busy program reads.
-const RATE: Rate = Rate::from_bits(128_000_000);
-/// The least amount that is worth a wake-up: a millisecond at [`RATE`].
-const CHUNK: u64 = 16 << 10;
 /// Buffers kept for reuse.
 const MAX_SPARE: usize = 64;
 

@@ -14,6 +14,7 @@ use crate::classify::Class;
 use crate::path::sent_packets::{Outcome, PacketKey};
 use crate::queue::InnerPacket;
 use crate::time::Time;
+use crate::tuning::repair::retransmit::REALTIME_DEADLINE;
 
 /// A packet's place in the order of its flow bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,10 +84,6 @@ impl InFlight {
         if self.is_realtime() { usual.min(REALTIME_DEADLINE) } else { usual }
     }
 }
-
-/// What comes later than this in a call has missed its turn to be played: 150 ms are the most that people do not mind (ITU-T
-/// G.114), and the way itself takes some of them.
-pub const REALTIME_DEADLINE: Duration = Duration::from_millis(100);
 
 impl RetransmitQueue {
     /// Remembers a packet that is being sent for the first time.

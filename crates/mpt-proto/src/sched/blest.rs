@@ -17,6 +17,7 @@ use std::time::Duration;
 use super::{Decision, OpportunisticRetransmit, PathSnapshot, SchedInput, Schedule, fastest, opening};
 use crate::path::PathId;
 use crate::time::Time;
+use crate::tuning::sched::blest::STEP;
 
 /// Estimates blocking.
 #[derive(Clone, Copy, Debug)]
@@ -79,9 +80,6 @@ impl Blest {
         self.adapted = input.now;
     }
 }
-
-/// The paper's.
-const STEP: f64 = 0.01;
 
 #[cfg(test)]
 mod tests {

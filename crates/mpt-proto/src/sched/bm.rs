@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use super::{Decision, PathSnapshot, SchedInput, Schedule, fastest, opening};
+use crate::tuning::sched::bm::TOLERANCE;
 
 /// Caps what is in flight.
 #[derive(Clone, Copy, Debug)]
@@ -36,9 +37,6 @@ fn cap(path: &PathSnapshot) -> u64 {
     let share = TOLERANCE * path.min_rtt.as_secs_f64() / path.srtt.as_secs_f64();
     (path.cwnd as f64 * share) as u64
 }
-
-/// Queues of up to half a round trip are let be: less would take them for bloat that delayed acknowledgements and jitter feign.
-const TOLERANCE: f64 = 1.5;
 
 #[cfg(test)]
 mod tests {

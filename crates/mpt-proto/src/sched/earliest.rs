@@ -16,6 +16,7 @@
 use std::time::Duration;
 
 use super::{Decision, PathSnapshot, SchedInput, Schedule};
+use crate::tuning::sched::earliest::FOREVER;
 
 /// Predicts arrivals.
 #[derive(Clone, Copy, Debug)]
@@ -47,9 +48,6 @@ impl Schedule for Earliest {
 fn arrival(path: &PathSnapshot, len: usize) -> Duration {
     path.opens_in.saturating_add(path.rate.time_for(len as u64).min(FOREVER)).saturating_add(path.delay)
 }
-
-/// Longer than any backlog is worth predicting.
-pub(super) const FOREVER: Duration = Duration::from_secs(3_600);
 
 #[cfg(test)]
 mod tests {

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::{Decision, PathSnapshot, SchedInput, Schedule, fastest, opening};
+use crate::tuning::sched::ecf::BETA;
 
 /// Compares completion times.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,9 +45,6 @@ impl Ecf {
         (is_behind, is_behind && k / window_s * rtt_s >= 2.0 * rtt_f + delta)
     }
 }
-
-/// The paper's hysteresis.
-const BETA: f64 = 0.25;
 
 #[cfg(test)]
 mod tests {

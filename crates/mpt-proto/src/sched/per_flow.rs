@@ -10,6 +10,7 @@ use super::{Decision, PathSnapshot, SchedInput, Schedule};
 use crate::flow::{BUCKETS, mix};
 use crate::path::PathId;
 use crate::time::Time;
+use crate::tuning::sched::per_flow::IDLE;
 
 /// Keeps flows on paths.
 #[derive(Clone, Debug)]
@@ -60,9 +61,6 @@ fn spread<'s>(input: &SchedInput<'s>) -> Option<&'s PathSnapshot> {
         here
     })
 }
-
-/// Longer than people pause and connections stay silent in use.
-const IDLE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use crate::time::Time;
+use crate::tuning::sched::reserve::{DEMAND_GAP, MAX_REPROBE_INTERVAL, OPEN_ROUNDS, REPROBE_INTERVAL};
 
 /// When bulk may use a path that is reserved.
 #[derive(Debug, Default)]
@@ -61,19 +62,6 @@ impl ReservedPath {
         verdict
     }
 }
-
-/// A path is reserved if all together are at least this many times as fast.
-pub const RESERVED_RATIO: u64 = 20;
-/// Datagrams in a train: at 2 Mbit/s others wait 24 ms for it.
-pub const TRAIN: usize = 4;
-/// Round trips for which bulk may use the path: congestion control probes for a higher rate in four, and once more.
-const OPEN_ROUNDS: u32 = 8;
-/// Between trains; the interval doubles while trains suggest a fast path and bulk finds none.
-const REPROBE_INTERVAL: Duration = Duration::from_secs(4);
-/// The longest interval between trains.
-const MAX_REPROBE_INTERVAL: Duration = Duration::from_secs(32);
-/// Bulk that had no packet for this long has ended.
-const DEMAND_GAP: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::{Decision, OpportunisticRetransmit, PathSnapshot, SchedInput, Schedule, fastest, opening};
 use crate::path::{MAX_PATHS, PathId};
 use crate::time::Time;
+use crate::tuning::peer::DATAGRAM;
 
 /// Halves windows.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +43,7 @@ impl Schedule for Rp {
     }
 
     fn on_idle(&mut self, input: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
-        let fast = fastest(input.paths().filter(|path| path.room >= PACKET))?;
+        let fast = fastest(input.paths().filter(|path| path.room >= DATAGRAM))?;
         if input.now.since(self.sent) < fast.srtt {
             return None;
         }
@@ -62,19 +63,16 @@ impl Rp {
         let limit = self.limit(now, path).min(path.cwnd);
         let penalty = &mut self.penalties[usize::from(path.id.slot)];
         if penalty.is_none_or(|penalty| now.since(penalty.since) >= path.srtt) {
-            *penalty = Some(Penalty { limit: (limit / 2).max(PACKET), since: now });
+            *penalty = Some(Penalty { limit: (limit / 2).max(DATAGRAM), since: now });
         }
     }
 
     fn limit(&self, now: Time, path: &PathSnapshot) -> u64 {
         let Some(Penalty { limit, since }) = self.penalties[usize::from(path.id.slot)] else { return u64::MAX };
         let rounds = now.since(since).as_micros() / path.srtt.max(Duration::from_millis(1)).as_micros();
-        limit.saturating_add(PACKET.saturating_mul(u64::try_from(rounds).unwrap_or(u64::MAX)))
+        limit.saturating_add(DATAGRAM.saturating_mul(u64::try_from(rounds).unwrap_or(u64::MAX)))
     }
 }
-
-/// A full datagram.
-const PACKET: u64 = 1_472;
 
 #[cfg(test)]
 mod tests {
@@ -107,9 +105,9 @@ mod tests {
         rp.on_idle(&input(&paths, 10));
         rp.on_idle(&input(&paths, 109));
         assert_eq!(limit(&rp, 109), 100_000);
-        assert_eq!(limit(&rp, 1_010), 100_000 + 10 * PACKET);
+        assert_eq!(limit(&rp, 1_010), 100_000 + 10 * DATAGRAM);
         rp.on_idle(&input(&paths, 1_010));
-        assert_eq!(limit(&rp, 1_010), (100_000 + 10 * PACKET) / 2);
+        assert_eq!(limit(&rp, 1_010), (100_000 + 10 * DATAGRAM) / 2);
         let full = [PathSnapshot { room: 0, ..paths[0] }, paths[1]];
         assert_eq!(rp.choose(1_250, &input(&full, 1_010)), Decision::Wait, "100 kB are more than that");
     }

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::PathSnapshot;
-use super::earliest::FOREVER;
 use crate::id::{PathId, PathSet};
+use crate::tuning::sched::earliest::FOREVER;
 
 /// The path of those whose slots are not in the set `taken` on which a packet of `len` bytes arrives first, if its window has room.
 /// Waiting for that room is part of the prediction, so none is an answer: it is worth the wait.

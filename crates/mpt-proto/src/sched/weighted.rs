@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 
 use super::{Decision, PathSnapshot, SchedInput, Schedule};
 use crate::path::{MAX_PATHS, PathId};
+use crate::tuning::sched::weighted::MEMORY;
 
 /// Shares paths by weight, or evenly.
 #[derive(Clone, Debug)]
@@ -32,9 +33,6 @@ impl Weighted {
         if self.even { 1 } else { i64::from(configured) }
     }
 }
-
-/// Bytes by which a path may be ahead or behind: many times what one decision sends.
-const MEMORY: i64 = 1 << 20;
 
 impl Schedule for Weighted {
     fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {

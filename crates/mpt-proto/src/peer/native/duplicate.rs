@@ -13,11 +13,12 @@ use crate::classify::Class;
 use crate::id::{PathId, PathSet};
 use crate::path::sent_packets::{PacketKey, Payload};
 use crate::peer::{Common, Turn};
-use crate::repair::{REALTIME_DEADLINE, RetransmitQueue};
+use crate::repair::RetransmitQueue;
 use crate::sched::{self, PathSnapshot, SchedInput, Schedule, Scheduler};
 use crate::time::Time;
 use crate::tuning::Rule;
 use crate::tuning::peer::duplicate::{BUSY, FIRST_PROBE_BUDGET, PROBE_BUDGET_RTTS};
+use crate::tuning::repair::retransmit::REALTIME_DEADLINE;
 
 /// Duplicates that are still to be sent, oldest first.
 #[derive(Debug, Default)]

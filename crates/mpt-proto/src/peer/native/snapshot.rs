@@ -9,13 +9,14 @@ use crate::inner::ack_delay::TypicalRtt;
 use crate::path::PathTable;
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
-use crate::sched::reserve::{RESERVED_RATIO, Reprobe, TRAIN};
+use crate::sched::reserve::Reprobe;
 use crate::sched::{PathSnapshot, Scheduler};
 use crate::time::{Rate, Time};
 use crate::tuning::Rule;
 use crate::tuning::peer::queue_delay::{IN_USE, MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
 use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, MAX_LOSS, STALE};
 use crate::tuning::queue::codel;
+use crate::tuning::sched::reserve::{RESERVED_RATIO, TRAIN};
 
 impl Native {
     /// Refreshes the snapshots of the paths that may carry data.
