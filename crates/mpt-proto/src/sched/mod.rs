@@ -1,11 +1,11 @@
-//! Schedulers: which path a packet takes.
+//! Schedulers choose the path of each packet.
 //!
-//! A scheduler sees a [`Scene`], all that may be known, and says where the next packet goes. It is asked once per *run*: the
-//! corridor may send several packets after one another on the path that was chosen, as many as [`View::burst`]
-//! allows, so that what is sent together can leave in one system call. What was sent is reported to [`Schedule::on_sent`].
+//! A scheduler gets a [`SchedInput`] and returns a [`Decision`] for the next packet. There is one decision per batch:
+//! up to [`PathSnapshot::burst`] bytes may be sent on the chosen path, so that they leave in one system call. The bytes
+//! sent are reported to [`Schedule::on_sent`].
 //!
-//! `docs/design/schedulers.md` says what each is for. Adding one is a file, a variant and a name. Where a packet of class realtime goes is not a
-//! scheduler's affair: [`urgent`].
+//! `docs/design/schedulers.md` describes the purpose of each. A new one is a file, a variant and a name. Packets of class
+//! realtime do not pass a scheduler: see [`urgent()`].
 
 mod blest;
 mod bm;
@@ -35,58 +35,58 @@ use rp::Rp;
 pub use urgent::urgent;
 use weighted::Weighted;
 
-/// What a scheduler may know about a path that can be used.
+/// The state of a usable path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PathSnapshot {
-    /// Which path.
+    /// Its identifier.
     pub id: PathId,
-    /// Configured share, 1 to 10000; counts for [`Kind::Weighted`] alone.
+    /// Configured share, 1 to 10000; used by [`SchedulerKind::Weighted`] only.
     pub weight: u32,
     /// Smoothed round-trip time; zero while unknown.
     pub srtt: Duration,
-    /// Its variation (RFC 6298).
+    /// RTT variation (RFC 6298).
     pub rtt_var: Duration,
-    /// The least round-trip time of late; zero while unknown.
+    /// Recent minimum of the round-trip time; zero while unknown.
     pub min_rtt: Duration,
     /// Bytes that may be sent before the path's window, its pacer or its socket is full.
     pub room: u64,
-    /// As `room`, when its pacer is not asked.
+    /// As `room`, without the pacer's limit.
     pub window: u64,
-    /// Bytes that may be in flight.
+    /// Congestion window in bytes.
     pub cwnd: u64,
-    /// Bytes that are.
+    /// Bytes in flight.
     pub in_flight: u64,
-    /// For how long the oldest of them has been, if it is an inner packet.
+    /// Age of the oldest packet in flight, if it is an inner packet.
     pub oldest: Duration,
-    /// Bytes worth sending on it in one go.
+    /// Bytes of one batch.
     pub burst: u64,
-    /// What its bottleneck passes, as far as is known.
+    /// Estimated rate of the bottleneck.
     pub rate: Rate,
-    /// One-way delay, more than that of the fastest path. Its queue is part of it.
+    /// One-way delay above that of the fastest path, with queueing delay.
     pub delay: Duration,
-    /// When it will have room, as far as can be foreseen; zero when it has.
+    /// Estimated time until it has room; zero if it has.
     pub opens_in: Duration,
-    /// Whether only its pacer keeps it from sending, so that waiting alone will open it.
+    /// True if only its pacer limits it, so that it opens without an ACK.
     pub paced: bool,
 }
 
-/// Everything that a scheduler may use for a decision.
+/// The input of a decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SchedInput<'a> {
-    /// The paths that are up, in order of their slots.
+    /// Paths that are up, in order of their slots.
     pub snapshots: &'a [PathSnapshot],
-    /// Those that the packet may take.
+    /// Paths that the packet may take.
     pub candidates: PathSet,
-    /// Bytes that leave before the flow to be scheduled has nothing more to send, the next packet included.
+    /// Bytes to be sent until the flow to be scheduled has an empty queue, with the next packet.
     pub backlog: u64,
-    /// The time.
+    /// Current time.
     pub now: Time,
-    /// The flow's bucket.
+    /// Bucket of the flow.
     pub bucket: u16,
 }
 
 impl PathSnapshot {
-    /// Bytes that are in flight when the path is full: its window, or a round trip at its rate where the window is kept wider than that.
+    /// Returns the bytes in flight of a full path: its BDP, but at most its window.
     fn flight(&self) -> u64 {
         let filled = self.rate.bytes_in(self.srtt);
         if filled == 0 { self.cwnd } else { self.cwnd.min(filled) }
@@ -100,26 +100,26 @@ impl<'a> SchedInput<'a> {
         self.snapshots.iter().filter(move |path| candidates.contains(path.id))
     }
 
-    /// Returns those that have room for `len` bytes.
+    /// Returns the candidates that have room for `len` bytes.
     pub fn open(&self, len: usize) -> impl Iterator<Item = &'a PathSnapshot> + Clone + use<'a> {
         self.paths().filter(move |path| path.room >= len as u64)
     }
 }
 
-/// Where the next packet goes.
+/// The path of the next packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Over this path, which has room.
+    /// Sends it on this path, which has room.
     Send(PathId),
-    /// Over this path, which has room, but not this packet: so many bytes leave over other paths before one that goes over this
-    /// one now arrives, so a packet of its flow that has these in front of it goes there, and arrives in its turn.
+    /// Sends a later packet of the flow on this path, which has room: the one behind this many bytes, which other paths
+    /// pass before it arrives. So it arrives in order.
     Ahead(PathId, u64),
-    /// Nowhere yet.
+    /// Sends nothing yet.
     Wait,
 }
 
 impl Decision {
-    /// The path, if it is one.
+    /// Returns the path, unless it is [`Self::Wait`].
     pub fn path(self) -> Option<PathId> {
         match self {
             Self::Send(path) | Self::Ahead(path, _) => Some(path),
@@ -128,51 +128,52 @@ impl Decision {
     }
 }
 
-/// A packet in flight on one path that is to be sent on another as well.
+/// A packet in flight on one path that is also sent on another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpportunisticRetransmit {
-    /// The oldest on this path.
+    /// Path whose oldest packet is sent.
     pub from: PathId,
-    /// On this one, which has room for it.
+    /// Path that it is sent on, which has room for it.
     pub to: PathId,
 }
 
-/// A way to choose.
+/// A scheduling algorithm.
 pub trait Schedule {
     /// Chooses a path for a packet of `len` bytes, overhead included.
     fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision;
 
-    /// After [`Decision::Wait`]: when asking again may bring another answer, if time alone can bring one.
+    /// After [`Decision::Wait`], returns the time after which the decision may change; `None` if only an event changes
+    /// it.
     fn wait(&self, _len: usize, input: &SchedInput<'_>) -> Option<Duration> {
         opening(input, |_| true)
     }
 
-    /// `bytes` were sent on `path`.
+    /// Notes that `bytes` were sent on `path`.
     fn on_sent(&mut self, _path: PathId, _bytes: usize, _scene: &SchedInput<'_>) {}
 
-    /// Nothing waits to be sent. What is in flight may be sent again.
+    /// Called when the queue is empty. Returns a packet in flight to be sent again, if any.
     fn on_idle(&mut self, _scene: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
         None
     }
 
-    /// Whether a flow's packets must not be sent over several paths, whatever their class.
+    /// Returns true if each flow must stay on one path, in every class.
     fn keeps_flows(&self) -> bool {
         false
     }
 
-    /// Whether every packet goes over every path.
+    /// Returns true if every packet is sent on every path.
     fn is_redundant(&self) -> bool {
         false
     }
 }
 
-/// When the pacer of a path that would be taken lets go.
+/// Returns the time until the first pacer of the paths in `is_taken` opens.
 fn opening(input: &SchedInput<'_>, is_taken: impl Fn(&PathSnapshot) -> bool) -> Option<Duration> {
     let paced = input.paths().filter(|path| path.paced && !path.opens_in.is_zero());
     paced.filter(|path| is_taken(path)).map(|path| path.opens_in).min()
 }
 
-/// The path with the lowest round-trip time.
+/// Returns the path with the lowest smoothed RTT.
 fn fastest<'v>(paths: impl Iterator<Item = &'v PathSnapshot>) -> Option<&'v PathSnapshot> {
     paths.min_by_key(|path| (path.srtt, path.id))
 }
@@ -185,13 +186,13 @@ pub enum SchedulerKind {
     Weighted,
     /// Equal shares.
     RoundRobin,
-    /// The path with the lowest round-trip time, the next one when that is full.
+    /// Lowest RTT first, the next path when that is full.
     MinRtt,
-    /// The path on which the packet arrives first, which may be worth a wait.
+    /// Earliest arrival; may wait for a faster path.
     Earliest,
-    /// As `MinRtt`, but off a slow path that would block the fast one.
+    /// As `MinRtt`, but without slow paths that would block the fast one.
     Blest,
-    /// As `MinRtt`, but waiting for the fast path when that completes sooner.
+    /// As `MinRtt`, but waits for the fast path if that completes sooner.
     Ecf,
     /// Each flow on one path.
     Flow,
@@ -218,38 +219,38 @@ impl SchedulerKind {
         ("bm", Self::Bm),
     ];
 
-    /// The name in the configuration.
+    /// Returns its name in the configuration.
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(_, kind)| *kind == self).map_or("custom", |(name, _)| name)
     }
 }
 
-/// A scheduler at work.
+/// A scheduler with its state.
 pub enum Scheduler {
-    /// [`Kind::Weighted`] and [`Kind::RoundRobin`].
+    /// [`SchedulerKind::Weighted`] and [`SchedulerKind::RoundRobin`].
     Weighted(Weighted),
-    /// [`Kind::MinRtt`].
+    /// [`SchedulerKind::MinRtt`].
     MinRtt(MinRtt),
-    /// [`Kind::Earliest`].
+    /// [`SchedulerKind::Earliest`].
     Earliest(Earliest),
-    /// [`Kind::Blest`].
+    /// [`SchedulerKind::Blest`].
     Blest(Blest),
-    /// [`Kind::Ecf`].
+    /// [`SchedulerKind::Ecf`].
     Ecf(Ecf),
-    /// [`Kind::Flow`].
+    /// [`SchedulerKind::Flow`].
     Flow(PerFlow),
-    /// [`Kind::Redundant`].
+    /// [`SchedulerKind::Redundant`].
     Redundant(Redundant),
-    /// [`Kind::Rp`].
+    /// [`SchedulerKind::Rp`].
     Rp(Rp),
-    /// [`Kind::Bm`].
+    /// [`SchedulerKind::Bm`].
     Bm(Bm),
-    /// Somebody's experiment.
+    /// Any other implementation.
     Custom(Box<dyn Schedule + Send>),
 }
 
 impl Scheduler {
-    /// Makes one of the named kind.
+    /// Makes a scheduler of this kind.
     pub fn new(kind: SchedulerKind) -> Self {
         match kind {
             SchedulerKind::Weighted => Self::Weighted(Weighted::by_weight()),

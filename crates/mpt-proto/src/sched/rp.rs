@@ -1,11 +1,12 @@
-//! Opportunistic retransmission and penalisation: lowest round-trip time first, and a path that blocks pays for it.
+//! Opportunistic retransmission and penalisation: lowest RTT first, and the window of a path that blocks is reduced.
 //!
-//! Raiciu, Paasch et al.: "How Hard Can It Be? Designing and Implementing a Deployable Multipath TCP", NSDI 2012, section 4.2. When the receive
-//! window blocks, the segment that blocks is sent once more on the fast path, and the window of the path that holds it is halved, once a round trip of it.
+//! Raiciu, Paasch et al.: "How Hard Can It Be? Designing and Implementing a Deployable Multipath TCP", NSDI 2012,
+//! section 4.2. If the receive window blocks, the blocking segment is also sent on the fast path, and the window of the
+//! path that holds it is halved, at most once per RTT of that path.
 //!
-//! A tunnel has no receive window of its own. Blocked here is a flow that has sent nothing for a round trip of the fast path, though that has room,
-//! while a slower one still owes a packet for longer. The halved window is a limit of the scheduler's own, below the
-//! congestion controller's, and grows by a packet each round trip.
+//! A tunnel has no receive window of its own. A flow counts as blocked if it sent nothing for an RTT of the fast path,
+//! which has room, while a packet on a slower path is in flight for longer than that. The halved window is a limit in
+//! the scheduler, below the congestion window, and grows by a packet per RTT.
 
 use std::time::Duration;
 
@@ -14,14 +15,14 @@ use crate::path::{MAX_PATHS, PathId};
 use crate::time::Time;
 use crate::tuning::peer::DATAGRAM;
 
-/// Halves windows.
+/// Retransmits opportunistically and penalises paths that block.
 #[derive(Clone, Debug, Default)]
 pub struct Rp {
     penalties: [Option<Penalty>; MAX_PATHS],
     sent: Time,
 }
 
-/// What a path may have in flight, and since when.
+/// A limit of the bytes in flight on a path.
 #[derive(Clone, Copy, Debug)]
 struct Penalty {
     limit: u64,
@@ -90,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn what_blocks_is_sent_once_more_on_the_fast_path() {
+    fn a_blocking_packet_is_also_sent_on_the_fast_path() {
         let mut rp = Rp::default();
         assert!(rp.on_idle(&input(&late(10), 10)).is_none(), "the fast path would not have been faster");
-        assert!(rp.on_idle(&input(&late(11), 9)).is_none(), "it may have more in a moment");
-        let rescue = rp.on_idle(&input(&late(11), 10)).unwrap();
-        assert_eq!((rescue.from.slot, rescue.to.slot), (1, 0));
+        assert!(rp.on_idle(&input(&late(11), 9)).is_none(), "it was not idle for a whole round trip");
+        let retransmit = rp.on_idle(&input(&late(11), 10)).unwrap();
+        assert_eq!((retransmit.from.slot, retransmit.to.slot), (1, 0));
     }
 
     #[test]
