@@ -4,8 +4,8 @@
 //! up to [`PathSnapshot::burst`] bytes may be sent on the chosen path, so that they leave in one system call. The bytes
 //! sent are reported to [`Schedule::on_sent`].
 //!
-//! `docs/design/schedulers.md` describes the purpose of each. A new one is a file, a variant and a name. Packets of class
-//! realtime do not pass a scheduler: see [`urgent()`].
+//! `docs/design/schedulers.md` describes the purpose of each. A new one is a file, a variant and a name. Packets of
+//! class realtime do not pass a scheduler: see [`urgent()`].
 
 mod blest;
 mod bm;

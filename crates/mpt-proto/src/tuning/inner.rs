@@ -12,18 +12,19 @@ pub mod ack_filter {
     pub const ACK_BURST: u32 = 2;
     /// HyStart's N_RTT_SAMPLE (RFC 9406 section 4.3): the ninth ACK of a round decides.
     pub const HYSTART_SAMPLES: u32 = 8;
-    /// A round that is longer than the paths' RTT by more than RTT / 3 contains queueing delay, and is no longer limited.
+    /// A round that is longer than the paths' RTT by more than RTT / 3 contains queueing delay, and is no longer
+    /// limited.
     pub const ROUND_MARGIN: u32 = 3;
     /// A round whose end is not found ends after this many times its expected duration. Chosen, not measured.
     pub const MAX_ROUNDS: u32 = 4;
-    /// Round trips for which a flow is young. Slow start from ten packets to ten thousand takes ten, and the slowest path is
-    /// used only later.
+    /// Round trips for which a flow is young. Slow start from ten packets to ten thousand takes ten, and the slowest
+    /// path is used only later.
     pub const STARTUP_RTTS: u32 = 32;
     /// A flow that is idle for this long is young again: a sender restarts slow start after an idle time of one
     /// retransmission timeout (RFC 5681 section 4.1).
     pub const FLOW_IDLE: Duration = Duration::from_secs(1);
-    /// ACKs are not filtered if the RTT is shorter. At this RTT the batches of a young flow are 3.3 ms apart, little more than
-    /// [`MIN_SPACING`]. Chosen, not measured.
+    /// ACKs are not filtered if the RTT is shorter. At this RTT the batches of a young flow are 3.3 ms apart, little
+    /// more than [`MIN_SPACING`]. Chosen, not measured.
     pub const MIN_RTT: Duration = Duration::from_millis(20);
 }
 
@@ -37,8 +38,8 @@ pub mod ack_delay {
 pub mod udp_shaper {
     use crate::time::Rate;
 
-    /// Bytes delivered at once: about an eighth of a socket's buffer, which is its capacity in payload when the kernel counts
-    /// a page for each packet.
+    /// Bytes delivered at once: about an eighth of a socket's buffer, which is its capacity in payload when the kernel
+    /// counts a page for each packet.
     pub const BURST: u64 = 32 << 10;
     /// The rate that a busy program reads. Chosen, not measured.
     pub const RATE: Rate = Rate::from_bits(128_000_000);

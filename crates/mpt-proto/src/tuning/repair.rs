@@ -13,7 +13,8 @@ pub mod retransmit {
 pub mod fec {
     use std::time::Duration;
 
-    /// Below this RTT a repair saves less than the milliseconds by which ACKs and batches of packets are delayed anyway.
+    /// Below this RTT a repair saves less than the milliseconds by which ACKs and batches of packets are delayed
+    /// anyway.
     pub const MIN_RTT: Duration = Duration::from_millis(10);
     /// Below this loss, one packet in a thousand, repairs are too rare to matter.
     pub const MIN_LOSS: f64 = 0.001;
@@ -26,8 +27,8 @@ pub mod fec {
     pub const RISE_TIME: Duration = Duration::from_millis(500);
     /// Time constant while the loss falls: protection continues for a while after the last loss. Chosen, not measured.
     pub const FALL_TIME: Duration = Duration::from_secs(1);
-    /// The last packets are covered after this part of a round trip, two packets and 5 ms at least, because the next packet
-    /// of a steady flow may still come.
+    /// The last packets are covered after this part of a round trip, two packets and 5 ms at least, because the next
+    /// packet of a steady flow may still come.
     pub const TAIL_RTT_DIVISOR: u32 = 8;
     /// Lower bound of that time.
     pub const MIN_TAIL_TIMEOUT: Duration = Duration::from_millis(5);

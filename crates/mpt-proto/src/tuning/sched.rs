@@ -8,8 +8,8 @@ pub mod blest {
 
 /// Bufferbloat mitigation.
 pub mod bm {
-    /// A queue of up to half a round trip is tolerated. Delayed acknowledgements and jitter raise the smoothed RTT as well; a
-    /// lower bound would treat them as bufferbloat.
+    /// A queue of up to half a round trip is tolerated. Delayed acknowledgements and jitter raise the smoothed RTT as
+    /// well; a lower bound would treat them as bufferbloat.
     pub const TOLERANCE: f64 = 1.5;
 }
 
@@ -31,8 +31,8 @@ pub mod ecf {
 pub mod per_flow {
     use std::time::Duration;
 
-    /// A flow without a packet for this long is assigned a path again: longer than pauses of users and of connections in use.
-    /// Chosen, not measured.
+    /// A flow without a packet for this long is assigned a path again: longer than pauses of users and of connections
+    /// in use. Chosen, not measured.
     pub const IDLE: Duration = Duration::from_secs(60);
 }
 
