@@ -161,13 +161,13 @@ impl RetransmitQueue {
         self.entries[key.index()].carried.as_ref().map(|carried| (carried.flow_seq.bucket, &carried.packet))
     }
 
-    /// Suspends retransmission until [`Self::unpark`], because no path has room for the first packet.
-    pub fn park(&mut self) {
+    /// Suspends retransmission until [`Self::resume`], because no path has room for the first packet.
+    pub fn suspend(&mut self) {
         self.suspended = true;
     }
 
     /// Resumes retransmission.
-    pub fn unpark(&mut self) {
+    pub fn resume(&mut self) {
         self.suspended = false;
     }
 

@@ -155,12 +155,12 @@ impl Native {
             }
             if next.retransmission {
                 awaits_repair = Some(next.bucket);
-                self.retransmit.park();
+                self.retransmit.suspend();
             } else {
                 common.queue.park();
             }
         }
-        self.retransmit.unpark();
+        self.retransmit.resume();
         train
     }
 
