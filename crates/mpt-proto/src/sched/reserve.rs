@@ -1,9 +1,10 @@
-//! The reserved path: the one with the lowest RTT, where it would add next to nothing to bulk flows. Flows that send little have it
-//! to themselves, and do not wait behind long packets on a slow link.
+//! The reserved path: the one with the lowest RTT, where it would add next to nothing to bulk flows. Flows that send
+//! little have it to themselves, and do not wait behind long packets on a slow link.
 //!
-//! A path without bulk is not measured: one that was slow by chance, or was slow when it was last used, would stay reserved. So
-//! while bulk flows have packets, a short packet train probes its rate every few seconds ([`crate::path::packet_train`]). If the
-//! train shows a fast path, bulk may use it for as long as congestion control needs to measure it.
+//! A path without bulk is not measured: one that was slow by chance, or was slow when it was last used, would stay
+//! reserved. So while bulk flows have packets, a short packet train probes its rate every few seconds
+//! ([`crate::path::packet_train`]). If the train shows a fast path, bulk may use it for as long as congestion control
+//! needs to measure it.
 
 use std::time::Duration;
 
@@ -37,8 +38,8 @@ pub enum Reprobe {
 }
 
 impl ReservedPath {
-    /// Decides for a bulk packet at `now`. `fast` is true if a train has just shown that the path is fast, `grows` if it is in
-    /// start-up.
+    /// Decides for a bulk packet at `now`. `fast` is true if a train has just shown that the path is fast, `grows` if
+    /// it is in start-up.
     pub fn reprobe(&mut self, now: Time, rtt: Duration, fast: bool, grows: bool) -> Reprobe {
         let Some(next) = self.0.as_mut().filter(|next| now.since(next.wanted) < DEMAND_GAP) else {
             let (train, interval) = (now + REPROBE_INTERVAL, REPROBE_INTERVAL);
