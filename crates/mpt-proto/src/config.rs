@@ -1,4 +1,4 @@
-//! What an endpoint is told: values that have been checked, without the file they came from.
+//! The configuration of an endpoint: checked values, independent of the file format.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -16,44 +16,44 @@ use crate::sched;
 use crate::time::Rate;
 use crate::tuning::Tuning;
 
-/// One endpoint: a TUN device and the peers behind it.
+/// An endpoint: a TUN device and its peers.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who we are to peers in native mode; not needed when there are none.
+    /// The local key pair; required only for peers in native mode.
     pub identity: Option<KeyPair>,
     /// The largest inner packet in bytes; see [`inner_mtu`].
     pub mtu: usize,
-    /// What the TUN device takes as super-packets.
+    /// The super-packets that the TUN device accepts.
     pub merge: Merge,
     /// The peers.
     pub peers: Vec<PeerConfig>,
 }
 
-/// One peer.
+/// A peer.
 #[derive(Clone, Debug)]
 pub struct PeerConfig {
-    /// What people call it.
+    /// Configured name.
     pub name: String,
-    /// Inner destinations that are sent to it, and inner sources that it may use.
+    /// Inner destinations that are routed to it, and inner sources that it may use.
     pub networks: Vec<IpNet>,
-    /// Inner sources of this side whose packets are sent to it; all when empty.
+    /// Local inner sources whose packets are routed to it; all if empty.
     pub local_networks: Vec<IpNet>,
     /// How its paths are chosen.
     pub scheduler: sched::SchedulerConfig,
     /// Which packets are treated otherwise; the first that fits a packet decides.
     pub rules: Vec<Rule>,
-    /// What is spoken with it.
+    /// The protocol and its options.
     pub protocol: Protocol,
-    /// How its packets are put back in order, when they carry sequence numbers; off when absent.
+    /// Limits of the reorder buffer, for packets with sequence numbers; no reordering if absent.
     pub resequence: Option<reorder::ReorderLimits>,
-    /// How its paths are probed; they are taken to be alive when absent.
+    /// Probes of its paths; if absent, paths always count as alive.
     pub probe: Option<ProbeConfig>,
-    /// Its paths: 1 to 32 in plain mode; in native mode also none, when the peer is the one who calls.
+    /// Its paths: 1 to 32 in plain mode; may be empty in native mode if the peer initiates sessions.
     pub paths: Vec<PathConfig>,
 }
 
 impl PeerConfig {
-    /// A peer with the defaults of the configuration, and nothing behind it yet.
+    /// Makes a peer with the defaults of the configuration and no networks.
     pub fn new(name: impl Into<String>, protocol: Protocol, paths: Vec<PathConfig>) -> Self {
         let scheduler = match protocol {
             Protocol::Plain(_) => sched::SchedulerKind::Weighted,
@@ -73,17 +73,17 @@ impl PeerConfig {
     }
 }
 
-/// What is spoken with a peer.
+/// The protocol of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Bare GRE-in-UDP (RFC 8086).
+    /// GRE-in-UDP (RFC 8086), without encryption.
     Plain(PlainFraming),
-    /// Authenticated and encrypted.
+    /// Native mode: authenticated and encrypted.
     Native(NativeConfig),
 }
 
 impl Protocol {
-    /// Who the peer is, in native mode.
+    /// Returns the public key of the peer, in native mode.
     pub fn public_key(&self) -> Option<PublicKey> {
         match self {
             Self::Plain(_) => None,
@@ -92,23 +92,23 @@ impl Protocol {
     }
 }
 
-/// What native mode must know of a peer. Neither key shows itself in `Debug` unless it is public.
+/// The configuration of a peer in native mode. `Debug` does not print the preshared key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeConfig {
-    /// Who it is.
+    /// Its public key.
     pub public_key: PublicKey,
-    /// The secret that is shared with it besides; all zero for none.
+    /// The preshared key; all zero for none.
     pub preshared_key: PresharedKey,
     /// How much its paths may have in flight.
     pub congestion: cc::ControllerConfig,
     /// Whether lost packets may be brought back by forward error correction.
     pub fec: fec::FecMode,
-    /// The heuristics that are on; all of them outside of experiments.
+    /// The heuristics that are on; all by default.
     pub tuning: Tuning,
 }
 
 impl NativeConfig {
-    /// A peer that is known by nothing but its key.
+    /// Makes a peer with this key and the defaults.
     pub fn new(public_key: PublicKey) -> Self {
         let preshared_key = PresharedKey::from_bytes([0; 32]);
         Self {
@@ -121,88 +121,89 @@ impl NativeConfig {
     }
 }
 
-/// The optional fields of GRE (RFC 2784, RFC 2890) that plain mode sends. Whatever is received is understood.
+/// The optional fields of GRE (RFC 2784, RFC 2890) that plain mode sends. On receipt all are understood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlainFraming {
-    /// Number packets, so that the receiver can restore their order.
+    /// Sends sequence numbers, so that the receiver can restore the order.
     pub sequence: bool,
-    /// Sent with every packet and demanded of every packet.
+    /// The key that every packet carries, and that is required in received packets.
     pub key: Option<u32>,
-    /// Cover header and payload with a checksum.
+    /// Sends a checksum of header and payload.
     pub checksum: bool,
 }
 
 impl PlainFraming {
-    /// Bytes of GRE header: 4 to 16.
+    /// Returns the length of the GRE header: 4 to 16 bytes.
     pub const fn overhead(&self) -> usize {
         4 * (1 + self.sequence as usize + self.key.is_some() as usize + self.checksum as usize)
     }
 }
 
-/// How a path shows that it is alive.
+/// The way in which a failed path is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LivenessConfig {
-    /// It answers probes.
+    /// By probes without a response.
     Probes(ProbeConfig),
-    /// Both ends send keepalives unasked, as the original MPT does.
+    /// By missing keepalives, which both ends send as the original MPT does.
     Keepalives(KeepaliveConfig),
-    /// It is taken to be alive.
+    /// Never: the path always counts as alive.
     Off,
 }
 
-/// Keepalives as the original MPT sends them.
+/// Keepalives of the original MPT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepaliveConfig {
-    /// Between keepalives that are sent; none are when absent.
+    /// Interval between keepalives sent; none are sent if absent.
     pub every: Option<Duration>,
-    /// Without a keepalive for so long, the path is dead; never when absent.
+    /// Time without a received keepalive after which the path is dead; never if absent.
     pub dead: Option<Duration>,
-    /// This host's tunnel address, which stands in the keepalives that are sent.
+    /// The tunnel address of this host, a field of the keepalives sent.
     pub local: IpAddr,
-    /// The peer's.
+    /// The tunnel address of the peer.
     pub remote: IpAddr,
 }
 
-/// How a path is asked whether it is alive.
+/// Probes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeConfig {
-    /// Between probes while nothing is sent. Holds the bindings of address translators.
+    /// Interval between probes while nothing is sent. Probes keep the bindings of NATs.
     pub idle: Duration,
-    /// How long a probe may stay unanswered before the path is dead.
+    /// Time without a response after which the path is dead.
     pub dead: Duration,
 }
 
 impl Default for ProbeConfig {
-    /// RFC 4787 has translators keep UDP bindings for 120 s, but many keep them for 30 s: 10 s survives two lost probes there.
-    /// With a probe every 0.1 s under traffic, 0.5 s finds a silent path in 0.6 s, and five lost probes in a row are no accident.
+    /// RFC 4787 requires NATs to keep UDP bindings for 120 s, but many keep them for 30 s: with 10 s two probes may be
+    /// lost. With a probe every 0.1 s under traffic, 0.5 s detects a failed path in 0.6 s; five losses in a row are no
+    /// chance.
     fn default() -> Self {
         Self { idle: Duration::from_secs(10), dead: Duration::from_millis(500) }
     }
 }
 
-/// One path of a peer.
+/// A path of a peer.
 #[derive(Clone, Debug)]
 pub struct PathConfig {
-    /// What people call it.
+    /// Configured name.
     pub name: String,
     /// The socket it uses.
     pub link: LinkId,
-    /// The peer's address on it. Always there in plain mode; learned from the peer's call when absent in native mode.
+    /// The address of the peer on it; required in plain mode. If absent in native mode, it is learned.
     pub remote: Option<SocketAddr>,
-    /// Its share under the weighted scheduler, 1 to 10000.
+    /// Its weight in the weighted scheduler, 1 to 10000.
     pub weight: u32,
-    /// How it shows that it is alive, where that is not as the peer's `probe` says.
+    /// Failure detection, if it differs from the peer's `probe`.
     pub liveness: Option<LivenessConfig>,
-    /// Taken to be alive from the start; or else it has to show it first, where there is a way.
+    /// True if it counts as alive from the start; otherwise it must answer a probe first, unless liveness is off.
     pub alive: bool,
-    /// The fastest that native mode may send on it.
+    /// Maximum sending rate in native mode.
     pub cap: Option<Rate>,
-    /// Used only while no other path is alive.
+    /// True if it is used only while no other path is alive.
     pub standby: bool,
 }
 
 impl PathConfig {
-    /// A path to `remote` that is as good as any other.
+    /// Makes a path to `remote` with the defaults.
     pub fn new(name: impl Into<String>, link: LinkId, remote: SocketAddr) -> Self {
         Self {
             name: name.into(),
@@ -217,8 +218,8 @@ impl PathConfig {
     }
 }
 
-/// The largest inner packet that fits an outer packet of `path_mtu` bytes to `remote`, with `framing` bytes between UDP and
-/// the inner header.
+/// Returns the largest inner packet that fits an outer packet of `path_mtu` bytes to `remote`, with `framing` bytes
+/// between the UDP header and the inner packet.
 pub fn inner_mtu(path_mtu: usize, remote: SocketAddr, framing: usize) -> usize {
     let outer = if remote.is_ipv4() { 20 } else { 40 };
     path_mtu.saturating_sub(outer + 8 + framing)

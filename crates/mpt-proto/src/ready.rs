@@ -1,57 +1,57 @@
-//! Which peers have something to do: in this turn, or at a deadline.
+//! The queue of peers to be flushed in this turn, and the deadlines of all peers.
 
 use std::collections::BTreeSet;
 
 use crate::time::Time;
 use crate::wake::WakeReason;
 
-/// Peers by their index.
+/// Peers, by index.
 #[derive(Debug, Default)]
 pub(crate) struct ReadyQueue {
-    /// Those to which something has happened since they were last flushed, each once: a turn in which a thousand of them are heard must
-    /// not compare each with each.
+    /// Peers with an event since their last flush, each once. `is_dirty` avoids a search of this list, which would
+    /// make a turn with events of a thousand peers quadratic.
     dirty: Vec<usize>,
-    /// By peer: whether it is among them.
+    /// By peer: true if it is in `dirty`.
     is_dirty: Vec<bool>,
     deadlines: BTreeSet<(Time, WakeReason, usize)>,
-    /// By peer: its deadline among those.
+    /// By peer: its entry in `deadlines`.
     deadline_of: Vec<Option<(Time, WakeReason)>>,
 }
 
 impl ReadyQueue {
-    /// For this many peers, all of them touched, none with a deadline.
+    /// Makes a queue with this number of peers, all dirty and without deadlines.
     pub(crate) fn new(peers: usize) -> Self {
         let mut ready = Self { deadline_of: vec![None; peers], ..Self::default() };
         ready.mark_all();
         ready
     }
 
-    /// Something has happened to a peer.
+    /// Marks a peer as dirty.
     pub(crate) fn mark(&mut self, peer: usize) {
         if !std::mem::replace(&mut self.is_dirty[peer], true) {
             self.dirty.push(peer);
         }
     }
 
-    /// Something has happened to all of them.
+    /// Marks all peers as dirty.
     pub(crate) fn mark_all(&mut self) {
         let peers = self.deadline_of.len();
         (self.dirty, self.is_dirty) = ((0..peers).collect(), vec![true; peers]);
     }
 
-    /// The peers that are to be flushed.
+    /// Returns the dirty peers.
     pub(crate) fn dirty(&self) -> &[usize] {
         &self.dirty
     }
 
-    /// Takes one of them.
+    /// Removes and returns a dirty peer.
     pub(crate) fn pop_dirty(&mut self) -> Option<usize> {
         let peer = self.dirty.pop()?;
         self.is_dirty[peer] = false;
         Some(peer)
     }
 
-    /// Files the next deadline of a peer in the place of the one before.
+    /// Replaces the deadline of a peer.
     pub(crate) fn set_deadline(&mut self, peer: usize, next: Option<(Time, WakeReason)>) {
         let before = std::mem::replace(&mut self.deadline_of[peer], next);
         if next == before {
@@ -63,12 +63,12 @@ impl ReadyQueue {
         self.deadlines.extend(next.map(|(at, why)| (at, why, peer)));
     }
 
-    /// A peer whose deadline has come.
+    /// Returns a peer whose deadline is at or before `now`.
     pub(crate) fn due(&self, now: Time) -> Option<usize> {
         self.deadlines.first().filter(|(at, _, _)| *at <= now).map(|(_, _, peer)| *peer)
     }
 
-    /// The next deadline of all.
+    /// Returns the earliest deadline of all peers.
     pub(crate) fn next_deadline(&self) -> Option<(Time, WakeReason)> {
         self.deadlines.first().map(|(at, why, _)| (*at, *why))
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_is_touched_once_until_it_is_taken() {
+    fn a_marked_peer_is_in_the_queue_once() {
         let mut ready = ReadyQueue::new(3);
         while ready.pop_dirty().is_some() {}
         [2, 0, 2].into_iter().for_each(|peer| ready.mark(peer));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_has_one_deadline_the_last_that_was_filed() {
+    fn a_peer_has_one_deadline_the_last_that_was_set() {
         let mut ready = ReadyQueue::new(2);
         let at = |ms| Time::after(Duration::from_millis(ms));
         ready.set_deadline(0, Some((at(5), WakeReason::Hold)));

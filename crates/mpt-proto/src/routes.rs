@@ -1,13 +1,14 @@
-//! Which peer an inner address belongs to: longest prefix match.
+//! Finds the peer of an inner address by longest prefix match.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Prefixes and the peers behind them.
+/// Prefixes and their peers.
 ///
-/// One hash look-up per prefix length in use, longest first: a handful for real configurations, and no dependence on their size.
+/// A look-up costs one hash look-up per prefix length in use, longest first. Its cost does not depend on the number of
+/// routes.
 #[derive(Debug, Default)]
 pub struct Routes {
     /// Prefix lengths in use, longest first, IPv4 and IPv6.
@@ -16,7 +17,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Makes a table. Of the peers behind equal prefixes the first has precedence.
+    /// Makes a table. Among peers with equal prefixes the first has precedence.
     pub fn new(prefixes: impl IntoIterator<Item = (IpNet, usize)>) -> Self {
         let mut routes = Self::default();
         for (net, peer) in prefixes {
@@ -31,14 +32,14 @@ impl Routes {
         routes
     }
 
-    /// Whether the longest prefix that matches `address` is one of `peer`'s.
+    /// Returns true if the longest prefix that matches `address` is one of `peer`.
     pub fn belongs_to(&self, address: IpAddr, peer: usize) -> bool {
         let prefix = |len: &u8| IpNet::new(address, *len).expect("a length of this family").trunc();
         let peers = self.lengths[family(&address)].iter().find_map(|len| self.peers.get(&prefix(len)));
         peers.is_some_and(|peers| peers.contains(&peer))
     }
 
-    /// The peer behind `address` by the longest prefix among those that `accept` lets pass.
+    /// Returns the peer with the longest prefix that matches `address`, among those that `accept` returns true for.
     pub fn lookup(&self, address: IpAddr, accept: impl Fn(usize) -> bool) -> Option<usize> {
         let prefix = |len: &u8| IpNet::new(address, *len).expect("a length of this family").trunc();
         let peers = self.lengths[family(&address)].iter().filter_map(|len| self.peers.get(&prefix(len))).flatten();
@@ -67,10 +68,10 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_take_the_packet_leaves_it_to_the_next() {
+    fn the_next_peer_is_returned_if_the_first_is_not_accepted() {
         let nets = ["10.0.0.0/8", "10.7.0.0/16", "10.7.0.0/16"];
         let routes = Routes::new(nets.iter().map(|n| n.parse().unwrap()).zip(0..));
-        let without = |refusing: &[usize]| routes.lookup("10.7.2.3".parse().unwrap(), |peer| !refusing.contains(&peer));
+        let without = |refused: &[usize]| routes.lookup("10.7.2.3".parse().unwrap(), |peer| !refused.contains(&peer));
         assert_eq!(
             [without(&[]), without(&[1]), without(&[1, 2]), without(&[0, 1, 2])],
             [Some(1), Some(2), Some(0), None]

@@ -1,5 +1,5 @@
-//! What an endpoint is to all its native peers: its keys, its gate against floods, its source of randomness and the names
-//! of its sessions.
+//! State of an endpoint for all its native peers: keys, protection against handshake floods, random numbers and session
+//! indexes.
 
 use std::collections::HashMap;
 
@@ -10,87 +10,87 @@ use crate::crypto::handshake::{EphemeralInput, HandshakeGuard, Identity, Incarna
 use crate::crypto::keys::PublicKey;
 use crate::wire::native::SessionIndex;
 
-/// This end of every session.
+/// The local state of every session.
 pub struct SessionTable {
     identity: Identity,
-    gate: HandshakeGuard,
-    names: IndexAllocator,
+    guard: HandshakeGuard,
+    indexes: IndexAllocator,
     peers: HashMap<PublicKey, usize>,
 }
 
-/// The names of sessions, and the randomness that they and every ephemeral key are made of.
+/// The session indexes in use, and the random generator for them and for ephemeral keys.
 pub struct IndexAllocator {
     random: ChaCha20Rng,
     sessions: HashMap<SessionIndex, usize>,
 }
 
 impl SessionTable {
-    /// Makes it from an identity and a seed from a cryptographic random source, which is never used twice.
+    /// Makes a table from an identity and a seed from a cryptographic random source, which must not be used twice.
     pub fn new(identity: Identity, seed: [u8; 32]) -> Self {
-        let mut names = IndexAllocator { random: ChaCha20Rng::from_seed(seed), sessions: HashMap::new() };
-        let gate = HandshakeGuard::new(identity.keys.public(), names.draw());
-        Self { identity, gate, names, peers: HashMap::new() }
+        let mut indexes = IndexAllocator { random: ChaCha20Rng::from_seed(seed), sessions: HashMap::new() };
+        let guard = HandshakeGuard::new(identity.keys.public(), indexes.draw());
+        Self { identity, guard, indexes, peers: HashMap::new() }
     }
 
-    /// Who we are.
+    /// Returns the local identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Stands before everything that costs something.
+    /// Returns the handshake guard, which checks messages before any expensive computation.
     pub fn guard(&mut self) -> &mut HandshakeGuard {
-        &mut self.gate
+        &mut self.guard
     }
 
-    /// The identity and the names, to be used together.
+    /// Returns the identity and the index allocator, to be borrowed together.
     pub fn parts(&mut self) -> (&Identity, &mut IndexAllocator) {
-        (&self.identity, &mut self.names)
+        (&self.identity, &mut self.indexes)
     }
 
-    /// A number that tells this run of a peer from every other.
+    /// Returns a random number that distinguishes this incarnation of a peer from all others.
     pub fn incarnation(&mut self) -> Incarnation {
-        Incarnation(self.names.draw())
+        Incarnation(self.indexes.draw())
     }
 
-    /// What nobody can guess, to be asked back from an address.
+    /// Returns random data for a path challenge.
     pub fn challenge(&mut self) -> [u8; 8] {
-        self.names.draw()
+        self.indexes.draw()
     }
 
-    /// Knows the peer with this key by its index from here on.
+    /// Adds a peer with its key.
     pub fn register_peer(&mut self, key: PublicKey, peer: usize) {
         self.peers.insert(key, peer);
     }
 
-    /// A peer is gone with its sessions, and those behind it move up.
-    pub fn remove_peer(&mut self, gone: usize) {
-        let stays = |peer: &mut usize| {
-            let stays = *peer != gone;
-            *peer -= usize::from(*peer > gone);
-            stays
+    /// Removes a peer with its sessions; the indexes of later peers decrease by one.
+    pub fn remove_peer(&mut self, removed: usize) {
+        let retain = |peer: &mut usize| {
+            let is_other = *peer != removed;
+            *peer -= usize::from(*peer > removed);
+            is_other
         };
-        self.peers.retain(|_, peer| stays(peer));
-        self.names.sessions.retain(|_, peer| stays(peer));
+        self.peers.retain(|_, peer| retain(peer));
+        self.indexes.sessions.retain(|_, peer| retain(peer));
     }
 
-    /// The peer with this key.
+    /// Returns the peer with this key.
     pub fn peer_with_key(&self, key: &PublicKey) -> Option<usize> {
         self.peers.get(key).copied()
     }
 
-    /// The peer that a session belongs to.
+    /// Returns the peer of a session.
     pub fn peer_of_session(&self, session: SessionIndex) -> Option<usize> {
-        self.names.sessions.get(&session).copied()
+        self.indexes.sessions.get(&session).copied()
     }
 
-    /// A session is gone, and its name is free.
+    /// Releases the index of a session that ended.
     pub fn release_index(&mut self, session: SessionIndex) {
-        self.names.sessions.remove(&session);
+        self.indexes.sessions.remove(&session);
     }
 }
 
 impl IndexAllocator {
-    /// What a handshake message with `peer` needs new. The session's name is taken from here on.
+    /// Returns the random input of a handshake message with `peer`, and allocates an index for its session.
     pub fn ephemeral_input(&mut self, peer: usize) -> EphemeralInput {
         let ephemeral = self.draw();
         let jitter = u16::from_be_bytes(self.draw());
@@ -113,6 +113,6 @@ impl IndexAllocator {
 
 impl std::fmt::Debug for SessionTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Local").field("identity", &self.identity).finish_non_exhaustive()
+        f.debug_struct("SessionTable").field("identity", &self.identity).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! What an endpoint tells about itself: plain values for `status`, metrics and tests.
+//! Status values of an endpoint, for `status`, metrics and tests.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,46 +8,46 @@ use crate::path::{LinkId, Path, PathState, Traffic};
 use crate::reorder::ReorderStats;
 use crate::time::Rate;
 
-/// An endpoint.
+/// The status of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointStatus {
     /// Its peers.
     pub peers: Vec<PeerStatus>,
-    /// Packets that ended before they could be assigned to a peer.
+    /// Packets that were dropped before they were assigned to a peer.
     pub drops: Drops,
 }
 
-/// A peer.
+/// The status of a peer.
 #[derive(Clone, Debug, Default)]
 pub struct PeerStatus {
-    /// What people call it.
+    /// Configured name.
     pub name: String,
     /// The scheduler's name.
     pub scheduler: &'static str,
-    /// What became of inner packets.
+    /// Counters of inner packets.
     pub ledger: Ledger,
-    /// Bytes that wait for a path.
+    /// Bytes in the queue.
     pub queued_bytes: usize,
-    /// How long a packet may wait for an earlier one, in microseconds.
+    /// Time for which a packet may be held for an earlier one, in microseconds.
     pub hold_us: u64,
-    /// What the resequencer did.
+    /// Counters of the reorder buffer.
     pub reorder: Option<ReorderStats>,
-    /// Packets that were sent again.
+    /// Packets that were retransmitted.
     pub resent: u64,
-    /// Packets that were lost and came back by forward error correction.
+    /// Packets that forward error correction recovered.
     pub recovered: u64,
-    /// Packets that were lost and not worth sending again.
+    /// Packets that were lost and not retransmitted, because their deadline had passed.
     pub given_up: u64,
-    /// Packets that ended early.
+    /// Packets that were dropped.
     pub drops: Drops,
-    /// The paths.
+    /// Its paths.
     pub paths: Vec<PathStatus>,
 }
 
-/// A path.
+/// The status of a path.
 #[derive(Clone, Debug)]
 pub struct PathStatus {
-    /// What people call it.
+    /// Configured name.
     pub name: String,
     /// The socket it uses.
     pub link: LinkId,
@@ -55,30 +55,30 @@ pub struct PathStatus {
     pub remote: SocketAddr,
     /// Its configured share.
     pub weight: u32,
-    /// Up, or down and why.
+    /// Up, or the reason why it is down.
     pub state: PathState,
     /// Smoothed round-trip time; absent until measured.
     pub srtt: Option<Duration>,
-    /// What its bottleneck passes, as far as is known.
+    /// Estimated rate of the bottleneck; absent while unknown.
     pub rate: Option<Rate>,
-    /// The largest inner packet that it carries, once that is known.
+    /// The largest inner packet that it carries; absent until measured.
     pub mtu: Option<usize>,
-    /// The share of packets lost lately, 0 to 1; absent where nobody acknowledges.
+    /// Recent share of packets lost, 0 to 1; absent without acknowledgements.
     pub loss: Option<f64>,
-    /// Whether this end wants it used only while no other path is alive, and whether the peer does.
+    /// For this end and for the peer: true if it is to be used only while no other path is up.
     pub standby: [bool; 2],
-    /// Bytes sent and not yet acknowledged; absent where nobody acknowledges.
+    /// Bytes sent and not yet acknowledged; absent without acknowledgements.
     pub in_flight: Option<u64>,
-    /// How much longer than at its best the path takes at present; absent where nobody acknowledges.
+    /// Queueing delay: current delay minus minimum delay; absent without acknowledgements.
     pub queue: Option<Duration>,
-    /// What was sent.
+    /// Packets and bytes sent.
     pub sent: Traffic,
-    /// What was received.
+    /// Packets and bytes received.
     pub received: Traffic,
 }
 
 impl PathStatus {
-    /// What `path` tells.
+    /// Returns the status of `path`.
     pub fn of(path: &Path) -> Self {
         Self {
             name: path.name.clone(),
@@ -99,23 +99,23 @@ impl PathStatus {
     }
 }
 
-/// Counts inner packets. In both directions, every packet that entered left, was dropped, or is still here.
+/// Counts inner packets: taken = sent + queued + dropped_out, and arrived = delivered + held + dropped_in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Taken from the TUN device.
+    /// Received from the TUN device.
     pub taken: u64,
     /// Sent to the peer.
     pub sent: u64,
-    /// Waiting for a path.
+    /// In the queue.
     pub queued: u64,
-    /// Taken, and dropped before they were sent.
+    /// Received from the TUN device and dropped before they were sent.
     pub dropped_out: u64,
-    /// Arrived from the peer.
+    /// Received from the peer.
     pub arrived: u64,
-    /// Handed to the TUN device.
+    /// Delivered to the TUN device.
     pub delivered: u64,
-    /// Held for an earlier one, or for their rate.
+    /// Held by the reorder buffer or by a rule for inner packets.
     pub held: u64,
-    /// Arrived, and dropped before they were delivered.
+    /// Received from the peer and dropped before they were delivered.
     pub dropped_in: u64,
 }

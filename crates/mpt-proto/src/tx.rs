@@ -1,24 +1,24 @@
-//! Datagrams on their way to the sockets, written in place and grouped as one send takes them.
+//! Datagrams to be sent, written in place and grouped into batches of one system call.
 //!
-//! A [`Transmit`] is a run of datagrams to one address with one type of service, all of one length but the last, which may
-//! be shorter: what UDP generic segmentation offload sends in one system call. One run per destination is open at a
-//! time. A slot reserved and not committed leaves no trace.
+//! A [`Transmit`] is a batch of datagrams for UDP generic segmentation offload (GSO): one address, one type of service,
+//! and one length, but for the last datagram, which may be shorter. One batch per destination is open at a time. A slot
+//! that is reserved and not committed has no effect.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use crate::path::LinkId;
 
-/// A run of datagrams for one send.
+/// A batch of datagrams for one system call.
 #[derive(Debug)]
 pub struct Transmit {
-    /// The socket to send from.
+    /// The socket that sends it.
     pub link: LinkId,
-    /// Where to.
+    /// The destination.
     pub to: SocketAddr,
     /// DSCP and ECN of the outer header.
     pub tos: u8,
-    /// Bytes in each datagram but the last.
+    /// Length of each datagram but the last.
     pub segment: usize,
     buffer: Box<[u8]>,
     used: usize,
@@ -26,17 +26,17 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    /// The datagrams, one behind the other.
+    /// Returns the datagrams, one after the other.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[..self.used]
     }
 
-    /// How many datagrams it holds.
+    /// Returns the number of datagrams.
     pub fn count(&self) -> usize {
         self.used.div_ceil(self.segment.max(1))
     }
 
-    fn takes(&self, tos: u8, len: usize) -> bool {
+    fn accepts(&self, tos: u8, len: usize) -> bool {
         !self.full
             && self.tos == tos
             && len <= self.segment
@@ -45,14 +45,14 @@ impl Transmit {
     }
 }
 
-/// The largest UDP payload over IPv4, which also bounds a send with segmentation offload.
+/// The largest UDP payload over IPv4, which also limits a send with segmentation offload.
 pub const MAX_BYTES: usize = 65_507;
-/// Linux before 6.9 takes no more segments in one send.
+/// UDP_MAX_SEGMENTS of Linux before 6.9.
 const MAX_SEGMENTS: usize = 64;
-/// Buffers that are kept for runs to come: 4 MB, more than leaves in most turns.
+/// Buffers kept for reuse: 4 MB, more than most turns of the event loop send.
 const MAX_SPARE: usize = 64;
 
-/// Where datagrams wait for the sockets.
+/// The datagrams to be sent, of all sockets.
 #[derive(Debug, Default)]
 pub struct TxQueue {
     open: Vec<Transmit>,
@@ -63,31 +63,31 @@ pub struct TxQueue {
 impl TxQueue {
     /// Reserves `len` bytes for one datagram.
     pub fn reserve(&mut self, link: LinkId, to: SocketAddr, tos: u8, len: usize) -> TxSlot<'_> {
-        let at = self.open_run(link, to, tos, len);
-        TxSlot { run: &mut self.open[at], len }
+        let at = self.open_batch(link, to, tos, len);
+        TxSlot { batch: &mut self.open[at], len }
     }
 
-    /// Declares every run complete: the turn is over.
+    /// Completes every batch, at the end of a turn.
     pub fn flush(&mut self) {
-        self.ready.extend(self.open.drain(..).filter(|run| run.used > 0));
+        self.ready.extend(self.open.drain(..).filter(|batch| batch.used > 0));
     }
 
-    /// The next run to send. Runs for one destination come in the order in which they were written.
+    /// Returns the next batch to send. Batches for one destination are in the order in which they were written.
     pub fn poll(&mut self) -> Option<Transmit> {
         self.ready.pop_front()
     }
 
-    /// Takes a sent run's buffer back.
+    /// Reuses the buffer of a batch that was sent.
     pub fn recycle(&mut self, sent: Transmit) {
         if self.spare.len() < MAX_SPARE {
             self.spare.push(sent.buffer);
         }
     }
 
-    fn open_run(&mut self, link: LinkId, to: SocketAddr, tos: u8, len: usize) -> usize {
-        let found = self.open.iter().position(|run| run.link == link && run.to == to);
+    fn open_batch(&mut self, link: LinkId, to: SocketAddr, tos: u8, len: usize) -> usize {
+        let found = self.open.iter().position(|batch| batch.link == link && batch.to == to);
         if let Some(at) = found {
-            if self.open[at].takes(tos, len) {
+            if self.open[at].accepts(tos, len) {
                 return at;
             }
             let done = self.open.swap_remove(at);
@@ -103,23 +103,23 @@ impl TxQueue {
     }
 }
 
-/// Room for one datagram in a run.
+/// Space for one datagram in a batch.
 #[derive(Debug)]
 pub struct TxSlot<'a> {
-    run: &'a mut Transmit,
+    batch: &'a mut Transmit,
     len: usize,
 }
 
 impl TxSlot<'_> {
-    /// The datagram's bytes. What they hold before they are written is undefined.
+    /// Returns the bytes of the datagram. Their content is undefined before they are written.
     pub fn bytes(&mut self) -> &mut [u8] {
-        &mut self.run.buffer[self.run.used..self.run.used + self.len]
+        &mut self.batch.buffer[self.batch.used..self.batch.used + self.len]
     }
 
-    /// Keeps the datagram.
+    /// Adds the datagram to the batch.
     pub fn commit(self) {
-        self.run.used += self.len;
-        self.run.full = self.len < self.run.segment;
+        self.batch.used += self.len;
+        self.batch.full = self.len < self.batch.segment;
     }
 }
 
@@ -135,43 +135,43 @@ mod tests {
         tx.reserve(LinkId(0), to(port), tos, len).commit();
     }
 
-    fn runs(tx: &mut TxQueue) -> Vec<(u16, usize, usize)> {
+    fn batches(tx: &mut TxQueue) -> Vec<(u16, usize, usize)> {
         tx.flush();
         std::iter::from_fn(|| tx.poll()).map(|t| (t.to.port(), t.segment, t.bytes().len())).collect()
     }
 
     #[test]
-    fn equal_datagrams_to_one_address_share_a_run_and_a_shorter_one_ends_it() {
+    fn equal_datagrams_to_one_address_share_a_batch_and_a_shorter_one_ends_it() {
         let mut tx = TxQueue::default();
         for len in [100, 100, 60, 60] {
             write(&mut tx, 1, 0, len);
         }
-        assert_eq!(runs(&mut tx), [(1, 100, 260), (1, 60, 60)]);
+        assert_eq!(batches(&mut tx), [(1, 100, 260), (1, 60, 60)]);
     }
 
     #[test]
-    fn destination_type_of_service_and_a_longer_datagram_begin_a_new_run() {
+    fn another_destination_or_type_of_service_or_a_longer_datagram_starts_a_batch() {
         let mut tx = TxQueue::default();
         for (port, tos, len) in [(1, 0, 100), (2, 0, 100), (1, 0, 100), (1, 3, 100), (1, 3, 101)] {
             write(&mut tx, port, tos, len);
         }
-        let mut seen = runs(&mut tx);
+        let mut seen = batches(&mut tx);
         seen.sort_unstable();
         assert_eq!(seen, [(1, 100, 100), (1, 100, 200), (1, 101, 101), (2, 100, 100)]);
     }
 
     #[test]
-    fn a_run_holds_what_one_send_takes() {
+    fn a_batch_is_limited_to_one_system_call() {
         let mut tx = TxQueue::default();
         (0..70).for_each(|_| write(&mut tx, 1, 0, 100));
         (0..50).for_each(|_| write(&mut tx, 2, 0, 1_400));
-        let mut seen = runs(&mut tx);
+        let mut seen = batches(&mut tx);
         seen.sort_unstable();
         assert_eq!(seen, [(1, 100, 600), (1, 100, 6_400), (2, 1_400, 4 * 1_400), (2, 1_400, 46 * 1_400)]);
     }
 
     #[test]
-    fn the_buffers_of_a_peak_are_not_all_kept() {
+    fn the_number_of_spare_buffers_is_bounded() {
         let mut tx = TxQueue::default();
         (0..MAX_SPARE + 9).for_each(|port| write(&mut tx, port as u16, 0, 100));
         tx.flush();
@@ -182,9 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_not_committed_leaves_no_trace() {
+    fn a_slot_that_is_not_committed_has_no_effect() {
         let mut tx = TxQueue::default();
         tx.reserve(LinkId(0), to(1), 0, 100).bytes().fill(1);
-        assert_eq!(runs(&mut tx), []);
+        assert_eq!(batches(&mut tx), []);
     }
 }

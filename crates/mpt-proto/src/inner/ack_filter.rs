@@ -1,15 +1,16 @@
-//! Acknowledgements of the TCP flows inside, which leave in batches, the newest of each flow.
+//! Filters ACKs of inner TCP flows: sends them in batches, with the newest of each flow only (RFC 3449 section 5.2.1).
 //!
-//! CUBIC leaves slow start when a round trip tells it that the path is full (HyStart: Ha and Rhee, "Taming the Elephants: New TCP Slow
-//! Start", Computer Networks 55, 2011, sections 4.1 and 4.2). Over several paths both of its signs mislead. ACKs that come close after one another
-//! for half a round trip say that the first path is full. And a round trip that is 4 to 16 ms longer than the shortest ever says that a later
-//! one is in use, or that the first packets were lucky: order restored over paths with jitter has the delay of the slowest packet. A train
-//! of ACKs ends where two are more than two milliseconds apart; a round trip is believed in from the ninth ACK of a round on.
+//! CUBIC leaves slow start when HyStart finds that the path is full (Ha and Rhee, "Taming the Elephants: New TCP Slow
+//! Start", Computer Networks 55, 2011, sections 4.1 and 4.2). Over several paths both of its signs are wrong. A train
+//! of ACKs, at most 2 ms apart, that lasts half an RTT shows only that the first path is full. An RTT 4 to 16 ms above
+//! the minimum shows only that a second path is used, or that the first packets arrived early on paths with jitter:
+//! restoring order gives every packet the delay of the slowest. HyStart uses the RTT from the ninth ACK of a round on.
 //!
-//! So ACKs that nothing travels with are gathered, and those that a later one of their flow makes superfluous do not leave at all (RFC 3449
-//! section 5.2.1). While a flow is young, eight of it leave in a round trip at most, no fewer than of a receiver that merges 64 KiB before it
-//! answers; a round trip by a third longer than the paths' has met a queue, and may show it. Where ACKs are few, as of a page or a call, and once slow start is over, none waits longer than 2.5 ms: BBR takes the wait for the
-//! path's, and its window is no longer than two of the shortest round trips. It also saves packets on a thin line upwards.
+//! So pure ACKs are held, and those that a later ACK of their flow supersedes are dropped. At most eight ACKs of a
+//! young flow are sent per RTT, no fewer than from a receiver that merges 64 KiB before it acknowledges. A round whose
+//! RTT is a third above the paths' contains queueing delay, and is not limited further. If ACKs are few, as for a page
+//! or a call, or slow start is over, an ACK is held for at most 2.5 ms: BBR counts this time as path delay, and its
+//! window is at most two minimum RTTs. Filtering also saves packets on a slow uplink.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,78 +20,62 @@ use crate::flow;
 use crate::packet::SuperPacket;
 use crate::packet::ip::{Ip, TCP};
 use crate::time::Time;
+use crate::tuning::inner::ack_filter::{
+    ACK_BURST, ACKS_PER_RTT, FLOW_IDLE, HYSTART_SAMPLES, MAX_ROUNDS, MIN_RTT, MIN_SPACING, ROUND_MARGIN, STARTUP_RTTS,
+};
 
-/// ACKs that wait for others, by the bucket of their flow.
+/// Held ACKs, by the bucket of their flow.
 #[derive(Debug, Default)]
 pub struct AckFilter {
     flows: BTreeMap<u16, AckFlow>,
-    /// How many wait.
+    /// Number of held ACKs.
     held: usize,
-    /// Until then some flow is young.
+    /// Time until which some flow is young.
     startup_until: Time,
 }
 
-/// A flow that has ACKs.
+/// The ACKs of one flow bucket.
 #[derive(Debug)]
 struct AckFlow {
     held: Vec<SuperPacket>,
-    began: Time,
-    seen: Time,
-    /// When its last batch left.
-    left: Option<Time>,
-    /// Its batches that have left are paid for by then (the generic cell rate algorithm, ITU-T I.371).
-    paid: Time,
-    /// How far apart its batches are in the long run.
+    started: Time,
+    last_ack: Time,
+    /// Time of its last batch.
+    last_batch: Option<Time>,
+    /// Theoretical arrival time of its next batch (generic cell rate algorithm, ITU-T I.371).
+    next_conforming: Time,
+    /// Interval between its batches in the long run.
     spacing: Duration,
-    /// For how long after its beginning a round has no more ACKs than HyStart overlooks. One that takes longer has met a queue.
+    /// Time from the start of a round for which its ACKs are limited to [`HYSTART_SAMPLES`].
     round_limit: Duration,
     round: SenderRound,
 }
 
-/// A round trip as the flow's sender counts them for HyStart: it ends with the first ACK of what was sent after the one that began it. Which
-/// data that is tells the timestamp that it echoes (RFC 7323 section 4.3).
+/// A round as HyStart counts it at the flow's sender: it ends with the first ACK for data sent after the ACK that
+/// started the round. The timestamp that data echoes identifies this data (RFC 7323 section 4.3).
 #[derive(Clone, Copy, Debug, Default)]
 struct SenderRound {
-    /// The timestamp of the ACK that began it, and when that left.
-    began: Option<(u32, Time)>,
-    /// Where the data begins that was sent after that.
+    /// The timestamp of the ACK that started it, and the time when that was sent.
+    started: Option<(u32, Time)>,
+    /// Sequence number of the first data that was sent after that.
     end: Option<u32>,
-    /// ACKs that have left in it.
+    /// Number of its ACKs that were sent.
     acks: u32,
 }
 
-/// What becomes of a packet from inside.
+/// The result for a packet from the TUN device.
 #[derive(Debug)]
 pub enum FilterVerdict {
-    /// It leaves now.
+    /// The packet is sent now.
     Send(SuperPacket),
-    /// It waits for others.
+    /// The packet is held.
     Hold,
-    /// It waits in the place of this one, which says nothing that it does not say.
+    /// The packet is held, and supersedes this one.
     Replace(SuperPacket),
 }
 
-/// Batches are no closer together: HyStart's bound for a train is 2 ms.
-const MIN_SPACING: Duration = Duration::from_micros(2_500);
-/// How many batches leave in a round trip in the long run,
-const ACKS_PER_RTT: u32 = 6;
-/// and how many more if few left before.
-const ACK_BURST: u32 = 2;
-/// HyStart's N_RTT_SAMPLE (RFC 9406 section 4.3): the ninth ACK decides.
-const HYSTART_SAMPLES: u32 = 8;
-/// A round that takes longer than the paths by this part has met a queue.
-const ROUND_MARGIN: u32 = 3;
-/// A round is given up after so many times that long.
-const MAX_ROUNDS: u32 = 4;
-/// Slow start from ten packets to ten thousand takes ten round trips; the slowest path comes in only later.
-const STARTUP_RTTS: u32 = 32;
-/// A flow that rests for so long begins anew: a retransmission timeout (RFC 5681 section 4.1).
-const FLOW_IDLE: Duration = Duration::from_secs(1);
-/// Where round trips are shorter, an ACK is not kept.
-const MIN_RTT: Duration = Duration::from_millis(20);
-
 impl AckFilter {
-    /// Keeps `packet` back if it is an ACK to be gathered. `rtt` is what a round trip takes that meets no queue.
+    /// Holds `packet` if it is a pure ACK that follows another closely. `rtt` is the RTT of the paths without a queue.
     pub fn on_packet(
         &mut self,
         now: Time,
@@ -98,7 +83,7 @@ impl AckFilter {
         packet: SuperPacket,
         rtt: impl FnOnce() -> Duration,
     ) -> FilterVerdict {
-        if !is_pure_ack(&packet) {
+        if !may_hold(&packet) {
             return FilterVerdict::Send(packet);
         }
         let rtt = rtt();
@@ -106,17 +91,17 @@ impl AckFilter {
             return FilterVerdict::Send(packet);
         }
         if !self.flows.contains_key(&bucket) {
-            self.flows.retain(|_, flow| !flow.held.is_empty() || now.since(flow.seen) <= FLOW_IDLE);
+            self.flows.retain(|_, flow| !flow.held.is_empty() || now.since(flow.last_ack) <= FLOW_IDLE);
         }
         let flow = self.flows.entry(bucket).or_insert_with(|| AckFlow::new(now));
         let young_until = flow.update(now, rtt);
         self.startup_until = self.startup_until.max(young_until);
-        let gathered = flow.on_ack(now, packet);
-        self.held += usize::from(matches!(gathered, FilterVerdict::Hold));
-        gathered
+        let verdict = flow.on_ack(now, packet);
+        self.held += usize::from(matches!(verdict, FilterVerdict::Hold));
+        verdict
     }
 
-    /// Sees what is being delivered: data shows where rounds end.
+    /// Finds the ends of rounds in packets that are delivered to the TUN device.
     pub fn on_data(&mut self, now: Time, ip: &Ip, bytes: &[u8]) {
         if now > self.startup_until || ip.protocol != TCP {
             return;
@@ -127,18 +112,18 @@ impl AckFilter {
         }
     }
 
-    /// How many wait.
+    /// Returns the number of held ACKs.
     pub fn len(&self) -> usize {
         self.held
     }
 
-    /// When some of those that wait should leave.
+    /// Returns the next time at which [`Self::release`] returns ACKs.
     pub fn due(&self) -> Option<Time> {
         let waiting = || self.flows.values().filter_map(AckFlow::due).min();
         if self.held == 0 { None } else { waiting() }
     }
 
-    /// Lets those go whose time has come.
+    /// Removes the ACKs whose time has come.
     pub fn release(&mut self, now: Time) -> Vec<(u16, SuperPacket)> {
         let due = self.flows.iter_mut().filter(|(_, flow)| flow.due().is_some_and(|due| due <= now));
         let released: Vec<_> =
@@ -147,7 +132,7 @@ impl AckFilter {
         released
     }
 
-    /// Lets those of one flow go, which must not be overtaken.
+    /// Removes the ACKs of one flow, so that a packet does not overtake them.
     pub fn release_flow(&mut self, now: Time, bucket: u16) -> Vec<(u16, SuperPacket)> {
         let waiting = self.flows.get_mut(&bucket).filter(|flow| !flow.held.is_empty());
         let released: Vec<_> =
@@ -159,34 +144,34 @@ impl AckFilter {
 
 impl AckFlow {
     fn new(now: Time) -> Self {
-        let (round, calm) = (SenderRound::default(), Duration::ZERO);
+        let (round, round_limit) = (SenderRound::default(), Duration::ZERO);
         Self {
             held: Vec::new(),
-            began: now,
-            seen: now,
-            left: None,
-            paid: Time::START,
+            started: now,
+            last_ack: now,
+            last_batch: None,
+            next_conforming: Time::START,
             spacing: MIN_SPACING,
-            round_limit: calm,
+            round_limit,
             round,
         }
     }
 
-    /// How far apart its batches are to be now; returns until when it is young.
+    /// Sets the interval between batches; returns the time until which the flow is young.
     fn update(&mut self, now: Time, rtt: Duration) -> Time {
-        if now.since(self.seen) > FLOW_IDLE {
-            (self.began, self.round) = (now, SenderRound::default());
+        if now.since(self.last_ack) > FLOW_IDLE {
+            (self.started, self.round) = (now, SenderRound::default());
         }
-        self.seen = now;
-        let young_until = self.began + rtt * STARTUP_RTTS;
+        self.last_ack = now;
+        let young_until = self.started + rtt * STARTUP_RTTS;
         self.spacing = if now < young_until { (rtt / ACKS_PER_RTT).max(MIN_SPACING) } else { MIN_SPACING };
         self.round_limit = if now < young_until { rtt + rtt / ROUND_MARGIN } else { Duration::ZERO };
         young_until
     }
 
     fn on_ack(&mut self, now: Time, packet: SuperPacket) -> FilterVerdict {
-        if self.held.is_empty() && self.next(&packet).is_none_or(|next| now >= next) {
-            self.leave(now);
+        if self.held.is_empty() && self.next_batch(&packet).is_none_or(|next| now >= next) {
+            self.on_batch(now);
             self.round.on_ack(now, &packet, self.round_limit);
             return FilterVerdict::Send(packet);
         }
@@ -199,41 +184,41 @@ impl AckFlow {
     }
 
     fn due(&self) -> Option<Time> {
-        self.next(self.held.last()?)
+        self.next_batch(self.held.last()?)
     }
 
     fn release(&mut self, now: Time) -> impl Iterator<Item = SuperPacket> {
-        self.leave(now);
+        self.on_batch(now);
         self.held.iter().for_each(|packet| self.round.on_ack(now, packet, self.round_limit));
         self.held.drain(..)
     }
 
-    /// When a batch may leave after the last one, of which this is the last packet.
-    fn next(&self, packet: &SuperPacket) -> Option<Time> {
-        let spaced = (self.left? + MIN_SPACING).max(self.paid - self.spacing * ACK_BURST);
-        Some(self.round.full_since(packet).map_or(spaced, |began| spaced.max(began + self.round_limit)))
+    /// Returns the earliest time of the next batch, of which `packet` is the last packet.
+    fn next_batch(&self, packet: &SuperPacket) -> Option<Time> {
+        let spaced = (self.last_batch? + MIN_SPACING).max(self.next_conforming - self.spacing * ACK_BURST);
+        Some(self.round.full_since(packet).map_or(spaced, |started| spaced.max(started + self.round_limit)))
     }
 
-    fn leave(&mut self, now: Time) {
-        self.left = Some(now);
-        self.paid = self.paid.max(now) + self.spacing;
+    fn on_batch(&mut self, now: Time) {
+        self.last_batch = Some(now);
+        self.next_conforming = self.next_conforming.max(now) + self.spacing;
     }
 }
 
 impl SenderRound {
-    /// An ACK leaves. A round that lasts too long is not of this flow, or its end was missed.
-    fn on_ack(&mut self, now: Time, packet: &SuperPacket, calm: Duration) {
+    /// Counts an ACK that is sent. If a round lasts too long, its end was missed, or it belongs to another flow.
+    fn on_ack(&mut self, now: Time, packet: &SuperPacket, round_limit: Duration) {
         let Some((stamp, _)) = packet.ip().timestamps(packet.bytes()) else { return };
-        let is_stale = self.began.is_none_or(|(_, left)| now.since(left) > calm * MAX_ROUNDS);
+        let is_stale = self.started.is_none_or(|(_, sent)| now.since(sent) > round_limit * MAX_ROUNDS);
         if is_stale || self.is_ended_by(packet) {
-            *self = Self { began: Some((stamp, now)), end: None, acks: 0 };
+            *self = Self { started: Some((stamp, now)), end: None, acks: 0 };
         }
         self.acks += 1;
     }
 
-    /// Data is delivered that begins at `number` and echoes the timestamp `echo`.
+    /// Notes that data is delivered that begins at `number` and echoes the timestamp `echo`.
     fn on_data(&mut self, number: u32, echo: u32) {
-        let Some((stamp, _)) = self.began.filter(|_| self.end.is_none()) else { return };
+        let Some((stamp, _)) = self.started.filter(|_| self.end.is_none()) else { return };
         if echo.wrapping_sub(stamp) as i32 >= 0 {
             self.end = Some(number);
         }
@@ -244,16 +229,18 @@ impl SenderRound {
         self.end.and_then(after).is_some_and(|bytes| bytes > 0)
     }
 
-    /// When it began, if it has had its ACKs and this is neither the first of the next one nor one that tells of a loss.
+    /// Returns the start of the round, if its ACKs were sent and `packet` neither starts the next one nor reports a
+    /// loss.
     fn full_since(&self, packet: &SuperPacket) -> Option<Time> {
         let is_plain = packet.ip().is_plain_ack(packet.bytes());
-        let (_, left) = self.began.filter(|_| self.acks >= HYSTART_SAMPLES && is_plain && !self.is_ended_by(packet))?;
-        Some(left)
+        let (_, sent) =
+            self.started.filter(|_| self.acks >= HYSTART_SAMPLES && is_plain && !self.is_ended_by(packet))?;
+        Some(sent)
     }
 }
 
-/// Whether it is an ACK, and in no hurry.
-fn is_pure_ack(packet: &SuperPacket) -> bool {
+/// Returns true for a single pure ACK of class bulk.
+fn may_hold(packet: &SuperPacket) -> bool {
     packet.mark().class == Class::Bulk && packet.count() == 1 && packet.ip().is_pure_ack(packet.bytes())
 }
 
@@ -262,8 +249,8 @@ fn is_of_one_flow(a: &SuperPacket, b: &SuperPacket) -> bool {
     flow(a) == flow(b)
 }
 
-/// Whether `newer` acknowledges more than `older`, which says nothing else. One that acknowledges as much is a duplicate, or tells of
-/// another window.
+/// Returns true if `newer` acknowledges more than `older` and `older` is a plain ACK. An ACK with the same number is a
+/// duplicate ACK or a window update.
 fn supersedes(newer: &SuperPacket, older: &SuperPacket) -> bool {
     let acknowledged = |packet: &SuperPacket| packet.ip().acknowledged(packet.bytes());
     let more = acknowledged(newer).zip(acknowledged(older)).map(|(newer, older)| newer.wrapping_sub(older) as i32);
@@ -286,7 +273,7 @@ mod tests {
         Time::after(Duration::from_micros(us))
     }
 
-    /// A segment that acknowledges what is before `number`.
+    /// Returns a segment that acknowledges the bytes before `number`.
     fn segment(number: u32, options: &[u8], payload: usize, flags: u8) -> SuperPacket {
         let len = 40 + options.len() + payload;
         let mut bytes = vec![0; len];
@@ -301,7 +288,7 @@ mod tests {
         segment(number, &[], 0, ACK)
     }
 
-    fn leaves(ack_filter: &mut AckFilter, now: Time, packet: SuperPacket) -> bool {
+    fn is_sent(ack_filter: &mut AckFilter, now: Time, packet: SuperPacket) -> bool {
         matches!(ack_filter.on_packet(now, 7, packet, || RTT), FilterVerdict::Send(_))
     }
 
@@ -311,38 +298,40 @@ mod tests {
     }
 
     #[test]
-    fn the_first_goes_at_once_and_of_those_after_it_the_newest() {
+    fn the_first_ack_is_sent_at_once_and_only_the_newest_of_the_next_ones() {
         let mut ack_filter = AckFilter::default();
-        assert!(leaves(&mut ack_filter, at(0), ack(100)));
-        assert!(!leaves(&mut ack_filter, at(100), ack(200)));
-        assert!(!leaves(&mut ack_filter, at(2_600), ack(300)), "not before those that wait");
+        assert!(is_sent(&mut ack_filter, at(0), ack(100)));
+        assert!(!is_sent(&mut ack_filter, at(100), ack(200)));
+        assert!(!is_sent(&mut ack_filter, at(2_600), ack(300)), "not before the held ones");
         assert_eq!((ack_filter.due(), ack_filter.len()), (Some(at(2_500)), 1));
         assert_eq!(release(&mut ack_filter, at(2_600)), [300]);
         assert_eq!(ack_filter.due(), None);
-        assert!(leaves(&mut ack_filter, at(9_000), ack(400)), "nothing to gather it with");
+        assert!(is_sent(&mut ack_filter, at(9_000), ack(400)), "no other is close");
     }
 
-    /// How many leave in a time in which ACKs come every quarter of a millisecond, in milliseconds.
+    /// Returns the number of batches from `from` to `until` in milliseconds, with an ACK every quarter of a
+    /// millisecond.
     fn batches(ack_filter: &mut AckFilter, from: u64, until: u64) -> usize {
-        let left = (from * 4..until * 4).filter(|quarter| {
+        let sent = (from * 4..until * 4).filter(|quarter| {
             let now = at(quarter * 250);
             let due = ack_filter.due().is_some_and(|due| due <= now);
-            due && !release(ack_filter, now).is_empty() || leaves(ack_filter, now, ack(*quarter as u32))
+            due && !release(ack_filter, now).is_empty() || is_sent(ack_filter, now, ack(*quarter as u32))
         });
-        left.count()
+        sent.count()
     }
 
     #[test]
-    fn of_a_young_flow_eight_batches_leave_in_a_round_trip_and_six_in_the_long_run() {
+    fn a_young_flow_sends_eight_batches_in_its_first_round_trip_and_then_six() {
         let mut ack_filter = AckFilter::default();
         assert_eq!(batches(&mut ack_filter, 0, 40), 8);
         assert_eq!(batches(&mut ack_filter, 40, 1_040), 25 * 6);
         batches(&mut ack_filter, 1_040, 1_300);
         assert_eq!(batches(&mut ack_filter, 1_300, 1_700), 160, "slow start is over");
-        assert_eq!(batches(&mut ack_filter, 4_000, 4_040), 9, "what waited leaves, and it is young again");
+        assert_eq!(batches(&mut ack_filter, 4_000, 4_040), 9, "the held ACK is sent, and the flow is young again");
     }
 
-    /// An ACK of what is before `number`, sent at `ms`; and data that begins there and echoes that.
+    /// Returns an ACK for the bytes before `number`, sent at `ms`, and data that begins there and echoes that
+    /// timestamp.
     fn stamped(number: u32, ms: u32) -> [SuperPacket; 2] {
         let options = |value: u32, echo: u32| {
             let mut options = TIMESTAMPS;
@@ -356,49 +345,50 @@ mod tests {
         [segment(number, &options(ms, 0), 0, ACK), SuperPacket::new(bytes, 152, Offload::default()).unwrap()]
     }
 
-    /// How many ACKs leave of a round of so many milliseconds, in which one comes each of them.
+    /// Returns the number of ACKs sent in a round of `ms` milliseconds, with one ACK per millisecond.
     fn acks_of_a_round(ms: u64) -> usize {
         let mut ack_filter = AckFilter::default();
         let [ack, data] = stamped(1_000, 10);
         let bucket = flow::bucket(ack.ip(), ack.bytes(), Class::Bulk);
-        let gather = |ack_filter: &mut AckFilter, now, ack| {
+        let is_sent = |ack_filter: &mut AckFilter, now, ack| {
             matches!(ack_filter.on_packet(now, bucket, ack, || RTT), FilterVerdict::Send(_))
         };
-        assert!(gather(&mut ack_filter, at(10_000), ack));
-        // What answers the first ACK comes at the end of the round, and only what acknowledges more than its beginning ends that.
-        let left = (11..10 + ms).filter(|now| {
+        assert!(is_sent(&mut ack_filter, at(10_000), ack));
+        // The data that answers the first ACK arrives at the end of the round; an ACK of more than its first byte ends
+        // it.
+        let sent = (11..10 + ms).filter(|now| {
             let [ack, _] = stamped(900 + *now as u32, *now as u32);
             let released = ack_filter.release(at(now * 1_000)).len();
-            gather(&mut ack_filter, at(now * 1_000), ack) || released > 0
+            is_sent(&mut ack_filter, at(now * 1_000), ack) || released > 0
         });
-        let left = 1 + left.count();
+        let sent = 1 + sent.count();
         ack_filter.on_data(at(ms * 1_000), data.ip(), data.bytes());
         ack_filter.release_flow(at(ms * 1_000), bucket);
         let [next, _] = stamped(1_001, 200);
-        assert!(gather(&mut ack_filter, at((10 + ms) * 1_000 + 40_000), next), "the first of the next");
-        left
+        assert!(is_sent(&mut ack_filter, at((10 + ms) * 1_000 + 40_000), next), "the first of the next");
+        sent
     }
 
     #[test]
-    fn a_round_of_the_sender_has_eight_acks_unless_it_is_longer_than_the_path() {
+    fn a_round_has_eight_acks_unless_it_is_longer_than_the_paths_rtt() {
         assert_eq!([40, 46, 53].map(acks_of_a_round), [8, 8, 8]);
         assert_eq!(acks_of_a_round(64), 12);
     }
 
     #[test]
-    fn what_says_more_than_ack_and_short_paths_are_left_alone() {
+    fn other_packets_and_short_paths_are_not_filtered() {
         let mut ack_filter = AckFilter::default();
-        assert!(leaves(&mut ack_filter, at(0), ack(1)));
-        assert!(leaves(&mut ack_filter, at(1), segment(2, &[], 1, ACK)));
-        assert!(leaves(&mut ack_filter, at(1), segment(3, &[], 0, ACK | 1)));
+        assert!(is_sent(&mut ack_filter, at(0), ack(1)));
+        assert!(is_sent(&mut ack_filter, at(1), segment(2, &[], 1, ACK)));
+        assert!(is_sent(&mut ack_filter, at(1), segment(3, &[], 0, ACK | 1)));
         assert!(matches!(ack_filter.on_packet(at(1), 7, ack(4), || Duration::from_millis(10)), FilterVerdict::Send(_)));
         assert_eq!(ack_filter.len(), 0);
     }
 
     #[test]
-    fn an_ack_that_tells_of_a_loss_is_not_replaced() {
+    fn an_ack_that_reports_a_loss_is_not_replaced() {
         let mut ack_filter = AckFilter::default();
-        leaves(&mut ack_filter, at(0), ack(1));
+        is_sent(&mut ack_filter, at(0), ack(1));
         for packet in [ack(2), ack(2), segment(2, &SACK, 0, ACK), segment(3, &TIMESTAMPS, 0, ACK)] {
             assert!(matches!(ack_filter.on_packet(at(1), 7, packet, || RTT), FilterVerdict::Hold));
         }
@@ -408,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_young_flow_makes_no_other_wait() {
+    fn a_young_flow_delays_no_other() {
         let mut ack_filter = AckFilter::default();
         (0..2_000).for_each(|ms| _ = batches(&mut ack_filter, ms, ms + 1));
         let now = at(2_000_000);
@@ -417,6 +407,6 @@ mod tests {
             let young = ack_filter.on_packet(now, 8, ack(number), || RTT);
             assert_eq!(matches!(young, FilterVerdict::Send(_)), number == 1);
         }
-        assert!(leaves(&mut ack_filter, now + MIN_SPACING * 2, ack(u32::MAX / 2)));
+        assert!(is_sent(&mut ack_filter, now + MIN_SPACING * 2, ack(u32::MAX / 2)));
     }
 }

@@ -1,20 +1,19 @@
-//! Rules that look into the users' TCP and UDP.
+//! Rules that depend on inner TCP and UDP.
 //!
 //! | rule | effect |
 //! |---|---|
 //! | [`ack_filter`] | sends fewer ACKs of young TCP flows, so that slow start does not end early |
-//! | [`ack_delay`] | delays ACKs that return early on paths with jitter, so that the sender's minimum RTT is one that it can sustain |
+//! | [`ack_delay`] | delays ACKs that return early on paths with jitter, so that the minimum RTT can be sustained |
 //! | [`udp_shaper`] | limits bursts of UDP that reordering releases, so that a socket's buffer holds them |
 //! | [`clamp_mss`] | lowers the MSS of a SYN to the tunnel's MTU |
 //!
-//! Nothing else in the core depends on what a packet's payload says.
+//! Nothing else in the core depends on the payload of inner packets.
 
 pub mod ack_delay;
 pub mod ack_filter;
 pub mod udp_shaper;
 
 use crate::packet::Coalescer;
-
 use crate::packet::ip::{Ip, UDP};
 use crate::time::Time;
 use crate::tuning::{Rule, Tuning};
@@ -49,7 +48,7 @@ impl Inner {
         Self { tuning, ..Self::default() }
     }
 
-    /// Returns the way to the TUN device for packets of `bucket`; `delivered` counts them.
+    /// Returns a sink that delivers packets of `bucket` to the TUN device; `delivered` counts them.
     pub fn sink<'a>(
         &'a mut self,
         now: Time,
@@ -126,7 +125,8 @@ pub fn deliver(tun: &mut Coalescer, packet: &[u8], delivered: &mut u64) {
 /// The longest pure ACK: IPv4 and TCP headers with all their options.
 pub const LONGEST_ACK: usize = 60 + 60;
 
-/// Returns true if `packet` is a pure ACK. A later ACK of its flow supersedes it, so it may overtake the packets before it.
+/// Returns true if `packet` is a pure ACK. A later ACK of its flow supersedes it, so it may overtake the packets before
+/// it.
 pub fn is_pure_ack(packet: &[u8]) -> bool {
     packet.len() <= LONGEST_ACK && Ip::parse(packet).is_ok_and(|ip| ip.is_pure_ack(packet))
 }

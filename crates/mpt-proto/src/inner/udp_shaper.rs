@@ -1,14 +1,15 @@
 //! UDP burst shaping: a token bucket for each UDP flow that reordering releases.
 //!
-//! When a hole is filled, everything held behind it is in order at once: a megabyte after 150 ms at 60 Mbit/s. TCP absorbs that. A
-//! UDP socket has room for 212,992 bytes (`net.core.rmem_default`), and QUIC treats a packet that the socket drops as congestion
-//! (RFC 9002 section 7). So a UDP flow gets one burst at once and the rest at a rate that its reader sustains, and never less than
-//! twice the rate at which it arrives.
+//! When a hole is filled, everything held behind it is in order at once: a megabyte after 150 ms at 60 Mbit/s. TCP
+//! absorbs that. A UDP socket has room for 212,992 bytes (`net.core.rmem_default`), and QUIC treats a packet that the
+//! socket drops as congestion (RFC 9002 section 7). So a UDP flow gets one burst at once and the rest at a rate that
+//! its reader sustains, and never less than twice the rate at which it arrives.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::time::{Rate, Time};
+use crate::time::Time;
+use crate::tuning::inner::udp_shaper::{BURST, CHUNK, RATE};
 
 /// The shaped flows of one peer, by flow bucket.
 #[derive(Debug, Default)]
@@ -124,12 +125,6 @@ impl TokenBucket {
     }
 }
 
-/// An eighth of a socket's buffer: this is its capacity in payload when the kernel counts a page for each packet.
-const BURST: u64 = 32 << 10;
-/// The rate that a busy program reads.
-const RATE: Rate = Rate::from_bits(128_000_000);
-/// The least amount that is worth a wake-up: a millisecond at [`RATE`].
-const CHUNK: u64 = 16 << 10;
 /// Buffers kept for reuse.
 const MAX_SPARE: usize = 64;
 
@@ -162,7 +157,8 @@ mod tests {
         }
     }
 
-    /// Delivers `count` packets at once, then follows the deadlines; returns how many went at once, and when the last did.
+    /// Delivers `count` packets at once, then follows the deadlines; returns how many went at once, and when the last
+    /// did.
     fn burst(protocol: u8, count: usize) -> (u64, Duration) {
         let mut bench = Bench::new();
         let header = if protocol == TCP { 40 } else { 28 };
@@ -184,7 +180,7 @@ mod tests {
         assert_eq!(burst(UDP, 23), (23, Duration::ZERO));
         let (at_once, took) = burst(UDP, 750);
         assert_eq!(at_once, 23);
-        // 727 packets of 1400 bytes at 128 Mbit/s, less what was left of the burst.
+        // 727 packets of 1400 bytes at 128 Mbit/s, minus the rest of the burst.
         assert!((63..=64).contains(&took.as_millis()), "{took:?}");
         assert_eq!(burst(TCP, 750), (750, Duration::ZERO));
     }

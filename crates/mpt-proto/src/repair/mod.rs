@@ -1,9 +1,10 @@
-//! What was sent and may have to be sent again.
+//! Retransmission of inner packets.
 //!
-//! Every inner packet that leaves under a native session is remembered here, by reference, until it is known to have
-//! arrived. Feedback knows packets by their [`PacketKey`] and tells their fate; what is lost on one path is sent again on
-//! whichever path brings it soonest. When that is no longer worth it, the receiver is told not to wait ([`Repair::pop_skip`]). For a packet of class
-//! realtime it is worth little for long: it goes again before all others or not at all, and nobody waits for it.
+//! Every inner packet that a native session sends is stored here, by reference, until it is acknowledged. ACKs give the
+//! outcome of a packet by its [`PacketKey`]. A packet that is lost on one path is retransmitted on the path with the
+//! earliest arrival. After its deadline the receiver gets a SKIP frame ([`RetransmitQueue::pop_skip`]). Packets of
+//! class realtime have a short deadline, are retransmitted before others, and need no SKIP frame, because the receiver
+//! does not wait for them.
 
 pub mod fec;
 
@@ -14,13 +15,14 @@ use crate::classify::Class;
 use crate::path::sent_packets::{Outcome, PacketKey};
 use crate::queue::InnerPacket;
 use crate::time::Time;
+use crate::tuning::repair::retransmit::REALTIME_DEADLINE;
 
-/// A packet's place in the order of its flow bucket.
+/// The position of a packet in the order of its flow bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSeq {
     /// The bucket.
     pub bucket: u16,
-    /// The packet's number there.
+    /// The packet's sequence number in the bucket.
     pub sequence: u32,
 }
 
@@ -38,16 +40,16 @@ impl PacketKey {
     }
 }
 
-/// Packets that are under way, and those that must go again.
+/// Packets in flight, and those to be retransmitted.
 #[derive(Debug, Default)]
 pub struct RetransmitQueue {
     entries: Vec<Entry>,
     free: Vec<u32>,
-    /// Of entries that are made from now on.
+    /// Generation of new entries.
     first_generation: u32,
-    /// Each packet once. Calls stand in front, the one that was lost last before the others.
+    /// Each packet once. Realtime packets come first, the most recently lost one before the others.
     lost: VecDeque<PacketKey>,
-    parked: bool,
+    suspended: bool,
     skips: Vec<FlowSeq>,
     resent: u64,
     given_up: u64,
@@ -62,14 +64,15 @@ struct Entry {
 #[derive(Debug)]
 struct InFlight {
     packet: InnerPacket,
-    place: FlowSeq,
+    flow_seq: FlowSeq,
     sent: Time,
+    /// Copies in flight.
     copies: u32,
-    /// More than one copy was sent.
+    /// True if more than one copy was sent.
     repeated: bool,
-    /// How often all of them were lost.
+    /// Number of times that all copies were lost.
     losses: u32,
-    /// It must go again.
+    /// True if it is to be retransmitted.
     queued: bool,
 }
 
@@ -78,19 +81,15 @@ impl InFlight {
         self.packet.mark().class == Class::Realtime
     }
 
-    /// For how long it is worth sending again, where others are for `usual`.
-    fn useful(&self, usual: Duration) -> Duration {
-        if self.is_realtime() { usual.min(REALTIME_DEADLINE) } else { usual }
+    /// Returns the age up to which it is retransmitted; `limit` is that of other packets.
+    fn deadline(&self, limit: Duration) -> Duration {
+        if self.is_realtime() { limit.min(REALTIME_DEADLINE) } else { limit }
     }
 }
 
-/// What comes later than this in a call has missed its turn to be played: 150 ms are the most that people do not mind (ITU-T
-/// G.114), and the way itself takes some of them.
-pub const REALTIME_DEADLINE: Duration = Duration::from_millis(100);
-
 impl RetransmitQueue {
-    /// Remembers a packet that is being sent for the first time.
-    pub fn on_sent(&mut self, now: Time, packet: InnerPacket, place: FlowSeq) -> PacketKey {
+    /// Stores a packet that is sent for the first time.
+    pub fn on_sent(&mut self, now: Time, packet: InnerPacket, flow_seq: FlowSeq) -> PacketKey {
         let index = self.free.pop().map_or_else(
             || {
                 self.entries.push(Entry { generation: self.first_generation, carried: None });
@@ -100,14 +99,14 @@ impl RetransmitQueue {
         );
         let entry = &mut self.entries[index];
         entry.carried =
-            Some(InFlight { packet, place, sent: now, copies: 1, repeated: false, losses: 0, queued: false });
+            Some(InFlight { packet, flow_seq, sent: now, copies: 1, repeated: false, losses: 0, queued: false });
         PacketKey::new(index, entry.generation)
     }
 
-    /// Learns the fate of one copy of a packet; returns the packet when it needs no more care.
-    pub fn on_outcome(&mut self, key: PacketKey, fate: Outcome) -> Option<InnerPacket> {
+    /// Applies the outcome of one copy of a packet; returns the packet if it arrived.
+    pub fn on_outcome(&mut self, key: PacketKey, outcome: Outcome) -> Option<InnerPacket> {
         let carried = self.carried(key)?;
-        match fate {
+        match outcome {
             Outcome::Acked | Outcome::Spurious => self.forget(key).map(|carried| carried.packet),
             Outcome::Lost => {
                 carried.copies -= 1;
@@ -121,10 +120,10 @@ impl RetransmitQueue {
         }
     }
 
-    /// Gives up what was first sent more than `useful` ago and is lost; returns the packets.
-    pub fn give_up(&mut self, now: Time, useful: Duration) -> impl Iterator<Item = InnerPacket> {
-        let is_late = |carried: &InFlight| now.since(carried.sent) > carried.useful(useful);
-        let (mut done, mut index) = (Vec::new(), 0);
+    /// Removes and returns the lost packets that were first sent more than `limit` ago.
+    pub fn give_up(&mut self, now: Time, limit: Duration) -> impl Iterator<Item = InnerPacket> {
+        let is_late = |packet: &InFlight| now.since(packet.sent) > packet.deadline(limit);
+        let (mut expired, mut index) = (Vec::new(), 0);
         while let Some(key) = self.lost.get(index).copied() {
             match self.carried(key) {
                 Some(carried) if !is_late(carried) && carried.is_realtime() => {
@@ -135,21 +134,21 @@ impl RetransmitQueue {
                 Some(_) => {
                     let carried = self.forget(key).expect("just seen");
                     if !carried.is_realtime() {
-                        self.skips.push(carried.place);
+                        self.skips.push(carried.flow_seq);
                     }
                     self.given_up += 1;
-                    done.push(carried.packet);
+                    expired.push(carried.packet);
                 }
                 None => {}
             }
             self.lost.remove(index);
         }
-        done.into_iter()
+        expired.into_iter()
     }
 
-    /// The first packet that must go again, and its bucket; none while parked.
+    /// Returns the first packet to be retransmitted and its bucket; `None` while suspended.
     pub fn head(&mut self) -> Option<(u16, &InnerPacket)> {
-        if self.parked {
+        if self.suspended {
             return None;
         }
         while let Some(key) = self.lost.front().copied() {
@@ -159,109 +158,109 @@ impl RetransmitQueue {
             self.lost.pop_front();
         }
         let key = *self.lost.front()?;
-        self.entries[key.index()].carried.as_ref().map(|carried| (carried.place.bucket, &carried.packet))
+        self.entries[key.index()].carried.as_ref().map(|carried| (carried.flow_seq.bucket, &carried.packet))
     }
 
-    /// What must go again waits until [`Self::unpark`], because the first of it has nowhere to go.
-    pub fn park(&mut self) {
-        self.parked = true;
+    /// Suspends retransmission until [`Self::resume`], because no path has room for the first packet.
+    pub fn suspend(&mut self) {
+        self.suspended = true;
     }
 
-    /// Asks for what must go again.
-    pub fn unpark(&mut self) {
-        self.parked = false;
+    /// Resumes retransmission.
+    pub fn resume(&mut self) {
+        self.suspended = false;
     }
 
-    /// One more copy of a packet, unless it needs none.
+    /// Returns one more copy of a packet, if it is in flight.
     pub fn take_copy(&mut self, key: PacketKey) -> Option<(FlowSeq, InnerPacket)> {
         let carried = self.carried(key).filter(|carried| carried.copies > 0)?;
         (carried.copies, carried.repeated) = (carried.copies + 1, true);
-        Some((carried.place, carried.packet.clone()))
+        Some((carried.flow_seq, carried.packet.clone()))
     }
 
-    /// Whether a packet is under way and not known to have arrived, so that one more copy may help.
+    /// Returns true if a packet is in flight and not acknowledged, so that one more copy may help.
     pub fn needs_copy(&self, key: PacketKey) -> bool {
         self.known(key).is_some_and(|carried| carried.copies > 0)
     }
 
-    /// A packet that is under way.
+    /// Returns a packet that is not acknowledged.
     pub fn peek(&mut self, key: PacketKey) -> Option<(FlowSeq, InnerPacket)> {
-        self.carried(key).map(|carried| (carried.place, carried.packet.clone()))
+        self.carried(key).map(|carried| (carried.flow_seq, carried.packet.clone()))
     }
 
-    /// Whether one copy of a packet is under way, and no other ever was.
+    /// Returns true if one copy of a packet is in flight and no other was sent.
     pub fn is_single(&self, key: PacketKey) -> bool {
         self.known(key).is_some_and(|carried| carried.copies == 1 && !carried.repeated)
     }
 
-    /// How often a packet was lost.
+    /// Returns the number of times that a packet was lost.
     pub fn losses(&mut self, key: PacketKey) -> u32 {
         self.carried(key).map_or(0, |carried| carried.losses)
     }
 
-    /// Gives up the packet that [`Self::head`] showed, and returns it.
+    /// Removes the packet that [`Self::head`] returned, without sending it, and returns it.
     pub fn give_up_head(&mut self) -> Option<InnerPacket> {
         let key = self.lost.pop_front()?;
         self.carried(key)?;
         let carried = self.forget(key)?;
-        self.skips.push(carried.place);
+        self.skips.push(carried.flow_seq);
         self.given_up += 1;
         Some(carried.packet)
     }
 
-    /// Takes the packet that [`Self::head`] showed, to be sent once more.
+    /// Removes the packet that [`Self::head`] returned, to be retransmitted.
     pub fn pop(&mut self) -> Option<(PacketKey, FlowSeq, InnerPacket)> {
         let key = self.lost.pop_front()?;
         let carried = self.carried(key)?;
         (carried.copies, carried.repeated, carried.queued) = (carried.copies + 1, true, false);
-        let sent = (key, carried.place, carried.packet.clone());
+        let sent = (key, carried.flow_seq, carried.packet.clone());
         self.resent += 1;
         Some(sent)
     }
 
-    /// A packet that is in flight must go again, because nothing has been heard of it for too long.
+    /// Queues a packet in flight for retransmission, because its acknowledgement is overdue.
     pub fn retransmit(&mut self, key: PacketKey) {
         if self.carried(key).is_some_and(|carried| carried.copies == 1) {
             self.enqueue(key);
         }
     }
 
-    /// Nothing will be sent in this place.
-    pub fn skip(&mut self, place: FlowSeq) {
-        self.skips.push(place);
+    /// Adds a sequence number that will not be sent.
+    pub fn skip(&mut self, flow_seq: FlowSeq) {
+        self.skips.push(flow_seq);
     }
 
-    /// A place that the receiver need not wait for, told once; the newest first.
+    /// Takes a sequence number for a SKIP frame; the newest first.
     pub fn pop_skip(&mut self) -> Option<FlowSeq> {
         self.skips.pop()
     }
 
-    /// Whether there are places to tell the receiver about.
+    /// Returns true if there are sequence numbers for SKIP frames.
     pub fn has_skips(&self) -> bool {
         !self.skips.is_empty()
     }
 
-    /// How many packets were sent again, and how many given up.
+    /// Returns the numbers of packets that were retransmitted and that were given up.
     pub fn counts(&self) -> (u64, u64) {
         (self.resent, self.given_up)
     }
 
-    /// Whether no packet is cared for.
+    /// Returns true if no packet is stored.
     pub fn is_empty(&self) -> bool {
         self.free.len() == self.entries.len()
     }
 
-    /// Gives memory back while no packet is cared for.
+    /// Releases memory if no packet is stored.
     pub fn shrink(&mut self) {
         if self.is_empty() && self.skips.is_empty() {
             self.clear();
         }
     }
 
-    /// Forgets everything, because the peer has begun anew or nobody asks any more.
+    /// Removes everything, because the peer restarted or the session ended.
     pub fn clear(&mut self) {
         let newest = self.entries.iter().map(|entry| entry.generation).max();
-        // Old keys must not name new packets.
+        // Old keys must not identify new packets.
         let first_generation = newest.map_or(self.first_generation, |newest| newest.wrapping_add(1));
         *self = Self { resent: self.resent, given_up: self.given_up, first_generation, ..Self::default() };
     }
@@ -314,24 +313,24 @@ mod tests {
         InnerPacket::new(Arc::new(packet), 0, false)
     }
 
-    fn place(sequence: u32) -> FlowSeq {
+    fn flow_seq(sequence: u32) -> FlowSeq {
         FlowSeq { bucket: 7, sequence }
     }
 
-    const USEFUL: Duration = Duration::from_secs(1);
+    const LIMIT: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_lost_packet_goes_again_and_an_acknowledged_one_is_forgotten() {
+    fn a_lost_packet_is_retransmitted_and_an_acknowledged_one_is_removed() {
         let mut repair = RetransmitQueue::default();
-        let keys = [1, 2].map(|n| repair.on_sent(Time::START, packet(), place(n)));
+        let keys = [1, 2].map(|n| repair.on_sent(Time::START, packet(), flow_seq(n)));
         assert!(repair.on_outcome(keys[0], Outcome::Acked).is_some());
         assert!(repair.on_outcome(keys[1], Outcome::Lost).is_none());
-        assert_eq!(repair.pop().map(|(key, place, _)| (key, place.sequence)), Some((keys[1], 2)));
+        assert_eq!(repair.pop().map(|(key, flow_seq, _)| (key, flow_seq.sequence)), Some((keys[1], 2)));
         assert!(repair.head().is_none());
         assert!(repair.on_outcome(keys[1], Outcome::Acked).is_some());
         assert!(
             repair.on_outcome(keys[1], Outcome::Lost).is_none(),
-            "the first copy's fate is of no interest any more"
+            "the outcome of the first copy has no effect any more"
         );
         assert!(repair.head().is_none());
     }
@@ -339,7 +338,7 @@ mod tests {
     #[test]
     fn a_packet_is_lost_when_all_its_copies_are() {
         let mut repair = RetransmitQueue::default();
-        let key = repair.on_sent(Time::START, packet(), place(1));
+        let key = repair.on_sent(Time::START, packet(), flow_seq(1));
         repair.on_outcome(key, Outcome::Lost);
         repair.pop();
         repair.take_copy(key).unwrap();
@@ -350,29 +349,29 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_after_all_is_not_sent_again() {
+    fn a_packet_with_a_spurious_loss_is_not_retransmitted() {
         let mut repair = RetransmitQueue::default();
-        let key = repair.on_sent(Time::START, packet(), place(1));
+        let key = repair.on_sent(Time::START, packet(), flow_seq(1));
         repair.on_outcome(key, Outcome::Lost);
         repair.on_outcome(key, Outcome::Spurious);
         assert!(repair.head().is_none());
     }
 
     #[test]
-    fn what_is_too_old_is_given_up_and_the_receiver_told_once() {
+    fn a_packet_past_its_deadline_is_given_up_with_one_skip() {
         let mut repair = RetransmitQueue::default();
-        let key = repair.on_sent(Time::START, packet(), place(9));
+        let key = repair.on_sent(Time::START, packet(), flow_seq(9));
         repair.on_outcome(key, Outcome::Lost);
-        assert_eq!(repair.give_up(Time::START + USEFUL, USEFUL).count(), 0);
-        assert_eq!(repair.give_up(Time::START + 2 * USEFUL, USEFUL).count(), 1);
-        assert_eq!((repair.pop_skip(), repair.pop_skip()), (Some(place(9)), None));
+        assert_eq!(repair.give_up(Time::START + LIMIT, LIMIT).count(), 0);
+        assert_eq!(repair.give_up(Time::START + 2 * LIMIT, LIMIT).count(), 1);
+        assert_eq!((repair.pop_skip(), repair.pop_skip()), (Some(flow_seq(9)), None));
         assert!(repair.head().is_none());
     }
 
     #[test]
-    fn a_packet_goes_again_once_however_often_that_is_asked() {
+    fn a_packet_is_queued_for_retransmission_once() {
         let mut repair = RetransmitQueue::default();
-        let key = repair.on_sent(Time::START, packet(), place(1));
+        let key = repair.on_sent(Time::START, packet(), flow_seq(1));
         repair.retransmit(key);
         repair.retransmit(key);
         repair.on_outcome(key, Outcome::Lost);
@@ -382,29 +381,29 @@ mod tests {
     }
 
     #[test]
-    fn calls_go_again_before_bulk_and_late_ones_not_at_all() {
+    fn realtime_packets_are_retransmitted_before_bulk_and_never_late() {
         let mut repair = RetransmitQueue::default();
-        let bulk = repair.on_sent(Time::START, packet(), place(1));
+        let bulk = repair.on_sent(Time::START, packet(), flow_seq(1));
         let [late, timely] = [0, 150].map(|ms| {
             let sent = Time::after(Duration::from_millis(ms));
-            repair.on_sent(sent, of(Class::Realtime), place(2 + ms as u32))
+            repair.on_sent(sent, of(Class::Realtime), flow_seq(2 + ms as u32))
         });
         [bulk, late, timely].into_iter().for_each(|key| repair.retransmit(key));
         let order = |repair: &RetransmitQueue| repair.lost.iter().copied().collect::<Vec<_>>();
         assert_eq!(order(&repair), [timely, late, bulk]);
-        // 200 ms are twice what a call bears.
-        assert_eq!(repair.give_up(Time::after(2 * REALTIME_DEADLINE), USEFUL).count(), 1);
+        // 200 ms are twice the deadline of a realtime packet.
+        assert_eq!(repair.give_up(Time::after(2 * REALTIME_DEADLINE), LIMIT).count(), 1);
         assert_eq!(order(&repair), [timely, bulk]);
     }
 
     #[test]
     fn a_key_of_a_cleared_queue_identifies_no_later_packet() {
         let mut repair = RetransmitQueue::default();
-        let key = repair.on_sent(Time::START, packet(), place(1));
-        let second = repair.on_sent(Time::START, packet(), place(1));
+        let key = repair.on_sent(Time::START, packet(), flow_seq(1));
+        let second = repair.on_sent(Time::START, packet(), flow_seq(1));
         repair.clear();
-        repair.on_sent(Time::START, packet(), place(2));
-        repair.on_sent(Time::START, packet(), place(2));
+        repair.on_sent(Time::START, packet(), flow_seq(2));
+        repair.on_sent(Time::START, packet(), flow_seq(2));
         assert!(repair.on_outcome(key, Outcome::Acked).is_none());
         assert!(repair.on_outcome(second, Outcome::Acked).is_none());
     }

@@ -1,24 +1,26 @@
-//! Blocking estimation: keeps off a slow path what would block the fast one.
+//! Blocking estimation: does not use a slow path for packets that would block the fast one.
 //!
-//! Ferlin, Alay, Mehani, Boreli: "BLEST: Blocking Estimation-based MPTCP Scheduler for Heterogeneous Networks", IFIP Networking 2016.
-//! When the fast path is full, a packet may go on the slow one unless the fast path could meanwhile, during a round trip of the slow one, send
-//! all that the send window lets it:
+//! Ferlin, Alay, Mehani, Boreli: "BLEST: Blocking Estimation-based MPTCP Scheduler for Heterogeneous Networks", IFIP
+//! Networking 2016. When the fast path is full, a packet takes the slow one only if the fast path cannot use the whole
+//! send window during one round trip of the slow path:
 //!
 //! ```text
 //! rtts = rtt_s / rtt_f      X = (cwnd_f + len (rtts - 1) / 2) rtts      wait if  lambda X > M - (in flight on s + len)
 //! ```
 //!
-//! *M*, MPTCP's send window, is what a tunnel does not have: who is blocked here is the flow inside, when it has sent all that its own
-//! window allows and the queue is empty. What it has released, waiting or in flight, stands for M. *lambda* grows by 0.01 when the
-//! fast path could have sent for a round trip and nobody had data while the slow path still owed some, and sinks to 1 otherwise, once a round trip of the slowest path.
+//! A tunnel has no MPTCP send window *M*. Here the inner flow blocks, when its window is used up and the queue is
+//! empty; its bytes in the queue and in flight stand for M. *lambda* changes once per round trip of the slowest path:
+//! it grows by 0.01 if the fast path was idle for a round trip while a slow one had data in flight, and falls to at
+//! least 1 otherwise.
 
 use std::time::Duration;
 
 use super::{Decision, OpportunisticRetransmit, PathSnapshot, SchedInput, Schedule, fastest, opening};
 use crate::path::PathId;
 use crate::time::Time;
+use crate::tuning::sched::blest::STEP;
 
-/// Estimates blocking.
+/// Chooses paths by estimated blocking.
 #[derive(Clone, Copy, Debug)]
 pub struct Blest {
     lambda: f64,
@@ -63,12 +65,12 @@ impl Blest {
         let rounds = slow.srtt.as_secs_f64() / fast.srtt.as_secs_f64().max(1e-6);
         let sends = (fast.flight() as f64 + len * (rounds - 1.0) / 2.0) * rounds;
         let released = input.backlog as f64 + input.paths().map(|path| path.in_flight as f64).sum::<f64>();
-        // With nothing under way nobody would ask again.
+        // With nothing in flight no event would end the wait.
         let is_idle = input.paths().all(|path| path.in_flight == 0 && !path.paced);
         !is_idle && self.lambda * sends > released - (slow.in_flight as f64 + len)
     }
 
-    /// Only when something is sent: who waits has been told until when.
+    /// Adapts lambda. It changes only when a packet is sent, so that the result of [`Schedule::wait`] stays valid.
     fn adapt(&mut self, input: &SchedInput<'_>) {
         let slowest = input.paths().map(|path| path.srtt).max().unwrap_or_default();
         if input.now.since(self.adapted) < slowest {
@@ -79,9 +81,6 @@ impl Blest {
         self.adapted = input.now;
     }
 }
-
-/// The paper's.
-const STEP: f64 = 0.01;
 
 #[cfg(test)]
 mod tests {
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn blocking_makes_it_more_careful() {
+    fn blocking_raises_lambda() {
         let full = [windowed(0, 10, 100_000, 100_000), windowed(1, 100, 100_000, 20_000)];
         let idle = [windowed(0, 10, 100_000, 50_000), full[1]];
         let mut blest = Blest::default();

@@ -1,15 +1,16 @@
-//! Bufferbloat mitigation: lowest round-trip time first, and no path's queue grows.
+//! Bufferbloat mitigation: lowest round-trip time first, with a limit for each path's queue.
 //!
-//! Ferlin, Dreibholz, Alay: "Multi-Path Transport over Heterogeneous Wireless Networks: Does It Really Pay Off?", GLOBECOM 2014: what a path may have
-//! in flight is capped at *tolerance x min RTT / smoothed RTT x window*. A window over the smoothed round trip is the path's rate,
-//! so that is what fills it without a queue, times the tolerance. It is for congestion control that fills buffers (`cubic`, `reno`, `lia`,
-//! `olia`, `balia`); `rate` and `wvegas` keep queues short themselves.
+//! Ferlin, Dreibholz, Alay: "Multi-Path Transport over Heterogeneous Wireless Networks: Does It Really Pay Off?"
+//! (GLOBECOM 2014) limits the bytes in flight on a path to *tolerance x min RTT / smoothed RTT x window*. Window /
+//! smoothed RTT is the path's rate, so this is the BDP without a queue, times the tolerance. It is for congestion
+//! control that fills buffers (`cubic`, `reno`, `lia`, `olia`, `balia`); `rate` and `wvegas` limit queues themselves.
 
 use std::time::Duration;
 
 use super::{Decision, PathSnapshot, SchedInput, Schedule, fastest, opening};
+use crate::tuning::sched::bm::TOLERANCE;
 
-/// Caps what is in flight.
+/// Limits the bytes in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Bm;
 
@@ -24,21 +25,18 @@ impl Schedule for Bm {
     }
 }
 
-/// Whether the path's queue stays short with `len` bytes more. One packet is no queue.
+/// Returns true if `len` more bytes keep the path below its limit. One packet is always allowed.
 fn is_short(path: &PathSnapshot, len: u64) -> bool {
-    path.in_flight == 0 || path.in_flight.saturating_add(len) <= cap(path)
+    path.in_flight == 0 || path.in_flight.saturating_add(len) <= limit(path)
 }
 
-fn cap(path: &PathSnapshot) -> u64 {
+fn limit(path: &PathSnapshot) -> u64 {
     if path.min_rtt.is_zero() || path.srtt <= path.min_rtt {
         return u64::MAX;
     }
     let share = TOLERANCE * path.min_rtt.as_secs_f64() / path.srtt.as_secs_f64();
     (path.cwnd as f64 * share) as u64
 }
-
-/// Queues of up to half a round trip are let be: less would take them for bloat that delayed acknowledgements and jitter feign.
-const TOLERANCE: f64 = 1.5;
 
 #[cfg(test)]
 mod tests {
@@ -56,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_round_trip_more_is_let_be() {
+    fn a_queue_of_half_a_round_trip_is_tolerated() {
         let path = PathSnapshot { min_rtt: Duration::from_millis(20), ..windowed(0, 30, 100_000, 98_000) };
         assert_eq!(choose(&mut Bm, &[path], 1 << 20), Some(0));
     }

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-fn view(slot: u8, weight: u32, srtt_ms: u64, room: u64) -> PathSnapshot {
+fn snapshot(slot: u8, weight: u32, srtt_ms: u64, room: u64) -> PathSnapshot {
     PathSnapshot {
         id: PathId { slot, generation: 0 },
         weight,
@@ -22,7 +22,7 @@ pub(super) fn windowed(slot: u8, srtt_ms: u64, cwnd: u64, in_flight: u64) -> Pat
         in_flight,
         window: room,
         min_rtt: Duration::from_millis(srtt_ms),
-        ..view(slot, 1, srtt_ms, room)
+        ..snapshot(slot, 1, srtt_ms, room)
     }
 }
 
@@ -54,7 +54,7 @@ fn share(sent: &[u8], slot: u8) -> f64 {
 
 #[test]
 fn weights_are_kept_and_interleaved() {
-    let paths = [view(0, 3, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
+    let paths = [snapshot(0, 3, 0, u64::MAX), snapshot(1, 1, 0, u64::MAX)];
     assert_eq!(send(&mut SchedulerKind::Weighted.build(), &paths, 8, 100), [0, 0, 1, 0, 0, 0, 1, 0]);
 }
 
@@ -63,7 +63,7 @@ fn twelve_co_prime_weights_are_kept() {
     // The weights with which the original uses only the path of weight 41 (original-mpt.md section 5).
     let weights = [3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41];
     let total: u32 = weights.iter().sum();
-    let paths: Vec<_> = (0..).zip(weights).map(|(slot, weight)| view(slot, weight, 0, u64::MAX)).collect();
+    let paths: Vec<_> = (0..).zip(weights).map(|(slot, weight)| snapshot(slot, weight, 0, u64::MAX)).collect();
     let sent = send(&mut SchedulerKind::Weighted.build(), &paths, 10 * total as usize, 1_400);
     for path in &paths {
         let count = sent.iter().filter(|slot| **slot == path.id.slot).count();
@@ -73,14 +73,14 @@ fn twelve_co_prime_weights_are_kept() {
 
 #[test]
 fn extreme_weights_neither_overflow_nor_starve() {
-    let paths = [view(0, 10_000, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
+    let paths = [snapshot(0, 10_000, 0, u64::MAX), snapshot(1, 1, 0, u64::MAX)];
     let sent = send(&mut SchedulerKind::Weighted.build(), &paths, 20_002, 65_000);
     assert_eq!(sent.iter().filter(|slot| **slot == 1).count(), 2);
 }
 
 #[test]
 fn what_a_rule_sent_over_one_path_is_not_made_good_for_ever() {
-    let paths = [view(0, 1, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
+    let paths = [snapshot(0, 1, 0, u64::MAX), snapshot(1, 1, 0, u64::MAX)];
     let mut scheduler = SchedulerKind::Weighted.build();
     let input = SchedInput { snapshots: &paths, backlog: 1 << 30, ..SchedInput::default() };
     (0..1_000_000).for_each(|_| scheduler.on_sent(paths[0].id, 50_000, &input));
@@ -90,15 +90,15 @@ fn what_a_rule_sent_over_one_path_is_not_made_good_for_ever() {
 
 #[test]
 fn round_robin_ignores_weights() {
-    let paths = [view(0, 9, 0, u64::MAX), view(1, 1, 0, u64::MAX), view(2, 5, 0, u64::MAX)];
+    let paths = [snapshot(0, 9, 0, u64::MAX), snapshot(1, 1, 0, u64::MAX), snapshot(2, 5, 0, u64::MAX)];
     assert_eq!(send(&mut SchedulerKind::RoundRobin.build(), &paths, 6, 100), [0, 1, 2, 0, 1, 2]);
 }
 
 #[test]
 fn min_rtt_takes_the_next_path_when_the_first_is_full() {
     let mut scheduler = SchedulerKind::MinRtt.build();
-    assert_eq!(send(&mut scheduler, &[view(0, 1, 40, 2_000), view(1, 1, 10, 2_000)], 1, 1_400), [1]);
-    assert_eq!(send(&mut scheduler, &[view(0, 1, 40, 2_000), view(1, 1, 10, 1_000)], 1, 1_400), [0]);
+    assert_eq!(send(&mut scheduler, &[snapshot(0, 1, 40, 2_000), snapshot(1, 1, 10, 2_000)], 1, 1_400), [1]);
+    assert_eq!(send(&mut scheduler, &[snapshot(0, 1, 40, 2_000), snapshot(1, 1, 10, 1_000)], 1, 1_400), [0]);
 }
 
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Schedule for Fixed {
 
 #[test]
 fn a_closure_is_a_factory_of_a_custom_scheduler() {
-    let paths = [view(0, 1, 0, u64::MAX), view(1, 1, 0, u64::MAX)];
+    let paths = [snapshot(0, 1, 0, u64::MAX), snapshot(1, 1, 0, u64::MAX)];
     let chosen = Decision::Send(paths[1].id);
     let config = SchedulerConfig::custom(move || Box::new(Fixed(chosen)) as Box<dyn Schedule + Send>);
     assert_eq!(send(&mut config.build(), &paths, 2, 100), [1, 1]);
@@ -121,7 +121,7 @@ fn a_closure_is_a_factory_of_a_custom_scheduler() {
 
 #[test]
 fn a_decision_for_a_path_that_is_full_or_no_candidate_is_a_wait() {
-    let paths = [view(0, 1, 0, 2_000), view(1, 1, 0, 500)];
+    let paths = [snapshot(0, 1, 0, 2_000), snapshot(1, 1, 0, 500)];
     let input = SchedInput { snapshots: &paths, ..SchedInput::default() };
     let decide = |decision, input: &SchedInput<'_>| super::choose(&mut Fixed(decision), 1_000, input);
     let [open, full] = paths.map(|path| Decision::Send(path.id));
@@ -138,7 +138,7 @@ fn every_kind_has_a_name_of_its_own() {
 }
 
 /// Paths with windows that are empty, partly used or full, and pacers that let something pass or not.
-fn scenes() -> impl Strategy<Value = Vec<PathSnapshot>> {
+fn snapshots() -> impl Strategy<Value = Vec<PathSnapshot>> {
     let used = prop_oneof![Just(0.0), Just(1.0), 0.0..1.0f64];
     let path = (1u32..=10_000, 0u64..400, 1_472u64..1 << 20, used, any::<bool>(), 1u64..1_000);
     prop::collection::vec(path, 1..=crate::path::MAX_PATHS).prop_map(|paths| (0..).zip(paths).map(path_of).collect())
@@ -162,15 +162,15 @@ fn path_of((slot, (weight, srtt, cwnd, used, paced, mbit)): (u8, (u32, u64, u64,
 
 proptest! {
     #[test]
-    fn no_scheduler_goes_beyond_a_window(scenes in prop::collection::vec((scenes(), any::<u16>(), 1u64..1 << 22), 1..20), len in 40usize..1_472) {
+    fn no_scheduler_exceeds_a_window(inputs in prop::collection::vec((snapshots(), any::<u16>(), 1u64..1 << 22), 1..20), len in 40usize..1_472) {
         for (name, kind) in SchedulerKind::NAMES {
             let mut scheduler = kind.build();
             let mut now = Time::START;
-            for (paths, bucket, backlog) in &scenes {
+            for (paths, bucket, backlog) in &inputs {
                 now += Duration::from_millis(7);
                 let input = SchedInput { snapshots: paths, backlog: *backlog, now, bucket: *bucket, ..SchedInput::default() };
-                if let Some(rescue) = scheduler.on_idle(&input) {
-                    prop_assert!(input.open(1_472).any(|open| open.id == rescue.to), "{name}");
+                if let Some(retransmit) = scheduler.on_idle(&input) {
+                    prop_assert!(input.open(1_472).any(|open| open.id == retransmit.to), "{name}");
                 }
                 if let Some(path) = scheduler.choose(len, &input).path() {
                     prop_assert!(input.open(len).any(|open| open.id == path), "{name}");
@@ -181,10 +181,10 @@ proptest! {
     }
 
     #[test]
-    fn no_scheduler_waits_for_what_will_not_come(scenes in prop::collection::vec((scenes(), any::<u16>(), 1u64..1 << 22), 1..20), len in 40usize..1_472) {
+    fn no_scheduler_waits_without_an_event_that_ends_the_wait(inputs in prop::collection::vec((snapshots(), any::<u16>(), 1u64..1 << 22), 1..20), len in 40usize..1_472) {
         for (name, kind) in SchedulerKind::NAMES {
             let mut scheduler = kind.build();
-            for (paths, bucket, backlog) in &scenes {
+            for (paths, bucket, backlog) in &inputs {
                 let input = SchedInput { snapshots: paths, backlog: *backlog, now: Time::START, bucket: *bucket, ..SchedInput::default() };
                 scheduler.on_idle(&input);
                 if scheduler.choose(len, &input) == Decision::Wait {
@@ -197,7 +197,7 @@ proptest! {
     }
 
     #[test]
-    fn a_path_that_is_all_there_is_gets_everything_it_has_room_for(path in scenes(), bucket: u16, backlog in 1u64..1 << 22) {
+    fn a_path_that_is_all_there_is_gets_everything_it_has_room_for(path in snapshots(), bucket: u16, backlog in 1u64..1 << 22) {
         let paths = [PathSnapshot { room: path[0].window, opens_in: Duration::ZERO, min_rtt: path[0].srtt, ..path[0] }];
         for (name, kind) in SchedulerKind::NAMES {
             let input = SchedInput { snapshots: &paths, backlog, now: Time::START, bucket, ..SchedInput::default() };
@@ -208,7 +208,7 @@ proptest! {
 
     #[test]
     fn weighted_shares_follow_any_weights(weights in prop::collection::vec(1u32..=100, 2..6)) {
-        let paths: Vec<_> = (0..).zip(&weights).map(|(slot, weight)| view(slot, *weight, 0, u64::MAX)).collect();
+        let paths: Vec<_> = (0..).zip(&weights).map(|(slot, weight)| snapshot(slot, *weight, 0, u64::MAX)).collect();
         let total: u32 = weights.iter().sum();
         let sent = send(&mut SchedulerKind::Weighted.build(), &paths, 20 * total as usize, 1_400);
         for path in &paths {
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_scenes_lead_to_the_same_choices(paths in scenes(), len in 40usize..1_472) {
+    fn the_same_scenes_lead_to_the_same_choices(paths in snapshots(), len in 40usize..1_472) {
         for (_, kind) in SchedulerKind::NAMES {
             prop_assert_eq!(send(&mut kind.build(), &paths, 50, len), send(&mut kind.build(), &paths, 50, len));
         }

@@ -1,23 +1,25 @@
-//! Send to arrive, not to leave: the default scheduler.
+//! Earliest arrival: the default scheduler of native mode.
 //!
-//! For every path the arrival of the next packet is predicted: when the path will take it, plus its time on the bottleneck, plus the
-//! one-way delay. The path with the earliest arrival gets the packet. When that path is busy, a slower one that is free gets
-//! it only if it arrives there before the whole backlog would have gone over the faster paths; otherwise waiting is better.
-//! So a flow with little to send keeps to the earliest path, and a backlogged one uses every path that shortens its backlog.
+//! For every path the arrival of the next packet is predicted: the time until the path has room, plus the transmission
+//! time at the bottleneck, plus the one-way delay. The path with the earliest arrival gets the packet. If that path has
+//! no room, a slower one that has room gets it only if it arrives there before the whole backlog could pass the faster
+//! paths; otherwise the packet waits. So a flow with a short backlog uses the earliest path only, and one with a long
+//! backlog uses every path that shortens it.
 //!
-//! The slower path does not get the packet that is next, though: those behind it would pass it on the faster paths and wait for it at the
-//! receiver. It gets the one whose turn will have come when it arrives, so nothing waits there that did not have to wait here, and the flow's
-//! round trip is that of its slowest path, not twice as much. (STMS does so with a learned gap: Shi et al., "STMS: Improving MPTCP
-//! Throughput Under Heterogeneous Networks", USENIX ATC 2018.)
+//! The slower path does not get the next packet: later packets would arrive before it and wait at the receiver. It gets
+//! the packet that will be next in order when it arrives. So no packet waits twice, and the flow's RTT is that of its
+//! slowest path, not twice as much. (STMS does so with a learned gap: Shi et al., "STMS: Improving MPTCP Throughput
+//! Under Heterogeneous Networks", USENIX ATC 2018.)
 //!
-//! After ECF (Lim et al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", CoNEXT 2017), with one-way delays where
-//! ECF has round-trip times, and the pacer's clock where it has windows.
+//! Based on ECF (Lim et al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", CoNEXT 2017), with one-way
+//! delays for round-trip times and pacer deadlines for windows.
 
 use std::time::Duration;
 
 use super::{Decision, PathSnapshot, SchedInput, Schedule};
+use crate::tuning::sched::earliest::FOREVER;
 
-/// Predicts arrivals.
+/// Chooses the path with the earliest predicted arrival.
 #[derive(Clone, Copy, Debug)]
 pub struct Earliest;
 
@@ -28,7 +30,7 @@ impl Schedule for Earliest {
         let Some(open) = best_open else { return Decision::Wait };
         let arrives = arrival(open);
         let better = input.paths().filter(|path| path.room < len as u64 && arrival(path) < arrives);
-        // What the better paths would have passed by then.
+        // Bytes that the better paths would pass by then.
         let passed = better.map(|path| path.rate.bytes_in(arrives - arrival(path))).reduce(u64::saturating_add);
         match passed {
             None => Decision::Send(open.id),
@@ -37,7 +39,7 @@ impl Schedule for Earliest {
         }
     }
 
-    /// Until the path opens that is worth the wait. One whose window is full opens with an acknowledgement.
+    /// The path to wait for is the one with the earliest arrival. If its window is full, an acknowledgement opens it.
     fn wait(&self, len: usize, input: &SchedInput<'_>) -> Option<Duration> {
         let closed = input.paths().filter(|path| path.room < len as u64);
         closed.min_by_key(|path| (arrival(path, len), path.id)).filter(|path| path.paced).map(|path| path.opens_in)
@@ -51,9 +53,6 @@ impl Schedule for Earliest {
 fn arrival(path: &PathSnapshot, len: usize) -> Duration {
     path.opens_in.saturating_add(path.rate.time_for(len as u64).min(FOREVER)).saturating_add(path.delay)
 }
-
-/// Longer than any backlog is worth predicting.
-pub(super) const FOREVER: Duration = Duration::from_secs(3_600);
 
 #[cfg(test)]
 mod tests {
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_arrival_wins_even_on_a_thinner_path() {
+    fn the_earliest_arrival_wins_even_on_a_path_with_a_lower_rate() {
         // 1250 bytes take 1 ms at 10 Mbit/s and 0.1 ms at 100.
         assert_eq!(choose(&[path(0, 10, 5, 0), path(1, 100, 20, 0)], 1_250), Some(0));
         assert_eq!(choose(&[path(0, 10, 25, 0), path(1, 100, 20, 0)], 1_250), Some(1));
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_path_gets_what_will_be_next_when_it_arrives() {
+    fn a_slow_path_gets_the_packet_that_is_next_in_order_at_its_arrival() {
         let (fast, slow) = (path(0, 50, 10, 2), path(1, 50, 60, 0));
         // 60.2 ms less 12.2, at 50 Mbit/s.
         assert_eq!(decide(&[fast, slow], 1_000_000), Decision::Ahead(slow.id, 300_000));
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_open_is_a_wait() {
+    fn a_packet_waits_if_no_path_has_room() {
         assert_eq!(choose(&[path(0, 50, 10, 2)], 1_000_000), None);
     }
 }

@@ -1,13 +1,14 @@
-//! Every packet on every path: as fast as the fastest, as safe as all together.
+//! Every packet on every path: the delay of the fastest path, and the lowest loss.
 //!
-//! A packet leaves on the path with the lowest round-trip time that has room; the corridor sends it on each of the others as
-//! that has room, until it is known to have arrived, as Linux MPTCP's scheduler of this name does (Frommgen et al., "ReMP TCP: Low latency multipath
-//! TCP", ICC 2016). So a slow path repeats what it can and holds nobody up. In plain mode, where nothing is known to have arrived, a packet leaves on all paths at once.
+//! A packet is sent on the path with the lowest RTT that has room, and its copies on each other path when that has
+//! room, until it is acknowledged, as in Linux MPTCP's scheduler of this name (Frommgen et al., "ReMP TCP: Low latency
+//! multipath TCP", ICC 2016). So a slow path never delays a fast one. Plain mode has no ACKs; there all copies are sent
+//! at once.
 
 use super::min_rtt::MinRtt;
 use super::{Decision, SchedInput, Schedule};
 
-/// Takes all paths.
+/// Sends every packet on all paths.
 #[derive(Clone, Copy, Debug)]
 pub struct Redundant;
 

@@ -1,13 +1,15 @@
-//! The reserved path: the one with the lowest RTT, where it would add next to nothing to bulk flows. Flows that send little have it
-//! to themselves, and do not wait behind long packets on a slow link.
+//! The reserved path: the one with the lowest RTT, where it would add next to nothing to bulk flows. Flows that send
+//! little have it to themselves, and do not wait behind long packets on a slow link.
 //!
-//! A path without bulk is not measured: one that was slow by chance, or was slow when it was last used, would stay reserved. So
-//! while bulk flows have packets, a short packet train probes its rate every few seconds ([`crate::path::packet_train`]). If the
-//! train shows a fast path, bulk may use it for as long as congestion control needs to measure it.
+//! A path without bulk is not measured: one that was slow by chance, or was slow when it was last used, would stay
+//! reserved. So while bulk flows have packets, a short packet train probes its rate every few seconds
+//! ([`crate::path::packet_train`]). If the train shows a fast path, bulk may use it for as long as congestion control
+//! needs to measure it.
 
 use std::time::Duration;
 
 use crate::time::Time;
+use crate::tuning::sched::reserve::{DEMAND_GAP, MAX_REPROBE_INTERVAL, OPEN_ROUNDS, REPROBE_INTERVAL};
 
 /// When bulk may use a path that is reserved.
 #[derive(Debug, Default)]
@@ -36,8 +38,8 @@ pub enum Reprobe {
 }
 
 impl ReservedPath {
-    /// Decides for a bulk packet at `now`. `fast` is true if a train has just shown that the path is fast, `grows` if it is in
-    /// start-up.
+    /// Decides for a bulk packet at `now`. `fast` is true if a train has just shown that the path is fast, `grows` if
+    /// it is in start-up.
     pub fn reprobe(&mut self, now: Time, rtt: Duration, fast: bool, grows: bool) -> Reprobe {
         let Some(next) = self.0.as_mut().filter(|next| now.since(next.wanted) < DEMAND_GAP) else {
             let (train, interval) = (now + REPROBE_INTERVAL, REPROBE_INTERVAL);
@@ -61,19 +63,6 @@ impl ReservedPath {
         verdict
     }
 }
-
-/// A path is reserved if all together are at least this many times as fast.
-pub const RESERVED_RATIO: u64 = 20;
-/// Datagrams in a train: at 2 Mbit/s others wait 24 ms for it.
-pub const TRAIN: usize = 4;
-/// Round trips for which bulk may use the path: congestion control probes for a higher rate in four, and once more.
-const OPEN_ROUNDS: u32 = 8;
-/// Between trains; the interval doubles while trains suggest a fast path and bulk finds none.
-const REPROBE_INTERVAL: Duration = Duration::from_secs(4);
-/// The longest interval between trains.
-const MAX_REPROBE_INTERVAL: Duration = Duration::from_secs(32);
-/// Bulk that had no packet for this long has ended.
-const DEMAND_GAP: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

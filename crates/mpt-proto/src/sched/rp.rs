@@ -1,26 +1,28 @@
-//! Opportunistic retransmission and penalisation: lowest round-trip time first, and a path that blocks pays for it.
+//! Opportunistic retransmission and penalisation: lowest RTT first, and the window of a path that blocks is reduced.
 //!
-//! Raiciu, Paasch et al.: "How Hard Can It Be? Designing and Implementing a Deployable Multipath TCP", NSDI 2012, section 4.2. When the receive
-//! window blocks, the segment that blocks is sent once more on the fast path, and the window of the path that holds it is halved, once a round trip of it.
+//! Raiciu, Paasch et al.: "How Hard Can It Be? Designing and Implementing a Deployable Multipath TCP", NSDI 2012,
+//! section 4.2. If the receive window blocks, the blocking segment is also sent on the fast path, and the window of the
+//! path that holds it is halved, at most once per RTT of that path.
 //!
-//! A tunnel has no receive window of its own. Blocked here is a flow that has sent nothing for a round trip of the fast path, though that has room,
-//! while a slower one still owes a packet for longer. The halved window is a limit of the scheduler's own, below the
-//! congestion controller's, and grows by a packet each round trip.
+//! A tunnel has no receive window of its own. A flow counts as blocked if it sent nothing for an RTT of the fast path,
+//! which has room, while a packet on a slower path is in flight for longer than that. The halved window is a limit in
+//! the scheduler, below the congestion window, and grows by a packet per RTT.
 
 use std::time::Duration;
 
 use super::{Decision, OpportunisticRetransmit, PathSnapshot, SchedInput, Schedule, fastest, opening};
 use crate::path::{MAX_PATHS, PathId};
 use crate::time::Time;
+use crate::tuning::peer::DATAGRAM;
 
-/// Halves windows.
+/// Retransmits opportunistically and penalises paths that block.
 #[derive(Clone, Debug, Default)]
 pub struct Rp {
     penalties: [Option<Penalty>; MAX_PATHS],
     sent: Time,
 }
 
-/// What a path may have in flight, and since when.
+/// A limit of the bytes in flight on a path.
 #[derive(Clone, Copy, Debug)]
 struct Penalty {
     limit: u64,
@@ -42,7 +44,7 @@ impl Schedule for Rp {
     }
 
     fn on_idle(&mut self, input: &SchedInput<'_>) -> Option<OpportunisticRetransmit> {
-        let fast = fastest(input.paths().filter(|path| path.room >= PACKET))?;
+        let fast = fastest(input.paths().filter(|path| path.room >= DATAGRAM))?;
         if input.now.since(self.sent) < fast.srtt {
             return None;
         }
@@ -62,19 +64,16 @@ impl Rp {
         let limit = self.limit(now, path).min(path.cwnd);
         let penalty = &mut self.penalties[usize::from(path.id.slot)];
         if penalty.is_none_or(|penalty| now.since(penalty.since) >= path.srtt) {
-            *penalty = Some(Penalty { limit: (limit / 2).max(PACKET), since: now });
+            *penalty = Some(Penalty { limit: (limit / 2).max(DATAGRAM), since: now });
         }
     }
 
     fn limit(&self, now: Time, path: &PathSnapshot) -> u64 {
         let Some(Penalty { limit, since }) = self.penalties[usize::from(path.id.slot)] else { return u64::MAX };
         let rounds = now.since(since).as_micros() / path.srtt.max(Duration::from_millis(1)).as_micros();
-        limit.saturating_add(PACKET.saturating_mul(u64::try_from(rounds).unwrap_or(u64::MAX)))
+        limit.saturating_add(DATAGRAM.saturating_mul(u64::try_from(rounds).unwrap_or(u64::MAX)))
     }
 }
-
-/// A full datagram.
-const PACKET: u64 = 1_472;
 
 #[cfg(test)]
 mod tests {
@@ -92,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn what_blocks_is_sent_once_more_on_the_fast_path() {
+    fn a_blocking_packet_is_also_sent_on_the_fast_path() {
         let mut rp = Rp::default();
         assert!(rp.on_idle(&input(&late(10), 10)).is_none(), "the fast path would not have been faster");
-        assert!(rp.on_idle(&input(&late(11), 9)).is_none(), "it may have more in a moment");
-        let rescue = rp.on_idle(&input(&late(11), 10)).unwrap();
-        assert_eq!((rescue.from.slot, rescue.to.slot), (1, 0));
+        assert!(rp.on_idle(&input(&late(11), 9)).is_none(), "it was not idle for a whole round trip");
+        let retransmit = rp.on_idle(&input(&late(11), 10)).unwrap();
+        assert_eq!((retransmit.from.slot, retransmit.to.slot), (1, 0));
     }
 
     #[test]
@@ -107,9 +106,9 @@ mod tests {
         rp.on_idle(&input(&paths, 10));
         rp.on_idle(&input(&paths, 109));
         assert_eq!(limit(&rp, 109), 100_000);
-        assert_eq!(limit(&rp, 1_010), 100_000 + 10 * PACKET);
+        assert_eq!(limit(&rp, 1_010), 100_000 + 10 * DATAGRAM);
         rp.on_idle(&input(&paths, 1_010));
-        assert_eq!(limit(&rp, 1_010), (100_000 + 10 * PACKET) / 2);
+        assert_eq!(limit(&rp, 1_010), (100_000 + 10 * DATAGRAM) / 2);
         let full = [PathSnapshot { room: 0, ..paths[0] }, paths[1]];
         assert_eq!(rp.choose(1_250, &input(&full, 1_010)), Decision::Wait, "100 kB are more than that");
     }

@@ -1,23 +1,23 @@
-//! Where an urgent packet goes: on the path where it arrives first, and its copies on those that come next.
+//! Chooses the path of a realtime packet: the one with the earliest arrival; its copies take those with the next ones.
 //!
-//! The pacer is not asked. It keeps a stream of full packets smooth; a call's packets are few and small, and what they take is taken from
-//! the pacer's next turn. The window is.
+//! Realtime packets bypass the pacer: they are few and small, and the pacer subtracts their bytes from its next batch.
+//! The congestion window applies.
 
 use std::time::Duration;
 
 use super::PathSnapshot;
-use super::earliest::FOREVER;
 use crate::id::{PathId, PathSet};
+use crate::tuning::sched::earliest::FOREVER;
 
-/// The path of those whose slots are not in the set `taken` on which a packet of `len` bytes arrives first, if its window has room.
-/// Waiting for that room is part of the prediction, so none is an answer: it is worth the wait.
+/// Returns the path among `candidates` on which a packet of `len` bytes arrives first, if its window has room. The
+/// arrival includes the wait for room, so `None` means that waiting gives the earliest arrival.
 pub fn urgent(len: usize, snapshots: &[PathSnapshot], candidates: PathSet) -> Option<PathId> {
     let arrival = |path: &PathSnapshot| {
         let wait = if has_room(path, len) { Duration::ZERO } else { path.opens_in };
         wait.saturating_add(path.rate.time_for(len as u64).min(FOREVER)).saturating_add(path.delay)
     };
-    let left = snapshots.iter().filter(|path| candidates.contains(path.id));
-    let first = left.min_by_key(|path| (arrival(path), !has_room(path, len), path.id));
+    let usable = snapshots.iter().filter(|path| candidates.contains(path.id));
+    let first = usable.min_by_key(|path| (arrival(path), !has_room(path, len), path.id));
     first.filter(|path| has_room(path, len)).map(|path| path.id)
 }
 
@@ -52,18 +52,18 @@ mod tests {
     }
 
     #[test]
-    fn copies_go_where_they_arrive_next() {
+    fn copies_take_the_paths_in_order_of_arrival() {
         assert_eq!(order(&[path(0, 30, 9_000), path(1, 10, 9_000), path(2, 20, 9_000)]), [1, 2, 0]);
     }
 
     #[test]
-    fn a_full_window_is_waited_for_if_that_is_sooner() {
+    fn it_waits_for_a_full_window_if_the_arrival_is_earlier() {
         assert_eq!(order(&[path(0, 10, 0), path(1, 16, 9_000)]), Vec::<u8>::new());
         assert_eq!(order(&[path(0, 10, 0), path(1, 14, 9_000)]), [1]);
     }
 
     #[test]
-    fn the_pacer_is_not_asked() {
+    fn the_pacer_does_not_limit_it() {
         assert_eq!(order(&[PathSnapshot { room: 0, paced: true, ..path(0, 10, 9_000) }]), [0]);
     }
 }

@@ -1,16 +1,17 @@
 //! Smooth weighted round robin, in bytes.
 //!
-//! Every path holds a credit. What is sent is paid for by the path that sent it and earned by all, in proportion to their weights,
-//! so shares are exact in the long run for any weights, co-prime or not. The original
-//! expands weights into a list and overflows it; here nothing grows with the weights. What a rule sends over one path is made good
-//! by the others for some megabytes, not for as long as it lasted.
+//! Every path has a credit. The bytes of a packet, times the sum of weights, are subtracted from the path that sent it,
+//! and every path gets the bytes times its weight. So shares are exact in the long run for all weights, also co-prime
+//! ones. The original MPT expands weights into a list and overflows it; this state has a fixed size. If a rule binds
+//! packets to a path, the other paths compensate for some megabytes of them.
 
 use std::cmp::Reverse;
 
 use super::{Decision, PathSnapshot, SchedInput, Schedule};
 use crate::path::{MAX_PATHS, PathId};
+use crate::tuning::sched::weighted::MEMORY;
 
-/// Shares paths by weight, or evenly.
+/// Distributes bytes over paths by weight, or evenly.
 #[derive(Clone, Debug)]
 pub struct Weighted {
     credit: [i64; MAX_PATHS],
@@ -18,12 +19,12 @@ pub struct Weighted {
 }
 
 impl Weighted {
-    /// Shares by the configured weights.
+    /// Makes a scheduler that uses the configured weights.
     pub fn by_weight() -> Self {
         Self { credit: [0; MAX_PATHS], even: false }
     }
 
-    /// Shares evenly.
+    /// Makes a scheduler with equal weights.
     pub fn evenly() -> Self {
         Self { credit: [0; MAX_PATHS], even: true }
     }
@@ -33,9 +34,6 @@ impl Weighted {
     }
 }
 
-/// Bytes by which a path may be ahead or behind: many times what one decision sends.
-const MEMORY: i64 = 1 << 20;
-
 impl Schedule for Weighted {
     fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
         let due = |path: &PathSnapshot| self.credit[usize::from(path.id.slot)] + self.weight(path.weight) * len as i64;
@@ -43,14 +41,14 @@ impl Schedule for Weighted {
         best.map_or(Decision::Wait, |path| Decision::Send(path.id))
     }
 
-    fn on_sent(&mut self, path: PathId, bytes: usize, input: &SchedInput<'_>) {
+    fn on_sent(&mut self, sent_on: PathId, bytes: usize, input: &SchedInput<'_>) {
         let mut weights = 0;
-        for view in input.open(bytes) {
-            let weight = self.weight(view.weight);
-            self.credit[usize::from(view.id.slot)] += weight * bytes as i64;
+        for path in input.open(bytes) {
+            let weight = self.weight(path.weight);
+            self.credit[usize::from(path.id.slot)] += weight * bytes as i64;
             weights += weight;
         }
-        self.credit[usize::from(path.slot)] -= weights * bytes as i64;
+        self.credit[usize::from(sent_on.slot)] -= weights * bytes as i64;
         let all: i64 = input.paths().map(|path| self.weight(path.weight)).sum();
         let bound = all.saturating_mul(MEMORY);
         self.credit.iter_mut().for_each(|credit| *credit = (*credit).clamp(-bound, bound));

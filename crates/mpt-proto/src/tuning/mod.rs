@@ -7,8 +7,11 @@
 //! `docs/design/ablation.md` has the results. All rules are on by default, and the configuration file has no key for them.
 
 pub(crate) mod cc;
+pub(crate) mod inner;
 pub(crate) mod peer;
 pub(crate) mod queue;
+pub(crate) mod repair;
+pub(crate) mod sched;
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,9 @@
-//! Packets that are sent on several paths: duplicates that a rule or a redundant scheduler requires, opportunistic retransmission
-//! (Raiciu et al., "How Hard Can It Be?", NSDI 2012), and duplicates that measure a path before it is needed.
+//! Packets that are sent on several paths: duplicates that a rule or a redundant scheduler requires, opportunistic
+//! retransmission (Raiciu et al., "How Hard Can It Be?", NSDI 2012), and duplicates that measure a path before it is
+//! needed.
 //!
-//! A duplicate is pending until the packet was sent on the required number of paths, until the packet is acknowledged, or until it
-//! is too late.
+//! A duplicate is pending until the packet was sent on the required number of paths, until the packet is acknowledged,
+//! or until it is too late.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,11 +14,12 @@ use crate::classify::Class;
 use crate::id::{PathId, PathSet};
 use crate::path::sent_packets::{PacketKey, Payload};
 use crate::peer::{Common, Turn};
-use crate::repair::{REALTIME_DEADLINE, RetransmitQueue};
+use crate::repair::RetransmitQueue;
 use crate::sched::{self, PathSnapshot, SchedInput, Schedule};
 use crate::time::Time;
 use crate::tuning::Rule;
 use crate::tuning::peer::duplicate::{BUSY, FIRST_PROBE_BUDGET, PROBE_BUDGET_RTTS};
+use crate::tuning::repair::retransmit::REALTIME_DEADLINE;
 
 /// Duplicates that are still to be sent, oldest first.
 #[derive(Debug, Default)]
@@ -88,7 +90,7 @@ impl PendingDuplicates {
         })
     }
 
-    /// Returns when the pacer permits a duplicate of a packet that is not acknowledged. Realtime packets do not wait for the pacer.
+    /// Returns when the pacer permits a duplicate of a packet that is not acknowledged. Realtime packets bypass it.
     pub(super) fn opens_in(
         &self,
         now: Time,
@@ -105,7 +107,7 @@ impl PendingDuplicates {
         paced.filter(has_pending).map(|path| path.opens_in).min()
     }
 
-    /// Discards the oldest, up to the first whose packet is not acknowledged: so a slow path does not keep them for longer.
+    /// Discards the oldest, up to the first whose packet is not acknowledged: so a slow path does not retain them.
     fn drop_acked(&mut self, retransmit: &RetransmitQueue) {
         for list in [&mut self.realtime, &mut self.others] {
             while list.front().is_some_and(|pending| !retransmit.needs_copy(pending.key)) {
@@ -143,8 +145,8 @@ fn take(
 }
 
 impl Native {
-    /// Adds the duplicates of a packet that is sent on `path`, as its class or the scheduler requires. `candidates` are the paths
-    /// that the packet may take.
+    /// Adds the duplicates of a packet that is sent on `path`, as its class or the scheduler requires. `candidates` are
+    /// the paths that the packet may take.
     pub(super) fn duplicate(
         &mut self,
         common: &Common,
@@ -167,8 +169,9 @@ impl Native {
         list.push_back(pending);
     }
 
-    /// Adds a duplicate of a retransmission on `path`, if that costs nothing because nothing else waits, or if the packet was lost
-    /// twice. A further loss would stall the flow for so long that its sender assumes that the path is down.
+    /// Adds a duplicate of a retransmission on `path`, if that costs nothing because nothing else waits, or if the
+    /// packet was lost twice. A further loss would stall the flow for so long that its sender assumes that the path is
+    /// down.
     pub(super) fn duplicate_retransmit(
         &mut self,
         common: &Common,
@@ -221,10 +224,10 @@ impl Native {
         }
     }
 
-    /// Sends duplicates of this turn's packets on a path that was never filled, while a faster path is in use. The path will be
-    /// needed when that one is full, and to find its rate only then takes longer than an inner flow waits before it takes the first
-    /// path's rate for all there is. These duplicates are not tracked: a lost packet is retransmitted whether or not one is in
-    /// flight.
+    /// Sends duplicates of this turn's packets on a path that was never filled, while a faster path is in use. The path
+    /// will be needed when that one is full, and to find its rate only then takes longer than an inner flow waits
+    /// before it takes the first path's rate for all there is. These duplicates are not tracked: a lost packet is
+    /// retransmitted whether or not one is in flight.
     pub(super) fn probe_with_duplicates(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
         let first_sends = std::mem::take(&mut self.duplicates.first_sends);
         for index in 0..self.snapshots.len() {

@@ -8,7 +8,7 @@ use crate::time::{Rate, Time};
 use crate::tuning::peer::header_compression::FAST_LINK;
 use crate::wire::frame::{COMPRESSED_HEADER, CompressedFrame, ContextFrame, DATA_HEADER, DataFrame, DataHeader};
 
-/// Both sides of a peer, and what is to be told about contexts.
+/// The compressor and decompressor of a peer, and the CONTEXT frames to be sent.
 #[derive(Debug, Default)]
 pub(super) struct HeaderCompression {
     compressor: Compressor,
@@ -19,7 +19,7 @@ pub(super) struct HeaderCompression {
     allowed: bool,
 }
 
-/// More than flows begin between two turns; what is not told is offered again.
+/// More than the flows that start between two turns. A frame that exceeds this is generated again.
 const MAX_PENDING_FRAMES: usize = 256;
 
 impl HeaderCompression {
@@ -92,13 +92,13 @@ impl HeaderCompression {
         }
     }
 
-    /// What is to be told, `most` words at a time.
-    pub fn poll_context_frames(&mut self, most: usize) -> Option<Vec<ContextFrame>> {
-        let count = self.context_frames.len().min(most);
+    /// Returns up to `limit` CONTEXT frames to be sent.
+    pub fn poll_context_frames(&mut self, limit: usize) -> Option<Vec<ContextFrame>> {
+        let count = self.context_frames.len().min(limit);
         (count > 0).then(|| self.context_frames.drain(..count).collect())
     }
 
-    /// Forgets everything, because the peer has begun anew or nothing was sent or came for long.
+    /// Removes all contexts, because the peer restarted or the session was idle for long.
     pub fn clear(&mut self) {
         *self = Self { allowed: self.allowed, ..Self::default() };
     }

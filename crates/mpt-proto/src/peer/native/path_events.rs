@@ -1,7 +1,7 @@
 //! Paths that are added and removed while the tunnel runs, and the status frames about them.
 //!
-//! A slot outlives its paths: its packet numbers go on, and the generation tells the paths apart. What is in flight on a removed
-//! path is retransmitted on the others, and the peer is informed there, because it would find out too late by itself.
+//! A slot outlives its paths: its packet numbers go on, and the generation distinguishes the paths. Packets in flight
+//! on a removed path are retransmitted on the others. The peer is informed there, or it would detect the failure late.
 
 use super::Native;
 use super::path::NativePath;
@@ -38,7 +38,7 @@ impl Native {
         Ok(())
     }
 
-    /// Sets whether this end wants a path used only while no other is alive. The peer learns it with the next challenge.
+    /// Sets whether this end wants a path used only while no other is alive. The next challenge carries it.
     pub(in crate::peer) fn set_standby(&mut self, now: Time, id: PathId, standby: bool) {
         let path = &mut self.paths[id];
         if std::mem::replace(&mut path.standby, standby) != standby {
@@ -122,8 +122,8 @@ impl Native {
         self.update(common, now, id, |health| health.peer_agrees = true);
     }
 
-    /// Probes the paths that the peer does not use, every 25 s. The peer reports a change to the address where it last saw this
-    /// end, and a NAT may have dropped that binding.
+    /// Probes the paths that the peer does not use, every 25 s. The peer reports a change to the address where it last
+    /// saw this end, and a NAT may have dropped that binding.
     pub(super) fn poll_status(&mut self, turn: &mut Turn<'_>) {
         for id in self.ids() {
             if self.status_poll_deadline(id).is_none_or(|at| at > turn.now) {
@@ -143,9 +143,9 @@ impl Native {
         (waits && self.has_session && self.tuning.has(Rule::StatusRepeat)).then(|| path.status_polled + STATUS_POLL)
     }
 
-    /// Informs the peer of the paths that this end does not use any more, on every path that is up, because any of them may be
-    /// about to fail, too. A peer that sent a challenge on such a path is also informed there: if it has restarted, it knows the
-    /// path only after something came over it.
+    /// Informs the peer of the paths that this end does not use any more, on every path that is up, because any of them
+    /// may be about to fail, too. A peer that sent a challenge on such a path is also informed there: if it has
+    /// restarted, it knows the path only after something came over it.
     pub(super) fn send_draining(&mut self, turn: &mut Turn<'_>) {
         if self.paths.iter().all(|path| !path.draining) {
             return;
@@ -170,8 +170,8 @@ impl Native {
         }
     }
 
-    /// The peer sends data on one of our paths. If this end does not use it, and the last status is older than a second, that
-    /// status was lost: it is sent again.
+    /// The peer sends data on one of our paths. If this end does not use it, and the last status is older than a
+    /// second, that status was lost: it is sent again.
     pub(super) fn resend_status(&mut self, now: Time, id: PathId) {
         let path = &mut self.paths[id];
         let settled = now.since(path.status_polled) >= STATUS_SETTLED;

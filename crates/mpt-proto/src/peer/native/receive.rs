@@ -1,4 +1,4 @@
-//! The way of a packet in, in native mode. [`Native::handle_sealed`] and [`Native::handle_opened`] are the list of steps.
+//! Receiving in native mode. [`Native::handle_sealed`] and [`Native::handle_opened`] list the steps.
 
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -199,7 +199,7 @@ impl Native {
             }
             Frame::Addr(addr) => drop(self.addresses.handle(addr)),
             Frame::Context(context) => self.header_compression.on_context(turn.now, *context),
-            // Repair symbols and compressed packets are handled with their datagram. The others have no effect in this version.
+            // Repair symbols and compressed packets are handled with their datagram. The others have no effect.
             Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) | Frame::Control(_) | Frame::Close(_) => {}
         }
     }
@@ -237,8 +237,8 @@ impl Native {
         reordering.handle_skip(turn, inner, &mut common.ledger, skip);
     }
 
-    /// Handles a challenge: the response goes back where it came from. A challenge on a path that counts as dead shows that it is
-    /// alive, and one on a path that this end does not use is answered with that status.
+    /// Handles a challenge: the response goes back where it came from. A challenge on a path that counts as dead shows
+    /// that it is alive, and one on a path that this end does not use is answered with that status.
     fn handle_challenge(&mut self, now: Time, arrival: Arrival, bytes: [u8; 8]) {
         let Some(id) = arrival.path else { return };
         let path = &mut self.paths[id];

@@ -83,8 +83,8 @@ impl Native {
         !common.queue.is_empty() && self.paths.iter().any(NativePath::may_send) || self.is_unreachable()
     }
 
-    /// Returns the path on which a control frame arrives soonest; a path that is down or blocked rather than none. A receiver gets no
-    /// acknowledgements that would show a dead path, so a path on which the peer was heard within 25 ms comes first.
+    /// Returns the path on which a control frame arrives soonest; a path that is down or blocked rather than none. A
+    /// receiver gets no acknowledgements that would show a dead path, so paths with a packet within 25 ms come first.
     fn best_path(&self, now: Time) -> Option<PathId> {
         let usable = self.paths.iter().filter(|path| path.may_send());
         let best = usable.min_by_key(|path| {
@@ -128,8 +128,7 @@ impl Native {
         }
     }
 
-    /// Sends lost packets first, then new ones, while the scheduler finds a path. Returns the reserved path that is to be probed with
-    /// a train.
+    /// Sends lost packets first, then new ones, while the scheduler finds a path. Returns the reserved path to probe.
     fn send_waiting(&mut self, common: &mut Common, turn: &mut Turn<'_>) -> Option<PathId> {
         common.queue.unpark();
         let (mut train, mut awaits_repair) = (None, None);
@@ -149,18 +148,19 @@ impl Native {
                 self.send_duplicates(common, turn);
                 continue;
             }
-            // The scheduler may find a path for another flow. A flow that waits for a retransmission gains nothing from later packets.
+            // The scheduler may find a path for another flow. A flow that waits for a retransmission needs no later
+            // packet.
             if !self.snapshots.iter().any(|path| path.room > 0) {
                 break;
             }
             if next.retransmission {
                 awaits_repair = Some(next.bucket);
-                self.retransmit.park();
+                self.retransmit.suspend();
             } else {
                 common.queue.park();
             }
         }
-        self.retransmit.unpark();
+        self.retransmit.resume();
         train
     }
 
@@ -189,8 +189,8 @@ impl Native {
         head.filter(|head| head.mark.class == Class::Realtime).or(lost).or(head)
     }
 
-    /// Sends a packet and those that follow it on the same path, unless it is to wait. Returns the decision, and the reserved path
-    /// that is to be probed with a train.
+    /// Sends a packet and those that follow it on the same path, unless it is to wait. Returns the decision, and the
+    /// reserved path to probe.
     fn send_next(
         &mut self,
         common: &mut Common,
@@ -216,14 +216,14 @@ impl Native {
         (decision, train)
     }
 
-    /// Returns true if a packet may not use the reserved path: bulk of a flow that has a queue, which no rule binds to a path.
+    /// Returns true if a packet may not use the reserved path: unbound bulk of a flow that has a queue.
     fn avoids_reserved(&self, common: &Common, next: &NextPacket, candidates: PathSet) -> bool {
         let NextPacket { mark, sparse, .. } = *next;
         mark.class == Class::Bulk && !sparse && self.bound_path(common, mark, candidates).is_none()
     }
 
-    /// Chooses the path of a packet. A rule's path is the only candidate while it is up. Realtime and interactive packets take the
-    /// path on which they arrive first, unless the scheduler keeps each flow on one path or sends on all.
+    /// Chooses the path of a packet. A rule's path is the only candidate while it is up. Realtime and interactive
+    /// packets take the path on which they arrive first, unless the scheduler keeps flows on paths or is redundant.
     fn choose(&mut self, common: &mut Common, now: Time, next: &NextPacket, candidates: PathSet) -> Decision {
         let candidates = self.bound_path(common, next.mark, candidates).map_or(candidates, PathSet::only);
         let (snapshots, backlog, bucket) = (&self.snapshots[..], next.backlog, next.bucket);
@@ -276,7 +276,7 @@ impl Native {
         self.after_batch(common, turn.now, path, sent, candidates);
     }
 
-    /// Sends packets on `path` that have `before` bytes in front of them, as many as fit one batch. Returns the bytes sent.
+    /// Sends packets on `path` that have `before` bytes in front of them, up to one batch. Returns the bytes sent.
     fn send_ahead(
         &mut self,
         common: &mut Common,

@@ -9,13 +9,14 @@ use crate::inner::ack_delay::TypicalRtt;
 use crate::path::PathTable;
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
-use crate::sched::reserve::{RESERVED_RATIO, Reprobe, TRAIN};
-use crate::sched::{PathSnapshot, Schedule};
+use crate::sched::PathSnapshot;
+use crate::sched::reserve::Reprobe;
 use crate::time::{Rate, Time};
 use crate::tuning::Rule;
 use crate::tuning::peer::queue_delay::{IN_USE, MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
 use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, MAX_LOSS, STALE};
 use crate::tuning::queue::codel;
+use crate::tuning::sched::reserve::{RESERVED_RATIO, TRAIN};
 
 impl Native {
     /// Refreshes the snapshots of the paths that may carry data.
@@ -60,7 +61,8 @@ impl Native {
         let room = self.cc.room(id, in_flight);
         let rtt = estimator.rtt();
         let srtt = rtt.smoothed();
-        // A few packets show little of a path: before it was filled, its rate is at least an initial window each round trip.
+        // A few packets show little of a path: before it was filled, its rate is at least an initial window each round
+        // trip.
         let min_rate = Rate::of(INITIAL_WINDOW, srtt.max(Duration::from_millis(1)));
         let rate = self.cc.bottleneck(id).unwrap_or(self.cc.pacing(id)).max(min_rate);
         let paced = path.next_send.since(now);
@@ -94,9 +96,9 @@ impl Native {
         self.snapshots[index] = PathSnapshot { delay, ..fresh };
     }
 
-    /// Returns the time that the packets in flight on a path in start-up may spend in its queue: those above the amount that the
-    /// path has shown to deliver in a round trip, and above its first flight. So another path that is nearly as fast takes some
-    /// of them, and neither is overfilled.
+    /// Returns the time that the packets in flight on a path in start-up may spend in its queue: those above the amount
+    /// that the path has shown to deliver in a round trip, and above its first flight. So another path that is nearly
+    /// as fast takes some of them, and neither is overfilled.
     fn overhang(&self, path: &PathSnapshot) -> Duration {
         if !self.cc.in_startup(path.id) || !self.tuning.has(Rule::StartupOverhang) {
             return Duration::ZERO;
@@ -111,13 +113,13 @@ impl Native {
     /// | condition | target | reason |
     /// |---|---|---|
     /// | a path is in start-up and in use | 500 ms | its rate is unknown, and so is the queue's delay |
-    /// | otherwise | 1.5 x the spread of the paths' delays, at least | a slower path is used when the backlog is worth more than its extra delay |
-    /// | otherwise | 3/4 of the flow's round trip, at least | CUBIC reduces its window by 0.3: with less than 3/7 the paths run empty after each drop |
-    /// | the rates' sum fell within 30 s | 7/4 of the flow's round trip x the ratio, less the round trip | the path is expected back, and the flow's window must fit it then |
+    /// | otherwise | at least 1.5 x the spread of the paths' delays | a slower path is used at this backlog |
+    /// | otherwise | at least 3/4 of the flow's RTT | CUBIC reduces its window by 0.3, so 3/7 is the minimum |
+    /// | the rates' sum fell within 30 s | 7/4 RTT x ratio, minus the RTT | fits the window when the path recovers |
     /// | always | 15 to 500 ms | a longer wait for the faster path is better than a longer queue |
     ///
-    /// The flow's round trip is that of the slowest path with its jitter, because order is restored. CoDel's interval is the time
-    /// until the sender knows of a drop and the queue has shrunk: two round trips and the queue.
+    /// The flow's round trip is that of the slowest path with its jitter, because order is restored. CoDel's interval
+    /// is the time until the sender knows of a drop and the queue has shrunk: two round trips and the queue.
     pub(super) fn set_queue_delay(&self, common: &mut Common) {
         let spread = self.snapshots.iter().map(|path| path.delay).max().unwrap_or_default();
         let in_order_rtt = |path: &PathSnapshot| self.paths[path.id].estimator.in_order_rtt();
@@ -152,8 +154,8 @@ impl Native {
         shortest.map(|path| TypicalRtt { mean: path.srtt, late: late(path) }).unwrap_or_default()
     }
 
-    /// Sets the next wake-up for the pacer of a path that a scheduler waits for or that is owed a duplicate, unless the path's
-    /// window is full by now: SKIPs leave last, and use up some of it.
+    /// Sets the next wake-up for the pacer of a path that a scheduler waits for or that is owed a duplicate, unless the
+    /// path's window is full by now: SKIPs leave last, and use up some of it.
     pub(super) fn await_pacers(&mut self, now: Time) {
         if self.pace.is_none() && self.duplicates.is_empty() {
             return;
@@ -166,8 +168,8 @@ impl Native {
         self.pace = self.pace.filter(opens).into_iter().chain(duplicate).min();
     }
 
-    /// Probes paths that have room and were idle for a round trip, at least 250 ms, while packets wait: their queue may have drained,
-    /// or their route changed.
+    /// Probes paths that have room and were idle for a round trip, at least 250 ms, while packets wait: their queue may
+    /// have drained, or their route changed.
     pub(super) fn probe_idle_paths(&mut self, now: Time) {
         if !self.tuning.has(Rule::IdleProbes) {
             return;
@@ -239,8 +241,8 @@ impl Native {
     }
 }
 
-/// Returns the RTT of the inner flows without queues: that of the slowest path that brings their packets, with its jitter, because
-/// order is restored; that of the fastest path while none does.
+/// Returns the RTT of the inner flows without queues: that of the slowest path that brings their packets, with its
+/// jitter, because order is restored; that of the fastest path while none does.
 pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> Duration {
     let known = paths.iter().filter(|path| path.estimator.rtt().is_known());
     let rtt = |path: &NativePath| path.estimator.in_order_rtt();

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use super::MAX_SOURCES;
 use crate::time::Time;
+use crate::tuning::repair::fec::{
+    FALL_TIME, MAX_OVERHEAD, MIN_LOSS, MIN_RTT, MIN_TAIL_TIMEOUT, OVERLAP, RISE_TIME, TAIL_RTT_DIVISOR,
+};
 
 /// The policy of one path.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,23 +46,6 @@ impl FecPolicy {
         is_useful.then_some(FecSchedule { interval, sources: (interval * OVERLAP).min(MAX_SOURCES), tail_timeout })
     }
 }
-
-/// Below this a repair saves less than the milliseconds by which ACKs and batches of packets are delayed anyway.
-const MIN_RTT: Duration = Duration::from_millis(10);
-/// Below this, one packet in a thousand, repairs are too rare to matter.
-const MIN_LOSS: f64 = 0.001;
-/// Maximum overhead: a path that loses more than an eighth is soon not used any more.
-const MAX_OVERHEAD: f64 = 0.25;
-/// The number of repair symbols that cover each packet, which averages the loss of many intervals. Each of them
-/// multiplies every byte.
-const OVERLAP: usize = 8;
-/// A path is protected soon after its loss starts, and for a while after its last loss.
-const RISE_TIME: Duration = Duration::from_millis(500);
-const FALL_TIME: Duration = Duration::from_secs(1);
-/// The last packets are covered after this part of a round trip, two packets and 5 ms at least, because the next packet
-/// of a steady flow may still come.
-const TAIL_RTT_DIVISOR: u32 = 8;
-const MIN_TAIL_TIMEOUT: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
 mod tests {

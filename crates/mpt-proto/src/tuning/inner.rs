@@ -1,0 +1,48 @@
+//! Constants of the rules that depend on inner TCP and UDP.
+
+/// The ACK filter.
+pub mod ack_filter {
+    use std::time::Duration;
+
+    /// Minimum interval between batches. HyStart takes ACKs at most 2 ms apart for one train.
+    pub const MIN_SPACING: Duration = Duration::from_micros(2_500);
+    /// Batches of a young flow per round trip in the long run.
+    pub const ACKS_PER_RTT: u32 = 6;
+    /// Batches that may leave beyond [`ACKS_PER_RTT`] after an interval with fewer.
+    pub const ACK_BURST: u32 = 2;
+    /// HyStart's N_RTT_SAMPLE (RFC 9406 section 4.3): the ninth ACK of a round decides.
+    pub const HYSTART_SAMPLES: u32 = 8;
+    /// A round that is longer than the paths' RTT by more than RTT / 3 contains queueing delay, and is no longer
+    /// limited.
+    pub const ROUND_MARGIN: u32 = 3;
+    /// A round whose end is not found ends after this many times its expected duration. Chosen, not measured.
+    pub const MAX_ROUNDS: u32 = 4;
+    /// Round trips for which a flow is young. Slow start from ten packets to ten thousand takes ten, and the slowest
+    /// path is used only later.
+    pub const STARTUP_RTTS: u32 = 32;
+    /// A flow that is idle for this long is young again: a sender restarts slow start after an idle time of one
+    /// retransmission timeout (RFC 5681 section 4.1).
+    pub const FLOW_IDLE: Duration = Duration::from_secs(1);
+    /// ACKs are not filtered if the RTT is shorter. At this RTT the batches of a young flow are 3.3 ms apart, little
+    /// more than [`MIN_SPACING`]. Chosen, not measured.
+    pub const MIN_RTT: Duration = Duration::from_millis(20);
+}
+
+/// The ACK delay.
+pub mod ack_delay {
+    /// Send times remembered per flow and RTT: a delayed ACK is early by at most RTT / 64. Chosen, not measured.
+    pub const SAMPLES: u32 = 64;
+}
+
+/// The UDP shaper.
+pub mod udp_shaper {
+    use crate::time::Rate;
+
+    /// Bytes delivered at once: about an eighth of a socket's buffer, which is its capacity in payload when the kernel
+    /// counts a page for each packet.
+    pub const BURST: u64 = 32 << 10;
+    /// The rate that a busy program reads. Chosen, not measured.
+    pub const RATE: Rate = Rate::from_bits(128_000_000);
+    /// The least amount that is worth a wake-up: a millisecond at [`RATE`].
+    pub const CHUNK: u64 = 16 << 10;
+}

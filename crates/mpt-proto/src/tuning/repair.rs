@@ -1,0 +1,35 @@
+//! Constants of retransmission and forward error correction.
+
+/// Retransmission.
+pub mod retransmit {
+    use std::time::Duration;
+
+    /// Realtime packets are retransmitted for at most this long after they were first sent. ITU-T G.114 recommends a
+    /// mouth-to-ear delay of at most 150 ms; the path itself takes a part of it.
+    pub const REALTIME_DEADLINE: Duration = Duration::from_millis(100);
+}
+
+/// The policy of forward error correction.
+pub mod fec {
+    use std::time::Duration;
+
+    /// Below this RTT a repair saves less than the milliseconds by which ACKs and batches of packets are delayed
+    /// anyway.
+    pub const MIN_RTT: Duration = Duration::from_millis(10);
+    /// Below this loss, one packet in a thousand, repairs are too rare to matter.
+    pub const MIN_LOSS: f64 = 0.001;
+    /// Maximum overhead: a path that loses more than an eighth is soon not used any more.
+    pub const MAX_OVERHEAD: f64 = 0.25;
+    /// The number of repair symbols that cover each packet, which averages the loss of many intervals. Each of them
+    /// multiplies every byte.
+    pub const OVERLAP: usize = 8;
+    /// Time constant while the loss rises: a path is protected soon after its loss starts. Chosen, not measured.
+    pub const RISE_TIME: Duration = Duration::from_millis(500);
+    /// Time constant while the loss falls: protection continues for a while after the last loss. Chosen, not measured.
+    pub const FALL_TIME: Duration = Duration::from_secs(1);
+    /// The last packets are covered after this part of a round trip, two packets and 5 ms at least, because the next
+    /// packet of a steady flow may still come.
+    pub const TAIL_RTT_DIVISOR: u32 = 8;
+    /// Lower bound of that time.
+    pub const MIN_TAIL_TIMEOUT: Duration = Duration::from_millis(5);
+}

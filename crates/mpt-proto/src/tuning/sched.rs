@@ -1,0 +1,61 @@
+//! Constants of the schedulers.
+
+/// BLEST.
+pub mod blest {
+    /// Step of lambda: 0.01 (BLEST, IFIP Networking 2016).
+    pub const STEP: f64 = 0.01;
+}
+
+/// Bufferbloat mitigation.
+pub mod bm {
+    /// A queue of up to half a round trip is tolerated. Delayed acknowledgements and jitter raise the smoothed RTT as
+    /// well; a lower bound would treat them as bufferbloat.
+    pub const TOLERANCE: f64 = 1.5;
+}
+
+/// Earliest arrival.
+pub mod earliest {
+    use std::time::Duration;
+
+    /// Upper bound of a predicted transmission time. A longer prediction makes no difference.
+    pub const FOREVER: Duration = Duration::from_secs(3_600);
+}
+
+/// ECF.
+pub mod ecf {
+    /// Hysteresis of the waiting state: beta = 0.25 (ECF, CoNEXT 2017).
+    pub const BETA: f64 = 0.25;
+}
+
+/// Each flow on one path.
+pub mod per_flow {
+    use std::time::Duration;
+
+    /// A flow without a packet for this long is assigned a path again: longer than pauses of users and of connections
+    /// in use. Chosen, not measured.
+    pub const IDLE: Duration = Duration::from_secs(60);
+}
+
+/// The path that is reserved for flows that send little.
+pub mod reserve {
+    use std::time::Duration;
+
+    /// A path is reserved if all together are at least this many times as fast.
+    pub const RESERVED_RATIO: u64 = 20;
+    /// Datagrams in a train: at 2 Mbit/s others wait 24 ms for it.
+    pub const TRAIN: usize = 4;
+    /// Round trips for which bulk may use the path: congestion control probes for a higher rate in four, and once more.
+    pub const OPEN_ROUNDS: u32 = 8;
+    /// Between trains; the interval doubles while trains suggest a fast path and bulk finds none.
+    pub const REPROBE_INTERVAL: Duration = Duration::from_secs(4);
+    /// The longest interval between trains.
+    pub const MAX_REPROBE_INTERVAL: Duration = Duration::from_secs(32);
+    /// Bulk that had no packet for this long has ended.
+    pub const DEMAND_GAP: Duration = Duration::from_secs(1);
+}
+
+/// Weighted shares.
+pub mod weighted {
+    /// Maximum credit and debt of a path in bytes, per unit of weight: many times the bytes of one decision.
+    pub const MEMORY: i64 = 1 << 20;
+}
