@@ -7,6 +7,7 @@
 //! `docs/design/ablation.md` has the results. All rules are on by default, and the configuration file has no key for them.
 
 pub(crate) mod cc;
+pub(crate) mod path;
 pub(crate) mod peer;
 pub(crate) mod queue;
 
