@@ -5,13 +5,13 @@
 //! because a burst of half a window is likely to overflow a modem's queue.
 
 use crate::id::PathId;
-use crate::path::rtt::INITIAL_RTT;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
 
 use super::CongestionControl;
 use super::slots::Slots;
 use crate::tuning::cc::windowed::{INITIAL_WINDOW, MIN_WINDOW};
+use crate::tuning::path::rtt::INITIAL_RTT;
 
 /// The part in which the algorithms differ. Windows are in bytes, times in seconds.
 pub trait Coupling {

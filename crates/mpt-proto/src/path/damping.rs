@@ -1,41 +1,40 @@
-//! A path that fails again and again has to stay well before it is trusted again.
+//! Flap damping: a path that fails repeatedly must stay up for a while before it carries traffic again.
 //!
-//! Each failure costs the packets in flight a repair, and each return costs the congestion controller a start. A first failure
-//! is forgiven: the path carries traffic as soon as it answers. Each further one soon after the last return doubles the time for
-//! which the path must stay well first. Time spent well is what earns trust back. After BGP's route flap damping (RFC 2439),
-//! with waiting times for its penalties; their lesson that a penalty must be bounded (RFC 7196) is kept.
-
-use std::time::Duration;
+//! Each failure costs retransmissions of the packets in flight, and each return costs a start of the congestion
+//! controller. The first failure is forgiven: the path carries traffic as soon as it answers. Each further failure soon
+//! after the last return doubles the waiting time. Time without failures reduces it. This follows BGP's route flap
+//! damping (RFC 2439), with waiting times as penalties; a penalty is bounded, as RFC 7196 recommends.
 
 use crate::time::Time;
+use crate::tuning::path::damping::{FIRST_WAIT, FORGIVE_INTERVAL, MAX_FAILURES, MIN_OUTAGE};
 
-/// The record of one path.
+/// The failures of one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Damping {
-    /// Failures that are not forgiven.
+    /// Failures that were not forgiven.
     failures: u32,
-    /// When it last failed.
+    /// The time of the last failure.
     failed: Time,
-    /// When it last began to answer.
+    /// The time of the last return.
     returned: Time,
 }
 
 impl Damping {
-    /// The path failed while it carried traffic.
+    /// Counts a failure while the path carried traffic.
     pub fn on_failure(&mut self, now: Time) {
-        let forgiven = now.since(self.returned).as_nanos() / FORGIVEN_AFTER.as_nanos();
+        let forgiven = now.since(self.returned).as_nanos() / FORGIVE_INTERVAL.as_nanos();
         self.failures = self.failures.saturating_sub(u32::try_from(forgiven).unwrap_or(u32::MAX)) + 1;
-        self.failures = self.failures.min(WORST);
+        self.failures = self.failures.min(MAX_FAILURES);
         self.failed = now;
     }
 
-    /// The path answers again. If it does so at once, it had not failed: probes were lost by chance.
+    /// Notes that the path answers again. If it does so at once, it had not failed: probes were lost by chance.
     pub fn on_return(&mut self, now: Time) {
-        self.failures -= u32::from(self.failures > 0 && now.since(self.failed) < FALSE_ALARM);
+        self.failures -= u32::from(self.failures > 0 && now.since(self.failed) < MIN_OUTAGE);
         self.returned = now;
     }
 
-    /// Until when the path, if it stays well, is not to be trusted.
+    /// Returns the time until which the path must stay up before it carries traffic.
     pub fn until(&self) -> Time {
         match self.failures {
             0 | 1 => self.returned,
@@ -44,26 +43,18 @@ impl Damping {
     }
 }
 
-/// What a second failure costs: more than a link that is up and down every third of a second ever stays well, so that it
-/// is used once and no more.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The seventh failure in a row costs 32 s, and so does every one after it.
-const WORST: u32 = 7;
-/// Shorter than a link is away that is away at all.
-const FALSE_ALARM: Duration = Duration::from_millis(100);
-/// For each time so long spent well, one failure is forgiven. Satellites are handed over every 15 s, and that is no flapping.
-const FORGIVEN_AFTER: Duration = Duration::from_secs(10);
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn at(ms: u64) -> Time {
         Time::after(Duration::from_millis(ms))
     }
 
-    /// How long the path must stay well after each of some failures, each a tenth of a second after the return, which
-    /// comes a tenth of a second after the failure.
+    /// Returns the waiting time after each of `failures` failures: each return is 100 ms after the failure, and the
+    /// next failure is `pause` ms after the return.
     fn waits(failures: u64, pause: u64) -> Vec<u64> {
         let mut damping = Damping::default();
         let mut clock = 60_000;
@@ -84,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_answers_at_once_had_not_failed() {
+    fn an_outage_below_100_ms_is_not_a_failure() {
         let mut damping = Damping::default();
         for clock in (60_000..63_000).step_by(500) {
             damping.on_failure(at(clock));
@@ -99,13 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn time_spent_well_earns_trust_back() {
+    fn time_without_failures_reduces_the_wait() {
         let mut damping = Damping::default();
         (0..6).for_each(|_| damping.on_failure(at(0)));
         damping.on_return(at(1_000));
         assert_eq!(damping.until(), at(17_000));
         damping.on_failure(at(41_000));
         damping.on_return(at(41_100));
-        assert_eq!(damping.until(), at(43_100), "six less four, and one more");
+        assert_eq!(damping.until(), at(43_100), "6 failures - 4 forgiven + 1");
     }
 }

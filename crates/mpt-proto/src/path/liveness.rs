@@ -1,4 +1,4 @@
-//! The ways of knowing whether a path is alive: ask it, listen for its keepalives, or believe it.
+//! Liveness of a path: by probes, by keepalives, or assumed.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use crate::config;
 use crate::legacy::Keepalive;
 use crate::time::Time;
 
-/// How one path shows that it is alive.
+/// The source of the evidence that a path is alive.
 #[derive(Debug)]
 pub enum Liveness {
     /// Probes that the peer answers.
     Probes(Prober),
-    /// Keepalives that both ends send unasked.
+    /// Keepalives that both ends send without a request.
     Keepalives(Keepalive),
-    /// It is taken to be alive.
+    /// It is assumed to be alive.
     Off,
 }
 
 impl Liveness {
-    /// Makes the one that is configured.
+    /// Makes the configured one.
     pub fn new(now: Time, config: config::LivenessConfig) -> Self {
         match config {
             config::LivenessConfig::Probes(probe) => Self::Probes(Prober::new(now, probe)),
-            config::LivenessConfig::Keepalives(announce) => Self::Keepalives(Keepalive::new(now, announce)),
+            config::LivenessConfig::Keepalives(keepalive) => Self::Keepalives(Keepalive::new(now, keepalive)),
             config::LivenessConfig::Off => Self::Off,
         }
     }
 
-    /// The prober, where there is one.
+    /// Returns the prober, if there is one.
     pub fn prober(&mut self) -> Option<&mut Prober> {
         match self {
             Self::Probes(prober) => Some(prober),
@@ -36,45 +36,45 @@ impl Liveness {
         }
     }
 
-    /// The announcer, where there is one.
+    /// Returns the keepalive, if there is one.
     pub fn keepalive(&mut self) -> Option<&mut Keepalive> {
         match self {
-            Self::Keepalives(announcer) => Some(announcer),
+            Self::Keepalives(keepalive) => Some(keepalive),
             Self::Probes(_) | Self::Off => None,
         }
     }
 
-    /// Whether the path has just proved dead. Told once.
+    /// Returns true if the path has just died, once.
     pub fn has_died(&mut self, now: Time) -> bool {
         match self {
             Self::Probes(prober) => prober.has_died(now),
-            Self::Keepalives(announcer) => announcer.has_died(now),
+            Self::Keepalives(keepalive) => keepalive.has_died(now),
             Self::Off => false,
         }
     }
 
-    /// Takes the path for dead until it shows that it is alive; false when it never would.
+    /// Declares the path dead until there is evidence that it is alive; false if there never would be.
     pub fn declare_dead(&mut self, now: Time) -> bool {
         match self {
             Self::Probes(prober) => {
                 prober.declare_dead(now);
                 true
             }
-            Self::Keepalives(announcer) => announcer.declare_dead(),
+            Self::Keepalives(keepalive) => keepalive.declare_dead(),
             Self::Off => false,
         }
     }
 
-    /// When there is something to do.
+    /// Returns the time at which there is something to do.
     pub fn next_deadline(&self) -> Option<Time> {
         match self {
             Self::Probes(prober) => Some(prober.next_deadline()),
-            Self::Keepalives(announcer) => announcer.next_deadline(),
+            Self::Keepalives(keepalive) => keepalive.next_deadline(),
             Self::Off => None,
         }
     }
 
-    /// Smoothed round-trip time; none until it is measured.
+    /// Returns the smoothed round-trip time once it is measured.
     pub fn srtt(&self) -> Option<Duration> {
         match self {
             Self::Probes(prober) => Some(prober.srtt()).filter(|srtt| !srtt.is_zero()),

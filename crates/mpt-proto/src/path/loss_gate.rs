@@ -1,27 +1,29 @@
-//! Whether so much of what a path carries is lost that it is better left alone.
+//! The loss gate: excludes a path that loses too much from carrying data.
 //!
-//! What is lost on one path holds up the packets behind it on all: the inner flow sees the delay of the repair. Some loss is
-//! worth it, half is not. Loss alone is no verdict, though, because every controller loses packets while it finds out
-//! how fast a path is. Its rate is cut after a round trip of that; a path is taken for worthless only when round trip after
-//! round trip is lossy.
+//! A loss on one path delays the packets behind it on all: the inner flow sees the delay of the retransmission. Some
+//! loss is worth that, half is not. Loss alone is no evidence, because each controller loses packets while it finds the
+//! rate of a path. It reduces its rate a round trip later; a path is too lossy only if many round trips in a row are
+//! lossy.
 //!
-//! A path is judged by a few probes before there is data for it, or an inner flow would pay for finding out with its slow start.
-//! A path that has been set aside carries probes, which tell when it is worth using again.
-
-use std::time::Duration;
+//! A path is judged by a few probes before it carries data, because otherwise an inner flow would lose packets in its
+//! slow start. A path that is excluded carries probes, whose loss decides when it is used again.
 
 use crate::time::Time;
+use crate::tuning::path::loss_gate::{
+    INITIAL_PROBES, LOSSY_ROUND, LOSSY_ROUNDS, MAX_INITIAL_LOSS, MAX_RETURN_LOSS, MIN_LOSSY_TIME, MIN_ROUND_PACKETS,
+    RETURN_PROBES,
+};
 
-/// What became of the packets of one path, by round trips.
+/// The outcomes of the packets of one path, by round trips.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LossGate {
     round: LossCount,
-    /// Round trips in a row that were lossy, and since when.
+    /// Lossy round trips in a row, and their beginning.
     lossy: u32,
     since: Time,
-    /// The first packets have been counted.
-    vetted: bool,
-    worthless: bool,
+    /// The initial probes have been judged.
+    checked: bool,
+    too_lossy: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,35 +43,35 @@ impl LossCount {
 }
 
 impl LossGate {
-    /// Packets arrived, were taken for lost, or arrived after they had been taken for lost; `round` says that a round trip
-    /// has ended.
-    pub fn on_fates(&mut self, now: Time, arrived: u64, lost: u64, spurious: u64, round: bool) {
+    /// Counts packets that arrived, that were declared lost, or that arrived after they had been declared lost; `round`
+    /// is true if a round trip has ended.
+    pub fn on_outcomes(&mut self, now: Time, arrived: u64, lost: u64, spurious: u64, round: bool) {
         self.round.arrived += arrived + spurious;
         self.round.lost = (self.round.lost + lost).saturating_sub(spurious);
-        match self.worthless {
-            _ if !self.vetted => self.vet(),
-            true if self.round.total() >= ENOUGH_PROBES => self.reconsider(),
-            false if round && self.round.total() >= ENOUGH => self.end_round(now),
+        match self.too_lossy {
+            _ if !self.checked => self.initial_check(),
+            true if self.round.total() >= RETURN_PROBES => self.reconsider(),
+            false if round && self.round.total() >= MIN_ROUND_PACKETS => self.end_round(now),
             _ => {}
         }
     }
 
-    /// Whether the path is better left alone.
+    /// Returns true if the path should not carry data.
     pub fn is_too_lossy(&self) -> bool {
-        self.worthless
+        self.too_lossy
     }
 
-    /// The first packets on a path are probes, which no controller sends too many of.
-    fn vet(&mut self) {
+    /// Judges the initial probes: no controller sends too many of them.
+    fn initial_check(&mut self) {
         if self.round.total() >= u64::from(INITIAL_PROBES) {
-            self.worthless = std::mem::take(&mut self.round).share() >= VETTED;
-            self.vetted = true;
+            self.too_lossy = std::mem::take(&mut self.round).share() >= MAX_INITIAL_LOSS;
+            self.checked = true;
         }
     }
 
     fn end_round(&mut self, now: Time) {
         let round = std::mem::take(&mut self.round);
-        if round.share() < LOSSY {
+        if round.share() < LOSSY_ROUND {
             self.lossy = 0;
             return;
         }
@@ -77,99 +79,82 @@ impl LossGate {
             self.since = now;
         }
         self.lossy += 1;
-        self.worthless = self.lossy >= LOSSY_ROUNDS && now.since(self.since) >= LOSSY_FOR;
+        self.too_lossy = self.lossy >= LOSSY_ROUNDS && now.since(self.since) >= MIN_LOSSY_TIME;
     }
 
     fn reconsider(&mut self) {
         let round = std::mem::take(&mut self.round);
-        if round.share() <= GOOD {
-            *self = Self { vetted: true, ..Self::default() };
+        if round.share() <= MAX_RETURN_LOSS {
+            *self = Self { checked: true, ..Self::default() };
         }
     }
 }
 
-/// Probes that a new path carries, by which it is judged before there is data for it.
-pub const INITIAL_PROBES: u32 = 64;
-/// The share of them that may be lost. At 30 % lost, chance calls a path good in one case of a thousand; at 5 %, bad in one of a thousand.
-const VETTED: f64 = 0.15;
-/// The share of lost packets from which on a round trip is lossy. In simulation (two paths of 50 Mbit/s and 20 ms, one TCP flow of
-/// 10 s), a second path that loses 5 % adds 36 Mbit/s, and one that loses 20 % costs 14 when it is used: the inner flow sees every
-/// repair as a longer round trip, and takes that for the end of its slow start.
-const LOSSY: f64 = 0.12;
-/// What must be reached before the path is used again; far enough below that chance does not let it flap.
-const GOOD: f64 = 0.08;
-/// A controller needs three round trips to find the top of a path, and one to cut its rate; twice as many are no accident.
-const LOSSY_ROUNDS: u32 = 8;
-/// On short paths round trips pass faster than queues drain.
-const LOSSY_FOR: Duration = Duration::from_millis(150);
-/// Packets that make a round. At 5 % lost, chance calls one round of twenty-five lossy.
-const ENOUGH: u64 = 50;
-/// Probes that make a verdict: at 5 % lost one in twelve is wrong, at 20 % one in ten thousand.
-const ENOUGH_PROBES: u64 = 128;
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn at(ms: u64) -> Time {
         Time::after(Duration::from_millis(ms))
     }
 
-    /// A path whose first probes all arrived.
-    fn vetted() -> LossGate {
-        let mut worth = LossGate::default();
-        worth.on_fates(at(0), 64, 0, 0, false);
-        worth
+    /// A path whose initial probes all arrived.
+    fn checked() -> LossGate {
+        let mut gate = LossGate::default();
+        gate.on_outcomes(at(0), 64, 0, 0, false);
+        gate
     }
 
-    /// Round trips of 40 ms with a hundred packets, of which so many are lost.
-    fn rounds(worth: &mut LossGate, lost: &[u64]) -> Vec<bool> {
+    /// Round trips of 40 ms with 100 packets, of which the numbers in `lost` are lost.
+    fn rounds(gate: &mut LossGate, lost: &[u64]) -> Vec<bool> {
         (1..)
             .zip(lost)
             .map(|(n, lost)| {
-                worth.on_fates(at(40 * n), 100 - lost, *lost, 0, true);
-                worth.is_too_lossy()
+                gate.on_outcomes(at(40 * n), 100 - lost, *lost, 0, true);
+                gate.is_too_lossy()
             })
             .collect()
     }
 
     #[test]
-    fn a_path_that_loses_half_is_found_out_in_eight_round_trips() {
-        assert_eq!(rounds(&mut vetted(), &[50; 8]).iter().position(|worthless| *worthless), Some(7));
+    fn a_path_that_loses_half_is_too_lossy_after_eight_round_trips() {
+        assert_eq!(rounds(&mut checked(), &[50; 8]).iter().position(|too_lossy| *too_lossy), Some(7));
     }
 
     #[test]
-    fn a_path_that_loses_half_from_the_start_is_found_out_by_its_first_probes() {
-        let mut worth = LossGate::default();
-        (0..63).for_each(|n| worth.on_fates(at(n), n % 2, (n + 1) % 2, 0, false));
-        assert!(!worth.is_too_lossy());
-        worth.on_fates(at(63), 1, 0, 0, false);
-        assert!(worth.is_too_lossy());
+    fn a_path_that_loses_half_from_the_start_fails_its_initial_check() {
+        let mut gate = LossGate::default();
+        (0..63).for_each(|n| gate.on_outcomes(at(n), n % 2, (n + 1) % 2, 0, false));
+        assert!(!gate.is_too_lossy());
+        gate.on_outcomes(at(63), 1, 0, 0, false);
+        assert!(gate.is_too_lossy());
     }
 
     #[test]
-    fn what_a_controller_loses_while_it_looks_for_the_top_is_no_verdict() {
-        let mut worth = vetted();
-        assert!(!rounds(&mut worth, &[64, 64, 40, 30, 0, 64, 64, 40, 0]).contains(&true));
+    fn losses_of_a_controller_that_probes_for_the_rate_do_not_count() {
+        let mut gate = checked();
+        assert!(!rounds(&mut gate, &[64, 64, 40, 30, 0, 64, 64, 40, 0]).contains(&true));
     }
 
     #[test]
-    fn packets_that_come_late_are_not_lost() {
-        let mut worth = vetted();
+    fn late_packets_do_not_count_as_lost() {
+        let mut gate = checked();
         for n in 0..20 {
-            worth.on_fates(at(40 * n), 40, 60, 0, false);
-            worth.on_fates(at(40 * n), 0, 0, 60, true);
+            gate.on_outcomes(at(40 * n), 40, 60, 0, false);
+            gate.on_outcomes(at(40 * n), 0, 0, 60, true);
         }
-        assert!(!worth.is_too_lossy());
+        assert!(!gate.is_too_lossy());
     }
 
     #[test]
     fn a_path_is_used_again_when_its_probes_arrive() {
-        let mut worth = vetted();
-        rounds(&mut worth, &[50; 8]);
-        (0..128).for_each(|n| worth.on_fates(at(1_000 + n), (n % 10 != 0).into(), (n % 10 == 0).into(), 0, true));
-        assert!(worth.is_too_lossy(), "a tenth is too much");
-        (0..128).for_each(|n| worth.on_fates(at(2_000 + n), (n % 32 != 0).into(), (n % 32 == 0).into(), 0, true));
-        assert!(!worth.is_too_lossy());
+        let mut gate = checked();
+        rounds(&mut gate, &[50; 8]);
+        (0..128).for_each(|n| gate.on_outcomes(at(1_000 + n), (n % 10 != 0).into(), (n % 10 == 0).into(), 0, true));
+        assert!(gate.is_too_lossy(), "10 % is above the return threshold");
+        (0..128).for_each(|n| gate.on_outcomes(at(2_000 + n), (n % 32 != 0).into(), (n % 32 == 0).into(), 0, true));
+        assert!(!gate.is_too_lossy());
     }
 }

@@ -1,5 +1,5 @@
-//! Path validation: a path's remote address follows the peer when it moves or a NAT rebinds, by the rules of RFC 9000 sections
-//! 8.2 and 9.
+//! Path validation: a path's remote address follows the peer when it moves or a NAT rebinds, by the rules of RFC 9000
+//! sections 8.2 and 9.
 //!
 //! ```text
 //!            authentic, newest of its path, from another address        the challenge is echoed from there
@@ -9,16 +9,17 @@
 //! Unvalidated ------------------------------------------------------------------------------------------> Validated
 //! ```
 //!
-//! The replay window removes replayed datagrams first, and a datagram that was only overtaken is not the newest, so neither moves
-//! a path. A host that resends captured datagrams from its own address gets a challenge that only the peer can answer. Before
-//! that, an address gets at most three times the bytes that came from it, so nobody can be flooded in another's name.
+//! The replay window removes replayed datagrams first, and a datagram that was only overtaken is not the newest, so
+//! neither moves a path. A host that resends captured datagrams from its own address gets a challenge that only the
+//! peer can answer. Before that, an address gets at most three times the bytes that came from it, so nobody can be
+//! flooded in another's name.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use crate::datagram::RecvMeta;
 use crate::id::LinkId;
 use crate::time::Time;
+use crate::tuning::path::validation::{ADVERTISED_INTERVAL, AMPLIFICATION_LIMIT, FIRST_RETRY, MAX_ATTEMPTS};
 use crate::wire::frame::{Frame, PathFrame};
 use crate::wire::native::OVERHEAD;
 
@@ -110,8 +111,8 @@ impl PathValidation {
         Self { link, remote, challenged, secret, credit, attempts, next: Some(now), advertised: false }
     }
 
-    /// Validates an address that the peer advertised. The peer could advertise a third party's address, so it gets one round of
-    /// challenges, and another every 30 s.
+    /// Validates an address that the peer advertised. The peer could advertise a third party's address, so it gets one
+    /// round of challenges, and another every 30 s.
     pub fn advertised(now: Time, link: LinkId, remote: SocketAddr) -> Self {
         let (secret, challenged, credit) = (None, None, MAX_ATTEMPTS as usize * (OVERHEAD + MAX_FRAMES));
         Self { link, remote, challenged, secret, credit, attempts: 0, next: Some(now), advertised: true }
@@ -140,8 +141,8 @@ impl PathValidation {
         self.next.filter(|_| self.credit >= OVERHEAD + MAX_FRAMES)
     }
 
-    /// Returns the frames to send to the address: our challenge if it is due, and the response to the peer's unless `used` is
-    /// false. `draw` supplies unpredictable bytes for a new challenge.
+    /// Returns the frames to send to the address: our challenge if it is due, and the response to the peer's unless
+    /// `used` is false. `draw` supplies unpredictable bytes for a new challenge.
     pub fn poll(
         &mut self,
         now: Time,
@@ -166,13 +167,5 @@ impl PathValidation {
     }
 }
 
-/// Bytes that an unvalidated address may get for each byte that came from it (RFC 9000 section 8.1).
-const AMPLIFICATION_LIMIT: usize = 3;
-/// Between the first challenge and the second; each later interval is twice as long.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// Unanswered challenges in a row. A datagram from the address starts another series.
-const MAX_ATTEMPTS: u32 = 5;
-/// Between series of challenges to an advertised address from which nothing comes.
-const ADVERTISED_INTERVAL: Duration = Duration::from_secs(30);
 /// A challenge and a response, each with type and length.
 pub const MAX_FRAMES: usize = 2 * (3 + 9);

@@ -1,7 +1,7 @@
 //! Paths: each is one way from a local socket to one address of a peer.
 //!
-//! [`Path`] is the part that plain and native mode share: where the path leads, whether it is usable, what went over it. Each
-//! mode keeps its own state beside it (`peer::plain::PlainPath`, `peer::native::NativePath`).
+//! [`Path`] is the part that plain and native mode share: where the path leads, whether it is usable, what went over
+//! it. Each mode keeps its own state beside it (`peer::plain::PlainPath`, `peer::native::NativePath`).
 
 pub mod ack;
 pub mod ack_generator;
@@ -32,9 +32,7 @@ pub use crate::id::{LinkId, MAX_PATHS, PathId, PathSeq, PathSet, RemotePathId};
 pub use damping::Damping;
 pub use health::{Demotion, DownCause, Health, HealthChange, PathState};
 pub use liveness::Liveness;
-pub use loss_gate::INITIAL_PROBES;
 pub use migration::{AddressState, MAX_FRAMES as MAX_VALIDATION_FRAMES, PathValidation};
-pub use packet_pair::LARGE;
 pub use prober::Prober;
 pub use send_rate::SendRate;
 pub use table::PathTable;
@@ -87,8 +85,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// Makes a path with a known remote address. It counts as up until there is evidence against it, unless `config.alive` is
-    /// false: then it must first prove that it is alive.
+    /// Makes a path with a known remote address. It counts as up until there is evidence against it, unless
+    /// `config.alive` is false: then it must first prove that it is alive.
     pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
         let default = probe.map_or(config::LivenessConfig::Off, config::LivenessConfig::Probes);
         let mut liveness = Liveness::new(now, config.liveness.unwrap_or(default));
@@ -143,8 +141,8 @@ impl Path {
 
     /// Returns DSCP and ECN of the outer header for a packet with the type of service `inner`.
     ///
-    /// The original MPT loses a congestion mark that a router sets, so packets to it are not ECN-capable (RFC 6040 section 4.1:
-    /// compatibility mode).
+    /// The original MPT loses a congestion mark that a router sets, so packets to it are not ECN-capable (RFC 6040
+    /// section 4.1: compatibility mode).
     pub fn outer_tos(&self, inner: u8) -> u8 {
         match self.liveness {
             Liveness::Keepalives(_) => inner & !ECN,

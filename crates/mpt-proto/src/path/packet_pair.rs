@@ -1,25 +1,26 @@
-//! How fast a slow line is, before it has been filled: a large datagram takes longer than a small one by what the line takes for the
-//! difference (variable packet size probing; V. Jacobson, "pathchar", 1997), and right behind another arrives by what the line takes for it
-//! after that one (packet pair; S. Keshav, SIGCOMM 1991).
+//! Rate of a slow link, estimated before the link is filled. A large datagram is later than a small one by the
+//! serialization delay of the difference (variable packet size probing; V. Jacobson, "pathchar", 1997), and directly
+//! behind another it arrives one serialization delay after that one (packet pair; S. Keshav, SIGCOMM 1991).
 //!
-//! The first packets of a flow would otherwise fill a line of 2 Mbit/s for a fifth of a second, and whatever else is on it would
-//! wait. Path MTU discovery sends the large datagram, and the probes of a new path are the small ones. Only slow and steady lines
-//! can be told so: on others the difference drowns in jitter.
+//! Otherwise the first packets of a flow would queue for 200 ms on a link of 2 Mbit/s and delay all other traffic. Path
+//! MTU discovery sends the large datagram, and the probes of a new path are the small ones. Only slow links with little
+//! jitter can be measured: on others, jitter hides the difference.
 //!
-//! On such a line a full packet comes 6 ms after a probe would, with no queue before it. So what the line takes for a datagram is not counted
-//! as delay of the path ([`Line::takes`]).
+//! On such a link, a full packet arrives 6 ms after a probe would, with no queue before it. So the serialization delay
+//! does not count as delay of the path ([`LinkRate::serialization_delay`]).
 
 use std::time::Duration;
 
 use super::rtt::OneWayTime;
 use crate::time::{Rate, Time};
+use crate::tuning::path::packet_pair::{MAX_SMALL, MIN_JITTER_RATIO, MIN_LARGE, MIN_SAMPLES, MIN_SERIALIZATION_DELAY};
 
-/// The quickest small datagram of a path, and the quickest large one.
+/// The fastest small and the fastest large datagram of a path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkRate {
     small: Option<(OneWayTime, u64)>,
     large: Option<(OneWayTime, u64)>,
-    /// The first small one, and by how much the others exceed it in sum, in nanoseconds.
+    /// The delay of the first small datagram, and the sum of the others' excess over it in nanoseconds.
     others: Option<(OneWayTime, i64)>,
     smalls: u32,
     last: Option<(Time, OneWayTime)>,
@@ -29,71 +30,66 @@ pub struct LinkRate {
 }
 
 impl LinkRate {
-    /// Takes in the delay of a datagram of so many bytes that left at `sent` and met no others but those sent with it. Delays vary by
-    /// `jitter`.
+    /// Adds the delay of a datagram of `bytes` that left at `sent` and met no others but those sent with it. `jitter`
+    /// is that of the path.
     pub fn on_sample(&mut self, sent: Time, delay: OneWayTime, bytes: u64, jitter: Duration) {
         self.samples += 1;
-        if let Some((before, earlier)) = self.last.replace((sent, delay)) {
-            let apart = delay.later(sent.since(before)).beyond(earlier);
-            let together = sent.since(before) < SLOW && apart >= SLOW && bytes >= LARGE;
-            self.pair = together.then(|| Rate::of(bytes, apart)).or(self.pair);
+        if let Some((last_sent, last_delay)) = self.last.replace((sent, delay)) {
+            let dispersion = delay.later(sent.since(last_sent)).beyond(last_delay);
+            let is_pair = sent.since(last_sent) < MIN_SERIALIZATION_DELAY
+                && dispersion >= MIN_SERIALIZATION_DELAY
+                && bytes >= MIN_LARGE;
+            self.pair = is_pair.then(|| Rate::of(bytes, dispersion)).or(self.pair);
         }
-        if bytes <= SMALL {
+        if bytes <= MAX_SMALL {
             let (first, sum) = self.others.unwrap_or((delay, 0));
             (self.others, self.smalls) = (Some((first, sum.saturating_add(delay.minus(first)))), self.smalls + 1);
         }
-        let quickest = match bytes {
-            0..=SMALL => &mut self.small,
-            LARGE.. => &mut self.large,
+        let fastest = match bytes {
+            0..=MAX_SMALL => &mut self.small,
+            MIN_LARGE.. => &mut self.large,
             _ => return,
         };
-        *quickest = Some(quickest.map_or((delay, bytes), |old| old.min((delay, bytes))));
+        *fastest = Some(fastest.map_or((delay, bytes), |old| old.min((delay, bytes))));
         self.rate = self.measure(jitter);
     }
 
     fn measure(&self, jitter: Duration) -> Option<Rate> {
-        let ((small, few), (large, many)) = self.small.zip(self.large).filter(|_| self.samples >= ENOUGH)?;
-        let longer = large.beyond(small);
-        // What stood before the large one makes it later, but not the distance from its neighbour.
-        let rate = Rate::of(many - few, longer).max(self.pair.unwrap_or_default());
-        let late = self.lateness()?;
-        (longer >= SLOW && longer > jitter * CLEAR && longer > late * CLEAR).then_some(rate)
+        let ((small, small_bytes), (large, large_bytes)) =
+            self.small.zip(self.large).filter(|_| self.samples >= MIN_SAMPLES)?;
+        let difference = large.beyond(small);
+        // A queue before the large one delays it, but does not change its distance from its neighbour.
+        let rate = Rate::of(large_bytes - small_bytes, difference).max(self.pair.unwrap_or_default());
+        let excess = self.mean_excess()?;
+        (difference >= MIN_SERIALIZATION_DELAY
+            && difference > jitter * MIN_JITTER_RATIO
+            && difference > excess * MIN_JITTER_RATIO)
+            .then_some(rate)
     }
 
-    /// By how much small datagrams are later than the quickest on average.
-    fn lateness(&self) -> Option<Duration> {
+    /// Returns the mean excess of small datagrams over the fastest.
+    fn mean_excess(&self) -> Option<Duration> {
         let ((small, _), (first, sum)) = self.small.zip(self.others)?;
         let mean = sum / i64::from(self.smalls.max(1));
         Some(Duration::from_nanos(u64::try_from(mean - small.minus(first)).unwrap_or(0)))
     }
 
-    /// Forgets the rate if more arrived than the line was thought to pass: it is another by now, or the large datagram was late by chance. True
-    /// when it has just been forgotten.
+    /// Forgets the rate if data arrived at twice that rate: the link has changed, or the large datagram was late by
+    /// chance. Returns true if the rate has just been forgotten.
     pub fn invalidate(&mut self, rate: Rate) -> bool {
-        self.rate.take_if(|line| rate.bytes() >= line.bytes() * 2).is_some()
+        self.rate.take_if(|link| rate.bytes() >= link.bytes() * 2).is_some()
     }
 
-    /// Its rate, if it is slow and its delays varied little.
+    /// Returns the rate of the link, if it is slow and its delays varied little.
     pub fn rate(&self) -> Option<Rate> {
         self.rate
     }
 
-    /// What the line takes for so many bytes, if it is slow: a full packet is 6 ms later than a probe at 2 Mbit/s, with no queue before it.
+    /// Returns the serialization delay of `bytes` on a slow link, zero on others: 6 ms for a full packet at 2 Mbit/s.
     pub fn serialization_delay(&self, bytes: u64) -> Duration {
         self.rate.map_or(Duration::ZERO, |rate| rate.time_for(bytes))
     }
 }
-
-/// Bytes of a datagram that is small, at most.
-const SMALL: u64 = 200;
-/// Bytes of a datagram that is large, at least.
-pub const LARGE: u64 = 1_000;
-/// Jitter has to be known first.
-const ENOUGH: u32 = 24;
-/// Six Mbit/s: what is faster need not be spared.
-const SLOW: Duration = Duration::from_millis(2);
-/// By how many times the difference must exceed jitter, and the lateness of small ones.
-const CLEAR: u32 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -102,48 +98,48 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn line(large_us: u64, jitter: Duration) -> LinkRate {
-        let mut line = LinkRate::default();
+    fn link(large_us: u64, jitter: Duration) -> LinkRate {
+        let mut link = LinkRate::default();
         let delay = |us: u64| OneWayTime::between(Time::START, PeerTime(us));
-        line.on_sample(Time::START, delay(20_000 + large_us), 1_472, jitter);
+        link.on_sample(Time::START, delay(20_000 + large_us), 1_472, jitter);
         (1..30).for_each(|n| {
-            line.on_sample(Time::START + MS * 50 * n, delay(20_000 + u64::from(n) % 3 * 100), 31, jitter)
+            link.on_sample(Time::START + MS * 50 * n, delay(20_000 + u64::from(n) % 3 * 100), 31, jitter)
         });
-        line
+        link
     }
 
     #[test]
-    fn six_milliseconds_for_a_packet_are_two_megabits() {
-        let mut line = line(5_764, MS / 10);
-        let rate = line.rate().unwrap();
+    fn a_serialization_delay_of_6_ms_is_a_rate_of_2_mbit() {
+        let mut link = link(5_764, MS / 10);
+        let rate = link.rate().unwrap();
         assert!((1_990_000..2_010_000).contains(&rate.bits()), "{rate:?}");
-        assert_eq!(line.serialization_delay(1_472).as_millis(), 5);
-        assert!(!line.invalidate(Rate::from_bits(3_000_000)), "a burst");
-        assert_eq!(line.rate(), Some(rate));
-        assert!(line.invalidate(Rate::from_bits(5_000_000)));
-        assert_eq!((line.rate(), line.serialization_delay(1_472)), (None, Duration::ZERO));
-        assert!(!line.invalidate(Rate::from_bits(5_000_000)), "said once");
+        assert_eq!(link.serialization_delay(1_472).as_millis(), 5);
+        assert!(!link.invalidate(Rate::from_bits(3_000_000)), "a burst");
+        assert_eq!(link.rate(), Some(rate));
+        assert!(link.invalidate(Rate::from_bits(5_000_000)));
+        assert_eq!((link.rate(), link.serialization_delay(1_472)), (None, Duration::ZERO));
+        assert!(!link.invalidate(Rate::from_bits(5_000_000)), "returned once");
     }
 
     #[test]
-    fn what_stands_before_a_pair_makes_no_slower_line() {
-        let mut line = LinkRate::default();
+    fn a_queue_before_a_pair_does_not_lower_the_rate() {
+        let mut link = LinkRate::default();
         let delay = |us: u64| OneWayTime::between(Time::START, PeerTime(us));
-        line.on_sample(Time::START, delay(21_000), 31, Duration::ZERO);
-        line.on_sample(Time::START, delay(21_000 + 5_914), 1_472, Duration::ZERO);
-        (1..30).for_each(|n| line.on_sample(Time::START + MS * 50 * n, delay(20_000), 31, Duration::ZERO));
-        let rate = line.rate().unwrap();
+        link.on_sample(Time::START, delay(21_000), 31, Duration::ZERO);
+        link.on_sample(Time::START, delay(21_000 + 5_914), 1_472, Duration::ZERO);
+        (1..30).for_each(|n| link.on_sample(Time::START + MS * 50 * n, delay(20_000), 31, Duration::ZERO));
+        let rate = link.rate().unwrap();
         assert!((1_985_000..1_995_000).contains(&rate.bits()), "{rate:?}");
     }
 
     #[test]
-    fn a_fast_line_and_an_unsteady_one_say_nothing() {
-        assert_eq!(line(120, Duration::ZERO).rate(), None);
-        assert_eq!(line(5_764, MS * 2).rate(), None);
-        let mut late = line(27_000, MS);
+    fn a_fast_link_and_a_jittery_one_have_no_rate() {
+        assert_eq!(link(120, Duration::ZERO).rate(), None);
+        assert_eq!(link(5_764, MS * 2).rate(), None);
+        let mut late = link(27_000, MS);
         assert!(late.rate().is_some());
         let delay = |us: u64| OneWayTime::between(Time::START, PeerTime(us));
         (0..40).for_each(|n| late.on_sample(Time::START + MS * n, delay(20_000 + u64::from(n) * 700), 31, MS));
-        assert_eq!(late.rate(), None, "small ones are 14 ms late as well");
+        assert_eq!(late.rate(), None, "small ones are 14 ms late, too");
     }
 }

@@ -1,46 +1,45 @@
-//! How fast a path is that is left aside, asked by a packet train: full datagrams that leave at once arrive one after another, and the last
-//! one is later than a lone small one by what the bottleneck takes for all (V. Jacobson, "pathchar", 1997; C. Dovrolis et al., "What do packet
-//! dispersion techniques measure?", INFOCOM 2001). What stands before them makes the path look slower, never faster.
+//! Rate of an unused path, measured by a packet train: full datagrams that leave at once arrive one after another, and
+//! the last one is later than a lone small one by the bottleneck's serialization delay of all (V. Jacobson, "pathchar",
+//! 1997; C. Dovrolis et al., "What do packet dispersion techniques measure?", INFOCOM 2001). A queue before them makes
+//! the path look slower, never faster.
 
 use std::time::Duration;
 
-use super::PathSeq;
 use super::ack::PeerTime;
 use super::rtt::OneWayTime;
+use crate::id::PathSeq;
 use crate::time::{Rate, Time};
+use crate::tuning::path::packet_train::MIN_DISPERSION;
 
 /// The last train.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DispersionProbe {
-    /// When it left, its last number, and its bytes.
+    /// Its send time, its last number, and its bytes.
     sent: Option<(Time, PathSeq, u64)>,
     rate: Option<Rate>,
 }
 
 impl DispersionProbe {
-    /// Notes a datagram of the train that leaves at `now`.
+    /// Adds a datagram of `bytes` to the train that leaves at `now`.
     pub fn on_sent(&mut self, now: Time, seq: PathSeq, bytes: u64) {
-        let before = self.sent.filter(|(at, ..)| *at == now).map_or(0, |(.., bytes)| bytes);
-        *self = Self { sent: Some((now, seq, before + bytes)), rate: None };
+        let sent_bytes = self.sent.filter(|(at, ..)| *at == now).map_or(0, |(.., bytes)| bytes);
+        *self = Self { sent: Some((now, seq, sent_bytes + bytes)), rate: None };
     }
 
-    /// Takes in that `largest` arrived at `received` on a path that takes `floor` while it is empty. What was sent after the train came
-    /// after it.
+    /// Measures the train if `largest`, which arrived at `received`, is its last datagram or a later one. `floor` is
+    /// the delay of the empty path. What was sent after the train arrived after it, so the rate is then a lower bound.
     pub fn on_arrival(&mut self, largest: PathSeq, received: PeerTime, floor: OneWayTime, jitter: Duration) {
         if let Some((at, _, bytes)) = self.sent.take_if(|(_, last, _)| *last <= largest) {
-            let takes = OneWayTime::between(at, received).beyond(floor).saturating_sub(jitter);
-            self.rate = Some(Rate::of(bytes, takes.max(QUICK)));
+            let dispersion = OneWayTime::between(at, received).beyond(floor).saturating_sub(jitter);
+            self.rate = Some(Rate::of(bytes, dispersion.max(MIN_DISPERSION)));
         }
     }
 
-    /// What it showed the path to pass at least, told once.
+    /// Returns the rate that the path has at least, once.
     pub fn take_rate(&mut self) -> Option<Rate> {
         self.rate.take()
     }
 }
-
-/// No clock of ours is better.
-const QUICK: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
 mod tests {
@@ -49,7 +48,7 @@ mod tests {
     const MS: u64 = 1_000;
 
     #[test]
-    fn four_packets_that_take_24_ms_show_two_megabits() {
+    fn four_packets_within_24_ms_are_a_rate_of_2_mbit() {
         let floor = OneWayTime::between(Time::START, PeerTime(20 * MS));
         let sent = Time::after(Duration::from_secs(1));
         let mut train = DispersionProbe::default();
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_behind_it_shows_a_lower_bound_and_jitter_is_no_proof() {
+    fn a_later_arrival_yields_a_lower_bound_and_jitter_is_subtracted() {
         let floor = OneWayTime::between(Time::START, PeerTime(20 * MS));
         let mut train = DispersionProbe::default();
         train.on_sent(Time::START, PathSeq(1), 6_000);

@@ -1,38 +1,38 @@
-//! The largest datagram that a path carries, found out with padded probes: DPLPMTUD (RFC 8899).
+//! Path MTU discovery with padded probes: DPLPMTUD (RFC 8899).
 //!
 //! ```text
-//!   Asking ── confirmed ──────────────> Done, with the size that the tunnel wants
-//!     └── lost, three times ──> Searching ── between what passes and what does not ──> Done, with less
+//!   Probing ── acknowledged ──────────────> Done, with the required size
+//!     └── lost, three times ──> Searching ── between the bounds ──> Done, with less
 //! ```
 //!
-//! Routers tell seldom that a packet was too long: it vanishes, while short ones pass and say that all is well. A new path is
-//! taken to carry what the tunnel wants, because most do. When a path fell silent or lost too much, that is doubted until a
-//! probe of full size has arrived; meanwhile the path carries probes only. Nothing larger than what is wanted is tried.
-
-use std::time::Duration;
+//! Routers seldom report that a packet was too long: it is dropped, while short ones pass and the path looks alive. A
+//! new path is assumed to carry the required size, because most do. When a path was silent or lost too much, it is
+//! suspect until a probe of full size has arrived; meanwhile it carries probes only. No probe is larger than the
+//! required size.
 
 use super::sent_packets::Outcome;
 use crate::time::Time;
+use crate::tuning::path::pmtu::{BASE_PLPMTU, ERROR_RETRY, MAX_PROBES, PRECISION, RAISE_TIMER};
 
-/// What one path carries. Sizes are of UDP payloads.
+/// The path MTU of one path. Sizes are of UDP payloads.
 #[derive(Clone, Copy, Debug)]
 pub struct Pmtu {
-    wanted: usize,
+    required: usize,
     phase: SearchState,
-    /// Size of the probe that is under way.
-    asked: Option<usize>,
+    /// Size of the probe in flight.
+    probe: Option<usize>,
     /// Probes of this size lost in a row.
     lost: u32,
-    /// What is sent until there is an answer.
+    /// Limit until the probe is acknowledged or lost.
     assumed: usize,
-    /// What was found out last, which is likely to be so again when a path that works is asked once more.
+    /// The last result, which probably still holds when a path that works is probed again.
     known: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum SearchState {
-    Asking,
-    /// Between the largest size that passed, zero for none yet, and the least that did not.
+    Probing,
+    /// Between the largest size that passed, zero for none, and the least that did not.
     Searching {
         low: usize,
         high: usize,
@@ -44,87 +44,87 @@ enum SearchState {
 }
 
 impl Pmtu {
-    /// A new path, from which the tunnel wants datagrams of `wanted` bytes.
-    pub fn new(wanted: usize) -> Self {
-        Self { wanted, phase: SearchState::Asking, asked: None, lost: 0, assumed: wanted, known: None }
+    /// Makes the state of a new path that is to carry datagrams of `required` bytes.
+    pub fn new(required: usize) -> Self {
+        Self { required, phase: SearchState::Probing, probe: None, lost: 0, assumed: required, known: None }
     }
 
-    /// The path failed: perhaps it carries less than it did.
-    pub fn doubt(&mut self) {
-        *self = Self { assumed: 0, ..Self::new(self.wanted) };
+    /// Notes that the path failed: it may carry less than before.
+    pub fn suspect(&mut self) {
+        *self = Self { assumed: 0, ..Self::new(self.required) };
     }
 
-    /// The largest datagram that may be sent; zero while nobody knows, and when even small ones vanish.
+    /// Returns the largest datagram that may be sent; zero while it is unknown, and if even small ones are dropped.
     pub fn limit(&self) -> usize {
         match self.phase {
-            SearchState::Asking => self.assumed,
+            SearchState::Probing => self.assumed,
             SearchState::Searching { low, .. } => low,
             SearchState::Done { size, .. } => size,
         }
     }
 
-    /// What the path is known to carry, when that has been found out; while it is asked again, what it carried before.
+    /// Returns the path MTU once it is known; during a later search, the result before.
     pub fn found(&self) -> Option<usize> {
         match self.phase {
-            SearchState::Asking | SearchState::Searching { .. } => self.known,
+            SearchState::Probing | SearchState::Searching { .. } => self.known,
             SearchState::Done { size, .. } => Some(size),
         }
     }
 
-    /// Whether a datagram of `len` bytes is worth keeping until there is an answer.
+    /// Returns true if a datagram of `len` bytes is to be kept until the search ends.
     pub fn may_carry(&self, len: usize) -> bool {
         self.found().is_none_or(|found| len <= found)
     }
 
-    /// The size of the probe that is due.
+    /// Returns the size of a probe, if one is due.
     pub fn poll(&mut self, now: Time) -> Option<usize> {
         if self.next_deadline().is_none_or(|at| at > now) {
             return None;
         }
         if let SearchState::Done { size, .. } = self.phase {
-            (self.phase, self.assumed) = (SearchState::Asking, size);
+            (self.phase, self.assumed) = (SearchState::Probing, size);
         }
-        self.asked = Some(match self.phase {
-            SearchState::Searching { low: 0, .. } => BASE.min(self.wanted),
+        self.probe = Some(match self.phase {
+            SearchState::Searching { low: 0, .. } => BASE_PLPMTU.min(self.required),
             SearchState::Searching { low, high } => (low + high) / 2,
-            SearchState::Asking | SearchState::Done { .. } => self.wanted,
+            SearchState::Probing | SearchState::Done { .. } => self.required,
         });
-        self.asked
+        self.probe
     }
 
-    /// When [`Self::poll`] has something to say: at once, or when a path that carries less is asked again.
+    /// Returns the time of the next probe: at once during a search, and later on a path that carries less.
     pub fn next_deadline(&self) -> Option<Time> {
         match self.phase {
-            SearchState::Done { size, .. } if size == self.wanted => None,
-            // Not even what every path carries: that was a bad moment.
-            SearchState::Done { size, at } if size < BASE => Some(at + AGAIN_AFTER),
-            SearchState::Done { at, .. } => Some(at + RAISE_AFTER),
-            SearchState::Asking | SearchState::Searching { .. } => self.asked.is_none().then_some(Time::START),
+            SearchState::Done { size, .. } if size == self.required => None,
+            // Almost every path carries BASE_PLPMTU: a temporary failure.
+            SearchState::Done { size, at } if size < BASE_PLPMTU => Some(at + ERROR_RETRY),
+            SearchState::Done { at, .. } => Some(at + RAISE_TIMER),
+            SearchState::Probing | SearchState::Searching { .. } => self.probe.is_none().then_some(Time::START),
         }
     }
 
-    /// What became of a probe of this size.
-    pub fn on_fate(&mut self, now: Time, size: usize, fate: Outcome) {
-        if fate != Outcome::Lost {
+    /// Processes the outcome of a probe of `size` bytes.
+    pub fn on_outcome(&mut self, now: Time, size: usize, outcome: Outcome) {
+        if outcome != Outcome::Lost {
             self.on_arrived(now, size);
-        } else if self.asked == Some(size) {
+        } else if self.probe == Some(size) {
             self.on_lost(now, size);
         }
     }
 
     fn on_arrived(&mut self, now: Time, size: usize) {
         match self.phase {
-            _ if size == self.wanted => self.finish(now, size),
+            _ if size == self.required => self.finish(now, size),
             SearchState::Searching { low, high } => self.search(now, low.max(size), high),
-            SearchState::Asking | SearchState::Done { .. } => {}
+            SearchState::Probing | SearchState::Done { .. } => {}
         }
     }
 
     fn on_lost(&mut self, now: Time, size: usize) {
-        (self.asked, self.lost) = (None, self.lost + 1);
+        (self.probe, self.lost) = (None, self.lost + 1);
         match self.phase {
             _ if self.lost < MAX_PROBES => {}
-            SearchState::Asking => self.search(now, if self.assumed < size { self.assumed } else { 0 }, size),
+            SearchState::Probing => self.search(now, if self.assumed < size { self.assumed } else { 0 }, size),
             SearchState::Searching { low: 0, .. } => self.finish(now, 0),
             SearchState::Searching { low, .. } => self.search(now, low, size),
             SearchState::Done { .. } => {}
@@ -132,51 +132,40 @@ impl Pmtu {
     }
 
     fn search(&mut self, now: Time, low: usize, high: usize) {
-        (self.phase, self.asked, self.lost) = (SearchState::Searching { low, high }, None, 0);
+        (self.phase, self.probe, self.lost) = (SearchState::Searching { low, high }, None, 0);
         if low > 0 && high.saturating_sub(low) <= PRECISION {
             self.finish(now, low);
         }
     }
 
     fn finish(&mut self, now: Time, size: usize) {
-        (self.phase, self.asked, self.lost) = (SearchState::Done { size, at: now }, None, 0);
-        self.known = Some(size).filter(|size| *size >= BASE);
+        (self.phase, self.probe, self.lost) = (SearchState::Done { size, at: now }, None, 0);
+        self.known = Some(size).filter(|size| *size >= BASE_PLPMTU);
     }
 }
-
-/// BASE_PLPMTU of RFC 8899 section 5.1.2: almost every path carries so much.
-const BASE: usize = 1_200;
-/// MAX_PROBES of the same: so many lost in a row are not lost by chance.
-const MAX_PROBES: u32 = 3;
-/// Ends the search: what is left is not worth another probe.
-const PRECISION: usize = 4;
-/// PMTU_RAISE_TIMER of the same.
-const RAISE_AFTER: Duration = Duration::from_secs(600);
-/// As in its error state, which goes on probing (section 5.2), and about as long as a link is out of reach under a bridge.
-const AGAIN_AFTER: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Answers probes as a path does that carries so much; gives how many it took.
+    /// Answers probes as a path does that carries `carries` bytes; returns the number of probes.
     fn probe(pmtu: &mut Pmtu, carries: usize) -> usize {
         let sizes = std::iter::from_fn(|| {
             let size = pmtu.poll(Time::START)?;
-            pmtu.on_fate(Time::START, size, if size <= carries { Outcome::Acked } else { Outcome::Lost });
+            pmtu.on_outcome(Time::START, size, if size <= carries { Outcome::Acked } else { Outcome::Lost });
             Some(size)
         });
         sizes.take(100).count()
     }
 
     #[test]
-    fn a_path_that_carries_what_is_wanted_is_asked_once() {
+    fn a_path_that_carries_the_required_size_is_probed_once() {
         let mut pmtu = Pmtu::new(1_472);
         assert_eq!((probe(&mut pmtu, 1_472), pmtu.found()), (1, Some(1_472)));
     }
 
     #[test]
-    fn what_a_narrow_path_carries_is_found_to_within_four_bytes() {
+    fn the_mtu_of_a_narrow_path_is_found_to_within_four_bytes() {
         for carries in [1_200, 1_211, 1_372, 1_400, 1_464, 1_469, 1_471] {
             let mut pmtu = Pmtu::new(1_472);
             let probes = probe(&mut pmtu, carries);
@@ -187,60 +176,60 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_carries_next_to_nothing_is_of_no_use() {
+    fn a_path_below_base_plpmtu_has_a_limit_of_zero() {
         let mut pmtu = Pmtu::new(1_472);
         assert_eq!((probe(&mut pmtu, 1_000), pmtu.found(), pmtu.limit()), (6, Some(0), 0));
     }
 
     #[test]
-    fn a_new_path_is_believed_and_one_that_failed_is_not() {
+    fn a_new_path_may_send_the_required_size_and_a_failed_one_only_probes() {
         let mut pmtu = Pmtu::new(1_472);
         assert_eq!(pmtu.limit(), 1_472);
-        pmtu.doubt();
+        pmtu.suspect();
         assert_eq!(pmtu.limit(), 0);
         probe(&mut pmtu, 1_500);
         assert_eq!(pmtu.limit(), 1_472);
     }
 
     #[test]
-    fn a_narrow_path_is_asked_again_after_ten_minutes() {
+    fn a_narrow_path_is_probed_again_after_ten_minutes() {
         let mut pmtu = Pmtu::new(1_472);
         probe(&mut pmtu, 1_400);
         let again = pmtu.next_deadline().unwrap();
-        assert_eq!(again, Time::START + RAISE_AFTER);
+        assert_eq!(again, Time::START + RAISE_TIMER);
         assert_eq!(pmtu.poll(again), Some(1_472));
     }
 
     #[test]
-    fn what_was_found_out_holds_while_the_path_is_asked_again() {
+    fn the_result_holds_while_the_path_is_probed_again() {
         let mut pmtu = Pmtu::new(1_472);
         assert!(pmtu.found().is_none() && pmtu.may_carry(1_472), "a new path");
         probe(&mut pmtu, 1_400);
         let found = pmtu.found().unwrap();
-        pmtu.poll(Time::START + RAISE_AFTER).unwrap();
+        pmtu.poll(Time::START + RAISE_TIMER).unwrap();
         assert_eq!((pmtu.found(), pmtu.limit()), (Some(found), found));
         assert!(pmtu.may_carry(found) && !pmtu.may_carry(1_472));
-        pmtu.doubt();
-        assert!(pmtu.found().is_none() && pmtu.may_carry(1_472), "it may be another path by now");
+        pmtu.suspect();
+        assert!(pmtu.found().is_none() && pmtu.may_carry(1_472), "the route may have changed");
     }
 
     #[test]
-    fn a_path_that_let_nothing_pass_is_asked_again_soon() {
+    fn a_path_that_passed_nothing_is_probed_again_after_three_seconds() {
         let mut pmtu = Pmtu::new(1_472);
         probe(&mut pmtu, 0);
         let again = pmtu.next_deadline().unwrap();
-        assert_eq!((pmtu.limit(), again), (0, Time::START + AGAIN_AFTER));
+        assert_eq!((pmtu.limit(), again), (0, Time::START + ERROR_RETRY));
         assert_eq!(pmtu.poll(again), Some(1_472));
-        pmtu.on_fate(again, 1_472, Outcome::Acked);
+        pmtu.on_outcome(again, 1_472, Outcome::Acked);
         assert_eq!(pmtu.limit(), 1_472);
     }
 
     #[test]
-    fn two_probes_lost_by_chance_prove_nothing() {
+    fn two_lost_probes_do_not_start_a_search() {
         let mut pmtu = Pmtu::new(1_472);
-        for fate in [Outcome::Lost, Outcome::Lost, Outcome::Acked] {
+        for outcome in [Outcome::Lost, Outcome::Lost, Outcome::Acked] {
             let size = pmtu.poll(Time::START).unwrap();
-            pmtu.on_fate(Time::START, size, fate);
+            pmtu.on_outcome(Time::START, size, outcome);
         }
         assert_eq!(pmtu.found(), Some(1_472));
     }

@@ -1,16 +1,20 @@
-//! How long a path takes: round trips (RFC 9002 section 5), and one-way delays without a common clock.
+//! Round-trip time of a path (RFC 9002 section 5), and its one-way delay without a common clock.
 //!
-//! A round trip contains the way back, which may be another path's, and the time for which the receiver kept the ACK.
-//! Congestion stands on the way out, so what the rest of the core decides by is the *one-way* delay: the receiver's clock
-//! at arrival less our clock at sending. It is off by the unknown distance of the two clocks. That constant is the same
-//! on all paths of a peer, so paths compare, and it falls out of [`OneWayDelay::queue`], which is a difference too.
-//! Drift between the clocks (100 ppm is 1 ms in 10 s) is forgotten with the window of the minimum.
+//! A round trip contains the way back, which may be another path's, and the time for which the receiver delayed the
+//! ACK. Congestion forms on the way out, so the rest of the core decides by the *one-way* delay: the receiver's clock
+//! at arrival minus our clock at sending. It contains the unknown offset of the two clocks. The offset is the same on
+//! all paths of a peer, so paths compare, and it cancels out of [`OneWayDelay::queue`], which is a difference, too. The
+//! windowed minimum forgets drift between the clocks (100 ppm is 1 ms in 10 s).
 
 use std::time::Duration;
 
 use super::ack::PeerTime;
 use super::windowed_filter::WindowedMin;
 use crate::time::Time;
+use crate::tuning::path::rtt::{
+    DRAIN_TIME, EQUAL_STEP_DIVISOR, GRANULARITY, HIGH_JITTER, IDLE_JITTER_MEMORY, INITIAL_RTT, MAX_LONE_BYTES,
+    MIN_CURRENT_WINDOW, MIN_FILTER_LEN, MIN_JITTER_STEPS, MIN_QUEUE_RISE, MIN_SAMPLES,
+};
 
 /// Round-trip time of a path.
 #[derive(Clone, Debug, Default)]
@@ -22,12 +26,13 @@ pub struct Rtt {
 }
 
 impl Rtt {
-    /// Takes in one round trip: `raw` from sending to the ACK's arrival, of which the receiver says it kept `held`.
-    /// RFC 9002 section 5.3, but the minimum forgets after [`MIN_WINDOW`] because a path's route may change under it.
-    pub fn on_sample(&mut self, now: Time, raw: Duration, held: Duration) {
-        let rtt = raw.saturating_sub(held).max(GRANULARITY);
+    /// Adds a sample: `raw` is the time from sending to the ACK's arrival, `ack_delay` the receiver's part of it.
+    /// Follows RFC 9002 section 5.3, but the minimum is windowed (`MIN_FILTER_LEN`), because the route of a path may
+    /// change.
+    pub fn on_sample(&mut self, now: Time, raw: Duration, ack_delay: Duration) {
+        let rtt = raw.saturating_sub(ack_delay).max(GRANULARITY);
         self.latest = rtt;
-        self.min.insert(now, MIN_WINDOW, rtt);
+        self.min.insert(now, MIN_FILTER_LEN, rtt);
         let Some(smoothed) = self.smoothed else {
             (self.smoothed, self.var) = (Some(rtt), rtt / 2);
             return;
@@ -36,69 +41,69 @@ impl Rtt {
         self.smoothed = Some((smoothed * 7 + rtt) / 8);
     }
 
-    /// The last sample.
+    /// Returns the last sample.
     pub fn latest(&self) -> Duration {
         self.latest
     }
 
-    /// Smoothed round-trip time, [`INITIAL_RTT`] before the first sample.
+    /// Returns the smoothed round-trip time, `INITIAL_RTT` before the first sample.
     pub fn smoothed(&self) -> Duration {
         self.smoothed.unwrap_or(INITIAL_RTT)
     }
 
-    /// Mean deviation of the samples.
+    /// Returns the mean deviation of the samples.
     pub fn var(&self) -> Duration {
         if self.smoothed.is_some() { self.var } else { INITIAL_RTT / 2 }
     }
 
-    /// The shortest round trip of the last [`MIN_WINDOW`].
+    /// Returns the shortest round trip of the last `MIN_FILTER_LEN`.
     pub fn min(&self) -> Duration {
         self.min.get().unwrap_or(INITIAL_RTT)
     }
 
-    /// Whether anything has been measured.
+    /// Returns true if there is a sample.
     pub fn is_known(&self) -> bool {
         self.smoothed.is_some()
     }
 
-    /// How long to wait for an ACK before asking (RFC 9002 section 6.2.1), when the peer may hold it for `max_hold`.
-    pub fn probe_timeout(&self, max_hold: Duration) -> Duration {
-        self.smoothed() + (self.var() * 4).max(GRANULARITY) + max_hold
+    /// Returns the probe timeout (RFC 9002 section 6.2.1) for a peer that delays ACKs by up to `max_ack_delay`.
+    pub fn probe_timeout(&self, max_ack_delay: Duration) -> Duration {
+        self.smoothed() + (self.var() * 4).max(GRANULARITY) + max_ack_delay
     }
 }
 
-/// A one-way delay in nanoseconds, off by the unknown distance between two clocks. Only differences mean anything.
+/// A one-way delay in nanoseconds plus the unknown offset of two clocks. Only differences are meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OneWayTime(i64);
 
 impl OneWayTime {
-    /// The delay of what left at `sent` by our clock and arrived at `received` by the peer's.
+    /// Returns the delay of a datagram that left at `sent` by our clock and arrived at `received` by the peer's.
     pub const fn between(sent: Time, received: PeerTime) -> Self {
         Self((received.0 as i64).wrapping_mul(1_000).wrapping_sub(sent.as_nanos() as i64))
     }
 
-    /// How much longer this delay is than `other`, zero when it is shorter.
+    /// Returns the excess of this delay over `other`, zero if it is shorter.
     pub fn beyond(self, other: Self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0.saturating_sub(other.0)).unwrap_or(0))
     }
 
-    /// This delay and `by` more.
+    /// Returns this delay plus `by`.
     pub fn later(self, by: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
     }
 
-    /// This delay less `by`.
+    /// Returns this delay minus `by`.
     pub fn earlier(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(by.as_nanos()).unwrap_or(i64::MAX)))
     }
 
-    /// Nanoseconds by which this delay exceeds `other`, negative when it is shorter.
+    /// Returns the excess over `other` in nanoseconds, negative if this delay is shorter.
     pub const fn minus(self, other: Self) -> i64 {
         self.0.saturating_sub(other.0)
     }
 }
 
-/// One-way delay of a path, and what of it is queue.
+/// One-way delay of a path, its standing queue and its jitter.
 #[derive(Clone, Debug, Default)]
 pub struct OneWayDelay {
     latest: Option<OneWayTime>,
@@ -107,9 +112,9 @@ pub struct OneWayDelay {
     last: [Option<OneWayTime>; MIN_SAMPLES],
     samples: usize,
     steps: InterarrivalJitter,
-    /// What jitter is while datagrams come one by one; it is not forgotten while they do not.
+    /// The jitter of lone datagrams, remembered while the path is busy.
     idle_jitter: Duration,
-    /// When they last did not, and when one last came.
+    /// The times of the last busy round trip and of the last sample.
     busy_at: Option<Time>,
     sampled: Time,
     spread: Duration,
@@ -117,15 +122,15 @@ pub struct OneWayDelay {
 }
 
 impl OneWayDelay {
-    /// Takes in the delay of one datagram. `spread` is what else is known of how delays vary: see [`OneWayDelay::jitter`]; `round` are the
-    /// bytes that arrived in the round trip that ends with it.
+    /// Adds the delay of one datagram. `spread` is a lower bound of the jitter from other evidence: see
+    /// [`OneWayDelay::jitter`]. `round` is the number of bytes that arrived in the round trip that ends with it.
     pub fn on_sample(&mut self, now: Time, delay: OneWayTime, spread: Duration, round: u64) {
         if let Some(last) = self.latest {
             self.steps.on_step(delay.minus(last));
         }
-        if round > ONE_BY_ONE {
+        if round > MAX_LONE_BYTES {
             self.busy_at = Some(now);
-        } else if self.busy_at.is_none_or(|at| now.since(at) > DRAINED) {
+        } else if self.busy_at.is_none_or(|at| now.since(at) > DRAIN_TIME) {
             self.idle_jitter = match self.never_busy() {
                 true => self.steps.jitter.div_f64(self.weight()),
                 false => self.decayed_idle_jitter(now).max(self.steps.jitter),
@@ -133,43 +138,43 @@ impl OneWayDelay {
         }
         self.sampled = now;
         self.latest = Some(delay);
-        self.floor.insert(now, MIN_WINDOW, delay);
+        self.floor.insert(now, MIN_FILTER_LEN, delay);
         self.spread = spread;
-        self.recent.insert(now, self.settling(), delay);
+        self.recent.insert(now, self.current_window(), delay);
         self.last[self.samples % MIN_SAMPLES] = Some(delay);
         self.samples += 1;
     }
 
-    /// Begins anew if `delay` cannot be that of a packet which was confirmed within `round_trip`, whatever stood in queues: then one clock
-    /// has moved against the other, because a host slept, or was silent until its clock had gone round.
+    /// Resets the estimates if `delay` cannot be that of a packet that was acknowledged within `round_trip`, whatever
+    /// the queues were. Then one clock jumped against the other: a host slept, or was silent until its clock wrapped.
     pub fn verify(&mut self, delay: OneWayTime, round_trip: Duration) {
-        let possible = self.round_trip.max(round_trip) * 2 + MIN_SETTLING;
+        let possible = self.round_trip.max(round_trip) * 2 + MIN_CURRENT_WINDOW;
         if self.latest.is_some_and(|last| u128::from(delay.minus(last).unsigned_abs()) > possible.as_nanos()) {
             *self = Self::default();
         }
         self.round_trip = round_trip;
     }
 
-    /// What the empty path takes is not what it was thought to be.
+    /// Forgets the minimum, because it is not that of the empty path.
     pub fn forget_floor(&mut self) {
         self.floor = WindowedMin::default();
     }
 
-    /// The least delay of the last [`MIN_WINDOW`]: what the path takes when it is empty.
+    /// Returns the least delay of the last `MIN_FILTER_LEN`, which is that of the empty path.
     pub fn floor(&self) -> Option<OneWayTime> {
         self.floor.get()
     }
 
-    /// The least delay of the last fraction of a round trip: what the path takes at present. Where packets come at odd
-    /// times it is that of several packets, however long ago they were sent: one or two are late by chance.
+    /// Returns the least delay of the last fraction of a round trip. With high jitter, this is the least of at least
+    /// five samples, however old they are: one or two may be late by chance.
     pub fn current(&self) -> Option<OneWayTime> {
         let recent = self.recent.get()?;
-        let few = self.last.iter().flatten().min().filter(|_| self.jitter() > JITTERY);
+        let few = self.last.iter().flatten().min().filter(|_| self.jitter() > HIGH_JITTER);
         Some(few.map_or(recent, |few| recent.min(*few)))
     }
 
-    /// Standing queue: by how much even the fastest of the latest datagrams exceeded the floor. A minimum on both sides,
-    /// as CoDel does (RFC 8289 section 3.1), so that neither jitter nor a burst looks like a queue.
+    /// Returns the standing queue: the excess of the fastest recent datagram over the floor. Both are minima, as in
+    /// CoDel (RFC 8289 section 3.1), so that neither jitter nor a burst looks like a queue.
     pub fn queue(&self) -> Duration {
         match (self.current(), self.floor.get()) {
             (Some(current), Some(floor)) => current.beyond(floor),
@@ -177,55 +182,57 @@ impl OneWayDelay {
         }
     }
 
-    /// Interarrival jitter, or the spread where that is more. The samples are those of the highest
-    /// numbers to arrive: where packets overtake each other, these are the fast ones, and vary less than all do. Where they cannot, a late
-    /// one delays those behind it, so close neighbours vary less than distant ones: then what was seen of lone datagrams counts.
+    /// Returns the maximum of interarrival jitter, spread and jitter of lone datagrams. Samples are those of the
+    /// highest packet numbers. On a path that reorders, these are the fast packets, which vary less than all do: hence
+    /// the spread. On one that keeps order, a late packet delays those behind it, so neighbours vary less than distant
+    /// packets: hence lone datagrams.
     pub fn jitter(&self) -> Duration {
         self.steps.jitter.max(self.idle_jitter).max(self.spread)
     }
 
-    /// What is left of the jitter of lone datagrams.
+    /// Returns the jitter of lone datagrams, reduced by the time since the last sample.
     fn decayed_idle_jitter(&self, now: Time) -> Duration {
-        let forgotten = now.since(self.sampled).as_secs_f64() / FORGET.as_secs_f64();
+        let forgotten = now.since(self.sampled).as_secs_f64() / IDLE_JITTER_MEMORY.as_secs_f64();
         self.idle_jitter.mul_f64((1.0 - forgotten).max(0.0))
     }
 
-    /// How much of the running mean the steps so far make up: it begins at nothing, and sixteenths of them are far too little at first. One
-    /// or two odd ones are no mean either.
+    /// Returns the weight of the samples in the running mean, which starts at zero: at first, sixteenths of them are
+    /// far too little. One or two outliers are no mean, so there is a minimum.
     fn weight(&self) -> f64 {
-        let steps = i32::try_from(self.samples).unwrap_or(i32::MAX).max(LEAST_STEPS);
+        let steps = i32::try_from(self.samples).unwrap_or(i32::MAX).max(MIN_JITTER_STEPS);
         1.0 - (15.0_f64 / 16.0).powi(steps)
     }
 
-    /// Whether datagrams have only ever come one by one.
+    /// Returns true if all datagrams were lone ones.
     pub fn never_busy(&self) -> bool {
         self.busy_at.is_none()
     }
 
-    /// Over how long the current minimum is taken. A steady path is believed at once, a jittery one only after several
-    /// times its jitter, because it takes several samples until one of them is a fast one.
-    fn settling(&self) -> Duration {
-        (self.jitter() * 4).max(MIN_SETTLING)
+    /// Returns the window of the current minimum: short on a steady path, four times the jitter on others, because only
+    /// one of several samples is a fast one.
+    fn current_window(&self) -> Duration {
+        (self.jitter() * 4).max(MIN_CURRENT_WINDOW)
     }
 }
 
-/// Interarrival jitter (RFC 3550 section 6.4.1): J += (|D| - J) / 16, D being the steps from one delay to the next.
+/// Interarrival jitter (RFC 3550 section 6.4.1): J += (|D| - J) / 16, where D is the step from one delay to the next.
 #[derive(Clone, Debug, Default)]
 struct InterarrivalJitter {
     jitter: Duration,
-    /// The last step in nanoseconds, and what jitter is without it.
+    /// The last step in nanoseconds, and the jitter without it.
     last: i64,
     without: Duration,
 }
 
 impl InterarrivalJitter {
-    /// Two rises of nearly the same size are a queue that grows, not jitter: the first counts no more, and of the second by how much it differs.
-    /// Not small ones: the queue of a short path, at a quarter more than it takes, grows by as much as two packets in a burst.
+    /// Adds a step. Two rises of nearly the same size are a queue that grows, not jitter: the first is taken out again,
+    /// and the second counts by its difference. Small rises count as jitter: on a short path, a queue that grows at a
+    /// quarter above the link's rate rises by as much as two packets of a burst differ.
     fn on_step(&mut self, step: i64) {
-        let differs = step.saturating_sub(self.last).unsigned_abs();
+        let difference = step.saturating_sub(self.last).unsigned_abs();
         self.last = step;
-        if step > SMALL_RISE && differs <= step.unsigned_abs() / EVEN {
-            self.jitter = Self::mean(self.without, differs);
+        if step > MIN_QUEUE_RISE && difference <= step.unsigned_abs() / EQUAL_STEP_DIVISOR {
+            self.jitter = Self::mean(self.without, difference);
             self.without = self.jitter;
         } else {
             self.without = self.jitter;
@@ -238,31 +245,6 @@ impl InterarrivalJitter {
     }
 }
 
-/// RFC 9002 section 6.2.2.
-pub const INITIAL_RTT: Duration = Duration::from_millis(333);
-/// How long a minimum is believed. BBR uses 10 s as well (draft-cardwell-iccrg-bbr-congestion-control, MinRTTFilterLen).
-pub const MIN_WINDOW: Duration = Duration::from_secs(10);
-/// No timer of ours is better than this (RFC 9002 section 6.1.2 recommends 1 ms; sub-millisecond paths exist in racks).
-const GRANULARITY: Duration = Duration::from_micros(100);
-/// Four full packets in a round trip do not crowd a path.
-const ONE_BY_ONE: u64 = 6_000;
-/// The delays of a queue that drains vary, and are no jitter; after this it is gone.
-const DRAINED: Duration = Duration::from_secs(1);
-/// How long the jitter of lone datagrams is remembered while there are others.
-const FORGET: Duration = Duration::from_secs(20);
-/// So many packets of a jittery path have a fast one among them.
-const MIN_SAMPLES: usize = 5;
-/// Jitter above which a packet alone says little.
-const JITTERY: Duration = Duration::from_millis(1);
-/// In nanoseconds. What a burst leaves behind is less than this; what a collapsed link adds between two ACKs is more.
-const SMALL_RISE: i64 = 1_000_000;
-/// Two steps that differ by less than such a part are nearly the same. Of independent delays, one step in forty is.
-const EVEN: u64 = 4;
-/// So many steps make a mean of sorts.
-const LEAST_STEPS: i32 = 4;
-/// Two ACKs are at least a millisecond apart, and a minimum needs a few of them.
-const MIN_SETTLING: Duration = Duration::from_millis(3);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_smoothed_as_rfc_9002_says() {
+    fn samples_are_smoothed_as_in_rfc_9002() {
         let mut rtt = Rtt::default();
         rtt.on_sample(Time::START, ms(100), ms(0));
         assert_eq!((rtt.smoothed(), rtt.var()), (ms(100), ms(50)));
@@ -292,9 +274,9 @@ mod tests {
         assert_eq!(rtt.min(), ms(60));
     }
 
-    /// An hour's sleep of one host moves its clock by an hour against the other.
+    /// A host that sleeps for an hour moves its clock by an hour against the other.
     #[test]
-    fn a_clock_that_jumps_is_no_jitter() {
+    fn a_clock_jump_is_not_counted_as_jitter() {
         for jump in [3_600_000_i64, -3_600_000, 2_000, -2_000] {
             let mut delay = OneWayDelay::default();
             for n in 0..40_u64 {
@@ -309,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_steps_is_no_jump_of_a_clock() {
+    fn a_route_change_is_not_taken_for_a_clock_jump() {
         let mut delay = OneWayDelay::default();
         for (n, late) in [(0, 20), (1, 70)] {
             let sent = Time::after(ms(n * 100));
@@ -321,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_grows_is_no_jitter() {
+    fn a_growing_queue_is_not_counted_as_jitter() {
         let jitter = |delays: &dyn Fn(u64) -> u64| {
             let mut delay = OneWayDelay::default();
             for n in 0..64 {
@@ -331,10 +313,10 @@ mod tests {
             delay.jitter()
         };
         assert!(jitter(&|n| 20 + n * 9) < ms(1), "a tenth of what is sent arrives");
-        assert!(jitter(&|n| 20 + n % 2 * 9) > ms(8), "early and late by turns");
+        assert!(jitter(&|n| 20 + n % 2 * 9) > ms(8), "alternately early and late");
     }
 
-    /// Two paths of 20 and 50 ms, and a peer whose clock began 1000 s before ours.
+    /// Two paths of 20 and 50 ms, and a peer whose clock started 1000 s before ours.
     #[test]
     fn paths_compare_without_a_common_clock() {
         let arrival = |sent: u64, takes: u64| PeerTime((1_000_000 + sent + takes) * 1_000);
@@ -345,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_what_even_the_fastest_of_the_latest_datagrams_met() {
+    fn the_queue_is_the_excess_of_the_fastest_recent_datagram() {
         let mut delay = OneWayDelay::default();
         for n in 0..200 {
             let (sent, queue) = (Time::after(ms(n)), if n < 100 { 0 } else { 15 });
@@ -355,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn one_late_datagram_is_no_queue() {
+    fn late_datagrams_among_fast_ones_are_not_counted_as_queue() {
         let mut delay = OneWayDelay::default();
         for n in 0..200 {
             let (sent, late) = (Time::after(ms(n)), if n % 4 == 0 { 0 } else { 30 });
@@ -366,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_lone_datagrams_show_about_what_many_do() {
+    fn a_few_lone_datagrams_yield_about_the_same_jitter_as_many() {
         let mut delay = OneWayDelay::default();
         let sample = |n: u64| {
             let sent = Time::after(ms(n * 20));
@@ -384,23 +366,23 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_in_order_hides_no_jitter_that_lone_datagrams_showed() {
+    fn the_jitter_of_lone_datagrams_is_remembered_while_a_busy_path_keeps_order() {
         let mut delay = OneWayDelay::default();
         let mut sample = |n: u64, late: u64, round: u64| {
             let sent = Time::after(ms(n));
             delay.on_sample(sent, OneWayTime::between(sent, PeerTime((n + 20 + late) * 1_000)), ms(0), round);
             delay.jitter()
         };
-        let alone = (0..100).map(|n| sample(n * 20, n % 2 * 10, 1_000)).last().unwrap();
-        assert!(alone > ms(9), "{alone:?}");
-        let crowded = (2_000..4_000).map(|n| sample(n, 10, 100_000)).last().unwrap();
-        assert_eq!(crowded, alone);
+        let lone = (0..100).map(|n| sample(n * 20, n % 2 * 10, 1_000)).last().unwrap();
+        assert!(lone > ms(9), "{lone:?}");
+        let busy = (2_000..4_000).map(|n| sample(n, 10, 100_000)).last().unwrap();
+        assert_eq!(busy, lone);
         let long_after = (0..2_000).map(|n| sample(5_000 + n * 20, 10, 1_000)).last().unwrap();
         assert!(long_after < ms(2), "{long_after:?}");
     }
 
     #[test]
-    fn a_clock_that_drifts_a_hundred_parts_per_million_makes_no_queue() {
+    fn clock_drift_of_100_ppm_is_not_counted_as_queue() {
         let mut delay = OneWayDelay::default();
         let mut worst = Duration::ZERO;
         for n in 0..120_000 {

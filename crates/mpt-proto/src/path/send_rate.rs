@@ -1,10 +1,9 @@
-//! How fast a path has been used lately, and how much is worth sending on it in one go.
-
-use std::time::Duration;
+//! The recent send rate of a path, and the size of a burst.
 
 use crate::time::{Rate, Time};
+use crate::tuning::path::send_rate::{BURST_TIME, MAX_BURST, WINDOW};
 
-/// Bytes per second over windows of [`WINDOW`], smoothed.
+/// Send rate over windows of 10 ms, smoothed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendRate {
     began: Time,
@@ -12,15 +11,8 @@ pub struct SendRate {
     rate: Rate,
 }
 
-const WINDOW: Duration = Duration::from_millis(10);
-/// What a path sends in this time may leave in one run: longer runs delay the other paths' packets of the same flow
-/// and burst into shallow queues, shorter ones cost system calls (io-and-limits: "half a millisecond").
-const RUN: Duration = Duration::from_micros(500);
-/// The longest run: one send with segmentation offload.
-const MAX_RUN: u64 = 64_000;
-
 impl SendRate {
-    /// Counts what was sent.
+    /// Counts `bytes` as sent.
     pub fn on_sent(&mut self, now: Time, bytes: usize) {
         let elapsed = now.since(self.began);
         if elapsed >= WINDOW {
@@ -32,28 +24,30 @@ impl SendRate {
         self.bytes += bytes as u64;
     }
 
-    /// The smoothed rate.
+    /// Returns the smoothed rate.
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// Bytes worth sending in one go; at least one byte, so at least one packet.
+    /// Returns the size of a burst in bytes: at least one byte, so at least one packet.
     pub fn burst(&self) -> u64 {
-        self.rate.bytes_in(RUN).clamp(1, MAX_RUN)
+        self.rate.bytes_in(BURST_TIME).clamp(1, MAX_BURST)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
-    fn a_slow_path_sends_single_packets_and_a_fast_one_whole_runs() {
+    fn a_slow_path_sends_single_packets_and_a_fast_one_bursts() {
         let after_a_second_at = |mbit: u64| {
-            let mut meter = SendRate::default();
+            let mut send_rate = SendRate::default();
             let per_ms = Rate::from_bits(mbit * 1_000_000).bytes() / 1_000;
-            (0..1_000).for_each(|ms| meter.on_sent(Time::after(Duration::from_millis(ms)), per_ms as usize));
-            meter.burst()
+            (0..1_000).for_each(|ms| send_rate.on_sent(Time::after(Duration::from_millis(ms)), per_ms as usize));
+            send_rate.burst()
         };
         assert!(after_a_second_at(10) < 1_400);
         assert!((5_600..7_000).contains(&after_a_second_at(100)), "{}", after_a_second_at(100));

@@ -1,27 +1,31 @@
-//! What is in flight on one path, and what of it is lost.
+//! Packets in flight on one path, and loss detection.
 //!
-//! Loss is found by RACK (RFC 8985), which is RFC 9002 section 6.1 in terms of send time: a packet is lost when one that
-//! was sent a *reordering window* later has arrived. Until reordering has been seen, three later packets are enough.
-//! Jitter inside a path reorders heavily (20 ms of it at 50 Mbit/s: by a hundred packets), so the window is learned per
-//! path: every packet that arrives after a later one, declared lost or not, shows how late a packet can be. The window is
-//! five quarters of what all but a few in a thousand stay below, shrinks by forgetting, and never exceeds two probe
+//! Losses are detected by RACK (RFC 8985), which is RFC 9002 section 6.1 in terms of send time: a packet is lost when
+//! one that was sent a *reordering window* later has arrived. Until reordering has been seen, three later packets are
+//! enough. Jitter within a path reorders heavily (20 ms at 50 Mbit/s: by a hundred packets), so the window is learned
+//! per path: each packet that arrives after a later one, declared lost or not, is a sample of reordering. The window is
+//! 5/4 of the value that all but a few in a thousand stay below. It shrinks with time, and is at most two probe
 //! timeouts.
 //!
-//! Both thresholds are monotone in the packet number, so losses are taken off the front of the ring and nothing is looked
-//! at twice. The ring grows to the path's bandwidth-delay product and then allocates no more.
+//! Both thresholds are monotone in the packet number, so lost packets are taken off the front of the ring, and no
+//! packet is examined twice. The ring grows to the path's bandwidth-delay product and then allocates no more.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::PathSeq;
 use super::ack::{Ack, Range};
 use super::delivery_rate::DeliverySnapshot;
 use super::rtt::Rtt;
 use super::sample::LossSample;
 use super::windowed_filter::WindowedMax;
+use crate::id::PathSeq;
 use crate::time::Time;
+use crate::tuning::path::sent_packets::{
+    GRANULARITY, HIGH_REORDERING_DECAY, MAX_ACK_DELAY, MAX_LOST, MEAN_REORDERING_PACKETS, PACKET_THRESHOLD,
+    REORDERING_MEMORY, SPURIOUS_WINDOW,
+};
 
-/// The content of a datagram, as far as its outcome matters to anybody.
+/// The content of a datagram, as far as its outcome matters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Payload {
     /// Control frames, padding or a repair symbol: nothing is sent again if it is lost.
@@ -42,9 +46,9 @@ pub struct PacketKey(pub u64);
 pub enum Outcome {
     /// It arrived.
     Acked,
-    /// It is taken for lost.
+    /// It was declared lost.
     Lost,
-    /// It was taken for lost, and arrived.
+    /// It was declared lost, and arrived.
     Spurious,
 }
 
@@ -56,29 +60,29 @@ pub struct SentPackets {
     in_flight: u64,
     largest_acked: Option<(PathSeq, Time)>,
     lost: VecDeque<LostPacket>,
-    lateness: Reordering,
+    reordering: Reordering,
 }
 
-/// What an ACK newly confirmed.
+/// The packets that an ACK newly acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Confirmed {
     /// Bytes that were in flight.
     pub bytes: u64,
     /// Packets that were in flight.
     pub packets: u64,
-    /// Bytes that had been taken for lost.
+    /// Bytes that had been declared lost.
     pub spurious_bytes: u64,
-    /// Packets that had been taken for lost.
+    /// Packets that had been declared lost.
     pub spurious: u64,
-    /// The sum of the times for which all of these were in flight. Without those taken for lost it would be the mean of the
-    /// fast ones.
+    /// The sum of the times in flight of all of these. Without the packets that had been declared lost, the mean would
+    /// be that of the fast ones.
     pub sojourn: Duration,
-    /// The latest packet among them: its number, send time and snapshot.
+    /// The packet with the highest number: its number, send time and snapshot.
     pub newest: Option<(PathSeq, Time, DeliverySnapshot)>,
 }
 
 impl SentPackets {
-    /// Notes a packet. Numbers rise; those left out (pure ACKs) are never waited for.
+    /// Adds a packet. Numbers rise; numbers that are skipped (pure ACKs) are not waited for.
     pub fn on_sent(&mut self, now: Time, seq: PathSeq, bytes: u32, payload: Payload, snapshot: DeliverySnapshot) {
         if self.ring.is_empty() {
             self.base = seq.0;
@@ -91,12 +95,13 @@ impl SentPackets {
         self.in_flight += u64::from(bytes);
     }
 
-    /// Takes in an ACK, telling the fate of each packet it confirms. Numbers that were never sent are ignored.
-    pub fn on_ack(&mut self, now: Time, ack: &Ack, tell: &mut impl FnMut(Outcome, Payload)) -> Confirmed {
+    /// Processes an ACK and reports the outcome of each packet that it acknowledges. Numbers that were never sent are
+    /// ignored.
+    pub fn on_ack(&mut self, now: Time, ack: &Ack, on_outcome: &mut impl FnMut(Outcome, Payload)) -> Confirmed {
         let mut confirmed = Confirmed::default();
-        self.recall(now, ack, &mut confirmed, tell);
+        self.confirm_spurious(now, ack, &mut confirmed, on_outcome);
         for range in ack.ranges.as_slice() {
-            self.confirm(now, *range, &mut confirmed, tell);
+            self.confirm(now, *range, &mut confirmed, on_outcome);
         }
         self.trim();
         if let Some((seq, sent_at, _)) = confirmed.newest {
@@ -105,93 +110,111 @@ impl SentPackets {
         confirmed
     }
 
-    /// Declares lost what later arrivals, or the time that has passed, say will not come.
-    pub fn detect(&mut self, now: Time, rtt: &Rtt, tell: &mut impl FnMut(Outcome, Payload)) -> Option<LossSample> {
+    /// Declares packets lost because of later arrivals or the time that has passed.
+    pub fn detect(
+        &mut self,
+        now: Time,
+        rtt: &Rtt,
+        on_outcome: &mut impl FnMut(Outcome, Payload),
+    ) -> Option<LossSample> {
         let (largest, largest_sent) = self.largest_acked?;
-        let (window, patience) = (self.reordering_window(rtt), self.patience(rtt));
-        let overtaken = |sent_at: Time| largest_sent.since(sent_at) > window || now.since(sent_at) >= patience;
-        let outrun = self.packet_threshold();
-        self.give_up(now, tell, |seq, sent_at| {
-            seq < largest.0 && (overtaken(sent_at) || outrun.is_some_and(|n| seq + n <= largest.0))
+        let (window, timeout) = (self.reordering_window(rtt), self.loss_timeout(rtt));
+        let overtaken = |sent_at: Time| largest_sent.since(sent_at) > window || now.since(sent_at) >= timeout;
+        let threshold = self.packet_threshold();
+        self.declare_lost(now, on_outcome, |seq, sent_at| {
+            seq < largest.0 && (overtaken(sent_at) || threshold.is_some_and(|n| seq + n <= largest.0))
         })
     }
 
     /// Declares everything in flight lost.
-    pub fn abandon(&mut self, now: Time, tell: &mut impl FnMut(Outcome, Payload)) -> Option<LossSample> {
-        self.give_up(now, tell, |_, _| true)
+    pub fn abandon(&mut self, now: Time, on_outcome: &mut impl FnMut(Outcome, Payload)) -> Option<LossSample> {
+        self.declare_lost(now, on_outcome, |_, _| true)
     }
 
-    /// Gives memory back while little is in flight. What was taken for lost before is not recognised when it arrives after all.
+    /// Releases memory while little is in flight. Packets that were declared lost before are not recognized if they
+    /// arrive.
     pub fn shrink(&mut self) {
         self.ring.shrink_to_fit();
         self.lost = VecDeque::new();
     }
 
-    /// When [`Sent::detect`] would find a loss though no further ACK arrives.
+    /// Returns the time at which [`Self::detect`] would find a loss without a further ACK.
     pub fn loss_deadline(&self, rtt: &Rtt) -> Option<Time> {
         let (largest, _) = self.largest_acked?;
         let oldest = self.ring.front()?;
-        (self.base < largest.0).then(|| oldest.sent_at + self.patience(rtt))
+        (self.base < largest.0).then(|| oldest.sent_at + self.loss_timeout(rtt))
     }
 
-    /// How much later than a packet another may have been sent and yet arrive first.
+    /// Returns the reordering window: a packet that was sent this much later may arrive first.
     pub fn reordering_window(&self, rtt: &Rtt) -> Duration {
         let bound = rtt.probe_timeout(Duration::ZERO) * 2;
         // RFC 9002 section 6.1.2: kTimeThreshold is 9/8 of a round trip, which leaves an eighth for reordering.
-        (rtt.smoothed() / 8).max(self.lateness.usual_worst()).max(GRANULARITY).min(bound)
+        (rtt.smoothed() / 8).max(self.reordering.window()).max(GRANULARITY).min(bound)
     }
 
-    /// How late packets are on average, counting those in order as not late; zero on a path that keeps order.
+    /// Returns the mean reordering, in which packets in order count as zero; zero on a path that keeps order.
     pub fn reordering(&self) -> Duration {
-        self.lateness.mean
+        self.reordering.mean
     }
 
-    /// How late all but a few in a thousand are; zero on a path that keeps order.
+    /// Returns the reordering that all but a few in a thousand packets stay below; zero on a path that keeps order.
     pub fn max_reordering(&self) -> Duration {
-        self.lateness.worst.get().map_or(Duration::ZERO, |worst| self.lateness.high.min(worst))
+        self.reordering.worst.get().map_or(Duration::ZERO, |worst| self.reordering.high.min(worst))
     }
 
-    /// Bytes in flight.
+    /// Returns the bytes in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
-    /// Send time and payload of the oldest packet in flight.
+    /// Returns send time and payload of the oldest packet in flight.
     pub fn oldest(&self) -> Option<(Time, Payload)> {
         self.ring.front().map(|packet| (packet.sent_at, packet.payload))
     }
 
-    /// Tokens of the packets in flight, the last one first.
+    /// Returns the payloads of the packets in flight, the last one first.
     pub fn tail(&self) -> impl Iterator<Item = Payload> {
         self.ring.iter().rev().filter(|packet| packet.waiting).map(|packet| packet.payload)
     }
 
-    /// Send time and bytes of a packet in flight.
+    /// Returns send time and bytes of a packet in flight.
     pub fn find(&self, seq: PathSeq) -> Option<(Time, u32)> {
         let packet = self.ring.get(usize::try_from(seq.0.checked_sub(self.base)?).ok()?)?;
         packet.waiting.then_some((packet.sent_at, packet.bytes))
     }
 
-    /// Packets taken for lost that came back: the window was too narrow, and is now as wide as they were late.
-    fn recall(&mut self, now: Time, ack: &Ack, confirmed: &mut Confirmed, tell: &mut impl FnMut(Outcome, Payload)) {
-        let Self { lost, lateness, largest_acked, .. } = self;
-        while lost.front().is_some_and(|p| now.since(p.lost_at) > REMEMBERED) {
+    /// Processes packets that had been declared lost and arrived: the window was too short, and each of them widens it.
+    fn confirm_spurious(
+        &mut self,
+        now: Time,
+        ack: &Ack,
+        confirmed: &mut Confirmed,
+        on_outcome: &mut impl FnMut(Outcome, Payload),
+    ) {
+        let Self { lost, reordering, largest_acked, .. } = self;
+        while lost.front().is_some_and(|p| now.since(p.lost_at) > SPURIOUS_WINDOW) {
             lost.pop_front();
         }
         lost.retain(|packet| {
-            let here = covers(ack, packet.seq);
-            if here {
-                lateness.note(now, *largest_acked, packet.seq, packet.sent_at);
+            let arrived = covers(ack, packet.seq);
+            if arrived {
+                reordering.on_arrival(now, *largest_acked, packet.seq, packet.sent_at);
                 confirmed.spurious += 1;
                 confirmed.sojourn += now.since(packet.sent_at);
                 confirmed.spurious_bytes += u64::from(packet.bytes);
-                tell(Outcome::Spurious, packet.payload);
+                on_outcome(Outcome::Spurious, packet.payload);
             }
-            !here
+            !arrived
         });
     }
 
-    fn confirm(&mut self, now: Time, range: Range, confirmed: &mut Confirmed, tell: &mut impl FnMut(Outcome, Payload)) {
+    fn confirm(
+        &mut self,
+        now: Time,
+        range: Range,
+        confirmed: &mut Confirmed,
+        on_outcome: &mut impl FnMut(Outcome, Payload),
+    ) {
         if self.ring.is_empty() || range.last < self.base {
             return;
         }
@@ -208,27 +231,27 @@ impl SentPackets {
             if confirmed.newest.is_none_or(|(newest, ..)| newest.0 < seq) {
                 confirmed.newest = Some((PathSeq(seq), packet.sent_at, packet.snapshot));
             }
-            self.lateness.note(now, self.largest_acked, PathSeq(seq), packet.sent_at);
-            tell(Outcome::Acked, packet.payload);
+            self.reordering.on_arrival(now, self.largest_acked, PathSeq(seq), packet.sent_at);
+            on_outcome(Outcome::Acked, packet.payload);
         }
     }
 
-    /// Takes packets off the front for as long as `gone` says they are.
-    fn give_up(
+    /// Declares packets at the front lost while `is_lost` returns true.
+    fn declare_lost(
         &mut self,
         now: Time,
-        tell: &mut impl FnMut(Outcome, Payload),
-        gone: impl Fn(u64, Time) -> bool,
+        on_outcome: &mut impl FnMut(Outcome, Payload),
+        is_lost: impl Fn(u64, Time) -> bool,
     ) -> Option<LossSample> {
         let mut loss = LossSample { now, ..LossSample::default() };
-        while let Some(packet) = self.ring.front().filter(|p| !p.waiting || gone(self.base, p.sent_at)) {
+        while let Some(packet) = self.ring.front().filter(|p| !p.waiting || is_lost(self.base, p.sent_at)) {
             if packet.waiting {
                 self.in_flight -= u64::from(packet.bytes);
                 loss.packets += 1;
                 loss.bytes += u64::from(packet.bytes);
                 loss.newest_sent = packet.sent_at;
-                tell(Outcome::Lost, packet.payload);
-                remember(&mut self.lost, LostPacket::of(packet, PathSeq(self.base), now));
+                on_outcome(Outcome::Lost, packet.payload);
+                remember_lost(&mut self.lost, LostPacket::of(packet, PathSeq(self.base), now));
             }
             self.ring.pop_front();
             self.base += 1;
@@ -248,46 +271,46 @@ impl SentPackets {
         self.base + self.ring.len() as u64
     }
 
-    /// RFC 8985 section 6.2 step 4: counting packets is for paths that have not been seen to reorder.
+    /// Returns the packet threshold. It applies only until reordering has been seen (RFC 8985 section 6.2 step 4).
     fn packet_threshold(&self) -> Option<u64> {
-        self.lateness.worst.get().is_none().then_some(PACKET_THRESHOLD)
+        self.reordering.worst.get().is_none().then_some(PACKET_THRESHOLD)
     }
 
-    /// How long a packet that a later one has overtaken is waited for when ACKs stop coming.
-    fn patience(&self, rtt: &Rtt) -> Duration {
-        rtt.smoothed().max(rtt.latest()) + self.reordering_window(rtt) + MAX_HOLD
+    /// Returns the time after which a packet that a later one has overtaken is lost without a further ACK.
+    fn loss_timeout(&self, rtt: &Rtt) -> Duration {
+        rtt.smoothed().max(rtt.latest()) + self.reordering_window(rtt) + MAX_ACK_DELAY
     }
 }
 
-/// By how much earlier than the latest arrival so far a packet was sent that arrives after it.
+/// Reordering: for an arrival after a later packet, the difference of their send times.
 #[derive(Clone, Debug, Default)]
 struct Reordering {
     worst: WindowedMax<Duration>,
-    /// What all but a few in a thousand stay below.
+    /// The value that all but a few in a thousand stay below.
     high: Duration,
     mean: Duration,
 }
 
 impl Reordering {
-    /// Notes an arrival. `high` goes half of the way to a packet that was later, and sinks a little with each that was
-    /// not, so it settles where one packet in some hundreds is later: waiting for the very last would cost every real
-    /// loss a round trip more.
-    fn note(&mut self, now: Time, largest: Option<(PathSeq, Time)>, seq: PathSeq, sent_at: Time) {
+    /// Adds an arrival. `high` rises half of the way to a larger sample, and falls a little with each smaller one, so
+    /// that a few packets in a thousand exceed it: waiting for the very last would cost every real loss another round
+    /// trip.
+    fn on_arrival(&mut self, now: Time, largest: Option<(PathSeq, Time)>, seq: PathSeq, sent_at: Time) {
         let overtaken_by = largest.filter(|(largest, _)| *largest > seq);
         let late = overtaken_by.map_or(Duration::ZERO, |(_, largest_sent)| largest_sent.since(sent_at));
-        self.mean = (self.mean * (LATENESS_MEMORY - 1) + late) / LATENESS_MEMORY;
+        self.mean = (self.mean * (MEAN_REORDERING_PACKETS - 1) + late) / MEAN_REORDERING_PACKETS;
         if late > self.high {
             self.high += (late - self.high) / 2;
         } else {
-            self.high -= self.high / HIGH_MEMORY;
+            self.high -= self.high / HIGH_REORDERING_DECAY;
         }
         if overtaken_by.is_some() {
-            self.worst.insert(now, LATENESS_WINDOW, late);
+            self.worst.insert(now, REORDERING_MEMORY, late);
         }
     }
 
-    /// How late a packet may be: forgotten when nothing has been late for a while.
-    fn usual_worst(&self) -> Duration {
+    /// Returns the reordering window; zero if no packet has been late for a while.
+    fn window(&self) -> Duration {
         self.worst.get().map_or(Duration::ZERO, |worst| (self.high + self.high / 4).min(worst))
     }
 }
@@ -298,8 +321,8 @@ fn covers(ack: &Ack, seq: PathSeq) -> bool {
     ranges.get(at).is_some_and(|range| range.contains(seq))
 }
 
-fn remember(lost: &mut VecDeque<LostPacket>, packet: LostPacket) {
-    if lost.len() == MAX_REMEMBERED {
+fn remember_lost(lost: &mut VecDeque<LostPacket>, packet: LostPacket) {
+    if lost.len() == MAX_LOST {
         lost.pop_front();
     }
     lost.push_back(packet);
@@ -339,22 +362,6 @@ impl LostPacket {
     }
 }
 
-/// The longest a receiver keeps an ACK back (RFC 9000 section 18.2, max_ack_delay).
-pub const MAX_HOLD: Duration = Duration::from_millis(25);
-/// RFC 9002 section 6.1.1.
-const PACKET_THRESHOLD: u64 = 3;
-const GRANULARITY: Duration = Duration::from_millis(1);
-/// RFC 8985 section 6.2 keeps a widened window for 16 recoveries; a path that loses rarely would keep it for hours.
-const LATENESS_WINDOW: Duration = Duration::from_secs(5);
-/// Packets over which lateness is averaged.
-const LATENESS_MEMORY: u32 = 64;
-/// The pace at which the high mark sinks, in packets.
-const HIGH_MEMORY: u32 = 8192;
-/// How long a packet taken for lost can still prove it was not.
-const REMEMBERED: Duration = Duration::from_secs(1);
-/// A second of 5 % loss at 200 Mbit/s.
-const MAX_REMEMBERED: usize = 1024;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,52 +386,52 @@ mod tests {
         Ack { ranges, received_at: PeerTime(0), ..Ack::default() }
     }
 
-    /// One packet of 1000 bytes per millisecond, numbered and tokened like its millisecond.
+    /// One packet of 1000 bytes per millisecond, with the millisecond as its number and key.
     fn sent(packets: u64) -> SentPackets {
         let mut sent = SentPackets::default();
         (0..packets).for_each(|n| sent.on_sent(at(n), PathSeq(n), 1_000, packet(n), DeliverySnapshot::default()));
         sent
     }
 
-    fn fates(run: impl FnOnce(&mut dyn FnMut(Outcome, Payload))) -> Vec<(Outcome, u64)> {
-        let mut told = Vec::new();
+    fn outcomes(run: impl FnOnce(&mut dyn FnMut(Outcome, Payload))) -> Vec<(Outcome, u64)> {
+        let mut seen = Vec::new();
         run(&mut |outcome, payload| {
             let Payload::Packet(PacketKey(number)) = payload else { panic!("{payload:?}") };
-            told.push((outcome, number));
+            seen.push((outcome, number));
         });
-        told
+        seen
     }
 
     #[test]
-    fn three_later_arrivals_are_a_loss() {
+    fn a_packet_is_lost_when_three_later_ones_have_arrived() {
         let (mut sent, rtt) = (sent(10), rtt_of_40_ms());
         sent.on_ack(at(40), &ack(&[(1, 2)]), &mut |_, _| {});
         assert!(sent.detect(at(40), &rtt, &mut |_, _| {}).is_none());
         sent.on_ack(at(41), &ack(&[(1, 3)]), &mut |_, _| {});
-        let told = fates(|mut tell| {
-            sent.detect(at(41), &rtt, &mut tell);
+        let seen = outcomes(|mut on_outcome| {
+            sent.detect(at(41), &rtt, &mut on_outcome);
         });
-        assert_eq!(told, [(Outcome::Lost, 0)]);
+        assert_eq!(seen, [(Outcome::Lost, 0)]);
         assert_eq!(sent.in_flight(), 6_000);
     }
 
     #[test]
-    fn a_packet_that_was_not_lost_widens_the_window_of_its_path() {
+    fn a_spurious_loss_widens_the_window_of_its_path() {
         let (mut sent, rtt) = (sent(100), rtt_of_40_ms());
         sent.on_ack(at(60), &ack(&[(1, 20)]), &mut |_, _| {});
         sent.detect(at(60), &rtt, &mut |_, _| {});
-        let told = fates(|mut tell| {
-            sent.on_ack(at(61), &ack(&[(0, 20)]), &mut tell);
+        let seen = outcomes(|mut on_outcome| {
+            sent.on_ack(at(61), &ack(&[(0, 20)]), &mut on_outcome);
         });
-        assert_eq!(told, [(Outcome::Spurious, 0)]);
-        // Half of the way to 20 ms late, and a quarter for what has not been seen yet.
+        assert_eq!(seen, [(Outcome::Spurious, 0)]);
+        // Half of the way to 20 ms, and 1/4 on top.
         assert_eq!(sent.reordering_window(&rtt), Duration::from_micros(12_500));
         sent.on_ack(at(70), &ack(&[(22, 33)]), &mut |_, _| {});
         assert!(sent.detect(at(70), &rtt, &mut |_, _| {}).is_none(), "12 ms late is not lost on this path");
     }
 
     #[test]
-    fn at_rest_there_is_room_for_what_is_in_flight() {
+    fn shrinking_keeps_capacity_only_for_packets_in_flight() {
         let mut sent = sent(1_000);
         sent.on_ack(at(1_040), &ack(&[(0, 997)]), &mut |_, _| {});
         sent.shrink();
@@ -433,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_widened_window_is_forgotten() {
+    fn a_widened_window_shrinks_after_five_seconds() {
         let (mut sent, rtt) = (sent(30), rtt_of_40_ms());
         sent.on_ack(at(60), &ack(&[(21, 21)]), &mut |_, _| {});
         sent.on_ack(at(61), &ack(&[(0, 5)]), &mut |_, _| {});
@@ -455,13 +462,13 @@ mod tests {
         let (mut sent, rtt) = (sent(3), rtt_of_40_ms());
         sent.on_ack(at(41), &ack(&[(1, 1)]), &mut |_, _| {});
         let deadline = sent.loss_deadline(&rtt).unwrap();
-        // Round trip, an eighth of it, and the longest a receiver may keep an ACK.
+        // Round trip, 1/8 of it, and max_ack_delay.
         assert_eq!(deadline, at(40 + 5 + 25));
-        let told = fates(|mut tell| {
-            sent.detect(deadline, &rtt, &mut tell);
+        let seen = outcomes(|mut on_outcome| {
+            sent.detect(deadline, &rtt, &mut on_outcome);
         });
-        assert_eq!(told, [(Outcome::Lost, 0)]);
-        assert_eq!(sent.loss_deadline(&rtt), None, "packet 2 has not been overtaken: a probe's business");
+        assert_eq!(seen, [(Outcome::Lost, 0)]);
+        assert_eq!(sent.loss_deadline(&rtt), None, "packet 2 has not been overtaken: a probe finds its loss");
     }
 
     #[test]
@@ -473,14 +480,14 @@ mod tests {
     }
 
     #[test]
-    fn pure_acks_leave_gaps_nobody_waits_for() {
+    fn the_numbers_of_pure_acks_are_not_waited_for() {
         let mut sent = SentPackets::default();
         sent.on_sent(at(0), PathSeq(10), 100, packet(1), DeliverySnapshot::default());
         sent.on_sent(at(1), PathSeq(14), 100, packet(2), DeliverySnapshot::default());
-        let told = fates(|mut tell| {
-            sent.on_ack(at(5), &ack(&[(10, 14)]), &mut tell);
+        let seen = outcomes(|mut on_outcome| {
+            sent.on_ack(at(5), &ack(&[(10, 14)]), &mut on_outcome);
         });
-        assert_eq!(told, [(Outcome::Acked, 1), (Outcome::Acked, 2)]);
+        assert_eq!(seen, [(Outcome::Acked, 1), (Outcome::Acked, 2)]);
         assert_eq!((sent.in_flight(), sent.oldest()), (0, None));
     }
 }

@@ -1,16 +1,16 @@
-//! Extremes over a sliding window of time.
+//! Minimum and maximum over a sliding window of time.
 //!
-//! An estimate such as the minimum delay must forget: routes change, clocks drift. The window is cut into four buckets
-//! and the oldest bucket is dropped whole, so a value is remembered for between three quarters and all of the window, at
-//! a cost of four values and no allocation. Nothing expires while nothing arrives: the last word about an idle path
-//! stands until there is a newer one.
+//! An estimate such as the minimum delay must expire: routes change, clocks drift. The window is divided into four
+//! buckets, and the oldest bucket expires at once, so a value is kept for between 3/4 and all of the window, at a cost
+//! of four values and no allocation. Nothing expires while nothing is inserted: the last value of an idle path stands
+//! until there is a newer one.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
 use crate::time::Time;
 
-/// The least value seen in a window of time.
+/// The least value in a window of time.
 #[derive(Clone, Debug)]
 pub struct WindowedMin<T> {
     started: Time,
@@ -18,19 +18,19 @@ pub struct WindowedMin<T> {
 }
 
 impl<T: Copy + Ord> WindowedMin<T> {
-    /// A window that has seen nothing.
+    /// Makes an empty window.
     pub const fn new() -> Self {
         Self { started: Time::START, buckets: [None; BUCKETS as usize] }
     }
 
-    /// Takes in `value`, and forgets what is older than `window`.
+    /// Adds `value`, and forgets values older than `window`.
     pub fn insert(&mut self, now: Time, window: Duration, value: T) {
         self.expire(now, window);
         let newest = &mut self.buckets[0];
         *newest = Some(newest.map_or(value, |old| old.min(value)));
     }
 
-    /// The least value in the window, if there is any.
+    /// Returns the least value in the window, if there is one.
     pub fn get(&self) -> Option<T> {
         self.buckets.iter().flatten().min().copied()
     }
@@ -55,28 +55,28 @@ impl<T: Copy + Ord> Default for WindowedMin<T> {
     }
 }
 
-/// The greatest value seen in a window of time.
+/// The greatest value in a window of time.
 #[derive(Clone, Debug, Default)]
 pub struct WindowedMax<T: Copy + Ord>(WindowedMin<Reverse<T>>);
 
 impl<T: Copy + Ord> WindowedMax<T> {
-    /// A window that has seen nothing.
+    /// Makes an empty window.
     pub const fn new() -> Self {
         Self(WindowedMin::new())
     }
 
-    /// Takes in `value`, and forgets what is older than `window`.
+    /// Adds `value`, and forgets values older than `window`.
     pub fn insert(&mut self, now: Time, window: Duration, value: T) {
         self.0.insert(now, window, Reverse(value));
     }
 
-    /// The greatest value in the window, if there is any.
+    /// Returns the greatest value in the window, if there is one.
     pub fn get(&self) -> Option<T> {
         self.0.get().map(|Reverse(value)| value)
     }
 }
 
-/// Pieces of a window that are forgotten at once.
+/// Buckets of a window, which expire one at a time.
 const BUCKETS: u32 = 4;
 
 #[cfg(test)]
@@ -90,20 +90,20 @@ mod tests {
     }
 
     #[test]
-    fn the_least_value_is_kept_for_three_quarters_of_the_window_and_gone_after_all_of_it() {
-        let mut least = WindowedMin::new();
-        least.insert(second(10), WINDOW, 1);
-        least.insert(second(13), WINDOW, 5);
-        assert_eq!(least.get(), Some(1));
-        least.insert(second(14), WINDOW, 7);
-        assert_eq!(least.get(), Some(5));
+    fn the_least_value_is_kept_for_three_quarters_of_the_window_and_expires_within_all_of_it() {
+        let mut min = WindowedMin::new();
+        min.insert(second(10), WINDOW, 1);
+        min.insert(second(13), WINDOW, 5);
+        assert_eq!(min.get(), Some(1));
+        min.insert(second(14), WINDOW, 7);
+        assert_eq!(min.get(), Some(5));
     }
 
     #[test]
-    fn after_a_long_silence_only_the_new_value_counts() {
-        let mut most = WindowedMax::new();
-        most.insert(second(1), WINDOW, 100);
-        most.insert(second(1_000), WINDOW, 3);
-        assert_eq!(most.get(), Some(3));
+    fn after_a_long_pause_only_the_new_value_counts() {
+        let mut max = WindowedMax::new();
+        max.insert(second(1), WINDOW, 100);
+        max.insert(second(1_000), WINDOW, 3);
+        assert_eq!(max.get(), Some(3));
     }
 }

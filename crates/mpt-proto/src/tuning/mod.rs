@@ -8,6 +8,7 @@
 
 pub(crate) mod cc;
 pub(crate) mod inner;
+pub(crate) mod path;
 pub(crate) mod peer;
 pub(crate) mod queue;
 pub(crate) mod repair;

@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use crate::path::ack_generator::SPACING;
 use crate::path::delivery_rate::RateSample;
 use crate::path::sample::AckSample;
 use crate::time::{Rate, Time};
 use crate::tuning::cc::bandwidth::{LOSS_BETA, MAX_OVERESTIMATE, MIN_INTERVAL};
+use crate::tuning::path::ack_generator::MIN_ACK_INTERVAL;
 
 /// Estimate of the bottleneck rate of one path, in bytes per second.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +125,7 @@ fn overestimate(sample: &RateSample, jitter: Duration) -> f64 {
     let interval = sample.sending.max(sample.arriving).as_secs_f64();
     let packets = (sample.bytes as f64 / PACKET).max(1.0);
     let spacing = interval / packets;
-    let serialization = if spacing >= SPACING.as_secs_f64() { spacing } else { 0.0 };
+    let serialization = if spacing >= MIN_ACK_INTERVAL.as_secs_f64() { spacing } else { 0.0 };
     let jitter = (jitter.as_secs_f64() - serialization).max(0.0);
     (jitter / interval / packets).sqrt().min(MAX_OVERESTIMATE)
 }

@@ -62,7 +62,7 @@ impl PathModel {
         self.delay.on_ack(ack, self.time_for(2));
         self.loss.on_acked(ack.packets, self.was_cruising(ack.newest_sent));
         self.acks = self.acks.saturating_add(1);
-        if let (Phase::Startup { .. }, Some(rate)) = (self.phase, ack.line) {
+        if let (Phase::Startup { .. }, Some(rate)) = (self.phase, ack.link_rate) {
             self.bandwidth.set_initial(rate);
             self.enter_cruise(ack.now);
         }
@@ -385,7 +385,7 @@ mod tests {
     fn a_known_slow_link_is_not_filled_to_measure_it() {
         let mut path = PathModel::new(PACKET, Tuning::default());
         let line = Some(Rate::from_bits(2_000_000));
-        path.on_ack(&AckSample { srtt: RTT, base_rtt: RTT, line, ..AckSample::default() });
+        path.on_ack(&AckSample { srtt: RTT, base_rtt: RTT, link_rate: line, ..AckSample::default() });
         assert_eq!(path.pacing().bits(), 2_000_000);
         assert!(path.window() < 20 * PACKET, "a round trip holds seven: {} packets", path.window() / PACKET);
     }

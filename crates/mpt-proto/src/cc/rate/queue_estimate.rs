@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use crate::path::rtt::INITIAL_RTT;
 use crate::path::sample::AckSample;
 use crate::time::Time;
 use crate::tuning::cc::queue_estimate::{
     HALF_WINDOW_INTERVAL, LOW_JITTER_DIVISOR, MAX_QUEUE, MIN_QUEUE, PROBE_RTT_INTERVAL,
 };
+use crate::tuning::path::rtt::INITIAL_RTT;
 
 /// Delay estimates of one path.
 #[derive(Clone, Copy, Debug)]

@@ -324,7 +324,7 @@ impl Native {
     fn fail_path(&mut self, turn: &mut Turn<'_>, id: PathId) {
         let loss = self.abandon(turn, id);
         // A path that carries small datagrams only goes silent, too.
-        self.paths[id].pmtu.doubt();
+        self.paths[id].pmtu.suspect();
         if let Some(loss) = loss {
             self.cc.on_loss(id, &loss);
         }

@@ -8,10 +8,11 @@ use crate::id::{MAX_PATHS, PathId, RemotePathId};
 use crate::path::ack_generator::AckGenerator;
 use crate::path::estimator::PathEstimator;
 use crate::path::pmtu::Pmtu;
-use crate::path::{AddressState, Damping, Health, INITIAL_PROBES, Path};
+use crate::path::{AddressState, Damping, Health, Path};
 use crate::repair::fec::Decoder;
 use crate::sched::reserve::ReservedPath;
 use crate::time::{Rate, Time};
+use crate::tuning::path::loss_gate::INITIAL_PROBES;
 
 /// A path of this end.
 #[derive(Debug)]

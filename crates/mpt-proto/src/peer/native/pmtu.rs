@@ -17,7 +17,7 @@ const MIN_MTU: usize = 1_280;
 
 /// Handles the outcome of a probe of `size` bytes. Returns the number of losses that its size explains.
 pub(super) fn on_probe_outcome(now: Time, size: u16, outcome: Outcome, pmtu: &mut Pmtu) -> u64 {
-    pmtu.on_fate(now, usize::from(size), outcome);
+    pmtu.on_outcome(now, usize::from(size), outcome);
     u64::from(outcome == Outcome::Lost)
 }
 

@@ -14,13 +14,13 @@ use crate::flow;
 use crate::id::{PathId, RemotePathId};
 use crate::packet::ecn;
 use crate::packet::ip::{Ip, set_tos};
-use crate::path::LARGE;
 use crate::path::ack::{Ack, PeerTime, Range};
 use crate::path::ack_generator::{AckEliciting, AckGenerator};
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
 use crate::repair::FlowSeq;
 use crate::time::Time;
+use crate::tuning::path::packet_pair::MIN_LARGE;
 use crate::wire::frame::{
     AckFrame, CompressedFrame, DataFrame, DataHeader, Frame, Frames, PathFrame, RepairFrame, SkipFrame,
 };
@@ -120,7 +120,7 @@ impl Native {
             };
             content.eliciting = match frame {
                 Frame::Ack(_) | Frame::Context(_) => content.eliciting,
-                Frame::Probe(_) if content.eliciting == AckEliciting::Nothing && len as u64 >= LARGE => {
+                Frame::Probe(_) if content.eliciting == AckEliciting::Nothing && len as u64 >= MIN_LARGE => {
                     AckEliciting::AckAtOnce
                 }
                 _ => AckEliciting::Ack,

@@ -10,7 +10,7 @@ use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
 use crate::crypto::aead::TAG;
 use crate::id::{LinkId, PathId, PathSet};
-use crate::path::rtt::{INITIAL_RTT, Rtt};
+use crate::path::rtt::Rtt;
 use crate::path::sent_packets::{PacketKey, Payload};
 use crate::peer::{Common, Turn};
 use crate::queue::InnerPacket;
@@ -18,6 +18,7 @@ use crate::repair::FlowSeq;
 use crate::sched::{self, Decision, SchedInput, Schedule};
 use crate::time::Time;
 use crate::tuning::Rule;
+use crate::tuning::path::rtt::INITIAL_RTT;
 use crate::tuning::peer::send::{MAX_WAKE_DELAY, RECENT, RETRANSMIT_LIMIT};
 use crate::wire::native::{HEADER, OVERHEAD};
 
