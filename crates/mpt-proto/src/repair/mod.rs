@@ -122,7 +122,7 @@ impl RetransmitQueue {
     }
 
     /// Gives up what was first sent more than `useful` ago and is lost; returns the packets.
-    pub fn give_up(&mut self, now: Time, useful: Duration) -> impl Iterator<Item = InnerPacket> {
+    pub fn give_up(&mut self, now: Time, useful: Duration) -> impl Iterator<Item = (FlowSeq, InnerPacket)> {
         let is_late = |carried: &InFlight| now.since(carried.sent) > carried.useful(useful);
         let (mut done, mut index) = (Vec::new(), 0);
         while let Some(key) = self.lost.get(index).copied() {
@@ -138,7 +138,7 @@ impl RetransmitQueue {
                         self.skips.push(carried.place);
                     }
                     self.given_up += 1;
-                    done.push(carried.packet);
+                    done.push((carried.place, carried.packet));
                 }
                 None => {}
             }
@@ -199,14 +199,19 @@ impl RetransmitQueue {
         self.carried(key).map_or(0, |carried| carried.losses)
     }
 
+    /// Returns the number of a packet that is not acknowledged, and how many copies of it are in flight.
+    pub fn in_flight(&self, key: PacketKey) -> Option<(FlowSeq, u32)> {
+        self.known(key).map(|carried| (carried.place, carried.copies))
+    }
+
     /// Gives up the packet that [`Self::head`] showed, and returns it.
-    pub fn give_up_head(&mut self) -> Option<InnerPacket> {
+    pub fn give_up_head(&mut self) -> Option<(FlowSeq, InnerPacket)> {
         let key = self.lost.pop_front()?;
         self.carried(key)?;
         let carried = self.forget(key)?;
         self.skips.push(carried.place);
         self.given_up += 1;
-        Some(carried.packet)
+        Some((carried.place, carried.packet))
     }
 
     /// Takes the packet that [`Self::head`] showed, to be sent once more.
