@@ -374,8 +374,8 @@ impl Endpoint {
         Some((peers[peer].name(), event))
     }
 
-    /// Starts the event trace of native peers, also of those that are added later, or ends it and discards its records. It is off
-    /// at first. A trace that is on must be polled in each turn: [`Self::poll_trace`].
+    /// Starts the event trace of native peers, also of those that are added later, or ends it and discards its
+    /// records. It is off at first. A trace that is on must be polled in each turn: [`Self::poll_trace`].
     pub fn set_trace(&mut self, now: Time, on: bool) {
         self.traced = on;
         self.peers.iter_mut().for_each(|peer| peer.set_trace(now, on));

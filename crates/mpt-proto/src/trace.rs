@@ -1,15 +1,15 @@
 //! The event trace of native peers: what the core measured and decided, as plain values.
 //!
-//! [`crate::endpoint::Endpoint::set_trace`] starts the trace, [`crate::endpoint::Endpoint::poll_trace`] returns its records.
-//! [`qlog`] turns a record into text; the core itself neither formats nor writes.
+//! [`crate::endpoint::Endpoint::set_trace`] starts the trace, and [`crate::endpoint::Endpoint::poll_trace`] returns its
+//! records. [`qlog`] turns a record into text, on the request of the endpoint's owner; hooks do not format or write.
 //!
 //! ```text
 //! native/*.rs -- record(now, || event) --> Trace (one for each peer) --> poll_trace --> qlog --> a file
 //! ```
 //!
-//! While the trace is off, [`Trace`] is `None`: a hook costs one branch, and its closure does not run. The trace never changes
-//! behaviour: a simulation has the same journal with it and without it. Metrics of a path are recorded at most once in a round
-//! trip and only if they changed, scheduler decisions once for each batch, and the same wait only once.
+//! While the trace is off, [`Trace`] is `None`: a hook costs one branch, and its closure does not run. The trace never
+//! changes behaviour: a simulation has the same journal with it and without it. Metrics of a path are recorded at most
+//! once in a round trip and only if they changed, scheduler decisions once for each batch, and the same wait only once.
 
 pub mod qlog;
 
@@ -332,7 +332,8 @@ impl Trace {
         buffer.wait = wait;
     }
 
-    /// Records the outcome of a datagram, unless it is that it arrived as expected. The queue must not know the outcome yet.
+    /// Records the outcome of a datagram that was lost, or that arrived after it was declared lost. Must be called
+    /// before the outcome is reported to the queue.
     pub(crate) fn record_outcome(
         &mut self,
         now: Time,
@@ -351,7 +352,7 @@ impl Trace {
         });
     }
 
-    /// Records that a bucket holds packets behind the number `missing`, or that it holds none. Returns at once if that is known.
+    /// Records that a bucket holds packets behind the number `missing`, or that it holds none, if that changed.
     pub(crate) fn record_hold(&mut self, now: Time, bucket: u16, missing: Option<u32>) {
         let Some(buffer) = &mut self.0 else { return };
         match (missing, buffer.holds.get(&bucket).copied()) {

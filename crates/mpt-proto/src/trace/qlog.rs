@@ -1,12 +1,13 @@
-//! The event trace as qlog: JSON text sequences (RFC 7464) per draft-ietf-quic-qlog-main-schema, with the event names of
-//! draft-ietf-quic-qlog-quic-events where they exist. `docs/guide/qlog.md` lists all events and fields.
+//! The event trace as qlog: JSON text sequences (RFC 7464) per draft-ietf-quic-qlog-main-schema, with the event names
+//! of draft-ietf-quic-qlog-quic-events where they exist. `docs/guide/qlog.md` lists all events and fields.
 //!
 //! ```text
 //! write_header -> 0x1E {"file_schema":..,"trace":{..}} LF
 //! write_event --> 0x1E {"time":..,"name":"quic:packet_lost","data":{..}} LF       (for each record)
 //! ```
 //!
-//! The functions append to a string; the owner of the endpoint writes it to a file. Times are milliseconds since [`Time::START`].
+//! The functions append to a string; the owner of the endpoint writes it to a file. Times are milliseconds since
+//! [`Time::START`].
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -244,8 +245,8 @@ fn state_name(state: PathState) -> &'static str {
     }
 }
 
-/// The event schemas that the names refer to. The QUIC one is that of an Internet-Draft, whose number is part of its URI until it
-/// is an RFC.
+/// The event schemas that the names refer to. The URI of the QUIC schema contains the number of its Internet-Draft
+/// until the draft is an RFC.
 const EVENT_SCHEMAS: &[&str] = &["urn:ietf:params:qlog:events:quic-13", "urn:mpt:qlog:events:mpt"];
 
 /// Starts a JSON text (RFC 7464 section 2.2).

@@ -184,8 +184,8 @@ impl Reordering {
     }
 }
 
-/// Records in the trace which numbers a buffer gave up since its statistics were `before`, and whether it holds packets. `before`
-/// is none while the trace is off.
+/// Records in the trace how many numbers a buffer gave up since its statistics were `before`, and the begin or end of
+/// a hold. `before` is none while the trace is off.
 fn record_changes(trace: &mut Trace, now: Time, bucket: u16, buffer: &NativeReorder, before: Option<ReorderStats>) {
     let Some(before) = before else { return };
     let after = buffer.stats();
