@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mpt_proto::config::PathConfig;
-use mpt_proto::path::{LinkId, PathState};
+use mpt_proto::path::{DownCause, LinkId, PathState};
 use mpt_proto::stats::PeerStatus;
-use mpt_proto::time::Rate;
+use mpt_proto::time::{Rate, Time};
 use mpt_proto::trace::{Content, HandshakeEvent, TraceEvent, TraceRecord};
 use mpt_sim::host::{Sink, Source};
 use mpt_sim::net::{Network, address};
@@ -118,17 +118,31 @@ fn a_lost_packet_is_sent_again_or_given_up_or_arrives() {
 
 #[test]
 fn the_trace_has_the_session_the_paths_and_the_end_of_every_hold() {
-    let Run { records, .. } = run(true);
-    for records in &records {
+    let Run { records, status, .. } = run(true);
+    for (records, status) in records.iter().zip(&status) {
         let established = |event: &TraceEvent| *event == TraceEvent::Handshake(HandshakeEvent::Established);
         assert!(count(records, established) >= 1);
         assert_eq!(count(records, |event| matches!(event, TraceEvent::PathAdded { .. })), 2);
-        let failed = |event: &TraceEvent| matches!(event, TraceEvent::PathStateUpdated { from: PathState::Up, to, .. } if !to.is_up());
-        assert!(count(records, failed) >= 1, "the first path was cut");
+        for (path, status) in status.paths.iter().enumerate() {
+            let last = records.iter().filter_map(|record| match &record.event {
+                TraceEvent::PathAdded { path: id, state, .. } => Some((id, *state)),
+                TraceEvent::PathStateUpdated { path: id, to, .. } => Some((id, *to)),
+                _ => None,
+            });
+            let last = last.filter(|(id, _)| usize::from(id.slot) == path).last();
+            assert_eq!(last.map(|(_, state)| state), Some(status.state), "path {path}");
+        }
         let began = count(records, |event| matches!(event, TraceEvent::HoldBegan { .. }));
         assert_eq!(began, count(records, |event| matches!(event, TraceEvent::HoldEnded { .. })));
         assert!(records.windows(2).all(|pair| pair[0].time <= pair[1].time));
     }
+    // The path was cut from 2 to 3 s. Only the sender has packets in flight, whose silence shows it within that time.
+    let failed = records[0].iter().find(|record| {
+        let silent = PathState::Down(DownCause::Silent);
+        matches!(record.event, TraceEvent::PathStateUpdated { from: PathState::Up, to, .. } if to == silent)
+    });
+    let failed = failed.expect("the first path was cut").time;
+    assert!((2 * SECOND..3 * SECOND).contains(&(failed - Time::START)), "{failed:?}");
     let metrics = |event: &TraceEvent| matches!(event, TraceEvent::MetricsUpdated { .. });
     // Four seconds have at most 100 round trips of the faster path, and 14 of the slower.
     let recorded = count(&records[0], metrics);
