@@ -182,8 +182,8 @@ pub(crate) fn report(folder: &Path) -> CommandResult {
     Ok(())
 }
 
-/// Draws the core's estimates for each path of a case.
-pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path) -> CommandResult {
+/// Draws the core's estimates for each path of a case, and writes both ends' event traces into the folder `qlog`.
+pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path, qlog: Option<&Path>) -> CommandResult {
     let plans = selected(&[key.to_owned()])?;
     let [plan] = plans.as_slice() else {
         return Err(format!("{key} is several experiments; hint: mpt-lab list").into());
@@ -191,8 +191,11 @@ pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path) -> 
     let [case] = plan.cases.as_slice() else {
         return Err(format!("{key} is {} cases; hint: {key}/CASE, see mpt-lab list", plan.cases.len()).into());
     };
-    chart::draw(picture, &trace::trace(case, seed, length)?)?;
+    chart::draw(picture, &trace::trace(case, seed, length, qlog)?)?;
     println!("{}", picture.display());
+    if let Some(folder) = qlog {
+        println!("{}", folder.display());
+    }
     Ok(())
 }
 

@@ -83,6 +83,9 @@ enum Command {
         /// File for the picture.
         #[arg(long, default_value = "trace.svg")]
         picture: PathBuf,
+        /// Folder for the event traces of both ends, in qlog form.
+        #[arg(long, value_name = "DIR")]
+        qlog: Option<PathBuf>,
         /// Duration of the flow in seconds.
         #[arg(long, default_value_t = 15)]
         seconds: u64,
@@ -144,8 +147,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Report { folder } => command::report(&folder),
         Command::Matrix { ablation, .. } if ablation.is_requested() => command::ablation(&ablation),
         Command::Matrix { accept, .. } => command::matrix(accept),
-        Command::Trace { case, picture, seconds, seed } => {
-            command::trace(&case, Seed(seed), Duration::from_secs(seconds), &picture)
+        Command::Trace { case, picture, qlog, seconds, seed } => {
+            command::trace(&case, Seed(seed), Duration::from_secs(seconds), &picture, qlog.as_deref())
         }
         Command::Demo { picture, seconds } => demo(&picture, Duration::from_secs(seconds)),
         Command::Flood { path, seconds } => {

@@ -29,6 +29,7 @@ use crate::routes::Routes;
 use crate::sessions::SessionTable;
 use crate::stats::EndpointStatus;
 use crate::time::Time;
+use crate::trace::TraceRecord;
 use crate::tx::{self, Transmit, TxQueue};
 use crate::wake::WakeReason;
 use crate::wire::native::Header;
@@ -54,6 +55,8 @@ pub struct Endpoint {
     /// A peer's advertised addresses changed.
     remote_addresses_changed: bool,
     drops: Drops,
+    /// The event trace of native peers is on.
+    traced: bool,
 }
 
 /// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
@@ -91,6 +94,7 @@ impl Endpoint {
             spare: Vec::new(),
             remote_addresses_changed: false,
             drops: Drops::default(),
+            traced: false,
         };
         endpoint.number_peers();
         endpoint
@@ -99,7 +103,9 @@ impl Endpoint {
     /// Adds a peer while the tunnel runs, and returns its index.
     pub fn add_peer(&mut self, now: Time, config: &PeerConfig) -> usize {
         let index = self.peers.len();
-        self.peers.push(Self::make_peer(now, index, self.mtu, config, self.sessions.as_mut()));
+        let mut peer = Self::make_peer(now, index, self.mtu, config, self.sessions.as_mut());
+        peer.set_trace(now, self.traced);
+        self.peers.push(peer);
         self.number_peers();
         index
     }
@@ -388,6 +394,22 @@ impl Endpoint {
         };
         let event = peers[peer].poll_event()?;
         Some((peers[peer].name(), event))
+    }
+
+    /// Starts the event trace of native peers, also of those that are added later, or ends it and discards its
+    /// records. It is off at first. A trace that is on must be polled in each turn: [`Self::poll_trace`].
+    pub fn set_trace(&mut self, now: Time, on: bool) {
+        self.traced = on;
+        self.peers.iter_mut().for_each(|peer| peer.set_trace(now, on));
+    }
+
+    /// Returns the next record of the event trace. The records of one peer come in the order of their times.
+    pub fn poll_trace(&mut self) -> Option<TraceRecord> {
+        if !self.traced {
+            return None;
+        }
+        let mut peers = self.peers.iter_mut().enumerate();
+        peers.find_map(|(peer, state)| state.poll_trace().map(|(time, event)| TraceRecord { peer, time, event }))
     }
 
     /// Returns a snapshot for `mpt status`.

@@ -146,6 +146,7 @@ pub mod sched;
 pub mod sessions;
 pub mod stats;
 pub mod time;
+pub mod trace;
 pub mod tuning;
 pub mod tx;
 pub mod wake;

@@ -20,6 +20,7 @@ use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::Offload;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
+use mpt_proto::trace::TraceRecord;
 
 use crate::host::Host;
 use crate::journal::Journal;
@@ -139,6 +140,16 @@ impl Network {
         if cut {
             self.events.retain(|Reverse((_, _, frame))| frame.path != path);
         }
+    }
+
+    /// Starts the event trace of both endpoints, or ends it. This changes nothing in the run.
+    pub fn set_trace(&mut self, on: bool) {
+        self.ends.iter_mut().for_each(|end| end.endpoint.set_trace(self.now, on));
+    }
+
+    /// Returns the next record of an endpoint's event trace.
+    pub fn poll_trace(&mut self, end: usize) -> Option<TraceRecord> {
+        self.ends[end].endpoint.poll_trace()
     }
 
     /// Calls `act` on an endpoint and processes the consequences.

@@ -7,5 +7,5 @@ use mpt::cli::{self, Cli};
 use mpt::daemon;
 
 fn main() -> ExitCode {
-    cli::run(Cli::parse(), |file| daemon::run(&file))
+    cli::run(Cli::parse(), |file, qlog| daemon::run(&file, qlog))
 }

@@ -78,7 +78,8 @@ impl Simulation<'_> {
     }
 
     fn tunnel(&self) -> Result<Run> {
-        let mut net = self.established();
+        let mut net = self.network();
+        self.establish(&mut net);
         for event in &self.case.events {
             net.run(SETTLING_TIME + event.at.of(self.quick));
             apply_action(&mut net, event.path, event.action)?;
@@ -88,8 +89,19 @@ impl Simulation<'_> {
     }
 
     /// Runs the tunnel and calls `look` every `step` from the flow's start.
-    pub(super) fn run_sampled(&self, step: Duration, look: &mut dyn FnMut(&Network, Duration)) -> Result<()> {
-        let (mut net, mut at) = (self.established(), Duration::ZERO);
+    ///
+    /// # Errors
+    /// The case cannot be simulated, or `look` failed.
+    pub(super) fn run_sampled(
+        &self,
+        step: Duration,
+        traced: bool,
+        look: &mut dyn FnMut(&mut Network, Duration) -> Result<()>,
+    ) -> Result<()> {
+        let mut net = self.network();
+        net.set_trace(traced);
+        self.establish(&mut net);
+        let mut at = Duration::ZERO;
         let mut events = self.case.events.iter().peekable();
         while at < self.length {
             at += step;
@@ -98,14 +110,18 @@ impl Simulation<'_> {
                 apply_action(&mut net, event.path, event.action)?;
             }
             net.run(SETTLING_TIME + at);
-            look(&net, at);
+            look(&mut net, at)?;
         }
         Ok(())
     }
 
-    /// Returns a network with an established tunnel; the links' schedules start at the flow's start.
-    fn established(&self) -> Network {
-        let paths: Vec<PathSpec> = self.case.paths.iter().map(|path| self.oriented(path)).collect();
+    fn paths(&self) -> Vec<PathSpec> {
+        self.case.paths.iter().map(|path| self.oriented(path)).collect()
+    }
+
+    /// Returns a network whose tunnel has no session yet.
+    fn network(&self) -> Network {
+        let paths = self.paths();
         let settings = self.case.tunnel.clone();
         let (inner, outer) = (self.case.inner, self.case.outer);
         let layout = Layout { paths: &paths, settings, inner, outer, mode: self.mode };
@@ -114,13 +130,16 @@ impl Simulation<'_> {
             Mode::Original => hosts_before_rack(layout.mtu()),
             Mode::Native | Mode::Plain => hosts(layout.mtu(), Time::after(SETTLING_TIME)),
         };
-        let mut net = Network::between(self.seed, ends, &paths, hosts);
+        Network::between(self.seed, ends, &paths, hosts)
+    }
+
+    /// Lets the tunnel establish its session; the links' schedules start at the flow's start.
+    fn establish(&self, net: &mut Network) {
         net.run(SETTLING_TIME);
-        for (number, path) in paths.iter().enumerate() {
+        for (number, path) in self.paths().iter().enumerate() {
             net.link(number, 0).change(Time::after(SETTLING_TIME), &path.there);
             net.link(number, 1).change(Time::after(SETTLING_TIME), &path.back);
         }
-        net
     }
 
     fn result(&self, sink: &TcpSink, begin: Duration, events: bool) -> Run {

@@ -1,28 +1,86 @@
-//! Pictures of the core's estimates for each path while one TCP flow runs in the simulator.
+//! Pictures of the core's estimates for each path while one TCP flow runs in the simulator, and the event traces of
+//! both ends as qlog.
 
 use super::sim::Simulation;
 use crate::{
     chart::{Chart, Line},
-    error::Result,
+    error::{Context as _, Result},
     plan::Case,
     tunnel::Mode,
 };
+use mpt_proto::trace::qlog::{self, Header};
 use mpt_proto::tuning::Tuning;
 use mpt_sim::{host::tcp::TcpSink, net::Network, seed::Seed};
-use std::time::Duration;
+use std::{
+    fs::{self, File},
+    io::{BufWriter, Write as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Interval between two samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs a case in native mode and draws rates, queues and buffered bytes over time.
+/// Runs a case in native mode and draws rates, queues and buffered bytes over time. Writes the event traces of both
+/// ends into the folder `qlog`, if there is one: `CASE-near.sqlog` and `CASE-far.sqlog`.
 ///
 /// # Errors
-/// Returns an error if the simulator cannot run the case.
-pub fn trace(case: &Case, seed: Seed, length: Duration) -> Result<Vec<Chart>> {
+/// Returns an error if the simulator cannot run the case, or a file cannot be written.
+pub fn trace(case: &Case, seed: Seed, length: Duration, qlog: Option<&Path>) -> Result<Vec<Chart>> {
     let simulation = Simulation { case, mode: Mode::Native, tuning: Tuning::default(), seed, length, quick: true };
     let mut traced = Curves::new(case.paths.len());
-    simulation.run_sampled(SAMPLE_INTERVAL, &mut |net, at| traced.sample(net, at))?;
+    let mut files = qlog.map(|folder| TraceFiles::create(folder, &case.name)).transpose()?;
+    simulation.run_sampled(SAMPLE_INTERVAL, files.is_some(), &mut |net, at| {
+        traced.sample(net, at);
+        files.as_mut().map_or(Ok(()), |files| files.write(net))
+    })?;
+    files.map_or(Ok(()), TraceFiles::close)?;
     Ok(traced.charts(&case.name))
+}
+
+/// The qlog files of both ends.
+struct TraceFiles {
+    files: [(PathBuf, BufWriter<File>); 2],
+    text: String,
+}
+
+impl TraceFiles {
+    /// Creates the folder if it is missing, and the files with their headers.
+    fn create(folder: &Path, case: &str) -> Result<Self> {
+        fs::create_dir_all(folder).context(format!("cannot create {}", folder.display()))?;
+        let safe: String =
+            case.chars().map(|c| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '-' }).collect();
+        let mut text = String::new();
+        let mut create = |end: &str| {
+            let path = folder.join(format!("{safe}-{end}.sqlog"));
+            let mut file = BufWriter::new(File::create(&path).context(format!("cannot create {}", path.display()))?);
+            text.clear();
+            qlog::write_header(&mut text, &Header { title: case, vantage_point: end, wall_clock: None });
+            file.write_all(text.as_bytes()).context(format!("cannot write {}", path.display()))?;
+            Ok((path, file))
+        };
+        let files = [create("near")?, create("far")?];
+        Ok(Self { files, text })
+    }
+
+    /// Writes the events since the last call.
+    fn write(&mut self, net: &mut Network) -> Result<()> {
+        for (end, (path, file)) in self.files.iter_mut().enumerate() {
+            self.text.clear();
+            while let Some(record) = net.poll_trace(end) {
+                qlog::write_event(&mut self.text, &record);
+            }
+            file.write_all(self.text.as_bytes()).context(format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn close(self) -> Result<()> {
+        let [near, far] = self.files;
+        [near, far]
+            .into_iter()
+            .try_for_each(|(path, mut file)| file.flush().context(format!("cannot write {}", path.display())))
+    }
 }
 
 /// Curves under construction.

@@ -28,6 +28,7 @@ use crate::sched::Schedule;
 use crate::sessions::SessionTable;
 use crate::stats::{Ledger, PeerStatus};
 use crate::time::Time;
+use crate::trace::TraceEvent;
 use crate::tuning::peer::queue::NO_PATH_KEEP;
 use crate::tx::TxQueue;
 use crate::wake::WakeReason;
@@ -343,6 +344,18 @@ impl Peer {
     /// Returns the next change of a path's state.
     pub fn poll_event(&mut self) -> Option<PathEvent> {
         self.common.events.pop_front()
+    }
+
+    /// Starts the event trace, or ends it. Plain mode has none.
+    pub fn set_trace(&mut self, now: Time, on: bool) {
+        if let Some((native, _)) = self.native_mut() {
+            native.set_trace(now, on);
+        }
+    }
+
+    /// Returns the next event of the trace.
+    pub fn poll_trace(&mut self) -> Option<(Time, TraceEvent)> {
+        self.native_mut()?.0.poll_trace()
     }
 
     /// Returns the counts of inner packets.

@@ -121,7 +121,7 @@ impl RetransmitQueue {
     }
 
     /// Removes and returns the lost packets that were first sent more than `limit` ago.
-    pub fn give_up(&mut self, now: Time, limit: Duration) -> impl Iterator<Item = InnerPacket> {
+    pub fn give_up(&mut self, now: Time, limit: Duration) -> impl Iterator<Item = (FlowSeq, InnerPacket)> {
         let is_late = |packet: &InFlight| now.since(packet.sent) > packet.deadline(limit);
         let (mut expired, mut index) = (Vec::new(), 0);
         while let Some(key) = self.lost.get(index).copied() {
@@ -137,7 +137,7 @@ impl RetransmitQueue {
                         self.skips.push(carried.flow_seq);
                     }
                     self.given_up += 1;
-                    expired.push(carried.packet);
+                    expired.push((carried.flow_seq, carried.packet));
                 }
                 None => {}
             }
@@ -198,14 +198,19 @@ impl RetransmitQueue {
         self.carried(key).map_or(0, |carried| carried.losses)
     }
 
+    /// Returns the number of a packet that is not acknowledged, and how many copies of it are in flight.
+    pub fn in_flight(&self, key: PacketKey) -> Option<(FlowSeq, u32)> {
+        self.known(key).map(|packet| (packet.flow_seq, packet.copies))
+    }
+
     /// Removes the packet that [`Self::head`] returned, without sending it, and returns it.
-    pub fn give_up_head(&mut self) -> Option<InnerPacket> {
+    pub fn give_up_head(&mut self) -> Option<(FlowSeq, InnerPacket)> {
         let key = self.lost.pop_front()?;
         self.carried(key)?;
         let carried = self.forget(key)?;
         self.skips.push(carried.flow_seq);
         self.given_up += 1;
-        Some(carried.packet)
+        Some((carried.flow_seq, carried.packet))
     }
 
     /// Removes the packet that [`Self::head`] returned, to be retransmitted.

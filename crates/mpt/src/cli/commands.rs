@@ -16,14 +16,14 @@ use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
 use crate::{Failure, daemon, logging};
 
-/// Reads the file and passes it to `run`.
-pub fn up(arguments: UpArgs, run: impl FnOnce(File) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Reads the file and passes it to `run`, with the folder for the event trace.
+pub fn up(arguments: UpArgs, run: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>) -> Result<(), Failure> {
     let read = if arguments.legacy { legacy::load(&arguments) } else { load(&arguments.file) };
     let mut file = read?;
     print_problems(&file.warnings);
     file.offload &= !arguments.no_offload;
     logging::init(arguments.log);
-    run(file)
+    run(file, arguments.qlog.as_deref())
 }
 
 fn load(file: &Path) -> Result<File, Failure> {

@@ -131,6 +131,9 @@ struct UpArgs {
     /// One packet per system call, regardless of the file
     #[arg(long)]
     no_offload: bool,
+    /// Write an event trace of each peer into this directory, in qlog form
+    #[arg(long, value_name = "DIR")]
+    qlog: Option<PathBuf>,
     /// What to log: error, warn, info, debug, trace, or by module as in info,mpt_proto=trace
     #[arg(long, env = "MPT_LOG", default_value = "info", value_name = "LEVEL")]
     log: Targets,
@@ -263,8 +266,9 @@ enum Generated {
     Completions,
 }
 
-/// Executes the command line; `up` runs a tunnel until it is down.
-pub fn run(cli: Cli, up: impl FnOnce(File) -> Result<(), Failure>) -> ExitCode {
+/// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
+/// is one.
+pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>) -> ExitCode {
     let done = match cli.command {
         Command::Up(arguments) => commands::up(arguments, up),
         Command::Status(named) => commands::status(named),

@@ -4,8 +4,9 @@
 //! [`policy_routing`] routes the whole Internet into the tunnel, and [`gateway`] forwards to the Internet.
 //! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
 //! metered traffic, [`service`] notifies the service manager, and [`handshake_flood`] limits floods. [`commands`]
-//! executes commands, [`peers`] adds and removes peers, [`control_port`] is the protocol of the original MPT. This file
-//! is the main loop over all of them, signals, the control socket and netlink events.
+//! executes commands, [`peers`] adds and removes peers, [`control_port`] is the protocol of the original MPT, and
+//! [`qlog`] writes the event trace. This file is the main loop over all of them, signals, the control socket and netlink
+//! events.
 
 mod commands;
 mod control_port;
@@ -17,11 +18,13 @@ mod links;
 mod metering;
 mod peers;
 mod policy_routing;
+mod qlog;
 mod retry_log;
 mod routes;
 mod service;
 mod setup;
 
+use std::path::Path;
 use std::process;
 
 use mpt_linux::Reactor;
@@ -43,24 +46,26 @@ use gateway::Gateway;
 use interface_sync::InterfaceSync;
 use metering::Metering;
 use policy_routing::PolicyRouting;
+use qlog::Qlog;
 use routes::Routes;
 use service::Service;
 use setup::{OpenTunnel, Sockets};
 
-/// Runs a tunnel until a signal or `mpt down` ends it.
+/// Runs a tunnel until a signal or `mpt down` ends it. Writes the event trace of each peer into the folder `qlog`, if
+/// there is one.
 ///
 /// # Errors
 /// [`Failure`]; nothing but a kill switch is left behind.
-pub fn run(file: &File) -> Result<(), Failure> {
+pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let run = RunDir::from_env();
     let control = Server::bind(&run, &file.interface)?;
-    up(file, &run, signals, control).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
+    up(file, &run, signals, control, qlog).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
 }
 
-fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<(), Failure> {
+fn up(file: &File, run: &RunDir, signals: Signals, control: Server, qlog: Option<&Path>) -> Result<(), Failure> {
     let monitor = Monitor::open()?;
-    let OpenTunnel { driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
+    let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
@@ -70,6 +75,8 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
     }
     let gateway = Gateway::open(file, run)?;
     let about = tunnel_report(file, driver.endpoint.mtu());
+    // The folder may be one that only root can write to.
+    let qlog = qlog.map(|folder| Qlog::open(folder, file, driver.reactor.now(), &mut driver.endpoint)).transpose()?;
     privilege::keep_only(&required_capabilities(file))?;
     warn_unreadable_config(file);
     let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
@@ -91,6 +98,7 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server) -> Result<()
         pending,
         interface_sync: interfaces,
         metering,
+        qlog,
     }
     .run_to_end()
 }
@@ -168,6 +176,7 @@ struct Daemon {
     /// Commands that wait for a peer's answer.
     pending: Vec<PendingCreate>,
     interface_sync: InterfaceSync,
+    qlog: Option<Qlog>,
 }
 
 /// Returns the part of the status report about the tunnel itself.
@@ -195,6 +204,9 @@ impl Daemon {
     fn run_to_end(&mut self) -> Result<(), Failure> {
         let ended = self.run_loop();
         self.metering.count_final(self.driver.reactor.now(), &mut self.driver.endpoint);
+        if let Some(qlog) = &mut self.qlog {
+            qlog.close(&mut self.driver.endpoint);
+        }
         ended
     }
 
@@ -230,7 +242,9 @@ impl Daemon {
         self.adapt_mtu();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
-        [control, data, interfaces, metering, path_events, self.service.poll(now)].into_iter().flatten().min()
+        let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
+        let service = self.service.poll(now);
+        [control, data, interfaces, metering, path_events, qlog, service].into_iter().flatten().min()
     }
 
     /// Sets the TUN device's MTU to what all paths carry, so that the kernel's TCP and ICMP use it.

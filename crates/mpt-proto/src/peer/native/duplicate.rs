@@ -17,6 +17,7 @@ use crate::peer::{Common, Turn};
 use crate::repair::RetransmitQueue;
 use crate::sched::{self, PathSnapshot, SchedInput, Schedule};
 use crate::time::Time;
+use crate::trace::TraceEvent;
 use crate::tuning::Rule;
 use crate::tuning::peer::duplicate::{BUSY, FIRST_PROBE_BUDGET, PROBE_BUDGET_RTTS};
 use crate::tuning::repair::retransmit::REALTIME_DEADLINE;
@@ -242,6 +243,7 @@ impl Native {
                     break;
                 }
                 let Some((seq, packet)) = self.retransmit.peek(*key) else { continue };
+                self.trace.record(turn.now, || TraceEvent::Duplicated { path: path.id, seq });
                 let copy = Scheduled { path: path.id, payload: Payload::Control, seq, packet };
                 let sent = self.seal_packet(turn, copy);
                 self.paths[path.id].probe_copy_bytes += sent;
@@ -267,6 +269,7 @@ impl Native {
     /// Sends a packet once more. Returns false if it needs no more copies.
     fn send_copy(&mut self, common: &mut Common, turn: &mut Turn<'_>, path: PathId, key: PacketKey) -> bool {
         let Some((seq, packet)) = self.retransmit.take_copy(key) else { return false };
+        self.trace.record(turn.now, || TraceEvent::Duplicated { path, seq });
         let sent = self.seal_packet(turn, Scheduled { path, payload: Payload::Packet(key), seq, packet });
         self.after_batch(common, turn.now, path, sent, PathSet::ALL);
         true

@@ -11,6 +11,7 @@ use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;
 use crate::repair::fec::{Decoder, Encoder, FecMode, FecPolicy, FecSchedule, Recovered, widen};
 use crate::time::{Rate, Time};
+use crate::trace::TraceEvent;
 use crate::wire::frame::{DataFrame, DataHeader, Frame, REPAIR_HEADER, RepairFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD};
 
@@ -76,12 +77,12 @@ impl FecSender {
 impl Native {
     /// Sends the repair symbol that is due on a path. Returns the bytes sent.
     pub(super) fn send_repair_symbol(&mut self, turn: &mut Turn<'_>, id: PathId) -> u64 {
-        let Self { paths, association, .. } = self;
+        let Self { paths, association, trace, .. } = self;
         let path = &mut paths[id];
         let Some(schedule) = path.fec.due(turn.now) else { return 0 };
         let next_number = association.next_number(id.slot);
         let Some(symbol) = path.fec.encoder.symbol(next_number, schedule.sources) else { return 0 };
-        let len = OVERHEAD + REPAIR_HEADER + symbol.bytes.len();
+        let (len, span) = (OVERHEAD + REPAIR_HEADER + symbol.bytes.len(), u64::from(symbol.span));
         let mut slot = turn.tx.reserve(path.base.link, path.base.remote, 0, len);
         let body = slot.bytes().len() - (OVERHEAD - HEADER);
         let frame = Frame::Repair(RepairFrame { span: symbol.span, seed: symbol.seed, symbol: symbol.bytes });
@@ -90,6 +91,7 @@ impl Native {
         slot.commit();
         path.base.sent.count(len);
         path.estimator.on_sent(turn.now, number, len as u32, Payload::Control);
+        trace.record(turn.now, || TraceEvent::RepairSent { path: id, span, bytes: len as u64 });
         len as u64
     }
 
@@ -117,24 +119,28 @@ impl Native {
         }
         for packet in recovered {
             match self.handle_recovered(common, turn, &packet) {
-                Ok(()) => self.recovered += 1,
+                Ok(seq) => {
+                    self.recovered += 1;
+                    self.trace.record(now, || TraceEvent::Recovered { seq });
+                }
                 Err(why) => common.drops.count(why),
             }
         }
     }
 
-    /// Handles a recovered packet as one that arrived.
+    /// Handles a recovered packet as one that arrived, and returns its number.
     fn handle_recovered(
         &mut self,
         common: &mut Common,
         turn: &mut Turn<'_>,
         recovered: &Recovered,
-    ) -> Result<(), Dropped> {
+    ) -> Result<FlowSeq, Dropped> {
         let FlowSeq { bucket, sequence } = recovered.flow_seq;
         let near = self.reordering.next_number(bucket).ok_or(Dropped::TooOld)?;
         let ip = Ip::parse(&recovered.packet)?;
         let header = DataHeader { bucket, sequence: widen(near, sequence), offers: false };
         let data = DataFrame { header, packet: &recovered.packet[..ip.total] };
-        self.handle_data(common, turn, &data, ip.tos)
+        self.handle_data(common, turn, &data, ip.tos)?;
+        Ok(FlowSeq { bucket, sequence: header.sequence })
     }
 }

@@ -48,13 +48,14 @@ use crate::packet::SuperPacket;
 use crate::path::sample::LossSample;
 use crate::path::sent_packets::Payload;
 use crate::path::windowed_filter::WindowedMax;
-use crate::path::{Health, PathState, PathTable};
+use crate::path::{Health, Path, PathState, PathTable};
 use crate::queue::{Aqm, Queue};
-use crate::repair::RetransmitQueue;
 use crate::repair::fec::FecMode;
+use crate::repair::{FlowSeq, RetransmitQueue};
 use crate::sched::PathSnapshot;
 use crate::stats::{PathStatus, PeerStatus};
 use crate::time::Time;
+use crate::trace::{GiveUpCause, HandshakeEvent, LossCause, PathMetrics, Trace, TraceEvent};
 use crate::tuning::peer::DATAGRAM;
 use crate::tuning::peer::native::QUEUE_LIMIT;
 use crate::tuning::{Rule, Tuning};
@@ -117,6 +118,7 @@ pub(super) struct Native {
     recovered: u64,
     /// The peer's clock in its last ACK, in microseconds.
     peer_clock: u64,
+    trace: Trace,
 }
 
 /// Returns the queue of a peer in native mode.
@@ -161,14 +163,47 @@ impl Native {
             reordering: Reordering::new(peer.resequence.unwrap_or_default(), config.tuning),
             recovered: 0,
             peer_clock: 0,
+            trace: Trace::default(),
         };
         for (slot, path) in (0..).zip(&known) {
-            native.put_path(slot, NativePath::new(now, slot, path, native.probe, native.max_datagram));
+            native.put_path(now, slot, NativePath::new(now, slot, path, native.probe, native.max_datagram));
         }
         if !known.is_empty() {
             native.association.request(now);
         }
         native
+    }
+
+    /// Starts the event trace with the present paths, or ends it.
+    pub(super) fn set_trace(&mut self, now: Time, on: bool) {
+        if on == self.trace.is_on() {
+            return;
+        }
+        self.trace.set(on);
+        for path in self.paths.iter().filter(|path| !path.base.is_vacant()) {
+            self.trace.record(now, || path_added(path));
+        }
+    }
+
+    /// Returns the next event of the trace.
+    pub(super) fn poll_trace(&mut self) -> Option<(Time, TraceEvent)> {
+        self.trace.poll()
+    }
+
+    /// Records the metrics of a path in the trace.
+    fn record_metrics(&mut self, now: Time, id: PathId) {
+        let Self { trace, paths, cc, .. } = self;
+        trace.record_metrics(now, id, || PathMetrics {
+            congestion_window: cc.window(id),
+            pacing_rate: cc.pacing(id),
+            bottleneck_rate: cc.bottleneck(id),
+            ..PathMetrics::of(&paths[id].estimator)
+        });
+    }
+
+    /// Records in the trace that a packet is not sent again.
+    fn record_given_up(&mut self, now: Time, seq: FlowSeq, cause: GiveUpCause) {
+        self.trace.record(now, || TraceEvent::GivenUp { seq, cause });
     }
 
     pub(super) fn association(&mut self) -> &mut Association {
@@ -295,6 +330,7 @@ impl Native {
         let change = path.base.update_health(update);
         if let Some((from, to)) = change.state() {
             common.on_state_change(&path.base, from, to);
+            self.trace.record(now, || TraceEvent::PathStateUpdated { path: id, from, to });
             path.failed |= !to.is_up();
             if from.is_up() && is_failure(to) {
                 path.damping.on_failure(now);
@@ -333,8 +369,9 @@ impl Native {
 
     /// Declares everything in flight on a path lost.
     fn abandon(&mut self, turn: &mut Turn<'_>, id: PathId) -> Option<LossSample> {
-        let Self { paths, retransmit, .. } = self;
+        let Self { paths, retransmit, trace, .. } = self;
         paths[id].estimator.abandon(turn.now, |outcome, payload| {
+            trace.record_outcome(turn.now, id, (outcome, payload), LossCause::PathFailed, retransmit);
             if let Payload::Packet(key) = payload {
                 turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
             }
@@ -342,7 +379,9 @@ impl Native {
     }
 
     /// The peer restarted: its numbers begin again, and nothing that is in flight will be acknowledged.
-    fn on_peer_restart(&mut self, common: &mut Common) {
+    fn on_peer_restart(&mut self, common: &mut Common, now: Time) {
+        self.trace.end_holds(now);
+        self.trace.record(now, || TraceEvent::Handshake(HandshakeEvent::PeerRestarted));
         common.queue.renumber();
         let discarded = self.reordering.on_peer_restart();
         common.drops.count_many(Dropped::PeerRestarted, discarded);
@@ -356,6 +395,12 @@ impl Native {
             path.on_peer_restart(self.max_datagram);
         }
     }
+}
+
+/// Returns the event of a path that was added.
+fn path_added(path: &NativePath) -> TraceEvent {
+    let Path { id, name, link, remote, health, .. } = &path.base;
+    TraceEvent::PathAdded { path: *id, name: name.clone(), link: *link, remote: *remote, state: health.state() }
 }
 
 /// Returns true if this state of a path that was up is a failure, which [`crate::path::Damping`] counts.

@@ -22,7 +22,7 @@ impl Native {
         config.remote.ok_or(PeerError::NoAddress)?;
         let slot = self.free_slot().ok_or(PeerError::NoSlot)?;
         let path = NativePath::new(now, slot, config, self.probe, self.max_datagram);
-        let id = self.put_path(slot, path);
+        let id = self.put_path(now, slot, path);
         self.announce(now, id);
         Ok(())
     }
@@ -34,7 +34,7 @@ impl Native {
         let config = PathConfig { alive: false, ..config.clone() };
         let mut path = NativePath::new(now, slot, &config, self.probe, self.max_datagram);
         path.address = AddressState::Unvalidated(PathValidation::advertised(now, config.link, remote));
-        self.put_path(slot, path);
+        self.put_path(now, slot, path);
         Ok(())
     }
 
@@ -71,11 +71,12 @@ impl Native {
     }
 
     /// Puts a path into its slot, as the next generation.
-    pub(super) fn put_path(&mut self, slot: u8, mut path: NativePath) -> PathId {
+    pub(super) fn put_path(&mut self, now: Time, slot: u8, mut path: NativePath) -> PathId {
         if let Some(before) = self.paths.in_slot(slot) {
             path.base.id.generation = before.base.id.generation.wrapping_add(1);
         }
         let (id, cap) = (path.base.id, path.cap);
+        self.trace.record(now, || super::path_added(&path));
         self.paths.put(slot, path);
         self.cc.add_path(id, self.datagram(), cap);
         id
@@ -93,6 +94,7 @@ impl Native {
             }
         }
         self.paths[id].vacate(self.max_datagram);
+        self.trace.on_path_removed(turn.now, id);
     }
 
     /// Handles the peer's status of one of its paths. A status that a later one has overtaken is ignored.

@@ -10,6 +10,7 @@ use crate::path::pmtu::Pmtu;
 use crate::path::sent_packets::{Outcome, Payload};
 use crate::peer::{Common, Turn};
 use crate::time::Time;
+use crate::trace::GiveUpCause;
 use crate::wake::WakeReason;
 
 /// Every link carries IPv6 packets of this size (RFC 8200 section 5), and so must a tunnel.
@@ -72,7 +73,9 @@ impl Native {
     /// Drops the next packet, which no path carries.
     pub(super) fn drop_too_big(&mut self, common: &mut Common, turn: &mut Turn<'_>, next: &NextPacket) {
         if next.retransmission {
-            turn.spare.extend(self.retransmit.give_up_head().and_then(|packet| packet.into_buffer()));
+            let Some((seq, packet)) = self.retransmit.give_up_head() else { return };
+            self.record_given_up(turn.now, seq, GiveUpCause::TooBig);
+            turn.spare.extend(packet.into_buffer());
         } else if common.head(turn.now).is_some() {
             let packet = common.queue.discard();
             turn.spare.extend(packet.and_then(|packet| packet.into_buffer()));

@@ -20,6 +20,7 @@ use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
 use crate::repair::FlowSeq;
 use crate::time::Time;
+use crate::trace::LossCause;
 use crate::tuning::path::packet_pair::MIN_LARGE;
 use crate::wire::frame::{
     AckFrame, CompressedFrame, DataFrame, DataHeader, Frame, Frames, PathFrame, RepairFrame, SkipFrame,
@@ -57,7 +58,7 @@ impl Native {
         match self.association.open(turn.now, datagram) {
             Ok(opened) => {
                 if self.association.take_peer_restarted() {
-                    self.on_peer_restart(common);
+                    self.on_peer_restart(common, turn.now);
                 }
                 self.handle_opened(common, turn, meta, &opened, len);
             }
@@ -228,13 +229,13 @@ impl Native {
             set_tos(&mut marked, ip.version, merged);
             packet = &marked;
         }
-        let Self { reordering, inner, .. } = self;
-        reordering.handle(turn, inner, &mut common.ledger, FlowSeq { bucket, sequence }, packet)
+        let Self { reordering, inner, trace, .. } = self;
+        reordering.handle(turn, inner, &mut common.ledger, trace, FlowSeq { bucket, sequence }, packet)
     }
 
     fn handle_skip(&mut self, common: &mut Common, turn: &mut Turn<'_>, skip: &SkipFrame) {
-        let Self { reordering, inner, .. } = self;
-        reordering.handle_skip(turn, inner, &mut common.ledger, skip);
+        let Self { reordering, inner, trace, .. } = self;
+        reordering.handle_skip(turn, inner, &mut common.ledger, trace, skip);
     }
 
     /// Handles a challenge: the response goes back where it came from. A challenge on a path that counts as dead shows
@@ -265,7 +266,7 @@ impl Native {
     fn handle_ack(&mut self, common: &mut Common, turn: &mut Turn<'_>, frame: &AckFrame<'_>) {
         let now = turn.now;
         let Some(id) = self.paths.in_slot(frame.path.slot()).map(|path| path.base.id) else { return };
-        let Self { paths, retransmit, cc, peer_clock, .. } = self;
+        let Self { paths, retransmit, cc, peer_clock, trace, .. } = self;
         let path = &mut paths[id];
         *peer_clock = replay::expand(*peer_clock, frame.received);
         path.ce = replay::expand(path.ce, frame.ce);
@@ -278,11 +279,14 @@ impl Native {
             ce: path.ce,
         };
         let (pmtu, mut explained) = (&mut path.pmtu, 0);
-        let outcome = path.estimator.on_ack(now, &ack, |outcome, payload| match payload {
-            Payload::Control => {}
-            Payload::MtuProbe(size) => explained += on_probe_outcome(now, size, outcome, pmtu),
-            Payload::Packet(key) => {
-                turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
+        let outcome = path.estimator.on_ack(now, &ack, |outcome, payload| {
+            trace.record_outcome(now, id, (outcome, payload), LossCause::Overtaken, retransmit);
+            match payload {
+                Payload::Control => {}
+                Payload::MtuProbe(size) => explained += on_probe_outcome(now, size, outcome, pmtu),
+                Payload::Packet(key) => {
+                    turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
+                }
             }
         });
         path.estimator.exclude_losses(now, explained);
@@ -303,5 +307,6 @@ impl Native {
             // The ACKs of a path that the peer does not use come on others.
             self.update(common, now, id, |health| health.answers = true);
         }
+        self.record_metrics(now, id);
     }
 }

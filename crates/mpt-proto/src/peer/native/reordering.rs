@@ -13,6 +13,7 @@ use crate::reorder::{DuplicateFilter, NativeReorder, ReorderLimits, ReorderStats
 use crate::repair::FlowSeq;
 use crate::stats::Ledger;
 use crate::time::Time;
+use crate::trace::{Trace, TraceEvent};
 use crate::tuning::{Rule, Tuning};
 use crate::wire::frame::SkipFrame;
 
@@ -51,6 +52,7 @@ impl Reordering {
         turn: &mut Turn<'_>,
         inner: &mut Inner,
         ledger: &mut Ledger,
+        trace: &mut Trace,
         seq: FlowSeq,
         packet: &[u8],
     ) -> Result<(), Dropped> {
@@ -62,10 +64,12 @@ impl Reordering {
         let Self { buffers, idle, limits, .. } = self;
         let buffer = buffers.entry(bucket).or_insert_with(|| idle.restore(bucket, *limits));
         let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
+        let before = trace.is_on().then(|| buffer.stats());
         let in_order = !(self.tuning.has(Rule::AckOvertake) && is_pure_ack(packet));
         let kept = buffer.handle(turn.now, sequence, packet, in_order, &mut |packet| sink.deliver(packet));
         sink.on_arrival(packet.len());
         ledger.dropped_in += u64::from(kept.is_err());
+        record_changes(trace, turn.now, bucket, buffer, before);
         if buffer.is_empty() {
             self.holding.remove(&bucket);
         } else {
@@ -96,6 +100,7 @@ impl Reordering {
         turn: &mut Turn<'_>,
         inner: &mut Inner,
         ledger: &mut Ledger,
+        trace: &mut Trace,
         skip: &SkipFrame,
     ) {
         if usize::from(skip.bucket) >= flow::BUCKETS || flow::class(skip.bucket) == Class::Realtime {
@@ -104,19 +109,29 @@ impl Reordering {
         let Self { buffers, idle, limits, .. } = self;
         let buffer = buffers.entry(skip.bucket).or_insert_with(|| idle.restore(skip.bucket, *limits));
         let mut sink = inner.sink(turn.now, skip.bucket, &mut ledger.delivered, turn.tun);
+        let before = trace.is_on().then(|| buffer.stats());
         buffer.handle_skip(turn.now, skip.from, skip.to, &mut |packet| sink.deliver(packet));
+        record_changes(trace, turn.now, skip.bucket, buffer, before);
         if buffer.is_empty() {
             self.holding.remove(&skip.bucket);
         }
     }
 
     /// Delivers packets that have been held for long enough.
-    pub(super) fn handle_deadline(&mut self, turn: &mut Turn<'_>, inner: &mut Inner, ledger: &mut Ledger) {
+    pub(super) fn handle_deadline(
+        &mut self,
+        turn: &mut Turn<'_>,
+        inner: &mut Inner,
+        ledger: &mut Ledger,
+        trace: &mut Trace,
+    ) {
         let Self { buffers, holding, .. } = self;
         holding.retain(|bucket| {
             let Some(buffer) = buffers.get_mut(bucket) else { return false };
             let mut sink = inner.sink(turn.now, *bucket, &mut ledger.delivered, turn.tun);
+            let before = trace.is_on().then(|| buffer.stats());
             buffer.handle_deadline(turn.now, &mut |packet| sink.deliver(packet));
+            record_changes(trace, turn.now, *bucket, buffer, before);
             !buffer.is_empty()
         });
     }
@@ -171,4 +186,17 @@ impl Reordering {
         // It only tells duplicates apart, and none is in flight any more.
         self.realtime = HashMap::new();
     }
+}
+
+/// Records in the trace how many numbers a buffer gave up since its statistics were `before`, and the begin or end of
+/// a hold. `before` is none while the trace is off.
+fn record_changes(trace: &mut Trace, now: Time, bucket: u16, buffer: &NativeReorder, before: Option<ReorderStats>) {
+    let Some(before) = before else { return };
+    let after = buffer.stats();
+    let (skipped, expired) = (after.skipped - before.skipped, after.expired - before.expired);
+    let overrun = after.overrun - before.overrun;
+    if skipped + expired + overrun > 0 {
+        trace.record(now, || TraceEvent::HoleGivenUp { bucket, skipped, expired, overrun });
+    }
+    trace.record_hold(now, bucket, buffer.next_number().filter(|_| !buffer.is_empty()));
 }

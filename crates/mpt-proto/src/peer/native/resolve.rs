@@ -92,7 +92,7 @@ impl Native {
         let mut path = NativePath::new(turn.now, slot, &config, self.probe, self.max_datagram);
         path.learned = true;
         path.address = AddressState::Unvalidated(PathValidation::new(turn.now, meta));
-        Some(self.put_path(slot, path))
+        Some(self.put_path(turn.now, slot, path))
     }
 
     /// Returns the settings of a path that the peer opens: those configured for a path over this link that does not exist yet, or the

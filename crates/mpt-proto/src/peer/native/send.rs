@@ -17,6 +17,7 @@ use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;
 use crate::sched::{self, Decision, SchedInput, Schedule};
 use crate::time::Time;
+use crate::trace::{Choice, GiveUpCause, SchedulerDecision, TraceEvent};
 use crate::tuning::Rule;
 use crate::tuning::path::rtt::INITIAL_RTT;
 use crate::tuning::peer::send::{MAX_WAKE_DELAY, RECENT, RETRANSMIT_LIMIT};
@@ -105,6 +106,10 @@ impl Native {
     /// Sends the packets that wait, and measures with them the paths whose rate is unknown.
     fn send_packets(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
         let given_up = self.retransmit.give_up(turn.now, self.retransmit_limit());
+        let given_up = given_up.map(|(seq, packet)| {
+            self.trace.record(turn.now, || TraceEvent::GivenUp { seq, cause: GiveUpCause::Late });
+            packet
+        });
         turn.spare.extend(given_up.filter_map(InnerPacket::into_buffer));
         self.take_snapshot(common, turn.now);
         self.set_queue_delay(common);
@@ -211,9 +216,20 @@ impl Native {
             }
             _ => 0,
         };
-        if let Some(path) = decision.path().filter(|_| sent == 0) {
-            self.send_batch(common, turn, path, next, candidates);
-        }
+        let (choice, bytes) = match decision.path() {
+            Some(path) if sent > 0 => (Choice::Ahead(path), sent),
+            Some(path) => (Choice::Send(path), self.send_batch(common, turn, path, next, candidates)),
+            None => (Choice::Wait, 0),
+        };
+        let NextPacket { mark: Mark { class, .. }, bucket, retransmission, .. } = *next;
+        self.trace.record_decision(turn.now, || SchedulerDecision {
+            class,
+            bucket,
+            retransmission,
+            candidates,
+            choice,
+            bytes,
+        });
         (decision, train)
     }
 
@@ -243,7 +259,7 @@ impl Native {
         decision
     }
 
-    /// Sends the next packets on `path`, as many as fit one batch with the `first`.
+    /// Sends the next packets on `path`, as many as fit one batch with the `first`. Returns the bytes sent.
     fn send_batch(
         &mut self,
         common: &mut Common,
@@ -251,7 +267,7 @@ impl Native {
         path: PathId,
         first: &NextPacket,
         candidates: PathSet,
-    ) {
+    ) -> u64 {
         let snapshot = *self.snapshots.iter().find(|other| other.id == path).expect("the scheduler chose from these");
         // Realtime packets do not wait for the pacer; see `sched::urgent`.
         let room = if first.mark.class == Class::Realtime { snapshot.window } else { snapshot.room };
@@ -275,6 +291,7 @@ impl Native {
             sent += self.send_repair_symbol(turn, path);
         }
         self.after_batch(common, turn.now, path, sent, candidates);
+        sent
     }
 
     /// Sends packets on `path` that have `before` bytes in front of them, up to one batch. Returns the bytes sent.
@@ -315,6 +332,8 @@ impl Native {
     ) -> Option<(Scheduled, PacketKey)> {
         if next.retransmission {
             let (key, seq, packet) = self.retransmit.pop()?;
+            let Self { trace, retransmit, .. } = self;
+            trace.record(now, || TraceEvent::Retransmitted { path, seq, losses: retransmit.losses(key) });
             return Some((Scheduled { path, payload: Payload::Packet(key), seq, packet }, key));
         }
         let (sequence, packet) = common.queue.pop()?;

@@ -6,6 +6,7 @@ use crate::crypto::association::SessionEvent;
 use crate::id::PathSet;
 use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
+use crate::trace::{HandshakeEvent, TraceEvent};
 use crate::tuning::Rule;
 use crate::tuning::peer::native::UNRESPONSIVE_AFTER;
 
@@ -27,10 +28,13 @@ impl Native {
                     let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
                     sessions.release_index(index);
                 }
-                SessionEvent::GaveUp => self.association.request(turn.now),
+                SessionEvent::GaveUp => {
+                    self.trace.record(turn.now, || TraceEvent::Handshake(HandshakeEvent::GaveUp));
+                    self.association.request(turn.now);
+                }
                 SessionEvent::Established(session) => {
                     if self.association.take_peer_restarted() {
-                        self.on_peer_restart(common);
+                        self.on_peer_restart(common, turn.now);
                     }
                     let compresses = session.payload.capabilities.compresses();
                     self.header_compression.set_allowed(compresses && self.tuning.has(Rule::HeaderCompression));
@@ -38,6 +42,7 @@ impl Native {
                     // The responder may use the session after the first datagram under it.
                     self.paths.iter_mut().for_each(|path| path.base.probe_now(turn.now));
                     self.established_at = turn.now;
+                    self.trace.record(turn.now, || TraceEvent::Handshake(HandshakeEvent::Established));
                     established = true;
                 }
             }
@@ -52,6 +57,7 @@ impl Native {
         let (identity, indexes) = sessions.parts();
         let initiation = self.association.poll_transmit(turn.now, identity, || indexes.ephemeral_input(common.index));
         if let Some(initiation) = initiation {
+            self.trace.record(turn.now, || TraceEvent::Handshake(HandshakeEvent::Initiated));
             self.initiation = Some(Initiation { message: initiation.message, pending: PathSet::ALL });
         }
         let Some(Initiation { message, pending }) = &mut self.initiation else { return };

@@ -7,6 +7,7 @@ use crate::id::PathId;
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
 use crate::time::Time;
+use crate::trace::LossCause;
 use crate::wake::WakeReason;
 
 impl Native {
@@ -55,8 +56,8 @@ impl Native {
         for id in self.ids() {
             self.handle_loss_deadline(common, turn, id);
         }
-        let Self { reordering, inner, .. } = self;
-        reordering.handle_deadline(turn, inner, &mut common.ledger);
+        let Self { reordering, inner, trace, .. } = self;
+        reordering.handle_deadline(turn, inner, &mut common.ledger, trace);
         inner.release(turn.now, &mut common.ledger.delivered, turn.tun);
         if inner.ack_filter.due().is_some_and(|at| at <= turn.now) {
             let due = inner.ack_filter.release(turn.now);
@@ -67,17 +68,20 @@ impl Native {
     /// Declares packets of a path lost whose time has come, probes the tail of a flight, and suspects a silent path.
     fn handle_loss_deadline(&mut self, common: &mut Common, turn: &mut Turn<'_>, id: PathId) {
         let now = turn.now;
-        let Self { paths, retransmit, cc, .. } = self;
+        let Self { paths, retransmit, cc, trace, .. } = self;
         let path = &mut paths[id];
         if path.estimator.next_deadline().is_none_or(|(at, _)| at > now) {
             return;
         }
         let (pmtu, mut explained) = (&mut path.pmtu, 0);
-        let timeout = path.estimator.on_deadline(now, |outcome, payload| match payload {
-            Payload::Control => {}
-            Payload::MtuProbe(size) => explained += on_probe_outcome(now, size, outcome, pmtu),
-            Payload::Packet(key) => {
-                turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
+        let timeout = path.estimator.on_deadline(now, |outcome, payload| {
+            trace.record_outcome(now, id, (outcome, payload), LossCause::Overtaken, retransmit);
+            match payload {
+                Payload::Control => {}
+                Payload::MtuProbe(size) => explained += on_probe_outcome(now, size, outcome, pmtu),
+                Payload::Packet(key) => {
+                    turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
+                }
             }
         });
         path.estimator.exclude_losses(now, explained);
