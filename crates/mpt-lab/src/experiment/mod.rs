@@ -16,6 +16,7 @@ mod outage;
 pub mod record;
 pub mod result;
 mod sim;
+mod statistics;
 pub mod store;
 pub mod trace;
 
