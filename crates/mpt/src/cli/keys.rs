@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::KeyCommand;
 use super::commands::print;
 use crate::Failure;
-use crate::config::secrets::LoosePermissions;
+use crate::secrets::LoosePermissions;
 
 /// Executes the command.
 pub fn run(command: KeyCommand) -> Result<(), Failure> {
