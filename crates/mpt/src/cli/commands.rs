@@ -10,7 +10,8 @@ use std::{env, fmt};
 
 use serde::Serialize;
 
-use super::{PathArgs, PathCommand, ReportArgs, TunnelArg, UpArgs, render};
+use super::arguments::{PathArgs, PathCommand, ReportArgs, TunnelArg, UpArgs};
+use super::render;
 use crate::config::{self, File, Problem};
 use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};

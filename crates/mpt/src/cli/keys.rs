@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
 use zeroize::Zeroizing;
 
-use super::KeyCommand;
+use super::arguments::KeyCommand;
 use super::commands::print;
 use crate::Failure;
 use crate::secrets::LoosePermissions;

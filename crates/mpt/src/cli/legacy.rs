@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use super::arguments::{AddressAction, ImportArgs, TunnelArg, TunnelOption, UpOrDown};
 use super::commands::{connect, print};
-use super::{AddressAction, ImportArgs, TunnelArg, TunnelOption, UpOrDown};
 use crate::Failure;
 use crate::config;
 use crate::control::{Action, Request};
