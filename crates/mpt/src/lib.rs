@@ -6,7 +6,9 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 mod failure;
+mod interface_name;
 pub mod legacy;
 mod logging;
+mod secrets;
 
 pub use failure::Failure;

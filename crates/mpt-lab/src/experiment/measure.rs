@@ -1,6 +1,12 @@
 //! One measurement: traffic over a contender, events on the paths, and the resulting figures.
 
-use super::{ceiling::is_download, contender::Running, outage::outage, result::Run};
+use super::{
+    ceiling::is_download,
+    contender::Running,
+    outage::outage,
+    result::Run,
+    statistics::{mean, ms, quantile, variance},
+};
 use crate::{
     error::{LabError, Result},
     plan::{Action, Beside, Case, Event, Load, Metric},
@@ -375,26 +381,6 @@ fn processor_seconds(processes: &[u32]) -> Option<f64> {
     (!processes.is_empty()).then_some(sum / TICKS_PER_SECOND)
 }
 
-pub(super) fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
-}
-
-fn variance(values: &[f64]) -> f64 {
-    let mean = mean(values);
-    values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / values.len().max(1) as f64
-}
-
-/// Returns a quantile; `values` must not be empty.
-pub(super) fn quantile(values: &[f64], q: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[((sorted.len() - 1) as f64 * q).round() as usize]
-}
-
-pub(super) fn ms(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
 const RESOLUTION: Duration = Duration::from_millis(100);
 
 /// Length of the baseline measurement before the load.
@@ -409,13 +395,6 @@ const UNSHAPED_MBIT: f64 = 2_000.0;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mean_variance_and_quantiles_match_known_values() {
-        let values = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
-        assert_eq!((mean(&values), variance(&values)), (5.0, 4.0));
-        assert_eq!((quantile(&values, 0.0), quantile(&values, 1.0), quantile(&[3.0], 0.5)), (2.0, 9.0, 3.0));
-    }
 
     #[test]
     fn the_processor_time_of_a_running_process_is_known() {

@@ -19,6 +19,7 @@ mod parallel;
 pub mod record;
 pub mod result;
 mod sim;
+mod statistics;
 pub mod store;
 pub mod trace;
 

@@ -1,6 +1,6 @@
 //! Effect of events on a flow.
 
-use super::measure::{mean, ms};
+use super::statistics::{mean, ms};
 use crate::{
     plan::Metric,
     traffic::bulk::{self, Sample},

@@ -1,19 +1,27 @@
 //! Expands the text of a plan into cases: multiplies axes, fills braces, parses links, checks references.
 
 use super::{
-    Axis, Case, Claim, Event, Load, Plan, RunDuration, Settings, Traffic,
-    file::{CaseFile, EventFile, PlanFile, Published, Text, TrafficFile, TrafficKind},
+    file::{self, CaseFile, EventFile, PlanFile, Published, Text, TrafficFile, TrafficKind},
+    model::{Axis, Case, Claim, Event, Load, Plan, RunDuration, Settings, Traffic},
     problem::{Problem, Source},
 };
 use crate::topology::{Family, MAX_PATHS};
 use mpt_proto::sched;
-use std::{fmt, time::Duration};
+use std::{fmt, path::Path, time::Duration};
 use toml::Spanned;
+
+/// Parses a plan from the text of `file`.
+///
+/// # Errors
+/// Returns the first error in the text.
+pub fn parse(file: &Path, text: &str) -> Result<Plan, Problem> {
+    plan(&file::read(file, text)?, &Source { file, text })
+}
 
 type Parsed<T> = Result<T, Problem>;
 
 /// Returns the plan that a file describes.
-pub(super) fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
+fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
     let axes = file.axis.iter().map(|axis| Axis {
         name: axis.name.clone(),
         unit: axis.unit.clone(),

@@ -4,16 +4,17 @@
 //! [`super::Folder`] is dropped, and otherwise on a panic and on SIGINT, SIGTERM and SIGHUP. Only SIGKILL leaves
 //! resources behind; [`remove_orphans`] removes them.
 
-use super::netns;
-use crate::error::Result;
+use crate::error::{Result, run};
 use nix::{
     errno::Errno,
-    sys::signal::{SigSet, Signal},
+    sys::signal::{SigSet, Signal, kill},
     unistd::Pid,
 };
 use std::{
     env, fs,
+    io::Write as _,
     path::{Path, PathBuf},
+    process::Command,
     sync::{
         Mutex, MutexGuard, Once, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -43,10 +44,23 @@ impl Resource {
     /// Kills all processes in a namespace and removes it; removes a folder.
     fn remove(&self) {
         match self {
-            Self::Namespace(name) => netns::destroy(name),
+            Self::Namespace(name) => destroy(name),
             // The system removes leftovers in the temporary folder itself.
             Self::Folder(folder) => drop(fs::remove_dir_all(folder)),
         }
+    }
+}
+
+/// Kills all processes in a namespace and removes it. Errors are printed, because no caller can handle them.
+fn destroy(name: &str) {
+    let pids = run(Command::new("ip").args(["netns", "pids", name])).unwrap_or_default();
+    let own = std::process::id() as i32;
+    for pid in pids.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid != own) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    if let Err(error) = run(Command::new("ip").args(["netns", "delete", name])) {
+        // Must not panic, because the caller holds a lock.
+        let _ = writeln!(std::io::stderr(), "warning: {error}");
     }
 }
 
@@ -113,7 +127,7 @@ fn remove_all(alive: &mut Vec<Resource>) {
 
 /// Removes the namespaces and folders of killed laboratories and returns their names.
 pub fn remove_orphans() -> Vec<String> {
-    let namespaces = netns::list().unwrap_or_default();
+    let namespaces = namespaces().unwrap_or_default();
     let namespaces = namespaces.into_iter().filter(|name| is_orphan(name)).map(Resource::Namespace);
     let orphans: Vec<Resource> = namespaces.chain(orphaned_folders(&env::temp_dir())).collect();
     orphans.iter().for_each(Resource::remove);
@@ -122,6 +136,12 @@ pub fn remove_orphans() -> Vec<String> {
         Resource::Folder(folder) => folder.display().to_string(),
     };
     orphans.into_iter().map(name).collect()
+}
+
+/// Returns the names of all namespaces.
+pub(super) fn namespaces() -> Result<Vec<String>> {
+    let text = run(Command::new("ip").args(["netns", "list"]))?;
+    Ok(text.lines().filter_map(|line| line.split_whitespace().next()).map(String::from).collect())
 }
 
 fn orphaned_folders(within: &Path) -> Vec<Resource> {
@@ -137,7 +157,7 @@ fn is_orphan(name: &str) -> bool {
         (Some(PREFIX), Some(pid)) => pid.parse::<i32>(),
         _ => return false,
     };
-    pid.is_ok_and(|pid| nix::sys::signal::kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH))
+    pid.is_ok_and(|pid| kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH))
 }
 
 fn alive() -> MutexGuard<'static, Vec<Resource>> {

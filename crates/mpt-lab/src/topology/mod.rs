@@ -170,8 +170,9 @@ fn check(name: &str, paths: usize) -> Result<()> {
         let message = format!("{paths} paths; hint: between 1 and {MAX_PATHS}");
         return Err(LabError::Failed { command: format!("build {name}"), message });
     }
-    let taken =
-        netns::list()?.into_iter().find(|other| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('-')));
+    let taken = cleanup::namespaces()?
+        .into_iter()
+        .find(|other| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('-')));
     taken.map_or(Ok(()), |other| Err(LabError::Clash(other)))
 }
 

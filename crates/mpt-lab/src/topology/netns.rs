@@ -2,11 +2,7 @@
 
 use super::cleanup::{self, Resource};
 use crate::error::{Context, LabError, Result, run};
-use nix::{
-    sched::{CloneFlags, setns},
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sched::{CloneFlags, setns};
 use std::{
     fs::{self, File},
     io::Write,
@@ -23,7 +19,7 @@ pub struct Netns {
 impl Netns {
     /// Creates a namespace with loopback up. Returns an error if the name exists.
     pub fn create(name: &str) -> Result<Self> {
-        if list()?.iter().any(|other| other == name) {
+        if cleanup::namespaces()?.iter().any(|other| other == name) {
             return Err(LabError::Clash(name.into()));
         }
         let add = || run(Command::new("ip").args(["netns", "add", name])).map(drop);
@@ -119,24 +115,5 @@ impl NetnsHandle {
 impl Drop for Netns {
     fn drop(&mut self) {
         cleanup::remove(&Resource::Namespace(self.name.clone()));
-    }
-}
-
-/// Returns the names of all namespaces.
-pub(super) fn list() -> Result<Vec<String>> {
-    let text = run(Command::new("ip").args(["netns", "list"]))?;
-    Ok(text.lines().filter_map(|line| line.split_whitespace().next()).map(String::from).collect())
-}
-
-/// Kills all processes in a namespace and removes it. Errors are printed, because no caller can handle them.
-pub(super) fn destroy(name: &str) {
-    let pids = run(Command::new("ip").args(["netns", "pids", name])).unwrap_or_default();
-    let own = std::process::id() as i32;
-    for pid in pids.lines().filter_map(|line| line.trim().parse().ok()).filter(|pid| *pid != own) {
-        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-    }
-    if let Err(error) = run(Command::new("ip").args(["netns", "delete", name])) {
-        // Must not panic, because the caller holds a lock.
-        let _ = writeln!(std::io::stderr(), "warning: {error}");
     }
 }

@@ -10,15 +10,17 @@ use std::{env, fmt};
 
 use serde::Serialize;
 
-use super::{PathArgs, PathCommand, ReportArgs, TunnelArg, UpArgs, legacy, render};
+use super::arguments::{PathArgs, PathCommand, ReportArgs, TunnelArg, UpArgs};
+use super::render;
 use crate::config::{self, File, Problem};
 use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
+use crate::legacy::toml::Allowed;
 use crate::{Failure, daemon, logging};
 
 /// Reads the file and passes it to `run`, with the folder for the event trace.
 pub fn up(arguments: UpArgs, run: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>) -> Result<(), Failure> {
-    let read = if arguments.legacy { legacy::load(&arguments) } else { load(&arguments.file) };
+    let read = if arguments.legacy { load_original(&arguments) } else { load(&arguments.file) };
     let mut file = read?;
     print_problems(&file.warnings);
     file.offload &= !arguments.no_offload;
@@ -31,6 +33,17 @@ fn load(file: &Path) -> Result<File, Failure> {
         print_problems(&problems);
         unusable(file)
     })
+}
+
+/// Reads a configuration directory of the original.
+fn load_original(up: &UpArgs) -> Result<File, Failure> {
+    let allowed = Allowed { unauthenticated: up.unauthenticated, public_key: up.public_key };
+    let (file, notes) = config::load_original(&up.file, allowed).map_err(|problems| {
+        problems.iter().for_each(|problem| eprintln!("{problem}"));
+        unusable(&up.file)
+    })?;
+    notes.iter().for_each(|note| eprintln!("{note}"));
+    Ok(file)
 }
 
 /// Prints the status.
@@ -160,7 +173,7 @@ fn beside(name: &str) -> PathBuf {
     sibling.filter(|path| path.exists()).unwrap_or_else(|| name.into())
 }
 
-pub(super) fn unusable(file: &Path) -> Failure {
+fn unusable(file: &Path) -> Failure {
     Failure::new(format!("{} cannot be used", file.display()))
 }
 

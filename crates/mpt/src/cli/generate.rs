@@ -6,7 +6,7 @@ use std::path::Path;
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use super::{Cli, Generated};
+use super::arguments::{Cli, Generated};
 use crate::Failure;
 
 /// Writes `what` into `directory`.

@@ -10,10 +10,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
 use zeroize::Zeroizing;
 
-use super::KeyCommand;
+use super::arguments::KeyCommand;
 use super::commands::print;
 use crate::Failure;
-use crate::config::secrets::LoosePermissions;
+use crate::secrets::LoosePermissions;
 
 /// Executes the command.
 pub fn run(command: KeyCommand) -> Result<(), Failure> {

@@ -3,24 +3,13 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use super::commands::{connect, print, unusable};
-use super::{AddressAction, ImportArgs, TunnelArg, TunnelOption, UpArgs, UpOrDown};
+use super::arguments::{AddressAction, ImportArgs, TunnelArg, TunnelOption, UpOrDown};
+use super::commands::{connect, print};
 use crate::Failure;
-use crate::config::{self, File};
+use crate::config;
 use crate::control::{Action, Request};
 use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, folder};
-
-/// Reads a configuration directory of the original.
-pub fn load(up: &UpArgs) -> Result<File, Failure> {
-    let allowed = Allowed { unauthenticated: up.unauthenticated, public_key: up.public_key };
-    let (file, notes) = folder::load(&up.file, allowed).map_err(|problems| {
-        problems.iter().for_each(|problem| eprintln!("{problem}"));
-        unusable(&up.file)
-    })?;
-    notes.iter().for_each(|note| eprintln!("{note}"));
-    Ok(file)
-}
 
 /// Converts files of the original to one of ours. Settings that are not carried over are reported and are no failure. A
 /// file that `mpt up` would reject is only printed, and never overwrites another.

@@ -9,8 +9,10 @@ use mpt_proto::classify::Pattern;
 use mpt_proto::sched::SchedulerKind;
 
 use super::defaults;
-use super::model::{Auto, File, Mode, Path, Peer, RESERVED};
+use super::model::{Auto, File, Path, Peer};
 use super::problem::ProblemLog;
+use super::values::Mode;
+use crate::interface_name::RESERVED;
 
 /// Checks the values of `file` for consistency.
 pub fn check(file: &File, log: &mut ProblemLog<'_>) {

@@ -8,8 +8,7 @@ use mpt_proto::config::PlainFraming;
 use mpt_proto::path_manager::Pairs;
 use mpt_proto::sched;
 
-use super::model::Mode;
-use super::native::Role;
+use super::values::{Mode, Role};
 
 /// Most hosts have one tunnel, and the name shows the program.
 pub const INTERFACE: &str = "mpt0";

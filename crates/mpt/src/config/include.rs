@@ -9,14 +9,18 @@ use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
 
-use super::model::{At, Peer};
+use super::model::Peer;
 use super::problem::ProblemLog;
-use super::reader::Reader;
-use super::schema::{NameGenerator, WireSettings, peer};
-use super::{secrets, value_types};
+use super::reader::{NameGenerator, Reader};
+use super::value_types;
+use super::values::At;
+use crate::secrets;
+
+/// Reads a `[[peer]]` table; the string is the name of a peer that has none of its own.
+pub type ReadPeer<'r> = &'r dyn Fn(&mut Reader<'_, '_, '_>, String) -> Option<Peer>;
 
 /// Reads the peers in a folder, whose path is relative to the including file.
-pub fn peers(folder: &At<PathBuf>, wire: &WireSettings, log: &mut ProblemLog<'_>) -> Vec<Peer> {
+pub fn peers(folder: &At<PathBuf>, read_peer: ReadPeer<'_>, log: &mut ProblemLog<'_>) -> Vec<Peer> {
     let path = log.path().parent().unwrap_or(Path::new("")).join(&folder.value);
     let files = match files(&path) {
         Ok(files) => files,
@@ -27,7 +31,7 @@ pub fn peers(folder: &At<PathBuf>, wire: &WireSettings, log: &mut ProblemLog<'_>
             return Vec::new();
         }
     };
-    files.into_iter().flat_map(|file| read(file, folder.line, wire, log)).collect()
+    files.into_iter().flat_map(|file| read(file, folder.line, read_peer, log)).collect()
 }
 
 /// Lists the files. Skips backup files of editors and package managers.
@@ -44,7 +48,7 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read(path: PathBuf, line: usize, wire: &WireSettings, log: &mut ProblemLog<'_>) -> Vec<Peer> {
+fn read(path: PathBuf, line: usize, read_peer: ReadPeer<'_>, log: &mut ProblemLog<'_>) -> Vec<Peer> {
     let read = match secrets::read(&path, u64::MAX) {
         Ok(read) => read,
         Err(error) => {
@@ -58,13 +62,13 @@ fn read(path: PathBuf, line: usize, wire: &WireSettings, log: &mut ProblemLog<'_
     let (document, errors) = DeTable::parse_recoverable(&read.text);
     errors.iter().for_each(|error| own.syntax(error));
     let mut top = Reader::new(document.get_ref(), "", base + 1, &mut own);
-    let peers = tables(&mut top, &path, wire);
+    let peers = tables(&mut top, &path, read_peer);
     top.finish();
     log.absorb(own);
     peers
 }
 
-fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &WireSettings) -> Vec<Peer> {
+fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, read_peer: ReadPeer<'_>) -> Vec<Peer> {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     if !value_types::is_name(&stem) {
         let what = format!("the name of this file is not {}, and its peer is named after it", value_types::NAME);
@@ -76,7 +80,7 @@ fn tables(top: &mut Reader<'_, '_, '_>, path: &Path, wire: &WireSettings) -> Vec
     let mut names = NameGenerator::after(&stem);
     let peers = top.tables("peer", "peer", |table| {
         let name = names.next(table);
-        peer(table, wire, name, true)
+        read_peer(table, name)
     });
     peers.into_iter().flatten().collect()
 }

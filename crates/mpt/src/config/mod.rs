@@ -11,8 +11,9 @@
 //! - `schema` is the file format: one function per table, one line per key;
 //! - `include` reads peers from separate files;
 //! - `rules` reads classification rules;
-//! - `native` has the keys of native mode, `original` those for peers that run the original MPT, and
-//!   `secrets` reads files with keys;
+//! - `native` has the keys of native mode, `original` those for peers that run the original MPT;
+//! - [`describe`] converts a configuration to the format of the original MPT;
+//! - `values` are values with their lines, and the enumerations that [`defaults`] needs;
 //! - `value_types` are the types of values (a port, a duration, a prefix) and `reader` extracts them from a table;
 //! - `checks` has the checks that involve several values.
 //!
@@ -21,6 +22,7 @@
 
 mod checks;
 pub mod defaults;
+pub mod describe;
 mod include;
 pub mod model;
 mod native;
@@ -29,16 +31,20 @@ mod problem;
 mod reader;
 mod rules;
 mod schema;
-pub(crate) mod secrets;
 #[cfg(test)]
 mod tests;
 mod value_types;
+mod values;
 
 use std::path::Path;
 
 pub use model::File;
 pub use problem::{Problem, Severity};
 
+use crate::legacy::toml::{Allowed, Imported};
+use crate::legacy::{self, LegacyProblem, LegacySetup, Note};
+use crate::secrets;
+use model::FileFormat;
 use problem::ProblemLog;
 use toml::de::DeTable;
 
@@ -69,6 +75,21 @@ fn checked(mut log: ProblemLog<'_>, text: &str) -> Result<File, Vec<Problem>> {
     if errors.is_empty() { Ok(File { warnings, ..file }) } else { Err(errors) }
 }
 
+/// Reads a configuration directory of the original, as `mpt import` followed by `mpt up`. Notes list settings without
+/// effect.
+///
+/// # Errors
+/// All problems of its files, as text.
+pub fn load_original(folder: &Path, allowed: Allowed) -> Result<(File, Vec<Note>), Vec<String>> {
+    let text = |problems: Vec<_>| problems.iter().map(LegacyProblem::to_string).collect::<Vec<_>>();
+    let setup = LegacySetup::load(&[folder.to_owned()]).map_err(text)?;
+    let Imported { text, notes } = legacy::toml::write(&setup, allowed, legacy::folder::template(&setup).as_deref());
+    let read = parse(folder, &text);
+    let file =
+        read.map_err(|problems| problems.iter().map(|problem| without_line(problem).to_string()).collect::<Vec<_>>())?;
+    Ok((File { format: FileFormat::Original, ..file }, notes))
+}
+
 /// Checks a file for consistency again, after it was changed at run time.
 ///
 /// # Errors
@@ -93,4 +114,9 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
         what: format!("cannot be read: {error}"),
         hint: Some(hint),
     }
+}
+
+/// Removes the line, which refers to intermediate text.
+fn without_line(problem: &Problem) -> Problem {
+    Problem { line: None, ..problem.clone() }
 }

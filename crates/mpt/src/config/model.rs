@@ -1,8 +1,6 @@
 //! The checked contents of a configuration file, with every default filled in.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Deref;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
@@ -17,6 +15,8 @@ use mpt_proto::{reorder, sched};
 use super::defaults;
 use super::problem::{Lines, Problem, Severity};
 use crate::legacy::model::{Connection, Secret};
+
+pub use super::values::{At, Mode};
 
 /// The configuration of one tunnel.
 #[derive(Clone, Debug)]
@@ -65,9 +65,6 @@ pub struct File {
     pub warnings: Vec<Problem>,
 }
 
-/// Interface names that the host or the kernel's sysctls use; no tunnel can have them.
-pub const RESERVED: [&str; 3] = ["lo", "all", "default"];
-
 /// The format of a configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FileFormat {
@@ -89,15 +86,6 @@ pub struct Original {
     pub public_key: bool,
     /// The template for connections that peers request; requests are rejected if absent.
     pub template: Option<Connection>,
-}
-
-/// The wire format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Authenticated and encrypted.
-    Native,
-    /// Bare GRE-in-UDP (RFC 8086).
-    Plain,
 }
 
 /// The remote end of a tunnel.
@@ -194,26 +182,6 @@ pub struct Path {
     pub limit: Option<u64>,
 }
 
-/// A value with its line, for later error messages. The line of a default is that of its table. Equality ignores the
-/// line.
-#[derive(Clone, Copy, Debug)]
-pub struct At<T> {
-    /// The value.
-    pub value: T,
-    /// The line, from 1; for included files as [`Lines`] numbers them.
-    pub line: usize,
-}
-
-impl Mode {
-    /// Returns its name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Plain => "plain",
-        }
-    }
-}
-
 impl Path {
     /// Returns the line to report for problems with the path's addresses.
     pub fn line(&self) -> usize {
@@ -270,33 +238,5 @@ impl File {
             what: what.into(),
             hint: Some(hint.into()),
         }
-    }
-}
-
-impl<T> At<T> {
-    /// Converts the value and keeps the line.
-    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> At<U> {
-        At { value: change(self.value), line: self.line }
-    }
-}
-
-impl<T: PartialEq> PartialEq for At<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.value == other.value
-    }
-}
-
-impl<T: Eq> Eq for At<T> {}
-
-impl<T> Deref for At<T> {
-    type Target = T;
-    fn deref(&self) -> &T {
-        &self.value
-    }
-}
-
-impl<T: fmt::Display> fmt::Display for At<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.value.fmt(f)
     }
 }

@@ -12,12 +12,14 @@ use mpt_proto::path_manager::{Pairs, Patterns};
 use mpt_proto::repair::fec;
 use mpt_proto::time::Rate;
 
-use super::model::{At, Auto};
-use super::schema::Table;
-use super::{defaults, secrets, value_types};
+use super::model::Auto;
+use super::reader::Reader;
+use super::values::{At, Role};
+use super::{defaults, value_types};
+use crate::secrets;
 
 /// Reads our key pair. Its absence is an error only if it is `needed`.
-pub fn identity(top: &mut Table<'_, '_, '_>, needed: bool) -> Option<KeyPair> {
+pub fn identity(top: &mut Reader<'_, '_, '_>, needed: bool) -> Option<KeyPair> {
     if needed && !top.has("private_key") && !top.has("private_key_file") {
         top.missing("private_key is missing", format!("{NEW_KEY}, or whole files: mpt config new"));
     }
@@ -26,23 +28,23 @@ pub fn identity(top: &mut Table<'_, '_, '_>, needed: bool) -> Option<KeyPair> {
 }
 
 /// Reads the congestion control.
-pub fn congestion(top: &mut Table<'_, '_, '_>) -> cc::ControllerKind {
+pub fn congestion(top: &mut Reader<'_, '_, '_>) -> cc::ControllerKind {
     top.read_or("congestion", &value_types::choice(cc::ControllerKind::NAMES), cc::ControllerKind::default()).value
 }
 
 /// Reads the mode of forward error correction.
-pub fn fec(top: &mut Table<'_, '_, '_>) -> fec::FecMode {
+pub fn fec(top: &mut Reader<'_, '_, '_>) -> fec::FecMode {
     top.read_or("fec", &value_types::choice(fec::FecMode::NAMES), fec::FecMode::default()).value
 }
 
 /// Reads the kill switch, which is for tunnels with a default route.
-pub fn kill_switch(top: &mut Table<'_, '_, '_>) -> At<bool> {
+pub fn kill_switch(top: &mut Reader<'_, '_, '_>) -> At<bool> {
     top.read_or("kill_switch", &value_types::boolean(), defaults::KILL_SWITCH)
 }
 
 /// Reads the peer's identity; the line is that of its public key.
 pub fn protocol(
-    table: &mut Table<'_, '_, '_>,
+    table: &mut Reader<'_, '_, '_>,
     (congestion, fec): (cc::ControllerKind, fec::FecMode),
     needed: bool,
 ) -> Option<At<Protocol>> {
@@ -89,7 +91,7 @@ pub struct Usage {
 
 impl Usage {
     /// Reads the keys of a path.
-    pub fn read(table: &mut Table<'_, '_, '_>) -> Self {
+    pub fn read(table: &mut Reader<'_, '_, '_>) -> Self {
         let cap = table.read("rate", &value_types::rate(64_000..=100_000_000_000, "50mbit")).map(|cap| cap.value);
         let roles = [("available", Role::Available), ("standby", Role::Standby), ("metered", Role::Metered)];
         let role = table.read_or("role", &value_types::choice(&roles), defaults::ROLE);
@@ -108,25 +110,14 @@ impl Usage {
     }
 }
 
-/// The role of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Carries traffic.
-    Available,
-    /// Carries traffic while no available path is alive.
-    Standby,
-    /// Carries traffic up to a monthly limit.
-    Metered,
-}
-
 /// Reads the address pairs of automatic paths.
-pub fn pairs(table: &mut Table<'_, '_, '_>) -> Pairs {
+pub fn pairs(table: &mut Reader<'_, '_, '_>) -> Pairs {
     let pairs = value_types::choice(&[("one", Pairs::One), ("fullmesh", Pairs::FullMesh)]);
     table.read_or("pairs", &pairs, defaults::PAIRS).value
 }
 
 /// Reads automatic paths over this host's interfaces; `port` is the default for remote addresses.
-pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
+pub fn auto(table: &mut Reader<'_, '_, '_>, port: u16) -> Option<Auto> {
     let remotes = table.read("remote", &value_types::one_or_list(value_types::remote("203.0.113.7")));
     if !table.has("remote") && (table.has("interfaces") || table.has("ports")) {
         table.missing("remote is missing", "the peer's address: remote = \"203.0.113.7\"".to_owned());
@@ -143,14 +134,14 @@ pub fn auto(table: &mut Table<'_, '_, '_>, port: u16) -> Option<Auto> {
 }
 
 /// Rejects keys of native mode.
-pub fn refuse(table: &mut Table<'_, '_, '_>, keys: &[&'static str]) {
+pub fn refuse(table: &mut Reader<'_, '_, '_>, keys: &[&'static str]) {
     for key in keys {
         table.refuse(key, "in plain mode", "leave it out; or leave mode out, because native mode is the default");
     }
 }
 
 /// Rejects keys that only plain mode has.
-pub fn refuse_order(table: &mut Table<'_, '_, '_>) {
+pub fn refuse_order(table: &mut Reader<'_, '_, '_>) {
     let hint = "leave it out: the sender retransmits, and reorder_delay limits the wait for a missing packet";
     table.refuse("reorder", "in native mode", hint);
 }
@@ -176,7 +167,7 @@ struct SecretKey {
 }
 
 impl SecretKey {
-    fn read<T: FromStr<Err = KeyError> + 'static>(&self, table: &mut Table<'_, '_, '_>) -> Option<At<T>> {
+    fn read<T: FromStr<Err = KeyError> + 'static>(&self, table: &mut Reader<'_, '_, '_>) -> Option<At<T>> {
         let here = table.read(self.key, &value_types::key(self.source));
         let elsewhere = table.read(self.file, &value_types::key_file("/etc/mpt/secret.key"));
         let Some(line) = table.line_of_key(self.key) else {
@@ -190,7 +181,7 @@ impl SecretKey {
         here
     }
 
-    fn read_file<T: FromStr<Err = KeyError>>(&self, table: &mut Table<'_, '_, '_>, at: At<PathBuf>) -> Option<At<T>> {
+    fn read_file<T: FromStr<Err = KeyError>>(&self, table: &mut Reader<'_, '_, '_>, at: At<PathBuf>) -> Option<At<T>> {
         let line = at.line;
         match read_key(&at, self.source) {
             Ok(value) => Some(At { value, line }),

@@ -8,14 +8,16 @@ use std::time::Duration;
 use mpt_proto::config::{KeepaliveConfig, LivenessConfig};
 use mpt_proto::legacy::wire::AuthType;
 
-use super::model::{At, Original, OriginalPath, OriginalPeer};
-use super::schema::{Table, as_u32};
+use super::model::{Original, OriginalPath, OriginalPeer};
+use super::reader::Reader;
+use super::value_types::as_u32;
+use super::values::At;
 use super::{defaults, value_types};
 use crate::legacy::import;
 use crate::legacy::model::{Connection, Secret};
 
 /// Reads `[original]`, if present.
-pub fn control(top: &mut Table<'_, '_, '_>, native: bool) -> Option<Original> {
+pub fn control(top: &mut Reader<'_, '_, '_>, native: bool) -> Option<Original> {
     let there = top.has("original");
     refuse(top, native);
     let read = top.table("original", "original", |table| Original {
@@ -29,7 +31,7 @@ pub fn control(top: &mut Table<'_, '_, '_>, native: bool) -> Option<Original> {
 
 /// Reads the template, a file in the format of the original because peers send their descriptions in it too. Its path
 /// is relative to the configuration file.
-fn template(table: &mut Table<'_, '_, '_>) -> Option<Connection> {
+fn template(table: &mut Reader<'_, '_, '_>) -> Option<Connection> {
     let file = table.read("template", &value_types::file("conf.template"))?;
     let path = table.log.path().parent().unwrap_or(Path::new("")).join(&file.value);
     let read = import::template(&path);
@@ -40,7 +42,7 @@ fn template(table: &mut Table<'_, '_, '_>) -> Option<Connection> {
 }
 
 /// Reads `[peer.original]`, if present.
-pub fn peer(table: &mut Table<'_, '_, '_>, name: &At<String>, native: bool) -> Option<OriginalPeer> {
+pub fn peer(table: &mut Reader<'_, '_, '_>, name: &At<String>, native: bool) -> Option<OriginalPeer> {
     let there = table.has("original");
     refuse(table, native);
     let read = table.table("original", "peer.original", |table| {
@@ -72,7 +74,7 @@ fn host(example: &str) -> value_types::ValueType<std::net::IpAddr> {
 
 /// Reads `[peer.path.original]`, or its defaults: path parameters, liveness detection, and the initial state.
 pub fn path(
-    table: &mut Table<'_, '_, '_>,
+    table: &mut Reader<'_, '_, '_>,
     peer: Option<&OriginalPeer>,
 ) -> (OriginalPath, Option<LivenessConfig>, bool) {
     if peer.is_none() {
@@ -100,7 +102,7 @@ fn seconds(longest: Duration) -> value_types::ValueType<Duration> {
     value_types::duration(Duration::from_secs(1)..=longest, "5s")
 }
 
-fn refuse(table: &mut Table<'_, '_, '_>, native: bool) {
+fn refuse(table: &mut Reader<'_, '_, '_>, native: bool) {
     if native {
         table.refuse(
             "original",

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::secrets;
+use crate::secrets;
 
 /// A problem with a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -8,9 +8,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::model::At;
 use super::problem::{ProblemLog, nearest};
 use super::value_types::ValueType;
+use super::values::At;
 
 type Item<'a> = Spanned<DeValue<'a>>;
 
@@ -216,6 +216,27 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
 
     fn line_of(&self, item: &Item<'_>) -> usize {
         self.log.line(item.span().start)
+    }
+}
+
+/// Names for unnamed peers: `peer`, `peer2`, `peer3`... A peer that is appended changes no other name.
+pub struct NameGenerator {
+    base: String,
+    given: usize,
+}
+
+impl NameGenerator {
+    /// Makes names that begin with `base`.
+    pub fn after(base: &str) -> Self {
+        Self { base: base.to_owned(), given: 0 }
+    }
+
+    /// Returns the name of the next peer, used if it has none of its own.
+    pub fn next(&mut self, table: &Reader<'_, '_, '_>) -> String {
+        if !table.has("name") {
+            self.given += 1;
+        }
+        if self.given > 1 { format!("{}{}", self.base, self.given) } else { self.base.clone() }
     }
 }
 

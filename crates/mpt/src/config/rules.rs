@@ -3,8 +3,8 @@
 use mpt_proto::classify::{Class, MAX_RULES, Pattern, Rule};
 use mpt_proto::packet::ip;
 
-use super::model::{At, Mode};
 use super::reader::Reader;
+use super::values::{At, Mode};
 use super::{defaults, value_types};
 
 /// Reads all rules, in the order of evaluation. A rule's line is that of its path, if it has one.

@@ -15,14 +15,13 @@ use mpt_proto::repair::fec;
 use mpt_proto::{cc, reorder, sched};
 use toml::de::DeTable;
 
-use super::model::{At, File, FileFormat, Mode, OriginalPeer, Path, Peer};
+use super::model::{File, FileFormat, OriginalPeer, Path, Peer};
 use super::native::Usage;
 use super::problem::{Lines, ProblemLog};
-use super::reader::Reader;
+use super::reader::{NameGenerator, Reader};
+use super::value_types::{as_u32, as_usize};
+use super::values::{At, Mode};
 use super::{checks, defaults, include, native, original, rules, value_types};
-
-/// A table that is being read.
-pub type Table<'l, 't, 'a> = Reader<'l, 't, 'a>;
 
 /// Reads the whole file. Missing or invalid values are reported and left out.
 pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
@@ -70,7 +69,7 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
 }
 
 /// The top-level settings of the wire format.
-pub struct WireSettings {
+struct WireSettings {
     /// Absent if the value is invalid; then keys of either mode are accepted.
     mode: Option<At<Mode>>,
     framing: PlainFraming,
@@ -81,7 +80,7 @@ pub struct WireSettings {
 }
 
 impl WireSettings {
-    fn read(top: &mut Table<'_, '_, '_>) -> Self {
+    fn read(top: &mut Reader<'_, '_, '_>) -> Self {
         let mode = mode(top);
         let framing = top.table("plain", "plain", |table| framing(table, defaults::framing())).unwrap_or_default();
         let (congestion, fec) = match mode.as_deref() {
@@ -105,7 +104,7 @@ impl WireSettings {
     }
 }
 
-fn mode(top: &mut Table<'_, '_, '_>) -> Option<At<Mode>> {
+fn mode(top: &mut Reader<'_, '_, '_>) -> Option<At<Mode>> {
     let names = value_types::choice(&[("native", Mode::Native), ("plain", Mode::Plain)]);
     let mode = if top.has("mode") { top.read("mode", &names) } else { Some(top.read_or("mode", &names, Mode::Native)) };
     if let Some(line) = top.line_of_key("plain").filter(|_| mode.as_deref() == Some(&Mode::Native)) {
@@ -115,7 +114,7 @@ fn mode(top: &mut Table<'_, '_, '_>) -> Option<At<Mode>> {
     mode
 }
 
-fn identity(top: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<KeyPair> {
+fn identity(top: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Option<KeyPair> {
     if wire.is(Mode::Plain) {
         native::refuse(top, &native::TOP);
         return None;
@@ -124,7 +123,7 @@ fn identity(top: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<KeyPair>
 }
 
 /// Reads the kill switch; in plain mode the key has been rejected already.
-fn kill_switch(top: &mut Table<'_, '_, '_>, wire: &WireSettings) -> At<bool> {
+fn kill_switch(top: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> At<bool> {
     if wire.is(Mode::Plain) {
         return top.at(defaults::KILL_SWITCH);
     }
@@ -132,7 +131,7 @@ fn kill_switch(top: &mut Table<'_, '_, '_>, wire: &WireSettings) -> At<bool> {
 }
 
 /// Reads the GRE fields; absent ones are as in `base`.
-fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
+fn framing(table: &mut Reader<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
     let key = value_types::integer("a GRE key", 0..=u64::from(u32::MAX), 7);
     PlainFraming {
         sequence: table.read_or("sequence", &value_types::boolean(), base.sequence).value,
@@ -142,7 +141,7 @@ fn framing(table: &mut Table<'_, '_, '_>, base: PlainFraming) -> PlainFraming {
 }
 
 fn resequence(
-    table: &mut Table<'_, '_, '_>,
+    table: &mut Reader<'_, '_, '_>,
     base: Option<reorder::ReorderLimits>,
     native: bool,
 ) -> Option<reorder::ReorderLimits> {
@@ -172,7 +171,7 @@ fn resequence(
     (hold != Hold::Off).then_some(limits)
 }
 
-fn probe(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<ProbeConfig> {
+fn probe(table: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Option<ProbeConfig> {
     let (default, hour) = (ProbeConfig::default(), Duration::from_secs(3_600));
     let idle = value_types::duration(Duration::from_secs(1)..=hour, "10s").or_off();
     let idle = table.read_or("keepalive", &idle, Some(default.idle));
@@ -186,7 +185,7 @@ fn probe(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<ProbeConf
 }
 
 /// Reads the peers. One is required, unless peers may be added later: as files in a folder, or by request.
-fn peers(top: &mut Table<'_, '_, '_>, wire: &WireSettings, creates: bool) -> Vec<Peer> {
+fn peers(top: &mut Reader<'_, '_, '_>, wire: &WireSettings, creates: bool) -> Vec<Peer> {
     let folder = top.read("include", &value_types::folder("peers.d"));
     if top.is_absent_or_empty("peer") && !creates && folder.is_none() {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
@@ -197,33 +196,13 @@ fn peers(top: &mut Table<'_, '_, '_>, wire: &WireSettings, creates: bool) -> Vec
         let name = names.next(table);
         peer(table, wire, name, several)
     });
-    let included = folder.map_or_else(Vec::new, |folder| include::peers(&folder, wire, top.log));
+    let included = folder
+        .map_or_else(Vec::new, |folder| include::peers(&folder, &|table, name| peer(table, wire, name, true), top.log));
     peers.into_iter().flatten().chain(included).collect()
 }
 
-/// Names for unnamed peers: `peer`, `peer2`, `peer3`... A peer that is appended changes no other name.
-pub struct NameGenerator {
-    base: String,
-    given: usize,
-}
-
-impl NameGenerator {
-    /// Makes names that begin with `base`.
-    pub fn after(base: &str) -> Self {
-        Self { base: base.to_owned(), given: 0 }
-    }
-
-    /// Returns the name of the next peer, used if it has none of its own.
-    pub fn next(&mut self, table: &Table<'_, '_, '_>) -> String {
-        if !table.has("name") {
-            self.given += 1;
-        }
-        if self.given > 1 { format!("{}{}", self.base, self.given) } else { self.base.clone() }
-    }
-}
-
 /// Reads a peer, named `name` by default; as one of `several` it must have networks.
-pub fn peer(table: &mut Table<'_, '_, '_>, wire: &WireSettings, name: String, several: bool) -> Option<Peer> {
+fn peer(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, name: String, several: bool) -> Option<Peer> {
     let port = table.read_or("port", &value_types::port(), defaults::PORT);
     let name = table.read_or("name", &value_types::name("office"), name);
     let protocol = protocol(table, wire);
@@ -241,7 +220,7 @@ pub fn peer(table: &mut Table<'_, '_, '_>, wire: &WireSettings, name: String, se
     Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths, auto, pairs })
 }
 
-fn protocol(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<At<Protocol>> {
+fn protocol(table: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Option<At<Protocol>> {
     if wire.is(Mode::Plain) {
         native::refuse(table, &native::PEER);
         let framing = table.table("plain", "plain", |table| framing(table, wire.framing)).unwrap_or(wire.framing);
@@ -250,7 +229,7 @@ fn protocol(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Option<At<Pro
     native::protocol(table, (wire.congestion, wire.fec), wire.is(Mode::Native))
 }
 
-fn networks(table: &mut Table<'_, '_, '_>, wire: &WireSettings, several: bool) -> Vec<At<IpNet>> {
+fn networks(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, several: bool) -> Vec<At<IpNet>> {
     let network = value_types::network("10.77.0.2/32");
     let is_incoming = table.is_absent_or_empty("path") && !table.has("remote") && !table.has("interfaces");
     if wire.is(Mode::Native) && is_incoming && !table.has("networks") {
@@ -271,7 +250,7 @@ struct PeerContext<'p> {
     original: Option<&'p OriginalPeer>,
 }
 
-fn paths(table: &mut Table<'_, '_, '_>, peer: &PeerContext<'_>) -> Vec<Path> {
+fn paths(table: &mut Reader<'_, '_, '_>, peer: &PeerContext<'_>) -> Vec<Path> {
     if table.is_absent_or_empty("path") && peer.wire.is(Mode::Plain) {
         table.missing("this peer has no path", "add [[peer.path]] with a remote address".to_owned());
     }
@@ -288,7 +267,7 @@ fn paths(table: &mut Table<'_, '_, '_>, peer: &PeerContext<'_>) -> Vec<Path> {
     paths.into_iter().flatten().collect()
 }
 
-fn path(table: &mut Table<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) -> Option<Path> {
+fn path(table: &mut Reader<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) -> Option<Path> {
     let PeerContext { wire, port, .. } = *peer;
     let name = table.read("name", &value_types::name("dsl"));
     let interface = table.read("interface", &value_types::interface("eth1"));
@@ -325,19 +304,10 @@ fn path(table: &mut Table<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) ->
     })
 }
 
-fn usage(table: &mut Table<'_, '_, '_>, wire: &WireSettings) -> Usage {
+fn usage(table: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Usage {
     if wire.is(Mode::Plain) {
         native::refuse(table, &native::PATH);
         return Usage::default();
     }
     Usage::read(table)
-}
-
-/// Converts numbers whose range has been checked.
-fn as_usize(number: u64) -> usize {
-    usize::try_from(number).expect("checked against a range that fits")
-}
-
-pub fn as_u32(number: u64) -> u32 {
-    u32::try_from(number).expect("checked against a range that fits")
 }

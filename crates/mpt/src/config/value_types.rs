@@ -359,6 +359,16 @@ fn format_with_unit(amount: u64, units: &Units) -> String {
     format!("{}{unit}", amount / size)
 }
 
+/// Converts a number whose range has been checked.
+pub fn as_usize(number: u64) -> usize {
+    usize::try_from(number).expect("checked against a range that fits")
+}
+
+/// Converts a number whose range has been checked.
+pub fn as_u32(number: u64) -> u32 {
+    u32::try_from(number).expect("checked against a range that fits")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

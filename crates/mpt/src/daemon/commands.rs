@@ -15,10 +15,11 @@ use mpt_proto::time::Time;
 use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, FileFormat, Mode, Peer};
-use crate::config::{self, File, secrets};
+use crate::config::{self, File, describe};
 use crate::control::{Action, ClientToken, Request, Response};
 use crate::legacy::toml::Allowed;
-use crate::legacy::{describe, folder, write};
+use crate::legacy::{folder, write};
+use crate::secrets;
 
 /// A `create` command that waits for the peer's answer.
 #[derive(Debug)]
@@ -174,7 +175,7 @@ impl Daemon {
         match self.file.format {
             FileFormat::Toml => config::load(&self.file.path)
                 .map_err(|problems| unusable(problems.first().map_or_else(String::new, ToString::to_string))),
-            FileFormat::Original => folder::load(&self.file.path, Allowed::default())
+            FileFormat::Original => config::load_original(&self.file.path, Allowed::default())
                 .map(|(file, _)| file)
                 .map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default())),
         }

@@ -15,11 +15,11 @@ use mpt_proto::time::Time;
 use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, Peer};
-use crate::config::{self, File};
+use crate::config::{self, File, describe};
 use crate::control::Response;
 use crate::legacy::model::Connection;
 use crate::legacy::toml::{self, Allowed};
-use crate::legacy::{LegacySetup, describe, merge, write};
+use crate::legacy::{LegacySetup, merge, write};
 
 impl Daemon {
     /// Adds a peer.

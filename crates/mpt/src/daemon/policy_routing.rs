@@ -16,14 +16,15 @@
 //! Mark and table have the same number, a hash of the interface's name, so `mpt up` and `mpt down` find leftovers after
 //! a crash. Existing correct rules are kept, so nothing leaks between two starts.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use mpt_linux::Error;
 use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route, Rule};
 use nix::libc;
 
 use crate::config::File;
 use crate::config::model::Mode;
-
-use super::routes::source_for;
 
 /// The rules and the table of one tunnel.
 #[derive(Debug)]
@@ -125,9 +126,14 @@ impl PolicyRouting {
     }
 }
 
+/// Returns our address of the route's IP version: the peer accepts packets from it.
+pub fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
+    file.addresses.iter().map(|address| address.addr()).find(|address| address.is_ipv4() == net.addr().is_ipv4())
+}
+
 /// Returns true if rules route the whole Internet of an IP version into the tunnel.
 pub fn routes_everything(file: &File, ipv6: bool) -> bool {
-    let is_all = |net: &ipnet::IpNet| net.prefix_len() == 0 && net.addr().is_ipv6() == ipv6;
+    let is_all = |net: &IpNet| net.prefix_len() == 0 && net.addr().is_ipv6() == ipv6;
     *file.mode == Mode::Native && file.routes.iter().any(|net| is_all(net))
 }
 
@@ -136,7 +142,7 @@ fn is_unsupported_family(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP))
 }
 
-fn default_network(ipv6: bool) -> ipnet::IpNet {
+fn default_network(ipv6: bool) -> IpNet {
     if ipv6 { ipnet::Ipv6Net::default().into() } else { ipnet::Ipv4Net::default().into() }
 }
 

@@ -18,7 +18,7 @@ use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_proto::path::MAX_PATHS;
 use nix::libc;
 
-use super::policy_routing::{PolicyRouting, routes_everything};
+use super::policy_routing::{PolicyRouting, routes_everything, source_for};
 use crate::config::File;
 use crate::config::model::{At, Path, Peer};
 use crate::control::RunDir;
@@ -286,11 +286,6 @@ pub fn serves<'a>(file: &File, route: &IpNet, peers: impl IntoIterator<Item = &'
     let narrower = || file.routes.iter().chain(&file.addresses).filter(|other| is_narrower(other));
     let uses_route = |net: &At<IpNet>| route.contains(&**net) && !narrower().any(|other| other.contains(&**net));
     peers.into_iter().flat_map(|peer| &peer.networks).any(uses_route)
-}
-
-/// Returns our address of the route's IP version: the peer accepts packets from it.
-pub fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
-    file.addresses.iter().map(|address| address.addr()).find(|address| address.is_ipv4() == net.addr().is_ipv4())
 }
 
 #[cfg(test)]

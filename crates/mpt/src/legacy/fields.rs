@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use super::ini::{Entry, Ini, SECRET};
-use super::model::Prefix;
+use super::prefix::Prefix;
 use super::{LegacyProblem, Note};
 
 /// A section that is being read.
@@ -117,26 +117,8 @@ pub(super) fn is_none(address: IpAddr) -> bool {
     address.is_unspecified()
 }
 
-impl FromStr for Prefix {
-    type Err = ();
-
-    /// Parses `10.0.2.0/24`, or short as in the papers: `10.0.2/24`. The default length is 0, as in the original.
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, len) = text.split_once('/').unwrap_or((text, "0"));
-        let address = whole(address.trim()).ok_or(())?;
-        let len = len.trim().parse().map_err(drop)?;
-        if len <= Self::longest(address) { Ok(Self { address, len }) } else { Err(()) }
-    }
-}
-
-/// Parses an address; trailing zeros of an IPv4 address may be omitted.
-fn whole(text: &str) -> Option<IpAddr> {
-    if text.contains(':') {
-        return text.parse().ok();
-    }
-    let mut octets = [0; 4];
-    for (at, part) in text.split('.').enumerate() {
-        *octets.get_mut(at)? = part.parse().ok()?;
-    }
-    Some(Ipv4Addr::from(octets).into())
+/// Returns true if it is a valid interface name. Aliases like `eth0:1` are addresses, not interfaces.
+pub(super) fn is_interface(name: &str) -> bool {
+    let plain = name.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c));
+    (1..=15).contains(&name.len()) && plain && name != "unnamed_path" && name != "." && name != ".."
 }

@@ -1,4 +1,4 @@
-//! The configuration directory of the original: read as a whole, written one connection at a time.
+//! The configuration directory of the original, written one connection at a time.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -7,24 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::ini::Ini;
 use super::model::Connection;
-use super::toml::{self, Allowed};
-use super::{LegacySetup, Note, write};
-use crate::config::model::FileFormat;
-use crate::config::{self, File};
-
-/// Reads the directory, as `mpt import` followed by `mpt up`. Notes list settings without effect.
-///
-/// # Errors
-/// All problems of its files, as text.
-pub fn load(folder: &Path, allowed: Allowed) -> Result<(File, Vec<Note>), Vec<String>> {
-    let text = |problems: Vec<_>| problems.iter().map(super::LegacyProblem::to_string).collect::<Vec<_>>();
-    let setup = LegacySetup::load(&[folder.to_owned()]).map_err(text)?;
-    let toml::Imported { text, notes } = toml::write(&setup, allowed, template(&setup).as_deref());
-    let read = config::parse(folder, &text);
-    let file =
-        read.map_err(|problems| problems.iter().map(|problem| without_line(problem).to_string()).collect::<Vec<_>>())?;
-    Ok((File { format: FileFormat::Original, ..file }, notes))
-}
+use super::{LegacySetup, write};
 
 /// Returns the absolute path of a setup's template.
 pub fn template(setup: &LegacySetup) -> Option<String> {
@@ -102,9 +85,4 @@ fn with_idle_keys(mut connection: Connection, before: Option<Connection>) -> Con
         connection.max_buffdelay_msec = before.max_buffdelay_msec;
     }
     Connection { name: before.name, permission: before.permission, status: before.status, ..connection }
-}
-
-/// Removes the line, which refers to intermediate text.
-fn without_line(problem: &config::Problem) -> config::Problem {
-    config::Problem { line: None, ..problem.clone() }
 }

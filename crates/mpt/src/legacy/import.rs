@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::ini::Ini;
 use super::model::{Connection, Interface, TunnelInterface};
 use super::{LegacyProblem, Note, positional};
-use crate::config::secrets;
+use crate::secrets;
 
 /// The contents of a set of files.
 #[derive(Clone, Debug, PartialEq, Eq)]

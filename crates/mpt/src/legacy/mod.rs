@@ -4,7 +4,7 @@
 //!   positional files, 2014 --+
 //!   positional files, 2019 --+--> ini::Ini --> model --> import::LegacySetup --> toml --> config::File
 //!   INI files --------------------^  ^                          merge (connection create)  |
-//!                                    +-------- write <-----------^<------- describe <------+
+//!                                    +-------- write <-----------^<--- config::describe <--+
 //! ```
 //!
 //! Positional files are converted to sections and keys, and all files then take the same route: one reader with one set
@@ -14,7 +14,6 @@
 //! Where the original crashes (no address for the tunnel, weight 0, too many paths, names that are too long) there is a
 //! defined meaning or an error here; see the documentation of the field.
 
-pub mod describe;
 mod fields;
 pub mod folder;
 pub mod import;
@@ -22,6 +21,7 @@ pub mod ini;
 pub mod merge;
 pub mod model;
 pub mod positional;
+mod prefix;
 mod problem;
 pub mod toml;
 pub mod write;

@@ -21,11 +21,12 @@ use mpt_proto::legacy::control;
 use mpt_proto::legacy::wire::{AuthKey, AuthType};
 use mpt_proto::path::MAX_PATHS;
 
-use super::fields::{Fields, is_none};
+use super::fields::{Fields, is_interface, is_none};
 use super::ini::Ini;
-use super::toml::is_interface;
 use super::{LegacyProblem, Note};
-use crate::config::model::RESERVED;
+use crate::interface_name::RESERVED;
+
+pub use super::prefix::Prefix;
 
 /// `interface.conf`: the global values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,15 +143,6 @@ pub struct Network {
     pub src_addr: Prefix,
     /// The network on the other side.
     pub dst_addr: Prefix,
-}
-
-/// An address with its prefix length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// An address in the network.
-    pub address: IpAddr,
-    /// Prefix length, at most 32 or 128.
-    pub len: u8,
 }
 
 /// A text that Debug does not show.
@@ -330,24 +322,6 @@ impl Network {
             }
         }
         Some(Self { src_addr: src_addr?, dst_addr: dst_addr? })
-    }
-}
-
-impl Prefix {
-    /// Returns the network of one address.
-    pub fn host(address: IpAddr) -> Self {
-        Self { address, len: Self::longest(address) }
-    }
-
-    /// Returns the number of bits of an address.
-    pub(super) fn longest(address: IpAddr) -> u8 {
-        if address.is_ipv4() { 32 } else { 128 }
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.len)
     }
 }
 

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 
 use mpt_proto::legacy::wire::AuthType;
 
+use super::fields::is_interface;
 use super::model::{Connection, ConnectionPath, Network, Prefix, Public};
 use super::{LegacySetup, Note};
 
@@ -265,12 +266,6 @@ fn path_name(path: &ConnectionPath, number: usize) -> String {
         true => path.interface_name.clone(),
         false => format!("path_{number}"),
     }
-}
-
-/// Returns true if it is a valid interface name. Aliases like `eth0:1` are addresses, not interfaces.
-pub(super) fn is_interface(name: &str) -> bool {
-    let plain = name.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c));
-    (1..=15).contains(&name.len()) && plain && name != "unnamed_path" && name != "." && name != ".."
 }
 
 /// Returns the peer name for a connection, which may not be unique.

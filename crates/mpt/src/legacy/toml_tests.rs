@@ -1,9 +1,9 @@
 use std::path::Path as File;
 
 use super::*;
-use crate::config::{self, File as Config};
+use crate::config::{self, File as Config, describe};
 use crate::legacy::model::Secret;
-use crate::legacy::{Source, describe, samples};
+use crate::legacy::{Source, samples};
 
 fn setup(connection: &str) -> LegacySetup {
     let source = |file: &str, text: &str| Source { file: file.into(), text: text.into() };

@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use super::New;
+use super::flags::New;
 use crate::Failure;
 
 /// Prompts for missing values.

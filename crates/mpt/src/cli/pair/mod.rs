@@ -10,57 +10,21 @@
 //! written that `mpt config check` would reject.
 
 mod ask;
+mod flags;
 mod write;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
-use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::Args;
-use ipnet::IpNet;
+pub use flags::New;
 
 use super::commands::print;
 use super::keys;
-use crate::config::{self, Problem, defaults};
+use crate::config::{self, Problem};
 use crate::{Failure, cli::render};
 use write::{Host, Keys, Pair};
-
-/// The flags. Lists may be separated by commas.
-#[derive(Debug, Args)]
-pub struct New {
-    /// Addresses at which host A can be reached from outside: one for each path, or one for all
-    #[arg(long, value_name = "IP", value_delimiter = ',')]
-    a_address: Vec<IpAddr>,
-    /// Interfaces by which host A reaches the Internet: one for each path
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    a_interface: Vec<String>,
-    /// As --a-address, for host B
-    #[arg(long, value_name = "IP", value_delimiter = ',')]
-    b_address: Vec<IpAddr>,
-    /// As --a-interface, for host B
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    b_interface: Vec<String>,
-    /// Network inside the tunnel, IPv4, IPv6 or one of each; host A gets its first address and host B its second
-    #[arg(long, value_name = "PREFIX", value_delimiter = ',', default_value = "10.77.0.0/24")]
-    network: Vec<IpNet>,
-    /// UDP port of both hosts
-    #[arg(long, default_value_t = defaults::PORT, value_parser = clap::value_parser!(u16).range(1..))]
-    port: u16,
-    /// Plain mode: no encryption or authentication; compatible with any GRE-in-UDP
-    #[arg(long)]
-    plain: bool,
-    /// Also give both hosts a preshared key
-    #[arg(long, conflicts_with = "plain")]
-    psk: bool,
-    /// Directory for a.toml and b.toml
-    #[arg(long, value_name = "DIRECTORY", default_value = ".")]
-    into: PathBuf,
-    /// Overwrite existing files; the keys in them are lost
-    #[arg(long)]
-    force: bool,
-}
 
 /// Writes the pair.
 pub fn run(mut new: New) -> Result<(), Failure> {

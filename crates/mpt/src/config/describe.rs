@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::model::{Connection, ConnectionPath, Interface, Network, Prefix, Public, TunnelInterface};
-use crate::config::File;
-use crate::config::model::{self, At, Peer};
+use super::model::{self, At, File, Peer};
+use crate::legacy::model::{Connection, ConnectionPath, Interface, Network, Prefix, Public, TunnelInterface};
 
 /// Returns the tunnel interface and the other values of `interface.conf`.
 pub fn interface(file: &File) -> Interface {

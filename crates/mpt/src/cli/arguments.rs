@@ -1,0 +1,303 @@
+//! The command line syntax.
+//!
+//! Commands of the original MPT take its arguments; a command that exists in both takes both forms.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::filter::Targets;
+
+use super::pair::New;
+
+/// A multipath tunnel: one IP interface over many Internet links.
+#[derive(Debug, Parser)]
+#[command(name = "mpt", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
+    Environment: MPT_LOG: default of mpt up --log; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
+    MPT_STATE_DIR: directory of the usage counters of metered paths, default /var/lib/mpt.";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Bring a tunnel up, and stay in the foreground until it is taken down
+    Up(UpArgs),
+    /// Show the status of a running tunnel
+    Status(ReportArgs),
+    /// List the paths of a running tunnel, or take one up or down
+    #[command(subcommand)]
+    Path(PathCommand),
+    /// List the peers of a running tunnel; files and mpt reload add and remove them
+    #[command(subcommand)]
+    Peer(PeerCommand),
+    /// Take a running tunnel down, and wait until it has cleaned up; or remove what a killed one left behind
+    Down {
+        #[command(flatten)]
+        tunnel: TunnelArg,
+    },
+    /// Write or check configuration files
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Convert configuration files of the original MPT to ours
+    Import(ImportArgs),
+    /// Add an address to an interface, or remove one
+    #[command(alias = "address")]
+    Addr {
+        #[command(flatten)]
+        tunnel: TunnelOption,
+        /// Add or remove
+        action: AddressAction,
+        /// The address; /24 and /64 without a length
+        address: String,
+        /// The word dev
+        #[arg(value_parser = ["dev"])]
+        dev: String,
+        /// The interface
+        interface: String,
+    },
+    /// Take an interface with all its paths up or down
+    #[command(alias = "interface")]
+    Int {
+        #[command(flatten)]
+        tunnel: TunnelOption,
+        /// The interface
+        interface: String,
+        /// Up or down
+        action: UpOrDown,
+    },
+    /// Read the configuration again, and restart one connection or all
+    Reload(ConnectionOption),
+    /// Restart one connection or all, without reading files
+    Restart(ConnectionOption),
+    /// End a connection, and disable its file
+    Delete(ConnectionArg),
+    /// Write one connection or all to their files
+    Save(ConnectionOption),
+    /// Request that the peer creates its side of a connection
+    Create(ConnectionArg),
+    /// Show the status of a running tunnel, by the original's command
+    #[command(subcommand)]
+    Show(ShowCommand),
+    /// Generate keys for native mode
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Run experiments: links, traffic, reports (the program mpt-lab)
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// Passed on; see mpt lab --help
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Write man pages or shell completions into a directory
+    #[command(hide = true)]
+    Generate {
+        /// What to write
+        what: Generated,
+        /// The directory, which must exist
+        directory: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct UpArgs {
+    /// The configuration file
+    pub(super) file: PathBuf,
+    /// The file is a configuration directory of the original MPT
+    #[arg(long)]
+    pub(super) legacy: bool,
+    /// With --legacy: accept unauthenticated control messages (auth_type 0 and 1)
+    #[arg(long, requires = "legacy")]
+    pub(super) unauthenticated: bool,
+    /// With --legacy: accept control messages signed with the public key of the original
+    #[arg(long, requires = "legacy")]
+    pub(super) public_key: bool,
+    /// One packet per system call, regardless of the file
+    #[arg(long)]
+    pub(super) no_offload: bool,
+    /// Write an event trace of each peer into this directory, in qlog form
+    #[arg(long, value_name = "DIR")]
+    pub(super) qlog: Option<PathBuf>,
+    /// What to log: error, warn, info, debug, trace, or by module as in info,mpt_proto=trace
+    #[arg(long, env = "MPT_LOG", default_value = "info", value_name = "LEVEL")]
+    pub(super) log: Targets,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TunnelArg {
+    /// The tunnel's interface; default: the only running tunnel
+    pub(super) name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TunnelOption {
+    /// The tunnel's interface, if several tunnels are running
+    #[arg(long, value_name = "NAME")]
+    pub(super) tunnel: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    /// Files, or a directory with conf/interface.conf and conf/connections
+    #[arg(required = true)]
+    pub(super) from: Vec<PathBuf>,
+    /// Output file; default: stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ConnectionArg {
+    #[command(flatten)]
+    pub(super) tunnel: TunnelOption,
+    /// The connection's file in the directory of the original, or the peer's name
+    pub(super) file: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ConnectionOption {
+    #[command(flatten)]
+    pub(super) tunnel: TunnelOption,
+    /// The connection's file in the directory of the original, or the peer's name; default: all
+    pub(super) file: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ShowCommand {
+    /// The same as mpt status
+    Status(ReportArgs),
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum AddressAction {
+    /// Add
+    Add,
+    /// Remove
+    Del,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum UpOrDown {
+    /// Up
+    Up,
+    /// Down
+    Down,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ReportArgs {
+    #[command(flatten)]
+    pub(super) tunnel: TunnelArg,
+    /// Print JSON; docs/guide/status.md explains the fields
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PeerCommand {
+    /// List the peers
+    List(ReportArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PathCommand {
+    /// List the paths
+    List(ReportArgs),
+    /// Enable a path
+    Up(PathArgs),
+    /// Disable a path until it is enabled again
+    Down(PathArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
+pub(super) struct PathArgs {
+    #[command(flatten)]
+    pub(super) tunnel: TunnelArg,
+    /// The path's name, or PEER/PATH if several peers have one of that name; or this host's address and the peer's
+    pub(super) path: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Write a matching pair of files, a.toml and b.toml, for two hosts; prompts for missing values
+    New(New),
+    /// Print every problem of a file
+    Check {
+        /// The configuration file
+        file: PathBuf,
+        /// Print the problems as a JSON list
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(super) enum KeyCommand {
+    /// Print a new private key
+    New,
+    /// Read a private key from stdin, and print its public key
+    Public,
+    /// Print a new preshared key, a second secret that both ends share
+    Psk,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Generated {
+    /// A page per command
+    Man,
+    /// For bash, fish and zsh
+    Completions,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    const REFERENCE: &str = include_str!("../../../../docs/guide/commands.md");
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    /// Returns the commands below `command`, including hidden ones.
+    fn leaves(command: &clap::Command, words: &str) -> Vec<String> {
+        let words = format!("{words}{}", command.get_name());
+        if !command.has_subcommands() {
+            return vec![words];
+        }
+        command.get_subcommands().flat_map(|inner| leaves(inner, &format!("{words} "))).collect()
+    }
+
+    #[test]
+    fn the_reference_has_every_command() {
+        for command in leaves(&Cli::command(), "") {
+            assert!(REFERENCE.contains(&format!("| `{command}")), "{command}");
+        }
+    }
+
+    #[test]
+    fn a_path_may_follow_the_name_of_its_tunnel() {
+        let chosen = |words: &[&str]| match Cli::try_parse_from(words).unwrap().command {
+            Command::Path(PathCommand::Down(chosen)) => (chosen.tunnel.name, chosen.path),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(chosen(&["mpt", "path", "down", "dsl"]), (None, "dsl".to_owned()));
+        assert_eq!(chosen(&["mpt", "path", "down", "mpt1", "dsl"]), (Some("mpt1".to_owned()), "dsl".to_owned()));
+    }
+
+    #[test]
+    fn everything_after_lab_is_passed_on() {
+        let Command::Lab { arguments } = Cli::try_parse_from(["mpt", "lab", "run", "--help", "-x"]).unwrap().command
+        else {
+            panic!("lab")
+        };
+        assert_eq!(arguments, ["run", "--help", "-x"]);
+    }
+}
