@@ -1,6 +1,5 @@
 //! Packets that are sent on several paths: duplicates that a rule or a redundant scheduler requires, opportunistic
-//! retransmission (Raiciu et al., "How Hard Can It Be?", NSDI 2012), and duplicates that measure a path before it is
-//! needed.
+//! retransmission (Raiciu et al., "How Hard Can It Be?", NSDI 2012), and duplicates that measure a new path.
 //!
 //! A duplicate is pending until the packet was sent on the required number of paths, until the packet is acknowledged,
 //! or until it is too late.
