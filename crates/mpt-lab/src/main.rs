@@ -67,11 +67,14 @@ enum Command {
         /// Folder of the run.
         folder: PathBuf,
     },
-    /// Computes the committed matrix of the simulator's figures and shows the differences.
+    /// Computes the committed matrix of the simulator's figures and shows the differences, or measures the effect of
+    /// rules of the core.
     Matrix {
         /// Writes the matrix.
         #[arg(long)]
         accept: bool,
+        #[command(flatten)]
+        ablation: command::AblationArgs,
     },
     /// Draws the core's estimates for each path while one TCP flow runs in the simulator.
     Trace {
@@ -139,7 +142,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::List => command::list(),
         Command::Run(run) => command::run(&run),
         Command::Report { folder } => command::report(&folder),
-        Command::Matrix { accept } => command::matrix(accept),
+        Command::Matrix { ablation, .. } if ablation.is_requested() => command::ablation(&ablation),
+        Command::Matrix { accept, .. } => command::matrix(accept),
         Command::Trace { case, picture, seconds, seed } => {
             command::trace(&case, Seed(seed), Duration::from_secs(seconds), &picture)
         }

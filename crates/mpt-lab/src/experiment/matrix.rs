@@ -5,20 +5,14 @@
 //! appear later, so plans about them also run MPT for the length of an experiment. Figures are rounded to what a user
 //! would notice.
 
-use super::{ceiling, contender::Contender, result::Run, sim::Simulation};
+use super::{ceiling, contender::Contender, parallel, result::Run, sim::Simulation};
 use crate::{
     plan::{Case, Metric, Plan, Problem, select},
     tunnel::Mode,
 };
+use mpt_proto::tuning::Tuning;
 use mpt_sim::seed::Seed;
-use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    thread,
-    time::Duration,
-};
+use std::time::Duration;
 
 /// File of the matrix, relative to the root of the source tree.
 pub const FILE: &str = "lab/matrix.txt";
@@ -52,21 +46,8 @@ pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Computed, Pro
     for (plan, length) in &plans {
         cases.extend(plan.cases.iter().map(|case| MatrixRow { plan, case, length: *length }));
     }
-    let lines: Vec<Mutex<(String, String)>> = cases.iter().map(|_| Mutex::default()).collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while let Some((number, row)) = Some(next.fetch_add(1, Relaxed)).and_then(|n| Some((n, cases.get(n)?)))
-                {
-                    *lines[number].lock().unwrap_or_else(PoisonError::into_inner) = row.line();
-                    progress(done.fetch_add(1, Relaxed) + 1, cases.len());
-                }
-            });
-        }
-    });
-    let lines = lines.into_iter().map(|line| line.into_inner().unwrap_or_else(PoisonError::into_inner));
-    let (figures, journals): (String, String) = lines.unzip();
+    let lines = parallel::map(cases.len(), |number| cases[number].line(), progress);
+    let (figures, journals): (String, String) = lines.into_iter().unzip();
     Ok(Computed { matrix: HEAD.to_owned() + &figures, journals })
 }
 
@@ -135,7 +116,7 @@ impl MatrixRow<'_> {
     fn run(&self, contender: Contender, mode: Mode, length: Duration) -> Option<Run> {
         let Self { plan, case, .. } = *self;
         let seed = Seed(1).fork(&format!("{}/{}", plan.key, case.name)).fork("repetition 0");
-        Simulation { case, mode, seed, length, quick: true }.run(contender).ok()
+        Simulation { case, mode, tuning: Tuning::default(), seed, length, quick: true }.run(contender).ok()
     }
 
     fn goodput(&self, contender: Contender, mode: Mode, length: Duration) -> Option<f64> {

@@ -8,11 +8,14 @@
 //! [`contender`] starts and stops a contender, [`measure`] runs traffic and events, [`store`] saves results so that an
 //! interrupted run continues. Anything that cannot be measured is reported with its reason.
 
+pub mod ablation;
 pub mod ceiling;
 pub mod contender;
 pub mod matrix;
 mod measure;
+mod mixes;
 mod outage;
+mod parallel;
 pub mod record;
 pub mod result;
 mod sim;
@@ -28,6 +31,7 @@ use crate::{
 };
 use contender::{Contender, Testbed, TopologyRef};
 use measure::Measurement;
+use mpt_proto::tuning::Tuning;
 use mpt_sim::seed::Seed;
 use result::{CaseResult, Outcome, Run, Substrate};
 use serde::{Deserialize, Serialize};
@@ -131,7 +135,7 @@ impl Session<'_> {
             outcomes.push(self.repeat(contender, &|session, repetition| {
                 session.report(&contender, 0.0);
                 let seed = session.seed().fork(&format!("repetition {repetition}"));
-                Simulation { case: session.case, mode, seed, length, quick }.run(contender)
+                Simulation { case: session.case, mode, tuning: Tuning::default(), seed, length, quick }.run(contender)
             }));
         }
         self.result(outcomes)

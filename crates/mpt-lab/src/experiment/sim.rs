@@ -28,6 +28,7 @@ use mpt_proto::{
     sched,
     sessions::SessionTable,
     time::{Rate, Time},
+    tuning::Tuning,
 };
 use mpt_sim::{
     direct::Direct,
@@ -45,6 +46,8 @@ use std::time::Duration;
 pub(super) struct Simulation<'a> {
     pub(super) case: &'a Case,
     pub(super) mode: Mode,
+    /// Rules of native mode that are on.
+    pub(super) tuning: Tuning,
     pub(super) seed: Seed,
     pub(super) length: Duration,
     pub(super) quick: bool,
@@ -106,7 +109,7 @@ impl Simulation<'_> {
         let settings = self.case.tunnel.clone();
         let (inner, outer) = (self.case.inner, self.case.outer);
         let layout = Layout { paths: &paths, settings, inner, outer, mode: self.mode };
-        let ends = [endpoint(0, &layout), endpoint(1, &layout)];
+        let ends = [endpoint(0, &layout, self.tuning), endpoint(1, &layout, self.tuning)];
         let hosts = match self.mode {
             Mode::Original => hosts_before_rack(layout.mtu()),
             Mode::Native | Mode::Plain => hosts(layout.mtu(), Time::after(SETTLING_TIME)),
@@ -168,10 +171,10 @@ fn apply_action(net: &mut Network, path: usize, what: Action) -> Result<()> {
     Ok(())
 }
 
-fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
+fn endpoint(end: usize, layout: &Layout<'_>, tuning: Tuning) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
     let protocol = match layout.mode {
-        Mode::Native => Protocol::Native(NativeConfig::new(*keys(1 - end).public())),
+        Mode::Native => Protocol::Native(NativeConfig { tuning, ..NativeConfig::new(*keys(1 - end).public()) }),
         Mode::Plain => Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
         Mode::Original => Protocol::Plain(PlainFraming::default()),
     };
