@@ -129,7 +129,8 @@ fn the_trace_has_the_session_the_paths_and_the_end_of_every_hold() {
                 TraceEvent::PathStateUpdated { path: id, to, .. } => Some((id, *to)),
                 _ => None,
             });
-            let last = last.filter(|(id, _)| usize::from(id.slot) == path).last();
+            let mut last = last;
+            let last = last.rfind(|(id, _)| usize::from(id.slot) == path);
             assert_eq!(last.map(|(_, state)| state), Some(status.state), "path {path}");
         }
         let began = count(records, |event| matches!(event, TraceEvent::HoldBegan { .. }));

@@ -5,11 +5,13 @@
 //!                      -> Simulation without the rule -> ln(with / without) of each pair -> Effect, verdict
 //! ```
 //!
-//! Both runs of a pair have the same seed, so the links' loss and jitter follow the same random numbers. Effects are means
-//! of log-ratios: a gain of a factor and a loss by the same factor cancel, and slow cases weigh as much as fast ones.
+//! Both runs of a pair have the same seed, so the links' loss and jitter follow the same random numbers. Effects are
+//! means of log-ratios: a gain of a factor and a loss by the same factor cancel, and slow cases weigh as much as fast
+//! ones.
 //!
-//! The five cases that a rule helps most are chosen by the first half of the seeds and measured by the second half. With the
-//! same seeds for both, the choice would favour cases with positive noise, and a rule without effect would seem to help.
+//! The five cases that a rule helps most are chosen by the first half of the seeds and measured by the second half.
+//! With the same seeds for both, the choice would favour cases with positive noise, and a rule without effect would
+//! seem to help.
 //!
 //! Intervals treat the pairs of all cases and seeds as independent. They hold for these cases: a set of other cases may
 //! have another mean.
@@ -217,8 +219,8 @@ fn median(values: &[f64]) -> f64 {
     (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0
 }
 
-/// Returns the 97.5 % quantile of Student's t distribution, to 0.001: a table, above it the expansion 26.7.5 of Abramowitz
-/// and Stegun, "Handbook of Mathematical Functions", 1964.
+/// Returns the 97.5 % quantile of Student's t distribution, to 0.001: a table, above it the expansion 26.7.5 of
+/// Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964.
 fn t_quantile(freedom: usize) -> f64 {
     const TABLE: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
     const X: f64 = 1.959_964;

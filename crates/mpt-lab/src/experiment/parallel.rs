@@ -8,8 +8,8 @@ use std::{
     thread,
 };
 
-/// Returns the results of `work` for the numbers below `count`, in order. One thread per processor takes the next number
-/// when it is free, since runs differ in length. `progress` gets the number of finished runs and the total.
+/// Returns the results of `work` for the numbers below `count`, in order. One thread per processor takes the next
+/// number when it is free, since runs differ in length. `progress` gets the number of finished runs and the total.
 pub(super) fn map<T: Send>(
     count: usize,
     work: impl Fn(usize) -> T + Sync,

@@ -48,7 +48,7 @@ fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
     })
 }
 
-fn checked_claim(source: &Source<'_>, claim: &Spanned<super::file::ClaimFile>, cases: &[Case]) -> Parsed<Claim> {
+fn checked_claim(source: &Source<'_>, claim: &Spanned<file::ClaimFile>, cases: &[Case]) -> Parsed<Claim> {
     let written = claim.get_ref();
     if let Some(name) = written.cases.iter().find(|name| cases.iter().all(|case| case.name != **name)) {
         let known: Vec<&str> = cases.iter().map(|case| case.name.as_str()).take(12).collect();
@@ -116,7 +116,7 @@ impl Expander<'_> {
     }
 
     fn is_quick(&self, at: &[String]) -> bool {
-        let among = |(axis, value): (&super::file::AxisFile, &String)| {
+        let among = |(axis, value): (&file::AxisFile, &String)| {
             axis.quick.as_ref().is_none_or(|quick| quick.iter().any(|listed| listed.to_string() == *value))
         };
         self.file.axis.iter().zip(at).all(among)
