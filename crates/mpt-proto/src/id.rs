@@ -1,7 +1,8 @@
 //! Identifiers of links and paths.
 //!
-//! Each end numbers its own paths. A [`PathId`] is a path of this end and a [`RemotePathId`] one of the peer's; the types keep
-//! the two numberings apart. A datagram carries the sender's number, an acknowledgement that of the end it is sent to.
+//! Each end numbers its own paths. A [`PathId`] is a path of this end and a [`RemotePathId`] one of the peer's; the
+//! types keep the two numberings apart. A datagram carries the sender's number, an acknowledgement that of the end it
+//! is sent to.
 
 use std::fmt;
 
@@ -14,7 +15,8 @@ pub struct LinkId(pub u8);
 
 /// A path of this end: its slot, and how often the slot has been given to a new path.
 ///
-/// The generation keeps a late message about a removed path from its successor, and a nonce that is built from both never repeats.
+/// The generation keeps a late message about a removed path from its successor, and a nonce that is built from both
+/// never repeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathId {
     /// Index among the peer's paths, below [`MAX_PATHS`].
@@ -32,8 +34,8 @@ pub struct RemotePathId {
     pub generation: u8,
 }
 
-/// The number of a datagram in its slot: one more for every datagram sent on any path that has had the slot. It never repeats
-/// while both ends keep running.
+/// The number of a datagram in its slot: one more for every datagram sent on any path that has had the slot. It never
+/// repeats while both ends keep running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathSeq(pub u64);
 

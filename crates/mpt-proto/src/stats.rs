@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::drops::Drops;
-use crate::path::{LinkId, Path, PathState, Traffic};
+use crate::id::LinkId;
+use crate::path::{Path, PathState, Traffic};
 use crate::reorder::ReorderStats;
 use crate::time::Rate;
 

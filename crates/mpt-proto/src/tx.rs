@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use crate::path::LinkId;
+use crate::id::LinkId;
 
 /// A batch of datagrams for one system call.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Why an endpoint asks to be woken.
+//! The reasons for deadlines.
 
 /// The reason for a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,5 @@
-//! The simulator's TCP on links of known goodput, from arithmetic or from Linux on the laboratory's wire (docs/guide/lab.md).
+//! The simulator's TCP on links of known goodput, from arithmetic or from Linux on the laboratory's wire
+//! (docs/guide/lab.md).
 #![allow(clippy::unwrap_used)]
 
 use mpt_sim::{

@@ -4,8 +4,8 @@
 //! within the dead time; the next one revives the path. There are no replies, so only the direction towards this end is
 //! verified, and no round trip is measured. [`crate::legacy::wire::keepalive`] has the format.
 
-use crate::config::KeepaliveConfig;
 use crate::legacy::wire;
+use crate::path::config::KeepaliveConfig;
 use crate::time::Time;
 
 /// The keepalives of one path.

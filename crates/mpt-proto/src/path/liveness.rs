@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Prober;
-use crate::config;
+use super::config;
 use crate::legacy::Keepalive;
 use crate::time::Time;
 

@@ -5,6 +5,7 @@
 
 pub mod ack;
 pub mod ack_generator;
+pub mod config;
 mod damping;
 pub mod delivery_rate;
 pub mod estimator;
@@ -25,10 +26,10 @@ pub mod windowed_filter;
 
 use std::net::SocketAddr;
 
-use crate::config::{self, PathConfig, ProbeConfig};
 use crate::time::Time;
 
 pub use crate::id::{LinkId, MAX_PATHS, PathId, PathSeq, PathSet, RemotePathId};
+use config::{LivenessConfig, PathConfig, ProbeConfig};
 pub use damping::Damping;
 pub use health::{Demotion, DownCause, Health, HealthChange, PathState};
 pub use liveness::Liveness;
@@ -88,7 +89,7 @@ impl Path {
     /// Makes a path with a known remote address. It counts as up until there is evidence against it, unless
     /// `config.alive` is false: then it must first prove that it is alive.
     pub fn new(now: Time, slot: u8, config: &PathConfig, probe: Option<ProbeConfig>) -> Self {
-        let default = probe.map_or(config::LivenessConfig::Off, config::LivenessConfig::Probes);
+        let default = probe.map_or(LivenessConfig::Off, LivenessConfig::Probes);
         let mut liveness = Liveness::new(now, config.liveness.unwrap_or(default));
         if !config.alive {
             liveness.declare_dead(now);

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::config::ProbeConfig;
+use crate::path::config::ProbeConfig;
 use crate::time::Time;
 use crate::tuning::path::prober::{
     BUSY_INTERVAL, BUSY_TIME, INITIAL_BACK_OFF, INITIAL_TIMEOUT, MAX_BACK_OFF, MAX_BUSY_BACK_OFF, MAX_UNANSWERED,

@@ -2,7 +2,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use super::{MAX_PATHS, PathId};
+use crate::id::{MAX_PATHS, PathId};
 
 /// The paths of one peer, each in its slot.
 ///

@@ -1,7 +1,7 @@
 //! One peer: its paths, its queue, and the state of the mode in which it is spoken to.
 //!
-//! [`Common`] has the parts of both modes. [`plain`] is bare GRE-in-UDP (RFC 8086), [`native`] adds sessions, feedback, congestion
-//! control and repair. A mode owns its paths; [`Peer`] forwards each call to the mode.
+//! [`Common`] has the parts of both modes. [`plain`] is bare GRE-in-UDP (RFC 8086), [`native`] adds sessions, feedback,
+//! congestion control and repair. A mode owns its paths; [`Peer`] forwards each call to the mode.
 
 mod native;
 mod plain;
@@ -179,8 +179,8 @@ impl Peer {
         self.paths().any(|path| path.link == link && path.remote == to && path.is_up())
     }
 
-    /// Returns true if it takes more inner packets. A native peer without a path always does: it must not block the TUN device
-    /// for the others.
+    /// Returns true if it takes more inner packets. A native peer without a path always does: it must not block the TUN
+    /// device for the others.
     pub fn has_room(&self) -> bool {
         self.common.queue.has_room() || self.native().is_some_and(|native| !native.is_reachable())
     }
@@ -249,8 +249,8 @@ impl Peer {
         }
     }
 
-    /// Takes the named path up or down by command of the operator. A path that uses keepalives is up from then on, without
-    /// waiting for one, as in the original MPT: its keepalives may be off.
+    /// Takes the named path up or down by command of the operator. A path that uses keepalives is up from then on,
+    /// without waiting for one, as in the original MPT: its keepalives may be off.
     pub fn enable_path(&mut self, now: Time, name: &str, enabled: bool) -> Result<(), PeerError> {
         let id = self.path_named(name)?;
         match &mut self.mode {
@@ -411,7 +411,8 @@ impl Peer {
 }
 
 impl Common {
-    /// Returns true if the peer may send packets from `source`: it is behind this peer, and not behind another by a longer prefix.
+    /// Returns true if the peer may send packets from `source`: it is behind this peer, and not behind another by a
+    /// longer prefix.
     fn owns_source(&self, source: IpAddr) -> bool {
         self.routes.belongs_to(source, self.index)
     }
@@ -428,8 +429,8 @@ impl Common {
         head
     }
 
-    /// Discards the queue every 5 s while no path is up. Until then a packet is kept for a session that is being established, or
-    /// for a path that returns before the inner sender's own retransmission.
+    /// Discards the queue every 5 s while no path is up. Until then a packet is kept for a session that is being
+    /// established, or for a path that returns before the inner sender's own retransmission.
     fn discard_stale(&mut self, now: Time) {
         if now.since(*self.no_path_since.get_or_insert(now)) < NO_PATH_KEEP {
             return;
@@ -453,6 +454,6 @@ impl Common {
     }
 }
 
-/// The type of service of control datagrams: CS6, network control (RFC 4594 section 3.1), so that a queue of data does not drop a
-/// probe or an acknowledgement.
+/// The type of service of control datagrams: CS6, network control (RFC 4594 section 3.1), so that a queue of data does
+/// not drop a probe or an acknowledgement.
 const CONTROL_TOS: u8 = 0xc0;

@@ -1,10 +1,11 @@
 //! Restores the order of packets that came over paths of different delay, and holds them no longer than it helps.
 //!
-//! [`NativeReorder`] serves native mode, whose sender retransmits lost packets and reports those it gives up. [`PlainReorder`]
-//! serves plain mode, where the order of arrival is the only evidence of a loss.
+//! [`NativeReorder`] serves native mode, whose sender retransmits lost packets and reports those it gives up.
+//! [`PlainReorder`] serves plain mode, where the order of arrival is the only evidence of a loss.
 //!
-//! A packet that arrives after its hole was given up is delivered all the same, once: the inner TCP takes it as reordering, where
-//! a drop would cost a retransmission. Numbers on the wire have 32 bits (RFC 2890) and are widened to 64 here.
+//! A packet that arrives after its hole was given up is delivered all the same, once: the inner TCP takes it as
+//! reordering, where a drop would cost a retransmission. Numbers on the wire have 32 bits (RFC 2890) and are widened to
+//! 64 here.
 
 mod delivered_bitmap;
 mod duplicate_filter;

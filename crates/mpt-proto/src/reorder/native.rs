@@ -1,4 +1,5 @@
-//! The reorder buffer of native mode: the sender retransmits lost packets, and reports with SKIP the numbers that it gives up.
+//! The reorder buffer of native mode: the sender retransmits lost packets, and reports with SKIP the numbers that it
+//! gives up.
 
 use std::time::Duration;
 
@@ -7,15 +8,16 @@ use super::{ReorderLimits, ReorderStats};
 use crate::drops::Dropped;
 use crate::time::Time;
 
-/// Puts the packets of one flow bucket in order. A hole lasts until the packet arrives, until a SKIP names it, or for `max_hold`:
-/// a hole that is given up too soon costs the inner flow a third of its window.
+/// Puts the packets of one flow bucket in order. A hole lasts until the packet arrives, until a SKIP names it, or for
+/// `max_hold`: a hole that is given up too soon costs the inner flow a third of its window.
 #[derive(Debug)]
 pub struct NativeReorder {
     limits: ReorderLimits,
     sequence: Sequence,
 }
 
-/// Numbers that one SKIP may name. Each costs a step, a datagram has room for many SKIPs, and our own sender names one at a time.
+/// Numbers that one SKIP may name. Each costs a step, a datagram has room for many SKIPs, and our own sender names one
+/// at a time.
 const MAX_SKIP: u64 = 256;
 
 impl NativeReorder {
@@ -29,8 +31,8 @@ impl NativeReorder {
         Self { limits, sequence: Sequence::resume(next) }
     }
 
-    /// Takes a packet, and delivers every packet that is in order. Without `in_order` it is delivered at once, whatever is missing
-    /// before it.
+    /// Takes a packet, and delivers every packet that is in order. Without `in_order` it is delivered at once, whatever
+    /// is missing before it.
     ///
     /// # Errors
     /// [`Dropped::Duplicate`] or [`Dropped::TooOld`] if it was not kept.
@@ -55,7 +57,8 @@ impl NativeReorder {
         Ok(())
     }
 
-    /// The sender will not send the numbers from `from` to `to`, both included, again. More than [`MAX_SKIP`] at once are ignored.
+    /// The sender will not send the numbers from `from` to `to`, both included, again. More than [`MAX_SKIP`] at once
+    /// are ignored.
     pub fn handle_skip(&mut self, now: Time, from: u32, to: u32, deliver: &mut impl FnMut(&[u8])) {
         let count = u64::from(to.wrapping_sub(from)) + 1;
         if count <= MAX_SKIP {

@@ -1,11 +1,14 @@
-//! The reorder buffer of plain mode: the sender does not retransmit, so a lost packet must be told from a late one by evidence.
+//! The reorder buffer of plain mode: the sender does not retransmit, and only evidence separates a lost packet from a
+//! late one.
 //!
 //! A hole holds back the packets behind it until one of these is true:
 //!
 //! - the missing packet arrives;
-//! - every path in use has delivered something newer: on a path that keeps order the packet is lost. Paths whose own jitter
+//! - every path in use has delivered something newer: on a path that keeps order the packet is lost. Paths whose own
+//!   jitter
 //!   reorders get a *grace* on top, learned from packets that arrived after they were given up;
-//! - it has lasted longer than the *hold*, twice the longest hole that was filled recently. A fixed hold would be too short for one
+//! - it has lasted longer than the *hold*, twice the longest hole that was filled recently. A fixed hold would be too
+//!   short for one
 //!   pair of paths and a stall for another;
 //! - more is held than the window allows.
 

@@ -3,8 +3,8 @@
 use super::delivered_bitmap::DeliveredBitmap;
 use crate::id::MAX_PATHS;
 
-/// Counts consecutive arrivals that are old, and in order on each path. Paths of different delay put them out of order among
-/// themselves.
+/// Counts consecutive arrivals that are old, and in order on each path. Paths of different delay put them out of order
+/// among themselves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RestartDetector {
     /// The last stray of each path.
@@ -27,7 +27,8 @@ impl RestartDetector {
 
     /// A packet arrived that was delivered before or is too old. Returns true if the peer counts as restarted.
     pub(super) fn on_stray(&mut self, slot: u8, seq: u32) -> bool {
-        // A slow path that continues where it was repeats what others delivered, when the sender uses all paths at once.
+        // A slow path that continues where it was repeats what others delivered, when the sender uses all paths at
+        // once.
         let known = self.highest[usize::from(slot)].is_some();
         if self.advance(slot, seq) && known {
             self.strays = 0;

@@ -90,8 +90,8 @@ impl Sequence {
         }
     }
 
-    /// Takes a packet at [`Position::New`]; with `in_order` it is held behind a hole, otherwise it is delivered at once. Returns for
-    /// how long the hole lasted that it filled.
+    /// Takes a packet at [`Position::New`]; with `in_order` it is held behind a hole, otherwise it is delivered at
+    /// once. Returns for how long the hole lasted that it filled.
     pub(super) fn insert(
         &mut self,
         now: Time,
@@ -125,7 +125,8 @@ impl Sequence {
         Ok(None)
     }
 
-    /// Delivers a packet at [`Position::Late`]: TCP takes it as the reordering that it is, where a drop would cost a retransmission.
+    /// Delivers a packet at [`Position::Late`]: TCP takes it as the reordering that it is, where a drop would cost a
+    /// retransmission.
     pub(super) fn insert_late(&mut self, back: u64, packet: &[u8], deliver: &mut impl FnMut(&[u8])) {
         self.delivered.mark(back);
         self.stats.late += 1;

@@ -1,5 +1,6 @@
-//! What has come of the numbers behind a hole. A place costs next to nothing where packets follow one another, and a jump in the numbers
-//! takes no room for what it leaves out: a peer that jumps in each of a thousand buckets would have half a gigabyte set aside with as many packets.
+//! What has come of the numbers behind a hole. A place costs next to nothing where packets follow one another, and a
+//! jump in the numbers takes no room for what it leaves out: a peer that jumps in each of a thousand buckets would have
+//! half a gigabyte set aside with as many packets.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
-//! The books of one resequencer.
+//! Counts of a reorder buffer.
 
-/// What was held and why it was let go. Packets, unless said otherwise.
+/// Counts of packets, or of sequence numbers where a field states so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReorderStats {
     /// Arrived as the next in order.

@@ -16,7 +16,7 @@
 use std::time::Duration;
 
 use super::{Decision, OpportunisticRetransmit, PathSnapshot, SchedInput, Schedule, fastest, opening};
-use crate::path::PathId;
+use crate::id::PathId;
 use crate::time::Time;
 use crate::tuning::sched::blest::STEP;
 

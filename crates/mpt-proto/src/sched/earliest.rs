@@ -57,7 +57,7 @@ fn arrival(path: &PathSnapshot, len: usize) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::path::PathId;
+    use crate::id::PathId;
     use crate::time::Rate;
 
     const MS: Duration = Duration::from_millis(1);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Decision, PathSnapshot, SchedInput, Schedule};
 use crate::flow::{BUCKETS, mix};
-use crate::path::PathId;
+use crate::id::PathId;
 use crate::time::Time;
 use crate::tuning::sched::per_flow::IDLE;
 

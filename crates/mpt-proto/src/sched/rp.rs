@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::{Decision, OpportunisticRetransmit, PathSnapshot, SchedInput, Schedule, fastest, opening};
-use crate::path::{MAX_PATHS, PathId};
+use crate::id::{MAX_PATHS, PathId};
 use crate::time::Time;
 use crate::tuning::peer::DATAGRAM;
 

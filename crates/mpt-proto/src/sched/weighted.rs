@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 
 use super::{Decision, PathSnapshot, SchedInput, Schedule};
-use crate::path::{MAX_PATHS, PathId};
+use crate::id::{MAX_PATHS, PathId};
 use crate::tuning::sched::weighted::MEMORY;
 
 /// Distributes bytes over paths by weight, or evenly.

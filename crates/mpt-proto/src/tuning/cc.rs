@@ -14,8 +14,8 @@ pub mod pacing {
 pub mod rate {
     use std::time::Duration;
 
-    /// Initial window in packets. RFC 6928 has 10, large content networks use 30 and more; the receiver acknowledges each
-    /// of the first 32 packets, which makes the next estimate accurate.
+    /// Initial window in packets. RFC 6928 has 10, large content networks use 30 and more; the receiver acknowledges
+    /// each of the first 32 packets, which makes the next estimate accurate.
     pub const INITIAL_WINDOW: f64 = 32.0;
     /// The initial window is paced over a round trip, but over no more than this.
     pub const MAX_FIRST_FLIGHT_TIME: Duration = Duration::from_millis(100);
@@ -35,8 +35,9 @@ pub mod rate {
     pub const PROBE_SUCCESS_RATIO: f64 = 1.1;
     /// A peak rate above this multiple of the estimate shows bursts; a full bottleneck passes packets evenly.
     pub const BURST_PEAK_RATIO: f64 = 1.5;
-    /// Delay above target + 8 x jitter counts as queueing. Without this bound Startup fills buffers, which are lost with
-    /// the path: the gap after unplugging a cable was 500 ms, not 190. 4 gains no throughput; 12 makes the gap long.
+    /// Delay above target + 8 x jitter counts as queueing. Without this bound Startup fills buffers, which are lost
+    /// with the path: the gap after unplugging a cable was 500 ms, not 190. 4 gains no throughput; 12 makes the gap
+    /// long.
     pub const MAX_BURST_JITTERS: u32 = 8;
     /// Rounds of cruising between probes: minimum, and maximum if probes cause loss (2 s at an RTT of 250 ms).
     pub const MIN_PROBE_INTERVAL: u32 = 1;
@@ -49,7 +50,8 @@ pub mod rate {
 
 /// The gains of its phases.
 pub mod phase {
-    /// BBR's Startup pacing gain: 4 ln 2 doubles the delivery rate every round trip (draft-ietf-ccwg-bbr section 5.3.1).
+    /// BBR's Startup pacing gain: 4 ln 2 doubles the delivery rate every round trip (draft-ietf-ccwg-bbr section
+    /// 5.3.1).
     pub const STARTUP_GAIN: f64 = 2.77;
     /// BBR's Startup cwnd gain, section 5.3.1.
     pub const STARTUP_CWND_GAIN: f64 = 2.0;
@@ -60,8 +62,8 @@ pub mod phase {
     pub const MAX_DRAIN_JITTER: f64 = 0.1;
     /// BBR's ProbeRTT cwnd gain: half of what is in flight.
     pub const PROBE_RTT_CWND_GAIN: f64 = 0.5;
-    /// Pacing limits the rate here; the window only limits what is sent when ACKs stop. BBR has 2, which becomes queue when
-    /// a link's rate collapses.
+    /// Pacing limits the rate here; the window only limits what is sent when ACKs stop. BBR has 2, which becomes queue
+    /// when a link's rate collapses.
     pub const CRUISE_CWND_GAIN: f64 = 1.5;
 }
 
@@ -77,8 +79,8 @@ pub mod queue_estimate {
     pub const LOW_JITTER_DIVISOR: u32 = 32;
     /// Half of the 10 s after which a minimum expires; BBR's ProbeRTTInterval is 5 s, too.
     pub const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
-    /// A queue that is never quite drained lets the base delay creep up, so half a window is used this often. Half a window
-    /// every 5 s cost 1 % of the rate on two clean links.
+    /// A queue that is never quite drained lets the base delay creep up, so half a window is used this often. Half a
+    /// window every 5 s cost 1 % of the rate on two clean links.
     pub const HALF_WINDOW_INTERVAL: Duration = Duration::from_secs(30);
 }
 
@@ -86,8 +88,9 @@ pub mod queue_estimate {
 pub mod bandwidth {
     use std::time::Duration;
 
-    /// Minimum interval after which the estimate may fall without loss. A radio, a bridge or a virtual machine pauses for
-    /// up to this time; on shorter round trips all two or three ACKs would show the pause (17 to 100 times in 30 s).
+    /// Minimum interval after which the estimate may fall without loss. A radio, a bridge or a virtual machine pauses
+    /// for up to this time; on shorter round trips all two or three ACKs would show the pause (17 to 100 times in 30
+    /// s).
     pub const MIN_INTERVAL: Duration = Duration::from_millis(10);
     /// Upper bound of the correction: on the most jittery path, something did arrive.
     pub const MAX_OVERESTIMATE: f64 = 0.3;

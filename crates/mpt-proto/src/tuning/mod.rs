@@ -1,10 +1,11 @@
 //! Every behavioural constant of the core, grouped by mechanism, and a switch for each heuristic.
 //!
-//! A constant states its source: an RFC, a draft, a paper, the kernel, or the measurement that chose it. Numbers of the wire format,
-//! of cryptography and of memory layout stand beside their code.
+//! A constant states its source: an RFC, a draft, a paper, the kernel, or the measurement that chose it. Numbers of the
+//! wire format, of cryptography and of memory layout stand beside their code.
 //!
-//! A [`Rule`] is a heuristic that can be switched off, for ablation: `mpt-lab matrix --without NAME` measures what it is worth.
-//! `docs/design/ablation.md` has the results. All rules are on by default, and the configuration file has no key for them.
+//! A [`Rule`] is a heuristic that can be switched off, for ablation: `mpt-lab matrix --without NAME` measures what it
+//! is worth. `docs/design/ablation.md` has the results. All rules are on by default, and the configuration file has no
+//! key for them.
 
 pub(crate) mod cc;
 pub(crate) mod inner;

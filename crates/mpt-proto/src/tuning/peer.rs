@@ -16,11 +16,11 @@ pub mod plain {
     use crate::queue::MAX_SUPER_PACKET;
     use std::time::Duration;
 
-    /// Bytes that may wait for a path: four super-packets, enough for a full batch on every path. With other peers beside it, a peer
-    /// with a full socket drops what exceeds this.
+    /// Bytes that may wait for a path: four super-packets, enough for a full batch on every path. With other peers
+    /// beside it, a peer with a full socket drops what exceeds this.
     pub const QUEUE_LIMIT: usize = 4 * MAX_SUPER_PACKET;
-    /// Reports overtake each other by at most the difference between the paths' delays. After this, an older version number comes
-    /// from a peer that restarted.
+    /// Reports overtake each other by at most the difference between the paths' delays. After this, an older version
+    /// number comes from a peer that restarted.
     pub const MAX_PATH_SKEW: Duration = Duration::from_secs(2);
 }
 
@@ -28,10 +28,11 @@ pub mod plain {
 pub mod native {
     use std::time::Duration;
 
-    /// Bytes that may wait for a path: a quarter of a second at 500 Mbit/s. Native mode queues here and not in the network.
+    /// Bytes that may wait for a path: a quarter of a second at 500 Mbit/s. Native mode queues here and not in the
+    /// network.
     pub const QUEUE_LIMIT: usize = 16 << 20;
-    /// Longer than a packet can be in flight, be retransmitted or be waited for (three seconds, see `RETRANSMIT_LIMIT`), and than
-    /// people pause between two clicks.
+    /// Longer than a packet can be in flight, be retransmitted or be waited for (three seconds, see
+    /// `RETRANSMIT_LIMIT`), and than people pause between two clicks.
     pub const IDLE: Duration = Duration::from_secs(30);
     /// Longer than a probe of a new session takes to be answered.
     pub const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(1);
@@ -45,7 +46,8 @@ pub mod send {
 
     /// A process may be woken this late without losing its turn: what the pacer permitted meanwhile is sent at once.
     pub const MAX_WAKE_DELAY: Duration = Duration::from_millis(2);
-    /// Longer than the interval between packets of one flow on paths in use, shorter than three round trips of a fast path.
+    /// Longer than the interval between packets of one flow on paths in use, shorter than three round trips of a fast
+    /// path.
     pub const RECENT: Duration = Duration::from_millis(25);
     /// The bounds of the time for which a packet is retransmitted.
     pub const RETRANSMIT_LIMIT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
@@ -78,7 +80,8 @@ pub mod snapshot {
     pub const MAX_LOSS: f64 = 0.5;
     /// A measurement of this age may be outdated: a quarter of the time for which people bear a stall.
     pub const STALE: Duration = Duration::from_millis(250);
-    /// Jitter that no inner sender takes for a queue: half of the 4 ms that HyStart requires at least (RFC 9406 section 4.3).
+    /// Jitter that no inner sender takes for a queue: half of the 4 ms that HyStart requires at least (RFC 9406 section
+    /// 4.3).
     pub const LOW_JITTER: Duration = Duration::from_millis(2);
 }
 
@@ -102,8 +105,8 @@ pub mod duplicate {
     pub const BUSY: u64 = 4 * DATAGRAM;
     /// Bytes of duplicates that may be spent on a path before it has shown anything.
     pub const FIRST_PROBE_BUDGET: u64 = 256 * DATAGRAM;
-    /// Round trips, at the rate that the path has shown, by which this budget grows: to double the rate takes two, and twice that
-    /// where packets are lost.
+    /// Round trips, at the rate that the path has shown, by which this budget grows: to double the rate takes two, and
+    /// twice that where packets are lost.
     pub const PROBE_BUDGET_RTTS: u32 = 4;
 }
 
@@ -111,7 +114,8 @@ pub mod duplicate {
 pub mod status {
     use std::time::Duration;
 
-    /// Shorter than a NAT keeps a UDP binding without traffic (RFC 4787 section 4.3: two minutes, and many keep it for 30 s).
+    /// Shorter than a NAT keeps a UDP binding without traffic (RFC 4787 section 4.3: two minutes, and many keep it for
+    /// 30 s).
     pub const STATUS_POLL: Duration = Duration::from_secs(25);
     /// Longer than a status needs to reach the peer, and the datagrams sent before that need to arrive.
     pub const STATUS_SETTLED: Duration = Duration::from_secs(1);
@@ -121,6 +125,7 @@ pub mod status {
 pub mod header_compression {
     use crate::time::Rate;
 
-    /// A path that is faster has bytes to spare, and a processor that fills it none of its time: at 6 Gbit/s compression costs a tenth of them.
+    /// A path that is faster has bytes to spare, and a processor that fills it none of its time: at 6 Gbit/s
+    /// compression costs a tenth of them.
     pub const FAST_LINK: Rate = Rate::from_bits(1_000_000_000);
 }

@@ -5,8 +5,8 @@ pub mod codel {
     use std::time::Duration;
 
     /// CoDel's target. RFC 8289 section 4.3 has 5 ms, for a link that takes one packet at a time. Paths are served in
-    /// batches, and the scheduler may hold a packet for a faster path: both make the front of a busy queue up to about 10
-    /// ms old without a standing queue. Above 15 ms the delay exceeds the lab's limit for the median.
+    /// batches, and the scheduler may hold a packet for a faster path: both make the front of a busy queue up to about
+    /// 10 ms old without a standing queue. Above 15 ms the delay exceeds the lab's limit for the median.
     pub const TARGET: Duration = Duration::from_millis(15);
     /// CoDel's interval: a round trip of most Internet flows (RFC 8289 section 4.2). A sender cannot react sooner, so a
     /// queue that is gone by then was a burst. [`Queue::set_delay`] raises it if the paths alone take longer.
@@ -25,7 +25,7 @@ pub mod priority {
 
 /// Deficit round robin (RFC 8290).
 pub mod drr {
-    /// Bytes that a flow may send per turn: one Ethernet frame (RFC 8290 section 5.2), so that a packet waits for about one
-    /// packet of each other flow.
+    /// Bytes that a flow may send per turn: one Ethernet frame (RFC 8290 section 5.2), so that a packet waits for about
+    /// one packet of each other flow.
     pub const QUANTUM: i64 = 1_514;
 }

@@ -1,7 +1,7 @@
 //! The feedback loop of estimator and congestion control, over modelled links in virtual time.
 //!
-//! `cargo test -p mpt-sim --test cc -- --nocapture` prints the tables of docs/design/congestion-control.md. All runs are
-//! deterministic: if a figure differs, the code has changed.
+//! `cargo test -p mpt-sim --test cc -- --nocapture` prints the tables of docs/design/congestion-control.md. All runs
+//! are deterministic: if a figure differs, the code has changed.
 
 mod changes;
 mod shared;

@@ -7,8 +7,8 @@
 //!                /run/mpt/INTERFACE.lock              '-> (ClientToken, Request) ... respond(ClientToken, Response)
 //! ```
 //!
-//! Write access to the socket permits control of the tunnel; its mode is 0660. `docs/guide/status.md` describes the protocol
-//! and the status report. The daemon defines the effect of the requests.
+//! Write access to the socket permits control of the tunnel; its mode is 0660. `docs/guide/status.md` describes the
+//! protocol and the status report. The daemon defines the effect of the requests.
 
 mod client;
 mod connection;

@@ -5,8 +5,8 @@
 //! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
 //! metered traffic, [`service`] notifies the service manager, and [`handshake_flood`] limits floods. [`commands`]
 //! executes commands, [`peers`] adds and removes peers, [`control_port`] is the protocol of the original MPT, and
-//! [`qlog`] writes the event trace. This file is the main loop over all of them, signals, the control socket and netlink
-//! events.
+//! [`qlog`] writes the event trace. This file is the main loop over all of them, signals, the control socket and
+//! netlink events.
 
 mod commands;
 mod control_port;

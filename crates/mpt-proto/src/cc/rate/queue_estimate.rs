@@ -87,7 +87,8 @@ impl QueueEstimate {
         self.empty_at = Some(now);
     }
 
-    /// Records that ProbeRTT with half a window drained our queue: the rest is the standing queue, if one is `accepted`.
+    /// Records that ProbeRTT with half a window drained our queue: the rest is the standing queue, if one is
+    /// `accepted`.
     pub fn on_half_window_done(&mut self, now: Time, accepted: bool) {
         (self.empty_at, self.half_window_at) = (Some(now), Some(now));
         let (standing, threshold) =

@@ -1,8 +1,9 @@
-//! The addresses at which the ends can be reached, exchanged in ADDR frames (as MPTCP's ADD_ADDR and REMOVE_ADDR, RFC 8684).
+//! The addresses at which the ends can be reached, exchanged in ADDR frames (as MPTCP's ADD_ADDR and REMOVE_ADDR, RFC
+//! 8684).
 //!
-//! Every challenge carries all advertised addresses, so a lost frame is repeated. An identifier is reused only when none is left.
-//! An advertised address is a proposal: the path manager decides whether a path to it is made, and such a path carries nothing but
-//! challenges until the address is validated.
+//! Every challenge carries all advertised addresses, so a lost frame is repeated. An identifier is reused only when
+//! none is left. An advertised address is a proposal: the path manager decides whether a path to it is made, and such a
+//! path carries nothing but challenges until the address is validated.
 
 use std::net::SocketAddr;
 

@@ -33,8 +33,8 @@ impl Native {
         self.send_contexts(turn, best);
     }
 
-    /// Sends the control frames that belong to one path. A challenge is repeated until its response arrives, and so are the status
-    /// and the addresses that it carries.
+    /// Sends the control frames that belong to one path. A challenge is repeated until its response arrives, and so are
+    /// the status and the addresses that it carries.
     pub(super) fn send_path_control(&mut self, turn: &mut Turn<'_>, id: PathId) {
         self.schedule_quality_probe(turn.now, id);
         let path = &mut self.paths[id];
@@ -85,8 +85,8 @@ impl Native {
         }
     }
 
-    /// Sends the numbers that will not be sent again. A SKIP is not repeated, and a lost one is a stall, so it goes over every path
-    /// that is up.
+    /// Sends the numbers that will not be sent again. A SKIP is not repeated, and a lost one is a stall, so it goes
+    /// over every path that is up.
     pub(super) fn send_skips(&mut self, turn: &mut Turn<'_>, best: PathId) {
         while self.retransmit.has_skips() {
             let skips = std::iter::from_fn(|| self.retransmit.pop_skip()).take(MAX_CONTROL / SKIP);

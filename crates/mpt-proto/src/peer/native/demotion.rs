@@ -1,8 +1,9 @@
-//! Demotion: paths that are alive and carry no traffic, because they fail repeatedly, lose too many packets, or are too narrow.
+//! Demotion: paths that are alive and carry no traffic, because they fail repeatedly, lose too many packets, or are too
+//! narrow.
 //!
-//! A demotion applies only while another path carries the traffic: a bad path is better than none. While the tunnel is in use, a
-//! demoted path carries quality probes, which must be acknowledged and so show when the path is well. A new path carries some
-//! at once.
+//! A demotion applies only while another path carries the traffic: a bad path is better than none. While the tunnel is
+//! in use, a demoted path carries quality probes, which must be acknowledged and so show when the path is well. A new
+//! path carries some at once.
 
 use super::Native;
 use super::path::NativePath;

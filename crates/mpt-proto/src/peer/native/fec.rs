@@ -27,8 +27,9 @@ pub(super) struct FecSender {
 }
 
 impl FecSender {
-    /// Decides how many repair symbols are sent from now on. `baseline` is the loss rate without congestion, if that is known:
-    /// packets that a full buffer dropped would not have been dropped at a lower rate. `pace` is the rate of datagrams.
+    /// Decides how many repair symbols are sent from now on. `baseline` is the loss rate without congestion, if that is
+    /// known: packets that a full buffer dropped would not have been dropped at a lower rate. `pace` is the rate of
+    /// datagrams.
     pub(super) fn update(
         &mut self,
         now: Time,
@@ -95,7 +96,8 @@ impl Native {
         len as u64
     }
 
-    /// Gives the decoder of the peer's path a datagram's packet or repair symbol, and delivers the packets recovered with it.
+    /// Gives the decoder of the peer's path a datagram's packet or repair symbol, and delivers the packets recovered
+    /// with it.
     pub(super) fn handle_fec(
         &mut self,
         common: &mut Common,

@@ -1,8 +1,9 @@
 //! Memory that an idle peer releases: a server has a thousand peers, of which few are active.
 //!
-//! A peer that carries packets has queues, numbers and reorder buffers for a thousand flow buckets, and state for each packet in
-//! flight: some hundred kilobytes. After [`IDLE`] without an inner packet it keeps its sessions, the estimates of its paths, and
-//! one number for each bucket that was ever used, so that the order continues. The rest is allocated again with the next packet.
+//! A peer that carries packets has queues, numbers and reorder buffers for a thousand flow buckets, and state for each
+//! packet in flight: some hundred kilobytes. After [`IDLE`] without an inner packet it keeps its sessions, the
+//! estimates of its paths, and one number for each bucket that was ever used, so that the order continues. The rest is
+//! allocated again with the next packet.
 
 use std::collections::BTreeMap;
 

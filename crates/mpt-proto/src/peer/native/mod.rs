@@ -1,4 +1,5 @@
-//! Native mode: sessions, feedback and congestion control for each path, retransmission, and an order for each flow bucket.
+//! Native mode: sessions, feedback and congestion control for each path, retransmission, and an order for each flow
+//! bucket.
 //!
 //! | file | content |
 //! |---|---|
@@ -210,14 +211,15 @@ impl Native {
         &mut self.association
     }
 
-    /// The tunnel carries traffic: paths that do not answer are probed more often. On the others, acknowledgements show that they
-    /// are alive.
+    /// The tunnel carries traffic: paths that do not answer are probed more often. On the others, acknowledgements show
+    /// that they are alive.
     pub(super) fn on_traffic(&mut self, now: Time) {
         let silent = self.paths.iter_mut().filter(|path| !path.base.health.answers);
         silent.filter_map(|path| path.base.liveness.prober()).for_each(|prober| prober.on_traffic(now));
     }
 
-    /// Takes a packet from the TUN device: a pure ACK may wait for others or replace an older one, everything else is queued.
+    /// Takes a packet from the TUN device: a pure ACK may wait for others or replace an older one, everything else is
+    /// queued.
     pub(super) fn handle_inner(&mut self, common: &mut Common, turn: &mut Turn<'_>, bucket: u16, packet: SuperPacket) {
         let now = turn.now;
         if !self.is_reachable() {

@@ -115,13 +115,14 @@ impl NativePath {
         self.base.id
     }
 
-    /// Returns true if control datagrams may be sent on it. On a path that the peer does not use, the peer must send first.
+    /// Returns true if control datagrams may be sent on it. On a path that the peer does not use, the peer must send
+    /// first.
     pub(super) fn may_send(&self) -> bool {
         self.may_send_handshake() && self.base.health.peer_agrees
     }
 
-    /// Returns true if handshakes may be sent on it. The peer's report that it does not use the path belongs to a session that may
-    /// be over.
+    /// Returns true if handshakes may be sent on it. The peer's report that it does not use the path belongs to a
+    /// session that may be over.
     pub(super) fn may_send_handshake(&self) -> bool {
         self.address.is_validated() && self.base.health.may_send()
     }

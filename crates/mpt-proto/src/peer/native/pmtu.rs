@@ -43,8 +43,8 @@ impl Native {
         self.max_datagram.min(MIN_MTU + NATIVE_OVERHEAD)
     }
 
-    /// Returns when the next size is to be probed. The losses of a lossy path show nothing about sizes, so it is probed only when
-    /// it is the last one.
+    /// Returns when the next size is to be probed. The losses of a lossy path show nothing about sizes, so it is probed
+    /// only when it is the last one.
     pub(super) fn next_pmtu_probe(&self, path: &NativePath) -> Option<(Time, WakeReason)> {
         let health = path.base.health;
         let probed = self.may_send && health.is_alive() && health.demotion != Some(Demotion::Lossy);

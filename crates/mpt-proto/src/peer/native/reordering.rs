@@ -45,8 +45,8 @@ impl Reordering {
         }
     }
 
-    /// Takes a packet, and delivers every packet of its bucket that is in order now. A pure ACK does not wait for the packets
-    /// before it: the next ACK of its flow supersedes it.
+    /// Takes a packet, and delivers every packet of its bucket that is in order now. A pure ACK does not wait for the
+    /// packets before it: the next ACK of its flow supersedes it.
     pub(super) fn handle(
         &mut self,
         turn: &mut Turn<'_>,
@@ -183,7 +183,7 @@ impl Reordering {
             holds
         });
         buffers.shrink_to_fit();
-        // It only tells duplicates apart, and none is in flight any more.
+        // It only detects duplicates, and none is in flight any more.
         self.realtime = HashMap::new();
     }
 }

@@ -1,5 +1,5 @@
-//! From an address to a path: the path that a datagram belongs to, paths that the peer opens, and migration. The rules are those
-//! of [`crate::path::PathValidation`].
+//! From an address to a path: the path that a datagram belongs to, paths that the peer opens, and migration. The rules
+//! are those of [`crate::path::PathValidation`].
 
 use super::Native;
 use super::path::NativePath;
@@ -26,8 +26,8 @@ impl Arrival {
 }
 
 impl Native {
-    /// Returns our path on the route of a datagram of `len` bytes that came on the peer's path `remote`. `newest` is true if no
-    /// later datagram of that path came before.
+    /// Returns our path on the route of a datagram of `len` bytes that came on the peer's path `remote`. `newest` is
+    /// true if no later datagram of that path came before.
     pub(super) fn resolve_path(
         &mut self,
         common: &mut Common,
@@ -95,8 +95,8 @@ impl Native {
         Some(self.put_path(turn.now, slot, path))
     }
 
-    /// Returns the settings of a path that the peer opens: those configured for a path over this link that does not exist yet, or the
-    /// defaults.
+    /// Returns the settings of a path that the peer opens: those configured for a path over this link that does not
+    /// exist yet, or the defaults.
     fn expected_path(&self, slot: u8, meta: &RecvMeta) -> PathConfig {
         let is_free = |name: &str| self.paths.iter().all(|path| path.base.name != name);
         let mut expected = self.expected.iter().filter(|config| config.link == meta.link);
@@ -168,8 +168,8 @@ impl Native {
         Some(id.slot)
     }
 
-    /// Removes a path without informing the peer: to the peer it may be one that is unreachable for a while, and its datagrams may
-    /// open the path again.
+    /// Removes a path without informing the peer: to the peer it may be one that is unreachable for a while, and its
+    /// datagrams may open the path again.
     pub(super) fn drop_path(&mut self, common: &mut Common, turn: &mut Turn<'_>, id: PathId) {
         let closed: Vec<_> = self.remote.iter().map(|remote| remote.closed).collect();
         self.clear_slot(common, turn, id);

@@ -50,8 +50,8 @@ impl Native {
         established
     }
 
-    /// Sends an initiation that is due on every path that may carry it. The peer answers the first one that arrives. A path that
-    /// is added before the response carries it, too.
+    /// Sends an initiation that is due on every path that may carry it. The peer answers the first one that arrives. A
+    /// path that is added before the response carries it, too.
     pub(super) fn send_handshake(&mut self, common: &Common, turn: &mut Turn<'_>) {
         let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
         let (identity, indexes) = sessions.parts();
@@ -69,8 +69,8 @@ impl Native {
         }
     }
 
-    /// Returns true if nothing has come from the peer for a second on any path that this end opened and uses: the peer may have
-    /// restarted and lost the session.
+    /// Returns true if nothing has come from the peer for a second on any path that this end opened and uses: the peer
+    /// may have restarted and lost the session.
     pub(super) fn is_unresponsive(&self, now: Time) -> bool {
         let is_probed = |path: &NativePath| !path.learned && path.may_send();
         let is_silent =
@@ -81,7 +81,8 @@ impl Native {
             && in_use.all(is_silent)
     }
 
-    /// Returns true if there is no session, and the peer used no path when its last datagram came. It may have restarted since.
+    /// Returns true if there is no session, and the peer used no path when its last datagram came. It may have
+    /// restarted since.
     pub(super) fn is_unreachable(&self) -> bool {
         let may_open = |path: &NativePath| !path.learned && path.may_send_handshake();
         !self.has_session && !self.paths.iter().any(NativePath::may_send) && self.paths.iter().any(may_open)

@@ -88,8 +88,8 @@ impl Native {
         if timeout.probe {
             // Two, as in RFC 9002 section 6.2.4: the path is suspected if nothing comes back.
             path.probes = 2;
-            // If the last packets were lost, the response to a probe would only start their repair, so they are sent again at once
-            // (RFC 8985 section 7.3).
+            // If the last packets were lost, the response to a probe would only start their repair, so they are sent
+            // again at once (RFC 8985 section 7.3).
             let data = path.estimator.tail().filter(|payload| *payload != Payload::Control).take(2);
             data.for_each(|payload| {
                 if let Payload::Packet(key) = payload {
@@ -105,8 +105,8 @@ impl Native {
         }
     }
 
-    /// Nothing was acknowledged on a path for three round trips. With another path the silent one counts as dead; without, only when
-    /// probes stay unanswered as well.
+    /// Nothing was acknowledged on a path for three round trips. With another path the silent one counts as dead;
+    /// without, only when probes stay unanswered as well.
     fn suspect(&mut self, common: &mut Common, now: Time, id: PathId) {
         let others = self.paths.iter().any(|path| path.base.id != id && path.base.health.is_alive());
         if let Some(prober) = self.paths[id].base.liveness.prober() {

@@ -72,8 +72,8 @@ impl Plain {
         }
     }
 
-    /// Checks an inner packet. Its own version counts and not the GRE protocol type: the original MPT writes the version of its
-    /// connection there.
+    /// Checks an inner packet. Its own version counts and not the GRE protocol type: the original MPT writes the
+    /// version of its connection there.
     fn decapsulate<'a>(
         &self,
         common: &Common,

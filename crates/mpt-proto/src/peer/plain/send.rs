@@ -1,4 +1,5 @@
-//! The way of a packet out, in plain mode: queue, scheduler, framing, datagram. Each step takes the result of the one before it.
+//! The way of a packet out, in plain mode: queue, scheduler, framing, datagram. Each step takes the result of the one
+//! before it.
 
 use super::Plain;
 use crate::classify::{Class, Mark};
@@ -48,7 +49,8 @@ impl Plain {
         self.snapshots.iter().any(|path| path.id == id).then_some(id)
     }
 
-    /// Returns the GRE options of a packet. A realtime packet has no sequence number, so no receiver holds it (RFC 2890 section 2.2).
+    /// Returns the GRE options of a packet. A realtime packet has no sequence number, so no receiver holds it (RFC 2890
+    /// section 2.2).
     fn framing(&self, common: &Common, mark: Mark) -> PlainFraming {
         let may_wait = mark.class != Class::Realtime || common.scheduler.is_redundant();
         let sequence = self.framing.sequence && may_wait;
@@ -77,7 +79,8 @@ impl Plain {
         }
     }
 
-    /// Writes a packet to a datagram on its path. A redundant scheduler also sends it on every other path that has room.
+    /// Writes a packet to a datagram on its path. A redundant scheduler also sends it on every other path that has
+    /// room.
     fn transmit(
         &mut self,
         common: &mut Common,
