@@ -1,6 +1,10 @@
 //! The built-in plans, and their selection by name.
 
-use super::{Plan, Problem, parse};
+use super::{
+    expand::parse,
+    model::{Case, Plan},
+    problem::Problem,
+};
 use std::path::{Path, PathBuf};
 
 /// Returns the plans of the catalogue in order.
@@ -34,7 +38,7 @@ fn one_case(plan: &Plan, key: &str) -> Option<Plan> {
     let name = key.strip_prefix(&plan.key).and_then(|rest| rest.strip_prefix('/')).unwrap_or(key);
     let own_name = plan.axes.is_empty() || name != key;
     let case = plan.cases.iter().find(|case| own_name && case.name == name)?;
-    Some(Plan { cases: vec![super::Case { quick: true, ..case.clone() }], ..plan.clone() })
+    Some(Plan { cases: vec![Case { quick: true, ..case.clone() }], ..plan.clone() })
 }
 
 fn unknown(key: &str, plans: &[Plan]) -> String {

@@ -1,19 +1,27 @@
 //! Expands the text of a plan into cases: multiplies axes, fills braces, parses links, checks references.
 
 use super::{
-    Axis, Case, Claim, Event, Load, Plan, RunDuration, Settings, Traffic,
-    file::{CaseFile, EventFile, PlanFile, Published, Text, TrafficFile, TrafficKind},
+    file::{self, AxisFile, CaseFile, ClaimFile, EventFile, PlanFile, Published, Text, TrafficFile, TrafficKind},
+    model::{Axis, Case, Claim, Event, Load, Plan, RunDuration, Settings, Traffic},
     problem::{Problem, Source},
 };
 use crate::topology::{Family, MAX_PATHS};
 use mpt_proto::sched;
-use std::{fmt, time::Duration};
+use std::{fmt, path::Path, time::Duration};
 use toml::Spanned;
+
+/// Parses a plan from the text of `file`.
+///
+/// # Errors
+/// Returns the first error in the text.
+pub fn parse(file: &Path, text: &str) -> Result<Plan, Problem> {
+    plan(&file::read(file, text)?, &Source { file, text })
+}
 
 type Parsed<T> = Result<T, Problem>;
 
 /// Returns the plan that a file describes.
-pub(super) fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
+fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
     let axes = file.axis.iter().map(|axis| Axis {
         name: axis.name.clone(),
         unit: axis.unit.clone(),
@@ -40,7 +48,7 @@ pub(super) fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
     })
 }
 
-fn checked_claim(source: &Source<'_>, claim: &Spanned<super::file::ClaimFile>, cases: &[Case]) -> Parsed<Claim> {
+fn checked_claim(source: &Source<'_>, claim: &Spanned<ClaimFile>, cases: &[Case]) -> Parsed<Claim> {
     let written = claim.get_ref();
     if let Some(name) = written.cases.iter().find(|name| cases.iter().all(|case| case.name != **name)) {
         let known: Vec<&str> = cases.iter().map(|case| case.name.as_str()).take(12).collect();
@@ -108,7 +116,7 @@ impl Expander<'_> {
     }
 
     fn is_quick(&self, at: &[String]) -> bool {
-        let among = |(axis, value): (&super::file::AxisFile, &String)| {
+        let among = |(axis, value): (&AxisFile, &String)| {
             axis.quick.as_ref().is_none_or(|quick| quick.iter().any(|listed| listed.to_string() == *value))
         };
         self.file.axis.iter().zip(at).all(among)

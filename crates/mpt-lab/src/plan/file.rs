@@ -1,7 +1,8 @@
 //! Serde model of a plan file: one struct per table, one field per key. Text that is parsed later keeps its position.
 
 use super::{
-    Action, Beside, Congestion, Figure, Metric, Reference,
+    metric::Metric,
+    model::{Action, Beside, Congestion, Figure, Reference},
     problem::{Problem, Source},
 };
 use serde::Deserialize;

@@ -1,4 +1,5 @@
 use super::*;
+use std::{path::Path, time::Duration};
 
 const GOOD: &str = r#"
 key = "T"
