@@ -27,6 +27,7 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	./scripts/check-docs
+	./scripts/check-comments
 
 # Links to private items are allowed, because the documentation is also read in the source, where they lead somewhere.
 docs:

@@ -1,7 +1,7 @@
 //! Expands the text of a plan into cases: multiplies axes, fills braces, parses links, checks references.
 
 use super::{
-    file::{self, CaseFile, EventFile, PlanFile, Published, Text, TrafficFile, TrafficKind},
+    file::{self, AxisFile, CaseFile, ClaimFile, EventFile, PlanFile, Published, Text, TrafficFile, TrafficKind},
     model::{Axis, Case, Claim, Event, Load, Plan, RunDuration, Settings, Traffic},
     problem::{Problem, Source},
 };
@@ -48,7 +48,7 @@ fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
     })
 }
 
-fn checked_claim(source: &Source<'_>, claim: &Spanned<file::ClaimFile>, cases: &[Case]) -> Parsed<Claim> {
+fn checked_claim(source: &Source<'_>, claim: &Spanned<ClaimFile>, cases: &[Case]) -> Parsed<Claim> {
     let written = claim.get_ref();
     if let Some(name) = written.cases.iter().find(|name| cases.iter().all(|case| case.name != **name)) {
         let known: Vec<&str> = cases.iter().map(|case| case.name.as_str()).take(12).collect();
@@ -116,7 +116,7 @@ impl Expander<'_> {
     }
 
     fn is_quick(&self, at: &[String]) -> bool {
-        let among = |(axis, value): (&file::AxisFile, &String)| {
+        let among = |(axis, value): (&AxisFile, &String)| {
             axis.quick.as_ref().is_none_or(|quick| quick.iter().any(|listed| listed.to_string() == *value))
         };
         self.file.axis.iter().zip(at).all(among)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 
-use super::pair::New;
+use super::pair::flags::New;
 
 /// A multipath tunnel: one IP interface over many Internet links.
 #[derive(Debug, Parser)]

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use super::ini::{Entry, Ini, SECRET};
 use super::prefix::Prefix;
-use super::{LegacyProblem, Note};
+use super::problem::{LegacyProblem, Note};
 
 /// A section that is being read.
 pub(super) struct Fields<'a> {

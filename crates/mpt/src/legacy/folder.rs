@@ -5,9 +5,10 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use super::import::LegacySetup;
 use super::ini::Ini;
 use super::model::Connection;
-use super::{LegacySetup, write};
+use super::write;
 
 /// Returns the absolute path of a setup's template.
 pub fn template(setup: &LegacySetup) -> Option<String> {

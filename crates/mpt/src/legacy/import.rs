@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::ini::Ini;
 use super::model::{Connection, Interface, TunnelInterface};
-use super::{LegacyProblem, Note, positional};
+use super::positional;
+use super::problem::{LegacyProblem, Note};
 use crate::secrets;
 
 /// The contents of a set of files.

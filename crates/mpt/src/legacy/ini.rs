@@ -6,7 +6,7 @@
 //!
 //! The library drops a last line without a line end; this parser accepts it.
 
-use super::LegacyProblem;
+use super::problem::LegacyProblem;
 
 /// The values of a file with their lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

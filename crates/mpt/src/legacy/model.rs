@@ -23,7 +23,7 @@ use mpt_proto::path::MAX_PATHS;
 
 use super::fields::{Fields, is_interface, is_none};
 use super::ini::Ini;
-use super::{LegacyProblem, Note};
+use super::problem::{LegacyProblem, Note};
 use crate::interface_name::RESERVED;
 
 pub use super::prefix::Prefix;

@@ -14,8 +14,8 @@
 //!
 //! The result has the sections and keys of the INI format.
 
-use super::LegacyProblem;
 use super::ini::{Ini, Section};
+use super::problem::LegacyProblem;
 
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

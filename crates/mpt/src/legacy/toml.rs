@@ -10,8 +10,9 @@ use std::net::IpAddr;
 use mpt_proto::legacy::wire::AuthType;
 
 use super::fields::is_interface;
+use super::import::LegacySetup;
 use super::model::{Connection, ConnectionPath, Network, Prefix, Public};
-use super::{LegacySetup, Note};
+use super::problem::Note;
 
 /// A configuration file, and notes on what it lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]

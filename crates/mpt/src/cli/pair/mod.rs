@@ -10,7 +10,7 @@
 //! written that `mpt config check` would reject.
 
 mod ask;
-mod flags;
+pub mod flags;
 mod write;
 
 use std::fs::{self, OpenOptions};
@@ -18,12 +18,11 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-pub use flags::New;
-
 use super::commands::print;
 use super::keys;
 use crate::config::{self, Problem};
 use crate::{Failure, cli::render};
+use flags::New;
 use write::{Host, Keys, Pair};
 
 /// Writes the pair.
