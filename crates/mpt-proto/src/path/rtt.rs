@@ -114,6 +114,8 @@ pub struct OneWayDelay {
     steps: InterarrivalJitter,
     /// The jitter of lone datagrams, remembered while the path is busy.
     idle_jitter: Duration,
+    /// The jitter of lone datagrams is not kept.
+    forgets: bool,
     /// The times of the last busy round trip and of the last sample.
     busy_at: Option<Time>,
     sampled: Time,
@@ -122,6 +124,11 @@ pub struct OneWayDelay {
 }
 
 impl OneWayDelay {
+    /// Makes an empty one. With `remembers` the jitter of lone datagrams is kept while the path is busy.
+    pub fn new(remembers: bool) -> Self {
+        Self { forgets: !remembers, ..Self::default() }
+    }
+
     /// Adds the delay of one datagram. `spread` is a lower bound of the jitter from other evidence: see
     /// [`OneWayDelay::jitter`]. `round` is the number of bytes that arrived in the round trip that ends with it.
     pub fn on_sample(&mut self, now: Time, delay: OneWayTime, spread: Duration, round: u64) {
@@ -130,7 +137,7 @@ impl OneWayDelay {
         }
         if round > MAX_LONE_BYTES {
             self.busy_at = Some(now);
-        } else if self.busy_at.is_none_or(|at| now.since(at) > DRAIN_TIME) {
+        } else if !self.forgets && self.busy_at.is_none_or(|at| now.since(at) > DRAIN_TIME) {
             self.idle_jitter = match self.never_busy() {
                 true => self.steps.jitter.div_f64(self.weight()),
                 false => self.decayed_idle_jitter(now).max(self.steps.jitter),
@@ -150,7 +157,7 @@ impl OneWayDelay {
     pub fn verify(&mut self, delay: OneWayTime, round_trip: Duration) {
         let possible = self.round_trip.max(round_trip) * 2 + MIN_CURRENT_WINDOW;
         if self.latest.is_some_and(|last| u128::from(delay.minus(last).unsigned_abs()) > possible.as_nanos()) {
-            *self = Self::default();
+            *self = Self::new(!self.forgets);
         }
         self.round_trip = round_trip;
     }

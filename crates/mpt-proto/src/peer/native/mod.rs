@@ -167,7 +167,7 @@ impl Native {
             trace: Trace::default(),
         };
         for (slot, path) in (0..).zip(&known) {
-            native.put_path(now, slot, NativePath::new(now, slot, path, native.probe, native.max_datagram));
+            native.put_path(now, slot, native.new_path(now, slot, path));
         }
         if !known.is_empty() {
             native.association.request(now);
@@ -394,7 +394,7 @@ impl Native {
         self.retransmit.clear();
         self.addresses.clear_remote();
         for path in &mut self.paths {
-            path.on_peer_restart(self.max_datagram);
+            path.on_peer_restart(self.max_datagram, self.tuning);
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::repair::fec::Decoder;
 use crate::sched::reserve::ReservedPath;
 use crate::time::{Rate, Time};
 use crate::tuning::path::loss_gate::INITIAL_PROBES;
+use crate::tuning::{Rule, Tuning};
 
 /// A path of this end.
 #[derive(Debug)]
@@ -65,7 +66,14 @@ pub(in crate::peer) struct NativePath {
 
 impl NativePath {
     /// Makes a path to a validated or configured address. Datagrams of up to `max_datagram` bytes are wanted on it.
-    pub(super) fn new(now: Time, slot: u8, config: &PathConfig, probe: ProbeConfig, max_datagram: usize) -> Self {
+    pub(super) fn new(
+        now: Time,
+        slot: u8,
+        config: &PathConfig,
+        probe: ProbeConfig,
+        max_datagram: usize,
+        tuning: Tuning,
+    ) -> Self {
         Self {
             base: Path::new(now, slot, config, Some(probe)),
             address: AddressState::Validated,
@@ -77,10 +85,10 @@ impl NativePath {
             draining: false,
             damping: Damping::default(),
             last_received: Time::START,
-            estimator: PathEstimator::default(),
+            estimator: PathEstimator::new(tuning),
             next_send: Time::START,
             probes: 0,
-            initial_probes: INITIAL_PROBES,
+            initial_probes: initial_probes(tuning),
             quality_probed: Time::START,
             status_polled: Time::START,
             last_data_received: None,
@@ -94,18 +102,18 @@ impl NativePath {
     }
 
     /// The peer restarted: what was measured and owed belongs to its previous incarnation.
-    pub(super) fn on_peer_restart(&mut self, max_datagram: usize) {
-        self.estimator = PathEstimator::default();
+    pub(super) fn on_peer_restart(&mut self, max_datagram: usize, tuning: Tuning) {
+        self.estimator = PathEstimator::new(tuning);
         self.next_send = Time::START;
-        (self.probes, self.initial_probes, self.quality_probed) = (0, INITIAL_PROBES, Time::START);
+        (self.probes, self.initial_probes, self.quality_probed) = (0, initial_probes(tuning), Time::START);
         (self.status_polled, self.last_data_received, self.challenged) = (Time::START, None, None);
         (self.probe_copy_bytes, self.reserved, self.ce) = (0, ReservedPath::default(), 0);
         (self.pmtu, self.fec) = (Pmtu::new(max_datagram), FecSender::default());
     }
 
     /// Empties its slot.
-    pub(super) fn vacate(&mut self, max_datagram: usize) {
-        self.on_peer_restart(max_datagram);
+    pub(super) fn vacate(&mut self, max_datagram: usize, tuning: Tuning) {
+        self.on_peer_restart(max_datagram, tuning);
         self.address = AddressState::Validated;
         self.cap = None;
         self.base.vacate();
@@ -137,6 +145,11 @@ impl NativePath {
         let Health { enabled, carrier, .. } = self.base.health;
         !enabled && carrier && self.address.is_validated() && self.challenged.is_some()
     }
+}
+
+/// Returns the number of quality probes of a new path.
+fn initial_probes(tuning: Tuning) -> u32 {
+    if tuning.has(Rule::InitialProbes) { INITIAL_PROBES } else { 0 }
 }
 
 /// What this end knows of the peer's paths, by the peer's slot.

@@ -21,7 +21,7 @@ impl Native {
     pub(in crate::peer) fn add_path(&mut self, now: Time, config: &PathConfig) -> Result<(), PeerError> {
         config.remote.ok_or(PeerError::NoAddress)?;
         let slot = self.free_slot().ok_or(PeerError::NoSlot)?;
-        let path = NativePath::new(now, slot, config, self.probe, self.max_datagram);
+        let path = self.new_path(now, slot, config);
         let id = self.put_path(now, slot, path);
         self.announce(now, id);
         Ok(())
@@ -32,7 +32,7 @@ impl Native {
         let remote = config.remote.ok_or(PeerError::NoAddress)?;
         let slot = self.free_slot().ok_or(PeerError::NoSlot)?;
         let config = PathConfig { alive: false, ..config.clone() };
-        let mut path = NativePath::new(now, slot, &config, self.probe, self.max_datagram);
+        let mut path = self.new_path(now, slot, &config);
         path.address = AddressState::Unvalidated(PathValidation::advertised(now, config.link, remote));
         self.put_path(now, slot, path);
         Ok(())
@@ -70,6 +70,11 @@ impl Native {
         vacant.or_else(|| self.paths.next_slot())
     }
 
+    /// Makes a path from its configuration.
+    pub(super) fn new_path(&self, now: Time, slot: u8, config: &PathConfig) -> NativePath {
+        NativePath::new(now, slot, config, self.probe, self.max_datagram, self.tuning)
+    }
+
     /// Puts a path into its slot, as the next generation.
     pub(super) fn put_path(&mut self, now: Time, slot: u8, mut path: NativePath) -> PathId {
         if let Some(before) = self.paths.in_slot(slot) {
@@ -93,7 +98,7 @@ impl Native {
                 remote.closed = Some(generation);
             }
         }
-        self.paths[id].vacate(self.max_datagram);
+        self.paths[id].vacate(self.max_datagram, self.tuning);
         self.trace.on_path_removed(turn.now, id);
     }
 

@@ -89,7 +89,7 @@ impl Native {
     fn add_remote_path(&mut self, common: &mut Common, turn: &mut Turn<'_>, meta: &RecvMeta) -> Option<PathId> {
         let slot = self.free_slot().or_else(|| self.evict_path(common, turn))?;
         let config = PathConfig { remote: Some(meta.from), alive: false, ..self.expected_path(slot, meta) };
-        let mut path = NativePath::new(turn.now, slot, &config, self.probe, self.max_datagram);
+        let mut path = self.new_path(turn.now, slot, &config);
         path.learned = true;
         path.address = AddressState::Unvalidated(PathValidation::new(turn.now, meta));
         Some(self.put_path(turn.now, slot, path))
@@ -191,7 +191,7 @@ impl Native {
     /// Resets what was measured on a path, because its route changed.
     fn reset_estimates(&mut self, id: PathId) {
         let path = &mut self.paths[id];
-        path.on_peer_restart(self.max_datagram);
+        path.on_peer_restart(self.max_datagram, self.tuning);
         let cap = path.cap;
         self.cc.add_path(id, self.datagram(), cap);
     }
