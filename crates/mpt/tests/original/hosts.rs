@@ -73,7 +73,7 @@ impl Hosts {
 
     /// Returns how many of ten pings from the machine in a site are answered.
     pub fn ping_from_site(&self, site: usize, to: &str) -> u32 {
-        received(&sh(&format!("ip netns exec {} ping -c 10 -i 0.02 -W 1 -q {to} || true", self.sites[site])))
+        received(&sh(&format!("ip netns exec {} ping -c 10 -i 0.02 -W 5 -q {to} || true", self.sites[site])))
     }
 
     /// Returns the folder of host `host`.
@@ -146,7 +146,7 @@ impl Hosts {
     /// Returns how many of ten pings are answered.
     pub fn ping(&self, host: usize, from: Option<&str>, to: &str) -> u32 {
         let from = from.map_or(String::new(), |from| format!("-I {from}"));
-        let script = format!("ping -c 10 -i 0.02 -W 1 -q {from} {to} || true");
+        let script = format!("ping -c 10 -i 0.02 -W 5 -q {from} {to} || true");
         received(&self.sh(host, &script))
     }
 
