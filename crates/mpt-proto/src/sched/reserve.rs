@@ -3,7 +3,7 @@
 //!
 //! A path without bulk is not measured: one that was slow by chance, or was slow when it was last used, would stay
 //! reserved. So while bulk flows have packets, a short packet train probes its rate every few seconds
-//! ([`crate::path::packet_train`]). If the train shows a fast path, bulk may use it for as long as congestion control
+//! (`path::packet_train`). If the train shows a fast path, bulk may use it for as long as congestion control
 //! needs to measure it.
 
 use std::time::Duration;
