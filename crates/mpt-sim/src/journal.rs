@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
-use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -51,12 +50,12 @@ fn compare(folder: &Path, test: &str, hash: u64) {
     let runs = ended.entry(test.to_owned()).or_default();
     runs.push(hash);
     let line = line(test, runs.len(), hash);
+    let committed = fs::read_to_string(&file).unwrap_or_default();
     if env::var_os(ACCEPT).is_some() {
-        fs::write(&file, text(&ended)).expect("the folder of the journals can be written");
+        fs::write(&file, merged(&committed, &ended)).expect("the folder of the journals can be written");
         return;
     }
     drop(ended);
-    let committed = fs::read_to_string(&file).unwrap_or_default();
     assert!(
         committed.lines().any(|known| known == line),
         "the journal of this run is not the one in {}: {line}\nhint: if the change is intended, {ACCEPT}=1 cargo test -p mpt-sim",
@@ -71,16 +70,31 @@ fn journal_file(folder: &Path) -> Option<PathBuf> {
     Some(folder.join(format!("{name}.txt")))
 }
 
-fn text(ended: &BTreeMap<String, Vec<u64>>) -> String {
-    let mut text = String::new();
-    for (test, runs) in ended {
-        for (hash, run) in runs.iter().zip(1..) {
-            writeln!(text, "{}", line(test, run, *hash)).expect("a string has room");
-        }
+/// Replaces the lines of the tests that ran in the `committed` text, and keeps those of the others.
+fn merged(committed: &str, ended: &BTreeMap<String, Vec<u64>>) -> String {
+    let test_of = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+    let mut tests: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for kept in committed.lines().filter(|line| !ended.contains_key(&test_of(line))) {
+        tests.entry(test_of(kept)).or_default().push(kept.to_owned());
     }
-    text
+    for (test, runs) in ended {
+        tests.insert(test.clone(), runs.iter().zip(1..).map(|(hash, run)| line(test, run, *hash)).collect());
+    }
+    tests.into_values().flatten().map(|line| line + "\n").collect()
 }
 
 fn line(test: &str, run: usize, hash: u64) -> String {
     format!("{test} {run} {hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepting_the_journals_of_one_test_keeps_those_of_the_others() {
+        let committed = "a 1 0000000000000001\na 2 0000000000000002\nb 1 0000000000000003\n";
+        let merged = merged(committed, &BTreeMap::from([("a".to_owned(), vec![9])]));
+        assert_eq!(merged, "a 1 0000000000000009\nb 1 0000000000000003\n");
+    }
 }

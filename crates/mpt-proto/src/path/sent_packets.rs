@@ -60,7 +60,7 @@ pub struct SentPackets {
     in_flight: u64,
     largest_acked: Option<(PathSeq, Time)>,
     lost: VecDeque<LostPacket>,
-    reordering: Reordering,
+    reordering: ReorderingHistory,
 }
 
 /// The packets that an ACK newly acknowledged.
@@ -282,16 +282,16 @@ impl SentPackets {
     }
 }
 
-/// Reordering: for an arrival after a later packet, the difference of their send times.
+/// ReorderingHistory: for an arrival after a later packet, the difference of their send times.
 #[derive(Clone, Debug, Default)]
-struct Reordering {
+struct ReorderingHistory {
     worst: WindowedMax<Duration>,
     /// The value that all but a few in a thousand stay below.
     high: Duration,
     mean: Duration,
 }
 
-impl Reordering {
+impl ReorderingHistory {
     /// Adds an arrival. `high` rises half of the way to a larger sample, and falls a little with each smaller one, so
     /// that a few packets in a thousand exceed it: waiting for the very last would cost every real loss another round
     /// trip.

@@ -68,7 +68,7 @@ use duplicate::PendingDuplicates;
 use header_compression::HeaderCompression;
 use path::{NativePath, RemotePaths};
 use reordering::Reordering;
-use session::Initiation;
+use session::SentInitiation;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
 pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
@@ -77,7 +77,7 @@ pub const NATIVE_OVERHEAD: usize = OVERHEAD + DATA_HEADER;
 pub(super) struct Native {
     association: Association,
     /// The last initiation, while its response is missing.
-    initiation: Option<Initiation>,
+    initiation: Option<SentInitiation>,
     /// The time at which the current session was established.
     established_at: Time,
     /// There is a session, so datagrams can be sealed.

@@ -37,7 +37,7 @@ struct Ingress {
 
 /// What the frames of one datagram contained.
 #[derive(Default)]
-struct Content<'a> {
+struct DatagramContent<'a> {
     eliciting: AckEliciting,
     data: Option<DataFrame<'a>>,
     repair: Option<RepairFrame<'a>>,
@@ -112,8 +112,8 @@ impl Native {
         body: &'a [u8],
         len: usize,
         room: &'a OnceCell<Vec<u8>>,
-    ) -> Content<'a> {
-        let mut content = Content::default();
+    ) -> DatagramContent<'a> {
+        let mut content = DatagramContent::default();
         for frame in Frames::new(body) {
             let Ok(mut frame) = frame else {
                 common.drops.count(Dropped::Malformed);

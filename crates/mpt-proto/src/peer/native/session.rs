@@ -12,7 +12,7 @@ use crate::tuning::peer::native::UNRESPONSIVE_AFTER;
 
 /// An initiation that waits for its response.
 #[derive(Debug)]
-pub(super) struct Initiation {
+pub(super) struct SentInitiation {
     message: Vec<u8>,
     /// Paths on which it has not been sent yet.
     pub(super) pending: PathSet,
@@ -58,9 +58,9 @@ impl Native {
         let initiation = self.association.poll_transmit(turn.now, identity, || indexes.ephemeral_input(common.index));
         if let Some(initiation) = initiation {
             self.trace.record(turn.now, || TraceEvent::Handshake(HandshakeEvent::Initiated));
-            self.initiation = Some(Initiation { message: initiation.message, pending: PathSet::ALL });
+            self.initiation = Some(SentInitiation { message: initiation.message, pending: PathSet::ALL });
         }
-        let Some(Initiation { message, pending }) = &mut self.initiation else { return };
+        let Some(SentInitiation { message, pending }) = &mut self.initiation else { return };
         let pending = std::mem::replace(pending, PathSet::NONE);
         for path in self.paths.iter().filter(|path| path.may_send_handshake() && pending.contains(path.id())) {
             let mut slot = turn.tx.reserve(path.base.link, path.base.remote, CONTROL_TOS, message.len());
