@@ -1,5 +1,6 @@
 //! `mpt-lab`: the laboratory's command line. Data goes to stdout, messages go to stderr.
 
+mod ablation;
 mod command;
 mod progress_bar;
 
@@ -67,11 +68,20 @@ enum Command {
         /// Folder of the run.
         folder: PathBuf,
     },
-    /// Computes the committed matrix of the simulator's figures and shows the differences.
+    /// Computes the committed matrix of the simulator's figures and shows the differences; or measures the effect of
+    /// switching rules of the core off.
+    ///
+    /// With --without or --all-rules, each case runs in pairs in the simulator, with all rules and without some, and with
+    /// one seed. A ratio above 1 means that the rule helps, also where smaller values are better. Sets: matrix (the
+    /// committed cases), mixes (random mixes of links: goodput / ceiling), flows (two CUBIC flows: sum and fairness),
+    /// latency (a call beside a flow: one-way delay), pages (load time of 20 objects, singly or six at once).
+    /// BBR and QUIC inside the tunnel are not simulated; they need network namespaces: mpt-lab run flows.
     Matrix {
         /// Writes the matrix.
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["without", "all_rules"])]
         accept: bool,
+        #[command(flatten)]
+        ablation: ablation::AblationArgs,
     },
     /// Draws the core's estimates for each path while one TCP flow runs in the simulator.
     Trace {
@@ -139,7 +149,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::List => command::list(),
         Command::Run(run) => command::run(&run),
         Command::Report { folder } => command::report(&folder),
-        Command::Matrix { accept } => command::matrix(accept),
+        Command::Matrix { ablation, .. } if ablation.is_requested() => ablation::run(&ablation),
+        Command::Matrix { accept, .. } => command::matrix(accept),
         Command::Trace { case, picture, seconds, seed } => {
             command::trace(&case, Seed(seed), Duration::from_secs(seconds), &picture)
         }

@@ -5,20 +5,14 @@
 //! appear later, so plans about them also run MPT for the length of an experiment. Figures are rounded to what a user
 //! would notice.
 
-use super::{ceiling, contender::Contender, result::Run, sim::Simulation};
+use super::{ceiling, contender::Contender, parallel, result::Run, sim::Simulation};
 use crate::{
     plan::{Case, Metric, Plan, Problem, select},
     tunnel::Mode,
 };
+use mpt_proto::tuning::Tuning;
 use mpt_sim::seed::Seed;
-use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    thread,
-    time::Duration,
-};
+use std::time::Duration;
 
 /// File of the matrix, relative to the root of the source tree.
 pub const FILE: &str = "lab/matrix.txt";
@@ -43,31 +37,23 @@ pub const ACCEPT: &str = "cargo run -p mpt-lab -- matrix --accept";
 /// # Errors
 /// Returns the first error in a plan of the catalogue.
 pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Computed, Problem> {
-    let mut plans = Vec::new();
-    for (key, seconds) in PLANS {
-        let length = Duration::from_secs(seconds);
-        plans.extend(select(key).expect("a plan of the catalogue").into_iter().map(|plan| (plan, length)));
-    }
+    let plans = plans();
     let mut cases = Vec::new();
     for (plan, length) in &plans {
         cases.extend(plan.cases.iter().map(|case| MatrixRow { plan, case, length: *length }));
     }
-    let lines: Vec<Mutex<(String, String)>> = cases.iter().map(|_| Mutex::default()).collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                while let Some((number, row)) = Some(next.fetch_add(1, Relaxed)).and_then(|n| Some((n, cases.get(n)?)))
-                {
-                    *lines[number].lock().unwrap_or_else(PoisonError::into_inner) = row.line();
-                    progress(done.fetch_add(1, Relaxed) + 1, cases.len());
-                }
-            });
-        }
-    });
-    let lines = lines.into_iter().map(|line| line.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let lines = parallel::map(&cases, MatrixRow::line, progress).into_iter();
     let (figures, journals): (String, String) = lines.unzip();
     Ok(Computed { matrix: HEAD.to_owned() + &figures, journals })
+}
+
+/// Returns the plans of the matrix with the length of a run.
+pub(super) fn plans() -> Vec<(Plan, Duration)> {
+    let of = |(key, seconds)| {
+        let plans = select(key).expect("a plan of the catalogue");
+        plans.into_iter().map(move |plan| (plan, Duration::from_secs(seconds)))
+    };
+    PLANS.into_iter().flat_map(of).collect()
 }
 
 /// Returns the lines in which two matrices differ: old ones with a minus, new ones with a plus.
@@ -135,7 +121,9 @@ impl MatrixRow<'_> {
     fn run(&self, contender: Contender, mode: Mode, length: Duration) -> Option<Run> {
         let Self { plan, case, .. } = *self;
         let seed = Seed(1).fork(&format!("{}/{}", plan.key, case.name)).fork("repetition 0");
-        Simulation { case, mode, seed, length, quick: true }.run(contender).ok()
+        Simulation { case, mode, seed, length, quick: true, tuning: Tuning::default(), offset: Duration::ZERO }
+            .run(contender)
+            .ok()
     }
 
     fn goodput(&self, contender: Contender, mode: Mode, length: Duration) -> Option<f64> {

@@ -8,11 +8,13 @@
 //! [`contender`] starts and stops a contender, [`measure`] runs traffic and events, [`store`] saves results so that an
 //! interrupted run continues. Anything that cannot be measured is reported with its reason.
 
+pub mod ablation;
 pub mod ceiling;
 pub mod contender;
 pub mod matrix;
 mod measure;
 mod outage;
+mod parallel;
 pub mod record;
 pub mod result;
 mod sim;
@@ -28,6 +30,7 @@ use crate::{
 };
 use contender::{Contender, Testbed, TopologyRef};
 use measure::Measurement;
+use mpt_proto::tuning::Tuning;
 use mpt_sim::seed::Seed;
 use result::{CaseResult, Outcome, Run, Substrate};
 use serde::{Deserialize, Serialize};
@@ -131,7 +134,16 @@ impl Session<'_> {
             outcomes.push(self.repeat(contender, &|session, repetition| {
                 session.report(&contender, 0.0);
                 let seed = session.seed().fork(&format!("repetition {repetition}"));
-                Simulation { case: session.case, mode, seed, length, quick }.run(contender)
+                Simulation {
+                    case: session.case,
+                    mode,
+                    seed,
+                    length,
+                    quick,
+                    tuning: Tuning::default(),
+                    offset: Duration::ZERO,
+                }
+                .run(contender)
             }));
         }
         self.result(outcomes)

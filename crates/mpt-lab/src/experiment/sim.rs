@@ -28,6 +28,7 @@ use mpt_proto::{
     sched,
     sessions::SessionTable,
     time::{Rate, Time},
+    tuning::Tuning,
 };
 use mpt_sim::{
     direct::Direct,
@@ -48,6 +49,10 @@ pub(super) struct Simulation<'a> {
     pub(super) seed: Seed,
     pub(super) length: Duration,
     pub(super) quick: bool,
+    /// The core's heuristics that are on, in native mode.
+    pub(super) tuning: Tuning,
+    /// Delay of the flow's start in the tunnel, by which two seeds differ on links without random loss and jitter.
+    pub(super) offset: Duration,
 }
 
 impl Simulation<'_> {
@@ -75,7 +80,7 @@ impl Simulation<'_> {
     }
 
     fn tunnel(&self) -> Result<Run> {
-        let mut net = self.established();
+        let mut net = self.established(self.greedy());
         for event in &self.case.events {
             net.run(SETTLING_TIME + event.at.of(self.quick));
             apply_action(&mut net, event.path, event.action)?;
@@ -86,7 +91,7 @@ impl Simulation<'_> {
 
     /// Runs the tunnel and calls `look` every `step` from the flow's start.
     pub(super) fn run_sampled(&self, step: Duration, look: &mut dyn FnMut(&Network, Duration)) -> Result<()> {
-        let (mut net, mut at) = (self.established(), Duration::ZERO);
+        let (mut net, mut at) = (self.established(self.greedy()), Duration::ZERO);
         let mut events = self.case.events.iter().peekable();
         while at < self.length {
             at += step;
@@ -100,17 +105,14 @@ impl Simulation<'_> {
         Ok(())
     }
 
-    /// Returns a network with an established tunnel; the links' schedules start at the flow's start.
-    fn established(&self) -> Network {
+    /// Returns a network with an established tunnel between `hosts`; the links' schedules start after
+    /// [`SETTLING_TIME`].
+    pub(super) fn established(&self, hosts: [Box<dyn Host>; 2]) -> Network {
         let paths: Vec<PathSpec> = self.case.paths.iter().map(|path| self.oriented(path)).collect();
         let settings = self.case.tunnel.clone();
         let (inner, outer) = (self.case.inner, self.case.outer);
         let layout = Layout { paths: &paths, settings, inner, outer, mode: self.mode };
-        let ends = [endpoint(0, &layout), endpoint(1, &layout)];
-        let hosts = match self.mode {
-            Mode::Original => hosts_before_rack(layout.mtu()),
-            Mode::Native | Mode::Plain => hosts(layout.mtu(), Time::after(SETTLING_TIME)),
-        };
+        let ends = [endpoint(0, &layout, self.tuning), endpoint(1, &layout, self.tuning)];
         let mut net = Network::between(self.seed, ends, &paths, hosts);
         net.run(SETTLING_TIME);
         for (number, path) in paths.iter().enumerate() {
@@ -118,6 +120,21 @@ impl Simulation<'_> {
             net.link(number, 1).change(Time::after(SETTLING_TIME), &path.back);
         }
         net
+    }
+
+    /// Returns the MTU in the tunnel.
+    pub(super) fn mtu(&self) -> usize {
+        let (settings, inner, outer) = (self.case.tunnel.clone(), self.case.inner, self.case.outer);
+        Layout { paths: &self.case.paths, settings, inner, outer, mode: self.mode }.mtu()
+    }
+
+    /// Returns the hosts of one greedy TCP flow.
+    fn greedy(&self) -> [Box<dyn Host>; 2] {
+        let (mtu, start) = (self.mtu(), Time::after(SETTLING_TIME + self.offset));
+        match self.mode {
+            Mode::Original => hosts_before_rack(mtu, start),
+            Mode::Native | Mode::Plain => hosts(mtu, start),
+        }
     }
 
     fn result(&self, sink: &TcpSink, begin: Duration, events: bool) -> Run {
@@ -150,8 +167,8 @@ fn hosts(mtu: usize, start: Time) -> [Box<dyn Host>; 2] {
 }
 
 /// The TCP in the papers predates RACK (RFC 8985).
-fn hosts_before_rack(mtu: usize) -> [Box<dyn Host>; 2] {
-    let source = TcpSource::new(mtu).starting_at(Time::after(SETTLING_TIME)).before_rack();
+fn hosts_before_rack(mtu: usize, start: Time) -> [Box<dyn Host>; 2] {
+    let source = TcpSource::new(mtu).starting_at(start).before_rack();
     [Box::new(source), Box::new(TcpSink::new(mtu))]
 }
 
@@ -168,10 +185,10 @@ fn apply_action(net: &mut Network, path: usize, what: Action) -> Result<()> {
     Ok(())
 }
 
-fn endpoint(end: usize, layout: &Layout<'_>) -> Endpoint {
+fn endpoint(end: usize, layout: &Layout<'_>, tuning: Tuning) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
     let protocol = match layout.mode {
-        Mode::Native => Protocol::Native(NativeConfig::new(*keys(1 - end).public())),
+        Mode::Native => Protocol::Native(NativeConfig { tuning, ..NativeConfig::new(*keys(1 - end).public()) }),
         Mode::Plain => Protocol::Plain(PlainFraming { sequence: true, ..PlainFraming::default() }),
         Mode::Original => Protocol::Plain(PlainFraming::default()),
     };

@@ -7,6 +7,7 @@ use crate::{
     plan::Case,
     tunnel::Mode,
 };
+use mpt_proto::tuning::Tuning;
 use mpt_sim::{host::tcp::TcpSink, net::Network, seed::Seed};
 use std::time::Duration;
 
@@ -18,7 +19,15 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// # Errors
 /// Returns an error if the simulator cannot run the case.
 pub fn trace(case: &Case, seed: Seed, length: Duration) -> Result<Vec<Chart>> {
-    let simulation = Simulation { case, mode: Mode::Native, seed, length, quick: true };
+    let simulation = Simulation {
+        case,
+        mode: Mode::Native,
+        seed,
+        length,
+        quick: true,
+        tuning: Tuning::default(),
+        offset: Duration::ZERO,
+    };
     let mut traced = Curves::new(case.paths.len());
     simulation.run_sampled(SAMPLE_INTERVAL, &mut |net, at| traced.sample(net, at))?;
     Ok(traced.charts(&case.name))
