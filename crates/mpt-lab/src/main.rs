@@ -71,7 +71,7 @@ enum Command {
     /// Computes the committed matrix of the simulator's figures and shows the differences; or measures the effect of
     /// switching rules of the core off.
     ///
-    /// With --without or --all-rules, each case runs in pairs in the simulator, with all rules and without some, and with
+    /// With --without or --all-rules, each case runs in pairs in the simulator: with all rules and without some, with
     /// one seed. A ratio above 1 means that the rule helps, also where smaller values are better. Sets: matrix (the
     /// committed cases), mixes (random mixes of links: goodput / ceiling), flows (two CUBIC flows: sum and fairness),
     /// latency (a call beside a flow: one-way delay), pages (load time of 20 objects, singly or six at once).

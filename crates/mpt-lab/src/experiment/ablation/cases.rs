@@ -153,8 +153,8 @@ fn parsed(path: &str) -> PathSpec {
 ///
 /// - 2 to 4 paths, equal in both directions;
 /// - rates of 0.5 to 300 Mbit/s and one-way delays of 3 to 300 ms, log-uniform;
-/// - in a quarter of the mixes, a slow near path (0.5 to 10 Mbit/s, 3 to 30 ms) beside a fast far one (30 to 300 Mbit/s,
-///   50 to 300 ms);
+/// - in a quarter of the mixes, a slow near path (0.5 to 10 Mbit/s, 3 to 30 ms) beside a fast far one (30 to 300
+///   Mbit/s, 50 to 300 ms);
 /// - normal jitter on half of the paths, with a deviation of 2 to 30 % of the delay, and half of these reorder;
 /// - random loss of 0 to 3 % on a third of the paths;
 /// - queues from 10 packets of 1,514 bytes to 1 s, log-uniform.

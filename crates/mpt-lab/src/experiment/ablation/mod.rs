@@ -116,9 +116,9 @@ pub const MOST_HELPED: usize = 5;
 /// Summarizes effects; none if there are none.
 ///
 /// The cases that the rule helps most are selected by the first half of the seeds, and their effect is estimated by the
-/// other half: with the same seeds for both, the selection of the largest values would bias the estimate upwards. With one
-/// seed there is no other half, and the estimate has no interval. The interval over the selected cases is that of fixed
-/// cases and random seeds; the interval over all takes the cases as a random sample.
+/// other half: with the same seeds for both, the selection of the largest values would bias the estimate upwards. With
+/// one seed there is no other half, and the estimate has no interval. The interval over the selected cases is that of
+/// fixed cases and random seeds; the interval over all takes the cases as a random sample.
 pub fn summarize(effects: &[Effect]) -> Option<Summary> {
     let seeds = effects.iter().map(|effect| effect.log_ratios.len()).min()?;
     let selecting = seeds.div_ceil(2);

@@ -77,7 +77,8 @@ impl AblationCase {
 fn two_flows(simulation: &Simulation<'_>) -> Vec<f64> {
     let (mtu, fifth) = (simulation.mtu(), simulation.length / 5);
     let source = |flow: u16| -> (u16, Box<dyn Host>) {
-        let start = Time::after(SETTLING_TIME + simulation.offset + fifth * u32::from(flow));
+        let phase = MAX_OFFSET.mul_f64(simulation.seed.fork(&format!("flow {flow}")).unit());
+        let start = Time::after(SETTLING_TIME + phase + fifth * u32::from(flow));
         (source_port(flow), Box::new(TcpSource::new(mtu).flow(flow).starting_at(start)))
     };
     let sink = |flow: u16| -> (u16, Box<dyn Host>) { (sink_port(flow), Box::new(TcpSink::new(mtu).flow(flow))) };
@@ -95,12 +96,13 @@ fn two_flows(simulation: &Simulation<'_>) -> Vec<f64> {
 }
 
 /// Returns the median and p99 of a call's one-way delay in ms, and the goodput of the flow beside it. The call starts
-/// with the flow and ends [`LOST`] before the run, so that late packets still count.
+/// within a packet interval of the flow and ends [`LOST`] before the run, so that late packets still count.
 fn call_beside_a_flow(simulation: &Simulation<'_>) -> Vec<f64> {
     let (mtu, start) = (simulation.mtu(), SETTLING_TIME + simulation.offset);
     let end = SETTLING_TIME + simulation.length;
+    let phase = VOICE_INTERVAL.mul_f64(simulation.seed.fork("call").unit());
     let spec = CallSpec {
-        start: Time::after(start),
+        start: Time::after(start + phase),
         end: Time::after(end.saturating_sub(LOST).max(start + LOST)),
         interval: VOICE_INTERVAL,
         len: VOICE_LEN,

@@ -19,8 +19,8 @@ impl Estimate {
         Self { mean: mean(values), half }
     }
 
-    /// Returns the mean over fixed groups, each of which has several independent values. The variance of the mean is the
-    /// sum of those of the groups' means; its degrees of freedom are Welch's and Satterthwaite's.
+    /// Returns the mean over fixed groups, each of which has several independent values. The variance of the mean is
+    /// the sum of those of the groups' means; its degrees of freedom are Welch's and Satterthwaite's.
     pub fn of_groups(groups: &[Vec<f64>]) -> Self {
         let means: Vec<f64> = groups.iter().map(|group| mean(group)).collect();
         let scale = (groups.len() as f64).powi(2);
@@ -74,9 +74,12 @@ fn variance(values: &[f64]) -> Option<f64> {
 /// Returns the 97.5 % quantile of the t distribution. Degrees of freedom between two rows are rounded down, so that
 /// intervals are never too narrow.
 fn t_quantile(freedom: f64) -> f64 {
-    let row = T_TABLE.iter().rev().find(|(rows_freedom, _)| *rows_freedom <= freedom);
+    let row = T_TABLE.iter().rev().find(|(row, _)| *row <= freedom + ROUNDING);
     row.unwrap_or(&T_TABLE[0]).1
 }
+
+/// Tolerance for the rounding of a sum of fractions, so that 2 degrees of freedom are not taken for 1.
+const ROUNDING: f64 = 1e-6;
 
 /// Degrees of freedom and the 97.5 % quantile (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2).
 const T_TABLE: [(f64, f64); 24] = [
