@@ -1,4 +1,4 @@
-//! `mpt-lab list`, `run`, `report`, `matrix` with its ablation, and `trace`.
+//! `mpt-lab list`, `run`, `report`, `matrix` and `trace`.
 
 use crate::progress_bar::ProgressBar;
 use clap::{Args, ValueEnum};
@@ -6,7 +6,6 @@ use mpt_lab::{
     chart, competitors,
     experiment::{
         self, Options,
-        ablation::{self, Ablation, CaseSet, Goodputs},
         contender::Contender,
         matrix,
         record::{self, Record},
@@ -19,7 +18,6 @@ use mpt_lab::{
     report,
     tunnel::Mode,
 };
-use mpt_proto::tuning::{Rule, Tuning};
 use mpt_sim::seed::Seed;
 use std::{
     error::Error,
@@ -81,47 +79,6 @@ enum ModeArg {
     Native,
     /// GRE-in-UDP with sequence numbers.
     Plain,
-}
-
-/// Ablation: the effect of the core's rules in the simulator.
-#[derive(Args)]
-pub(crate) struct AblationArgs {
-    /// Runs every case with all rules of the core and without these, and prints the effect on goodput.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', group = "ablation", conflicts_with = "accept")]
-    without: Vec<Rule>,
-    /// The same for every rule, one after another; prints a Markdown table.
-    #[arg(long, group = "ablation", conflicts_with = "accept")]
-    all_rules: bool,
-    /// Number of seeds of each case; a verdict needs at least 4.
-    #[arg(long, value_name = "N", default_value_t = 4, requires = "ablation",
-        value_parser = clap::value_parser!(u64).range(1..=1_000))]
-    seeds: u64,
-    /// The plans E1.IV, static, dynamic and E3, or random link mixes.
-    #[arg(long, value_enum, default_value_t = SetArg::Matrix, requires = "ablation")]
-    set: SetArg,
-    /// Number of random link mixes.
-    #[arg(long, value_name = "K", default_value_t = 100, requires = "ablation",
-        value_parser = clap::value_parser!(u16).range(1..))]
-    cases: u16,
-    /// Length of a run in seconds.
-    #[arg(long, value_name = "T", default_value_t = 8, requires = "ablation",
-        value_parser = clap::value_parser!(u64).range(1..=3_600))]
-    seconds: u64,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum SetArg {
-    /// The plans E1.IV, static, dynamic and E3.
-    Matrix,
-    /// Random link mixes.
-    Mixes,
-}
-
-impl AblationArgs {
-    /// Returns true if an ablation is requested.
-    pub(crate) fn is_requested(&self) -> bool {
-        self.all_rules || !self.without.is_empty()
-    }
 }
 
 impl RunArgs {
@@ -224,39 +181,8 @@ pub(crate) fn matrix(accept: bool) -> CommandResult {
     }
 }
 
-/// Measures the effect of rules and prints it.
-pub(crate) fn ablation(args: &AblationArgs) -> CommandResult {
-    let set = match args.set {
-        SetArg::Matrix => CaseSet::Matrix,
-        SetArg::Mixes => CaseSet::Mixes(args.cases.into()),
-    };
-    if args.all_rules && args.seeds < ablation::MIN_SEEDS {
-        return Err(format!("the table needs verdicts; hint: --seeds {} or more", ablation::MIN_SEEDS).into());
-    }
-    let ablation = Ablation::new(set, args.seeds, Duration::from_secs(args.seconds));
-    let run = |name: &str, tuning| -> Result<Goodputs, Box<dyn Error>> {
-        let goodputs = ablation.run(tuning, &progress(name))?;
-        ProgressBar::default().end();
-        Ok(goodputs)
-    };
-    let with = run("all rules", Tuning::default())?;
-    if !args.all_rules {
-        let names: Vec<&str> = args.without.iter().map(|rule| rule.name()).collect();
-        let tuning = args.without.iter().fold(Tuning::default(), |tuning, rule| tuning.without(*rule));
-        let without = run(&format!("without {}", names.join(", ")), tuning)?;
-        print!("{}", ablation.compare(&with, &without));
-        return Ok(());
-    }
-    println!("{}", ablation::TABLE_HEAD);
-    for (name, rule) in Rule::NAMES {
-        let without = run(&format!("without {name}"), Tuning::default().without(*rule))?;
-        println!("{}", ablation.compare(&with, &without).row(name));
-    }
-    Ok(())
-}
-
 /// Returns a function that shows the progress of parallel runs if stderr is a terminal.
-fn progress(what: &str) -> impl Fn(usize, usize) + Sync {
+pub(crate) fn progress(what: &str) -> impl Fn(usize, usize) + Sync {
     let (bar, what) = (Mutex::new(ProgressBar::default()), what.to_owned());
     move |step, of| {
         let share = step as f64 / of as f64;

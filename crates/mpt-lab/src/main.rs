@@ -1,5 +1,6 @@
 //! `mpt-lab`: the laboratory's command line. Data goes to stdout, messages go to stderr.
 
+mod ablation;
 mod command;
 mod progress_bar;
 
@@ -74,7 +75,7 @@ enum Command {
         #[arg(long)]
         accept: bool,
         #[command(flatten)]
-        ablation: command::AblationArgs,
+        ablation: ablation::AblationArgs,
     },
     /// Draws the core's estimates for each path while one TCP flow runs in the simulator.
     Trace {
@@ -145,7 +146,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::List => command::list(),
         Command::Run(run) => command::run(&run),
         Command::Report { folder } => command::report(&folder),
-        Command::Matrix { ablation, .. } if ablation.is_requested() => command::ablation(&ablation),
+        Command::Matrix { ablation, .. } if ablation.is_requested() => ablation::run(&ablation),
         Command::Matrix { accept, .. } => command::matrix(accept),
         Command::Trace { case, picture, qlog, seconds, seed } => {
             command::trace(&case, Seed(seed), Duration::from_secs(seconds), &picture, qlog.as_deref())

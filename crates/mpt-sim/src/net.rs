@@ -38,6 +38,7 @@ pub struct Network {
     /// Steps since time last advanced.
     stalled: u32,
     journal: Journal,
+    checks_laws: bool,
     breaches: Vec<Breach>,
 }
 
@@ -96,6 +97,7 @@ impl Network {
             frames: 0,
             stalled: 0,
             journal: Journal::default(),
+            checks_laws: true,
             breaches: Vec::new(),
         }
     }
@@ -140,6 +142,11 @@ impl Network {
         if cut {
             self.events.retain(|Reverse((_, _, frame))| frame.path != path);
         }
+    }
+
+    /// Omits the checks of laws during the run, which take a fifth of its time. This changes nothing in the run.
+    pub fn omit_law_checks(&mut self) {
+        self.checks_laws = false;
     }
 
     /// Starts the event trace of both endpoints, or ends it. This changes nothing in the run.
@@ -216,10 +223,10 @@ impl Network {
     fn wake(&mut self, end: usize) {
         let due = self.ends[end].endpoint.next_deadline().filter(|(at, _)| *at <= self.now);
         let Some((_, why)) = due else { return self.pump(end) };
-        let before = self.activity(end);
+        let before = self.checks_laws.then(|| self.activity(end));
         self.ends[end].endpoint.handle_deadline(self.now);
         self.pump(end);
-        if self.activity(end) == before {
+        if before.is_some_and(|before| before == self.activity(end)) {
             self.breaches.push(Breach::IdleWake { end, at: self.now, reason: why });
         }
     }
@@ -276,7 +283,9 @@ impl Network {
         while let Some(run) = self.ends[end].endpoint.poll_transmit(self.now) {
             moved = true;
             let path = usize::from(run.link.0);
-            self.breaches.extend(laws::restraint(&self.ends[end].endpoint, &run, self.now));
+            if self.checks_laws {
+                self.breaches.extend(laws::restraint(&self.ends[end].endpoint, &run, self.now));
+            }
             for bytes in run.bytes().chunks(run.segment.max(1)) {
                 self.offer(end, path, run.tos, bytes);
             }

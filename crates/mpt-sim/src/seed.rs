@@ -18,6 +18,12 @@ impl Seed {
         Self(mix(named))
     }
 
+    /// Returns a number from 0 to 1 (exclusive) that depends only on this seed, uniformly distributed over seeds that
+    /// come from [`Self::fork`].
+    pub fn unit(self) -> f64 {
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     /// Returns a generator with this seed.
     pub fn rng(self) -> Rng {
         Rng::seed_from_u64(self.0)
@@ -44,6 +50,15 @@ mod tests {
     #[test]
     fn the_same_seed_and_label_give_the_same_draws() {
         assert_eq!(Seed(7).fork("a").rng().next_u64(), Seed(7).fork("a").rng().next_u64());
+    }
+
+    #[test]
+    fn units_of_forks_are_uniform() {
+        let units: Vec<f64> = (0..10_000).map(|n| Seed(3).fork(&format!("{n}")).unit()).collect();
+        assert!(units.iter().all(|unit| (0.0..1.0).contains(unit)));
+        // The standard error of the mean of 10,000 uniform numbers is 0.0029.
+        let mean = units.iter().sum::<f64>() / units.len() as f64;
+        assert!((mean - 0.5).abs() < 0.012, "{mean}");
     }
 
     #[test]

@@ -37,11 +37,7 @@ pub const ACCEPT: &str = "cargo run -p mpt-lab -- matrix --accept";
 /// # Errors
 /// Returns the first error in a plan of the catalogue.
 pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Computed, Problem> {
-    let mut plans = Vec::new();
-    for (key, seconds) in PLANS {
-        let length = Duration::from_secs(seconds);
-        plans.extend(select(key).expect("a plan of the catalogue").into_iter().map(|plan| (plan, length)));
-    }
+    let plans = plans();
     let mut cases = Vec::new();
     for (plan, length) in &plans {
         cases.extend(plan.cases.iter().map(|case| MatrixRow { plan, case, length: *length }));
@@ -49,6 +45,15 @@ pub fn compute(progress: &(dyn Fn(usize, usize) + Sync)) -> Result<Computed, Pro
     let lines = parallel::map(cases.len(), |number| cases[number].line(), progress);
     let (figures, journals): (String, String) = lines.into_iter().unzip();
     Ok(Computed { matrix: HEAD.to_owned() + &figures, journals })
+}
+
+/// Returns the plans of the matrix with the length of a run.
+pub(super) fn plans() -> Vec<(Plan, Duration)> {
+    let of = |(key, seconds)| {
+        let plans = select(key).expect("a plan of the catalogue");
+        plans.into_iter().map(move |plan| (plan, Duration::from_secs(seconds)))
+    };
+    PLANS.into_iter().flat_map(of).collect()
 }
 
 /// Returns the lines in which two matrices differ: old ones with a minus, new ones with a plus.
@@ -116,7 +121,8 @@ impl MatrixRow<'_> {
     fn run(&self, contender: Contender, mode: Mode, length: Duration) -> Option<Run> {
         let Self { plan, case, .. } = *self;
         let seed = Seed(1).fork(&format!("{}/{}", plan.key, case.name)).fork("repetition 0");
-        Simulation { case, mode, tuning: Tuning::default(), seed, length, quick: true }.run(contender).ok()
+        let (tuning, offset) = (Tuning::default(), Duration::ZERO);
+        Simulation { case, mode, tuning, seed, length, quick: true, offset }.run(contender).ok()
     }
 
     fn goodput(&self, contender: Contender, mode: Mode, length: Duration) -> Option<f64> {

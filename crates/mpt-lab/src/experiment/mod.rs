@@ -13,7 +13,6 @@ pub mod ceiling;
 pub mod contender;
 pub mod matrix;
 mod measure;
-mod mixes;
 mod outage;
 mod parallel;
 pub mod record;
@@ -136,7 +135,9 @@ impl Session<'_> {
             outcomes.push(self.repeat(contender, &|session, repetition| {
                 session.report(&contender, 0.0);
                 let seed = session.seed().fork(&format!("repetition {repetition}"));
-                Simulation { case: session.case, mode, tuning: Tuning::default(), seed, length, quick }.run(contender)
+                let tuning = Tuning::default();
+                Simulation { case: session.case, mode, tuning, seed, length, quick, offset: Duration::ZERO }
+                    .run(contender)
             }));
         }
         self.result(outcomes)

@@ -27,7 +27,15 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// # Errors
 /// Returns an error if the simulator cannot run the case, or a file cannot be written.
 pub fn trace(case: &Case, seed: Seed, length: Duration, qlog: Option<&Path>) -> Result<Vec<Chart>> {
-    let simulation = Simulation { case, mode: Mode::Native, tuning: Tuning::default(), seed, length, quick: true };
+    let simulation = Simulation {
+        case,
+        mode: Mode::Native,
+        tuning: Tuning::default(),
+        seed,
+        length,
+        quick: true,
+        offset: Duration::ZERO,
+    };
     let mut traced = Curves::new(case.paths.len());
     let mut files = qlog.map(|folder| TraceFiles::create(folder, &case.name)).transpose()?;
     simulation.run_sampled(SAMPLE_INTERVAL, files.is_some(), &mut |net, at| {

@@ -1,5 +1,8 @@
 //! Hosts at the ends of the tunnel: they exchange packets with the TUN device.
 
+pub mod call;
+pub mod merged;
+pub mod pages;
 pub mod tcp;
 
 use std::any::Any;

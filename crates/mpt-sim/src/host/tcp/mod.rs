@@ -2,9 +2,9 @@
 //! 2883), time-based loss detection (RACK, RFC 8985), delayed ACKs, TCP small queues.
 //!
 //! The packets are real ones of MTU size with timestamps, so tunnels handle them as real traffic. Features without
-//! influence on goodput are omitted: the connection starts established and never closes, the application always has
-//! data and always reads, and receive windows are unlimited. smoltcp is not used because it has no SACK and returns to
-//! the first loss, and because its CUBIC counts bytes where the formula counts segments.
+//! influence on goodput are omitted: the connection starts established and never closes, the application has data up to
+//! its limit, if any, and always reads, and receive windows are unlimited. smoltcp is not used because it has no SACK
+//! and returns to the first loss, and because its CUBIC counts bytes where the formula counts segments.
 
 mod cubic;
 mod receiver;
@@ -12,6 +12,7 @@ mod segment;
 mod sender;
 
 pub use receiver::TcpSink;
+pub use segment::{request, sink_port, source_port};
 pub use sender::TcpSource;
 
 /// IPv4 and TCP headers, TCP with timestamps (RFC 7323).

@@ -12,6 +12,7 @@ use std::{
 #[derive(Debug)]
 pub struct TcpSink {
     mtu: usize,
+    flow: u16,
     next: u64,
     /// Ranges above `next`, by start.
     ranges_above: BTreeMap<u64, u64>,
@@ -34,6 +35,7 @@ impl TcpSink {
     pub fn new(mtu: usize) -> Self {
         Self {
             mtu,
+            flow: 0,
             next: 0,
             ranges_above: BTreeMap::new(),
             recent: VecDeque::new(),
@@ -45,6 +47,11 @@ impl TcpSink {
             echo: 0,
             series: vec![(Time::START, 0)],
         }
+    }
+
+    /// Makes this the receiver of connection number `flow`.
+    pub fn flow(self, flow: u16) -> Self {
+        Self { flow, ..self }
     }
 
     /// Returns the bytes that the application could read so far.
@@ -115,7 +122,7 @@ impl Host for TcpSink {
             return None;
         }
         (self.at_once, self.due, self.waiting, self.acked) = (false, None, 0, self.next);
-        Some(Segment::Ack(self.next, self.ranges()).encode(self.mtu, now, self.echo))
+        Some(Segment::Ack(self.next, self.ranges()).encode(self.flow, self.mtu, now, self.echo))
     }
 
     fn next_deadline(&self) -> Option<Time> {
@@ -136,7 +143,7 @@ mod tests {
     fn acks(sink: &mut TcpSink, numbers: &[u64]) -> Vec<Segment> {
         let mut acks = Vec::new();
         for number in numbers {
-            sink.handle(Time::START, &Segment::Data(*number).encode(1_400, Time::START, 0));
+            sink.handle(Time::START, &Segment::Data(*number).encode(0, 1_400, Time::START, 0));
             acks.extend(sink.poll(Time::START).and_then(|packet| Segment::decode(&packet, 1_400)));
         }
         acks

@@ -17,9 +17,9 @@ pub(super) enum Segment {
 }
 
 impl Segment {
-    /// Returns the packet, in which a full segment has `mtu` bytes, with our timestamp and the echo of the peer's (RFC
-    /// 7323).
-    pub(super) fn encode(&self, mtu: usize, now: Time, echo: u32) -> Vec<u8> {
+    /// Returns the packet of connection number `flow`, in which a full segment has `mtu` bytes, with our timestamp and
+    /// the echo of the peer's (RFC 7323).
+    pub(super) fn encode(&self, flow: u16, mtu: usize, now: Time, echo: u32) -> Vec<u8> {
         let payload = (mtu - HEADERS) as u64;
         let bytes = |number: u64| (number * payload) as u32;
         let (len, seq, ack, sacks): (_, _, _, &[Range]) = match self {
@@ -30,7 +30,8 @@ impl Segment {
         let from_source = matches!(self, Self::Data(_));
         ip_header(&mut packet, from_source);
         let header = 32 + sack_len(sacks);
-        let (own, far) = if from_source { (PORT + 1, PORT) } else { (PORT, PORT + 1) };
+        let (own, far) =
+            if from_source { (source_port(flow), sink_port(flow)) } else { (sink_port(flow), source_port(flow)) };
         packet[20..22].copy_from_slice(&own.to_be_bytes());
         packet[22..24].copy_from_slice(&far.to_be_bytes());
         packet[24..28].copy_from_slice(&seq.to_be_bytes());
@@ -49,13 +50,13 @@ impl Segment {
         packet
     }
 
-    /// Parses a packet; none if it does not belong to the transfer.
+    /// Parses a packet; none if it does not belong to a transfer. Senders have even ports.
     pub(super) fn decode(packet: &[u8], mtu: usize) -> Option<Self> {
         let payload = (mtu - HEADERS) as u64;
         let number =
             |at: usize| Some(u64::from(u32::from_be_bytes(packet.get(at..at + 4)?.try_into().ok()?)) / payload);
         let port = u16::from_be_bytes(packet.get(20..22)?.try_into().ok()?);
-        if packet[9] != TCP || port == PORT + 1 {
+        if packet[9] != TCP || port.is_multiple_of(2) {
             return (packet[9] == TCP && packet.len() == mtu).then_some(Self::Data(number(24)?));
         }
         let header = usize::from(packet.get(32)? >> 4) * 4;
@@ -94,8 +95,23 @@ fn ip_header(packet: &mut [u8], from_source: bool) {
 
 const TCP: u8 = 6;
 const ACK: u8 = 0x10;
-/// The receiver's port, as iperf3's; the sender's is the next one.
+/// The receiver's port of connection 0, as iperf3's; the sender's is the next one.
 const PORT: u16 = 5201;
+
+/// Returns the receiver's port of a connection.
+pub const fn sink_port(flow: u16) -> u16 {
+    PORT + 2 * flow
+}
+
+/// Returns the sender's port of a connection.
+pub const fn source_port(flow: u16) -> u16 {
+    sink_port(flow) + 1
+}
+
+/// Returns the packet by which the receiver of a connection requests data: an ACK of nothing.
+pub fn request(flow: u16, mtu: usize, now: Time) -> Vec<u8> {
+    Segment::Ack(0, Vec::new()).encode(flow, mtu, now, 0)
+}
 
 /// Maximum number of SACK ranges beside timestamps (RFC 2018 section 3).
 pub(super) const MAX_RANGES: usize = 3;
@@ -109,12 +125,12 @@ mod tests {
     fn a_segment_decodes_to_what_was_encoded() {
         for segment in [Segment::Data(7), Segment::Ack(9, vec![]), Segment::Ack(9, vec![(11, 13), (15, 16), (20, 40)])]
         {
-            let packet = segment.encode(1_400, Time::START + Duration::from_millis(77), 5);
+            let packet = segment.encode(0, 1_400, Time::START + Duration::from_millis(77), 5);
             assert_eq!((timestamp(&packet), echoed_timestamp(&packet)), (77, 5));
             assert_eq!(Segment::decode(&packet, 1_400), Some(segment));
             assert!(packet.len() <= 1_400 && packet.len() == usize::from(packet[2]) << 8 | usize::from(packet[3]));
         }
-        assert_eq!(Segment::Data(0).encode(1_400, Time::START, 0).len(), 1_400);
+        assert_eq!(Segment::Data(0).encode(0, 1_400, Time::START, 0).len(), 1_400);
         assert_eq!(Segment::decode(&[0; 19], 1_400), None);
     }
 }

@@ -8,11 +8,14 @@ use crate::host::Host;
 use mpt_proto::time::Time;
 use std::{collections::VecDeque, time::Duration};
 
-/// The sender of a transfer with unlimited data.
+/// The sender of a transfer, by default with unlimited data.
 #[derive(Debug)]
 pub struct TcpSource {
     start: Time,
     mtu: usize,
+    flow: u16,
+    /// Number of segments to send.
+    limit: u64,
     /// The first unacknowledged segment.
     first: u64,
     /// Segments from `first` on.
@@ -76,6 +79,8 @@ impl TcpSource {
         Self {
             start: Time::START,
             mtu,
+            flow: 0,
+            limit: u64::MAX,
             first: 0,
             sent: VecDeque::new(),
             in_flight: 0,
@@ -102,6 +107,16 @@ impl TcpSource {
     /// threshold above the highest reordering seen; a lost retransmission waits for the timeout.
     pub fn before_rack(self) -> Self {
         Self { dup_thresh: Some(DUP_THRESH), ..self }
+    }
+
+    /// Makes this the sender of connection number `flow`.
+    pub fn flow(self, flow: u16) -> Self {
+        Self { flow, ..self }
+    }
+
+    /// Limits the transfer to `bytes`, rounded up to full segments.
+    pub fn limited(self, bytes: u64) -> Self {
+        Self { limit: bytes.div_ceil((self.mtu - super::HEADERS) as u64), ..self }
     }
 
     /// Delays the start until `start`.
@@ -269,6 +284,9 @@ impl TcpSource {
         if self.in_flight as f64 >= self.cubic.window.floor() {
             return None;
         }
+        if self.lost == 0 && self.first + self.sent.len() as u64 >= self.limit {
+            return None;
+        }
         let index = if self.lost > 0 { self.sent.iter().position(|sent| sent.state == State::Lost) } else { None };
         let sent = SentSegment { at: now, retransmitted: index.is_some(), state: State::InFlight };
         self.in_flight += 1;
@@ -309,7 +327,7 @@ impl Host for TcpSource {
         if now < self.start {
             return None;
         }
-        self.send(now).map(|number| Segment::Data(number).encode(self.mtu, now, self.echo))
+        self.send(now).map(|number| Segment::Data(number).encode(self.flow, self.mtu, now, self.echo))
     }
 
     fn next_deadline(&self) -> Option<Time> {
