@@ -12,6 +12,7 @@ use mpt_proto::sched::SchedulerKind;
 use mpt_proto::time::Time;
 use mpt_sim::host::{
     Host, numbered,
+    pages::{PageClient, PageServer},
     tcp::{TcpSink, TcpSource},
 };
 use mpt_sim::link::PathSpec;
@@ -215,6 +216,23 @@ fn a_download_leaves_a_slow_low_rtt_path_to_an_unmarked_call() {
 }
 
 #[test]
+fn a_page_loads_over_a_slow_line_beside_a_fast_satellite() {
+    let paths = ["rate=5mbit,delay=15ms", "rate=50mbit,delay=280ms"].map(|path| path.parse().unwrap());
+    let objects: Vec<u64> = (0..20).map(|number| 5_000 + 4_000 * number).collect();
+    for (at_once, limit) in [(1, 3.5), (6, 3.0)] {
+        let start = Time::after(ms(1_000));
+        let server = PageServer::new(INNER_MTU, &objects);
+        let client = PageClient::new(INNER_MTU, &objects, at_once, start);
+        let ends = World::default().ends(2);
+        let mut net = Network::between(Seed(3), ends, &paths, [Box::new(server), Box::new(client)]);
+        net.run(ms(21_000));
+        let time = net.host::<PageClient>(1).load_time().map(|time| time.as_secs_f64());
+        println!("{at_once} at once: {time:?} s; 860 kB take 1.4 s at 5 Mbit/s");
+        assert!(time.is_some_and(|time| time < limit), "{at_once} at once: {time:?}");
+    }
+}
+
+#[test]
 fn a_reserved_path_whose_rate_rises_is_used_again() {
     let paths = ["rate=3mbit,delay=20ms,queue=200ms; 10s: rate=40mbit", "rate=80mbit,delay=40ms"];
     let (call, net) = run(&paths, 0, SchedulerKind::Earliest, &[]);
@@ -229,9 +247,10 @@ fn a_rule_pins_bulk_to_the_reserved_path() {
     let stream = Stream { every: ms(4), len: 1_400, dscp: 0 };
     let rule = Rule { path: Some("path0".into()), class: Some(Class::Bulk), ..voice(1) };
     let (bound, _) = run_beside(&paths, stream, SchedulerKind::Earliest, &[rule]);
-    // 2.8 Mbit/s are offered to a link of 2 Mbit/s; 1400 of 1494 bytes are the stream's.
+    // 2.8 Mbit/s are offered to a link of 2 Mbit/s; 1400 of 1494 bytes are the stream's. The queue of up to 1.2 s, 6 % of
+    // the run, drains after its end.
     let carried = 1.0 - bound.loss();
-    assert!((0.6..0.68).contains(&carried), "{bound:?}");
+    assert!((0.6..0.71).contains(&carried), "{bound:?}");
     assert_eq!(bound.overtaken, 0);
     let (free, _) = run_beside(&paths, stream, SchedulerKind::Earliest, &[]);
     assert!(free.loss() < 0.01, "the other path can carry it: {free:?}");

@@ -205,7 +205,7 @@ impl Native {
         candidates: PathSet,
     ) -> (Decision, Option<PathId>) {
         let (reserved, train) = match self.avoids_reserved(common, next, candidates) {
-            true => self.reserved_path(common, turn.now, candidates),
+            true => self.reserved_path(common, turn.now, candidates, next.backlog),
             false => (None, None),
         };
         let candidates = reserved.map_or(candidates, |path| candidates.without(PathSet::only(path)));

@@ -16,7 +16,7 @@ use crate::tuning::Rule;
 use crate::tuning::peer::queue_delay::{IN_USE, MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
 use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, MAX_LOSS, STALE};
 use crate::tuning::queue::codel;
-use crate::tuning::sched::reserve::{RESERVED_RATIO, TRAIN};
+use crate::tuning::sched::reserve::{BACKLOG_FACTOR, RESERVED_RATIO, TRAIN};
 
 impl Native {
     /// Refreshes the snapshots of the paths that may carry data.
@@ -197,12 +197,15 @@ impl Native {
 
     /// Returns the path among the `candidates` that is reserved from bulk, and the path to probe with a train.
     ///
-    /// While a faster path is still in start-up, a link that is known to be slow is reserved, too.
+    /// While a faster path is still in start-up, a link that is known to be slow is reserved, too, unless it delivers the
+    /// flow's whole `backlog` in half of the time that a packet takes longer on the faster path: a short transfer is
+    /// then complete earlier on the slow link.
     pub(super) fn reserved_path(
         &mut self,
         common: &Common,
         now: Time,
         candidates: PathSet,
+        backlog: u64,
     ) -> (Option<PathId>, Option<PathId>) {
         let paths = || self.snapshots.iter().filter(move |path| candidates.contains(path.id));
         let measured = paths().nth(1).is_some() && paths().all(|path| !path.srtt.is_zero());
@@ -213,9 +216,12 @@ impl Native {
         let total: u64 = paths().map(|path| path.rate.bytes()).sum();
         let is_slow = |path: &PathSnapshot| self.paths[path.id].estimator.link_rate().is_some();
         let grows = |path: &PathSnapshot| self.cc.in_startup(path.id);
-        let fast_ones_open = paths().any(|path| grows(path) && !is_slow(path));
+        let is_worse = |slow: &PathSnapshot| {
+            let wait = slow.delay + slow.rate.time_for(backlog);
+            paths().any(|path| grows(path) && !is_slow(path) && path.delay < wait * BACKLOG_FACTOR)
+        };
         let is_reserved =
-            |path: &&PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && fast_ones_open;
+            |path: &&PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && is_worse(path);
         let Some(quickest) = paths().min_by_key(|path| path.srtt).filter(is_reserved).copied() else {
             return (None, None);
         };
