@@ -247,8 +247,8 @@ fn a_rule_pins_bulk_to_the_reserved_path() {
     let stream = Stream { every: ms(4), len: 1_400, dscp: 0 };
     let rule = Rule { path: Some("path0".into()), class: Some(Class::Bulk), ..voice(1) };
     let (bound, _) = run_beside(&paths, stream, SchedulerKind::Earliest, &[rule]);
-    // 2.8 Mbit/s are offered to a link of 2 Mbit/s; 1400 of 1494 bytes are the stream's. The queue of up to 1.2 s, 6 % of
-    // the run, drains after its end.
+    // 2.8 Mbit/s are offered to a link of 2 Mbit/s; 1400 of 1494 bytes are the stream's. The queue of up to 1.2 s, 6 %
+    // of the run, drains after its end.
     let carried = 1.0 - bound.loss();
     assert!((0.6..0.71).contains(&carried), "{bound:?}");
     assert_eq!(bound.overtaken, 0);

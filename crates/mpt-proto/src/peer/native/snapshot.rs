@@ -197,9 +197,9 @@ impl Native {
 
     /// Returns the path among the `candidates` that is reserved from bulk, and the path to probe with a train.
     ///
-    /// While a faster path is still in start-up, a link that is known to be slow is reserved, too, unless it delivers the
-    /// flow's whole `backlog` in half of the time that a packet takes longer on the faster path: a short transfer is
-    /// then complete earlier on the slow link.
+    /// While a faster path is still in start-up, a link that is known to be slow is reserved, too, unless it delivers
+    /// the flow's whole `backlog` in half of the time that a packet takes longer on the faster path: a short transfer
+    /// is then complete earlier on the slow link.
     pub(super) fn reserved_path(
         &mut self,
         common: &Common,
