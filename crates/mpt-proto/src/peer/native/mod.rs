@@ -24,6 +24,7 @@ mod duplicate;
 mod fec;
 mod header_compression;
 mod idle;
+mod outcomes;
 mod path;
 mod path_events;
 mod pmtu;
@@ -313,16 +314,9 @@ impl Native {
 
     pub(super) fn handle_carrier(&mut self, common: &mut Common, now: Time, link: LinkId, carrier: bool) {
         for id in self.ids() {
-            let path = &mut self.paths[id].base;
-            // An interface has other events, too.
-            if path.link != link || path.health.carrier == carrier {
-                continue;
+            if let Some(answers) = self.paths[id].base.on_carrier(now, link, carrier) {
+                self.update(common, now, id, |health| (health.carrier, health.answers) = (carrier, answers));
             }
-            // A path that was alive before the carrier was lost must prove that it is alive afterwards.
-            let probed = path.liveness.declare_dead(now);
-            self.update(common, now, id, |health| {
-                (health.carrier, health.answers) = (carrier, health.answers && !probed);
-            });
         }
     }
 

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::time::Duration;
 
 use super::Native;
-use super::pmtu::on_probe_outcome;
+use super::outcomes::Outcomes;
 use super::resolve::Arrival;
 use crate::crypto::association::Opened;
 use crate::crypto::replay;
@@ -16,11 +16,9 @@ use crate::packet::ecn;
 use crate::packet::ip::{Ip, set_tos};
 use crate::path::ack::{Ack, PeerTime, Range};
 use crate::path::ack_generator::{AckEliciting, AckGenerator};
-use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
 use crate::repair::FlowSeq;
 use crate::time::Time;
-use crate::trace::LossCause;
 use crate::tuning::path::packet_pair::MIN_LARGE;
 use crate::wire::frame::{
     AckFrame, CompressedFrame, DataFrame, DataHeader, Frame, Frames, PathFrame, RepairFrame, SkipFrame,
@@ -278,18 +276,10 @@ impl Native {
             ranges: frame.iter().map(|range| Range { first: *range.start(), last: *range.end() }).collect(),
             ce: path.ce,
         };
-        let (pmtu, mut explained) = (&mut path.pmtu, 0);
-        let outcome = path.estimator.on_ack(now, &ack, |outcome, payload| {
-            trace.record_outcome(now, id, (outcome, payload), LossCause::Overtaken, retransmit);
-            match payload {
-                Payload::Control => {}
-                Payload::MtuProbe(size) => explained += on_probe_outcome(now, size, outcome, pmtu),
-                Payload::Packet(key) => {
-                    turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
-                }
-            }
-        });
-        path.estimator.exclude_losses(now, explained);
+        let mut outcomes =
+            Outcomes { now, id, pmtu: &mut path.pmtu, retransmit, trace, spare: turn.spare, explained: 0 };
+        let outcome = path.estimator.on_ack(now, &ack, |outcome, payload| outcomes.handle(outcome, payload));
+        path.estimator.exclude_losses(now, outcomes.explained);
         if let Some(sample) = &outcome.ack {
             cc.on_ack(id, sample);
             if outcome.ce > 0 {

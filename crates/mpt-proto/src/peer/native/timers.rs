@@ -1,13 +1,12 @@
 //! Deadlines of native mode.
 
 use super::Native;
+use super::outcomes::Outcomes;
 use super::path::NativePath;
-use super::pmtu::on_probe_outcome;
 use crate::id::PathId;
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
 use crate::time::Time;
-use crate::trace::LossCause;
 use crate::wake::WakeReason;
 
 impl Native {
@@ -73,18 +72,10 @@ impl Native {
         if path.estimator.next_deadline().is_none_or(|(at, _)| at > now) {
             return;
         }
-        let (pmtu, mut explained) = (&mut path.pmtu, 0);
-        let timeout = path.estimator.on_deadline(now, |outcome, payload| {
-            trace.record_outcome(now, id, (outcome, payload), LossCause::Overtaken, retransmit);
-            match payload {
-                Payload::Control => {}
-                Payload::MtuProbe(size) => explained += on_probe_outcome(now, size, outcome, pmtu),
-                Payload::Packet(key) => {
-                    turn.spare.extend(retransmit.on_outcome(key, outcome).and_then(|packet| packet.into_buffer()));
-                }
-            }
-        });
-        path.estimator.exclude_losses(now, explained);
+        let mut outcomes =
+            Outcomes { now, id, pmtu: &mut path.pmtu, retransmit, trace, spare: turn.spare, explained: 0 };
+        let timeout = path.estimator.on_deadline(now, |outcome, payload| outcomes.handle(outcome, payload));
+        path.estimator.exclude_losses(now, outcomes.explained);
         if timeout.probe {
             // Two, as in RFC 9002 section 6.2.4: the path is suspected if nothing comes back.
             path.probes = 2;
