@@ -12,7 +12,10 @@ pub(crate) struct AblationArgs {
     /// Rules of the core to switch off together, such as ack_delay,link_rate; an unknown name lists all.
     #[arg(long, value_name = "NAME", value_delimiter = ',', group = "ablation", conflicts_with = "accept")]
     without: Vec<Rule>,
-    /// Switches off every rule, one after another, and prints a Markdown table.
+    /// Switches the rules of the list off one after another, and prints a Markdown table.
+    #[arg(long, requires = "without")]
+    each: bool,
+    /// Does the same with every rule.
     #[arg(long, group = "ablation", conflicts_with = "accept")]
     all_rules: bool,
     /// Cases: matrix, mixes, flows, latency, pages, or several of them.
@@ -62,9 +65,10 @@ pub(crate) fn run(args: &AblationArgs) -> Result<(), Box<dyn Error>> {
         }
         Ok(comparison)
     };
-    if args.all_rules {
+    if args.all_rules || args.each {
         print!("{}", report::markdown_head());
-        for (name, rule) in Rule::NAMES {
+        let selected = Rule::NAMES.iter().filter(|(_, rule)| args.all_rules || args.without.contains(rule));
+        for (name, rule) in selected {
             let comparison = measure(name, Tuning::default().without(*rule))?;
             print!("{}", report::markdown_row(name, lines::of(*rule), &comparison));
         }

@@ -10,7 +10,7 @@ use crate::time::{Rate, Time};
 
 use super::CongestionControl;
 use super::slots::Slots;
-use crate::tuning::cc::windowed::{INITIAL_WINDOW, MIN_WINDOW};
+use crate::tuning::cc::windowed::{INITIAL_WINDOW, MIN_RTT, MIN_WINDOW};
 use crate::tuning::path::rtt::INITIAL_RTT;
 
 /// The part in which the algorithms differ. Windows are in bytes, times in seconds.
@@ -273,9 +273,6 @@ impl<C: Coupling + std::fmt::Debug> CongestionControl for Windowed<C> {
         self.subflows.0.get(path).map(|subflow| Rate::from_bytes(subflow.rate() as u64))
     }
 }
-
-/// Lower bound in seconds; keeps rates finite on a path within one machine.
-const MIN_RTT: f64 = 50e-6;
 
 #[cfg(test)]
 pub(super) mod tests {

@@ -1,10 +1,9 @@
 //! The sender's side: tracks the receiver's contexts, and decides when to offer one.
 
-use std::time::Duration;
-
 use super::fields::{Coded, HeaderContext};
 use super::{Buckets, Reference, is_after};
 use crate::time::Time;
+use crate::tuning::peer::header_compression::{IDLE_AFTER, MAX_MISSED, MIN_PACKETS, OFFER_TIMEOUT, STALE_AFTER};
 
 /// The contexts of the flows that are sent to a peer, by bucket.
 #[derive(Debug, Default)]
@@ -103,14 +102,3 @@ impl BucketContexts {
         true
     }
 }
-
-/// Packets before a context is offered: a request and its response are too few to gain from one.
-const MIN_PACKETS: u8 = 4;
-/// Consecutive packets without use before a context is replaced: most packets are then of another flow, or marked.
-const MAX_MISSED: u8 = 64;
-/// The time after which an unconfirmed offer is repeated: longer than any round-trip time.
-const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
-/// A context that was unused for this time may be of an ended flow: another flow of the bucket may replace it.
-const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// A context that was unused for this time is not used again, because the receiver may drop it after 30 s; see `idle`.
-const STALE_AFTER: Duration = Duration::from_secs(10);

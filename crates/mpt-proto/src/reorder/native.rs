@@ -7,6 +7,7 @@ use super::sequence::{GiveUp, Position, Sequence};
 use super::{ReorderLimits, ReorderStats};
 use crate::drops::Dropped;
 use crate::time::Time;
+use crate::tuning::reorder::native::MAX_SKIP;
 
 /// Puts the packets of one flow bucket in order. A hole lasts until the packet arrives, until a SKIP names it, or for
 /// `max_hold`: a hole that is given up too soon costs the inner flow a third of its window.
@@ -15,10 +16,6 @@ pub struct NativeReorder {
     limits: ReorderLimits,
     sequence: Sequence,
 }
-
-/// Numbers that one SKIP may name. Each costs a step, a datagram has room for many SKIPs, and our own sender names one
-/// at a time.
-const MAX_SKIP: u64 = 256;
 
 impl NativeReorder {
     /// Makes an empty one.

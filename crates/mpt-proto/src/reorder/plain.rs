@@ -20,6 +20,7 @@ use super::{ReorderLimits, ReorderStats};
 use crate::drops::Dropped;
 use crate::id::MAX_PATHS;
 use crate::time::Time;
+use crate::tuning::reorder::plain::{DECAY_INTERVAL, FIRST_FILL, IN_USE, MIN_HOLD, SILENCE};
 
 /// Puts the packets of one peer in order.
 #[derive(Debug)]
@@ -210,14 +211,3 @@ impl PlainReorder {
         }
     }
 }
-
-/// The shortest hold: a shorter one would give packets up because a process was not scheduled for a moment.
-const MIN_HOLD: Duration = Duration::from_millis(20);
-/// The assumed spread of the paths before the first hole was filled.
-const FIRST_FILL: Duration = Duration::from_millis(100);
-/// A path that delivered nothing for this long, while others did, is not waited for.
-const IN_USE: Duration = Duration::from_millis(300);
-/// A pause after which the next packet starts a new burst.
-const SILENCE: Duration = Duration::from_millis(50);
-/// How often what was learned decreases by an eighth.
-const DECAY_INTERVAL: Duration = Duration::from_secs(1);

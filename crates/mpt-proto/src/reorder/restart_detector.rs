@@ -2,6 +2,7 @@
 
 use super::delivered_bitmap::DeliveredBitmap;
 use crate::id::MAX_PATHS;
+use crate::tuning::reorder::plain::RESTART_AFTER;
 
 /// Counts consecutive arrivals that are old, and in order on each path. Paths of different delay put them out of order
 /// among themselves.
@@ -14,9 +15,6 @@ pub(super) struct RestartDetector {
     /// The highest number that each path has delivered, old or not.
     highest: [Option<u32>; MAX_PATHS],
 }
-
-/// Strays in a row after which the peer counts as restarted.
-const RESTART_AFTER: u32 = 16;
 
 impl RestartDetector {
     /// A packet arrived that was neither delivered before nor too old.

@@ -118,6 +118,8 @@ pub mod windowed {
     pub const INITIAL_WINDOW: f64 = 10.0;
     /// Packets; RFC 9002 section 7.2.
     pub const MIN_WINDOW: f64 = 2.0;
+    /// Lower bound in seconds, which keeps rates finite on a path within one machine.
+    pub const MIN_RTT: f64 = 50e-6;
 }
 
 /// CUBIC.

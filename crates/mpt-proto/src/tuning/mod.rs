@@ -12,6 +12,7 @@ pub(crate) mod inner;
 pub(crate) mod path;
 pub(crate) mod peer;
 pub(crate) mod queue;
+pub(crate) mod reorder;
 pub(crate) mod repair;
 pub(crate) mod sched;
 

@@ -124,7 +124,21 @@ pub mod status {
 /// Header compression.
 pub mod header_compression {
     use crate::time::Rate;
+    use std::time::Duration;
 
+    /// Packets before a context is offered: a request and its response are too few to gain from one.
+    pub const MIN_PACKETS: u8 = 4;
+    /// Consecutive packets without use before a context is replaced: most packets are then of another flow, or marked.
+    /// Chosen, not measured.
+    pub const MAX_MISSED: u8 = 64;
+    /// The time after which an unconfirmed offer is repeated: longer than any round-trip time.
+    pub const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
+    /// A context that was unused for this time may be of an ended flow: another flow of the bucket may replace it.
+    /// Chosen, not measured.
+    pub const IDLE_AFTER: Duration = Duration::from_secs(1);
+    /// A context that was unused for this time is not used again, because the receiver may drop it after 30 s; see
+    /// `peer::native::idle`.
+    pub const STALE_AFTER: Duration = Duration::from_secs(10);
     /// A path that is faster has bytes to spare, and a processor that fills it none of its time: at 6 Gbit/s
     /// compression costs a tenth of them.
     pub const FAST_LINK: Rate = Rate::from_bits(1_000_000_000);

@@ -13,6 +13,8 @@ pub mod retransmit {
 pub mod fec {
     use std::time::Duration;
 
+    /// The time without a repair symbol after which the receiver stores no datagrams. Chosen, not measured.
+    pub const IDLE_AFTER: Duration = Duration::from_secs(5);
     /// Below this RTT a repair saves less than the milliseconds by which ACKs and batches of packets are delayed
     /// anyway.
     pub const MIN_RTT: Duration = Duration::from_millis(10);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::path::sample::AckSample;
 use crate::time::Time;
+use crate::tuning::cc::pacing::BURST_TIME;
 use crate::tuning::cc::queue_estimate::{
     HALF_WINDOW_INTERVAL, LOW_JITTER_DIVISOR, MAX_QUEUE, MIN_QUEUE, PROBE_RTT_INTERVAL,
 };
@@ -165,9 +166,6 @@ impl QueueEstimate {
         (self.base() / 4).min(self.buffer_limit).max(MIN_QUEUE).max(self.two_packets.min(MAX_QUEUE))
     }
 }
-
-/// Packets of one burst wait for each other for this long: see `Controller::burst`.
-const BURST_TIME: Duration = Duration::from_micros(500);
 
 #[cfg(test)]
 mod tests {

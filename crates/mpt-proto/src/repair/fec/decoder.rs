@@ -8,11 +8,11 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Duration;
 
 use super::{FLOW_SEQ_LEN, FlowSeq, MAX_SPAN, coefficient, decode_flow_seq, encode_flow_seq, field};
 use crate::id::PathSeq;
 use crate::time::Time;
+use crate::tuning::repair::fec::IDLE_AFTER;
 
 /// Recovers missing datagrams.
 #[derive(Debug)]
@@ -253,8 +253,6 @@ const MAX_EQUATIONS: usize = 16;
 const MAX_WAITING: usize = 32;
 /// Maximum number of missing symbols in a new equation: a window of 128 loses this many at a loss of one in eight.
 const MAX_MISSING: usize = 16;
-/// The time without a repair symbol after which nothing is stored.
-const IDLE_AFTER: Duration = Duration::from_secs(5);
 /// Four times the longest window: a repair symbol may be late, and the datagrams missing from it later still.
 const CAPACITY: u64 = 4 * MAX_SPAN;
 /// Maximum number of buffers kept for reuse.
