@@ -24,6 +24,7 @@ use std::{
     fs,
     io::{IsTerminal, stderr},
     path::{Path, PathBuf},
+    process,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -129,10 +130,14 @@ pub(crate) fn run(run: &RunArgs) -> CommandResult {
 }
 
 /// Rewrites the report of a run from the results in its folder.
-pub(crate) fn report(folder: &Path) -> CommandResult {
+pub(crate) fn report(folder: &Path, markdown: bool) -> CommandResult {
     let options = store::read_options(folder)?;
     let plans = selected(&options.keys)?;
     let results = store::read_results(folder)?;
+    if markdown {
+        print!("{}", report::markdown(&plans, &results, &options));
+        return Ok(());
+    }
     write(folder, &plans, &results, &options)?;
     print!("{}", report::text(&plans, &results, &options));
     println!("report: {}", folder.join("report.html").display());
@@ -230,7 +235,18 @@ fn options(run: &RunArgs) -> Result<Options, Box<dyn Error>> {
         SubstrateArg::Emu => Substrate::Emu,
         SubstrateArg::Sim => Substrate::Sim,
     };
-    Ok(Options { keys: run.keys.clone(), quick: run.quick, seed: run.seed, substrate, mode, against })
+    let (keys, build) = (run.keys.clone(), build());
+    Ok(Options { keys, quick: run.quick, seed: run.seed, substrate, mode, against, build })
+}
+
+/// Returns the commit of the source tree from which this program was built.
+fn build() -> String {
+    let git = process::Command::new("git")
+        .args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--abbrev=10"])
+        .stderr(process::Stdio::null())
+        .output();
+    let text = git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    text.unwrap_or_default()
 }
 
 /// Returns the default folder. It depends only on the options, so that the same command continues its run.

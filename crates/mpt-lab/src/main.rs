@@ -67,6 +67,9 @@ enum Command {
     Report {
         /// Folder of the run.
         folder: PathBuf,
+        /// Prints the tables for a document, and writes nothing.
+        #[arg(long)]
+        markdown: bool,
     },
     /// Computes the committed matrix of the simulator's figures and shows the differences, or measures the effect of
     /// rules of the core.
@@ -145,7 +148,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Hosts { specs, name, seed } => hosts(&specs, name, Seed(seed)),
         Command::List => command::list(),
         Command::Run(run) => command::run(&run),
-        Command::Report { folder } => command::report(&folder),
+        Command::Report { folder, markdown } => command::report(&folder, markdown),
         Command::Matrix { ablation, .. } if ablation.is_requested() => ablation::run(&ablation),
         Command::Matrix { accept, .. } => command::matrix(accept),
         Command::Trace { case, picture, qlog, seconds, seed } => {

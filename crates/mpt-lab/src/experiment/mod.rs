@@ -54,6 +54,9 @@ pub struct Options {
     pub mode: Mode,
     /// Names of the contenders to compare with.
     pub against: Vec<String>,
+    /// Commit of the source tree that runs, with `-dirty` if files differ; empty outside of a source tree.
+    #[serde(default)]
+    pub build: String,
 }
 
 impl Options {

@@ -129,6 +129,7 @@ mod tests {
             substrate: Substrate::Netns,
             mode: Mode::Plain,
             against: Vec::new(),
+            build: String::new(),
         };
         let mut store = Store::open(&folder, &options).unwrap();
         store.add(result("0")).unwrap();

@@ -42,6 +42,14 @@ impl Table {
         Self { title: metric.title(), unit: metric.unit(), head: columns.head(plan), rows }
     }
 
+    /// Returns the table in Markdown.
+    pub(super) fn markdown(&self) -> String {
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | ").replace("..", " to "));
+        let rows = self.rows.iter().map(|row| line(row.iter().map(Cell::text).collect()));
+        let rule = format!("|{}\n", "---|".repeat(self.head.len()));
+        [line(self.head.clone()), rule].into_iter().chain(rows).collect()
+    }
+
     /// Returns the table for a terminal.
     pub(super) fn plain(&self) -> String {
         let texts: Vec<Vec<String>> = self.rows.iter().map(|row| row.iter().map(Cell::text).collect()).collect();
@@ -180,5 +188,8 @@ mod tests {
         let row: Vec<String> = tables[0].rows[0].iter().map(Cell::text).collect();
         assert_eq!(row, ["50", "9.39", "94.70", "52.65", "absent", "100.0", "91.00 (90.00..92.00)", "91.0 %"]);
         assert_eq!(tables[0].plain().lines().count(), 2);
+        let markdown = tables[0].markdown();
+        assert!(markdown.contains("\n|---|---|---|---|---|---|---|---|\n| 50 | 9.39 |"), "{markdown}");
+        assert!(markdown.contains("| 91.00 (90.00 to 92.00) |"), "{markdown}");
     }
 }

@@ -165,8 +165,15 @@ mod tests {
         let plans = plan::select(key).unwrap();
         let ours = Outcome { name: "mpt".into(), absent: None, runs };
         let result = CaseResult { case: plans[0].cases[0].name.clone(), outcomes: vec![ours], ..result };
-        let options =
-            Options { keys: vec![], quick: true, seed: 1, substrate: Substrate::Netns, mode, against: vec![] };
+        let options = Options {
+            keys: vec![],
+            quick: true,
+            seed: 1,
+            substrate: Substrate::Netns,
+            mode,
+            against: vec![],
+            build: String::new(),
+        };
         judge(&plans[0], &[&result], &options).iter().map(|judgement| judgement.verdict).collect()
     }
 
