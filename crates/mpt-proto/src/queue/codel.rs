@@ -55,11 +55,6 @@ impl Codel {
         due
     }
 
-    /// Starts the dropping state at the next packet above target, without the first interval.
-    pub fn on_rate_collapse(&mut self, now: Time) {
-        self.first_above_time = Some(now);
-    }
-
     /// Resets the state because the queue is empty.
     pub fn on_empty(&mut self) {
         self.first_above_time = None;
@@ -152,17 +147,6 @@ mod tests {
         let expected = (MS * 100).div_f64((first.len() as f64 - 1.0).sqrt());
         assert_eq!(second[0], at(1_801));
         assert!(pause >= expected && pause < expected + MS / 50, "{pause:?}, expected {expected:?}");
-    }
-
-    #[test]
-    fn after_a_rate_collapse_the_first_packet_above_target_is_dropped() {
-        let mut codel = Codel::default();
-        let at = |ms| Time::after(Duration::from_millis(ms));
-        codel.on_rate_collapse(at(50));
-        assert!(!codel.should_drop(at(52), at(50), 100_000, DELAY), "2 ms are not too long");
-        codel.on_rate_collapse(at(60));
-        assert!(codel.should_drop(at(62), at(50), 100_000, DELAY));
-        assert!(!codel.should_drop(at(63), at(51), 100_000, DELAY), "and then one an interval later");
     }
 
     #[test]

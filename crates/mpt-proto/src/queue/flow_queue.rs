@@ -176,11 +176,6 @@ impl FlowQueue {
         (advance - unnumbered, released)
     }
 
-    /// See [`Codel::on_rate_collapse`].
-    pub fn on_rate_collapse(&mut self, now: Time) {
-        self.codel.on_rate_collapse(now);
-    }
-
     /// Records that the flow had its turn and was empty.
     pub fn on_empty(&mut self) {
         self.codel.on_empty();

@@ -230,13 +230,6 @@ impl Queue {
         }
     }
 
-    /// Starts CoDel's dropping state in all flows without the first interval, because the paths' rate collapsed.
-    pub fn on_rate_collapse(&mut self, now: Time) {
-        for bucket in &mut self.buckets {
-            bucket.on_rate_collapse(now);
-        }
-    }
-
     /// Returns true if a super-packet of any length fits.
     pub fn has_room(&self) -> bool {
         self.allocated + MAX_SUPER_PACKET <= self.limit

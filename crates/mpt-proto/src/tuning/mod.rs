@@ -42,8 +42,6 @@ pub enum Rule {
     RateShortage,
     /// Lets the queue stand for 500 ms while a path is in start-up.
     StartupQueue,
-    /// Starts CoDel's dropping state at once when the paths' rates collapse.
-    RateCollapse,
     /// Sends a second copy of a packet that was lost twice, or of any retransmission while nothing waits.
     DuplicateRetransmit,
     /// Gives a slow path packets from further behind in the queue.
@@ -89,7 +87,6 @@ impl Rule {
         ("queue_target", Self::QueueTarget),
         ("rate_shortage", Self::RateShortage),
         ("startup_queue", Self::StartupQueue),
-        ("rate_collapse", Self::RateCollapse),
         ("duplicate_retransmit", Self::DuplicateRetransmit),
         ("send_ahead", Self::SendAhead),
         ("loss_as_delay", Self::LossAsDelay),

@@ -111,7 +111,7 @@ impl Native {
             packet
         });
         turn.spare.extend(given_up.filter_map(InnerPacket::into_buffer));
-        self.take_snapshot(common, turn.now);
+        self.take_snapshot(turn.now);
         self.set_queue_delay(common);
         self.inner.ack_delay.set_typical(self.typical_rtt());
         if self.snapshots.is_empty() {

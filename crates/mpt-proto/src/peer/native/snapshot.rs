@@ -20,17 +20,12 @@ use crate::tuning::sched::reserve::{BACKLOG_FACTOR, RESERVED_RATIO, TRAIN};
 
 impl Native {
     /// Refreshes the snapshots of the paths that may carry data.
-    pub(super) fn take_snapshot(&mut self, common: &mut Common, now: Time) {
-        let before = (self.snapshots.len(), total_rate(&self.snapshots));
+    pub(super) fn take_snapshot(&mut self, now: Time) {
         let up = || self.paths.iter().filter(|path| path.base.is_up());
         let only_reserves = up().all(NativePath::is_reserve);
         let usable = up().filter(|path| only_reserves || !path.is_reserve());
         let mut snapshots = Vec::with_capacity(self.paths.len());
         snapshots.extend(usable.map(|path| self.snapshot(now, path)));
-        let collapsed = snapshots.len() < before.0 && total_rate(&snapshots) < before.1 / 4 * 3;
-        if collapsed && self.tuning.has(Rule::RateCollapse) {
-            common.queue.on_rate_collapse(now);
-        }
         let measured = snapshots.iter().filter(|path| !self.cc.in_startup(path.id));
         self.recent_rate.insert(now, OUTAGE, measured.map(|path| path.rate.bytes()).sum());
         self.set_delays(&mut snapshots);
