@@ -2,7 +2,7 @@
 
 use crate::{command::progress, progress_bar::ProgressBar};
 use clap::Args;
-use mpt_lab::experiment::ablation::{Ablation, Set, cases, lines, report};
+use mpt_lab::experiment::ablation::{Ablation, AblationCase, Set, cases, lines, report};
 use mpt_proto::tuning::{Rule, Tuning};
 use std::{error::Error, fs::File, io::Write as _, path::PathBuf, time::Duration};
 
@@ -21,6 +21,9 @@ pub(crate) struct AblationArgs {
     /// Cases: matrix, mixes, flows, latency, pages, or several of them.
     #[arg(long, value_delimiter = ',', default_value = "matrix", requires = "ablation")]
     set: Vec<String>,
+    /// Only the cases with these names, such as mix_47 or static/lte_starlink.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "ablation")]
+    case: Vec<String>,
     /// Number of random mixes of links in the set mixes.
     #[arg(long, value_name = "K", default_value_t = 100, requires = "ablation")]
     cases: usize,
@@ -54,6 +57,11 @@ pub(crate) fn run(args: &AblationArgs) -> Result<(), Box<dyn Error>> {
     let mut selected = Vec::new();
     for name in &args.set {
         selected.extend(cases(Set::named(name)?, args.cases, length));
+    }
+    let is_wanted = |case: &AblationCase| args.case.is_empty() || args.case.contains(&case.name);
+    selected.retain(is_wanted);
+    if selected.is_empty() {
+        return Err("no case has such a name; hint: without --case the table lists all names".into());
     }
     let mut ablation = Ablation::new(selected, args.screening, args.seeds);
     let mut file = args.json.as_ref().map(File::create).transpose()?;
