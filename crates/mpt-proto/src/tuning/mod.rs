@@ -42,12 +42,8 @@ pub enum Rule {
     RateShortage,
     /// Lets the queue stand for 500 ms while a path is in start-up.
     StartupQueue,
-    /// Sends a second copy of a packet that was lost twice, or of any retransmission while nothing waits.
-    DuplicateRetransmit,
     /// Gives a slow path packets from further behind in the queue.
     SendAhead,
-    /// Counts loss as delay in the scheduler.
-    LossAsDelay,
     /// Probes idle paths every 250 ms while packets wait.
     IdleProbes,
     /// Delivers pure inner ACKs without waiting for earlier packets.
@@ -62,8 +58,6 @@ pub enum Rule {
     InitialProbes,
     /// Remembers the jitter of lone datagrams while the path is busy.
     JitterMemory,
-    /// Takes the mean sojourn over more samples where delays vary more.
-    SojournSpread,
     /// Leaves start-up later where deliveries come in bursts.
     BurstyStartup,
     /// Accepts a queue that stays after ours was emptied as a part of the path.
@@ -87,9 +81,7 @@ impl Rule {
         ("queue_target", Self::QueueTarget),
         ("rate_shortage", Self::RateShortage),
         ("startup_queue", Self::StartupQueue),
-        ("duplicate_retransmit", Self::DuplicateRetransmit),
         ("send_ahead", Self::SendAhead),
-        ("loss_as_delay", Self::LossAsDelay),
         ("idle_probes", Self::IdleProbes),
         ("ack_overtake", Self::AckOvertake),
         ("udp_shaper", Self::UdpShaper),
@@ -97,7 +89,6 @@ impl Rule {
         ("fec", Self::Fec),
         ("initial_probes", Self::InitialProbes),
         ("jitter_memory", Self::JitterMemory),
-        ("sojourn_spread", Self::SojournSpread),
         ("bursty_startup", Self::BurstyStartup),
         ("standing_queue", Self::StandingQueue),
         ("status_repeat", Self::StatusRepeat),

@@ -76,8 +76,6 @@ pub mod snapshot {
     pub const INITIAL_WINDOW: u64 = 10 * DATAGRAM;
     /// The window that a controller gives a path before the first ACK.
     pub const FIRST_FLIGHT: u64 = 32 * DATAGRAM;
-    /// Loss above this does not add to a path's delay.
-    pub const MAX_LOSS: f64 = 0.5;
     /// A measurement of this age may be outdated: a quarter of the time for which people bear a stall.
     pub const STALE: Duration = Duration::from_millis(250);
     /// Jitter that no inner sender takes for a queue: half of the 4 ms that HyStart requires at least (RFC 9406 section

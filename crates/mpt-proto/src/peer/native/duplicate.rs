@@ -169,27 +169,6 @@ impl Native {
         list.push_back(pending);
     }
 
-    /// Adds a duplicate of a retransmission on `path`, if that costs nothing because nothing else waits, or if the
-    /// packet was lost twice. A further loss would stall the flow for so long that its sender assumes that the path is
-    /// down.
-    pub(super) fn duplicate_retransmit(
-        &mut self,
-        common: &Common,
-        now: Time,
-        path: PathId,
-        key: PacketKey,
-        len: usize,
-        candidates: PathSet,
-    ) {
-        let matters = common.queue.is_empty() || self.retransmit.losses(key) > 1;
-        let matters = matters && self.tuning.has(Rule::DuplicateRetransmit);
-        if matters && self.count_carrying(len, candidates) > 1 {
-            let until = now + self.retransmit_limit();
-            let pending = PendingDuplicate { key, len, sent_on: PathSet::only(path), remaining: 1, until };
-            self.duplicates.others.push_back(pending);
-        }
-    }
-
     /// Returns how many of the `candidates` carry a datagram of `len` bytes.
     fn count_carrying(&self, len: usize, candidates: PathSet) -> u32 {
         let paths = self.snapshots.iter().filter(|path| candidates.contains(path.id));

@@ -279,9 +279,7 @@ impl Native {
                 break;
             }
             let Some((scheduled, key)) = self.take_packet(common, turn.now, path, &next) else { break };
-            if next.retransmission {
-                self.duplicate_retransmit(common, turn.now, path, key, next.len, candidates);
-            } else {
+            if !next.retransmission {
                 self.duplicate(common, turn.now, &scheduled, key, candidates);
                 if self.has_unfilled_path(common) {
                     self.note_first_send(common, &scheduled, key, candidates);

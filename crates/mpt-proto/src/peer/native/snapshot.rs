@@ -14,7 +14,7 @@ use crate::sched::reserve::Reprobe;
 use crate::time::{Rate, Time};
 use crate::tuning::Rule;
 use crate::tuning::peer::queue_delay::{IN_USE, MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
-use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, MAX_LOSS, STALE};
+use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, STALE};
 use crate::tuning::queue::codel;
 use crate::tuning::sched::reserve::{BACKLOG_FACTOR, RESERVED_RATIO, TRAIN};
 
@@ -42,10 +42,7 @@ impl Native {
                 (Some(delay), Some(fastest)) => delay.beyond(fastest),
                 _ => (path.srtt - min_rtt) / 2,
             };
-            // A lost packet arrives one round trip later, if it is not lost again.
-            let counted = self.tuning.has(Rule::LossAsDelay);
-            let loss = if counted { self.paths[path.id].estimator.loss().min(MAX_LOSS) } else { 0.0 };
-            path.delay = delay + path.srtt.mul_f64(loss / (1.0 - loss)) + self.overhang(path);
+            path.delay = delay + self.overhang(path);
         }
     }
 
