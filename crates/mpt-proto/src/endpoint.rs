@@ -247,7 +247,8 @@ impl Endpoint {
                 let peer = sessions.peer_with_key(knock.peer()).ok_or(Dropped::UnknownPeer)?;
                 let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
                 let (identity, names) = sessions.parts();
-                let response = association.handle_initiation(now, identity, knock, || names.ephemeral_input(peer))?;
+                let (source, fresh) = ((received.link, received.from), || names.ephemeral_input(peer));
+                let response = association.handle_initiation(now, identity, knock, source, fresh)?;
                 answer(tx, received, &response.message);
                 peer
             }

@@ -145,6 +145,33 @@ fn a_replayed_initiation_is_stale() {
 }
 
 #[test]
+fn a_copy_from_another_source_gets_the_same_response_once() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    let sources: Vec<_> = (0..50).map(|port| (a.address.ip(), port).into()).collect();
+    let first = b.handle(START, sources[0], &initiation);
+    assert!(matches!(first, Reaction::Reply(_)));
+    let late = START + Duration::from_secs(5);
+    let repeated = sources.iter().filter(|from| b.handle(late, **from, &initiation) == first).count();
+    assert_eq!(repeated, 31, "one for each of the other paths that a peer can have");
+    let again = b.handle(late, sources[1], &initiation);
+    assert_eq!(again, Reaction::Dropped(Dropped::StaleHandshake));
+}
+
+#[test]
+fn a_copy_that_is_late_or_comes_after_the_first_datagram_is_stale() {
+    let (mut a, mut b) = two();
+    let elsewhere = ([192, 0, 2, 9], 4754).into();
+    let initiation = a.initiate(START);
+    let Reaction::Reply(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
+    let late = START + Duration::from_secs(10);
+    assert_eq!(b.handle(late, elsewhere, &initiation), Reaction::Dropped(Dropped::StaleHandshake));
+    assert_eq!(a.handle(START, b.address, &response), Reaction::Done);
+    send(START, &mut a, &mut b, b"confirmed");
+    assert_eq!(b.handle(START, elsewhere, &initiation), Reaction::Dropped(Dropped::StaleHandshake));
+}
+
+#[test]
 fn an_initiation_older_than_the_last_one_is_stale() {
     let (mut a, mut b) = two();
     let first = a.initiate(START);

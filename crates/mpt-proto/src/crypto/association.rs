@@ -18,11 +18,13 @@
 //! yielding end switches to the other's session with the first datagram under it.
 //!
 //! **Paths** are not handled here. [`HandshakeTransmit`] has the number of the attempt; the caller chooses a path,
-//! another one for the next attempt, or sends one message over several paths: the responder accepts the first copy and
-//! refuses the others as stale. An initiator must send a datagram immediately after [`SessionEvent::Established`],
-//! because the responder must not send before it receives one.
+//! another one for the next attempt, or sends one message over several paths: the responder accepts the first copy, and
+//! answers the others with the same response, because the path of the first may carry nothing back. An initiator must
+//! send a datagram immediately after [`SessionEvent::Established`], because the responder must not send before it
+//! receives one.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::crypto::aead::Cipher;
@@ -34,7 +36,7 @@ use crate::crypto::keys::{PresharedKey, PublicKey};
 pub use crate::crypto::session::{Opened, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_SILENT};
 use crate::crypto::session::{Session, Sessions};
 use crate::drops::Dropped;
-use crate::id::{PathId, PathSeq};
+use crate::id::{LinkId, MAX_PATHS, PathId, PathSeq};
 use crate::time::Time;
 use crate::wire::native::SessionIndex;
 
@@ -47,6 +49,7 @@ pub struct Association {
     attempt: Option<Attempt>,
     last_initiation: Option<Time>,
     latest_timestamp: Tai64n,
+    answered: Option<Answered>,
     last_response: Option<(SessionIndex, [u8; MAC])>,
     cookie: Option<Cookie>,
     events: VecDeque<SessionEvent>,
@@ -60,6 +63,19 @@ struct Attempt {
     next: Time,
     pending: Option<Pending>,
 }
+
+/// An initiation of the peer that this end has answered. It is kept until the peer uses the session.
+struct Answered {
+    at: Time,
+    transcript: [u8; 32],
+    index: SessionIndex,
+    response: Vec<u8>,
+    /// The sources of its copies.
+    sources: Vec<Source>,
+}
+
+/// Where a message came from: our socket, and the address of the peer.
+pub type Source = (LinkId, SocketAddr);
 
 /// A handshake message to be sent.
 #[derive(Debug)]
@@ -113,6 +129,7 @@ impl Association {
             attempt: None,
             last_initiation: None,
             latest_timestamp: Tai64n::default(),
+            answered: None,
             last_response: None,
             cookie: None,
             events: VecDeque::new(),
@@ -163,13 +180,15 @@ impl Association {
         Some(HandshakeTransmit { message, index: ephemeral.index, attempt: tries, with_cookie })
     }
 
-    /// Answers an initiation of the peer if it is authentic and newer than all before. A failure changes nothing.
-    /// `ephemeral` is only called if the initiation is answered.
+    /// Answers an initiation of the peer if it is authentic and newer than all before. A copy of the last one that
+    /// comes from another source gets the same response. A failure changes nothing. `ephemeral` is only called if the
+    /// initiation is answered for the first time.
     pub fn handle_initiation(
         &mut self,
         now: Time,
         identity: &Identity,
         claimed: ClaimedInitiation<'_>,
+        source: Source,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Result<HandshakeTransmit, Dropped> {
         if *claimed.peer() != self.peer {
@@ -177,6 +196,10 @@ impl Association {
         }
         let verified = claimed.verify(identity)?;
         let (timestamp, offer) = (verified.timestamp, verified.payload.capabilities);
+        let transcript = verified.transcript();
+        if let Some(repeated) = self.answered.as_mut().and_then(|last| last.repeat(now, transcript, source)) {
+            return Ok(repeated);
+        }
         if timestamp <= self.latest_timestamp {
             return Err(Dropped::StaleHandshake);
         }
@@ -186,6 +209,8 @@ impl Association {
         let (agreed, message, mac1) =
             verified.respond(now, identity, self.incarnation, &self.psk, cookie, &ephemeral)?;
         self.latest_timestamp = timestamp;
+        let (index, response) = (ephemeral.index, message.clone());
+        self.answered = Some(Answered { at: now, transcript, index, response, sources: vec![source] });
         self.last_response = Some((ephemeral.index, mac1));
         self.sessions.await_confirmation(Session::new(now, agreed, cipher, false));
         if identity.keys.public() > &self.peer {
@@ -236,6 +261,7 @@ impl Association {
     pub fn open<'a>(&mut self, now: Time, datagram: &'a mut [u8]) -> Result<Opened<'a>, Dropped> {
         let (opened, confirmed) = self.sessions.open(now, datagram)?;
         if let Some(restarted) = confirmed {
+            self.answered = None;
             self.end_attempt();
             self.on_established(restarted);
         }
@@ -294,6 +320,22 @@ impl Association {
     }
 }
 
+impl Answered {
+    /// Returns the response again for a copy of the very same initiation, once for each of at most [`MAX_PATHS`]
+    /// sources, and as long as the initiator may wait for it: a path that is added later carries a copy later.
+    fn repeat(&mut self, now: Time, transcript: [u8; 32], source: Source) -> Option<HandshakeTransmit> {
+        let is_copy = transcript == self.transcript && now - self.at < REPEAT_FOR;
+        if !is_copy || self.sources.contains(&source) || self.sources.len() >= MAX_PATHS {
+            return None;
+        }
+        self.sources.push(source);
+        let Self { response, index, .. } = self;
+        Some(HandshakeTransmit { message: response.clone(), index: *index, attempt: 0, with_cookie: false })
+    }
+}
+
+/// The time for which a response is repeated: the longest time after which an initiator replaces its initiation, twice.
+const REPEAT_FOR: Duration = Duration::from_secs(10);
 /// WireGuard's Rekey-Timeout, whitepaper section 6.1; the first retries of an attempt are sent earlier.
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// WireGuard's Rekey-Attempt-Time, whitepaper section 6.1.

@@ -11,7 +11,7 @@ use mpt_proto::crypto::handshake::{
 };
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use mpt_proto::drops::Dropped;
-use mpt_proto::path::{PathId, PathSeq};
+use mpt_proto::path::{LinkId, PathId, PathSeq};
 use mpt_proto::time::Time;
 use mpt_proto::wire::native::{HEADER, OVERHEAD, SessionIndex};
 
@@ -121,8 +121,8 @@ impl End {
             HandshakeMessage::Initiation(initiation) => {
                 guard.admit(now, from, &initiation.signed)?;
                 let claimed = ClaimedInitiation::open(us, &initiation).map_err(Rejection::Silent)?;
-                let response =
-                    peer.handle_initiation(now, us, claimed, || rng.ephemeral()).map_err(Rejection::Silent)?;
+                let (source, fresh) = ((LinkId(0), from), || rng.ephemeral());
+                let response = peer.handle_initiation(now, us, claimed, source, fresh).map_err(Rejection::Silent)?;
                 Ok(Reaction::Reply(response.message))
             }
             HandshakeMessage::Response(response) => {

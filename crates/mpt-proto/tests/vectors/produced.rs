@@ -14,7 +14,7 @@ use mpt_proto::crypto::replay;
 use mpt_proto::drops::Drops;
 use mpt_proto::header_compression::{Choice, Compressor};
 use mpt_proto::packet::{Offload, SuperPacket};
-use mpt_proto::path::{PathId, PathSeq};
+use mpt_proto::path::{LinkId, PathId, PathSeq};
 use mpt_proto::queue::{Aqm, InnerPacket, Queue};
 use mpt_proto::repair::FlowSeq;
 use mpt_proto::repair::fec::{Decoder, Encoder};
@@ -105,7 +105,8 @@ impl End {
             panic!("not an initiation")
         };
         let knock = ClaimedInitiation::open(&self.us, &initiation).unwrap();
-        self.peer.handle_initiation(NOW, &self.us, knock, || RESPONDER.fresh()).unwrap().message
+        let source = (LinkId(0), SocketAddr::from(([192, 0, 2, 1], 4754)));
+        self.peer.handle_initiation(NOW, &self.us, knock, source, || RESPONDER.fresh()).unwrap().message
     }
 
     fn complete(&mut self, response: &[u8]) {

@@ -172,6 +172,11 @@ pub(super) struct VerifiedInitiation {
 }
 
 impl VerifiedInitiation {
+    /// Returns a hash of the whole initiation but its MACs, which no other initiation has.
+    pub(super) fn transcript(&self) -> [u8; 32] {
+        self.noise.transcript()
+    }
+
     /// Writes the response; returns it with its MAC1.
     pub(super) fn respond(
         self,
