@@ -103,10 +103,10 @@ impl End {
                 assert!(answered.is_err(), "a forged initiation was answered");
             }
             Some(HandshakeMessage::Response(response)) => {
-                let _ = self.guard.admit(NOW, SOURCE.1, &response.signed);
+                let _ = self.guard.admit_response(NOW, SOURCE.1, &response.signed, false);
                 assert!(self.association.handle_response(NOW, &self.identity, &response).is_err());
             }
-            Some(HandshakeMessage::CookieReply(reply)) => assert!(self.association.handle_cookie(NOW, &reply).is_err()),
+            Some(HandshakeMessage::CookieReply(reply)) => assert!(self.association.handle_cookie(NOW, SOURCE, &reply).is_err()),
             None => {
                 let _ = Header::decode(datagram);
                 assert!(self.association.open(NOW, &mut datagram.to_vec()).is_err());

@@ -231,13 +231,19 @@ impl Endpoint {
     fn handle_handshake(&mut self, now: Time, received: &RecvMeta, datagram: &[u8]) -> Result<(), Dropped> {
         let Self { sessions: Some(sessions), peers, tx, .. } = self else { return Err(Dropped::UnknownProtocol) };
         let message = HandshakeMessage::decode(datagram).ok_or(Dropped::Malformed)?;
-        let signed = match &message {
-            HandshakeMessage::Initiation(initiation) => Some(&initiation.signed),
-            HandshakeMessage::Response(response) => Some(&response.signed),
-            HandshakeMessage::CookieReply(_) => None,
+        let source = (received.link, received.from);
+        let checked = match &message {
+            HandshakeMessage::Initiation(initiation) => sessions.guard().admit(now, received.from, &initiation.signed),
+            HandshakeMessage::Response(response) => {
+                let peer = sessions.peer_of_session(response.receiver);
+                let association = peer.and_then(|peer| peers[peer].association());
+                let is_awaited = association.is_some_and(|it| it.awaits_response(response.receiver));
+                sessions.guard().admit_response(now, received.from, &response.signed, is_awaited)
+            }
+            HandshakeMessage::CookieReply(_) => Ok(()),
         };
-        if let Some(Err(turned)) = signed.map(|signed| sessions.guard().admit(now, received.from, signed)) {
-            let Rejection::Reply(cookie) = turned else { return Err(turned.reason()) };
+        if let Err(rejection) = checked {
+            let Rejection::Reply(cookie) = rejection else { return Err(rejection.reason()) };
             answer(tx, received, &cookie);
             return Ok(());
         }
@@ -247,7 +253,7 @@ impl Endpoint {
                 let peer = sessions.peer_with_key(knock.peer()).ok_or(Dropped::UnknownPeer)?;
                 let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
                 let (identity, names) = sessions.parts();
-                let (source, fresh) = ((received.link, received.from), || names.ephemeral_input(peer));
+                let fresh = || names.ephemeral_input(peer);
                 let response = association.handle_initiation(now, identity, knock, source, fresh)?;
                 answer(tx, received, &response.message);
                 peer
@@ -260,7 +266,7 @@ impl Endpoint {
             }
             HandshakeMessage::CookieReply(reply) => {
                 let peer = sessions.peer_of_session(reply.receiver).ok_or(Dropped::UnknownSession)?;
-                peers[peer].association().ok_or(Dropped::UnknownPeer)?.handle_cookie(now, &reply)?;
+                peers[peer].association().ok_or(Dropped::UnknownPeer)?.handle_cookie(now, source, &reply)?;
                 peer
             }
         };

@@ -5,8 +5,12 @@ mod support;
 
 use std::time::Duration;
 
+use mpt_proto::crypto::handshake::{HandshakeGuard, HandshakeMessage, Rejection};
+use mpt_proto::drops::Dropped;
 use mpt_proto::time::Time;
-use support::wire::{Attacker, RESPONSE, Wire, handshake_type};
+use mpt_sim::net::address;
+use support::native::keys;
+use support::wire::{Attacker, Carried, RESPONSE, Wire, handshake_type};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// One-way delays of two paths: the first answers first.
@@ -41,4 +45,46 @@ fn a_path_that_falls_half_dead_in_use_ends_no_tunnel() {
         let outage = wire.longest_outage(1, SECOND, SECOND * 600);
         assert!(outage <= SOON, "responses only {responses_only}: {outage:?}");
     }
+}
+
+/// Forges the cookie reply with which the receiver of a handshake message would answer under load. The keys for it are
+/// public.
+fn forged_cookie_reply(now: Time, seen: &Carried) -> Option<Carried> {
+    let mut bytes = seen.bytes.clone();
+    let mac2 = bytes.len().saturating_sub(16);
+    bytes[mac2..].fill(0);
+    let message = HandshakeMessage::decode(&bytes)?;
+    let signed = match &message {
+        HandshakeMessage::Initiation(initiation) => &initiation.signed,
+        HandshakeMessage::Response(response) => &response.signed,
+        HandshakeMessage::CookieReply(_) => return None,
+    };
+    let mut guard = HandshakeGuard::new(keys(seen.to as u16 + 1).public(), [66; 32]);
+    let mut rejections = (0..200).filter_map(|_| guard.admit(now, address(1 - seen.to, seen.path), signed).err());
+    let Some(Rejection::Reply(reply)) = rejections.next() else { return None };
+    Some(Carried { to: 1 - seen.to, path: seen.path, bytes: reply.to_vec() })
+}
+
+#[test]
+fn forged_cookie_replies_to_every_handshake_message_end_no_tunnel() {
+    // The last forgeries to each end are repeated every second, because a cookie is good for 120 s only.
+    let mut last: [Vec<Carried>; 2] = [vec![], vec![]];
+    let mut next = Time::START;
+    let mut wire = Wire::new(
+        &DELAYS,
+        Box::new(move |now, seen| {
+            let forged = forged_cookie_reply(now, &seen);
+            if let Some(forged) = &forged {
+                last[forged.to].truncate(3);
+                last[forged.to].insert(0, forged.clone());
+            }
+            let repeated = if now >= next { last.concat() } else { vec![] };
+            next = if now >= next { now + SECOND } else { next };
+            [seen].into_iter().chain(forged).chain(repeated).collect()
+        }),
+    );
+    wire.run(SECOND * 600);
+    let outage = wire.longest_outage(1, SECOND, SECOND * 600);
+    let refused = [0, 1].map(|end: usize| wire.ends[end].status().drops.of(Dropped::BadMac));
+    assert!(outage <= SECOND / 2 && refused == [0, 0], "{outage:?}, refused {refused:?}");
 }

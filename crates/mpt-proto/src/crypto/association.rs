@@ -29,8 +29,8 @@ use std::time::Duration;
 
 use crate::crypto::aead::Cipher;
 use crate::crypto::handshake::{
-    ClaimedInitiation, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, MAC, Pending,
-    Response, Tai64n, VERSION,
+    ClaimedInitiation, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, Pending, Response,
+    Tai64n, VERSION,
 };
 use crate::crypto::keys::{PresharedKey, PublicKey};
 pub use crate::crypto::session::{Opened, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_SILENT};
@@ -50,8 +50,7 @@ pub struct Association {
     last_initiation: Option<Time>,
     latest_timestamp: Tai64n,
     answered: Option<Answered>,
-    last_response: Option<(SessionIndex, [u8; MAC])>,
-    cookie: Option<Cookie>,
+    cookies: Vec<(Source, Cookie)>,
     events: VecDeque<SessionEvent>,
     restarted: bool,
 }
@@ -86,8 +85,6 @@ pub struct HandshakeTransmit {
     pub index: SessionIndex,
     /// Counts the messages of this attempt from 1; 0 for a response, which is sent to the source of the initiation.
     pub attempt: u32,
-    /// True if the message proves our address with a cookie; it should be sent on the path on which the cookie came.
-    pub with_cookie: bool,
 }
 
 /// The result of a handshake.
@@ -130,8 +127,7 @@ impl Association {
             last_initiation: None,
             latest_timestamp: Tai64n::default(),
             answered: None,
-            last_response: None,
-            cookie: None,
+            cookies: Vec::new(),
             events: VecDeque::new(),
             restarted: false,
         }
@@ -156,7 +152,8 @@ impl Association {
         }
     }
 
-    /// Returns the initiation that is due, if any. `ephemeral` is only called if one is due.
+    /// Returns the initiation that is due, if any. `ephemeral` is only called if one is due. Each copy of it passes
+    /// [`Association::prove_address`] before it is sent.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -169,15 +166,26 @@ impl Association {
             self.events.push_back(SessionEvent::GaveUp);
             return None;
         }
-        let (ephemeral, cookie) = (ephemeral(), self.cookie.take());
-        let with_cookie = cookie.is_some();
-        let (pending, message) = Pending::write(now, identity, self.incarnation, &self.peer, cookie, &ephemeral);
+        let ephemeral = ephemeral();
+        let (pending, message) = Pending::write(now, identity, self.incarnation, &self.peer, &ephemeral);
         attempt.tries += 1;
         attempt.next = now + retry_after(attempt.tries, &ephemeral);
         let (tries, previous) = (attempt.tries, attempt.pending.replace(pending));
         self.events.extend(previous.map(|previous| SessionEvent::Retired(previous.index)));
         self.last_initiation = Some(now);
-        Some(HandshakeTransmit { message, index: ephemeral.index, attempt: tries, with_cookie })
+        Some(HandshakeTransmit { message, index: ephemeral.index, attempt: tries })
+    }
+
+    /// Completes the copy of the initiation that is sent from and to `destination`: if the peer has sent a cookie from
+    /// there, the copy proves with it that we receive there. A cookie is used once.
+    pub fn prove_address(&mut self, now: Time, destination: Source, copy: &mut [u8]) {
+        let Some(pending) = self.attempt.as_mut().and_then(|attempt| attempt.pending.as_mut()) else { return };
+        if !pending.sent_to.contains(&destination) {
+            pending.sent_to.push(destination);
+        }
+        if let Some(at) = self.cookies.iter().position(|(source, _)| *source == destination) {
+            self.cookies.swap_remove(at).1.prove(now, copy);
+        }
     }
 
     /// Answers an initiation of the peer if it is authentic and newer than all before. A copy of the last one that
@@ -204,25 +212,26 @@ impl Association {
             return Err(Dropped::StaleHandshake);
         }
         let cipher = identity.capabilities.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
-        let (ephemeral, cookie) = (ephemeral(), self.cookie.take());
-        let with_cookie = cookie.is_some();
-        let (agreed, message, mac1) =
-            verified.respond(now, identity, self.incarnation, &self.psk, cookie, &ephemeral)?;
+        let ephemeral = ephemeral();
+        let (agreed, message) = verified.respond(identity, self.incarnation, &self.psk, &ephemeral)?;
         self.latest_timestamp = timestamp;
         let (index, response) = (ephemeral.index, message.clone());
         self.answered = Some(Answered { at: now, transcript, index, response, sources: vec![source] });
-        self.last_response = Some((ephemeral.index, mac1));
         self.sessions.await_confirmation(Session::new(now, agreed, cipher, false));
         if identity.keys.public() > &self.peer {
             self.yield_to_peer(now, &ephemeral);
         }
-        Ok(HandshakeTransmit { message, index: ephemeral.index, attempt: 0, with_cookie })
+        Ok(HandshakeTransmit { message, index: ephemeral.index, attempt: 0 })
+    }
+
+    /// Returns true if an initiation of ours with this index waits for its response.
+    pub fn awaits_response(&self, index: SessionIndex) -> bool {
+        self.pending(index).is_some()
     }
 
     /// Completes our handshake. A forged response changes nothing.
     pub fn handle_response(&mut self, now: Time, identity: &Identity, response: &Response<'_>) -> Result<(), Dropped> {
-        let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
-        let pending = pending.filter(|pending| pending.index == response.receiver).ok_or(Dropped::UnknownSession)?;
+        let pending = self.pending(response.receiver).ok_or(Dropped::UnknownSession)?;
         let agreed = pending.read(identity, &self.psk, response)?;
         let cipher = identity.capabilities.cipher_with(&agreed.payload.capabilities).ok_or(Dropped::NoCommonCipher)?;
         // The session keeps the index, so it is not retired with the attempt.
@@ -232,14 +241,25 @@ impl Association {
         Ok(())
     }
 
-    /// Stores the cookie of a peer under load for the next message to it.
-    pub fn handle_cookie(&mut self, now: Time, reply: &CookieReply<'_>) -> Result<(), Dropped> {
-        let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
-        let sent = [pending.map(|pending| (pending.index, pending.mac1)), self.last_response];
-        let (_, mac1) =
-            sent.into_iter().flatten().find(|(index, _)| *index == reply.receiver).ok_or(Dropped::UnknownSession)?;
-        self.cookie = Some(Cookie::open(now, &self.peer, &mac1, reply).ok_or(Dropped::NotAuthentic)?);
+    /// Stores the cookie of a peer under load for the next initiation to the `source` of the reply.
+    ///
+    /// An observer of an initiation can forge a reply to it, because the key of a reply is public. So it must name an
+    /// initiation that waits for its response, and come from where that was sent. Responses get no cookies: they name
+    /// an index that only those on the way have seen.
+    pub fn handle_cookie(&mut self, now: Time, source: Source, reply: &CookieReply<'_>) -> Result<(), Dropped> {
+        let pending = self.pending(reply.receiver).filter(|pending| pending.sent_to.contains(&source));
+        let mac1 = pending.ok_or(Dropped::UnknownSession)?.mac1;
+        let cookie = Cookie::open(now, &self.peer, &mac1, reply).ok_or(Dropped::NotAuthentic)?;
+        self.cookies.retain(|(other, cookie)| *other != source && cookie.is_fresh(now));
+        if self.cookies.len() < MAX_PATHS {
+            self.cookies.push((source, cookie));
+        }
         Ok(())
+    }
+
+    fn pending(&self, index: SessionIndex) -> Option<&Pending> {
+        let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
+        pending.filter(|pending| pending.index == index)
     }
 
     /// Seals a datagram in place. `slot` has room for the header before the frames and for the tag after them, see
@@ -330,7 +350,7 @@ impl Answered {
         }
         self.sources.push(source);
         let Self { response, index, .. } = self;
-        Some(HandshakeTransmit { message: response.clone(), index: *index, attempt: 0, with_cookie: false })
+        Some(HandshakeTransmit { message: response.clone(), index: *index, attempt: 0 })
     }
 }
 

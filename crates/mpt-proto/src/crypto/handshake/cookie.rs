@@ -12,9 +12,11 @@
 //! reply  = XChaCha20-Poly1305(key: BLAKE2s("mpt-cook" | receiver's public key), nonce, cookie, associated data: MAC1)
 //! ```
 //!
-//! The one difference to WireGuard: a MAC2 that is neither zero nor valid is refused without an answer, under load or
-//! not, so that no bit of a message can be changed. For this reason a cookie is used for one message only: a stale one,
-//! after a restart of the responder or a change of the sender's address, costs one attempt and no more.
+//! As in WireGuard, a wrong MAC2 counts as absent. Anybody who sees a message can forge the cookie reply to it, because
+//! its key is public; the next message then has a wrong MAC2, which must do no harm while there is no load.
+//!
+//! Different from WireGuard, responses get no cookies. Under load a response is processed if it names an initiation
+//! that waits for it: a sender off the path has to guess 24 bits.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -66,36 +68,51 @@ impl HandshakeGuard {
         Self { mac1_key, reply_key, secret: Zeroizing::new(random), replies: 0, limiter: RateLimiter::default() }
     }
 
-    /// Checks a message from `from`. Takes a few hashes, and stores no state per sender.
+    /// Checks an initiation from `from`. Takes a few hashes, and stores no state per sender.
     pub fn admit(&mut self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Result<(), Rejection> {
+        let loaded = self.count(now, message)?;
+        if !loaded {
+            return Ok(());
+        }
+        if self.proves_address(now, from, message) {
+            let admitted = self.limiter.admit_source(self.bucket(from));
+            return if admitted { Ok(()) } else { Err(Rejection::Silent(Dropped::HandshakeFlood)) };
+        }
+        if !self.limiter.admit_reply(self.bucket(from)) {
+            return Err(Rejection::Silent(Dropped::HandshakeFlood));
+        }
+        Err(Rejection::Reply(self.reply(now, from, message)))
+    }
+
+    /// Checks a response from `from`; `is_awaited` if an initiation of ours waits for it.
+    pub fn admit_response(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        message: &Signed<'_>,
+        is_awaited: bool,
+    ) -> Result<(), Rejection> {
+        let loaded = self.count(now, message)?;
+        let admitted = !loaded || is_awaited && self.limiter.admit_source(self.bucket(from));
+        if admitted { Ok(()) } else { Err(Rejection::Silent(Dropped::HandshakeFlood)) }
+    }
+
+    /// Checks MAC1 and counts the message; returns true if this end is under load.
+    fn count(&mut self, now: Time, message: &Signed<'_>) -> Result<bool, Rejection> {
         if !verify(&self.mac1_key, &[message.body], message.mac1) {
             return Err(Rejection::Silent(Dropped::BadMac));
         }
-        let proof = self.proof(now, from, message);
-        let loaded = !matches!(proof, Proof::Wrong) && self.limiter.count_message(now);
-        match proof {
-            Proof::Valid if loaded && !self.limiter.admit_source(self.bucket(from)) => {
-                Err(Rejection::Silent(Dropped::HandshakeFlood))
-            }
-            Proof::Valid => Ok(()),
-            Proof::Absent if loaded && !self.limiter.admit_reply(self.bucket(from)) => {
-                Err(Rejection::Silent(Dropped::HandshakeFlood))
-            }
-            Proof::Absent if loaded => Err(Rejection::Reply(self.reply(now, from, message))),
-            Proof::Absent => Ok(()),
-            Proof::Wrong => Err(Rejection::Silent(Dropped::BadMac)),
-        }
+        Ok(self.limiter.count_message(now))
     }
 
-    fn proof(&self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Proof {
-        if *message.mac2 == [0; MAC] {
-            return Proof::Absent;
-        }
+    /// Returns true if MAC2 proves that the sender has received a cookie at `from`.
+    fn proves_address(&self, now: Time, from: SocketAddr, message: &Signed<'_>) -> bool {
         let period = period(now);
-        let valid = [period, period.saturating_sub(1)]
-            .into_iter()
-            .any(|period| verify(&self.cookie(period, from), &[message.body, message.mac1], message.mac2));
-        if valid { Proof::Valid } else { Proof::Wrong }
+        let is_present = *message.mac2 != [0; MAC];
+        is_present
+            && [period, period.saturating_sub(1)]
+                .into_iter()
+                .any(|period| verify(&self.cookie(period, from), &[message.body, message.mac1], message.mac2))
     }
 
     fn cookie(&self, period: u64, from: SocketAddr) -> [u8; COOKIE] {
@@ -130,12 +147,6 @@ impl HandshakeGuard {
         let host = if from.ip().to_canonical().is_ipv4() { &ip[..] } else { &ip[..8] };
         usize::from(mac(&*self.secret, &[b"bucket", host])[0])
     }
-}
-
-enum Proof {
-    Absent,
-    Valid,
-    Wrong,
 }
 
 /// The load of the guard. Its size is fixed, so a flood from any number of addresses allocates nothing.
@@ -201,23 +212,23 @@ impl Cookie {
         opened.ok().map(|()| Self { bytes, received: now })
     }
 
-    fn is_fresh(&self, now: Time) -> bool {
+    pub(in crate::crypto) fn is_fresh(&self, now: Time) -> bool {
         now - self.received < SECRET_PERIOD
+    }
+
+    /// Writes MAC2 of a signed message, unless the cookie has expired.
+    pub(in crate::crypto) fn prove(&self, now: Time, message: &mut [u8]) {
+        if let Some((signed, mac2)) = message.split_last_chunk_mut::<MAC>().filter(|_| self.is_fresh(now)) {
+            *mac2 = mac(&self.bytes, &[signed]);
+        }
     }
 }
 
-/// Appends MAC1 and MAC2 to a message for `receiver`; returns MAC1.
-pub(in crate::crypto) fn sign(
-    now: Time,
-    receiver: &PublicKey,
-    cookie: Option<Cookie>,
-    message: &mut Vec<u8>,
-) -> [u8; MAC] {
+/// Appends MAC1 and a MAC2 of zeros to a message for `receiver`; returns MAC1.
+pub(in crate::crypto) fn sign(receiver: &PublicKey, message: &mut Vec<u8>) -> [u8; MAC] {
     let mac1 = mac(&mac1_key(receiver), &[message]);
     message.extend_from_slice(&mac1);
-    let fresh = cookie.filter(|cookie| cookie.is_fresh(now));
-    let mac2 = fresh.map_or([0; MAC], |cookie| mac(&cookie.bytes, &[message]));
-    message.extend_from_slice(&mac2);
+    message.extend_from_slice(&[0; MAC]);
     mac1
 }
 
@@ -283,7 +294,10 @@ mod tests {
     fn message(receiver: &PublicKey, cookie: Option<Cookie>) -> (Vec<u8>, [u8; MAC]) {
         let mut message = begin_initiation(SessionIndex::new(77));
         message.extend_from_slice(&[0x5A; 122]);
-        let mac1 = sign(NOW, receiver, cookie, &mut message);
+        let mac1 = sign(receiver, &mut message);
+        if let Some(cookie) = cookie {
+            cookie.prove(NOW, &mut message);
+        }
         (message, mac1)
     }
 
@@ -338,7 +352,7 @@ mod tests {
         let (message, _) = message(&own, Some(cookie));
         assert_eq!(admit(&mut guard, NOW, HERE, &message), Ok(()));
         let elsewhere = SocketAddr::new(HERE.ip(), HERE.port() + 1);
-        assert_eq!(admit(&mut guard, NOW, elsewhere, &message), Err(Rejection::Silent(Dropped::BadMac)));
+        assert!(matches!(admit(&mut guard, NOW, elsewhere, &message), Err(Rejection::Reply(_))));
     }
 
     #[test]
@@ -348,7 +362,31 @@ mod tests {
         let cookie = cookie(&mut guard, &own, HERE);
         let (message, _) = message(&own, Some(cookie));
         assert_eq!(admit(&mut guard, NOW + SECRET_PERIOD, HERE, &message), Ok(()));
-        assert_eq!(admit(&mut guard, NOW + SECRET_PERIOD * 2, HERE, &message), Err(Rejection::Silent(Dropped::BadMac)));
+        let later = NOW + SECRET_PERIOD * 2;
+        while admit(&mut guard, later, HERE, &message).is_ok() {}
+        assert!(matches!(admit(&mut guard, later, HERE, &message), Err(Rejection::Reply(_))));
+    }
+
+    #[test]
+    fn a_wrong_mac2_counts_as_absent() {
+        let (own, mut guard) = guard();
+        let (mut message, _) = message(&own, None);
+        *message.last_mut().unwrap() = 1;
+        assert_eq!(admit(&mut guard, NOW, HERE, &message), Ok(()));
+        load(&mut guard, &own);
+        assert!(matches!(admit(&mut guard, NOW, HERE, &message), Err(Rejection::Reply(_))));
+    }
+
+    #[test]
+    fn a_response_is_admitted_under_load_if_it_is_awaited_20_times_a_second() {
+        let (own, mut guard) = guard();
+        let (message, _) = message(&own, None);
+        let Some(HandshakeMessage::Initiation(read)) = HandshakeMessage::decode(&message) else { panic!() };
+        load(&mut guard, &own);
+        let flood = Err(Rejection::Silent(Dropped::HandshakeFlood));
+        assert!((0..1_000).all(|_| guard.admit_response(NOW, HERE, &read.signed, false) == flood));
+        let admitted = (0..100).filter(|_| guard.admit_response(NOW, HERE, &read.signed, true).is_ok()).count();
+        assert_eq!(admitted, 20, "those that nobody waits for do not count");
     }
 
     #[test]
