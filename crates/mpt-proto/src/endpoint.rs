@@ -233,7 +233,13 @@ impl Endpoint {
         let message = HandshakeMessage::decode(datagram).ok_or(Dropped::Malformed)?;
         let source = (received.link, received.from);
         let checked = match &message {
-            HandshakeMessage::Initiation(initiation) => sessions.guard().admit(now, received.from, &initiation.signed),
+            HandshakeMessage::Initiation(initiation) => {
+                if sessions.guard().needs_known_addresses(now) {
+                    let known = peers.iter().flat_map(Peer::validated_addresses);
+                    sessions.guard().set_known_addresses(now, known);
+                }
+                sessions.guard().admit(now, received.from, &initiation.signed)
+            }
             HandshakeMessage::Response(response) => {
                 let peer = sessions.peer_of_session(response.receiver);
                 let association = peer.and_then(|peer| peers[peer].association());

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use mpt_proto::crypto::handshake::{HandshakeGuard, HandshakeMessage, Rejection};
 use mpt_proto::drops::Dropped;
+use mpt_proto::endpoint::RecvMeta;
+use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
-use support::native::keys;
-use support::wire::{Attacker, Carried, RESPONSE, Wire, handshake_type};
+use support::native::{endpoint, keys, path_to, peer};
+use support::wire::{Attacker, Carried, INITIATION, RESPONSE, Wire, handshake_type, nobody};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// One-way delays of two paths: the first answers first.
@@ -87,4 +89,31 @@ fn forged_cookie_replies_to_every_handshake_message_end_no_tunnel() {
     let outage = wire.longest_outage(1, SECOND, SECOND * 600);
     let refused = [0, 1].map(|end: usize| wire.ends[end].status().drops.of(Dropped::BadMac));
     assert!(outage <= SECOND / 2 && refused == [0, 0], "{outage:?}, refused {refused:?}");
+}
+
+/// Returns an initiation of a stranger to the server, whose public key is all that it needs.
+fn stranger_initiation() -> Vec<u8> {
+    let server = vec![peer("server".into(), &keys(2), vec![path_to(1)], &["0.0.0.0/0"])];
+    let mut stranger = endpoint(keys(99), 99, server);
+    let batch = stranger.poll_transmit(Time::START).unwrap();
+    assert_eq!(handshake_type(batch.bytes()), Some(INITIATION));
+    batch.bytes().to_vec()
+}
+
+/// The source addresses of the flood are those of the client. The flood of 5000 a second lasts for 600 s.
+#[test]
+fn a_flood_in_the_name_of_the_client_ends_no_tunnel() {
+    let mut wire = Wire::new(&DELAYS, nobody());
+    let forged = stranger_initiation();
+    wire.run(SECOND * 5);
+    for turn in 1..600 * 20 {
+        for number in 0..250 {
+            let (link, from) = (LinkId(number % 2), address(0, usize::from(number % 2)));
+            let received = RecvMeta { link, from, tos: 0, segment: forged.len() };
+            wire.deliver_from(1, &received, &mut forged.clone());
+        }
+        wire.run(SECOND * 5 + SECOND / 20 * turn);
+    }
+    let outage = wire.longest_outage(1, SECOND, SECOND * 604);
+    assert!(outage <= SECOND / 2, "{outage:?}");
 }

@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Different from WireGuard are the framing, the prologue and labels, the payload ([`payload`]) and that responses get
-//! no cookies ([`cookie`]), so neither protocol accepts a message of the other. The payload repeats the sender's index: the clear
-//! one is needed for a cookie reply, but anyone with the public key can forge its MAC.
+//! no cookies ([`cookie`]), so neither protocol accepts a message of the other. The payload repeats the sender's index:
+//! the clear one is needed for a cookie reply, but anyone with the public key can forge its MAC.
 //!
 //! An initiation from the network passes these checks, the cheapest first: [`HandshakeMessage::decode`], the lengths;
 //! [`HandshakeGuard::admit`], MAC1 and under load MAC2; [`ClaimedInitiation::open`], one Diffie-Hellman, which yields
