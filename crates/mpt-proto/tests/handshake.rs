@@ -222,6 +222,17 @@ fn an_initiation_for_another_responder_gets_no_answer() {
 }
 
 #[test]
+fn nothing_is_sent_to_a_static_key_of_low_order() {
+    let one = std::array::from_fn(|at| u8::from(at == 0));
+    for key in [[0; 32], one] {
+        let mut a = end(1, PublicKey::from_bytes(key));
+        a.peer.request(START);
+        assert!(a.poll(START).is_none(), "key {key:02x?}");
+        assert_eq!(a.peer.next_deadline(), None);
+    }
+}
+
+#[test]
 fn an_initiation_without_the_secret_key_of_its_claimed_peer_fails_at_the_payload() {
     // The static key of a peer is public, so an attacker can seal it; it cannot compute `ss`.
     let (_, mut b) = two();

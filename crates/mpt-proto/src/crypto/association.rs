@@ -43,6 +43,7 @@ use crate::wire::native::SessionIndex;
 /// The cryptographic state of one peer.
 pub struct Association {
     peer: PublicKey,
+    is_low_order: bool,
     psk: PresharedKey,
     incarnation: Incarnation,
     sessions: Sessions,
@@ -120,6 +121,7 @@ impl Association {
     pub fn new(peer: PublicKey, psk: PresharedKey, incarnation: Incarnation) -> Self {
         Self {
             peer,
+            is_low_order: peer.is_low_order(),
             psk,
             incarnation,
             sessions: Sessions::default(),
@@ -143,10 +145,11 @@ impl Association {
         self.sessions.can_seal(now)
     }
 
-    /// Requests a new session, unless an attempt is in progress. The first initiation of an attempt is sent at least 5
+    /// Requests a new session, unless an attempt is in progress. Nothing is sent under a static key of low order,
+    /// because everybody could read it. The first initiation of an attempt is sent at least 5
     /// s after the last initiation of the previous attempt.
     pub fn request(&mut self, now: Time) {
-        if self.attempt.is_none() {
+        if self.attempt.is_none() && !self.is_low_order {
             let next = self.last_initiation.map_or(now, |initiated| now.max(initiated + RETRY_AFTER));
             self.attempt = Some(Attempt { started: now, tries: 0, next, pending: None });
         }
