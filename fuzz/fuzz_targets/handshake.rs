@@ -67,7 +67,7 @@ impl End {
     fn initiate(&mut self) -> HandshakeTransmit {
         let ephemeral = self.ephemeral();
         self.association.request(NOW);
-        self.association.poll_transmit(NOW, &self.identity, || ephemeral).expect("an initiation")
+        self.association.poll_transmit(NOW, &mut self.identity, || ephemeral).expect("an initiation")
     }
 
     fn answer(&mut self, initiation: &[u8]) -> HandshakeTransmit {

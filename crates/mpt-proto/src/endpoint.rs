@@ -14,9 +14,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{Config, PathConfig, PeerConfig};
-use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection};
+use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection, Tai64n};
 pub use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
 use crate::error::PeerError;
@@ -344,6 +345,20 @@ impl Endpoint {
     /// As [`Self::enable_path`].
     pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.handle_report(now, path, up))
+    }
+
+    /// Takes the wall clock of the host, which shows `since_1970` at `now`. It is passed in again before each
+    /// [`Self::handle_deadline`], because a clock that was wrong at the start may be set right at any time.
+    pub fn set_wall_clock(&mut self, now: Time, since_1970: Duration) {
+        if let Some(sessions) = &mut self.sessions {
+            sessions.parts().0.clock.set(now, since_1970);
+        }
+    }
+
+    /// Returns the timestamp of the last initiation, after which the next run of this end must continue:
+    /// [`crate::crypto::handshake::Clock::resume_after`].
+    pub fn last_timestamp(&self) -> Option<Tai64n> {
+        self.sessions.as_ref()?.identity().clock.last()
     }
 
     /// Does what is due.

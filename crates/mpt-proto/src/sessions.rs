@@ -41,8 +41,8 @@ impl SessionTable {
     }
 
     /// Returns the identity and the index allocator, to be borrowed together.
-    pub fn parts(&mut self) -> (&Identity, &mut IndexAllocator) {
-        (&self.identity, &mut self.indexes)
+    pub fn parts(&mut self) -> (&mut Identity, &mut IndexAllocator) {
+        (&mut self.identity, &mut self.indexes)
     }
 
     /// Returns a random number that distinguishes this incarnation of a peer from all others.

@@ -5,13 +5,13 @@ mod support;
 
 use std::time::Duration;
 
-use mpt_proto::crypto::handshake::{HandshakeGuard, HandshakeMessage, Rejection};
+use mpt_proto::crypto::handshake::{Clock, HandshakeGuard, HandshakeMessage, Rejection};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::RecvMeta;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
-use support::native::{endpoint, keys, path_to, peer};
+use support::native::{Pair, WALL_CLOCK, endpoint, endpoint_at, keys, path_to, peer};
 use support::wire::{Attacker, Carried, INITIATION, RESPONSE, Wire, handshake_type, nobody};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -116,4 +116,60 @@ fn a_flood_in_the_name_of_the_client_ends_no_tunnel() {
     }
     let outage = wire.longest_outage(1, SECOND, SECOND * 604);
     assert!(outage <= SECOND / 2, "{outage:?}");
+}
+
+/// Restarts the client of an established pair at second 10, with this clock.
+fn restarted_with(clock: impl FnOnce(&Pair) -> Clock) -> Pair {
+    let mut pair = Pair::established();
+    pair.advance(SECOND * 9);
+    let server = vec![peer("far".into(), &keys(2), vec![path_to(1)], &["0.0.0.0/0"])];
+    pair.ends[0] = endpoint_at(pair.now, clock(&pair), keys(1), 3, server);
+    pair
+}
+
+fn stale(pair: &Pair) -> u64 {
+    pair.ends[1].status().drops.of(Dropped::StaleHandshake)
+}
+
+/// Returns true if a packet of the client arrives at once.
+fn carries(pair: &mut Pair) -> bool {
+    pair.queue_packet(0, 7, 100);
+    pair.exchange();
+    !pair.delivered(1).is_empty()
+}
+
+/// A host without a battery for its clock: it starts an hour behind, and network time sets it right after 20 s.
+#[test]
+fn a_host_whose_clock_was_wrong_at_the_start_gets_in_when_it_is_set() {
+    let mut pair = restarted_with(|_| Clock::new(WALL_CLOCK - SECOND * 3_600));
+    pair.advance(SECOND * 20);
+    assert!(!carries(&mut pair) && stale(&pair) >= 5, "{}", stale(&pair));
+    let (refused, wall_clock) = (stale(&pair), WALL_CLOCK + (pair.now - Time::START));
+    pair.ends[0].set_wall_clock(pair.now, wall_clock);
+    // An initiation is repeated after 5.4 s at most.
+    pair.advance(SECOND * 6);
+    assert_eq!((carries(&mut pair), stale(&pair)), (true, refused), "the next initiation gets in");
+}
+
+#[test]
+fn a_host_that_remembers_its_last_timestamp_gets_in_at_once_with_a_clock_that_is_behind() {
+    let mut pair = restarted_with(|pair| {
+        let mut clock = Clock::new(WALL_CLOCK - SECOND * 3_600);
+        clock.resume_after(pair.ends[0].last_timestamp().expect("an initiation was sent"));
+        clock
+    });
+    assert!(carries(&mut pair));
+    assert_eq!(stale(&pair), 0);
+}
+
+#[test]
+fn a_clock_that_is_set_back_ends_no_tunnel() {
+    let mut pair = Pair::established();
+    for turn in 0..600 {
+        let wall_clock = (WALL_CLOCK + (pair.now - Time::START)).saturating_sub(SECOND * 3_600 * (turn / 100));
+        pair.ends[0].set_wall_clock(pair.now, wall_clock);
+        pair.advance(SECOND);
+        assert!(carries(&mut pair), "at {:?}", pair.now);
+    }
+    assert_eq!(stale(&pair), 0);
 }

@@ -160,7 +160,7 @@ impl Association {
     pub fn poll_transmit(
         &mut self,
         now: Time,
-        identity: &Identity,
+        identity: &mut Identity,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Option<HandshakeTransmit> {
         let attempt = self.attempt.as_mut().filter(|attempt| attempt.next <= now)?;

@@ -100,7 +100,7 @@ const SOURCE: Source = (LinkId(0), SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192,
 impl End {
     fn initiate(&mut self, now: Time, fixed: &Fixed) -> Vec<u8> {
         self.peer.request(now);
-        let mut message = self.peer.poll_transmit(now, &self.us, || fixed.fresh()).unwrap().message;
+        let mut message = self.peer.poll_transmit(now, &mut self.us, || fixed.fresh()).unwrap().message;
         self.peer.prove_address(now, SOURCE, &mut message);
         message
     }

@@ -104,12 +104,12 @@ impl Pending {
     /// Writes an initiation.
     pub(super) fn write(
         now: Time,
-        identity: &Identity,
+        identity: &mut Identity,
         incarnation: Incarnation,
         peer: &PublicKey,
         ephemeral: &EphemeralInput,
     ) -> (Self, Vec<u8>) {
-        let mut plain = identity.clock.at(now).to_bytes().to_vec();
+        let mut plain = identity.clock.next(now).to_bytes().to_vec();
         identity.payload(incarnation).encode(ephemeral.index, &mut plain);
         let mut message = message::begin_initiation(ephemeral.index);
         let noise = noise::Initiator::write(&identity.keys, peer, ephemeral.ephemeral, &plain, &mut message);
