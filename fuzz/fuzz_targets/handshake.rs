@@ -4,17 +4,19 @@
 #![no_main]
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use mpt_proto::crypto::association::{Association, HandshakeTransmit};
+use mpt_proto::crypto::association::{Association, HandshakeTransmit, Source};
 use mpt_proto::crypto::handshake::{Clock, EphemeralInput, HandshakeGuard, Identity, ClaimedInitiation, HandshakeMessage, Capabilities, Incarnation};
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
+use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use mpt_proto::wire::native::{Header, OVERHEAD, SessionIndex};
 
 const NOW: Time = Time::after(Duration::from_secs(1));
+const SOURCE: Source = (LinkId(0), SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4754));
 
 // One end handles all datagrams: the test is that none of them changes it, and the fuzzer is twenty times as fast.
 thread_local! {
@@ -65,13 +67,13 @@ impl End {
     fn initiate(&mut self) -> HandshakeTransmit {
         let ephemeral = self.ephemeral();
         self.association.request(NOW);
-        self.association.poll_transmit(NOW, &self.identity, || ephemeral).expect("an initiation")
+        self.association.poll_transmit(NOW, &mut self.identity, || ephemeral).expect("an initiation")
     }
 
     fn answer(&mut self, initiation: &[u8]) -> HandshakeTransmit {
         let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(initiation) else { panic!("an initiation") };
         let (ephemeral, claimed) = (self.ephemeral(), ClaimedInitiation::open(&self.identity, &initiation).expect("authentic"));
-        self.association.handle_initiation(NOW, &self.identity, claimed, || ephemeral).expect("a response")
+        self.association.handle_initiation(NOW, &self.identity, claimed, SOURCE, || ephemeral).expect("a response")
     }
 
     fn complete(&mut self, response: &[u8]) {
@@ -92,20 +94,19 @@ impl End {
 
     /// Passes a datagram to every handler, also past the guard: anyone with the public key can compute its MACs.
     fn handle(&mut self, datagram: &[u8]) {
-        let from = SocketAddr::from(([192, 0, 2, 1], 4754));
         match HandshakeMessage::decode(datagram) {
             Some(HandshakeMessage::Initiation(initiation)) => {
-                let _ = self.guard.admit(NOW, from, &initiation.signed);
+                let _ = self.guard.admit(NOW, SOURCE.1, &initiation.signed);
                 let ephemeral = self.ephemeral();
                 let claimed = ClaimedInitiation::open(&self.identity, &initiation);
-                let answered = claimed.and_then(|claimed| self.association.handle_initiation(NOW, &self.identity, claimed, || ephemeral));
+                let answered = claimed.and_then(|claimed| self.association.handle_initiation(NOW, &self.identity, claimed, SOURCE, || ephemeral));
                 assert!(answered.is_err(), "a forged initiation was answered");
             }
             Some(HandshakeMessage::Response(response)) => {
-                let _ = self.guard.admit(NOW, from, &response.signed);
+                let _ = self.guard.admit_response(NOW, SOURCE.1, &response.signed, false);
                 assert!(self.association.handle_response(NOW, &self.identity, &response).is_err());
             }
-            Some(HandshakeMessage::CookieReply(reply)) => assert!(self.association.handle_cookie(NOW, &reply).is_err()),
+            Some(HandshakeMessage::CookieReply(reply)) => assert!(self.association.handle_cookie(NOW, SOURCE, &reply).is_err()),
             None => {
                 let _ = Header::decode(datagram);
                 assert!(self.association.open(NOW, &mut datagram.to_vec()).is_err());

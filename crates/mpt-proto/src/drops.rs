@@ -72,7 +72,7 @@ drops! {
     UnknownSession = "unknown_session",
     /// A datagram or handshake message that failed authentication.
     NotAuthentic = "not_authentic",
-    /// A handshake message with a wrong MAC: the sender has a wrong public key for us or has not proved its address.
+    /// A handshake message with a wrong MAC1: the sender has a wrong public key for us.
     BadMac = "bad_mac",
     /// A handshake initiation not newer than the newest of its sender: replayed or reordered.
     StaleHandshake = "stale_handshake",

@@ -14,9 +14,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{Config, PathConfig, PeerConfig};
-use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection};
+use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection, Tai64n};
 pub use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
 use crate::error::PeerError;
@@ -231,13 +232,25 @@ impl Endpoint {
     fn handle_handshake(&mut self, now: Time, received: &RecvMeta, datagram: &[u8]) -> Result<(), Dropped> {
         let Self { sessions: Some(sessions), peers, tx, .. } = self else { return Err(Dropped::UnknownProtocol) };
         let message = HandshakeMessage::decode(datagram).ok_or(Dropped::Malformed)?;
-        let signed = match &message {
-            HandshakeMessage::Initiation(initiation) => Some(&initiation.signed),
-            HandshakeMessage::Response(response) => Some(&response.signed),
-            HandshakeMessage::CookieReply(_) => None,
+        let source = (received.link, received.from);
+        let checked = match &message {
+            HandshakeMessage::Initiation(initiation) => {
+                if sessions.guard().needs_known_addresses(now) {
+                    let known = peers.iter().flat_map(Peer::validated_addresses);
+                    sessions.guard().set_known_addresses(now, known);
+                }
+                sessions.guard().admit(now, received.from, &initiation.signed)
+            }
+            HandshakeMessage::Response(response) => {
+                let peer = sessions.peer_of_session(response.receiver);
+                let association = peer.and_then(|peer| peers[peer].association());
+                let is_awaited = association.is_some_and(|it| it.awaits_response(response.receiver));
+                sessions.guard().admit_response(now, received.from, &response.signed, is_awaited)
+            }
+            HandshakeMessage::CookieReply(_) => Ok(()),
         };
-        if let Some(Err(turned)) = signed.map(|signed| sessions.guard().admit(now, received.from, signed)) {
-            let Rejection::Reply(cookie) = turned else { return Err(turned.reason()) };
+        if let Err(rejection) = checked {
+            let Rejection::Reply(cookie) = rejection else { return Err(rejection.reason()) };
             answer(tx, received, &cookie);
             return Ok(());
         }
@@ -247,7 +260,8 @@ impl Endpoint {
                 let peer = sessions.peer_with_key(knock.peer()).ok_or(Dropped::UnknownPeer)?;
                 let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
                 let (identity, names) = sessions.parts();
-                let response = association.handle_initiation(now, identity, knock, || names.ephemeral_input(peer))?;
+                let fresh = || names.ephemeral_input(peer);
+                let response = association.handle_initiation(now, identity, knock, source, fresh)?;
                 answer(tx, received, &response.message);
                 peer
             }
@@ -259,7 +273,7 @@ impl Endpoint {
             }
             HandshakeMessage::CookieReply(reply) => {
                 let peer = sessions.peer_of_session(reply.receiver).ok_or(Dropped::UnknownSession)?;
-                peers[peer].association().ok_or(Dropped::UnknownPeer)?.handle_cookie(now, &reply)?;
+                peers[peer].association().ok_or(Dropped::UnknownPeer)?.handle_cookie(now, source, &reply)?;
                 peer
             }
         };
@@ -331,6 +345,20 @@ impl Endpoint {
     /// As [`Self::enable_path`].
     pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.handle_report(now, path, up))
+    }
+
+    /// Takes the wall clock of the host, which shows `since_1970` at `now`. It is passed in again before each
+    /// [`Self::handle_deadline`], because a clock that was wrong at the start may be set right at any time.
+    pub fn set_wall_clock(&mut self, now: Time, since_1970: Duration) {
+        if let Some(sessions) = &mut self.sessions {
+            sessions.parts().0.clock.set(now, since_1970);
+        }
+    }
+
+    /// Returns the timestamp of the last initiation, after which the next run of this end must continue:
+    /// [`crate::crypto::handshake::Clock::resume_after`].
+    pub fn last_timestamp(&self) -> Option<Tai64n> {
+        self.sessions.as_ref()?.identity().clock.last()
     }
 
     /// Does what is due.

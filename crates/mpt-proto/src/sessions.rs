@@ -3,11 +3,9 @@
 
 use std::collections::HashMap;
 
-use rand_chacha::ChaCha20Rng;
-use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
-
 use crate::crypto::handshake::{EphemeralInput, HandshakeGuard, Identity, Incarnation};
 use crate::crypto::keys::PublicKey;
+use crate::crypto::random::RandomSource;
 use crate::wire::native::SessionIndex;
 
 /// The local state of every session.
@@ -20,15 +18,15 @@ pub struct SessionTable {
 
 /// The session indexes in use, and the random generator for them and for ephemeral keys.
 pub struct IndexAllocator {
-    random: ChaCha20Rng,
+    random: RandomSource,
     sessions: HashMap<SessionIndex, usize>,
 }
 
 impl SessionTable {
     /// Makes a table from an identity and a seed from a cryptographic random source, which must not be used twice.
     pub fn new(identity: Identity, seed: [u8; 32]) -> Self {
-        let mut indexes = IndexAllocator { random: ChaCha20Rng::from_seed(seed), sessions: HashMap::new() };
-        let guard = HandshakeGuard::new(identity.keys.public(), indexes.draw());
+        let mut indexes = IndexAllocator { random: RandomSource::new(seed), sessions: HashMap::new() };
+        let guard = HandshakeGuard::new(identity.keys.public(), indexes.random.draw());
         Self { identity, guard, indexes, peers: HashMap::new() }
     }
 
@@ -43,18 +41,18 @@ impl SessionTable {
     }
 
     /// Returns the identity and the index allocator, to be borrowed together.
-    pub fn parts(&mut self) -> (&Identity, &mut IndexAllocator) {
-        (&self.identity, &mut self.indexes)
+    pub fn parts(&mut self) -> (&mut Identity, &mut IndexAllocator) {
+        (&mut self.identity, &mut self.indexes)
     }
 
     /// Returns a random number that distinguishes this incarnation of a peer from all others.
     pub fn incarnation(&mut self) -> Incarnation {
-        Incarnation(self.indexes.draw())
+        Incarnation(self.indexes.random.draw())
     }
 
     /// Returns random data for a path challenge.
     pub fn challenge(&mut self) -> [u8; 8] {
-        self.indexes.draw()
+        self.indexes.random.draw()
     }
 
     /// Adds a peer with its key.
@@ -92,22 +90,16 @@ impl SessionTable {
 impl IndexAllocator {
     /// Returns the random input of a handshake message with `peer`, and allocates an index for its session.
     pub fn ephemeral_input(&mut self, peer: usize) -> EphemeralInput {
-        let ephemeral = self.draw();
-        let jitter = u16::from_be_bytes(self.draw());
+        let ephemeral = self.random.draw();
+        let jitter = u16::from_be_bytes(self.random.draw());
         let index = loop {
-            let index = SessionIndex::new(u32::from_be_bytes(self.draw()));
+            let index = SessionIndex::new(u32::from_be_bytes(self.random.draw()));
             if !self.sessions.contains_key(&index) {
                 break index;
             }
         };
         self.sessions.insert(index, peer);
         EphemeralInput { ephemeral, index, jitter }
-    }
-
-    fn draw<const N: usize>(&mut self) -> [u8; N] {
-        let mut bytes = [0; N];
-        self.random.fill_bytes(&mut bytes);
-        bytes
     }
 }
 

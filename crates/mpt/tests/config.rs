@@ -296,12 +296,15 @@ fn a_tunnel_cannot_have_a_reserved_name() {
 }
 
 #[test]
-fn a_key_of_zeros_is_invalid() {
+fn a_key_of_low_order_is_invalid() {
     let zeros = "A".repeat(43);
-    let text = EVERYTHING.replace("3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08", &zeros);
-    let messages = parse(&text).unwrap_err();
-    assert!(messages[0].what.starts_with("public_key: all zero"), "{messages:?}");
-    assert!(messages[0].line.is_some() && messages[0].hint.is_some() && !messages[0].to_string().contains(&zeros));
+    let one = format!("AQ{}", "A".repeat(41));
+    for (key, what) in [(zeros, "all zero"), (one, "of low order")] {
+        let text = EVERYTHING.replace("3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08", &key);
+        let messages = parse(&text).unwrap_err();
+        assert!(messages[0].what.starts_with(&format!("public_key: {what}")), "{messages:?}");
+        assert!(messages[0].line.is_some() && messages[0].hint.is_some() && !messages[0].to_string().contains(&key));
+    }
 }
 
 #[test]

@@ -18,37 +18,40 @@
 //! yielding end switches to the other's session with the first datagram under it.
 //!
 //! **Paths** are not handled here. [`HandshakeTransmit`] has the number of the attempt; the caller chooses a path,
-//! another one for the next attempt, or sends one message over several paths: the responder accepts the first copy and
-//! refuses the others as stale. An initiator must send a datagram immediately after [`SessionEvent::Established`],
-//! because the responder must not send before it receives one.
+//! another one for the next attempt, or sends one message over several paths: the responder accepts the first copy, and
+//! answers the others with the same response, because the path of the first may carry nothing back. An initiator must
+//! send a datagram immediately after [`SessionEvent::Established`], because the responder must not send before it
+//! receives one.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::crypto::aead::Cipher;
 use crate::crypto::handshake::{
-    ClaimedInitiation, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, MAC, Pending,
-    Response, Tai64n, VERSION,
+    ClaimedInitiation, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, Pending, Response,
+    Tai64n, VERSION,
 };
 use crate::crypto::keys::{PresharedKey, PublicKey};
 pub use crate::crypto::session::{Opened, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_SILENT};
 use crate::crypto::session::{Session, Sessions};
 use crate::drops::Dropped;
-use crate::id::{PathId, PathSeq};
+use crate::id::{LinkId, MAX_PATHS, PathId, PathSeq};
 use crate::time::Time;
 use crate::wire::native::SessionIndex;
 
 /// The cryptographic state of one peer.
 pub struct Association {
     peer: PublicKey,
+    is_low_order: bool,
     psk: PresharedKey,
     incarnation: Incarnation,
     sessions: Sessions,
     attempt: Option<Attempt>,
     last_initiation: Option<Time>,
     latest_timestamp: Tai64n,
-    last_response: Option<(SessionIndex, [u8; MAC])>,
-    cookie: Option<Cookie>,
+    answered: Option<Answered>,
+    cookies: Vec<(Source, Cookie)>,
     events: VecDeque<SessionEvent>,
     restarted: bool,
 }
@@ -61,6 +64,19 @@ struct Attempt {
     pending: Option<Pending>,
 }
 
+/// An initiation of the peer that this end has answered. It is kept until the peer uses the session.
+struct Answered {
+    at: Time,
+    transcript: [u8; 32],
+    index: SessionIndex,
+    response: Vec<u8>,
+    /// The sources of its copies.
+    sources: Vec<Source>,
+}
+
+/// Where a message came from: our socket, and the address of the peer.
+pub type Source = (LinkId, SocketAddr);
+
 /// A handshake message to be sent.
 #[derive(Debug)]
 pub struct HandshakeTransmit {
@@ -70,8 +86,6 @@ pub struct HandshakeTransmit {
     pub index: SessionIndex,
     /// Counts the messages of this attempt from 1; 0 for a response, which is sent to the source of the initiation.
     pub attempt: u32,
-    /// True if the message proves our address with a cookie; it should be sent on the path on which the cookie came.
-    pub with_cookie: bool,
 }
 
 /// The result of a handshake.
@@ -107,14 +121,15 @@ impl Association {
     pub fn new(peer: PublicKey, psk: PresharedKey, incarnation: Incarnation) -> Self {
         Self {
             peer,
+            is_low_order: peer.is_low_order(),
             psk,
             incarnation,
             sessions: Sessions::default(),
             attempt: None,
             last_initiation: None,
             latest_timestamp: Tai64n::default(),
-            last_response: None,
-            cookie: None,
+            answered: None,
+            cookies: Vec::new(),
             events: VecDeque::new(),
             restarted: false,
         }
@@ -130,20 +145,22 @@ impl Association {
         self.sessions.can_seal(now)
     }
 
-    /// Requests a new session, unless an attempt is in progress. The first initiation of an attempt is sent at least 5
+    /// Requests a new session, unless an attempt is in progress. Nothing is sent under a static key of low order,
+    /// because everybody could read it. The first initiation of an attempt is sent at least 5
     /// s after the last initiation of the previous attempt.
     pub fn request(&mut self, now: Time) {
-        if self.attempt.is_none() {
+        if self.attempt.is_none() && !self.is_low_order {
             let next = self.last_initiation.map_or(now, |initiated| now.max(initiated + RETRY_AFTER));
             self.attempt = Some(Attempt { started: now, tries: 0, next, pending: None });
         }
     }
 
-    /// Returns the initiation that is due, if any. `ephemeral` is only called if one is due.
+    /// Returns the initiation that is due, if any. `ephemeral` is only called if one is due. Each copy of it passes
+    /// [`Association::prove_address`] before it is sent.
     pub fn poll_transmit(
         &mut self,
         now: Time,
-        identity: &Identity,
+        identity: &mut Identity,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Option<HandshakeTransmit> {
         let attempt = self.attempt.as_mut().filter(|attempt| attempt.next <= now)?;
@@ -152,24 +169,37 @@ impl Association {
             self.events.push_back(SessionEvent::GaveUp);
             return None;
         }
-        let (ephemeral, cookie) = (ephemeral(), self.cookie.take());
-        let with_cookie = cookie.is_some();
-        let (pending, message) = Pending::write(now, identity, self.incarnation, &self.peer, cookie, &ephemeral);
+        let ephemeral = ephemeral();
+        let (pending, message) = Pending::write(now, identity, self.incarnation, &self.peer, &ephemeral);
         attempt.tries += 1;
         attempt.next = now + retry_after(attempt.tries, &ephemeral);
         let (tries, previous) = (attempt.tries, attempt.pending.replace(pending));
         self.events.extend(previous.map(|previous| SessionEvent::Retired(previous.index)));
         self.last_initiation = Some(now);
-        Some(HandshakeTransmit { message, index: ephemeral.index, attempt: tries, with_cookie })
+        Some(HandshakeTransmit { message, index: ephemeral.index, attempt: tries })
     }
 
-    /// Answers an initiation of the peer if it is authentic and newer than all before. A failure changes nothing.
-    /// `ephemeral` is only called if the initiation is answered.
+    /// Completes the copy of the initiation that is sent from and to `destination`: if the peer has sent a cookie from
+    /// there, the copy proves with it that we receive there. A cookie is used once.
+    pub fn prove_address(&mut self, now: Time, destination: Source, copy: &mut [u8]) {
+        let Some(pending) = self.attempt.as_mut().and_then(|attempt| attempt.pending.as_mut()) else { return };
+        if !pending.sent_to.contains(&destination) {
+            pending.sent_to.push(destination);
+        }
+        if let Some(at) = self.cookies.iter().position(|(source, _)| *source == destination) {
+            self.cookies.swap_remove(at).1.prove(now, copy);
+        }
+    }
+
+    /// Answers an initiation of the peer if it is authentic and newer than all before. A copy of the last one that
+    /// comes from another source gets the same response. A failure changes nothing. `ephemeral` is only called if the
+    /// initiation is answered for the first time.
     pub fn handle_initiation(
         &mut self,
         now: Time,
         identity: &Identity,
         claimed: ClaimedInitiation<'_>,
+        source: Source,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Result<HandshakeTransmit, Dropped> {
         if *claimed.peer() != self.peer {
@@ -177,27 +207,34 @@ impl Association {
         }
         let verified = claimed.verify(identity)?;
         let (timestamp, offer) = (verified.timestamp, verified.payload.capabilities);
+        let transcript = verified.transcript();
+        if let Some(repeated) = self.answered.as_mut().and_then(|last| last.repeat(now, transcript, source)) {
+            return Ok(repeated);
+        }
         if timestamp <= self.latest_timestamp {
             return Err(Dropped::StaleHandshake);
         }
         let cipher = identity.capabilities.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
-        let (ephemeral, cookie) = (ephemeral(), self.cookie.take());
-        let with_cookie = cookie.is_some();
-        let (agreed, message, mac1) =
-            verified.respond(now, identity, self.incarnation, &self.psk, cookie, &ephemeral)?;
+        let ephemeral = ephemeral();
+        let (agreed, message) = verified.respond(identity, self.incarnation, &self.psk, &ephemeral)?;
         self.latest_timestamp = timestamp;
-        self.last_response = Some((ephemeral.index, mac1));
+        let (index, response) = (ephemeral.index, message.clone());
+        self.answered = Some(Answered { at: now, transcript, index, response, sources: vec![source] });
         self.sessions.await_confirmation(Session::new(now, agreed, cipher, false));
         if identity.keys.public() > &self.peer {
             self.yield_to_peer(now, &ephemeral);
         }
-        Ok(HandshakeTransmit { message, index: ephemeral.index, attempt: 0, with_cookie })
+        Ok(HandshakeTransmit { message, index: ephemeral.index, attempt: 0 })
+    }
+
+    /// Returns true if an initiation of ours with this index waits for its response.
+    pub fn awaits_response(&self, index: SessionIndex) -> bool {
+        self.pending(index).is_some()
     }
 
     /// Completes our handshake. A forged response changes nothing.
     pub fn handle_response(&mut self, now: Time, identity: &Identity, response: &Response<'_>) -> Result<(), Dropped> {
-        let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
-        let pending = pending.filter(|pending| pending.index == response.receiver).ok_or(Dropped::UnknownSession)?;
+        let pending = self.pending(response.receiver).ok_or(Dropped::UnknownSession)?;
         let agreed = pending.read(identity, &self.psk, response)?;
         let cipher = identity.capabilities.cipher_with(&agreed.payload.capabilities).ok_or(Dropped::NoCommonCipher)?;
         // The session keeps the index, so it is not retired with the attempt.
@@ -207,14 +244,25 @@ impl Association {
         Ok(())
     }
 
-    /// Stores the cookie of a peer under load for the next message to it.
-    pub fn handle_cookie(&mut self, now: Time, reply: &CookieReply<'_>) -> Result<(), Dropped> {
-        let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
-        let sent = [pending.map(|pending| (pending.index, pending.mac1)), self.last_response];
-        let (_, mac1) =
-            sent.into_iter().flatten().find(|(index, _)| *index == reply.receiver).ok_or(Dropped::UnknownSession)?;
-        self.cookie = Some(Cookie::open(now, &self.peer, &mac1, reply).ok_or(Dropped::NotAuthentic)?);
+    /// Stores the cookie of a peer under load for the next initiation to the `source` of the reply.
+    ///
+    /// An observer of an initiation can forge a reply to it, because the key of a reply is public. So it must name an
+    /// initiation that waits for its response, and come from where that was sent. Responses get no cookies: they name
+    /// an index that only those on the way have seen.
+    pub fn handle_cookie(&mut self, now: Time, source: Source, reply: &CookieReply<'_>) -> Result<(), Dropped> {
+        let pending = self.pending(reply.receiver).filter(|pending| pending.sent_to.contains(&source));
+        let mac1 = pending.ok_or(Dropped::UnknownSession)?.mac1;
+        let cookie = Cookie::open(now, &self.peer, &mac1, reply).ok_or(Dropped::NotAuthentic)?;
+        self.cookies.retain(|(other, cookie)| *other != source && cookie.is_fresh(now));
+        if self.cookies.len() < MAX_PATHS {
+            self.cookies.push((source, cookie));
+        }
         Ok(())
+    }
+
+    fn pending(&self, index: SessionIndex) -> Option<&Pending> {
+        let pending = self.attempt.as_ref().and_then(|attempt| attempt.pending.as_ref());
+        pending.filter(|pending| pending.index == index)
     }
 
     /// Seals a datagram in place. `slot` has room for the header before the frames and for the tag after them, see
@@ -236,6 +284,7 @@ impl Association {
     pub fn open<'a>(&mut self, now: Time, datagram: &'a mut [u8]) -> Result<Opened<'a>, Dropped> {
         let (opened, confirmed) = self.sessions.open(now, datagram)?;
         if let Some(restarted) = confirmed {
+            self.answered = None;
             self.end_attempt();
             self.on_established(restarted);
         }
@@ -294,6 +343,22 @@ impl Association {
     }
 }
 
+impl Answered {
+    /// Returns the response again for a copy of the very same initiation, once for each of at most [`MAX_PATHS`]
+    /// sources, and as long as the initiator may wait for it: a path that is added later carries a copy later.
+    fn repeat(&mut self, now: Time, transcript: [u8; 32], source: Source) -> Option<HandshakeTransmit> {
+        let is_copy = transcript == self.transcript && now - self.at < REPEAT_FOR;
+        if !is_copy || self.sources.contains(&source) || self.sources.len() >= MAX_PATHS {
+            return None;
+        }
+        self.sources.push(source);
+        let Self { response, index, .. } = self;
+        Some(HandshakeTransmit { message: response.clone(), index: *index, attempt: 0 })
+    }
+}
+
+/// The time for which a response is repeated: the longest time after which an initiator replaces its initiation, twice.
+const REPEAT_FOR: Duration = Duration::from_secs(10);
 /// WireGuard's Rekey-Timeout, whitepaper section 6.1; the first retries of an attempt are sent earlier.
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// WireGuard's Rekey-Attempt-Time, whitepaper section 6.1.

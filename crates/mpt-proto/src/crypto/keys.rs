@@ -68,6 +68,13 @@ impl PublicKey {
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
+
+    /// Returns true for the few keys with which the shared secret is zero for every other key (RFC 7748 section 6.1):
+    /// nobody has a private key to them, and everybody can open what is sealed for them.
+    pub fn is_low_order(&self) -> bool {
+        // Every private key is a multiple of the cofactor, so any one shows it.
+        KeyPair::generate([1; 32]).diffie_hellman(self).iter().all(|byte| *byte == 0)
+    }
 }
 
 impl FromStr for PublicKey {
@@ -171,6 +178,30 @@ fn curve_scalar(mut bytes: [u8; 32]) -> [u8; 32] {
 mod tests {
     use super::*;
 
+    /// The points of order 1, 2, 4 and 8 of Curve25519 and its twist, and the same plus the prime p = 2^255 - 19: 0, 1,
+    /// the two of order 8, p - 1, p, p + 1.
+    const LOW_ORDER: [[u8; 32]; 7] = [
+        [0; 32],
+        field_element(1, 0, 0),
+        [
+            0xe0, 0xeb, 0x7a, 0x7c, 0x3b, 0x41, 0xb8, 0xae, 0x16, 0x56, 0xe3, 0xfa, 0xf1, 0x9f, 0xc4, 0x6a, 0xda, 0x09,
+            0x8d, 0xeb, 0x9c, 0x32, 0xb1, 0xfd, 0x86, 0x62, 0x05, 0x16, 0x5f, 0x49, 0xb8, 0x00,
+        ],
+        [
+            0x5f, 0x9c, 0x95, 0xbc, 0xa3, 0x50, 0x8c, 0x24, 0xb1, 0xd0, 0xb1, 0x55, 0x9c, 0x83, 0xef, 0x5b, 0x04, 0x44,
+            0x5c, 0xc4, 0x58, 0x1c, 0x8e, 0x86, 0xd8, 0x22, 0x4e, 0xdd, 0xd0, 0x9f, 0x11, 0x57,
+        ],
+        field_element(0xec, 0xff, 0x7f),
+        field_element(0xed, 0xff, 0x7f),
+        field_element(0xee, 0xff, 0x7f),
+    ];
+
+    const fn field_element(first: u8, middle: u8, last: u8) -> [u8; 32] {
+        let mut bytes = [middle; 32];
+        (bytes[0], bytes[31]) = (first, last);
+        bytes
+    }
+
     /// RFC 7748 section 6.1: Alice's keys.
     const ALICE: [u8; 32] = [
         0x77, 0x07, 0x6d, 0x0a, 0x73, 0x18, 0xa5, 0x7d, 0x3c, 0x16, 0xc1, 0x72, 0x51, 0xb2, 0x66, 0x45, 0xdf, 0x4c,
@@ -206,6 +237,19 @@ mod tests {
         assert_eq!(read(&ALICE_PUBLIC.replace("mo=", "mp=")), KeyError::NotBase64, "bits beyond the last byte");
         assert_eq!(read(&"é".repeat(22)), KeyError::NotBase64);
         assert_eq!(KeyError::Length(43).to_string(), "a key is 44 characters of base64, this text has 43");
+    }
+
+    #[test]
+    fn keys_of_low_order_are_recognized() {
+        for key in LOW_ORDER {
+            assert!(PublicKey::from_bytes(key).is_low_order(), "{key:02x?}");
+            let mut with_high_bit = key;
+            with_high_bit[31] |= 0x80;
+            assert!(PublicKey::from_bytes(with_high_bit).is_low_order(), "RFC 7748 section 5 ignores the last bit");
+        }
+        for seed in 0..20 {
+            assert!(!KeyPair::generate([seed; 32]).public().is_low_order());
+        }
     }
 
     #[test]

@@ -16,5 +16,6 @@ pub mod aead;
 pub mod association;
 pub mod handshake;
 pub mod keys;
+pub(crate) mod random;
 pub mod replay;
 mod session;

@@ -121,8 +121,8 @@ impl Path {
         HealthChange { before, after: self.health }
     }
 
-    /// Handles a change of the carrier of an interface: returns true if the path keeps its answers. None if the event is
-    /// about another interface, or the carrier is as before: an interface has other events, too.
+    /// Handles a change of the carrier of an interface: returns true if the path keeps its answers. None if the event
+    /// is about another interface, or the carrier is as before: an interface has other events, too.
     ///
     /// A path that was alive before the carrier was lost must prove that it is alive afterwards.
     pub fn on_carrier(&mut self, now: Time, link: LinkId, carrier: bool) -> Option<bool> {

@@ -153,6 +153,11 @@ impl Peer {
         self.paths().filter(|path| !path.is_vacant()).map(|path| path.remote.ip())
     }
 
+    /// Returns the addresses at which it receives, in native mode.
+    pub fn validated_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.native().into_iter().flat_map(Native::validated_addresses)
+    }
+
     /// Returns the inner prefixes behind it.
     pub fn networks(&self) -> &[IpNet] {
         &self.common.networks

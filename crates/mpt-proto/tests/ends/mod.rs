@@ -11,7 +11,7 @@ use mpt_proto::crypto::handshake::{
 };
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use mpt_proto::drops::Dropped;
-use mpt_proto::path::{PathId, PathSeq};
+use mpt_proto::path::{LinkId, PathId, PathSeq};
 use mpt_proto::time::Time;
 use mpt_proto::wire::native::{HEADER, OVERHEAD, SessionIndex};
 
@@ -51,6 +51,7 @@ pub struct End {
     pub peer: Association,
     pub rng: SplitMix64,
     pub address: SocketAddr,
+    pub peer_address: SocketAddr,
 }
 
 pub const PATH: PathId = PathId { slot: 2, generation: 0 };
@@ -70,7 +71,8 @@ pub fn end_with(seed: u8, peer: PublicKey, psk: [u8; 32], offer: Capabilities) -
     let guard = HandshakeGuard::new(keys.public(), rng.bytes());
     let peer = Association::new(peer, PresharedKey::from_bytes(psk), Incarnation(rng.bytes()));
     let us = Identity { keys, capabilities: offer, clock: Clock::new(Duration::from_secs(1_800_000_000)) };
-    End { us, guard, peer, rng, address: SocketAddr::from(([192, 0, 2, seed], 4754)) }
+    let address = |seed| SocketAddr::from(([192, 0, 2, seed], 4754));
+    End { us, guard, peer, rng, address: address(seed), peer_address: address(3 - seed.min(2)) }
 }
 
 pub fn two() -> (End, End) {
@@ -89,8 +91,10 @@ pub enum Reaction {
 impl End {
     /// Returns the initiation that is due.
     pub fn poll(&mut self, now: Time) -> Option<HandshakeTransmit> {
-        let Self { us, peer, rng, .. } = self;
-        peer.poll_transmit(now, us, || rng.ephemeral())
+        let Self { us, peer, rng, peer_address, .. } = self;
+        let mut initiation = peer.poll_transmit(now, us, || rng.ephemeral())?;
+        peer.prove_address(now, (LinkId(0), *peer_address), &mut initiation.message);
+        Some(initiation)
     }
 
     pub fn initiate(&mut self, now: Time) -> Vec<u8> {
@@ -121,16 +125,16 @@ impl End {
             HandshakeMessage::Initiation(initiation) => {
                 guard.admit(now, from, &initiation.signed)?;
                 let claimed = ClaimedInitiation::open(us, &initiation).map_err(Rejection::Silent)?;
-                let response =
-                    peer.handle_initiation(now, us, claimed, || rng.ephemeral()).map_err(Rejection::Silent)?;
+                let (source, fresh) = ((LinkId(0), from), || rng.ephemeral());
+                let response = peer.handle_initiation(now, us, claimed, source, fresh).map_err(Rejection::Silent)?;
                 Ok(Reaction::Reply(response.message))
             }
             HandshakeMessage::Response(response) => {
-                guard.admit(now, from, &response.signed)?;
+                guard.admit_response(now, from, &response.signed, peer.awaits_response(response.receiver))?;
                 peer.handle_response(now, us, &response).map(|()| Reaction::Done).map_err(Rejection::Silent)
             }
             HandshakeMessage::CookieReply(reply) => {
-                peer.handle_cookie(now, &reply).map(|()| Reaction::Done).map_err(Rejection::Silent)
+                peer.handle_cookie(now, (LinkId(0), from), &reply).map(|()| Reaction::Done).map_err(Rejection::Silent)
             }
         }
     }

@@ -1,10 +1,10 @@
 //! The vectors as the core produces them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use mpt_proto::crypto::aead::Cipher;
-use mpt_proto::crypto::association::Association;
+use mpt_proto::crypto::association::{Association, Source};
 use mpt_proto::crypto::handshake::{
     Capabilities, ClaimedInitiation, Clock, EphemeralInput, HandshakeGuard, HandshakeMessage, Identity, Incarnation,
     Rejection, Tai64n,
@@ -14,7 +14,7 @@ use mpt_proto::crypto::replay;
 use mpt_proto::drops::Drops;
 use mpt_proto::header_compression::{Choice, Compressor};
 use mpt_proto::packet::{Offload, SuperPacket};
-use mpt_proto::path::{PathId, PathSeq};
+use mpt_proto::path::{LinkId, PathId, PathSeq};
 use mpt_proto::queue::{Aqm, InnerPacket, Queue};
 use mpt_proto::repair::FlowSeq;
 use mpt_proto::repair::fec::{Decoder, Encoder};
@@ -94,10 +94,15 @@ struct End {
     peer: Association,
 }
 
+/// The other end, for both.
+const SOURCE: Source = (LinkId(0), SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4754));
+
 impl End {
     fn initiate(&mut self, now: Time, fixed: &Fixed) -> Vec<u8> {
         self.peer.request(now);
-        self.peer.poll_transmit(now, &self.us, || fixed.fresh()).unwrap().message
+        let mut message = self.peer.poll_transmit(now, &mut self.us, || fixed.fresh()).unwrap().message;
+        self.peer.prove_address(now, SOURCE, &mut message);
+        message
     }
 
     fn answer(&mut self, initiation: &[u8]) -> Vec<u8> {
@@ -105,7 +110,7 @@ impl End {
             panic!("not an initiation")
         };
         let knock = ClaimedInitiation::open(&self.us, &initiation).unwrap();
-        self.peer.handle_initiation(NOW, &self.us, knock, || RESPONDER.fresh()).unwrap().message
+        self.peer.handle_initiation(NOW, &self.us, knock, SOURCE, || RESPONDER.fresh()).unwrap().message
     }
 
     fn complete(&mut self, response: &[u8]) {
@@ -200,7 +205,7 @@ fn cookie(out: &mut Vectors) {
     let Some(HandshakeMessage::CookieReply(read)) = HandshakeMessage::decode(&reply) else {
         panic!("not a cookie reply")
     };
-    initiator.peer.handle_cookie(NOW, &read).unwrap();
+    initiator.peer.handle_cookie(NOW, SOURCE, &read).unwrap();
     let later = NOW + Duration::from_secs(2);
     let second = initiator.initiate(later, &SECOND);
     let Some(HandshakeMessage::Initiation(message)) = HandshakeMessage::decode(&second) else {

@@ -9,3 +9,4 @@
 
 pub mod heap;
 pub mod native;
+pub mod wire;

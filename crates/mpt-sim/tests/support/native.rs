@@ -45,13 +45,19 @@ pub fn path_to(end: usize) -> PathConfig {
     PathConfig::new("path", LinkId(0), address(end, 0))
 }
 
+/// The wall clock at the start of a test, after the start of 1970.
+pub const WALL_CLOCK: Duration = Duration::from_secs(1_000_000);
+
 pub fn endpoint(keys: KeyPair, seed: u16, peers: Vec<PeerConfig>) -> Endpoint {
+    endpoint_at(Time::START, Clock::new(WALL_CLOCK), keys, seed, peers)
+}
+
+pub fn endpoint_at(now: Time, clock: Clock, keys: KeyPair, seed: u16, peers: Vec<PeerConfig>) -> Endpoint {
     let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers };
-    let clock = Clock::new(Duration::from_secs(1_000_000));
     let identity = Identity { keys, capabilities: Capabilities::new(true), clock };
     let mut random = [9; 32];
     random[..2].copy_from_slice(&seed.to_be_bytes());
-    Endpoint::native(Time::START, &config, SessionTable::new(identity, random))
+    Endpoint::native(now, &config, SessionTable::new(identity, random))
 }
 
 /// Returns the sum of all drops of an endpoint.

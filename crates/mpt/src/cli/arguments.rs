@@ -20,7 +20,7 @@ pub struct Cli {
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
     Environment: MPT_LOG: default of mpt up --log; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
-    MPT_STATE_DIR: directory of the usage counters of metered paths, default /var/lib/mpt.";
+    MPT_STATE_DIR: directory of usage counters and handshake times, default /var/lib/mpt.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {

@@ -52,11 +52,11 @@ pub fn protocol(
         table.missing("public_key is missing", PUBLIC_KEY.to_owned());
     }
     let public_key = table.read("public_key", &value_types::key::<PublicKey>(PUBLIC_KEY));
-    // With this key every shared secret would be zero (RFC 7748 section 6.1), so no handshake succeeds.
-    if let Some(key) = public_key.as_ref().filter(|key| key.as_bytes() == &[0; 32]) {
+    if let Some(key) = public_key.as_ref().filter(|key| key.is_low_order()) {
+        let shape = if key.as_bytes() == &[0; 32] { "all zero" } else { "of low order" };
         table.log.error(
             key.line,
-            "public_key: all zero, which is no valid key".to_owned(),
+            format!("public_key: {shape}, which is no valid key: everybody could read what is sent to it"),
             Some(PUBLIC_KEY.to_owned()),
         );
     }

@@ -1,7 +1,7 @@
 //! The data path of the event loop: wait, receive, process in the core, send.
 //!
 //! One thread does both directions and runs everything to completion, so there are no locks and nothing is reordered
-//! inside this process. The clock is read once per iteration.
+//! inside this process. The clocks are read once per iteration.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,6 +15,7 @@ use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use nix::libc;
 
+use super::handshake_clock::since_1970;
 use super::handshake_flood::FloodGuard;
 use super::links::Link;
 
@@ -166,6 +167,7 @@ impl Driver {
 
     /// Ends an iteration: handles deadlines, sends and delivers, and returns the next deadline.
     pub fn finish_iteration(&mut self, now: Time) -> Option<Time> {
+        self.endpoint.set_wall_clock(now, since_1970());
         self.endpoint.handle_deadline(now);
         self.transmit(now);
         self.deliver();

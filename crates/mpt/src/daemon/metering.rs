@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{env, fs, io};
+use std::{fs, io};
 
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::stats::PathStatus;
 use mpt_proto::time::Time;
 use serde::{Deserialize, Serialize};
 
+use super::state_folder;
 use crate::config::File;
 use crate::config::model::Peer;
 use crate::control::report::Report;
@@ -51,9 +52,8 @@ struct UsageFile {
 impl Metering {
     /// Loads the counters of a tunnel.
     pub(super) fn open(file: &File) -> Self {
-        let folder = env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from);
         let mut metering = Self {
-            file: folder.join(format!("{}.usage", *file.interface)),
+            file: state_folder().join(format!("{}.usage", *file.interface)),
             path_limits: BTreeMap::new(),
             usage: UsageFile::default(),
             last_totals: BTreeMap::new(),

@@ -3,15 +3,16 @@
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, and [`gateway`] forwards to the Internet.
 //! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
-//! metered traffic, [`service`] notifies the service manager, and [`handshake_flood`] limits floods. [`commands`]
-//! executes commands, [`peers`] adds and removes peers, [`control_port`] is the protocol of the original MPT, and
-//! [`qlog`] writes the event trace. This file is the main loop over all of them, signals, the control socket and
-//! netlink events.
+//! metered traffic, [`service`] notifies the service manager, [`handshake_flood`] limits floods, and
+//! [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands, [`peers`] adds and removes peers,
+//! [`control_port`] is the protocol of the original MPT, and [`qlog`] writes the event trace. This file is the main
+//! loop over all of them, signals, the control socket and netlink events.
 
 mod commands;
 mod control_port;
 mod event_loop;
 mod gateway;
+mod handshake_clock;
 mod handshake_flood;
 mod interface_sync;
 mod links;
@@ -24,8 +25,8 @@ mod routes;
 mod service;
 mod setup;
 
-use std::path::Path;
-use std::process;
+use std::path::{Path, PathBuf};
+use std::{env, process};
 
 use mpt_linux::Reactor;
 use mpt_linux::netlink::{Event, Link, Monitor, Netlink};
@@ -43,6 +44,7 @@ use commands::PendingCreate;
 use control_port::ControlPort;
 use event_loop::Driver;
 use gateway::Gateway;
+use handshake_clock::HandshakeClock;
 use interface_sync::InterfaceSync;
 use metering::Metering;
 use policy_routing::PolicyRouting;
@@ -81,6 +83,7 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server, qlog: Option
     warn_unreadable_config(file);
     let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
+    let handshake_clock = HandshakeClock::of(&file.interface);
     service.ready();
     Daemon {
         service,
@@ -98,9 +101,15 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server, qlog: Option
         pending,
         interface_sync: interfaces,
         metering,
+        handshake_clock,
         qlog,
     }
     .run_to_end()
+}
+
+/// Returns the folder of files that outlive the tunnel.
+fn state_folder() -> PathBuf {
+    env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from)
 }
 
 /// Leaves a socket file if the failed tunnel, or an earlier one, left state behind, so that `mpt down` finds it. Adds a
@@ -162,6 +171,7 @@ struct Daemon {
     gateway: Option<Gateway>,
     routes: Routes,
     metering: Metering,
+    handshake_clock: HandshakeClock,
     signals: Signals,
     monitor: Monitor,
     control: Server,
@@ -239,6 +249,7 @@ impl Daemon {
         let interfaces = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
         let data = self.driver.finish_iteration(now);
+        self.handshake_clock.poll(now, &self.driver.endpoint);
         self.adapt_mtu();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);

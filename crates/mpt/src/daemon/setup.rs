@@ -6,14 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipnet::IpNet;
 use mpt_linux::netlink::{Netlink, Prefix};
 use mpt_linux::udp::{Socket, SocketSpec};
 use mpt_linux::{Error, Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
-use mpt_proto::crypto::handshake::{self, Capabilities, Identity};
+use mpt_proto::crypto::handshake::{Capabilities, Identity};
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::LinkId;
@@ -24,6 +23,7 @@ use mpt_proto::wire::native::OVERHEAD;
 use zeroize::Zeroizing;
 
 use super::event_loop::Driver;
+use super::handshake_clock::HandshakeClock;
 use super::links::Link;
 use super::policy_routing;
 use super::routes::Routes;
@@ -76,9 +76,7 @@ fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure
     let mut seed = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *seed)
         .map_err(|error| Failure::new(format!("cannot get random numbers from the system: {error}")))?;
-    let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Handshakes carry the time of day, as an offset to the monotonic clock.
-    let clock = handshake::Clock::new(today.saturating_sub(now - Time::START));
+    let clock = HandshakeClock::of(&file.interface).read(now);
     let identity = Identity { keys, capabilities: Capabilities::new(has_aes()), clock };
     Ok(Endpoint::native(now, config, SessionTable::new(identity, *seed)))
 }

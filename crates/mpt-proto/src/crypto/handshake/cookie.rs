@@ -12,10 +12,13 @@
 //! reply  = XChaCha20-Poly1305(key: BLAKE2s("mpt-cook" | receiver's public key), nonce, cookie, associated data: MAC1)
 //! ```
 //!
-//! The one difference to WireGuard: a MAC2 that is neither zero nor valid is refused without an answer, under load or
-//! not, so that no bit of a message can be changed. For this reason a cookie is used for one message only: a stale one,
-//! after a restart of the responder or a change of the sender's address, costs one attempt and no more.
+//! As in WireGuard, a wrong MAC2 counts as absent. Anybody who sees a message can forge the cookie reply to it, because
+//! its key is public; the next message then has a wrong MAC2, which must do no harm while there is no load.
+//!
+//! Different from WireGuard, responses get no cookies. Under load a response is processed if it names an initiation
+//! that waits for it: a sender off the path has to guess 24 bits.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -38,6 +41,9 @@ pub struct HandshakeGuard {
     secret: Zeroizing<[u8; 32]>,
     replies: u64,
     limiter: RateLimiter,
+    /// Addresses of peers, current while this end is under load.
+    known: HashSet<SocketAddr>,
+    known_until: Time,
 }
 
 /// The reason why a handshake message is not processed.
@@ -63,39 +69,75 @@ impl HandshakeGuard {
     /// Makes a guard for messages to `own`, with 32 bytes from a cryptographic random source.
     pub fn new(own: &PublicKey, random: [u8; 32]) -> Self {
         let (mac1_key, reply_key) = (mac1_key(own), reply_key(own));
-        Self { mac1_key, reply_key, secret: Zeroizing::new(random), replies: 0, limiter: RateLimiter::default() }
+        Self {
+            mac1_key,
+            reply_key,
+            secret: Zeroizing::new(random),
+            replies: 0,
+            limiter: RateLimiter::default(),
+            known: HashSet::new(),
+            known_until: Time::START,
+        }
     }
 
-    /// Checks a message from `from`. Takes a few hashes, and stores no state per sender.
+    /// Returns true if the addresses of peers have to be set, which is at most once a second, and only under load.
+    pub fn needs_known_addresses(&self, now: Time) -> bool {
+        now < self.limiter.loaded_until && now >= self.known_until
+    }
+
+    /// Sets the addresses of the peers' paths. A message from there always gets its cookie reply: a flood in their name
+    /// would otherwise keep them from a new session until the old one expires.
+    pub fn set_known_addresses(&mut self, now: Time, known: impl Iterator<Item = SocketAddr>) {
+        self.known = known.collect();
+        self.known_until = now + Duration::from_secs(1);
+    }
+
+    /// Checks an initiation from `from`. Takes a few hashes, and stores no state per sender.
     pub fn admit(&mut self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Result<(), Rejection> {
+        let loaded = self.count(now, message)?;
+        if !loaded {
+            return Ok(());
+        }
+        if self.proves_address(now, from, message) {
+            let admitted = self.limiter.admit_source(self.host_bucket(now, from));
+            return if admitted { Ok(()) } else { Err(Rejection::Silent(Dropped::HandshakeFlood)) };
+        }
+        let chance = self.chance(message);
+        if !self.known.contains(&from) && !self.limiter.admit_reply(self.address_bucket(now, from), chance) {
+            return Err(Rejection::Silent(Dropped::HandshakeFlood));
+        }
+        Err(Rejection::Reply(self.reply(now, from, message)))
+    }
+
+    /// Checks a response from `from`; `is_awaited` if an initiation of ours waits for it.
+    pub fn admit_response(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        message: &Signed<'_>,
+        is_awaited: bool,
+    ) -> Result<(), Rejection> {
+        let loaded = self.count(now, message)?;
+        let admitted = !loaded || is_awaited && self.limiter.admit_source(self.host_bucket(now, from));
+        if admitted { Ok(()) } else { Err(Rejection::Silent(Dropped::HandshakeFlood)) }
+    }
+
+    /// Checks MAC1 and counts the message; returns true if this end is under load.
+    fn count(&mut self, now: Time, message: &Signed<'_>) -> Result<bool, Rejection> {
         if !verify(&self.mac1_key, &[message.body], message.mac1) {
             return Err(Rejection::Silent(Dropped::BadMac));
         }
-        let proof = self.proof(now, from, message);
-        let loaded = !matches!(proof, Proof::Wrong) && self.limiter.count_message(now);
-        match proof {
-            Proof::Valid if loaded && !self.limiter.admit_source(self.bucket(from)) => {
-                Err(Rejection::Silent(Dropped::HandshakeFlood))
-            }
-            Proof::Valid => Ok(()),
-            Proof::Absent if loaded && !self.limiter.admit_reply(self.bucket(from)) => {
-                Err(Rejection::Silent(Dropped::HandshakeFlood))
-            }
-            Proof::Absent if loaded => Err(Rejection::Reply(self.reply(now, from, message))),
-            Proof::Absent => Ok(()),
-            Proof::Wrong => Err(Rejection::Silent(Dropped::BadMac)),
-        }
+        Ok(self.limiter.count_message(now))
     }
 
-    fn proof(&self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Proof {
-        if *message.mac2 == [0; MAC] {
-            return Proof::Absent;
-        }
+    /// Returns true if MAC2 proves that the sender has received a cookie at `from`.
+    fn proves_address(&self, now: Time, from: SocketAddr, message: &Signed<'_>) -> bool {
         let period = period(now);
-        let valid = [period, period.saturating_sub(1)]
-            .into_iter()
-            .any(|period| verify(&self.cookie(period, from), &[message.body, message.mac1], message.mac2));
-        if valid { Proof::Valid } else { Proof::Wrong }
+        let is_present = *message.mac2 != [0; MAC];
+        is_present
+            && [period, period.saturating_sub(1)]
+                .into_iter()
+                .any(|period| verify(&self.cookie(period, from), &[message.body, message.mac1], message.mac2))
     }
 
     fn cookie(&self, period: u64, from: SocketAddr) -> [u8; COOKIE] {
@@ -124,27 +166,42 @@ impl HandshakeGuard {
         nonce
     }
 
-    /// Returns the bucket of the rate limiter for this source. A host has one IPv4 address or one IPv6 /64.
-    fn bucket(&self, from: SocketAddr) -> usize {
+    /// Returns the bucket for proven sources. A host has one IPv4 address or one IPv6 /64, and any port.
+    fn host_bucket(&self, now: Time, from: SocketAddr) -> usize {
         let ip = address(from);
-        let host = if from.ip().to_canonical().is_ipv4() { &ip[..] } else { &ip[..8] };
-        usize::from(mac(&*self.secret, &[b"bucket", host])[0])
+        self.hash_to_bucket(now, if from.ip().to_canonical().is_ipv4() { &ip[..] } else { &ip[..8] })
+    }
+
+    /// Returns the bucket for cookie replies: sources are not proven, so a host that a flood names is left with its
+    /// other ports.
+    fn address_bucket(&self, now: Time, from: SocketAddr) -> usize {
+        self.hash_to_bucket(now, &[&address(from)[..], &from.port().to_be_bytes()].concat())
+    }
+
+    /// The key is secret, so nobody can choose a source that shares the bucket of another, and changes with the period,
+    /// so that those who share one by accident do not stay together.
+    fn hash_to_bucket(&self, now: Time, source: &[u8]) -> usize {
+        let hash = mac(&*self.secret, &[b"bucket", &period(now).to_be_bytes(), source]);
+        usize::from(u16::from_be_bytes([hash[0], hash[1]])) % BUCKETS
+    }
+
+    /// Returns a number that the sender of a message cannot predict.
+    fn chance(&self, message: &Signed<'_>) -> u32 {
+        let hash = mac(&*self.secret, &[b"chance", &self.limiter.messages.to_be_bytes(), message.mac1]);
+        u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
     }
 }
 
-enum Proof {
-    Absent,
-    Valid,
-    Wrong,
-}
-
-/// The load of the guard. Its size is fixed, so a flood from any number of addresses allocates nothing.
+/// The load of the guard. Its size is fixed, 12 KiB, so a flood from any number of addresses allocates nothing.
 struct RateLimiter {
     second: u64,
     messages: u32,
     loaded_until: Time,
-    sources: [u8; 256],
-    replies: [u8; 256],
+    /// Handshakes with a valid cookie in this second, by host.
+    sources: Box<[u8; BUCKETS]>,
+    /// Messages without a valid cookie in this second, by address and port, and in all.
+    unproven: Box<[u16; BUCKETS]>,
+    all_unproven: u32,
 }
 
 impl RateLimiter {
@@ -152,7 +209,9 @@ impl RateLimiter {
     fn count_message(&mut self, now: Time) -> bool {
         let second = (now - Time::START).as_secs();
         if second != self.second {
-            *self = Self { second, messages: 0, sources: [0; 256], replies: [0; 256], ..*self };
+            (self.second, self.messages, self.all_unproven) = (second, 0, 0);
+            self.sources.fill(0);
+            self.unproven.fill(0);
         }
         self.messages = self.messages.saturating_add(1);
         if self.messages > MAX_UNLOADED_RATE {
@@ -167,17 +226,27 @@ impl RateLimiter {
         self.sources[bucket] <= MAX_PER_SOURCE
     }
 
-    /// Counts a cookie reply to a source; returns true if it is within the limit of this second. A peer needs one per 5
-    /// s.
-    fn admit_reply(&mut self, bucket: usize) -> bool {
-        self.replies[bucket] = self.replies[bucket].saturating_add(1);
-        self.replies[bucket] <= MAX_PER_SOURCE
+    /// Counts a message without a cookie; returns true if it gets a reply. A peer needs one per 5 s. Above the limits
+    /// of this second a reply is a matter of chance, so that a flood cannot use them up before a peer's message comes.
+    fn admit_reply(&mut self, bucket: usize, chance: u32) -> bool {
+        self.unproven[bucket] = self.unproven[bucket].saturating_add(1);
+        self.all_unproven = self.all_unproven.saturating_add(1);
+        let [by_source, of_all] = [chance >> 16, chance & 0xFFFF];
+        by_source % u32::from(self.unproven[bucket]) < u32::from(MAX_PER_SOURCE)
+            && of_all % self.all_unproven < MAX_REPLIES
     }
 }
 
 impl Default for RateLimiter {
     fn default() -> Self {
-        Self { second: 0, messages: 0, loaded_until: Time::START, sources: [0; 256], replies: [0; 256] }
+        Self {
+            second: 0,
+            messages: 0,
+            loaded_until: Time::START,
+            sources: Box::new([0; BUCKETS]),
+            unproven: Box::new([0; BUCKETS]),
+            all_unproven: 0,
+        }
     }
 }
 
@@ -201,23 +270,23 @@ impl Cookie {
         opened.ok().map(|()| Self { bytes, received: now })
     }
 
-    fn is_fresh(&self, now: Time) -> bool {
+    pub(in crate::crypto) fn is_fresh(&self, now: Time) -> bool {
         now - self.received < SECRET_PERIOD
+    }
+
+    /// Writes MAC2 of a signed message, unless the cookie has expired.
+    pub(in crate::crypto) fn prove(&self, now: Time, message: &mut [u8]) {
+        if let Some((signed, mac2)) = message.split_last_chunk_mut::<MAC>().filter(|_| self.is_fresh(now)) {
+            *mac2 = mac(&self.bytes, &[signed]);
+        }
     }
 }
 
-/// Appends MAC1 and MAC2 to a message for `receiver`; returns MAC1.
-pub(in crate::crypto) fn sign(
-    now: Time,
-    receiver: &PublicKey,
-    cookie: Option<Cookie>,
-    message: &mut Vec<u8>,
-) -> [u8; MAC] {
+/// Appends MAC1 and a MAC2 of zeros to a message for `receiver`; returns MAC1.
+pub(in crate::crypto) fn sign(receiver: &PublicKey, message: &mut Vec<u8>) -> [u8; MAC] {
     let mac1 = mac(&mac1_key(receiver), &[message]);
     message.extend_from_slice(&mac1);
-    let fresh = cookie.filter(|cookie| cookie.is_fresh(now));
-    let mac2 = fresh.map_or([0; MAC], |cookie| mac(&cookie.bytes, &[message]));
-    message.extend_from_slice(&mac2);
+    message.extend_from_slice(&[0; MAC]);
     mac1
 }
 
@@ -230,6 +299,10 @@ const MAX_UNLOADED_RATE: u32 = 100;
 /// Handshakes per second that one source with a cookie may start under load, as in WireGuard's ratelimiter; also cookie
 /// replies per second to one source, so that a flood of captured messages causes hashes and not system calls.
 const MAX_PER_SOURCE: u8 = 20;
+/// Cookie replies per second to all sources that are not paths of peers: 3.7 Mbit/s over IPv4.
+const MAX_REPLIES: u32 = 5_000;
+/// Counters of sources. 2000 networks fill 39 % of them, and another source is in one of these with that probability.
+const BUCKETS: usize = 4_096;
 
 fn period(now: Time) -> u64 {
     (now - Time::START).as_secs() / SECRET_PERIOD.as_secs()
@@ -267,12 +340,14 @@ fn keyed(key: &[u8], parts: &[&[u8]]) -> Blake2sMac<U16> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use super::super::message::{HandshakeMessage, begin_initiation};
     use super::*;
     use crate::crypto::keys::KeyPair;
     use crate::wire::native::SessionIndex;
 
-    const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 4754);
+    const HERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4754);
     const NOW: Time = Time::after(Duration::from_secs(1_000));
 
     fn guard() -> (PublicKey, HandshakeGuard) {
@@ -283,7 +358,10 @@ mod tests {
     fn message(receiver: &PublicKey, cookie: Option<Cookie>) -> (Vec<u8>, [u8; MAC]) {
         let mut message = begin_initiation(SessionIndex::new(77));
         message.extend_from_slice(&[0x5A; 122]);
-        let mac1 = sign(NOW, receiver, cookie, &mut message);
+        let mac1 = sign(receiver, &mut message);
+        if let Some(cookie) = cookie {
+            cookie.prove(NOW, &mut message);
+        }
         (message, mac1)
     }
 
@@ -338,7 +416,7 @@ mod tests {
         let (message, _) = message(&own, Some(cookie));
         assert_eq!(admit(&mut guard, NOW, HERE, &message), Ok(()));
         let elsewhere = SocketAddr::new(HERE.ip(), HERE.port() + 1);
-        assert_eq!(admit(&mut guard, NOW, elsewhere, &message), Err(Rejection::Silent(Dropped::BadMac)));
+        assert!(matches!(admit(&mut guard, NOW, elsewhere, &message), Err(Rejection::Reply(_))));
     }
 
     #[test]
@@ -348,7 +426,31 @@ mod tests {
         let cookie = cookie(&mut guard, &own, HERE);
         let (message, _) = message(&own, Some(cookie));
         assert_eq!(admit(&mut guard, NOW + SECRET_PERIOD, HERE, &message), Ok(()));
-        assert_eq!(admit(&mut guard, NOW + SECRET_PERIOD * 2, HERE, &message), Err(Rejection::Silent(Dropped::BadMac)));
+        let later = NOW + SECRET_PERIOD * 2;
+        while admit(&mut guard, later, HERE, &message).is_ok() {}
+        assert!(matches!(admit(&mut guard, later, HERE, &message), Err(Rejection::Reply(_))));
+    }
+
+    #[test]
+    fn a_wrong_mac2_counts_as_absent() {
+        let (own, mut guard) = guard();
+        let (mut message, _) = message(&own, None);
+        *message.last_mut().unwrap() = 1;
+        assert_eq!(admit(&mut guard, NOW, HERE, &message), Ok(()));
+        load(&mut guard, &own);
+        assert!(matches!(admit(&mut guard, NOW, HERE, &message), Err(Rejection::Reply(_))));
+    }
+
+    #[test]
+    fn a_response_is_admitted_under_load_if_it_is_awaited_20_times_a_second() {
+        let (own, mut guard) = guard();
+        let (message, _) = message(&own, None);
+        let Some(HandshakeMessage::Initiation(read)) = HandshakeMessage::decode(&message) else { panic!() };
+        load(&mut guard, &own);
+        let flood = Err(Rejection::Silent(Dropped::HandshakeFlood));
+        assert!((0..1_000).all(|_| guard.admit_response(NOW, HERE, &read.signed, false) == flood));
+        let admitted = (0..100).filter(|_| guard.admit_response(NOW, HERE, &read.signed, true).is_ok()).count();
+        assert_eq!(admitted, 20, "those that nobody waits for do not count");
     }
 
     #[test]
@@ -362,13 +464,51 @@ mod tests {
         assert_eq!(admit(&mut guard, NOW, HERE, &message), Err(Rejection::Silent(Dropped::HandshakeFlood)));
     }
 
+    /// 2000 networks with a cookie each start five handshakes in this second, and then a hundred other sources one.
+    #[test]
+    fn many_networks_with_cookies_do_not_lock_others_out() {
+        let (own, mut guard) = guard();
+        load(&mut guard, &own);
+        let cookie = |guard: &HandshakeGuard, from| Cookie { bytes: guard.cookie(period(NOW), from), received: NOW };
+        for network in 0..2_000u16 {
+            let from = SocketAddr::new(Ipv6Addr::new(0x2001, 0xdb8, 0, network, 0, 0, 0, 1).into(), 4754);
+            let (message, _) = message(&own, Some(cookie(&guard, from)));
+            assert!((0..5).filter(|_| admit(&mut guard, NOW, from, &message).is_ok()).count() <= 5);
+        }
+        let refused = (0..100).filter(|host| {
+            let from = SocketAddr::new(Ipv4Addr::new(198, 51, 100, *host).into(), 4754);
+            let (message, _) = message(&own, Some(cookie(&guard, from)));
+            admit(&mut guard, NOW, from, &message).is_err()
+        });
+        let refused = refused.count();
+        assert!(refused <= 2, "{refused} of 100");
+    }
+
+    #[test]
+    fn under_a_flood_a_reply_is_a_matter_of_chance_and_certain_for_a_known_address() {
+        let (own, mut guard) = guard();
+        load(&mut guard, &own);
+        let (message, _) = message(&own, None);
+        let replies = |guard: &mut HandshakeGuard| {
+            let replied = |_: &u32| matches!(admit(guard, NOW, HERE, &message), Err(Rejection::Reply(_)));
+            (0..5_000).filter(replied).count()
+        };
+        // 20 for the first 20, and 20 / n for the nth: 20 (1 + ln 250) = 130.
+        let by_chance = replies(&mut guard);
+        assert!((80..180).contains(&by_chance), "{by_chance}");
+        assert!(guard.needs_known_addresses(NOW));
+        guard.set_known_addresses(NOW, [HERE].into_iter());
+        assert!(!guard.needs_known_addresses(NOW));
+        assert_eq!(replies(&mut guard), 5_000);
+    }
+
     #[test]
     fn addresses_of_one_ipv6_network_are_one_source() {
         let (_, guard) = guard();
-        let bucket = |ip: &str| guard.bucket(SocketAddr::new(ip.parse().unwrap(), 1));
+        let bucket = |ip: &str| guard.host_bucket(NOW, SocketAddr::new(ip.parse().unwrap(), 1));
         assert_eq!(bucket("2001:db8::1"), bucket("2001:db8::2"));
         assert_eq!(bucket("::ffff:192.0.2.1"), bucket("192.0.2.1"));
-        let hosts: std::collections::HashSet<_> = (0..100).map(|i| bucket(&format!("192.0.2.{i}"))).collect();
-        assert!(hosts.len() > 50, "{}", hosts.len());
+        let hosts: HashSet<_> = (0..100).map(|i| bucket(&format!("192.0.2.{i}"))).collect();
+        assert!(hosts.len() > 90, "{}", hosts.len());
     }
 }

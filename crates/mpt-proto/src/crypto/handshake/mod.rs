@@ -15,9 +15,9 @@
 //!                                          106 + m
 //! ```
 //!
-//! Different from WireGuard are the framing, the prologue and labels, the payload ([`payload`]) and one rule on cookies
-//! ([`cookie`]), so neither protocol accepts a message of the other. The payload repeats the sender's index: the clear
-//! one is needed for a cookie reply, but anyone with the public key can forge its MAC.
+//! Different from WireGuard are the framing, the prologue and labels, the payload ([`payload`]) and that responses get
+//! no cookies ([`cookie`]), so neither protocol accepts a message of the other. The payload repeats the sender's index:
+//! the clear one is needed for a cookie reply, but anyone with the public key can forge its MAC.
 //!
 //! An initiation from the network passes these checks, the cheapest first: [`HandshakeMessage::decode`], the lengths;
 //! [`HandshakeGuard::admit`], MAC1 and under load MAC2; [`ClaimedInitiation::open`], one Diffie-Hellman, which yields
@@ -41,6 +41,7 @@ pub(super) use noise::Secrets;
 
 use zeroize::Zeroize;
 
+use super::association::Source;
 use super::keys::{KeyPair, PresharedKey, PublicKey};
 use crate::drops::Dropped;
 use crate::time::Time;
@@ -86,6 +87,8 @@ impl Drop for EphemeralInput {
 pub(super) struct Pending {
     pub(super) index: SessionIndex,
     pub(super) mac1: [u8; MAC],
+    /// Where its copies were sent, at most one for each path.
+    pub(super) sent_to: Vec<Source>,
     noise: noise::Initiator,
 }
 
@@ -101,18 +104,17 @@ impl Pending {
     /// Writes an initiation.
     pub(super) fn write(
         now: Time,
-        identity: &Identity,
+        identity: &mut Identity,
         incarnation: Incarnation,
         peer: &PublicKey,
-        cookie: Option<Cookie>,
         ephemeral: &EphemeralInput,
     ) -> (Self, Vec<u8>) {
-        let mut plain = identity.clock.at(now).to_bytes().to_vec();
+        let mut plain = identity.clock.next(now).to_bytes().to_vec();
         identity.payload(incarnation).encode(ephemeral.index, &mut plain);
         let mut message = message::begin_initiation(ephemeral.index);
         let noise = noise::Initiator::write(&identity.keys, peer, ephemeral.ephemeral, &plain, &mut message);
-        let mac1 = sign(now, peer, cookie, &mut message);
-        (Self { index: ephemeral.index, mac1, noise }, message)
+        let mac1 = sign(peer, &mut message);
+        (Self { index: ephemeral.index, mac1, sent_to: Vec::new(), noise }, message)
     }
 
     /// Reads the response to it. A forged response changes nothing.
@@ -172,23 +174,26 @@ pub(super) struct VerifiedInitiation {
 }
 
 impl VerifiedInitiation {
-    /// Writes the response; returns it with its MAC1.
+    /// Returns a hash of the whole initiation but its MACs, which no other initiation has.
+    pub(super) fn transcript(&self) -> [u8; 32] {
+        self.noise.transcript()
+    }
+
+    /// Writes the response.
     pub(super) fn respond(
         self,
-        now: Time,
         identity: &Identity,
         incarnation: Incarnation,
         psk: &PresharedKey,
-        cookie: Option<Cookie>,
         ephemeral: &EphemeralInput,
-    ) -> Result<(Agreed, Vec<u8>, [u8; MAC]), Dropped> {
+    ) -> Result<(Agreed, Vec<u8>), Dropped> {
         let (peer, mut plain) = (*self.noise.initiator(), Vec::new());
         identity.payload(incarnation).encode(ephemeral.index, &mut plain);
         let mut message = message::begin_response(ephemeral.index, self.remote);
         let written = self.noise.write(psk, ephemeral.ephemeral, &plain, &mut message);
         let secrets = written.map_err(|_| Dropped::NotAuthentic)?;
-        let mac1 = sign(now, &peer, cookie, &mut message);
-        Ok((Agreed { local: ephemeral.index, remote: self.remote, payload: self.payload, secrets }, message, mac1))
+        sign(&peer, &mut message);
+        Ok((Agreed { local: ephemeral.index, remote: self.remote, payload: self.payload, secrets }, message))
     }
 }
 

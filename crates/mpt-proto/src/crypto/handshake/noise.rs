@@ -84,6 +84,11 @@ impl Responder {
         self.state.open(sealed)
     }
 
+    /// Returns the hash of the first message, once its payload is opened.
+    pub fn transcript(&self) -> [u8; 32] {
+        self.state.hash
+    }
+
     /// Appends the second message to `out`, 32 bytes of ephemeral key and the sealed payload; returns the keys of the
     /// session. Two Diffie-Hellmans.
     pub fn write(

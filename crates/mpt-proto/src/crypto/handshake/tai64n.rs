@@ -28,26 +28,71 @@ impl Tai64n {
         Self(bytes)
     }
 
+    /// Returns the next greater timestamp.
+    fn successor(self) -> Self {
+        let (seconds, nanos) = self.split();
+        let next = Duration::new(seconds, nanos).saturating_add(Duration::from_nanos(1));
+        let mut bytes = self.0;
+        bytes[..8].copy_from_slice(&next.as_secs().to_be_bytes());
+        bytes[8..].copy_from_slice(&next.subsec_nanos().to_be_bytes());
+        Self(bytes)
+    }
+
+    /// Returns true if a clock may show it: after 1970, before 2242, and less than a second of nanoseconds.
+    fn is_plausible(self) -> bool {
+        let (seconds, nanos) = self.split();
+        (EPOCH..EPOCH + (1 << 33)).contains(&seconds) && nanos < 1_000_000_000
+    }
+
+    fn split(self) -> (u64, u32) {
+        let [a, b, c, d, e, f, g, h, nanos @ ..] = self.0;
+        (u64::from_be_bytes([a, b, c, d, e, f, g, h]), u32::from_be_bytes(nanos))
+    }
+
     /// Returns the timestamp as encoded in a message.
     pub const fn to_bytes(self) -> [u8; LEN] {
         self.0
     }
 }
 
-/// The wall clock, read once at the start of the process; afterwards the process's own time advances it, so that
-/// setting the clock back does not make our timestamps old.
+/// The wall clock, as it was last passed in, advanced by the process's own time. Its timestamps increase even if the
+/// clock is set back: a responder refuses an initiation that is not newer than the one before.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(Duration);
+pub struct Clock {
+    /// What the wall clock showed at [`Time::START`].
+    at_start: Duration,
+    /// The last timestamp that was sent.
+    last: Tai64n,
+}
 
 impl Clock {
     /// Makes a clock that showed `since_1970` at [`Time::START`].
     pub const fn new(since_1970: Duration) -> Self {
-        Self(since_1970)
+        Self { at_start: since_1970, last: Tai64n([0; LEN]) }
     }
 
-    /// Returns the timestamp of `now`.
-    pub fn at(&self, now: Time) -> Tai64n {
-        Tai64n::from_unix(self.0.saturating_add(now - Time::START))
+    /// Continues after the last timestamp of an earlier run of this end. One that no clock shows is ignored.
+    pub fn resume_after(&mut self, last: Tai64n) {
+        if last.is_plausible() {
+            self.last = self.last.max(last);
+        }
+    }
+
+    /// Sets the clock, which shows `since_1970` at `now`. A host may start with a wrong clock and set it right later.
+    pub fn set(&mut self, now: Time, since_1970: Duration) {
+        self.at_start = since_1970.saturating_sub(now - Time::START);
+    }
+
+    /// Returns the timestamp of an initiation that is sent `now`: that of the clock, or the one after the last.
+    pub fn next(&mut self, now: Time) -> Tai64n {
+        let shown = Tai64n::from_unix(self.at_start.saturating_add(now - Time::START));
+        self.last = shown.max(self.last.successor());
+        self.last
+    }
+
+    /// Returns the last timestamp that was sent, if there is one.
+    pub fn last(&self) -> Option<Tai64n> {
+        Some(self.last).filter(|last| *last != Tai64n::default())
     }
 }
 
@@ -65,9 +110,34 @@ mod tests {
 
     #[test]
     fn later_is_greater() {
-        let clock = Clock::new(Duration::from_secs(1_700_000_000));
-        let times = [0, 1, 999_999_999, 1_000_000_000, 1 << 40].map(|nanos| clock.at(Time::from_nanos(nanos)));
+        let mut clock = Clock::new(Duration::from_secs(1_700_000_000));
+        let times = [0, 1, 999_999_999, 1_000_000_000, 1 << 40].map(|nanos| clock.next(Time::from_nanos(nanos)));
         assert!(times.is_sorted_by(|a, b| a < b));
         assert!(Tai64n::default() < times[0]);
+    }
+
+    #[test]
+    fn timestamps_follow_a_clock_that_is_set_and_never_decrease() {
+        let unix = |seconds, nanos| Tai64n::from_unix(Duration::new(seconds, nanos));
+        let at = |seconds| Time::after(Duration::from_secs(seconds));
+        let mut clock = Clock::new(Duration::from_secs(1_000));
+        assert_eq!((clock.last(), clock.next(at(1)), clock.last()), (None, unix(1_001, 0), Some(unix(1_001, 0))));
+        clock.set(at(2), Duration::new(5_000, 999_999_999));
+        assert_eq!(clock.next(at(2)), unix(5_000, 999_999_999));
+        clock.set(at(3), Duration::from_secs(70));
+        assert_eq!([3, 4].map(|now| clock.next(at(now))), [unix(5_001, 0), unix(5_001, 1)]);
+        clock.set(at(5), Duration::from_secs(6_000));
+        assert_eq!(clock.next(at(15)), unix(6_010, 0));
+    }
+
+    #[test]
+    fn a_clock_resumes_after_an_earlier_run_and_ignores_what_no_clock_shows() {
+        let mut clock = Clock::new(Duration::from_secs(1_000));
+        for implausible in [Tai64n([0xff; LEN]), Tai64n([0; LEN]), Tai64n(*b"\x40\0\0\0\0\0\xff\xff\xff\xff\xff\xff")] {
+            clock.resume_after(implausible);
+        }
+        assert_eq!(clock.last(), None);
+        clock.resume_after(Tai64n::from_unix(Duration::from_secs(4_600)));
+        assert_eq!(clock.next(Time::START), Tai64n::from_unix(Duration::new(4_600, 1)));
     }
 }

@@ -36,6 +36,8 @@ mod session;
 mod snapshot;
 mod timers;
 
+use std::net::SocketAddr;
+
 use super::{Common, Turn};
 use crate::cc::Controller;
 use crate::classify::Mark;
@@ -206,6 +208,12 @@ impl Native {
     /// Records in the trace that a packet is not sent again.
     fn record_given_up(&mut self, now: Time, seq: FlowSeq, cause: GiveUpCause) {
         self.trace.record(now, || TraceEvent::GivenUp { seq, cause });
+    }
+
+    /// Returns the remote addresses of paths that are validated or configured.
+    pub(super) fn validated_addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let validated = self.paths.iter().filter(|path| path.address.is_validated() && !path.base.is_vacant());
+        validated.map(|path| path.base.remote)
     }
 
     pub(super) fn association(&mut self) -> &mut Association {

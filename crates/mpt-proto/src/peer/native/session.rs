@@ -65,6 +65,7 @@ impl Native {
         for path in self.paths.iter().filter(|path| path.may_send_handshake() && pending.contains(path.id())) {
             let mut slot = turn.tx.reserve(path.base.link, path.base.remote, CONTROL_TOS, message.len());
             slot.bytes().copy_from_slice(message);
+            self.association.prove_address(turn.now, (path.base.link, path.base.remote), slot.bytes());
             slot.commit();
         }
     }
