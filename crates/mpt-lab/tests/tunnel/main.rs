@@ -4,6 +4,7 @@
 //! states and the integrity of transferred data, never speed, which depends on the machine's load. Expected events get
 //! [`rig::TIMEOUT`], far more time than they need.
 
+mod bypass;
 mod capture;
 mod carriage;
 mod detours;
@@ -11,6 +12,7 @@ mod endings;
 mod forwarding;
 mod hostile;
 mod internet;
+mod kill_switch;
 mod native;
 mod native_host;
 mod paths;

@@ -163,6 +163,18 @@ fn kill_switch(file: &File, log: &mut ProblemLog<'_>) {
         let hint = "routes = [\"0.0.0.0/0\", \"::/0\"] sends everything through the tunnel".to_owned();
         log.error(file.kill_switch.line, "kill_switch: no default route leads into the tunnel", Some(hint));
     }
+    let outside = || file.outside.iter().flatten();
+    if let Some(first) = outside().next().filter(|_| !*file.kill_switch) {
+        log.error(
+            first.line,
+            "outside: only with a kill switch",
+            Some("kill_switch = true; or leave outside out".to_owned()),
+        );
+    }
+    for all in outside().filter(|net| net.prefix_len() == 0) {
+        let hint = "list the networks that must stay reachable; or leave kill_switch out".to_owned();
+        log.error(all.line, format!("outside: {} is everything", **all), Some(hint));
+    }
 }
 
 /// Checks a path's own addresses.

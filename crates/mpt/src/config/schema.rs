@@ -45,6 +45,7 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
             .map(|mtu| mtu.map(as_usize)),
         routes: top.list("routes", &value_types::network("10.82.0.0/16")),
         kill_switch: kill_switch(&mut top, &wire),
+        outside: if wire.is(Mode::Plain) { None } else { native::outside(&mut top) },
         masquerade: top.read_or("masquerade", &value_types::boolean(), defaults::MASQUERADE).value,
         scheduler: top.read_or(
             "scheduler",

@@ -1,18 +1,17 @@
 //! Gateway mode: enables IP forwarding and source NAT (masquerading) for packets from the tunnel.
 //!
-//! The NAT rules are an nftables table with the tunnel's name and our comment, by which it is recognized. If a table of
-//! that name lacks the comment, it stays untouched and the tunnel does not start. Other tables stay in effect; a
-//! firewall that drops forwarded packets continues to do so.
+//! The NAT rules are a table of nftables with the tunnel's name. Other tables stay in effect; a firewall that drops
+//! forwarded packets continues to do so.
 //!
 //! The previous forwarding state is saved in a file beside the control socket before it is changed. After a crash, the
 //! file makes the next `mpt up` or `mpt down` restore the state. Several tunnels can need forwarding: the last one
 //! restores it.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::io;
+use std::path::Path;
 
+use super::nft::{self, Table};
 use crate::Failure;
 use crate::config::File;
 use crate::control::RunDir;
@@ -22,6 +21,7 @@ use crate::control::RunDir;
 pub struct Gateway {
     run: RunDir,
     name: String,
+    table: Table,
 }
 
 impl Gateway {
@@ -34,16 +34,18 @@ impl Gateway {
         if !file.masquerade {
             return Ok(None);
         }
-        reject_foreign_table(&file.interface)?;
+        let table = table_of(&file.interface);
+        let chains = chains(&file.interface)?;
+        table.reject_foreign()?;
         let ipv6 = file.addresses.iter().any(|address| address.addr().is_ipv6());
         let sysctls = if ipv6 { &SYSCTLS[..] } else { &SYSCTLS[..1] };
-        let gateway = Self { run: run.clone(), name: file.interface.to_string() };
-        save_state(&gateway.name, run, sysctls)?;
-        nft(&table(&file.interface))?;
+        save_state(&file.interface, run, sysctls)?;
+        let mut gateway = Self { run: run.clone(), name: file.interface.to_string(), table };
+        gateway.table.install(chains)?;
         for sysctl in sysctls {
             write(sysctl, "1")?;
         }
-        tracing::info!(table = %table_name(&file.interface), "masquerading packets from the tunnel");
+        tracing::info!(table = gateway.table.name(), "masquerading packets from the tunnel");
         Ok(Some(gateway))
     }
 }
@@ -63,9 +65,7 @@ impl Drop for Gateway {
 pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
     let state_file = run.undo_file(name);
     let Ok(text) = fs::read_to_string(&state_file) else { return Ok(false) };
-    if is_ours(name)? == Some(true) {
-        nft(&format!("delete table inet {}\n", table_name(name)))?;
-    }
+    table_of(name).remove()?;
     for (sysctl, before) in text.lines().filter_map(|line| line.split_once('=')) {
         let still_needed = other_states(name, run).iter().any(|other| value(other, sysctl).is_some());
         if SYSCTLS.contains(&sysctl) && !still_needed {
@@ -113,85 +113,23 @@ fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot {what} {}: {error}", path.display())).hint("masquerade needs root")
 }
 
-/// The nftables table: packets that enter by the tunnel and leave by another interface get that interface's address.
-fn table(interface: &str) -> String {
-    format!(
-        "table inet {} {{\n  comment \"{}\"\n  chain postrouting {{\n    type nat hook postrouting priority srcnat; \
-         policy accept;\n    iifname \"{interface}\" oifname != \"{interface}\" masquerade\n  }}\n}}\n",
-        table_name(interface),
-        comment(interface)
-    )
+/// Returns the table, which is named after the tunnel.
+fn table_of(interface: &str) -> Table {
+    Table::new("mpt", interface, format!("mpt: made for {interface}, removed with it"), "masquerade")
 }
 
-fn comment(interface: &str) -> String {
-    format!("mpt: made for {interface}, removed with it")
-}
-
-/// nftables allows fewer characters in names than Linux in interface names.
-fn table_name(interface: &str) -> String {
-    let plain =
-        |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_string() } else { format!("_{:02x}", c as u32) };
-    format!("mpt_{}", interface.chars().map(plain).collect::<String>())
-}
-
-fn reject_foreign_table(interface: &str) -> Result<(), Failure> {
-    match is_ours(interface)? {
-        None => Ok(()),
-        Some(true) => nft(&format!("delete table inet {}\n", table_name(interface))),
-        Some(false) => {
-            let name = table_name(interface);
-            let failure = Failure::new(format!("the nftables table inet {name} exists and is not ours"));
-            Err(failure.hint(format!("inspect it with `nft list table inet {name}`, then rename or delete it")))
-        }
-    }
-}
-
-/// Returns true if this tunnel's table has our comment; `None` if there is no table.
-fn is_ours(interface: &str) -> Result<Option<bool>, Failure> {
-    let mut command = Command::new(program());
-    let listed = command.args(["list", "table", "inet", &table_name(interface)]).stdin(Stdio::null()).output();
-    let listed = listed.map_err(|error| no_nft(&error))?;
-    let text = String::from_utf8_lossy(&listed.stdout);
-    Ok(listed.status.success().then(|| text.contains(&comment(interface))))
-}
-
-/// Runs an nftables script atomically.
-fn nft(script: &str) -> Result<(), Failure> {
-    let mut command = Command::new(program());
-    let piped = command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = piped.spawn().map_err(|error| no_nft(&error))?;
-    if let Some(mut input) = child.stdin.take() {
-        input.write_all(script.as_bytes()).map_err(|error| no_nft(&error))?;
-    }
-    let output = child.wait_with_output().map_err(|error| no_nft(&error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let stderr = stderr.lines().next().unwrap_or_default().to_owned();
-    Err(Failure::new(format!("nft: {stderr}")).hint("masquerade needs root, and a kernel with nftables (5.7 or later)"))
-}
-
-/// The search path of a service may lack `sbin`.
-fn program() -> PathBuf {
-    let paths = ["/usr/sbin/nft", "/sbin/nft"].map(PathBuf::from);
-    paths.into_iter().find(|path| path.exists()).unwrap_or_else(|| "nft".into())
-}
-
-fn no_nft(error: &io::Error) -> Failure {
-    Failure::new(format!("cannot run nft: {error}")).hint("masquerade needs the package nftables")
+/// Returns the chains: packets that enter by the tunnel and leave by another interface get that interface's address.
+fn chains(interface: &str) -> Result<String, Failure> {
+    let tunnel = nft::quoted_tunnel(interface)?;
+    Ok(format!(
+        "  chain postrouting {{\n    type nat hook postrouting priority srcnat; policy accept;\n    \
+         iifname {tunnel} oifname != {tunnel} masquerade\n  }}\n"
+    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn different_interfaces_have_different_table_names() {
-        assert_eq!(table_name("mpt0"), "mpt_mpt0");
-        assert_eq!(table_name("home-b.1"), "mpt_home_2db.1");
-        assert_ne!(table_name("a_2d"), table_name("a-"));
-    }
 
     #[test]
     fn a_sysctl_is_read_from_its_own_line() {

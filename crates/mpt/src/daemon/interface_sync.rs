@@ -215,12 +215,13 @@ impl Daemon {
 
     /// Restores the routes that the kernel removed with an interface; the return of the TUN device restores all. Route
     /// events of its own changes must not cause another run. Returns false if missing routes were not looked up.
-    fn sync_routes(&mut self) -> Result<bool, Error> {
+    fn sync_routes(&mut self) -> Result<bool, Failure> {
         if self.tun_is_up == Some(false) {
             return Ok(false);
         }
         let mut netlink = Netlink::open()?;
         self.routes.restore(&mut netlink);
+        self.routes.sync_kill_switch(&self.file, &mut netlink)?;
         if !self.routes.is_incomplete() {
             return Ok(true);
         }

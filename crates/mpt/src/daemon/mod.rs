@@ -1,7 +1,8 @@
 //! The daemon: `mpt up`.
 //!
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
-//! [`policy_routing`] routes the whole Internet into the tunnel, and [`gateway`] forwards to the Internet.
+//! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
+//! [`gateway`] forwards to the Internet; both use tables of [`nft`].
 //! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
 //! metered traffic, [`service`] notifies the service manager, and [`handshake_flood`] limits floods. [`commands`]
 //! executes commands, [`peers`] adds and removes peers, [`control_port`] is the protocol of the original MPT, and
@@ -14,8 +15,10 @@ mod event_loop;
 mod gateway;
 mod handshake_flood;
 mod interface_sync;
+mod kill_switch;
 mod links;
 mod metering;
+mod nft;
 mod peers;
 mod policy_routing;
 mod qlog;
@@ -44,6 +47,7 @@ use control_port::ControlPort;
 use event_loop::Driver;
 use gateway::Gateway;
 use interface_sync::InterfaceSync;
+use kill_switch::KillSwitch;
 use metering::Metering;
 use policy_routing::PolicyRouting;
 use qlog::Qlog;
@@ -110,10 +114,11 @@ fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) -> Failure {
     let Ok(mut netlink) = Netlink::open() else { return failure };
     let rules = PolicyRouting::of(name).existing_rules(&mut netlink).unwrap_or_default();
     let routes = routes::stale_bypasses(name, run, &mut netlink).unwrap_or_default();
-    if !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
+    let blocks = policy_routing::is_kill_switch(&rules) || KillSwitch::of(name).is_active();
+    if blocks || !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
         run.leave_marker(name);
     }
-    if !policy_routing::is_kill_switch(&rules) {
+    if !blocks {
         return failure;
     }
     let holds = format!("the kill switch stays active until the tunnel is up again; `mpt down {name}` removes it");
@@ -149,9 +154,28 @@ pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let run = RunDir::from_env();
     let _alone = run.claim(interface)?;
     let mut netlink = Netlink::open()?;
-    let rules = PolicyRouting::of(interface).clear(&mut netlink)?;
+    let rules = PolicyRouting::of(interface).clear(&mut netlink)? | KillSwitch::of(interface).clear()?;
     let routes = routes::clean(interface, &run, &mut netlink)?;
     Ok(gateway::clean(interface, &run)? | rules | routes | run.remove_marker(interface))
+}
+
+/// Activates the kill switch of a tunnel that is not running, before the network is up. The next start takes it over.
+///
+/// # Errors
+/// The configuration has no kill switch, the tunnel is running, or the system refused a change.
+pub fn raise_kill_switch(file: &File) -> Result<(), Failure> {
+    if !policy_routing::has_kill_switch(file) {
+        let failure = Failure::new(format!("{} has no kill switch", file.path.display()));
+        return Err(failure.hint("kill_switch = true at the top of the file"));
+    }
+    let run = RunDir::from_env();
+    run.create()?;
+    let _alone = run.claim(&file.interface)?;
+    KillSwitch::of(&file.interface).apply(file, &mut Netlink::open()?)?;
+    if !run.names().contains(&file.interface) {
+        run.leave_marker(&file.interface);
+    }
+    Ok(())
 }
 
 /// Fields drop in this order: those that revert their changes before the control socket, so that a client that waits
@@ -328,13 +352,15 @@ impl Daemon {
         if !was_down || !up {
             return;
         }
-        let restored = Netlink::open().and_then(|mut netlink| {
-            setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
-            self.routes.apply(&self.file, &mut netlink)
-        });
-        if let Err(error) = restored {
-            tracing::warn!(%error, "cannot restore the addresses or routes of the TUN interface");
+        if let Err(failure) = self.restore_tun() {
+            tracing::warn!(%failure, "cannot restore the addresses or routes of the TUN interface");
         }
+    }
+
+    fn restore_tun(&mut self) -> Result<(), Failure> {
+        let mut netlink = Netlink::open()?;
+        setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
+        self.routes.apply(&self.file, &mut netlink)
     }
 
     fn handle_requests(&mut self, now: Time) -> LoopControl {

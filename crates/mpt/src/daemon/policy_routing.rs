@@ -10,8 +10,9 @@
 //! ```
 //!
 //! The kernel removes the route to the TUN device with the device, however this process ends; then our table is empty,
-//! and the rules have no effect. With the kill switch, the unreachable route stays and blocks all traffic until the
-//! tunnel is up again or `mpt down` removes it, as intended.
+//! and the rules have no effect. With the kill switch, the unreachable route stays and rejects all traffic until the
+//! tunnel is up again or `mpt down` removes it, as intended. A program can evade rules, so [`super::kill_switch`] drops
+//! what they do not reject.
 //!
 //! Mark and table have the same number, a hash of the interface's name, so `mpt up` and `mpt down` find leftovers after
 //! a crash. Existing correct rules are kept, so nothing leaks between two starts.
@@ -59,7 +60,7 @@ impl PolicyRouting {
     }
 
     fn apply_family(&self, file: &File, tun: u32, ipv6: bool, netlink: &mut Netlink) -> Result<(), Error> {
-        let (leads, blocks) = (routes_everything(file, ipv6), *file.kill_switch && *file.mode == Mode::Native);
+        let (leads, blocks) = (routes_everything(file, ipv6), has_kill_switch(file));
         if !leads && !blocks {
             return self.clear_family(ipv6, netlink).map(drop);
         }
@@ -135,6 +136,11 @@ pub fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
 pub fn routes_everything(file: &File, ipv6: bool) -> bool {
     let is_all = |net: &IpNet| net.prefix_len() == 0 && net.addr().is_ipv6() == ipv6;
     *file.mode == Mode::Native && file.routes.iter().any(|net| is_all(net))
+}
+
+/// Returns true if the kill switch is configured.
+pub fn has_kill_switch(file: &File) -> bool {
+    *file.kill_switch && *file.mode == Mode::Native
 }
 
 /// Returns true if the kernel does not support the IP version.
