@@ -17,6 +17,7 @@ mod native;
 mod native_host;
 mod paths;
 mod peers;
+mod restored;
 mod rig;
 mod service;
 mod sizes;

@@ -50,6 +50,21 @@ impl Gateway {
     }
 }
 
+impl Gateway {
+    /// Returns the name of the table.
+    pub fn table(&self) -> &str {
+        self.table.name()
+    }
+
+    /// Installs the table again if it was deleted or changed. Returns true if it was.
+    ///
+    /// # Errors
+    /// `nft` fails, or a foreign table has the name.
+    pub fn restore(&mut self) -> Result<bool, Failure> {
+        self.table.restore()
+    }
+}
+
 impl Drop for Gateway {
     fn drop(&mut self) {
         if let Err(failure) = clean(&self.name, &self.run) {

@@ -6,16 +6,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use mpt_linux::Error;
-use mpt_linux::netlink::Netlink;
+use mpt_linux::netlink::{Netlink, TableMonitor};
+use mpt_linux::reactor::Interest;
 use mpt_linux::udp::SocketSpec;
 use mpt_proto::config::PathConfig;
 use mpt_proto::path::LinkId;
 use mpt_proto::path_manager::{CandidatePath, Interface, Pairs, PathChange, Paths, Policy};
 use mpt_proto::time::Time;
 
+use super::gateway::Gateway;
 use super::links::Link;
 use super::retry_log::RetryLog;
-use super::{Daemon, policy_routing};
+use super::{Daemon, TABLES, policy_routing};
 use crate::Failure;
 use crate::config::defaults;
 use crate::config::model::{Auto, Mode, Peer};
@@ -136,6 +138,49 @@ impl Daemon {
         }
     }
 
+    /// Subscribes to changes of tables if there are any of the tunnel.
+    pub(super) fn watch_tables(&mut self, now: Time) -> Result<(), Failure> {
+        let has_tables = policy_routing::has_kill_switch(&self.file) || self.gateway.is_some();
+        if !has_tables || self.table_monitor.is_some() {
+            return Ok(());
+        }
+        let monitor = TableMonitor::open()?;
+        self.driver.reactor.add(&monitor, TABLES, Interest::Read)?;
+        self.table_monitor = Some(monitor);
+        self.restore_tables(now);
+        Ok(())
+    }
+
+    /// Restores tables that another program deleted or changed.
+    pub(super) fn handle_table_events(&mut self, now: Time) -> Result<(), Failure> {
+        let Some(monitor) = &mut self.table_monitor else { return Ok(()) };
+        let kill_switch = self.routes.kill_switch().table().to_owned();
+        let names = [Some(kill_switch.as_str()), self.gateway.as_ref().map(Gateway::table)];
+        if monitor.take_changed(&names.into_iter().flatten().collect::<Vec<_>>())? {
+            self.restore_tables(now);
+        }
+        Ok(())
+    }
+
+    fn restore_tables(&mut self, now: Time) {
+        let restored = [
+            (self.routes.kill_switch().restore(), "kill_switch"),
+            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade"),
+        ];
+        for (restored, key) in restored {
+            match restored {
+                Ok(true) => {
+                    tracing::warn!(key, "an nftables table was deleted or changed by another program; restored")
+                }
+                Ok(false) => {}
+                Err(failure) => {
+                    let what = format!("cannot restore the nftables table of {key}");
+                    self.interface_sync.route_failures.fail(now, what, failure.to_string());
+                }
+            }
+        }
+    }
+
     fn sync_paths(&mut self, now: Time) -> Result<(), Error> {
         if *self.file.mode != Mode::Native {
             return Ok(());
@@ -221,7 +266,7 @@ impl Daemon {
         }
         let mut netlink = Netlink::open()?;
         self.routes.restore(&mut netlink);
-        self.routes.sync_kill_switch(&self.file, &mut netlink)?;
+        self.routes.sync_policy(&self.file, &mut netlink)?;
         if !self.routes.is_incomplete() {
             return Ok(true);
         }

@@ -62,6 +62,19 @@ impl KillSwitch {
         self.table.install(chains(file, &local)?)
     }
 
+    /// Installs the table again if it was deleted or changed. Returns true if it was.
+    ///
+    /// # Errors
+    /// As for [`Self::apply`].
+    pub fn restore(&mut self) -> Result<bool, Failure> {
+        self.table.restore()
+    }
+
+    /// Returns the name of the table.
+    pub fn table(&self) -> &str {
+        self.table.name()
+    }
+
     /// Removes the table. Returns true if there was one.
     ///
     /// # Errors
@@ -152,8 +165,8 @@ fn accept_destinations(condition: &str, nets: &[String]) -> String {
 }
 
 /// DHCP (RFC 2131), also for IPv6 (RFC 8415); neighbour and router discovery, which is not forwarded (RFC 4861 section
-/// 3.1); membership of multicast groups (RFC 3376, RFC 3810). A DHCP client that renews its lease at a server beyond the
-/// link falls back to a broadcast.
+/// 3.1); membership of multicast groups (RFC 3376, RFC 3810). A DHCP client that renews its lease at a server beyond
+/// the link falls back to a broadcast.
 const KEEP_LINKS: &str = "    ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept
     ip6 daddr { fe80::/10, ff02::/16 } udp sport 546 udp dport 547 accept
     ip6 hoplimit 255 icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept

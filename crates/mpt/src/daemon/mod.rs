@@ -31,7 +31,7 @@ use std::path::Path;
 use std::process;
 
 use mpt_linux::Reactor;
-use mpt_linux::netlink::{Event, Link, Monitor, Netlink};
+use mpt_linux::netlink::{Event, Link, Monitor, Netlink, TableMonitor};
 use mpt_linux::privilege::{self, Capability};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_proto::time::Time;
@@ -93,6 +93,7 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server, qlog: Option
         routes,
         signals,
         monitor,
+        table_monitor: None,
         control,
         tunnel_report: about,
         tun_is_up: None,
@@ -182,12 +183,12 @@ pub fn raise_kill_switch(file: &File) -> Result<(), Failure> {
 /// for the end finds everything reverted.
 struct Daemon {
     driver: Driver,
-    #[expect(dead_code, reason = "undoes itself")]
     gateway: Option<Gateway>,
     routes: Routes,
     metering: Metering,
     signals: Signals,
     monitor: Monitor,
+    table_monitor: Option<TableMonitor>,
     control: Server,
     tunnel_report: TunnelReport,
     /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
@@ -236,6 +237,7 @@ impl Daemon {
 
     fn run_loop(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
+        self.watch_tables(self.driver.reactor.now())?;
         self.sync_interfaces(self.driver.reactor.now());
         let mut wake = self.finish_iteration(self.driver.reactor.now());
         loop {
@@ -294,6 +296,7 @@ impl Daemon {
         match ready.token {
             SIGNALS => return self.handle_signal(now),
             MONITOR => self.handle_netlink_events(now)?,
+            TABLES => self.handle_table_events(now)?,
             CONTROL => return Ok(self.handle_requests(now)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -324,7 +327,7 @@ impl Daemon {
     fn handle_netlink_events(&mut self, now: Time) -> Result<(), Failure> {
         while let Some(event) = self.monitor.next_event()? {
             self.interface_sync.schedule(now);
-            if event != Event::Routes {
+            if !matches!(event, Event::Routes | Event::RuleGone) {
                 self.interface_sync.on_interfaces_changed();
             }
             match event {
@@ -336,7 +339,7 @@ impl Daemon {
                     self.tun_is_up = Some(false);
                     self.resync_interfaces(now);
                 }
-                Event::AddressRemoved(..) | Event::Routes => {}
+                Event::AddressRemoved(..) | Event::Routes | Event::RuleGone => {}
             }
         }
         Ok(())
@@ -422,3 +425,4 @@ const SIGNALS: Token = Token(1);
 const MONITOR: Token = Token(2);
 const CONTROL: Token = Token(3);
 const CONTROL_PORT: Token = Token(4);
+const TABLES: Token = Token(5);

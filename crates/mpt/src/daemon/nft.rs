@@ -17,7 +17,15 @@ pub struct Table {
     comment: String,
     /// The configuration key that needs it.
     key: &'static str,
-    installed: Option<String>,
+    installed: Option<Installed>,
+}
+
+/// The contents of an installed table.
+#[derive(Debug)]
+struct Installed {
+    content: String,
+    /// The same as `nft list` prints it.
+    listing: String,
 }
 
 impl Table {
@@ -36,7 +44,7 @@ impl Table {
     /// # Errors
     /// `nft` is missing or fails, or a foreign table has the name.
     pub fn install(&mut self, content: String) -> Result<(), Failure> {
-        if self.installed.as_ref() == Some(&content) {
+        if self.installed.as_ref().is_some_and(|installed| installed.content == content) {
             return Ok(());
         }
         self.reject_foreign()?;
@@ -45,7 +53,8 @@ impl Table {
         self.run(&format!(
             "table inet {name}\ndelete table inet {name}\ntable inet {name} {{\n  comment \"{comment}\"\n{content}}}\n"
         ))?;
-        self.installed = Some(content);
+        let listing = self.list()?.unwrap_or_default();
+        self.installed = Some(Installed { content, listing });
         Ok(())
     }
 
@@ -60,6 +69,22 @@ impl Table {
         }
         let failure = Failure::new(format!("the nftables table inet {name} exists and is not ours"));
         Err(failure.hint(format!("inspect it with `nft list table inet {name}`, then rename or delete it")))
+    }
+
+    /// Installs the table again if its contents have changed. Returns true if they had.
+    ///
+    /// # Errors
+    /// As for [`Self::install`].
+    pub fn restore(&mut self) -> Result<bool, Failure> {
+        let Some(installed) = &self.installed else { return Ok(false) };
+        let (content, listed) = (installed.content.clone(), self.list());
+        if listed.as_ref().is_ok_and(|listed| listed.as_ref() == Some(&installed.listing)) {
+            return Ok(false);
+        }
+        // After a failure, the next call of `install` must not assume that the table exists.
+        self.installed = None;
+        listed?;
+        self.install(content).map(|()| true)
     }
 
     /// Removes the table if it is ours. Returns true if it was.

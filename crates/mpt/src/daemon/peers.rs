@@ -72,7 +72,8 @@ impl Daemon {
     /// Adds and removes routes for the current peers.
     pub(super) fn apply_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
         self.file.routes = routes;
-        self.routes.apply(&self.file, &mut Netlink::open()?)
+        self.routes.apply(&self.file, &mut Netlink::open()?)?;
+        self.watch_tables(self.driver.reactor.now())
     }
 
     /// Notifies the peer of a path's state change, if this host caused or detected it.

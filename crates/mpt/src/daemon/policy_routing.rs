@@ -21,7 +21,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use mpt_linux::Error;
-use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route, Rule};
+use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route, Rule};
 use nix::libc;
 
 use crate::config::File;
@@ -44,32 +44,32 @@ impl PolicyRouting {
         Self { mark: mark_of(interface) }
     }
 
-    /// Adds what the configuration needs, and removes the rest.
+    /// Adds what the configuration needs, and removes the rest. Returns true if anything has changed.
     ///
     /// # Errors
     /// The kernel refused a change. Earlier settings stay, so that the kill switch stays active.
-    pub fn apply(&self, file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
-        self.apply_family(file, tun, false, netlink)?;
+    pub fn apply(&self, file: &File, tun: u32, netlink: &mut Netlink) -> Result<bool, Error> {
+        let changed = self.apply_family(file, tun, false, netlink)?;
         match self.apply_family(file, tun, true, netlink) {
             Err(error) if is_unsupported_family(&error) => {
-                tracing::info!("this host has no IPv6 to route into the tunnel")
+                tracing::debug!("this host has no IPv6 to route into the tunnel");
+                Ok(changed)
             }
-            settled => settled?,
+            settled => Ok(settled? | changed),
         }
-        Ok(())
     }
 
-    fn apply_family(&self, file: &File, tun: u32, ipv6: bool, netlink: &mut Netlink) -> Result<(), Error> {
+    fn apply_family(&self, file: &File, tun: u32, ipv6: bool, netlink: &mut Netlink) -> Result<bool, Error> {
         let (leads, blocks) = (routes_everything(file, ipv6), has_kill_switch(file));
         if !leads && !blocks {
-            return self.clear_family(ipv6, netlink).map(drop);
+            return self.clear_family(ipv6, netlink);
         }
-        match blocks {
+        let blocking = match blocks {
             true => netlink.add_unreachable_route(self.mark, ipv6)?,
             false => netlink.remove_unreachable_route(self.mark, ipv6)?,
         };
         let route = self.route(file, tun, ipv6);
-        match leads {
+        let leading = match leads {
             true => netlink.add_route(&route)?,
             false => netlink.remove_route(&route)?,
         };
@@ -77,7 +77,9 @@ impl PolicyRouting {
         for rule in rules.iter().filter(|rule| !found.contains(rule)) {
             netlink.add_rule(rule)?;
         }
-        found.iter().filter(|rule| !rules.contains(rule)).try_for_each(|rule| netlink.remove_rule(rule).map(drop))
+        found.iter().filter(|rule| !rules.contains(rule)).try_for_each(|rule| netlink.remove_rule(rule).map(drop))?;
+        let same_rules = found.len() == rules.len() && rules.iter().all(|rule| found.contains(rule));
+        Ok(!same_rules || [blocking, leading].contains(&Change::Applied))
     }
 
     /// Removes everything. Returns true if there was anything.

@@ -120,12 +120,23 @@ impl Routes {
         self.incomplete |= gone > 0;
     }
 
-    /// Updates the kill switch when the networks of the interfaces have changed.
+    /// Updates the kill switch when the networks of the interfaces have changed, and restores rules and routes of the
+    /// whole Internet that another program deleted.
     ///
     /// # Errors
     /// The system refused a change. The earlier kill switch stays.
-    pub fn sync_kill_switch(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
-        self.kill_switch.apply(file, netlink)
+    pub fn sync_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+        self.kill_switch.apply(file, netlink)?;
+        let leads = [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
+        if leads && self.policy.apply(file, self.tun, netlink)? {
+            tracing::warn!("routing rules or routes were deleted by another program; restored");
+        }
+        Ok(())
+    }
+
+    /// Returns the kill switch.
+    pub fn kill_switch(&mut self) -> &mut KillSwitch {
+        &mut self.kill_switch
     }
 
     /// Returns true if a path lacks its bypass route, or the last attempt to apply has failed.
