@@ -10,6 +10,7 @@ mod carriage;
 mod detours;
 mod endings;
 mod forwarding;
+mod gateway;
 mod hostile;
 mod internet;
 mod kill_switch;

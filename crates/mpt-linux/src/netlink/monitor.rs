@@ -13,6 +13,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::libc;
 
+use super::route::is_default;
 use super::socket::{Frame, frames};
 use super::{Link, Prefix, address};
 use crate::Error;
@@ -28,8 +29,10 @@ pub enum Event {
     AddressAdded(u32, Prefix),
     /// An address was removed from the link with this index.
     AddressRemoved(u32, Prefix),
-    /// Some route has changed. Consecutive route events are merged.
+    /// Some other route has changed. Consecutive route events are merged.
     Routes,
+    /// A default route, or a half of one, has changed. Consecutive events are merged.
+    DefaultRoutes,
     /// A rule was removed. Consecutive events are merged.
     RuleGone,
     /// Events were lost or could not be parsed: the state must be listed again.
@@ -104,7 +107,10 @@ fn event(frame: Frame) -> Option<Event> {
         RouteNetlinkMessage::DelAddress(address) => {
             address::prefix(&address).map(|prefix| Event::AddressRemoved(address.header.index, prefix))
         }
-        RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => Some(Event::Routes),
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => match is_default(&route) {
+            true => Some(Event::DefaultRoutes),
+            false => Some(Event::Routes),
+        },
         RouteNetlinkMessage::DelRule(_) => Some(Event::RuleGone),
         _ => None,
     }

@@ -43,6 +43,10 @@ pub struct File {
     pub outside: Option<Vec<At<IpNet>>>,
     /// Source NAT for packets from the tunnel to other hosts.
     pub masquerade: bool,
+    /// The gateway forwards between clients.
+    pub client_to_client: At<bool>,
+    /// Networks beside the Internet that the gateway forwards to.
+    pub lan: Vec<At<IpNet>>,
     /// The scheduler.
     pub scheduler: At<sched::SchedulerKind>,
     /// Classification rules, in the order of evaluation.

@@ -1,7 +1,18 @@
 //! Gateway mode: enables IP forwarding and source NAT (masquerading) for packets from the tunnel.
 //!
-//! The NAT rules are a table of nftables with the tunnel's name. Other tables stay in effect; a firewall that drops
-//! forwarded packets continues to do so.
+//! The table of nftables with the tunnel's name translates addresses, and it drops what nobody asked for, because
+//! forwarding is a property of the whole host:
+//!
+//! ```text
+//!   from the tunnel     to the Internet      accept: by an interface that a default route leads to, no private address
+//!                       to another client    accept with client_to_client
+//!                       to other networks    accept with lan
+//!   to the tunnel                            drop, except answers
+//!   from the Internet   elsewhere            drop, except answers and what a translation of the host leads there;
+//!                                            accept if the host forwarded before
+//! ```
+//!
+//! Other tables stay in effect; a firewall that drops forwarded packets continues to do so.
 //!
 //! The previous forwarding state is saved in a file beside the control socket before it is changed. After a crash, the
 //! file makes the next `mpt up` or `mpt down` restore the state. Several tunnels can need forwarding: the last one
@@ -10,6 +21,9 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+
+use ipnet::IpNet;
+use mpt_linux::netlink::Netlink;
 
 use super::nft::{self, Table};
 use crate::Failure;
@@ -22,6 +36,8 @@ pub struct Gateway {
     run: RunDir,
     name: String,
     table: Table,
+    /// Families that the host did not forward before.
+    only_for_tunnel: Vec<&'static str>,
 }
 
 impl Gateway {
@@ -35,13 +51,13 @@ impl Gateway {
             return Ok(None);
         }
         let table = table_of(&file.interface);
-        let chains = chains(&file.interface)?;
         table.reject_foreign()?;
         let ipv6 = file.addresses.iter().any(|address| address.addr().is_ipv6());
         let sysctls = if ipv6 { &SYSCTLS[..] } else { &SYSCTLS[..1] };
         save_state(&file.interface, run, sysctls)?;
-        let mut gateway = Self { run: run.clone(), name: file.interface.to_string(), table };
-        gateway.table.install(chains)?;
+        let only_for_tunnel = families_not_forwarded(&file.interface, run);
+        let mut gateway = Self { run: run.clone(), name: file.interface.to_string(), table, only_for_tunnel };
+        gateway.apply(file, &mut Netlink::open()?)?;
         for sysctl in sysctls {
             write(sysctl, "1")?;
         }
@@ -51,6 +67,23 @@ impl Gateway {
 }
 
 impl Gateway {
+    /// Installs the table for this configuration and the present default routes. Does nothing if it is installed.
+    ///
+    /// # Errors
+    /// The kernel refused a query, `nft` fails, or a foreign table has the name.
+    pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+        let (uplinks, links) = (netlink.default_links()?, netlink.links()?);
+        let uplinks = links.iter().filter(|link| uplinks.contains(&link.index) && link.name != self.name);
+        let chains = Chains {
+            tunnel: nft::quoted_tunnel(&self.name)?,
+            uplinks: uplinks.filter_map(|link| nft::quoted(&link.name)).collect(),
+            client_to_client: *file.client_to_client,
+            lan: file.lan.iter().map(|net| &net.value).collect(),
+            only_for_tunnel: &self.only_for_tunnel,
+        };
+        self.table.install(chains.text())
+    }
+
     /// Returns the name of the table.
     pub fn table(&self) -> &str {
         self.table.name()
@@ -105,6 +138,13 @@ fn save_state(name: &str, run: &RunDir, sysctls: &[&str]) -> Result<(), Failure>
     fs::write(&path, text).map_err(|error| cannot("write", &path, &error))
 }
 
+/// Returns the families that the host did not forward before any tunnel changed that.
+fn families_not_forwarded(name: &str, run: &RunDir) -> Vec<&'static str> {
+    let state = fs::read_to_string(run.undo_file(name)).unwrap_or_default();
+    let was_off = |sysctl: &str| value(&state, sysctl).as_deref() == Some("0");
+    SYSCTLS.into_iter().zip(["ipv4", "ipv6"]).filter(|(sysctl, _)| was_off(sysctl)).map(|(_, family)| family).collect()
+}
+
 /// Returns the saved states of other tunnels.
 fn other_states(name: &str, run: &RunDir) -> Vec<String> {
     let names = run.names().into_iter().filter(|other| other != name);
@@ -133,18 +173,87 @@ fn table_of(interface: &str) -> Table {
     Table::new("mpt", interface, format!("mpt: made for {interface}, removed with it"), "masquerade")
 }
 
-/// Returns the chains: packets that enter by the tunnel and leave by another interface get that interface's address.
-fn chains(interface: &str) -> Result<String, Failure> {
-    let tunnel = nft::quoted_tunnel(interface)?;
-    Ok(format!(
-        "  chain postrouting {{\n    type nat hook postrouting priority srcnat; policy accept;\n    \
-         iifname {tunnel} oifname != {tunnel} masquerade\n  }}\n"
-    ))
+/// What the chains depend on.
+struct Chains<'a> {
+    tunnel: String,
+    /// Notations of the interfaces that default routes lead to.
+    uplinks: Vec<String>,
+    client_to_client: bool,
+    lan: Vec<&'a IpNet>,
+    /// Families that the host did not forward before.
+    only_for_tunnel: &'a [&'static str],
 }
+
+impl Chains<'_> {
+    fn text(&self) -> String {
+        let Self { tunnel, .. } = self;
+        let uplinks = format!("{{ {} }}", self.uplinks.join(", "));
+        let between = if self.client_to_client { "accept" } else { "drop" };
+        let mut from_tunnel = format!("    oifname {tunnel} {between}\n");
+        for net in &self.lan {
+            let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
+            from_tunnel += &format!("    {family} daddr {net} accept\n");
+        }
+        let mut beside = String::new();
+        if !self.uplinks.is_empty() {
+            from_tunnel += &format!("{NO_PRIVATE}    oifname {uplinks} accept\n");
+            let rule = |family: &&str| format!("    meta nfproto {family} iifname {uplinks} jump from_uplink\n");
+            beside = self.only_for_tunnel.iter().map(rule).collect();
+        }
+        format!(
+            "  chain from_tunnel {{\n    ct state established,related accept\n{from_tunnel}    drop\n  }}\n  \
+             chain from_uplink {{\n    ct state established,related accept\n    ct status dnat accept\n    drop\n  }}\n  \
+             chain forward {{\n    type filter hook forward priority filter; policy accept;\n    \
+             iifname {tunnel} jump from_tunnel\n    oifname {tunnel} ct state established,related accept\n    \
+             oifname {tunnel} drop\n{beside}  }}\n  \
+             chain postrouting {{\n    type nat hook postrouting priority srcnat; policy accept;\n    \
+             iifname {tunnel} oifname != {tunnel} masquerade\n  }}\n"
+        )
+    }
+}
+
+/// Private addresses (RFC 1918, RFC 6598, RFC 3927, RFC 4193, RFC 4291), also by the interface of the default route: a
+/// host with one interface has its LAN there.
+const NO_PRIVATE: &str =
+    "    ip daddr { 10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16 } drop
+    ip6 daddr { fc00::/7, fe80::/10 } drop
+";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn problems(top: &str) -> String {
+        let key = "private_key = \"dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=\"";
+        let peer = "[[peer]]\npublic_key = \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"\nremote = \"192.0.2.1\"\n";
+        let text = format!("{key}\naddress = [\"10.77.0.1/24\"]\n{top}\n{peer}");
+        match crate::config::parse(Path::new("a.toml"), &text) {
+            Ok(_) => String::new(),
+            Err(problems) => problems.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn whom_the_gateway_forwards_for_is_checked() {
+        assert_eq!(problems("masquerade = true\nclient_to_client = true\nlan = [\"10.1.0.0/16\"]"), "");
+        assert!(problems("client_to_client = true").contains("client_to_client: only with masquerade"));
+        assert!(problems("lan = [\"10.1.0.0/16\"]").contains("lan: only with masquerade"));
+        let misspelt = problems("masquerade = true\nclients_to_client = true");
+        assert!(misspelt.contains("did you mean") && misspelt.contains("client_to_client"), "{misspelt}");
+    }
+
+    #[test]
+    fn without_a_default_route_nothing_is_forwarded() {
+        let chains = |uplinks: &[&str]| {
+            let uplinks = uplinks.iter().filter_map(|name| nft::quoted(name)).collect();
+            let only_for_tunnel = &["ipv4"];
+            let tunnel = "\"mpt0\"".to_owned();
+            Chains { tunnel, uplinks, client_to_client: false, lan: Vec::new(), only_for_tunnel }.text()
+        };
+        assert!(!chains(&[]).contains("{  }") && !chains(&[]).contains("jump from_uplink"));
+        assert!(chains(&["eth0", "wwan0"]).contains("oifname { \"eth0\", \"wwan0\" } accept"));
+        assert!(chains(&["eth0"]).contains("meta nfproto ipv4 iifname { \"eth0\" } jump from_uplink"));
+    }
 
     #[test]
     fn a_sysctl_is_read_from_its_own_line() {

@@ -38,6 +38,8 @@ pub(super) struct InterfaceSync {
     due: Option<Time>,
     /// An interface or an address has changed, and routes have not been retried since.
     retry_routes: bool,
+    /// The gateway has not been updated since default routes or interfaces may have changed.
+    default_routes_changed: bool,
     /// Failures of routes.
     route_failures: RetryLog,
     /// Failures of paths and sockets.
@@ -65,6 +67,7 @@ impl InterfaceSync {
             configured: BTreeMap::new(),
             due: None,
             retry_routes: false,
+            default_routes_changed: true,
             route_failures: RetryLog::default(),
             path_failures: RetryLog::default(),
             last_sync: Time::START,
@@ -74,9 +77,15 @@ impl InterfaceSync {
     /// An interface or an address has changed. Not called for routes: our own route changes cause events, too, and
     /// would reset the backoff.
     pub(super) fn on_interfaces_changed(&mut self) {
+        self.on_default_routes_changed();
         self.retry_routes = true;
         self.route_failures.reset_backoff();
         self.path_failures.reset_backoff();
+    }
+
+    /// A default route has changed, or the configuration of the gateway.
+    pub(super) fn on_default_routes_changed(&mut self) {
+        self.default_routes_changed = true;
     }
 
     /// Schedules a run after a change.
@@ -121,6 +130,10 @@ impl Daemon {
     /// Synchronizes routes and paths with the interfaces.
     pub(super) fn sync_interfaces(&mut self, now: Time) {
         (self.interface_sync.due, self.interface_sync.last_sync) = (None, now);
+        if let Err(failure) = self.sync_gateway() {
+            let what = "cannot update the nftables table of masquerade".to_owned();
+            self.interface_sync.route_failures.record(what, failure.to_string());
+        }
         match self.sync_routes() {
             Ok(true) => self.interface_sync.route_failures.finish(now),
             Ok(false) => {}
@@ -136,6 +149,15 @@ impl Daemon {
                 error.to_string(),
             ),
         }
+    }
+
+    /// Updates the gateway when default routes or interfaces may have changed.
+    pub(super) fn sync_gateway(&mut self) -> Result<(), Failure> {
+        if let Some(gateway) = self.gateway.as_mut().filter(|_| self.interface_sync.default_routes_changed) {
+            gateway.apply(&self.file, &mut Netlink::open()?)?;
+        }
+        self.interface_sync.default_routes_changed = false;
+        Ok(())
     }
 
     /// Subscribes to changes of tables if there are any of the tunnel.
@@ -175,6 +197,7 @@ impl Daemon {
                 Ok(false) => {}
                 Err(failure) => {
                     let what = format!("cannot restore the nftables table of {key}");
+                    self.interface_sync.default_routes_changed = true;
                     self.interface_sync.route_failures.fail(now, what, failure.to_string());
                 }
             }

@@ -327,8 +327,10 @@ impl Daemon {
     fn handle_netlink_events(&mut self, now: Time) -> Result<(), Failure> {
         while let Some(event) = self.monitor.next_event()? {
             self.interface_sync.schedule(now);
-            if !matches!(event, Event::Routes | Event::RuleGone) {
-                self.interface_sync.on_interfaces_changed();
+            match event {
+                Event::Routes | Event::RuleGone => {}
+                Event::DefaultRoutes => self.interface_sync.on_default_routes_changed(),
+                _ => self.interface_sync.on_interfaces_changed(),
             }
             match event {
                 Event::Link(link) => self.handle_link(now, &link),
@@ -339,7 +341,7 @@ impl Daemon {
                     self.tun_is_up = Some(false);
                     self.resync_interfaces(now);
                 }
-                Event::AddressRemoved(..) | Event::Routes | Event::RuleGone => {}
+                Event::AddressRemoved(..) | Event::Routes | Event::DefaultRoutes | Event::RuleGone => {}
             }
         }
         Ok(())

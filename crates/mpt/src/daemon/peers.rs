@@ -73,6 +73,8 @@ impl Daemon {
     pub(super) fn apply_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
         self.file.routes = routes;
         self.routes.apply(&self.file, &mut Netlink::open()?)?;
+        self.interface_sync.on_default_routes_changed();
+        self.sync_gateway()?;
         self.watch_tables(self.driver.reactor.now())
     }
 
