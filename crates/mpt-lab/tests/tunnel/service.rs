@@ -8,6 +8,7 @@ use std::{
     os::unix::{
         fs::{PermissionsExt as _, chown},
         net::UnixDatagram,
+        process::ExitStatusExt as _,
     },
     process::Child,
     time::Duration,
@@ -137,4 +138,28 @@ fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
         rest.push(text(&buffer[..len]));
     }
     assert_eq!(rest.last().map(String::as_str), Some("STOPPING=1"), "{rest:?}");
+}
+
+/// With core dumps allowed, a crash would write the private key, session keys and packets into a file.
+#[test]
+fn a_crash_leaves_no_core_dump() {
+    let Some(mut rig) = Rig::build("core", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::B, &config(1));
+    fs::write(rig.file(Host::A), config(0)).expect("a file");
+    fs::set_permissions(rig.file(Host::A), fs::Permissions::from_mode(0o600)).expect("its mode");
+    let program = rig.program(Host::A);
+    let mut command = rig.hosts.a.command("sh");
+    command.args(["-c", "ulimit -c unlimited; cd \"$1\"; exec \"$2\" up \"$3\"", "sh"]);
+    command.arg(rig.folder.path()).arg(crate::rig::program()).arg(rig.file(Host::A));
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut daemon = Running(command.spawn().expect("mpt up"));
+    rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
+    let pid = rig.status(Host::A)["pid"].as_u64().expect("a number");
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("a process");
+    let limit = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a limit");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGABRT)
+        .expect("a signal");
+    let status = daemon.0.wait().expect("it ends");
+    assert!(!status.core_dumped() && !status.success(), "{status:?}");
+    assert_eq!(limit.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{limit}");
 }

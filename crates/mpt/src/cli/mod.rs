@@ -15,6 +15,8 @@ mod render;
 use std::path::Path;
 use std::process::ExitCode;
 
+use mpt_linux::privilege;
+
 pub use arguments::Cli;
 
 use crate::Failure;
@@ -25,6 +27,12 @@ use arguments::{Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwi
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
 /// is one.
 pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>) -> ExitCode {
+    // Most commands handle keys; the laboratory is another program.
+    if !matches!(cli.command, Command::Lab { .. })
+        && let Err(error) = privilege::deny_core_dumps()
+    {
+        eprintln!("warning: {error}");
+    }
     let done = match cli.command {
         Command::Up(arguments) => commands::up(arguments, up),
         Command::Status(named) => commands::status(named),
