@@ -1,10 +1,11 @@
 //! Drops privileges after the start: every capability that is not needed, for the process and the programs that it
-//! runs.
+//! runs. Prevents core dumps.
 
 use std::fs;
 
 use crate::Error;
 use crate::sys::capability::{self, Sets};
+use crate::sys::process;
 
 /// A Linux capability (`capabilities(7)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,16 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), Error> {
     let Sets { permitted, inheritable, .. } = capability::get().map_err(fail)?;
     let sets = Sets { effective: permitted & kept, permitted: permitted & kept, inheritable: inheritable & kept };
     capability::set(sets).and_then(|()| capability::set_no_new_privs()).map_err(fail)
+}
+
+/// Prevents core dumps, which would write keys to disk. The limit does not apply to a program that the kernel pipes
+/// core dumps to, so the process is made not dumpable as well.
+///
+/// # Errors
+/// The kernel refused the change.
+pub fn deny_core_dumps() -> Result<(), Error> {
+    let fail = |cause| Error::new("prevent core dumps", cause);
+    process::set_no_core().and_then(|()| process::set_not_dumpable()).map_err(fail)
 }
 
 /// Returns true if `SO_BINDTODEVICE` needs [`Capability::NetRaw`], as in kernels before 5.7.

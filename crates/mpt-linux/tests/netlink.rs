@@ -6,7 +6,7 @@ mod support;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use mpt_linux::netlink::{Change, Event, Hop, Link, MAIN_TABLE, Monitor, Netlink, Prefix, Route, Rule};
+use mpt_linux::netlink::{Change, Event, Hop, Link, MAIN_TABLE, Monitor, Netlink, Prefix, Route, Rule, TableMonitor};
 use mpt_linux::reactor::{Clock, Interest, Reactor, Token};
 use mpt_linux::udp::{Datagrams, SendStatus, Socket, SocketSpec};
 use nix::libc;
@@ -255,6 +255,30 @@ fn a_port_that_leaves_a_bridge_is_not_a_link_that_is_gone() {
         ip("link delete br0");
         let gone = wait_for(&mut monitor, |event| matches!(event, Event::LinkGone(_)));
         assert_ne!(gone, Event::LinkGone(veth));
+    });
+}
+
+#[test]
+fn deleted_rules_and_changed_tables_are_reported() {
+    with_veth(|mut netlink, _| {
+        let (mut monitor, mut tables) = (Monitor::open().unwrap(), TableMonitor::open().unwrap());
+        for ipv6 in [false, true] {
+            let rule =
+                Rule { ipv6, priority: 9, mark: Some(7), invert: true, table: 100, suppress_prefix_length: None };
+            netlink.add_rule(&rule).unwrap();
+            let version = if ipv6 { "-6" } else { "-4" };
+            assert!(output_of("ip", &format!("{version} rule show proto kernel")).contains("fwmark 0x7"));
+            ip(&format!("{version} rule delete pref 9"));
+            wait_for(&mut monitor, |event| *event == Event::RuleGone);
+        }
+        assert!(!tables.take_changed(&["mine"]).unwrap());
+        for command in ["add table inet mine", "add chain inet mine some", "delete table inet mine"] {
+            output_of("nft", command);
+            output_of("nft", "add table inet other");
+            assert!(tables.take_changed(&["none", "mine"]).unwrap(), "{command}");
+            output_of("nft", command.replace("mine", "min").as_str());
+            assert!(!tables.take_changed(&["mine"]).unwrap(), "{command}");
+        }
     });
 }
 

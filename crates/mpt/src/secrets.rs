@@ -3,11 +3,12 @@
 //! Text from such a file is wiped from memory on drop. Messages about a file never contain any of its text.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use nix::unistd::geteuid;
 use zeroize::Zeroizing;
 
 /// The contents and permissions of a file.
@@ -16,6 +17,8 @@ pub struct SecretText {
     pub text: Zeroizing<String>,
     /// The permission bits of the file that was read.
     pub permissions: u32,
+    /// Others than root and the user of this process may change the file.
+    pub is_loose: bool,
 }
 
 /// Reads at most `limit` bytes of a file.
@@ -26,9 +29,16 @@ pub fn read(path: &Path, limit: u64) -> io::Result<SecretText> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     let permissions = metadata.permissions().mode() & 0o7777;
+    let is_loose = is_changed_by_others(&metadata);
     let mut text = Zeroizing::new(String::with_capacity(metadata.len().min(limit) as usize + SPARE));
     file.take(limit).read_to_string(&mut text)?;
-    Ok(SecretText { text, permissions })
+    Ok(SecretText { text, permissions, is_loose })
+}
+
+/// Returns true if others than root and the user of this process may change a file, or the files of a folder.
+pub fn is_changed_by_others(metadata: &Metadata) -> bool {
+    let is_foreign = metadata.uid() != 0 && metadata.uid() != geteuid().as_raw();
+    is_foreign || metadata.permissions().mode() & 0o022 != 0
 }
 
 /// Growing a buffer would leave an unwiped copy behind; the reader needs this much space to detect the end.

@@ -131,3 +131,36 @@ fn without_a_preshared_key_it_is_all_zero() {
     let file = dir.load(0o600, &format!("private_key = '{ALICE}'"), "").unwrap();
     assert_eq!(*native(&file).preshared_key.to_base64(), format!("{}=", "A".repeat(43)));
 }
+
+#[test]
+fn a_configuration_that_others_may_change_causes_a_warning() {
+    let dir = TestDir::new();
+    let key = key_file("private_key_file", &dir.write("own.key", ALICE, 0o600));
+    let peers = dir.0.path().join("peers.d");
+    fs::create_dir(&peers).unwrap();
+    let warnings = |main: u32, folder: u32, peer: u32| {
+        fs::set_permissions(&peers, Permissions::from_mode(folder)).unwrap();
+        let text =
+            "[[peer]]\npublic_key = 'hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo='\nnetworks = ['10.77.0.3/32']\n";
+        dir.write("peers.d/carol.toml", &text.replace(ALICE_PUBLIC, OTHER_PUBLIC), peer);
+        let file = dir.load(main, &format!("{key}\ninclude = 'peers.d'"), "networks = ['10.77.0.2/32']").unwrap();
+        let lines: Vec<_> = file.warnings.iter().map(Problem::to_string).collect();
+        lines.join("\n").replace(dir.0.path().to_str().unwrap(), "DIR")
+    };
+    assert_eq!(warnings(0o644, 0o755, 0o644), "");
+    let main = warnings(0o666, 0o755, 0o644);
+    assert!(
+        main.starts_with("DIR/tunnel.toml:1: warning: others than its owner and root may change DIR/tunnel.toml"),
+        "{main}"
+    );
+    assert!(main.ends_with("hint: chown root DIR/tunnel.toml; chmod go-w DIR/tunnel.toml"), "{main}");
+    for (folder, peer, expected) in
+        [(0o777, 0o644, "may change DIR/peers.d,"), (0o755, 0o664, "may change DIR/peers.d/carol.toml,")]
+    {
+        let found = warnings(0o644, folder, peer);
+        assert!(found.contains(expected) && found.matches("warning").count() == 1, "{found}");
+    }
+}
+
+/// A valid key of somebody else.
+const OTHER_PUBLIC: &str = "sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ=";

@@ -1,7 +1,7 @@
 //! Reports of a run: the paper's table beside the measured one, the paper's figure, and a verdict for every claim.
 //!
-//! The report is one self-contained HTML page with embedded SVG. [`text`] is the same table for a terminal, [`markdown`]
-//! for documents.
+//! The report is one self-contained HTML page with embedded SVG. [`text`] is the same table for a terminal,
+//! [`markdown`] for documents.
 
 mod figure;
 mod page;
@@ -18,8 +18,8 @@ use crate::{
 use std::fmt::Write;
 use table::Table;
 
-/// Returns the tables of a run for documents, each with the command, the build and the number of measurements. A cell has
-/// the median, or the median with the range of several measurements.
+/// Returns the tables of a run for documents, each with the command, the build and the number of measurements. A cell
+/// has the median, or the median with the range of several measurements.
 pub fn markdown(plans: &[Plan], results: &[CaseResult], options: &Options) -> String {
     let mut text = String::new();
     for plan in plans {

@@ -7,7 +7,8 @@ use mpt_lab::topology::{Host, Netns};
 use nix::sys::signal::Signal;
 use std::fs;
 
-const CLIENT: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00="
+/// Host A's configuration; KILL stands for `true` or `false`.
+pub const CLIENT: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00="
 address = ["10.77.0.1/24", "fd77::1/64"]
 routes = ["0.0.0.0/0", "::/0"]
 kill_switch = KILL
@@ -18,7 +19,8 @@ public_key = "L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg="
 remote = "192.168.11.2"
 "#;
 
-const SERVER: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForB00="
+/// Host B's configuration.
+pub const SERVER: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForB00="
 address = ["10.77.0.2/24", "fd77::2/64"]
 masquerade = true
 
@@ -28,15 +30,16 @@ networks = ["10.77.0.1/32", "fd77::1/128"]
 "#;
 
 /// Addresses on the Internet.
-const FAR: [&str; 2] = ["198.51.100.2", "2001:db8:99::2"];
+pub const FAR: [&str; 2] = ["198.51.100.2", "2001:db8:99::2"];
 
 /// Creates the Internet behind host B, and routes of host A to it outside the tunnel.
-fn internet(rig: &Rig) -> Netns {
+pub fn internet(rig: &Rig) -> Netns {
     let name = rig.hosts.a.name().replace("-a", "-c");
     let far = Netns::create(&name).expect("a namespace");
     let host_b = format!(
         "link add wan type veth peer name eth0 netns {name}\nlink set wan up\naddress add 198.51.100.1/24 dev wan\n\
-         address add 2001:db8:99::1/64 dev wan nodad"
+         address add 2001:db8:99::1/64 dev wan nodad\nroute add default via 198.51.100.2 dev wan\n\
+         route add default via 2001:db8:99::2 dev wan"
     );
     rig.hosts.b.ip(&host_b).expect("a network");
     // The host has no route back to the tunnel's addresses, only to host B's own.
@@ -53,7 +56,8 @@ fn rig(test: &str) -> Option<(Rig, Netns)> {
     Some((rig, far))
 }
 
-fn start(rig: &mut Rig, kill_switch: bool) {
+/// Starts both daemons.
+pub fn start(rig: &mut Rig, kill_switch: bool) {
     rig.launch_with(Host::B, SERVER);
     rig.launch_with(Host::A, &CLIENT.replace("KILL", if kill_switch { "true" } else { "false" }));
 }
@@ -67,7 +71,8 @@ fn outgoing_interfaces(rig: &Rig) -> [String; 2] {
     })
 }
 
-fn reaches(rig: &Rig, far: &str) -> bool {
+/// Returns true if host A gets an answer.
+pub fn reaches(rig: &Rig, far: &str) -> bool {
     rig.ping(Host::A, &[], far.parse().expect("an address"))
 }
 

@@ -4,17 +4,21 @@
 //! states and the integrity of transferred data, never speed, which depends on the machine's load. Expected events get
 //! [`rig::TIMEOUT`], far more time than they need.
 
+mod bypass;
 mod capture;
 mod carriage;
 mod detours;
 mod endings;
 mod forwarding;
+mod gateway;
 mod hostile;
 mod internet;
+mod kill_switch;
 mod native;
 mod native_host;
 mod paths;
 mod peers;
+mod restored;
 mod rig;
 mod service;
 mod sizes;

@@ -62,6 +62,11 @@ impl Native {
         Self { addresses: [format!("{own}/24"), String::new()], ..self }
     }
 
+    /// Sets other inner addresses, with their prefix lengths.
+    pub fn addresses(self, v4: &str, v6: &str) -> Self {
+        Self { addresses: [v4.to_owned(), v6.to_owned()], ..self }
+    }
+
     /// Returns the text of the file.
     pub fn text(&self) -> String {
         let keys = |number: u8| KeyPair::generate([number; 32]);

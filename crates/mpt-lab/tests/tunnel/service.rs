@@ -8,6 +8,7 @@ use std::{
     os::unix::{
         fs::{PermissionsExt as _, chown},
         net::UnixDatagram,
+        process::ExitStatusExt as _,
     },
     process::Child,
     time::Duration,
@@ -137,4 +138,51 @@ fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
         rest.push(text(&buffer[..len]));
     }
     assert_eq!(rest.last().map(String::as_str), Some("STOPPING=1"), "{rest:?}");
+}
+
+const UNIT: &str = include_str!("../../../../packaging/systemd/mpt@.service");
+
+#[test]
+fn the_capabilities_of_the_unit_suffice() {
+    let Some(mut rig) = Rig::build("unit", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::B, &config(1));
+    let set = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).expect("a set");
+    let set = set.split(' ').map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase()));
+    let everything = "routes = [\"0.0.0.0/0\"]\nkill_switch = true\nmasquerade = true\n[[peer]]";
+    fs::write(rig.file(Host::A), config(0).replacen("[[peer]]", everything, 1)).expect("a file");
+    fs::set_permissions(rig.file(Host::A), fs::Permissions::from_mode(0o600)).expect("its mode");
+    let mut command = rig.hosts.a.command("setpriv");
+    command.arg(format!("--bounding-set=-all{}", set.collect::<String>())).arg(crate::rig::program());
+    let program = rig.program(Host::A);
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut daemon = Running(command.arg("up").arg(rig.file(Host::A)).spawn().expect("mpt up"));
+    rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
+    rig.hosts.a.ip("link set eth1 down\nlink set eth1 up").expect("an interface that comes back");
+    rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
+    assert!(rig.mpt(Host::A, &["down"]).status.success() && daemon.0.wait().expect("it ends").success());
+    assert_eq!(rig.hosts.a.sh("nft list tables; ip rule | grep fwmark || true").expect("a look around"), "");
+}
+
+/// With core dumps allowed, a crash would write the private key, session keys and packets into a file.
+#[test]
+fn a_crash_leaves_no_core_dump() {
+    let Some(mut rig) = Rig::build("core", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::B, &config(1));
+    fs::write(rig.file(Host::A), config(0)).expect("a file");
+    fs::set_permissions(rig.file(Host::A), fs::Permissions::from_mode(0o600)).expect("its mode");
+    let program = rig.program(Host::A);
+    let mut command = rig.hosts.a.command("sh");
+    command.args(["-c", "ulimit -c unlimited; cd \"$1\"; exec \"$2\" up \"$3\"", "sh"]);
+    command.arg(rig.folder.path()).arg(crate::rig::program()).arg(rig.file(Host::A));
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut daemon = Running(command.spawn().expect("mpt up"));
+    rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
+    let pid = rig.status(Host::A)["pid"].as_u64().expect("a number");
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("a process");
+    let limit = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a limit");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::Signal::SIGABRT)
+        .expect("a signal");
+    let status = daemon.0.wait().expect("it ends");
+    assert!(!status.core_dumped() && !status.success(), "{status:?}");
+    assert_eq!(limit.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{limit}");
 }

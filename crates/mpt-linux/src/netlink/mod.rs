@@ -1,7 +1,8 @@
 //! Queries, changes and monitors links, addresses, routes and rules (`rtnetlink(7)`).
 //!
 //! [`Netlink`] sends one request at a time and returns after its answer; the kernel answers inside the system call, so
-//! it does not block. [`Monitor`] reports changes by others, and the loss of a carrier.
+//! it does not block. [`Monitor`] reports changes by others, and the loss of a carrier; [`TableMonitor`] reports
+//! changes of tables of nftables.
 //!
 //! Every change is idempotent: if the state is already as requested the result is [`Change::Unchanged`], not an error.
 //! A start after a crash adopts existing state and a shutdown removes the rest. To miss no change, open the monitor
@@ -16,12 +17,14 @@ mod monitor;
 mod route;
 mod rule;
 mod socket;
+mod tables;
 
 pub use address::Prefix;
 pub use link::Link;
 pub use monitor::{Event, Monitor};
 pub use route::{Hop, MAIN_TABLE, Route};
 pub use rule::Rule;
+pub use tables::TableMonitor;
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Reports changes of links, carriers, addresses and routes.
+//! Reports changes of links, carriers, addresses, routes and rules.
 //!
 //! The kernel reports the loss of a carrier at once, unless the link changed its state within the last second: then it
 //! may take until that second is over (`net/core/link_watch.c`). Missing acknowledgements reveal the loss earlier.
@@ -13,6 +13,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::libc;
 
+use super::route::is_default;
 use super::socket::{Frame, frames};
 use super::{Link, Prefix, address};
 use crate::Error;
@@ -28,8 +29,12 @@ pub enum Event {
     AddressAdded(u32, Prefix),
     /// An address was removed from the link with this index.
     AddressRemoved(u32, Prefix),
-    /// Some route has changed. Consecutive route events are merged.
+    /// Some other route has changed. Consecutive route events are merged.
     Routes,
+    /// A default route, or a half of one, has changed. Consecutive events are merged.
+    DefaultRoutes,
+    /// A rule was removed. Consecutive events are merged.
+    RuleGone,
     /// Events were lost or could not be parsed: the state must be listed again.
     Resync,
 }
@@ -81,7 +86,9 @@ fn open_socket() -> io::Result<Socket> {
         | libc::RTMGRP_IPV4_IFADDR
         | libc::RTMGRP_IPV6_IFADDR
         | libc::RTMGRP_IPV4_ROUTE
-        | libc::RTMGRP_IPV6_ROUTE;
+        | libc::RTMGRP_IPV6_ROUTE
+        | libc::RTMGRP_IPV4_RULE
+        | IPV6_RULES;
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.set_non_blocking(true)?;
     socket.set_rx_buf_sz(RECEIVE_BUFFER as libc::c_int)?;
@@ -100,10 +107,16 @@ fn event(frame: Frame) -> Option<Event> {
         RouteNetlinkMessage::DelAddress(address) => {
             address::prefix(&address).map(|prefix| Event::AddressRemoved(address.header.index, prefix))
         }
-        RouteNetlinkMessage::NewRoute(_) | RouteNetlinkMessage::DelRoute(_) => Some(Event::Routes),
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => match is_default(&route) {
+            true => Some(Event::DefaultRoutes),
+            false => Some(Event::Routes),
+        },
+        RouteNetlinkMessage::DelRule(_) => Some(Event::RuleGone),
         _ => None,
     }
 }
 
+/// `RTNLGRP_IPV6_RULE` as a bit.
+const IPV6_RULES: libc::c_int = 1 << 18;
 /// Room for several hundred events, as many as a host with a few links generates while the event loop is busy.
 const RECEIVE_BUFFER: usize = 256 << 10;

@@ -1,5 +1,6 @@
 //! Adds and removes single routes, and looks up the route to a destination.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -79,6 +80,25 @@ impl Netlink {
         Ok(routes)
     }
 
+    /// Returns the indexes of the links that default routes of any table lead to. Two routes to half of all addresses
+    /// each are a default route as well.
+    pub fn default_links(&mut self) -> Result<BTreeSet<u32>, Error> {
+        let mut links = BTreeSet::new();
+        for ipv6 in [false, true] {
+            let mut question = RouteMessage::default();
+            question.header.address_family = family(ipv6);
+            let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP);
+            for answer in answers.map_err(|refusal| refusal.into_error("list routes"))? {
+                if let RouteNetlinkMessage::NewRoute(route) = answer
+                    && is_default(&route)
+                {
+                    links.extend(links_of(&route));
+                }
+            }
+        }
+        Ok(links)
+    }
+
     /// Adds an unreachable route as the last route of a table: packets without a better route there are rejected, and
     /// no further table is searched. It is bound to no link, so it stays until it is removed.
     pub fn add_unreachable_route(&mut self, table: u32, ipv6: bool) -> Result<Change, Error> {
@@ -154,6 +174,21 @@ fn message(route: &Route) -> RouteMessage {
     message.attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(source.into())));
     message.attributes.extend((route.metric > 0).then_some(RouteAttribute::Priority(route.metric)));
     message
+}
+
+/// Returns true for a route to all addresses, or to a half of them.
+pub(super) fn is_default(message: &RouteMessage) -> bool {
+    message.header.destination_prefix_length <= 1 && message.header.kind == RouteType::Unicast
+}
+
+/// Returns the links of all next hops.
+fn links_of(message: &RouteMessage) -> Vec<u32> {
+    let of = |attribute: &RouteAttribute| match attribute {
+        RouteAttribute::Oif(index) => vec![*index],
+        RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),
+        _ => Vec::new(),
+    };
+    message.attributes.iter().flat_map(of).collect()
 }
 
 fn parse_own(message: &RouteMessage) -> Option<Route> {

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::route::RouteProtocol;
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use nix::libc;
@@ -29,9 +30,12 @@ pub struct Rule {
 }
 
 impl Netlink {
-    /// Adds a rule.
+    /// Adds a rule. Its protocol is that of the kernel's own rules, because systemd-networkd deletes all others when it
+    /// starts or reads its configuration again, unless `ManageForeignRoutingPolicyRules` is off.
     pub fn add_rule(&mut self, rule: &Rule) -> Result<Change, Error> {
-        self.add(RouteNetlinkMessage::NewRule(message(rule)), &format_args!("rule {rule}"))
+        let mut new = message(rule);
+        new.attributes.push(RuleAttribute::Protocol(RouteProtocol::Kernel));
+        self.add(RouteNetlinkMessage::NewRule(new), &format_args!("rule {rule}"))
     }
 
     /// Returns the rules of one IP version that match this mark or its absence.

@@ -83,6 +83,11 @@ impl Channel {
 
 /// Returns the frames of a datagram. A frame that cannot be parsed yields an error, and the next ones follow.
 pub fn frames(datagram: &[u8]) -> impl Iterator<Item = io::Result<Frame>> {
+    slices(datagram).map(|frame| frame.and_then(deserialize))
+}
+
+/// Returns the bytes of each frame of a datagram.
+pub fn slices(datagram: &[u8]) -> impl Iterator<Item = io::Result<&[u8]>> {
     let mut remaining = datagram;
     std::iter::from_fn(move || {
         let (length, _) = remaining.split_first_chunk()?;
@@ -92,12 +97,12 @@ pub fn frames(datagram: &[u8]) -> impl Iterator<Item = io::Result<Frame>> {
             return Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
         };
         remaining = remaining.get(frame.len().next_multiple_of(4)..).unwrap_or_default();
-        Some(deserialize(frame))
+        Some(Ok(frame))
     })
 }
 
 /// Length of a `struct nlmsghdr`.
-const HEADER: usize = 16;
+pub const HEADER: usize = 16;
 
 /// `NLMSGERR_ATTR_MSG`: the extended error message.
 const ATTR_MSG: u16 = 1;

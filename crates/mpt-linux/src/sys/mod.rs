@@ -10,6 +10,7 @@ pub mod epoll;
 pub mod filter;
 pub mod message;
 pub mod option;
+pub mod process;
 pub mod tun;
 
 use std::io;

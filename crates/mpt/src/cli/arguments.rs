@@ -39,6 +39,9 @@ pub(super) enum Command {
         #[command(flatten)]
         tunnel: TunnelArg,
     },
+    /// Block all traffic outside a tunnel that is not up yet
+    #[command(subcommand)]
+    KillSwitch(KillSwitchCommand),
     /// Write or check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -219,6 +222,15 @@ pub(super) struct PathArgs {
     pub(super) tunnel: TunnelArg,
     /// The path's name, or PEER/PATH if several peers have one of that name; or this host's address and the peer's
     pub(super) path: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KillSwitchCommand {
+    /// Activate the kill switch of a configuration file; mpt up takes it over, and mpt down removes it
+    On {
+        /// The configuration file
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]

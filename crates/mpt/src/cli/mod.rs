@@ -15,21 +15,30 @@ mod render;
 use std::path::Path;
 use std::process::ExitCode;
 
+use mpt_linux::privilege;
+
 pub use arguments::Cli;
 
 use crate::Failure;
 use crate::config::File;
 use crate::control::Request;
-use arguments::{Command, ConfigCommand, ConnectionArg, ConnectionOption, PeerCommand, ShowCommand};
+use arguments::{Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwitchCommand, PeerCommand, ShowCommand};
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
 /// is one.
 pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>) -> ExitCode {
+    // Most commands handle keys; the laboratory is another program.
+    if !matches!(cli.command, Command::Lab { .. })
+        && let Err(error) = privilege::deny_core_dumps()
+    {
+        eprintln!("warning: {error}");
+    }
     let done = match cli.command {
         Command::Up(arguments) => commands::up(arguments, up),
         Command::Status(named) => commands::status(named),
         Command::Path(command) => commands::path(command),
         Command::Peer(PeerCommand::List(named)) => commands::peers(&named),
+        Command::KillSwitch(KillSwitchCommand::On { file }) => commands::kill_switch(&file),
         Command::Down { tunnel } => commands::down(tunnel),
         Command::Config(ConfigCommand::New(new)) => pair::run(new),
         Command::Config(ConfigCommand::Check { file, json }) => commands::check(&file, json),

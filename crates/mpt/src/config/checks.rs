@@ -26,6 +26,7 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     unreachable_rules(file, log);
     redundant_scheduler(file, log);
     kill_switch(file, log);
+    gateway(file, log);
     for path in paths(file) {
         addresses(path, log);
         loops(path, file, log);
@@ -162,6 +163,31 @@ fn kill_switch(file: &File, log: &mut ProblemLog<'_>) {
     if *file.kill_switch && !file.routes.iter().any(|route| route.prefix_len() == 0) {
         let hint = "routes = [\"0.0.0.0/0\", \"::/0\"] sends everything through the tunnel".to_owned();
         log.error(file.kill_switch.line, "kill_switch: no default route leads into the tunnel", Some(hint));
+    }
+    let outside = || file.outside.iter().flatten();
+    if let Some(first) = outside().next().filter(|_| !*file.kill_switch) {
+        log.error(
+            first.line,
+            "outside: only with a kill switch",
+            Some("kill_switch = true; or leave outside out".to_owned()),
+        );
+    }
+    for all in outside().filter(|net| net.prefix_len() == 0) {
+        let hint = "list the networks that must stay reachable; or leave kill_switch out".to_owned();
+        log.error(all.line, format!("outside: {} is everything", **all), Some(hint));
+    }
+}
+
+/// Without a gateway, the host's own settings decide what it forwards.
+fn gateway(file: &File, log: &mut ProblemLog<'_>) {
+    if file.masquerade {
+        return;
+    }
+    let between = Some(file.client_to_client.line).filter(|_| *file.client_to_client);
+    let lines = [(between, "client_to_client"), (file.lan.first().map(|net| net.line), "lan")];
+    for (line, key) in lines.into_iter().filter_map(|(line, key)| Some((line?, key))) {
+        let hint = format!("masquerade = true; or leave {key} out, and MPT restricts nothing");
+        log.error(line, format!("{key}: only with masquerade"), Some(hint));
     }
 }
 

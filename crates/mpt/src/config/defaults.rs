@@ -74,6 +74,9 @@ pub const KILL_SWITCH: bool = false;
 /// Routing for others is opt-in.
 pub const MASQUERADE: bool = false;
 
+/// The peers of a gateway need not trust each other.
+pub const CLIENT_TO_CLIENT: bool = false;
+
 /// A single peer gets everything that is routed into the tunnel.
 pub fn networks() -> [IpNet; 2] {
     [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())]

@@ -31,6 +31,9 @@ pub fn peers(folder: &At<PathBuf>, read_peer: ReadPeer<'_>, log: &mut ProblemLog
             return Vec::new();
         }
     };
+    if fs::metadata(&path).is_ok_and(|folder| secrets::is_changed_by_others(&folder)) {
+        log.warn_loose(folder.line, &path);
+    }
     files.into_iter().flat_map(|file| read(file, folder.line, read_peer, log)).collect()
 }
 
@@ -59,6 +62,9 @@ fn read(path: PathBuf, line: usize, read_peer: ReadPeer<'_>, log: &mut ProblemLo
     };
     let base = log.lines().include(path.clone());
     let mut own = ProblemLog::new(&path, &read.text).with_permissions(read.permissions).counted_from(base);
+    if read.is_loose {
+        own.warn_loose(base + 1, &path);
+    }
     let (document, errors) = DeTable::parse_recoverable(&read.text);
     errors.iter().for_each(|error| own.syntax(error));
     let mut top = Reader::new(document.get_ref(), "", base + 1, &mut own);

@@ -54,7 +54,13 @@ use toml::de::DeTable;
 /// All problems, in the order of lines. It is an error, too, if others may read a file with a secret.
 pub fn load(path: &Path) -> Result<File, Vec<Problem>> {
     match secrets::read(path, u64::MAX) {
-        Ok(read) => checked(ProblemLog::new(path, &read.text).with_permissions(read.permissions), &read.text),
+        Ok(read) => {
+            let mut log = ProblemLog::new(path, &read.text).with_permissions(read.permissions);
+            if read.is_loose {
+                log.warn_loose(1, path);
+            }
+            checked(log, &read.text)
+        }
         Err(error) => Err(vec![unreadable(path, &error)]),
     }
 }

@@ -39,8 +39,14 @@ pub struct File {
     pub routes: Vec<At<IpNet>>,
     /// Blocks all traffic outside the tunnel, even while the tunnel is down.
     pub kill_switch: At<bool>,
+    /// Networks that stay reachable outside the tunnel with the kill switch; the attached private ones if absent.
+    pub outside: Option<Vec<At<IpNet>>>,
     /// Source NAT for packets from the tunnel to other hosts.
     pub masquerade: bool,
+    /// The gateway forwards between clients.
+    pub client_to_client: At<bool>,
+    /// Networks beside the Internet that the gateway forwards to.
+    pub lan: Vec<At<IpNet>>,
     /// The scheduler.
     pub scheduler: At<sched::SchedulerKind>,
     /// Classification rules, in the order of evaluation.

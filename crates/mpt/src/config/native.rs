@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use ipnet::IpNet;
 use mpt_proto::cc;
 use mpt_proto::config::{NativeConfig, Protocol};
 use mpt_proto::crypto::keys::{KeyError, KeyPair, PresharedKey, PublicKey};
@@ -40,6 +41,12 @@ pub fn fec(top: &mut Reader<'_, '_, '_>) -> fec::FecMode {
 /// Reads the kill switch, which is for tunnels with a default route.
 pub fn kill_switch(top: &mut Reader<'_, '_, '_>) -> At<bool> {
     top.read_or("kill_switch", &value_types::boolean(), defaults::KILL_SWITCH)
+}
+
+/// Reads the networks that the kill switch leaves reachable.
+pub fn outside(top: &mut Reader<'_, '_, '_>) -> Option<Vec<At<IpNet>>> {
+    let listed = top.list("outside", &value_types::network("192.168.7.0/24"));
+    top.has("outside").then_some(listed)
 }
 
 /// Reads the peer's identity; the line is that of its public key.
@@ -147,7 +154,7 @@ pub fn refuse_order(table: &mut Reader<'_, '_, '_>) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 5] = ["private_key", "private_key_file", "congestion", "fec", "kill_switch"];
+pub const TOP: [&str; 6] = ["private_key", "private_key_file", "congestion", "fec", "kill_switch", "outside"];
 /// In a peer.
 pub const PEER: [&str; 7] =
     ["public_key", "preshared_key", "preshared_key_file", "interfaces", "remote", "pairs", "ports"];

@@ -186,6 +186,17 @@ impl<'t> ProblemLog<'t> {
         self.warnings.push(Problem { severity: Severity::Warning, ..problem });
     }
 
+    /// Warns that others may change a file or a folder, and so add peers; `line` is the first of the file, or names the
+    /// folder.
+    pub fn warn_loose(&mut self, line: usize, path: &Path) {
+        let hint = format!("chown root {0}; chmod go-w {0}", path.display());
+        self.warn(
+            line,
+            format!("others than its owner and root may change {}, and so add peers", path.display()),
+            &hint,
+        );
+    }
+
     /// Reports a TOML syntax error. Reports one per line, since later ones are the parser's guesses; and one missing
     /// comma, since an unclosed bracket causes one in every following line.
     pub fn syntax(&mut self, error: &toml::de::Error) {

@@ -45,7 +45,10 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
             .map(|mtu| mtu.map(as_usize)),
         routes: top.list("routes", &value_types::network("10.82.0.0/16")),
         kill_switch: kill_switch(&mut top, &wire),
+        outside: if wire.is(Mode::Plain) { None } else { native::outside(&mut top) },
         masquerade: top.read_or("masquerade", &value_types::boolean(), defaults::MASQUERADE).value,
+        client_to_client: top.read_or("client_to_client", &value_types::boolean(), defaults::CLIENT_TO_CLIENT),
+        lan: top.list("lan", &value_types::network("192.168.7.0/24")),
         scheduler: top.read_or(
             "scheduler",
             &value_types::choice(sched::SchedulerKind::NAMES),

@@ -48,6 +48,15 @@ impl RunDir {
         Self(env::var_os("MPT_RUN_DIR").map_or_else(|| RUN_DIR.into(), PathBuf::from))
     }
 
+    /// Creates the directory if it does not exist.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub fn create(&self) -> Result<(), Failure> {
+        server::make_directory(&self.0)
+            .map_err(|error| Failure::new(format!("cannot create {}: {error}", self.0.display())))
+    }
+
     /// Returns the interfaces of the tunnels with a socket in this directory, sorted. They include crashed ones.
     pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();

@@ -109,8 +109,8 @@ impl Daemon {
             self.process_path_events(now);
             self.serve_control_port(now);
             netlink.set_up(link.index, false)?;
-        } else if let Err(error) = self.routes.apply(&self.file, &mut netlink) {
-            tracing::warn!(%error, "routes");
+        } else if let Err(failure) = self.routes.apply(&self.file, &mut netlink) {
+            tracing::warn!(%failure, "routes");
         }
         Ok(())
     }

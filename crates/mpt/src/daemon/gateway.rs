@@ -1,18 +1,31 @@
 //! Gateway mode: enables IP forwarding and source NAT (masquerading) for packets from the tunnel.
 //!
-//! The NAT rules are an nftables table with the tunnel's name and our comment, by which it is recognized. If a table of
-//! that name lacks the comment, it stays untouched and the tunnel does not start. Other tables stay in effect; a
-//! firewall that drops forwarded packets continues to do so.
+//! The table of nftables with the tunnel's name translates addresses, and it drops what nobody asked for, because
+//! forwarding is a property of the whole host:
+//!
+//! ```text
+//!   from the tunnel     to the Internet      accept: by an interface that a default route leads to, no private address
+//!                       to another client    accept with client_to_client
+//!                       to other networks    accept with lan
+//!   to the tunnel                            drop, except answers
+//!   from the Internet   elsewhere            drop, except answers and what a translation of the host leads there;
+//!                                            accept if the host forwarded before
+//! ```
+//!
+//! Other tables stay in effect; a firewall that drops forwarded packets continues to do so.
 //!
 //! The previous forwarding state is saved in a file beside the control socket before it is changed. After a crash, the
 //! file makes the next `mpt up` or `mpt down` restore the state. Several tunnels can need forwarding: the last one
 //! restores it.
 
 use std::fs;
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::io;
+use std::path::Path;
 
+use ipnet::IpNet;
+use mpt_linux::netlink::Netlink;
+
+use super::nft::{self, Table};
 use crate::Failure;
 use crate::config::File;
 use crate::control::RunDir;
@@ -22,6 +35,9 @@ use crate::control::RunDir;
 pub struct Gateway {
     run: RunDir,
     name: String,
+    table: Table,
+    /// Families that the host did not forward before.
+    only_for_tunnel: Vec<&'static str>,
 }
 
 impl Gateway {
@@ -34,17 +50,51 @@ impl Gateway {
         if !file.masquerade {
             return Ok(None);
         }
-        reject_foreign_table(&file.interface)?;
+        let table = table_of(&file.interface);
+        table.reject_foreign()?;
         let ipv6 = file.addresses.iter().any(|address| address.addr().is_ipv6());
         let sysctls = if ipv6 { &SYSCTLS[..] } else { &SYSCTLS[..1] };
-        let gateway = Self { run: run.clone(), name: file.interface.to_string() };
-        save_state(&gateway.name, run, sysctls)?;
-        nft(&table(&file.interface))?;
+        save_state(&file.interface, run, sysctls)?;
+        let only_for_tunnel = families_not_forwarded(&file.interface, run);
+        let mut gateway = Self { run: run.clone(), name: file.interface.to_string(), table, only_for_tunnel };
+        gateway.apply(file, &mut Netlink::open()?)?;
         for sysctl in sysctls {
             write(sysctl, "1")?;
         }
-        tracing::info!(table = %table_name(&file.interface), "masquerading packets from the tunnel");
+        tracing::info!(table = gateway.table.name(), "masquerading packets from the tunnel");
         Ok(Some(gateway))
+    }
+}
+
+impl Gateway {
+    /// Installs the table for this configuration and the present default routes. Does nothing if it is installed.
+    ///
+    /// # Errors
+    /// The kernel refused a query, `nft` fails, or a foreign table has the name.
+    pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+        let (uplinks, links) = (netlink.default_links()?, netlink.links()?);
+        let uplinks = links.iter().filter(|link| uplinks.contains(&link.index) && link.name != self.name);
+        let chains = Chains {
+            tunnel: nft::quoted_tunnel(&self.name)?,
+            uplinks: uplinks.filter_map(|link| nft::quoted(&link.name)).collect(),
+            client_to_client: *file.client_to_client,
+            lan: file.lan.iter().map(|net| &net.value).collect(),
+            only_for_tunnel: &self.only_for_tunnel,
+        };
+        self.table.install(chains.text())
+    }
+
+    /// Returns the name of the table.
+    pub fn table(&self) -> &str {
+        self.table.name()
+    }
+
+    /// Installs the table again if it was deleted or changed. Returns true if it was.
+    ///
+    /// # Errors
+    /// `nft` fails, or a foreign table has the name.
+    pub fn restore(&mut self) -> Result<bool, Failure> {
+        self.table.restore()
     }
 }
 
@@ -63,9 +113,7 @@ impl Drop for Gateway {
 pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
     let state_file = run.undo_file(name);
     let Ok(text) = fs::read_to_string(&state_file) else { return Ok(false) };
-    if is_ours(name)? == Some(true) {
-        nft(&format!("delete table inet {}\n", table_name(name)))?;
-    }
+    table_of(name).remove()?;
     for (sysctl, before) in text.lines().filter_map(|line| line.split_once('=')) {
         let still_needed = other_states(name, run).iter().any(|other| value(other, sysctl).is_some());
         if SYSCTLS.contains(&sysctl) && !still_needed {
@@ -88,6 +136,13 @@ fn save_state(name: &str, run: &RunDir, sysctls: &[&str]) -> Result<(), Failure>
     };
     let text: String = sysctls.iter().map(line).collect::<Result<_, _>>()?;
     fs::write(&path, text).map_err(|error| cannot("write", &path, &error))
+}
+
+/// Returns the families that the host did not forward before any tunnel changed that.
+fn families_not_forwarded(name: &str, run: &RunDir) -> Vec<&'static str> {
+    let state = fs::read_to_string(run.undo_file(name)).unwrap_or_default();
+    let was_off = |sysctl: &str| value(&state, sysctl).as_deref() == Some("0");
+    SYSCTLS.into_iter().zip(["ipv4", "ipv6"]).filter(|(sysctl, _)| was_off(sysctl)).map(|(_, family)| family).collect()
 }
 
 /// Returns the saved states of other tunnels.
@@ -113,84 +168,91 @@ fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::new(format!("cannot {what} {}: {error}", path.display())).hint("masquerade needs root")
 }
 
-/// The nftables table: packets that enter by the tunnel and leave by another interface get that interface's address.
-fn table(interface: &str) -> String {
-    format!(
-        "table inet {} {{\n  comment \"{}\"\n  chain postrouting {{\n    type nat hook postrouting priority srcnat; \
-         policy accept;\n    iifname \"{interface}\" oifname != \"{interface}\" masquerade\n  }}\n}}\n",
-        table_name(interface),
-        comment(interface)
-    )
+/// Returns the table, which is named after the tunnel.
+fn table_of(interface: &str) -> Table {
+    Table::new("mpt", interface, format!("mpt: made for {interface}, removed with it"), "masquerade")
 }
 
-fn comment(interface: &str) -> String {
-    format!("mpt: made for {interface}, removed with it")
+/// What the chains depend on.
+struct Chains<'a> {
+    tunnel: String,
+    /// Notations of the interfaces that default routes lead to.
+    uplinks: Vec<String>,
+    client_to_client: bool,
+    lan: Vec<&'a IpNet>,
+    /// Families that the host did not forward before.
+    only_for_tunnel: &'a [&'static str],
 }
 
-/// nftables allows fewer characters in names than Linux in interface names.
-fn table_name(interface: &str) -> String {
-    let plain =
-        |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_string() } else { format!("_{:02x}", c as u32) };
-    format!("mpt_{}", interface.chars().map(plain).collect::<String>())
-}
-
-fn reject_foreign_table(interface: &str) -> Result<(), Failure> {
-    match is_ours(interface)? {
-        None => Ok(()),
-        Some(true) => nft(&format!("delete table inet {}\n", table_name(interface))),
-        Some(false) => {
-            let name = table_name(interface);
-            let failure = Failure::new(format!("the nftables table inet {name} exists and is not ours"));
-            Err(failure.hint(format!("inspect it with `nft list table inet {name}`, then rename or delete it")))
+impl Chains<'_> {
+    fn text(&self) -> String {
+        let Self { tunnel, .. } = self;
+        let uplinks = format!("{{ {} }}", self.uplinks.join(", "));
+        let between = if self.client_to_client { "accept" } else { "drop" };
+        let mut from_tunnel = format!("    oifname {tunnel} {between}\n");
+        for net in &self.lan {
+            let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
+            from_tunnel += &format!("    {family} daddr {net} accept\n");
         }
+        let mut beside = String::new();
+        if !self.uplinks.is_empty() {
+            from_tunnel += &format!("{NO_PRIVATE}    oifname {uplinks} accept\n");
+            let rule = |family: &&str| format!("    meta nfproto {family} iifname {uplinks} jump from_uplink\n");
+            beside = self.only_for_tunnel.iter().map(rule).collect();
+        }
+        format!(
+            "  chain from_tunnel {{\n    ct state established,related accept\n{from_tunnel}    drop\n  }}\n  \
+             chain from_uplink {{\n    ct state established,related accept\n    ct status dnat accept\n    drop\n  }}\n  \
+             chain forward {{\n    type filter hook forward priority filter; policy accept;\n    \
+             iifname {tunnel} jump from_tunnel\n    oifname {tunnel} ct state established,related accept\n    \
+             oifname {tunnel} drop\n{beside}  }}\n  \
+             chain postrouting {{\n    type nat hook postrouting priority srcnat; policy accept;\n    \
+             iifname {tunnel} oifname != {tunnel} masquerade\n  }}\n"
+        )
     }
 }
 
-/// Returns true if this tunnel's table has our comment; `None` if there is no table.
-fn is_ours(interface: &str) -> Result<Option<bool>, Failure> {
-    let mut command = Command::new(program());
-    let listed = command.args(["list", "table", "inet", &table_name(interface)]).stdin(Stdio::null()).output();
-    let listed = listed.map_err(|error| no_nft(&error))?;
-    let text = String::from_utf8_lossy(&listed.stdout);
-    Ok(listed.status.success().then(|| text.contains(&comment(interface))))
-}
-
-/// Runs an nftables script atomically.
-fn nft(script: &str) -> Result<(), Failure> {
-    let mut command = Command::new(program());
-    let piped = command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = piped.spawn().map_err(|error| no_nft(&error))?;
-    if let Some(mut input) = child.stdin.take() {
-        input.write_all(script.as_bytes()).map_err(|error| no_nft(&error))?;
-    }
-    let output = child.wait_with_output().map_err(|error| no_nft(&error))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let stderr = stderr.lines().next().unwrap_or_default().to_owned();
-    Err(Failure::new(format!("nft: {stderr}")).hint("masquerade needs root, and a kernel with nftables (5.7 or later)"))
-}
-
-/// The search path of a service may lack `sbin`.
-fn program() -> PathBuf {
-    let paths = ["/usr/sbin/nft", "/sbin/nft"].map(PathBuf::from);
-    paths.into_iter().find(|path| path.exists()).unwrap_or_else(|| "nft".into())
-}
-
-fn no_nft(error: &io::Error) -> Failure {
-    Failure::new(format!("cannot run nft: {error}")).hint("masquerade needs the package nftables")
-}
+/// Private addresses (RFC 1918, RFC 6598, RFC 3927, RFC 4193, RFC 4291), also by the interface of the default route: a
+/// host with one interface has its LAN there.
+const NO_PRIVATE: &str =
+    "    ip daddr { 10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16 } drop
+    ip6 daddr { fc00::/7, fe80::/10 } drop
+";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn problems(top: &str) -> String {
+        let key = "private_key = \"dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=\"";
+        let peer = "[[peer]]\npublic_key = \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"\nremote = \"192.0.2.1\"\n";
+        let text = format!("{key}\naddress = [\"10.77.0.1/24\"]\n{top}\n{peer}");
+        match crate::config::parse(Path::new("a.toml"), &text) {
+            Ok(_) => String::new(),
+            Err(problems) => problems.iter().map(ToString::to_string).collect(),
+        }
+    }
+
     #[test]
-    fn different_interfaces_have_different_table_names() {
-        assert_eq!(table_name("mpt0"), "mpt_mpt0");
-        assert_eq!(table_name("home-b.1"), "mpt_home_2db.1");
-        assert_ne!(table_name("a_2d"), table_name("a-"));
+    fn whom_the_gateway_forwards_for_is_checked() {
+        assert_eq!(problems("masquerade = true\nclient_to_client = true\nlan = [\"10.1.0.0/16\"]"), "");
+        assert!(problems("client_to_client = true").contains("client_to_client: only with masquerade"));
+        assert!(problems("lan = [\"10.1.0.0/16\"]").contains("lan: only with masquerade"));
+        let misspelt = problems("masquerade = true\nclients_to_client = true");
+        assert!(misspelt.contains("did you mean") && misspelt.contains("client_to_client"), "{misspelt}");
+    }
+
+    #[test]
+    fn without_a_default_route_nothing_is_forwarded() {
+        let chains = |uplinks: &[&str]| {
+            let uplinks = uplinks.iter().filter_map(|name| nft::quoted(name)).collect();
+            let only_for_tunnel = &["ipv4"];
+            let tunnel = "\"mpt0\"".to_owned();
+            Chains { tunnel, uplinks, client_to_client: false, lan: Vec::new(), only_for_tunnel }.text()
+        };
+        assert!(!chains(&[]).contains("{  }") && !chains(&[]).contains("jump from_uplink"));
+        assert!(chains(&["eth0", "wwan0"]).contains("oifname { \"eth0\", \"wwan0\" } accept"));
+        assert!(chains(&["eth0"]).contains("meta nfproto ipv4 iifname { \"eth0\" } jump from_uplink"));
     }
 
     #[test]

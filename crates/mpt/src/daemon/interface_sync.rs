@@ -6,16 +6,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use mpt_linux::Error;
-use mpt_linux::netlink::Netlink;
+use mpt_linux::netlink::{Netlink, TableMonitor};
+use mpt_linux::reactor::Interest;
 use mpt_linux::udp::SocketSpec;
 use mpt_proto::config::PathConfig;
 use mpt_proto::path::LinkId;
 use mpt_proto::path_manager::{CandidatePath, Interface, Pairs, PathChange, Paths, Policy};
 use mpt_proto::time::Time;
 
+use super::gateway::Gateway;
 use super::links::Link;
 use super::retry_log::RetryLog;
-use super::{Daemon, policy_routing};
+use super::{Daemon, TABLES, policy_routing};
 use crate::Failure;
 use crate::config::defaults;
 use crate::config::model::{Auto, Mode, Peer};
@@ -36,6 +38,8 @@ pub(super) struct InterfaceSync {
     due: Option<Time>,
     /// An interface or an address has changed, and routes have not been retried since.
     retry_routes: bool,
+    /// The gateway has not been updated since default routes or interfaces may have changed.
+    default_routes_changed: bool,
     /// Failures of routes.
     route_failures: RetryLog,
     /// Failures of paths and sockets.
@@ -63,6 +67,7 @@ impl InterfaceSync {
             configured: BTreeMap::new(),
             due: None,
             retry_routes: false,
+            default_routes_changed: true,
             route_failures: RetryLog::default(),
             path_failures: RetryLog::default(),
             last_sync: Time::START,
@@ -72,9 +77,15 @@ impl InterfaceSync {
     /// An interface or an address has changed. Not called for routes: our own route changes cause events, too, and
     /// would reset the backoff.
     pub(super) fn on_interfaces_changed(&mut self) {
+        self.on_default_routes_changed();
         self.retry_routes = true;
         self.route_failures.reset_backoff();
         self.path_failures.reset_backoff();
+    }
+
+    /// A default route has changed, or the configuration of the gateway.
+    pub(super) fn on_default_routes_changed(&mut self) {
+        self.default_routes_changed = true;
     }
 
     /// Schedules a run after a change.
@@ -119,6 +130,10 @@ impl Daemon {
     /// Synchronizes routes and paths with the interfaces.
     pub(super) fn sync_interfaces(&mut self, now: Time) {
         (self.interface_sync.due, self.interface_sync.last_sync) = (None, now);
+        if let Err(failure) = self.sync_gateway() {
+            let what = "cannot update the nftables table of masquerade".to_owned();
+            self.interface_sync.route_failures.record(what, failure.to_string());
+        }
         match self.sync_routes() {
             Ok(true) => self.interface_sync.route_failures.finish(now),
             Ok(false) => {}
@@ -133,6 +148,59 @@ impl Daemon {
                 "cannot synchronize with the interfaces".to_owned(),
                 error.to_string(),
             ),
+        }
+    }
+
+    /// Updates the gateway when default routes or interfaces may have changed.
+    pub(super) fn sync_gateway(&mut self) -> Result<(), Failure> {
+        if let Some(gateway) = self.gateway.as_mut().filter(|_| self.interface_sync.default_routes_changed) {
+            gateway.apply(&self.file, &mut Netlink::open()?)?;
+        }
+        self.interface_sync.default_routes_changed = false;
+        Ok(())
+    }
+
+    /// Subscribes to changes of tables if there are any of the tunnel.
+    pub(super) fn watch_tables(&mut self, now: Time) -> Result<(), Failure> {
+        let has_tables = policy_routing::has_kill_switch(&self.file) || self.gateway.is_some();
+        if !has_tables || self.table_monitor.is_some() {
+            return Ok(());
+        }
+        let monitor = TableMonitor::open()?;
+        self.driver.reactor.add(&monitor, TABLES, Interest::Read)?;
+        self.table_monitor = Some(monitor);
+        self.restore_tables(now);
+        Ok(())
+    }
+
+    /// Restores tables that another program deleted or changed.
+    pub(super) fn handle_table_events(&mut self, now: Time) -> Result<(), Failure> {
+        let Some(monitor) = &mut self.table_monitor else { return Ok(()) };
+        let kill_switch = self.routes.kill_switch().table().to_owned();
+        let names = [Some(kill_switch.as_str()), self.gateway.as_ref().map(Gateway::table)];
+        if monitor.take_changed(&names.into_iter().flatten().collect::<Vec<_>>())? {
+            self.restore_tables(now);
+        }
+        Ok(())
+    }
+
+    fn restore_tables(&mut self, now: Time) {
+        let restored = [
+            (self.routes.kill_switch().restore(), "kill_switch"),
+            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade"),
+        ];
+        for (restored, key) in restored {
+            match restored {
+                Ok(true) => {
+                    tracing::warn!(key, "an nftables table was deleted or changed by another program; restored")
+                }
+                Ok(false) => {}
+                Err(failure) => {
+                    let what = format!("cannot restore the nftables table of {key}");
+                    self.interface_sync.default_routes_changed = true;
+                    self.interface_sync.route_failures.fail(now, what, failure.to_string());
+                }
+            }
         }
     }
 
@@ -215,12 +283,13 @@ impl Daemon {
 
     /// Restores the routes that the kernel removed with an interface; the return of the TUN device restores all. Route
     /// events of its own changes must not cause another run. Returns false if missing routes were not looked up.
-    fn sync_routes(&mut self) -> Result<bool, Error> {
+    fn sync_routes(&mut self) -> Result<bool, Failure> {
         if self.tun_is_up == Some(false) {
             return Ok(false);
         }
         let mut netlink = Netlink::open()?;
         self.routes.restore(&mut netlink);
+        self.routes.sync_policy(&self.file, &mut netlink)?;
         if !self.routes.is_incomplete() {
             return Ok(true);
         }

@@ -1,7 +1,8 @@
 //! The daemon: `mpt up`.
 //!
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
-//! [`policy_routing`] routes the whole Internet into the tunnel, and [`gateway`] forwards to the Internet.
+//! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
+//! [`gateway`] forwards to the Internet; both use tables of [`nft`].
 //! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
 //! metered traffic, [`service`] notifies the service manager, [`handshake_flood`] limits floods, and
 //! [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands, [`peers`] adds and removes peers,
@@ -15,8 +16,10 @@ mod gateway;
 mod handshake_clock;
 mod handshake_flood;
 mod interface_sync;
+mod kill_switch;
 mod links;
 mod metering;
+mod nft;
 mod peers;
 mod policy_routing;
 mod qlog;
@@ -29,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::{env, process};
 
 use mpt_linux::Reactor;
-use mpt_linux::netlink::{Event, Link, Monitor, Netlink};
+use mpt_linux::netlink::{Event, Link, Monitor, Netlink, TableMonitor};
 use mpt_linux::privilege::{self, Capability};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_proto::time::Time;
@@ -46,6 +49,7 @@ use event_loop::Driver;
 use gateway::Gateway;
 use handshake_clock::HandshakeClock;
 use interface_sync::InterfaceSync;
+use kill_switch::KillSwitch;
 use metering::Metering;
 use policy_routing::PolicyRouting;
 use qlog::Qlog;
@@ -92,6 +96,7 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server, qlog: Option
         routes,
         signals,
         monitor,
+        table_monitor: None,
         control,
         tunnel_report: about,
         tun_is_up: None,
@@ -119,10 +124,11 @@ fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) -> Failure {
     let Ok(mut netlink) = Netlink::open() else { return failure };
     let rules = PolicyRouting::of(name).existing_rules(&mut netlink).unwrap_or_default();
     let routes = routes::stale_bypasses(name, run, &mut netlink).unwrap_or_default();
-    if !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
+    let blocks = policy_routing::is_kill_switch(&rules) || KillSwitch::of(name).is_active();
+    if blocks || !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
         run.leave_marker(name);
     }
-    if !policy_routing::is_kill_switch(&rules) {
+    if !blocks {
         return failure;
     }
     let holds = format!("the kill switch stays active until the tunnel is up again; `mpt down {name}` removes it");
@@ -158,22 +164,41 @@ pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let run = RunDir::from_env();
     let _alone = run.claim(interface)?;
     let mut netlink = Netlink::open()?;
-    let rules = PolicyRouting::of(interface).clear(&mut netlink)?;
+    let rules = PolicyRouting::of(interface).clear(&mut netlink)? | KillSwitch::of(interface).clear()?;
     let routes = routes::clean(interface, &run, &mut netlink)?;
     Ok(gateway::clean(interface, &run)? | rules | routes | run.remove_marker(interface))
+}
+
+/// Activates the kill switch of a tunnel that is not running, before the network is up. The next start takes it over.
+///
+/// # Errors
+/// The configuration has no kill switch, the tunnel is running, or the system refused a change.
+pub fn raise_kill_switch(file: &File) -> Result<(), Failure> {
+    if !policy_routing::has_kill_switch(file) {
+        let failure = Failure::new(format!("{} has no kill switch", file.path.display()));
+        return Err(failure.hint("kill_switch = true at the top of the file"));
+    }
+    let run = RunDir::from_env();
+    run.create()?;
+    let _alone = run.claim(&file.interface)?;
+    KillSwitch::of(&file.interface).apply(file, &mut Netlink::open()?)?;
+    if !run.names().contains(&file.interface) {
+        run.leave_marker(&file.interface);
+    }
+    Ok(())
 }
 
 /// Fields drop in this order: those that revert their changes before the control socket, so that a client that waits
 /// for the end finds everything reverted.
 struct Daemon {
     driver: Driver,
-    #[expect(dead_code, reason = "undoes itself")]
     gateway: Option<Gateway>,
     routes: Routes,
     metering: Metering,
     handshake_clock: HandshakeClock,
     signals: Signals,
     monitor: Monitor,
+    table_monitor: Option<TableMonitor>,
     control: Server,
     tunnel_report: TunnelReport,
     /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
@@ -222,6 +247,7 @@ impl Daemon {
 
     fn run_loop(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
+        self.watch_tables(self.driver.reactor.now())?;
         self.sync_interfaces(self.driver.reactor.now());
         let mut wake = self.finish_iteration(self.driver.reactor.now());
         loop {
@@ -281,6 +307,7 @@ impl Daemon {
         match ready.token {
             SIGNALS => return self.handle_signal(now),
             MONITOR => self.handle_netlink_events(now)?,
+            TABLES => self.handle_table_events(now)?,
             CONTROL => return Ok(self.handle_requests(now)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -311,8 +338,10 @@ impl Daemon {
     fn handle_netlink_events(&mut self, now: Time) -> Result<(), Failure> {
         while let Some(event) = self.monitor.next_event()? {
             self.interface_sync.schedule(now);
-            if event != Event::Routes {
-                self.interface_sync.on_interfaces_changed();
+            match event {
+                Event::Routes | Event::RuleGone => {}
+                Event::DefaultRoutes => self.interface_sync.on_default_routes_changed(),
+                _ => self.interface_sync.on_interfaces_changed(),
             }
             match event {
                 Event::Link(link) => self.handle_link(now, &link),
@@ -323,7 +352,7 @@ impl Daemon {
                     self.tun_is_up = Some(false);
                     self.resync_interfaces(now);
                 }
-                Event::AddressRemoved(..) | Event::Routes => {}
+                Event::AddressRemoved(..) | Event::Routes | Event::DefaultRoutes | Event::RuleGone => {}
             }
         }
         Ok(())
@@ -339,13 +368,15 @@ impl Daemon {
         if !was_down || !up {
             return;
         }
-        let restored = Netlink::open().and_then(|mut netlink| {
-            setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
-            self.routes.apply(&self.file, &mut netlink)
-        });
-        if let Err(error) = restored {
-            tracing::warn!(%error, "cannot restore the addresses or routes of the TUN interface");
+        if let Err(failure) = self.restore_tun() {
+            tracing::warn!(%failure, "cannot restore the addresses or routes of the TUN interface");
         }
+    }
+
+    fn restore_tun(&mut self) -> Result<(), Failure> {
+        let mut netlink = Netlink::open()?;
+        setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
+        self.routes.apply(&self.file, &mut netlink)
     }
 
     fn handle_requests(&mut self, now: Time) -> LoopControl {
@@ -407,3 +438,4 @@ const SIGNALS: Token = Token(1);
 const MONITOR: Token = Token(2);
 const CONTROL: Token = Token(3);
 const CONTROL_PORT: Token = Token(4);
+const TABLES: Token = Token(5);

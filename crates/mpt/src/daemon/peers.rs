@@ -72,7 +72,10 @@ impl Daemon {
     /// Adds and removes routes for the current peers.
     pub(super) fn apply_routes(&mut self, routes: Vec<At<IpNet>>) -> Result<(), Failure> {
         self.file.routes = routes;
-        Ok(self.routes.apply(&self.file, &mut Netlink::open()?)?)
+        self.routes.apply(&self.file, &mut Netlink::open()?)?;
+        self.interface_sync.on_default_routes_changed();
+        self.sync_gateway()?;
+        self.watch_tables(self.driver.reactor.now())
     }
 
     /// Notifies the peer of a path's state change, if this host caused or detected it.

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! The kernel removes the route to the TUN device with the device, however this process ends; then our table is empty,
-//! and the rules have no effect. With the kill switch, the unreachable route stays and blocks all traffic until the
-//! tunnel is up again or `mpt down` removes it, as intended.
+//! and the rules have no effect. With the kill switch, the unreachable route stays and rejects all traffic until the
+//! tunnel is up again or `mpt down` removes it, as intended. A program can evade rules, so [`super::kill_switch`] drops
+//! what they do not reject.
 //!
 //! Mark and table have the same number, a hash of the interface's name, so `mpt up` and `mpt down` find leftovers after
 //! a crash. Existing correct rules are kept, so nothing leaks between two starts.
@@ -20,7 +21,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use mpt_linux::Error;
-use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route, Rule};
+use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route, Rule};
 use nix::libc;
 
 use crate::config::File;
@@ -43,32 +44,32 @@ impl PolicyRouting {
         Self { mark: mark_of(interface) }
     }
 
-    /// Adds what the configuration needs, and removes the rest.
+    /// Adds what the configuration needs, and removes the rest. Returns true if anything has changed.
     ///
     /// # Errors
     /// The kernel refused a change. Earlier settings stay, so that the kill switch stays active.
-    pub fn apply(&self, file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
-        self.apply_family(file, tun, false, netlink)?;
+    pub fn apply(&self, file: &File, tun: u32, netlink: &mut Netlink) -> Result<bool, Error> {
+        let changed = self.apply_family(file, tun, false, netlink)?;
         match self.apply_family(file, tun, true, netlink) {
             Err(error) if is_unsupported_family(&error) => {
-                tracing::info!("this host has no IPv6 to route into the tunnel")
+                tracing::debug!("this host has no IPv6 to route into the tunnel");
+                Ok(changed)
             }
-            settled => settled?,
+            settled => Ok(settled? | changed),
         }
-        Ok(())
     }
 
-    fn apply_family(&self, file: &File, tun: u32, ipv6: bool, netlink: &mut Netlink) -> Result<(), Error> {
-        let (leads, blocks) = (routes_everything(file, ipv6), *file.kill_switch && *file.mode == Mode::Native);
+    fn apply_family(&self, file: &File, tun: u32, ipv6: bool, netlink: &mut Netlink) -> Result<bool, Error> {
+        let (leads, blocks) = (routes_everything(file, ipv6), has_kill_switch(file));
         if !leads && !blocks {
-            return self.clear_family(ipv6, netlink).map(drop);
+            return self.clear_family(ipv6, netlink);
         }
-        match blocks {
+        let blocking = match blocks {
             true => netlink.add_unreachable_route(self.mark, ipv6)?,
             false => netlink.remove_unreachable_route(self.mark, ipv6)?,
         };
         let route = self.route(file, tun, ipv6);
-        match leads {
+        let leading = match leads {
             true => netlink.add_route(&route)?,
             false => netlink.remove_route(&route)?,
         };
@@ -76,7 +77,9 @@ impl PolicyRouting {
         for rule in rules.iter().filter(|rule| !found.contains(rule)) {
             netlink.add_rule(rule)?;
         }
-        found.iter().filter(|rule| !rules.contains(rule)).try_for_each(|rule| netlink.remove_rule(rule).map(drop))
+        found.iter().filter(|rule| !rules.contains(rule)).try_for_each(|rule| netlink.remove_rule(rule).map(drop))?;
+        let same_rules = found.len() == rules.len() && rules.iter().all(|rule| found.contains(rule));
+        Ok(!same_rules || [blocking, leading].contains(&Change::Applied))
     }
 
     /// Removes everything. Returns true if there was anything.
@@ -135,6 +138,11 @@ pub fn source_for(file: &File, net: &IpNet) -> Option<IpAddr> {
 pub fn routes_everything(file: &File, ipv6: bool) -> bool {
     let is_all = |net: &IpNet| net.prefix_len() == 0 && net.addr().is_ipv6() == ipv6;
     *file.mode == Mode::Native && file.routes.iter().any(|net| is_all(net))
+}
+
+/// Returns true if the kill switch is configured.
+pub fn has_kill_switch(file: &File) -> bool {
+    *file.kill_switch && *file.mode == Mode::Native
 }
 
 /// Returns true if the kernel does not support the IP version.

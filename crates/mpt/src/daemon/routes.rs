@@ -18,7 +18,9 @@ use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_proto::path::MAX_PATHS;
 use nix::libc;
 
+use super::kill_switch::KillSwitch;
 use super::policy_routing::{PolicyRouting, routes_everything, source_for};
+use crate::Failure;
 use crate::config::File;
 use crate::config::model::{At, Path, Peer};
 use crate::control::RunDir;
@@ -29,6 +31,7 @@ pub struct Routes {
     tun: u32,
     interface: String,
     policy: PolicyRouting,
+    kill_switch: KillSwitch,
     tunnel_routes: Vec<Route>,
     bypasses: Vec<(BypassKey, Route)>,
     /// A path lacks its bypass route, or a route could not be added.
@@ -49,11 +52,13 @@ impl Routes {
     /// Makes an empty set for the TUN device with this index and name.
     pub fn new(tun: u32, interface: &str) -> Self {
         let policy = PolicyRouting::of(interface);
+        let kill_switch = KillSwitch::of(interface);
         let interface = interface.to_owned();
         Self {
             tun,
             interface,
             policy,
+            kill_switch,
             tunnel_routes: Vec::new(),
             bypasses: Vec::new(),
             incomplete: false,
@@ -66,9 +71,10 @@ impl Routes {
     /// # Errors
     /// A route into the tunnel could not be added; the others are. A bypass route may be missing without an error: only
     /// its path is down then.
-    pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Error> {
+    pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
         self.incomplete = true;
         let incomplete = self.apply_bypasses(file, netlink)?;
+        self.kill_switch.apply(file, netlink)?;
         self.keep_kill_switch = *file.kill_switch;
         self.policy.apply(file, self.tun, netlink)?;
         let wanted: Vec<_> = file.routes.iter().flat_map(|net| self.routes_into(file, net)).collect();
@@ -84,7 +90,7 @@ impl Routes {
                 Ok(Change::Unchanged) => {
                     tracing::warn!(net = %route.to, "a route to this network exists already and is kept");
                 }
-                Err(error) => failed = failed.and(Err(error)),
+                Err(error) => failed = failed.and(Err(error.into())),
             }
         }
         self.incomplete = incomplete || failed.is_err();
@@ -112,6 +118,25 @@ impl Routes {
         let is_gone = |error: Error| error.errno() == Some(libc::ENODEV);
         let gone = self.bypasses.extract_if(.., |(_, route)| netlink.add_route(route).is_err_and(is_gone)).count();
         self.incomplete |= gone > 0;
+    }
+
+    /// Updates the kill switch when the networks of the interfaces have changed, and restores rules and routes of the
+    /// whole Internet that another program deleted.
+    ///
+    /// # Errors
+    /// The system refused a change. The earlier kill switch stays.
+    pub fn sync_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+        self.kill_switch.apply(file, netlink)?;
+        let leads = [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
+        if leads && self.policy.apply(file, self.tun, netlink)? {
+            tracing::warn!("routing rules or routes were deleted by another program; restored");
+        }
+        Ok(())
+    }
+
+    /// Returns the kill switch.
+    pub fn kill_switch(&mut self) -> &mut KillSwitch {
+        &mut self.kill_switch
     }
 
     /// Returns true if a path lacks its bypass route, or the last attempt to apply has failed.
@@ -194,6 +219,9 @@ impl Drop for Routes {
         }
         if let Err(error) = self.policy.clear(&mut netlink) {
             tracing::warn!(%error, "cannot remove the policy routing rules");
+        }
+        if let Err(failure) = self.kill_switch.clear() {
+            tracing::warn!(%failure, "cannot remove the kill switch");
         }
     }
 }

@@ -1,0 +1,232 @@
+//! The kill switch: a table of nftables that drops what leaves the host by another interface than the tunnel.
+//!
+//! Routing rules steer packets, and a program can evade them: it selects an interface for its socket, or a DHCP server
+//! adds routes that are more specific than the default route. The hooks of netfilter see each packet with the interface
+//! by which it leaves, however that was selected.
+//!
+//! ```text
+//!   output    accept    lo, the tunnel, our own mark
+//!             accept    what keeps a link alive: DHCP, neighbour discovery, multicast membership
+//!             accept    local networks
+//!             drop
+//!   forward   accept    the tunnel, local networks
+//!             drop
+//! ```
+//!
+//! Local networks are those of `outside` in the configuration. Without that key they are the networks of the addresses
+//! of other interfaces, as far as their addresses are private: a hostile access point can hand out an address in the
+//! network of any public server. For the same reason a network that overlaps with one of the tunnel is not local.
+//!
+//! The table refers to names of interfaces, so it is in effect before they exist and after this process has ended. It
+//! is removed by a clean shutdown, by `mpt down`, and by a reload without `kill_switch`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ipnet::IpNet;
+use mpt_linux::netlink::Netlink;
+
+use super::nft::{self, Table};
+use super::policy_routing;
+use crate::Failure;
+use crate::config::File;
+
+/// The table of one tunnel.
+#[derive(Debug)]
+pub struct KillSwitch {
+    table: Table,
+    /// A table of an earlier process may exist.
+    is_unknown: bool,
+}
+
+impl KillSwitch {
+    /// Makes that of the tunnel with this interface. Nothing is changed yet.
+    pub fn of(interface: &str) -> Self {
+        let comment = format!("mpt: kill switch of {interface}");
+        Self { table: Table::new("mptkill", interface, comment, "kill_switch"), is_unknown: true }
+    }
+
+    /// Installs the table, or removes it, as the configuration requires.
+    ///
+    /// # Errors
+    /// `nft` is missing or fails, or a foreign table has the name. An earlier table stays.
+    pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+        if !policy_routing::has_kill_switch(file) {
+            return if self.is_unknown { self.clear().map(drop) } else { Ok(()) };
+        }
+        self.is_unknown = true;
+        let local = match &file.outside {
+            Some(_) => BTreeMap::new(),
+            None => attached_networks(file, netlink)?,
+        };
+        self.table.install(chains(file, &local)?)
+    }
+
+    /// Installs the table again if it was deleted or changed. Returns true if it was.
+    ///
+    /// # Errors
+    /// As for [`Self::apply`].
+    pub fn restore(&mut self) -> Result<bool, Failure> {
+        self.table.restore()
+    }
+
+    /// Returns the name of the table.
+    pub fn table(&self) -> &str {
+        self.table.name()
+    }
+
+    /// Removes the table. Returns true if there was one.
+    ///
+    /// # Errors
+    /// `nft` fails. Without `nft` there is no table.
+    pub fn clear(&mut self) -> Result<bool, Failure> {
+        let is_active = self.is_active();
+        if is_active {
+            self.table.remove()?;
+        }
+        self.is_unknown = false;
+        Ok(is_active)
+    }
+
+    /// Returns true if the table exists.
+    pub fn is_active(&self) -> bool {
+        self.table.is_ours().is_ok_and(|ours| ours == Some(true))
+    }
+}
+
+/// Returns the private networks of all interfaces but the tunnel, by interface.
+fn attached_networks(file: &File, netlink: &mut Netlink) -> Result<BTreeMap<String, Vec<IpNet>>, Failure> {
+    let links = netlink.links()?;
+    let name = |index: u32| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (index, prefix) in netlink.all_addresses()? {
+        let Some(name) = name(index).filter(|name| name != "lo" && *name != *file.interface) else { continue };
+        let Ok(net) = IpNet::new(prefix.address, prefix.length) else { continue };
+        if is_local(&net.trunc(), file) {
+            found.entry(name).or_default().push(net.trunc());
+        }
+    }
+    for nets in found.values_mut() {
+        *nets = IpNet::aggregate(nets);
+    }
+    Ok(found)
+}
+
+/// Returns true if a network is private and does not overlap with a network of the tunnel.
+fn is_local(net: &IpNet, file: &File) -> bool {
+    let is_inside = |wide: &&str| wide.parse::<IpNet>().is_ok_and(|wide| wide.contains(net));
+    let overlaps = |own: &IpNet| own.prefix_len() > 0 && (own.contains(net) || net.contains(&own.trunc()));
+    PRIVATE.iter().any(is_inside) && !file.routes.iter().chain(&file.addresses).any(|own| overlaps(own))
+}
+
+/// Private addresses (RFC 1918, RFC 6598, RFC 4193) and those of a link (RFC 3927, RFC 4291).
+const PRIVATE: [&str; 7] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"];
+
+/// Destinations that no router forwards (RFC 3927, RFC 5771, RFC 4291): names of printers, and the like.
+const LINK_LOCAL: [&str; 4] = ["169.254.0.0/16", "224.0.0.0/24", "fe80::/10", "ff02::/16"];
+
+fn chains(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> Result<String, Failure> {
+    let (tunnel, mark) = (nft::quoted_tunnel(&file.interface)?, policy_routing::mark(file).unwrap_or_default());
+    let networks = accept_networks(file, local);
+    let link =
+        if file.outside.is_none() { accept_destinations("", &LINK_LOCAL.map(str::to_owned)) } else { String::new() };
+    Ok(format!(
+        "  chain output {{\n    type filter hook output priority {LAST}; policy drop;\n    \
+         oifname {{ \"lo\", {tunnel} }} accept\n    meta mark {mark:#x} accept\n{KEEP_LINKS}{link}{networks}  }}\n  \
+         chain forward {{\n    type filter hook forward priority {LAST}; policy drop;\n    \
+         oifname {tunnel} accept\n{networks}  }}\n"
+    ))
+}
+
+fn accept_networks(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> String {
+    let text = |nets: &[IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let listed: Vec<IpNet> = file.outside.iter().flatten().map(|net| **net).collect();
+    let mut lines = accept_destinations("", &text(&IpNet::aggregate(&listed)));
+    for (interface, nets) in local {
+        // Nothing is accepted on an interface that nftables cannot name.
+        if let Some(name) = nft::quoted(interface) {
+            lines += &accept_destinations(&format!("oifname {name} "), &text(nets));
+        }
+    }
+    lines
+}
+
+/// Returns rules that accept these destinations.
+fn accept_destinations(condition: &str, nets: &[String]) -> String {
+    let mut lines = String::new();
+    for (family, colon) in [("ip", false), ("ip6", true)] {
+        let nets: Vec<_> = nets.iter().filter(|net| net.contains(':') == colon).map(String::as_str).collect();
+        if !nets.is_empty() {
+            writeln!(lines, "    {condition}{family} daddr {{ {} }} accept", nets.join(", ")).expect("a string");
+        }
+    }
+    lines
+}
+
+/// DHCP (RFC 2131), also for IPv6 (RFC 8415); neighbour and router discovery, which is not forwarded (RFC 4861 section
+/// 3.1); membership of multicast groups (RFC 3376, RFC 3810). A DHCP client that renews its lease at a server beyond
+/// the link falls back to a broadcast.
+const KEEP_LINKS: &str = "    ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept
+    ip6 daddr { fe80::/10, ff02::/16 } udp sport 546 udp dport 547 accept
+    ip6 hoplimit 255 icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept
+    ip6 daddr ff02::/16 icmpv6 type { mld-listener-report, mld-listener-reduction, mld2-listener-report } accept
+    ip ttl 1 ip protocol igmp accept
+";
+
+/// After all chains that may still change the route of a packet.
+const LAST: i32 = 300;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "private_key = \"dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=\"\naddress = [\"10.77.0.1/24\"]\n\
+        routes = [\"0.0.0.0/0\", \"10.82.0.0/16\"]\nkill_switch = true\n";
+    const PEER: &str =
+        "[[peer]]\npublic_key = \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"\nremote = \"192.0.2.1\"\n";
+
+    fn file(more: &str) -> File {
+        crate::config::parse(std::path::Path::new("a.toml"), &format!("{FILE}{more}{PEER}")).unwrap()
+    }
+
+    #[test]
+    fn only_private_networks_beside_those_of_the_tunnel_are_local() {
+        let file = file("");
+        let is_local = |net: &str| is_local(&net.parse().unwrap(), &file);
+        for net in ["192.168.7.0/24", "10.1.0.0/16", "172.31.0.0/16", "100.64.3.0/24", "fd12::/64", "fe80::/64"] {
+            assert!(is_local(net), "{net}");
+        }
+        // Public, wider than private, of a route into the tunnel, of its address.
+        for net in
+            ["198.51.100.0/24", "0.0.0.0/1", "8.0.0.0/5", "10.82.7.0/24", "10.0.0.0/8", "10.77.0.0/25", "2001:db8::/32"]
+        {
+            assert!(!is_local(net), "{net}");
+        }
+    }
+
+    #[test]
+    fn a_list_that_makes_no_sense_is_refused() {
+        let problem = |text: &str| match crate::config::parse(std::path::Path::new("a.toml"), text) {
+            Ok(_) => String::new(),
+            Err(problems) => problems.iter().map(ToString::to_string).collect(),
+        };
+        let everything = problem(&format!("{FILE}outside = [\"::/0\"]\n{PEER}"));
+        assert!(everything.contains("outside: ::/0 is everything") && everything.contains("hint:"), "{everything}");
+        let open = format!("{FILE}outside = [\"192.168.7.0/24\"]\n{PEER}").replace("kill_switch = true\n", "");
+        assert!(problem(&open).contains("outside: only with a kill switch"), "{}", problem(&open));
+        let misspelt = problem(&format!("{FILE}outsides = []\n{PEER}"));
+        assert!(misspelt.contains("did you mean") && misspelt.contains("outside"), "{misspelt}");
+    }
+
+    #[test]
+    fn listed_networks_replace_the_attached_ones() {
+        let attached = BTreeMap::from([("eth0".to_owned(), vec!["192.168.7.0/24".parse().unwrap()])]);
+        let chains = |file: &File, local: &_| chains(file, local).unwrap();
+        assert!(chains(&file(""), &attached).contains("oifname \"eth0\" ip daddr { 192.168.7.0/24 } accept"));
+        let listed = chains(&file("outside = [\"198.51.100.0/24\"]\n"), &BTreeMap::new());
+        assert!(listed.contains("ip daddr { 198.51.100.0/24 } accept") && !listed.contains("224.0.0.0/24"));
+        let none = chains(&file("outside = []\n"), &BTreeMap::new());
+        assert!(!none.contains("oifname \"eth0\"") && none.matches("policy drop").count() == 2);
+    }
+}
