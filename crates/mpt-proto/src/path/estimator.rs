@@ -23,8 +23,8 @@ use super::windowed_filter::WindowedMin;
 use crate::id::PathSeq;
 use crate::time::{Rate, Time};
 use crate::tuning::path::estimator::{
-    FIRST_SOJOURN_PACKETS, HIGH_JITTER_DIVISOR, LOSS_SPAN, MAX_PROBE_BACKOFF, MIN_RATE_WINDOW,
-    MIN_SOJOURN_PACKETS, SILENT_ROUNDS,
+    FIRST_SOJOURN_PACKETS, HIGH_JITTER_DIVISOR, LOSS_SPAN, MAX_PROBE_BACKOFF, MIN_RATE_WINDOW, MIN_SOJOURN_PACKETS,
+    SILENT_ROUNDS,
 };
 use crate::tuning::path::rtt::MIN_FILTER_LEN;
 use crate::tuning::path::sent_packets::MAX_ACK_DELAY;

@@ -1,7 +1,7 @@
 //! Keeps the timestamp of the last handshake over restarts.
 //!
-//! Peers refuse an initiation that is not newer than the last one. A host without a battery for its clock starts with one
-//! that is behind, so it continues after the timestamp in this file until its clock is set.
+//! Peers refuse an initiation that is not newer than the last one. A host without a battery for its clock starts with
+//! one that is behind, so it continues after the timestamp in this file until its clock is set.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
