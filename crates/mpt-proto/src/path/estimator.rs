@@ -23,8 +23,8 @@ use super::windowed_filter::WindowedMin;
 use crate::id::PathSeq;
 use crate::time::{Rate, Time};
 use crate::tuning::path::estimator::{
-    FIRST_SOJOURN_PACKETS, HIGH_JITTER_DIVISOR, LOSS_SPAN, MAX_PROBE_BACKOFF, MIN_RATE_WINDOW, MIN_SOJOURN_PACKETS,
-    SILENT_ROUNDS,
+    FIRST_SOJOURN_PACKETS, HIGH_JITTER_DIVISOR, LOSS_SPAN, MAX_PROBE_BACKOFF, MAX_SOJOURN_PACKETS, MIN_RATE_WINDOW,
+    MIN_SOJOURN_PACKETS, SILENT_ROUNDS, SOJOURN_SPREAD_FACTOR,
 };
 use crate::tuning::path::rtt::MIN_FILTER_LEN;
 use crate::tuning::path::sent_packets::MAX_ACK_DELAY;
@@ -279,7 +279,9 @@ impl PathEstimator {
         }
         let peak = self.delivery.mark(ack.written_at(), self.recent_window() / 8);
         self.peak_rates[0] = self.peak_rates[0].max(peak.unwrap_or_default());
-        self.sojourn.on_ack(now, confirmed);
+        let spread = self.delay.jitter().as_secs_f64() / self.rtt.smoothed().as_secs_f64();
+        let counted = self.tuning.has(Rule::SojournSpread);
+        self.sojourn.on_ack(now, confirmed, if counted { spread } else { 0.0 });
         self.rounds.on_ack(prior, self.delivery.delivered())
     }
 
@@ -379,8 +381,10 @@ struct Sojourn {
 }
 
 impl Sojourn {
-    /// Adds the packets of an ACK.
-    fn on_ack(&mut self, now: Time, confirmed: &Confirmed) {
+    /// Adds the packets of an ACK. `spread` is the jitter as a fraction of the round trip. A mean of n packets is off
+    /// by `spread / sqrt(n)`, and the least of many means by about three times that; n is chosen so that this stays
+    /// below 1/10.
+    fn on_ack(&mut self, now: Time, confirmed: &Confirmed, spread: f64) {
         let arrived = confirmed.packets + confirmed.spurious;
         if arrived > 0 {
             let mean = confirmed.sojourn / u32::try_from(arrived).unwrap_or(u32::MAX);
@@ -388,7 +392,8 @@ impl Sojourn {
         }
         self.total += confirmed.sojourn;
         self.packets += arrived;
-        let required = if self.least.get().is_some() { MIN_SOJOURN_PACKETS } else { FIRST_SOJOURN_PACKETS };
+        let min_packets = if self.least.get().is_some() { MIN_SOJOURN_PACKETS } else { FIRST_SOJOURN_PACKETS };
+        let required = (spread * SOJOURN_SPREAD_FACTOR).powi(2).clamp(min_packets, MAX_SOJOURN_PACKETS) as u64;
         let Some(mean) = self.mean().filter(|_| self.packets >= required) else { return };
         if now.since(self.since) >= mean / 2 {
             self.least.insert(now, MIN_FILTER_LEN, mean);

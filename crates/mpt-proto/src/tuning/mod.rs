@@ -58,6 +58,8 @@ pub enum Rule {
     InitialProbes,
     /// Remembers the jitter of lone datagrams while the path is busy.
     JitterMemory,
+    /// Takes the mean sojourn over more samples where delays vary more.
+    SojournSpread,
     /// Leaves start-up later where deliveries come in bursts.
     BurstyStartup,
     /// Accepts a queue that stays after ours was emptied as a part of the path.
@@ -89,6 +91,7 @@ impl Rule {
         ("fec", Self::Fec),
         ("initial_probes", Self::InitialProbes),
         ("jitter_memory", Self::JitterMemory),
+        ("sojourn_spread", Self::SojournSpread),
         ("bursty_startup", Self::BurstyStartup),
         ("standing_queue", Self::StandingQueue),
         ("status_repeat", Self::StatusRepeat),

@@ -75,10 +75,14 @@ pub mod estimator {
     pub const MAX_PROBE_BACKOFF: u32 = 6;
     /// Minimum interval of a recent rate: ACKs are at least 1 ms apart, and fewer than five are no rate.
     pub const MIN_RATE_WINDOW: Duration = Duration::from_millis(5);
+    /// Packets of a mean sojourn: `(spread * 30)^2`, which keeps the minimum of many means within a tenth of the mean.
+    pub const SOJOURN_SPREAD_FACTOR: f64 = 30.0;
     /// Packets of the first mean: the first of a flight to arrive are its fast ones, so it takes two flights.
-    pub const FIRST_SOJOURN_PACKETS: u64 = 96;
+    pub const FIRST_SOJOURN_PACKETS: f64 = 96.0;
     /// Minimum of later means. Chosen, not measured.
-    pub const MIN_SOJOURN_PACKETS: u64 = 16;
+    pub const MIN_SOJOURN_PACKETS: f64 = 16.0;
+    /// Maximum, so that a mean is taken within a few round trips. Chosen, not measured.
+    pub const MAX_SOJOURN_PACKETS: f64 = 512.0;
     /// The loss rate is that of the last one to two spans. Chosen, not measured.
     pub const LOSS_SPAN: Duration = Duration::from_secs(1);
 }
