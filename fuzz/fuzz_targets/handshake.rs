@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use mpt_proto::crypto::association::{Association, HandshakeTransmit, Source};
+use mpt_proto::RemoteAddress;
+use mpt_proto::crypto::association::{Association, HandshakeTransmit};
 use mpt_proto::crypto::handshake::{Clock, EphemeralInput, HandshakeGuard, Identity, ClaimedInitiation, HandshakeMessage, Capabilities, Incarnation};
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
 use mpt_proto::path::LinkId;
@@ -16,7 +17,7 @@ use mpt_proto::time::Time;
 use mpt_proto::wire::native::{Header, OVERHEAD, SessionIndex};
 
 const NOW: Time = Time::after(Duration::from_secs(1));
-const SOURCE: Source = (LinkId(0), SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4754));
+const SOURCE: RemoteAddress = (LinkId(0), SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4754));
 
 // One end handles all datagrams: the test is that none of them changes it, and the fuzzer is twenty times as fast.
 thread_local! {

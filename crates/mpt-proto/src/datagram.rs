@@ -1,8 +1,11 @@
-//! How datagrams arrived.
+//! Where datagrams come from and go to.
 
 use std::net::SocketAddr;
 
 use crate::id::LinkId;
+
+/// A socket of ours, and an address of the other end. A host may reach one address over several sockets.
+pub type RemoteAddress = (LinkId, SocketAddr);
 
 /// Describes datagrams from one address that one receive call returned.
 #[derive(Clone, Copy, Debug)]

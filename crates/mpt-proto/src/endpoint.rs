@@ -11,16 +11,16 @@
 //! nothing. [`Endpoint::next_deadline`] is the time at which [`Endpoint::handle_deadline`] must be called if no input
 //! comes before. Nothing happens between calls.
 
+mod handshake;
+mod peers;
+
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::config::{Config, PathConfig, PeerConfig};
-use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection, Tai64n};
+use crate::config::Config;
 pub use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
-use crate::error::PeerError;
 use crate::id::{LinkId, PathId};
 use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
@@ -101,83 +101,6 @@ impl Endpoint {
         endpoint
     }
 
-    /// Adds a peer while the tunnel runs, and returns its index.
-    pub fn add_peer(&mut self, now: Time, config: &PeerConfig) -> usize {
-        let index = self.peers.len();
-        let mut peer = Self::make_peer(now, index, self.mtu, config, self.sessions.as_mut());
-        peer.set_trace(now, self.traced);
-        self.peers.push(peer);
-        self.number_peers();
-        index
-    }
-
-    /// Removes the peer of this name, with the packets that wait for it. The indexes of later peers decrease by one.
-    ///
-    /// # Errors
-    /// [`PeerError::NoSuchPeer`].
-    pub fn remove_peer(&mut self, name: &str) -> Result<(), PeerError> {
-        let index = self.peer_named(name)?;
-        self.peers.remove(index);
-        if let Some(sessions) = &mut self.sessions {
-            sessions.remove_peer(index);
-        }
-        self.number_peers();
-        Ok(())
-    }
-
-    /// Adds a path to a native peer.
-    ///
-    /// # Errors
-    /// [`PeerError::NoSuchPeer`], [`PeerError::NotNative`], [`PeerError::NoAddress`] and [`PeerError::NoSlot`].
-    pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> Result<(), PeerError> {
-        self.with_peer(peer, |peer| peer.add_path(now, config))
-    }
-
-    /// Adds a path to an address that the peer advertised; see [`Self::remote_addresses`].
-    ///
-    /// # Errors
-    /// As [`Self::add_path`].
-    pub fn add_remote_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> Result<(), PeerError> {
-        self.with_peer(peer, |peer| peer.add_advertised_path(now, config))
-    }
-
-    /// Advertises to a native peer the addresses at which it can reach this end.
-    ///
-    /// # Errors
-    /// [`PeerError::NoSuchPeer`] and [`PeerError::NotNative`].
-    pub fn advertise_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> Result<(), PeerError> {
-        self.with_peer(peer, |peer| peer.advertise_addresses(now, all))
-    }
-
-    /// Returns the addresses that a peer advertised.
-    pub fn remote_addresses(&self, peer: &str) -> Vec<SocketAddr> {
-        self.peers.iter().find(|p| p.name() == peer).map(Peer::remote_addresses).unwrap_or_default()
-    }
-
-    /// Returns true if the advertised addresses of any peer changed since the last call.
-    pub fn take_remote_addresses_changed(&mut self) -> bool {
-        std::mem::take(&mut self.remote_addresses_changed)
-    }
-
-    /// Removes a path of a native peer. The packets in flight on it are retransmitted on the others.
-    ///
-    /// # Errors
-    /// [`PeerError::NoSuchPeer`], [`PeerError::NotNative`] and [`PeerError::NoSuchPath`].
-    pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> Result<(), PeerError> {
-        let index = self.peer_named(peer)?;
-        self.ready.mark(index);
-        let (peers, mut turn) = self.split(now);
-        peers[index].remove_path(&mut turn, path)
-    }
-
-    /// Sets whether a path of a native peer is used only while no other is alive.
-    ///
-    /// # Errors
-    /// As [`Self::remove_path`].
-    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> Result<(), PeerError> {
-        self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
-    }
-
     /// Returns the largest inner packet in bytes that every path carries: less than configured if a path was found to
     /// be narrow.
     pub fn mtu(&self) -> usize {
@@ -229,58 +152,6 @@ impl Endpoint {
         }
     }
 
-    fn handle_handshake(&mut self, now: Time, received: &RecvMeta, datagram: &[u8]) -> Result<(), Dropped> {
-        let Self { sessions: Some(sessions), peers, tx, .. } = self else { return Err(Dropped::UnknownProtocol) };
-        let message = HandshakeMessage::decode(datagram).ok_or(Dropped::Malformed)?;
-        let source = (received.link, received.from);
-        let checked = match &message {
-            HandshakeMessage::Initiation(initiation) => {
-                if sessions.guard().needs_known_addresses(now) {
-                    let known = peers.iter().flat_map(Peer::validated_addresses);
-                    sessions.guard().set_known_addresses(now, known);
-                }
-                sessions.guard().admit(now, received.from, &initiation.signed)
-            }
-            HandshakeMessage::Response(response) => {
-                let peer = sessions.peer_of_session(response.receiver);
-                let association = peer.and_then(|peer| peers[peer].association());
-                let is_awaited = association.is_some_and(|it| it.awaits_response(response.receiver));
-                sessions.guard().admit_response(now, received.from, &response.signed, is_awaited)
-            }
-            HandshakeMessage::CookieReply(_) => Ok(()),
-        };
-        if let Err(rejection) = checked {
-            let Rejection::Reply(cookie) = rejection else { return Err(rejection.reason()) };
-            answer(tx, received, &cookie);
-            return Ok(());
-        }
-        let peer = match message {
-            HandshakeMessage::Initiation(initiation) => {
-                let knock = ClaimedInitiation::open(sessions.identity(), &initiation)?;
-                let peer = sessions.peer_with_key(knock.peer()).ok_or(Dropped::UnknownPeer)?;
-                let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
-                let (identity, names) = sessions.parts();
-                let fresh = || names.ephemeral_input(peer);
-                let response = association.handle_initiation(now, identity, knock, source, fresh)?;
-                answer(tx, received, &response.message);
-                peer
-            }
-            HandshakeMessage::Response(response) => {
-                let peer = sessions.peer_of_session(response.receiver).ok_or(Dropped::UnknownSession)?;
-                let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
-                association.handle_response(now, sessions.identity(), &response)?;
-                peer
-            }
-            HandshakeMessage::CookieReply(reply) => {
-                let peer = sessions.peer_of_session(reply.receiver).ok_or(Dropped::UnknownSession)?;
-                peers[peer].association().ok_or(Dropped::UnknownPeer)?.handle_cookie(now, source, &reply)?;
-                peer
-            }
-        };
-        self.ready.mark(peer);
-        Ok(())
-    }
-
     fn handle_plain(&mut self, now: Time, received: &RecvMeta, bytes: &mut [u8]) {
         let segment = received.segment.max(1);
         let Some((peer, path)) = self.sources.get(&(received.link, received.from.ip())).copied() else {
@@ -329,36 +200,6 @@ impl Endpoint {
     /// Counts datagrams that could not be sent, or packets that could not be delivered.
     pub fn handle_failure(&mut self, why: Dropped, packets: u64) {
         self.drops.count_many(why, packets);
-    }
-
-    /// Takes a path of a peer up or down by command of the operator.
-    ///
-    /// # Errors
-    /// [`PeerError::NoSuchPeer`] and [`PeerError::NoSuchPath`].
-    pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> Result<(), PeerError> {
-        self.with_peer(peer, |peer| peer.enable_path(now, path, enabled))
-    }
-
-    /// Handles the report of a peer, through another channel than the paths, that a path went up or down.
-    ///
-    /// # Errors
-    /// As [`Self::enable_path`].
-    pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> Result<(), PeerError> {
-        self.with_peer(peer, |peer| peer.handle_report(now, path, up))
-    }
-
-    /// Takes the wall clock of the host, which shows `since_1970` at `now`. It is passed in again before each
-    /// [`Self::handle_deadline`], because a clock that was wrong at the start may be set right at any time.
-    pub fn set_wall_clock(&mut self, now: Time, since_1970: Duration) {
-        if let Some(sessions) = &mut self.sessions {
-            sessions.parts().0.clock.set(now, since_1970);
-        }
-    }
-
-    /// Returns the timestamp of the last initiation, after which the next run of this end must continue:
-    /// [`crate::crypto::handshake::Clock::resume_after`].
-    pub fn last_timestamp(&self) -> Option<Tai64n> {
-        self.sessions.as_ref()?.identity().clock.last()
     }
 
     /// Does what is due.
@@ -445,14 +286,6 @@ impl Endpoint {
         EndpointStatus { peers: self.peers.iter().map(Peer::status).collect(), drops: self.drops.clone() }
     }
 
-    /// Returns the number of handshake messages that were refused so far.
-    pub fn refused_handshakes(&self) -> u64 {
-        [Dropped::BadMac, Dropped::HandshakeFlood, Dropped::StaleHandshake, Dropped::UnknownPeer]
-            .into_iter()
-            .map(|why| self.drops.of(why))
-            .sum()
-    }
-
     /// Returns the known remote addresses of all peers.
     pub fn remotes(&self) -> impl Iterator<Item = IpAddr> {
         self.peers.iter().flat_map(Peer::remotes)
@@ -484,51 +317,6 @@ impl Endpoint {
         self.ready.mark(peer);
         self.note(peer);
         Ok(())
-    }
-
-    fn make_peer(
-        now: Time,
-        index: usize,
-        mtu: usize,
-        config: &PeerConfig,
-        mut local: Option<&mut SessionTable>,
-    ) -> Peer {
-        if let Some((local, key)) = local.as_deref_mut().zip(config.protocol.public_key()) {
-            local.register_peer(key, index);
-        }
-        Peer::new(now, mtu, config, local)
-    }
-
-    /// Rebuilds every table that contains indexes of peers.
-    fn number_peers(&mut self) {
-        let numbered = || self.peers.iter().enumerate();
-        let networks = |(i, peer)| Peer::networks(peer).iter().map(move |net| (*net, i));
-        self.routes = Arc::new(Routes::new(numbered().flat_map(networks)));
-        let sources = |(i, peer): (usize, &Peer)| {
-            peer.sources().map(|(link, ip, slot)| ((link, ip), (i, slot))).collect::<Vec<_>>()
-        };
-        self.sources = numbered().flat_map(sources).collect();
-        for (i, peer) in self.peers.iter_mut().enumerate() {
-            peer.set_index(i, self.routes.clone());
-        }
-        self.ready = ReadyQueue::new(self.peers.len());
-        self.crowded.clear();
-        self.eventful.clear();
-        for index in 0..self.peers.len() {
-            self.note(index);
-            self.ready.set_deadline(index, self.peers[index].next_deadline());
-        }
-    }
-
-    /// Returns the index of the peer of this name.
-    fn peer_named(&self, name: &str) -> Result<usize, PeerError> {
-        self.peers.iter().position(|peer| peer.name() == name).ok_or(PeerError::NoSuchPeer)
-    }
-
-    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> Result<(), PeerError>) -> Result<(), PeerError> {
-        let index = self.peer_named(name)?;
-        self.ready.mark(index);
-        act(&mut self.peers[index])
     }
 
     fn for_all(&mut self, mut act: impl FnMut(&mut Peer)) {
@@ -565,13 +353,6 @@ impl Endpoint {
             self.spare.push(bytes);
         }
     }
-}
-
-/// Sends a handshake message to the address from which `received` came.
-fn answer(tx: &mut TxQueue, received: &RecvMeta, message: &[u8]) {
-    let mut slot = tx.reserve(received.link, received.from, 0, message.len());
-    slot.bytes().copy_from_slice(message);
-    slot.commit();
 }
 
 /// The largest inner packet that fits a datagram behind GRE with checksum, key and sequence number (RFC 2890).

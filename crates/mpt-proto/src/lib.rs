@@ -156,7 +156,7 @@ pub use cc::{CongestionControl, ControllerConfig, ControllerFactory};
 pub use config::{Config, NativeConfig, PathConfig, PeerConfig, ProbeConfig, Protocol};
 pub use crypto::handshake::{Capabilities, Clock, Identity};
 pub use crypto::keys::{KeyPair, PresharedKey, PublicKey};
-pub use datagram::RecvMeta;
+pub use datagram::{RecvMeta, RemoteAddress};
 pub use drops::Dropped;
 pub use endpoint::Endpoint;
 pub use error::PeerError;

@@ -24,7 +24,6 @@
 //! receives one.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::crypto::aead::Cipher;
@@ -35,8 +34,9 @@ use crate::crypto::handshake::{
 use crate::crypto::keys::{PresharedKey, PublicKey};
 pub use crate::crypto::session::{Opened, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_SILENT};
 use crate::crypto::session::{Session, Sessions};
+use crate::datagram::RemoteAddress;
 use crate::drops::Dropped;
-use crate::id::{LinkId, MAX_PATHS, PathId, PathSeq};
+use crate::id::{MAX_PATHS, PathId, PathSeq};
 use crate::time::Time;
 use crate::wire::native::SessionIndex;
 
@@ -51,7 +51,7 @@ pub struct Association {
     last_initiation: Option<Time>,
     latest_timestamp: Tai64n,
     answered: Option<Answered>,
-    cookies: Vec<(Source, Cookie)>,
+    cookies: Vec<(RemoteAddress, Cookie)>,
     events: VecDeque<SessionEvent>,
     restarted: bool,
 }
@@ -71,11 +71,8 @@ struct Answered {
     index: SessionIndex,
     response: Vec<u8>,
     /// The sources of its copies.
-    sources: Vec<Source>,
+    sources: Vec<RemoteAddress>,
 }
-
-/// Where a message came from: our socket, and the address of the peer.
-pub type Source = (LinkId, SocketAddr);
 
 /// A handshake message to be sent.
 #[derive(Debug)]
@@ -181,7 +178,7 @@ impl Association {
 
     /// Completes the copy of the initiation that is sent from and to `destination`: if the peer has sent a cookie from
     /// there, the copy proves with it that we receive there. A cookie is used once.
-    pub fn prove_address(&mut self, now: Time, destination: Source, copy: &mut [u8]) {
+    pub fn prove_address(&mut self, now: Time, destination: RemoteAddress, copy: &mut [u8]) {
         let Some(pending) = self.attempt.as_mut().and_then(|attempt| attempt.pending.as_mut()) else { return };
         if !pending.sent_to.contains(&destination) {
             pending.sent_to.push(destination);
@@ -199,7 +196,7 @@ impl Association {
         now: Time,
         identity: &Identity,
         claimed: ClaimedInitiation<'_>,
-        source: Source,
+        source: RemoteAddress,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Result<HandshakeTransmit, Dropped> {
         if *claimed.peer() != self.peer {
@@ -249,7 +246,7 @@ impl Association {
     /// An observer of an initiation can forge a reply to it, because the key of a reply is public. So it must name an
     /// initiation that waits for its response, and come from where that was sent. Responses get no cookies: they name
     /// an index that only those on the way have seen.
-    pub fn handle_cookie(&mut self, now: Time, source: Source, reply: &CookieReply<'_>) -> Result<(), Dropped> {
+    pub fn handle_cookie(&mut self, now: Time, source: RemoteAddress, reply: &CookieReply<'_>) -> Result<(), Dropped> {
         let pending = self.pending(reply.receiver).filter(|pending| pending.sent_to.contains(&source));
         let mac1 = pending.ok_or(Dropped::UnknownSession)?.mac1;
         let cookie = Cookie::open(now, &self.peer, &mac1, reply).ok_or(Dropped::NotAuthentic)?;
@@ -346,7 +343,7 @@ impl Association {
 impl Answered {
     /// Returns the response again for a copy of the very same initiation, once for each of at most [`MAX_PATHS`]
     /// sources, and as long as the initiator may wait for it: a path that is added later carries a copy later.
-    fn repeat(&mut self, now: Time, transcript: [u8; 32], source: Source) -> Option<HandshakeTransmit> {
+    fn repeat(&mut self, now: Time, transcript: [u8; 32], source: RemoteAddress) -> Option<HandshakeTransmit> {
         let is_copy = transcript == self.transcript && now - self.at < REPEAT_FOR;
         if !is_copy || self.sources.contains(&source) || self.sources.len() >= MAX_PATHS {
             return None;
@@ -357,7 +354,8 @@ impl Answered {
     }
 }
 
-/// The time for which a response is repeated: the longest time after which an initiator replaces its initiation, twice.
+/// The time for which a response is repeated: twice [`RETRY_AFTER`], after which an initiator has replaced its
+/// initiation.
 const REPEAT_FOR: Duration = Duration::from_secs(10);
 /// WireGuard's Rekey-Timeout, whitepaper section 6.1; the first retries of an attempt are sent earlier.
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use mpt_proto::RemoteAddress;
 use mpt_proto::crypto::aead::Cipher;
-use mpt_proto::crypto::association::{Association, Source};
+use mpt_proto::crypto::association::Association;
 use mpt_proto::crypto::handshake::{
     Capabilities, ClaimedInitiation, Clock, EphemeralInput, HandshakeGuard, HandshakeMessage, Identity, Incarnation,
     Rejection, Tai64n,
@@ -95,7 +96,7 @@ struct End {
 }
 
 /// The other end, for both.
-const SOURCE: Source = (LinkId(0), SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4754));
+const SOURCE: RemoteAddress = (LinkId(0), SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4754));
 
 impl End {
     fn initiate(&mut self, now: Time, fixed: &Fixed) -> Vec<u8> {

@@ -102,8 +102,8 @@ impl HandshakeGuard {
             let admitted = self.limiter.admit_source(self.host_bucket(now, from));
             return if admitted { Ok(()) } else { Err(Rejection::Silent(Dropped::HandshakeFlood)) };
         }
-        let chance = self.chance(message);
-        if !self.known.contains(&from) && !self.limiter.admit_reply(self.address_bucket(now, from), chance) {
+        let chances = self.chances(message);
+        if !self.known.contains(&from) && !self.limiter.admit_reply(self.address_bucket(now, from), chances) {
             return Err(Rejection::Silent(Dropped::HandshakeFlood));
         }
         Err(Rejection::Reply(self.reply(now, from, message)))
@@ -185,10 +185,10 @@ impl HandshakeGuard {
         usize::from(u16::from_be_bytes([hash[0], hash[1]])) % BUCKETS
     }
 
-    /// Returns a number that the sender of a message cannot predict.
-    fn chance(&self, message: &Signed<'_>) -> u32 {
+    /// Returns two numbers that the sender of a message cannot predict.
+    fn chances(&self, message: &Signed<'_>) -> [u32; 2] {
         let hash = mac(&*self.secret, &[b"chance", &self.limiter.messages.to_be_bytes(), message.mac1]);
-        u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]])
+        [0, 4].map(|at| u32::from_be_bytes([hash[at], hash[at + 1], hash[at + 2], hash[at + 3]]))
     }
 }
 
@@ -226,12 +226,13 @@ impl RateLimiter {
         self.sources[bucket] <= MAX_PER_SOURCE
     }
 
-    /// Counts a message without a cookie; returns true if it gets a reply. A peer needs one per 5 s. Above the limits
-    /// of this second a reply is a matter of chance, so that a flood cannot use them up before a peer's message comes.
-    fn admit_reply(&mut self, bucket: usize, chance: u32) -> bool {
+    /// Counts a message without a cookie; returns true if it gets a reply. A peer needs one per 5 s. The nth message of
+    /// this second gets a reply with probability limit / n, so that a flood cannot use the replies up before a peer's
+    /// message comes. Of n messages, limit x (1 + ln(n / limit)) get one.
+    fn admit_reply(&mut self, bucket: usize, chances: [u32; 2]) -> bool {
         self.unproven[bucket] = self.unproven[bucket].saturating_add(1);
         self.all_unproven = self.all_unproven.saturating_add(1);
-        let [by_source, of_all] = [chance >> 16, chance & 0xFFFF];
+        let [by_source, of_all] = chances;
         by_source % u32::from(self.unproven[bucket]) < u32::from(MAX_PER_SOURCE)
             && of_all % self.all_unproven < MAX_REPLIES
     }
@@ -299,7 +300,8 @@ const MAX_UNLOADED_RATE: u32 = 100;
 /// Handshakes per second that one source with a cookie may start under load, as in WireGuard's ratelimiter; also cookie
 /// replies per second to one source, so that a flood of captured messages causes hashes and not system calls.
 const MAX_PER_SOURCE: u8 = 20;
-/// Cookie replies per second to all sources that are not paths of peers: 3.7 Mbit/s over IPv4.
+/// Cookie replies per second to all sources that are not paths of peers, before chance decides: 3.7 Mbit/s over IPv4.
+/// Chosen, not measured.
 const MAX_REPLIES: u32 = 5_000;
 /// Counters of sources. 2000 networks fill 39 % of them, and another source is in one of these with that probability.
 const BUCKETS: usize = 4_096;
@@ -485,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn under_a_flood_a_reply_is_a_matter_of_chance_and_certain_for_a_known_address() {
+    fn under_a_flood_chance_decides_on_replies_except_to_known_addresses() {
         let (own, mut guard) = guard();
         load(&mut guard, &own);
         let (message, _) = message(&own, None);

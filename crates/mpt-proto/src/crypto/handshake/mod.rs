@@ -41,8 +41,8 @@ pub(super) use noise::Secrets;
 
 use zeroize::Zeroize;
 
-use super::association::Source;
 use super::keys::{KeyPair, PresharedKey, PublicKey};
+use crate::datagram::RemoteAddress;
 use crate::drops::Dropped;
 use crate::time::Time;
 use crate::wire::native::SessionIndex;
@@ -88,7 +88,7 @@ pub(super) struct Pending {
     pub(super) index: SessionIndex,
     pub(super) mac1: [u8; MAC],
     /// Where its copies were sent, at most one for each path.
-    pub(super) sent_to: Vec<Source>,
+    pub(super) sent_to: Vec<RemoteAddress>,
     noise: noise::Initiator,
 }
 

@@ -1,0 +1,107 @@
+//! Handshake messages, which belong to no session yet.
+
+use std::time::Duration;
+
+use super::Endpoint;
+use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection, Tai64n};
+use crate::datagram::RecvMeta;
+use crate::drops::Dropped;
+use crate::peer::Peer;
+use crate::sessions::SessionTable;
+use crate::time::Time;
+use crate::tx::TxQueue;
+
+impl Endpoint {
+    /// Handles a handshake message. Under load, an initiation without a valid cookie gets a cookie reply in place of a
+    /// response.
+    pub(super) fn handle_handshake(&mut self, now: Time, received: &RecvMeta, datagram: &[u8]) -> Result<(), Dropped> {
+        let Self { sessions: Some(sessions), peers, tx, .. } = self else { return Err(Dropped::UnknownProtocol) };
+        let message = HandshakeMessage::decode(datagram).ok_or(Dropped::Malformed)?;
+        if let Err(rejection) = admit(sessions, peers, now, received, &message) {
+            let Rejection::Reply(cookie) = rejection else { return Err(rejection.reason()) };
+            answer(tx, received, &cookie);
+            return Ok(());
+        }
+        let source = (received.link, received.from);
+        let peer = match message {
+            HandshakeMessage::Initiation(initiation) => {
+                let claimed = ClaimedInitiation::open(sessions.identity(), &initiation)?;
+                let peer = sessions.peer_with_key(claimed.peer()).ok_or(Dropped::UnknownPeer)?;
+                let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
+                let (identity, indexes) = sessions.parts();
+                let ephemeral = || indexes.ephemeral_input(peer);
+                let response = association.handle_initiation(now, identity, claimed, source, ephemeral)?;
+                answer(tx, received, &response.message);
+                peer
+            }
+            HandshakeMessage::Response(response) => {
+                let peer = sessions.peer_of_session(response.receiver).ok_or(Dropped::UnknownSession)?;
+                let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
+                association.handle_response(now, sessions.identity(), &response)?;
+                peer
+            }
+            HandshakeMessage::CookieReply(reply) => {
+                let peer = sessions.peer_of_session(reply.receiver).ok_or(Dropped::UnknownSession)?;
+                peers[peer].association().ok_or(Dropped::UnknownPeer)?.handle_cookie(now, source, &reply)?;
+                peer
+            }
+        };
+        self.ready.mark(peer);
+        Ok(())
+    }
+
+    /// Takes the wall clock of the host, which shows `since_1970` at `now`. It is passed in again before each
+    /// [`Self::handle_deadline`], because a clock that was wrong at the start may be set right at any time.
+    pub fn set_wall_clock(&mut self, now: Time, since_1970: Duration) {
+        if let Some(sessions) = &mut self.sessions {
+            sessions.parts().0.clock.set(now, since_1970);
+        }
+    }
+
+    /// Returns the timestamp of the last initiation, after which the next run of this end must continue:
+    /// [`crate::crypto::handshake::Clock::resume_after`].
+    pub fn last_timestamp(&self) -> Option<Tai64n> {
+        self.sessions.as_ref()?.identity().clock.last()
+    }
+
+    /// Returns the number of handshake messages that were refused so far.
+    pub fn refused_handshakes(&self) -> u64 {
+        [Dropped::BadMac, Dropped::HandshakeFlood, Dropped::StaleHandshake, Dropped::UnknownPeer]
+            .into_iter()
+            .map(|why| self.drops.of(why))
+            .sum()
+    }
+}
+
+/// Checks the MACs of a message, before any public-key operation.
+fn admit(
+    sessions: &mut SessionTable,
+    peers: &mut [Peer],
+    now: Time,
+    received: &RecvMeta,
+    message: &HandshakeMessage<'_>,
+) -> Result<(), Rejection> {
+    match message {
+        HandshakeMessage::Initiation(initiation) => {
+            if sessions.guard().needs_known_addresses(now) {
+                let known = peers.iter().flat_map(Peer::validated_addresses);
+                sessions.guard().set_known_addresses(now, known);
+            }
+            sessions.guard().admit(now, received.from, &initiation.signed)
+        }
+        HandshakeMessage::Response(response) => {
+            let peer = sessions.peer_of_session(response.receiver);
+            let association = peer.and_then(|peer| peers[peer].association());
+            let is_awaited = association.is_some_and(|own| own.awaits_response(response.receiver));
+            sessions.guard().admit_response(now, received.from, &response.signed, is_awaited)
+        }
+        HandshakeMessage::CookieReply(_) => Ok(()),
+    }
+}
+
+/// Sends a handshake message to the address from which `received` came.
+fn answer(tx: &mut TxQueue, received: &RecvMeta, message: &[u8]) {
+    let mut slot = tx.reserve(received.link, received.from, 0, message.len());
+    slot.bytes().copy_from_slice(message);
+    slot.commit();
+}

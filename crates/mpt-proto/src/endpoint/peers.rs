@@ -1,0 +1,153 @@
+//! Peers and paths that are added, removed and switched while the tunnel runs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::Endpoint;
+use crate::config::{PathConfig, PeerConfig};
+use crate::error::PeerError;
+use crate::peer::Peer;
+use crate::ready::ReadyQueue;
+use crate::routes::Routes;
+use crate::sessions::SessionTable;
+use crate::time::Time;
+
+impl Endpoint {
+    /// Adds a peer while the tunnel runs, and returns its index.
+    pub fn add_peer(&mut self, now: Time, config: &PeerConfig) -> usize {
+        let index = self.peers.len();
+        let mut peer = Self::make_peer(now, index, self.mtu, config, self.sessions.as_mut());
+        peer.set_trace(now, self.traced);
+        self.peers.push(peer);
+        self.number_peers();
+        index
+    }
+
+    /// Removes the peer of this name, with the packets that wait for it. The indexes of later peers decrease by one.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`].
+    pub fn remove_peer(&mut self, name: &str) -> Result<(), PeerError> {
+        let index = self.peer_named(name)?;
+        self.peers.remove(index);
+        if let Some(sessions) = &mut self.sessions {
+            sessions.remove_peer(index);
+        }
+        self.number_peers();
+        Ok(())
+    }
+
+    /// Adds a path to a native peer.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`], [`PeerError::NotNative`], [`PeerError::NoAddress`] and [`PeerError::NoSlot`].
+    pub fn add_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.add_path(now, config))
+    }
+
+    /// Adds a path to an address that the peer advertised; see [`Self::remote_addresses`].
+    ///
+    /// # Errors
+    /// As [`Self::add_path`].
+    pub fn add_remote_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.add_advertised_path(now, config))
+    }
+
+    /// Advertises to a native peer the addresses at which it can reach this end.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`] and [`PeerError::NotNative`].
+    pub fn advertise_addresses(&mut self, now: Time, peer: &str, all: &[SocketAddr]) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.advertise_addresses(now, all))
+    }
+
+    /// Returns the addresses that a peer advertised.
+    pub fn remote_addresses(&self, peer: &str) -> Vec<SocketAddr> {
+        self.peers.iter().find(|p| p.name() == peer).map(Peer::remote_addresses).unwrap_or_default()
+    }
+
+    /// Returns true if the advertised addresses of any peer changed since the last call.
+    pub fn take_remote_addresses_changed(&mut self) -> bool {
+        std::mem::take(&mut self.remote_addresses_changed)
+    }
+
+    /// Removes a path of a native peer. The packets in flight on it are retransmitted on the others.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`], [`PeerError::NotNative`] and [`PeerError::NoSuchPath`].
+    pub fn remove_path(&mut self, now: Time, peer: &str, path: &str) -> Result<(), PeerError> {
+        let index = self.peer_named(peer)?;
+        self.ready.mark(index);
+        let (peers, mut turn) = self.split(now);
+        peers[index].remove_path(&mut turn, path)
+    }
+
+    /// Sets whether a path of a native peer is used only while no other is alive.
+    ///
+    /// # Errors
+    /// As [`Self::remove_path`].
+    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
+    }
+
+    /// Takes a path of a peer up or down by command of the operator.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`] and [`PeerError::NoSuchPath`].
+    pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.enable_path(now, path, enabled))
+    }
+
+    /// Handles the report of a peer, through another channel than the paths, that a path went up or down.
+    ///
+    /// # Errors
+    /// As [`Self::enable_path`].
+    pub fn handle_report(&mut self, now: Time, peer: &str, path: &str, up: bool) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.handle_report(now, path, up))
+    }
+
+    pub(super) fn make_peer(
+        now: Time,
+        index: usize,
+        mtu: usize,
+        config: &PeerConfig,
+        mut local: Option<&mut SessionTable>,
+    ) -> Peer {
+        if let Some((local, key)) = local.as_deref_mut().zip(config.protocol.public_key()) {
+            local.register_peer(key, index);
+        }
+        Peer::new(now, mtu, config, local)
+    }
+
+    /// Rebuilds every table that contains indexes of peers.
+    pub(super) fn number_peers(&mut self) {
+        let numbered = || self.peers.iter().enumerate();
+        let networks = |(i, peer)| Peer::networks(peer).iter().map(move |net| (*net, i));
+        self.routes = Arc::new(Routes::new(numbered().flat_map(networks)));
+        let sources = |(i, peer): (usize, &Peer)| {
+            peer.sources().map(|(link, ip, slot)| ((link, ip), (i, slot))).collect::<Vec<_>>()
+        };
+        self.sources = numbered().flat_map(sources).collect();
+        for (i, peer) in self.peers.iter_mut().enumerate() {
+            peer.set_index(i, self.routes.clone());
+        }
+        self.ready = ReadyQueue::new(self.peers.len());
+        self.crowded.clear();
+        self.eventful.clear();
+        for index in 0..self.peers.len() {
+            self.note(index);
+            self.ready.set_deadline(index, self.peers[index].next_deadline());
+        }
+    }
+
+    /// Returns the index of the peer of this name.
+    fn peer_named(&self, name: &str) -> Result<usize, PeerError> {
+        self.peers.iter().position(|peer| peer.name() == name).ok_or(PeerError::NoSuchPeer)
+    }
+
+    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> Result<(), PeerError>) -> Result<(), PeerError> {
+        let index = self.peer_named(name)?;
+        self.ready.mark(index);
+        act(&mut self.peers[index])
+    }
+}
