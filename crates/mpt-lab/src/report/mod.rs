@@ -22,11 +22,7 @@ use table::Table;
 /// has the median, or the median with the range of several measurements.
 pub fn markdown(plans: &[Plan], results: &[CaseResult], options: &Options) -> String {
     let mut text = String::new();
-    for plan in plans {
-        let own: Vec<&CaseResult> = results.iter().filter(|result| result.experiment == plan.key).collect();
-        if own.is_empty() {
-            continue;
-        }
+    for (plan, own) in measured(plans, results) {
         for table in Table::all(plan, &own) {
             let length = plan.length.of(options.quick);
             write!(
@@ -51,14 +47,16 @@ pub fn markdown(plans: &[Plan], results: &[CaseResult], options: &Options) -> St
     text
 }
 
+/// Returns the plans that have results, each with them.
+fn measured<'a>(plans: &'a [Plan], results: &'a [CaseResult]) -> impl Iterator<Item = (&'a Plan, Vec<&'a CaseResult>)> {
+    let own = |plan: &Plan| results.iter().filter(|result| result.experiment == plan.key).collect::<Vec<_>>();
+    plans.iter().map(move |plan| (plan, own(plan))).filter(|(_, own)| !own.is_empty())
+}
+
 /// Returns tables and verdicts for a terminal.
 pub fn text(plans: &[Plan], results: &[CaseResult], options: &Options) -> String {
     let mut text = String::new();
-    for plan in plans {
-        let own: Vec<&CaseResult> = results.iter().filter(|result| result.experiment == plan.key).collect();
-        if own.is_empty() {
-            continue;
-        }
+    for (plan, own) in measured(plans, results) {
         for table in Table::all(plan, &own) {
             write!(text, "\n{}: {}, {}\n{}", plan.key, table.title, table.unit, table.plain())
                 .expect("a string takes it");

@@ -7,7 +7,7 @@ use mpt_lab::topology::{Host, Netns};
 use nix::sys::signal::Signal;
 use std::fs;
 
-/// Host A's configuration; KILL stands for `true` or `false`.
+/// Host A's configuration; a test replaces KILL by `true` or `false`.
 pub const CLIENT: &str = r#"private_key = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00="
 address = ["10.77.0.1/24", "fd77::1/64"]
 routes = ["0.0.0.0/0", "::/0"]

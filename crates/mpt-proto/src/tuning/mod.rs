@@ -1,7 +1,7 @@
 //! Every behavioural constant of the core, grouped by mechanism, and a switch for each heuristic.
 //!
 //! A constant states its source: an RFC, a draft, a paper, the kernel, or the measurement that chose it. Numbers of the
-//! wire format, of cryptography and of memory layout stand beside their code.
+//! wire format, of cryptography and of memory layout are in the files that use them.
 //!
 //! A [`Rule`] is a heuristic that can be switched off, for ablation: `mpt-lab matrix --without NAME` measures what it
 //! is worth. `docs/design/ablation.md` has the results. All rules are on by default, and the configuration file has no
@@ -26,6 +26,8 @@ pub enum Rule {
     AckDelay,
     /// Reserves the path with the lowest RTT for flows that send little, where it adds next to nothing to bulk.
     ReservedPath,
+    /// Lets a short transfer use a slow line alone while the other paths are in start-up and far away.
+    StartupBacklog,
     /// Estimates the rate of a slow link from the delays of small and large datagrams before the link is filled.
     LinkRate,
     /// Sends duplicates of new packets on a path whose rate is unknown.
@@ -75,6 +77,7 @@ impl Rule {
     pub const NAMES: &'static [(&'static str, Self)] = &[
         ("ack_delay", Self::AckDelay),
         ("reserved_path", Self::ReservedPath),
+        ("startup_backlog", Self::StartupBacklog),
         ("link_rate", Self::LinkRate),
         ("duplicate_probes", Self::DuplicateProbes),
         ("startup_overhang", Self::StartupOverhang),

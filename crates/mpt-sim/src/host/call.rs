@@ -68,8 +68,8 @@ impl CallSink {
         Self { spec, arrived: BTreeMap::new() }
     }
 
-    /// Returns the sorted delays from the time at which each packet was due; `lost` stands for the delay of a packet
-    /// that did not arrive.
+    /// Returns the sorted delays from the time at which each packet was due. A packet that did not arrive has the delay
+    /// `lost`.
     pub fn delays(&self, lost: Duration) -> Vec<Duration> {
         let packets = (0..).map_while(|number| self.spec.due(number).map(|due| (number, due)));
         let delay = |(number, due)| self.arrived.get(&number).map_or(lost, |at| at.since(due));

@@ -56,7 +56,7 @@ pub(super) enum Command {
         action: AddressAction,
         /// The address; /24 and /64 without a length
         address: String,
-        /// The word dev
+        /// The keyword `dev`
         #[arg(value_parser = ["dev"])]
         dev: String,
         /// The interface

@@ -85,7 +85,7 @@ pub fn down(tunnel: TunnelArg) -> Result<(), Failure> {
 
 /// Activates the kill switch of a file whose tunnel is not running.
 pub fn kill_switch(file: &Path) -> Result<(), Failure> {
-    daemon::raise_kill_switch(&load(file)?)
+    daemon::activate_kill_switch(&load(file)?)
 }
 
 /// Returns the crashed tunnel, if exactly one has left a socket file.

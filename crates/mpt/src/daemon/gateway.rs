@@ -1,15 +1,15 @@
 //! Gateway mode: enables IP forwarding and source NAT (masquerading) for packets from the tunnel.
 //!
-//! The table of nftables with the tunnel's name translates addresses, and it drops what nobody asked for, because
-//! forwarding is a property of the whole host:
+//! The table of nftables with the tunnel's name translates addresses. It also drops what the configuration does not
+//! allow, because the kernel forwards between all interfaces of the host:
 //!
 //! ```text
 //!   from the tunnel     to the Internet      accept: by an interface that a default route leads to, no private address
 //!                       to another client    accept with client_to_client
 //!                       to other networks    accept with lan
 //!   to the tunnel                            drop, except answers
-//!   from the Internet   elsewhere            drop, except answers and what a translation of the host leads there;
-//!                                            accept if the host forwarded before
+//!   from the Internet   elsewhere            drop, except answers, and packets to which a rule of the host gave
+//!                                            another destination (DNAT); accept if the host forwarded before
 //! ```
 //!
 //! Other tables stay in effect; a firewall that drops forwarded packets continues to do so.
@@ -78,7 +78,7 @@ impl Gateway {
             tunnel: nft::quoted_tunnel(&self.name)?,
             uplinks: uplinks.filter_map(|link| nft::quoted(&link.name)).collect(),
             client_to_client: *file.client_to_client,
-            lan: file.lan.iter().map(|net| &net.value).collect(),
+            lan: IpNet::aggregate(&file.lan.iter().map(|net| net.value).collect()),
             only_for_tunnel: &self.only_for_tunnel,
         };
         self.table.install(chains.text())
@@ -179,7 +179,7 @@ struct Chains<'a> {
     /// Notations of the interfaces that default routes lead to.
     uplinks: Vec<String>,
     client_to_client: bool,
-    lan: Vec<&'a IpNet>,
+    lan: Vec<IpNet>,
     /// Families that the host did not forward before.
     only_for_tunnel: &'a [&'static str],
 }
@@ -190,13 +190,12 @@ impl Chains<'_> {
         let uplinks = format!("{{ {} }}", self.uplinks.join(", "));
         let between = if self.client_to_client { "accept" } else { "drop" };
         let mut from_tunnel = format!("    oifname {tunnel} {between}\n");
-        for net in &self.lan {
-            let family = if net.addr().is_ipv4() { "ip" } else { "ip6" };
-            from_tunnel += &format!("    {family} daddr {net} accept\n");
-        }
+        from_tunnel += &nft::destination_rules("", &self.lan, "accept");
         let mut beside = String::new();
         if !self.uplinks.is_empty() {
-            from_tunnel += &format!("{NO_PRIVATE}    oifname {uplinks} accept\n");
+            // A host with one interface has its LAN there.
+            from_tunnel += &nft::destination_rules("", &nft::PRIVATE, "drop");
+            from_tunnel += &format!("    oifname {uplinks} accept\n");
             let rule = |family: &&str| format!("    meta nfproto {family} iifname {uplinks} jump from_uplink\n");
             beside = self.only_for_tunnel.iter().map(rule).collect();
         }
@@ -211,13 +210,6 @@ impl Chains<'_> {
         )
     }
 }
-
-/// Private addresses (RFC 1918, RFC 6598, RFC 3927, RFC 4193, RFC 4291), also by the interface of the default route: a
-/// host with one interface has its LAN there.
-const NO_PRIVATE: &str =
-    "    ip daddr { 10.0.0.0/8, 100.64.0.0/10, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16 } drop
-    ip6 daddr { fc00::/7, fe80::/10 } drop
-";
 
 #[cfg(test)]
 mod tests {

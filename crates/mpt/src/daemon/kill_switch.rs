@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   output    accept    lo, the tunnel, our own mark
-//!             accept    what keeps a link alive: DHCP, neighbour discovery, multicast membership
+//!             accept    DHCP, neighbour discovery, multicast membership: a link fails without these
 //!             accept    local networks
 //!             drop
 //!   forward   accept    the tunnel, local networks
@@ -21,7 +21,6 @@
 //! is removed by a clean shutdown, by `mpt down`, and by a reload without `kill_switch`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
@@ -116,12 +115,8 @@ fn attached_networks(file: &File, netlink: &mut Netlink) -> Result<BTreeMap<Stri
 fn is_local(net: &IpNet, file: &File) -> bool {
     let is_inside = |wide: &&str| wide.parse::<IpNet>().is_ok_and(|wide| wide.contains(net));
     let overlaps = |own: &IpNet| own.prefix_len() > 0 && (own.contains(net) || net.contains(&own.trunc()));
-    PRIVATE.iter().any(is_inside) && !file.routes.iter().chain(&file.addresses).any(|own| overlaps(own))
+    nft::PRIVATE.iter().any(is_inside) && !file.routes.iter().chain(&file.addresses).any(|own| overlaps(own))
 }
-
-/// Private addresses (RFC 1918, RFC 6598, RFC 4193) and those of a link (RFC 3927, RFC 4291).
-const PRIVATE: [&str; 7] =
-    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"];
 
 /// Destinations that no router forwards (RFC 3927, RFC 5771, RFC 4291): names of printers, and the like.
 const LINK_LOCAL: [&str; 4] = ["169.254.0.0/16", "224.0.0.0/24", "fe80::/10", "ff02::/16"];
@@ -129,8 +124,7 @@ const LINK_LOCAL: [&str; 4] = ["169.254.0.0/16", "224.0.0.0/24", "fe80::/10", "f
 fn chains(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> Result<String, Failure> {
     let (tunnel, mark) = (nft::quoted_tunnel(&file.interface)?, policy_routing::mark(file).unwrap_or_default());
     let networks = accept_networks(file, local);
-    let link =
-        if file.outside.is_none() { accept_destinations("", &LINK_LOCAL.map(str::to_owned)) } else { String::new() };
+    let link = if file.outside.is_none() { nft::destination_rules("", &LINK_LOCAL, "accept") } else { String::new() };
     Ok(format!(
         "  chain output {{\n    type filter hook output priority {LAST}; policy drop;\n    \
          oifname {{ \"lo\", {tunnel} }} accept\n    meta mark {mark:#x} accept\n{KEEP_LINKS}{link}{networks}  }}\n  \
@@ -140,25 +134,12 @@ fn chains(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> Result<String, F
 }
 
 fn accept_networks(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> String {
-    let text = |nets: &[IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>();
     let listed: Vec<IpNet> = file.outside.iter().flatten().map(|net| **net).collect();
-    let mut lines = accept_destinations("", &text(&IpNet::aggregate(&listed)));
+    let mut lines = nft::destination_rules("", &IpNet::aggregate(&listed), "accept");
     for (interface, nets) in local {
         // Nothing is accepted on an interface that nftables cannot name.
         if let Some(name) = nft::quoted(interface) {
-            lines += &accept_destinations(&format!("oifname {name} "), &text(nets));
-        }
-    }
-    lines
-}
-
-/// Returns rules that accept these destinations.
-fn accept_destinations(condition: &str, nets: &[String]) -> String {
-    let mut lines = String::new();
-    for (family, colon) in [("ip", false), ("ip6", true)] {
-        let nets: Vec<_> = nets.iter().filter(|net| net.contains(':') == colon).map(String::as_str).collect();
-        if !nets.is_empty() {
-            writeln!(lines, "    {condition}{family} daddr {{ {} }} accept", nets.join(", ")).expect("a string");
+            lines += &nft::destination_rules(&format!("oifname {name} "), nets, "accept");
         }
     }
     lines

@@ -2,7 +2,7 @@
 //!
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
-//! [`gateway`] forwards to the Internet; both use tables of [`nft`].
+//! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`table_sync`] keeps in effect.
 //! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
 //! metered traffic, [`service`] notifies the service manager, [`handshake_flood`] limits floods, and
 //! [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands, [`peers`] adds and removes peers,
@@ -27,6 +27,7 @@ mod retry_log;
 mod routes;
 mod service;
 mod setup;
+mod table_sync;
 
 use std::path::{Path, PathBuf};
 use std::{env, process};
@@ -173,7 +174,7 @@ pub fn clean_up(interface: &str) -> Result<bool, Failure> {
 ///
 /// # Errors
 /// The configuration has no kill switch, the tunnel is running, or the system refused a change.
-pub fn raise_kill_switch(file: &File) -> Result<(), Failure> {
+pub fn activate_kill_switch(file: &File) -> Result<(), Failure> {
     if !policy_routing::has_kill_switch(file) {
         let failure = Failure::new(format!("{} has no kill switch", file.path.display()));
         return Err(failure.hint("kill_switch = true at the top of the file"));

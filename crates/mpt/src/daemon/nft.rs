@@ -157,6 +157,22 @@ pub fn quoted_tunnel(interface: &str) -> Result<String, Failure> {
     })
 }
 
+/// Returns rules with this verdict for these destinations, one for each IP version among them. Networks must not
+/// overlap.
+pub fn destination_rules(condition: &str, nets: &[impl ToString], verdict: &str) -> String {
+    let nets: Vec<String> = nets.iter().map(ToString::to_string).collect();
+    let rule = |(family, ipv6): (&str, bool)| {
+        let nets: Vec<_> = nets.iter().filter(|net| net.contains(':') == ipv6).map(String::as_str).collect();
+        let set = nets.join(", ");
+        (!nets.is_empty()).then(|| format!("    {condition}{family} daddr {{ {set} }} {verdict}\n"))
+    };
+    [("ip", false), ("ip6", true)].into_iter().filter_map(rule).collect()
+}
+
+/// Private addresses (RFC 1918, RFC 6598, RFC 4193) and those of a link (RFC 3927, RFC 4291).
+pub const PRIVATE: [&str; 7] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"];
+
 /// nftables allows fewer characters in names than Linux in interface names.
 fn encoded(interface: &str) -> String {
     let plain =
@@ -183,6 +199,14 @@ mod tests {
         assert_eq!(name("mpt0"), "mpt_mpt0");
         assert_eq!(name("home-b.1"), "mpt_home_2db.1");
         assert_ne!(name("a_2d"), name("a-"));
+    }
+
+    #[test]
+    fn destinations_of_each_ip_version_have_a_rule() {
+        let both = "    oifname \"a\" ip daddr { 10.0.0.0/8, 192.0.2.1 } drop\n    oifname \"a\" ip6 daddr { fc00::/7 } drop\n";
+        assert_eq!(destination_rules("oifname \"a\" ", &["10.0.0.0/8", "fc00::/7", "192.0.2.1"], "drop"), both);
+        assert_eq!(destination_rules("", &["fe80::/10"], "accept"), "    ip6 daddr { fe80::/10 } accept\n");
+        assert_eq!(destination_rules("", &[""; 0], "accept"), "");
     }
 
     #[test]

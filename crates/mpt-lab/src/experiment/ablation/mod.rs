@@ -204,7 +204,7 @@ impl Verdict {
         }
     }
 
-    /// Returns the verdict in words.
+    /// Returns the text of the verdict for a table.
     pub fn text(self) -> &'static str {
         match self {
             Self::CostsMore => "costs more than 1 %",

@@ -208,12 +208,13 @@ impl Native {
         let total: u64 = paths().map(|path| path.rate.bytes()).sum();
         let is_slow = |path: &PathSnapshot| self.paths[path.id].estimator.link_rate().is_some();
         let grows = |path: &PathSnapshot| self.cc.in_startup(path.id);
-        let is_worse = |slow: &PathSnapshot| {
-            let wait = slow.delay + slow.rate.time_for(backlog);
-            paths().any(|path| grows(path) && !is_slow(path) && path.delay < wait * BACKLOG_FACTOR)
+        let always = !self.tuning.has(Rule::StartupBacklog);
+        let has_alternative = |slow: &PathSnapshot| {
+            let longest = (slow.delay + slow.rate.time_for(backlog)) * BACKLOG_FACTOR;
+            paths().any(|path| grows(path) && !is_slow(path) && (always || path.delay < longest))
         };
         let is_reserved =
-            |path: &&PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && is_worse(path);
+            |path: &&PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && has_alternative(path);
         let Some(quickest) = paths().min_by_key(|path| path.srtt).filter(is_reserved).copied() else {
             return (None, None);
         };

@@ -1,0 +1,64 @@
+//! Keeps the tables of nftables in effect: those of the kill switch and of the gateway.
+
+use mpt_linux::netlink::{Netlink, TableMonitor};
+use mpt_linux::reactor::Interest;
+use mpt_proto::time::Time;
+
+use super::gateway::Gateway;
+use super::{Daemon, TABLES, policy_routing};
+use crate::Failure;
+
+impl Daemon {
+    /// Updates the gateway when default routes or interfaces may have changed.
+    pub(super) fn sync_gateway(&mut self) -> Result<(), Failure> {
+        if let Some(gateway) = self.gateway.as_mut().filter(|_| self.interface_sync.default_routes_changed) {
+            gateway.apply(&self.file, &mut Netlink::open()?)?;
+        }
+        self.interface_sync.default_routes_changed = false;
+        Ok(())
+    }
+
+    /// Subscribes to changes of tables if there are any of the tunnel.
+    pub(super) fn watch_tables(&mut self, now: Time) -> Result<(), Failure> {
+        let has_tables = policy_routing::has_kill_switch(&self.file) || self.gateway.is_some();
+        if !has_tables || self.table_monitor.is_some() {
+            return Ok(());
+        }
+        let monitor = TableMonitor::open()?;
+        self.driver.reactor.add(&monitor, TABLES, Interest::Read)?;
+        self.table_monitor = Some(monitor);
+        self.restore_tables(now);
+        Ok(())
+    }
+
+    /// Restores tables that another program deleted or changed.
+    pub(super) fn handle_table_events(&mut self, now: Time) -> Result<(), Failure> {
+        let Some(monitor) = &mut self.table_monitor else { return Ok(()) };
+        let kill_switch = self.routes.kill_switch().table().to_owned();
+        let names = [Some(kill_switch.as_str()), self.gateway.as_ref().map(Gateway::table)];
+        if monitor.take_changed(&names.into_iter().flatten().collect::<Vec<_>>())? {
+            self.restore_tables(now);
+        }
+        Ok(())
+    }
+
+    fn restore_tables(&mut self, now: Time) {
+        let restored = [
+            (self.routes.kill_switch().restore(), "kill_switch"),
+            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade"),
+        ];
+        for (restored, key) in restored {
+            match restored {
+                Ok(true) => {
+                    tracing::warn!(key, "an nftables table was deleted or changed by another program; restored")
+                }
+                Ok(false) => {}
+                Err(failure) => {
+                    let what = format!("cannot restore the nftables table of {key}");
+                    self.interface_sync.default_routes_changed = true;
+                    self.interface_sync.route_failures.fail(now, what, failure.to_string());
+                }
+            }
+        }
+    }
+}
