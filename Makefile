@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 30
-.PHONY: all demo test check docs wasm fuzz prerequisites clean
+.PHONY: all demo test check docs wasm deny msrv miri asan fuzz prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -39,6 +39,35 @@ wasm:
 	 || rustup target add wasm32-unknown-unknown >/dev/null 2>&1; then \
 	  $(CARGO) check -p mpt-proto --target wasm32-unknown-unknown; \
 	else echo "skipped: the target wasm32-unknown-unknown cannot be installed"; fi
+
+# Checks licences, sources and duplicates of the dependencies, and known vulnerabilities if the database can be reached.
+deny:
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked --quiet cargo-deny \
+	 || { echo "skipped: cargo-deny cannot be installed"; exit 0; }; \
+	$(CARGO) deny --workspace check bans licenses sources || exit 1; \
+	if $(CARGO) deny --workspace fetch db >/dev/null 2>&1; then $(CARGO) deny --workspace check --disable-fetch advisories; \
+	else echo "skipped: known vulnerabilities, because the advisory database cannot be reached"; fi
+
+# Compiles with the oldest supported compiler.
+msrv:
+	@version=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
+	if rustup toolchain install --profile minimal --no-self-update $$version >/dev/null 2>&1; then \
+	  $(CARGO) +$$version check --workspace; \
+	else echo "skipped: Rust $$version cannot be installed"; fi
+
+# Runs tests of the core's pure modules in an interpreter that finds undefined behaviour. The core has no unsafe code, but
+# its dependencies have. Few cases of each property: the interpreter is some hundred times slower.
+miri:
+	@if rustup component add --toolchain nightly miri rust-src >/dev/null 2>&1; then \
+	  PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p mpt-proto --lib -- \
+	    crypto::replay wire::frame wire::native reorder::sparse_window reorder::delivered_bitmap reorder::sequence; \
+	else echo "skipped: Miri cannot be installed"; fi
+
+# Runs the tests of the system calls with AddressSanitizer.
+asan:
+	@if rustup toolchain list | grep -q ^nightly; then \
+	  RUSTFLAGS=-Zsanitizer=address $(CARGO) +nightly test -p mpt-linux --lib --target $$(rustc -vV | sed -n 's/host: //p'); \
+	else echo "skipped: AddressSanitizer needs a nightly compiler"; fi
 
 # Fuzzes each target for FUZZ_SECONDS. Needs a nightly compiler.
 # `make test` runs the harnesses of `gre`, `inner` and `endpoint` over the seeds and over generated input.
