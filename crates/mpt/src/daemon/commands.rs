@@ -17,8 +17,7 @@ use crate::Failure;
 use crate::config::model::{At, FileFormat, Mode, Peer};
 use crate::config::{self, File, describe};
 use crate::control::{Action, ClientToken, Request, Response};
-use crate::legacy::toml::Allowed;
-use crate::legacy::{folder, write};
+use crate::legacy::write;
 use crate::secrets;
 
 /// A `create` command that waits for the peer's answer.
@@ -130,7 +129,7 @@ impl Daemon {
     /// peers continue undisturbed, except those of the original, which are always restarted. The keys that are fixed at
     /// the start must be unchanged; everything is prepared before anything changes.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
-        let fresh = self.read_again()?;
+        let fresh = self.config_files.read()?;
         let hint = "nothing was changed; this takes effect at the next start: mpt down, then mpt up";
         if let Some((line, key)) = changed_startup_key(&self.file, &fresh) {
             return Err(fresh.problem(line, format!("{key} cannot change while the tunnel runs"), hint).into());
@@ -170,17 +169,6 @@ impl Daemon {
         self.apply_routes(routes).map_err(partly_done)
     }
 
-    fn read_again(&self) -> Result<File, Failure> {
-        let unusable = |what: String| Failure::new(what).hint("nothing was changed");
-        match self.file.format {
-            FileFormat::Toml => config::load(&self.file.path)
-                .map_err(|problems| unusable(problems.first().map_or_else(String::new, ToString::to_string))),
-            FileFormat::Original => config::load_original(&self.file.path, Allowed::default())
-                .map(|(file, _)| file)
-                .map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default())),
-        }
-    }
-
     /// Restarts one connection or all without reading files: every path is up again.
     fn restart(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         if let Some(name) = connection {
@@ -204,7 +192,7 @@ impl Daemon {
         if self.file.format == FileFormat::Original {
             check_own_file(&self.file, &self.file.peers[index])?;
             let name = self.file.peers[index].original.as_ref().map(|original| original.file.clone());
-            let renamed = name.map_or(Ok(()), |name| folder::disable(&self.file.path, &name));
+            let renamed = name.map_or(Ok(()), |name| self.config_files.disable(&name));
             renamed.map_err(|error| file_failure(&format!("cannot rename the file of {connection}"), &error))?;
         }
         let gone = self.end_peer(now, index);
@@ -213,7 +201,7 @@ impl Daemon {
     }
 
     /// Writes one connection or all to their files.
-    fn save(&self, connection: Option<&str>) -> Result<(), Failure> {
+    fn save(&mut self, connection: Option<&str>) -> Result<(), Failure> {
         if self.file.format == FileFormat::Toml {
             let what = format!("commands do not write {}", self.file.path.display());
             return Err(Failure::new(what).hint("edit the file, then `mpt reload`"));
@@ -227,7 +215,7 @@ impl Daemon {
         for peer in selected {
             let Some(saved) = describe::connection(&self.file, peer) else { continue };
             let file = saved.file.clone();
-            let saved = folder::save(&self.file.path, saved);
+            let saved = self.config_files.save(saved);
             saved.map_err(|error| file_failure(&format!("cannot write {file}"), &error))?;
         }
         Ok(())

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 use mpt_linux::netlink::{Netlink, Prefix};
+use mpt_linux::tun::CloneDevice;
 use mpt_linux::udp::{Socket, SocketSpec};
 use mpt_linux::{Error, Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
@@ -34,7 +35,7 @@ use crate::config::model::{File, Mode, Path, Peer};
 ///
 /// # Errors
 /// The system refused an operation (with a hint), or the file does not fit this system.
-pub fn open(file: &File, reactor: Reactor) -> Result<OpenTunnel, Failure> {
+pub fn open(file: &File, reactor: Reactor, device: CloneDevice) -> Result<OpenTunnel, Failure> {
     let mut netlink = Netlink::open_for(policy_routing::mark(file))?;
     let mut sockets = Sockets { listens_per_address: listens_per_address(file), ..Sockets::default() };
     if file.accepts_incoming() {
@@ -44,7 +45,7 @@ pub fn open(file: &File, reactor: Reactor) -> Result<OpenTunnel, Failure> {
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
     let links = sockets.take_new();
     let mtu = inner_mtu(file, &mut netlink)?;
-    let tun = Tun::open(&file.interface, file.offload)?;
+    let tun = Tun::attach(device, &file.interface, file.offload)?;
     configure(file, &tun, mtu, &mut netlink)?;
     let mut routes = Routes::new(tun.index(), &file.interface);
     routes.apply(file, &mut netlink)?;
