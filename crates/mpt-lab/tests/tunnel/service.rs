@@ -263,8 +263,8 @@ fn a_running_tunnel_can_write_no_file_of_root() {
     let peers = rig.folder.path().join("peers.d");
     fs::create_dir(&peers).expect("a folder");
     fs::set_permissions(&peers, fs::Permissions::from_mode(0o700)).expect("its mode");
-    let late =
-        "[[peer]]\npublic_key = \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"\nnetworks = [\"10.77.0.9/32\"]\n";
+    let late = "[[peer]]\npublic_key = \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"\nnetworks = [\"10.77.0.9/32\"]\n\
+        [[peer.path]]\nremote = \"192.168.11.9\"\n";
     fs::write(peers.join("late.toml"), late).expect("a file");
     let text = fs::read_to_string(&config).expect("the file");
     fs::write(&config, format!("include = \"peers.d\"\n{text}")).expect("the file");
