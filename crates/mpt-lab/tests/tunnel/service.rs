@@ -1,13 +1,13 @@
 //! The daemon as a service: its privileges, its messages to the service manager, and the secrets that it never prints.
 
-use crate::rig::{Rig, text};
-use mpt_lab::topology::Host;
+use crate::rig::{Plan, Rig, text};
+use mpt_lab::topology::{Family, Host};
 use std::{
     fs::{self, File},
-    io::ErrorKind,
+    io::{ErrorKind, Read as _},
     os::unix::{
         fs::{PermissionsExt as _, chown},
-        net::UnixDatagram,
+        net::{UnixDatagram, UnixStream},
         process::ExitStatusExt as _,
     },
     process::{Child, Command, Stdio},
@@ -243,8 +243,10 @@ fn writable<'a>(pid: u64, files: &[&'a str]) -> Vec<&'a str> {
 fn a_running_tunnel_can_write_no_file_of_root() {
     let Some(mut rig) = Rig::build("rights", &["delay=1ms"]) else { return };
     rig.launch_with(Host::B, &config(1));
-    let everything =
-        "routes = [\"0.0.0.0/0\"]\nkill_switch = true\nmasquerade = true\n[[peer]]\nnetworks = [\"0.0.0.0/0\"]";
+    let everything = "include = \"peers.d\"\nroutes = [\"0.0.0.0/0\"]\nkill_switch = true\nmasquerade = true\n[[peer]]\nnetworks = [\"0.0.0.0/0\"]";
+    let peers = rig.folder.path().join("peers.d");
+    fs::create_dir(&peers).expect("a folder");
+    fs::set_permissions(&peers, fs::Permissions::from_mode(0o700)).expect("its mode");
     rig.launch_with(Host::A, &config(0).replacen("[[peer]]", everything, 1));
     rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
     let pid = rig.status(Host::A)["pid"].as_u64().expect("a number");
@@ -260,18 +262,55 @@ fn a_running_tunnel_can_write_no_file_of_root() {
     assert_eq!(rig.status(Host::A)["peers"].as_array().map(Vec::len), Some(1));
 
     // It reads its configuration again, which only root may read, and a file that it includes.
-    let peers = rig.folder.path().join("peers.d");
-    fs::create_dir(&peers).expect("a folder");
-    fs::set_permissions(&peers, fs::Permissions::from_mode(0o700)).expect("its mode");
     let late = "[[peer]]\npublic_key = \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"\nnetworks = [\"10.77.0.9/32\"]\n\
         [[peer.path]]\nremote = \"192.168.11.9\"\n";
     fs::write(peers.join("late.toml"), late).expect("a file");
-    let text = fs::read_to_string(&config).expect("the file");
-    fs::write(&config, format!("include = \"peers.d\"\n{text}")).expect("the file");
     let reloaded = rig.mpt(Host::A, &["reload"]);
     assert!(reloaded.status.success(), "{reloaded:?}");
     assert_eq!(rig.status(Host::A)["peers"].as_array().map(Vec::len), Some(2));
     assert!(rig.mpt(Host::A, &["down"]).status.success() && rig.wait_for_end(Host::A).success());
     assert_eq!(rig.hosts.a.sh("nft list tables; ip rule | grep fwmark || true").expect("a look around"), "");
     assert_eq!(fs::read_dir(rig.run_dir(Host::A)).expect("a directory").count(), 0, "no lock, socket, or undo file");
+}
+
+#[test]
+fn a_client_without_a_descriptor_for_it_is_refused() {
+    let Some(mut rig) = Rig::build("emfile", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::B, &config(1));
+    let pid = rig.status(Host::B)["pid"].as_u64().expect("a number");
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").flatten();
+    let open: Vec<u64> = open.filter_map(|fd| fd.file_name().to_str()?.parse().ok()).collect();
+    let limit = |files: u64| {
+        let status = Command::new("prlimit").args(["--pid", &pid.to_string(), &format!("--nofile={files}:")]).status();
+        assert!(status.expect("prlimit").success());
+    };
+    limit((0..).find(|fd| !open.contains(fd)).expect("a free number"));
+    let mut client = UnixStream::connect(rig.run_dir(Host::B).join("mpt0.sock")).expect("a connection");
+    client.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
+    assert_eq!(client.read(&mut [0; 1]).expect("the end"), 0);
+    limit(1024);
+    assert!(rig.mpt(Host::B, &["status"]).status.success());
+}
+
+#[test]
+fn commands_change_only_interfaces_of_the_tunnel() {
+    let Some(mut rig) = Rig::build("own", &["delay=1ms"]) else { return };
+    rig.hosts.b.ip("link add other type veth peer name other2").expect("an interface");
+    rig.launch_with(Host::B, &config(1));
+    for refused in
+        [&["addr", "add", "10.99.0.1/24", "dev", "other"][..], &["int", "other", "up"], &["int", "lo", "down"]]
+    {
+        let refused = rig.mpt(Host::B, refused);
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("neither the interface of this tunnel"), "{said}");
+    }
+    assert!(rig.mpt(Host::B, &["addr", "add", "10.99.0.1/24", "dev", "mpt0"]).status.success());
+    let addresses = rig.hosts.b.sh("ip -br address").expect("addresses");
+    assert_eq!(addresses.matches("10.99.0.1").count(), 1, "{addresses}");
+}
+
+#[test]
+fn a_tunnel_in_plain_mode_warns_once() {
+    let Some(rig) = Rig::up("plain", &["delay=1ms"], &Plan::over(&[Family::V4])) else { return };
+    assert_eq!(rig.logged(Host::A, "neither encrypted nor authenticated"), 1);
 }

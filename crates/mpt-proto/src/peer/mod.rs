@@ -129,7 +129,6 @@ impl Peer {
         self.native_mut().map(|(native, _)| native.association())
     }
 
-    /// Returns its name in the configuration.
     /// Drops the sessions of native mode, and begins again as after a restart of this end.
     pub fn drop_sessions(&mut self, turn: &mut Turn<'_>) {
         if let Mode::Native(native) = &mut self.mode {
@@ -137,6 +136,7 @@ impl Peer {
         }
     }
 
+    /// Returns its name in the configuration.
     pub fn name(&self) -> &str {
         &self.common.name
     }

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use mpt_linux::netlink::{Change, Netlink, Prefix};
+use mpt_linux::netlink::{Change, Link, Netlink, Prefix};
 use mpt_proto::PeerError;
 use mpt_proto::legacy::control::{Pair, Refused};
 use mpt_proto::time::Time;
@@ -36,7 +36,7 @@ impl Daemon {
             Request::Path { peer, path, action } => self.set_path(now, peer, path, *action),
             Request::Ends { local, remote, action } => self.set_paths_between(now, *local, *remote, *action),
             Request::Address { action, address, length, interface } => {
-                set_address(*action, Prefix { address: *address, length: *length }, interface)
+                self.set_address(*action, Prefix { address: *address, length: *length }, interface)
             }
             Request::Interface { interface, action } => self.set_interface(now, interface, *action),
             Request::Reload { connection } => self.reload(now, connection.as_deref()),
@@ -94,8 +94,7 @@ impl Daemon {
     /// notified.
     fn set_interface(&mut self, now: Time, name: &str, action: Action) -> Result<(), Failure> {
         let mut netlink = Netlink::open()?;
-        let none = || Failure::new(format!("there is no interface {name}")).hint("`ip link` lists them");
-        let link = netlink.link(name)?.ok_or_else(none)?;
+        let link = self.own_interface(name, &mut netlink)?;
         let up = action == Action::Up;
         if up {
             netlink.set_up(link.index, true)?;
@@ -112,6 +111,34 @@ impl Daemon {
             tracing::warn!(%failure, "routes");
         }
         Ok(())
+    }
+
+    fn set_address(&self, action: Action, prefix: Prefix, interface: &str) -> Result<(), Failure> {
+        let mut netlink = Netlink::open()?;
+        let index = self.own_interface(interface, &mut netlink)?.index;
+        let (change, already) = match action {
+            Action::Up => (netlink.add_address(index, prefix)?, "has the address"),
+            Action::Down => (netlink.remove_address(index, prefix)?, "does not have the address"),
+        };
+        match change {
+            Change::Applied => Ok(()),
+            Change::Unchanged => Err(Failure::new(format!("{interface} {already} {prefix} already"))),
+        }
+    }
+
+    /// Returns an interface that belongs to the tunnel: its own, or one that a path uses. The control socket gives no
+    /// rights to others.
+    fn own_interface(&self, name: &str, netlink: &mut Netlink) -> Result<Link, Failure> {
+        let none = || Failure::new(format!("there is no interface {name}")).hint("`ip link` lists them");
+        let link = netlink.link(name)?.ok_or_else(none)?;
+        let is_own = link.index == self.driver.tun_index()
+            || self.driver.interfaces().contains(&link.index)
+            || !self.paths_over(name, &netlink.addresses(link.index)?).is_empty();
+        let foreign = || {
+            Failure::new(format!("{name} is neither the interface of this tunnel nor one of its paths"))
+                .hint("root changes others with `ip address` and `ip link`")
+        };
+        is_own.then_some(link).ok_or_else(foreign)
     }
 
     /// Returns the paths over an interface: bound to it, or to one of its addresses.
@@ -319,18 +346,4 @@ fn find(file: &File, name: &str) -> Result<usize, Failure> {
         let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
         Failure::new(format!("there is no connection {name}")).hint(format!("connections: {known}"))
     })
-}
-
-fn set_address(action: Action, prefix: Prefix, interface: &str) -> Result<(), Failure> {
-    let mut netlink = Netlink::open()?;
-    let none = || Failure::new(format!("there is no interface {interface}")).hint("`ip link` lists them");
-    let index = netlink.link(interface)?.ok_or_else(none)?.index;
-    let (change, already) = match action {
-        Action::Up => (netlink.add_address(index, prefix)?, "has the address"),
-        Action::Down => (netlink.remove_address(index, prefix)?, "does not have the address"),
-    };
-    match change {
-        Change::Applied => Ok(()),
-        Change::Unchanged => Err(Failure::new(format!("{interface} {already} {prefix} already"))),
-    }
 }

@@ -39,11 +39,13 @@ use mpt_linux::Reactor;
 use mpt_linux::netlink::{Event, Link, Monitor, Netlink, TableMonitor};
 use mpt_linux::privilege::{self, Capability};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
+use mpt_linux::suspend::{CopyMonitor, SuspendWatch};
 use mpt_linux::tun::CloneDevice;
 use mpt_proto::time::Time;
 
 use crate::Failure;
 use crate::config::File;
+use crate::config::model::Mode;
 use crate::control::report::{Report, TunnelReport};
 use crate::control::{Request, RunDir, Server};
 use commands::PendingCreate;
@@ -106,6 +108,12 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     if let Some(port) = &control_port {
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
+    let copy_monitor = CopyMonitor::open()
+        .inspect_err(|error| tracing::warn!(%error, "copies of a virtual machine are not detected"))
+        .ok();
+    if let Some(monitor) = &copy_monitor {
+        driver.reactor.add(monitor, COPIES, Interest::Read)?;
+    }
     let gateway = Gateway::open(file, run)?;
     let about = tunnel_report(file, driver.endpoint.mtu());
     if qlog.is_some() {
@@ -114,6 +122,9 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     if let Err(error) = config_files.check() {
         let config = file.path.display();
         tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to root");
+    }
+    if *file.mode == Mode::Plain {
+        tracing::warn!("plain mode: packets are neither encrypted nor authenticated");
     }
     let (file, pending) = (file.clone(), Vec::new());
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
@@ -139,6 +150,8 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         handshake_clock,
         qlog,
         config_files,
+        suspend_watch: SuspendWatch::start(),
+        copy_monitor,
     }
     .run_to_end()
 }
@@ -236,6 +249,8 @@ struct Daemon {
     interface_sync: InterfaceSync,
     qlog: Option<Qlog>,
     config_files: ConfigFiles,
+    suspend_watch: SuspendWatch,
+    copy_monitor: Option<CopyMonitor>,
 }
 
 /// Returns the part of the status report about the tunnel itself.
@@ -277,6 +292,9 @@ impl Daemon {
         loop {
             self.driver.reactor.wait(wake, &mut ready)?;
             let now = self.driver.reactor.now();
+            let is_copy = ready.iter().any(|event| event.token == COPIES);
+            let copied = is_copy && self.copy_monitor.as_mut().is_some_and(CopyMonitor::take_copied);
+            self.detect_suspend(now, copied)?;
             for event in &ready {
                 if self.handle(now, event)? == LoopControl::Exit {
                     self.service.stopping();
@@ -290,6 +308,17 @@ impl Daemon {
             }
             wake = self.finish_iteration(now);
         }
+    }
+
+    /// Drops all sessions if the host was suspended or copied since the last call.
+    fn detect_suspend(&mut self, now: Time, copied: bool) -> Result<(), Failure> {
+        match (self.suspend_watch.poll(), copied) {
+            (Some(time), _) => tracing::info!(?time, "the host was suspended: new handshakes"),
+            (None, true) => tracing::info!("the virtual machine was copied: new handshakes"),
+            (None, false) => return Ok(()),
+        }
+        self.driver.endpoint.handle_suspend(now, *setup::seed()?);
+        Ok(())
     }
 
     /// Handles everything that is due, and returns the next deadline.
@@ -332,6 +361,7 @@ impl Daemon {
             SIGNALS => return self.handle_signal(now),
             MONITOR => self.handle_netlink_events(now)?,
             TABLES => self.handle_table_events(now)?,
+            COPIES => {}
             CONTROL => return Ok(self.handle_requests(now)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -463,3 +493,4 @@ const MONITOR: Token = Token(2);
 const CONTROL: Token = Token(3);
 const CONTROL_PORT: Token = Token(4);
 const TABLES: Token = Token(5);
+const COPIES: Token = Token(6);

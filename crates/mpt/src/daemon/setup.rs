@@ -74,12 +74,20 @@ fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure
         (Mode::Native, Some(keys)) => keys.clone(),
         _ => return Ok(Endpoint::new(now, config)),
     };
+    let clock = HandshakeClock::of(&file.interface).read(now);
+    let identity = Identity { keys, capabilities: Capabilities::new(has_aes()), clock };
+    Ok(Endpoint::native(now, config, SessionTable::new(identity, *seed()?)))
+}
+
+/// Returns a seed from the system's random source, which the kernel renews after a copy of the virtual machine.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn seed() -> Result<Zeroizing<[u8; 32]>, Failure> {
     let mut seed = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *seed)
         .map_err(|error| Failure::new(format!("cannot get random numbers from the system: {error}")))?;
-    let clock = HandshakeClock::of(&file.interface).read(now);
-    let identity = Identity { keys, capabilities: Capabilities::new(has_aes()), clock };
-    Ok(Endpoint::native(now, config, SessionTable::new(identity, *seed)))
+    Ok(seed)
 }
 
 /// Returns true if the processor has AES instructions.
