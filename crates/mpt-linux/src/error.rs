@@ -57,7 +57,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Whoever may run a program with capabilities has them.
+/// Every user who may run a program with capabilities has them.
 const PRIVILEGES: &str = "needs CAP_NET_ADMIN: run as root; or for a group, `chgrp GROUP`, `chmod 750` and then \
                           `setcap cap_net_admin,cap_net_raw+ep` on the program";
 

@@ -1,8 +1,8 @@
 //! Detects that the host was suspended, or that a virtual machine was copied or set back to an earlier state.
 //!
-//! `CLOCK_BOOTTIME` counts while the host is suspended, `CLOCK_MONOTONIC` does not: their distance is the time for which
-//! it was suspended since it was booted. A copied virtual machine sees no such distance. Its hypervisor announces the
-//! copy by a new generation ID, which the kernel (`drivers/virt/vmgenid.c`) passes to programs as a uevent only.
+//! `CLOCK_BOOTTIME` counts while the host is suspended, `CLOCK_MONOTONIC` does not: their distance is the time for
+//! which it was suspended since it was booted. A copied virtual machine sees no such distance. Its hypervisor announces
+//! the copy by a new generation ID, which the kernel (`drivers/virt/vmgenid.c`) passes to programs as a uevent only.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

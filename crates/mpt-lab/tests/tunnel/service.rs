@@ -276,20 +276,24 @@ fn a_running_tunnel_can_write_no_file_of_root() {
 #[test]
 fn a_client_without_a_descriptor_for_it_is_refused() {
     let Some(mut rig) = Rig::build("emfile", &["delay=1ms"]) else { return };
-    rig.launch_with(Host::B, &config(1));
-    let pid = rig.status(Host::B)["pid"].as_u64().expect("a number");
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").flatten();
-    let open: Vec<u64> = open.filter_map(|fd| fd.file_name().to_str()?.parse().ok()).collect();
-    let limit = |files: u64| {
-        let status = Command::new("prlimit").args(["--pid", &pid.to_string(), &format!("--nofile={files}:")]).status();
-        assert!(status.expect("prlimit").success());
-    };
-    limit((0..).find(|fd| !open.contains(fd)).expect("a free number"));
-    let mut client = UnixStream::connect(rig.run_dir(Host::B).join("mpt0.sock")).expect("a connection");
-    client.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
-    assert_eq!(client.read(&mut [0; 1]).expect("the end"), 0);
-    limit(1024);
-    assert!(rig.mpt(Host::B, &["status"]).status.success());
+    rig.launch_with(Host::A, &config(0));
+    let pid = rig.status(Host::A)["pid"].as_u64().expect("a number");
+    let used = fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count();
+    assert!(rig.mpt(Host::A, &["down"]).status.success() && rig.wait_for_end(Host::A).success());
+    let program = rig.program(Host::A);
+    let mut command = rig.hosts.a.command("sh");
+    command.args(["-c", "ulimit -Sn $1; exec \"$2\" up \"$3\"", "sh", &(used + 10).to_string()]);
+    command.arg(crate::rig::program()).arg(rig.file(Host::A));
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let _daemon = Running(command.spawn().expect("mpt up"));
+    rig.wait_until("the daemon answers", |rig| rig.mpt(Host::A, &["status"]).status.success());
+    let connect = |_| UnixStream::connect(rig.run_dir(Host::A).join("mpt0.sock")).expect("a connection");
+    let mut clients: Vec<_> = (0..16).map(connect).collect();
+    let last = clients.last_mut().expect("16 clients");
+    last.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    assert_eq!(last.read(&mut [0; 1]).expect("the end"), 0);
+    clients.clear();
+    rig.wait_until("the daemon answers", |rig| rig.mpt(Host::A, &["status"]).status.success());
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! | `EINVAL`, more than 64 segments    | kernel before 6.9   | batches of 64 from then on; retry |
 //! | `EIO`, `EINVAL`, `EMSGSIZE`, `EOPNOTSUPP`; single datagrams pass | no GSO on this interface | permanent fallback |
 //! | any other, once                    | error of an earlier datagram | retry |
-//! | any, twice                         | no route, too large, forbidden, `ENOBUFS` | [`SendStatus::Failed`]; not fatal |
+//! | any, twice                         | no route, too large, `ENOBUFS` | [`SendStatus::Failed`]; not fatal |
 //!
 //! `EIO` comes late: the route leads to a device without checksum offload (before 6.11), or through IPsec.
 
@@ -139,8 +139,8 @@ impl<'a> Datagrams<'a> {
     }
 }
 
-/// The socket becomes writable later. After `ENOBUFS`, from a full queue of a device, it is writable at once: waiting for
-/// that would be a busy loop, so such a datagram counts as lost.
+/// The socket becomes writable later. After `ENOBUFS`, from a full queue of a device, it is writable at once: waiting
+/// for that would be a busy loop, so such a datagram counts as lost.
 fn is_full(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAGAIN)
 }

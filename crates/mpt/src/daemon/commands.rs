@@ -3,6 +3,7 @@
 //!
 //! A connection is named by its file, as in the original, or by the peer's name.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -173,14 +174,18 @@ impl Daemon {
             == (*fresh.scheduler, &fresh.rules, &fresh.probe);
         let keeps_unchanged = connection.is_none() && same_policy;
         let is_selected = |peer: &Peer| !same_policy || connection.is_none_or(|name| is_named(peer, name));
-        let is_unchanged =
-            |peer: &Peer, others: &[Peer]| keeps_unchanged && peer.original.is_none() && others.contains(peer);
-        let new = |peer: &&Peer| is_selected(peer) && !is_unchanged(peer, &self.file.peers);
+        let running: HashMap<&str, &Peer> = self.file.peers.iter().map(|peer| (peer.name.as_str(), peer)).collect();
+        let is_same = |peer: &&Peer| peer.original.is_none() && running.get(peer.name.as_str()) == Some(peer);
+        let same = fresh.peers.iter().filter(|peer| keeps_unchanged && is_same(peer));
+        let unchanged: HashSet<String> = same.map(|peer| peer.name.to_string()).collect();
+        let new = |peer: &&Peer| is_selected(peer) && !unchanged.contains(peer.name.as_str());
         let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
         let fresh = merge_reloaded(&self.file, &fresh, is_selected)?;
         let ready = setup::prepare_peers(&fresh, new, &mut self.sockets)
             .map_err(|failure| Failure { what: format!("{}; nothing was changed", failure.what), ..failure })?;
-        while let Some(index) = self.file.peers.iter().position(|p| is_selected(p) && !is_unchanged(p, &fresh.peers)) {
+        while let Some(index) =
+            self.file.peers.iter().position(|p| is_selected(p) && !unchanged.contains(p.name.as_str()))
+        {
             self.end_peer(now, index);
         }
         tracing::info!(added = ready.len(), "configuration reloaded");
