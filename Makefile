@@ -28,6 +28,7 @@ check:
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	./scripts/check-docs
 	./scripts/check-comments
+	./scripts/check-unit
 
 # Links to private items are allowed, because the documentation is also read in the source, where they lead somewhere.
 docs:

@@ -57,7 +57,9 @@ impl std::error::Error for Error {
     }
 }
 
-const PRIVILEGES: &str = "needs CAP_NET_ADMIN: run as root or `setcap cap_net_admin,cap_net_raw+ep` on the program";
+/// Every user who may run a program with capabilities has them.
+const PRIVILEGES: &str = "needs CAP_NET_ADMIN: run as root; or for a group, `chgrp GROUP`, `chmod 750` and then \
+                          `setcap cap_net_admin,cap_net_raw+ep` on the program";
 
 fn general_hint(cause: &io::Error) -> Option<&'static str> {
     match cause.raw_os_error()? {
@@ -75,6 +77,9 @@ mod tests {
     fn an_error_has_the_operation_and_a_hint_to_the_capability() {
         let error = Error::new("create TUN device mpt0", io::Error::from_raw_os_error(libc::EPERM));
         assert!(error.to_string().starts_with("create TUN device mpt0: Operation not permitted"));
-        assert!(error.hint().unwrap().contains("CAP_NET_ADMIN"));
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("CAP_NET_ADMIN"));
+        let order = ["chgrp GROUP", "chmod 750", "setcap"].map(|command| hint.find(command));
+        assert!(order.is_sorted() && order[0].is_some(), "not every local user may run tunnels: {hint}");
     }
 }

@@ -3,9 +3,9 @@
 //! Everything here is synchronous, single-threaded and non-blocking. [`Tun`] reads and writes inner packets, many per
 //! call where the kernel supports it; [`udp::Socket`] sends and receives batches of datagrams; [`netlink`] queries and
 //! changes links, addresses, routes and rules, and reports changes by others; [`Reactor`] waits for all of them, for
-//! signals and for a deadline, and owns the only clock; [`privilege`] drops capabilities that are no longer needed, and
-//! prevents core dumps. Every offload has a fallback that handles one packet at a time, used when the kernel lacks the
-//! feature or rejects it at run time.
+//! signals and for a deadline, and owns the only clock; [`privilege`] drops the rights of root, and prevents core
+//! dumps; [`suspend`] detects suspends and copies of the host. Every offload has a fallback that handles one packet at
+//! a time, used when the kernel lacks the feature or rejects it at run time.
 //!
 //! No policy lives here: `mpt-proto` decides what to send, when, and over which link. Unsafe code is in `sys` only.
 //! User-visible errors are [`Error`]: operation, object, cause and hint.
@@ -15,6 +15,7 @@ mod error;
 pub mod netlink;
 pub mod privilege;
 pub mod reactor;
+pub mod suspend;
 mod sys;
 pub mod tun;
 pub mod udp;

@@ -60,7 +60,8 @@ drops! {
     TooOld = "too_old",
     /// A packet compressed against a context that does not exist.
     UnknownContext = "unknown_context",
-    /// Held for an earlier packet when the peer restarted, which will not send that packet.
+    /// Held for an earlier packet when the peer restarted, which will not send that packet; or when this host was
+    /// suspended.
     PeerRestarted = "peer_restarted",
     /// CE in the outer header of a packet that is not ECN-capable (RFC 6040 section 4.2).
     CeOnNotEct = "ce_on_not_ect",

@@ -30,6 +30,13 @@ impl SessionTable {
         Self { identity, guard, indexes, peers: HashMap::new() }
     }
 
+    /// Continues with another seed and another cookie secret. Nothing is drawn from the earlier state, of which copies
+    /// may exist.
+    pub fn reseed(&mut self, seed: [u8; 32]) {
+        self.indexes.random = RandomSource::new(seed);
+        self.guard = HandshakeGuard::new(self.identity.keys.public(), self.indexes.random.draw());
+    }
+
     /// Returns the local identity.
     pub fn identity(&self) -> &Identity {
         &self.identity

@@ -260,6 +260,8 @@ pub enum HandshakeEvent {
     GaveUp,
     /// The peer restarted: the earlier state of both directions is discarded.
     PeerRestarted,
+    /// This host was suspended or copied: all sessions were dropped.
+    SessionsDropped,
 }
 
 /// The records of one peer, while the trace is on.

@@ -11,7 +11,7 @@ use mpt_proto::endpoint::RecvMeta;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
-use support::native::{Pair, WALL_CLOCK, endpoint, endpoint_at, keys, path_to, peer};
+use support::native::{Datagram, Pair, WALL_CLOCK, endpoint, endpoint_at, keys, numbers, path_to, peer};
 use support::wire::{Attacker, Carried, INITIATION, RESPONSE, Wire, handshake_type, nobody};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -172,4 +172,68 @@ fn a_clock_that_is_set_back_ends_no_tunnel() {
         assert!(carries(&mut pair), "at {:?}", pair.now);
     }
     assert_eq!(stale(&pair), 0);
+}
+
+/// Returns the datagrams that are sealed under a session, not handshakes.
+fn sealed(datagrams: &[Datagram]) -> usize {
+    datagrams.iter().filter(|datagram| handshake_type(&datagram.bytes).is_none()).count()
+}
+
+#[test]
+fn after_a_suspend_no_old_key_seals_or_opens_and_traffic_flows_within_a_round_trip() {
+    for suspended in [0, 1] {
+        let mut pair = Pair::established();
+        let other = 1 - suspended;
+        assert!(carries(&mut pair));
+        // Sealed under the old key before the announcement: one datagram waits here, one is on its way to us.
+        pair.queue_packet(suspended, 1, 100);
+        let to_us = pair.packet(other, 2, 100);
+        pair.ends[suspended].handle_suspend(pair.now, [77; 32]);
+
+        let unknown = |pair: &Pair| {
+            let status = pair.ends[suspended].status();
+            let drops = status.peers.iter().map(|peer| &peer.drops).chain([&status.drops]);
+            drops.map(|drops| drops.of(Dropped::UnknownSession)).sum::<u64>()
+        };
+        let before = unknown(&pair);
+        pair.deliver(suspended, &to_us);
+        assert_eq!((unknown(&pair), pair.delivered(suspended).len()), (before + 1, 0));
+
+        // Half a round trip, and the other half: the first datagram under a key follows the response.
+        let initiation = pair.poll(suspended);
+        assert_eq!((sealed(&initiation), initiation.len()), (0, 1));
+        pair.deliver(other, &initiation[0]);
+        let response = pair.poll(other);
+        let response = response.iter().find(|datagram| handshake_type(&datagram.bytes).is_some());
+        pair.deliver(suspended, response.expect("a response"));
+        let data = pair.poll(suspended);
+        assert!(sealed(&data) > 0);
+        data.iter().for_each(|datagram| pair.deliver(other, datagram));
+        assert_eq!(numbers(&pair.delivered(other)), [1], "end {suspended} was suspended");
+
+        // Both directions, and the next rekey.
+        pair.exchange();
+        pair.queue_packet(other, 3, 100);
+        pair.exchange();
+        assert!(numbers(&pair.delivered(suspended)).contains(&3));
+        pair.advance(SECOND * 300);
+        assert!(carries(&mut pair));
+    }
+}
+
+/// A virtual machine that is set back repeats its packet numbers, so the key must be another.
+#[test]
+fn two_copies_of_a_host_share_no_key_after_they_learn_of_it() {
+    let first_sealed = |seed: u8| {
+        let mut pair = Pair::established();
+        pair.ends[0].handle_suspend(pair.now, [seed; 32]);
+        let initiation = pair.poll(0).remove(0);
+        pair.deliver(1, &initiation);
+        let response = pair.poll(1).remove(0);
+        pair.deliver(0, &response);
+        (initiation.bytes, pair.packet(0, 9, 100).bytes)
+    };
+    let (one, two) = (first_sealed(1), first_sealed(2));
+    assert_ne!(one.0[..40], two.0[..40], "the ephemeral keys");
+    assert_ne!(one.1[12..], two.1[12..]);
 }

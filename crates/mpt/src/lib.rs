@@ -6,6 +6,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 mod failure;
+mod files;
 mod interface_name;
 pub mod legacy;
 mod logging;

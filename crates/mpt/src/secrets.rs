@@ -1,48 +1,33 @@
-//! Reads files with secrets, and rejects those that others may access.
-//!
-//! Text from such a file is wiped from memory on drop. Messages about a file never contain any of its text.
+//! Rejects files with secrets that others may access. Messages about such a file never contain any of its text.
 
 use std::fmt;
-use std::fs::{File, Metadata};
-use std::io::{self, Read as _};
+use std::fs::Metadata;
+use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use nix::unistd::geteuid;
-use zeroize::Zeroizing;
+use nix::unistd::{Group, geteuid};
 
-/// The contents and permissions of a file.
-pub struct SecretText {
-    /// The contents.
-    pub text: Zeroizing<String>,
-    /// The permission bits of the file that was read.
-    pub permissions: u32,
-    /// Others than root and the user of this process may change the file.
-    pub is_loose: bool,
-}
-
-/// Reads at most `limit` bytes of a file.
-///
-/// # Errors
-/// The system's error, or [`io::ErrorKind::InvalidData`] if it is not UTF-8.
-pub fn read(path: &Path, limit: u64) -> io::Result<SecretText> {
-    let file = File::open(path)?;
-    let metadata = file.metadata()?;
+/// Returns the permission bits of a file that may contain a secret. Permission to read is not counted for the group
+/// `mpt` of a file of root: that group is for tunnels that a service manager starts without root.
+pub fn permissions(metadata: &Metadata) -> u32 {
     let permissions = metadata.permissions().mode() & 0o7777;
-    let is_loose = is_changed_by_others(&metadata);
-    let mut text = Zeroizing::new(String::with_capacity(metadata.len().min(limit) as usize + SPARE));
-    file.take(limit).read_to_string(&mut text)?;
-    Ok(SecretText { text, permissions, is_loose })
+    let is_shared = metadata.uid() == 0 && permissions & 0o040 != 0 && Some(metadata.gid()) == group_of_tunnels();
+    if is_shared { permissions & !0o040 } else { permissions }
 }
+
+fn group_of_tunnels() -> Option<u32> {
+    Group::from_name(USER).ok().flatten().map(|group| group.gid.as_raw())
+}
+
+/// The user and the group of running tunnels.
+pub const USER: &str = "mpt";
 
 /// Returns true if others than root and the user of this process may change a file, or the files of a folder.
 pub fn is_changed_by_others(metadata: &Metadata) -> bool {
     let is_foreign = metadata.uid() != 0 && metadata.uid() != geteuid().as_raw();
     is_foreign || metadata.permissions().mode() & 0o022 != 0
 }
-
-/// Growing a buffer would leave an unwiped copy behind; the reader needs this much space to detect the end.
-const SPARE: usize = 64;
 
 /// Returns a hint for a file that cannot be read or written; `otherwise` if permission is not the cause.
 pub fn hint_for(error: &io::Error, otherwise: &str) -> String {

@@ -88,6 +88,8 @@ impl Rig {
         let name = format!("{}-{test}", Topology::unique_name());
         let hosts = Topology::build(&name, &paths, Seed(1)).expect("hosts");
         let folder = TempDir::with_prefix(name).expect("a folder");
+        // The daemons' user passes it on the way to the control sockets.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).expect("its mode");
         Some(Self { hosts, folder, daemons: [None, None] })
     }
 

@@ -1,16 +1,16 @@
 //! The daemon as a service: its privileges, its messages to the service manager, and the secrets that it never prints.
 
-use crate::rig::{Rig, text};
-use mpt_lab::topology::Host;
+use crate::rig::{Plan, Rig, text};
+use mpt_lab::topology::{Family, Host};
 use std::{
     fs::{self, File},
-    io::ErrorKind,
+    io::{ErrorKind, Read as _},
     os::unix::{
         fs::{PermissionsExt as _, chown},
-        net::UnixDatagram,
+        net::{UnixDatagram, UnixStream},
         process::ExitStatusExt as _,
     },
-    process::Child,
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -143,25 +143,55 @@ fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
 const UNIT: &str = include_str!("../../../../packaging/systemd/mpt@.service");
 
 #[test]
-fn the_capabilities_of_the_unit_suffice() {
-    let Some(mut rig) = Rig::build("unit", &["delay=1ms"]) else { return };
+fn the_user_and_the_capabilities_of_the_unit_suffice() {
+    // Without the drop-in for gateways, the unit hides /proc/sys.
+    run_as_unit("unit", "kill_switch = true", "mount -t proc -o subset=pid,hidepid=invisible proc /proc");
+    run_as_unit("unit-gw", "kill_switch = true\nmasquerade = true", "true");
+}
+
+fn run_as_unit(name: &str, top: &str, prepare: &str) {
+    let Some(mut rig) = Rig::build(name, &["delay=1ms"]) else { return };
     rig.launch_with(Host::B, &config(1));
-    let set = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).expect("a set");
-    let set = set.split(' ').map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase()));
-    let everything = "routes = [\"0.0.0.0/0\"]\nkill_switch = true\nmasquerade = true\n[[peer]]";
-    fs::write(rig.file(Host::A), config(0).replacen("[[peer]]", everything, 1)).expect("a file");
+    let value = |key: &str| UNIT.lines().find_map(|line| line.strip_prefix(key)).expect("a line");
+    assert_eq!(value("User="), "mpt");
+    let set = |key| value(key).split(' ').map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase()));
+    let (bounding, ambient) = (set("CapabilityBoundingSet="), set("AmbientCapabilities=").collect::<String>());
+    let all = format!("routes = [\"0.0.0.0/0\"]\n{top}\n[[peer]]");
+    fs::write(rig.file(Host::A), config(0).replacen("[[peer]]", &all, 1)).expect("a file");
     fs::set_permissions(rig.file(Host::A), fs::Permissions::from_mode(0o600)).expect("its mode");
-    let mut command = rig.hosts.a.command("setpriv");
-    command.arg(format!("--bounding-set=-all{}", set.collect::<String>())).arg(crate::rig::program());
+    // The manager makes the directories; root gives the user's group the right to read, which needs the group's name.
+    fs::create_dir(rig.run_dir(Host::A)).expect("a directory");
+    for path in [rig.file(Host::A), rig.run_dir(Host::A)] {
+        chown(path, Some(USER), Some(USER)).expect("its owner");
+    }
+    // udev lets everybody open this device.
+    let device = rig.folder.path().join("tun");
+    let mut command = rig.hosts.a.command("unshare");
+    let open = "mknod -m 666 \"$1\" c 10 200; mount --bind \"$1\" /dev/net/tun; shift; exec \"$@\"";
+    command
+        .args(["--mount", "sh", "-ec", &format!("{prepare}; {open}"), "sh"])
+        .arg(device)
+        .args(["setpriv", "--clear-groups"]);
+    let user = USER.to_string();
+    command.args(["--reuid", &user, "--regid", &user, "--no-new-privs"]);
+    command.arg(format!("--bounding-set=-all{}", bounding.collect::<String>()));
+    command.arg(format!("--inh-caps=-all{ambient}")).arg(format!("--ambient-caps=-all{ambient}"));
+    let program_for_all = rig.folder.path().join("mpt");
+    fs::copy(crate::rig::program(), &program_for_all).expect("a copy");
+    command.arg(program_for_all);
     let program = rig.program(Host::A);
     command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut daemon = Running(command.arg("up").arg(rig.file(Host::A)).spawn().expect("mpt up"));
     rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
     rig.hosts.a.ip("link set eth1 down\nlink set eth1 up").expect("an interface that comes back");
     rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
+    assert!(rig.mpt(Host::A, &["reload"]).status.success());
     assert!(rig.mpt(Host::A, &["down"]).status.success() && daemon.0.wait().expect("it ends").success());
     assert_eq!(rig.hosts.a.sh("nft list tables; ip rule | grep fwmark || true").expect("a look around"), "");
 }
+
+/// A number that no user has.
+const USER: u32 = 65_520;
 
 /// With core dumps allowed, a crash would write the private key, session keys and packets into a file.
 #[test]
@@ -185,4 +215,106 @@ fn a_crash_leaves_no_core_dump() {
     let status = daemon.0.wait().expect("it ends");
     assert!(!status.core_dumped() && !status.success(), "{status:?}");
     assert_eq!(limit.split_whitespace().skip(4).take(2).collect::<Vec<_>>(), ["0", "0"], "{limit}");
+}
+
+/// Opens each file for writing, without writing, as a process with exactly the IDs and capabilities of `pid` and in its
+/// namespaces. Returns those for which that succeeded.
+fn writable<'a>(pid: u64, files: &[&'a str]) -> Vec<&'a str> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).expect("a field").trim();
+    let ids = |name: &str| field(name).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let (user, group) = (ids("Uid:"), ids("Gid:"));
+    assert!(user.iter().all(|id| *id == user[0]) && group.iter().all(|id| *id == group[0]), "{status}");
+    assert_eq!(field("Groups:"), "", "{status}");
+    let set = |name: &str| u64::from_str_radix(field(name), 16).expect("a set");
+    let names = (0..u64::BITS).filter(|bit| set("CapPrm:") & 1 << bit != 0).map(|bit| format!(",+cap_{bit}"));
+    let set = format!("-all{}", names.collect::<String>());
+    let may_write = |file: &&&str| {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &pid.to_string(), "--mount", "--net", "setpriv", "--clear-groups", "--no-new-privs"]);
+        command.args(["--reuid", &user[0], "--regid", &group[0], "--bounding-set", &set]);
+        command.args(["--inh-caps", &set, "--ambient-caps", &set, "sh", "-c", ": 2>/dev/null >>\"$1\"", "sh", file]);
+        command.stderr(Stdio::null()).status().expect("nsenter").success()
+    };
+    files.iter().filter(may_write).copied().collect()
+}
+
+#[test]
+fn a_running_tunnel_can_write_no_file_of_root() {
+    let Some(mut rig) = Rig::build("rights", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::B, &config(1));
+    let everything = "include = \"peers.d\"\nroutes = [\"0.0.0.0/0\"]\nkill_switch = true\nmasquerade = true\n[[peer]]\nnetworks = [\"0.0.0.0/0\"]";
+    let peers = rig.folder.path().join("peers.d");
+    fs::create_dir(&peers).expect("a folder");
+    fs::set_permissions(&peers, fs::Permissions::from_mode(0o700)).expect("its mode");
+    rig.launch_with(Host::A, &config(0).replacen("[[peer]]", everything, 1));
+    rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
+    let pid = rig.status(Host::A)["pid"].as_u64().expect("a number");
+    let (config, program) = (rig.file(Host::A).display().to_string(), crate::rig::program().display().to_string());
+    let new = "/etc/cron.d/mpt-test";
+    let roots =
+        ["/etc/passwd", "/etc/shadow", new, "/root/.profile", "/proc/sys/kernel/core_pattern", &config, &program];
+    let written = writable(pid, &roots);
+    // Only a failing test has created it.
+    let _ = fs::remove_file(new);
+    assert_eq!(written, [""; 0]);
+    assert_eq!(writable(pid, &["/proc/sys/net/ipv4/ip_forward"]).len(), 1, "what a gateway needs");
+    assert_eq!(rig.status(Host::A)["peers"].as_array().map(Vec::len), Some(1));
+
+    // It reads its configuration again, which only root may read, and a file that it includes.
+    let late = "[[peer]]\npublic_key = \"3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=\"\nnetworks = [\"10.77.0.9/32\"]\n\
+        [[peer.path]]\nremote = \"192.168.11.9\"\n";
+    fs::write(peers.join("late.toml"), late).expect("a file");
+    let reloaded = rig.mpt(Host::A, &["reload"]);
+    assert!(reloaded.status.success(), "{reloaded:?}");
+    assert_eq!(rig.status(Host::A)["peers"].as_array().map(Vec::len), Some(2));
+    assert!(rig.mpt(Host::A, &["down"]).status.success() && rig.wait_for_end(Host::A).success());
+    assert_eq!(rig.hosts.a.sh("nft list tables; ip rule | grep fwmark || true").expect("a look around"), "");
+    assert_eq!(fs::read_dir(rig.run_dir(Host::A)).expect("a directory").count(), 0, "no lock, socket, or undo file");
+}
+
+#[test]
+fn a_client_without_a_descriptor_for_it_is_refused() {
+    let Some(mut rig) = Rig::build("emfile", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::A, &config(0));
+    let pid = rig.status(Host::A)["pid"].as_u64().expect("a number");
+    let used = fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count();
+    assert!(rig.mpt(Host::A, &["down"]).status.success() && rig.wait_for_end(Host::A).success());
+    let program = rig.program(Host::A);
+    let mut command = rig.hosts.a.command("sh");
+    command.args(["-c", "ulimit -Sn $1; exec \"$2\" up \"$3\"", "sh", &(used + 10).to_string()]);
+    command.arg(crate::rig::program()).arg(rig.file(Host::A));
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let _daemon = Running(command.spawn().expect("mpt up"));
+    rig.wait_until("the daemon answers", |rig| rig.mpt(Host::A, &["status"]).status.success());
+    let connect = |_| UnixStream::connect(rig.run_dir(Host::A).join("mpt0.sock")).expect("a connection");
+    let mut clients: Vec<_> = (0..16).map(connect).collect();
+    let last = clients.last_mut().expect("16 clients");
+    last.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket");
+    assert_eq!(last.read(&mut [0; 1]).expect("the end"), 0);
+    clients.clear();
+    rig.wait_until("the daemon answers", |rig| rig.mpt(Host::A, &["status"]).status.success());
+}
+
+#[test]
+fn commands_change_only_interfaces_of_the_tunnel() {
+    let Some(mut rig) = Rig::build("own", &["delay=1ms"]) else { return };
+    rig.hosts.b.ip("link add other type veth peer name other2").expect("an interface");
+    rig.launch_with(Host::B, &config(1));
+    for refused in
+        [&["addr", "add", "10.99.0.1/24", "dev", "other"][..], &["int", "other", "up"], &["int", "lo", "down"]]
+    {
+        let refused = rig.mpt(Host::B, refused);
+        let said = text(&refused.stderr);
+        assert!(!refused.status.success() && said.contains("neither the interface of this tunnel"), "{said}");
+    }
+    assert!(rig.mpt(Host::B, &["addr", "add", "10.99.0.1/24", "dev", "mpt0"]).status.success());
+    let addresses = rig.hosts.b.sh("ip -br address").expect("addresses");
+    assert_eq!(addresses.matches("10.99.0.1").count(), 1, "{addresses}");
+}
+
+#[test]
+fn a_tunnel_in_plain_mode_warns_once() {
+    let Some(rig) = Rig::up("plain", &["delay=1ms"], &Plan::over(&[Family::V4])) else { return };
+    assert_eq!(rig.logged(Host::A, "neither encrypted nor authenticated"), 1);
 }

@@ -77,3 +77,16 @@ pub fn set_no_new_privs() -> io::Result<()> {
     // SAFETY: this operation takes numbers and touches no memory.
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).map(drop)
 }
+
+/// Keeps the permitted capabilities of the calling thread when its user IDs change from root to others.
+pub fn keep_over_user_change() -> io::Result<()> {
+    // SAFETY: this operation takes numbers and touches no memory.
+    check(unsafe { libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0) }).map(drop)
+}
+
+/// Passes the capability on to programs that the calling thread executes. It must be permitted and inheritable.
+pub fn raise_ambient(capability: u32) -> io::Result<()> {
+    let raise = libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong;
+    // SAFETY: this operation takes numbers and touches no memory.
+    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, raise, libc::c_ulong::from(capability), 0, 0) }).map(drop)
+}

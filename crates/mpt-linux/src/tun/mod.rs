@@ -50,18 +50,40 @@ pub struct Features {
     pub uso: bool,
 }
 
+/// `/dev/net/tun`, open. A host without udev permits only root to open it.
+#[derive(Debug)]
+pub struct CloneDevice(File);
+
+impl CloneDevice {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// It does not exist, or this user may not open it.
+    pub fn open() -> Result<Self, Error> {
+        let device = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
+        device.map(Self).map_err(|cause| {
+            let hint = open_hint(&cause);
+            Error::new("open /dev/net/tun", cause).with_hint(hint)
+        })
+    }
+}
+
 impl Tun {
     /// Opens the device `name`, which is created if it does not exist; a name with `%d` gets the first free number.
     ///
     /// Fails without CAP_NET_ADMIN, without `/dev/net/tun`, if another process holds the device, or if the name belongs
     /// to another kind of interface.
     pub fn open(name: &str, offload: bool) -> Result<Self, Error> {
+        Self::attach(CloneDevice::open()?, name, offload)
+    }
+
+    /// Does the same with an open `/dev/net/tun`.
+    pub fn attach(CloneDevice(file): CloneDevice, name: &str, offload: bool) -> Result<Self, Error> {
         let what = format!("open TUN device {name}");
         let fail = |cause: io::Error| {
             let hint = open_hint(&cause);
             Error::new(what.as_str(), cause).with_hint(hint)
         };
-        let file = open_clone_device().map_err(fail)?;
         let flags = libc::IFF_TUN | libc::IFF_NO_PI | if offload { libc::IFF_VNET_HDR } else { 0 };
         let name = sys::tun::attach(file.as_fd(), name, flags).map_err(fail)?;
         let features = if offload { negotiate(&file).map_err(fail)? } else { Features::default() };
@@ -138,10 +160,6 @@ impl AsFd for Tun {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-fn open_clone_device() -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")
 }
 
 fn negotiate(file: &File) -> io::Result<Features> {

@@ -208,7 +208,8 @@ fn open_hint(errno: Errno) -> Option<&'static str> {
             "a port below 1024 needs CAP_NET_BIND_SERVICE, which a running tunnel gets at its next start: mpt down, then mpt up",
         ),
         Errno::EPERM => Some(
-            "needs CAP_NET_RAW for an interface and CAP_NET_ADMIN for a mark: run as root or `setcap cap_net_admin,cap_net_raw+ep`",
+            "needs CAP_NET_RAW for an interface and CAP_NET_ADMIN for a mark: run as root; or for a group, `chgrp GROUP`, \
+             `chmod 750` and then `setcap cap_net_admin,cap_net_raw+ep` on the program",
         ),
         _ => None,
     }

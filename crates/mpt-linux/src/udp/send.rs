@@ -2,11 +2,11 @@
 //!
 //! | error                              | meaning             | action |
 //! |------------------------------------|---------------------|--------|
-//! | `EAGAIN`, `ENOBUFS`                | send buffer full    | [`SendStatus::Blocked`]; the caller keeps the rest |
+//! | `EAGAIN`                           | send buffer full    | [`SendStatus::Blocked`]; the caller keeps the rest |
 //! | `EINVAL`, more than 64 segments    | kernel before 6.9   | batches of 64 from then on; retry |
 //! | `EIO`, `EINVAL`, `EMSGSIZE`, `EOPNOTSUPP`; single datagrams pass | no GSO on this interface | permanent fallback |
 //! | any other, once                    | error of an earlier datagram | retry |
-//! | any, twice                         | no route, too large, forbidden | [`SendStatus::Failed`]; not fatal |
+//! | any, twice                         | no route, too large, `ENOBUFS` | [`SendStatus::Failed`]; not fatal |
 //!
 //! `EIO` comes late: the route leads to a device without checksum offload (before 6.11), or through IPsec.
 
@@ -139,8 +139,10 @@ impl<'a> Datagrams<'a> {
     }
 }
 
+/// The socket becomes writable later. After `ENOBUFS`, from a full queue of a device, it is writable at once: waiting
+/// for that would be a busy loop, so such a datagram counts as lost.
 fn is_full(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS))
+    error.raw_os_error() == Some(libc::EAGAIN)
 }
 
 /// Returns true for errors by which the kernel rejects GSO. Each has other causes too; the single sends reveal them.
@@ -172,6 +174,12 @@ mod tests {
         // 300 datagrams of 64 bytes in batches of 128 at most: three sends of 100.
         assert_eq!(batch(64, &bytes[..300 * 64]).front(128).count(), 100);
         assert_eq!(batch(64, &bytes[..300 * 64]).front(64).count(), 60);
+    }
+
+    #[test]
+    fn only_a_full_send_buffer_is_waited_for() {
+        let is_full = |errno| is_full(&io::Error::from_raw_os_error(errno));
+        assert_eq!([libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM].map(is_full), [true, false, false]);
     }
 
     #[test]

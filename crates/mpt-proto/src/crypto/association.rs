@@ -137,6 +137,21 @@ impl Association {
         &self.peer
     }
 
+    /// Drops all sessions and handshakes, and begins again as another incarnation: the peer treats this end as
+    /// restarted. Requests a session at once if there was one, or an attempt.
+    pub fn begin_again(&mut self, now: Time, incarnation: Incarnation) {
+        let was_in_use = self.attempt.is_some() || self.sessions.expires().is_some();
+        self.end_attempt();
+        self.sessions.drop_all();
+        self.incarnation = incarnation;
+        (self.answered, self.last_initiation, self.restarted) = (None, None, false);
+        self.cookies.clear();
+        self.events.retain(|event| matches!(event, SessionEvent::Retired(_)));
+        if was_in_use {
+            self.request(now);
+        }
+    }
+
     /// Returns true if a datagram can be sealed. Does not request a session.
     pub fn is_established(&self, now: Time) -> bool {
         self.sessions.can_seal(now)

@@ -201,6 +201,13 @@ impl Sessions {
         self.retired.extend(session.map(|session| session.local));
     }
 
+    /// Drops all sessions, which wipes their keys, with the packet numbers and replay windows.
+    pub(super) fn drop_all(&mut self) {
+        let all = [self.current.take(), self.next.take(), self.previous.take(), self.older.take()];
+        all.into_iter().for_each(|session| self.retire(session));
+        *self = Self { retired: std::mem::take(&mut self.retired), ..Self::default() };
+    }
+
     /// Drops expired sessions, which wipes their keys.
     pub(super) fn expire(&mut self, now: Time) {
         for session in [&mut self.current, &mut self.next, &mut self.previous, &mut self.older] {

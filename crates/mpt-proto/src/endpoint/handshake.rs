@@ -50,6 +50,20 @@ impl Endpoint {
         Ok(())
     }
 
+    /// The host was suspended, or the memory of this end may exist twice: a virtual machine was copied, or set back to
+    /// an earlier state. Drops all sessions, whose keys may be older than their limit and whose packet numbers may
+    /// repeat, and begins new handshakes at once. All randomness comes from `seed` from then on, which is that of a
+    /// cryptographic random source and new.
+    pub fn handle_suspend(&mut self, now: Time, seed: [u8; 32]) {
+        let Some(sessions) = &mut self.sessions else { return };
+        sessions.reseed(seed);
+        for index in 0..self.peers.len() {
+            let (peers, mut turn) = self.split(now);
+            peers[index].drop_sessions(&mut turn);
+            self.ready.mark(index);
+        }
+    }
+
     /// Takes the wall clock of the host, which shows `since_1970` at `now`. It is passed in again before each
     /// [`Self::handle_deadline`], because a clock that was wrong at the start may be set right at any time.
     pub fn set_wall_clock(&mut self, now: Time, since_1970: Duration) {

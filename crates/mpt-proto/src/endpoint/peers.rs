@@ -15,12 +15,18 @@ use crate::time::Time;
 impl Endpoint {
     /// Adds a peer while the tunnel runs, and returns its index.
     pub fn add_peer(&mut self, now: Time, config: &PeerConfig) -> usize {
-        let index = self.peers.len();
-        let mut peer = Self::make_peer(now, index, self.mtu, config, self.sessions.as_mut());
-        peer.set_trace(now, self.traced);
-        self.peers.push(peer);
+        self.add_peers(now, [config]);
+        self.peers.len() - 1
+    }
+
+    /// Adds several peers. The tables of all peers are rebuilt once, not for each.
+    pub fn add_peers<'a>(&mut self, now: Time, configs: impl IntoIterator<Item = &'a PeerConfig>) {
+        for config in configs {
+            let mut peer = Self::make_peer(now, self.peers.len(), self.mtu, config, self.sessions.as_mut());
+            peer.set_trace(now, self.traced);
+            self.peers.push(peer);
+        }
         self.number_peers();
-        index
     }
 
     /// Removes the peer of this name, with the packets that wait for it. The indexes of later peers decrease by one.

@@ -129,6 +129,13 @@ impl Peer {
         self.native_mut().map(|(native, _)| native.association())
     }
 
+    /// Drops the sessions of native mode, and begins again as after a restart of this end.
+    pub fn drop_sessions(&mut self, turn: &mut Turn<'_>) {
+        if let Mode::Native(native) = &mut self.mode {
+            native.drop_sessions(&mut self.common, turn);
+        }
+    }
+
     /// Returns its name in the configuration.
     pub fn name(&self) -> &str {
         &self.common.name

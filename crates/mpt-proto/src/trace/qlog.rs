@@ -170,6 +170,7 @@ fn write_data(json: &mut Object<'_>, event: &TraceEvent) {
                 HandshakeEvent::Established => "established",
                 HandshakeEvent::GaveUp => "gave_up",
                 HandshakeEvent::PeerRestarted => "peer_restarted",
+                HandshakeEvent::SessionsDropped => "sessions_dropped",
             },
         ),
         TraceEvent::Overflow { events } => json.number("events", *events),

@@ -95,6 +95,15 @@ pub(super) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Read the configuration for a running tunnel, which starts this process
+    #[command(hide = true)]
+    ConfigFiles {
+        /// The configuration file
+        file: PathBuf,
+        /// The file is a configuration directory of the original MPT
+        #[arg(long)]
+        legacy: bool,
+    },
     /// Write man pages or shell completions into a directory
     #[command(hide = true)]
     Generate {

@@ -21,7 +21,9 @@ pub use arguments::Cli;
 
 use crate::Failure;
 use crate::config::File;
+use crate::config::model::FileFormat;
 use crate::control::Request;
+use crate::daemon::config_files;
 use arguments::{Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwitchCommand, PeerCommand, ShowCommand};
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
@@ -63,6 +65,9 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Show(ShowCommand::Status(named)) => commands::status(named),
         Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
+        Command::ConfigFiles { file, legacy } => {
+            config_files::serve(&file, if legacy { FileFormat::Original } else { FileFormat::Toml })
+        }
         Command::Generate { what, directory } => generate::write(what, &directory),
     };
     match done {

@@ -3,8 +3,6 @@
 //! Such a file has `[[peer]]` tables as in the main file, and nothing else. Problems are reported with its own name and
 //! line. A peer is named after its file by default.
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use toml::de::DeTable;
@@ -22,8 +20,8 @@ pub type ReadPeer<'r> = &'r dyn Fn(&mut Reader<'_, '_, '_>, String) -> Option<Pe
 /// Reads the peers in a folder, whose path is relative to the including file.
 pub fn peers(folder: &At<PathBuf>, read_peer: ReadPeer<'_>, log: &mut ProblemLog<'_>) -> Vec<Peer> {
     let path = log.path().parent().unwrap_or(Path::new("")).join(&folder.value);
-    let files = match files(&path) {
-        Ok(files) => files,
+    let folder_read = match log.files().folder(&path) {
+        Ok(folder) => folder,
         Err(error) => {
             let what = format!("include: {} cannot be read: {error}", path.display());
             let hint = secrets::hint_for(&error, &format!("mkdir -m 700 {}", path.display()));
@@ -31,28 +29,21 @@ pub fn peers(folder: &At<PathBuf>, read_peer: ReadPeer<'_>, log: &mut ProblemLog
             return Vec::new();
         }
     };
-    if fs::metadata(&path).is_ok_and(|folder| secrets::is_changed_by_others(&folder)) {
+    if folder_read.is_loose {
         log.warn_loose(folder.line, &path);
     }
-    files.into_iter().flat_map(|file| read(file, folder.line, read_peer, log)).collect()
+    let files = folder_read.files.into_iter().filter(|file| is_included(file));
+    files.flat_map(|file| read(file, folder.line, read_peer, log)).collect()
 }
 
-/// Lists the files. Skips backup files of editors and package managers.
-fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && path.extension().is_some_and(|extension| extension == "toml") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
+/// Skips backup files of editors and package managers.
+fn is_included(path: &Path) -> bool {
+    let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    !hidden && path.extension().is_some_and(|extension| extension == "toml")
 }
 
 fn read(path: PathBuf, line: usize, read_peer: ReadPeer<'_>, log: &mut ProblemLog<'_>) -> Vec<Peer> {
-    let read = match secrets::read(&path, u64::MAX) {
+    let read = match log.files().read(&path, u64::MAX) {
         Ok(read) => read,
         Err(error) => {
             let hint = secrets::hint_for(&error, "it must be readable UTF-8 text; or remove it");
@@ -61,7 +52,8 @@ fn read(path: PathBuf, line: usize, read_peer: ReadPeer<'_>, log: &mut ProblemLo
         }
     };
     let base = log.lines().include(path.clone());
-    let mut own = ProblemLog::new(&path, &read.text).with_permissions(read.permissions).counted_from(base);
+    let mut own =
+        ProblemLog::new(&path, &read.text).with_permissions(read.permissions).reading(log.files()).counted_from(base);
     if read.is_loose {
         own.warn_loose(base + 1, &path);
     }

@@ -41,6 +41,7 @@ use std::path::Path;
 pub use model::File;
 pub use problem::{Problem, Severity};
 
+use crate::files::Files;
 use crate::legacy::toml::{Allowed, Imported};
 use crate::legacy::{self, LegacyProblem, LegacySetup, Note};
 use crate::secrets;
@@ -53,9 +54,14 @@ use toml::de::DeTable;
 /// # Errors
 /// All problems, in the order of lines. It is an error, too, if others may read a file with a secret.
 pub fn load(path: &Path) -> Result<File, Vec<Problem>> {
-    match secrets::read(path, u64::MAX) {
+    load_from(Files::DISK, path)
+}
+
+/// Does the same with these files.
+pub(crate) fn load_from(files: &Files, path: &Path) -> Result<File, Vec<Problem>> {
+    match files.read(path, u64::MAX) {
         Ok(read) => {
-            let mut log = ProblemLog::new(path, &read.text).with_permissions(read.permissions);
+            let mut log = ProblemLog::new(path, &read.text).with_permissions(read.permissions).reading(files);
             if read.is_loose {
                 log.warn_loose(1, path);
             }
@@ -87,13 +93,29 @@ fn checked(mut log: ProblemLog<'_>, text: &str) -> Result<File, Vec<Problem>> {
 /// # Errors
 /// All problems of its files, as text.
 pub fn load_original(folder: &Path, allowed: Allowed) -> Result<(File, Vec<Note>), Vec<String>> {
+    let Imported { text, notes } = import_original(folder, allowed)?;
+    Ok((parse_original(Files::DISK, folder, &text)?, notes))
+}
+
+/// Converts a configuration directory of the original.
+///
+/// # Errors
+/// All problems of its files, as text.
+pub(crate) fn import_original(folder: &Path, allowed: Allowed) -> Result<Imported, Vec<String>> {
     let text = |problems: Vec<_>| problems.iter().map(LegacyProblem::to_string).collect::<Vec<_>>();
     let setup = LegacySetup::load(&[folder.to_owned()]).map_err(text)?;
-    let Imported { text, notes } = legacy::toml::write(&setup, allowed, legacy::folder::template(&setup).as_deref());
-    let read = parse(folder, &text);
+    Ok(legacy::toml::write(&setup, allowed, legacy::folder::template(&setup).as_deref()))
+}
+
+/// Reads a converted configuration directory of the original.
+///
+/// # Errors
+/// All problems, as text.
+pub(crate) fn parse_original(files: &Files, folder: &Path, text: &str) -> Result<File, Vec<String>> {
+    let read = checked(ProblemLog::new(folder, text).reading(files), text);
     let file =
         read.map_err(|problems| problems.iter().map(|problem| without_line(problem).to_string()).collect::<Vec<_>>())?;
-    Ok((File { format: FileFormat::Original, ..file }, notes))
+    Ok(File { format: FileFormat::Original, ..file })
 }
 
 /// Checks a file for consistency again, after it was changed at run time.

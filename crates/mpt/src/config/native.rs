@@ -17,6 +17,7 @@ use super::model::Auto;
 use super::reader::Reader;
 use super::values::{At, Role};
 use super::{defaults, value_types};
+use crate::files::Files;
 use crate::secrets;
 
 /// Reads our key pair. Its absence is an error only if it is `needed`.
@@ -190,7 +191,7 @@ impl SecretKey {
 
     fn read_file<T: FromStr<Err = KeyError>>(&self, table: &mut Reader<'_, '_, '_>, at: At<PathBuf>) -> Option<At<T>> {
         let line = at.line;
-        match read_key(&at, self.source) {
+        match read_key(table.log.files(), &at, self.source) {
             Ok(value) => Some(At { value, line }),
             Err((what, hint)) => {
                 table.log.error(line, format!("{}: the file {what}", self.file), Some(hint));
@@ -201,9 +202,9 @@ impl SecretKey {
 }
 
 /// Reads a key file. Returns the problem and a hint on failure.
-fn read_key<T: FromStr<Err = KeyError>>(path: &Path, source: &str) -> Result<T, (String, String)> {
+fn read_key<T: FromStr<Err = KeyError>>(files: &Files, path: &Path, source: &str) -> Result<T, (String, String)> {
     let unreadable = |error| (format!("cannot be read: {error}"), secrets::hint_for(&error, source));
-    let read = secrets::read(path, MAX_KEY_FILE).map_err(unreadable)?;
+    let read = files.read(path, MAX_KEY_FILE).map_err(unreadable)?;
     match secrets::LoosePermissions::of(read.permissions) {
         Some(loose) => Err((loose.to_string(), secrets::chmod(path))),
         None => read.text.trim().parse().map_err(|error| (format!("contains no key: {error}"), source.to_owned())),

@@ -34,7 +34,7 @@ pub fn control(top: &mut Reader<'_, '_, '_>, native: bool) -> Option<Original> {
 fn template(table: &mut Reader<'_, '_, '_>) -> Option<Connection> {
     let file = table.read("template", &value_types::file("conf.template"))?;
     let path = table.log.path().parent().unwrap_or(Path::new("")).join(&file.value);
-    let read = import::template(&path);
+    let read = import::template(table.log.files(), &path);
     read.map_err(|problem| {
         table.log.error(file.line, format!("template: {}", problem.location_and_cause()), Some(problem.hint))
     })

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::files::Files;
 use crate::secrets;
 
 /// A problem with a file.
@@ -91,6 +92,7 @@ pub struct ProblemLog<'t> {
     /// Lines that are not TOML.
     broken: BTreeSet<usize>,
     comma_missed: bool,
+    files: &'t Files,
 }
 
 /// An unknown key.
@@ -116,7 +118,18 @@ impl<'t> ProblemLog<'t> {
             permissions: None,
             broken: BTreeSet::new(),
             comma_missed: false,
+            files: Files::DISK,
         }
+    }
+
+    /// Sets where the files are read that it names.
+    pub fn reading(self, files: &'t Files) -> Self {
+        Self { files, ..self }
+    }
+
+    /// Returns where the files are read that it names.
+    pub fn files(&self) -> &'t Files {
+        self.files
     }
 
     /// Sets the file's permissions.

@@ -48,6 +48,11 @@ impl RunDir {
         Self(env::var_os("MPT_RUN_DIR").map_or_else(|| RUN_DIR.into(), PathBuf::from))
     }
 
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// Creates the directory if it does not exist.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use nix::libc;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::connection::{ClientConnection, Input, MAX_LINE};
@@ -28,6 +29,8 @@ pub struct ClientToken(u64);
 pub struct Server {
     epoll: Epoll,
     listener: UnixListener,
+    /// A descriptor in reserve, to accept and close a connection when the process has no other left.
+    reserve: Option<UnixListener>,
     next: u64,
     socket: PathBuf,
     /// Dropped before the connections, so that a client that waits for the tunnel's end can start it again at once.
@@ -51,7 +54,8 @@ impl Server {
         let listener = listen(&socket).map_err(failed(&socket))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| failed(&socket)(errno.into()))?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|errno| failed(&socket)(errno.into()))?;
-        Ok(Self { epoll, listener, connections: BTreeMap::new(), next: 0, socket, _lock: lock })
+        let reserve = listener.try_clone().ok();
+        Ok(Self { epoll, listener, reserve, connections: BTreeMap::new(), next: 0, socket, _lock: lock })
     }
 
     /// Reads the requests of all clients. Call it when the server is readable, and answer every request with
@@ -72,7 +76,13 @@ impl Server {
 
     fn accept(&mut self) {
         for _ in 0..MAX_CLIENTS {
-            let Ok((stream, _)) = self.listener.accept() else { return };
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    return self.refuse();
+                }
+                Err(_) => return,
+            };
             let Ok(connection) = ClientConnection::new(stream) else { continue };
             if self.connections.len() >= MAX_CLIENTS {
                 self.connections.pop_first();
@@ -82,6 +92,17 @@ impl Server {
                 self.next += 1;
             }
         }
+    }
+
+    /// Closes a connection that there is no descriptor for. It would keep the listener readable, and the event loop
+    /// busy, until there is one.
+    fn refuse(&mut self) {
+        if self.reserve.take().is_none() {
+            self.connections.pop_first();
+        }
+        let refused = self.listener.accept().is_ok();
+        self.reserve = self.listener.try_clone().ok();
+        tracing::warn!(refused, "no descriptor for a client of the control socket: raise the limit (LimitNOFILE=)");
     }
 
     fn read(&mut self, token: ClientToken) -> Option<(ClientToken, Request)> {

@@ -3,11 +3,12 @@
 //!
 //! A connection is named by its file, as in the original, or by the peer's name.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use mpt_linux::netlink::{Change, Netlink, Prefix};
+use mpt_linux::netlink::{Change, Link, Netlink, Prefix};
 use mpt_proto::PeerError;
 use mpt_proto::legacy::control::{Pair, Refused};
 use mpt_proto::time::Time;
@@ -17,8 +18,7 @@ use crate::Failure;
 use crate::config::model::{At, FileFormat, Mode, Peer};
 use crate::config::{self, File, describe};
 use crate::control::{Action, ClientToken, Request, Response};
-use crate::legacy::toml::Allowed;
-use crate::legacy::{folder, write};
+use crate::legacy::write;
 use crate::secrets;
 
 /// A `create` command that waits for the peer's answer.
@@ -37,7 +37,7 @@ impl Daemon {
             Request::Path { peer, path, action } => self.set_path(now, peer, path, *action),
             Request::Ends { local, remote, action } => self.set_paths_between(now, *local, *remote, *action),
             Request::Address { action, address, length, interface } => {
-                set_address(*action, Prefix { address: *address, length: *length }, interface)
+                self.set_address(*action, Prefix { address: *address, length: *length }, interface)
             }
             Request::Interface { interface, action } => self.set_interface(now, interface, *action),
             Request::Reload { connection } => self.reload(now, connection.as_deref()),
@@ -95,8 +95,7 @@ impl Daemon {
     /// notified.
     fn set_interface(&mut self, now: Time, name: &str, action: Action) -> Result<(), Failure> {
         let mut netlink = Netlink::open()?;
-        let none = || Failure::new(format!("there is no interface {name}")).hint("`ip link` lists them");
-        let link = netlink.link(name)?.ok_or_else(none)?;
+        let link = self.own_interface(name, &mut netlink)?;
         let up = action == Action::Up;
         if up {
             netlink.set_up(link.index, true)?;
@@ -115,6 +114,34 @@ impl Daemon {
         Ok(())
     }
 
+    fn set_address(&self, action: Action, prefix: Prefix, interface: &str) -> Result<(), Failure> {
+        let mut netlink = Netlink::open()?;
+        let index = self.own_interface(interface, &mut netlink)?.index;
+        let (change, already) = match action {
+            Action::Up => (netlink.add_address(index, prefix)?, "has the address"),
+            Action::Down => (netlink.remove_address(index, prefix)?, "does not have the address"),
+        };
+        match change {
+            Change::Applied => Ok(()),
+            Change::Unchanged => Err(Failure::new(format!("{interface} {already} {prefix} already"))),
+        }
+    }
+
+    /// Returns an interface that belongs to the tunnel: its own, or one that a path uses. The control socket gives no
+    /// rights to others.
+    fn own_interface(&self, name: &str, netlink: &mut Netlink) -> Result<Link, Failure> {
+        let none = || Failure::new(format!("there is no interface {name}")).hint("`ip link` lists them");
+        let link = netlink.link(name)?.ok_or_else(none)?;
+        let is_own = link.index == self.driver.tun_index()
+            || self.driver.interfaces().contains(&link.index)
+            || !self.paths_over(name, &netlink.addresses(link.index)?).is_empty();
+        let foreign = || {
+            Failure::new(format!("{name} is neither the interface of this tunnel nor one of its paths"))
+                .hint("root changes others with `ip address` and `ip link`")
+        };
+        is_own.then_some(link).ok_or_else(foreign)
+    }
+
     /// Returns the paths over an interface: bound to it, or to one of its addresses.
     fn paths_over(&self, interface: &str, addresses: &[Prefix]) -> Vec<(String, String)> {
         let by_address = |local: &IpAddr| addresses.iter().any(|prefix| prefix.address == *local);
@@ -130,7 +157,7 @@ impl Daemon {
     /// peers continue undisturbed, except those of the original, which are always restarted. The keys that are fixed at
     /// the start must be unchanged; everything is prepared before anything changes.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
-        let fresh = self.read_again()?;
+        let fresh = self.config_files.read()?;
         let hint = "nothing was changed; this takes effect at the next start: mpt down, then mpt up";
         if let Some((line, key)) = changed_startup_key(&self.file, &fresh) {
             return Err(fresh.problem(line, format!("{key} cannot change while the tunnel runs"), hint).into());
@@ -147,14 +174,18 @@ impl Daemon {
             == (*fresh.scheduler, &fresh.rules, &fresh.probe);
         let keeps_unchanged = connection.is_none() && same_policy;
         let is_selected = |peer: &Peer| !same_policy || connection.is_none_or(|name| is_named(peer, name));
-        let is_unchanged =
-            |peer: &Peer, others: &[Peer]| keeps_unchanged && peer.original.is_none() && others.contains(peer);
-        let new = |peer: &&Peer| is_selected(peer) && !is_unchanged(peer, &self.file.peers);
+        let running: HashMap<&str, &Peer> = self.file.peers.iter().map(|peer| (peer.name.as_str(), peer)).collect();
+        let is_same = |peer: &&Peer| peer.original.is_none() && running.get(peer.name.as_str()) == Some(peer);
+        let same = fresh.peers.iter().filter(|peer| keeps_unchanged && is_same(peer));
+        let unchanged: HashSet<String> = same.map(|peer| peer.name.to_string()).collect();
+        let new = |peer: &&Peer| is_selected(peer) && !unchanged.contains(peer.name.as_str());
         let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
         let fresh = merge_reloaded(&self.file, &fresh, is_selected)?;
         let ready = setup::prepare_peers(&fresh, new, &mut self.sockets)
             .map_err(|failure| Failure { what: format!("{}; nothing was changed", failure.what), ..failure })?;
-        while let Some(index) = self.file.peers.iter().position(|p| is_selected(p) && !is_unchanged(p, &fresh.peers)) {
+        while let Some(index) =
+            self.file.peers.iter().position(|p| is_selected(p) && !unchanged.contains(p.name.as_str()))
+        {
             self.end_peer(now, index);
         }
         tracing::info!(added = ready.len(), "configuration reloaded");
@@ -168,17 +199,6 @@ impl Daemon {
             ..failure
         };
         self.apply_routes(routes).map_err(partly_done)
-    }
-
-    fn read_again(&self) -> Result<File, Failure> {
-        let unusable = |what: String| Failure::new(what).hint("nothing was changed");
-        match self.file.format {
-            FileFormat::Toml => config::load(&self.file.path)
-                .map_err(|problems| unusable(problems.first().map_or_else(String::new, ToString::to_string))),
-            FileFormat::Original => config::load_original(&self.file.path, Allowed::default())
-                .map(|(file, _)| file)
-                .map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default())),
-        }
     }
 
     /// Restarts one connection or all without reading files: every path is up again.
@@ -204,7 +224,7 @@ impl Daemon {
         if self.file.format == FileFormat::Original {
             check_own_file(&self.file, &self.file.peers[index])?;
             let name = self.file.peers[index].original.as_ref().map(|original| original.file.clone());
-            let renamed = name.map_or(Ok(()), |name| folder::disable(&self.file.path, &name));
+            let renamed = name.map_or(Ok(()), |name| self.config_files.disable(&name));
             renamed.map_err(|error| file_failure(&format!("cannot rename the file of {connection}"), &error))?;
         }
         let gone = self.end_peer(now, index);
@@ -213,7 +233,7 @@ impl Daemon {
     }
 
     /// Writes one connection or all to their files.
-    fn save(&self, connection: Option<&str>) -> Result<(), Failure> {
+    fn save(&mut self, connection: Option<&str>) -> Result<(), Failure> {
         if self.file.format == FileFormat::Toml {
             let what = format!("commands do not write {}", self.file.path.display());
             return Err(Failure::new(what).hint("edit the file, then `mpt reload`"));
@@ -227,7 +247,7 @@ impl Daemon {
         for peer in selected {
             let Some(saved) = describe::connection(&self.file, peer) else { continue };
             let file = saved.file.clone();
-            let saved = folder::save(&self.file.path, saved);
+            let saved = self.config_files.save(saved);
             saved.map_err(|error| file_failure(&format!("cannot write {file}"), &error))?;
         }
         Ok(())
@@ -331,18 +351,4 @@ fn find(file: &File, name: &str) -> Result<usize, Failure> {
         let known = known.map(String::as_str).collect::<Vec<_>>().join(", ");
         Failure::new(format!("there is no connection {name}")).hint(format!("connections: {known}"))
     })
-}
-
-fn set_address(action: Action, prefix: Prefix, interface: &str) -> Result<(), Failure> {
-    let mut netlink = Netlink::open()?;
-    let none = || Failure::new(format!("there is no interface {interface}")).hint("`ip link` lists them");
-    let index = netlink.link(interface)?.ok_or_else(none)?.index;
-    let (change, already) = match action {
-        Action::Up => (netlink.add_address(index, prefix)?, "has the address"),
-        Action::Down => (netlink.remove_address(index, prefix)?, "does not have the address"),
-    };
-    match change {
-        Change::Applied => Ok(()),
-        Change::Unchanged => Err(Failure::new(format!("{interface} {already} {prefix} already"))),
-    }
 }

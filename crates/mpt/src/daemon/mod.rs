@@ -6,10 +6,12 @@
 //! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
 //! metered traffic, [`service`] notifies the service manager, [`handshake_flood`] limits floods, and
 //! [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands, [`peers`] adds and removes peers,
+//! [`user`] gives up the rights of root, [`config_files`] keeps access to the configuration,
 //! [`control_port`] is the protocol of the original MPT, and [`qlog`] writes the event trace. This file is the main
 //! loop over all of them, signals, the control socket and netlink events.
 
 mod commands;
+pub mod config_files;
 mod control_port;
 mod event_loop;
 mod gateway;
@@ -28,6 +30,7 @@ mod routes;
 mod service;
 mod setup;
 mod table_sync;
+mod user;
 
 use std::path::{Path, PathBuf};
 use std::{env, process};
@@ -36,15 +39,17 @@ use mpt_linux::Reactor;
 use mpt_linux::netlink::{Event, Link, Monitor, Netlink, TableMonitor};
 use mpt_linux::privilege::{self, Capability};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
+use mpt_linux::suspend::{CopyMonitor, SuspendWatch};
+use mpt_linux::tun::CloneDevice;
 use mpt_proto::time::Time;
-use nix::unistd::{AccessFlags, access};
 
 use crate::Failure;
 use crate::config::File;
-use crate::config::model::FileFormat;
+use crate::config::model::Mode;
 use crate::control::report::{Report, TunnelReport};
 use crate::control::{Request, RunDir, Server};
 use commands::PendingCreate;
+use config_files::ConfigFiles;
 use control_port::ControlPort;
 use event_loop::Driver;
 use gateway::Gateway;
@@ -66,13 +71,36 @@ use setup::{OpenTunnel, Sockets};
 pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     let signals = Signals::open()?;
     let run = RunDir::from_env();
+    let clock = Clock::start();
+    // These need the rights of root to files. A service manager's socket takes notifications of connected senders only.
+    let device = CloneDevice::open();
+    let service = Service::from_env();
+    let qlog = qlog.filter(|_| !run.running().contains(&file.interface));
+    let qlog = qlog.map(|folder| Qlog::open(folder, file, clock.now())).transpose()?;
+    let mut config_files = ConfigFiles::open(file)?;
+    if !user::give_up_root(&run, &required_capabilities(file))? {
+        config_files.access_directly();
+    }
     let control = Server::bind(&run, &file.interface)?;
-    up(file, &run, signals, control, qlog).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
+    let open = Opened { signals, control, device: device?, service, qlog, config_files, clock };
+    up(file, &run, open).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
 }
 
-fn up(file: &File, run: &RunDir, signals: Signals, control: Server, qlog: Option<&Path>) -> Result<(), Failure> {
+/// What is opened before the tunnel.
+struct Opened {
+    signals: Signals,
+    control: Server,
+    device: CloneDevice,
+    service: Service,
+    qlog: Option<Qlog>,
+    config_files: ConfigFiles,
+    clock: Clock,
+}
+
+fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
+    let Opened { signals, control, device, service, qlog, mut config_files, clock } = open;
     let monitor = Monitor::open()?;
-    let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(Clock::start())?)?;
+    let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(clock)?, device)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
@@ -80,13 +108,25 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server, qlog: Option
     if let Some(port) = &control_port {
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
+    let copy_monitor = CopyMonitor::open()
+        .inspect_err(|error| tracing::warn!(%error, "copies of a virtual machine are not detected"))
+        .ok();
+    if let Some(monitor) = &copy_monitor {
+        driver.reactor.add(monitor, COPIES, Interest::Read)?;
+    }
     let gateway = Gateway::open(file, run)?;
     let about = tunnel_report(file, driver.endpoint.mtu());
-    // The folder may be one that only root can write to.
-    let qlog = qlog.map(|folder| Qlog::open(folder, file, driver.reactor.now(), &mut driver.endpoint)).transpose()?;
-    privilege::keep_only(&required_capabilities(file))?;
-    warn_unreadable_config(file);
-    let (file, pending, service) = (file.clone(), Vec::new(), Service::from_env());
+    if qlog.is_some() {
+        driver.endpoint.set_trace(driver.reactor.now(), true);
+    }
+    if let Err(error) = config_files.check() {
+        let config = file.path.display();
+        tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to root");
+    }
+    if *file.mode == Mode::Plain {
+        tracing::warn!("plain mode: packets are neither encrypted nor authenticated");
+    }
+    let (file, pending) = (file.clone(), Vec::new());
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     let handshake_clock = HandshakeClock::of(&file.interface);
     service.ready();
@@ -109,6 +149,9 @@ fn up(file: &File, run: &RunDir, signals: Signals, control: Server, qlog: Option
         metering,
         handshake_clock,
         qlog,
+        config_files,
+        suspend_watch: SuspendWatch::start(),
+        copy_monitor,
     }
     .run_to_end()
 }
@@ -145,24 +188,15 @@ fn required_capabilities(file: &File) -> Vec<Capability> {
     [Some(Capability::NetAdmin), raw, bind].into_iter().flatten().collect()
 }
 
-/// Warns early if commands cannot access the configuration without root's access to files of others.
-fn warn_unreadable_config(file: &File) {
-    let required = match file.format {
-        FileFormat::Toml => AccessFlags::R_OK,
-        FileFormat::Original => AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK,
-    };
-    if let Err(error) = access(&file.path, required) {
-        let config = file.path.display();
-        tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to root");
-    }
-}
-
 /// Removes what the tunnel with this interface left behind when it was killed. Returns true if there was anything.
 ///
 /// # Errors
 /// The tunnel is running, or the system refused a change.
 pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let run = RunDir::from_env();
+    if run.path().exists() {
+        user::give_up_root(&run, &[Capability::NetAdmin])?;
+    }
     let _alone = run.claim(interface)?;
     let mut netlink = Netlink::open()?;
     let rules = PolicyRouting::of(interface).clear(&mut netlink)? | KillSwitch::of(interface).clear()?;
@@ -180,6 +214,7 @@ pub fn activate_kill_switch(file: &File) -> Result<(), Failure> {
         return Err(failure.hint("kill_switch = true at the top of the file"));
     }
     let run = RunDir::from_env();
+    user::give_up_root(&run, &[Capability::NetAdmin])?;
     run.create()?;
     let _alone = run.claim(&file.interface)?;
     KillSwitch::of(&file.interface).apply(file, &mut Netlink::open()?)?;
@@ -213,6 +248,9 @@ struct Daemon {
     pending: Vec<PendingCreate>,
     interface_sync: InterfaceSync,
     qlog: Option<Qlog>,
+    config_files: ConfigFiles,
+    suspend_watch: SuspendWatch,
+    copy_monitor: Option<CopyMonitor>,
 }
 
 /// Returns the part of the status report about the tunnel itself.
@@ -254,6 +292,9 @@ impl Daemon {
         loop {
             self.driver.reactor.wait(wake, &mut ready)?;
             let now = self.driver.reactor.now();
+            let is_copy = ready.iter().any(|event| event.token == COPIES);
+            let copied = is_copy && self.copy_monitor.as_mut().is_some_and(CopyMonitor::take_copied);
+            self.detect_suspend(now, copied)?;
             for event in &ready {
                 if self.handle(now, event)? == LoopControl::Exit {
                     self.service.stopping();
@@ -267,6 +308,17 @@ impl Daemon {
             }
             wake = self.finish_iteration(now);
         }
+    }
+
+    /// Drops all sessions if the host was suspended or copied since the last call.
+    fn detect_suspend(&mut self, now: Time, copied: bool) -> Result<(), Failure> {
+        match (self.suspend_watch.poll(), copied) {
+            (Some(time), _) => tracing::info!(?time, "the host was suspended: new handshakes"),
+            (None, true) => tracing::info!("the virtual machine was copied: new handshakes"),
+            (None, false) => return Ok(()),
+        }
+        self.driver.endpoint.handle_suspend(now, *setup::seed()?);
+        Ok(())
     }
 
     /// Handles everything that is due, and returns the next deadline.
@@ -309,6 +361,7 @@ impl Daemon {
             SIGNALS => return self.handle_signal(now),
             MONITOR => self.handle_netlink_events(now)?,
             TABLES => self.handle_table_events(now)?,
+            COPIES => {}
             CONTROL => return Ok(self.handle_requests(now)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -440,3 +493,4 @@ const MONITOR: Token = Token(2);
 const CONTROL: Token = Token(3);
 const CONTROL_PORT: Token = Token(4);
 const TABLES: Token = Token(5);
+const COPIES: Token = Token(6);

@@ -39,8 +39,8 @@ impl Daemon {
         for link in self.sockets.take_new() {
             self.driver.add_link(link)?;
         }
-        for (peer, config) in peers {
-            self.driver.endpoint.add_peer(now, &config);
+        self.driver.endpoint.add_peers(now, peers.iter().map(|(_, config)| config));
+        for (peer, _) in peers {
             if let Some(port) = &mut self.control_port {
                 port.add(&peer);
             }

@@ -37,16 +37,11 @@ pub(super) struct Qlog {
 }
 
 impl Qlog {
-    /// Creates the folder if it is missing and a file for each peer, and starts the trace.
+    /// Creates the folder if it is missing and a file for each peer. The trace of the core is not started yet.
     ///
     /// # Errors
     /// The folder or a file cannot be created, or the tunnel is in plain mode.
-    pub(super) fn open(
-        folder: &Path,
-        file: &config::File,
-        now: Time,
-        endpoint: &mut Endpoint,
-    ) -> Result<Self, Failure> {
+    pub(super) fn open(folder: &Path, file: &config::File, now: Time) -> Result<Self, Failure> {
         if *file.mode == Mode::Plain {
             let failure = Failure::new("--qlog: a tunnel in plain mode has no event trace");
             return Err(failure.hint("use native mode, or leave --qlog out"));
@@ -66,7 +61,6 @@ impl Qlog {
             let trace = qlog.create(&peer.name).map_err(|error| cannot_create(folder, &error))?;
             qlog.files.insert(peer.name.to_string(), Some(trace));
         }
-        endpoint.set_trace(now, true);
         Ok(qlog)
     }
 

@@ -16,7 +16,7 @@ use mpt_proto::time::Time;
 /// The service manager's socket, if there is one.
 #[derive(Debug, Default)]
 pub struct Service {
-    manager: Option<(UnixDatagram, SocketAddr)>,
+    manager: Option<UnixDatagram>,
     interval: Option<Duration>,
     next: Time,
 }
@@ -51,8 +51,8 @@ impl Service {
     }
 
     fn notify(&self, state: &str) {
-        if let Some((socket, manager)) = &self.manager
-            && let Err(error) = socket.send_to_addr(state.as_bytes(), manager)
+        if let Some(manager) = &self.manager
+            && let Err(error) = manager.send(state.as_bytes())
         {
             tracing::debug!(%error, state, "cannot notify the service manager");
         }
@@ -60,12 +60,13 @@ impl Service {
 }
 
 /// A name with a leading "@" is in the abstract namespace.
-fn manager(name: &OsStr) -> Option<(UnixDatagram, SocketAddr)> {
+fn manager(name: &OsStr) -> Option<UnixDatagram> {
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(name),
     };
     let socket = UnixDatagram::unbound().ok()?;
     socket.set_nonblocking(true).ok()?;
-    Some((socket, address.ok()?))
+    socket.connect_addr(&address.ok()?).ok()?;
+    Some(socket)
 }

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 use mpt_linux::netlink::{Netlink, Prefix};
+use mpt_linux::tun::CloneDevice;
 use mpt_linux::udp::{Socket, SocketSpec};
 use mpt_linux::{Error, Reactor, Tun};
 use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
@@ -34,7 +35,7 @@ use crate::config::model::{File, Mode, Path, Peer};
 ///
 /// # Errors
 /// The system refused an operation (with a hint), or the file does not fit this system.
-pub fn open(file: &File, reactor: Reactor) -> Result<OpenTunnel, Failure> {
+pub fn open(file: &File, reactor: Reactor, device: CloneDevice) -> Result<OpenTunnel, Failure> {
     let mut netlink = Netlink::open_for(policy_routing::mark(file))?;
     let mut sockets = Sockets { listens_per_address: listens_per_address(file), ..Sockets::default() };
     if file.accepts_incoming() {
@@ -44,7 +45,7 @@ pub fn open(file: &File, reactor: Reactor) -> Result<OpenTunnel, Failure> {
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
     let links = sockets.take_new();
     let mtu = inner_mtu(file, &mut netlink)?;
-    let tun = Tun::open(&file.interface, file.offload)?;
+    let tun = Tun::attach(device, &file.interface, file.offload)?;
     configure(file, &tun, mtu, &mut netlink)?;
     let mut routes = Routes::new(tun.index(), &file.interface);
     routes.apply(file, &mut netlink)?;
@@ -73,12 +74,20 @@ fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure
         (Mode::Native, Some(keys)) => keys.clone(),
         _ => return Ok(Endpoint::new(now, config)),
     };
+    let clock = HandshakeClock::of(&file.interface).read(now);
+    let identity = Identity { keys, capabilities: Capabilities::new(has_aes()), clock };
+    Ok(Endpoint::native(now, config, SessionTable::new(identity, *seed()?)))
+}
+
+/// Returns a seed from the system's random source, which the kernel renews after a copy of the virtual machine.
+///
+/// # Errors
+/// The system has no random numbers.
+pub fn seed() -> Result<Zeroizing<[u8; 32]>, Failure> {
     let mut seed = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *seed)
         .map_err(|error| Failure::new(format!("cannot get random numbers from the system: {error}")))?;
-    let clock = HandshakeClock::of(&file.interface).read(now);
-    let identity = Identity { keys, capabilities: Capabilities::new(has_aes()), clock };
-    Ok(Endpoint::native(now, config, SessionTable::new(identity, *seed)))
+    Ok(seed)
 }
 
 /// Returns true if the processor has AES instructions.

@@ -66,7 +66,8 @@ fn connections(folder: &Path) -> PathBuf {
     if conf.is_dir() { conf.join("connections") } else { folder.join("connections") }
 }
 
-fn read(text: &str) -> Option<Connection> {
+/// Reads a connection; `None` if there is a mistake in it.
+pub(crate) fn read(text: &str) -> Option<Connection> {
     let mut problems = Vec::new();
     let connection = Connection::read(&Ini::parse("", text, &mut problems), &mut problems, &mut Vec::new());
     problems.is_empty().then_some(connection)

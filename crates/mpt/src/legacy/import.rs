@@ -8,6 +8,7 @@ use super::ini::Ini;
 use super::model::{Connection, Interface, TunnelInterface};
 use super::positional;
 use super::problem::{LegacyProblem, Note};
+use crate::files::Files;
 use crate::secrets;
 
 /// The contents of a set of files.
@@ -38,7 +39,9 @@ impl LegacySetup {
     pub fn load(paths: &[PathBuf]) -> Result<Self, Vec<LegacyProblem>> {
         let mut problems = vec![];
         let files: Vec<_> = paths.iter().flat_map(|path| files_of(path, &mut problems)).collect();
-        let sources = files.iter().filter_map(|file| Source::read(file).map_err(|problem| problems.push(problem)).ok());
+        let sources = files
+            .iter()
+            .filter_map(|file| Source::read(Files::DISK, file).map_err(|problem| problems.push(problem)).ok());
         let sources: Vec<_> = sources.collect();
         if problems.is_empty() { Self::read(&sources) } else { Err(problems) }
     }
@@ -53,13 +56,12 @@ impl LegacySetup {
 
 impl Source {
     /// Reads a file; comments may have any encoding.
-    fn read(file: &Path) -> Result<Self, LegacyProblem> {
+    fn read(files: &Files, file: &Path) -> Result<Self, LegacyProblem> {
         let name = file.display().to_string();
-        match fs::read(file) {
-            Ok(bytes) => {
-                let text = String::from_utf8_lossy(&bytes);
+        match files.read_lossy(file, u64::MAX) {
+            Ok(read) => {
                 // Some editors add a byte order mark (U+FEFF).
-                let text = text.strip_prefix('\u{feff}').unwrap_or(&text).to_owned();
+                let text = read.text.strip_prefix('\u{feff}').unwrap_or(&read.text).to_owned();
                 Ok(Self { file: name, text })
             }
             Err(error) => {
@@ -84,9 +86,9 @@ impl Source {
 ///
 /// # Errors
 /// The first mistake in it.
-pub fn template(file: &Path) -> Result<Connection, LegacyProblem> {
+pub(crate) fn template(files: &Files, file: &Path) -> Result<Connection, LegacyProblem> {
     let mut problems = Vec::new();
-    let source = Source::read(file)?;
+    let source = Source::read(files, file)?;
     let inis = source.inis(&mut problems);
     let read: Vec<_> = inis.iter().map(|ini| Connection::read(ini, &mut problems, &mut Vec::new())).collect();
     match (problems.into_iter().next(), read.into_iter().next()) {

@@ -190,7 +190,7 @@ fn a_template_is_read_in_every_generation_and_encoding() {
     let file = folder.path().join("conf.template");
     let read = |text: &[u8]| {
         fs::write(&file, text).unwrap();
-        template(&file)
+        template(Files::DISK, &file)
     };
     let latin = [b"; caf\xe9\n", samples::CONNECTION.as_bytes()].concat();
     assert_eq!(read(&latin).unwrap().name, "c_A");
@@ -205,7 +205,7 @@ fn a_mark_of_the_byte_order_is_no_part_of_a_file() {
     let file = folder.path().join("conf.template");
     for text in [samples::CONNECTION, "1 # THE NUMBER OF THE CONNECTIONS\nc_A # CONNECTION NAME\n"] {
         fs::write(&file, format!("\u{feff}{text}")).unwrap();
-        assert_eq!(template(&file).unwrap().name, "c_A");
+        assert_eq!(template(Files::DISK, &file).unwrap().name, "c_A");
     }
 }
 

@@ -382,10 +382,23 @@ impl Native {
         })
     }
 
-    /// The peer restarted: its numbers begin again, and nothing that is in flight will be acknowledged.
+    /// Drops all sessions and handshakes, and begins again as after a restart of this end.
+    pub(super) fn drop_sessions(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
+        let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
+        self.association.begin_again(turn.now, sessions.incarnation());
+        self.has_session = false;
+        self.initiation = None;
+        self.reset_numbers(common, turn.now, HandshakeEvent::SessionsDropped);
+    }
+
     fn on_peer_restart(&mut self, common: &mut Common, now: Time) {
+        self.reset_numbers(common, now, HandshakeEvent::PeerRestarted);
+    }
+
+    /// One of the ends restarted: its numbers begin again, and nothing that is in flight will be acknowledged.
+    fn reset_numbers(&mut self, common: &mut Common, now: Time, cause: HandshakeEvent) {
         self.trace.end_holds(now);
-        self.trace.record(now, || TraceEvent::Handshake(HandshakeEvent::PeerRestarted));
+        self.trace.record(now, || TraceEvent::Handshake(cause));
         common.queue.renumber();
         let discarded = self.reordering.on_peer_restart();
         common.drops.count_many(Dropped::PeerRestarted, discarded);

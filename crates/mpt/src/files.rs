@@ -1,0 +1,213 @@
+//! The files of a configuration: read from disk, or as another process has read them.
+//!
+//! A running tunnel has no rights to the files of root. Another process reads the configuration in its place
+//! ([`crate::daemon::config_files`]), with a [`Files::recorder`], and sends what it has read; the tunnel reads the same
+//! configuration from that.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::secrets;
+
+/// Where files are read.
+#[derive(Debug)]
+pub struct Files(Source);
+
+#[derive(Debug)]
+enum Source {
+    Disk,
+    Recorder(RefCell<Snapshot>),
+    Snapshot(RefCell<Snapshot>),
+}
+
+/// What was read, by path.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Snapshot {
+    files: BTreeMap<PathBuf, Result<FileText, Refusal>>,
+    folders: BTreeMap<PathBuf, Result<Folder, Refusal>>,
+}
+
+/// The contents and permissions of a file. Wiped from memory on drop.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct FileText {
+    /// The contents. Bytes that are not UTF-8 are replaced.
+    pub text: String,
+    is_utf8: bool,
+    /// The permission bits of the file that was read, as [`secrets::permissions`] returns them.
+    pub permissions: u32,
+    /// Others than root and the user of the process that read the file may change it.
+    pub is_loose: bool,
+}
+
+/// The files in a folder.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Folder {
+    /// The paths, sorted.
+    pub files: Vec<PathBuf>,
+    /// Others than root and the user of the process that read the folder may change it.
+    pub is_loose: bool,
+}
+
+/// An error of the system.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Refusal(Option<i32>, String);
+
+impl Files {
+    /// Reads from disk.
+    pub const DISK: &Self = &Self(Source::Disk);
+
+    /// Reads from disk, and records what is read.
+    pub fn recorder() -> Self {
+        Self(Source::Recorder(RefCell::default()))
+    }
+
+    /// Reads from a snapshot. A file that is not in it does not exist.
+    pub fn of(snapshot: Snapshot) -> Self {
+        Self(Source::Snapshot(RefCell::new(snapshot)))
+    }
+
+    /// Returns what a recorder has recorded.
+    pub fn into_snapshot(self) -> Snapshot {
+        match self.0 {
+            Source::Disk => Snapshot::default(),
+            Source::Recorder(snapshot) | Source::Snapshot(snapshot) => snapshot.into_inner(),
+        }
+    }
+
+    /// Reads at most `limit` bytes of a file of UTF-8.
+    ///
+    /// # Errors
+    /// The system's error, or [`io::ErrorKind::InvalidData`] if it is not UTF-8.
+    pub fn read(&self, path: &Path, limit: u64) -> io::Result<FileText> {
+        let read = self.read_lossy(path, limit)?;
+        if read.is_utf8 { Ok(read) } else { Err(io::Error::new(io::ErrorKind::InvalidData, "not UTF-8")) }
+    }
+
+    /// Reads at most `limit` bytes of a file of any encoding.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn read_lossy(&self, path: &Path, limit: u64) -> io::Result<FileText> {
+        self.look_up(path, |snapshot| &mut snapshot.files, || from_disk(path, limit))
+    }
+
+    /// Lists the files in a folder.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn folder(&self, path: &Path) -> io::Result<Folder> {
+        self.look_up(path, |snapshot| &mut snapshot.folders, || folder_from_disk(path))
+    }
+
+    fn look_up<T: Clone>(
+        &self,
+        path: &Path,
+        part: impl Fn(&mut Snapshot) -> &mut BTreeMap<PathBuf, Result<T, Refusal>>,
+        read: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        match &self.0 {
+            Source::Disk => read(),
+            Source::Recorder(snapshot) => {
+                let result = read().map_err(|error| Refusal(error.raw_os_error(), error.to_string()));
+                part(&mut snapshot.borrow_mut()).insert(path.to_owned(), result.clone());
+                result.map_err(Into::into)
+            }
+            Source::Snapshot(snapshot) => {
+                let known = part(&mut snapshot.borrow_mut()).get(path).cloned();
+                known.ok_or(io::ErrorKind::NotFound)?.map_err(Into::into)
+            }
+        }
+    }
+}
+
+impl Snapshot {
+    /// Returns at least the bytes that it has as JSON, so that a buffer need not grow and leave copies of secrets.
+    pub fn size_hint(&self) -> usize {
+        let text = |file: &Result<FileText, Refusal>| file.as_ref().map_or(0, |file| 2 * file.text.len());
+        let files: usize = self.files.iter().map(|(path, file)| path.as_os_str().len() + text(file) + ENTRY).sum();
+        let folders = self.folders.values().flatten().flat_map(|folder| &folder.files);
+        files + folders.map(|path| path.as_os_str().len() + ENTRY).sum::<usize>() + ENTRY
+    }
+}
+
+/// Bytes of an entry in JSON beside path and text.
+const ENTRY: usize = 512;
+
+impl Drop for FileText {
+    fn drop(&mut self) {
+        self.text.zeroize();
+    }
+}
+
+impl fmt::Debug for FileText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileText").field("permissions", &self.permissions).finish_non_exhaustive()
+    }
+}
+
+impl From<Refusal> for io::Error {
+    fn from(Refusal(errno, text): Refusal) -> Self {
+        errno.map_or_else(|| Self::other(text), Self::from_raw_os_error)
+    }
+}
+
+fn from_disk(path: &Path, limit: u64) -> io::Result<FileText> {
+    let file = File::open(path)?;
+    let metadata = file.metadata()?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(metadata.len().min(limit) as usize + SPARE));
+    file.take(limit).read_to_end(&mut bytes)?;
+    let (text, is_utf8) = match std::str::from_utf8(&bytes) {
+        Ok(text) => (text.to_owned(), true),
+        Err(_) => (String::from_utf8_lossy(&bytes).into_owned(), false),
+    };
+    let (permissions, is_loose) = (secrets::permissions(&metadata), secrets::is_changed_by_others(&metadata));
+    Ok(FileText { text, is_utf8, permissions, is_loose })
+}
+
+fn folder_from_disk(path: &Path) -> io::Result<Folder> {
+    let files: io::Result<Vec<_>> = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect();
+    let mut files = files?;
+    files.sort();
+    let is_loose = fs::metadata(path).is_ok_and(|folder| secrets::is_changed_by_others(&folder));
+    Ok(Folder { files, is_loose })
+}
+
+/// Growing a buffer would leave an unwiped copy behind; the reader needs this much space to detect the end.
+const SPARE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_returns_what_was_read_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("text"), "a \"key\"\n").unwrap();
+        fs::write(at("binary"), [0xff, b'x']).unwrap();
+        let recorder = Files::recorder();
+        assert_eq!(recorder.read(&at("text"), 100).unwrap().text, "a \"key\"\n");
+        assert!(recorder.read(&at("binary"), 100).is_err() && recorder.read(&at("absent"), 100).is_err());
+        assert_eq!(recorder.folder(folder.path()).unwrap().files.len(), 2);
+        let snapshot = recorder.into_snapshot();
+        let json = serde_json::to_vec(&snapshot).unwrap();
+        assert!(json.len() <= snapshot.size_hint(), "{} of {}", json.len(), snapshot.size_hint());
+        fs::write(at("text"), "changed").unwrap();
+
+        let files = Files::of(serde_json::from_slice(&json).unwrap());
+        assert_eq!(files.read(&at("text"), 100).unwrap().text, "a \"key\"\n");
+        assert_eq!(files.read(&at("binary"), 100).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(files.read_lossy(&at("binary"), 100).unwrap().text, "\u{fffd}x");
+        for absent in [files.read(&at("absent"), 100).err(), files.read(Path::new("/etc/passwd"), 100).err()] {
+            assert_eq!(absent.unwrap().kind(), io::ErrorKind::NotFound);
+        }
+        assert_eq!(files.folder(folder.path()).unwrap().files, [at("binary"), at("text")]);
+    }
+}
