@@ -58,6 +58,9 @@ drops! {
     Duplicate = "duplicate",
     /// A sequence number below the window, whose delivery is not known any more.
     TooOld = "too_old",
+    /// Beyond what a peer may make this end keep or compute: a packet or SKIP that would be held, frames beyond the
+    /// steps of a datagram, a repair symbol.
+    OverBudget = "over_budget",
     /// A packet compressed against a context that does not exist.
     UnknownContext = "unknown_context",
     /// Held for an earlier packet when the peer restarted, which will not send that packet; or when this host was

@@ -125,6 +125,7 @@ pub mod classify;
 pub mod config;
 pub mod crypto;
 mod datagram;
+mod deadline_index;
 pub mod drops;
 pub mod endpoint;
 mod error;

@@ -12,13 +12,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::LONGEST_ACK;
+use super::{LONGEST_ACK, trim};
 use crate::classify::Class;
+use crate::deadline_index::DeadlineIndex;
 use crate::flow;
 use crate::packet::SuperPacket;
 use crate::packet::ip::{Ip, TCP};
 use crate::time::Time;
-use crate::tuning::inner::ack_delay::SAMPLES;
+use crate::tuning::inner::ack_delay::{MAX_HELD, SAMPLES};
 
 /// Send times of data and the held ACKs, by the bucket of the ACKs.
 #[derive(Debug, Default)]
@@ -27,6 +28,8 @@ pub struct AckDelay {
     typical: TypicalRtt,
     /// Number of held ACKs.
     held: usize,
+    /// The times of the first held ACK of each flow.
+    due: DeadlineIndex,
 }
 
 /// The usual RTT; zero if the jitter is low.
@@ -84,16 +87,22 @@ impl AckDelay {
         let is_relevant = min_rtt.is_some() || self.held > 0 && ip.protocol == TCP;
         let bucket = is_relevant.then(|| flow::bucket(ip, bytes, Class::Bulk));
         let mut before = Vec::new();
-        if let Some((flow, number)) = bucket.and_then(|bucket| self.flows.get_mut(&bucket)).zip(ip.acknowledged(bytes))
+        if let Some(bucket) = bucket
+            && let Some((flow, number)) = self.flows.get_mut(&bucket).zip(ip.acknowledged(bytes))
         {
             let covered = flow.held.partition_point(|held| !is_after(held.number, number));
             let due = min_rtt.and_then(|min_rtt| Some(flow.sent_at(number)? + min_rtt));
-            if let Some(due) = due.filter(|due| *due > now) {
-                flow.held.insert(covered, HeldAck { due, number, packet: bytes.to_vec() });
+            let holds = due.filter(|due| *due > now && self.held < MAX_HELD);
+            match holds {
+                Some(due) => flow.held.insert(covered, HeldAck { due, number, packet: bytes.to_vec() }),
+                None => before.extend(flow.held.drain(..covered)),
+            }
+            trim(&mut flow.held);
+            self.due.set(bucket, flow.held.front().map(|first| first.due));
+            if holds.is_some() {
                 self.held += 1;
                 return None;
             }
-            before.extend(flow.held.drain(..covered));
         }
         self.held -= before.len();
         Some(before.into_iter().map(|held| held.packet))
@@ -115,20 +124,20 @@ impl AckDelay {
 
     /// Returns the next time at which [`Self::release`] returns an ACK.
     pub fn next_deadline(&self) -> Option<Time> {
-        let first = || self.flows.values().filter_map(|flow| Some(flow.held.front()?.due)).min();
-        if self.held == 0 { None } else { first() }
+        self.due.first()
     }
 
     /// Removes the ACKs whose time has come.
     pub fn release(&mut self, now: Time) -> Vec<Vec<u8>> {
         let mut released = Vec::new();
-        if self.held > 0 {
-            for flow in self.flows.values_mut() {
-                let due = flow.held.iter().take_while(|held| held.due <= now).count();
-                released.extend(flow.held.drain(..due).map(|held| held.packet));
-            }
-            self.held -= released.len();
+        for bucket in self.due.due(now) {
+            let Some(flow) = self.flows.get_mut(&bucket) else { continue };
+            let due = flow.held.iter().take_while(|held| held.due <= now).count();
+            released.extend(flow.held.drain(..due).map(|held| held.packet));
+            trim(&mut flow.held);
+            self.due.set(bucket, flow.held.front().map(|first| first.due));
         }
+        self.held -= released.len();
         released
     }
 

@@ -13,6 +13,8 @@ pub mod ack_delay;
 pub mod ack_filter;
 pub mod udp_shaper;
 
+use std::collections::VecDeque;
+
 use crate::packet::Coalescer;
 use crate::packet::ip::{Ip, UDP};
 use crate::time::Time;
@@ -72,7 +74,7 @@ impl Inner {
     /// Delivers the held packets whose time has come.
     pub fn release(&mut self, now: Time, delivered: &mut u64, tun: &mut Coalescer) {
         self.ack_delay.release(now).iter().for_each(|packet| deliver(tun, packet, delivered));
-        for bucket in self.udp_shaper.buckets() {
+        for bucket in self.udp_shaper.due(now) {
             self.sink(now, bucket, delivered, tun).release();
         }
     }
@@ -121,6 +123,16 @@ pub fn deliver(tun: &mut Coalescer, packet: &[u8], delivered: &mut u64) {
     tun.push(&ip, packet);
     *delivered += 1;
 }
+
+/// Frees memory of a queue of which little is used: a peer could fill one after the other.
+fn trim<T>(queue: &mut VecDeque<T>) {
+    if queue.capacity() > MIN_TRIM && queue.len() < queue.capacity() / 4 {
+        queue.shrink_to(2 * queue.len());
+    }
+}
+
+/// Entries of a queue whose memory is not worth a call of the allocator.
+const MIN_TRIM: usize = 32;
 
 /// The longest pure ACK: IPv4 and TCP headers with all their options.
 pub const LONGEST_ACK: usize = 60 + 60;

@@ -8,6 +8,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::trim;
+use crate::deadline_index::DeadlineIndex;
 use crate::time::Time;
 use crate::tuning::inner::udp_shaper::{BURST, CHUNK, RATE};
 
@@ -17,7 +19,10 @@ pub struct UdpShaper {
     flows: BTreeMap<u16, TokenBucket>,
     /// Packets held, of all flows.
     count: usize,
-    spare: Vec<Vec<u8>>,
+    /// Bytes allocated for them.
+    held_bytes: usize,
+    /// When the flows with waiting packets may deliver the next.
+    due: DeadlineIndex,
 }
 
 /// The packets of one flow that wait for tokens.
@@ -42,11 +47,12 @@ impl UdpShaper {
             flow.credit = flow.credit.saturating_sub(len);
             return true;
         }
-        let mut copy = self.spare.pop().unwrap_or_default();
-        copy.extend_from_slice(packet);
-        flow.waiting.push_back(copy);
+        let before = flow.held_bytes();
+        flow.waiting.push_back(packet.to_vec());
         flow.bytes += len;
         self.count += 1;
+        self.held_bytes = self.held_bytes + flow.held_bytes() - before;
+        self.due.set(bucket, flow.opens_at());
         false
     }
 
@@ -60,20 +66,25 @@ impl UdpShaper {
     /// Delivers the packets of a flow for which there are tokens.
     pub fn release(&mut self, now: Time, bucket: u16, mut deliver: impl FnMut(&[u8])) {
         let Some(flow) = self.flows.get_mut(&bucket) else { return };
+        let before = flow.held_bytes();
         flow.refill(now);
-        while let Some(mut packet) = flow.pop() {
+        while let Some(packet) = flow.pop() {
             deliver(&packet);
             self.count -= 1;
-            if self.spare.len() < MAX_SPARE {
-                packet.clear();
-                self.spare.push(packet);
-            }
         }
+        trim(&mut flow.waiting);
+        self.held_bytes = self.held_bytes + flow.held_bytes() - before;
+        self.due.set(bucket, flow.opens_at());
     }
 
-    /// Returns the buckets for which packets wait.
-    pub fn buckets(&self) -> Vec<u16> {
-        self.waiting().map(|(bucket, _)| *bucket).collect()
+    /// Returns the buckets that may deliver packets.
+    pub fn due(&self, now: Time) -> Vec<u16> {
+        self.due.due(now)
+    }
+
+    /// Returns the bytes allocated for packets that wait.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     /// Returns the number of packets that wait.
@@ -83,19 +94,12 @@ impl UdpShaper {
 
     /// Returns the next time at which packets can be released.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.waiting().map(|(_, flow)| flow.opens_at()).min()
+        self.due.first()
     }
 
     /// Releases memory.
     pub fn shrink(&mut self) {
         self.flows.retain(|_, flow| !flow.waiting.is_empty());
-        self.spare = Vec::new();
-    }
-
-    /// Returns the flows with waiting packets. Usually there are none, and then the flows are not searched.
-    fn waiting(&self) -> impl Iterator<Item = (&u16, &TokenBucket)> {
-        let flows = if self.count > 0 { Some(&self.flows) } else { None };
-        flows.into_iter().flatten().filter(|(_, flow)| !flow.waiting.is_empty())
     }
 }
 
@@ -118,15 +122,18 @@ impl TokenBucket {
         self.waiting.pop_front()
     }
 
-    fn opens_at(&self) -> Time {
-        let first = self.waiting.front().map_or(0, |packet| packet.len() as u64);
+    /// Returns when the next packets may be delivered, if any wait.
+    fn opens_at(&self) -> Option<Time> {
+        let first = self.waiting.front()?.len() as u64;
         let needed = self.bytes.min(CHUNK).max(first).min(BURST);
-        self.at + RATE.time_for(needed.saturating_sub(self.credit)) + Duration::from_nanos(1)
+        Some(self.at + RATE.time_for(needed.saturating_sub(self.credit)) + Duration::from_nanos(1))
+    }
+
+    /// Returns the bytes allocated for the packets that wait.
+    fn held_bytes(&self) -> usize {
+        self.bytes as usize + self.waiting.capacity() * size_of::<Vec<u8>>()
     }
 }
-
-/// Buffers kept for reuse.
-const MAX_SPARE: usize = 64;
 
 #[cfg(test)]
 mod tests {

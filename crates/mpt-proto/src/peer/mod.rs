@@ -29,6 +29,7 @@ use crate::sessions::SessionTable;
 use crate::stats::{Ledger, PeerStatus};
 use crate::time::Time;
 use crate::trace::TraceEvent;
+use crate::tuning::peer::native::MAX_EVENTS;
 use crate::tuning::peer::queue::NO_PATH_KEEP;
 use crate::tx::TxQueue;
 use crate::wake::WakeReason;
@@ -380,6 +381,16 @@ impl Peer {
         Ledger { queued, held: held as u64, ..self.common.ledger }
     }
 
+    /// Returns the bytes that the peer made this end allocate, without what has a bound of its own.
+    pub fn held_bytes(&self) -> usize {
+        self.native().map_or(0, Native::held_bytes)
+    }
+
+    /// Returns the steps that the frames of a native peer have cost.
+    pub fn steps(&self) -> u64 {
+        self.native().map_or(0, Native::steps)
+    }
+
     /// Returns a snapshot for `mpt status`.
     pub fn status(&self) -> PeerStatus {
         let common = PeerStatus {
@@ -459,6 +470,9 @@ impl Common {
     }
 
     fn on_state_change(&mut self, path: &Path, from: PathState, to: PathState) {
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
         self.events.push_back(PathEvent { path: path.name.clone(), from, to });
         if to.is_up() {
             self.no_path_since = None;

@@ -29,22 +29,23 @@ impl NativeReorder {
     }
 
     /// Takes a packet, and delivers every packet that is in order. Without `in_order` it is delivered at once, whatever
-    /// is missing before it.
+    /// is missing before it. Without `may_hold`, a packet that would be held is dropped.
     ///
     /// # Errors
-    /// [`Dropped::Duplicate`] or [`Dropped::TooOld`] if it was not kept.
+    /// [`Dropped::Duplicate`], [`Dropped::TooOld`] or [`Dropped::OverBudget`] if it was not kept.
     pub fn handle(
         &mut self,
         now: Time,
         seq: u32,
         packet: &[u8],
         in_order: bool,
+        may_hold: bool,
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<(), Dropped> {
         match self.sequence.locate(seq) {
             Position::New(number) => {
                 self.sequence.make_room(number, self.limits.window, deliver);
-                self.sequence.insert(now, number, packet, in_order, deliver)?;
+                self.sequence.insert(now, number, packet, in_order, may_hold, deliver)?;
                 self.handle_deadline(now, deliver);
             }
             Position::Late(back) => self.sequence.insert_late(back, packet, deliver),
@@ -54,14 +55,27 @@ impl NativeReorder {
         Ok(())
     }
 
-    /// The sender will not send the numbers from `from` to `to`, both included, again. More than [`MAX_SKIP`] at once
-    /// are ignored.
-    pub fn handle_skip(&mut self, now: Time, from: u32, to: u32, deliver: &mut impl FnMut(&[u8])) {
+    /// The sender will not send the numbers from `from` to `to`, both included, again. Without `may_hold`, a number
+    /// that would have to be stored is refused.
+    ///
+    /// # Errors
+    /// [`Dropped::OverBudget`] if more than [`MAX_SKIP`] were named, or one was refused.
+    pub fn handle_skip(
+        &mut self,
+        now: Time,
+        from: u32,
+        to: u32,
+        may_hold: bool,
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> Result<(), Dropped> {
         let count = u64::from(to.wrapping_sub(from)) + 1;
-        if count <= MAX_SKIP {
-            let numbers = (0..count).map(|i| from.wrapping_add(i as u32));
-            numbers.for_each(|seq| self.sequence.skip(now, seq, self.limits.window, deliver));
+        if count > MAX_SKIP {
+            return Err(Dropped::OverBudget);
         }
+        let numbers = (0..count).map(|i| from.wrapping_add(i as u32));
+        let window = self.limits.window;
+        let taken = numbers.fold(true, |all, seq| all & self.sequence.skip(now, seq, window, may_hold, deliver));
+        if taken { Ok(()) } else { Err(Dropped::OverBudget) }
     }
 
     /// Gives up the holes that have lasted for too long.
@@ -89,6 +103,11 @@ impl NativeReorder {
     /// Returns the number of packets held.
     pub fn len(&self) -> usize {
         self.sequence.len()
+    }
+
+    /// Returns the bytes allocated for what is held.
+    pub fn bytes(&self) -> usize {
+        self.sequence.bytes()
     }
 
     /// Returns true if nothing is held.
@@ -119,7 +138,7 @@ mod tests {
 
         fn take(&mut self, ms: u64, seq: u32, in_order: bool) -> Result<(), Dropped> {
             let out = &mut self.out;
-            self.buffer.handle(at(ms), seq, &seq.to_be_bytes(), in_order, &mut |packet| out.push(number(packet)))
+            self.buffer.handle(at(ms), seq, &seq.to_be_bytes(), in_order, true, &mut |packet| out.push(number(packet)))
         }
 
         fn all(&mut self, ms: u64, seqs: impl IntoIterator<Item = u32>) {
@@ -128,7 +147,7 @@ mod tests {
 
         fn skip(&mut self, ms: u64, from: u32, to: u32) {
             let out = &mut self.out;
-            self.buffer.handle_skip(at(ms), from, to, &mut |packet| out.push(number(packet)));
+            let _ = self.buffer.handle_skip(at(ms), from, to, true, &mut |packet| out.push(number(packet)));
         }
 
         fn wake(&mut self, ms: u64) {

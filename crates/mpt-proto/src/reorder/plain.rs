@@ -91,7 +91,7 @@ impl PlainReorder {
                 if self.sequence.make_room(number, self.limits.window, deliver) {
                     self.given_up_at = now;
                 }
-                let filled = self.sequence.insert(now, number, packet, true, deliver)?;
+                let filled = self.sequence.insert(now, number, packet, true, true, deliver)?;
                 self.peak_fill = self.peak_fill.max(filled.unwrap_or_default());
                 self.handle_deadline(now, deliver);
             }

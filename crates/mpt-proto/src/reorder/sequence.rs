@@ -16,6 +16,8 @@ pub(super) struct Sequence {
     held: SparseWindow<Held>,
     /// Packets among them.
     count: usize,
+    /// Their bytes.
+    packet_bytes: usize,
     delivered: DeliveredBitmap,
     pub(super) stats: ReorderStats,
 }
@@ -91,13 +93,14 @@ impl Sequence {
     }
 
     /// Takes a packet at [`Position::New`]; with `in_order` it is held behind a hole, otherwise it is delivered at
-    /// once. Returns for how long the hole lasted that it filled.
+    /// once. Without `may_hold`, only the next number is taken. Returns for how long the hole lasted that it filled.
     pub(super) fn insert(
         &mut self,
         now: Time,
         number: u64,
         packet: &[u8],
         in_order: bool,
+        may_hold: bool,
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<Option<Duration>, Dropped> {
         if Some(number) == self.next {
@@ -111,12 +114,16 @@ impl Sequence {
             self.deliver_ready(deliver);
             return Ok(filled);
         }
+        if !may_hold {
+            return Err(Dropped::OverBudget);
+        }
         let item = || if in_order { HeldItem::Packet(packet.to_vec()) } else { HeldItem::Delivered };
         if !self.held.put(number, || Held { item: item(), at: now }) {
             return Err(Dropped::Duplicate);
         }
         if in_order {
             self.count += 1;
+            self.packet_bytes += packet.len();
             self.stats.held += 1;
         } else {
             self.stats.unordered += 1;
@@ -154,16 +161,28 @@ impl Sequence {
         true
     }
 
-    /// The sender will not send `seq` again. A number outside the window is ignored.
-    pub(super) fn skip(&mut self, now: Time, seq: u32, window: usize, deliver: &mut impl FnMut(&[u8])) {
+    /// The sender will not send `seq` again. A number outside the window is ignored. Without `may_hold`, only the next
+    /// number is taken; returns false if another was refused.
+    pub(super) fn skip(
+        &mut self,
+        now: Time,
+        seq: u32,
+        window: usize,
+        may_hold: bool,
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> bool {
         let next = self.next_or_start(seq);
         let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
         if ahead == 0 {
             self.pass(1, GiveUp::Skipped);
             self.deliver_ready(deliver);
         } else if (1..window as i64).contains(&ahead) {
+            if !may_hold {
+                return false;
+            }
             self.held.put(next + ahead as u64, || Held { item: HeldItem::Skipped, at: now });
         }
+        true
     }
 
     /// Delivers everything that is held, in order.
@@ -172,7 +191,7 @@ impl Sequence {
             let HeldItem::Packet(bytes) = held.item else { continue };
             deliver(&bytes);
         }
-        self.count = 0;
+        (self.count, self.packet_bytes) = (0, 0);
     }
 
     /// Returns when the first number behind the hole became known.
@@ -183,6 +202,11 @@ impl Sequence {
     /// Returns the number of packets that are held.
     pub(super) fn len(&self) -> usize {
         self.count
+    }
+
+    /// Returns the bytes allocated for what is held.
+    pub(super) fn bytes(&self) -> usize {
+        self.held.bytes() + self.packet_bytes
     }
 
     /// Returns true if nothing is known behind the next number.
@@ -203,6 +227,7 @@ impl Sequence {
             if let HeldItem::Packet(bytes) = item {
                 deliver(&bytes);
                 self.count -= 1;
+                self.packet_bytes -= bytes.len();
             }
             self.step(delivered);
         }

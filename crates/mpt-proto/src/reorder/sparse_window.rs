@@ -11,6 +11,8 @@ pub(super) struct SparseWindow<T> {
     pages: VecDeque<Option<Box<Page<T>>>>,
     /// The number of the first page.
     first: u64,
+    /// Pages that are there.
+    count: usize,
 }
 
 #[derive(Debug)]
@@ -26,13 +28,18 @@ const USUAL: usize = 16;
 
 impl<T> Default for SparseWindow<T> {
     fn default() -> Self {
-        Self { pages: VecDeque::new(), first: 0 }
+        Self { pages: VecDeque::new(), first: 0, count: 0 }
     }
 }
 
 impl<T> SparseWindow<T> {
     pub(super) fn is_empty(&self) -> bool {
         self.pages.is_empty()
+    }
+
+    /// Returns the bytes that it has allocated.
+    pub(super) fn bytes(&self) -> usize {
+        self.count * size_of::<Page<T>>() + self.pages.capacity() * size_of::<Option<Box<Page<T>>>>()
     }
 
     /// Puts something in a place; false when that is taken.
@@ -49,7 +56,10 @@ impl<T> SparseWindow<T> {
         if self.pages.len() <= index {
             self.pages.resize_with(index + 1, || None);
         }
-        let empty = || Box::new(Page { taken: 0, places: std::array::from_fn(|_| None) });
+        let empty = || {
+            self.count += 1;
+            Box::new(Page { taken: 0, places: std::array::from_fn(|_| None) })
+        };
         let page = self.pages[index].get_or_insert_with(empty);
         let bit = 1 << (number % PAGE);
         let is_free = page.taken & bit == 0;
@@ -73,6 +83,7 @@ impl<T> SparseWindow<T> {
         let what = page.places.get_mut(page.taken.trailing_zeros() as usize)?.take();
         page.taken &= page.taken - 1;
         if page.taken == 0 {
+            self.count -= 1;
             self.pages.pop_front();
             self.first += 1;
             while let Some(None) = self.pages.front() {

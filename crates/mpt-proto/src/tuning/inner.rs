@@ -32,6 +32,9 @@ pub mod ack_filter {
 pub mod ack_delay {
     /// Send times remembered per flow and RTT: a delayed ACK is early by at most RTT / 64. Chosen, not measured.
     pub const SAMPLES: u32 = 64;
+    /// ACKs that are held at a time; more are delivered at once. ACKs of every second packet for 70 ms at 1 Gbit/s are
+    /// 3000.
+    pub const MAX_HELD: usize = 4_096;
 }
 
 /// The UDP shaper.

@@ -15,6 +15,14 @@ pub mod fec {
 
     /// The time without a repair symbol after which the receiver stores no datagrams. Chosen, not measured.
     pub const IDLE_AFTER: Duration = Duration::from_secs(5);
+    /// Source symbols that repair symbols may cover for each packet that arrives: twice [`OVERLAP`], because the peer may
+    /// have another. Adding one symbol to another costs about half as much as a packet.
+    pub const COVERED_PER_PACKET: u32 = 16;
+    /// The same for each millisecond: the tails of flows that send little, of which each symbol covers many packets
+    /// again. It takes 2 % of a processor.
+    pub const COVERED_PER_MS: u64 = 32;
+    /// The most source symbols that may be covered at once: eight full windows.
+    pub const MAX_COVERED: u32 = 1_024;
     /// Below this RTT a repair saves less than the milliseconds by which ACKs and batches of packets are delayed
     /// anyway.
     pub const MIN_RTT: Duration = Duration::from_millis(10);

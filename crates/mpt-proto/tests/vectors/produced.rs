@@ -515,7 +515,7 @@ fn repair(out: &mut Vectors) {
 
 /// The receiver of the core recovers the packet in datagram 101.
 fn recover(span: u16, seed: u8, symbol: &[u8]) {
-    let mut decoder = Decoder::new(NOW, PathSeq(100));
+    let mut decoder = Decoder::new(NOW, PathSeq(100), 1_500);
     for (number, bucket, sequence, len) in [(100, 3, 0x0012_3456, 20), (103, 1_535, 0xffff_ffff, 9)] {
         let packet = udp(&FLOW, &counting::<32>(0x41)[..len]);
         decoder.on_datagram(PathSeq(number), Some((FlowSeq { bucket, sequence }, &packet)));

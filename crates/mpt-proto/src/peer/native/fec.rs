@@ -1,6 +1,6 @@
 //! Forward error correction of the packets on a path, where it pays: see [`crate::repair::fec`].
 
-use super::{DATAGRAM, Native};
+use super::{DATAGRAM, NATIVE_OVERHEAD, Native};
 use crate::drops::Dropped;
 use crate::id::{PathId, PathSeq, RemotePathId};
 use crate::packet::ip::Ip;
@@ -9,9 +9,11 @@ use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
 use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;
-use crate::repair::fec::{Decoder, Encoder, FecMode, FecPolicy, FecSchedule, Recovered, widen};
+use crate::repair::fec::{Decoder, Encoder, FecMode, FecPolicy, FecSchedule, MAX_SOURCES, Recovered, widen};
 use crate::time::{Rate, Time};
 use crate::trace::TraceEvent;
+use crate::tuning::peer::native::MAX_HELD_BYTES;
+use crate::tuning::repair::fec::{COVERED_PER_MS, COVERED_PER_PACKET, MAX_COVERED};
 use crate::wire::frame::{DataFrame, DataHeader, Frame, REPAIR_HEADER, RepairFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD};
 
@@ -75,6 +77,40 @@ impl FecSender {
     }
 }
 
+/// Limits the work of repair symbols: adding up a window costs as much as a hundred packets, whatever its symbol is
+/// worth.
+#[derive(Debug)]
+pub(super) struct RepairCredit {
+    /// Source symbols that may be covered.
+    left: u32,
+    at: Time,
+}
+
+impl Default for RepairCredit {
+    fn default() -> Self {
+        Self { left: MAX_COVERED, at: Time::START }
+    }
+}
+
+impl RepairCredit {
+    /// Adds the credit of a packet, and of the time that has passed.
+    fn refill(&mut self, now: Time, packets: u32) {
+        let earned = now.since(self.at).as_micros() as u64 * COVERED_PER_MS / 1_000;
+        if earned > 0 {
+            self.at = now;
+        }
+        let earned = u32::try_from(earned).unwrap_or(MAX_COVERED).min(MAX_COVERED);
+        self.left = (self.left + earned + packets * COVERED_PER_PACKET).min(MAX_COVERED);
+    }
+
+    /// Takes the credit for a window of `span` numbers; false if there is too little.
+    fn take(&mut self, span: u16) -> bool {
+        let left = self.left.checked_sub(u32::from(span).min(MAX_SOURCES as u32));
+        self.left = left.unwrap_or(self.left);
+        left.is_some()
+    }
+}
+
 impl Native {
     /// Sends the repair symbol that is due on a path. Returns the bytes sent.
     pub(super) fn send_repair_symbol(&mut self, turn: &mut Turn<'_>, id: PathId) -> u64 {
@@ -107,17 +143,24 @@ impl Native {
         frames: (Option<DataFrame<'_>>, Option<RepairFrame<'_>>),
     ) {
         let (now, (data, repair)) = (turn.now, frames);
+        self.repair_credit.refill(now, u32::from(data.is_some()));
         let decoder = &mut self.remote[remote].decoder;
         if repair.is_none() && decoder.as_ref().is_none_or(|decoder| decoder.is_idle(now)) {
             *decoder = None;
             return;
         }
-        let decoder = decoder.get_or_insert_with(|| Box::new(Decoder::new(now, PathSeq(number.0.saturating_add(1)))));
+        if decoder.is_none() && !self.add_decoder(now, remote, number) {
+            return common.drops.count(Dropped::OverBudget);
+        }
+        let Some(decoder) = &mut self.remote[remote].decoder else { return };
         let data =
             data.map(|data| (FlowSeq { bucket: data.header.bucket, sequence: data.header.sequence }, data.packet));
         let mut recovered = decoder.on_datagram(number, data);
         if let Some(RepairFrame { span, seed, symbol }) = repair {
-            recovered.extend(decoder.on_repair(now, number, span, seed, symbol));
+            match self.repair_credit.take(span) {
+                true => recovered.extend(decoder.on_repair(now, number, span, seed, symbol)),
+                false => common.drops.count(Dropped::OverBudget),
+            }
         }
         for packet in recovered {
             match self.handle_recovered(common, turn, &packet) {
@@ -128,6 +171,32 @@ impl Native {
                 Err(why) => common.drops.count(why),
             }
         }
+    }
+
+    /// Adds a decoder for the datagrams behind `number`, in place of those that are idle. Returns false if the peer's
+    /// memory does not suffice.
+    fn add_decoder(&mut self, now: Time, remote: RemotePathId, number: PathSeq) -> bool {
+        for path in self.remote.iter_mut() {
+            path.decoder.take_if(|decoder| decoder.is_idle(now));
+        }
+        let max_packet = self.max_packet();
+        if self.held_bytes() + Decoder::max_bytes(max_packet) > MAX_HELD_BYTES {
+            return false;
+        }
+        let decoder = Decoder::new(now, PathSeq(number.0.saturating_add(1)), max_packet);
+        self.remote[remote].decoder = Some(Box::new(decoder));
+        true
+    }
+
+    /// Returns the most bytes that the decoders allocate.
+    pub(super) fn decoder_bytes(&self) -> usize {
+        let decoders = self.remote.iter().filter(|path| path.decoder.is_some()).count();
+        decoders * Decoder::max_bytes(self.max_packet())
+    }
+
+    /// Returns the longest packet that is recovered.
+    fn max_packet(&self) -> usize {
+        self.max_datagram - NATIVE_OVERHEAD
     }
 
     /// Handles a recovered packet as one that arrived, and returns its number.

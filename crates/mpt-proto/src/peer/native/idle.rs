@@ -73,6 +73,7 @@ impl Native {
         self.inner.shrink();
         self.header_compression.clear();
         self.paths.iter_mut().for_each(|path| path.estimator.shrink());
+        self.remote.iter_mut().for_each(|path| path.decoder = None);
         self.reordering.shrink();
     }
 }

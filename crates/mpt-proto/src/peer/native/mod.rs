@@ -61,13 +61,14 @@ use crate::stats::{PathStatus, PeerStatus};
 use crate::time::Time;
 use crate::trace::{GiveUpCause, HandshakeEvent, LossCause, PathMetrics, Trace, TraceEvent};
 use crate::tuning::peer::DATAGRAM;
-use crate::tuning::peer::native::QUEUE_LIMIT;
+use crate::tuning::peer::native::{MAX_HELD_BYTES, QUEUE_LIMIT};
 use crate::tuning::{Rule, Tuning};
 use crate::tx;
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
 use add_addr::AdvertisedAddresses;
 use duplicate::PendingDuplicates;
+use fec::RepairCredit;
 use header_compression::HeaderCompression;
 use path::{NativePath, RemotePaths};
 use reordering::Reordering;
@@ -115,11 +116,14 @@ pub(super) struct Native {
     duplicates: PendingDuplicates,
     header_compression: HeaderCompression,
     fec: FecMode,
+    repair_credit: RepairCredit,
 
     inner: Inner,
     reordering: Reordering,
     /// Packets recovered by forward error correction.
     recovered: u64,
+    /// Steps that the frames of the peer have cost.
+    steps: u64,
     /// The peer's clock in its last ACK, in microseconds.
     peer_clock: u64,
     trace: Trace,
@@ -163,9 +167,11 @@ impl Native {
             duplicates: PendingDuplicates::default(),
             header_compression: HeaderCompression::default(),
             fec: if config.tuning.has(Rule::Fec) { config.fec } else { FecMode::Off },
+            repair_credit: RepairCredit::default(),
             inner: Inner::new(config.tuning),
             reordering: Reordering::new(peer.resequence.unwrap_or_default(), config.tuning),
             recovered: 0,
+            steps: 0,
             peer_clock: 0,
             trace: Trace::default(),
         };
@@ -266,7 +272,23 @@ impl Native {
 
     /// Returns the number of packets held: behind a hole, for their rate, or as early ACKs.
     pub(super) fn held(&self) -> usize {
-        self.reordering.held() + self.inner.held()
+        self.reordering.held().packets + self.inner.held()
+    }
+
+    /// Returns the bytes that the peer made this end allocate, without what has a bound of its own:
+    /// [`MAX_HELD_BYTES`](crate::tuning::peer::native::MAX_HELD_BYTES).
+    pub(super) fn held_bytes(&self) -> usize {
+        self.reordering.held().bytes + self.inner.udp_shaper.held_bytes() + self.decoder_bytes()
+    }
+
+    /// Returns true if more of the peer may be held.
+    fn may_hold(&self) -> bool {
+        self.held_bytes() < MAX_HELD_BYTES
+    }
+
+    /// Returns the steps that the frames of the peer have cost.
+    pub(super) fn steps(&self) -> u64 {
+        self.steps
     }
 
     /// Returns the number of inner ACKs that wait in the ACK filter.

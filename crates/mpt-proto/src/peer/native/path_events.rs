@@ -95,7 +95,7 @@ impl Native {
         self.cc.remove_path(id);
         for remote in self.remote.iter_mut() {
             if let Some((_, generation)) = remote.reverse.take_if(|(own, _)| own.slot == id.slot) {
-                remote.closed = Some(generation);
+                (remote.closed, remote.decoder) = (Some(generation), None);
             }
         }
         self.paths[id].vacate(self.max_datagram, self.tuning);

@@ -14,12 +14,14 @@ use crate::flow;
 use crate::id::{PathId, RemotePathId};
 use crate::packet::ecn;
 use crate::packet::ip::{Ip, set_tos};
-use crate::path::ack::{Ack, PeerTime, Range};
+use crate::path::ack::{Ack, MAX_RANGES, PeerTime, Range};
 use crate::path::ack_generator::{AckEliciting, AckGenerator};
 use crate::peer::{Common, Turn};
 use crate::repair::FlowSeq;
 use crate::time::Time;
 use crate::tuning::path::packet_pair::MIN_LARGE;
+use crate::tuning::peer::native::{ACK_STEPS, FRAME_STEPS, MAX_STEPS, PACKET_STEPS};
+use crate::tuning::reorder::native::MAX_SKIP;
 use crate::wire::frame::{
     AckFrame, CompressedFrame, DataFrame, DataHeader, Frame, Frames, PathFrame, RepairFrame, SkipFrame,
 };
@@ -112,11 +114,18 @@ impl Native {
         room: &'a OnceCell<Vec<u8>>,
     ) -> DatagramContent<'a> {
         let mut content = DatagramContent::default();
+        let mut steps = 0;
         for frame in Frames::new(body) {
             let Ok(mut frame) = frame else {
                 common.drops.count(Dropped::Malformed);
                 break;
             };
+            let cost = steps_of(&frame);
+            if steps + cost > MAX_STEPS {
+                common.drops.count(Dropped::OverBudget);
+                break;
+            }
+            steps += cost;
             content.eliciting = match frame {
                 Frame::Ack(_) | Frame::Context(_) => content.eliciting,
                 Frame::Probe(_) if content.eliciting == AckEliciting::Nothing && len as u64 >= MIN_LARGE => {
@@ -138,6 +147,7 @@ impl Native {
             }
             self.handle_frame(common, turn, &frame, ingress);
         }
+        self.steps += u64::from(steps);
         content
     }
 
@@ -170,7 +180,8 @@ impl Native {
     fn drop_data(&mut self, common: &mut Common, turn: &mut Turn<'_>, why: Dropped, seq: FlowSeq) {
         common.drops.count(why);
         let FlowSeq { bucket, sequence } = seq;
-        self.handle_skip(common, turn, &SkipFrame { bucket, from: sequence, to: sequence });
+        // A peer without budget waits for the packet until its hole expires.
+        let _ = self.handle_skip(common, turn, &SkipFrame { bucket, from: sequence, to: sequence });
     }
 
     fn handle_frame(&mut self, common: &mut Common, turn: &mut Turn<'_>, frame: &Frame<'_>, ingress: Ingress) {
@@ -184,7 +195,11 @@ impl Native {
                 }
             }
             Frame::Ack(ack) => self.handle_ack(common, turn, ack),
-            Frame::Skip(skip) => self.handle_skip(common, turn, skip),
+            Frame::Skip(skip) => {
+                if let Err(why) = self.handle_skip(common, turn, skip) {
+                    common.drops.count(why);
+                }
+            }
             Frame::Path(PathFrame::Challenge(bytes)) => self.handle_challenge(turn.now, ingress.arrival, *bytes),
             Frame::Path(PathFrame::Response(bytes)) if unvalidated => {
                 self.on_path_response(common, turn, own, *bytes);
@@ -227,13 +242,15 @@ impl Native {
             set_tos(&mut marked, ip.version, merged);
             packet = &marked;
         }
+        let may_hold = self.may_hold();
         let Self { reordering, inner, trace, .. } = self;
-        reordering.handle(turn, inner, &mut common.ledger, trace, FlowSeq { bucket, sequence }, packet)
+        reordering.handle(turn, inner, &mut common.ledger, trace, FlowSeq { bucket, sequence }, packet, may_hold)
     }
 
-    fn handle_skip(&mut self, common: &mut Common, turn: &mut Turn<'_>, skip: &SkipFrame) {
+    fn handle_skip(&mut self, common: &mut Common, turn: &mut Turn<'_>, skip: &SkipFrame) -> Result<(), Dropped> {
+        let may_hold = self.may_hold();
         let Self { reordering, inner, trace, .. } = self;
-        reordering.handle_skip(turn, inner, &mut common.ledger, trace, skip);
+        reordering.handle_skip(turn, inner, &mut common.ledger, trace, skip, may_hold)
     }
 
     /// Handles a challenge: the response goes back where it came from. A challenge on a path that counts as dead shows
@@ -298,5 +315,21 @@ impl Native {
             self.update(common, now, id, |health| health.answers = true);
         }
         self.record_metrics(now, id);
+    }
+}
+
+/// Returns the steps that a frame costs: see [`MAX_STEPS`].
+fn steps_of(frame: &Frame<'_>) -> u32 {
+    match frame {
+        Frame::Data(_) | Frame::Compressed(_) => PACKET_STEPS,
+        Frame::Ack(ack) => ACK_STEPS + ack.iter().take(MAX_RANGES).count() as u32,
+        Frame::Skip(SkipFrame { from, to, .. }) => to.wrapping_sub(*from).saturating_add(1).min(MAX_SKIP as u32),
+        Frame::Repair(_)
+        | Frame::Path(_)
+        | Frame::Addr(_)
+        | Frame::Probe(_)
+        | Frame::Control(_)
+        | Frame::Close(_)
+        | Frame::Context(_) => FRAME_STEPS,
     }
 }

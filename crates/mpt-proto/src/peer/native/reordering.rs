@@ -1,9 +1,10 @@
 //! The order of received packets: one reorder buffer for each flow bucket, none for realtime buckets.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use super::idle::IdleState;
 use crate::classify::Class;
+use crate::deadline_index::DeadlineIndex;
 use crate::drops::Dropped;
 use crate::flow;
 use crate::inner::{Inner, deliver, is_pure_ack};
@@ -19,24 +20,46 @@ use crate::wire::frame::SkipFrame;
 
 /// The reorder buffers of one peer.
 pub(super) struct Reordering {
-    buffers: HashMap<u16, NativeReorder>,
-    /// Buckets in which packets are held.
-    holding: BTreeSet<u16>,
+    buffers: HashMap<u16, Box<NativeReorder>>,
+    /// The deadlines of the buckets in which packets are held.
+    holding: DeadlineIndex,
+    /// Packets held, and the bytes allocated for what is held.
+    held: Held,
     limits: ReorderLimits,
     tuning: Tuning,
     /// Buckets of class realtime: packets are delivered as they come, each once.
-    realtime: HashMap<u16, DuplicateFilter>,
+    realtime: HashMap<u16, Box<DuplicateFilter>>,
     /// Packets delivered from those.
     realtime_delivered: u64,
     /// What is kept of buffers whose memory was released.
     pub(super) idle: IdleState,
 }
 
+/// What the buffers hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) packets: usize,
+    pub(super) bytes: usize,
+}
+
+impl Held {
+    fn of(buffer: &NativeReorder) -> Self {
+        Self { packets: buffer.len(), bytes: buffer.bytes() }
+    }
+
+    /// A buffer that held `before` holds `after`.
+    fn replace(&mut self, before: Self, after: Self) {
+        self.packets = self.packets + after.packets - before.packets;
+        self.bytes = self.bytes + after.bytes - before.bytes;
+    }
+}
+
 impl Reordering {
     pub(super) fn new(limits: ReorderLimits, tuning: Tuning) -> Self {
         Self {
             buffers: HashMap::new(),
-            holding: BTreeSet::new(),
+            holding: DeadlineIndex::default(),
+            held: Held::default(),
             limits,
             tuning,
             realtime: HashMap::new(),
@@ -46,7 +69,9 @@ impl Reordering {
     }
 
     /// Takes a packet, and delivers every packet of its bucket that is in order now. A pure ACK does not wait for the
-    /// packets before it: the next ACK of its flow supersedes it.
+    /// packets before it: the next ACK of its flow supersedes it. Without `may_hold`, a packet that would be held is
+    /// dropped.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a peer that a packet touches")]
     pub(super) fn handle(
         &mut self,
         turn: &mut Turn<'_>,
@@ -55,6 +80,7 @@ impl Reordering {
         trace: &mut Trace,
         seq: FlowSeq,
         packet: &[u8],
+        may_hold: bool,
     ) -> Result<(), Dropped> {
         let FlowSeq { bucket, sequence } = seq;
         ledger.arrived += 1;
@@ -62,19 +88,16 @@ impl Reordering {
             return self.handle_realtime(turn.tun, ledger, seq, packet);
         }
         let Self { buffers, idle, limits, .. } = self;
-        let buffer = buffers.entry(bucket).or_insert_with(|| idle.restore(bucket, *limits));
+        let buffer = buffers.entry(bucket).or_insert_with(|| Box::new(idle.restore(bucket, *limits)));
         let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
-        let before = trace.is_on().then(|| buffer.stats());
+        let before = (Held::of(buffer), trace.is_on().then(|| buffer.stats()));
         let in_order = !(self.tuning.has(Rule::AckOvertake) && is_pure_ack(packet));
-        let kept = buffer.handle(turn.now, sequence, packet, in_order, &mut |packet| sink.deliver(packet));
+        let kept = buffer.handle(turn.now, sequence, packet, in_order, may_hold, &mut |packet| sink.deliver(packet));
         sink.on_arrival(packet.len());
         ledger.dropped_in += u64::from(kept.is_err());
-        record_changes(trace, turn.now, bucket, buffer, before);
-        if buffer.is_empty() {
-            self.holding.remove(&bucket);
-        } else {
-            self.holding.insert(bucket);
-        }
+        record_changes(trace, turn.now, bucket, buffer, before.1);
+        self.held.replace(before.0, Held::of(buffer));
+        self.holding.set(bucket, buffer.next_deadline());
         kept
     }
 
@@ -94,7 +117,8 @@ impl Reordering {
         taken
     }
 
-    /// The sender will not send the numbers of `skip` again. The first packets of a bucket may be among them.
+    /// The sender will not send the numbers of `skip` again. The first packets of a bucket may be among them. Without
+    /// `may_hold`, a number that would have to be stored is refused.
     pub(super) fn handle_skip(
         &mut self,
         turn: &mut Turn<'_>,
@@ -102,19 +126,24 @@ impl Reordering {
         ledger: &mut Ledger,
         trace: &mut Trace,
         skip: &SkipFrame,
-    ) {
-        if usize::from(skip.bucket) >= flow::BUCKETS || flow::class(skip.bucket) == Class::Realtime {
-            return;
+        may_hold: bool,
+    ) -> Result<(), Dropped> {
+        let SkipFrame { bucket, from, to } = *skip;
+        if usize::from(bucket) >= flow::BUCKETS || flow::class(bucket) == Class::Realtime {
+            return Ok(());
         }
         let Self { buffers, idle, limits, .. } = self;
-        let buffer = buffers.entry(skip.bucket).or_insert_with(|| idle.restore(skip.bucket, *limits));
-        let mut sink = inner.sink(turn.now, skip.bucket, &mut ledger.delivered, turn.tun);
-        let before = trace.is_on().then(|| buffer.stats());
-        buffer.handle_skip(turn.now, skip.from, skip.to, &mut |packet| sink.deliver(packet));
-        record_changes(trace, turn.now, skip.bucket, buffer, before);
-        if buffer.is_empty() {
-            self.holding.remove(&skip.bucket);
+        let buffer = buffers.entry(bucket).or_insert_with(|| Box::new(idle.restore(bucket, *limits)));
+        let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
+        let before = (Held::of(buffer), trace.is_on().then(|| buffer.stats()));
+        let taken = buffer.handle_skip(turn.now, from, to, may_hold, &mut |packet| sink.deliver(packet));
+        record_changes(trace, turn.now, bucket, buffer, before.1);
+        self.held.replace(before.0, Held::of(buffer));
+        // Numbers alone have no deadline: the next packet of the bucket sets one.
+        if self.holding.contains(bucket) {
+            self.holding.set(bucket, buffer.next_deadline());
         }
+        taken
     }
 
     /// Delivers packets that have been held for long enough.
@@ -125,20 +154,20 @@ impl Reordering {
         ledger: &mut Ledger,
         trace: &mut Trace,
     ) {
-        let Self { buffers, holding, .. } = self;
-        holding.retain(|bucket| {
-            let Some(buffer) = buffers.get_mut(bucket) else { return false };
-            let mut sink = inner.sink(turn.now, *bucket, &mut ledger.delivered, turn.tun);
-            let before = trace.is_on().then(|| buffer.stats());
+        for bucket in self.holding.due(turn.now) {
+            let Some(buffer) = self.buffers.get_mut(&bucket) else { continue };
+            let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
+            let before = (Held::of(buffer), trace.is_on().then(|| buffer.stats()));
             buffer.handle_deadline(turn.now, &mut |packet| sink.deliver(packet));
-            record_changes(trace, turn.now, *bucket, buffer, before);
-            !buffer.is_empty()
-        });
+            record_changes(trace, turn.now, bucket, buffer, before.1);
+            self.held.replace(before.0, Held::of(buffer));
+            self.holding.set(bucket, buffer.next_deadline());
+        }
     }
 
     /// Returns the next deadline of the packets held.
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        self.holding.iter().filter_map(|bucket| self.buffers.get(bucket)?.next_deadline()).min()
+        self.holding.first()
     }
 
     /// Returns the number that is next in a bucket.
@@ -148,9 +177,9 @@ impl Reordering {
         ordered().or_else(realtime)
     }
 
-    /// Returns the number of packets held.
-    pub(super) fn held(&self) -> usize {
-        self.holding.iter().filter_map(|bucket| self.buffers.get(bucket)).map(NativeReorder::len).sum()
+    /// Returns what the buffers hold.
+    pub(super) fn held(&self) -> Held {
+        self.held
     }
 
     /// Returns the counts of all buckets together.
@@ -169,15 +198,17 @@ impl Reordering {
         self.realtime.clear();
         self.idle.on_peer_restart();
         self.holding.clear();
+        self.held = Held::default();
         discarded
     }
 
     /// Releases the buffers that hold nothing. The next number of each bucket is kept.
     pub(super) fn shrink(&mut self) {
-        let Self { buffers, holding, idle, .. } = self;
+        let Self { buffers, holding, held, idle, .. } = self;
         buffers.retain(|bucket, buffer| {
-            let holds = holding.contains(bucket);
+            let holds = holding.contains(*bucket);
             if !holds {
+                held.replace(Held::of(buffer), Held::default());
                 idle.suspend(*bucket, buffer);
             }
             holds

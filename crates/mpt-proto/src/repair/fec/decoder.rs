@@ -25,6 +25,8 @@ pub struct Decoder {
     /// Repair symbols with too many missing symbols in their window, oldest first.
     waiting: VecDeque<PendingSymbol>,
     spare: Vec<Vec<u8>>,
+    /// The longest symbol in bytes.
+    max_symbol: usize,
     used: Time,
 }
 
@@ -56,10 +58,20 @@ pub struct Recovered {
 }
 
 impl Decoder {
-    /// Starts with the datagram of this number.
-    pub fn new(now: Time, number: PathSeq) -> Self {
+    /// Starts with the datagram of this number. A packet longer than `max_packet` is not recovered.
+    pub fn new(now: Time, number: PathSeq, max_packet: usize) -> Self {
         let (ring, waiting) = (VecDeque::new(), VecDeque::new());
-        Self { base: number.0, ring, equations: Vec::new(), waiting, spare: Vec::new(), used: now }
+        let max_symbol = FLOW_SEQ_LEN + max_packet;
+        Self { base: number.0, ring, equations: Vec::new(), waiting, spare: Vec::new(), max_symbol, used: now }
+    }
+
+    /// Returns the most bytes that a decoder of packets of up to `max_packet` bytes allocates.
+    pub const fn max_bytes(max_packet: usize) -> usize {
+        // A list may reserve twice what it needs, and a buffer that is used again may have twice its old length.
+        let symbols = CAPACITY as usize + MAX_SPARE + 2 * (MAX_EQUATIONS + MAX_WAITING);
+        let lists = 2 * CAPACITY as usize * size_of::<Option<Vec<u8>>>() + 2 * MAX_WAITING * size_of::<PendingSymbol>();
+        let missing = 2 * MAX_EQUATIONS * MAX_EQUATIONS * MAX_MISSING * size_of::<(u64, u8)>();
+        symbols * (FLOW_SEQ_LEN + max_packet) + lists + missing
     }
 
     /// Returns true if the peer has stopped sending repair symbols.
@@ -69,12 +81,14 @@ impl Decoder {
 
     /// Handles a datagram, with the content of its DATA frame if it has one. Returns the packets recovered with it.
     pub fn on_datagram(&mut self, number: PathSeq, data: Option<(FlowSeq, &[u8])>) -> Vec<Recovered> {
-        if !self.extend_ring(number.0) || self.is_known(number.0) {
+        let too_long = data.is_some_and(|(_, packet)| FLOW_SEQ_LEN + packet.len() > self.max_symbol);
+        if !self.extend_ring(number.0) || self.is_known(number.0) || too_long {
             return Vec::new();
         }
         let mut symbol = self.spare.pop().unwrap_or_default();
         symbol.clear();
         if let Some((flow_seq, packet)) = data {
+            symbol.reserve_exact(FLOW_SEQ_LEN + packet.len());
             symbol.extend_from_slice(&encode_flow_seq(flow_seq));
             symbol.extend_from_slice(packet);
         }
@@ -86,7 +100,8 @@ impl Decoder {
     pub fn on_repair(&mut self, now: Time, own: PathSeq, span: u16, seed: u8, symbol: &[u8]) -> Vec<Recovered> {
         self.used = now;
         let first = own.0.checked_sub(u64::from(span)).filter(|first| *first >= self.base);
-        let Some(first) = first.filter(|_| u64::from(span) <= MAX_SPAN && symbol.len() > FLOW_SEQ_LEN) else {
+        let is_valid = u64::from(span) <= MAX_SPAN && (FLOW_SEQ_LEN + 1..=self.max_symbol).contains(&symbol.len());
+        let Some(first) = first.filter(|_| is_valid) else {
             return Vec::new();
         };
         let missing = (first..own.0).filter(|number| !self.is_known(*number)).count();

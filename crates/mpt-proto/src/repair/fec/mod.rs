@@ -49,7 +49,7 @@ pub const FLOW_SEQ_LEN: usize = 4;
 /// Maximum distance from the first datagram of a window to its repair symbol.
 pub const MAX_SPAN: u64 = 256;
 /// Maximum number of sources in a window.
-const MAX_SOURCES: usize = 128;
+pub const MAX_SOURCES: usize = 128;
 
 /// Encodes eleven bits of bucket, a zero bit, twenty bits of the number: a packet reordered by a million others is
 /// lost.

@@ -34,7 +34,7 @@ enum Kind {
 /// Sends datagrams of these kinds, drops those marked, and returns the numbers of the packets that arrived or were
 /// recovered, and the number of losses.
 fn transfer(kinds: &[(Kind, bool)]) -> (Vec<u32>, usize) {
-    let (mut encoder, mut decoder) = (Encoder::default(), Decoder::new(Time::START, PathSeq(0)));
+    let (mut encoder, mut decoder) = (Encoder::default(), Decoder::new(Time::START, PathSeq(0), 1_500));
     let (mut arrived, mut lost) = (Vec::new(), 0);
     for ((kind, is_lost), number) in kinds.iter().zip(0..) {
         let own = PathSeq(number);
@@ -150,7 +150,7 @@ fn a_late_datagram_leaves_room_for_another_solution() {
     let sent: Vec<_> = (0..4).map(|n| (FlowSeq { bucket: 7, sequence: n }, packet(u64::from(n), 60))).collect();
     sent.iter().zip(0..).for_each(|((flow_seq, packet), n)| encoder.on_source(PathSeq(n), *flow_seq, packet.clone()));
     let symbol = Symbol::from(encoder.symbol(PathSeq(4), 4).unwrap());
-    let mut decoder = Decoder::new(Time::START, PathSeq(0));
+    let mut decoder = Decoder::new(Time::START, PathSeq(0), 1_500);
     for n in [0, 3] {
         decoder.on_datagram(PathSeq(n), Some((sent[n as usize].0, &bytes(&sent[n as usize].1))));
     }
@@ -202,7 +202,7 @@ proptest! {
         steps in prop::collection::vec((0u64..2_000, any::<Option<(u16, u8)>>(), prop::collection::vec(any::<u8>(), 0..60)), 0..200),
         jump in any::<u64>(),
     ) {
-        let mut decoder = Decoder::new(Time::START, PathSeq(3));
+        let mut decoder = Decoder::new(Time::START, PathSeq(3), 1_500);
         for (number, repair, bytes) in steps {
             match repair {
                 Some((span, seed)) => {
