@@ -238,7 +238,7 @@ fn a_repeated_rekey_gets_the_same_answer_at_most_twice_a_second() {
 #[test]
 fn if_both_ends_ask_at_once_the_one_with_the_greater_key_answers() {
     let (mut a, mut b) = established();
-    (a.established(), b.established());
+    let _ = (a.established(), b.established());
     a.peer.replace_session(after(5));
     b.peer.replace_session(after(5));
     let (from_a, from_b) = (a.poll_rekey(after(5)).unwrap(), b.poll_rekey(after(5)).unwrap());
@@ -267,7 +267,7 @@ fn a_rekey_of_an_earlier_session_and_a_late_answer_have_no_effect() {
         b.poll_rekey(after(7)).expect("a copy of the answer")
     };
     send(after(7), &mut a, &mut b, b"confirm");
-    (a.events(), b.events());
+    let _ = (a.events(), b.events());
     assert_eq!(a.handle(after(8), b.address, &late), Reaction::Done);
     assert_eq!((a.events(), b.events(), b.poll_rekey(after(9))), (vec![], vec![], None));
 }

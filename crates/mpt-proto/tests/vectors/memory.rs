@@ -1,4 +1,5 @@
 //! Which keys of a session are left in the memory of the process after a rekey.
+#![allow(clippy::disallowed_types, reason = "the test reads the memory of its process; the core has no I/O")]
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
