@@ -254,6 +254,8 @@ pub enum GiveUpCause {
 pub enum HandshakeEvent {
     /// An initiation was made, and is sent on every path that may carry it.
     Initiated,
+    /// A rekey inside the session was sent, on every path that is up.
+    RekeySent,
     /// A session was established.
     Established,
     /// The initiations stay without a response.

@@ -35,7 +35,7 @@ fn the_initiator_rekeys_when_it_sends_after_120_seconds_and_the_responder_does_n
     send(after(120), &mut b, &mut a, b"");
     send(after(120), &mut a, &mut b, b"");
     assert!(b.poll(after(120)).is_none());
-    assert!(a.poll(after(120)).is_some());
+    assert!(a.poll_rekey(after(120)).is_some() && a.poll(after(120)).is_none());
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn an_initiator_that_only_receives_rekeys_after_165_seconds() {
     send(after(164), &mut b, &mut a, b"");
     assert!(a.poll(after(164)).is_none());
     send(after(165), &mut b, &mut a, b"");
-    assert!(a.poll(after(165)).is_some());
+    assert!(a.poll_rekey(after(165)).is_some() && a.poll(after(165)).is_none());
 }
 
 #[test]
@@ -191,6 +191,123 @@ fn if_both_ends_initiate_at_once_the_smaller_key_is_the_initiator() {
     assert!(loser.poll(after(60)).is_none(), "the yielded attempt has ended");
 }
 
+/// Carries the messages of a rekey of `a`, without confirming it.
+fn rekey(now: Time, a: &mut End, b: &mut End) {
+    a.peer.replace_session(now);
+    let ask = a.poll_rekey(now).expect("a rekey");
+    assert_eq!(b.handle(now, a.address, &ask), Reaction::Done);
+    let answer = b.poll_rekey(now).expect("an answer");
+    assert_eq!(a.handle(now, b.address, &answer), Reaction::Done);
+}
+
+#[test]
+fn a_rekey_makes_a_session_with_other_keys_that_the_first_datagram_confirms() {
+    let (mut a, mut b) = established();
+    let (first, _) = (a.established(), b.established());
+    rekey(after(5), &mut a, &mut b);
+    let second = a.established();
+    assert!(second[0].initiated && !second[0].restarted && second[0].index != first[0].index);
+    assert_eq!((second[0].payload, second[0].cipher), (first[0].payload, first[0].cipher));
+    assert_eq!(b.established(), [], "the answering end waits");
+    send(after(5), &mut b, &mut a, b"still under the old session");
+    send(after(5), &mut a, &mut b, b"confirm");
+    assert_eq!(b.established().len(), 1);
+    // The same body under the same number and another key differs: an old session does not open it.
+    send(after(5), &mut b, &mut a, b"under the new session");
+    assert!(b.peer.is_established(after(184)) && !b.peer.is_established(after(185)));
+}
+
+#[test]
+fn a_repeated_rekey_gets_the_same_answer_at_most_twice_a_second() {
+    let (mut a, mut b) = established();
+    let at = |ms: u64| START + Duration::from_millis(ms);
+    a.peer.replace_session(at(0));
+    let mut answers = Vec::new();
+    for ms in 0..3_000 {
+        if let Some(ask) = a.poll_rekey(at(ms)) {
+            assert_eq!(ms % 1_000, 0, "once a second");
+            b.handle(at(ms), a.address, &ask);
+            b.handle(at(ms), a.address, &ask);
+        }
+        answers.extend(b.poll_rekey(at(ms)).map(|_| ms));
+    }
+    assert_eq!(answers, [0, 1_000, 2_000]);
+    assert_eq!(b.events().iter().filter(|event| matches!(event, SessionEvent::Retired(_))).count(), 0);
+}
+
+#[test]
+fn if_both_ends_ask_at_once_the_one_with_the_greater_key_answers() {
+    let (mut a, mut b) = established();
+    let _ = (a.established(), b.established());
+    a.peer.replace_session(after(5));
+    b.peer.replace_session(after(5));
+    let (from_a, from_b) = (a.poll_rekey(after(5)).unwrap(), b.poll_rekey(after(5)).unwrap());
+    a.handle(after(5), b.address, &from_b);
+    b.handle(after(5), a.address, &from_a);
+    let answers = [a.poll_rekey(after(5)), b.poll_rekey(after(5))];
+    let greater = usize::from(b.us.keys.public() > a.us.keys.public());
+    assert!(answers[greater].is_some() && answers[1 - greater].is_none());
+    let (asking, answering) = if greater == 0 { (&mut b, &mut a) } else { (&mut a, &mut b) };
+    asking.handle(after(5), answering.address, answers[greater].as_ref().unwrap());
+    send(after(5), asking, answering, b"confirm");
+    send(after(5), answering, asking, b"one session");
+    assert_eq!((asking.established().len(), answering.established().len()), (1, 1));
+}
+
+#[test]
+fn a_rekey_of_an_earlier_session_and_a_late_answer_have_no_effect() {
+    let (mut a, mut b) = established();
+    a.peer.replace_session(after(5));
+    let (first, second) = (a.poll_rekey(after(5)).unwrap(), a.poll_rekey(after(6)).unwrap());
+    b.handle(after(6), a.address, &second);
+    let answer = b.poll_rekey(after(6)).unwrap();
+    assert_eq!(a.handle(after(6), b.address, &answer), Reaction::Done);
+    let late = {
+        b.handle(after(7), a.address, &first);
+        b.poll_rekey(after(7)).expect("a copy of the answer")
+    };
+    send(after(7), &mut a, &mut b, b"confirm");
+    let _ = (a.events(), b.events());
+    assert_eq!(a.handle(after(8), b.address, &late), Reaction::Done);
+    assert_eq!((a.events(), b.events(), b.poll_rekey(after(9))), (vec![], vec![], None));
+}
+
+/// A captured initiation that is delivered in the middle of a rekey takes nothing from it.
+#[test]
+fn a_delayed_initiation_does_not_replace_a_rekey_that_waits_for_its_confirmation() {
+    let (mut a, mut b) = established();
+    let held_back = a.initiate(after(6));
+    rekey(after(20), &mut a, &mut b);
+    assert!(matches!(b.handle(after(20), a.address, &held_back), Reaction::Reply(_)));
+    send(after(20), &mut a, &mut b, b"confirm");
+    send(after(20), &mut b, &mut a, b"the session of the rekey");
+}
+
+#[test]
+fn a_rekey_that_stays_unanswered_for_30_seconds_is_helped_by_a_handshake() {
+    let (mut a, _) = established();
+    a.peer.replace_session(after(120));
+    for second in 120..150 {
+        assert!(a.poll_rekey(after(second)).is_some() && a.poll(after(second)).is_none());
+    }
+    assert!(a.poll_rekey(after(150)).is_some() && a.poll(after(150)).is_some());
+}
+
+#[test]
+fn an_end_without_the_capability_neither_asks_nor_answers() {
+    for old in [0, 1] {
+        let (mut a, mut b) = two();
+        let (old, new) = if old == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
+        old.us.capabilities = old.us.capabilities.without_rekeys();
+        handshake(START, old, new);
+        send(START, old, new, b"confirm");
+        old.peer.replace_session(after(120));
+        new.peer.replace_session(after(120));
+        assert_eq!((old.poll_rekey(after(120)), new.poll_rekey(after(120))), (None, None));
+        assert!(old.poll(after(120)).is_some() && new.poll(after(120)).is_some());
+    }
+}
+
 #[test]
 fn an_idle_association_is_small() {
     assert!(size_of::<Association>() < 2048, "{}", size_of::<Association>());
@@ -215,6 +332,8 @@ struct World {
     got: HashSet<Vec<u8>>,
     dropped: Vec<Dropped>,
     sessions: usize,
+    /// Either end, or both, replace the session every five seconds.
+    is_restless: bool,
 }
 
 impl World {
@@ -230,6 +349,7 @@ impl World {
             got: HashSet::new(),
             dropped: Vec::new(),
             sessions: 0,
+            is_restless: false,
         }
     }
 
@@ -242,9 +362,17 @@ impl World {
             if self.now >= tick {
                 tick += Duration::from_millis(100);
                 (0..2).for_each(|i| self.data(i));
+                self.replace_sessions(tick);
             }
             (0..2).for_each(|i| self.timers(i));
             self.deliver();
+        }
+    }
+
+    fn replace_sessions(&mut self, tick: Time) {
+        if self.is_restless && (tick - START).as_millis().is_multiple_of(5_000) {
+            let which = self.rng.below(4);
+            (0..2).filter(|end| which >> end & 1 == 1).for_each(|end| self.ends[end].peer.replace_session(self.now));
         }
     }
 
@@ -260,6 +388,9 @@ impl World {
         self.ends[i].peer.handle_timeout(self.now);
         if let Some(transmit) = self.ends[i].poll(self.now) {
             self.transmit(i, transmit.message);
+        }
+        while let Some(datagram) = self.ends[i].poll_rekey(self.now) {
+            self.transmit(i, datagram);
         }
     }
 
@@ -296,6 +427,7 @@ impl World {
             let established = self.ends[to].established();
             self.sessions += established.len();
             established.iter().filter(|e| e.initiated).for_each(|_| self.data(to));
+            self.timers(to);
         }
     }
 }
@@ -325,6 +457,32 @@ proptest! {
         // most if both ends initiate at once.
         prop_assert!((16..=22).contains(&world.sessions), "{} sessions", world.sessions);
         prop_assert!(world.sent > 19_900, "a pause: {}", world.sent);
+    }
+
+    #[test]
+    fn whichever_end_replaces_the_session_and_when_no_datagram_is_lost(
+        seed: u64, copies in 0..30u64, delay_ms in 1..1_000u64,
+    ) {
+        let mut world = World::new(Network { loss: 0, copies, delay_ms }, seed);
+        world.is_restless = true;
+        world.run_until(after(400));
+        world.run_until_quiet();
+        prop_assert_eq!(world.got.len() as u64, world.sent);
+        prop_assert!(world.sessions > 60, "{} sessions", world.sessions);
+    }
+
+    #[test]
+    fn two_ends_that_replace_the_session_agree_over_any_network(
+        seed: u64, loss in 0..40u64, copies in 0..30u64, delay_ms in 1..1_000u64,
+    ) {
+        let mut world = World::new(Network { loss, copies, delay_ms }, seed);
+        world.is_restless = true;
+        world.run_until(after(1_000));
+        let refused = world.dropped.iter().filter(|why| **why == Dropped::NotAuthentic).count();
+        let [a, b] = &mut world.ends;
+        send(world.now, a, b, b"to b");
+        send(world.now, b, a, b"to a");
+        prop_assert_eq!(refused, 0);
     }
 
     #[test]

@@ -9,8 +9,9 @@
 //!
 //! It follows the WireGuard whitepaper, sections 6.1 to 6.4: either end may initiate; the initiator of a session
 //! replaces it after 120 s if it has something to send, and after 165 s if it only receives; a session expires after
-//! 180 s. The passive keepalive and the handshake after 15 s of silence are not implemented: acknowledgements and the
-//! path manager detect a silent peer sooner and call [`Association::request`].
+//! 180 s. It is replaced by a [`rekey`] if both ends can, and by a handshake otherwise. The passive keepalive and the
+//! handshake after 15 s of silence are not implemented: acknowledgements and the path manager detect a silent peer
+//! sooner and call [`Association::request`].
 //!
 //! **Both ends initiate at once.** Each answers the other, so no handshake is delayed. The end with the greater public
 //! key also yields: it drops its own initiation (and would retry later), so in the common case one session results. If
@@ -23,13 +24,15 @@
 //! send a datagram immediately after [`SessionEvent::Established`], because the responder must not send before it
 //! receives one.
 
+pub mod rekey;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::crypto::aead::Cipher;
 use crate::crypto::handshake::{
-    ClaimedInitiation, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, Pending, Response,
-    Tai64n, VERSION,
+    Agreed, ClaimedInitiation, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, Pending,
+    Response, Tai64n, VERSION,
 };
 use crate::crypto::keys::{PresharedKey, PublicKey};
 pub use crate::crypto::session::{Opened, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_SILENT};
@@ -39,6 +42,7 @@ use crate::drops::Dropped;
 use crate::id::{MAX_PATHS, PathId, PathSeq};
 use crate::time::Time;
 use crate::wire::native::SessionIndex;
+use rekey::Rekeying;
 
 /// The cryptographic state of one peer.
 pub struct Association {
@@ -48,6 +52,7 @@ pub struct Association {
     incarnation: Incarnation,
     sessions: Sessions,
     attempt: Option<Attempt>,
+    rekeying: Rekeying,
     last_initiation: Option<Time>,
     latest_timestamp: Tai64n,
     answered: Option<Answered>,
@@ -123,6 +128,7 @@ impl Association {
             incarnation,
             sessions: Sessions::default(),
             attempt: None,
+            rekeying: Rekeying::default(),
             last_initiation: None,
             latest_timestamp: Tai64n::default(),
             answered: None,
@@ -282,6 +288,9 @@ impl Association {
     pub fn seal(&mut self, now: Time, path: PathId, slot: &mut [u8]) -> Result<PathSeq, Dropped> {
         let number = self.sessions.seal(now, path, slot)?;
         if self.sessions.needs_rekey_on_send(now) {
+            self.replace_session(now);
+        }
+        if self.sessions.needs_handshake(now) {
             self.request(now);
         }
         Ok(number)
@@ -301,7 +310,7 @@ impl Association {
             self.on_established(restarted);
         }
         if self.sessions.needs_rekey_on_receive(now) {
-            self.request(now);
+            self.replace_session(now);
         }
         Ok(opened)
     }
@@ -309,13 +318,16 @@ impl Association {
     /// Drops expired sessions, which wipes their keys.
     pub fn handle_timeout(&mut self, now: Time) {
         self.sessions.expire(now);
+        if self.sessions.current().is_none() {
+            self.end_rekey();
+        }
     }
 
     /// Returns the time of the next [`Association::handle_timeout`] and [`Association::poll_transmit`], in the past if
     /// an initiation is due; `None` if no timer is set.
     pub fn next_deadline(&self) -> Option<Time> {
         let attempt = self.attempt.as_ref().map(|attempt| attempt.next);
-        [attempt, self.sessions.expires()].into_iter().flatten().min()
+        [attempt, self.rekeying.next_deadline(), self.sessions.expires()].into_iter().flatten().min()
     }
 
     /// Returns the next event in order; retired sessions come first.
@@ -330,6 +342,7 @@ impl Association {
 
     fn on_established(&mut self, restarted: bool) {
         self.restarted |= restarted;
+        self.end_rekey();
         let session = self.sessions.current().expect("a session has just become current");
         self.events.push_back(SessionEvent::Established(Established {
             index: session.index(),

@@ -3,6 +3,7 @@
 //! ```text
 //!  we initiated, the response came ----------------------------> current --> previous --> older --> gone
 //!  we responded --> next --- a datagram under it came (confirmed) --^
+//!  we answered a rekey --> rekeyed --- the same ---------------------^
 //! ```
 //!
 //! The initiator may use a session at once, because the response proves that the responder has it; the responder may
@@ -15,6 +16,8 @@
 //! every session of the old incarnation.
 
 use std::time::Duration;
+
+use zeroize::Zeroizing;
 
 use crate::crypto::aead::{AeadKey, Cipher, TAG};
 use crate::crypto::handshake::{Agreed, HandshakePayload, Incarnation};
@@ -31,19 +34,25 @@ pub struct Opened<'a> {
     pub path: PathTag,
     /// Its number in the slot of that path.
     pub number: PathSeq,
+    /// Our index of the session under which it was sealed.
+    pub session: SessionIndex,
     /// Its frames.
     pub body: &'a mut [u8],
 }
 
-/// The keys of one handshake.
+/// The keys of one handshake or rekey.
 pub(super) struct Session {
     local: SessionIndex,
     remote: SessionIndex,
     payload: HandshakePayload,
     initiated: bool,
     created: Time,
+    /// When a handshake last proved the static keys.
+    proved: Time,
     seal: AeadKey,
     open: AeadKey,
+    /// An input of the keys that replace these.
+    chaining: Option<Box<Zeroizing<[u8; 32]>>>,
     blocks: u64,
 }
 
@@ -54,7 +63,21 @@ impl Session {
         let (to_responder, to_initiator) =
             (AeadKey::new(cipher, &secrets.to_responder), AeadKey::new(cipher, &secrets.to_initiator));
         let (seal, open) = if initiated { (to_responder, to_initiator) } else { (to_initiator, to_responder) };
-        Self { local, remote, payload, initiated, created: now, seal, open, blocks: 0 }
+        let chaining = secrets.chaining;
+        Self { local, remote, payload, initiated, created: now, proved: now, seal, open, chaining, blocks: 0 }
+    }
+
+    /// Sets the time at which a handshake last proved the static keys.
+    pub(super) fn proved(self, at: Time) -> Self {
+        Self { proved: at, ..self }
+    }
+
+    pub(super) fn proved_at(&self) -> Time {
+        self.proved
+    }
+
+    pub(super) fn chaining(&self) -> Option<&[u8; 32]> {
+        self.chaining.as_deref().map(|chaining| &**chaining)
     }
 
     pub(super) fn index(&self) -> SessionIndex {
@@ -104,6 +127,7 @@ impl Session {
 pub(super) struct Sessions {
     current: Option<Session>,
     next: Option<Session>,
+    rekeyed: Option<Session>,
     previous: Option<Session>,
     older: Option<Session>,
     incarnation: Option<Incarnation>,
@@ -141,7 +165,7 @@ impl Sessions {
         let body = session.open(path, number, datagram)?;
         let confirmed = self.confirm(index);
         self.seen.accept(path, number)?;
-        Ok((Opened { path, number, body }, confirmed))
+        Ok((Opened { path, number, session: index, body }, confirmed))
     }
 
     /// Returns the full number of a datagram, which must be new. For a new incarnation of the peer every number is new.
@@ -160,8 +184,25 @@ impl Sessions {
         let restarted = self.adopt_incarnation(&session);
         let next = self.next.take_if(|next| next.payload.incarnation == session.payload.incarnation);
         let current = self.current.replace(session);
-        [current, next].into_iter().flatten().for_each(|previous| self.keep(previous));
+        [current, next, self.rekeyed.take()].into_iter().flatten().for_each(|previous| self.keep(previous));
         restarted
+    }
+
+    /// Installs the session of a rekey that we asked for, to seal under at once. A session of a handshake goes on
+    /// waiting for its confirmation, because the peer may use it already.
+    pub(super) fn install_rekeyed(&mut self, session: Session) {
+        let replaced = self.rekeyed.take();
+        self.retire(replaced);
+        if let Some(previous) = self.current.replace(session) {
+            self.keep(previous);
+        }
+    }
+
+    /// Stores the session of a rekey that we answered, to open with, and to seal under after its confirmation. It does
+    /// not replace the session of a handshake that waits: a delayed initiation can only ever replace that one.
+    pub(super) fn await_rekeyed(&mut self, session: Session) {
+        let replaced = self.rekeyed.replace(session);
+        self.retire(replaced);
     }
 
     /// Stores a session that we answered, to open with, and to seal under after its confirmation.
@@ -172,11 +213,12 @@ impl Sessions {
 
     /// Makes the session with this index current if it was waiting for confirmation.
     fn confirm(&mut self, index: SessionIndex) -> Option<bool> {
-        let session = self.next.take_if(|next| next.local == index)?;
+        let is_confirmed = |waiting: &mut Session| waiting.local == index;
+        let session = self.rekeyed.take_if(is_confirmed).or_else(|| self.next.take_if(is_confirmed))?;
         let restarted = self.adopt_incarnation(&session);
-        if let Some(previous) = self.current.replace(session) {
-            self.keep(previous);
-        }
+        let current = self.current.replace(session);
+        // The peer may have used the session of a rekey before this one.
+        [current, self.rekeyed.take()].into_iter().flatten().for_each(|previous| self.keep(previous));
         Some(restarted)
     }
 
@@ -186,13 +228,15 @@ impl Sessions {
         if before == self.incarnation {
             return false;
         }
-        let gone = [self.current.take(), self.previous.take(), self.older.take()];
+        let gone = [self.current.take(), self.rekeyed.take(), self.previous.take(), self.older.take()];
         gone.into_iter().for_each(|session| self.retire(session));
         (self.sent, self.seen) = ([0; MAX_PATHS], ReplayWindows::default());
         before.is_some()
     }
 
-    fn keep(&mut self, previous: Session) {
+    /// Keeps a session that no longer seals. Only the session that seals is rekeyed.
+    fn keep(&mut self, mut previous: Session) {
+        previous.chaining = None;
         let oldest = std::mem::replace(&mut self.older, self.previous.replace(previous));
         self.retire(oldest);
     }
@@ -210,7 +254,8 @@ impl Sessions {
 
     /// Drops expired sessions, which wipes their keys.
     pub(super) fn expire(&mut self, now: Time) {
-        for session in [&mut self.current, &mut self.next, &mut self.previous, &mut self.older] {
+        let Self { current, next, rekeyed, previous, older, .. } = self;
+        for session in [current, next, rekeyed, previous, older] {
             let expired = session.take_if(|session| session.expires() <= now);
             self.retired.extend(expired.map(|session| session.local));
         }
@@ -250,17 +295,33 @@ impl Sessions {
         self.current.as_ref().is_some_and(|session| session.initiated && session.is_older(now, REKEY_AFTER_SILENT))
     }
 
+    /// Returns the index of the current session if its keys can be replaced without a handshake.
+    pub(super) fn rekeyable(&self, now: Time) -> Option<SessionIndex> {
+        let session = self.current.as_ref().filter(|session| session.chaining.is_some())?;
+        (session.can_seal(now) && now - session.proved < PROVE_BEFORE).then_some(session.local)
+    }
+
+    /// Returns true if the static keys are to be proved again although rekeys go on.
+    pub(super) fn needs_handshake(&self, now: Time) -> bool {
+        self.current.as_ref().is_some_and(|session| session.initiated && now - session.proved >= PROVE_AFTER)
+    }
+
     fn find(&self, index: SessionIndex) -> Option<&Session> {
         self.iter().find(|session| session.local == index)
     }
 
     fn iter(&self) -> impl Iterator<Item = &Session> {
-        [&self.current, &self.next, &self.previous, &self.older].into_iter().flatten()
+        [&self.current, &self.next, &self.rekeyed, &self.previous, &self.older].into_iter().flatten()
     }
 }
 
 /// WireGuard's Rekey-After-Time, whitepaper section 6.1.
 pub const REKEY_AFTER: Duration = Duration::from_secs(120);
+/// Who has read the memory of an end stays out after a handshake, which proves the static keys again. One is due an
+/// hour after the last.
+pub const PROVE_AFTER: Duration = Duration::from_secs(3_600);
+/// Rekeys go on for an hour without it, so that nobody ends a session by stopping handshakes for less.
+pub const PROVE_BEFORE: Duration = Duration::from_secs(7_200);
 /// WireGuard's Reject-After-Time, whitepaper section 6.1.
 pub const REJECT_AFTER: Duration = Duration::from_secs(180);
 /// The age at which an initiator that only receives rekeys: Reject-After-Time less Keepalive-Timeout (10 s) less
@@ -271,10 +332,10 @@ pub const REKEY_AFTER_SILENT: Duration = Duration::from_secs(165);
 mod tests {
     use super::*;
     use crate::crypto::handshake::{Capabilities, Incarnation, Secrets};
-    use zeroize::Zeroizing;
 
     fn session(cipher: Cipher, blocks: u64) -> Sessions {
-        let secrets = Secrets { to_responder: Zeroizing::new([1; 32]), to_initiator: Zeroizing::new([2; 32]) };
+        let secrets =
+            Secrets { to_responder: Zeroizing::new([1; 32]), to_initiator: Zeroizing::new([2; 32]), chaining: None };
         let payload =
             HandshakePayload { version: 1, incarnation: Incarnation([0; 8]), capabilities: Capabilities::new(true) };
         let agreed = Agreed { local: SessionIndex::new(1), remote: SessionIndex::new(2), payload, secrets };

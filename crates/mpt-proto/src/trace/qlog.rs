@@ -167,6 +167,7 @@ fn write_data(json: &mut Object<'_>, event: &TraceEvent) {
             "state",
             match event {
                 HandshakeEvent::Initiated => "initiated",
+                HandshakeEvent::RekeySent => "rekey_sent",
                 HandshakeEvent::Established => "established",
                 HandshakeEvent::GaveUp => "gave_up",
                 HandshakeEvent::PeerRestarted => "peer_restarted",

@@ -13,6 +13,7 @@ use mpt_proto::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use mpt_proto::drops::Dropped;
 use mpt_proto::path::{LinkId, PathId, PathSeq};
 use mpt_proto::time::Time;
+use mpt_proto::wire::frame::{Frame, Frames, Tlvs, Writer};
 use mpt_proto::wire::native::{HEADER, OVERHEAD, SessionIndex};
 
 /// SplitMix64 (Steele, Lea, Flood), reproducible by its seed.
@@ -142,7 +143,25 @@ impl End {
     fn open(&mut self, now: Time, datagram: &[u8]) -> Result<Reaction, Rejection> {
         let mut datagram = datagram.to_vec();
         let opened = self.peer.open(now, &mut datagram).map_err(Rejection::Silent)?;
+        if let Some(Ok(Frame::Control(tlvs))) = Frames::new(opened.body).next() {
+            let Self { us, peer, rng, .. } = self;
+            let messages = tlvs.rekey_messages().map(|message| message.expect("a complete value"));
+            let mut handle =
+                |message| peer.handle_rekey(now, us.keys.public(), opened.session, &message, || rng.ephemeral());
+            return messages.into_iter().try_for_each(&mut handle).map(|()| Reaction::Done).map_err(Rejection::Silent);
+        }
         Ok(Reaction::Data(opened.number, opened.body.to_vec()))
+    }
+
+    /// Returns the message of a rekey that is due, sealed.
+    pub fn poll_rekey(&mut self, now: Time) -> Option<Vec<u8>> {
+        let Self { peer, rng, .. } = self;
+        let message = peer.poll_rekey(now, || rng.ephemeral())?;
+        let mut body = [0; 100];
+        let frame = message.to_body();
+        let frame = Frame::Control(Tlvs::decode(&frame).expect("one complete value"));
+        let len = Writer::new(&mut body).finish(&frame).expect("room for it");
+        self.seal(now, &body[..len]).ok()
     }
 
     pub fn seal(&mut self, now: Time, body: &[u8]) -> Result<Vec<u8>, Dropped> {

@@ -10,6 +10,7 @@ use blake2::digest::consts::U16;
 use blake2::digest::{Digest, Mac};
 use blake2::{Blake2s256, Blake2sMac};
 use chacha20poly1305::{ChaCha20Poly1305, XChaCha20Poly1305};
+use hmac::SimpleHmac;
 
 use crate::committed;
 use crate::packets::checksum;
@@ -28,7 +29,6 @@ fn read() -> Read {
 
 /// The keys of the session that the two messages agree on, with the fixed keys of the vectors.
 pub fn transport_keys(initiation: &[u8], response: &[u8]) -> [[u8; 32]; 2] {
-    let counting = |first: u8| -> [u8; 32] { std::array::from_fn(|at| first.wrapping_add(at as u8)) };
     agree(&counting(0x40), &counting(0x80), &counting(0x60), &counting(0xa0), initiation, response).keys
 }
 
@@ -63,6 +63,57 @@ fn agree(
     let len = writer.read_message(response, &mut room).unwrap();
     let keys = writer.dangerously_get_raw_split();
     Agreed { first, second: room[..len].to_vec(), keys: [keys.0, keys.1] }
+}
+
+/// HKDF of the handshake with three outputs.
+fn hkdf(key: &[u8; 32], input: &[u8]) -> [[u8; 32]; 3] {
+    let hmac = |key: &[u8], parts: &[&[u8]]| -> [u8; 32] {
+        let mut mac = <SimpleHmac<Blake2s256> as KeyInit>::new_from_slice(key).unwrap();
+        parts.iter().for_each(|part| mac.update(part));
+        mac.finalize().into_bytes().into()
+    };
+    let extracted = hmac(key, &[input]);
+    let first = hmac(&extracted, &[&[1]]);
+    let second = hmac(&extracted, &[&first, &[2]]);
+    [first, second, hmac(&extracted, &[&second, &[3]])]
+}
+
+fn diffie_hellman(own: &[u8; 32], other: &[u8; 32]) -> [u8; 32] {
+    let own = x25519_dalek::StaticSecret::from(*own);
+    own.diffie_hellman(&x25519_dalek::PublicKey::from(public(other))).to_bytes()
+}
+
+/// The keys that the handshake with these private keys leaves: for the session, and for its rekey.
+pub fn keys_of_handshake(statics: [[u8; 32]; 2], ephemerals: [[u8; 32]; 2], psk: &[u8; 32]) -> [[u8; 32]; 3] {
+    let [[si, sr], [ei, er]] = [statics, ephemerals];
+    let name: [u8; 32] = Blake2s256::digest(NAME).into();
+    let inputs = [
+        public(&ei),
+        diffie_hellman(&ei, &sr),
+        diffie_hellman(&si, &sr),
+        public(&er),
+        diffie_hellman(&ei, &er),
+        diffie_hellman(&si, &er),
+        *psk,
+    ];
+    hkdf(&inputs.iter().fold(name, |chaining, input| hkdf(&chaining, input)[0]), &[])
+}
+
+/// The same for the fixed keys of the vectors.
+pub fn handshake_keys() -> [[u8; 32]; 3] {
+    keys_of_handshake([0x40, 0x60].map(counting), [0x80, 0xc0].map(counting), &counting(0xa0))
+}
+
+/// The keys that a rekey leaves. `messages` are the values of both messages.
+pub fn rekey_keys(chaining: &[u8; 32], ephemerals: [[u8; 32]; 2], messages: [Vec<u8>; 2]) -> [[u8; 32]; 3] {
+    let hash = labelled(b"MPT native mode, version 1, rekey", &messages.concat());
+    let [asking, answering] = ephemerals;
+    let shared = hkdf(chaining, &diffie_hellman(&asking, &answering))[0];
+    hkdf(&hkdf(&shared, &counting(0xa0))[0], &hash)
+}
+
+fn counting(first: u8) -> [u8; 32] {
+    std::array::from_fn(|at| first.wrapping_add(at as u8))
 }
 
 fn public(private: &[u8; 32]) -> [u8; 32] {
@@ -119,7 +170,7 @@ fn the_clear_parts_and_the_payloads_of_the_handshake_have_the_documented_layout(
     assert_eq!(payload[8..12], ((clock % 1_000_000_000) as u32).to_be_bytes());
     for (hello, end) in [(&payload[12..], "initiator"), (&read.octets("response", "payload")[..], "responder")] {
         let run = read.octets("keys", &format!("{end}.run"));
-        let capabilities = [1, 8, 0, 0, 0, 0, 0, 0, 0, 1];
+        let capabilities = [1, 8, 0, 0, 0, 0, 0, 0, 0, 3];
         assert_eq!(hello, [&index(end)[..], &[1], &run, &[1, 3], &capabilities].concat());
     }
 }
@@ -186,6 +237,33 @@ fn every_sealed_datagram_opens_and_holds_the_frames_that_are_named() {
     assert_eq!(open::<Aes256Gcm>(&key("to_responder"), 0, &read.octets("confirmation", "datagram")), []);
     let chacha = open::<ChaCha20Poly1305>(&key("to_responder"), 0, &read.octets("chacha20_poly1305", "datagram"));
     assert_eq!(chacha, read.octets("chacha20_poly1305", "body"));
+}
+
+#[test]
+fn a_rekey_has_the_documented_messages_and_leads_to_the_documented_keys() {
+    let read = read();
+    let key = |name: &str| read.array::<32>("rekey", name);
+    assert_eq!(handshake_keys()[..2], ["to_responder", "to_initiator"].map(|name| read.array("transport", name)));
+    assert_eq!(handshake_keys()[2], key("chaining"));
+    let sealed_with = [("rekey", "to_responder"), ("rekeyed", "to_initiator")];
+    let values = sealed_with.map(|(name, direction)| {
+        let number = read.number("rekey", &format!("{name}.number"));
+        let datagram = read.octets("rekey", &format!("{name}.datagram"));
+        let body = open::<Aes256Gcm>(&read.array("transport", direction), number, &datagram);
+        assert_eq!(body, read.octets("rekey", &format!("{name}.body")));
+        let kind = if name == "rekey" { 1 } else { 2 };
+        let index = read.octets("rekey", &format!("{name}.index"));
+        let ephemeral = public(&key(&format!("{name}.ephemeral_private")));
+        let value = [&[0, 0, 0, 1][..], &index, &ephemeral].concat();
+        assert_eq!(body, [&[0x88, kind, 0, 39][..], &value].concat());
+        value
+    });
+    let ephemerals = ["rekey.ephemeral_private", "rekeyed.ephemeral_private"].map(key);
+    let keys = rekey_keys(&key("chaining"), ephemerals, values);
+    assert_eq!(keys, ["to_responder", "to_initiator", "next_chaining"].map(key));
+    let confirmation = read.octets("rekey", "confirmation.datagram");
+    assert_eq!(confirmation[4..7], read.octets("rekey", "rekeyed.index"));
+    assert_eq!(open::<Aes256Gcm>(&keys[0], read.number("rekey", "confirmation.number"), &confirmation), []);
 }
 
 #[test]

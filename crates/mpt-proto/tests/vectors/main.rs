@@ -2,12 +2,14 @@
 //!
 //! `produced` generates the file with the core and fixed keys. `independent` decodes the committed file without code of
 //! the core: with other implementations of the cryptography, and with parsers written from `docs/protocol.md`.
-//! `dissector` decodes the messages with Wireshark.
+//! `memory` looks for their keys in the process, and `dissector` decodes the messages with Wireshark.
 //! A change on the wire fails the first test; `MPT_VECTORS_ACCEPT=1` accepts it.
 #![allow(clippy::unwrap_used, reason = "a test that finds nothing to unwrap has failed")]
 
 mod dissector;
 mod independent;
+#[cfg(target_os = "linux")]
+mod memory;
 mod packets;
 mod produced;
 mod text;

@@ -122,9 +122,13 @@ impl End {
     }
 
     fn seal(&mut self, path: PathId, body: &[u8]) -> Vec<u8> {
+        self.seal_at(NOW, path, body)
+    }
+
+    fn seal_at(&mut self, now: Time, path: PathId, body: &[u8]) -> Vec<u8> {
         let mut datagram = vec![0; body.len() + OVERHEAD];
         datagram[HEADER..HEADER + body.len()].copy_from_slice(body);
-        self.peer.seal(NOW, path, &mut datagram).unwrap();
+        self.peer.seal(now, path, &mut datagram).unwrap();
         datagram
     }
 }
@@ -140,6 +144,7 @@ pub fn vectors() -> Vectors {
     let (mut initiator, mut responder) = handshake(&mut out);
     cookie(&mut out);
     datagrams(&mut out, &mut initiator, &mut responder);
+    rekey(&mut out, &mut initiator, &mut responder);
     chacha(&mut out);
     numbers(&mut out);
     runs(&mut out);
@@ -363,6 +368,57 @@ fn several(out: &mut Vectors, initiator: &mut End) {
     body.extend(alone(&Frame::Addr(AddrFrame::Remove { id: 9 })));
     let meaning = "path challenge 0102030405060708; skip bucket 1 from 2 to 3; ignored; ignored; addr remove 9";
     datagram(out, initiator, "several_frames", PATH, meaning, &body);
+}
+
+/// A rekey of the session by the initiator of its handshake.
+fn rekey(out: &mut Vectors, initiator: &mut End, responder: &mut End) {
+    out.section(
+        "rekey",
+        "The initiator asks for new keys, 120 s after the handshake. Its datagram and the answer are sealed under the\n\
+         session in [transport]. The keys after it, and the confirmation under them, are those of the new session.",
+    );
+    let later = NOW + Duration::from_secs(120);
+    let asking = Fixed { ephemeral: 0x28, index: 0x13_57_9b, ..INITIATOR };
+    let answering = Fixed { ephemeral: 0x38, index: 0x24_68_ac, ..RESPONDER };
+    initiator.peer.replace_session(later);
+    for (end, fixed, name) in [(&asking, &INITIATOR, "rekey"), (&answering, &RESPONDER, "rekeyed")] {
+        out.octets(&format!("{name}.ephemeral_private"), &counting::<32>(end.ephemeral));
+        out.octets(&format!("{name}.index"), &SessionIndex::new(end.index).to_bytes());
+        let (from, to) = if fixed.name == INITIATOR.name {
+            (&mut *initiator, &mut *responder)
+        } else {
+            (&mut *responder, &mut *initiator)
+        };
+        let message = from.peer.poll_rekey(later, || end.fresh()).unwrap();
+        let value = message.to_body();
+        let body = alone(&Frame::Control(Tlvs::decode(&value).unwrap()));
+        out.octets(&format!("{name}.body"), &body);
+        out.value(&format!("{name}.number"), from.peer.next_number(PATH.slot).0);
+        let datagram = from.seal_at(later, PATH, &body);
+        out.octets(&format!("{name}.datagram"), &datagram);
+        let mut received = datagram;
+        let session = to.peer.open(later, &mut received).unwrap().session;
+        to.peer.handle_rekey(later, to.us.keys.public(), session, &message, || answering.fresh()).unwrap();
+    }
+    let [_, _, chaining] = crate::independent::handshake_keys();
+    let [to_responder, to_initiator, next] = crate::independent::rekey_keys(
+        &chaining,
+        [0x28, 0x38].map(counting),
+        [&asking, &answering].map(|end| {
+            let mut value = vec![0, 0, 0, 1];
+            value.extend(SessionIndex::new(end.index).to_bytes());
+            value.extend(KeyPair::generate(counting(end.ephemeral)).public().as_bytes());
+            value
+        }),
+    );
+    out.octets("chaining", &chaining);
+    out.octets("to_responder", &to_responder);
+    out.octets("to_initiator", &to_initiator);
+    out.octets("next_chaining", &next);
+    out.value("confirmation.number", initiator.peer.next_number(PATH.slot).0);
+    let mut confirmation = initiator.seal_at(later, PATH, &[]);
+    out.octets("confirmation.datagram", &confirmation);
+    responder.peer.open(later, &mut confirmation).unwrap();
 }
 
 fn chacha(out: &mut Vectors) {

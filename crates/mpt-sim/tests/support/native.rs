@@ -53,8 +53,19 @@ pub fn endpoint(keys: KeyPair, seed: u16, peers: Vec<PeerConfig>) -> Endpoint {
 }
 
 pub fn endpoint_at(now: Time, clock: Clock, keys: KeyPair, seed: u16, peers: Vec<PeerConfig>) -> Endpoint {
+    endpoint_with(now, clock, Capabilities::new(true), keys, seed, peers)
+}
+
+pub fn endpoint_with(
+    now: Time,
+    clock: Clock,
+    capabilities: Capabilities,
+    keys: KeyPair,
+    seed: u16,
+    peers: Vec<PeerConfig>,
+) -> Endpoint {
     let config = Config { identity: None, mtu: 1_437, merge: Merge::default(), peers };
-    let identity = Identity { keys, capabilities: Capabilities::new(true), clock };
+    let identity = Identity { keys, capabilities, clock };
     let mut random = [9; 32];
     random[..2].copy_from_slice(&seed.to_be_bytes());
     Endpoint::native(now, &config, SessionTable::new(identity, random))

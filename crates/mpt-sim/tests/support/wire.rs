@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use mpt_proto::config::PathConfig;
+use mpt_proto::config::{PathConfig, PeerConfig};
+use mpt_proto::crypto::handshake::{Capabilities, Clock};
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::Offload;
 use mpt_proto::path::LinkId;
@@ -13,7 +14,7 @@ use mpt_sim::host::numbered;
 use mpt_sim::laws;
 use mpt_sim::net::address;
 
-use super::native::{endpoint, keys, peer};
+use super::native::{WALL_CLOCK, endpoint, endpoint_with, keys, peer};
 
 /// A datagram on a path, to the end `to`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,17 +41,25 @@ pub struct Wire {
     carried: u64,
     next_packet: Time,
     packets: u64,
+    restarts: u16,
+}
+
+/// The peers of an end: the client has `paths` to the server.
+fn peers(end: usize, paths: usize) -> Vec<PeerConfig> {
+    let path = |path: usize| PathConfig::new(format!("path{path}"), LinkId(path as u8), address(1, path));
+    match end {
+        0 => vec![peer("far".into(), &keys(2), (0..paths).map(path).collect(), &["0.0.0.0/0"])],
+        _ => vec![peer("near".into(), &keys(1), vec![], &["0.0.0.0/0"])],
+    }
 }
 
 impl Wire {
     /// Connects a client to a server over paths with these one-way delays.
     pub fn new(delays: &[Duration], attacker: Attacker) -> Self {
-        let path = |path: usize| PathConfig::new(format!("path{path}"), LinkId(path as u8), address(1, path));
-        let paths = (0..delays.len()).map(path).collect();
-        let near = vec![peer("far".into(), &keys(2), paths, &["0.0.0.0/0"])];
-        let far = vec![peer("near".into(), &keys(1), vec![], &["0.0.0.0/0"])];
+        let ends = [0, 1].map(|end| endpoint(keys(end as u16 + 1), end as u16 + 1, peers(end, delays.len())));
         Self {
-            ends: [endpoint(keys(1), 1, near), endpoint(keys(2), 2, far)],
+            ends,
+            restarts: 0,
             now: Time::START,
             server_sends: false,
             delivered: [vec![], vec![]],
@@ -66,6 +75,14 @@ impl Wire {
     /// Replaces the attacker.
     pub fn set_attacker(&mut self, attacker: Attacker) {
         self.attacker = attacker;
+    }
+
+    /// Restarts an end, which forgets everything but its keys and the time.
+    pub fn restart(&mut self, end: usize, capabilities: Capabilities) {
+        self.restarts += 1;
+        let clock = Clock::new(WALL_CLOCK + (self.now - Time::START) + Duration::from_nanos(u64::from(self.restarts)));
+        let (keys, seed) = (keys(end as u16 + 1), 100 + self.restarts);
+        self.ends[end] = endpoint_with(self.now, clock, capabilities, keys, seed, peers(end, self.delays.len()));
     }
 
     /// Runs until `until` after the start.

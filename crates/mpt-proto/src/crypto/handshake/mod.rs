@@ -92,7 +92,7 @@ pub(super) struct Pending {
     noise: noise::Initiator,
 }
 
-/// The result of a completed handshake.
+/// The result of a completed handshake. `secrets` has a chaining key if both ends rekey inside the session.
 pub(super) struct Agreed {
     pub(super) local: SessionIndex,
     pub(super) remote: SessionIndex,
@@ -125,8 +125,9 @@ impl Pending {
         response: &Response<'_>,
     ) -> Result<Agreed, Dropped> {
         let read = self.noise.read(&identity.keys, psk, response.noise);
-        let (plain, secrets) = read.map_err(|_| Dropped::NotAuthentic)?;
+        let (plain, mut secrets) = read.map_err(|_| Dropped::NotAuthentic)?;
         let payload = decode_payload(&plain, response.sender)?;
+        secrets.chaining.take_if(|_| !identity.capabilities.rekeys_with(&payload.capabilities));
         Ok(Agreed { local: self.index, remote: response.sender, payload, secrets })
     }
 }
@@ -191,9 +192,11 @@ impl VerifiedInitiation {
         identity.payload(incarnation).encode(ephemeral.index, &mut plain);
         let mut message = message::begin_response(ephemeral.index, self.remote);
         let written = self.noise.write(psk, ephemeral.ephemeral, &plain, &mut message);
-        let secrets = written.map_err(|_| Dropped::NotAuthentic)?;
+        let mut secrets = written.map_err(|_| Dropped::NotAuthentic)?;
         sign(&peer, &mut message);
-        Ok((Agreed { local: ephemeral.index, remote: self.remote, payload: self.payload, secrets }, message))
+        let payload = self.payload;
+        secrets.chaining.take_if(|_| !identity.capabilities.rekeys_with(&payload.capabilities));
+        Ok((Agreed { local: ephemeral.index, remote: self.remote, payload, secrets }, message))
     }
 }
 

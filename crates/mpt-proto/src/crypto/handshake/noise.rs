@@ -108,12 +108,42 @@ impl Responder {
     }
 }
 
-/// The result of a handshake: one secret per direction.
+/// The result of a handshake or a rekey: one secret per direction, and one for the next rekey.
 pub struct Secrets {
     /// Seals the datagrams of the initiator.
     pub to_responder: Zeroizing<[u8; 32]>,
     /// Seals the datagrams of the responder.
     pub to_initiator: Zeroizing<[u8; 32]>,
+    /// The chaining key of the next rekey. In a box, so that a session that moves leaves no copy behind.
+    pub chaining: Option<Box<Zeroizing<[u8; 32]>>>,
+}
+
+impl Secrets {
+    /// Derives the keys that a rekey agrees on: from the chaining key that the session left, the Diffie-Hellman of the
+    /// ephemeral keys, the preshared key, and both messages. An ephemeral key of low order is refused.
+    pub fn of_rekey(
+        chaining: &[u8; 32],
+        own: &KeyPair,
+        other: &PublicKey,
+        psk: &PresharedKey,
+        messages: [&[u8]; 2],
+    ) -> Result<Self, Forged> {
+        let [rekey, rekeyed] = messages;
+        let hash = Blake2s256::new().chain_update(REKEY_LABEL).chain_update(rekey).chain_update(rekeyed).finalize();
+        let shared = own.diffie_hellman(other);
+        if shared.iter().all(|byte| *byte == 0) {
+            return Err(Forged);
+        }
+        let [chaining] = hkdf(chaining, &*shared);
+        let [chaining] = hkdf(&chaining, psk.as_bytes());
+        Ok(Self::split(&chaining, &hash))
+    }
+
+    /// Derives the secrets from the last chaining key of a handshake or rekey.
+    fn split(chaining: &[u8; 32], input: &[u8]) -> Self {
+        let [to_responder, to_initiator, next] = hkdf(chaining, input);
+        Self { to_responder, to_initiator, chaining: Some(Box::new(next)) }
+    }
 }
 
 /// The `SymmetricState` of section 5.2, with the `CipherState` of section 5.1 reduced to the key.
@@ -191,8 +221,7 @@ impl SymmetricState {
     }
 
     fn split(&self) -> Secrets {
-        let [to_responder, to_initiator] = hkdf(&self.chaining, &[]);
-        Secrets { to_responder, to_initiator }
+        Secrets::split(&self.chaining, &[])
     }
 
     fn cipher(&self) -> ChaCha20Poly1305 {
@@ -203,6 +232,8 @@ impl SymmetricState {
 const PROTOCOL_NAME: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
 /// Both ends must use the same prologue: it identifies this protocol and this framing.
 const PROLOGUE: &[u8] = b"MPT native mode, version 1, GRE 0x88B6";
+/// Distinguishes the hash of a rekey from every other.
+const REKEY_LABEL: &[u8] = b"MPT native mode, version 1, rekey";
 const NONCE: chacha20poly1305::Nonce = chacha20poly1305::aead::array::Array([0; 12]);
 
 /// Derives `N` keys with the HKDF of section 4.3 (RFC 5869 with HMAC-BLAKE2s and no info).

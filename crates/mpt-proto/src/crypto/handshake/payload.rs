@@ -8,7 +8,8 @@
 //! flags          1   bit 0: the CPU has AES instructions; the rest zero, ignored when read
 //! ciphers        1   bit 0: ChaCha20-Poly1305, bit 1: AES-256-GCM; the rest zero, ignored when read
 //! options            type 1, length 1, value; unknown types are skipped
-//!   1 capabilities   up to 8 bytes, big-endian, one bit each; absent means none. Bit 0: reads compressed headers
+//!   1 capabilities   up to 8 bytes, big-endian, one bit each; absent means none. Bit 0: reads compressed headers,
+//!                    bit 1: rekeys inside the session
 //! ```
 //!
 //! No order of preference is negotiated: the two AES bits determine the best cipher for both ends, and either end can
@@ -46,12 +47,22 @@ pub struct Capabilities {
 impl Capabilities {
     /// Returns both ciphers and all features of this version.
     pub const fn new(has_aes: bool) -> Self {
-        Self { has_aes, ciphers: Ciphers::ALL, features: COMPRESSES }
+        Self { has_aes, ciphers: Ciphers::ALL, features: COMPRESSES | REKEYS }
     }
 
     /// Returns true if the end reads compressed headers.
     pub const fn compresses(&self) -> bool {
         self.features & COMPRESSES != 0
+    }
+
+    /// Returns true if both ends rekey inside the session.
+    pub const fn rekeys_with(&self, other: &Self) -> bool {
+        self.features & other.features & REKEYS != 0
+    }
+
+    /// Returns the capabilities of a version that does not rekey inside the session.
+    pub const fn without_rekeys(self) -> Self {
+        Self { features: self.features & !REKEYS, ..self }
     }
 
     /// Returns the cipher for a session of these two ends: of those that both accept, the one that the slower CPU
@@ -118,6 +129,8 @@ impl HandshakePayload {
 
 /// The end reads frames that offer or use a context ([`crate::header_compression`]).
 const COMPRESSES: u64 = 1;
+/// The end answers a rekey inside the session ([`crate::crypto::association::rekey`]).
+const REKEYS: u64 = 2;
 
 /// Bytes of a payload without options.
 pub const FIXED: usize = 14;

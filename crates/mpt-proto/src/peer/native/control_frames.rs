@@ -135,11 +135,27 @@ impl Native {
         size: usize,
         payload: Payload,
     ) -> Option<PathSeq> {
+        self.send_padded_frame(turn, id, (size, CONTROL_TOS), None, payload)
+    }
+
+    /// Sends a datagram of this size and DSCP that contains `frame` and padding. Returns its number.
+    pub(super) fn send_padded_frame(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: PathId,
+        (size, tos): (usize, u8),
+        frame: Option<&Frame<'_>>,
+        payload: Payload,
+    ) -> Option<PathSeq> {
         let path = &mut self.paths[id];
-        let mut datagram = turn.tx.reserve(path.base.link, path.base.remote, CONTROL_TOS, size);
+        let mut datagram = turn.tx.reserve(path.base.link, path.base.remote, tos, size);
         let body = &mut datagram.bytes()[HEADER..HEADER + size - OVERHEAD];
-        let padding = Frame::Probe(body.len() - 1);
-        Writer::new(body).finish(&padding).expect("room was reserved for it");
+        let mut writer = Writer::new(body);
+        if let Some(frame) = frame {
+            writer.push(frame).expect("room was reserved for it");
+        }
+        let padding = Frame::Probe(writer.remaining() - 1);
+        writer.finish(&padding).expect("room was reserved for it");
         let number = self.association.seal(turn.now, path.base.id, datagram.bytes()).ok()?;
         datagram.commit();
         path.base.sent.count(size);

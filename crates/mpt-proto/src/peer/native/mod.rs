@@ -6,7 +6,7 @@
 //! | [`send`] | the way of a packet out, step by step; [`control_frames`] sends the frames beside it |
 //! | [`receive`] | the way of a packet in, step by step |
 //! | [`timers`] | deadlines |
-//! | [`session`] | handshakes, and the events of sessions |
+//! | [`session`], [`rekey`] | handshakes, rekeys, and the events of sessions |
 //! | [`path`] | the state of our paths and of the peer's |
 //! | [`path_events`] | paths that are added and removed, and their status frames |
 //! | [`resolve`] | from an address to a path: learned paths and migration |
@@ -29,6 +29,7 @@ mod path;
 mod path_events;
 mod pmtu;
 mod receive;
+mod rekey;
 mod reordering;
 mod resolve;
 mod send;
@@ -82,6 +83,8 @@ pub(super) struct Native {
     association: Association,
     /// The last initiation, while its response is missing.
     initiation: Option<SentInitiation>,
+    /// Counts the messages of rekeys that were sent.
+    rekey_copies: u32,
     /// The time at which the current session was established.
     established_at: Time,
     /// There is a session, so datagrams can be sealed.
@@ -147,6 +150,7 @@ impl Native {
         let mut native = Self {
             association: Association::new(config.public_key, config.preshared_key.clone(), incarnation),
             initiation: None,
+            rekey_copies: 0,
             established_at: now,
             has_session: false,
             may_send: false,

@@ -53,6 +53,8 @@ pub(in crate::peer) struct NativePath {
     pub(super) status_polled: Time,
     /// The last inner packet that arrived on it.
     pub(super) last_data_received: Option<Time>,
+    /// Length, and DSCP without ECN, of the last datagram with an inner packet.
+    pub(super) last_data_sent: Option<(usize, u8)>,
     /// The peer's challenge that is to be answered.
     pub(super) challenged: Option<[u8; 8]>,
     /// Bytes of duplicates spent on finding its rate.
@@ -92,6 +94,7 @@ impl NativePath {
             quality_probed: Time::START,
             status_polled: Time::START,
             last_data_received: None,
+            last_data_sent: None,
             challenged: None,
             probe_copy_bytes: 0,
             reserved: ReservedPath::default(),

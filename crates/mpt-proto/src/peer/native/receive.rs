@@ -25,6 +25,7 @@ use crate::tuning::reorder::native::MAX_SKIP;
 use crate::wire::frame::{
     AckFrame, CompressedFrame, DataFrame, DataHeader, Frame, Frames, PathFrame, RepairFrame, SkipFrame,
 };
+use crate::wire::native::SessionIndex;
 
 /// How a datagram came.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,8 @@ struct Ingress {
     arrival: Arrival,
     /// DSCP and ECN of the outer header.
     tos: u8,
+    /// Our index of the session under which it was sealed.
+    session: SessionIndex,
 }
 
 /// What the frames of one datagram contained.
@@ -86,7 +89,7 @@ impl Native {
         }
         // A datagram contains at most one compressed packet.
         let expanded = OnceCell::new();
-        let ingress = Ingress { arrival, tos: meta.tos };
+        let ingress = Ingress { arrival, tos: meta.tos, session: opened.session };
         let content = self.handle_frames(common, turn, ingress, opened.body, len, &expanded);
         if let Some(id) = arrival.path.filter(|_| content.data.is_some()) {
             self.paths[id].last_data_received = Some(turn.now);
@@ -185,7 +188,7 @@ impl Native {
     }
 
     fn handle_frame(&mut self, common: &mut Common, turn: &mut Turn<'_>, frame: &Frame<'_>, ingress: Ingress) {
-        let Ingress { arrival: Arrival { path: own, unvalidated }, tos } = ingress;
+        let Ingress { arrival: Arrival { path: own, unvalidated }, tos, session } = ingress;
         match frame {
             Frame::Data(data) => {
                 self.header_compression.on_data(data);
@@ -212,9 +215,10 @@ impl Native {
                 self.handle_status(common, turn.now, path, *status, *order);
             }
             Frame::Addr(addr) => drop(self.addresses.handle(addr)),
+            Frame::Control(tlvs) => self.handle_control(common, turn, session, *tlvs),
             Frame::Context(context) => self.header_compression.on_context(turn.now, *context),
             // Repair symbols and compressed packets are handled with their datagram. The others have no effect.
-            Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) | Frame::Control(_) | Frame::Close(_) => {}
+            Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) | Frame::Close(_) => {}
         }
     }
 

@@ -10,6 +10,7 @@ use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
 use crate::crypto::aead::TAG;
 use crate::id::{LinkId, PathId, PathSet};
+use crate::packet::ecn;
 use crate::path::rtt::Rtt;
 use crate::path::sent_packets::{PacketKey, Payload};
 use crate::peer::{Common, Turn};
@@ -64,6 +65,7 @@ impl Native {
             self.poll_status(turn);
         }
         let best = self.best_path(turn.now).filter(|_| self.has_session);
+        self.send_rekey(common, turn, best);
         self.may_send = best.is_some();
         self.pace = None;
         if let Some(best) = best {
@@ -365,6 +367,7 @@ impl Native {
         let number = self.association.seal(turn.now, path.base.id, bytes).expect("a session lasts for a turn");
         slot.commit();
         path.base.sent.count(len);
+        path.last_data_sent = Some((len, packet.tos() & !ecn::MASK));
         path.estimator.on_sent(turn.now, number, len as u32, payload);
         path.fec.add_source(turn.now, number, seq, &packet);
         turn.spare.extend(packet.into_buffer());
