@@ -148,6 +148,7 @@ impl Association {
     pub fn begin_again(&mut self, now: Time, incarnation: Incarnation) {
         let was_in_use = self.attempt.is_some() || self.sessions.expires().is_some();
         self.end_attempt();
+        self.end_rekey();
         self.sessions.drop_all();
         self.incarnation = incarnation;
         (self.answered, self.last_initiation, self.restarted) = (None, None, false);

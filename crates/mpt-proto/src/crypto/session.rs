@@ -247,8 +247,9 @@ impl Sessions {
 
     /// Drops all sessions, which wipes their keys, with the packet numbers and replay windows.
     pub(super) fn drop_all(&mut self) {
-        let all = [self.current.take(), self.next.take(), self.previous.take(), self.older.take()];
-        all.into_iter().for_each(|session| self.retire(session));
+        let used = [self.current.take(), self.previous.take(), self.older.take()];
+        let waiting = [self.next.take(), self.rekeyed.take()];
+        used.into_iter().chain(waiting).for_each(|session| self.retire(session));
         *self = Self { retired: std::mem::take(&mut self.retired), ..Self::default() };
     }
 
