@@ -40,6 +40,11 @@ impl DeadlineIndex {
         due
     }
 
+    /// Returns the buckets that have a deadline, in ascending order.
+    pub fn buckets(&self) -> impl Iterator<Item = u16> {
+        self.by_bucket.keys().copied()
+    }
+
     /// Returns true if a bucket has a deadline.
     pub fn contains(&self, bucket: u16) -> bool {
         self.by_bucket.contains_key(&bucket)
