@@ -71,7 +71,7 @@ asan:
 	else echo "skipped: AddressSanitizer needs a nightly compiler"; fi
 
 # Fuzzes each target for FUZZ_SECONDS. Needs a nightly compiler.
-# `make test` runs the harnesses of `gre`, `inner` and `endpoint` over the seeds and over generated input.
+# `make test` runs the harnesses of `gre`, `inner`, `endpoint` and `malicious_peer` over the seeds and over generated input.
 fuzz:
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
 	cd fuzz && for target in $$(cargo +nightly fuzz list); do \

@@ -1,5 +1,5 @@
-//! Deadlines by flow bucket, with the earliest at hand: a peer may have a deadline in each of a thousand buckets, and the
-//! event loop asks for the earliest in each turn.
+//! Deadlines by flow bucket, in order. A peer may have a deadline in each of a thousand buckets, and the event loop needs
+//! the earliest in each turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,6 +38,11 @@ impl DeadlineIndex {
         let mut due: Vec<_> = self.ordered.range(..=(now, u16::MAX)).map(|(_, bucket)| *bucket).collect();
         due.sort_unstable();
         due
+    }
+
+    /// Returns the buckets that have a deadline, in ascending order.
+    pub fn buckets(&self) -> impl Iterator<Item = u16> {
+        self.by_bucket.keys().copied()
     }
 
     /// Returns true if a bucket has a deadline.

@@ -16,6 +16,7 @@ use mpt_proto::packet::Merge;
 use mpt_proto::reorder::ReorderLimits;
 use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
+use mpt_proto::wire::frame::{Frame, Frames, PathFrame};
 use support::heap::Counting;
 
 #[global_allocator]
@@ -33,6 +34,8 @@ struct Attack {
     used: i64,
     most: i64,
     sent: usize,
+    /// The endpoint's challenges that are not answered yet.
+    challenges: Vec<[u8; 8]>,
 }
 
 impl Attack {
@@ -48,7 +51,7 @@ impl Attack {
         let mut attacker = Attacker::new(2, 1);
         let now = Time::after(Duration::from_secs(1));
         attacker.connect(now, &mut endpoint);
-        Self { endpoint, attacker, now, before: 0, used: 0, most: 0, sent: 0 }
+        Self { endpoint, attacker, now, before: 0, used: 0, most: 0, sent: 0, challenges: Vec::new() }
     }
 
     /// Sends a datagram, and lets the endpoint do a turn.
@@ -65,6 +68,16 @@ impl Attack {
     fn turn(&mut self) {
         self.endpoint.handle_deadline(self.now);
         while let Some(batch) = self.endpoint.poll_transmit(self.now) {
+            let used = HEAP.bytes();
+            for datagram in batch.bytes().chunks(batch.segment) {
+                let frames = self.attacker.receive(self.now, &mut datagram.to_vec());
+                let frames = frames.map(|(_, _, frames)| frames).unwrap_or_default();
+                self.challenges.extend(Frames::new(&frames).flatten().filter_map(|frame| match frame {
+                    Frame::Path(PathFrame::Challenge(challenge)) => Some(challenge),
+                    _ => None,
+                }));
+            }
+            self.before += HEAP.bytes() - used;
             self.endpoint.recycle_transmit(batch);
         }
         while let Some(delivery) = self.endpoint.poll_delivery() {
@@ -87,7 +100,7 @@ impl Attack {
 
     /// Returns the mean time of many datagrams, without the slowest, during which another process ran.
     fn time_of(&mut self, mut body: impl FnMut(u32) -> (u8, Vec<u8>)) -> Duration {
-        let mut times: Vec<_> = (0..2_000).map(|n| body(n)).map(|(slot, body)| self.send(slot, &body)).collect();
+        let mut times: Vec<_> = (0..2_000).map(body).map(|(slot, body)| self.send(slot, &body)).collect();
         times.sort_unstable();
         times[..1_950].iter().sum::<Duration>() / 1_950
     }
@@ -150,6 +163,26 @@ fn symbols_of_every_slot_cost_no_more_than_the_limit_and_nothing_at_rest() {
     attack.send(0, &[]);
     println!("at rest: {:.1} MB", attack.used as f64 / 1e6);
     assert!(attack.used < 1_000_000, "{} bytes", attack.used);
+}
+
+/// The endpoint remembers the datagrams that it sends until they are acknowledged, and a number for each ACK between
+/// them. The peer answers challenges, so its path stays up, and acknowledges nothing.
+#[test]
+fn a_peer_that_acknowledges_nothing_costs_no_more_than_the_limit() {
+    let mut attack = Attack::new();
+    for _ in 0..20_000 {
+        attack.advance(Duration::from_millis(1));
+        for slot in 0..32 {
+            let mut body = Vec::new();
+            for challenge in std::mem::take(&mut attack.challenges) {
+                push_frame(&mut body, 5, &[&[1][..], &challenge].concat());
+            }
+            push_frame(&mut body, 7, &[]);
+            attack.send(slot, &body);
+        }
+    }
+    attack.report("nothing acknowledged");
+    assert!(attack.used < 10_000_000, "{} bytes", attack.used);
 }
 
 /// Prints the price of datagrams in terms of a full one. Nothing is asserted about time: `malicious_peer` checks steps.

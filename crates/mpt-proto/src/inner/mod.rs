@@ -74,7 +74,7 @@ impl Inner {
     /// Delivers the held packets whose time has come.
     pub fn release(&mut self, now: Time, delivered: &mut u64, tun: &mut Coalescer) {
         self.ack_delay.release(now).iter().for_each(|packet| deliver(tun, packet, delivered));
-        for bucket in self.udp_shaper.due(now) {
+        for bucket in self.udp_shaper.waiting() {
             self.sink(now, bucket, delivered, tun).release();
         }
     }

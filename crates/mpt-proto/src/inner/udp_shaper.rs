@@ -77,9 +77,10 @@ impl UdpShaper {
         self.due.set(bucket, flow.opens_at());
     }
 
-    /// Returns the buckets that may deliver packets.
-    pub fn due(&self, now: Time) -> Vec<u16> {
-        self.due.due(now)
+    /// Returns the buckets for which packets wait. They share the peer's budget and drain at [`RATE`] each: a thousand
+    /// are empty within 2 ms.
+    pub fn waiting(&self) -> Vec<u16> {
+        self.due.buckets().collect()
     }
 
     /// Returns the bytes allocated for packets that wait.

@@ -31,8 +31,8 @@ pub mod native {
     /// Bytes that may wait for a path: a quarter of a second at 500 Mbit/s. Native mode queues here and not in the
     /// network.
     pub const QUEUE_LIMIT: usize = 16 << 20;
-    /// Bytes that a peer can make this end keep in its reorder buffers, its UDP queues and its FEC decoders. A window of
-    /// 16,384 packets in one flow takes 24 MB. What has a bound of its own takes at most 7 MB more: a thousand empty
+    /// Bytes that a peer can make this end keep in its reorder buffers, its UDP queues and its FEC decoders. A window
+    /// of 16,384 packets in one flow takes 24 MB. What has a bound of its own takes at most 7 MB more: a thousand empty
     /// reorder buffers 3 MB, ranges to acknowledge, replay windows and header contexts of all slots and buckets 2 MB.
     pub const MAX_HELD_BYTES: usize = 24 << 20;
     /// Steps that the frames of one datagram may cost, see [`FRAME_STEPS`]: a SKIP of 256 numbers and a packet.
