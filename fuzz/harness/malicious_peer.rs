@@ -1,9 +1,9 @@
 //! A peer with valid keys that sends any frames, with any fields, in any order and at any time, beside an honest peer.
 //!
 //! An input is a configuration (one byte) and a script. A step is one byte and the parameters of the step. Most fields
-//! are near the values at which something happens: the next number of a bucket, the edge of a page or of the window. The
-//! laws hold after each step: what the peer costs in memory and steps is bounded, the ledger balances, a deadline lies
-//! in the future, and the honest peer's packets are delivered at once.
+//! are near the values at which something happens: the next number of a bucket, the edge of a page or of the window.
+//! The laws hold after each step: what the peer costs in memory and steps is bounded, the ledger balances, a deadline
+//! lies in the future, and the honest peer's packets are delivered at once.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -69,7 +69,8 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// Makes the ends. The bits of a byte configure the hold, merging, repair symbols and pauses. `heap` returns the bytes in use, or zero if nobody counts them.
+    /// Makes the ends. The bits of a byte configure the hold, merging, repair symbols and pauses. `heap` returns the bytes
+    /// in use, or zero if nobody counts them.
     pub fn new(bits: u8, heap: fn() -> i64) -> Self {
         let max_hold = Duration::from_millis([500, 10_000][usize::from(bits & 1)]);
         let peer = |name: &str, end, network: &str, paths| PeerConfig {

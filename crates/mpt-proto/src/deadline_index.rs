@@ -1,5 +1,5 @@
-//! Deadlines by flow bucket, in order. A peer may have a deadline in each of a thousand buckets, and the event loop needs
-//! the earliest in each turn.
+//! Deadlines by flow bucket, in order. A peer may have a deadline in each of a thousand buckets, and the event loop
+//! needs the earliest in each turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
