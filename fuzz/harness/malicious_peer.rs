@@ -69,8 +69,8 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// Makes the ends. The bits of a byte configure the hold, merging, repair symbols and pauses. `heap` returns the bytes
-    /// in use, or zero if nobody counts them.
+    /// Makes the ends. The bits of a byte configure the hold, merging, repair symbols and pauses. `heap` returns the
+    /// bytes in use, or zero if nobody counts them.
     pub fn new(bits: u8, heap: fn() -> i64) -> Self {
         let max_hold = Duration::from_millis([500, 10_000][usize::from(bits & 1)]);
         let peer = |name: &str, end, network: &str, paths| PeerConfig {
