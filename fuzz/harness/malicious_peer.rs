@@ -1,9 +1,9 @@
 //! A peer with valid keys that sends any frames, with any fields, in any order and at any time, beside an honest peer.
 //!
 //! An input is a configuration (one byte) and a script. A step is one byte and the parameters of the step. Most fields
-//! are near the values at which something happens: the next number of a bucket, the edge of a page or of the window. The
-//! laws hold after each step: what the peer costs in memory and steps is bounded, the ledger balances, a deadline lies
-//! in the future, and the honest peer's packets are delivered at once.
+//! are near the values at which something happens: the next number of a bucket, the edge of a page or of the window.
+//! The laws hold after each step: what the peer costs in memory and steps is bounded, the ledger balances, a deadline
+//! lies in the future, and the honest peer's packets are delivered at once.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::ip::Ip;
 use mpt_proto::packet::{Merge, Offload};
 use mpt_proto::path::LinkId;
-use mpt_proto::peer::{MAX_HELD_BYTES, MAX_STEPS};
+use mpt_proto::peer::{MAX_HELD_BYTES, MAX_SENT_BYTES, MAX_STEPS};
 use mpt_proto::reorder::ReorderLimits;
 use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
@@ -31,8 +31,9 @@ pub fn check(input: &[u8]) {
 
 /// The memory in bytes that a peer may cost, with everything that has a bound of its own.
 const MEMORY: i64 = 32_000_000;
-/// What has a bound of its own: reorder buffers, replay windows, header contexts, ranges to acknowledge, paths.
-const TABLES: i64 = 7_000_000;
+/// What has a bound of its own: reorder buffers, replay windows, header contexts, ranges to
+/// acknowledge, datagrams in flight.
+const TABLES: i64 = 5_000_000 + MAX_SENT_BYTES as i64;
 /// Buffers of the endpoint that all peers share: 64 for datagrams of 65,507 bytes, and those of the TUN device.
 const SHARED_BUFFERS: i64 = 5_000_000;
 /// What one step may add beyond the budget before the budget stops it: a datagram, a page and a list of pages.
@@ -69,7 +70,8 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// Makes the ends. The bits of a byte configure the hold, merging, repair symbols and pauses. `heap` returns the bytes in use, or zero if nobody counts them.
+    /// Makes the ends. The bits of a byte configure the hold, merging, repair symbols and pauses. `heap` returns the
+    /// bytes in use, or zero if nobody counts them.
     pub fn new(bits: u8, heap: fn() -> i64) -> Self {
         let max_hold = Duration::from_millis([500, 10_000][usize::from(bits & 1)]);
         let peer = |name: &str, end, network: &str, paths| PeerConfig {

@@ -1,5 +1,5 @@
-//! Deadlines by flow bucket, with the earliest at hand: a peer may have a deadline in each of a thousand buckets, and the
-//! event loop asks for the earliest in each turn.
+//! Deadlines by flow bucket, with the earliest at hand: a peer may have a deadline in each of a thousand buckets, and
+//! the event loop needs the earliest in each turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 

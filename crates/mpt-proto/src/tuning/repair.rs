@@ -15,8 +15,8 @@ pub mod fec {
 
     /// The time without a repair symbol after which the receiver stores no datagrams. Chosen, not measured.
     pub const IDLE_AFTER: Duration = Duration::from_secs(5);
-    /// Source symbols that repair symbols may cover for each packet that arrives: twice [`OVERLAP`], because the peer may
-    /// have another. Adding one symbol to another costs about half as much as a packet.
+    /// Source symbols that repair symbols may cover for each packet that arrives: twice [`OVERLAP`], because the peer
+    /// may have another. Adding one symbol to another costs about half as much as a packet.
     pub const COVERED_PER_PACKET: u32 = 16;
     /// The same for each millisecond: the tails of flows that send little, of which each symbol covers many packets
     /// again. It takes 2 % of a processor.
