@@ -218,7 +218,7 @@ impl Harness {
     /// Returns a bucket, and a number near its next one.
     fn place(&mut self, script: &mut Script<'_>) -> (u16, u32) {
         let bucket = u16::from_be_bytes(script.array()) % (BUCKETS as u16 + 16);
-        let bucket = if bucket % 4 == 0 { bucket % 8 } else { bucket };
+        let bucket = if bucket.is_multiple_of(4) { bucket % 8 } else { bucket };
         let next = self.next.get(usize::from(bucket)).copied().unwrap_or(0);
         let number =
             next.wrapping_add(if script.byte() > Some(252) { pick(script, &FAR) } else { pick(script, &NEAR) });

@@ -99,8 +99,8 @@ impl Attack {
     }
 
     /// Returns the mean time of many datagrams, without the slowest, during which another process ran.
-    fn time_of(&mut self, mut body: impl FnMut(u32) -> (u8, Vec<u8>)) -> Duration {
-        let mut times: Vec<_> = (0..2_000).map(|n| body(n)).map(|(slot, body)| self.send(slot, &body)).collect();
+    fn time_of(&mut self, body: impl FnMut(u32) -> (u8, Vec<u8>)) -> Duration {
+        let mut times: Vec<_> = (0..2_000).map(body).map(|(slot, body)| self.send(slot, &body)).collect();
         times.sort_unstable();
         times[..1_950].iter().sum::<Duration>() / 1_950
     }
