@@ -14,7 +14,7 @@ use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::ip::Ip;
 use mpt_proto::packet::{Merge, Offload};
 use mpt_proto::path::LinkId;
-use mpt_proto::peer::{MAX_HELD_BYTES, MAX_STEPS};
+use mpt_proto::peer::{MAX_HELD_BYTES, MAX_SENT_BYTES, MAX_STEPS};
 use mpt_proto::reorder::ReorderLimits;
 use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
@@ -31,8 +31,9 @@ pub fn check(input: &[u8]) {
 
 /// The memory in bytes that a peer may cost, with everything that has a bound of its own.
 const MEMORY: i64 = 32_000_000;
-/// What has a bound of its own: reorder buffers, replay windows, header contexts, ranges to acknowledge, paths.
-const TABLES: i64 = 7_000_000;
+/// What has a bound of its own: reorder buffers, replay windows, header contexts, ranges to
+/// acknowledge, datagrams in flight.
+const TABLES: i64 = 5_000_000 + MAX_SENT_BYTES as i64;
 /// Buffers of the endpoint that all peers share: 64 for datagrams of 65,507 bytes, and those of the TUN device.
 const SHARED_BUFFERS: i64 = 5_000_000;
 /// What one step may add beyond the budget before the budget stops it: a datagram, a page and a list of pages.

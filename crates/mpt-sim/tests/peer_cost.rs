@@ -166,11 +166,12 @@ fn symbols_of_every_slot_cost_no_more_than_the_limit_and_nothing_at_rest() {
 }
 
 /// The endpoint remembers the datagrams that it sends until they are acknowledged, and a number for each ACK between
-/// them. The peer answers challenges, so its path stays up, and acknowledges nothing.
+/// them: 10 MB in 50 s, and rising, before there was a limit. The peer answers challenges, so its path stays up, and
+/// acknowledges nothing.
 #[test]
 fn a_peer_that_acknowledges_nothing_costs_no_more_than_the_limit() {
     let mut attack = Attack::new();
-    for _ in 0..20_000 {
+    for _ in 0..50_000 {
         attack.advance(Duration::from_millis(1));
         for slot in 0..32 {
             let mut body = Vec::new();
@@ -182,7 +183,7 @@ fn a_peer_that_acknowledges_nothing_costs_no_more_than_the_limit() {
         }
     }
     attack.report("nothing acknowledged");
-    assert!(attack.used < 10_000_000, "{} bytes", attack.used);
+    assert!(attack.most < 8_000_000, "{} bytes", attack.most);
 }
 
 /// Prints the price of datagrams in terms of a full one. Nothing is asserted about time: `malicious_peer` checks steps.

@@ -238,6 +238,16 @@ impl PathEstimator {
         now.since(self.last_sent)
     }
 
+    /// Returns the bytes allocated for datagrams in flight that have no inner packet, and for numbers between them.
+    pub fn excess_memory(&self) -> usize {
+        self.sent.excess_memory()
+    }
+
+    /// Releases memory that what is in flight does not need.
+    pub fn trim_memory(&mut self) {
+        self.sent.trim_memory();
+    }
+
     /// Returns the bytes in flight.
     pub fn in_flight(&self) -> u64 {
         self.sent.in_flight()

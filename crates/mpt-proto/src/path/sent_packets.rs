@@ -37,6 +37,12 @@ pub enum Payload {
     MtuProbe(u16),
 }
 
+impl Payload {
+    fn is_packet(self) -> bool {
+        matches!(self, Self::Packet(_))
+    }
+}
+
 /// Identifies a packet that is kept for retransmission. A key is not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketKey(pub u64);
@@ -58,6 +64,8 @@ pub struct SentPackets {
     base: u64,
     ring: VecDeque<SentPacket>,
     in_flight: u64,
+    /// Inner packets in flight.
+    packets: usize,
     largest_acked: Option<(PathSeq, Time)>,
     lost: VecDeque<LostPacket>,
     reordering: ReorderingHistory,
@@ -89,10 +97,11 @@ impl SentPackets {
         }
         debug_assert!(seq.0 >= self.next(), "packet numbers of a path rise");
         while self.next() < seq.0 {
-            self.ring.push_back(SentPacket::GONE);
+            self.push(SentPacket::GONE);
         }
-        self.ring.push_back(SentPacket { sent_at: now, snapshot, payload, bytes, waiting: true });
+        self.push(SentPacket { sent_at: now, snapshot, payload, bytes, waiting: true });
         self.in_flight += u64::from(bytes);
+        self.packets += usize::from(payload.is_packet());
     }
 
     /// Processes an ACK and reports the outcome of each packet that it acknowledges. Numbers that were never sent are
@@ -134,8 +143,13 @@ impl SentPackets {
     /// Releases memory while little is in flight. Packets that were declared lost before are not recognized if they
     /// arrive.
     pub fn shrink(&mut self) {
-        self.ring.shrink_to_fit();
+        self.trim_memory();
         self.lost = VecDeque::new();
+    }
+
+    /// Releases memory that what is in flight does not need.
+    pub fn trim_memory(&mut self) {
+        self.ring.shrink_to_fit();
     }
 
     /// Returns the time at which [`Self::detect`] would find a loss without a further ACK.
@@ -160,6 +174,12 @@ impl SentPackets {
     /// Returns the reordering that all but a few in a thousand packets stay below; zero on a path that keeps order.
     pub fn max_reordering(&self) -> Duration {
         self.reordering.worst.get().map_or(Duration::ZERO, |worst| self.reordering.high.min(worst))
+    }
+
+    /// Returns the bytes allocated beyond twice what the inner packets in flight need: for control datagrams, and for
+    /// numbers that are not waited for.
+    pub fn excess_memory(&self) -> usize {
+        self.ring.capacity().saturating_sub(2 * self.packets) * size_of::<SentPacket>()
     }
 
     /// Returns the bytes in flight.
@@ -225,6 +245,7 @@ impl SentPackets {
                 continue;
             }
             self.in_flight -= u64::from(packet.bytes);
+            self.packets -= usize::from(packet.payload.is_packet());
             confirmed.bytes += u64::from(packet.bytes);
             confirmed.packets += 1;
             confirmed.sojourn += now.since(packet.sent_at);
@@ -247,6 +268,7 @@ impl SentPackets {
         while let Some(packet) = self.ring.front().filter(|p| !p.waiting || is_lost(self.base, p.sent_at)) {
             if packet.waiting {
                 self.in_flight -= u64::from(packet.bytes);
+                self.packets -= usize::from(packet.payload.is_packet());
                 loss.packets += 1;
                 loss.bytes += u64::from(packet.bytes);
                 loss.newest_sent = packet.sent_at;
@@ -258,6 +280,14 @@ impl SentPackets {
         }
         loss.in_flight = self.in_flight;
         (loss.packets > 0).then_some(loss)
+    }
+
+    /// Appends an entry. A long ring grows by a constant, because a doubled one would exceed a limit by far.
+    fn push(&mut self, packet: SentPacket) {
+        if self.ring.len() == self.ring.capacity() {
+            self.ring.reserve_exact(self.ring.len().clamp(MIN_GROWTH, MAX_GROWTH));
+        }
+        self.ring.push_back(packet);
     }
 
     fn trim(&mut self) {
@@ -281,6 +311,10 @@ impl SentPackets {
         rtt.smoothed().max(rtt.latest()) + self.reordering_window(rtt) + MAX_ACK_DELAY
     }
 }
+
+/// Entries by which the ring grows.
+const MIN_GROWTH: usize = 16;
+const MAX_GROWTH: usize = 8_192;
 
 /// ReorderingHistory: for an arrival after a later packet, the difference of their send times.
 #[derive(Clone, Debug, Default)]

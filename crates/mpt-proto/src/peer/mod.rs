@@ -30,7 +30,7 @@ use crate::stats::{Ledger, PeerStatus};
 use crate::time::Time;
 use crate::trace::TraceEvent;
 use crate::tuning::peer::native::MAX_EVENTS;
-pub use crate::tuning::peer::native::{MAX_HELD_BYTES, MAX_STEPS};
+pub use crate::tuning::peer::native::{MAX_HELD_BYTES, MAX_SENT_BYTES, MAX_STEPS};
 use crate::tuning::peer::queue::NO_PATH_KEEP;
 use crate::tx::TxQueue;
 use crate::wake::WakeReason;

@@ -62,7 +62,7 @@ use crate::stats::{PathStatus, PeerStatus};
 use crate::time::Time;
 use crate::trace::{GiveUpCause, HandshakeEvent, LossCause, PathMetrics, Trace, TraceEvent};
 use crate::tuning::peer::DATAGRAM;
-use crate::tuning::peer::native::{MAX_HELD_BYTES, QUEUE_LIMIT};
+use crate::tuning::peer::native::{MAX_HELD_BYTES, MAX_SENT_BYTES, QUEUE_LIMIT};
 use crate::tuning::{Rule, Tuning};
 use crate::tx;
 use crate::wire::frame::DATA_HEADER;
@@ -285,6 +285,11 @@ impl Native {
         self.reordering.held().bytes + self.inner.udp_shaper.held_bytes() + self.decoder_bytes()
     }
 
+    /// Returns the bytes allocated for datagrams in flight that have no inner packet.
+    fn sent_bytes(&self) -> usize {
+        self.paths.iter().map(|path| path.estimator.excess_memory()).sum()
+    }
+
     /// Returns true if more of the peer may be held.
     fn may_hold(&self) -> bool {
         self.held_bytes() < MAX_HELD_BYTES
@@ -383,6 +388,21 @@ impl Native {
             if std::mem::take(&mut self.paths[id].failed) {
                 self.fail_path(turn, id);
             }
+        }
+        if self.sent_bytes() > MAX_SENT_BYTES {
+            self.limit_sent_bytes(turn);
+        }
+    }
+
+    /// A peer that acknowledges nothing makes this end remember every ACK and response. If that is too much, the path
+    /// with most of it fails.
+    fn limit_sent_bytes(&mut self, turn: &mut Turn<'_>) {
+        self.paths.iter_mut().for_each(|path| path.estimator.trim_memory());
+        while self.sent_bytes() > MAX_SENT_BYTES {
+            let largest = self.paths.iter().max_by_key(|path| path.estimator.excess_memory()).map(NativePath::id);
+            let Some(id) = largest else { return };
+            self.fail_path(turn, id);
+            self.paths[id].estimator.trim_memory();
         }
     }
 
