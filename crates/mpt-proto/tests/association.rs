@@ -208,7 +208,7 @@ fn a_rekey_makes_a_session_with_other_keys_that_the_first_datagram_confirms() {
     let second = a.established();
     assert!(second[0].initiated && !second[0].restarted && second[0].index != first[0].index);
     assert_eq!((second[0].payload, second[0].cipher), (first[0].payload, first[0].cipher));
-    assert_eq!(b.established(), [], "the answering end waits");
+    assert_eq!(b.established(), [], "the responder waits for the confirmation");
     send(after(5), &mut b, &mut a, b"still under the old session");
     send(after(5), &mut a, &mut b, b"confirm");
     assert_eq!(b.established().len(), 1);

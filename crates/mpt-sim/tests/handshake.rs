@@ -5,14 +5,14 @@ mod support;
 
 use std::time::Duration;
 
-use mpt_proto::crypto::handshake::{Clock, HandshakeGuard, HandshakeMessage, Rejection};
+use mpt_proto::crypto::handshake::Clock;
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::RecvMeta;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
 use support::native::{Datagram, Pair, WALL_CLOCK, endpoint, endpoint_at, keys, numbers, path_to, peer};
-use support::wire::{Attacker, Carried, INITIATION, RESPONSE, Wire, handshake_type, nobody};
+use support::wire::{Attacker, Carried, INITIATION, RESPONSE, Wire, forged_cookie_reply, handshake_type, nobody};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// One-way delays of two paths: the first answers first.
@@ -47,24 +47,6 @@ fn a_path_that_falls_half_dead_in_use_ends_no_tunnel() {
         let outage = wire.longest_outage(1, SECOND, SECOND * 600);
         assert!(outage <= SOON, "responses only {responses_only}: {outage:?}");
     }
-}
-
-/// Forges the cookie reply with which the receiver of a handshake message would answer under load. The keys for it are
-/// public.
-fn forged_cookie_reply(now: Time, seen: &Carried) -> Option<Carried> {
-    let mut bytes = seen.bytes.clone();
-    let mac2 = bytes.len().saturating_sub(16);
-    bytes[mac2..].fill(0);
-    let message = HandshakeMessage::decode(&bytes)?;
-    let signed = match &message {
-        HandshakeMessage::Initiation(initiation) => &initiation.signed,
-        HandshakeMessage::Response(response) => &response.signed,
-        HandshakeMessage::CookieReply(_) => return None,
-    };
-    let mut guard = HandshakeGuard::new(keys(seen.to as u16 + 1).public(), [66; 32]);
-    let mut rejections = (0..200).filter_map(|_| guard.admit(now, address(1 - seen.to, seen.path), signed).err());
-    let Some(Rejection::Reply(reply)) = rejections.next() else { return None };
-    Some(Carried { to: 1 - seen.to, path: seen.path, bytes: reply.to_vec() })
 }
 
 #[test]

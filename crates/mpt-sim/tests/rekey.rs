@@ -5,14 +5,16 @@ mod support;
 
 use std::time::Duration;
 
-use mpt_proto::crypto::handshake::{Capabilities, HandshakeGuard, HandshakeMessage, Rejection};
+use mpt_proto::crypto::handshake::Capabilities;
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::RecvMeta;
 use mpt_proto::path::LinkId;
 use mpt_proto::time::Time;
 use mpt_sim::net::address;
 use support::native::{endpoint, keys, path_to, peer};
-use support::wire::{Attacker, COOKIE_REPLY, Carried, INITIATION, RESPONSE, Wire, handshake_type, nobody};
+use support::wire::{
+    Attacker, COOKIE_REPLY, Carried, INITIATION, RESPONSE, Wire, forged_cookie_reply, handshake_type, nobody,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -160,19 +162,6 @@ fn strangers_initiation(to: usize) -> Vec<u8> {
     let far = vec![peer("far".into(), &keys(to as u16 + 1), vec![path_to(to)], &["0.0.0.0/0"])];
     let mut stranger = endpoint(keys(99), 99, far);
     stranger.poll_transmit(Time::START).unwrap().bytes().to_vec()
-}
-
-fn forged_cookie_reply(now: Time, seen: &Carried) -> Option<Carried> {
-    let message = HandshakeMessage::decode(&seen.bytes)?;
-    let signed = match &message {
-        HandshakeMessage::Initiation(initiation) => &initiation.signed,
-        HandshakeMessage::Response(response) => &response.signed,
-        HandshakeMessage::CookieReply(_) => return None,
-    };
-    let mut guard = HandshakeGuard::new(keys(seen.to as u16 + 1).public(), [66; 32]);
-    let mut rejections = (0..200).filter_map(|_| guard.admit(now, address(1 - seen.to, seen.path), signed).err());
-    let Some(Rejection::Reply(reply)) = rejections.next() else { return None };
-    Some(Carried { to: 1 - seen.to, path: seen.path, bytes: reply.to_vec() })
 }
 
 /// A flood keeps both ends under load, in the other's name, and an observer on every path answers each open message

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  we initiated, the response came ----------------------------> current --> previous --> older --> gone
-//!  we responded --> next --- a datagram under it came (confirmed) --^
-//!  we answered a rekey --> rekeyed --- the same ---------------------^
+//!  handshake of the peer --> next --- a datagram under it came (confirmed) --^
+//!  rekey of the peer ------> rekeyed --- the same -----------^
 //! ```
 //!
 //! The initiator may use a session at once, because the response proves that the responder has it; the responder may
@@ -48,7 +48,7 @@ pub(super) struct Session {
     initiated: bool,
     created: Time,
     /// When a handshake last proved the static keys.
-    proved: Time,
+    handshake_at: Time,
     seal: AeadKey,
     open: AeadKey,
     /// An input of the keys that replace these.
@@ -64,16 +64,16 @@ impl Session {
             (AeadKey::new(cipher, &secrets.to_responder), AeadKey::new(cipher, &secrets.to_initiator));
         let (seal, open) = if initiated { (to_responder, to_initiator) } else { (to_initiator, to_responder) };
         let chaining = secrets.chaining;
-        Self { local, remote, payload, initiated, created: now, proved: now, seal, open, chaining, blocks: 0 }
+        Self { local, remote, payload, initiated, created: now, handshake_at: now, seal, open, chaining, blocks: 0 }
     }
 
     /// Sets the time at which a handshake last proved the static keys.
-    pub(super) fn proved(self, at: Time) -> Self {
-        Self { proved: at, ..self }
+    pub(super) fn with_handshake_at(self, at: Time) -> Self {
+        Self { handshake_at: at, ..self }
     }
 
-    pub(super) fn proved_at(&self) -> Time {
-        self.proved
+    pub(super) fn handshake_at(&self) -> Time {
+        self.handshake_at
     }
 
     pub(super) fn chaining(&self) -> Option<&[u8; 32]> {
@@ -188,8 +188,8 @@ impl Sessions {
         restarted
     }
 
-    /// Installs the session of a rekey that we asked for, to seal under at once. A session of a handshake goes on
-    /// waiting for its confirmation, because the peer may use it already.
+    /// Installs the session of a rekey that we initiated, to seal under at once. A session of a handshake that waits
+    /// for its confirmation is kept, because the peer may use it already.
     pub(super) fn install_rekeyed(&mut self, session: Session) {
         let replaced = self.rekeyed.take();
         self.retire(replaced);
@@ -198,8 +198,8 @@ impl Sessions {
         }
     }
 
-    /// Stores the session of a rekey that we answered, to open with, and to seal under after its confirmation. It does
-    /// not replace the session of a handshake that waits: a delayed initiation can only ever replace that one.
+    /// Stores the session of a rekey to which we responded, to open with, and to seal under after its confirmation. The
+    /// session of a handshake that waits stays in a field of its own, so a delayed initiation cannot replace this one.
     pub(super) fn await_rekeyed(&mut self, session: Session) {
         let replaced = self.rekeyed.replace(session);
         self.retire(replaced);
@@ -299,12 +299,12 @@ impl Sessions {
     /// Returns the index of the current session if its keys can be replaced without a handshake.
     pub(super) fn rekeyable(&self, now: Time) -> Option<SessionIndex> {
         let session = self.current.as_ref().filter(|session| session.chaining.is_some())?;
-        (session.can_seal(now) && now - session.proved < PROVE_BEFORE).then_some(session.local)
+        (session.can_seal(now) && now - session.handshake_at < REJECT_REKEYS_AFTER).then_some(session.local)
     }
 
-    /// Returns true if the static keys are to be proved again although rekeys go on.
+    /// Returns true if the static keys are to be proved again by a handshake, although rekeys replace the keys.
     pub(super) fn needs_handshake(&self, now: Time) -> bool {
-        self.current.as_ref().is_some_and(|session| session.initiated && now - session.proved >= PROVE_AFTER)
+        self.current.as_ref().is_some_and(|session| session.initiated && now - session.handshake_at >= HANDSHAKE_AFTER)
     }
 
     fn find(&self, index: SessionIndex) -> Option<&Session> {
@@ -318,11 +318,11 @@ impl Sessions {
 
 /// WireGuard's Rekey-After-Time, whitepaper section 6.1.
 pub const REKEY_AFTER: Duration = Duration::from_secs(120);
-/// Who has read the memory of an end stays out after a handshake, which proves the static keys again. One is due an
-/// hour after the last.
-pub const PROVE_AFTER: Duration = Duration::from_secs(3_600);
-/// Rekeys go on for an hour without it, so that nobody ends a session by stopping handshakes for less.
-pub const PROVE_BEFORE: Duration = Duration::from_secs(7_200);
+/// A handshake is due this long after the last one. It proves the static keys again, so an attacker who has read the
+/// keys of a session from memory cannot follow the next one. Chosen, not measured.
+pub const HANDSHAKE_AFTER: Duration = Duration::from_secs(3_600);
+/// Rekeys end this long after the last handshake: to end a session, an attacker must stop handshakes for an hour.
+pub const REJECT_REKEYS_AFTER: Duration = Duration::from_secs(7_200);
 /// WireGuard's Reject-After-Time, whitepaper section 6.1.
 pub const REJECT_AFTER: Duration = Duration::from_secs(180);
 /// The age at which an initiator that only receives rekeys: Reject-After-Time less Keepalive-Timeout (10 s) less

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use mpt_proto::config::{PathConfig, PeerConfig};
-use mpt_proto::crypto::handshake::{Capabilities, Clock};
+use mpt_proto::crypto::handshake::{Capabilities, Clock, HandshakeGuard, HandshakeMessage, Rejection};
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::Offload;
 use mpt_proto::path::LinkId;
@@ -173,3 +173,21 @@ pub fn handshake_type(bytes: &[u8]) -> Option<u8> {
 pub const INITIATION: u8 = 1;
 pub const RESPONSE: u8 = 2;
 pub const COOKIE_REPLY: u8 = 3;
+
+/// Forges the cookie reply with which the receiver of a handshake message would answer under load. The keys for it are
+/// public.
+pub fn forged_cookie_reply(now: Time, seen: &Carried) -> Option<Carried> {
+    let mut bytes = seen.bytes.clone();
+    let mac2 = bytes.len().saturating_sub(16);
+    bytes[mac2..].fill(0);
+    let message = HandshakeMessage::decode(&bytes)?;
+    let signed = match &message {
+        HandshakeMessage::Initiation(initiation) => &initiation.signed,
+        HandshakeMessage::Response(response) => &response.signed,
+        HandshakeMessage::CookieReply(_) => return None,
+    };
+    let mut guard = HandshakeGuard::new(keys(seen.to as u16 + 1).public(), [66; 32]);
+    let mut rejections = (0..200).filter_map(|_| guard.admit(now, address(1 - seen.to, seen.path), signed).err());
+    let Some(Rejection::Reply(reply)) = rejections.next() else { return None };
+    Some(Carried { to: 1 - seen.to, path: seen.path, bytes: reply.to_vec() })
+}

@@ -256,7 +256,7 @@ fn read(path: &Path, format: FileFormat) -> Reply {
     Reply::Files(recorder.into_snapshot(), text)
 }
 
-/// Writes what is a connection in `text`, in our own words.
+/// Parses `text` as a connection and writes that connection. Anything else in `text` is discarded.
 fn save(path: &Path, file: String, text: &str) -> io::Result<()> {
     let connection = folder::read(text).ok_or(io::ErrorKind::InvalidData)?;
     folder::save(path, Connection { file, ..connection })

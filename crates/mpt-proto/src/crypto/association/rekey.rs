@@ -1,7 +1,7 @@
 //! Rekeying inside the session: two messages in CONTROL frames, sealed under the session that they replace.
 //!
 //! ```text
-//! asking end                                       answering end
+//! initiator of the rekey                           responder
 //! attempt --- rekey (number, index, key) --------> derives the new session, which awaits its first datagram
 //! new session is current <-- rekeyed (the same) ---
 //!             --- a datagram under it -----------> new session is current
@@ -12,13 +12,13 @@
 //! attempt. The chaining key of a session is erased when another session takes its place.
 //!
 //! **Replay.** A message counts only under the current session. Within it, the numbers of attempts increase, and a copy
-//! gets the same answer. A message of an earlier session or run is never opened under this one.
+//! gets the same response. A message of an earlier session or run is never opened under this one.
 //!
-//! **Both ends ask at once.** The end with the greater public key answers and drops its attempt; the other ignores what
-//! it is asked meanwhile. So at most one of the two attempts completes.
+//! **Both ends initiate at once.** The end with the greater public key responds and drops its attempt; the other
+//! ignores *rekey* during its own attempt. So at most one of the two attempts completes.
 //!
 //! **A lost peer.** If the peer restarted, nothing opens there, and the caller requests a handshake when all paths are
-//! silent. A rekey that stays unanswered for [`FALL_BACK_AFTER`] requests one, too.
+//! silent. So does a rekey without a response for [`FALL_BACK_AFTER`].
 
 use super::*;
 use crate::crypto::handshake::Secrets;
@@ -29,16 +29,16 @@ use crate::wire::native::OVERHEAD;
 /// The rekeys of an association.
 #[derive(Default)]
 pub(super) struct Rekeying {
-    attempt: Option<Box<AskedRekey>>,
-    answered: Option<AnsweredRekey>,
+    attempt: Option<Box<RekeyAttempt>>,
+    response: Option<RekeyResponse>,
     /// When this end last derived keys for a rekey of the peer.
     derived: Option<Time>,
     /// The number of the last attempt in this run.
     number: u32,
 }
 
-/// A rekey that this end has sent. In a box, so that a change of state leaves no copy of the key behind.
-struct AskedRekey {
+/// A rekey that this end initiated. In a box, so that a change of state leaves no copy of the key behind.
+struct RekeyAttempt {
     started: Time,
     next: Time,
     /// Made when the first message is due.
@@ -46,9 +46,10 @@ struct AskedRekey {
     fell_back: bool,
 }
 
-/// A rekey of the peer that this end answered, until the peer uses the session.
-struct AnsweredRekey {
-    at: Time,
+/// Our response to a rekey of the peer, until the peer uses the session.
+struct RekeyResponse {
+    derived: Time,
+    /// When it was last sent; `None` if it is due.
     sent: Option<Time>,
     rekey: RekeyShare,
     rekeyed: RekeyShare,
@@ -60,24 +61,24 @@ impl Association {
         if self.sessions.rekeyable(now).is_none() {
             return self.request(now);
         }
-        let Rekeying { attempt, answered, .. } = &mut self.rekeying;
-        let is_answering = answered.as_ref().is_some_and(|answered| now - answered.at < RETRY_AFTER);
-        if attempt.is_none() && !is_answering {
-            *attempt = Some(Box::new(AskedRekey { started: now, next: now, own: None, fell_back: false }));
+        let Rekeying { attempt, response, .. } = &mut self.rekeying;
+        let is_responding = response.as_ref().is_some_and(|response| now - response.derived < RETRY_AFTER);
+        if attempt.is_none() && !is_responding {
+            *attempt = Some(Box::new(RekeyAttempt { started: now, next: now, own: None, fell_back: false }));
         }
     }
 
     /// Returns a message of a rekey that is due, to be sent on every path that is up. `ephemeral` is only called for a
     /// new attempt.
     pub fn poll_rekey(&mut self, now: Time, ephemeral: impl FnOnce() -> EphemeralInput) -> Option<RekeyMessage> {
-        let Rekeying { attempt, answered, number, .. } = &mut self.rekeying;
-        if let Some(answered) = answered.as_mut().filter(|answered| answered.sent.is_none()) {
-            answered.sent = Some(now);
-            return Some(RekeyMessage::Rekeyed(answered.rekeyed));
+        let Rekeying { attempt, response, number, .. } = &mut self.rekeying;
+        if let Some(response) = response.as_mut().filter(|response| response.sent.is_none()) {
+            response.sent = Some(now);
+            return Some(RekeyMessage::Rekeyed(response.rekeyed));
         }
-        let asked = attempt.as_mut().filter(|attempt| attempt.next <= now)?;
-        asked.next = now + ASK_EVERY;
-        let (_, share) = asked.own.get_or_insert_with(|| {
+        let attempt = attempt.as_mut().filter(|attempt| attempt.next <= now)?;
+        attempt.next = now + RETRANSMIT_INTERVAL;
+        let (_, share) = attempt.own.get_or_insert_with(|| {
             let input = ephemeral();
             *number += 1;
             let own = KeyPair::generate(input.ephemeral);
@@ -85,8 +86,8 @@ impl Association {
             (own, share)
         });
         let message = RekeyMessage::Rekey(*share);
-        if now - asked.started >= FALL_BACK_AFTER && !asked.fell_back {
-            asked.fell_back = true;
+        if now - attempt.started >= FALL_BACK_AFTER && !attempt.fell_back {
+            attempt.fell_back = true;
             self.request(now);
         }
         Some(message)
@@ -106,33 +107,33 @@ impl Association {
             return Ok(());
         }
         match message {
-            RekeyMessage::Rekey(share) => self.answer_rekey(now, own_key, share, ephemeral),
+            RekeyMessage::Rekey(share) => self.respond_to_rekey(now, own_key, share, ephemeral),
             RekeyMessage::Rekeyed(share) => self.complete_rekey(now, share),
         }
     }
 
-    fn answer_rekey(
+    fn respond_to_rekey(
         &mut self,
         now: Time,
         own_key: &PublicKey,
         rekey: &RekeyShare,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Result<(), Dropped> {
-        if let Some(answered) = &mut self.rekeying.answered {
-            if answered.rekey == *rekey {
-                answered.sent.take_if(|sent| now - *sent >= ANSWER_EVERY);
+        if let Some(response) = &mut self.rekeying.response {
+            if response.rekey == *rekey {
+                response.sent.take_if(|sent| now - *sent >= RESPONSE_INTERVAL);
                 return Ok(());
             }
-            if rekey.number <= answered.rekey.number {
+            if rekey.number <= response.rekey.number {
                 return Ok(());
             }
         }
         // A defective peer costs one key exchange a second.
-        if self.rekeying.derived.is_some_and(|at| now - at < ASK_EVERY) {
+        if self.rekeying.derived.is_some_and(|at| now - at < RETRANSMIT_INTERVAL) {
             return Ok(());
         }
-        let is_asking = self.rekeying.attempt.as_ref().is_some_and(|attempt| attempt.own.is_some());
-        if is_asking && *own_key < self.peer {
+        let is_initiator = self.rekeying.attempt.as_ref().is_some_and(|attempt| attempt.own.is_some());
+        if is_initiator && *own_key < self.peer {
             return Ok(());
         }
         self.rekeying.derived = Some(now);
@@ -143,15 +144,15 @@ impl Association {
         let session = derived.inspect_err(|_| self.events.push_back(SessionEvent::Retired(input.index)))?;
         self.end_rekey();
         self.sessions.await_rekeyed(session);
-        self.rekeying.answered = Some(AnsweredRekey { at: now, sent: None, rekey: *rekey, rekeyed });
+        self.rekeying.response = Some(RekeyResponse { derived: now, sent: None, rekey: *rekey, rekeyed });
         Ok(())
     }
 
     fn complete_rekey(&mut self, now: Time, rekeyed: &RekeyShare) -> Result<(), Dropped> {
-        let is_answered = |attempt: &mut Box<AskedRekey>| {
+        let is_own = |attempt: &mut Box<RekeyAttempt>| {
             attempt.own.as_ref().is_some_and(|(_, share)| share.number == rekeyed.number)
         };
-        let Some((own, rekey)) = self.rekeying.attempt.take_if(is_answered).and_then(|mut asked| asked.own.take())
+        let Some((own, rekey)) = self.rekeying.attempt.take_if(is_own).and_then(|mut attempt| attempt.own.take())
         else {
             return Ok(());
         };
@@ -169,40 +170,46 @@ impl Association {
         now: Time,
         own: &KeyPair,
         (rekey, rekeyed): (&RekeyShare, &RekeyShare),
-        asked: bool,
+        initiated: bool,
     ) -> Result<Session, Dropped> {
-        let (mine, theirs) = if asked { (rekey, rekeyed) } else { (rekeyed, rekey) };
+        let (mine, theirs) = if initiated { (rekey, rekeyed) } else { (rekeyed, rekey) };
         let base = self.sessions.current().expect("a message counts under the current session only");
         let chaining = base.chaining().expect("a session that is rekeyed has a chaining key");
         let messages = [&rekey.to_bytes()[..], &rekeyed.to_bytes()[..]];
         let secrets = Secrets::of_rekey(chaining, own, &theirs.ephemeral, &self.psk, messages);
         let secrets = secrets.map_err(|_| Dropped::NotAuthentic)?;
         let agreed = Agreed { local: mine.index, remote: theirs.index, payload: *base.payload(), secrets };
-        Ok(Session::new(now, agreed, base.cipher(), asked).proved(base.proved_at()))
+        Ok(Session::new(now, agreed, base.cipher(), initiated).with_handshake_at(base.handshake_at()))
     }
 
-    /// Drops our attempt and forgets what was answered: another session takes the place of the one they belong to.
+    /// Drops our attempt and our response: another session takes the place of the one to which they belong.
     pub(super) fn end_rekey(&mut self) {
-        self.rekeying.answered = None;
+        self.rekeying.response = None;
         let own = self.rekeying.attempt.take().and_then(|attempt| attempt.own.map(|(_, share)| share.index));
         self.events.extend(own.map(SessionEvent::Retired));
     }
 }
 
 impl Rekeying {
-    /// Returns when the next message is due, in the past if an answer is.
+    /// Returns when the next message is due; a time in the past if a response is due.
     pub fn next_deadline(&self) -> Option<Time> {
-        let answer = self.answered.as_ref().filter(|answered| answered.sent.is_none()).map(|answered| answered.at);
-        answer.into_iter().chain(self.attempt.as_ref().map(|attempt| attempt.next)).min()
+        let response = self.response.as_ref().filter(|response| response.sent.is_none());
+        response
+            .map(|response| response.derived)
+            .into_iter()
+            .chain(self.attempt.as_ref().map(|attempt| attempt.next))
+            .min()
     }
 }
 
 /// Bytes of a datagram with one message and nothing else but padding of one byte.
 pub const REKEY_DATAGRAM: usize = OVERHEAD + 3 + 3 + SHARE + 1;
-/// Between two copies of a rekey on every path: longer than a round trip of most paths. In the 60 s between the time
-/// of a rekey and the end of its session, 60 copies go over every path.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// Between two answers: copies of one message arrive over several paths, and one answer goes over all of them.
-const ANSWER_EVERY: Duration = Duration::from_millis(500);
-/// A rekey that is unanswered for half of the time that its session has left is helped by a handshake.
+/// Between two copies of *rekey*, which leave on every path: longer than a round trip of most paths. A session ends
+/// 60 s after its rekey is due, so up to 60 copies leave on a path. Chosen, not measured.
+const RETRANSMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two copies of *rekeyed*: copies of one *rekey* arrive over several paths, and one response leaves on all of
+/// them. Half of [`RETRANSMIT_INTERVAL`], so every retransmission gets a response.
+const RESPONSE_INTERVAL: Duration = Duration::from_millis(500);
+/// A handshake is requested as well if there is no response for this long: half of the time for which the session
+/// lasts when a rekey is due.
 const FALL_BACK_AFTER: Duration = Duration::from_secs(30);

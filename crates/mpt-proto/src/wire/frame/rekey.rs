@@ -3,7 +3,7 @@
 //! ```text
 //! type            value
 //! 1 rekey         number 4, the sender's index of the new session 3, ephemeral public key 32
-//! 2 rekeyed       the same of the answering end, with the number that it answers
+//! 2 rekeyed       the same fields of the responder, with the number of the rekey
 //! ```
 
 use super::read::{MalformedFrame, Tlvs, take};
@@ -22,7 +22,7 @@ pub enum RekeyMessage {
 /// What one end contributes to the new session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RekeyShare {
-    /// The number of the attempt, which increases within a run of the asking end.
+    /// The number of the attempt, which increases within a run of the initiator of the rekey.
     pub number: u32,
     /// The sender's index of the new session.
     pub index: SessionIndex,
