@@ -207,6 +207,13 @@ impl Harness {
                 let content = [&bucket.to_be_bytes()[..], &number.to_be_bytes(), &script.array::<24>()].concat();
                 push_frame(&mut self.body, 10, &content);
             }
+            14 if kind & 0x10 != 0 => {
+                // A key of zeros has low order.
+                let key = [script.byte().unwrap_or(0) % 4; 32];
+                let number = u32::from(script.byte().unwrap_or(0) % 8).to_be_bytes();
+                let value = [&number[..], &script.array::<3>(), &key].concat();
+                push_frame(&mut self.body, 8, &[&[1 + (kind >> 7), 0, value.len() as u8][..], &value].concat());
+            }
             14 => push_frame(&mut self.body, 7, &[]),
             _ => {
                 let content = script.bytes().to_vec();

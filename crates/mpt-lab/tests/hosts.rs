@@ -190,6 +190,14 @@ fn nothing_is_left_behind_and_existing_namespaces_are_kept() {
     drop(mine);
     let topology = Topology::build(&name, &["".parse().expect("a valid path")], Seed(1)).expect("hosts");
     let mut child = topology.b.command("sleep").arg("100").spawn().expect("a child");
+    // A child that enters the namespace after the end of the topology would not be found in it.
+    let inode = |path: &Path| fs::metadata(path).map(|file| file.ino()).ok();
+    let inside = inode(&Path::new("/run/netns").join(topology.b.name()));
+    let start = Instant::now();
+    while inode(Path::new(&format!("/proc/{}/ns/net", child.id()))) != inside {
+        assert!(start.elapsed() < MS * 60_000, "the child is not in the namespace within a minute");
+        thread::sleep(MS);
+    }
     drop(topology);
     assert!(["a", "m", "b"].iter().all(|host| !exists(&format!("{name}-{host}"))));
     assert!(!child.wait().expect("it ended").success(), "what ran inside was killed");

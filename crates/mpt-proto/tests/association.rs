@@ -212,7 +212,6 @@ fn a_rekey_makes_a_session_with_other_keys_that_the_first_datagram_confirms() {
     send(after(5), &mut b, &mut a, b"still under the old session");
     send(after(5), &mut a, &mut b, b"confirm");
     assert_eq!(b.established().len(), 1);
-    // The same body under the same number and another key differs: an old session does not open it.
     send(after(5), &mut b, &mut a, b"under the new session");
     assert!(b.peer.is_established(after(184)) && !b.peer.is_established(after(185)));
 }

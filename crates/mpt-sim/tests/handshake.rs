@@ -167,7 +167,7 @@ fn after_a_suspend_no_old_key_seals_or_opens_and_traffic_flows_within_a_round_tr
         let mut pair = Pair::established();
         let other = 1 - suspended;
         assert!(carries(&mut pair));
-        // Sealed under the old key before the announcement: one datagram waits here, one is on its way to us.
+        // An inner packet waits here; a datagram under the old key is on its way to us.
         pair.queue_packet(suspended, 1, 100);
         let to_us = pair.packet(other, 2, 100);
         pair.ends[suspended].handle_suspend(pair.now, [77; 32]);

@@ -306,14 +306,21 @@ impl Association {
     pub fn open<'a>(&mut self, now: Time, datagram: &'a mut [u8]) -> Result<Opened<'a>, Dropped> {
         let (opened, confirmed) = self.sessions.open(now, datagram)?;
         if let Some(restarted) = confirmed {
-            self.answered = None;
-            self.end_attempt();
+            self.answered.take_if(|answered| answered.index == opened.session);
+            self.end_replaced_attempt(now);
             self.on_established(restarted);
         }
         if self.sessions.needs_rekey_on_receive(now) {
             self.replace_session(now);
         }
         Ok(opened)
+    }
+
+    /// Ends the attempt of a handshake after a session was established, unless the static keys are to be proved again.
+    fn end_replaced_attempt(&mut self, now: Time) {
+        if !self.sessions.needs_handshake(now) {
+            self.end_attempt();
+        }
     }
 
     /// Drops expired sessions, which wipes their keys.

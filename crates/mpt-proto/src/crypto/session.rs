@@ -3,7 +3,7 @@
 //! ```text
 //!  we initiated, the response came ----------------------------> current --> previous --> older --> gone
 //!  handshake of the peer --> next --- a datagram under it came (confirmed) --^
-//!  rekey of the peer ------> rekeyed --- the same -----------^
+//!  rekey of the peer ------> next_by_rekey --- the same -----^
 //! ```
 //!
 //! The initiator may use a session at once, because the response proves that the responder has it; the responder may
@@ -109,7 +109,7 @@ impl Session {
         self.open.open(nonce(path, number), header, sealed).map_err(|_| Dropped::NotAuthentic)
     }
 
-    fn expires(&self) -> Time {
+    pub(super) fn expires(&self) -> Time {
         self.created + REJECT_AFTER
     }
 
@@ -127,7 +127,7 @@ impl Session {
 pub(super) struct Sessions {
     current: Option<Session>,
     next: Option<Session>,
-    rekeyed: Option<Session>,
+    next_by_rekey: Option<Session>,
     previous: Option<Session>,
     older: Option<Session>,
     incarnation: Option<Incarnation>,
@@ -184,14 +184,14 @@ impl Sessions {
         let restarted = self.adopt_incarnation(&session);
         let next = self.next.take_if(|next| next.payload.incarnation == session.payload.incarnation);
         let current = self.current.replace(session);
-        [current, next, self.rekeyed.take()].into_iter().flatten().for_each(|previous| self.keep(previous));
+        [current, next, self.next_by_rekey.take()].into_iter().flatten().for_each(|previous| self.keep(previous));
         restarted
     }
 
     /// Installs the session of a rekey that we initiated, to seal under at once. A session of a handshake that waits
     /// for its confirmation is kept, because the peer may use it already.
-    pub(super) fn install_rekeyed(&mut self, session: Session) {
-        let replaced = self.rekeyed.take();
+    pub(super) fn install_after_rekey(&mut self, session: Session) {
+        let replaced = self.next_by_rekey.take();
         self.retire(replaced);
         if let Some(previous) = self.current.replace(session) {
             self.keep(previous);
@@ -200,8 +200,8 @@ impl Sessions {
 
     /// Stores the session of a rekey to which we responded, to open with, and to seal under after its confirmation. The
     /// session of a handshake that waits stays in a field of its own, so a delayed initiation cannot replace this one.
-    pub(super) fn await_rekeyed(&mut self, session: Session) {
-        let replaced = self.rekeyed.replace(session);
+    pub(super) fn await_confirmation_of_rekey(&mut self, session: Session) {
+        let replaced = self.next_by_rekey.replace(session);
         self.retire(replaced);
     }
 
@@ -214,11 +214,11 @@ impl Sessions {
     /// Makes the session with this index current if it was waiting for confirmation.
     fn confirm(&mut self, index: SessionIndex) -> Option<bool> {
         let is_confirmed = |waiting: &mut Session| waiting.local == index;
-        let session = self.rekeyed.take_if(is_confirmed).or_else(|| self.next.take_if(is_confirmed))?;
+        let session = self.next_by_rekey.take_if(is_confirmed).or_else(|| self.next.take_if(is_confirmed))?;
         let restarted = self.adopt_incarnation(&session);
         let current = self.current.replace(session);
         // The peer may have used the session of a rekey before this one.
-        [current, self.rekeyed.take()].into_iter().flatten().for_each(|previous| self.keep(previous));
+        [current, self.next_by_rekey.take()].into_iter().flatten().for_each(|previous| self.keep(previous));
         Some(restarted)
     }
 
@@ -228,7 +228,7 @@ impl Sessions {
         if before == self.incarnation {
             return false;
         }
-        let gone = [self.current.take(), self.rekeyed.take(), self.previous.take(), self.older.take()];
+        let gone = [self.current.take(), self.next_by_rekey.take(), self.previous.take(), self.older.take()];
         gone.into_iter().for_each(|session| self.retire(session));
         (self.sent, self.seen) = ([0; MAX_PATHS], ReplayWindows::default());
         before.is_some()
@@ -248,15 +248,15 @@ impl Sessions {
     /// Drops all sessions, which wipes their keys, with the packet numbers and replay windows.
     pub(super) fn drop_all(&mut self) {
         let used = [self.current.take(), self.previous.take(), self.older.take()];
-        let waiting = [self.next.take(), self.rekeyed.take()];
+        let waiting = [self.next.take(), self.next_by_rekey.take()];
         used.into_iter().chain(waiting).for_each(|session| self.retire(session));
         *self = Self { retired: std::mem::take(&mut self.retired), ..Self::default() };
     }
 
     /// Drops expired sessions, which wipes their keys.
     pub(super) fn expire(&mut self, now: Time) {
-        let Self { current, next, rekeyed, previous, older, .. } = self;
-        for session in [current, next, rekeyed, previous, older] {
+        let Self { current, next, next_by_rekey, previous, older, .. } = self;
+        for session in [current, next, next_by_rekey, previous, older] {
             let expired = session.take_if(|session| session.expires() <= now);
             self.retired.extend(expired.map(|session| session.local));
         }
@@ -312,7 +312,7 @@ impl Sessions {
     }
 
     fn iter(&self) -> impl Iterator<Item = &Session> {
-        [&self.current, &self.next, &self.rekeyed, &self.previous, &self.older].into_iter().flatten()
+        [&self.current, &self.next, &self.next_by_rekey, &self.previous, &self.older].into_iter().flatten()
     }
 }
 

@@ -52,8 +52,8 @@ impl Endpoint {
 
     /// The host was suspended, or the memory of this end may exist twice: a virtual machine was copied, or set back to
     /// an earlier state. Drops all sessions, whose keys may be older than their limit and whose packet numbers may
-    /// repeat, and begins new handshakes at once. All randomness comes from `seed` from then on, which is that of a
-    /// cryptographic random source and new.
+    /// repeat, and begins new handshakes at once. All randomness comes from `seed` from then on, which is new and from
+    /// a cryptographic random source. Datagrams that were sealed before and wait for the socket still leave.
     pub fn handle_suspend(&mut self, now: Time, seed: [u8; 32]) {
         let Some(sessions) = &mut self.sessions else { return };
         sessions.reseed(seed);

@@ -1,12 +1,12 @@
-//! Which of the last sequence numbers were delivered, one bit each.
+//! The delivered ones among the last sequence numbers, one bit each.
 
 /// A ring of bits, the newest last.
 ///
-/// What was before the beginning counts as not delivered: it may still come over a slower path.
+/// Numbers before the first one count as not delivered: their packets may still arrive over a slower path.
 #[derive(Debug)]
 pub(super) struct DeliveredBitmap {
     words: [u64; Self::LEN / 64],
-    /// How many numbers were ever pushed; the newest is at `pushed - 1`, modulo the length.
+    /// Count of all numbers that were pushed; the bit of the newest is at `pushed - 1`, modulo the length.
     pushed: u64,
 }
 
@@ -17,17 +17,17 @@ impl Default for DeliveredBitmap {
 }
 
 impl DeliveredBitmap {
-    /// How far back it remembers.
+    /// The number of bits.
     pub(super) const LEN: usize = 16_384;
 
-    /// Remembers the next number.
+    /// Adds the next number.
     pub(super) fn push(&mut self, delivered: bool) {
         let (word, bit) = Self::place(self.pushed);
         self.words[word] = if delivered { self.words[word] | bit } else { self.words[word] & !bit };
         self.pushed += 1;
     }
 
-    /// Remembers the next `count` numbers as not delivered.
+    /// Adds the next `count` numbers as not delivered.
     pub(super) fn push_missing(&mut self, count: u64) {
         let mut left = count.min(Self::LEN as u64);
         self.pushed += count - left;
@@ -44,13 +44,13 @@ impl DeliveredBitmap {
         }
     }
 
-    /// Whether the number `back` before the newest was delivered. `back` is below [`Self::LEN`].
+    /// Returns true if the number `back` before the newest was delivered. `back` is below [`Self::LEN`].
     pub(super) fn contains(&self, back: u64) -> bool {
         let (word, bit) = self.place_of(back);
         self.words[word] & bit != 0
     }
 
-    /// Remembers that the number `back` before the newest was delivered after all.
+    /// Marks the number `back` before the newest as delivered.
     pub(super) fn mark(&mut self, back: u64) {
         let (word, bit) = self.place_of(back);
         self.words[word] |= bit;

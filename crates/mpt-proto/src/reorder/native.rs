@@ -29,7 +29,7 @@ impl NativeReorder {
     }
 
     /// Takes a packet, and delivers every packet that is in order. Without `in_order` it is delivered at once, whatever
-    /// is missing before it. Without `may_hold`, a packet that would be held is dropped.
+    /// is missing before it. Without `may_hold`, a packet whose number would have to be stored is dropped.
     ///
     /// # Errors
     /// [`Dropped::Duplicate`], [`Dropped::TooOld`] or [`Dropped::OverBudget`] if it was not kept.

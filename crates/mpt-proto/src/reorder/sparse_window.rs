@@ -1,29 +1,30 @@
-//! What has come of the numbers behind a hole. A place costs next to nothing where packets follow one another, and a
-//! jump in the numbers takes no room for what it leaves out: a peer that jumps in each of a thousand buckets would have
-//! half a gigabyte set aside with as many packets.
+//! The received numbers behind a hole, in pages of 64. A page is allocated for its first number, so a jump in the
+//! numbers allocates one page and not the distance. With one array for the window, a peer could allocate half a
+//! gigabyte by a jump in each of a thousand buckets.
 
 use std::collections::VecDeque;
 
-/// Things by number, in pages that are there when something is in them.
+/// Values by number. A page is allocated while it has a value.
 #[derive(Debug)]
 pub(super) struct SparseWindow<T> {
-    /// The first is always there.
+    /// The first page is always allocated.
     pages: VecDeque<Option<Box<Page<T>>>>,
     /// The number of the first page.
     first: u64,
-    /// Pages that are there.
+    /// Pages that are allocated.
     count: usize,
 }
 
 #[derive(Debug)]
 struct Page<T> {
-    /// Which places are taken, as a bit set.
+    /// The places with a value, as a bit set.
     taken: u64,
     places: [Option<T>; PAGE as usize],
 }
 
 const PAGE: u64 = 64;
-/// Pages whose list stays reserved: every flow bucket has one, and few need more at a time.
+/// A list of pages with more capacity than this is freed when it is empty: every flow bucket has a list, and few need
+/// more pages at a time.
 const USUAL: usize = 16;
 
 impl<T> Default for SparseWindow<T> {
@@ -42,8 +43,8 @@ impl<T> SparseWindow<T> {
         self.count * size_of::<Page<T>>() + self.pages.capacity() * size_of::<Option<Box<Page<T>>>>()
     }
 
-    /// Puts something in a place; false when that is taken.
-    pub(super) fn put(&mut self, number: u64, what: impl FnOnce() -> T) -> bool {
+    /// Stores a value; false if the number has one.
+    pub(super) fn put(&mut self, number: u64, value: impl FnOnce() -> T) -> bool {
         let page = number / PAGE;
         if self.pages.is_empty() {
             self.first = page;
@@ -65,22 +66,22 @@ impl<T> SparseWindow<T> {
         let is_free = page.taken & bit == 0;
         if is_free {
             page.taken |= bit;
-            page.places[(number % PAGE) as usize] = Some(what());
+            page.places[(number % PAGE) as usize] = Some(value());
         }
         is_free
     }
 
-    /// The lowest number that has something, and that.
+    /// Returns the lowest number that has a value, and the value.
     pub(super) fn first(&self) -> Option<(u64, &T)> {
         let page = self.pages.front()?.as_ref()?;
         let place = page.taken.trailing_zeros();
         Some((self.first * PAGE + u64::from(place), page.places.get(place as usize)?.as_ref()?))
     }
 
-    /// Takes out what [`Self::first`] shows.
+    /// Removes and returns the value of the lowest number.
     pub(super) fn take_first(&mut self) -> Option<T> {
         let page = self.pages.front_mut()?.as_mut()?;
-        let what = page.places.get_mut(page.taken.trailing_zeros() as usize)?.take();
+        let value = page.places.get_mut(page.taken.trailing_zeros() as usize)?.take();
         page.taken &= page.taken - 1;
         if page.taken == 0 {
             self.count -= 1;
@@ -94,7 +95,7 @@ impl<T> SparseWindow<T> {
                 self.pages = VecDeque::new();
             }
         }
-        what
+        value
     }
 }
 
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_jump_leaves_out_takes_no_room() {
+    fn a_jump_allocates_one_page() {
         let mut places = SparseWindow::default();
         assert!(places.put(1, || ()) && places.put(16_384, || ()));
         assert_eq!(places.pages.iter().flatten().count(), 2);

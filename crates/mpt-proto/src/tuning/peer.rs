@@ -35,6 +35,9 @@ pub mod native {
     /// packets of one flow, 90 ms at 2 Gbit/s. What has a bound of its own takes at most 5 MB more: a thousand empty
     /// reorder buffers 3 MB, ranges to acknowledge, replay windows and header contexts of all slots and buckets 2 MB.
     pub const MAX_HELD_BYTES: usize = 21 << 20;
+    /// The part of it that FEC decoders may take, so that packets behind holes have the rest: six paths at an MTU of
+    /// 1437, each with 1.8 MB.
+    pub const MAX_DECODER_BYTES: usize = MAX_HELD_BYTES / 2;
     /// Bytes for datagrams in flight that have no inner packet, and for numbers that are not waited for: 70,000.
     /// Acknowledged ones behind a lost one are among them, 60 ms at 10 Gbit/s.
     pub const MAX_SENT_BYTES: usize = 5 << 20;
@@ -42,7 +45,7 @@ pub mod native {
     pub const MAX_STEPS: u32 = 384;
     /// The steps of a frame: more for a packet, which may open a reorder buffer, and for an ACK, which is compared with
     /// a thousand lost packets. A number of a SKIP and a range of an ACK are one step each. The most that our own
-    /// sender puts into a datagram are an ACK with 128 ranges, 72 SKIPs of one number, 97 CONTEXTs, or one packet.
+    /// sender puts into a datagram are an ACK with 128 ranges, 75 SKIPs of one number, 100 CONTEXTs, or one packet.
     pub const FRAME_STEPS: u32 = 1;
     /// The steps of a DATA or COMPRESSED frame.
     pub const PACKET_STEPS: u32 = 128;

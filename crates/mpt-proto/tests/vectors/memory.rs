@@ -24,7 +24,8 @@ fn psk() -> [u8; 32] {
     std::array::from_fn(|at| PSK.wrapping_add(at as u8))
 }
 
-/// The writable memory of this process without the stack of this thread, where values are written over.
+/// Returns the writable memory of this process without the stack of this thread, where values are written over. Every
+/// bit is inverted, so a later search does not find what an earlier snapshot contains.
 fn snapshot() -> Vec<u8> {
     let (here, mut bytes) = (0u8, Vec::with_capacity(64 << 20));
     let stack = std::ptr::from_ref(&here) as usize;
@@ -39,7 +40,8 @@ fn snapshot() -> Vec<u8> {
         }
         let mut region = vec![0; end - start];
         if memory.read_exact_at(&mut region, start as u64).is_ok() {
-            bytes.extend(region);
+            region.iter_mut().for_each(|byte| *byte = !*byte);
+            bytes.extend(&region);
         }
     }
     bytes
@@ -71,21 +73,30 @@ fn handshake(now: Time, ends: &mut [End; 2]) {
     confirm(now, a, b);
 }
 
-/// Returns the values of both messages.
-fn rekey(now: Time, ends: &mut [End; 2]) -> [Vec<u8>; 2] {
+/// Returns the values of both messages, and the memory while the initiator waits for the response.
+fn rekey(now: Time, ends: &mut [End; 2]) -> ([Vec<u8>; 2], Vec<u8>) {
     let [a, b] = ends;
     a.1.replace_session(now);
     let ask = a.1.poll_rekey(now, || fresh(0x73, 3)).unwrap();
+    let waiting = snapshot();
     b.1.handle_rekey(now, b.0.keys.public(), SessionIndex::new(2), &ask, || fresh(0x74, 4)).unwrap();
     let answer = b.1.poll_rekey(now, || panic!("an answer needs nothing new")).unwrap();
     a.1.handle_rekey(now, a.0.keys.public(), SessionIndex::new(1), &answer, || panic!("nor does its receiver"))
         .unwrap();
     confirm(now, a, b);
-    [ask, answer].map(|message| message.to_body()[3..].to_vec())
+    ([ask, answer].map(|message| message.to_body()[3..].to_vec()), waiting)
+}
+
+/// Returns a private key as a key pair stores it: clamped (RFC 7748 section 5).
+fn clamped(ephemeral: u8) -> [u8; 32] {
+    let mut key = [ephemeral; 32];
+    (key[0], key[31]) = (ephemeral & 0xf8, ephemeral & 0x7f | 0x40);
+    key
 }
 
 fn contains(memory: &[u8], secret: &[u8; 32]) -> bool {
-    memory.windows(32).any(|bytes| bytes == secret)
+    let inverted = secret.map(|byte| !byte);
+    memory.windows(32).any(|bytes| bytes == inverted)
 }
 
 /// The keys are computed after the memory was copied, so what is found was left by the core.
@@ -100,7 +111,7 @@ fn a_rekey_leaves_neither_its_ephemeral_keys_nor_the_chaining_key_before_it_in_m
     let now = Time::after(Duration::from_secs(10));
     handshake(now, &mut ends);
     let before = snapshot();
-    let messages = rekey(now + Duration::from_secs(120), &mut ends);
+    let (messages, waiting) = rekey(now + Duration::from_secs(120), &mut ends);
     let after = snapshot();
     ends.iter_mut().for_each(|end| end.1.handle_timeout(now + Duration::from_secs(180)));
     let expired = snapshot();
@@ -111,7 +122,8 @@ fn a_rekey_leaves_neither_its_ephemeral_keys_nor_the_chaining_key_before_it_in_m
     assert_eq!(found(&before), [true, true, false, false], "the search finds keys that are in use");
     assert_eq!(found(&after), [true, false, true, true], "datagrams of the old session may still be under way");
     assert_eq!(found(&expired), [false, false, true, true]);
+    assert!(contains(&waiting, &clamped(0x73)), "the search finds an ephemeral key that is in use");
     for ephemeral in [0x73, 0x74] {
-        assert!(!contains(&after, &[ephemeral; 32]), "{ephemeral:x}");
+        assert!(!contains(&after, &clamped(ephemeral)) && !contains(&after, &[ephemeral; 32]), "{ephemeral:x}");
     }
 }

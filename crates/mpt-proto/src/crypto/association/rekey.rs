@@ -39,11 +39,11 @@ pub(super) struct Rekeying {
 
 /// A rekey that this end initiated. In a box, so that a change of state leaves no copy of the key behind.
 struct RekeyAttempt {
-    started: Time,
     next: Time,
+    /// When a handshake is requested as well; `None` afterwards.
+    fall_back: Option<Time>,
     /// Made when the first message is due.
     own: Option<(KeyPair, RekeyShare)>,
-    fell_back: bool,
 }
 
 /// Our response to a rekey of the peer, until the peer uses the session.
@@ -61,16 +61,22 @@ impl Association {
         if self.sessions.rekeyable(now).is_none() {
             return self.request(now);
         }
+        let Some(lifetime) = self.sessions.current().map(|session| session.expires() - now) else { return };
         let Rekeying { attempt, response, .. } = &mut self.rekeying;
         let is_responding = response.as_ref().is_some_and(|response| now - response.derived < RETRY_AFTER);
         if attempt.is_none() && !is_responding {
-            *attempt = Some(Box::new(RekeyAttempt { started: now, next: now, own: None, fell_back: false }));
+            let fall_back = Some(now + FALL_BACK_AFTER.min(lifetime / 2));
+            *attempt = Some(Box::new(RekeyAttempt { next: now, fall_back, own: None }));
         }
     }
 
     /// Returns a message of a rekey that is due, to be sent on every path that is up. `ephemeral` is only called for a
     /// new attempt.
     pub fn poll_rekey(&mut self, now: Time, ephemeral: impl FnOnce() -> EphemeralInput) -> Option<RekeyMessage> {
+        if self.sessions.rekeyable(now).is_none() {
+            self.end_rekey();
+            return None;
+        }
         let Rekeying { attempt, response, number, .. } = &mut self.rekeying;
         if let Some(response) = response.as_mut().filter(|response| response.sent.is_none()) {
             response.sent = Some(now);
@@ -86,8 +92,7 @@ impl Association {
             (own, share)
         });
         let message = RekeyMessage::Rekey(*share);
-        if now - attempt.started >= FALL_BACK_AFTER && !attempt.fell_back {
-            attempt.fell_back = true;
+        if attempt.fall_back.take_if(|at| *at <= now).is_some() {
             self.request(now);
         }
         Some(message)
@@ -143,7 +148,7 @@ impl Association {
         let derived = self.derive(now, &own, (rekey, &rekeyed), false);
         let session = derived.inspect_err(|_| self.events.push_back(SessionEvent::Retired(input.index)))?;
         self.end_rekey();
-        self.sessions.await_rekeyed(session);
+        self.sessions.await_confirmation_of_rekey(session);
         self.rekeying.response = Some(RekeyResponse { derived: now, sent: None, rekey: *rekey, rekeyed });
         Ok(())
     }
@@ -152,14 +157,13 @@ impl Association {
         let is_own = |attempt: &mut Box<RekeyAttempt>| {
             attempt.own.as_ref().is_some_and(|(_, share)| share.number == rekeyed.number)
         };
-        let Some((own, rekey)) = self.rekeying.attempt.take_if(is_own).and_then(|mut attempt| attempt.own.take())
-        else {
-            return Ok(());
-        };
-        let derived = self.derive(now, &own, (&rekey, rekeyed), true);
+        // The key stays in the box, which wipes it: a key that is moved out leaves a copy in freed memory.
+        let Some(attempt) = self.rekeying.attempt.take_if(is_own) else { return Ok(()) };
+        let Some((own, rekey)) = &attempt.own else { return Ok(()) };
+        let derived = self.derive(now, own, (rekey, rekeyed), true);
         let session = derived.inspect_err(|_| self.events.push_back(SessionEvent::Retired(rekey.index)))?;
-        self.sessions.install_rekeyed(session);
-        self.end_attempt();
+        self.sessions.install_after_rekey(session);
+        self.end_replaced_attempt(now);
         self.on_established(false);
         Ok(())
     }
@@ -172,20 +176,21 @@ impl Association {
         (rekey, rekeyed): (&RekeyShare, &RekeyShare),
         initiated: bool,
     ) -> Result<Session, Dropped> {
-        let (mine, theirs) = if initiated { (rekey, rekeyed) } else { (rekeyed, rekey) };
+        let (local, remote) = if initiated { (rekey, rekeyed) } else { (rekeyed, rekey) };
         let base = self.sessions.current().expect("a message counts under the current session only");
         let chaining = base.chaining().expect("a session that is rekeyed has a chaining key");
         let messages = [&rekey.to_bytes()[..], &rekeyed.to_bytes()[..]];
-        let secrets = Secrets::of_rekey(chaining, own, &theirs.ephemeral, &self.psk, messages);
+        let secrets = Secrets::of_rekey(chaining, own, &remote.ephemeral, &self.psk, messages);
         let secrets = secrets.map_err(|_| Dropped::NotAuthentic)?;
-        let agreed = Agreed { local: mine.index, remote: theirs.index, payload: *base.payload(), secrets };
+        let agreed = Agreed { local: local.index, remote: remote.index, payload: *base.payload(), secrets };
         Ok(Session::new(now, agreed, base.cipher(), initiated).with_handshake_at(base.handshake_at()))
     }
 
     /// Drops our attempt and our response: another session takes the place of the one to which they belong.
     pub(super) fn end_rekey(&mut self) {
         self.rekeying.response = None;
-        let own = self.rekeying.attempt.take().and_then(|attempt| attempt.own.map(|(_, share)| share.index));
+        let attempt = self.rekeying.attempt.take();
+        let own = attempt.as_ref().and_then(|attempt| attempt.own.as_ref()).map(|(_, share)| share.index);
         self.events.extend(own.map(SessionEvent::Retired));
     }
 }
@@ -210,6 +215,6 @@ const RETRANSMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// Between two copies of *rekeyed*: copies of one *rekey* arrive over several paths, and one response leaves on all of
 /// them. Half of [`RETRANSMIT_INTERVAL`], so every retransmission gets a response.
 const RESPONSE_INTERVAL: Duration = Duration::from_millis(500);
-/// A handshake is requested as well if there is no response for this long: half of the time for which the session
-/// lasts when a rekey is due.
+/// A handshake is requested as well if there is no response for this long, which is half of the rest of the session if
+/// the rekey begins when it is due. A later rekey waits for half of the rest.
 const FALL_BACK_AFTER: Duration = Duration::from_secs(30);

@@ -12,7 +12,7 @@ use crate::repair::FlowSeq;
 use crate::repair::fec::{Decoder, Encoder, FecMode, FecPolicy, FecSchedule, MAX_SOURCES, Recovered, widen};
 use crate::time::{Rate, Time};
 use crate::trace::TraceEvent;
-use crate::tuning::peer::native::MAX_HELD_BYTES;
+use crate::tuning::peer::native::{MAX_DECODER_BYTES, MAX_HELD_BYTES};
 use crate::tuning::repair::fec::{COVERED_PER_MS, COVERED_PER_PACKET, MAX_COVERED};
 use crate::wire::frame::{DataFrame, DataHeader, Frame, REPAIR_HEADER, RepairFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD};
@@ -180,7 +180,8 @@ impl Native {
             path.decoder.take_if(|decoder| decoder.is_idle(now));
         }
         let max_packet = self.max_packet();
-        if self.held_bytes() + Decoder::max_bytes(max_packet) > MAX_HELD_BYTES {
+        let added = Decoder::max_bytes(max_packet);
+        if self.decoder_bytes() + added > MAX_DECODER_BYTES || self.held_bytes() + added > MAX_HELD_BYTES {
             return false;
         }
         let decoder = Decoder::new(now, PathSeq(number.0.saturating_add(1)), max_packet);

@@ -14,12 +14,12 @@ use crate::time::Time;
 use crate::tuning::Rule;
 use crate::tuning::peer::native::IDLE;
 
-/// Whether a peer is idle, and what is kept of its released reorder buffers.
+/// The detection of an idle peer, and the next numbers and counts of its released reorder buffers.
 #[derive(Debug, Default)]
 pub(super) struct IdleState {
     /// The count of inner packets, and since when it has not changed.
     last_active: (u64, Time),
-    suspended: bool,
+    released: bool,
     /// The next number in buckets whose buffer was released.
     next: BTreeMap<u16, u32>,
     stats: ReorderStats,
@@ -39,13 +39,13 @@ impl IdleState {
         }
     }
 
-    /// The peer restarted, and its numbers begin again.
+    /// One of the ends restarted: numbers begin again.
     pub fn on_peer_restart(&mut self) {
         self.next.clear();
     }
 
-    /// Keeps what is needed of a buffer that is released.
-    pub fn suspend(&mut self, bucket: u16, buffer: &NativeReorder) {
+    /// Keeps the next number and the counts of a buffer that is released.
+    pub fn release(&mut self, bucket: u16, buffer: &NativeReorder) {
         self.stats = self.stats + buffer.stats();
         self.next.extend(buffer.next_number().map(|next| (bucket, next)));
     }
@@ -53,11 +53,11 @@ impl IdleState {
     /// Returns true once when the peer has become idle. `packets` is the count of inner packets.
     fn is_due(&mut self, now: Time, packets: u64) -> bool {
         if packets != self.last_active.0 {
-            (self.last_active, self.suspended) = ((packets, now), false);
+            (self.last_active, self.released) = ((packets, now), false);
         }
-        let before = self.suspended;
-        self.suspended |= now.since(self.last_active.1) >= IDLE;
-        self.suspended && !before
+        let before = self.released;
+        self.released |= now.since(self.last_active.1) >= IDLE;
+        self.released && !before
     }
 }
 

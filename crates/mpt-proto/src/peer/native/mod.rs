@@ -292,7 +292,9 @@ impl Native {
 
     /// Returns true if more of the peer may be held.
     fn may_hold(&self) -> bool {
-        self.held_bytes() < MAX_HELD_BYTES
+        // Without packets behind a hole, the answer is not needed, and the decoders need not be counted.
+        let held = self.reordering.held().bytes + self.inner.udp_shaper.held_bytes();
+        held == 0 || held + self.decoder_bytes() < MAX_HELD_BYTES
     }
 
     /// Returns the steps that the frames of the peer have cost.

@@ -54,7 +54,7 @@ pub(in crate::peer) struct NativePath {
     /// The last inner packet that arrived on it.
     pub(super) last_data_received: Option<Time>,
     /// Length, and DSCP without ECN, of the last datagram with an inner packet.
-    pub(super) last_data_sent: Option<(usize, u8)>,
+    pub(super) last_data_shape: Option<(usize, u8)>,
     /// The peer's challenge that is to be answered.
     pub(super) challenged: Option<[u8; 8]>,
     /// Bytes of duplicates spent on finding its rate.
@@ -94,7 +94,7 @@ impl NativePath {
             quality_probed: Time::START,
             status_polled: Time::START,
             last_data_received: None,
-            last_data_sent: None,
+            last_data_shape: None,
             challenged: None,
             probe_copy_bytes: 0,
             reserved: ReservedPath::default(),

@@ -15,11 +15,11 @@ impl Native {
     /// direction only, and on `best`.
     pub(super) fn send_rekey(&mut self, common: &Common, turn: &mut Turn<'_>, best: Option<PathId>) {
         while let Some(message) = self.poll_rekey(common, turn) {
+            let Some(best) = best else { continue };
             if matches!(message, RekeyMessage::Rekey(_)) {
                 self.trace.record(turn.now, || TraceEvent::Handshake(HandshakeEvent::RekeySent));
             }
             self.rekey_copies = self.rekey_copies.wrapping_add(1);
-            let Some(best) = best else { continue };
             let body = message.to_body();
             let frame = Frame::Control(Tlvs::decode(&body).expect("one complete value"));
             for id in self.ids() {
@@ -35,7 +35,7 @@ impl Native {
         &mut self,
         common: &mut Common,
         turn: &mut Turn<'_>,
-        of: SessionIndex,
+        session: SessionIndex,
         tlvs: Tlvs<'_>,
     ) {
         let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
@@ -44,8 +44,8 @@ impl Native {
             let ephemeral = || indexes.ephemeral_input(common.index);
             let own_key = identity.keys.public();
             let handled = message.map_err(|_| Dropped::Malformed);
-            let handled =
-                handled.and_then(|message| self.association.handle_rekey(turn.now, own_key, of, &message, ephemeral));
+            let handled = handled
+                .and_then(|message| self.association.handle_rekey(turn.now, own_key, session, &message, ephemeral));
             if let Err(why) = handled {
                 common.drops.count(why);
             }
@@ -61,7 +61,7 @@ impl Native {
     /// Sends a frame in a datagram that looks like the last one with an inner packet, so that nobody can drop it by its
     /// length or DSCP. Every second copy is short, because the path may have become narrower since.
     fn send_like_data(&mut self, turn: &mut Turn<'_>, id: PathId, frame: &Frame<'_>) {
-        let (size, tos) = match self.paths[id].last_data_sent {
+        let (size, tos) = match self.paths[id].last_data_shape {
             Some((size, tos)) if self.rekey_copies % 2 == 1 => (size.max(REKEY_DATAGRAM), tos),
             _ => (REKEY_DATAGRAM, CONTROL_TOS),
         };

@@ -193,7 +193,7 @@ impl Reordering {
         let mut discarded = 0;
         for (bucket, buffer) in self.buffers.drain() {
             discarded += buffer.len() as u64;
-            self.idle.suspend(bucket, &buffer);
+            self.idle.release(bucket, &buffer);
         }
         self.realtime.clear();
         self.idle.on_peer_restart();
@@ -209,7 +209,7 @@ impl Reordering {
             let holds = holding.contains(*bucket);
             if !holds {
                 held.replace(Held::of(buffer), Held::default());
-                idle.suspend(*bucket, buffer);
+                idle.release(*bucket, buffer);
             }
             holds
         });

@@ -367,7 +367,7 @@ impl Native {
         let number = self.association.seal(turn.now, path.base.id, bytes).expect("a session lasts for a turn");
         slot.commit();
         path.base.sent.count(len);
-        path.last_data_sent = Some((len, packet.tos() & !ecn::MASK));
+        path.last_data_shape = Some((len, packet.tos() & !ecn::MASK));
         path.estimator.on_sent(turn.now, number, len as u32, payload);
         path.fec.add_source(turn.now, number, seq, &packet);
         turn.spare.extend(packet.into_buffer());
