@@ -13,6 +13,8 @@ use mpt_lab::{
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{
+    fs,
+    os::unix::fs::MetadataExt,
     path::Path,
     thread,
     time::{Duration, Instant},
