@@ -36,7 +36,7 @@ pub struct PeerConfig {
     pub networks: Vec<IpNet>,
     /// Local inner sources whose packets are routed to it; all if empty.
     pub local_networks: Vec<IpNet>,
-    /// How its paths are chosen.
+    /// Scheduler of its paths.
     pub scheduler: sched::SchedulerConfig,
     /// Which packets are treated otherwise; the first that fits a packet decides.
     pub rules: Vec<Rule>,
@@ -97,9 +97,9 @@ pub struct NativeConfig {
     pub public_key: PublicKey,
     /// The preshared key; all zero for none.
     pub preshared_key: PresharedKey,
-    /// How much its paths may have in flight.
+    /// Congestion controller of its paths.
     pub congestion: cc::ControllerConfig,
-    /// Whether lost packets may be brought back by forward error correction.
+    /// Permits forward error correction of lost packets.
     pub fec: fec::FecMode,
     /// The heuristics that are on; all by default.
     pub tuning: Tuning,

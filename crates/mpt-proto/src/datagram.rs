@@ -1,4 +1,4 @@
-//! Where datagrams come from and go to.
+//! Sources and destinations of datagrams.
 
 use std::net::SocketAddr;
 

@@ -97,7 +97,7 @@ pub enum TraceEvent {
         path: PathId,
         /// The packet.
         seq: FlowSeq,
-        /// How often all of its copies were lost.
+        /// Number of times that all of its copies were lost.
         losses: u32,
     },
     /// A further copy of an inner packet is sent while another is in flight: for redundancy, or to measure the path.

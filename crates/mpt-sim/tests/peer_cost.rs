@@ -1,4 +1,4 @@
-//! What one authenticated peer costs: the attacks of a review, with their price in memory and steps.
+//! Cost of one authenticated peer: the attacks of a review, with their price in memory and steps.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../fuzz/harness/attacker.rs"]

@@ -28,7 +28,7 @@ fn session_of(bytes: &[u8]) -> Option<[u8; 3]> {
     bytes.strip_prefix(&[0x30, 0, 0x88, 0xb5])?.first_chunk().copied()
 }
 
-/// What passed on the wire, as an observer sees it.
+/// Datagrams that passed on the wire, as an observer sees them.
 #[derive(Default)]
 struct Seen {
     initiations: Vec<Time>,

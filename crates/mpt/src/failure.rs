@@ -8,9 +8,9 @@ use crate::config::Problem;
 /// An error: what failed, on what, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What failed, on what.
+    /// The failed operation and its object.
     pub what: String,
-    /// How to fix it.
+    /// Remedy.
     pub hint: Option<String>,
 }
 

@@ -16,7 +16,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::secrets;
 
-/// Where files are read.
+/// A reader of files: this process or the second process.
 #[derive(Debug)]
 pub struct Files(Source);
 
@@ -27,7 +27,7 @@ enum Source {
     Snapshot(RefCell<Snapshot>),
 }
 
-/// What was read, by path.
+/// Contents of the files that were read, by path.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
     files: BTreeMap<PathBuf, Result<FileText, Refusal>>,

@@ -48,7 +48,7 @@ pub struct Options {
     pub quick: bool,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Where the run is measured.
+    /// Substrate of the run.
     pub substrate: Substrate,
     /// Protocol mode of MPT.
     pub mode: Mode,

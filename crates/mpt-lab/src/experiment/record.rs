@@ -12,7 +12,7 @@ pub struct Record {
     pub experiment: String,
     /// Name of the case.
     pub case: String,
-    /// Where the figure was measured: `netns`, `emu` or `sim`.
+    /// Substrate of the measurement: `netns`, `emu` or `sim`.
     pub substrate: &'static str,
     /// Name of the metric.
     pub metric: &'static str,

@@ -13,7 +13,7 @@ pub struct CaseResult {
     pub case: String,
     /// Values along the plan's axes.
     pub at: Vec<String>,
-    /// Where the case was measured.
+    /// Substrate of the measurement.
     #[serde(default)]
     pub substrate: Substrate,
     /// Seed of the run.
@@ -28,7 +28,7 @@ pub struct CaseResult {
     pub outcomes: Vec<Outcome>,
 }
 
-/// Where a case is measured.
+/// A substrate: namespaces, a user namespace, or the simulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Substrate {

@@ -206,7 +206,7 @@ fn clients_reach_the_internet_and_nobody_else_unless_the_configuration_allows_it
     scene.assert_arrivals(&[], "after a reload");
 }
 
-/// What a router forwarded before, it still forwards, except to and from the clients.
+/// A router still forwards the traffic of others; only traffic to and from the clients changes.
 #[test]
 fn a_host_that_was_a_router_stays_one() {
     let Some(mut scene) = Scene::build("was-router") else { return };

@@ -16,7 +16,7 @@ pub struct Cubic {
 struct Epoch {
     reductions: u64,
     began: f64,
-    /// When the window was last in full use.
+    /// Time at which the window was last in full use.
     last_used: f64,
     w_max: f64,
     k: f64,

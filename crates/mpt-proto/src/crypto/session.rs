@@ -47,7 +47,7 @@ pub(super) struct Session {
     payload: HandshakePayload,
     initiated: bool,
     created: Time,
-    /// When a handshake last proved the static keys.
+    /// Time at which a handshake last proved the static keys.
     handshake_at: Time,
     seal: AeadKey,
     open: AeadKey,

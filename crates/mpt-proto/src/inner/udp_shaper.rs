@@ -21,7 +21,7 @@ pub struct UdpShaper {
     count: usize,
     /// Bytes allocated for them.
     held_bytes: usize,
-    /// When the flows with waiting packets may deliver the next.
+    /// Times at which the flows with waiting packets may deliver the next.
     due: DeadlineIndex,
 }
 

@@ -1,4 +1,4 @@
-//! Whether a path can be used, and if not, why.
+//! Usability of a path, and the reason when it is not usable.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub struct Health {
     pub demotion: Option<Demotion>,
 }
 
-/// Why a path that is alive carries probes only.
+/// Reason for which a path that is alive carries probes only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Demotion {
     /// It failed repeatedly within a short time, and must first stay well for a while (see [`super::Damping`]).
@@ -41,7 +41,7 @@ pub enum PathState {
     Down(DownCause),
 }
 
-/// Why a path is down.
+/// Reason for which a path is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DownCause {
     /// The operator took it down.

@@ -23,7 +23,7 @@ use crate::tuning::path::validation::{ADVERTISED_INTERVAL, AMPLIFICATION_LIMIT, 
 use crate::wire::frame::{Frame, PathFrame};
 use crate::wire::native::OVERHEAD;
 
-/// Whether the peer has proved that it receives at a path's remote address.
+/// State of the proof that the peer receives at a path's remote address.
 #[derive(Debug)]
 pub enum AddressState {
     /// It has, or the configuration states the address.

@@ -47,7 +47,7 @@ impl Payload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketKey(pub u64);
 
-/// What happened to a datagram.
+/// Fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It arrived.

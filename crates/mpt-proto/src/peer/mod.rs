@@ -66,7 +66,7 @@ struct Common {
     scheduler: Box<dyn Schedule + Send>,
     scheduler_name: &'static str,
     events: VecDeque<PathEvent>,
-    /// When the first packet came while no path was up, or when such packets were last discarded.
+    /// Time at which the first packet came while no path was up, or at which such packets were last discarded.
     no_path_since: Option<Time>,
     ledger: Ledger,
     drops: Drops,

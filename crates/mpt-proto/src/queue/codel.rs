@@ -18,14 +18,14 @@ use crate::time::Time;
 pub(super) struct CodelParams {
     /// Acceptable standing queue.
     pub target: Duration,
-    /// How long the delay may exceed the target: a round trip of the flows in the queue.
+    /// Time for which the delay may exceed the target: a round trip of the flows in the queue.
     pub interval: Duration,
 }
 
 /// CoDel's state of one queue. Names as in the RFC.
 #[derive(Debug, Default)]
 pub(super) struct Codel {
-    /// When the delay will have been above target for an interval.
+    /// Time at which the delay will have been above target for an interval.
     first_above_time: Option<Time>,
     dropping: bool,
     drop_next: Time,

@@ -23,7 +23,7 @@ pub(super) struct FlowQueue {
     codel_action: Option<CodelAction>,
     /// Packets behind the front that have left ahead of it.
     ahead: u32,
-    /// How many of these have no number, because numbering restarted.
+    /// Number of packets among these without a number, because numbering restarted.
     unnumbered: u32,
 }
 

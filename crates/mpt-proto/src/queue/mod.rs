@@ -73,7 +73,7 @@ pub enum Aqm {
     CoDel {
         /// Acceptable standing queue.
         target: Duration,
-        /// How long the delay may exceed the target: about the longest round trip of the flows.
+        /// Time for which the delay may exceed the target: about the longest round trip of the flows.
         interval: Duration,
     },
 }

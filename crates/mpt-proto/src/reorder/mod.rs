@@ -23,7 +23,7 @@ pub use native::NativeReorder;
 pub use plain::PlainReorder;
 pub use stats::ReorderStats;
 
-/// How many packets may be held, and how long.
+/// Limits of a buffer: number of packets and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReorderLimits {
     /// Sequence numbers, from the first missing one to the newest held. 1 to 65536.

@@ -39,7 +39,7 @@ enum HeldItem {
     Skipped,
 }
 
-/// Where a number lies.
+/// Position of a number relative to the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     /// At the next number or behind it.
@@ -52,7 +52,7 @@ pub(super) enum Position {
     TooOld,
 }
 
-/// Why a hole was given up.
+/// Reason for which a hole was abandoned.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GiveUp {
     /// The sender reported that it will not send the number again.

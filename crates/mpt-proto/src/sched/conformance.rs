@@ -1,4 +1,4 @@
-//! What every scheduler must do, checked over all of them.
+//! Requirements of every scheduler, checked over all of them.
 
 use super::*;
 use proptest::prelude::*;

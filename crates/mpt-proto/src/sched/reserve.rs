@@ -11,22 +11,22 @@ use std::time::Duration;
 use crate::time::Time;
 use crate::tuning::sched::reserve::{DEMAND_GAP, MAX_REPROBE_INTERVAL, OPEN_ROUNDS, REPROBE_INTERVAL};
 
-/// When bulk may use a path that is reserved.
+/// Times at which bulk may use a reserved path.
 #[derive(Debug, Default)]
 pub struct ReservedPath(Option<Reservation>);
 
 #[derive(Debug)]
 struct Reservation {
-    /// When the next train is due.
+    /// Time of the next train.
     train: Time,
     interval: Duration,
-    /// Until when bulk may use the path.
+    /// End of the time in which bulk may use the path.
     until: Time,
-    /// When bulk last had a packet for it.
+    /// Time at which bulk last had a packet for it.
     wanted: Time,
 }
 
-/// What happens to a bulk packet that could use the reserved path.
+/// Decision on a bulk packet that could use the reserved path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reprobe {
     /// It may not use the path.

@@ -75,7 +75,7 @@ pub mod send {
     pub const RETRANSMIT_LIMIT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 }
 
-/// How long a flow's queue may stand.
+/// Longest time for which a flow's queue may stand.
 pub mod queue_delay {
     use std::time::Duration;
 

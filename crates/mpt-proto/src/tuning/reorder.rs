@@ -19,7 +19,7 @@ pub mod plain {
     pub const IN_USE: Duration = Duration::from_millis(300);
     /// A pause after which the next packet starts a new burst. Chosen, not measured.
     pub const SILENCE: Duration = Duration::from_millis(50);
-    /// How often what was learned decreases by an eighth. Chosen, not measured.
+    /// Interval after which the learned value decreases by an eighth. Chosen, not measured.
     pub const DECAY_INTERVAL: Duration = Duration::from_secs(1);
     /// Strays in a row after which the peer counts as restarted: more than reordering brings within one window of the
     /// bitmap. Chosen, not measured.

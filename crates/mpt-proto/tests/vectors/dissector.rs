@@ -1,4 +1,4 @@
-//! What Wireshark decodes of the vectors with the dissector in `packaging/wireshark`.
+//! Wireshark's output for the vectors with the dissector in `packaging/wireshark`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

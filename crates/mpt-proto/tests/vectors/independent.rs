@@ -32,7 +32,7 @@ pub fn transport_keys(initiation: &[u8], response: &[u8]) -> [[u8; 32]; 2] {
     agree(&counting(0x40), &counting(0x80), &counting(0x60), &counting(0xa0), initiation, response).keys
 }
 
-/// What both messages hold, and the keys that follow from them.
+/// Contents of both messages, and the keys that follow from them.
 struct Agreed {
     first: Vec<u8>,
     second: Vec<u8>,

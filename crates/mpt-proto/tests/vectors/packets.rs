@@ -1,6 +1,6 @@
 //! Inner packets with correct lengths and checksums.
 
-/// What differs between two packets of a flow.
+/// Fields that differ between two packets of a flow.
 #[derive(Clone, Copy)]
 pub struct Fields {
     pub v4: bool,

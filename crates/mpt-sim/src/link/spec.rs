@@ -10,7 +10,7 @@ pub struct LinkSpec {
     pub start: Conditions,
     /// Limit of the queue.
     pub queue: Queue,
-    /// Whether jitter may reorder frames.
+    /// Permits jitter to reorder frames.
     pub order: Order,
     /// Maximum packet length without the Ethernet header; longer packets are dropped.
     pub mtu: Option<u64>,
@@ -113,7 +113,7 @@ pub struct Change {
     pub jitter: Option<Jitter>,
     /// The new loss.
     pub loss: Option<Loss>,
-    /// Whether the link is up from then on.
+    /// State of the link from then on: up or down.
     pub up: Option<bool>,
 }
 
@@ -172,7 +172,7 @@ pub enum Jitter {
     Normal(Duration),
 }
 
-/// Whether frames may be reordered.
+/// Order of frames under jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// No reordering: a frame waits for the previous one, as on a radio link with in-order delivery. Independent jitter

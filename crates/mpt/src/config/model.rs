@@ -139,7 +139,7 @@ pub struct OriginalPeer {
     pub remote: IpAddr,
     /// The peer's UDP control port.
     pub control_port: u16,
-    /// How control messages are authenticated.
+    /// Authentication of control messages.
     pub auth: AuthType,
     /// The authentication key.
     pub key: Option<Secret>,

@@ -19,9 +19,9 @@ pub struct Problem {
     pub file: PathBuf,
     /// The line, from 1; absent if it concerns the whole file.
     pub line: Option<usize>,
-    /// What is wrong with which value.
+    /// Description of the fault, with the value.
     pub what: String,
-    /// How to fix it.
+    /// Remedy.
     pub hint: Option<String>,
 }
 

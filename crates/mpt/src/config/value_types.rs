@@ -21,7 +21,7 @@ pub struct ValueType<T> {
     pub choices: Vec<&'static str>,
     /// True if messages must not repeat the value.
     pub hidden: bool,
-    /// How to get a value, if an example is no help.
+    /// Command or place that gives a value, if an example does not help.
     source: Option<&'static str>,
     parse: Parse<T>,
 }

@@ -100,7 +100,7 @@ pub enum Response {
     Error {
         /// The reason.
         what: String,
-        /// How to fix it.
+        /// Remedy.
         hint: Option<String>,
     },
 }

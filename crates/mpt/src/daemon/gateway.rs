@@ -173,7 +173,7 @@ fn table_of(interface: &str) -> Table {
     Table::new("mpt", interface, format!("mpt: made for {interface}, removed with it"), "masquerade")
 }
 
-/// What the chains depend on.
+/// The settings that determine the chains.
 struct Chains<'a> {
     tunnel: String,
     /// Notations of the interfaces that default routes lead to.

@@ -86,7 +86,7 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     up(file, &run, open).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
 }
 
-/// What is opened before the tunnel.
+/// The resources that are opened before the tunnel.
 struct Opened {
     signals: Signals,
     control: Server,

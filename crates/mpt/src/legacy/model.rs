@@ -83,7 +83,7 @@ pub struct Connection {
     pub reorder_window: u16,
     /// Maximum hold time of the reordering buffer, in milliseconds.
     pub max_buffdelay_msec: u32,
-    /// How control messages are authenticated.
+    /// Authentication of control messages.
     pub auth_type: AuthType,
     /// The authentication key; without one the original uses a public key from its source.
     pub auth_key: Option<Secret>,

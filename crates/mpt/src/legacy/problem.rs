@@ -9,9 +9,9 @@ pub struct LegacyProblem {
     pub file: String,
     /// The line, counted from 1; 0 if it concerns the whole file.
     pub line: usize,
-    /// What is wrong, and the expected value.
+    /// Description of the fault, with the expected value.
     pub what: String,
-    /// How to fix it.
+    /// Remedy.
     pub hint: String,
 }
 
@@ -22,7 +22,7 @@ pub struct Note {
     pub file: String,
     /// The line, counted from 1.
     pub line: usize,
-    /// What is not carried over, and why.
+    /// Settings that are not carried over, each with the reason.
     pub what: String,
 }
 

@@ -32,7 +32,7 @@ pub struct QueueEstimate {
     round_min: Duration,
     /// Sum and number of the queue samples of the round.
     round_sum: (Duration, u32),
-    /// When the path was last measured empty, and when ProbeRTT last used half a window.
+    /// Times at which the path was last measured empty, and at which ProbeRTT last used half a window.
     empty_at: Option<Time>,
     half_window_at: Option<Time>,
 }

@@ -31,7 +31,7 @@ use crate::wire::native::OVERHEAD;
 pub(super) struct Rekeying {
     attempt: Option<Box<RekeyAttempt>>,
     response: Option<RekeyResponse>,
-    /// When this end last derived keys for a rekey of the peer.
+    /// Time at which this end last derived keys for a rekey of the peer.
     derived: Option<Time>,
     /// The number of the last attempt in this run.
     number: u32,
@@ -40,7 +40,7 @@ pub(super) struct Rekeying {
 /// A rekey that this end initiated. In a box, so that a change of state leaves no copy of the key behind.
 struct RekeyAttempt {
     next: Time,
-    /// When a handshake is requested as well; `None` afterwards.
+    /// Time at which a handshake is requested as well; `None` afterwards.
     fall_back: Option<Time>,
     /// Made when the first message is due.
     own: Option<(KeyPair, RekeyShare)>,
@@ -49,7 +49,7 @@ struct RekeyAttempt {
 /// Our response to a rekey of the peer, until the peer uses the session.
 struct RekeyResponse {
     derived: Time,
-    /// When it was last sent; `None` if it is due.
+    /// Time of its last transmission; `None` if it is due.
     sent: Option<Time>,
     rekey: RekeyShare,
     rekeyed: RekeyShare,

@@ -87,7 +87,7 @@ impl Drop for EphemeralInput {
 pub(super) struct Pending {
     pub(super) index: SessionIndex,
     pub(super) mac1: [u8; MAC],
-    /// Where its copies were sent, at most one for each path.
+    /// Destinations of its copies, at most one for each path.
     pub(super) sent_to: Vec<RemoteAddress>,
     noise: noise::Initiator,
 }

@@ -59,7 +59,7 @@ impl Tai64n {
 /// clock is set back: a responder refuses an initiation that is not newer than the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// What the wall clock showed at [`Time::START`].
+    /// The wall clock's time at [`Time::START`].
     at_start: Duration,
     /// The last timestamp that was sent.
     last: Tai64n,

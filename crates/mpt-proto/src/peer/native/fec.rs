@@ -22,7 +22,7 @@ use crate::wire::native::{HEADER, OVERHEAD};
 pub(super) struct FecSender {
     encoder: Encoder,
     policy: FecPolicy,
-    /// When symbols are sent, if at all.
+    /// Condition for sending symbols, if they are sent at all.
     schedule: Option<FecSchedule>,
     /// The last source packet.
     last_source: Time,

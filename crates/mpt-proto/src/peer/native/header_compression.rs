@@ -1,4 +1,4 @@
-//! Where headers are compressed and put together again: see [`crate::headers`].
+//! Compression and decompression of headers in the packet's way: see [`crate::headers`].
 
 use crate::drops::Dropped;
 use crate::header_compression::{Choice, Coded, Compressor, Decompressor, MAX_HEADER, Reference};
@@ -157,7 +157,7 @@ mod tests {
 
     const BUCKET: u16 = 7;
 
-    /// What a packet goes through between two ends: as it comes out, and whether it was compressed.
+    /// Sends a packet from one end to the other. Returns it as it comes out, and `true` if it was compressed.
     fn carry(
         ends: &mut [HeaderCompression; 2],
         sequence: u32,

@@ -93,7 +93,7 @@ pub(super) struct Native {
     may_send: bool,
 
     pub(super) paths: PathTable<NativePath>,
-    /// What is known of the peer's paths.
+    /// Knowledge of the peer's paths.
     remote: RemotePaths,
     /// Configured paths without an address: a path over the same link that the peer opens gets their settings.
     expected: Vec<PathConfig>,

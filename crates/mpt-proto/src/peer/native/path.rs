@@ -19,7 +19,7 @@ use crate::tuning::{Rule, Tuning};
 #[derive(Debug)]
 pub(in crate::peer) struct NativePath {
     pub(in crate::peer) base: Path,
-    /// Whether the peer has proved that it receives at the remote address.
+    /// State of the proof that the peer receives at the remote address.
     pub(super) address: AddressState,
     /// The peer opened the path; the configuration does not name it.
     pub(super) learned: bool,
@@ -34,7 +34,7 @@ pub(in crate::peer) struct NativePath {
     pub(super) failed: bool,
     /// This end does not use it any more, and the peer has not been informed yet.
     pub(super) draining: bool,
-    /// How often it failed recently.
+    /// Number of recent failures.
     pub(super) damping: Damping,
     /// The last datagram of the peer on it.
     pub(super) last_received: Time,
@@ -155,7 +155,7 @@ fn initial_probes(tuning: Tuning) -> u32 {
     if tuning.has(Rule::InitialProbes) { INITIAL_PROBES } else { 0 }
 }
 
-/// What this end knows of the peer's paths, by the peer's slot.
+/// Knowledge of the peer's paths, by the peer's slot.
 #[derive(Debug)]
 pub(super) struct RemotePaths([RemotePath; MAX_PATHS]);
 

@@ -27,7 +27,7 @@ use crate::wire::frame::{
 };
 use crate::wire::native::SessionIndex;
 
-/// How a datagram came.
+/// Arrival of a datagram: path, DSCP and ECN, and session.
 #[derive(Clone, Copy, Debug)]
 struct Ingress {
     /// Our path on its route.
@@ -38,7 +38,7 @@ struct Ingress {
     session: SessionIndex,
 }
 
-/// What the frames of one datagram contained.
+/// Contents of the frames of one datagram.
 #[derive(Default)]
 struct DatagramContent<'a> {
     eliciting: AckEliciting,

@@ -31,11 +31,11 @@ pub(super) struct Reordering {
     realtime: HashMap<u16, Box<DuplicateFilter>>,
     /// Packets delivered from those.
     realtime_delivered: u64,
-    /// What is kept of buffers whose memory was released.
+    /// Remaining state of buffers whose memory was released.
     pub(super) idle: IdleState,
 }
 
-/// What the buffers hold.
+/// Contents of the buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) packets: usize,

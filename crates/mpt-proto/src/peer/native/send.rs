@@ -27,7 +27,7 @@ use crate::wire::native::{HEADER, OVERHEAD};
 /// An inner packet with its path and its number.
 pub(super) struct Scheduled {
     pub(super) path: PathId,
-    /// What the estimator notes for the datagram.
+    /// The estimator's record of the datagram.
     pub(super) payload: Payload,
     pub(super) seq: FlowSeq,
     pub(super) packet: InnerPacket,

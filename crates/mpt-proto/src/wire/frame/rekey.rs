@@ -19,7 +19,7 @@ pub enum RekeyMessage {
     Rekeyed(RekeyShare),
 }
 
-/// What one end contributes to the new session.
+/// One end's contribution to the new session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RekeyShare {
     /// The number of the attempt, which increases within a run of the initiator of the rekey.

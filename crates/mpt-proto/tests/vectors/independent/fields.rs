@@ -2,7 +2,7 @@
 
 use crate::packets::checksum;
 
-/// What is still to be read.
+/// Octets that are not read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
