@@ -31,12 +31,12 @@ pub fn check(input: &[u8]) {
 
 /// The memory in bytes that a peer may cost, with everything that has a bound of its own.
 const MEMORY: i64 = 32_000_000;
-/// What has a bound of its own: reorder buffers, replay windows, header contexts, ranges to
+/// Memory with bounds of its own: reorder buffers, replay windows, header contexts, ranges to
 /// acknowledge, datagrams in flight.
 const TABLES: i64 = 5_000_000 + MAX_SENT_BYTES as i64;
 /// Buffers of the endpoint that all peers share: 64 for datagrams of 65,507 bytes, and those of the TUN device.
 const SHARED_BUFFERS: i64 = 5_000_000;
-/// What one step may add beyond the budget before the budget stops it: a datagram, a page and a list of pages.
+/// Memory that one step may add beyond the budget before the budget stops it: a datagram, a page and a list of pages.
 const ONE_STEP: usize = 128 << 10;
 /// Keys of the three ends.
 const SERVER: u8 = 1;

@@ -33,7 +33,7 @@ type CommandResult = Result<(), Box<dyn Error>>;
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// What to run: an experiment (E1.I), a group (E1), a case (E1.I/50, rtt_40), all, or your own plan file
+    /// Measurements: an experiment (E1.I), a group (E1), a case (E1.I/50, rtt_40), all, or your own plan file
     /// (./mine.toml).
     #[arg(required = true)]
     keys: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct RunArgs {
     /// MPT as in the papers: static weights, no resequencing.
     #[arg(long, conflicts_with = "mode")]
     original: bool,
-    /// Where to measure: in network namespaces (root), in a user namespace, or in the simulator; the last two need no
+    /// Place: in network namespaces (root), in a user namespace, or in the simulator; the last two need no
     /// privileges.
     #[arg(long, value_enum, default_value_t = SubstrateArg::Netns)]
     substrate: SubstrateArg,

@@ -107,7 +107,7 @@ pub(super) enum Command {
     /// Write man pages or shell completions into a directory
     #[command(hide = true)]
     Generate {
-        /// What to write
+        /// Pages or completions
         what: Generated,
         /// The directory, which must exist
         directory: PathBuf,
@@ -133,7 +133,7 @@ pub(super) struct UpArgs {
     /// Write an event trace of each peer into this directory, in qlog form
     #[arg(long, value_name = "DIR")]
     pub(super) qlog: Option<PathBuf>,
-    /// What to log: error, warn, info, debug, trace, or by module as in info,mpt_proto=trace
+    /// Level of the log: error, warn, info, debug, trace, or by module as in info,mpt_proto=trace
     #[arg(long, env = "MPT_LOG", default_value = "info", value_name = "LEVEL")]
     pub(super) log: Targets,
 }
