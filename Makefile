@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 30
-.PHONY: all demo test check docs wasm deny msrv miri asan fuzz prerequisites clean
+.PHONY: all demo test check docs wasm deny msrv miri asan fuzz packages check-packages prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -78,6 +78,15 @@ fuzz:
 	  mkdir -p corpus/$$target && \
 	  cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
+
+# Makes target/packages: Debian packages of mpt and mpt-lab for this host's architecture, and SHA256SUMS.
+packages:
+	$(CARGO) build --release -p mpt -p mpt-lab
+	./scripts/build-packages
+
+# Installs, upgrades, removes and purges them in a fresh Debian 12, as root.
+check-packages: packages
+	./scripts/check-packages
 
 prerequisites:
 	@./scripts/prerequisites

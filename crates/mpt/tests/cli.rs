@@ -138,7 +138,10 @@ fn failures_and_wrong_usage_have_their_own_exit_codes() {
     );
     assert_eq!(mpt(run.path(), &["status", "a", "b"]).status.code(), Some(2));
     assert_eq!(mpt(run.path(), &["staus"]).status.code(), Some(2));
-    assert_eq!(mpt(run.path(), &["--version"]).status.code(), Some(0));
+    let version = mpt(run.path(), &["--version"]);
+    let expected = concat!("mpt ", env!("CARGO_PKG_VERSION"));
+    assert!(stdout(&version).starts_with(expected), "{version:?}");
+    assert_eq!(version.status.code(), Some(0));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::pair::flags::New;
 
 /// A multipath tunnel: one IP interface over many Internet links.
 #[derive(Debug, Parser)]
-#[command(name = "mpt", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+#[command(name = "mpt", version = env!("MPT_VERSION"), after_help = EXIT_CODES, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub(super) command: Command,
