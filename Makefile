@@ -43,8 +43,8 @@ wasm:
 
 # Checks licences, sources and duplicates of the dependencies, and known vulnerabilities if the database can be reached.
 deny:
-	@command -v cargo-deny >/dev/null || $(CARGO) install --locked --quiet cargo-deny \
-	 || { echo "skipped: cargo-deny cannot be installed"; exit 0; }; \
+	@command -v cargo-deny >/dev/null \
+	 || { echo "skipped: needs cargo-deny; hint: cargo install --locked cargo-deny"; exit 0; }; \
 	$(CARGO) deny --workspace check bans licenses sources || exit 1; \
 	if $(CARGO) deny --workspace fetch db >/dev/null 2>&1; then $(CARGO) deny --workspace check --disable-fetch advisories; \
 	else echo "skipped: known vulnerabilities, because the advisory database cannot be reached"; fi

@@ -27,10 +27,12 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), Error> {
     let fail = |cause| Error::new("drop privileges", cause);
     drop_from_bounding_set(kept);
     let kept = bits(kept);
-    let Sets { permitted, inheritable, .. } = capability::get().map_err(fail)?;
-    let kept_now = permitted & kept;
-    let sets = Sets { effective: kept_now, permitted: kept_now, inheritable: inheritable & kept };
-    capability::set(sets).and_then(|()| capability::set_no_new_privs()).map_err(fail)
+    let now = capability::get().map_err(fail)?;
+    let kept_now = now.permitted & kept;
+    let sets = Sets { effective: kept_now, permitted: kept_now, inheritable: now.inheritable & kept };
+    // A service manager's filter of system calls may forbid the change, but then there is none to make.
+    let changed = if sets == now { Ok(()) } else { capability::set(sets) };
+    changed.and_then(|()| capability::set_no_new_privs()).map_err(fail)
 }
 
 fn drop_from_bounding_set(kept: &[Capability]) {

@@ -43,7 +43,7 @@ pub struct FileText {
     /// The permission bits of the file that was read, as [`secrets::permissions`] returns them.
     pub permissions: u32,
     /// Others than root and the user of the process that read the file may change it.
-    pub is_loose: bool,
+    pub may_be_changed_by_others: bool,
 }
 
 /// The files in a folder.
@@ -52,7 +52,7 @@ pub struct Folder {
     /// The paths, sorted.
     pub files: Vec<PathBuf>,
     /// Others than root and the user of the process that read the folder may change it.
-    pub is_loose: bool,
+    pub may_be_changed_by_others: bool,
 }
 
 /// An error of the system.
@@ -130,13 +130,16 @@ impl Files {
 impl Snapshot {
     /// Returns at least the bytes that it has as JSON, so that a buffer need not grow and leave copies of secrets.
     pub fn size_hint(&self) -> usize {
-        let text = |file: &Result<FileText, Refusal>| file.as_ref().map_or(0, |file| 2 * file.text.len());
-        let files: usize = self.files.iter().map(|(path, file)| path.as_os_str().len() + text(file) + ENTRY).sum();
+        let text = |file: &Result<FileText, Refusal>| file.as_ref().map_or(0, |file| JSON_BYTES * file.text.len());
+        let files: usize =
+            self.files.iter().map(|(path, file)| JSON_BYTES * path.as_os_str().len() + text(file) + ENTRY).sum();
         let folders = self.folders.values().flatten().flat_map(|folder| &folder.files);
-        files + folders.map(|path| path.as_os_str().len() + ENTRY).sum::<usize>() + ENTRY
+        files + folders.map(|path| JSON_BYTES * path.as_os_str().len() + ENTRY).sum::<usize>() + ENTRY
     }
 }
 
+/// The most bytes of JSON for a byte of text: `\u0001` for a control character.
+pub const JSON_BYTES: usize = 6;
 /// Bytes of an entry in JSON beside path and text.
 const ENTRY: usize = 512;
 
@@ -167,16 +170,17 @@ fn from_disk(path: &Path, limit: u64) -> io::Result<FileText> {
         Ok(text) => (text.to_owned(), true),
         Err(_) => (String::from_utf8_lossy(&bytes).into_owned(), false),
     };
-    let (permissions, is_loose) = (secrets::permissions(&metadata), secrets::is_changed_by_others(&metadata));
-    Ok(FileText { text, is_utf8, permissions, is_loose })
+    let permissions = secrets::permissions(&metadata);
+    let may_be_changed_by_others = secrets::may_be_changed_by_others(&metadata);
+    Ok(FileText { text, is_utf8, permissions, may_be_changed_by_others })
 }
 
 fn folder_from_disk(path: &Path) -> io::Result<Folder> {
     let files: io::Result<Vec<_>> = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect();
     let mut files = files?;
     files.sort();
-    let is_loose = fs::metadata(path).is_ok_and(|folder| secrets::is_changed_by_others(&folder));
-    Ok(Folder { files, is_loose })
+    let may_be_changed_by_others = fs::metadata(path).is_ok_and(|folder| secrets::may_be_changed_by_others(&folder));
+    Ok(Folder { files, may_be_changed_by_others })
 }
 
 /// Growing a buffer would leave an unwiped copy behind; the reader needs this much space to detect the end.
@@ -192,10 +196,12 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::write(at("text"), "a \"key\"\n").unwrap();
         fs::write(at("binary"), [0xff, b'x']).unwrap();
+        fs::write(at("control"), [1; 4000]).unwrap();
         let recorder = Files::recorder();
+        assert_eq!(recorder.read(&at("control"), 9000).unwrap().text.len(), 4000);
         assert_eq!(recorder.read(&at("text"), 100).unwrap().text, "a \"key\"\n");
         assert!(recorder.read(&at("binary"), 100).is_err() && recorder.read(&at("absent"), 100).is_err());
-        assert_eq!(recorder.folder(folder.path()).unwrap().files.len(), 2);
+        assert_eq!(recorder.folder(folder.path()).unwrap().files.len(), 3);
         let snapshot = recorder.into_snapshot();
         let json = serde_json::to_vec(&snapshot).unwrap();
         assert!(json.len() <= snapshot.size_hint(), "{} of {}", json.len(), snapshot.size_hint());
@@ -208,6 +214,6 @@ mod tests {
         for absent in [files.read(&at("absent"), 100).err(), files.read(Path::new("/etc/passwd"), 100).err()] {
             assert_eq!(absent.unwrap().kind(), io::ErrorKind::NotFound);
         }
-        assert_eq!(files.folder(folder.path()).unwrap().files, [at("binary"), at("text")]);
+        assert_eq!(files.folder(folder.path()).unwrap().files, [at("binary"), at("control"), at("text")]);
     }
 }

@@ -1,7 +1,7 @@
 //! Rejects files with secrets that others may access. Messages about such a file never contain any of its text.
 
 use std::fmt;
-use std::fs::Metadata;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -24,7 +24,7 @@ fn group_of_tunnels() -> Option<u32> {
 pub const USER: &str = "mpt";
 
 /// Returns true if others than root and the user of this process may change a file, or the files of a folder.
-pub fn is_changed_by_others(metadata: &Metadata) -> bool {
+pub fn may_be_changed_by_others(metadata: &Metadata) -> bool {
     let is_foreign = metadata.uid() != 0 && metadata.uid() != geteuid().as_raw();
     is_foreign || metadata.permissions().mode() & 0o022 != 0
 }
@@ -33,7 +33,7 @@ pub fn is_changed_by_others(metadata: &Metadata) -> bool {
 pub fn hint_for(error: &io::Error, otherwise: &str) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "chown it to the user that runs mpt: a running tunnel cannot access files of others"
+            "chown it to the user that runs mpt, or with the systemd unit: chown root:mpt, chmod 640; a running tunnel cannot access files of others"
         }
         _ => otherwise,
     }
@@ -57,11 +57,24 @@ impl fmt::Display for LoosePermissions {
     }
 }
 
-/// Returns the command that restricts the permissions.
+/// Returns the command that restricts the permissions. A file of root and the group `mpt` stays readable for that
+/// group.
 pub fn chmod(path: &Path) -> String {
+    let owner = fs::metadata(path).map(|metadata| (metadata.uid(), metadata.gid()));
+    chmod_to(strictest(owner.ok(), group_of_tunnels()), path)
+}
+
+fn strictest(owner: Option<(u32, u32)>, group_of_tunnels: Option<u32>) -> &'static str {
+    match (owner, group_of_tunnels) {
+        (Some((0, group)), Some(tunnels)) if group == tunnels => "640",
+        _ => "600",
+    }
+}
+
+fn chmod_to(mode: &str, path: &Path) -> String {
     let path = path.display().to_string();
     let plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c)) && !path.starts_with('-');
-    if plain { format!("chmod 600 {path}") } else { format!("chmod 600 -- '{}'", path.replace('\'', r"'\''")) }
+    if plain { format!("chmod {mode} {path}") } else { format!("chmod {mode} -- '{}'", path.replace('\'', r"'\''")) }
 }
 
 #[cfg(test)]
@@ -77,6 +90,15 @@ mod tests {
             assert_eq!(LoosePermissions::of(loose), Some(LoosePermissions(loose)));
         }
         assert_eq!(LoosePermissions(0o644).to_string(), "is open to others than its owner (mode 0644)");
+    }
+
+    #[test]
+    fn a_file_for_the_group_of_tunnels_stays_readable_for_it() {
+        assert_eq!(strictest(Some((0, 970)), Some(970)), "640");
+        for other in [(Some((0, 0)), Some(970)), (Some((970, 970)), Some(970)), (Some((0, 0)), None), (None, Some(970))]
+        {
+            assert_eq!(strictest(other.0, other.1), "600");
+        }
     }
 
     #[test]

@@ -24,4 +24,5 @@ mod service;
 mod sizes;
 mod stranger;
 mod transfer;
+mod unit;
 mod wire;

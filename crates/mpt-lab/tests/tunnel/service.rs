@@ -1,6 +1,7 @@
 //! The daemon as a service: its privileges, its messages to the service manager, and the secrets that it never prints.
 
 use crate::rig::{Plan, Rig, text};
+use crate::unit::Unit;
 use mpt_lab::topology::{Family, Host};
 use std::{
     fs::{self, File},
@@ -140,22 +141,25 @@ fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
     assert_eq!(rest.last().map(String::as_str), Some("STOPPING=1"), "{rest:?}");
 }
 
-const UNIT: &str = include_str!("../../../../packaging/systemd/mpt@.service");
-
 #[test]
 fn the_user_and_the_capabilities_of_the_unit_suffice() {
     // Without the drop-in for gateways, the unit hides /proc/sys.
-    run_as_unit("unit", "kill_switch = true", "mount -t proc -o subset=pid,hidepid=invisible proc /proc");
-    run_as_unit("unit-gw", "kill_switch = true\nmasquerade = true", "true");
+    let hidden = "mount -t proc -o subset=pid,hidepid=invisible proc /proc";
+    run_as_unit("unit", &Unit::plain(), "kill_switch = true", hidden);
+    run_as_unit("unit-gw", &Unit::plain(), "kill_switch = true\nmasquerade = true", "true");
+    run_as_unit("unit-low", &Unit::with_low_port(), "port = 853", hidden);
+    run_as_unit("unit-low-unused", &Unit::with_low_port(), "kill_switch = true", hidden);
 }
 
-fn run_as_unit(name: &str, top: &str, prepare: &str) {
+fn run_as_unit(name: &str, unit: &Unit, top: &str, prepare: &str) {
     let Some(mut rig) = Rig::build(name, &["delay=1ms"]) else { return };
     rig.launch_with(Host::B, &config(1));
-    let value = |key: &str| UNIT.lines().find_map(|line| line.strip_prefix(key)).expect("a line");
-    assert_eq!(value("User="), "mpt");
-    let set = |key| value(key).split(' ').map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase()));
-    let (bounding, ambient) = (set("CapabilityBoundingSet="), set("AmbientCapabilities=").collect::<String>());
+    assert_eq!(unit.values("User="), ["mpt"]);
+    let set = |key| {
+        let names = unit.values(key);
+        names.iter().map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase())).collect::<String>()
+    };
+    let (bounding, ambient) = (set("CapabilityBoundingSet="), set("AmbientCapabilities="));
     let all = format!("routes = [\"0.0.0.0/0\"]\n{top}\n[[peer]]");
     fs::write(rig.file(Host::A), config(0).replacen("[[peer]]", &all, 1)).expect("a file");
     fs::set_permissions(rig.file(Host::A), fs::Permissions::from_mode(0o600)).expect("its mode");
@@ -174,14 +178,14 @@ fn run_as_unit(name: &str, top: &str, prepare: &str) {
         .args(["setpriv", "--clear-groups"]);
     let user = USER.to_string();
     command.args(["--reuid", &user, "--regid", &user, "--no-new-privs"]);
-    command.arg(format!("--bounding-set=-all{}", bounding.collect::<String>()));
+    command.arg(format!("--bounding-set=-all{bounding}"));
     command.arg(format!("--inh-caps=-all{ambient}")).arg(format!("--ambient-caps=-all{ambient}"));
     let program_for_all = rig.folder.path().join("mpt");
     fs::copy(crate::rig::program(), &program_for_all).expect("a copy");
-    command.arg(program_for_all);
     let program = rig.program(Host::A);
     command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let mut daemon = Running(command.arg("up").arg(rig.file(Host::A)).spawn().expect("mpt up"));
+    unit.run_filtered(&mut command, rig.folder.path(), [program_for_all, "up".into(), rig.file(Host::A)]);
+    let mut daemon = Running(command.spawn().expect("mpt up"));
     rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
     rig.hosts.a.ip("link set eth1 down\nlink set eth1 up").expect("an interface that comes back");
     rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));

@@ -9,6 +9,8 @@ use std::process::Command;
 use std::{env, fmt};
 
 use serde::Serialize;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
 
 use super::arguments::{PathArgs, PathCommand, ReportArgs, TunnelArg, UpArgs};
 use super::render;
@@ -74,6 +76,7 @@ pub fn down(tunnel: TunnelArg) -> Result<(), Failure> {
         Err(failure) => failure,
     };
     let Some(name) = tunnel.name.or_else(only_crashed_tunnel) else { return Err(failure) };
+    log_warnings();
     match daemon::clean_up(&name)? {
         true => {
             eprintln!("{name} was not running; removed what it had left behind");
@@ -85,7 +88,14 @@ pub fn down(tunnel: TunnelArg) -> Result<(), Failure> {
 
 /// Activates the kill switch of a file whose tunnel is not running.
 pub fn kill_switch(file: &Path) -> Result<(), Failure> {
-    daemon::activate_kill_switch(&load(file)?)
+    let file = load(file)?;
+    log_warnings();
+    daemon::activate_kill_switch(&file)
+}
+
+/// Logs warnings of a command that changes the system: for example that it stays root.
+fn log_warnings() {
+    logging::init(Targets::new().with_default(Level::WARN));
 }
 
 /// Returns the crashed tunnel, if exactly one has left a socket file.

@@ -29,7 +29,7 @@ pub fn peers(folder: &At<PathBuf>, read_peer: ReadPeer<'_>, log: &mut ProblemLog
             return Vec::new();
         }
     };
-    if folder_read.is_loose {
+    if folder_read.may_be_changed_by_others {
         log.warn_loose(folder.line, &path);
     }
     let files = folder_read.files.into_iter().filter(|file| is_included(file));
@@ -52,9 +52,11 @@ fn read(path: PathBuf, line: usize, read_peer: ReadPeer<'_>, log: &mut ProblemLo
         }
     };
     let base = log.lines().include(path.clone());
-    let mut own =
-        ProblemLog::new(&path, &read.text).with_permissions(read.permissions).reading(log.files()).counted_from(base);
-    if read.is_loose {
+    let mut own = ProblemLog::new(&path, &read.text)
+        .with_permissions(read.permissions)
+        .with_files(log.files())
+        .counted_from(base);
+    if read.may_be_changed_by_others {
         own.warn_loose(base + 1, &path);
     }
     let (document, errors) = DeTable::parse_recoverable(&read.text);

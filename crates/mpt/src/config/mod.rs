@@ -61,8 +61,8 @@ pub fn load(path: &Path) -> Result<File, Vec<Problem>> {
 pub(crate) fn load_from(files: &Files, path: &Path) -> Result<File, Vec<Problem>> {
     match files.read(path, u64::MAX) {
         Ok(read) => {
-            let mut log = ProblemLog::new(path, &read.text).with_permissions(read.permissions).reading(files);
-            if read.is_loose {
+            let mut log = ProblemLog::new(path, &read.text).with_permissions(read.permissions).with_files(files);
+            if read.may_be_changed_by_others {
                 log.warn_loose(1, path);
             }
             checked(log, &read.text)
@@ -112,7 +112,7 @@ pub(crate) fn import_original(folder: &Path, allowed: Allowed) -> Result<Importe
 /// # Errors
 /// All problems, as text.
 pub(crate) fn parse_original(files: &Files, folder: &Path, text: &str) -> Result<File, Vec<String>> {
-    let read = checked(ProblemLog::new(folder, text).reading(files), text);
+    let read = checked(ProblemLog::new(folder, text).with_files(files), text);
     let file =
         read.map_err(|problems| problems.iter().map(|problem| without_line(problem).to_string()).collect::<Vec<_>>())?;
     Ok(File { format: FileFormat::Original, ..file })

@@ -123,7 +123,7 @@ impl<'t> ProblemLog<'t> {
     }
 
     /// Sets where the files are read that it names.
-    pub fn reading(self, files: &'t Files) -> Self {
+    pub fn with_files(self, files: &'t Files) -> Self {
         Self { files, ..self }
     }
 

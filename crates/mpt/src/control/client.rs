@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::report::Report;
 use super::{Request, Response, RunDir};
 use crate::Failure;
@@ -86,7 +88,7 @@ impl Client {
 
     fn exchange_checked(&mut self, request: &Request) -> Result<Response, Failure> {
         let line = self.exchange(request).map_err(|error| self.lost(&error))?;
-        match serde_json::from_slice(&line) {
+        match response(&line) {
             Ok(Response::Error { what, hint }) => Err(Failure { what, hint }),
             Ok(response) => Ok(response),
             Err(error) => Err(self.malformed(&error.to_string())),
@@ -127,6 +129,24 @@ impl RunDir {
     }
 }
 
+/// Parses a response, with U+FFFD for control characters: root prints what another user's process sends, and a terminal
+/// would execute them.
+fn response(line: &[u8]) -> serde_json::Result<Response> {
+    let mut value = serde_json::from_slice(line)?;
+    replace_control_characters(&mut value);
+    serde_json::from_value(value)
+}
+
+fn replace_control_characters(value: &mut Value) {
+    let is_control = |c: char| c.is_control() && c != '\n';
+    match value {
+        Value::String(text) if text.contains(is_control) => *text = text.replace(is_control, "\u{fffd}"),
+        Value::Array(values) => values.iter_mut().for_each(replace_control_characters),
+        Value::Object(fields) => fields.values_mut().for_each(replace_control_characters),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 /// Returns true if a process listens at `socket`. Assumes so without permission to connect.
 fn is_listening(socket: &Path) -> bool {
     match UnixStream::connect(socket) {
@@ -148,3 +168,16 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
 /// More than a thousand peers with 32 paths need.
 const MAX_RESPONSE: u64 = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_a_tunnel_do_not_reach_the_terminal() {
+        let line = br#"{"error":{"what":"\u001b]0;x\u0007 \u009b2J \u007f","hint":"a\nb \u00e9"}}"#;
+        let Response::Error { what, hint } = response(line).unwrap() else { panic!("another response") };
+        assert_eq!(what, "\u{fffd}]0;x\u{fffd} \u{fffd}2J \u{fffd}");
+        assert_eq!(hint.as_deref(), Some("a\nb \u{e9}"));
+    }
+}

@@ -66,7 +66,9 @@ impl RunDir {
     pub fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
         let name = |path: PathBuf| Some(path.file_name()?.to_str()?.strip_suffix(".sock")?.to_owned());
-        let mut names: Vec<_> = entries.filter_map(|entry| name(entry.path())).collect();
+        // Another user's process may create files there, and root prints the names.
+        let is_printable = |name: &String| !name.contains(char::is_control);
+        let mut names: Vec<_> = entries.filter_map(|entry| name(entry.path())).filter(is_printable).collect();
         names.sort();
         names
     }

@@ -7,11 +7,14 @@
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use mpt_proto::time::Time;
 use nix::libc;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
@@ -31,6 +34,11 @@ pub struct Server {
     listener: UnixListener,
     /// A descriptor in reserve, to accept and close a connection when the process has no other left.
     reserve: Option<UnixListener>,
+    /// A client could not be accepted since the last [`Self::poll`], for lack of a descriptor or memory.
+    is_short: bool,
+    /// The time when clients are accepted again; `None` while they are.
+    resume: Option<Time>,
+    warned: Option<Time>,
     next: u64,
     socket: PathBuf,
     /// Dropped before the connections, so that a client that waits for the tunnel's end can start it again at once.
@@ -55,7 +63,8 @@ impl Server {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| failed(&socket)(errno.into()))?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|errno| failed(&socket)(errno.into()))?;
         let reserve = listener.try_clone().ok();
-        Ok(Self { epoll, listener, reserve, connections: BTreeMap::new(), next: 0, socket, _lock: lock })
+        let (is_short, resume, warned, connections, next) = (false, None, None, BTreeMap::new(), 0);
+        Ok(Self { epoll, listener, reserve, is_short, resume, warned, connections, next, socket, _lock: lock })
     }
 
     /// Reads the requests of all clients. Call it when the server is readable, and answer every request with
@@ -74,14 +83,37 @@ impl Server {
         self.update_interest(token, result);
     }
 
+    /// Stops accepting clients for a second when that fails, because the listener stays readable and would keep the
+    /// event loop busy. Call it in each iteration; returns the time of the next call.
+    pub fn poll(&mut self, now: Time) -> Option<Time> {
+        if mem::take(&mut self.is_short) {
+            if self.warned.is_none_or(|at| now >= at + WARN_INTERVAL) {
+                tracing::warn!("no descriptor for a client of the control socket: raise the limit (LimitNOFILE=)");
+                self.warned = Some(now);
+            }
+            if self.reserve.is_none() && self.epoll.delete(&self.listener).is_ok() {
+                self.resume = Some(now + PAUSE);
+            }
+        }
+        if self.resume.is_some_and(|at| at <= now) {
+            let added = self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, 0));
+            self.resume = added.is_err().then_some(now + PAUSE);
+        }
+        self.resume
+    }
+
     fn accept(&mut self) {
+        if self.resume.is_some() {
+            return;
+        }
         for _ in 0..MAX_CLIENTS {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    return self.refuse();
-                }
-                Err(_) => return,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return,
+                    Some(libc::EINTR | libc::ECONNABORTED) => continue,
+                    _ => return self.refuse(),
+                },
             };
             let Ok(connection) = ClientConnection::new(stream) else { continue };
             if self.connections.len() >= MAX_CLIENTS {
@@ -101,8 +133,8 @@ impl Server {
             self.connections.pop_first();
         }
         let refused = self.listener.accept().is_ok();
-        self.reserve = self.listener.try_clone().ok();
-        tracing::warn!(refused, "no descriptor for a client of the control socket: raise the limit (LimitNOFILE=)");
+        self.reserve = self.listener.try_clone().ok().filter(|_| refused);
+        self.is_short = true;
     }
 
     fn read(&mut self, token: ClientToken) -> Option<(ClientToken, Request)> {
@@ -189,7 +221,34 @@ fn cannot_use(path: &str, error: &io::Error) -> Failure {
 
 /// Maximum number of connections.
 pub const MAX_CLIENTS: usize = 16;
+const PAUSE: Duration = Duration::from_secs(1);
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// Only root and its group may control a tunnel.
 const SOCKET_MODE: u32 = 0o660;
 /// Everybody may list the running tunnels.
 const DIRECTORY_MODE: u32 = 0o755;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use nix::sys::epoll::EpollTimeout;
+
+    use super::*;
+
+    #[test]
+    fn a_client_that_cannot_be_accepted_does_not_keep_the_event_loop_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = Server::bind(&RunDir::at(folder.path()), "mpt0").unwrap();
+        let _client = UnixStream::connect(folder.path().join("mpt0.sock")).unwrap();
+        let is_ready = |server: &Server| server.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(1);
+        let start = Time::from_nanos(0);
+        assert_eq!((server.poll(start), is_ready(&server)), (None, true));
+        // As after a failure to accept it, even with the reserve.
+        (server.is_short, server.reserve) = (true, None);
+        assert_eq!((server.poll(start), is_ready(&server)), (Some(start + PAUSE), false));
+        assert!(server.handle_ready().is_empty() && server.connections.is_empty());
+        assert_eq!((server.poll(start + PAUSE), is_ready(&server)), (None, true));
+        assert!(server.handle_ready().is_empty() && server.connections.len() == 1);
+    }
+}

@@ -8,20 +8,22 @@
 //! The second process knows the path of the configuration from the start of the tunnel, and its requests name no other.
 //! It grants a tunnel that an attacker has taken over this much:
 //!
-//! - [`Request::Check`] and [`Request::Read`]: the contents of the configuration and of the files that it names, which
-//!   the tunnel has read at its start;
+//! - [`Request::Check`] and [`Request::Read`]: the present contents of the configuration and of the files that it
+//!   names, also what was added to them since the start;
 //! - [`Request::Save`] and [`Request::Disable`], for a configuration directory of the original only: connections that
 //!   differ, are added, or are missing at the next start. The files contain nothing but what a connection has.
 //!
 //! A tunnel that was not started by root reads its files itself.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::mem;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mpt_linux::privilege;
 use mpt_linux::reactor::Signals;
@@ -31,8 +33,8 @@ use zeroize::Zeroizing;
 
 use crate::Failure;
 use crate::config::model::FileFormat;
-use crate::config::{self, File};
-use crate::files::{Files, Snapshot};
+use crate::config::{self, File, Problem};
+use crate::files::{Files, JSON_BYTES, Snapshot};
 use crate::legacy::model::Connection;
 use crate::legacy::toml::Allowed;
 use crate::legacy::{folder, write};
@@ -49,8 +51,13 @@ pub(super) struct ConfigFiles {
 #[derive(Debug)]
 struct Process {
     child: Child,
-    /// Closed when the process has failed to answer.
-    stream: Option<BufReader<UnixStream>>,
+    /// `None` when the process has ended.
+    stream: Option<UnixStream>,
+    /// The received part of the next answer, and the length of the whole with its header once that is known.
+    input: Zeroizing<Vec<u8>>,
+    expected: usize,
+    /// The answer to an earlier request is still to come. It is dropped before the next request is sent.
+    is_late: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,14 +82,25 @@ enum Reply {
 }
 
 impl ConfigFiles {
-    /// Starts the second process if this one is root's.
+    /// Starts the second process if this one is root's and may become another user.
     ///
     /// # Errors
     /// It cannot be started.
     pub(super) fn open(file: &File) -> Result<Self, Failure> {
-        let process = geteuid().is_root().then(|| Process::start(&file.path, file.format)).transpose();
+        let process = (geteuid().is_root() && privilege::may_change_user())
+            .then(|| Process::start(&file.path, file.format))
+            .transpose();
         let process = process.map_err(|error| Failure::new(format!("cannot start a second process: {error}")))?;
         Ok(Self { path: file.path.clone(), format: file.format, process })
+    }
+
+    /// Returns the user to whom the files should belong.
+    pub(super) fn owner(&self) -> &'static str {
+        if self.process.is_some() {
+            "root"
+        } else {
+            "the user that runs mpt, or to root and the group mpt with mode 0640"
+        }
     }
 
     /// Accesses the files without the second process.
@@ -107,16 +125,24 @@ impl ConfigFiles {
     /// The first problem.
     pub(super) fn read(&mut self) -> Result<File, Failure> {
         let unusable = |what: String| Failure::new(what).hint("nothing was changed");
-        let read = match &mut self.process {
-            Some(process) => process.exchange(&Request::Read).map_err(|error| unusable(error.to_string()))?,
-            None => read(&self.path, self.format),
+        let Some(process) = &mut self.process else {
+            let file = match self.format {
+                FileFormat::Toml => config::load(&self.path).map_err(|problems| texts(&problems)),
+                FileFormat::Original => {
+                    config::load_original(&self.path, Allowed::default()).map(|(file, _notes)| file)
+                }
+            };
+            return file.map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default()));
         };
-        match read {
-            Reply::Files(snapshot, None) => config::load_from(&Files::of(snapshot), &self.path)
-                .map_err(|problems| unusable(problems.first().map_or_else(String::new, ToString::to_string))),
-            Reply::Files(snapshot, Some(text)) => text
-                .and_then(|text| config::parse_original(&Files::of(snapshot), &self.path, &text))
-                .map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default())),
+        match process.exchange(&Request::Read).map_err(|error| unusable(error.to_string()))? {
+            Reply::Files(snapshot, text) => {
+                let files = Files::of(snapshot);
+                let file = match text {
+                    None => config::load_from(&files, &self.path).map_err(|problems| texts(&problems)),
+                    Some(text) => text.and_then(|text| config::parse_original(&files, &self.path, &text)),
+                };
+                file.map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default()))
+            }
             Reply::Done => Err(unusable(unexpected().to_string())),
             Reply::Failed(_, what) => Err(unusable(what)),
         }
@@ -148,42 +174,104 @@ impl ConfigFiles {
     }
 }
 
+fn texts(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(ToString::to_string).collect()
+}
+
 impl Process {
     fn start(path: &Path, format: FileFormat) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
-        ours.set_read_timeout(Some(TIMEOUT))?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("mpt").arg("config-files").arg(path).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        command.arg0("mpt").arg("config-files").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         if format == FileFormat::Original {
             command.arg("--legacy");
         }
-        Ok(Self { child: command.spawn()?, stream: Some(BufReader::new(ours)) })
+        Ok(Self::over(ours, command.arg("--").arg(path).spawn()?))
+    }
+
+    fn over(stream: UnixStream, child: Child) -> Self {
+        Self { child, stream: Some(stream), input: Zeroizing::default(), expected: HEADER, is_late: false }
     }
 
     fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
-        let ended = || io::Error::other("the process that reads the configuration has ended; start the tunnel again");
-        let mut stream = self.stream.take().ok_or_else(ended)?;
+        let deadline = Instant::now() + TIMEOUT;
+        if self.is_late {
+            self.receive(deadline)?;
+        }
         let mut line = Zeroizing::new(serde_json::to_vec(request)?);
         line.push(b'\n');
-        stream.get_mut().write_all(&line)?;
-        let mut length = [0; 8];
-        stream.read_exact(&mut length).map_err(|_| ended())?;
-        let length = usize::try_from(u64::from_le_bytes(length)).map_err(|_| ended())?;
-        let mut reply = Zeroizing::new(Vec::with_capacity(length));
-        stream.by_ref().take(length as u64).read_to_end(&mut reply)?;
-        let reply = serde_json::from_slice(&reply)?;
-        // After an error the stream is closed: the reply to the next request could be that to this one.
-        self.stream = Some(stream);
-        Ok(reply)
+        let mut stream = self.stream.as_ref().ok_or_else(ended)?;
+        if let Err(error) = stream.set_write_timeout(Some(TIMEOUT)).and_then(|()| stream.write_all(&line)) {
+            // A part of the request is sent, so that no other can follow.
+            self.stream = None;
+            return Err(if error.kind() == io::ErrorKind::WouldBlock { no_answer() } else { ended() });
+        }
+        self.is_late = true;
+        Ok(serde_json::from_slice(&self.receive(deadline)?)?)
+    }
+
+    /// Returns the next answer. What has arrived of it at the deadline is kept.
+    fn receive(&mut self, deadline: Instant) -> io::Result<Zeroizing<Vec<u8>>> {
+        while self.input.len() < self.expected {
+            self.receive_part(deadline)?;
+            if self.expected == HEADER && self.input.len() == HEADER {
+                let length = self.input.as_slice().try_into().map(u64::from_le_bytes).unwrap_or_default();
+                self.expected = HEADER + usize::try_from(length).map_err(|_| unexpected())?;
+                // A buffer that grows leaves copies of secrets.
+                self.input = Zeroizing::new(Vec::with_capacity(self.expected));
+                self.input.extend(length.to_le_bytes());
+            }
+        }
+        self.is_late = false;
+        self.expected = HEADER;
+        let mut answer = mem::take(&mut self.input);
+        answer.drain(..HEADER);
+        Ok(answer)
+    }
+
+    fn receive_part(&mut self, deadline: Instant) -> io::Result<()> {
+        let mut stream = self.stream.as_ref().ok_or_else(ended)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(no_answer());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let received = self.input.len();
+        self.input.resize(self.expected, 0);
+        let read = stream.read(&mut self.input[received..]);
+        self.input.truncate(received + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(1..) => Ok(()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(()),
+            Ok(0) | Err(_) => {
+                self.stream = None;
+                Err(ended())
+            }
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The process ends when its input does.
-        self.stream = None;
-        let _ = self.child.wait();
+        // The process ends when its input does, and its end closes the stream. The end of the tunnel does not depend on
+        // it: a process that is stuck becomes one of init's.
+        if let Some(stream) = &self.stream {
+            let _ = stream.shutdown(Shutdown::Write);
+            let deadline = Instant::now() + END_TIMEOUT;
+            while self.receive(deadline).is_ok() {}
+        }
+        let _ = self.child.try_wait();
     }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the process that reads the configuration has ended; start the tunnel again")
+}
+
+fn no_answer() -> io::Error {
+    let seconds = TIMEOUT.as_secs();
+    let what = format!("the process that reads the configuration has not answered within {seconds} s; try again later");
+    io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
 /// Serves the requests on standard input until it ends.
@@ -205,11 +293,12 @@ pub fn serve(path: &Path, format: FileFormat) -> Result<(), Failure> {
         if line.is_empty() {
             return Ok(());
         }
-        let request = serde_json::from_slice(&line).map_err(|error| failed(error.into()))?;
+        // The error would repeat text of the tunnel on a terminal of root.
+        let request = serde_json::from_slice(&line).map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
         let reply = answer(path, format, request);
         let room = match &reply {
             Reply::Files(snapshot, text) => {
-                snapshot.size_hint() + 2 * text.iter().flatten().map(String::len).sum::<usize>()
+                snapshot.size_hint() + JSON_BYTES * text.iter().flatten().map(String::len).sum::<usize>()
             }
             Reply::Done | Reply::Failed(..) => 0,
         };
@@ -280,8 +369,12 @@ fn unexpected() -> io::Error {
     io::Error::other("unexpected reply of the process that reads the configuration")
 }
 
-/// Reading 10,000 peers takes half a second. The service manager's watchdog expects a sign of life within 30 s.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Reading 10,000 peers takes half a second. The tunnel moves no packets meanwhile, and a peer gives a path up when it
+/// is silent for some seconds.
+const TIMEOUT: Duration = Duration::from_secs(4);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of the length before an answer.
+const HEADER: usize = size_of::<u64>();
 /// A connection of the original has at most 255 paths of some 300 bytes.
 const MAX_REQUEST: u64 = 1 << 18;
 /// Bytes of a reply beside the files.
@@ -307,9 +400,42 @@ mod tests {
         assert!(!save("../office.conf", text, FileFormat::Original));
         assert!(!save("office.conf", text, FileFormat::Toml), "only a directory of the original is written to");
         assert!(!save("office.conf", "* * * * * root sh", FileFormat::Original));
-        if save("office.conf", text, FileFormat::Original) {
-            let written = std::fs::read_to_string(folder.path().join("connections/office.conf")).unwrap();
-            assert!(!written.contains("root sh"), "{written}");
-        }
+        assert!(save("office.conf", text, FileFormat::Original));
+        let written = std::fs::read_to_string(folder.path().join("connections/office.conf")).unwrap();
+        assert!(written.contains("10.77.0.3") && !written.contains("root sh"), "{written}");
+    }
+
+    #[test]
+    fn a_late_answer_fails_one_request_only() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let child = Command::new("true").spawn().unwrap();
+        let mut process = Process::over(ours, child);
+        let answer = |what: &str| {
+            let reply = serde_json::to_vec(&Reply::Failed(None, what.to_owned())).unwrap();
+            [&(reply.len() as u64).to_le_bytes()[..], &reply].concat()
+        };
+        // The first request has been sent; a part of its answer is here at the deadline.
+        let (late, next) = (answer("late"), answer("next"));
+        process.is_late = true;
+        theirs.write_all(&late[..11]).unwrap();
+        let error = process.receive(Instant::now() + Duration::from_millis(20)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        theirs.write_all(&[&late[11..], &next].concat()).unwrap();
+        let Reply::Failed(None, what) = process.exchange(&Request::Check).unwrap() else { panic!("another reply") };
+        assert_eq!(what, "next");
+        drop(theirs);
+        let ended = process.exchange(&Request::Check).map(drop).unwrap_err();
+        assert!(ended.to_string().contains("has ended"), "{ended}");
+    }
+
+    #[test]
+    fn a_process_that_does_not_end_delays_the_end_of_the_tunnel_by_a_bounded_time() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let child = Command::new("sleep").arg("3600").spawn().unwrap();
+        let id = nix::unistd::Pid::from_raw(child.id() as i32);
+        // Without a bound this waits for an hour.
+        drop(Process::over(ours, child));
+        nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGKILL).unwrap();
+        nix::sys::wait::waitpid(id, None).unwrap();
     }
 }

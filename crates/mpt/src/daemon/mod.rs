@@ -37,7 +37,7 @@ use std::{env, process};
 
 use mpt_linux::Reactor;
 use mpt_linux::netlink::{Event, Link, Monitor, Netlink, TableMonitor};
-use mpt_linux::privilege::{self, Capability};
+use mpt_linux::privilege::Capability;
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_linux::suspend::{CopyMonitor, SuspendWatch};
 use mpt_linux::tun::CloneDevice;
@@ -78,11 +78,11 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     let qlog = qlog.filter(|_| !run.running().contains(&file.interface));
     let qlog = qlog.map(|folder| Qlog::open(folder, file, clock.now())).transpose()?;
     let mut config_files = ConfigFiles::open(file)?;
-    if !user::give_up_root(&run, &required_capabilities(file))? {
+    if !user::give_up_root(&run, &user::required_capabilities(file))? {
         config_files.access_directly();
     }
     let control = Server::bind(&run, &file.interface)?;
-    let open = Opened { signals, control, device: device?, service, qlog, config_files, clock };
+    let open = Opened { signals, control, device, service, qlog, config_files, clock };
     up(file, &run, open).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
 }
 
@@ -90,7 +90,8 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
 struct Opened {
     signals: Signals,
     control: Server,
-    device: CloneDevice,
+    /// [`up`] reports an error, because its failure leaves an earlier kill switch where `mpt down` finds it.
+    device: Result<CloneDevice, mpt_linux::Error>,
     service: Service,
     qlog: Option<Qlog>,
     config_files: ConfigFiles,
@@ -100,7 +101,7 @@ struct Opened {
 fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let Opened { signals, control, device, service, qlog, mut config_files, clock } = open;
     let monitor = Monitor::open()?;
-    let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(clock)?, device)?;
+    let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(clock)?, device?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
@@ -120,8 +121,8 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         driver.endpoint.set_trace(driver.reactor.now(), true);
     }
     if let Err(error) = config_files.check() {
-        let config = file.path.display();
-        tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to root");
+        let (config, owner) = (file.path.display(), config_files.owner());
+        tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to {owner}");
     }
     if *file.mode == Mode::Plain {
         tracing::warn!("plain mode: packets are neither encrypted nor authenticated");
@@ -178,14 +179,6 @@ fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) -> Failure {
     let holds = format!("the kill switch stays active until the tunnel is up again; `mpt down {name}` removes it");
     let hint = failure.hint.as_ref().map_or(holds.clone(), |hint| format!("{hint}; {holds}"));
     failure.hint(hint)
-}
-
-/// The capabilities for reloading, returning interfaces and a clean shutdown; all others are dropped.
-fn required_capabilities(file: &File) -> Vec<Capability> {
-    let low = *file.port < 1024 || file.peers.iter().any(|peer| *peer.local_port < 1024);
-    let raw = privilege::binding_needs_raw().then_some(Capability::NetRaw);
-    let bind = low.then_some(Capability::NetBindService);
-    [Some(Capability::NetAdmin), raw, bind].into_iter().flatten().collect()
 }
 
 /// Removes what the tunnel with this interface left behind when it was killed. Returns true if there was anything.
@@ -325,7 +318,7 @@ impl Daemon {
     fn finish_iteration(&mut self, now: Time) -> Option<Time> {
         self.process_path_events(now);
         let control = self.serve_control_port(now);
-        let interfaces = self.poll_interfaces(now);
+        let (interfaces, clients) = (self.poll_interfaces(now), self.control.poll(now));
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
         let data = self.driver.finish_iteration(now);
         self.handshake_clock.poll(now, &self.driver.endpoint);
@@ -334,7 +327,7 @@ impl Daemon {
         let path_events = self.process_path_events(now).then_some(now);
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now);
-        [control, data, interfaces, metering, path_events, qlog, service].into_iter().flatten().min()
+        [clients, control, data, interfaces, metering, path_events, qlog, service].into_iter().flatten().min()
     }
 
     /// Sets the TUN device's MTU to what all paths carry, so that the kernel's TCP and ICMP use it.

@@ -2,7 +2,7 @@
 //!
 //! The core records events while the trace is on, and [`Qlog::poll`] takes them at the end of each iteration. The files
 //! of the configured peers are created before the daemon drops its privileges. The file of a peer that is added later
-//! is created with what is left of them, and the peer has no trace if that fails.
+//! is created by the user of the tunnel, and the peer has no trace if that fails.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
