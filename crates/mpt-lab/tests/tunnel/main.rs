@@ -23,5 +23,6 @@ mod rig;
 mod service;
 mod sizes;
 mod stranger;
+mod surroundings;
 mod transfer;
 mod wire;
