@@ -148,10 +148,13 @@ impl Sockets {
             let port = [0, *peer.local_port].contains(&local.port());
             port && ip == local.ip() && path.interface.as_deref() == device.as_ref()
         };
-        let all = self.existing.extract_if(.., |(device, local), _| {
-            !peers.iter().any(|peer| peer.paths.iter().any(|path| uses(device, *local, peer, path)))
+        let mut unused = Vec::new();
+        self.existing.retain(|(device, local), id| {
+            let used = peers.iter().any(|peer| peer.paths.iter().any(|path| uses(device, *local, peer, path)));
+            unused.extend((!used).then_some(*id));
+            used
         });
-        all.map(|(_, id)| id).collect()
+        unused
     }
 
     /// Allocates a link number for the path manager; `None` if all are in use.
