@@ -22,7 +22,7 @@ use mpt_sim::seed::Seed;
 use std::{
     error::Error,
     fs,
-    io::{IsTerminal, stderr},
+    io::{self, IsTerminal, Write as _, stderr},
     path::{Path, PathBuf},
     process,
     sync::{Mutex, PoisonError},
@@ -91,14 +91,19 @@ impl RunArgs {
 
 /// Prints the experiments of the catalogue.
 pub(crate) fn list() -> CommandResult {
+    let mut text = String::new();
     for plan in plan::catalogue()? {
-        println!("{:<10} {:>4} cases  {}", plan.key, plan.cases.len(), plan.title);
+        text += &format!("{:<10} {:>4} cases  {}\n", plan.key, plan.cases.len(), plan.title);
         if plan.axes.is_empty() {
             let names: Vec<&str> = plan.cases.iter().map(|case| case.name.as_str()).collect();
-            println!("{:<22} {}", "", names.join(", "));
+            text += &format!("{:<22} {}\n", "", names.join(", "));
         }
     }
-    Ok(())
+    // A closed pipe, as after `head`, is no failure.
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Runs experiments, or continues an interrupted run, and writes the report.

@@ -197,6 +197,15 @@ fn start_sim(folder: &TempDir, plan: &str, arguments: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpt-lab")
 }
 
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    let listed = lab().arg("list").stdout(writer).stderr(Stdio::piped()).spawn().expect("mpt-lab");
+    let output = listed.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
 fn lab() -> Command {
     Command::new(Path::new(env!("CARGO_BIN_EXE_mpt-lab")))
 }

@@ -246,3 +246,13 @@ fn an_invalid_import_does_not_overwrite_a_valid_file() {
     let printed = import(&[]);
     assert!(printed.status.code() == Some(1) && stdout(&printed).contains("[[peer]]"), "{printed:?}");
 }
+
+#[test]
+fn a_log_level_that_does_not_exist_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = mpt(folder.path(), &["up", "none.toml", "--log", "foo"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(stderr(&refused).contains("\"foo\" is not a level: error, warn, info"), "{refused:?}");
+    let modules = mpt(folder.path(), &["up", "none.toml", "--log", "info,mpt_proto=trace"]);
+    assert_eq!(modules.status.code(), Some(1), "only the file is missing: {modules:?}");
+}

@@ -330,3 +330,44 @@ fn a_rule_that_matches_no_packet_is_reported() {
     let behind = messages(&(rule("") + &rule("port = 7")));
     assert!(behind.len() == 1 && behind[0].starts_with("tunnel.toml:6: warning: rule: "), "{behind:?}");
 }
+
+#[test]
+fn what_leaves_beside_the_tunnel_or_leads_nowhere_is_warned_of() {
+    let keys = EVERYTHING.lines().filter(|line| line.starts_with("private_key") || line.starts_with("public_key"));
+    let [private, public, ..] = keys.collect::<Vec<_>>()[..] else { panic!("keys") };
+    let warnings = |address: &str, routes: &str, networks: &str| {
+        let text = format!(
+            "{private}\naddress = [{address}]\nroutes = [{routes}]\n[[peer]]\n{public}\nremote = '192.0.2.1'\n{networks}"
+        );
+        parse(&text).unwrap().warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let (v4, both) = ("'10.77.0.1/24'", "'10.77.0.1/24', 'fd77::1/64'");
+    assert_eq!(warnings(both, "'0.0.0.0/0', '::/0'", ""), "");
+    assert!(warnings(both, "'0.0.0.0/0'", "").contains("leaves IPv6 beside the tunnel"));
+    assert!(warnings(v4, "'0.0.0.0/0', '::/0'", "").contains("no address is IPv6"));
+    let narrow = warnings(both, "'0.0.0.0/0', '::/0'", "networks = ['10.77.0.2/32']");
+    assert!(narrow.contains("0.0.0.0/0 is routed into the tunnel, but is in no peer's networks"), "{narrow}");
+    assert_eq!(warnings(both, "'10.0.0.0/8'", "networks = ['10.77.0.2/32']"), "");
+}
+
+#[test]
+fn frequent_mistakes_get_the_hint_that_solves_them() {
+    let keys = EVERYTHING.lines().filter(|line| line.starts_with("private_key") || line.starts_with("public_key"));
+    let [private, public, ..] = keys.collect::<Vec<_>>()[..] else { panic!("keys") };
+    let problems = |text: &str| {
+        let problems = parse(text).map_or_else(|problems| problems, |file| file.warnings);
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let path = |line: &str| {
+        problems(&format!("{private}\naddress = []\n[[peer]]\n{public}\n[[peer.path]]\nremote = '192.0.2.1'\n{line}"))
+    };
+    let remote = |to: &str| problems(&format!("{private}\naddress = []\n[[peer]]\n{public}\nremote = '{to}'"));
+    assert!(remote("home.example.org:4755").contains("`dig +short home.example.org` prints its address"));
+    assert!(remote("2001:db8::7:4754").contains("if 4754 is the port: \"[2001:db8::7]:4754\""));
+    assert_eq!(remote("2001:db8::7"), "");
+    assert!(path("role = 'backup'").contains("did you mean \"standby\"?"));
+    assert!(problems("interface = \u{201c}mpt0\u{201d}").contains("these are typographic quotes"));
+    assert!(problems("[Interface]\nPrivateKey = x\n").contains("`mpt config new` makes one for MPT"));
+    let order = problems(&format!("{private}\naddress = []\n[[peer.path]]\nremote = '192.0.2.1'\n"));
+    assert!(order.contains("a [[peer.path]] belongs below its [[peer]]"), "{order}");
+}

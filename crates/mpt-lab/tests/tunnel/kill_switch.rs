@@ -178,7 +178,7 @@ fn nothing_leaves_before_the_first_start_if_the_kill_switch_is_on_by_then() {
     command.args(["--mount", "sh", "-ec", "mount -t tmpfs tmpfs /dev/net; exec \"$1\" up \"$2\"", "sh"]);
     command.arg(crate::rig::program()).arg(&file);
     command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let failed = crate::rig::output(&mut command);
+    let failed = output(&mut command);
     let shown = text(&failed.stderr);
     assert!(!failed.status.success() && shown.contains("/dev/net/tun"), "{shown}");
     assert!(shown.contains("the kill switch stays active"), "{shown}");

@@ -23,6 +23,7 @@ mod rig;
 mod service;
 mod sizes;
 mod stranger;
+mod surroundings;
 mod transfer;
 mod unit;
 mod wire;

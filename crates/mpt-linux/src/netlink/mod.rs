@@ -2,7 +2,7 @@
 //!
 //! [`Netlink`] sends one request at a time and returns after its answer; the kernel answers inside the system call, so
 //! it does not block. [`Monitor`] reports changes by others, and the loss of a carrier; [`TableMonitor`] reports
-//! changes of tables of nftables.
+//! changes of tables of nftables, [`ForwardingMonitor`] those of forwarding.
 //!
 //! Every change is idempotent: if the state is already as requested the result is [`Change::Unchanged`], not an error.
 //! A start after a crash adopts existing state and a shutdown removes the rest. To miss no change, open the monitor
@@ -12,6 +12,7 @@
 //! here makes routing decisions.
 
 mod address;
+mod forwarding;
 mod link;
 mod monitor;
 mod route;
@@ -20,6 +21,7 @@ mod socket;
 mod tables;
 
 pub use address::Prefix;
+pub use forwarding::ForwardingMonitor;
 pub use link::Link;
 pub use monitor::{Event, Monitor};
 pub use route::{Hop, MAIN_TABLE, Route};

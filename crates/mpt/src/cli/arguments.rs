@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::pair::flags::New;
 
@@ -134,8 +134,17 @@ pub(super) struct UpArgs {
     #[arg(long, value_name = "DIR")]
     pub(super) qlog: Option<PathBuf>,
     /// Level of the log: error, warn, info, debug, trace, or by module as in info,mpt_proto=trace
-    #[arg(long, env = "MPT_LOG", default_value = "info", value_name = "LEVEL")]
+    #[arg(long, env = "MPT_LOG", default_value = "info", value_name = "LEVEL", value_parser = log_filter)]
     pub(super) log: Targets,
+}
+
+/// Parses a log filter. A word alone must be a level: otherwise it would select a module that does not exist.
+fn log_filter(text: &str) -> Result<Targets, String> {
+    let is_known = |part: &str| part.contains('=') || part.starts_with("mpt") || part.parse::<LevelFilter>().is_ok();
+    match text.split(',').map(str::trim).find(|part| !is_known(part)) {
+        Some(word) => Err(format!("{word:?} is not a level: error, warn, info, debug, trace, off")),
+        None => text.parse::<Targets>().map_err(|error| error.to_string()),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -19,6 +19,7 @@ pub fn status(report: &Report) -> String {
     );
     for peer in &report.peers {
         text += &format!("\n{}  {}\n{}", peer.name, peer.scheduler, indented(&table(rows(peer))));
+        text += &explained(peer);
         text += &dropped(&peer.drops);
     }
     text + &dropped(&report.drops)
@@ -62,30 +63,57 @@ pub fn lines(things: &[impl Display]) -> String {
 type Row = Vec<String>;
 
 /// Headings of right-aligned columns.
-const FIGURES: [&str; 6] = ["RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
+const FIGURES: [&str; 8] = ["RTT", "LOSS", "RATE", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
 
 fn rows(peer: &PeerReport) -> Vec<Row> {
     let sent: u64 = peer.paths.iter().map(|path| path.sent_bytes).sum();
-    let heading = ["PATH", "STATE", "RTT", "SENT", "RECEIVED", "SHARE", "WEIGHT", "REMOTE"].map(str::to_owned).to_vec();
-    [heading].into_iter().chain(peer.paths.iter().map(|path| row(path, sent))).collect()
+    let is_measured = peer.paths.iter().any(|path| path.loss.is_some() || path.rate_bits_per_s.is_some());
+    let middle = if is_measured { &["LOSS", "RATE", "SENT"] } else { &["WEIGHT", "", "SENT"] };
+    let heading = [&["PATH", "STATE", "RTT"][..], middle, &["RECEIVED", "SHARE", "REMOTE"]].concat();
+    let heading = heading.into_iter().filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    [heading].into_iter().chain(peer.paths.iter().map(|path| row(path, sent, is_measured))).collect()
 }
 
-fn row(path: &PathReport, sent_by_all: u64) -> Row {
-    vec![
-        path.name.clone(),
-        state(path),
-        path.srtt_us.map_or_else(|| "-".to_owned(), |us| format!("{} ms", digits(us as f64 / 1e3))),
+/// Formats a path: with loss and rate if they are measured, as in native mode, or else with its weight.
+fn row(path: &PathReport, sent_by_all: u64, is_measured: bool) -> Row {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let mut row =
+        vec![path.name.clone(), state(path), or_dash(path.srtt_us.map(|us| format!("{} ms", digits(us as f64 / 1e3))))];
+    if is_measured {
+        row.push(or_dash(path.loss.map(|loss| format!("{} %", digits(loss * 100.0)))));
+        row.push(or_dash(path.rate_bits_per_s.map(|rate| format!("{} Mbit/s", digits(rate as f64 / 1e6)))));
+    } else {
+        row.push(path.weight.to_string());
+    }
+    row.extend([
         bytes(path.sent_bytes),
         bytes(path.received_bytes),
         format!("{:.0} %", path.sent_bytes as f64 * 100.0 / sent_by_all.max(1) as f64),
-        path.weight.to_string(),
         path.remote.clone(),
-    ]
+    ]);
+    row
 }
+
+/// Explains the states of paths that do not speak for themselves, one line each.
+fn explained(peer: &PeerReport) -> String {
+    let is_there = |cause: &str| peer.paths.iter().any(|path| path.cause.as_deref() == Some(cause));
+    let all = EXPLANATIONS.iter().filter(|(cause, _)| is_there(cause));
+    all.map(|(cause, meaning)| format!("  {cause}: {meaning}\n")).collect()
+}
+
+const EXPLANATIONS: [(&str, &str); 4] = [
+    ("silent", "nothing comes back; a firewall, the port, a key or a clock may be wrong: see the logs of both ends"),
+    ("lossy", "it loses too much; used again when it loses less"),
+    ("flapping", "it failed several times; used again when it has been well for a while"),
+    ("narrow", "it carries no packets of the tunnel's size; the tunnel's MTU may be lowered with mtu = 1280"),
+];
 
 fn state(path: &PathReport) -> String {
     match path.cause.as_deref() {
         None if path.up => match (path.used_bytes, path.limit_bytes) {
+            (Some(used), Some(limit)) if used >= limit => {
+                format!("up (standby: {} of {} used up)", bytes(used), bytes(limit))
+            }
             (Some(used), Some(limit)) => format!("up ({} of {})", bytes(used), bytes(limit)),
             _ if path.standby => "up (standby)".to_owned(),
             _ => "up".to_owned(),
@@ -218,12 +246,29 @@ mod tests {
 mpt0  plain  port 4754  mtu 1464  up 2 h 5 min  /etc/mpt/office.toml
 
 office  weighted
-  PATH  STATE                  RTT     SENT  RECEIVED  SHARE  WEIGHT  REMOTE
-  dsl   up                 12.3 ms  3.00 MB       0 B   75 %      10  192.0.2.1:4754
-  lte   down (no carrier)        -  1.00 MB       0 B   25 %      10  192.0.2.1:4754
+  PATH  STATE                  RTT  WEIGHT     SENT  RECEIVED  SHARE  REMOTE
+  dsl   up                 12.3 ms      10  3.00 MB       0 B   75 %  192.0.2.1:4754
+  lte   down (no carrier)        -      10  1.00 MB       0 B   25 %  192.0.2.1:4754
   dropped: no_path 3
 ";
         assert_eq!(status(&report()), expected);
+    }
+
+    #[test]
+    fn a_bad_link_is_seen_by_its_loss_and_the_cause_is_explained() {
+        let mut native = report();
+        let measured =
+            |loss, rate| PathReport { loss: Some(loss), rate_bits_per_s: Some(rate), ..path("dsl", None, 0) };
+        native.peers[0].paths =
+            vec![measured(0.0, 27_667_912), measured(0.0228, 1_500_000), path("lte", Some("lossy"), 0)];
+        let text = status(&native);
+        let lines: Vec<_> =
+            text.lines().skip(3).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(lines[0], "PATH STATE RTT LOSS RATE SENT RECEIVED SHARE REMOTE");
+        assert!(lines[1].starts_with("dsl up 12.3 ms 0.00 % 27.7 Mbit/s"), "{text}");
+        assert!(lines[2].starts_with("dsl up 12.3 ms 2.28 % 1.50 Mbit/s"), "{text}");
+        assert!(lines[3].starts_with("lte down (lossy) - - - "), "{text}");
+        assert_eq!(lines[4], "lossy: it loses too much; used again when it loses less");
     }
 
     #[test]
@@ -231,7 +276,9 @@ office  weighted
         let standby = PathReport { standby: true, ..path("lte", None, 0) };
         let metered =
             PathReport { used_bytes: Some(8_200_000_000), limit_bytes: Some(20_000_000_000), ..standby.clone() };
-        assert_eq!([&standby, &metered].map(state), ["up (standby)", "up (8.20 GB of 20.0 GB)"]);
+        let used_up = PathReport { used_bytes: Some(20_000_000_000), ..metered.clone() };
+        let expected = ["up (standby)", "up (8.20 GB of 20.0 GB)", "up (standby: 20.0 GB of 20.0 GB used up)"];
+        assert_eq!([&standby, &metered, &used_up].map(state), expected);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use mpt_proto::classify::Pattern;
 use mpt_proto::sched::SchedulerKind;
 
 use super::defaults;
-use super::model::{Auto, File, Path, Peer};
+use super::model::{At, Auto, File, Path, Peer};
 use super::problem::ProblemLog;
 use super::values::Mode;
 use crate::interface_name::RESERVED;
@@ -39,10 +39,21 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
 /// is an error.
 fn remotes(auto: &Auto, file: &File, log: &mut ProblemLog<'_>) {
     for at in &auto.remotes {
+        port_in_address(at, log);
         if let Some(net) = file.addresses.iter().find(|net| net.contains(&at.ip())) {
             let what = format!("remote: {} is inside the tunnel, whose address in line {} is {net}", at.ip(), net.line);
             log.error(at.line, what, Some("name the peer's address outside of the tunnel".to_owned()));
         }
+    }
+}
+
+/// Warns of `2001:db8::7:4754`, which is an address without a port.
+fn port_in_address(at: &At<SocketAddr>, log: &mut ProblemLog<'_>) {
+    let IpAddr::V6(ip) = at.ip() else { return };
+    let text = ip.to_string();
+    if let Some((address, _)) = text.rsplit_once(':').filter(|(_, last)| *last == "4754") {
+        let what = format!("remote: {ip} is an address without a port");
+        log.warn(at.line, what, &format!("if 4754 is the port: \"[{address}]:4754\""));
     }
 }
 
@@ -120,11 +131,28 @@ fn networks(file: &File, log: &mut ProblemLog<'_>) {
 }
 
 fn routes(file: &File, log: &mut ProblemLog<'_>) {
-    let overlap = |a: &IpNet, b: &IpNet| a.contains(b) || b.contains(a);
+    // A network inside the whole Internet does not serve the rest of it.
+    let overlap = |net: &IpNet, route: &IpNet| net.contains(route) || route.prefix_len() > 0 && route.contains(net);
     let served: Vec<_> = file.peers.iter().flat_map(|peer| &peer.networks).collect();
     for route in file.routes.iter().filter(|route| !served.iter().any(|net| overlap(net, route))) {
         let what = format!("routes: {route} is routed into the tunnel, but is in no peer's networks");
         log.warn(route.line, what, "add it to the networks of a peer");
+    }
+    let all = |ipv6: bool| file.routes.iter().find(|net| net.prefix_len() == 0 && net.addr().is_ipv6() == ipv6);
+    let has_ipv6 = file.addresses.iter().any(|address| address.addr().is_ipv6());
+    if *file.mode != Mode::Native {
+        return;
+    }
+    match (all(false), all(true)) {
+        (Some(v4), None) if !*file.kill_switch => {
+            let what = format!("routes: {v4} leaves IPv6 beside the tunnel");
+            log.warn(v4.line, what, "add \"::/0\", and an IPv6 address to address; or switch IPv6 off on this host");
+        }
+        (_, Some(v6)) if !has_ipv6 => {
+            let what = format!("routes: {v6} is routed into the tunnel, and no address is IPv6");
+            log.warn(v6.line, what, "add one to address, for example \"fd77::1/64\"");
+        }
+        _ => {}
     }
 }
 
@@ -195,6 +223,7 @@ fn gateway(file: &File, log: &mut ProblemLog<'_>) {
 fn addresses(path: &Path, log: &mut ProblemLog<'_>) {
     let Some(at) = &path.remote else { return };
     let remote = at.ip();
+    port_in_address(at, log);
     if let Some(local) = path.local.as_ref().filter(|local| local.is_ipv4() != remote.is_ipv4()) {
         let what = format!("local: {local} and the remote address {remote} are of different IP versions");
         log.error(

@@ -306,6 +306,9 @@ impl<'t> ProblemLog<'t> {
     }
 
     fn syntax_hint(&self, message: &str, line: usize) -> String {
+        if self.text.lines().any(|line| line.trim() == "[Interface]") {
+            return "this looks like a file of wg-quick; `mpt config new` makes one for MPT".to_owned();
+        }
         if ["missing comma", "in array", "unclosed"].iter().any(|sign| message.contains(sign)) {
             return "a bracket in this line or an earlier one may not be closed".to_owned();
         }
@@ -319,6 +322,9 @@ impl<'t> ProblemLog<'t> {
     fn quotes(&self, line: usize) -> Option<String> {
         let (key, value) = self.text.lines().nth(line - self.base - 1)?.split_once('=')?;
         let (key, value) = (key.trim(), value.trim());
+        if value.starts_with(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}', '\u{ab}']) {
+            return Some("these are typographic quotes; write \"".to_owned());
+        }
         if key.ends_with("_key") || may_be_key(value) {
             return (!value.starts_with('"')).then(|| format!("put the value in quotes: {key} = \"...\""));
         }

@@ -211,6 +211,13 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
             DeValue::Table(_) => format!("{key}: a single table where there can be several"),
             _ => format!("{key}: {} is not a table", self.log.shown(item.span())),
         };
+        let has_only_paths =
+            matches!(item.get_ref(), DeValue::Table(table) if table.keys().all(|key| key.get_ref() == "path"));
+        let hint = if key == "peer" && has_only_paths {
+            "a [[peer.path]] belongs below its [[peer]]".to_owned()
+        } else {
+            hint
+        };
         self.log.error(self.line_of(item), what, Some(hint));
     }
 
@@ -262,7 +269,21 @@ fn suggest<T: 'static>(key: &str, value: &DeValue<'_>, value_type: &ValueType<T>
     if let Some(address) = without_zone(text).filter(|address| fits(&format!("{address:?}"))) {
         return Some(format!("without the zone: {key} = {address:?}; interface = \"eth1\" says which link it is on"));
     }
+    if key == "role" && ["backup", "reserve", "spare", "failover"].contains(&text) {
+        return Some("did you mean \"standby\"?".to_owned());
+    }
+    if let Some(name) = host_name(text).filter(|_| value_type.description.starts_with("the IP address of a host")) {
+        return Some(format!("names are not looked up: `dig +short {name}` prints its address"));
+    }
     fits(text).then(|| format!("without quotes: {key} = {text}"))
+}
+
+/// Returns the name of a host, without a port, if the text has the form of one.
+fn host_name(text: &str) -> Option<&str> {
+    let name = text.split_once(':').map_or(text, |(name, _)| name);
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+    (name.contains(|c: char| c.is_ascii_alphabetic()) && name.contains('.') && name.chars().all(is_name))
+        .then_some(name)
 }
 
 /// Returns an IPv6 address, possibly in brackets, without its zone (RFC 4007 section 11).

@@ -65,7 +65,16 @@ impl Client {
     fn only(directory: &RunDir) -> Result<Self, Failure> {
         match &directory.running()[..] {
             [name] => Self::open(directory, name),
-            [] => Err(not_running("no tunnel is running", &[])),
+            [] => match &directory.names()[..] {
+                [] => Err(not_running("no tunnel is running", &[])),
+                left => {
+                    Err(Failure::new(format!("no tunnel is running; {} ended without cleaning up", left.join(", ")))
+                        .hint(format!(
+                            "an active kill switch holds this host off the net: mpt up again, or mpt down {}",
+                            left[0]
+                        )))
+                }
+            },
             names => Err(Failure::new(format!("{} tunnels are running", names.len()))
                 .hint(format!("name one of them: {}", names.join(", ")))),
         }

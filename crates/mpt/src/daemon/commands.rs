@@ -114,7 +114,7 @@ impl Daemon {
         Ok(())
     }
 
-    fn set_address(&self, action: Action, prefix: Prefix, interface: &str) -> Result<(), Failure> {
+    fn set_address(&mut self, action: Action, prefix: Prefix, interface: &str) -> Result<(), Failure> {
         let mut netlink = Netlink::open()?;
         let index = self.own_interface(interface, &mut netlink)?.index;
         let (change, already) = match action {
@@ -122,7 +122,12 @@ impl Daemon {
             Action::Down => (netlink.remove_address(index, prefix)?, "does not have the address"),
         };
         match change {
-            Change::Applied => Ok(()),
+            Change::Applied => {
+                if index == self.driver.tun_index() {
+                    self.interface_sync.on_address_commanded(prefix, action == Action::Up);
+                }
+                Ok(())
+            }
             Change::Unchanged => Err(Failure::new(format!("{interface} {already} {prefix} already"))),
         }
     }
@@ -194,6 +199,7 @@ impl Daemon {
         let routes = fresh.routes.clone();
         self.file = File { peers, original, offload, ..fresh };
         self.add_prepared(now, ready)?;
+        self.close_unconfigured(now);
         let partly_done = |failure: Failure| Failure {
             what: format!("{}; the peers were changed as in the file", failure.what),
             ..failure
@@ -228,6 +234,7 @@ impl Daemon {
             renamed.map_err(|error| file_failure(&format!("cannot rename the file of {connection}"), &error))?;
         }
         let gone = self.end_peer(now, index);
+        self.close_unconfigured(now);
         let routes = routes::routes_without(&self.file, &gone);
         self.apply_routes(routes)
     }

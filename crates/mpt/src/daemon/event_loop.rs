@@ -125,7 +125,15 @@ impl Driver {
                     Err(error) => tracing::warn!(interface = name, %error, "cannot use the returned interface"),
                 }
             }
-            self.endpoint.handle_carrier(now, id, running && !self.without_address.contains(&id));
+            let waiting = self.links[slot].as_ref().is_some_and(Link::is_waiting);
+            self.endpoint.handle_carrier(now, id, running && !waiting && !self.without_address.contains(&id));
+        }
+    }
+
+    /// Takes down the links whose interface does not exist yet.
+    pub fn take_down_waiting(&mut self, now: Time) {
+        for link in self.links.iter().flatten().filter(|link| link.is_waiting()) {
+            self.endpoint.handle_carrier(now, link.id(), false);
         }
     }
 

@@ -36,6 +36,8 @@ pub struct Gateway {
     run: RunDir,
     name: String,
     table: Table,
+    /// The sysctls that it needs.
+    sysctls: &'static [&'static str],
     /// Families that the host did not forward before.
     only_for_tunnel: Vec<&'static str>,
 }
@@ -56,7 +58,8 @@ impl Gateway {
         let sysctls = if ipv6 { &SYSCTLS[..] } else { &SYSCTLS[..1] };
         save_state(&file.interface, run, sysctls)?;
         let only_for_tunnel = families_not_forwarded(&file.interface, run);
-        let mut gateway = Self { run: run.clone(), name: file.interface.to_string(), table, only_for_tunnel };
+        let name = file.interface.to_string();
+        let mut gateway = Self { run: run.clone(), name, table, sysctls, only_for_tunnel };
         gateway.apply(file, &mut Netlink::open()?)?;
         for sysctl in sysctls {
             write(sysctl, "1")?;
@@ -82,6 +85,21 @@ impl Gateway {
             only_for_tunnel: &self.only_for_tunnel,
         };
         self.table.install(chains.text())
+    }
+
+    /// Enables forwarding again where it is off. Returns true if it was anywhere.
+    ///
+    /// # Errors
+    /// A setting cannot be read or written.
+    pub fn restore_forwarding(&self) -> Result<bool, Failure> {
+        let mut restored = false;
+        for sysctl in self.sysctls {
+            if read(sysctl)? == "0" {
+                write(sysctl, "1")?;
+                restored = true;
+            }
+        }
+        Ok(restored)
     }
 
     /// Returns the name of the table.
@@ -129,10 +147,7 @@ fn save_state(name: &str, run: &RunDir, sysctls: &[&str]) -> Result<(), Failure>
     let (path, others) = (run.undo_file(name), other_states(name, run));
     let line = |sysctl: &&str| {
         let before = others.iter().find_map(|other| value(other, sysctl));
-        let now = || fs::read_to_string(Path::new(SYSCTL_ROOT).join(sysctl)).map(|text| text.trim().to_owned());
-        let before =
-            before.map_or_else(now, Ok).map_err(|error| cannot("read", &Path::new(SYSCTL_ROOT).join(sysctl), &error));
-        before.map(|before| format!("{sysctl}={before}\n"))
+        before.map_or_else(|| read(sysctl), Ok).map(|before| format!("{sysctl}={before}\n"))
     };
     let text: String = sysctls.iter().map(line).collect::<Result<_, _>>()?;
     fs::write(&path, text).map_err(|error| cannot("write", &path, &error))
@@ -158,6 +173,12 @@ fn value(state: &str, sysctl: &str) -> Option<String> {
 /// Sysctls below [`SYSCTL_ROOT`] that enable forwarding: IPv4, and IPv6 if the tunnel uses it.
 const SYSCTLS: [&str; 2] = ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"];
 const SYSCTL_ROOT: &str = "/proc/sys";
+
+fn read(sysctl: &str) -> Result<String, Failure> {
+    let path = Path::new(SYSCTL_ROOT).join(sysctl);
+    let text = fs::read_to_string(&path).map_err(|error| cannot("read", &path, &error))?;
+    Ok(text.trim().to_owned())
+}
 
 fn write(sysctl: &str, value: &str) -> Result<(), Failure> {
     let path = Path::new(SYSCTL_ROOT).join(sysctl);

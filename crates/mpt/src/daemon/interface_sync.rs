@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use mpt_linux::Error;
-use mpt_linux::netlink::Netlink;
+use mpt_linux::netlink::{Netlink, Prefix};
 use mpt_linux::udp::SocketSpec;
 use mpt_proto::config::PathConfig;
 use mpt_proto::path::LinkId;
@@ -14,6 +14,7 @@ use mpt_proto::path_manager::{CandidatePath, Interface, Pairs, PathChange, Paths
 use mpt_proto::time::Time;
 
 use super::links::Link;
+use super::restore_limit::RestoreLimit;
 use super::retry_log::RetryLog;
 use super::{Daemon, policy_routing};
 use crate::Failure;
@@ -42,6 +43,14 @@ pub(super) struct InterfaceSync {
     pub(super) route_failures: RetryLog,
     /// Failures of paths and sockets.
     path_failures: RetryLog,
+    /// Restored rules, routes and addresses.
+    routing_limit: RestoreLimit,
+    /// Restored tables of nftables.
+    pub(super) table_limit: RestoreLimit,
+    /// Forwarding that was switched on again.
+    pub(super) forwarding_limit: RestoreLimit,
+    /// Addresses of the tunnel that a command removed.
+    removed_addresses: BTreeSet<Prefix>,
     last_sync: Time,
 }
 
@@ -68,6 +77,10 @@ impl InterfaceSync {
             default_routes_changed: true,
             route_failures: RetryLog::default(),
             path_failures: RetryLog::default(),
+            routing_limit: RestoreLimit::default(),
+            table_limit: RestoreLimit::default(),
+            forwarding_limit: RestoreLimit::default(),
+            removed_addresses: BTreeSet::new(),
             last_sync: Time::START,
         }
     }
@@ -84,6 +97,14 @@ impl InterfaceSync {
     /// A default route has changed, or the configuration of the gateway.
     pub(super) fn on_default_routes_changed(&mut self) {
         self.default_routes_changed = true;
+    }
+
+    /// A command added or removed an address of the tunnel. A removed one is not restored.
+    pub(super) fn on_address_commanded(&mut self, address: Prefix, added: bool) {
+        match added {
+            true => self.removed_addresses.remove(&address),
+            false => self.removed_addresses.insert(address),
+        };
     }
 
     /// Schedules a run after a change.
@@ -116,13 +137,22 @@ impl Daemon {
             self.interface_sync.retry_routes |= routes;
             self.interface_sync.schedule(now);
         }
+        if self.interface_sync.routing_limit.take_due(now) {
+            self.interface_sync.schedule(now);
+        }
         if self.interface_sync.due.is_some_and(|due| due <= now) {
             self.sync_interfaces(now);
         }
-        [self.interface_sync.due, self.interface_sync.route_failures.due(), self.interface_sync.path_failures.due()]
-            .into_iter()
-            .flatten()
-            .min()
+        if self.interface_sync.table_limit.take_due(now) {
+            self.restore_tables(now);
+        }
+        if self.interface_sync.forwarding_limit.take_due(now) {
+            self.restore_forwarding(now);
+        }
+        let sync = &self.interface_sync;
+        let retries = [sync.route_failures.due(), sync.path_failures.due()];
+        let limits = [&sync.routing_limit, &sync.table_limit, &sync.forwarding_limit].map(RestoreLimit::due);
+        [sync.due].into_iter().chain(retries).chain(limits).flatten().min()
     }
 
     /// Synchronizes routes and paths with the interfaces.
@@ -132,7 +162,7 @@ impl Daemon {
             let what = "cannot update the nftables table of masquerade".to_owned();
             self.interface_sync.route_failures.record(what, failure.to_string());
         }
-        match self.sync_routes() {
+        match self.sync_routes(now) {
             Ok(true) => self.interface_sync.route_failures.finish(now),
             Ok(false) => {}
             Err(error) => {
@@ -228,13 +258,13 @@ impl Daemon {
 
     /// Restores the routes that the kernel removed with an interface; the return of the TUN device restores all. Route
     /// events of its own changes must not cause another run. Returns false if missing routes were not looked up.
-    fn sync_routes(&mut self) -> Result<bool, Failure> {
+    fn sync_routes(&mut self, now: Time) -> Result<bool, Failure> {
         if self.tun_is_up == Some(false) {
             return Ok(false);
         }
         let mut netlink = Netlink::open()?;
         self.routes.restore(&mut netlink);
-        self.routes.sync_policy(&self.file, &mut netlink)?;
+        self.undo_changes(now, &mut netlink)?;
         if !self.routes.is_incomplete() {
             return Ok(true);
         }
@@ -243,6 +273,33 @@ impl Daemon {
             self.routes.apply(&self.file, &mut netlink)?;
         }
         Ok(retries)
+    }
+
+    /// Restores rules, routes and addresses of the tunnel that another program removed.
+    fn undo_changes(&mut self, now: Time, netlink: &mut Netlink) -> Result<(), Failure> {
+        if self.interface_sync.routing_limit.defers(now) {
+            return Ok(());
+        }
+        if self.routes.sync_policy(&self.file, netlink)? {
+            let what = "routing rules or routes were deleted by another program";
+            self.interface_sync.routing_limit.on_restored(now, what);
+        }
+        let tun = self.interface_sync.tun;
+        if !netlink.link_by_index(tun)?.is_some_and(|link| link.up) {
+            return Ok(());
+        }
+        let present = netlink.addresses(tun)?;
+        let own = self.file.addresses.iter().map(|net| Prefix { address: net.addr(), length: net.prefix_len() });
+        let is_missing = |own: &Prefix| !present.contains(own) && !self.interface_sync.removed_addresses.contains(own);
+        let missing: Vec<_> = own.filter(is_missing).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.iter().try_for_each(|own| netlink.add_address_without_dad(tun, *own).map(drop))?;
+        let what = "addresses of the tunnel were removed by another program";
+        self.interface_sync.routing_limit.on_restored(now, what);
+        // The kernel removed the routes from these addresses with them.
+        self.routes.apply(&self.file, netlink)
     }
 
     fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &PathChange) -> Result<(), Failure> {
@@ -371,6 +428,15 @@ impl Daemon {
     pub(super) fn forget_peer_paths(&mut self, peer: &str) {
         self.interface_sync.peers.remove(peer);
         self.close_unused();
+    }
+
+    /// Closes the sockets that no configured path uses.
+    pub(super) fn close_unconfigured(&mut self, now: Time) {
+        for id in self.sockets.take_unconfigured(&self.file.peers) {
+            self.driver.endpoint.remove_link(now, id);
+            self.driver.remove_link(id);
+            self.interface_sync.configured.remove(&id);
+        }
     }
 
     fn close_unused(&mut self) {

@@ -5,7 +5,7 @@
 //! this link, such as probes and handshake responses, are queued as well, up to a bound.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::Error;
@@ -26,6 +26,8 @@ pub struct Link {
     interface: Option<u32>,
     /// The path manager controls it.
     managed: bool,
+    /// Its interface did not exist when it was opened. Until it does, the socket is a placeholder.
+    waiting: bool,
     backlog: VecDeque<Unsent>,
 }
 
@@ -37,13 +39,19 @@ struct Unsent {
 }
 
 impl Link {
-    /// Opens the socket of a link on `interface`, if that is known.
+    /// Opens the socket of a link on `interface`, if that is known. If the device does not exist, the link waits for
+    /// it: see [`Self::is_waiting`].
     ///
     /// # Errors
-    /// As [`Socket::open`].
+    /// As [`Socket::open`], except for a missing device.
     pub fn open(id: LinkId, spec: SocketSpec, interface: Option<u32>) -> Result<Self, Error> {
-        let socket = Socket::open(&spec)?;
-        Ok(Self { id, socket, spec, interface, managed: false, backlog: VecDeque::new() })
+        let is_missing = |error: &Error| spec.device.is_some() && error.errno() == Some(nix::libc::ENODEV);
+        let (socket, waiting) = match Socket::open(&spec) {
+            Err(error) if is_missing(&error) => (open_placeholder(&spec)?, true),
+            opened => (opened?, false),
+        };
+        let interface = interface.filter(|_| !waiting);
+        Ok(Self { id, socket, spec, interface, managed: false, waiting, backlog: VecDeque::new() })
     }
 
     /// Opens the socket of a link of the path manager. Uses a free port if the wanted one is in use.
@@ -52,7 +60,15 @@ impl Link {
     /// As [`Socket::open`].
     pub fn open_managed(id: LinkId, spec: SocketSpec, interface: u32) -> Result<Self, Error> {
         let (socket, spec) = open_on_any_port(spec)?;
-        Ok(Self { id, socket, spec, interface: Some(interface), managed: true, backlog: VecDeque::new() })
+        Ok(Self {
+            id,
+            socket,
+            spec,
+            interface: Some(interface),
+            managed: true,
+            waiting: false,
+            backlog: VecDeque::new(),
+        })
     }
 
     /// Opens a socket for incoming connections.
@@ -61,7 +77,7 @@ impl Link {
     /// As [`Socket::open`].
     pub fn listen(id: LinkId, spec: SocketSpec) -> Result<Self, Error> {
         let socket = Socket::open(&spec)?;
-        Ok(Self { id, socket, spec, interface: None, managed: true, backlog: VecDeque::new() })
+        Ok(Self { id, socket, spec, interface: None, managed: true, waiting: false, backlog: VecDeque::new() })
     }
 
     /// Rebinds to another local address, or to an interface that came back under another index.
@@ -71,13 +87,18 @@ impl Link {
     pub fn rebind(&mut self, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
         let spec = SocketSpec { local: SocketAddr::new(local, self.spec.local.port()), ..self.spec.clone() };
         (self.socket, self.spec) = open_on_any_port(spec)?;
-        self.interface = interface.or(self.interface);
+        (self.interface, self.waiting) = (interface.or(self.interface), false);
         Ok(())
     }
 
     /// Returns true if it is bound to this address and the interface with this index.
     pub fn is_bound_to(&self, local: IpAddr, interface: Option<u32>) -> bool {
-        self.spec.local.ip() == local && interface.is_none_or(|index| self.interface == Some(index))
+        !self.waiting && self.spec.local.ip() == local && interface.is_none_or(|index| self.interface == Some(index))
+    }
+
+    /// Returns true if its interface has not existed since it was opened.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting
     }
 
     /// Returns the link's number.
@@ -110,7 +131,7 @@ impl Link {
     /// As [`Socket::open`]; the link keeps its old socket.
     pub fn reopen(&mut self, interface: u32) -> Result<(), Error> {
         self.socket = Socket::open(&self.spec)?;
-        self.interface = Some(interface);
+        (self.interface, self.waiting) = (Some(interface), false);
         Ok(())
     }
 
@@ -202,6 +223,12 @@ impl Link {
 /// Maximum number of queued batches: each has a buffer of 64 KiB, so 16 MB. A batch that is partly sent has fewer
 /// datagrams left.
 const MAX_BACKLOG: usize = 256;
+
+/// Opens a socket that reaches nothing outside of this host, for a link whose interface does not exist.
+fn open_placeholder(spec: &SocketSpec) -> Result<Socket, Error> {
+    let loopback = if spec.local.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    Socket::open(&SocketSpec { local: SocketAddr::new(loopback, 0), device: Some("lo".to_owned()), ..spec.clone() })
+}
 
 /// Opens a socket on the requested port, or on a free one if that is in use: in native mode the peer learns the port.
 fn open_on_any_port(spec: SocketSpec) -> Result<(Socket, SocketSpec), Error> {

@@ -3,16 +3,18 @@
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`table_sync`] keeps in effect.
-//! [`interface_sync`] updates paths when interfaces change, and [`retry_log`] schedules retries; [`metering`] counts
-//! metered traffic, [`service`] notifies the service manager, [`handshake_flood`] limits floods, and
-//! [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands, [`peers`] adds and removes peers,
-//! [`user`] gives up the rights of root, [`config_files`] keeps access to the configuration,
-//! [`control_port`] is the protocol of the original MPT, and [`qlog`] writes the event trace. This file is the main
-//! loop over all of them, signals, the control socket and netlink events.
+//! [`interface_sync`] updates paths when interfaces change, [`retry_log`] schedules retries, and [`restore_limit`] ends
+//! fights with other programs; [`metering`] counts metered traffic, [`service`] notifies the service manager,
+//! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands,
+//! [`peers`] adds and removes peers, [`user`] gives up the rights of root, [`config_files`] keeps access to the
+//! configuration, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, and
+//! [`diagnosis`] logs why a tunnel does not connect. This file is the main loop over all of them, signals, the control
+//! socket and netlink events.
 
 mod commands;
 pub mod config_files;
 mod control_port;
+mod diagnosis;
 mod event_loop;
 mod gateway;
 mod handshake_clock;
@@ -25,6 +27,7 @@ mod nft;
 mod peers;
 mod policy_routing;
 mod qlog;
+mod restore_limit;
 mod retry_log;
 mod routes;
 mod service;
@@ -36,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::{env, process};
 
 use mpt_linux::Reactor;
-use mpt_linux::netlink::{Event, Link, Monitor, Netlink, TableMonitor};
+use mpt_linux::netlink::{Event, ForwardingMonitor, Link, Monitor, Netlink, TableMonitor};
 use mpt_linux::privilege::Capability;
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_linux::suspend::{CopyMonitor, SuspendWatch};
@@ -51,6 +54,7 @@ use crate::control::{Request, RunDir, Server};
 use commands::PendingCreate;
 use config_files::ConfigFiles;
 use control_port::ControlPort;
+use diagnosis::Diagnosis;
 use event_loop::Driver;
 use gateway::Gateway;
 use handshake_clock::HandshakeClock;
@@ -130,6 +134,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let (file, pending) = (file.clone(), Vec::new());
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     let handshake_clock = HandshakeClock::of(&file.interface);
+    diagnosis::warn_of_reverse_path_filter(&file);
     service.ready();
     Daemon {
         service,
@@ -139,6 +144,8 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         signals,
         monitor,
         table_monitor: None,
+        forwarding_monitor: None,
+        diagnosis: Diagnosis::default(),
         control,
         tunnel_report: about,
         tun_is_up: None,
@@ -228,6 +235,8 @@ struct Daemon {
     signals: Signals,
     monitor: Monitor,
     table_monitor: Option<TableMonitor>,
+    forwarding_monitor: Option<ForwardingMonitor>,
+    diagnosis: Diagnosis,
     control: Server,
     tunnel_report: TunnelReport,
     /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
@@ -280,6 +289,8 @@ impl Daemon {
     fn run_loop(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
         self.watch_tables(self.driver.reactor.now())?;
+        self.driver.take_down_waiting(self.driver.reactor.now());
+        self.diagnosis.on_paths_changed(self.driver.reactor.now());
         self.sync_interfaces(self.driver.reactor.now());
         let mut wake = self.finish_iteration(self.driver.reactor.now());
         loop {
@@ -327,7 +338,11 @@ impl Daemon {
         let path_events = self.process_path_events(now).then_some(now);
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now);
-        [clients, control, data, interfaces, metering, path_events, qlog, service].into_iter().flatten().min()
+        let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
+        [clients, control, data, diagnosis, interfaces, metering, path_events, qlog, service]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Sets the TUN device's MTU to what all paths carry, so that the kernel's TCP and ICMP use it.
@@ -354,6 +369,7 @@ impl Daemon {
             SIGNALS => return self.handle_signal(now),
             MONITOR => self.handle_netlink_events(now)?,
             TABLES => self.handle_table_events(now)?,
+            FORWARDING => self.handle_forwarding_events(now)?,
             COPIES => {}
             CONTROL => return Ok(self.handle_requests(now)),
             CONTROL_PORT => {
@@ -459,6 +475,7 @@ impl Daemon {
             self.driver.handle_interface_gone(now, index);
         }
         links.iter().for_each(|link| self.handle_link(now, link));
+        self.driver.take_down_waiting(now);
     }
 
     fn handle_link(&mut self, now: Time, link: &Link) {
@@ -477,6 +494,9 @@ impl Daemon {
             self.notify_peer(now, &peer, &event);
             any = true;
         }
+        if any {
+            self.diagnosis.on_paths_changed(now);
+        }
         any
     }
 }
@@ -487,3 +507,4 @@ const CONTROL: Token = Token(3);
 const CONTROL_PORT: Token = Token(4);
 const TABLES: Token = Token(5);
 const COPIES: Token = Token(6);
+const FORWARDING: Token = Token(7);

@@ -121,17 +121,14 @@ impl Routes {
     }
 
     /// Updates the kill switch when the networks of the interfaces have changed, and restores rules and routes of the
-    /// whole Internet that another program deleted.
+    /// whole Internet that another program deleted. Returns true if any was missing.
     ///
     /// # Errors
     /// The system refused a change. The earlier kill switch stays.
-    pub fn sync_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+    pub fn sync_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Failure> {
         self.kill_switch.apply(file, netlink)?;
         let leads = [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
-        if leads && self.policy.apply(file, self.tun, netlink)? {
-            tracing::warn!("routing rules or routes were deleted by another program; restored");
-        }
-        Ok(())
+        Ok(leads && self.policy.apply(file, self.tun, netlink)?)
     }
 
     /// Returns the kill switch.

@@ -100,8 +100,8 @@ fn has_aes() -> bool {
     return false;
 }
 
-/// The sockets: one for each local address, port and interface, shared by paths. They stay open to the end, so that a
-/// peer that is removed and added again reuses its socket.
+/// The sockets: one for each local address, port and interface, shared by paths. They stay open while a peer is removed
+/// and added again.
 #[derive(Debug, Default)]
 pub struct Sockets {
     new: Vec<Link>,
@@ -140,6 +140,23 @@ impl Sockets {
         self.existing.iter().map(|((device, local), id)| (device, *local, *id))
     }
 
+    /// Forgets the sockets that no path of these peers uses, and returns them. A peer that has the path at its end
+    /// would otherwise bring it back.
+    pub fn take_unconfigured(&mut self, peers: &[Peer]) -> Vec<LinkId> {
+        let uses = |device: &Option<String>, local: SocketAddr, peer: &Peer, path: &Path| {
+            let ip = path.local.as_deref().copied().unwrap_or(unspecified(path));
+            let port = [0, *peer.local_port].contains(&local.port());
+            port && ip == local.ip() && path.interface.as_deref() == device.as_ref()
+        };
+        let mut unused = Vec::new();
+        self.existing.retain(|(device, local), id| {
+            let used = peers.iter().any(|peer| peer.paths.iter().any(|path| uses(device, *local, peer, path)));
+            unused.extend((!used).then_some(*id));
+            used
+        });
+        unused
+    }
+
     /// Allocates a link number for the path manager; `None` if all are in use.
     pub fn allocate_id(&mut self) -> Option<LinkId> {
         let id = self.free_id()?;
@@ -172,7 +189,12 @@ impl Sockets {
         // If routing chooses the interface, it may change at any time, and depends on the peer.
         let bound = path.interface.is_some() || path.local.is_some();
         let interface = if bound { interface_of(path, netlink)? } else { None };
-        self.new.push(Link::open(id, spec, interface).map_err(|error| cannot_open(file, path, error))?);
+        let link = Link::open(id, spec, interface).map_err(|error| cannot_open(file, path, error))?;
+        if link.is_waiting() {
+            let interface = device.as_deref().unwrap_or_default();
+            tracing::warn!(path = %path.name, interface, "there is no such interface; the path waits for it");
+        }
+        self.new.push(link);
         self.existing.insert((device, local), id);
         Ok(id)
     }

@@ -1,11 +1,11 @@
-//! Keeps the tables of nftables in effect: those of the kill switch and of the gateway.
+//! Keeps the tables of nftables in effect, those of the kill switch and of the gateway, and the gateway's forwarding.
 
-use mpt_linux::netlink::{Netlink, TableMonitor};
+use mpt_linux::netlink::{ForwardingMonitor, Netlink, TableMonitor};
 use mpt_linux::reactor::Interest;
 use mpt_proto::time::Time;
 
 use super::gateway::Gateway;
-use super::{Daemon, TABLES, policy_routing};
+use super::{Daemon, FORWARDING, TABLES, policy_routing};
 use crate::Failure;
 
 impl Daemon {
@@ -28,7 +28,39 @@ impl Daemon {
         self.driver.reactor.add(&monitor, TABLES, Interest::Read)?;
         self.table_monitor = Some(monitor);
         self.restore_tables(now);
+        if self.gateway.is_some() {
+            let monitor = ForwardingMonitor::open()?;
+            self.driver.reactor.add(&monitor, FORWARDING, Interest::Read)?;
+            self.forwarding_monitor = Some(monitor);
+            self.restore_forwarding(now);
+        }
         Ok(())
+    }
+
+    /// Switches forwarding on again if another program switched it off.
+    pub(super) fn handle_forwarding_events(&mut self, now: Time) -> Result<(), Failure> {
+        if self.forwarding_monitor.as_mut().map_or(Ok(false), ForwardingMonitor::take_changed)? {
+            self.restore_forwarding(now);
+        }
+        Ok(())
+    }
+
+    pub(super) fn restore_forwarding(&mut self, now: Time) {
+        let Some(gateway) = &self.gateway else { return };
+        if self.interface_sync.forwarding_limit.defers(now) {
+            return;
+        }
+        match gateway.restore_forwarding() {
+            Ok(true) => {
+                let what = "forwarding was switched off by another program";
+                self.interface_sync.forwarding_limit.on_restored(now, what);
+            }
+            Ok(false) => {}
+            Err(failure) => {
+                let what = "forwarding is off, and peers reach nothing beyond this host";
+                self.interface_sync.forwarding_limit.on_failed(now, what, &failure);
+            }
+        }
     }
 
     /// Restores tables that another program deleted or changed.
@@ -42,7 +74,10 @@ impl Daemon {
         Ok(())
     }
 
-    fn restore_tables(&mut self, now: Time) {
+    pub(super) fn restore_tables(&mut self, now: Time) {
+        if self.interface_sync.table_limit.defers(now) {
+            return;
+        }
         let restored = [
             (self.routes.kill_switch().restore(), "kill_switch"),
             (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade"),
@@ -50,7 +85,8 @@ impl Daemon {
         for (restored, key) in restored {
             match restored {
                 Ok(true) => {
-                    tracing::warn!(key, "an nftables table was deleted or changed by another program; restored")
+                    let what = format!("the nftables table was deleted or changed by another program: {key}");
+                    self.interface_sync.table_limit.on_restored(now, &what);
                 }
                 Ok(false) => {}
                 Err(failure) => {

@@ -1,0 +1,139 @@
+//! Logs why a tunnel does not connect, at most once a minute.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use mpt_proto::drops::Dropped;
+use mpt_proto::endpoint::Endpoint;
+use mpt_proto::path::{DownCause, PathState};
+use mpt_proto::stats::{EndpointStatus, PeerStatus};
+use mpt_proto::time::Time;
+
+use super::policy_routing;
+use crate::config::File;
+use crate::config::model::{Mode, Peer};
+
+/// Peers without an answer, and handshakes that were refused.
+#[derive(Debug, Default)]
+pub struct Diagnosis {
+    /// Time of the next look.
+    due: Option<Time>,
+    /// The time of the next line about each peer that does not answer.
+    silent: BTreeMap<String, Time>,
+    /// Number of refused handshakes at the last look.
+    refused: u64,
+    /// For each reason: the count that was logged last, and when.
+    logged: BTreeMap<&'static str, (u64, Time)>,
+}
+
+impl Diagnosis {
+    /// Looks again at the next call of [`Self::poll`], because the state of a path has changed.
+    pub fn on_paths_changed(&mut self, now: Time) {
+        self.due = Some(now);
+    }
+
+    /// Logs what is due, and returns the next deadline.
+    pub fn poll(&mut self, now: Time, endpoint: &Endpoint, file: &File) -> Option<Time> {
+        if *file.mode != Mode::Native {
+            return None;
+        }
+        let refused = endpoint.refused_handshakes();
+        if self.due.is_some_and(|due| due <= now) || refused != self.refused {
+            self.refused = refused;
+            let status = endpoint.status();
+            self.log_refused(now, &status);
+            self.log_silent(now, &status, file);
+        }
+        self.due
+    }
+
+    fn log_refused(&mut self, now: Time, status: &EndpointStatus) {
+        for (reason, text, hint) in REFUSALS {
+            let count = status.drops.of(reason);
+            let (before, at) = self.logged.get(text).copied().unwrap_or((0, Time::START));
+            if count > before && (before == 0 || now.since(at) >= INTERVAL) {
+                self.logged.insert(text, (count, now));
+                tracing::warn!(handshakes = count - before, "{text}; hint: {hint}");
+            }
+        }
+    }
+
+    fn log_silent(&mut self, now: Time, status: &EndpointStatus, file: &File) {
+        let silent = status.peers.iter().filter(|peer| !peer.paths.is_empty() && !is_alive(peer));
+        let silent: Vec<_> = silent.filter(|peer| file.peers.iter().any(|own| calls(own, peer))).collect();
+        self.silent.retain(|name, _| silent.iter().any(|peer| peer.name == *name));
+        for peer in silent {
+            let next = self.silent.entry(peer.name.clone()).or_insert(now + PATIENCE);
+            if *next <= now {
+                tracing::warn!(peer = peer.name, "{}", describe(peer));
+                *next = now + INTERVAL;
+            }
+        }
+        self.due = self.silent.values().min().copied();
+    }
+}
+
+/// Returns true if this is the peer's configuration, and has an address to connect to.
+fn calls(own: &Peer, peer: &PeerStatus) -> bool {
+    *own.name == peer.name && (own.auto.is_some() || own.paths.iter().any(|path| path.remote.is_some()))
+}
+
+fn is_alive(peer: &PeerStatus) -> bool {
+    peer.paths.iter().any(|path| matches!(path.state, PathState::Up | PathState::Demoted(_)))
+}
+
+fn describe(peer: &PeerStatus) -> String {
+    let is_silent = |state| matches!(state, PathState::Down(DownCause::Silent | DownCause::Peer));
+    let asked = peer.paths.iter().filter(|path| is_silent(path.state));
+    let asked: Vec<_> = asked.map(|path| format!("{} on {}", path.remote, path.name)).collect();
+    if asked.is_empty() {
+        return "no path can be used: no interface has a carrier, or all paths were taken down".to_owned();
+    }
+    format!(
+        "no answer from {}; hint: is the tunnel up there and its UDP port open? do both ends have the key of the other, \
+         and the same preshared key? is rp_filter 0 or 2 here? the log of the peer names a key or clock that it refuses",
+        asked.join(", ")
+    )
+}
+
+/// Warns if the kernel drops what peers send, because the way back leads into the tunnel. It then drops all answers,
+/// and the paths stay silent.
+pub fn warn_of_reverse_path_filter(file: &File) {
+    if !policy_routing::routes_everything(file, false) {
+        return;
+    }
+    let setting = |name: &str| fs::read_to_string(format!("{INTERFACES}/{name}/rp_filter")).ok()?.trim().parse().ok();
+    let all: u8 = setting("all").unwrap_or(0);
+    let names = fs::read_dir(INTERFACES).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let others = names.filter(|name| !["all", "default", "lo", file.interface.as_str()].contains(&name.as_str()));
+    let mut strict: Vec<_> = others.filter(|name| setting(name).unwrap_or(0).max(all) == 1).collect();
+    strict.sort_unstable();
+    if !strict.is_empty() {
+        let interfaces = strict.join(", ");
+        tracing::warn!(
+            interfaces,
+            "rp_filter is 1, so the kernel drops what peers send; hint: sysctl -w net.ipv4.conf.all.rp_filter=2"
+        );
+    }
+}
+
+/// The IPv4 settings of interfaces.
+const INTERFACES: &str = "/proc/sys/net/ipv4/conf";
+const REFUSALS: [(Dropped, &str, &str); 2] = [
+    (
+        Dropped::UnknownPeer,
+        "a host whose key is in no [[peer]] tries to connect",
+        "its public key, which `mpt key public` prints there, belongs into a [[peer]] here",
+    ),
+    (
+        Dropped::StaleHandshake,
+        "a handshake of a peer is older than its last one",
+        "the clock of the peer is behind, or two hosts use its key, or somebody repeats handshakes",
+    ),
+];
+/// Time that a peer has for its first answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Minimum interval of lines about the same.
+const INTERVAL: Duration = Duration::from_secs(60);
