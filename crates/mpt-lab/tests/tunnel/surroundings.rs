@@ -1,4 +1,4 @@
-//! What other programs and hardware change around a running tunnel: interfaces that are missing, addresses and
+//! Changes that others make to the host: they are noticed, logged once, and undone.
 //! forwarding that another program takes away, and paths that leave the configuration.
 
 use crate::{
