@@ -1,5 +1,5 @@
-//! Changes around a running tunnel: interfaces that are missing, addresses and forwarding that another program takes away,
-//! and paths that leave the configuration.
+//! Changes around a running tunnel: interfaces that are missing, addresses and forwarding that another program takes
+//! away, and paths that leave the configuration.
 
 use crate::{
     internet::{FAR, internet, reaches, start},
