@@ -59,7 +59,7 @@ impl RestoreLimit {
 const BURST: u32 = 6;
 /// Minimum interval of the following ones.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Time without a restoration after which counting begins anew.
+/// Time without a restoration after which counting starts from zero.
 const CALM: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
