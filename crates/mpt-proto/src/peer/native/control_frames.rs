@@ -1,9 +1,14 @@
 //! Control frames: challenges, responses and path status, ACK, SKIP, CONTEXT. They leave in datagrams of their own.
 
 use super::Native;
+use super::path::NativePath;
 use crate::id::{PathId, PathSeq};
 use crate::path::sent_packets::Payload;
 use crate::peer::{CONTROL_TOS, Turn};
+use crate::time::Time;
+use crate::tuning::path::sent_packets::MAX_ACK_DELAY;
+use crate::tuning::peer::native::SPREAD_AFTER;
+use crate::tuning::peer::send::RECENT;
 use crate::wire::frame::{ACK_RANGES_LEN, AckFrame, AckRanges, Frame, PathFrame, PathUsage, SkipFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
@@ -58,6 +63,21 @@ impl Native {
         }
     }
 
+    /// Returns the paths for a frame that must arrive soon: `best`, or every path while `best` is not known to carry
+    /// datagrams to the peer. Two paths may carry one direction each: then none is up at either end until the ACKs that
+    /// would revive them arrive.
+    fn carriers(&self, now: Time, best: PathId) -> Vec<PathId> {
+        let path = &self.paths[best];
+        // A path counts as up at first. Its first round trip has this much time to show that it is.
+        let is_shown = path.estimator.rtt().is_known() || now.since(self.established_at) < SPREAD_AFTER;
+        // What the frame answers came on a path that is not up if nothing came on the best one.
+        let is_heard = now.since(path.last_received) <= MAX_ACK_DELAY + RECENT;
+        if path.base.is_up() && !path.estimator.is_suspected() && is_shown && is_heard {
+            return vec![best];
+        }
+        self.paths.iter().filter(|path| path.may_send()).map(NativePath::id).collect()
+    }
+
     fn send_acks(&mut self, turn: &mut Turn<'_>, best: PathId) {
         for slot in 0..self.remote.iter().len() {
             let acks = self.remote.iter_mut().nth(slot).and_then(|remote| remote.acks.as_mut());
@@ -74,7 +94,9 @@ impl Native {
                 ce: ack.ce as u32,
                 ranges,
             };
-            self.send_frames(turn, best, [Frame::Ack(frame)].into_iter(), false);
+            for id in self.carriers(turn.now, best) {
+                self.send_frames(turn, id, [Frame::Ack(frame)].into_iter(), false);
+            }
         }
     }
 
