@@ -276,6 +276,8 @@ impl Association {
         // The session keeps the index, so it is not retired with the attempt.
         self.attempt = None;
         let restarted = self.sessions.install(Session::new(now, agreed, cipher, true));
+        // Both ends initiated, and the session of this end is in use: a response of ours is not missing.
+        self.answered.iter_mut().for_each(|answered| answered.spread = true);
         self.on_established(restarted);
         Ok(())
     }

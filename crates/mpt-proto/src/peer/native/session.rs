@@ -77,10 +77,11 @@ impl Native {
             return;
         }
         let Some(response) = self.association.poll_spread(turn.now) else { return };
-        for path in self.paths.iter().filter(|path| path.may_send_handshake()) {
+        for path in self.paths.iter_mut().filter(|path| path.may_send_handshake()) {
             let mut slot = turn.tx.reserve(path.base.link, path.base.remote, CONTROL_TOS, response.len());
             slot.bytes().copy_from_slice(response);
             slot.commit();
+            path.base.sent.count(response.len());
         }
     }
 
