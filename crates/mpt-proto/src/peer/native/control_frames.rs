@@ -2,7 +2,7 @@
 
 use super::Native;
 use super::path::NativePath;
-use crate::id::{PathId, PathSeq};
+use crate::id::{PathId, PathSeq, PathSet};
 use crate::path::sent_packets::Payload;
 use crate::peer::{CONTROL_TOS, Turn};
 use crate::time::Time;
@@ -63,19 +63,20 @@ impl Native {
         }
     }
 
-    /// Returns the paths for a frame that must arrive soon: `best`, or every path while `best` is not known to carry
-    /// datagrams to the peer. Two paths may carry one direction each: then none is up at either end until the ACKs that
-    /// would revive them arrive.
-    fn carriers(&self, now: Time, best: PathId) -> Vec<PathId> {
+    /// Returns the paths for a frame that must arrive soon: `best`, and every path with a free socket while `best` is not
+    /// known to carry datagrams to the peer. Two paths may carry one direction each: then none is up at either end until
+    /// the ACKs that would revive them arrive.
+    fn carriers(&self, now: Time, best: PathId) -> PathSet {
         let path = &self.paths[best];
         // A path counts as up at first. Its first round trip has this much time to show that it is.
         let is_shown = path.estimator.rtt().is_known() || now.since(self.established_at) < SPREAD_AFTER;
         // What the frame answers came on a path that is not up if nothing came on the best one.
         let is_heard = now.since(path.last_received) <= MAX_ACK_DELAY + RECENT;
         if path.base.is_up() && !path.estimator.is_suspected() && is_shown && is_heard {
-            return vec![best];
+            return PathSet::only(best);
         }
-        self.paths.iter().filter(|path| path.may_send()).map(NativePath::id).collect()
+        let others = self.paths.iter().filter(|path| path.may_send() && !path.base.blocked).map(NativePath::id);
+        others.chain([best]).collect()
     }
 
     fn send_acks(&mut self, turn: &mut Turn<'_>, best: PathId) {
@@ -94,7 +95,8 @@ impl Native {
                 ce: ack.ce as u32,
                 ranges,
             };
-            for id in self.carriers(turn.now, best) {
+            let carriers = self.carriers(turn.now, best);
+            for id in self.ids().filter(|id| carriers.contains(*id)) {
                 self.send_frames(turn, id, [Frame::Ack(frame)].into_iter(), false);
             }
         }
