@@ -41,6 +41,7 @@ use crate::datagram::RemoteAddress;
 use crate::drops::Dropped;
 use crate::id::{MAX_PATHS, PathId, PathSeq};
 use crate::time::Time;
+use crate::tuning::peer::native::SPREAD_AFTER;
 use crate::wire::native::SessionIndex;
 use rekey::Rekeying;
 
@@ -77,6 +78,8 @@ struct Answered {
     response: Vec<u8>,
     /// The sources of its copies.
     sources: Vec<RemoteAddress>,
+    /// The response has been sent to the other addresses of the peer, too.
+    spread: bool,
 }
 
 /// A handshake message to be sent.
@@ -238,12 +241,26 @@ impl Association {
         let (agreed, message) = verified.respond(identity, self.incarnation, &self.psk, &ephemeral)?;
         self.latest_timestamp = timestamp;
         let (index, response) = (ephemeral.index, message.clone());
-        self.answered = Some(Answered { at: now, transcript, index, response, sources: vec![source] });
+        self.answered = Some(Answered { at: now, transcript, index, response, sources: vec![source], spread: false });
         self.sessions.await_confirmation(Session::new(now, agreed, cipher, false));
         if identity.keys.public() > &self.peer {
             self.yield_to_peer(now, &ephemeral);
         }
         Ok(HandshakeTransmit { message, index: ephemeral.index, attempt: 0 })
+    }
+
+    /// Returns the time at which a response without an effect is to be sent on every path: the one on which the
+    /// initiation came may carry nothing back.
+    pub fn spread_deadline(&self) -> Option<Time> {
+        self.answered.as_ref().filter(|answered| !answered.spread).map(|answered| answered.at + SPREAD_AFTER)
+    }
+
+    /// Returns the response that is to be sent on every path, once.
+    pub fn poll_spread(&mut self, now: Time) -> Option<&[u8]> {
+        self.spread_deadline().filter(|at| *at <= now)?;
+        let answered = self.answered.as_mut()?;
+        answered.spread = true;
+        Some(&answered.response)
     }
 
     /// Returns true if an initiation of ours with this index waits for its response.
@@ -259,6 +276,8 @@ impl Association {
         // The session keeps the index, so it is not retired with the attempt.
         self.attempt = None;
         let restarted = self.sessions.install(Session::new(now, agreed, cipher, true));
+        // Both ends initiated, and the session of this end is in use: a response of ours is not missing.
+        self.answered.iter_mut().for_each(|answered| answered.spread = true);
         self.on_established(restarted);
         Ok(())
     }

@@ -56,6 +56,9 @@ pub mod native {
     /// Longer than a packet can be in flight, be retransmitted or be waited for (three seconds, see
     /// `RETRANSMIT_LIMIT`), and than people pause between two clicks.
     pub const IDLE: Duration = Duration::from_secs(30);
+    /// The time after which a path that has shown no round trip may carry one direction only. Most round trips are
+    /// shorter, and an initiation is repeated later.
+    pub const SPREAD_AFTER: Duration = Duration::from_millis(250);
     /// Longer than a probe of a new session takes to be answered.
     pub const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(1);
     /// Half of the time between two sessions.

@@ -35,6 +35,8 @@ pub struct Wire {
     pub server_sends: bool,
     /// Times at which each end delivered a packet.
     pub delivered: [Vec<Time>; 2],
+    /// The server knows the addresses of the client, too.
+    symmetric: bool,
     delays: Vec<Duration>,
     attacker: Attacker,
     flight: BinaryHeap<Reverse<(Time, u64, Carried)>>,
@@ -44,24 +46,34 @@ pub struct Wire {
     restarts: u16,
 }
 
-/// The peers of an end: the client has `paths` to the server.
-fn peers(end: usize, paths: usize) -> Vec<PeerConfig> {
-    let path = |path: usize| PathConfig::new(format!("path{path}"), LinkId(path as u8), address(1, path));
-    match end {
-        0 => vec![peer("far".into(), &keys(2), (0..paths).map(path).collect(), &["0.0.0.0/0"])],
-        _ => vec![peer("near".into(), &keys(1), vec![], &["0.0.0.0/0"])],
-    }
+/// The peers of an end: the client has `paths` to the server, and if `symmetric`, the server to the client.
+fn peers(end: usize, paths: usize, symmetric: bool) -> Vec<PeerConfig> {
+    let path = |path: usize| PathConfig::new(format!("path{path}"), LinkId(path as u8), address(1 - end, path));
+    let paths = (0..paths).filter(|_| end == 0 || symmetric).map(path).collect();
+    let (name, key) = if end == 0 { ("far", keys(2)) } else { ("near", keys(1)) };
+    vec![peer(name.into(), &key, paths, &["0.0.0.0/0"])]
 }
 
 impl Wire {
     /// Connects a client to a server over paths with these one-way delays.
     pub fn new(delays: &[Duration], attacker: Attacker) -> Self {
-        let ends = [0, 1].map(|end| endpoint(keys(end as u16 + 1), end as u16 + 1, peers(end, delays.len())));
+        Self::with(delays, attacker, false)
+    }
+
+    /// Connects two ends that know each other's addresses.
+    pub fn symmetric(delays: &[Duration], attacker: Attacker) -> Self {
+        Self::with(delays, attacker, true)
+    }
+
+    fn with(delays: &[Duration], attacker: Attacker, symmetric: bool) -> Self {
+        let make = |end: usize| endpoint(keys(end as u16 + 1), end as u16 + 1, peers(end, delays.len(), symmetric));
+        let ends = [0, 1].map(make);
         Self {
             ends,
             restarts: 0,
             now: Time::START,
             server_sends: false,
+            symmetric,
             delivered: [vec![], vec![]],
             delays: delays.to_vec(),
             attacker,
@@ -82,7 +94,8 @@ impl Wire {
         self.restarts += 1;
         let clock = Clock::new(WALL_CLOCK + (self.now - Time::START) + Duration::from_nanos(u64::from(self.restarts)));
         let (keys, seed) = (keys(end as u16 + 1), 100 + self.restarts);
-        self.ends[end] = endpoint_with(self.now, clock, capabilities, keys, seed, peers(end, self.delays.len()));
+        self.ends[end] =
+            endpoint_with(self.now, clock, capabilities, keys, seed, peers(end, self.delays.len(), self.symmetric));
     }
 
     /// Runs until `until` after the start.

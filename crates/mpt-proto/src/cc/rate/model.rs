@@ -101,6 +101,8 @@ impl PathModel {
         let first = INITIAL_WINDOW * self.datagram as f64 / self.delay.srtt().min(MAX_FIRST_FLIGHT_TIME).as_secs_f64();
         let rate = match self.phase {
             Phase::Startup { .. } => self.sending_rate().max(first),
+            // Losses without any ACK ended Startup, so there is no rate yet.
+            _ if self.bottleneck().is_none() => first,
             _ => self.sending_rate(),
         };
         Rate::from_bytes((rate * self.phase.gain()) as u64)

@@ -1,9 +1,14 @@
 //! Control frames: challenges, responses and path status, ACK, SKIP, CONTEXT. They leave in datagrams of their own.
 
 use super::Native;
-use crate::id::{PathId, PathSeq};
+use super::path::NativePath;
+use crate::id::{PathId, PathSeq, PathSet};
 use crate::path::sent_packets::Payload;
 use crate::peer::{CONTROL_TOS, Turn};
+use crate::time::Time;
+use crate::tuning::path::sent_packets::MAX_ACK_DELAY;
+use crate::tuning::peer::native::SPREAD_AFTER;
+use crate::tuning::peer::send::RECENT;
 use crate::wire::frame::{ACK_RANGES_LEN, AckFrame, AckRanges, Frame, PathFrame, PathUsage, SkipFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
@@ -58,6 +63,22 @@ impl Native {
         }
     }
 
+    /// Returns the paths for a frame that must arrive soon: `best`, and every path with a free socket while `best` is not
+    /// known to carry datagrams to the peer. Two paths may carry one direction each: then none is up at either end until
+    /// the ACKs that would revive them arrive.
+    fn carriers(&self, now: Time, best: PathId) -> PathSet {
+        let path = &self.paths[best];
+        // A path counts as up at first. Its first round trip has this much time to show that it is.
+        let is_shown = path.estimator.rtt().is_known() || now.since(self.established_at) < SPREAD_AFTER;
+        // What the frame answers came on a path that is not up if nothing came on the best one.
+        let is_heard = now.since(path.last_received) <= MAX_ACK_DELAY + RECENT;
+        if path.base.is_up() && !path.estimator.is_suspected() && is_shown && is_heard {
+            return PathSet::only(best);
+        }
+        let others = self.paths.iter().filter(|path| path.may_send() && !path.base.blocked).map(NativePath::id);
+        others.chain([best]).collect()
+    }
+
     fn send_acks(&mut self, turn: &mut Turn<'_>, best: PathId) {
         for slot in 0..self.remote.iter().len() {
             let acks = self.remote.iter_mut().nth(slot).and_then(|remote| remote.acks.as_mut());
@@ -74,7 +95,10 @@ impl Native {
                 ce: ack.ce as u32,
                 ranges,
             };
-            self.send_frames(turn, best, [Frame::Ack(frame)].into_iter(), false);
+            let carriers = self.carriers(turn.now, best);
+            for id in self.ids().filter(|id| carriers.contains(*id)) {
+                self.send_frames(turn, id, [Frame::Ack(frame)].into_iter(), false);
+            }
         }
     }
 

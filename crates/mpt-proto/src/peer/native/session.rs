@@ -60,6 +60,7 @@ impl Native {
             self.trace.record(turn.now, || TraceEvent::Handshake(HandshakeEvent::Initiated));
             self.initiation = Some(SentInitiation { message: initiation.message, pending: PathSet::ALL });
         }
+        self.spread_response(turn);
         let Some(SentInitiation { message, pending }) = &mut self.initiation else { return };
         let pending = std::mem::replace(pending, PathSet::NONE);
         for path in self.paths.iter().filter(|path| path.may_send_handshake() && pending.contains(path.id())) {
@@ -67,6 +68,20 @@ impl Native {
             slot.bytes().copy_from_slice(message);
             self.association.prove_address(turn.now, (path.base.link, path.base.remote), slot.bytes());
             slot.commit();
+        }
+    }
+
+    /// Sends a response that has had no effect on every path to a validated address.
+    fn spread_response(&mut self, turn: &mut Turn<'_>) {
+        if !self.paths.iter().any(NativePath::may_send_handshake) {
+            return;
+        }
+        let Some(response) = self.association.poll_spread(turn.now) else { return };
+        for path in self.paths.iter_mut().filter(|path| path.may_send_handshake()) {
+            let mut slot = turn.tx.reserve(path.base.link, path.base.remote, CONTROL_TOS, response.len());
+            slot.bytes().copy_from_slice(response);
+            slot.commit();
+            path.base.sent.count(response.len());
         }
     }
 
