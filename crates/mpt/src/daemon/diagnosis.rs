@@ -19,6 +19,8 @@ use crate::config::model::{Mode, Peer};
 pub struct Diagnosis {
     /// Time of the next look.
     due: Option<Time>,
+    /// Time of the last look. A look costs a status of all peers, so refused handshakes cause at most one a second.
+    looked: Option<Time>,
     /// The time of the next line about each peer that does not answer.
     silent: BTreeMap<String, Time>,
     /// Number of refused handshakes at the last look.
@@ -39,8 +41,12 @@ impl Diagnosis {
             return None;
         }
         let refused = endpoint.refused_handshakes();
-        if self.due.is_some_and(|due| due <= now) || refused != self.refused {
-            self.refused = refused;
+        if refused != self.refused {
+            let next = self.looked.map_or(now, |looked| looked + LOOK_INTERVAL);
+            self.due = Some(self.due.map_or(next, |due| due.min(next)));
+        }
+        if self.due.is_some_and(|due| due <= now) {
+            (self.refused, self.looked) = (refused, Some(now));
             let status = endpoint.status();
             self.log_refused(now, &status);
             self.log_silent(now, &status, file);
@@ -135,5 +141,7 @@ const REFUSALS: [(Dropped, &str, &str); 2] = [
 ];
 /// Time that a peer has for its first answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Minimum interval of looks that refused handshakes cause.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval of lines about the same.
 const INTERVAL: Duration = Duration::from_secs(60);
