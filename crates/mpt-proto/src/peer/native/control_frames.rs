@@ -63,9 +63,9 @@ impl Native {
         }
     }
 
-    /// Returns the paths for a frame that must arrive soon: `best`, and every path with a free socket while `best` is not
-    /// known to carry datagrams to the peer. Two paths may carry one direction each: then none is up at either end until
-    /// the ACKs that would revive them arrive.
+    /// Returns the paths for a frame that must arrive soon: `best`, and every path with a free socket while `best` is
+    /// not known to carry datagrams to the peer. Two paths may carry one direction each: then none is up at either end
+    /// until the ACKs that would revive them arrive.
     fn carriers(&self, now: Time, best: PathId) -> PathSet {
         let path = &self.paths[best];
         // A path counts as up at first. Its first round trip has this much time to show that it is.
