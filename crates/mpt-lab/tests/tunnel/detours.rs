@@ -65,7 +65,7 @@ fn routes_of_a_killed_tunnel_are_removed_when_no_running_tunnel_may_need_them() 
     assert!(rig.mpt(Host::A, &["down", "mpt0"]).status.success());
     assert_eq!(left(&rig), 3, "the other one may need them");
     rig.signal(Host::A, Signal::SIGKILL);
-    fs::write(rig.file(Host::A), other.replace("eth2", "eth9")).expect("a file");
+    fs::write(rig.file(Host::A), other.replace("interface = \"eth2\"", "local = \"192.0.2.77\"")).expect("a file");
     assert!(!rig.mpt(Host::A, &["up", &rig.file(Host::A).display().to_string()]).status.success());
     assert!(rig.mpt(Host::A, &["down"]).status.success());
     assert_eq!((left(&rig), routers(&rig)), (0, Vec::new()));
@@ -96,11 +96,14 @@ fn a_route_that_could_not_be_set_is_set_when_it_can_be() {
     rig.launch_with(Host::A, &FILE.replacen("[[peer]]", "routes = [\"10.80.0.0/16\"]\n[[peer]]", 1));
     let is_set = |rig: &Rig| sh(&rig.hosts.a, "ip route show 10.80.0.0/16").contains("dev mpt0");
     assert!(is_set(&rig) && routers(&rig) == ["192.168.11.2"]);
-    rig.hosts.a.ip("address delete 10.77.0.1/24 dev mpt0").expect("gone, and the route with it");
+    let address = |rig: &Rig, action: &str| {
+        assert!(rig.mpt(Host::A, &["addr", action, "10.77.0.1/24", "dev", "mpt0"]).status.success());
+    };
+    address(&rig, "del");
     rig.hosts.a.ip("link set eth2 up").expect("a route for the second path");
     rig.wait_until("both paths have a route", |rig| routers(rig) == ["192.168.11.2", "192.168.12.2"]);
     assert!(!is_set(&rig));
-    rig.hosts.a.ip("address add 10.77.0.1/24 dev mpt0").expect("it is back");
+    address(&rig, "add");
     rig.wait_until("the route is set", is_set);
     rig.wait_until("that is told", |rig| rig.logged(Host::A, "resolved: cannot set the routes") == 1);
     assert_eq!(rig.logged(Host::A, "cannot set the routes"), 2, "once when it failed and once when it was over");

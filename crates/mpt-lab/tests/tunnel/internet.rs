@@ -202,12 +202,12 @@ fn after_a_failed_start_the_kill_switch_is_removed_as_hinted() {
 
     rig.launch_with(Host::A, &client.replacen("kill_switch", "masquerade = true\nkill_switch", 1));
     rig.signal(Host::A, Signal::SIGKILL);
-    let missing = client.replace("remote", "interface = \"eth9\"\nremote");
+    let missing = client.replace("remote", "local = \"192.0.2.77\"\nremote");
     for _ in 0..2 {
-        assert!(fails_with(&rig, &missing, "eth9").contains("`mpt down mpt0`"));
+        assert!(fails_with(&rig, &missing, "192.0.2.77").contains("`mpt down mpt0`"));
     }
     is_taken_away(&rig);
-    assert!(!fails_with(&rig, &missing, "eth9").contains("kill switch"));
+    assert!(!fails_with(&rig, &missing, "192.0.2.77").contains("kill switch"));
     assert!(!rig.mpt(Host::A, &["down"]).status.success(), "nothing was left behind this time");
 
     sh(&rig.hosts.a, "nft 'table inet mpt_mpt0 { chain mine { counter; }; }'");

@@ -112,7 +112,7 @@ fn a_reload_changes_all_or_nothing() {
         (plain, 1, "mode"),
         (&*caller.replace("[[peer]]", "mtu = 1300\n[[peer]]"), 3, "mtu"),
         (&*caller.replace("10.77.0.1/24", "10.77.0.9/24"), 2, "address"),
-        (&*caller.replace("eth1", "eth9"), 7, "eth9"),
+        (&*caller.replace("interface = \"eth1\"", "local = \"192.0.2.77\""), 7, "192.0.2.77"),
     ] {
         let (done, stderr) = reload(&rig, text);
         assert!(!done && stderr.contains(key) && stderr.contains("nothing was changed"), "{stderr}");
