@@ -16,7 +16,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::secrets;
 
-/// A reader of files: this process or the second process.
+/// Source of files: the disk, the disk with a record of all that is read, or such a record.
 #[derive(Debug)]
 pub struct Files(Source);
 

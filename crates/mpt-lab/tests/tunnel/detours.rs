@@ -105,6 +105,6 @@ fn a_route_that_could_not_be_set_is_set_when_it_can_be() {
     assert!(!is_set(&rig));
     address(&rig, "add");
     rig.wait_until("the route is set", is_set);
-    rig.wait_until("that is told", |rig| rig.logged(Host::A, "resolved: cannot set the routes") == 1);
+    rig.wait_until("that is logged", |rig| rig.logged(Host::A, "resolved: cannot set the routes") == 1);
     assert_eq!(rig.logged(Host::A, "cannot set the routes"), 2, "once when it failed and once when it was over");
 }

@@ -312,7 +312,7 @@ impl SentPackets {
     }
 }
 
-/// Entries by which the ring grows.
+/// The ring doubles, but grows by at least and at most so many entries: an idle path needs little memory.
 const MIN_GROWTH: usize = 16;
 const MAX_GROWTH: usize = 8_192;
 

@@ -70,6 +70,8 @@ pub enum Rule {
     StatusRepeat,
     /// Releases the memory of an idle peer.
     IdleMemory,
+    /// Sends ACKs and a handshake response over every path while the best one is in doubt.
+    Spread,
 }
 
 impl Rule {
@@ -99,6 +101,7 @@ impl Rule {
         ("standing_queue", Self::StandingQueue),
         ("status_repeat", Self::StatusRepeat),
         ("idle_memory", Self::IdleMemory),
+        ("spread", Self::Spread),
     ];
 
     /// Returns its name.

@@ -78,7 +78,7 @@ pub mod send {
     pub const RETRANSMIT_LIMIT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(3));
 }
 
-/// Longest time for which a flow's queue may stand.
+/// The delay that CoDel accepts in a flow's queue.
 pub mod queue_delay {
     use std::time::Duration;
 

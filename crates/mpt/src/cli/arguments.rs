@@ -138,7 +138,8 @@ pub(super) struct UpArgs {
     pub(super) log: Targets,
 }
 
-/// Parses a log filter. A word alone must be a level: otherwise it would select a module that does not exist.
+/// Parses a log filter. A word without `=` must be a level or begin with `mpt`: the parser takes any other word for the
+/// name of a module, and a filter for a module that does not exist logs nothing.
 fn log_filter(text: &str) -> Result<Targets, String> {
     let is_known = |part: &str| part.contains('=') || part.starts_with("mpt") || part.parse::<LevelFilter>().is_ok();
     match text.split(',').map(str::trim).find(|part| !is_known(part)) {

@@ -51,9 +51,9 @@ fn remotes(auto: &Auto, file: &File, log: &mut ProblemLog<'_>) {
 fn port_in_address(at: &At<SocketAddr>, log: &mut ProblemLog<'_>) {
     let IpAddr::V6(ip) = at.ip() else { return };
     let text = ip.to_string();
-    if let Some((address, _)) = text.rsplit_once(':').filter(|(_, last)| *last == "4754") {
+    if let Some((address, port)) = text.rsplit_once(':').filter(|(_, last)| *last == defaults::PORT.to_string()) {
         let what = format!("remote: {ip} is an address without a port");
-        log.warn(at.line, what, &format!("if 4754 is the port: \"[{address}]:4754\""));
+        log.warn(at.line, what, &format!("if {port} is the port: \"[{address}]:{port}\""));
     }
 }
 

@@ -24,7 +24,7 @@ use crate::config::model::{Auto, Mode, Peer};
 /// The state of the synchronization.
 #[derive(Debug)]
 pub(super) struct InterfaceSync {
-    tun: u32,
+    pub(super) tun: u32,
     /// By the peer's name.
     peers: BTreeMap<String, Paths>,
     links: BTreeMap<SocketKey, LinkId>,
@@ -44,13 +44,13 @@ pub(super) struct InterfaceSync {
     /// Failures of paths and sockets.
     path_failures: RetryLog,
     /// Restored rules, routes and addresses.
-    routing_limit: RestoreLimit,
+    pub(super) routing_limit: RestoreLimit,
     /// Restored tables of nftables.
     pub(super) table_limit: RestoreLimit,
     /// Forwarding that was switched on again.
     pub(super) forwarding_limit: RestoreLimit,
     /// Addresses of the tunnel that a command removed.
-    removed_addresses: BTreeSet<Prefix>,
+    pub(super) removed_addresses: BTreeSet<Prefix>,
     last_sync: Time,
 }
 
@@ -264,7 +264,7 @@ impl Daemon {
         }
         let mut netlink = Netlink::open()?;
         self.routes.restore(&mut netlink);
-        self.undo_changes(now, &mut netlink)?;
+        self.restore_routing(now, &mut netlink)?;
         if !self.routes.is_incomplete() {
             return Ok(true);
         }
@@ -273,33 +273,6 @@ impl Daemon {
             self.routes.apply(&self.file, &mut netlink)?;
         }
         Ok(retries)
-    }
-
-    /// Restores rules, routes and addresses of the tunnel that another program removed.
-    fn undo_changes(&mut self, now: Time, netlink: &mut Netlink) -> Result<(), Failure> {
-        if self.interface_sync.routing_limit.defers(now) {
-            return Ok(());
-        }
-        if self.routes.sync_policy(&self.file, netlink)? {
-            let what = "routing rules or routes were deleted by another program";
-            self.interface_sync.routing_limit.on_restored(now, what);
-        }
-        let tun = self.interface_sync.tun;
-        if !netlink.link_by_index(tun)?.is_some_and(|link| link.up) {
-            return Ok(());
-        }
-        let present = netlink.addresses(tun)?;
-        let own = self.file.addresses.iter().map(|net| Prefix { address: net.addr(), length: net.prefix_len() });
-        let is_missing = |own: &Prefix| !present.contains(own) && !self.interface_sync.removed_addresses.contains(own);
-        let missing: Vec<_> = own.filter(is_missing).collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        missing.iter().try_for_each(|own| netlink.add_address_without_dad(tun, *own).map(drop))?;
-        let what = "addresses of the tunnel were removed by another program";
-        self.interface_sync.routing_limit.on_restored(now, what);
-        // The kernel removed the routes from these addresses with them.
-        self.routes.apply(&self.file, netlink)
     }
 
     fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &PathChange) -> Result<(), Failure> {

@@ -26,7 +26,7 @@ pub struct Link {
     interface: Option<u32>,
     /// The path manager controls it.
     managed: bool,
-    /// Its interface did not exist when it was opened. Until it does, the socket is a placeholder.
+    /// The interface did not exist when the link was opened: the socket is bound to loopback until it appears.
     waiting: bool,
     backlog: VecDeque<Unsent>,
 }

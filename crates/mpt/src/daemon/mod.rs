@@ -2,7 +2,7 @@
 //!
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
-//! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`table_sync`] keeps in effect.
+//! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`restore`] keeps in effect.
 //! [`interface_sync`] updates paths when interfaces change, [`retry_log`] schedules retries, and [`restore_limit`] ends
 //! fights with other programs; [`metering`] counts metered traffic, [`service`] notifies the service manager,
 //! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands,
@@ -27,12 +27,13 @@ mod nft;
 mod peers;
 mod policy_routing;
 mod qlog;
+mod restore;
 mod restore_limit;
 mod retry_log;
 mod routes;
 mod service;
 mod setup;
-mod table_sync;
+
 mod user;
 
 use std::path::{Path, PathBuf};

@@ -11,6 +11,8 @@ use crate::Failure;
 pub struct RestoreLimit {
     count: u32,
     last: Option<Time>,
+    /// Time of the last failure that was logged.
+    failed: Option<Time>,
     /// Time of the next check, if one was deferred.
     due: Option<Time>,
 }
@@ -33,12 +35,12 @@ impl RestoreLimit {
         self.due.take_if(|due| *due <= now).is_some()
     }
 
-    /// Counts a failed restoration, and logs the first one. It is not tried again before the next change.
+    /// Logs a failed restoration, unless one was logged within [`CALM`]. The next change of the state tries again.
     pub fn on_failed(&mut self, now: Time, what: &str, failure: &Failure) {
-        if self.last.is_none_or(|last| now.since(last) > CALM) {
+        if self.failed.is_none_or(|failed| now.since(failed) > CALM) {
             tracing::warn!(%failure, "{what}");
+            self.failed = Some(now);
         }
-        self.last = Some(now);
     }
 
     /// Counts a restoration, and logs it unless there were many.

@@ -71,9 +71,15 @@ impl Native {
         }
     }
 
+    /// Returns the time at which a response that has had no effect is due on every path.
+    pub(super) fn spread_deadline(&self) -> Option<Time> {
+        let deadline = self.association.spread_deadline().filter(|_| self.tuning.has(Rule::Spread));
+        deadline.filter(|_| self.paths.iter().any(NativePath::may_send_handshake))
+    }
+
     /// Sends a response that has had no effect on every path to a validated address.
     fn spread_response(&mut self, turn: &mut Turn<'_>) {
-        if !self.paths.iter().any(NativePath::may_send_handshake) {
+        if self.spread_deadline().is_none() {
             return;
         }
         let Some(response) = self.association.poll_spread(turn.now) else { return };

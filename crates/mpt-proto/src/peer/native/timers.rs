@@ -13,9 +13,7 @@ impl Native {
     /// Returns the next deadline, and the reason.
     pub(in crate::peer) fn next_deadline(&self) -> Option<(Time, WakeReason)> {
         let session = self.association.next_deadline().map(|at| (at, WakeReason::Session));
-        let spread =
-            self.association.spread_deadline().filter(|_| self.paths.iter().any(NativePath::may_send_handshake));
-        let session = session.into_iter().chain(spread.map(|at| (at, WakeReason::Session)));
+        let spread = self.spread_deadline().map(|at| (at, WakeReason::Session));
         let pace = self.pace.map(|at| (at, WakeReason::Pace));
         let filter = self.inner.ack_filter.due().map(|at| (at, WakeReason::AckFilter));
         let holds = self.reordering.next_deadline().into_iter().chain(self.inner.next_release());
@@ -23,6 +21,8 @@ impl Native {
         let paths = self.paths.iter().flat_map(|path| self.path_deadlines(path));
         let acks = self.remote.iter().filter(|_| self.may_send).filter_map(|remote| remote.acks.as_ref()?.ack_due());
         session
+            .into_iter()
+            .chain(spread)
             .chain(pace)
             .chain(filter)
             .chain(holds.map(|at| (at, WakeReason::Hold)))

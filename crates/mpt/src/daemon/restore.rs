@@ -1,6 +1,7 @@
-//! Keeps the tables of nftables in effect, those of the kill switch and of the gateway, and the gateway's forwarding.
+//! Restores the state of the tunnel that other programs change: tables of nftables, those of the kill switch and of the
+//! gateway, the gateway's forwarding, and rules, routes and addresses.
 
-use mpt_linux::netlink::{ForwardingMonitor, Netlink, TableMonitor};
+use mpt_linux::netlink::{ForwardingMonitor, Netlink, Prefix, TableMonitor};
 use mpt_linux::reactor::Interest;
 use mpt_proto::time::Time;
 
@@ -18,17 +19,16 @@ impl Daemon {
         Ok(())
     }
 
-    /// Subscribes to changes of tables if there are any of the tunnel.
+    /// Subscribes to changes of the tunnel's tables and of forwarding, if the tunnel has these.
     pub(super) fn watch_tables(&mut self, now: Time) -> Result<(), Failure> {
         let has_tables = policy_routing::has_kill_switch(&self.file) || self.gateway.is_some();
-        if !has_tables || self.table_monitor.is_some() {
-            return Ok(());
+        if has_tables && self.table_monitor.is_none() {
+            let monitor = TableMonitor::open()?;
+            self.driver.reactor.add(&monitor, TABLES, Interest::Read)?;
+            self.table_monitor = Some(monitor);
+            self.restore_tables(now);
         }
-        let monitor = TableMonitor::open()?;
-        self.driver.reactor.add(&monitor, TABLES, Interest::Read)?;
-        self.table_monitor = Some(monitor);
-        self.restore_tables(now);
-        if self.gateway.is_some() {
+        if self.gateway.is_some() && self.forwarding_monitor.is_none() {
             let monitor = ForwardingMonitor::open()?;
             self.driver.reactor.add(&monitor, FORWARDING, Interest::Read)?;
             self.forwarding_monitor = Some(monitor);
@@ -96,5 +96,32 @@ impl Daemon {
                 }
             }
         }
+    }
+
+    /// Restores rules, routes and addresses of the tunnel that another program removed.
+    pub(super) fn restore_routing(&mut self, now: Time, netlink: &mut Netlink) -> Result<(), Failure> {
+        if self.interface_sync.routing_limit.defers(now) {
+            return Ok(());
+        }
+        if self.routes.sync_policy(&self.file, netlink)? {
+            let what = "routing rules or routes were deleted by another program";
+            self.interface_sync.routing_limit.on_restored(now, what);
+        }
+        let tun = self.interface_sync.tun;
+        if !netlink.link_by_index(tun)?.is_some_and(|link| link.up) {
+            return Ok(());
+        }
+        let present = netlink.addresses(tun)?;
+        let own = self.file.addresses.iter().map(|net| Prefix { address: net.addr(), length: net.prefix_len() });
+        let is_missing = |own: &Prefix| !present.contains(own) && !self.interface_sync.removed_addresses.contains(own);
+        let missing: Vec<_> = own.filter(is_missing).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        missing.iter().try_for_each(|own| netlink.add_address_without_dad(tun, *own).map(drop))?;
+        let what = "addresses of the tunnel were removed by another program";
+        self.interface_sync.routing_limit.on_restored(now, what);
+        // The kernel removed the routes from these addresses with them.
+        self.routes.apply(&self.file, netlink)
     }
 }
