@@ -2,6 +2,7 @@
 
 mod ablation;
 mod command;
+mod population;
 mod progress_bar;
 
 use clap::{Parser, Subcommand};
@@ -80,6 +81,8 @@ enum Command {
         #[command(flatten)]
         ablation: ablation::AblationArgs,
     },
+    /// Prints the distribution of goodput over random mixes of access links, in the simulator.
+    Population(population::PopulationArgs),
     /// Draws the core's estimates for each path while one TCP flow runs in the simulator.
     Trace {
         /// A case: baseline, farm, E1.I/50.
@@ -151,6 +154,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Report { folder, markdown } => command::report(&folder, markdown),
         Command::Matrix { ablation, .. } if ablation.is_requested() => ablation::run(&ablation),
         Command::Matrix { accept, .. } => command::matrix(accept),
+        Command::Population(args) => population::run(&args),
         Command::Trace { case, picture, qlog, seconds, seed } => {
             command::trace(&case, Seed(seed), Duration::from_secs(seconds), &picture, qlog.as_deref())
         }

@@ -24,6 +24,17 @@ pub fn of(case: &Case, mode: Mode, length: Duration, quick: bool) -> Option<f64>
     Some((sum * encapsulation(case, mode).efficiency()).min(offered))
 }
 
+/// Returns the ceiling of one TCP flow between two times of a run without events; none if a path has no rate.
+pub(super) fn between(case: &Case, from: Duration, to: Duration) -> Option<f64> {
+    let until = |end: Duration| {
+        let area = |link: &LinkSpec| Some(mean(link, end, &[])? * end.as_secs_f64());
+        let links = case.paths.iter().map(|path| if is_download(case) { &path.back } else { &path.there });
+        if end.is_zero() { Some(0.0) } else { links.map(area).sum::<Option<f64>>() }
+    };
+    let megabits = until(to)? - until(from)?;
+    Some(megabits / (to - from).as_secs_f64() * encapsulation(case, Mode::Native).efficiency())
+}
+
 /// Returns the encapsulation of the case's payload.
 pub fn encapsulation(case: &Case, mode: Mode) -> Encapsulation {
     let layout =

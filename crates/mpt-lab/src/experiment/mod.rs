@@ -15,6 +15,7 @@ pub mod matrix;
 mod measure;
 mod outage;
 mod parallel;
+pub mod population;
 pub mod record;
 pub mod result;
 mod sim;

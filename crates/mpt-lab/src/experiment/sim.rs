@@ -178,6 +178,7 @@ impl Simulation<'_> {
             let events: Vec<Duration> = self.case.events.iter().map(|event| event.at.of(self.quick)).collect();
             run.metrics.extend(outage(&events, &samples, &run.goodput, self.length));
         }
+        run.arrivals = samples;
         run
     }
 

@@ -3,6 +3,7 @@
 use super::{
     expand::parse,
     model::{Case, Plan},
+    population,
     problem::Problem,
 };
 use std::path::{Path, PathBuf};
@@ -13,15 +14,23 @@ pub fn catalogue() -> Result<Vec<Plan>, Problem> {
 }
 
 /// Returns the plans that `key` selects, each with the cases to run: a plan's key (`E1.I`), a group (`E1`), a case
-/// (`E1.I/50`, or `rtt_40` if the case has its own name), `all`, or a plan file (`./mine.toml`).
+/// (`E1.I/50`, or `rtt_40` if the case has its own name), `all`, a plan file (`./mine.toml`) or a case of it
+/// (`./mine.toml/50`), or random mixes (`population/SEED`, `population/SEED/CASE`).
 ///
 /// # Errors
 /// Returns the error in the file, or the available keys.
 pub fn select(key: &str) -> Result<Vec<Plan>, Box<dyn std::error::Error>> {
     if key.ends_with(".toml") {
-        let file = PathBuf::from(key);
-        let text = std::fs::read_to_string(&file).map_err(|error| format!("{key}: {error}; hint: a plan's file"))?;
-        return Ok(vec![parse(&file, &text)?]);
+        return Ok(vec![read(Path::new(key))?]);
+    }
+    if let Some(plan) = population::select(key) {
+        return Ok(vec![plan]);
+    }
+    if let Some((file, name)) = key.split_once(".toml/") {
+        let file = PathBuf::from(format!("{file}.toml"));
+        let plan = read(&file)?;
+        let case = one_case(&plan, &format!("{}/{name}", plan.key));
+        return case.map(|plan| vec![plan]).ok_or_else(|| no_case(&plan, name).into());
     }
     let plans = catalogue()?;
     let named = |plan: &&Plan| key == "all" || plan.key == key || plan.key.starts_with(&format!("{key}."));
@@ -32,6 +41,17 @@ pub fn select(key: &str) -> Result<Vec<Plan>, Box<dyn std::error::Error>> {
         (true, Some(plan)) => Ok(vec![plan]),
         (true, None) => Err(unknown(key, &plans).into()),
     }
+}
+
+fn read(file: &Path) -> Result<Plan, Box<dyn std::error::Error>> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("{}: {error}; hint: the file of a plan", file.display()))?;
+    Ok(parse(file, &text)?)
+}
+
+fn no_case(plan: &Plan, name: &str) -> String {
+    let names: Vec<&str> = plan.cases.iter().map(|case| case.name.as_str()).collect();
+    format!("{} has no case '{name}'; hint: one of {}", plan.key, names.join(", "))
 }
 
 fn one_case(plan: &Plan, key: &str) -> Option<Plan> {

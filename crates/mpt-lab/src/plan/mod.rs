@@ -14,6 +14,7 @@ mod expand;
 mod file;
 mod metric;
 mod model;
+pub mod population;
 mod problem;
 #[cfg(test)]
 mod tests;

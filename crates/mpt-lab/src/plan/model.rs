@@ -104,6 +104,25 @@ pub struct Case {
     pub published_solo: Vec<f64>,
 }
 
+impl Case {
+    /// Returns a case of one CUBIC flow over these paths.
+    pub fn one_flow(name: String, paths: Vec<PathSpec>) -> Self {
+        Self {
+            name,
+            at: Vec::new(),
+            quick: true,
+            paths,
+            tunnel: Settings::default(),
+            inner: Family::V4,
+            outer: Family::V4,
+            traffic: Traffic { load: Load::Tcp { congestion: Congestion::Cubic, streams: 1 }, beside: Vec::new() },
+            events: Vec::new(),
+            published: BTreeMap::new(),
+            published_solo: Vec::new(),
+        }
+    }
+}
+
 /// Settings of a tunnel in an experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {

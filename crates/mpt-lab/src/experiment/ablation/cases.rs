@@ -9,16 +9,13 @@
 //! | pages | [`PATH_SETS`], 20 objects, one after the other and six at once | load time |
 
 use super::super::matrix;
-use crate::{
-    plan::{Case, Congestion, Load, Settings, Traffic},
-    topology::Family,
-};
+use crate::plan::Case;
 use mpt_proto::time::Rate;
 use mpt_sim::{
     link::{Jitter, LinkSpec, Loss, Order, PathSpec, Queue},
     seed::Seed,
 };
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::{str::FromStr, time::Duration};
 
 /// A set of cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +85,7 @@ pub struct AblationCase {
 /// Returns the cases of a set: `mixes` is the number of random mixes, `length` replaces the default length of a run.
 pub fn cases(set: Set, mixes: usize, length: Option<Duration>) -> Vec<AblationCase> {
     let new = |name: String, paths, workload, default| {
-        let case = one_flow(name.clone(), paths);
+        let case = Case::one_flow(name.clone(), paths);
         AblationCase { set, name, case, length: length.unwrap_or(default), workload }
     };
     let path_sets = || PATH_SETS.map(|(name, paths)| (name, paths.iter().map(|path| parsed(path)).collect::<Vec<_>>()));
@@ -124,22 +121,6 @@ fn matrix_cases(length: Option<Duration>) -> Vec<AblationCase> {
         }));
     }
     cases
-}
-
-fn one_flow(name: String, paths: Vec<PathSpec>) -> Case {
-    Case {
-        name,
-        at: Vec::new(),
-        quick: true,
-        paths,
-        tunnel: Settings::default(),
-        inner: Family::V4,
-        outer: Family::V4,
-        traffic: Traffic { load: Load::Tcp { congestion: Congestion::Cubic, streams: 1 }, beside: Vec::new() },
-        events: Vec::new(),
-        published: BTreeMap::new(),
-        published_solo: Vec::new(),
-    }
 }
 
 fn parsed(path: &str) -> PathSpec {

@@ -1,0 +1,143 @@
+//! Distributions over a population of random mixes: [`crate::plan::population`] draws them, the simulator runs them.
+
+mod distribution;
+pub mod report;
+
+pub use distribution::Distribution;
+
+use super::{ceiling, contender::Contender, parallel, result::Run, sim::Simulation};
+use crate::{
+    plan::{Case, Metric, population::mix},
+    traffic::bulk,
+    tunnel::Mode,
+};
+use mpt_proto::tuning::Tuning;
+use mpt_sim::seed::Seed;
+use std::{ops::Range, time::Duration};
+
+/// Parameters of the runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Population {
+    /// Seed of the mixes, and of the random numbers of each run.
+    pub seed: Seed,
+    /// Length of a run.
+    pub length: Duration,
+    /// Also runs MPT over each single path and over all paths but one.
+    pub parts: bool,
+    /// Rules of the core that are on.
+    pub tuning: Tuning,
+}
+
+/// Results of one mix.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Number of the mix.
+    pub number: usize,
+    /// Its paths.
+    pub case: Case,
+    /// Ceiling in Mbit/s.
+    pub ceiling: f64,
+    /// Goodput in Mbit/s through MPT.
+    pub goodput: f64,
+    /// Goodput of plain TCP over the best path alone.
+    pub best: f64,
+    /// Seconds until the flow had [`STARTED`] of the ceiling for [`WINDOW`]; the length of the run if it never had.
+    pub start: f64,
+    /// Longest time without delivered data in seconds, after the first data.
+    pub stall: f64,
+    /// Goodput over parts of the paths and, as the last entry, over all of them.
+    pub parts: Vec<Part>,
+}
+
+/// Goodput of MPT over a part of the paths.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Indices of the paths.
+    pub paths: Vec<usize>,
+    /// Goodput in Mbit/s from [`SETTLED`] on.
+    pub goodput: f64,
+}
+
+/// Share of the ceiling at which a flow counts as started.
+const STARTED: f64 = 0.8;
+/// Time over which that share is measured.
+const WINDOW: Duration = Duration::from_millis(500);
+/// Start of the time in which all paths are compared with a part of them.
+const SETTLED: Duration = Duration::from_secs(5);
+/// Interval of the goodput series.
+const STEP: Duration = Duration::from_millis(100);
+
+impl Population {
+    /// Runs the mixes of these numbers on all processors. `progress` gets the number of finished mixes and the total.
+    pub fn run(&self, numbers: Range<usize>, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Outcome> {
+        let first = numbers.start;
+        parallel::map(numbers.len(), |index| self.outcome(first + index), progress)
+    }
+
+    fn outcome(&self, number: usize) -> Outcome {
+        let case = mix(self.seed, number);
+        let all = self.simulate(&case, Contender::Mpt);
+        let alone = (0..case.paths.len()).map(|path| goodput(&self.simulate(&case, Contender::Solo(path))));
+        let best = alone.fold(0.0, f64::max);
+        let part = |paths: Vec<usize>| {
+            let selected = paths.iter().map(|path| case.paths[*path].clone()).collect();
+            let run = self.simulate(&Case { paths: selected, ..case.clone() }, Contender::Mpt);
+            Part { paths, goodput: self.settled(&run) }
+        };
+        let mut parts: Vec<Part> = match self.parts {
+            true => parts(case.paths.len()).into_iter().map(part).collect(),
+            false => Vec::new(),
+        };
+        parts.push(Part { paths: (0..case.paths.len()).collect(), goodput: self.settled(&all) });
+        let ceiling = ceiling::between(&case, Duration::ZERO, self.length).expect("every path has a rate");
+        let (start, stall) = (self.start(&case, &all), self.stall(&all));
+        Outcome { number, ceiling, goodput: goodput(&all), best, start, stall, parts, case }
+    }
+
+    fn simulate(&self, case: &Case, contender: Contender) -> Run {
+        let simulation = Simulation {
+            case,
+            mode: Mode::Native,
+            tuning: self.tuning,
+            seed: self.seed.fork(&format!("run {}", case.name)),
+            length: self.length,
+            quick: true,
+            offset: Duration::ZERO,
+        };
+        simulation.run(contender).expect("one greedy TCP flow over constant paths")
+    }
+
+    /// Returns the mean goodput in Mbit/s from [`SETTLED`] on.
+    fn settled(&self, run: &Run) -> f64 {
+        let skipped = (SETTLED.min(self.length / 2).as_millis() / STEP.as_millis()) as usize;
+        let rates: Vec<f64> = run.goodput.iter().skip(skipped).map(|(_, rate)| *rate).collect();
+        rates.iter().sum::<f64>() / rates.len().max(1) as f64
+    }
+
+    fn stall(&self, run: &Run) -> f64 {
+        let first = run.arrivals.iter().find(|sample| sample.bytes > 0).map_or(Duration::ZERO, |sample| sample.at);
+        bulk::longest_gap(&run.arrivals, first, self.length, self.length).as_secs_f64()
+    }
+
+    fn start(&self, case: &Case, run: &Run) -> f64 {
+        let width = (WINDOW.as_millis() / STEP.as_millis()) as usize;
+        let has_started = |end: &usize| {
+            let to = STEP * *end as u32;
+            let rate = run.goodput[end - width..*end].iter().map(|(_, rate)| rate).sum::<f64>() / width as f64;
+            ceiling::between(case, to - WINDOW, to).is_some_and(|ceiling| ceiling > 0.0 && rate >= STARTED * ceiling)
+        };
+        let end = (width..=run.goodput.len()).find(has_started);
+        end.map_or(self.length, |end| STEP * end as u32).as_secs_f64()
+    }
+}
+
+/// Returns each path alone and, of more than two paths, all but one.
+fn parts(count: usize) -> Vec<Vec<usize>> {
+    let alone = (0..count).map(|path| vec![path]);
+    let without = (0..count).filter(|_| count > 2).map(|left| (0..count).filter(|path| *path != left).collect());
+    alone.chain(without).collect()
+}
+
+fn goodput(run: &Run) -> f64 {
+    run.metrics.get(&Metric::Goodput).copied().unwrap_or(0.0)
+}

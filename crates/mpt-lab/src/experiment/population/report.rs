@@ -1,0 +1,151 @@
+//! Tables, the committed file and the picture of a population's distributions.
+
+use super::{Distribution, Outcome};
+use crate::chart::{Chart, Line};
+use std::fmt::Write as _;
+
+/// A measured quantity of an outcome.
+struct Quantity {
+    name: &'static str,
+    /// True if smaller values are better; the worst percentiles are then the highest.
+    smaller_is_better: bool,
+    of: fn(&Outcome) -> Option<f64>,
+}
+
+const QUANTITIES: [Quantity; 5] = [
+    Quantity { name: "of the ceiling", smaller_is_better: false, of: |outcome| Some(outcome.share()) },
+    Quantity { name: "of the best path alone", smaller_is_better: false, of: |outcome| Some(outcome.of_best()) },
+    Quantity { name: "of MPT over a part of the paths", smaller_is_better: false, of: Outcome::of_parts },
+    Quantity { name: "seconds to 80 % of the ceiling", smaller_is_better: true, of: |outcome| Some(outcome.start) },
+    Quantity { name: "longest stall, s", smaller_is_better: true, of: |outcome| Some(outcome.stall) },
+];
+
+/// Number of cases that the report lists.
+const WORST: usize = 10;
+
+impl Outcome {
+    /// Returns the goodput as a share of the ceiling.
+    pub fn share(&self) -> f64 {
+        if self.ceiling > 0.0 { self.goodput / self.ceiling } else { 1.0 }
+    }
+
+    /// Returns the goodput as a share of that of plain TCP over the best path.
+    pub fn of_best(&self) -> f64 {
+        if self.best > 0.0 { self.goodput / self.best } else { 1.0 }
+    }
+
+    /// Returns the goodput over all paths as a share of the highest over a part of them, if parts were measured.
+    pub fn of_parts(&self) -> Option<f64> {
+        let (all, parts) = self.parts.split_last()?;
+        let most = parts.iter().map(|part| part.goodput).reduce(f64::max)?;
+        Some(if most > 0.0 { all.goodput / most } else { 1.0 })
+    }
+}
+
+/// Returns the percentiles as a Markdown table, with 95 % confidence intervals.
+pub fn table(outcomes: &[Outcome]) -> String {
+    let mut text = String::from("| | worst | p5 | p10 | median | best |\n|---|---|---|---|---|---|\n");
+    for quantity in &QUANTITIES {
+        let values: Vec<f64> = outcomes.iter().filter_map(quantity.of).collect();
+        if values.is_empty() {
+            continue;
+        }
+        let distribution = Distribution::new(values);
+        let at = |share: f64| distribution.percentile(if quantity.smaller_is_better { 1.0 - share } else { share });
+        let _ = write!(text, "| {} | {:.2} |", quantity.name, at(0.0).value);
+        for share in [0.05, 0.1, 0.5] {
+            let percentile = at(share);
+            let (low, high) = percentile.interval;
+            let _ = write!(text, " {:.2} ({low:.2} to {high:.2}) |", percentile.value);
+        }
+        let _ = writeln!(text, " {:.2} |", at(1.0).value);
+    }
+    for (limit, quantity) in [(0.97, &QUANTITIES[1]), (0.97, &QUANTITIES[2]), (0.9, &QUANTITIES[2])] {
+        let distribution = Distribution::new(outcomes.iter().filter_map(quantity.of));
+        if distribution.count() > 0 {
+            let (below, count) = (distribution.below(limit), distribution.count());
+            let _ = writeln!(text, "\nbelow {limit} {}: {below} of {count}", quantity.name);
+        }
+    }
+    text
+}
+
+/// Returns the cases with the least share of the ceiling, with their links and the command that repeats them.
+pub fn worst(outcomes: &[Outcome], seed: u64, seconds: u64) -> String {
+    let mut order: Vec<&Outcome> = outcomes.iter().collect();
+    order.sort_by(|a, b| a.share().total_cmp(&b.share()));
+    let mut text = String::new();
+    for outcome in order.into_iter().take(WORST) {
+        let _ = writeln!(text, "\n{}", line(outcome));
+        for path in &outcome.case.paths {
+            let _ = writeln!(text, "    {}", shortened(&path.to_string()));
+        }
+        for part in outcome.parts.iter().filter(|_| outcome.parts.len() > 1) {
+            let paths: Vec<String> = part.paths.iter().map(|path| (path + 1).to_string()).collect();
+            let _ = writeln!(text, "    MPT over {}: {:.1} Mbit/s", paths.join("+"), part.goodput);
+        }
+        let _ = writeln!(text, "    mpt-lab trace population/{seed}/{} --seconds {seconds}", outcome.number);
+    }
+    text
+}
+
+/// Returns the line of a case in the committed file.
+pub fn line(outcome: &Outcome) -> String {
+    let mut text = format!(
+        "{:>3}  ceiling {:>7.1}  MPT {:>3.0} %  of the best path {:>4.2}  start {:>5.1} s  stall {:>5.2} s",
+        outcome.number,
+        outcome.ceiling,
+        outcome.share() * 100.0,
+        outcome.of_best(),
+        outcome.start,
+        outcome.stall,
+    );
+    if let Some(parts) = outcome.of_parts() {
+        let _ = write!(text, "  of a part {parts:>4.2}");
+    }
+    text
+}
+
+/// Returns the cumulative distributions of the ratios as a chart.
+pub fn chart(outcomes: &[Outcome]) -> Chart {
+    let lines = QUANTITIES.iter().enumerate().filter(|(_, quantity)| !quantity.smaller_is_better);
+    let line = |(colour, quantity): (usize, &Quantity)| Line {
+        name: quantity.name.into(),
+        colour,
+        // Ratios above 2 would compress the part of interest.
+        points: Distribution::new(outcomes.iter().filter_map(quantity.of).map(|value| value.min(2.0))).cumulative(),
+        marked: false,
+    };
+    Chart {
+        title: format!("{} random mixes of links", outcomes.len()),
+        across: "goodput through MPT as a ratio".into(),
+        unit: "% of the mixes".into(),
+        lines: lines.map(line).filter(|line| !line.points.is_empty()).collect(),
+        levels: Vec::new(),
+        events: Vec::new(),
+    }
+}
+
+/// Returns the text of a path with at most [`SHOWN_STEPS`] steps of each schedule.
+fn shortened(path: &str) -> String {
+    let direction = |text: &str| {
+        let steps: Vec<&str> = text.split("; ").collect();
+        match steps.len() {
+            count if count > SHOWN_STEPS => format!("{}; ... {} steps", steps[..SHOWN_STEPS].join("; "), count - 1),
+            _ => text.to_owned(),
+        }
+    };
+    path.split(" | ").map(direction).collect::<Vec<_>>().join(" | ")
+}
+
+const SHOWN_STEPS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_schedules_are_shortened() {
+        assert_eq!(shortened("rate=1mbit | a; b; c; d; e; f"), "rate=1mbit | a; b; c; d; ... 5 steps");
+    }
+}

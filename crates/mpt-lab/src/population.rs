@@ -1,0 +1,63 @@
+//! `mpt-lab population`.
+
+use crate::{command::progress, progress_bar::ProgressBar};
+use clap::Args;
+use mpt_lab::{
+    chart,
+    experiment::population::{Population, report},
+};
+use mpt_proto::tuning::{Rule, Tuning};
+use mpt_sim::seed::Seed;
+use std::{error::Error, path::PathBuf, time::Duration};
+
+/// Distributions over random mixes of access links, in the simulator.
+#[derive(Args)]
+pub(crate) struct PopulationArgs {
+    /// Number of mixes.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    cases: u64,
+    /// Number of the first mix.
+    #[arg(long, default_value_t = 0)]
+    first: usize,
+    /// Seed of the mixes and of the random numbers of each run. Reports use seeds that tuning did not use.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Length of each run.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+    seconds: u64,
+    /// Also runs MPT over each path alone and over all but one; takes four times as long.
+    #[arg(long)]
+    parts: bool,
+    /// Rules of the core to switch off.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    without: Vec<Rule>,
+    /// Prints one line per mix.
+    #[arg(long)]
+    each: bool,
+    /// File for a picture of the cumulative distributions.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+}
+
+/// Runs the mixes and prints the distributions and the worst cases.
+pub(crate) fn run(args: &PopulationArgs) -> Result<(), Box<dyn Error>> {
+    let population = Population {
+        seed: Seed(args.seed),
+        length: Duration::from_secs(args.seconds),
+        parts: args.parts,
+        tuning: args.without.iter().fold(Tuning::default(), |tuning, rule| tuning.without(*rule)),
+    };
+    let numbers = args.first..args.first + args.cases as usize;
+    let outcomes = population.run(numbers, &progress("population"));
+    ProgressBar::default().end();
+    if args.each {
+        outcomes.iter().for_each(|outcome| println!("{}", report::line(outcome)));
+    }
+    print!("{}", report::table(&outcomes));
+    print!("{}", report::worst(&outcomes, args.seed, args.seconds));
+    if let Some(file) = &args.picture {
+        chart::draw(file, &[report::chart(&outcomes)])?;
+        println!("\npicture: {}", file.display());
+    }
+    Ok(())
+}
