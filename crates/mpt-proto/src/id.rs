@@ -64,7 +64,7 @@ impl PathSet {
         self.0 |= 1 << path.slot;
     }
 
-    /// Returns the set without the members of `other`.
+    /// Returns the paths of this set that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)

@@ -31,6 +31,7 @@ pub mod wvegas;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::id::{MAX_PATHS, PathId};
 use crate::path::sample::{AckSample, LossSample};
@@ -109,9 +110,14 @@ impl Controller {
         self.algorithm.pacing(path).min(self.caps[slot(path)])
     }
 
-    /// Returns how many bytes may be sent at once: the bytes of 0.5 ms, at least one packet, at most one GSO batch.
+    /// Returns how many bytes may be sent at once: the bytes of 0.5 ms or less, at least one packet, at most one GSO batch.
     pub fn burst(&self, path: PathId) -> u64 {
-        self.pacing(path).bytes_in(BURST_TIME).clamp(DATAGRAM, MAX_BURST * DATAGRAM)
+        self.pacing(path).bytes_in(self.max_burst_time(path).min(BURST_TIME)).clamp(DATAGRAM, MAX_BURST * DATAGRAM)
+    }
+
+    /// Returns the time for which packets may be sent at once, also by a pacer that is late.
+    pub fn max_burst_time(&self, path: PathId) -> Duration {
+        self.algorithm.max_burst_time(path)
     }
 
     /// Returns the estimated bottleneck rate, used to predict arrival times; `None` while unknown.
@@ -301,6 +307,11 @@ pub trait CongestionControl: fmt::Debug {
     /// Returns the rate at which datagrams leave; [`Rate::MAX`] for no pacing. [`Rate::ZERO`] is for unknown paths
     /// only: a packet at this rate takes 584 years.
     fn pacing(&self, path: PathId) -> Rate;
+    /// Returns the time for which packets may be sent at once without overflowing the bottleneck's buffer, as far as
+    /// overflows have shown it. The default is no limit.
+    fn max_burst_time(&self, _: PathId) -> Duration {
+        Duration::MAX
+    }
     /// Returns the bottleneck rate, if the algorithm estimates one. Schedulers predict arrival times with it, and with
     /// the pacing rate if it is `None`.
     fn bottleneck(&self, path: PathId) -> Option<Rate>;

@@ -34,6 +34,16 @@ pub struct AckFilter {
     startup_until: Time,
 }
 
+/// RTTs of inner flows without queues.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InnerRtt {
+    /// Over the paths that bring their packets now.
+    pub now: Duration,
+    /// Over all paths that may. A flow uses a far path once its queue takes longer than the far path's delay, so until
+    /// its round trips are that long, a queue is no sign of full paths.
+    pub with_all_paths: Duration,
+}
+
 /// The ACKs of one flow bucket.
 #[derive(Debug)]
 struct AckFlow {
@@ -81,13 +91,13 @@ impl AckFilter {
         now: Time,
         bucket: u16,
         packet: SuperPacket,
-        rtt: impl FnOnce() -> Duration,
+        rtt: impl FnOnce() -> InnerRtt,
     ) -> FilterVerdict {
         if !may_hold(&packet) {
             return FilterVerdict::Send(packet);
         }
         let rtt = rtt();
-        if rtt < MIN_RTT {
+        if rtt.with_all_paths < MIN_RTT {
             return FilterVerdict::Send(packet);
         }
         if !self.flows.contains_key(&bucket) {
@@ -158,14 +168,15 @@ impl AckFlow {
     }
 
     /// Sets the interval between batches; returns the time until which the flow is young.
-    fn update(&mut self, now: Time, rtt: Duration) -> Time {
+    fn update(&mut self, now: Time, rtt: InnerRtt) -> Time {
         if now.since(self.last_ack) > FLOW_IDLE {
             (self.started, self.round) = (now, SenderRound::default());
         }
         self.last_ack = now;
-        let young_until = self.started + rtt * STARTUP_RTTS;
+        let InnerRtt { now: rtt, with_all_paths: longest } = rtt;
+        let young_until = self.started + longest * STARTUP_RTTS;
         self.spacing = if now < young_until { (rtt / ACKS_PER_RTT).max(MIN_SPACING) } else { MIN_SPACING };
-        self.round_limit = if now < young_until { rtt + rtt / ROUND_MARGIN } else { Duration::ZERO };
+        self.round_limit = if now < young_until { longest + longest / ROUND_MARGIN } else { Duration::ZERO };
         young_until
     }
 
@@ -269,6 +280,10 @@ mod tests {
     const SACK: [u8; 12] = [1, 1, 5, 10, 0, 0, 9, 0, 0, 0, 10, 0];
     const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
 
+    fn rtt(now: Duration) -> InnerRtt {
+        InnerRtt { now, with_all_paths: now }
+    }
+
     fn at(us: u64) -> Time {
         Time::after(Duration::from_micros(us))
     }
@@ -289,7 +304,7 @@ mod tests {
     }
 
     fn is_sent(ack_filter: &mut AckFilter, now: Time, packet: SuperPacket) -> bool {
-        matches!(ack_filter.on_packet(now, 7, packet, || RTT), FilterVerdict::Send(_))
+        matches!(ack_filter.on_packet(now, 7, packet, || rtt(RTT)), FilterVerdict::Send(_))
     }
 
     fn release(ack_filter: &mut AckFilter, now: Time) -> Vec<u32> {
@@ -351,7 +366,7 @@ mod tests {
         let [ack, data] = stamped(1_000, 10);
         let bucket = flow::bucket(ack.ip(), ack.bytes(), Class::Bulk);
         let is_sent = |ack_filter: &mut AckFilter, now, ack| {
-            matches!(ack_filter.on_packet(now, bucket, ack, || RTT), FilterVerdict::Send(_))
+            matches!(ack_filter.on_packet(now, bucket, ack, || rtt(RTT)), FilterVerdict::Send(_))
         };
         assert!(is_sent(&mut ack_filter, at(10_000), ack));
         // The data that answers the first ACK arrives at the end of the round; an ACK of more than its first byte ends
@@ -381,7 +396,10 @@ mod tests {
         assert!(is_sent(&mut ack_filter, at(0), ack(1)));
         assert!(is_sent(&mut ack_filter, at(1), segment(2, &[], 1, ACK)));
         assert!(is_sent(&mut ack_filter, at(1), segment(3, &[], 0, ACK | 1)));
-        assert!(matches!(ack_filter.on_packet(at(1), 7, ack(4), || Duration::from_millis(10)), FilterVerdict::Send(_)));
+        assert!(matches!(
+            ack_filter.on_packet(at(1), 7, ack(4), || rtt(Duration::from_millis(10))),
+            FilterVerdict::Send(_)
+        ));
         assert_eq!(ack_filter.len(), 0);
     }
 
@@ -390,9 +408,9 @@ mod tests {
         let mut ack_filter = AckFilter::default();
         is_sent(&mut ack_filter, at(0), ack(1));
         for packet in [ack(2), ack(2), segment(2, &SACK, 0, ACK), segment(3, &TIMESTAMPS, 0, ACK)] {
-            assert!(matches!(ack_filter.on_packet(at(1), 7, packet, || RTT), FilterVerdict::Hold));
+            assert!(matches!(ack_filter.on_packet(at(1), 7, packet, || rtt(RTT)), FilterVerdict::Hold));
         }
-        assert!(matches!(ack_filter.on_packet(at(1), 7, ack(4), || RTT), FilterVerdict::Replace(_)));
+        assert!(matches!(ack_filter.on_packet(at(1), 7, ack(4), || rtt(RTT)), FilterVerdict::Replace(_)));
         let released = ack_filter.release_flow(at(2), 7);
         assert_eq!((released.len(), ack_filter.len(), ack_filter.due()), (4, 0, None));
     }
@@ -404,7 +422,7 @@ mod tests {
         let now = at(2_000_000);
         ack_filter.release_flow(now, 7);
         for number in 1..9 {
-            let young = ack_filter.on_packet(now, 8, ack(number), || RTT);
+            let young = ack_filter.on_packet(now, 8, ack(number), || rtt(RTT));
             assert_eq!(matches!(young, FilterVerdict::Send(_)), number == 1);
         }
         assert!(is_sent(&mut ack_filter, now + MIN_SPACING * 2, ack(u32::MAX / 2)));

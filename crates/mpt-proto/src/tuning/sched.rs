@@ -42,6 +42,8 @@ pub mod reserve {
 
     /// A path is reserved if all together are at least this many times as fast.
     pub const RESERVED_RATIO: u64 = 20;
+    /// A path that is not the quickest is reserved at this ratio.
+    pub const NEGLIGIBLE_RATIO: u64 = 50;
     /// A slow link is reserved while a faster path is in start-up, if the flow's backlog takes more than 1/2 of the
     /// difference of the delays there. 5 Mbit/s, 15 ms beside 50 Mbit/s, 280 ms in the simulator, 20 objects one after
     /// the other: 8.9 s if always reserved, 3.0 s with 1/4, 2.5 s with 1/2 and 1. Two CUBIC flows there, 5 s: 36, 28,

@@ -99,7 +99,7 @@ impl Population {
             case,
             mode: Mode::Native,
             tuning: self.tuning,
-            seed: self.seed.fork(&format!("run {}", case.name)),
+            seed: self.seed,
             length: self.length,
             quick: true,
             offset: Duration::ZERO,

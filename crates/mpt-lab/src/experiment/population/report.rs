@@ -84,7 +84,8 @@ pub fn worst(outcomes: &[Outcome], seed: u64, seconds: u64) -> String {
             let paths: Vec<String> = part.paths.iter().map(|path| (path + 1).to_string()).collect();
             let _ = writeln!(text, "    MPT over {}: {:.1} Mbit/s", paths.join("+"), part.goodput);
         }
-        let _ = writeln!(text, "    mpt-lab trace population/{seed}/{} --seconds {seconds}", outcome.number);
+        let _ =
+            writeln!(text, "    mpt-lab trace population/{seed}/{} --seed {seed} --seconds {seconds}", outcome.number);
     }
     text
 }

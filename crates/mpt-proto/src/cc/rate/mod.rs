@@ -32,6 +32,8 @@ mod model;
 mod phase;
 mod queue_estimate;
 
+use std::time::Duration;
+
 use crate::id::PathId;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
@@ -94,6 +96,10 @@ impl CongestionControl for RateBased {
 
     fn pacing(&self, path: PathId) -> Rate {
         self.paths.get(path).map_or(Rate::ZERO, PathModel::pacing)
+    }
+
+    fn max_burst_time(&self, path: PathId) -> Duration {
+        self.paths.get(path).map_or(Duration::MAX, PathModel::max_burst_time)
     }
 
     fn bottleneck(&self, path: PathId) -> Option<Rate> {

@@ -11,7 +11,8 @@ use crate::path::sample::AckSample;
 use crate::time::Time;
 use crate::tuning::cc::pacing::BURST_TIME;
 use crate::tuning::cc::queue_estimate::{
-    HALF_WINDOW_INTERVAL, LOW_JITTER_DIVISOR, MAX_QUEUE, MIN_QUEUE, PROBE_RTT_INTERVAL,
+    DRAIN_ROUNDS, HALF_WINDOW_INTERVAL, LOW_JITTER_DIVISOR, MAX_EXCESS, MAX_QUEUE, MIN_BUFFER, MIN_QUEUE, PEAK_MEMORY,
+    PROBE_RTT_INTERVAL,
 };
 use crate::tuning::path::rtt::INITIAL_RTT;
 
@@ -28,6 +29,8 @@ pub struct QueueEstimate {
     two_packets: Duration,
     /// Three quarters of the buffer's queue when it last overflowed.
     buffer_limit: Duration,
+    /// Longest queue of the last rounds.
+    peak: Duration,
     round_max: Duration,
     round_min: Duration,
     /// Sum and number of the queue samples of the round.
@@ -49,6 +52,7 @@ impl QueueEstimate {
             standing_queue: Duration::ZERO,
             two_packets: Duration::ZERO,
             buffer_limit: MAX_QUEUE,
+            peak: Duration::ZERO,
             round_max: Duration::ZERO,
             round_min: Duration::MAX,
             round_sum: (Duration::ZERO, 0),
@@ -61,6 +65,7 @@ impl QueueEstimate {
     pub fn on_ack(&mut self, ack: &AckSample, two_packets: Duration) {
         (self.srtt, self.base_rtt, self.sojourn) = (ack.srtt, ack.base_rtt, ack.sojourn);
         (self.jitter, self.queue, self.two_packets) = (ack.jitter, ack.queue, two_packets);
+        self.peak = self.peak.max(self.queue);
         self.round_max = self.round_max.max(self.queue());
         self.round_min = self.round_min.min(self.queue);
         self.round_sum = (self.round_sum.0 + self.queue, self.round_sum.1 + 1);
@@ -73,6 +78,7 @@ impl QueueEstimate {
     /// Ends a round: the buffer limit grows slowly, a standing queue that shrank decays quickly.
     pub fn end_round(&mut self) {
         self.buffer_limit = (self.buffer_limit + self.buffer_limit / 32).min(MAX_QUEUE);
+        self.peak -= self.peak / PEAK_MEMORY;
         let standing = if self.is_low_jitter() { self.round_min } else { self.round_mean() };
         self.standing_queue -= self.standing_queue.saturating_sub(standing) / 8;
         (self.round_min, self.round_max, self.round_sum) = (Duration::MAX, Duration::ZERO, (Duration::ZERO, 0));
@@ -80,7 +86,10 @@ impl QueueEstimate {
 
     /// Records a buffer overflow: the buffer holds about the round's maximum queue.
     pub fn on_overflow(&mut self) {
-        self.buffer_limit = (self.round_max * 3 / 4).clamp(MIN_QUEUE, MAX_QUEUE);
+        self.buffer_limit = match self.is_low_jitter() {
+            true => (self.round_max.min(self.buffer_limit) * 3 / 4).clamp(MIN_BUFFER, MAX_QUEUE),
+            false => (self.round_max * 3 / 4).clamp(MIN_QUEUE, MAX_QUEUE),
+        };
     }
 
     /// Records that ProbeRTT drained our short queue; the standing queue stays as it is.
@@ -142,14 +151,23 @@ impl QueueEstimate {
         self.jitter < self.base() / LOW_JITTER_DIVISOR
     }
 
+    /// Returns the time for which packets may be sent at once: half of what the buffer is known to hold.
+    pub fn max_burst_time(&self) -> Duration {
+        self.buffer_limit / 2
+    }
+
+    fn burst_time(&self) -> Duration {
+        BURST_TIME.min(self.max_burst_time())
+    }
+
     /// Returns the queue that shows that the path is full.
     pub fn target(&self) -> Duration {
-        self.target_queue() + self.jitter + BURST_TIME
+        self.target_queue() + self.jitter + self.burst_time()
     }
 
     /// Returns the delay below which the queue counts as empty. With jitter the current minimum exceeds that of 10 s.
     pub fn empty_threshold(&self) -> Duration {
-        (self.target_queue() / 4 + self.jitter * 2 + BURST_TIME).min(self.target())
+        (self.target_queue() / 4 + self.jitter * 2 + self.burst_time()).min(self.target())
     }
 
     /// Returns true if our queue is empty.
@@ -162,8 +180,22 @@ impl QueueEstimate {
         self.queue <= self.empty_threshold()
     }
 
+    /// Returns true if a loss now is not due to an overflow: the queue is empty, and far from the longest of the last
+    /// rounds, because a buffer may hold less than the empty threshold.
+    pub fn is_far_from_overflow(&self) -> bool {
+        self.is_empty() && self.queue <= self.peak / 2
+    }
+
+    /// Returns the fraction by which to send less than the bottleneck's rate, so that our queue is gone after
+    /// [`DRAIN_ROUNDS`].
+    pub fn excess(&self) -> f64 {
+        let queue = self.queue().saturating_sub(self.jitter * 2).as_secs_f64();
+        (queue / self.base().as_secs_f64() / DRAIN_ROUNDS).min(MAX_EXCESS)
+    }
+
     fn target_queue(&self) -> Duration {
-        (self.base() / 4).min(self.buffer_limit).max(MIN_QUEUE).max(self.two_packets.min(MAX_QUEUE))
+        let least = MIN_QUEUE.min(self.buffer_limit).max(self.two_packets.min(MAX_QUEUE));
+        (self.base() / 4).min(self.buffer_limit).max(least)
     }
 }
 

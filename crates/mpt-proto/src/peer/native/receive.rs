@@ -92,7 +92,6 @@ impl Native {
         let ingress = Ingress { arrival, tos: meta.tos, session: opened.session };
         let content = self.handle_frames(common, turn, ingress, opened.body, len, &expanded);
         if let Some(id) = arrival.path.filter(|_| content.data.is_some()) {
-            self.paths[id].last_data_received = Some(turn.now);
             self.resend_status(turn.now, id);
         }
         // A datagram that failed to decompress is an erasure for FEC.
@@ -192,9 +191,12 @@ impl Native {
         match frame {
             Frame::Data(data) => {
                 self.header_compression.on_data(data);
-                if let Err(why) = self.handle_data(common, turn, data, tos) {
+                let taken = self.handle_data(common, turn, data, tos);
+                if let Err(why) = taken {
                     let DataHeader { bucket, sequence, .. } = data.header;
                     self.drop_data(common, turn, why, FlowSeq { bucket, sequence });
+                } else if let Some(id) = own {
+                    self.paths[id].last_data_received = Some(turn.now);
                 }
             }
             Frame::Ack(ack) => self.handle_ack(common, turn, ack),

@@ -207,10 +207,10 @@ impl Native {
         candidates: PathSet,
     ) -> (Decision, Option<PathId>) {
         let (reserved, train) = match self.avoids_reserved(common, next, candidates) {
-            true => self.reserved_path(common, turn.now, candidates, next.backlog),
-            false => (None, None),
+            true => self.reserved_paths(common, turn.now, candidates, next.backlog),
+            false => (PathSet::NONE, None),
         };
-        let candidates = reserved.map_or(candidates, |path| candidates.without(PathSet::only(path)));
+        let candidates = candidates.without(reserved);
         let decision = self.choose(common, turn.now, next, candidates);
         let sent = match decision {
             Decision::Ahead(path, before) if !next.retransmission && self.tuning.has(Rule::SendAhead) => {
@@ -380,7 +380,8 @@ impl Native {
         self.cc.on_sent(id, now, path.estimator.in_flight());
         let rate = self.cc.pacing(id);
         path.fec.update(now, self.fec, &path.estimator, self.cc.baseline_loss(id), rate);
-        path.next_send = path.next_send.max(now - MAX_WAKE_DELAY) + rate.time_for(sent);
+        let late = MAX_WAKE_DELAY.min(self.cc.max_burst_time(id));
+        path.next_send = path.next_send.max(now - late) + rate.time_for(sent);
         let (snapshots, backlog) = (&self.snapshots[..], common.queue.bytes() as u64);
         let input = SchedInput { snapshots, candidates, backlog, now, ..SchedInput::default() };
         common.scheduler.on_sent(id, sent as usize, &input);

@@ -6,6 +6,7 @@ use super::Native;
 use super::path::NativePath;
 use crate::id::{PathId, PathSet};
 use crate::inner::ack_delay::TypicalRtt;
+use crate::inner::ack_filter::InnerRtt;
 use crate::path::PathTable;
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
@@ -16,7 +17,7 @@ use crate::tuning::Rule;
 use crate::tuning::peer::queue_delay::{IN_USE, MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
 use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, STALE};
 use crate::tuning::queue::codel;
-use crate::tuning::sched::reserve::{BACKLOG_FACTOR, RESERVED_RATIO, TRAIN};
+use crate::tuning::sched::reserve::{BACKLOG_FACTOR, NEGLIGIBLE_RATIO, RESERVED_RATIO, TRAIN};
 
 impl Native {
     /// Refreshes the snapshots of the paths that may carry data.
@@ -187,23 +188,25 @@ impl Native {
         }
     }
 
-    /// Returns the path among the `candidates` that is reserved from bulk, and the path to probe with a train.
+    /// Returns the paths among the `candidates` that are reserved from bulk, and one of them to probe with a train.
     ///
-    /// While a faster path is still in start-up, a link that is known to be slow is reserved, too, unless it delivers
+    /// A path whose share of all rates is below [`NEGLIGIBLE_RATIO`] is reserved: what it adds is less than what waiting
+    /// for its packets costs. The quickest path is reserved at a larger share, for flows that send little. While a
+    /// faster path is still in start-up, a quickest link that is known to be slow is reserved, too, unless it delivers
     /// the flow's whole `backlog` in half of the time that a packet takes longer on the faster path: a short transfer
     /// is then complete earlier on the slow link.
-    pub(super) fn reserved_path(
+    pub(super) fn reserved_paths(
         &mut self,
         common: &Common,
         now: Time,
         candidates: PathSet,
         backlog: u64,
-    ) -> (Option<PathId>, Option<PathId>) {
+    ) -> (PathSet, Option<PathId>) {
         let paths = || self.snapshots.iter().filter(move |path| candidates.contains(path.id));
         let measured = paths().nth(1).is_some() && paths().all(|path| !path.srtt.is_zero());
         let applies = measured && self.tuning.has(Rule::ReservedPath);
         if !applies || !common.scheduler.predicts_arrival() {
-            return (None, None);
+            return (PathSet::NONE, None);
         }
         let total: u64 = paths().map(|path| path.rate.bytes()).sum();
         let is_slow = |path: &PathSnapshot| self.paths[path.id].estimator.link_rate().is_some();
@@ -213,20 +216,29 @@ impl Native {
             let longest = (slow.delay + slow.rate.time_for(backlog)) * BACKLOG_FACTOR;
             paths().any(|path| grows(path) && !is_slow(path) && (always || path.delay < longest))
         };
-        let is_reserved =
-            |path: &&PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && has_alternative(path);
-        let Some(quickest) = paths().min_by_key(|path| path.srtt).filter(is_reserved).copied() else {
-            return (None, None);
+        let is_negligible = |path: &PathSnapshot| {
+            path.rate.bytes() * NEGLIGIBLE_RATIO < total && !grows(path) && !self.cc.never_filled(path.id)
         };
-        let (id, grows) = (quickest.id, grows(&quickest));
-        let path = &mut self.paths[id];
-        let shown = path.estimator.take_train_rate();
-        let fast = shown.is_some_and(|rate| rate.bytes() * RESERVED_RATIO >= total);
-        match path.reserved.reprobe(now, quickest.srtt, fast, grows) {
-            Reprobe::Open => (None, None),
-            Reprobe::Train => (Some(id), Some(id)),
-            Reprobe::Reserved => (Some(id), None),
+        let is_reserved =
+            |path: &PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && has_alternative(path);
+        let quickest = paths().min_by_key(|path| path.srtt).map(|path| path.id);
+        let reserved = paths().filter(|path| is_negligible(path) || Some(path.id) == quickest && is_reserved(path));
+        let reserved: Vec<_> = reserved.map(|path| (path.id, path.srtt, grows(path))).collect();
+        let (mut all, mut probed) = (PathSet::NONE, None);
+        for (id, srtt, grows) in reserved {
+            let path = &mut self.paths[id];
+            let shown = path.estimator.take_train_rate();
+            let fast = shown.is_some_and(|rate| rate.bytes() * RESERVED_RATIO >= total);
+            match path.reserved.reprobe(now, srtt, fast, grows) {
+                Reprobe::Open => {}
+                Reprobe::Train => {
+                    all.insert(id);
+                    probed = Some(id);
+                }
+                Reprobe::Reserved => all.insert(id),
+            }
         }
+        (all, probed)
     }
 
     /// Sends a packet train, which measures the rate of a path.
@@ -240,14 +252,17 @@ impl Native {
     }
 }
 
-/// Returns the RTT of the inner flows without queues: that of the slowest path that brings their packets, with its
-/// jitter, because order is restored; that of the fastest path while none does.
-pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> Duration {
+/// Returns the RTTs of the inner flows without queues. Order is restored, so the slowest path that brings their packets
+/// decides, with its jitter; the fastest path while none does.
+pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> InnerRtt {
     let known = paths.iter().filter(|path| path.estimator.rtt().is_known());
     let rtt = |path: &NativePath| path.estimator.in_order_rtt();
     let in_use = |path: &&NativePath| path.last_data_received.is_some_and(|at| now.since(at) <= rtt(path));
-    let slowest = known.clone().filter(in_use).map(rtt).max();
-    slowest.or_else(|| known.map(rtt).min()).unwrap_or_default()
+    let slowest_in_use = known.clone().filter(in_use).map(rtt).max();
+    let now = slowest_in_use.or_else(|| known.clone().map(rtt).min()).unwrap_or_default();
+    let usable = known.filter(|path| path.base.is_up() && !path.is_reserve());
+    let slowest = usable.map(rtt).max().unwrap_or_default();
+    InnerRtt { now, with_all_paths: slowest.min(now + MAX_QUEUE_DELAY).max(now) }
 }
 
 /// Returns the sum of the paths' rates, in bytes per second.
