@@ -145,6 +145,8 @@ pub struct OriginalPeer {
     pub key: Option<Secret>,
     /// The file name that commands of the original use.
     pub file: String,
+    /// One end created it at the other's request since the start or the last `reload`; never so in a file.
+    pub created: bool,
 }
 
 /// Path parameters in the protocol of the original MPT.

@@ -63,7 +63,7 @@ pub fn peer(table: &mut Reader<'_, '_, '_>, name: &At<String>, native: bool) -> 
         let file =
             table.read_or("file", &value_types::text("the name of a file", "c.conf"), format!("{name}.conf")).value;
         let key = key.map(|key| Secret(key.value));
-        Some(OriginalPeer { local: local?.value, remote: remote?.value, control_port, auth, key, file })
+        Some(OriginalPeer { local: local?.value, remote: remote?.value, control_port, auth, key, file, created: false })
     });
     read.flatten().filter(|_| there)
 }

@@ -7,16 +7,14 @@ use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 use mpt_proto::config::PeerConfig;
 use mpt_proto::legacy::control::{Code, ControlEvent, Pair};
-use mpt_proto::legacy::wire::Opcode;
 use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
 
-use super::{Daemon, control_port, routes, setup};
+use super::{Daemon, control_port, pending, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, Peer};
 use crate::config::{self, File, describe};
-use crate::control::Response;
 use crate::legacy::model::Connection;
 use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, merge, write};
@@ -101,8 +99,9 @@ impl Daemon {
         match event {
             ControlEvent::PathStatus { connection, path, up } => self.apply_path_status(now, connection, path, up),
             ControlEvent::Keepalive { connection, path } => self.apply_path_status(now, connection, path, true),
-            ControlEvent::StatusConfirmed { connection } => {
-                tracing::debug!(peer = %connection.remote, "peer notified")
+            ControlEvent::StatusConfirmed { connection, path } => {
+                tracing::debug!(peer = %connection.remote, "peer notified");
+                self.end_exchange((connection, Some(path)), &Ok(()));
             }
             ControlEvent::CreateRequested { connection, from, text } => {
                 let created = self.create_connection(now, connection, &text);
@@ -116,15 +115,15 @@ impl Daemon {
             }
             ControlEvent::Created { connection, text } => {
                 let result = self.apply_answer(now, connection, &text);
-                self.answer_create(connection, result.map_or_else(Response::from, |()| Response::Done {}));
+                self.end_exchange((connection, None), &result);
             }
-            ControlEvent::ExchangeFailed { connection, opcode, code } => {
-                if opcode == Opcode::Create {
-                    let failure = Failure::new(format!("the connection was not created: {code}"));
-                    self.answer_create(connection, failure.hint(hint(code)).into());
-                } else {
-                    tracing::warn!(peer = %connection.remote, %code, "cannot notify the peer of a path's state");
-                }
+            ControlEvent::ExchangeFailed { connection, path: Some(path), code, .. } => {
+                tracing::warn!(peer = %connection.remote, %code, "cannot notify the peer of a path's state");
+                self.end_exchange((connection, Some(path)), &Err(pending::status_failure(path, code)));
+            }
+            ControlEvent::ExchangeFailed { connection, path: None, code, .. } => {
+                let failure = Failure::new(format!("the connection was not created: {code}"));
+                self.end_exchange((connection, None), &Err(failure.hint(pending::create_hint(code))));
             }
         }
     }
@@ -193,7 +192,10 @@ impl Daemon {
     /// Adds a connection as a peer that is parsed and checked like one from a file.
     fn add_connection(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
         let name = free_name(&connection, &self.file.peers);
-        let (peer, routes) = self.parse_connection(Connection { name, ..connection })?;
+        let (mut peer, routes) = self.parse_connection(Connection { name, ..connection })?;
+        if let Some(original) = &mut peer.original {
+            original.created = true;
+        }
         let mut whole = self.file.clone();
         whole.peers.push(peer.clone());
         config::check(&whole).map_err(first_problem)?;
@@ -256,15 +258,6 @@ fn status_to_announce(from: PathState, to: PathState) -> Option<bool> {
         (PathState::Up, PathState::Down(DownCause::Silent)) => Some(false),
         (from, PathState::Up | PathState::Down(DownCause::Peer)) if is_local(from) => Some(true),
         _ => None,
-    }
-}
-
-fn hint(code: Code) -> &'static str {
-    match code {
-        Code::TIMEOUT => "check that the peer is up, its control port reachable, accept_remote = 1, and the keys equal",
-        Code::AUTHENTICATION => "the keys of both ends must be the same",
-        Code::EXISTS => "the peer has this connection; mpt restart uses it",
-        _ => "see the peer's log",
     }
 }
 

@@ -252,7 +252,7 @@ impl Connection {
         let named =
             |path: &ConnectionPath| Some(control::LegacyPath { public: path.public()?, remote: path.remote_ipaddr? });
         let paths = self.paths.iter().filter_map(named).collect();
-        Some(control::LegacyConnection { pair, auth: self.auth_type, key: self.key(), paths })
+        Some(control::LegacyConnection { pair, auth: self.auth_type, key: self.key(), created: false, paths })
     }
 
     /// Returns the key that signs its control messages.
