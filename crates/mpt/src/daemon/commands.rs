@@ -15,7 +15,7 @@ use mpt_proto::time::Time;
 
 use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
-use crate::config::model::{At, FileFormat, Mode, Peer};
+use crate::config::model::{At, FileFormat, Mode, OriginalPeer, Peer};
 use crate::config::{self, File, describe};
 use crate::control::{Action, ClientToken, Request, Response};
 use crate::legacy::write;
@@ -172,7 +172,8 @@ impl Daemon {
     /// peers continue undisturbed, except those of the original, which are always restarted. The keys that are fixed at
     /// the start must be unchanged; everything is prepared before anything changes.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
-        let fresh = self.config_files.read()?;
+        let mut fresh = self.config_files.read()?;
+        keep_created(&self.file, &mut fresh);
         let hint = "nothing was changed; this takes effect at the next start: mpt down, then mpt up";
         if let Some((line, key)) = changed_startup_key(&self.file, &fresh) {
             return Err(fresh.problem(line, format!("{key} cannot change while the tunnel runs"), hint).into());
@@ -287,6 +288,17 @@ impl Daemon {
         })?;
         self.respond_after(client, vec![(pair, None)]);
         Ok(())
+    }
+}
+
+/// Marks the connections that were created at a peer: an original that continues with the public key knows nothing of a
+/// reload here.
+fn keep_created(running: &File, fresh: &mut File) {
+    let created: Vec<_> =
+        running.peers.iter().filter_map(|peer| peer.original.as_ref().filter(|o| o.created)).collect();
+    for original in fresh.peers.iter_mut().filter_map(|peer| peer.original.as_mut()) {
+        let is_it = |known: &&OriginalPeer| control_port::pair(known) == control_port::pair(original);
+        original.created = created.iter().copied().any(|known| is_it(&known) && known.key == original.key);
     }
 }
 

@@ -76,6 +76,16 @@ impl Hosts {
         received(&sh(&format!("ip netns exec {} ping -c 10 -i 0.02 -W 5 -q {to} || true", self.sites[site])))
     }
 
+    /// Runs `open` on a host: the sockets that it opens belong to the host for good.
+    pub fn inside<T: Send>(&self, host: usize, open: impl FnOnce() -> T + Send) -> T {
+        let namespace = fs::File::open(format!("/var/run/netns/{}", self.names[host])).unwrap();
+        let enter = move || {
+            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            open()
+        };
+        thread::scope(|scope| scope.spawn(enter).join().unwrap())
+    }
+
     /// Returns the folder of host `host`.
     pub fn folder(&self, host: usize) -> PathBuf {
         self.folder.path().join(["a", "b"][host])
@@ -295,7 +305,7 @@ ipv6_addr = fd78::1/64
 ";
 
 /// As in section 3.3 of the facts about the original, with shorter times.
-const CONNECTION: &str = "\
+pub const CONNECTION: &str = "\
 [connection]
 name = c_A
 permission = 3

@@ -4,6 +4,8 @@
 
 mod hosts;
 mod kernel;
+mod scripted;
+mod with_original;
 
 use std::fs;
 use std::process::Command;
@@ -133,8 +135,12 @@ fn a_silent_path_is_left_after_the_dead_time_and_revived_by_a_keepalive() {
 fn unauthenticated_messages_are_rejected_unless_allowed() {
     let Some(hosts) = running(unchanged, &[]) else { return };
     hosts.reaches(0, None, "10.77.0.2");
-    hosts.succeed(0, &["path", "down", "v1"]);
-    assert!(wait_for("a refusal", || hosts.log(1).contains("Unauthenticated").then_some(())).is_some());
+    let refused = hosts.mpt(0, &["path", "down", "v1"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("did not confirm it: no answer (code 1)"), "{said}");
+    assert!(said.contains("hint: "), "{said}");
+    assert_eq!(hosts.state(0, "v1"), "operator");
+    assert!(hosts.log(1).contains("Unauthenticated"));
     assert_ne!(hosts.state(1, "v1"), "peer");
     drop(hosts);
 

@@ -1,0 +1,96 @@
+//! Our daemon on host 0, the scripted original on host 1.
+
+use std::fs;
+
+use super::hosts::{Hosts, directory};
+use super::scripted::{DEFAULT_KEY, Original, Scripted, Step, connection, text};
+
+const KEY: &str = "5d3c8f1a90b24e67a1c3d5e7f9012345";
+const PERMITTED: [&str; 2] = ["--unauthenticated", "--public-key"];
+
+/// Starts host 0 from a directory of the original with a key, without its connection unless `known`.
+fn ours(auth: u8, allowed: &[&str], known: bool) -> Option<Hosts> {
+    let mut hosts = Hosts::make()?;
+    let with_key = format!("auth_type = {auth}\nauth_key = {KEY}");
+    directory(&hosts.folder(0), 0, |text| text.replace("auth_type = 0", &with_key));
+    if !known {
+        fs::remove_file(hosts.folder(0).join("conf/connections/c.conf")).unwrap();
+    }
+    let folder = hosts.folder(0);
+    hosts.up(0, &[&["--legacy", folder.to_str().unwrap()], allowed].concat());
+    Some(hosts)
+}
+
+fn original(auth: u8, connections: Vec<super::scripted::Connection>) -> Original {
+    Original { global_key: KEY.into(), text: text(auth), ..Original::new(connections) }
+}
+
+/// Runs `mpt` on host 0, and returns its exit code and what it prints to stderr.
+fn mpt(hosts: &Hosts, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = hosts.mpt(0, arguments);
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn ours_creates_a_connection_at_the_original_and_both_continue_to_understand_each_other() {
+    for auth in 0..3 {
+        let Some(hosts) = ours(auth, &PERMITTED, true) else { return };
+        let scripted = Scripted::start(&hosts, original(auth, Vec::new()));
+        scripted.serve();
+        scripted.answer_pings(true);
+        assert_eq!(mpt(&hosts, &["create", "c.conf"]), (Some(0), String::new()), "type {auth}: {}", hosts.log(0));
+        hosts.reaches(0, None, "10.77.0.2");
+        assert_eq!(mpt(&hosts, &["path", "down", "v1"]), (Some(0), String::new()), "type {auth}: {}", hosts.log(0));
+        assert_eq!(scripted.original.lock().unwrap().connections[0].paths[1].2, 0x80, "type {auth}");
+        hosts.succeed(0, &["reload", "c.conf"]);
+        assert_eq!(mpt(&hosts, &["path", "down", "v1"]).0, Some(0), "type {auth}, after a reload: {}", hosts.log(0));
+
+        let (code, said) = mpt(&hosts, &["create", "c.conf"]);
+        assert!(code == Some(1) && said.contains("the connection exists already (code 5)"), "type {auth}: {said}");
+    }
+}
+
+#[test]
+fn a_second_creation_is_reported_as_existing_without_permission_too() {
+    let Some(hosts) = ours(0, &[], true) else { return };
+    let scripted = Scripted::start(&hosts, original(0, vec![connection(0, KEY)]));
+    scripted.serve();
+    let (code, said) = mpt(&hosts, &["create", "c.conf"]);
+    assert!(code == Some(1) && said.contains("the connection exists already (code 5)"), "{said}");
+}
+
+#[test]
+fn the_original_creates_a_connection_at_ours_and_both_continue_to_understand_each_other() {
+    for auth in 0..3 {
+        let Some(hosts) = ours(auth, &PERMITTED, false) else { return };
+        let scripted = Scripted::start(&hosts, original(auth, vec![connection(auth, KEY)]));
+        let create = scripted.original.lock().unwrap().create(0);
+        let Step::Done(0, answer) = scripted.run(create) else { panic!("type {auth}: {}", hosts.log(0)) };
+        assert!(String::from_utf8_lossy(&answer).contains("remote_port = 4754"));
+        scripted.original.lock().unwrap().take_answer(0);
+        assert_eq!(scripted.original.lock().unwrap().connections[0].key, DEFAULT_KEY);
+
+        let down = scripted.original.lock().unwrap().status(0, 1, true);
+        assert_eq!(scripted.run(down), Step::Done(0, Vec::new()), "type {auth}: {}", hosts.log(0));
+        hosts.expect(0, "v1", "peer");
+        let again = scripted.original.lock().unwrap().create(0);
+        assert_eq!(scripted.run(again), Step::Done(5, vec![1]), "type {auth}");
+
+        scripted.serve();
+        scripted.answer_pings(true);
+        hosts.reaches(0, None, "10.77.0.2");
+        assert_eq!(mpt(&hosts, &["path", "down", "v0"]), (Some(0), String::new()), "type {auth}: {}", hosts.log(0));
+        assert_eq!(scripted.original.lock().unwrap().connections[0].paths[0].2, 0x80, "type {auth}");
+    }
+}
+
+#[test]
+fn a_command_whose_status_change_the_original_refuses_fails() {
+    let Some(hosts) = ours(2, &[], true) else { return };
+    let scripted = Scripted::start(&hosts, original(2, vec![connection(2, "another key")]));
+    scripted.serve();
+    let (code, said) = mpt(&hosts, &["path", "down", "v1"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("192.168.11.1 to 192.168.11.2 changed here, but the peer did not confirm it"), "{said}");
+    assert_eq!(hosts.state(0, "v1"), "operator");
+}
