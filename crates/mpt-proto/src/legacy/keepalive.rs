@@ -4,6 +4,8 @@
 //! within the dead time; the next one revives the path. There are no replies, so only the direction towards this end is
 //! verified, and no round trip is measured. [`crate::legacy::wire::keepalive`] has the format.
 
+use std::time::Duration;
+
 use crate::legacy::wire;
 use crate::path::config::KeepaliveConfig;
 use crate::time::Time;
@@ -59,15 +61,19 @@ impl Keepalive {
         [next, self.dead_at()].into_iter().flatten().min()
     }
 
+    /// The papers' files have a dead time that equals the interval. The original counts whole seconds and acts when more
+    /// than the dead time has passed, so the next keepalive comes in time. Here it gets a second more.
     fn dead_at(&self) -> Option<Time> {
-        self.config.dead.filter(|_| !self.dead).map(|dead| self.last_received + dead)
+        let shortest = self.config.every.map_or(Duration::ZERO, |every| every + GRACE);
+        self.config.dead.filter(|_| !self.dead).map(|dead| self.last_received + dead.max(shortest))
     }
 }
 
+/// How much longer than an interval a path lives at least: the unit in which the original counts.
+const GRACE: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -108,6 +114,20 @@ mod tests {
         assert_eq!(keepalive.next_deadline(), None);
         keepalive.on_received(at(20));
         assert_eq!(keepalive.next_deadline(), Some(at(31)));
+    }
+
+    #[test]
+    fn a_dead_time_of_one_interval_lasts_until_the_next_keepalive() {
+        let mut keepalive = keepalive(Some(5), Some(5));
+        for second in 0..10 {
+            let late = Time::after(SECOND * 5 * second + Duration::from_millis(300));
+            assert!(!keepalive.has_died(late), "interval {second}");
+            keepalive.on_received(late);
+        }
+        let last = Time::after(SECOND * 45 + Duration::from_millis(300));
+        assert_eq!(keepalive.next_deadline(), Some(at(0)), "the next to send");
+        assert!(!keepalive.has_died(last + SECOND * 5));
+        assert!(keepalive.has_died(last + SECOND * 6));
     }
 
     #[test]

@@ -58,6 +58,15 @@ impl Hosts {
         }
     }
 
+    /// Adds a link between the hosts.
+    pub fn link(&self, interface: &str, addresses: [String; 2]) {
+        let [a, b] = &self.names;
+        sh(&format!("ip link add {interface} netns {a} type veth peer name {interface} netns {b}"));
+        for (name, address) in self.names.iter().zip(addresses) {
+            sh(&format!("ip -n {name} addr add {address} dev {interface}; ip -n {name} link set {interface} up"));
+        }
+    }
+
     /// Adds a network behind a host, which forwards for it, and a machine with the address `prefix`.9 in it.
     pub fn attach_site(&mut self, host: usize, prefix: &str) {
         let (name, site) = (&self.names[host], format!("{}-site", self.names[host]));
