@@ -114,11 +114,6 @@ impl Scripted {
         }
         None
     }
-
-    /// Restarts the numbers of packets, as a restart of the original does.
-    pub fn restart_numbers(&self) {
-        self.next.store(0, Ordering::Relaxed);
-    }
 }
 
 impl Drop for Scripted {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::hosts::{Hosts, directory};
-use super::scripted::{DEFAULT_KEY, Original, Scripted, Step, connection, text};
+use super::scripted::{DEFAULT_KEY, Original, Scripted, Step, connection, echo_request, numbered, text};
 
 const KEY: &str = "5d3c8f1a90b24e67a1c3d5e7f9012345";
 const PERMITTED: [&str; 2] = ["--unauthenticated", "--public-key"];
@@ -93,4 +93,59 @@ fn a_command_whose_status_change_the_original_refuses_fails() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("192.168.11.1 to 192.168.11.2 changed here, but the peer did not confirm it"), "{said}");
     assert_eq!(hosts.state(0, "v1"), "operator");
+}
+
+/// Starts host 0 with a window of 900 packets and 300 ms, without keepalives, and the scripted original.
+fn with_window() -> Option<(Hosts, Scripted)> {
+    let mut hosts = Hosts::make()?;
+    let window = |text: &str| {
+        let text = text.replace("reorder_window = 0", "reorder_window = 900");
+        text.replace("keepalive_time = 1", "keepalive_time = 0").replace("dead_time = 3", "dead_time = 0")
+    };
+    directory(&hosts.folder(0), 0, window);
+    let folder = hosts.folder(0);
+    hosts.up(0, &["--legacy", folder.to_str().unwrap()]);
+    let scripted = Scripted::start(&hosts, original(0, Vec::new()));
+    Some((hosts, scripted))
+}
+
+/// Sends pings with these sequence numbers over both paths in turn; each must be answered before the next.
+fn all_answered(hosts: &Hosts, scripted: &Scripted, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let ping = number as u16;
+        scripted.send((number % 2) as usize, &numbered(number, &echo_request(ping)));
+        assert_eq!(scripted.reply(), Some(ping), "{:?}", reorder(hosts));
+    }
+}
+
+/// Returns the packets that were buffered, the restarts, and all drops.
+fn reorder(hosts: &Hosts) -> (u64, u64, u64) {
+    let output = hosts.mpt(0, &["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let peer = &status["peers"][0];
+    let drops = peer["drops"].as_object().unwrap().values().filter_map(serde_json::Value::as_u64).sum();
+    let count = |name: &str| peer["reorder"][name].as_u64().unwrap();
+    (count("buffered"), count("restarts"), drops)
+}
+
+#[test]
+fn after_a_restart_of_the_original_every_ping_is_answered() {
+    let Some((hosts, scripted)) = with_window() else { return };
+    all_answered(&hosts, &scripted, 0..20);
+    for restarts in 1..3 {
+        // A silence that is longer than the delay bound is what is tested.
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        all_answered(&hosts, &scripted, 0..20);
+        assert_eq!(reorder(&hosts), (0, restarts, 0));
+    }
+}
+
+#[test]
+fn after_a_restart_of_ours_every_ping_of_the_original_is_answered() {
+    let Some((hosts, scripted)) = with_window() else { return };
+    all_answered(&hosts, &scripted, 7..20);
+    assert_eq!(reorder(&hosts), (0, 0, 0));
+    hosts.succeed(0, &["restart"]);
+    all_answered(&hosts, &scripted, 20..40);
+    assert_eq!(reorder(&hosts), (0, 0, 0));
 }
