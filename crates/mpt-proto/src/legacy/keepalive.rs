@@ -2,7 +2,8 @@
 //!
 //! Each end sends keepalives at an interval on every path that it would use, and declares a path dead if none arrives
 //! within the dead time; the next one revives the path. There are no replies, so only the direction towards this end is
-//! verified, and no round trip is measured. [`crate::legacy::wire::keepalive`] has the format.
+//! verified, and no round trip is measured. A path that the peer reported down therefore stays down, unless the
+//! configuration has the original's way. [`crate::legacy::wire::keepalive`] has the format.
 
 use std::time::Duration;
 
@@ -35,6 +36,11 @@ impl Keepalive {
         }
         self.next = now + every;
         enabled.then_some(&self.datagram)
+    }
+
+    /// Returns true if a keepalive revives a path that the peer reported down.
+    pub fn revives(&self) -> bool {
+        self.config.revives
     }
 
     /// Handles a keepalive, or a report that the path is up.
@@ -85,7 +91,10 @@ mod tests {
     fn keepalive(every: Option<u32>, dead: Option<u32>) -> Keepalive {
         let (local, remote) = ("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
         let seconds = |n| SECOND * n;
-        Keepalive::new(at(0), KeepaliveConfig { every: every.map(seconds), dead: dead.map(seconds), local, remote })
+        Keepalive::new(
+            at(0),
+            KeepaliveConfig { every: every.map(seconds), dead: dead.map(seconds), local, remote, revives: false },
+        )
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Original {
         if let (true, Some(at)) = (is_create && (round == 3 || self.refuses_early), known) {
             let connection = &self.connections[at];
             let (auth, key) = (connection.auth, connection.key.clone());
-            return Some(message(CREATE, 5, auth, self.nonce, round + 1, [initiator, responder], &[1], &key));
+            return Some(message([CREATE, 5], auth, self.nonce, round + 1, [initiator, responder], &[1], &key));
         }
         // The request edited in place.
         let mut reply = request.to_vec();
@@ -185,14 +185,13 @@ impl Exchange {
         let size = (self.data.len() as u32).to_le_bytes();
         let data = if self.round == 1 { &size[..] } else { &self.data };
         let ends = [self.connection.local, self.connection.remote];
-        message(self.opcode, self.code, self.auth, nonce, self.round, ends, data, &self.connection.key)
+        message([self.opcode, self.code], self.auth, nonce, self.round, ends, data, &self.connection.key)
     }
 }
 
-/// One control message, from its first byte to its last.
+/// One control message, from its first byte to its last. `operation` is the opcode and the code.
 fn message(
-    opcode: u8,
-    code: u8,
+    operation: [u8; 2],
     auth: u8,
     nonce: [u8; 4],
     round: u8,
@@ -201,7 +200,7 @@ fn message(
     key: &str,
 ) -> Vec<u8> {
     let sh = [0, 4, 36][usize::from(auth)];
-    let mut out = vec![opcode, code, auth, sh];
+    let mut out = [operation, [auth, sh]].concat();
     out.extend(&nonce[..usize::from(sh.min(4))]);
     out.extend(vec![0; usize::from(sh.saturating_sub(4))]);
     out.extend([round, if initiator.is_ipv4() { 4 } else { 6 }, 0, 0]);
@@ -243,7 +242,7 @@ fn created_from(text: &[u8], local: IpAddr, remote: IpAddr) -> Connection {
 /// A keepalive behind the short GRE header, for the data port.
 pub fn keepalive(local: IpAddr, remote: IpAddr) -> Vec<u8> {
     let mut out = vec![0, 0, 8, 0];
-    out.extend(message(0xA1, 0, 0, [0; 4], 0, [local, remote], &[], DEFAULT_KEY));
+    out.extend(message([0xA1, 0], 0, [0; 4], 0, [local, remote], &[], DEFAULT_KEY));
     out
 }
 

@@ -155,7 +155,7 @@ fn run_theirs_status(
     mut exchange: crate::original::Exchange,
 ) -> (Result<(), Refused>, Option<Step>) {
     for _ in 0..2 {
-        if let Err(why) = ours.handle_datagram(ms(0), control(2), &exchange.sent().to_vec()) {
+        if let Err(why) = ours.handle_datagram(ms(0), control(2), exchange.sent()) {
             return (Err(why), None);
         }
         if let done @ Step::Done(..) = exchange.reply(&ours.poll_transmit().expect("an answer").bytes) {

@@ -143,6 +143,8 @@ pub struct OriginalPeer {
     pub auth: AuthType,
     /// The authentication key.
     pub key: Option<Secret>,
+    /// A keepalive revives a path that the peer reported down.
+    pub keepalive_revives: bool,
     /// The file name that commands of the original use.
     pub file: String,
     /// One end created it at the other's request since the start or the last `reload`; never so in a file.

@@ -491,7 +491,9 @@ impl Daemon {
     fn process_path_events(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
-            tracing::info!(peer, path = event.path, from = %event.from, to = %event.to, "path");
+            if event.from != event.to {
+                tracing::info!(peer, path = event.path, from = %event.from, to = %event.to, "path");
+            }
             let peer = peer.to_owned();
             self.notify_peer(now, &peer, &event);
             any = true;

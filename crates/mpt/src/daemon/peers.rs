@@ -5,9 +5,10 @@
 
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
+use mpt_proto::PeerError;
 use mpt_proto::config::PeerConfig;
-use mpt_proto::legacy::control::{Code, ControlEvent, Pair};
-use mpt_proto::path::{DownCause, PathState};
+use mpt_proto::endpoint::Endpoint;
+use mpt_proto::legacy::control::{Code, ControlEvent, LegacyPath, Pair};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
 
@@ -76,10 +77,11 @@ impl Daemon {
         self.watch_tables(self.driver.reactor.now())
     }
 
-    /// Notifies the peer of a path's state change, if this host caused or detected it.
+    /// Notifies the peer of a path's change, if this host caused or detected it. The original does not announce the
+    /// return of keepalives, because it takes ours as a report; a peer like this one waits for the report.
     pub(super) fn notify_peer(&mut self, now: Time, name: &str, event: &PathEvent) {
         let Some(port) = &mut self.control_port else { return };
-        let Some(up) = status_to_announce(event.from, event.to) else { return };
+        let Some(up) = event.own_view else { return };
         let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { return };
         let Some(path) = peer.paths.iter().find(|path| *path.name == event.path) else { return };
         let status = self.driver.endpoint.peers().iter().find(|peer| peer.name() == name);
@@ -97,8 +99,12 @@ impl Daemon {
 
     fn handle_event(&mut self, now: Time, event: ControlEvent) {
         match event {
-            ControlEvent::PathStatus { connection, path, up } => self.apply_path_status(now, connection, path, up),
-            ControlEvent::Keepalive { connection, path } => self.apply_path_status(now, connection, path, true),
+            ControlEvent::PathStatus { connection, path, up } => {
+                self.each_path(connection, path, |endpoint, peer, path| endpoint.handle_report(now, peer, path, up));
+            }
+            ControlEvent::Keepalive { connection, path } => {
+                self.each_path(connection, path, |endpoint, peer, path| endpoint.handle_keepalive(now, peer, path));
+            }
             ControlEvent::StatusConfirmed { connection, path } => {
                 tracing::debug!(peer = %connection.remote, "peer notified");
                 self.end_exchange((connection, Some(path)), &Ok(()));
@@ -128,12 +134,18 @@ impl Daemon {
         }
     }
 
-    fn apply_path_status(&mut self, now: Time, pair: Pair, path: mpt_proto::legacy::control::LegacyPath, up: bool) {
+    /// Applies a message of the peer to the paths that it names.
+    fn each_path(
+        &mut self,
+        pair: Pair,
+        path: LegacyPath,
+        mut apply: impl FnMut(&mut Endpoint, &str, &str) -> Result<(), PeerError>,
+    ) {
         let Some(index) = self.peer_of(pair) else { return };
         let peer = &self.file.peers[index];
         for local in peer.paths.iter().filter(|local| control_port::wire_name(local) == Some(path)) {
-            if let Err(error) = self.driver.endpoint.handle_report(now, &peer.name, &local.name, up) {
-                tracing::warn!(peer = %peer.name, path = %local.name, %error, "path state not reported");
+            if let Err(error) = apply(&mut self.driver.endpoint, &peer.name, &local.name) {
+                tracing::warn!(peer = %peer.name, path = %local.name, %error, "path state not applied");
             }
         }
     }
@@ -249,18 +261,6 @@ fn first_problem(problems: Vec<config::Problem>) -> Failure {
     Failure::new(what)
 }
 
-/// Returns the status to announce to the peer, as the original does: changes that this host caused or detected. Not
-/// those that the peer announced, and not the return of keepalives, because the peer receives ours.
-fn status_to_announce(from: PathState, to: PathState) -> Option<bool> {
-    let is_local = |state: PathState| matches!(state, PathState::Down(DownCause::Operator | DownCause::Carrier));
-    match (from, to) {
-        (from, to) if is_local(to) => (!is_local(from)).then_some(false),
-        (PathState::Up, PathState::Down(DownCause::Silent)) => Some(false),
-        (from, PathState::Up | PathState::Down(DownCause::Peer)) if is_local(from) => Some(true),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,25 +278,5 @@ mod tests {
         let file = "mode = 'plain'\naddress = ['10.77.0.1/24']\n[[peer]]\nname = 'NAME'\n[[peer.path]]\nremote = '192.0.2.1'\n";
         let first = config::parse("a.toml".as_ref(), &file.replace("NAME", &own)).unwrap();
         assert_eq!(free_name(&second, &first.peers), "peer_10_77_0_3");
-    }
-
-    #[test]
-    fn the_peer_is_notified_of_changes_that_this_host_causes_or_detects() {
-        let down = PathState::Down;
-        for (from, to, status) in [
-            (PathState::Up, down(DownCause::Operator), Some(false)),
-            (PathState::Up, down(DownCause::Carrier), Some(false)),
-            (PathState::Up, down(DownCause::Silent), Some(false)),
-            (down(DownCause::Peer), down(DownCause::Operator), Some(false)),
-            (down(DownCause::Operator), PathState::Up, Some(true)),
-            (down(DownCause::Carrier), down(DownCause::Peer), Some(true)),
-            (PathState::Up, down(DownCause::Peer), None),
-            (down(DownCause::Peer), PathState::Up, None),
-            (down(DownCause::Silent), PathState::Up, None),
-            (down(DownCause::Carrier), down(DownCause::Silent), None),
-            (down(DownCause::Operator), down(DownCause::Carrier), None),
-        ] {
-            assert_eq!(status_to_announce(from, to), status, "{from} -> {to}");
-        }
     }
 }

@@ -160,9 +160,12 @@ fn interface(values: &mut Values<'_>) -> Read<Ini> {
 /// Reads the name of an interface, and what follows it of an MTU, an IPv4 and an IPv6 prefix.
 fn one_interface(values: &mut Values<'_>, name: &str) -> Read<Section> {
     let mut section = values.section(name, &["name"])?;
-    let follows: [(&str, fn(&str) -> bool); 3] =
-        [("mtu", is_number), ("ipv4_addr", is_ipv4_prefix), ("ipv6_addr", is_ipv6_prefix)];
-    for (key, is_it) in follows {
+    for key in ["mtu", "ipv4_addr", "ipv6_addr"] {
+        let is_it = |value| match key {
+            "mtu" => is_number(value),
+            "ipv4_addr" => is_ipv4_prefix(value),
+            _ => is_ipv6_prefix(value),
+        };
         if values.peek(0).is_some_and(is_it) {
             let (line, value) = values.next(key)?;
             section.entries.push(Entry { key: key.into(), value: value.into(), line });

@@ -144,11 +144,19 @@ impl Hosts {
 
     /// Returns a path's state: `up`, or the cause.
     pub fn state(&self, host: usize, path: &str) -> String {
+        let Some(found) = self.path(host, path) else { return "none".to_owned() };
+        found["cause"].as_str().map_or("up".to_owned(), str::to_owned)
+    }
+
+    /// Returns how many datagrams have come over a path.
+    pub fn received(&self, host: usize, path: &str) -> u64 {
+        self.path(host, path).and_then(|path| path["received_packets"].as_u64()).unwrap_or_default()
+    }
+
+    fn path(&self, host: usize, path: &str) -> Option<Value> {
         let output = self.mpt(host, &["path", "list", "--json"]);
         let list: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let found = list.as_array().into_iter().flatten().find(|entry| entry["name"] == path);
-        let Some(found) = found else { return "none".to_owned() };
-        found["cause"].as_str().map_or("up".to_owned(), str::to_owned)
+        list.as_array()?.iter().find(|entry| entry["name"] == path).cloned()
     }
 
     /// Waits until a path is in a state.

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::hosts::{Hosts, directory};
-use super::scripted::{DEFAULT_KEY, Original, Scripted, Step, connection, echo_request, numbered, text};
+use super::hosts::{Hosts, directory, wait_for};
+use super::scripted::{DEFAULT_KEY, Original, Scripted, Step, connection, echo_request, keepalive, numbered, text};
 
 const KEY: &str = "5d3c8f1a90b24e67a1c3d5e7f9012345";
 const PERMITTED: [&str; 2] = ["--unauthenticated", "--public-key"];
@@ -76,6 +76,8 @@ fn the_original_creates_a_connection_at_ours_and_both_continue_to_understand_eac
         let again = scripted.original.lock().unwrap().create(0);
         assert_eq!(scripted.run(again), Step::Done(5, vec![1]), "type {auth}");
 
+        let up = scripted.original.lock().unwrap().status(0, 1, false);
+        assert_eq!(scripted.run(up), Step::Done(0, Vec::new()), "type {auth}: {}", hosts.log(0));
         scripted.serve();
         scripted.answer_pings(true);
         hosts.reaches(0, None, "10.77.0.2");
@@ -148,4 +150,54 @@ fn after_a_restart_of_ours_every_ping_of_the_original_is_answered() {
     hosts.succeed(0, &["restart"]);
     all_answered(&hosts, &scripted, 20..40);
     assert_eq!(reorder(&hosts), (0, 0, 0));
+}
+
+#[test]
+fn a_path_that_the_original_reported_down_stays_down_until_its_data_comes() {
+    let Some(mut hosts) = Hosts::make() else { return };
+    directory(&hosts.folder(0), 0, str::to_owned);
+    let folder = hosts.folder(0);
+    hosts.up(0, &["--legacy", folder.to_str().unwrap(), "--unauthenticated"]);
+    let scripted = Scripted::start(&hosts, original(0, vec![connection(0, DEFAULT_KEY)]));
+    let alive = keepalive("10.77.0.2".parse().unwrap(), "10.77.0.1".parse().unwrap());
+    let down = scripted.original.lock().unwrap().status(0, 1, true);
+    assert_eq!(scripted.run(down), Step::Done(0, Vec::new()), "{}", hosts.log(0));
+    hosts.expect(0, "v1", "peer");
+    let before = hosts.received(0, "v1");
+    let arrived = wait_for("keepalives", || {
+        (0..2).for_each(|path| scripted.send(path, &alive));
+        (hosts.received(0, "v1") >= before + 3).then_some(())
+    });
+    assert!(arrived.is_some());
+    assert_eq!(hosts.state(0, "v1"), "peer", "a keepalive proves the direction to this end only");
+
+    let revived = wait_for("the path", || {
+        (0..2).for_each(|path| scripted.send(path, &alive));
+        scripted.send(1, &[&[0, 0, 8, 0], &echo_request(1)[..]].concat());
+        (hosts.state(0, "v1") == "up").then_some(())
+    });
+    assert!(revived.is_some(), "{}", hosts.log(0));
+}
+
+#[test]
+fn two_ends_that_both_lost_a_path_use_it_again_when_it_heals() {
+    let cut = "nft add table inet cut; nft add chain inet cut in \"{ type filter hook input priority 0; }\"; \
+               nft add rule inet cut in iifname v1 drop";
+    let Some(hosts) = super::running(super::keyed, &[]) else { return };
+    hosts.reaches(0, None, "10.77.0.2");
+    (0..2).for_each(|host| drop(hosts.sh(host, cut)));
+    (0..2).for_each(|host| assert!(wait_for("down", || (hosts.state(host, "v1") != "up").then_some(())).is_some()));
+    (0..2).for_each(|host| drop(hosts.sh(host, "nft delete table inet cut")));
+    (0..2).for_each(|host| hosts.expect(host, "v1", "up"));
+
+    // One direction only: host 1 does not hear host 0, whose packets then take the other path.
+    hosts.sh(1, cut);
+    hosts.expect(1, "v1", "silent");
+    hosts.expect(0, "v1", "peer");
+    let before = hosts.received(0, "v1");
+    assert!(wait_for("keepalives", || (hosts.received(0, "v1") >= before + 2).then_some(())).is_some());
+    assert_eq!(hosts.state(0, "v1"), "peer");
+    assert_eq!(hosts.ping(0, None, "10.77.0.2"), 10);
+    hosts.sh(1, "nft delete table inet cut");
+    (0..2).for_each(|host| hosts.expect(host, "v1", "up"));
 }
