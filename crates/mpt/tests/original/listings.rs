@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::hosts::Hosts;
+use super::hosts::{Hosts, directory};
 
 /// Swaps two hosts of all addresses that end so, short ones too.
 fn mirrored(text: &str, [near, far]: [&str; 2]) -> String {
@@ -75,4 +75,29 @@ fn the_mirror_of_a_listing_has_the_other_addresses() {
     let text = "\t10.0.2/24 # IPv4, 2 of 3\nfd00:de:201::1/64\n10.1.1.2 # x\n2 # paths\n00:15:17:54:d7:30\n";
     let swapped = mirrored(text, [".2", ".3"]);
     assert_eq!(swapped, "\t10.0.3/24 # IPv4, 2 of 3\nfd00:de:201::1/64\n10.1.1.3 # x\n2 # paths\n00:15:17:54:d7:30\n");
+}
+
+#[test]
+fn a_gateway_that_is_an_address_of_the_host_means_none() {
+    let Some(mut hosts) = Hosts::make() else { return };
+    hosts.sh(0, "ip addr add 192.168.11.7/24 dev v1");
+    for (host, [first, second]) in [["192.168.10.1", "192.168.11.7"], ["0.0.0.0", "192.168.11.2"]].iter().enumerate() {
+        // Path 0 has no address of its own that the gateway could equal.
+        directory(&hosts.folder(host), host, |text| {
+            let text = text.replace(&format!("private_ipaddr = 192.168.10.{}", host + 1), "private_ipaddr = 0.0.0.0");
+            let far = 2 - host;
+            let text = text.replace(&format!("gw_ipaddr = 192.168.10.{far}"), &format!("gw_ipaddr = {first}"));
+            text.replace(&format!("gw_ipaddr = 192.168.11.{far}"), &format!("gw_ipaddr = {second}"))
+        });
+        let text = fs::read_to_string(hosts.folder(host).join("conf/connections/c.conf")).unwrap();
+        assert!(text.contains(&format!("gw_ipaddr = {first}")) && text.contains(&format!("gw_ipaddr = {second}")));
+    }
+    hosts.up_legacy(&[]);
+    hosts.reaches(0, None, "10.77.0.2");
+    hosts.sh(0, "ip link set v1 down; ip link set v1 up");
+    hosts.expect(0, "v1", "up");
+    for host in 0..2 {
+        assert!(!hosts.log(host).contains("bypass route"), "{}", hosts.log(host));
+        assert_eq!(hosts.sh(host, "ip route show 192.168.11.0/24 table main | grep -c via || true").trim(), "0");
+    }
 }

@@ -142,7 +142,7 @@ pub fn echo_request(number: u16) -> Vec<u8> {
 /// Returns the answer to an echo request.
 fn echo_reply(packet: &[u8]) -> Option<Vec<u8>> {
     let is_request = packet.len() >= 28 && packet[0] == 0x45 && packet[9] == 1 && packet[20] == 8;
-    let address = |at: usize| Ipv4Addr::from_octets(*packet[at..].first_chunk().unwrap());
+    let address = |at: usize| Ipv4Addr::from(*packet[at..].first_chunk::<4>().unwrap());
     is_request.then(|| icmp(0, address(16), address(12), &packet[24..]))
 }
 
