@@ -67,15 +67,16 @@ impl Keepalive {
         [next, self.dead_at()].into_iter().flatten().min()
     }
 
-    /// The papers' files have a dead time that equals the interval. The original counts whole seconds and acts when more
-    /// than the dead time has passed, so the next keepalive comes in time. Here it gets a second more.
+    /// Returns when the path is dead. The papers' files have a dead time that equals the interval. The original counts
+    /// whole seconds and acts when more than the dead time has passed, so that the next keepalive comes in time. Here
+    /// the path gets a second more.
     fn dead_at(&self) -> Option<Time> {
         let shortest = self.config.every.map_or(Duration::ZERO, |every| every + GRACE);
         self.config.dead.filter(|_| !self.dead).map(|dead| self.last_received + dead.max(shortest))
     }
 }
 
-/// How much longer than an interval a path lives at least: the unit in which the original counts.
+/// A path lives this much longer than an interval at least: the unit in which the original counts.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

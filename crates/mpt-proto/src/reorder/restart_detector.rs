@@ -1,9 +1,9 @@
 //! Detects that a peer restarted and numbers its packets from the beginning again.
 //!
 //! Packets of a path keep their order, apart from jitter below the *delay bound*. So a path that delivers a number that
-//! it had reached longer than the bound ago delivers a new sequence: its first packet decides, and none is lost. After a
-//! silence of all paths that is longer than the bound, a number that was delivered before decides, too. A path that is
-//! behind the others repeats what they delivered, but in its own order.
+//! it had reached longer than the bound ago delivers a new sequence: its first packet decides, and none is lost. After
+//! a silence of all paths that is longer than the bound, a number that was delivered before decides, too. A path that
+//! is behind the others repeats what they delivered, but in its own order.
 //!
 //! A peer that restarts within the bound of its first packet is detected by [`RESTART_AFTER`] old numbers in a row.
 
@@ -14,7 +14,7 @@ use crate::id::MAX_PATHS;
 use crate::time::Time;
 use crate::tuning::reorder::plain::RESTART_AFTER;
 
-/// What each path delivered, and when.
+/// The numbers that each path delivered, and the times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RestartDetector {
     bound: Duration,

@@ -242,9 +242,9 @@ fn a_second_creation_is_reported_as_existing_for_each_type_and_each_permission()
                 let mut ours = ours(auth, permission, false);
                 ours.add_connection(LegacyConnection { created: key == DEFAULT_KEY, ..connection(1, auth) });
                 ours.create(ms(0), pair(1), control(2), TEXT).unwrap();
-                // A request that is signed with another key is not answered at all.
-                let is_heard = key == SECRET || permission.1;
-                let code = if is_heard { Code::EXISTS } else { Code::TIMEOUT };
+                // Round 3 is not sent after a round 2 that is signed with a key which is not accepted.
+                let is_refused = key == SECRET || refuses_early || permission.1;
+                let code = if is_refused { Code::EXISTS } else { Code::AUTHENTICATION };
                 let seen = run_ours(&mut ours, &mut peer);
                 assert_eq!(
                     seen,
@@ -271,6 +271,16 @@ fn an_unproven_refusal_does_not_end_a_creation() {
     assert!(ours.poll_transmit().is_some(), "round 3");
     let elsewhere = "192.0.2.7:60456".parse().unwrap();
     assert_eq!(ours.handle_datagram(ms(3), elsewhere, &refusal), Err(Refused::Unexpected));
+}
+
+#[test]
+fn a_server_that_has_the_public_key_creates_nothing_for_a_connection_with_another() {
+    let mut peer = original(Vec::new(), AuthType::Sha256);
+    peer.global_key = DEFAULT_KEY.into();
+    let mut ours = ours(AuthType::Sha256, PERMITTED, true);
+    ours.create(ms(0), pair(1), control(2), TEXT).unwrap();
+    assert_eq!(run_ours(&mut ours, &mut peer), [failed(Code::AUTHENTICATION, Opcode::Create)]);
+    assert!(peer.connections.is_empty());
 }
 
 #[test]

@@ -174,8 +174,8 @@ fn not_running(what: &str, running: &[String]) -> Failure {
 
 /// A daemon responds within one iteration of its event loop; a longer delay means that it hangs.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// `create` and `path` wait for a peer that runs the original: two rounds of six attempts, 500 ms apart, and as long for
-/// an earlier exchange with the peer.
+/// `create` and `path` wait for a peer that runs the original: two rounds of six attempts, 500 ms apart, and as long
+/// for an earlier exchange with the peer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(14);
 /// More than a thousand peers with 32 paths need.
 const MAX_RESPONSE: u64 = 64 << 20;

@@ -83,11 +83,11 @@ pub(super) fn status_failure(path: LegacyPath, code: Code) -> Failure {
 /// Returns a hint for a creation that failed.
 pub(super) fn create_hint(code: Code) -> &'static str {
     match code {
-        Code::TIMEOUT => {
-            "check that the peer is up, its control port reachable, accept_remote = 1, and the keys equal; \
-             an original that has the connection continues with the public key"
+        Code::TIMEOUT => "check that the peer is up, its control port reachable, accept_remote = 1, and the keys equal",
+        Code::AUTHENTICATION => {
+            "the keys of both ends must be the same; an original that has the connection already continues with the \
+             public key, which --public-key, or public_key = true in [original], accepts"
         }
-        Code::AUTHENTICATION => "the keys of both ends must be the same",
         Code::EXISTS => "the peer has this connection; mpt restart uses it",
         _ => "see the peer's log",
     }

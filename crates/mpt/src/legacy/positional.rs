@@ -6,17 +6,17 @@
 //! 4                 ; IP VERSION
 //! ```
 //!
-//! The order is that of the listings in the papers: the files of 2014 (the 12-path paper, mpt-lib-2014-03-25) and of 2019
-//! (the path-QoS paper, mpt-gre-lib64-2019). Labels vary even within one listing, so they are comments. The generations
-//! differ in their first values:
+//! The order is that of the listings in the papers: the files of 2014 (the 12-path paper, mpt-lib-2014-03-25) and of
+//! 2019 (the path-QoS paper, mpt-gre-lib64-2019). Labels vary even within one listing, so they are comments. The
+//! generations differ in their first values:
 //!
 //! | | 2014 | 2019 |
 //! |---|---|---|
 //! | `interface.conf` | the fourth value is the name of the tunnel interface | it is the `cmd_timeout`, a number |
 //! | a connection | the second value is its tunnel address | it is the name of the first connection |
 //!
-//! A file that lacks values, or has more, is a mistake: all values behind the place would have another meaning. Only the
-//! interfaces of `interface.conf` may be fewer than their number, as the original reads as many as there are.
+//! A file that lacks values, or has more, is a mistake: all values behind the place would have another meaning. Only
+//! the interfaces of `interface.conf` may be fewer than their number, as the original reads as many as there are.
 //!
 //! The result has the sections and keys of the INI format.
 
@@ -210,8 +210,8 @@ fn share_times(ini: &mut Ini) {
     }
 }
 
-/// Converts what these generations write in another way: a prefix length behind an address of a path, which the original
-/// ignores; one address for both `private_ipaddr` and `public_ipaddr`; and the key 0, which means none.
+/// Converts what these generations write in another way: a prefix length behind an address of a path, which the
+/// original ignores; one address for both `private_ipaddr` and `public_ipaddr`; and the key 0, which means none.
 fn complete(section: &mut Section) {
     let value = |key: &str| section.entries.iter().find(|entry| entry.key == key).map(|entry| entry.value.clone());
     let unused_key =

@@ -7,7 +7,8 @@
 //!
 //! The original refuses a second CREATE under the authentication of the connection, which may be none. Such a refusal
 //! proves nothing either: it only becomes the reason that is reported when no valid reply arrives, unless the policy
-//! accepts its authentication. If the peer may use either of two keys, odd and even tries use one each.
+//! accepts its authentication. If the peer may use either of two keys, odd and even tries use one each. A CREATE always
+//! has both tries: an original that has the connection answers under the public key only.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -42,6 +43,8 @@ struct SentRequest {
     key: AuthKey,
     /// The key that the peer may have in place of [`Self::key`].
     other_key: Option<AuthKey>,
+    /// True if a reply that is signed with [`Self::other_key`] proves enough.
+    accepts_other: bool,
     nonce: Nonce,
     /// The path of a status change.
     path: Option<LegacyPath>,
@@ -80,7 +83,8 @@ impl RequestSender {
 
     pub(super) fn create(&mut self, accept: &Accept, connection: &LegacyConnection, to: SocketAddr, text: &str) {
         let request = SentRequest::new(accept, connection, to, Opcode::Create, text.as_bytes().to_vec());
-        self.queue.push_back(SentRequest { auth: AuthType::Sha256, ..request });
+        let other_key = (!request.key.is_public()).then_some(AuthKey::PUBLIC);
+        self.queue.push_back(SentRequest { auth: AuthType::Sha256, other_key, ..request });
     }
 
     /// Drops the exchanges of a connection.
@@ -151,6 +155,7 @@ impl SentRequest {
             auth: c.auth,
             key: c.key.clone(),
             other_key: accept.other_key(c).cloned(),
+            accepts_other: accept.other_key(c).is_some(),
             nonce: [0; 4],
             path: None,
             data,
@@ -239,7 +244,8 @@ impl SentRequest {
     fn is_signed(&self, accept: &Accept, bytes: &[u8]) -> bool {
         let created = (self.opcode, self.round) == (Opcode::Create, 3) && accept.public_key;
         let public = created.then_some(&AuthKey::PUBLIC);
-        [Some(&self.key), self.other_key.as_ref(), public].into_iter().flatten().any(|key| key.verifies(bytes))
+        let other = self.other_key.as_ref().filter(|_| self.accepts_other);
+        [Some(&self.key), other, public].into_iter().flatten().any(|key| key.verifies(bytes))
     }
 
     /// The peer has answered: it has the key of this reply.
