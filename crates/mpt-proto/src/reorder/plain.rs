@@ -47,7 +47,7 @@ pub struct PlainReorder {
     decayed_at: Time,
     restarts: RestartDetector,
     /// The sequence before the peer's restart, and when that was.
-    previous: Option<(Sequence, Time)>,
+    previous: Option<(Box<Sequence>, Time)>,
 }
 
 /// The newest packet that a path has delivered.
@@ -211,9 +211,9 @@ impl PlainReorder {
             let mut previous = std::mem::take(&mut self.sequence);
             self.sequence.stats = std::mem::take(&mut previous.stats);
             self.sequence.stats.restarts += 1;
-            self.previous = Some((previous, now));
-            self.progress = [PathProgress::default(); MAX_PATHS];
-            self.progress[..self.paths].fill(PathProgress { number: 0, at: Some(now) });
+            self.previous = Some((Box::new(previous), now));
+            let in_use = |at: Option<Time>| at.filter(|at| now.since(*at) < IN_USE);
+            self.progress.iter_mut().for_each(|path| *path = PathProgress { number: 0, at: in_use(path.at) });
             self.passed = None;
         }
     }
@@ -239,7 +239,10 @@ impl PlainReorder {
         match previous.locate(seq) {
             Position::TooOld => return Err(Dropped::TooOld),
             Position::Duplicate => return Err(Dropped::Duplicate),
-            Position::New(number) => drop(previous.insert(now, number, packet, false, true, deliver)?),
+            Position::New(number) => {
+                previous.make_room(number, self.limits.window, deliver);
+                previous.insert(now, number, packet, false, true, deliver)?;
+            }
             Position::Late(back) => previous.insert_late(back, packet, deliver),
         }
         self.sequence.stats.late += 1;
