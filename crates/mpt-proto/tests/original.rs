@@ -27,7 +27,8 @@ fn remote(path: u8) -> SocketAddr {
 /// Makes a connection of two paths with keepalives every second and a dead time of three seconds.
 fn connection(name: &str, sequence: bool, alive: bool) -> PeerConfig {
     let (local, far) = ("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
-    let keepalives = KeepaliveConfig { every: Some(SECOND), dead: Some(3 * SECOND), local, remote: far };
+    let keepalives =
+        KeepaliveConfig { every: Some(SECOND), dead: Some(3 * SECOND), local, remote: far, revives: false };
     let path = |number: u8| PathConfig {
         liveness: Some(LivenessConfig::Keepalives(keepalives)),
         alive,
@@ -165,9 +166,66 @@ fn a_probe_does_not_change_a_path_that_uses_keepalives() {
     assert_eq!(endpoint.status().peers[0].drops.of(Dropped::UnknownControl), 1);
 }
 
+/// A packet of the peer in a datagram.
+fn data() -> Vec<u8> {
+    [&[0, 0, 8, 0], inner([10, 77, 0, 2], [10, 77, 0, 1]).as_slice()].concat()
+}
+
 #[test]
-fn a_status_report_of_the_peer_takes_a_path_down_and_its_keepalive_revives_it() {
+fn a_path_that_the_peer_reported_down_stays_down_until_the_peer_reports_it_up_or_uses_it() {
     let mut endpoint = endpoint(vec![connection("c", false, true)]);
+    let [down, up] = [PathState::Down(DownCause::Peer), PathState::Up].map(|state| ("v0".to_owned(), state));
+    assert_eq!(endpoint.handle_report(at(1), "c", "v0", false), Ok(()));
+    assert_eq!(events(&mut endpoint), std::slice::from_ref(&down));
+    for second in 0..4 {
+        let now = at(second * 1_000 + 500);
+        (0..2).for_each(|path| receive(&mut endpoint, now, path, &keepalive()));
+        assert_eq!(endpoint.handle_keepalive(now, "c", "v0"), Ok(()));
+        let links = sent(&mut endpoint, now).into_iter().map(|(link, _)| link).collect::<Vec<_>>();
+        assert!(links.contains(&0), "our keepalives prove our direction to the peer");
+    }
+    push(&mut endpoint, at(3_600), inner([10, 77, 0, 1], [10, 77, 0, 2]));
+    assert_eq!(sent(&mut endpoint, at(3_600)).len(), 1);
+    assert_eq!(events(&mut endpoint), []);
+    assert_eq!(endpoint.handle_report(at(3_700), "c", "v0", true), Ok(()));
+    assert_eq!(events(&mut endpoint), std::slice::from_ref(&up));
+
+    assert_eq!(endpoint.handle_report(at(4_000), "c", "v0", false), Ok(()));
+    receive(&mut endpoint, at(5_999), 0, &data());
+    assert_eq!(events(&mut endpoint), [down], "this packet may have left before the report");
+    receive(&mut endpoint, at(6_001), 0, &data());
+    assert_eq!(events(&mut endpoint), [up]);
+}
+
+/// Returns what is to be announced of the first path.
+fn announced(endpoint: &mut Endpoint) -> Vec<Option<bool>> {
+    let events = std::iter::from_fn(|| endpoint.poll_event().map(|(_, event)| event));
+    events.filter(|event| event.path == "v0").map(|event| event.own_view).collect()
+}
+
+#[test]
+fn what_this_end_detects_is_announced_while_the_peer_has_the_path_down_too() {
+    let mut endpoint = endpoint(vec![connection("c", false, true)]);
+    assert_eq!(endpoint.handle_report(at(1), "c", "v0", false), Ok(()));
+    assert_eq!(announced(&mut endpoint), [None]);
+    sent(&mut endpoint, at(3_000));
+    assert_eq!(announced(&mut endpoint), [Some(false)], "silent");
+    receive(&mut endpoint, at(3_500), 0, &keepalive());
+    assert_eq!(announced(&mut endpoint), [Some(true)], "the peer waits for this report");
+    assert!(!endpoint.status().peers[0].paths[0].state.is_up());
+    assert_eq!(endpoint.handle_report(at(4_000), "c", "v0", true), Ok(()));
+    assert_eq!(announced(&mut endpoint), [None]);
+    assert!(endpoint.status().peers[0].paths[0].state.is_up());
+}
+
+#[test]
+fn a_keepalive_revives_a_path_that_the_peer_reported_down_if_configured_so() {
+    let mut config = connection("c", false, true);
+    for path in &mut config.paths {
+        let Some(LivenessConfig::Keepalives(keepalives)) = &mut path.liveness else { unreachable!() };
+        keepalives.revives = true;
+    }
+    let mut endpoint = endpoint(vec![config]);
     assert_eq!(endpoint.handle_report(at(1), "c", "v0", false), Ok(()));
     assert_eq!(events(&mut endpoint), [("v0".into(), PathState::Down(DownCause::Peer))]);
     receive(&mut endpoint, at(2), 0, &keepalive());

@@ -8,6 +8,7 @@ use mpt_proto::config::{Config, PathConfig, PeerConfig, PlainFraming, Protocol};
 use mpt_proto::drops::Dropped;
 use mpt_proto::packet::Merge;
 use mpt_proto::path::{LinkId, MAX_PATHS};
+use mpt_proto::reorder::ReorderLimits;
 use mpt_proto::sched::SchedulerKind;
 use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::{Host, Sink, Source};
@@ -212,43 +213,70 @@ fn all_carriers_lost_at_once_are_an_outage_until_the_first_returns() {
     assert_lawful(&net);
 }
 
-/// Restarts one end in mid-stream; returns the missing numbers of those sent before and after.
-fn restart(end: usize, delays: [u64; 2]) -> (Network, Vec<u64>) {
-    let links = delays.map(|delay| path(50, delay));
-    let mut net = join(1, &links, SchedulerKind::Weighted, [source(mbit(40), 4 * SECOND), sink()]);
-    net.run(2 * SECOND);
-    net.restart(end, &config(end, 2, SchedulerKind::Weighted));
-    net.run(6 * SECOND);
+/// The limits of the original's samples.
+const ORIGINAL: ReorderLimits = ReorderLimits { window: 900, max_hold: Duration::from_millis(300), adaptive: false };
+
+/// One packet of [`INNER`] bytes a second.
+fn slow() -> Rate {
+    Rate::from_bits(8 * INNER as u64)
+}
+
+/// Restarts one end in the middle of `length`. Returns the missing numbers of those sent before and after.
+fn restart(end: usize, delays: [u64; 2], limits: ReorderLimits, rate: Rate, length: Duration) -> (Network, Vec<u64>) {
+    let paths = delays.map(|delay| PathSpec::symmetric(path(50, delay)));
+    let configs = [0, 1].map(|end| {
+        let mut config = config(end, 2, SchedulerKind::Weighted);
+        config.peers[0].resequence = Some(limits);
+        config
+    });
+    let mut net = Network::new(Seed(1), [&configs[0], &configs[1]], &paths, [source(rate, length), sink()]);
+    net.run(length / 2);
+    net.restart(end, &configs[end]);
+    net.run(length + 2 * SECOND);
     let mut seen = vec![false; net.host::<Source>(0).sent() as usize];
     net.host::<Sink>(1).numbers.iter().for_each(|number| seen[*number as usize] = true);
     let missing = (0..).zip(seen).filter(|(_, seen)| !seen).map(|(number, _)| number).collect();
     (net, missing)
 }
 
-#[test]
-fn a_restarted_sender_is_detected_by_its_sequence_numbers() {
-    let (net, missing) = restart(0, [10, 10]);
-    assert_eq!(net.breaches(), []);
-    assert_eq!(net.host::<Sink>(1).duplicates(), []);
-    let reorder = net.endpoint(1).status().peers[0].reorder.unwrap();
-    assert_eq!(reorder.restarts, 1, "{reorder:?}");
-    // Sixteen consecutive old numbers are required to detect a restart.
-    assert!(missing.len() <= 16, "{} are missing", missing.len());
+/// Returns the counts of the receiver's reorder buffer.
+fn reorder(net: &Network) -> mpt_proto::reorder::ReorderStats {
+    net.endpoint(1).status().peers[0].reorder.unwrap()
 }
 
 #[test]
-fn a_restarted_sender_is_detected_with_old_packets_in_flight() {
-    let (net, missing) = restart(0, [10, 60]);
-    assert_eq!(net.breaches(), []);
-    assert_eq!(net.host::<Sink>(1).duplicates(), []);
-    // Packets from before the restart arrive until 50 ms after the first new one, and nothing proves a restart until
-    // then: 179 packets, half of them over the fast path, and the sixteen.
-    assert!(missing.len() <= 90 + 16, "{} are missing", missing.len());
+fn a_restarted_sender_loses_nothing_in_a_stream() {
+    for limits in [ReorderLimits::default(), ORIGINAL] {
+        for delays in [[10, 10], [10, 60]] {
+            let (net, missing) = restart(0, delays, limits, mbit(40), 4 * SECOND);
+            assert_lawful(&net);
+            assert_eq!((missing, reorder(&net).restarts), (vec![], 1), "{limits:?}, {delays:?}");
+        }
+    }
+}
+
+#[test]
+fn a_restarted_sender_loses_nothing_and_nothing_is_held_at_a_packet_a_second() {
+    for delays in [[10, 10], [10, 60]] {
+        let (net, missing) = restart(0, delays, ORIGINAL, slow(), 40 * SECOND);
+        assert_lawful(&net);
+        assert_eq!((missing, reorder(&net).restarts, reorder(&net).held), (vec![], 1, 0), "{delays:?}");
+        assert!(net.host::<Sink>(1).longest_gap < SECOND + ms(60), "{:?}", net.host::<Sink>(1).longest_gap);
+    }
 }
 
 #[test]
 fn a_restarted_receiver_continues_from_the_sequence_numbers_it_receives() {
-    let (net, missing) = restart(1, [10, 10]);
+    for limits in [ReorderLimits::default(), ORIGINAL] {
+        let (net, missing) = restart(1, [10, 10], limits, mbit(40), 4 * SECOND);
+        assert_lawful(&net);
+        assert!(missing.is_empty(), "{} are missing", missing.len());
+    }
+}
+
+#[test]
+fn a_restarted_receiver_holds_nothing_while_the_numbers_are_low() {
+    let (net, missing) = restart(1, [10, 60], ORIGINAL, slow(), 40 * SECOND);
     assert_lawful(&net);
-    assert!(missing.is_empty(), "{} are missing", missing.len());
+    assert_eq!((missing, reorder(&net).held, reorder(&net).restarts), (vec![], 0, 0));
 }

@@ -112,6 +112,14 @@ impl Endpoint {
         self.with_peer(peer, |peer| peer.handle_report(now, path, up))
     }
 
+    /// Handles a keepalive of a peer for a path that came through another channel than the paths.
+    ///
+    /// # Errors
+    /// As [`Self::enable_path`].
+    pub fn handle_keepalive(&mut self, now: Time, peer: &str, path: &str) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.handle_keepalive(now, path))
+    }
+
     pub(super) fn make_peer(
         now: Time,
         index: usize,

@@ -2,7 +2,10 @@
 //!
 //! Each end sends keepalives at an interval on every path that it would use, and declares a path dead if none arrives
 //! within the dead time; the next one revives the path. There are no replies, so only the direction towards this end is
-//! verified, and no round trip is measured. [`crate::legacy::wire::keepalive`] has the format.
+//! verified, and no round trip is measured. A path that the peer reported down therefore stays down, unless the
+//! configuration has the original's way. [`crate::legacy::wire::keepalive`] has the format.
+
+use std::time::Duration;
 
 use crate::legacy::wire;
 use crate::path::config::KeepaliveConfig;
@@ -35,6 +38,11 @@ impl Keepalive {
         enabled.then_some(&self.datagram)
     }
 
+    /// Returns true if a keepalive revives a path that the peer reported down.
+    pub fn revives(&self) -> bool {
+        self.config.revives
+    }
+
     /// Handles a keepalive, or a report that the path is up.
     pub fn on_received(&mut self, now: Time) {
         (self.last_received, self.dead) = (now, false);
@@ -59,15 +67,20 @@ impl Keepalive {
         [next, self.dead_at()].into_iter().flatten().min()
     }
 
+    /// Returns when the path is dead. The papers' files have a dead time that equals the interval. The original counts
+    /// whole seconds and acts when more than the dead time has passed, so that the next keepalive comes in time. Here
+    /// the path gets a second more.
     fn dead_at(&self) -> Option<Time> {
-        self.config.dead.filter(|_| !self.dead).map(|dead| self.last_received + dead)
+        let shortest = self.config.every.map_or(Duration::ZERO, |every| every + GRACE);
+        self.config.dead.filter(|_| !self.dead).map(|dead| self.last_received + dead.max(shortest))
     }
 }
 
+/// A path lives this much longer than an interval at least: the unit in which the original counts.
+const GRACE: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -79,7 +92,10 @@ mod tests {
     fn keepalive(every: Option<u32>, dead: Option<u32>) -> Keepalive {
         let (local, remote) = ("10.77.0.1".parse().unwrap(), "10.77.0.2".parse().unwrap());
         let seconds = |n| SECOND * n;
-        Keepalive::new(at(0), KeepaliveConfig { every: every.map(seconds), dead: dead.map(seconds), local, remote })
+        Keepalive::new(
+            at(0),
+            KeepaliveConfig { every: every.map(seconds), dead: dead.map(seconds), local, remote, revives: false },
+        )
     }
 
     #[test]
@@ -108,6 +124,20 @@ mod tests {
         assert_eq!(keepalive.next_deadline(), None);
         keepalive.on_received(at(20));
         assert_eq!(keepalive.next_deadline(), Some(at(31)));
+    }
+
+    #[test]
+    fn a_dead_time_of_one_interval_lasts_until_the_next_keepalive() {
+        let mut keepalive = keepalive(Some(5), Some(5));
+        for second in 0..10 {
+            let late = Time::after(SECOND * 5 * second + Duration::from_millis(300));
+            assert!(!keepalive.has_died(late), "interval {second}");
+            keepalive.on_received(late);
+        }
+        let last = Time::after(SECOND * 45 + Duration::from_millis(300));
+        assert_eq!(keepalive.next_deadline(), Some(at(0)), "the next to send");
+        assert!(!keepalive.has_died(last + SECOND * 5));
+        assert!(keepalive.has_died(last + SECOND * 6));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct KeepaliveConfig {
     pub local: IpAddr,
     /// The tunnel address of the peer.
     pub remote: IpAddr,
+    /// A keepalive revives a path that the peer reported down, as in the original.
+    pub revives: bool,
 }
 
 /// Probes of a path.

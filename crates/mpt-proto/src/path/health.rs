@@ -105,6 +105,12 @@ impl HealthChange {
         !self.before.is_alive() && self.after.is_alive()
     }
 
+    /// Returns whether this end would use the path if the peer agreed, if that changed.
+    pub fn own_view(&self) -> Option<bool> {
+        let own = |health: Health| health.enabled && health.carrier && health.answers;
+        (own(self.before) != own(self.after)).then(|| own(self.after))
+    }
+
     /// Returns true if anything changed but the peer's report: the peer then needs a new report of this end.
     pub fn own_view_changed(&self) -> bool {
         let own = |health: Health| Health { peer_agrees: true, ..health };
@@ -131,5 +137,32 @@ impl fmt::Display for PathState {
             Self::Demoted(Demotion::Lossy) => "down (lossy)",
             Self::Demoted(Demotion::Narrow) => "down (narrow)",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_view(before: Health, after: Health) -> Option<bool> {
+        HealthChange { before, after }.own_view()
+    }
+
+    #[test]
+    fn the_own_view_changes_with_what_this_end_causes_or_detects() {
+        let up = Health::default();
+        let [operator, carrier, silent, peer] = [
+            Health { enabled: false, ..up },
+            Health { carrier: false, ..up },
+            Health { answers: false, ..up },
+            Health { peer_agrees: false, ..up },
+        ];
+        for down in [operator, carrier, silent] {
+            assert_eq!((own_view(up, down), own_view(down, up)), (Some(false), Some(true)));
+            assert_eq!((own_view(peer, down), own_view(down, peer)), (Some(false), Some(true)));
+            assert_eq!(own_view(down, Health { peer_agrees: false, ..down }), None);
+        }
+        assert_eq!((own_view(up, peer), own_view(peer, up)), (None, None));
+        assert_eq!((own_view(carrier, silent), own_view(operator, carrier)), (None, None));
     }
 }

@@ -21,7 +21,7 @@ use crate::error::PeerError;
 use crate::flow;
 use crate::id::{LinkId, PathId};
 use crate::packet::{Coalescer, SuperPacket};
-use crate::path::{Path, PathState};
+use crate::path::{HealthChange, Path, PathState};
 use crate::queue::{Head, Queue};
 use crate::routes::Routes;
 use crate::sched::Schedule;
@@ -86,7 +86,7 @@ pub struct Turn<'a> {
     pub sessions: Option<&'a mut SessionTable>,
 }
 
-/// A path changed its state.
+/// A path changed its state, or this end's part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathEvent {
     /// The path's name.
@@ -95,6 +95,9 @@ pub struct PathEvent {
     pub from: PathState,
     /// The new state.
     pub to: PathState,
+    /// True if nothing on this end's side objects any longer, false if something does since now; nothing if that is as
+    /// before. A path that the peer reported down has the same state in both cases.
+    pub own_view: Option<bool>,
 }
 
 impl Peer {
@@ -289,6 +292,15 @@ impl Peer {
         Ok(())
     }
 
+    /// A keepalive for the named path came through another channel than the paths.
+    pub fn handle_keepalive(&mut self, now: Time, name: &str) -> Result<(), PeerError> {
+        let id = self.path_named(name)?;
+        if let Mode::Plain(plain) = &mut self.mode {
+            plain.on_keepalive(&mut self.common, now, id);
+        }
+        Ok(())
+    }
+
     /// Returns true if one of its paths uses `link`, and packets wait or may have to be retransmitted.
     pub fn is_busy_on(&self, link: LinkId) -> bool {
         let unacked = self.native().is_some_and(Native::has_unacked);
@@ -470,11 +482,12 @@ impl Common {
         self.ledger.dropped_out += packets;
     }
 
-    fn on_state_change(&mut self, path: &Path, from: PathState, to: PathState) {
+    fn on_health_change(&mut self, path: &Path, change: &HealthChange) {
+        let (from, to) = (change.before.state(), change.after.state());
         if self.events.len() == MAX_EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back(PathEvent { path: path.name.clone(), from, to });
+        self.events.push_back(PathEvent { path: path.name.clone(), from, to, own_view: change.own_view() });
         if to.is_up() {
             self.no_path_since = None;
         }

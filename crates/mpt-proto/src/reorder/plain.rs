@@ -11,6 +11,12 @@
 //!   short for one
 //!   pair of paths and a stall for another;
 //! - more is held than the window allows.
+//!
+//! With a fixed hold the first packet begins the sequence: the peer may have sent those before it to an earlier process
+//! here, and waiting for them would hold it for the whole time.
+//!
+//! When the peer restarted, packets that it had sent before may still arrive. For as long as a hole may last, a packet
+//! whose number is nearer to the previous sequence belongs to that, and is delivered at once.
 
 use std::time::Duration;
 
@@ -20,7 +26,7 @@ use super::{ReorderLimits, ReorderStats};
 use crate::drops::Dropped;
 use crate::id::MAX_PATHS;
 use crate::time::Time;
-use crate::tuning::reorder::plain::{DECAY_INTERVAL, FIRST_FILL, IN_USE, MIN_HOLD, SILENCE};
+use crate::tuning::reorder::plain::{DECAY_INTERVAL, FIRST_FILL, IN_USE, MIN_DELAY_BOUND, MIN_HOLD, SILENCE};
 
 /// Puts the packets of one peer in order.
 #[derive(Debug)]
@@ -40,6 +46,8 @@ pub struct PlainReorder {
     grace: Duration,
     decayed_at: Time,
     restarts: RestartDetector,
+    /// The sequence before the peer's restart, and when that was.
+    previous: Option<(Box<Sequence>, Time)>,
 }
 
 /// The newest packet that a path has delivered.
@@ -63,7 +71,8 @@ impl PlainReorder {
             peak_fill: FIRST_FILL,
             grace: Duration::ZERO,
             decayed_at: Time::START,
-            restarts: RestartDetector::default(),
+            restarts: RestartDetector::new(delay_bound(&limits)),
+            previous: None,
         }
     }
 
@@ -81,11 +90,14 @@ impl PlainReorder {
     ) -> Result<(), Dropped> {
         self.decay(now);
         self.note_silence(now);
-        match self.sequence.locate(seq) {
-            Position::TooOld => return self.handle_stray(slot, seq, Dropped::TooOld, deliver),
-            Position::Duplicate => return self.handle_stray(slot, seq, Dropped::Duplicate, deliver),
+        if self.is_of_previous(now, seq) {
+            return self.handle_previous(now, seq, packet, deliver);
+        }
+        self.detect_restart(now, slot, seq, deliver);
+        match self.locate(seq) {
+            Position::TooOld => return Err(Dropped::TooOld),
+            Position::Duplicate => return Err(Dropped::Duplicate),
             Position::New(number) => {
-                self.restarts.on_progress(slot, seq);
                 let progress = &mut self.progress[usize::from(slot)];
                 *progress = PathProgress { number: progress.number.max(number), at: Some(now) };
                 if self.sequence.make_room(number, self.limits.window, deliver) {
@@ -96,7 +108,6 @@ impl PlainReorder {
                 self.handle_deadline(now, deliver);
             }
             Position::Late(back) => {
-                self.restarts.on_progress(slot, seq);
                 self.learn_lateness(now);
                 self.sequence.insert_late(back, packet, deliver);
             }
@@ -184,22 +195,58 @@ impl PlainReorder {
         }
     }
 
-    /// Handles a number that was delivered or is too old. Enough of them in order come from a peer that restarted.
-    fn handle_stray(
-        &mut self,
-        slot: u8,
-        seq: u32,
-        why: Dropped,
-        deliver: &mut impl FnMut(&[u8]),
-    ) -> Result<(), Dropped> {
-        if self.restarts.on_stray(slot, seq) {
+    /// Returns where `seq` lies.
+    fn locate(&mut self, seq: u32) -> Position {
+        if !self.limits.adaptive {
+            self.sequence.begin_at(seq);
+        }
+        self.sequence.locate(seq)
+    }
+
+    /// Begins a new sequence if this packet comes from a peer that restarted. What is held is delivered.
+    fn detect_restart(&mut self, now: Time, slot: u8, seq: u32, deliver: &mut impl FnMut(&[u8])) {
+        let is_stray = matches!(self.locate(seq), Position::TooOld | Position::Duplicate);
+        if self.restarts.on_arrival(now, slot, seq, is_stray) {
             self.sequence.deliver_all(deliver);
-            self.sequence.restart(u64::from(seq) + 1);
+            let mut previous = std::mem::take(&mut self.sequence);
+            self.sequence.stats = std::mem::take(&mut previous.stats);
             self.sequence.stats.restarts += 1;
-            self.progress = [PathProgress::default(); MAX_PATHS];
+            self.previous = Some((Box::new(previous), now));
+            let in_use = |at: Option<Time>| at.filter(|at| now.since(*at) < IN_USE);
+            self.progress.iter_mut().for_each(|path| *path = PathProgress { number: 0, at: in_use(path.at) });
             self.passed = None;
         }
-        Err(why)
+    }
+
+    /// Returns true for a packet that the peer sent before its restart.
+    fn is_of_previous(&mut self, now: Time, seq: u32) -> bool {
+        self.previous.take_if(|(_, since)| now.since(*since) > delay_bound(&self.limits));
+        let distance =
+            |sequence: &Sequence| sequence.next.map(|next| (seq.wrapping_sub(next as u32) as i32).unsigned_abs());
+        let previous = self.previous.as_ref().and_then(|(previous, _)| distance(previous));
+        previous.zip(distance(&self.sequence)).is_some_and(|(previous, own)| previous < own)
+    }
+
+    /// Delivers a packet that the peer sent before its restart, once.
+    fn handle_previous(
+        &mut self,
+        now: Time,
+        seq: u32,
+        packet: &[u8],
+        deliver: &mut impl FnMut(&[u8]),
+    ) -> Result<(), Dropped> {
+        let Some((previous, _)) = &mut self.previous else { return Err(Dropped::TooOld) };
+        match previous.locate(seq) {
+            Position::TooOld => return Err(Dropped::TooOld),
+            Position::Duplicate => return Err(Dropped::Duplicate),
+            Position::New(number) => {
+                previous.make_room(number, self.limits.window, deliver);
+                previous.insert(now, number, packet, false, true, deliver)?;
+            }
+            Position::Late(back) => previous.insert_late(back, packet, deliver),
+        }
+        self.sequence.stats.late += 1;
+        Ok(())
     }
 
     /// Reduces what was learned by an eighth every second.
@@ -210,4 +257,9 @@ impl PlainReorder {
             self.grace -= self.grace / 8;
         }
     }
+}
+
+/// Returns the longest time that a packet may be on its way longer than another.
+fn delay_bound(limits: &ReorderLimits) -> Duration {
+    limits.max_hold.max(MIN_DELAY_BOUND)
 }

@@ -74,9 +74,9 @@ impl Sequence {
         Self { next: Some(u64::from(next)), ..Self::default() }
     }
 
-    /// Discards what is known of numbers, and continues at `next`.
-    pub(super) fn restart(&mut self, next: u64) {
-        *self = Self { next: Some(next), stats: self.stats, ..Self::default() };
+    /// Begins at this number, unless there was one before.
+    pub(super) fn begin_at(&mut self, seq: u32) {
+        self.next.get_or_insert(u64::from(seq));
     }
 
     /// Returns where `seq` lies.

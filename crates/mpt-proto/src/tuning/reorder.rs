@@ -21,6 +21,9 @@ pub mod plain {
     pub const SILENCE: Duration = Duration::from_millis(50);
     /// Interval after which the learned value decreases by an eighth. Chosen, not measured.
     pub const DECAY_INTERVAL: Duration = Duration::from_secs(1);
+    /// A number that a path had reached longer ago than this, and than the longest hold, is not late: the peer
+    /// restarted. Jitter of mobile networks stays below. Chosen, not measured.
+    pub const MIN_DELAY_BOUND: Duration = Duration::from_millis(300);
     /// Strays in a row after which the peer counts as restarted: more than reordering brings within one window of the
     /// bitmap. Chosen, not measured.
     pub const RESTART_AFTER: u32 = 16;

@@ -153,7 +153,8 @@ fn a_reply_that_lacks_its_last_36_bytes_is_read_up_to_its_last_line() {
 
 #[test]
 fn an_existing_connection_is_reported_as_such() {
-    let failed = ControlEvent::ExchangeFailed { connection: pair(1), opcode: Opcode::Create, code: Code::EXISTS };
+    let failed =
+        ControlEvent::ExchangeFailed { connection: pair(1), opcode: Opcode::Create, path: None, code: Code::EXISTS };
     assert_eq!(create((5, vec![1])), [failed]);
 }
 

@@ -29,8 +29,14 @@ fn two_channels_send_a_status_at_the_same_time() {
         hosts[0].send_status(ms(0), pair(1), control(2), path(1), false).unwrap();
         hosts[1].send_status(ms(0), pair(2), control(1), path(2), false).unwrap();
         carry(0, &mut hosts, &mut 0, |_| false);
-        assert_eq!(events(&mut hosts[0]), [status(1, false), ControlEvent::StatusConfirmed { connection: pair(1) }]);
-        assert_eq!(events(&mut hosts[1]), [status(2, false), ControlEvent::StatusConfirmed { connection: pair(2) }]);
+        assert_eq!(
+            events(&mut hosts[0]),
+            [status(1, false), ControlEvent::StatusConfirmed { connection: pair(1), path: path(1) }]
+        );
+        assert_eq!(
+            events(&mut hosts[1]),
+            [status(2, false), ControlEvent::StatusConfirmed { connection: pair(2), path: path(2) }]
+        );
     }
 }
 
@@ -68,7 +74,7 @@ fn every_third_datagram_may_be_lost() {
                 carry(now, hosts, &mut count, |n| n % 3 == which);
             }
             assert_eq!(events(&mut hosts[1]), [status(2, true)]);
-            assert_eq!(events(&mut hosts[0]), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
+            assert_eq!(events(&mut hosts[0]), [ControlEvent::StatusConfirmed { connection: pair(1), path: path(1) }]);
         }
     }
 }
@@ -88,7 +94,7 @@ fn an_original_that_takes_our_request_for_its_reply_accepts_the_repeated_request
             ours.handle_datagram(ms(501), control(2), &peer.reply(&request.bytes)).unwrap();
         }
         assert_eq!(peer.received.len(), 1);
-        assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
+        assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1), path: path(1) }]);
     }
 }
 
@@ -106,6 +112,9 @@ fn our_exchange_continues_while_the_peers_is_answered() {
         let ends = PathEnds { initiator: path(2).public, responder: path(2).remote }.encode();
         ours.handle_datagram(ms(0), control(2), &peer.request(Opcode::PathStatus, DOWN, 3, nonce, &ends)).unwrap();
         ours.handle_datagram(ms(0), control(2), &peer.reply(&our_round3.bytes)).unwrap();
-        assert_eq!(events(&mut ours), [status(1, false), ControlEvent::StatusConfirmed { connection: pair(1) }]);
+        assert_eq!(
+            events(&mut ours),
+            [status(1, false), ControlEvent::StatusConfirmed { connection: pair(1), path: path(1) }]
+        );
     }
 }

@@ -28,7 +28,7 @@ fn a_status_change_reaches_the_original_in_four_rounds() {
         ours.handle_datagram(ms(2), control(2), &peer.reply(&round3.bytes)).unwrap();
 
         assert_eq!(peer.received, [ends(1)]);
-        assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
+        assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1), path: path(1) }]);
         assert_eq!((ours.poll_transmit(), ours.next_deadline()), (None, None));
     }
 }
@@ -78,7 +78,12 @@ fn a_request_is_sent_six_times_half_a_second_apart() {
         assert_eq!(transmits(&mut ours), std::slice::from_ref(&first));
     }
     ours.handle_timeout(ms(3000));
-    let failed = ControlEvent::ExchangeFailed { connection: pair(1), opcode: Opcode::PathStatus, code: Code::TIMEOUT };
+    let failed = ControlEvent::ExchangeFailed {
+        connection: pair(1),
+        opcode: Opcode::PathStatus,
+        path: Some(path(1)),
+        code: Code::TIMEOUT,
+    };
     assert_eq!((events(&mut ours), ours.poll_transmit(), ours.next_deadline()), (vec![failed], None, None));
 }
 
@@ -94,7 +99,7 @@ fn each_round_has_six_tries_of_its_own() {
     let round3 = transmits(&mut ours);
     assert_eq!(round3.len(), 6);
     ours.handle_datagram(ms(5500), control(2), &peer.reply(&round3[5].bytes)).unwrap();
-    assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1) }]);
+    assert_eq!(events(&mut ours), [ControlEvent::StatusConfirmed { connection: pair(1), path: path(1) }]);
 }
 
 #[test]
@@ -202,7 +207,11 @@ fn an_error_of_the_peer_ends_the_exchange_with_its_code() {
         let request = ours.poll_transmit().unwrap();
         ours.handle_datagram(ms(1), control(2), &peer.reply(&request.bytes)).unwrap();
     }
-    let failed =
-        ControlEvent::ExchangeFailed { connection: pair(1), opcode: Opcode::PathStatus, code: Code::NO_CONNECTION };
+    let failed = ControlEvent::ExchangeFailed {
+        connection: pair(1),
+        opcode: Opcode::PathStatus,
+        path: Some(path(1)),
+        code: Code::NO_CONNECTION,
+    };
     assert_eq!(events(&mut ours), [failed]);
 }

@@ -34,7 +34,7 @@ pub fn control(host: u8) -> SocketAddr {
 pub fn connection(host: u8, auth: AuthType) -> LegacyConnection {
     let far = 3 - host;
     let path = |net: u8| path_of(host, far, net);
-    LegacyConnection { pair: pair(host), auth, key: secret(), paths: vec![path(10), path(11)] }
+    LegacyConnection { pair: pair(host), auth, key: secret(), created: false, paths: vec![path(10), path(11)] }
 }
 
 pub fn pair(host: u8) -> Pair {

@@ -113,8 +113,12 @@ fn when_only_forged_replies_came_the_exchange_fails_with_that_code() {
     let forged = ControlMessage { round: 2, ..ControlMessage::decode(&round1).unwrap() }.encode(&AuthKey::PUBLIC);
     assert_eq!(ours.handle_datagram(ms(1), control(2), &forged), Err(Refused::WrongDigest));
     (1..=6).for_each(|n| ours.handle_timeout(ms(500 * n)));
-    let failed =
-        ControlEvent::ExchangeFailed { connection: pair(1), opcode: Opcode::PathStatus, code: Code::AUTHENTICATION };
+    let failed = ControlEvent::ExchangeFailed {
+        connection: pair(1),
+        opcode: Opcode::PathStatus,
+        path: Some(path(1)),
+        code: Code::AUTHENTICATION,
+    };
     assert_eq!(events(&mut ours), [failed]);
 }
 

@@ -40,6 +40,9 @@ pub const UNAUTHENTICATED: bool = false;
 /// A key that is printed in a program's source authenticates nothing.
 pub const PUBLIC_KEY: bool = false;
 
+/// A keepalive of the peer proves that the peer can send, not that it can receive.
+pub const KEEPALIVE_REVIVES: bool = false;
+
 /// A single peer needs no distinct name except in logs; several are numbered from 1.
 pub const PEER: &str = "peer";
 

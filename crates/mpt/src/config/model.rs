@@ -143,8 +143,12 @@ pub struct OriginalPeer {
     pub auth: AuthType,
     /// The authentication key.
     pub key: Option<Secret>,
+    /// A keepalive revives a path that the peer reported down.
+    pub keepalive_revives: bool,
     /// The file name that commands of the original use.
     pub file: String,
+    /// One end created it at the other's request since the start or the last `reload`; never so in a file.
+    pub created: bool,
 }
 
 /// Path parameters in the protocol of the original MPT.

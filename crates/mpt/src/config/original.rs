@@ -60,10 +60,21 @@ pub fn peer(table: &mut Reader<'_, '_, '_>, name: &At<String>, native: bool) -> 
         if let Some(line) = table.line_of_key("key") {
             table.log.secret(line, "key");
         }
+        let keepalive_revives =
+            table.read_or("keepalive_revives", &value_types::boolean(), defaults::KEEPALIVE_REVIVES).value;
         let file =
             table.read_or("file", &value_types::text("the name of a file", "c.conf"), format!("{name}.conf")).value;
         let key = key.map(|key| Secret(key.value));
-        Some(OriginalPeer { local: local?.value, remote: remote?.value, control_port, auth, key, file })
+        Some(OriginalPeer {
+            local: local?.value,
+            remote: remote?.value,
+            control_port,
+            auth,
+            key,
+            keepalive_revives,
+            file,
+            created: false,
+        })
     });
     read.flatten().filter(|_| there)
 }
@@ -90,7 +101,10 @@ pub fn path(
         let every = table.read_or("keepalive", &seconds(DAY).or_off(), None).value;
         let dead = table.read_or("dead", &seconds(3 * DAY).or_off(), None).value;
         let starts = value_types::choice(&[("up", true), ("down", false)]);
-        let announces = |peer: &OriginalPeer| KeepaliveConfig { every, dead, local: peer.local, remote: peer.remote };
+        let announces = |peer: &OriginalPeer| {
+            let OriginalPeer { local, remote, keepalive_revives: revives, .. } = *peer;
+            KeepaliveConfig { every, dead, local, remote, revives }
+        };
         let liveness = peer.map(|peer| LivenessConfig::Keepalives(announces(peer)));
         (path, liveness, table.read_or("start", &starts, true).value)
     });

@@ -47,7 +47,8 @@ impl Client {
     /// # Errors
     /// The daemon does not respond, or the command failed.
     pub fn request(&mut self, request: &Request) -> Result<(), Failure> {
-        let timeout = if matches!(request, Request::Create { .. }) { CREATE_TIMEOUT } else { TIMEOUT };
+        let waits_for_peer = matches!(request, Request::Create { .. } | Request::Path { .. } | Request::Ends { .. });
+        let timeout = if waits_for_peer { PEER_TIMEOUT } else { TIMEOUT };
         self.stream.get_ref().set_read_timeout(Some(timeout)).map_err(|error| self.lost(&error))?;
         self.exchange_checked(request).map(|_| ())
     }
@@ -173,8 +174,9 @@ fn not_running(what: &str, running: &[String]) -> Failure {
 
 /// A daemon responds within one iteration of its event loop; a longer delay means that it hangs.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// `create` waits for the peer: two rounds of six attempts, 500 ms apart.
-const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
+/// `create` and `path` wait for a peer that runs the original: two rounds of six attempts, 500 ms apart, and as long
+/// for an earlier exchange with the peer.
+const PEER_TIMEOUT: Duration = Duration::from_secs(14);
 /// More than a thousand peers with 32 paths need.
 const MAX_RESPONSE: u64 = 64 << 20;
 

@@ -10,23 +10,16 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use mpt_linux::netlink::{Change, Link, Netlink, Prefix};
 use mpt_proto::PeerError;
-use mpt_proto::legacy::control::{Pair, Refused};
+use mpt_proto::legacy::control::Refused;
 use mpt_proto::time::Time;
 
 use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
-use crate::config::model::{At, FileFormat, Mode, Peer};
+use crate::config::model::{At, FileFormat, Mode, OriginalPeer, Peer};
 use crate::config::{self, File, describe};
 use crate::control::{Action, ClientToken, Request, Response};
 use crate::legacy::write;
 use crate::secrets;
-
-/// A `create` command that waits for the peer's answer.
-#[derive(Debug)]
-pub(super) struct PendingCreate {
-    client: ClientToken,
-    pair: Pair,
-}
 
 impl Daemon {
     /// Executes a request. Returns `None` if the response follows after the peer's answer.
@@ -34,8 +27,13 @@ impl Daemon {
         let done = match request {
             Request::Status {} => return Some(Response::Status(self.status_report(now))),
             Request::Down {} => Ok(()),
-            Request::Path { peer, path, action } => self.set_path(now, peer, path, *action),
-            Request::Ends { local, remote, action } => self.set_paths_between(now, *local, *remote, *action),
+            Request::Path { peer, path, action } => {
+                return self.set_paths(now, client, vec![(peer.clone(), path.clone())], *action);
+            }
+            Request::Ends { local, remote, action } => match self.paths_between(*local, *remote) {
+                Ok(names) => return self.set_paths(now, client, names, *action),
+                Err(failure) => Err(failure),
+            },
             Request::Address { action, address, length, interface } => {
                 self.set_address(*action, Prefix { address: *address, length: *length }, interface)
             }
@@ -52,19 +50,11 @@ impl Daemon {
         Some(done.map_or_else(Response::from, |()| Response::Done {}))
     }
 
-    /// Responds to the clients that requested the creation of the connection.
-    pub(super) fn answer_create(&mut self, pair: Pair, response: Response) {
-        for pending in self.pending.extract_if(.., |pending| pending.pair == pair) {
-            self.control.respond(pending.client, &response);
-        }
-    }
-
     /// Removes a peer, and responds to clients that wait for it.
     fn end_peer(&mut self, now: Time, index: usize) -> Peer {
         let peer = self.remove_peer(now, index);
         if let Some(original) = &peer.original {
-            let gone = Failure::new("the connection ended before the peer answered");
-            self.answer_create(control_port::pair(original), gone.into());
+            self.end_exchanges_of(control_port::pair(original));
         }
         peer
     }
@@ -80,15 +70,35 @@ impl Daemon {
         })
     }
 
-    /// Takes the paths between two addresses up or down, as the original names paths.
-    fn set_paths_between(&mut self, now: Time, local: IpAddr, remote: IpAddr, action: Action) -> Result<(), Failure> {
+    /// Takes paths up or down. Responds at once, or when the peers that run the original have confirmed it.
+    fn set_paths(
+        &mut self,
+        now: Time,
+        client: ClientToken,
+        names: Vec<(String, String)>,
+        action: Action,
+    ) -> Option<Response> {
+        if let Err(failure) = names.iter().try_for_each(|(peer, path)| self.set_path(now, peer, path, action)) {
+            return Some(failure.into());
+        }
+        self.process_path_events(now);
+        let awaited = self.status_changes(&names);
+        if awaited.is_empty() {
+            return Some(Response::Done {});
+        }
+        self.respond_after(client, awaited);
+        None
+    }
+
+    /// Returns the paths between two addresses, as the original names paths.
+    fn paths_between(&self, local: IpAddr, remote: IpAddr) -> Result<Vec<(String, String)>, Failure> {
         let all = self.file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
         let between = all.filter(|(_, path)| path.public() == Some(local) && path.remote_ip() == Some(remote));
         let names: Vec<_> = between.map(|(peer, path)| (peer.name.to_string(), path.name.to_string())).collect();
         if names.is_empty() {
             return Err(Failure::new(format!("there is no path from {local} to {remote}")).hint("mpt path list"));
         }
-        names.iter().try_for_each(|(peer, path)| self.set_path(now, peer, path, action))
+        Ok(names)
     }
 
     /// Takes an interface with all its paths up or down. The paths go down first, so that the peers can still be
@@ -162,7 +172,8 @@ impl Daemon {
     /// peers continue undisturbed, except those of the original, which are always restarted. The keys that are fixed at
     /// the start must be unchanged; everything is prepared before anything changes.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
-        let fresh = self.config_files.read()?;
+        let mut fresh = self.config_files.read()?;
+        keep_created(&self.file, &mut fresh);
         let hint = "nothing was changed; this takes effect at the next start: mpt down, then mpt up";
         if let Some((line, key)) = changed_startup_key(&self.file, &fresh) {
             return Err(fresh.problem(line, format!("{key} cannot change while the tunnel runs"), hint).into());
@@ -275,8 +286,19 @@ impl Daemon {
                 .hint("set auth_key, or allow it: --public-key, or public_key = true in [original]"),
             _ => Failure::new(format!("cannot send the request to the peer: {why:?}")),
         })?;
-        self.pending.push(PendingCreate { client, pair });
+        self.respond_after(client, vec![(pair, None)]);
         Ok(())
+    }
+}
+
+/// Marks the connections that were created at a peer: an original that continues with the public key knows nothing of a
+/// reload here.
+fn keep_created(running: &File, fresh: &mut File) {
+    let created: Vec<_> =
+        running.peers.iter().filter_map(|peer| peer.original.as_ref().filter(|o| o.created)).collect();
+    for original in fresh.peers.iter_mut().filter_map(|peer| peer.original.as_mut()) {
+        let is_it = |known: &&OriginalPeer| control_port::pair(known) == control_port::pair(original);
+        original.created = created.iter().copied().any(|known| is_it(&known) && known.key == original.key);
     }
 }
 

@@ -58,7 +58,8 @@ impl ControlPort {
         let key = key(original);
         self.link_local.extend(link_local_remotes(peer));
         let paths = peer.paths.iter().filter_map(wire_name).collect();
-        self.control.add_connection(LegacyConnection { pair: pair(original), auth: original.auth, key, paths });
+        let OriginalPeer { auth, created, .. } = *original;
+        self.control.add_connection(LegacyConnection { pair: pair(original), auth, key, created, paths });
     }
 
     /// Removes a peer and its pending exchanges.

@@ -6,10 +6,10 @@
 //! [`interface_sync`] updates paths when interfaces change, [`retry_log`] schedules retries, and [`restore_limit`] ends
 //! fights with other programs; [`metering`] counts metered traffic, [`service`] notifies the service manager,
 //! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands,
-//! [`peers`] adds and removes peers, [`user`] gives up the rights of root, [`config_files`] keeps access to the
-//! configuration, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, and
-//! [`diagnosis`] logs why a tunnel does not connect. This file is the main loop over all of them, signals, the control
-//! socket and netlink events.
+//! [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`user`] gives up the rights of root,
+//! [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the original MPT, [`qlog`]
+//! writes the event trace, and [`diagnosis`] logs why a tunnel does not connect. This file is the main loop over all of
+//! them, signals, the control socket and netlink events.
 
 mod commands;
 pub mod config_files;
@@ -25,6 +25,7 @@ mod links;
 mod metering;
 mod nft;
 mod peers;
+mod pending;
 mod policy_routing;
 mod qlog;
 mod restore;
@@ -52,7 +53,6 @@ use crate::config::File;
 use crate::config::model::Mode;
 use crate::control::report::{Report, TunnelReport};
 use crate::control::{Request, RunDir, Server};
-use commands::PendingCreate;
 use config_files::ConfigFiles;
 use control_port::ControlPort;
 use diagnosis::Diagnosis;
@@ -62,6 +62,7 @@ use handshake_clock::HandshakeClock;
 use interface_sync::InterfaceSync;
 use kill_switch::KillSwitch;
 use metering::Metering;
+use pending::PendingCommand;
 use policy_routing::PolicyRouting;
 use qlog::Qlog;
 use routes::Routes;
@@ -248,7 +249,7 @@ struct Daemon {
     control_port: Option<ControlPort>,
     service: Service,
     /// Commands that wait for a peer's answer.
-    pending: Vec<PendingCreate>,
+    pending: Vec<PendingCommand>,
     interface_sync: InterfaceSync,
     qlog: Option<Qlog>,
     config_files: ConfigFiles,
@@ -490,7 +491,9 @@ impl Daemon {
     fn process_path_events(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
-            tracing::info!(peer, path = event.path, from = %event.from, to = %event.to, "path");
+            if event.from != event.to {
+                tracing::info!(peer, path = event.path, from = %event.from, to = %event.to, "path");
+            }
             let peer = peer.to_owned();
             self.notify_peer(now, &peer, &event);
             any = true;

@@ -5,18 +5,17 @@
 
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
+use mpt_proto::PeerError;
 use mpt_proto::config::PeerConfig;
-use mpt_proto::legacy::control::{Code, ControlEvent, Pair};
-use mpt_proto::legacy::wire::Opcode;
-use mpt_proto::path::{DownCause, PathState};
+use mpt_proto::endpoint::Endpoint;
+use mpt_proto::legacy::control::{Code, ControlEvent, LegacyPath, Pair};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
 
-use super::{Daemon, control_port, routes, setup};
+use super::{Daemon, control_port, pending, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, Peer};
 use crate::config::{self, File, describe};
-use crate::control::Response;
 use crate::legacy::model::Connection;
 use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, merge, write};
@@ -78,10 +77,11 @@ impl Daemon {
         self.watch_tables(self.driver.reactor.now())
     }
 
-    /// Notifies the peer of a path's state change, if this host caused or detected it.
+    /// Notifies the peer of a path's change, if this host caused or detected it. The original does not announce the
+    /// return of keepalives, because it takes ours as a report; a peer like this one waits for the report.
     pub(super) fn notify_peer(&mut self, now: Time, name: &str, event: &PathEvent) {
         let Some(port) = &mut self.control_port else { return };
-        let Some(up) = status_to_announce(event.from, event.to) else { return };
+        let Some(up) = event.own_view else { return };
         let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { return };
         let Some(path) = peer.paths.iter().find(|path| *path.name == event.path) else { return };
         let status = self.driver.endpoint.peers().iter().find(|peer| peer.name() == name);
@@ -99,10 +99,15 @@ impl Daemon {
 
     fn handle_event(&mut self, now: Time, event: ControlEvent) {
         match event {
-            ControlEvent::PathStatus { connection, path, up } => self.apply_path_status(now, connection, path, up),
-            ControlEvent::Keepalive { connection, path } => self.apply_path_status(now, connection, path, true),
-            ControlEvent::StatusConfirmed { connection } => {
-                tracing::debug!(peer = %connection.remote, "peer notified")
+            ControlEvent::PathStatus { connection, path, up } => {
+                self.each_path(connection, path, |endpoint, peer, path| endpoint.handle_report(now, peer, path, up));
+            }
+            ControlEvent::Keepalive { connection, path } => {
+                self.each_path(connection, path, |endpoint, peer, path| endpoint.handle_keepalive(now, peer, path));
+            }
+            ControlEvent::StatusConfirmed { connection, path } => {
+                tracing::debug!(peer = %connection.remote, "peer notified");
+                self.end_exchange((connection, Some(path)), &Ok(()));
             }
             ControlEvent::CreateRequested { connection, from, text } => {
                 let created = self.create_connection(now, connection, &text);
@@ -116,25 +121,31 @@ impl Daemon {
             }
             ControlEvent::Created { connection, text } => {
                 let result = self.apply_answer(now, connection, &text);
-                self.answer_create(connection, result.map_or_else(Response::from, |()| Response::Done {}));
+                self.end_exchange((connection, None), &result);
             }
-            ControlEvent::ExchangeFailed { connection, opcode, code } => {
-                if opcode == Opcode::Create {
-                    let failure = Failure::new(format!("the connection was not created: {code}"));
-                    self.answer_create(connection, failure.hint(hint(code)).into());
-                } else {
-                    tracing::warn!(peer = %connection.remote, %code, "cannot notify the peer of a path's state");
-                }
+            ControlEvent::ExchangeFailed { connection, path: Some(path), code, .. } => {
+                tracing::warn!(peer = %connection.remote, %code, "cannot notify the peer of a path's state");
+                self.end_exchange((connection, Some(path)), &Err(pending::status_failure(path, code)));
+            }
+            ControlEvent::ExchangeFailed { connection, path: None, code, .. } => {
+                let failure = Failure::new(format!("the connection was not created: {code}"));
+                self.end_exchange((connection, None), &Err(failure.hint(pending::create_hint(code))));
             }
         }
     }
 
-    fn apply_path_status(&mut self, now: Time, pair: Pair, path: mpt_proto::legacy::control::LegacyPath, up: bool) {
+    /// Applies a message of the peer to the paths that it names.
+    fn each_path(
+        &mut self,
+        pair: Pair,
+        path: LegacyPath,
+        mut apply: impl FnMut(&mut Endpoint, &str, &str) -> Result<(), PeerError>,
+    ) {
         let Some(index) = self.peer_of(pair) else { return };
         let peer = &self.file.peers[index];
         for local in peer.paths.iter().filter(|local| control_port::wire_name(local) == Some(path)) {
-            if let Err(error) = self.driver.endpoint.handle_report(now, &peer.name, &local.name, up) {
-                tracing::warn!(peer = %peer.name, path = %local.name, %error, "path state not reported");
+            if let Err(error) = apply(&mut self.driver.endpoint, &peer.name, &local.name) {
+                tracing::warn!(peer = %peer.name, path = %local.name, %error, "path state not applied");
             }
         }
     }
@@ -193,7 +204,10 @@ impl Daemon {
     /// Adds a connection as a peer that is parsed and checked like one from a file.
     fn add_connection(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
         let name = free_name(&connection, &self.file.peers);
-        let (peer, routes) = self.parse_connection(Connection { name, ..connection })?;
+        let (mut peer, routes) = self.parse_connection(Connection { name, ..connection })?;
+        if let Some(original) = &mut peer.original {
+            original.created = true;
+        }
         let mut whole = self.file.clone();
         whole.peers.push(peer.clone());
         config::check(&whole).map_err(first_problem)?;
@@ -247,27 +261,6 @@ fn first_problem(problems: Vec<config::Problem>) -> Failure {
     Failure::new(what)
 }
 
-/// Returns the status to announce to the peer, as the original does: changes that this host caused or detected. Not
-/// those that the peer announced, and not the return of keepalives, because the peer receives ours.
-fn status_to_announce(from: PathState, to: PathState) -> Option<bool> {
-    let is_local = |state: PathState| matches!(state, PathState::Down(DownCause::Operator | DownCause::Carrier));
-    match (from, to) {
-        (from, to) if is_local(to) => (!is_local(from)).then_some(false),
-        (PathState::Up, PathState::Down(DownCause::Silent)) => Some(false),
-        (from, PathState::Up | PathState::Down(DownCause::Peer)) if is_local(from) => Some(true),
-        _ => None,
-    }
-}
-
-fn hint(code: Code) -> &'static str {
-    match code {
-        Code::TIMEOUT => "check that the peer is up, its control port reachable, accept_remote = 1, and the keys equal",
-        Code::AUTHENTICATION => "the keys of both ends must be the same",
-        Code::EXISTS => "the peer has this connection; mpt restart uses it",
-        _ => "see the peer's log",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,25 +278,5 @@ mod tests {
         let file = "mode = 'plain'\naddress = ['10.77.0.1/24']\n[[peer]]\nname = 'NAME'\n[[peer.path]]\nremote = '192.0.2.1'\n";
         let first = config::parse("a.toml".as_ref(), &file.replace("NAME", &own)).unwrap();
         assert_eq!(free_name(&second, &first.peers), "peer_10_77_0_3");
-    }
-
-    #[test]
-    fn the_peer_is_notified_of_changes_that_this_host_causes_or_detects() {
-        let down = PathState::Down;
-        for (from, to, status) in [
-            (PathState::Up, down(DownCause::Operator), Some(false)),
-            (PathState::Up, down(DownCause::Carrier), Some(false)),
-            (PathState::Up, down(DownCause::Silent), Some(false)),
-            (down(DownCause::Peer), down(DownCause::Operator), Some(false)),
-            (down(DownCause::Operator), PathState::Up, Some(true)),
-            (down(DownCause::Carrier), down(DownCause::Peer), Some(true)),
-            (PathState::Up, down(DownCause::Peer), None),
-            (down(DownCause::Peer), PathState::Up, None),
-            (down(DownCause::Silent), PathState::Up, None),
-            (down(DownCause::Carrier), down(DownCause::Silent), None),
-            (down(DownCause::Operator), down(DownCause::Carrier), None),
-        ] {
-            assert_eq!(status_to_announce(from, to), status, "{from} -> {to}");
-        }
     }
 }

@@ -148,7 +148,8 @@ impl Routes {
 
     /// Returns true if a path lacks its bypass route.
     fn apply_bypasses(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Error> {
-        let wanted: BTreeSet<_> = bypass_keys(file).collect();
+        let own: Vec<_> = netlink.all_addresses()?.into_iter().map(|(_, prefix)| prefix.address).collect();
+        let wanted: BTreeSet<_> = bypass_keys(file, &own).collect();
         for (_, route) in self.bypasses.extract_if(.., |(bypass, _)| !wanted.contains(bypass)) {
             remove_or_warn(&route, netlink);
         }
@@ -255,27 +256,29 @@ fn remove_or_warn(route: &Route, netlink: &mut Netlink) {
     }
 }
 
-/// Returns the bypasses that the paths of a file need.
-fn bypass_keys(file: &File) -> impl Iterator<Item = BypassKey> {
-    let paths = file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_bypass(file, path));
+/// Returns the bypasses that the paths of a file need. `own` are the addresses of this host.
+fn bypass_keys(file: &File, own: &[IpAddr]) -> impl Iterator<Item = BypassKey> {
+    let paths = file.peers.iter().flat_map(|peer| &peer.paths).filter(|path| needs_bypass(file, path, own));
     paths.filter_map(|path| {
         let interface = path.interface.as_deref().cloned();
-        Some(BypassKey { remote: path.remote_ip()?, interface, gateway: gateway(path) })
+        Some(BypassKey { remote: path.remote_ip()?, interface, gateway: gateway(path, own) })
     })
 }
 
 /// A path needs a bypass if it has a gateway, or if it has no interface and the tunnel has the default route.
-fn needs_bypass(file: &File, path: &Path) -> bool {
+fn needs_bypass(file: &File, path: &Path, own: &[IpAddr]) -> bool {
     let of_family = |net: &IpNet| path.remote_ip().is_some_and(|remote| remote.is_ipv4() == net.addr().is_ipv4());
     let by_halves = |net: &IpNet| !routes_everything(file, net.addr().is_ipv6());
     let everything = |net: &At<IpNet>| net.prefix_len() == 0 && of_family(net) && by_halves(net);
-    gateway(path).is_some() || path.interface.is_none() && file.routes.iter().any(everything)
+    gateway(path, own).is_some() || path.interface.is_none() && file.routes.iter().any(everything)
 }
 
-/// Returns the gateway, unless it is an end of the path: files of the original use that for "no gateway".
-fn gateway(path: &Path) -> Option<IpAddr> {
+/// Returns the gateway, unless it is an end of the path or another address of this host: files of the original use that
+/// for "no gateway". An address that is not configured yet is known as an end.
+fn gateway(path: &Path, own: &[IpAddr]) -> Option<IpAddr> {
     let ends = [path.remote_ip(), path.local.as_deref().copied()];
-    path.gateway.as_deref().copied().filter(|gateway| !ends.contains(&Some(*gateway)))
+    let gateway = path.gateway.as_deref().copied();
+    gateway.filter(|gateway| !ends.contains(&Some(*gateway)) && !own.contains(gateway))
 }
 
 /// Looks up the route of a path's datagrams outside the tunnel; `None` if there is none.

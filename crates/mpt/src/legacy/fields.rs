@@ -7,7 +7,8 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use super::ini::{Entry, Ini, SECRET};
-use super::prefix::Prefix;
+use super::positional;
+use super::prefix::{Prefix, short_ipv4};
 use super::problem::{LegacyProblem, Note};
 
 /// A section that is being read.
@@ -43,10 +44,12 @@ impl<'a> Fields<'a> {
         self.parse(key, "at most 127 characters", fits).filter(|text| !text.is_empty())
     }
 
-    /// Reads an address; the unspecified one means none.
+    /// Reads an address; the unspecified one means none. In a positional file it may be short: `10.0.2`.
     pub(super) fn address(&mut self, key: &'static str, v6: bool) -> Option<IpAddr> {
         let expected = if v6 { "an IPv6 address" } else { "an IPv4 address" };
-        let of_version = |text: &str| text.parse().ok().filter(|a: &IpAddr| a.is_ipv6() == v6 || is_none(*a));
+        let short = |text: &str| if self.ini.positional { short_ipv4(text).map(IpAddr::V4) } else { None };
+        let any = |text: &str| text.parse().ok().or_else(|| short(text));
+        let of_version = |text: &str| any(text).filter(|a: &IpAddr| a.is_ipv6() == v6 || is_none(*a));
         self.parse(key, expected, of_version).filter(|address| !is_none(*address))
     }
 
@@ -54,6 +57,15 @@ impl<'a> Fields<'a> {
     pub(super) fn prefix(&mut self, key: &'static str, v6: bool) -> Option<Prefix> {
         let example = if v6 { "a prefix like 2001:db8::/64" } else { "a prefix like 10.0.2.0/24" };
         self.parse(key, example, |text| text.parse().ok().filter(|p: &Prefix| p.address.is_ipv6() == v6))
+    }
+
+    /// Reads a network. A short address is a mistake: 10.0.2 could be 10.0.2.0 or 10.0.0.2.
+    pub(super) fn network(&mut self, key: &'static str, v6: bool) -> Option<Prefix> {
+        let example = if v6 { "a prefix like 2001:db8::/64" } else { "a prefix of four parts like 10.0.2.0/24" };
+        let is_whole =
+            |text: &str| v6 || text.split('/').next().is_some_and(|address| address.matches('.').count() == 3);
+        let read = |text: &str| text.parse().ok().filter(|p: &Prefix| p.address.is_ipv6() == v6 && is_whole(text));
+        self.parse(key, example, read)
     }
 
     /// Reads any value with `read`; the error message names `expected`.
@@ -68,11 +80,7 @@ impl<'a> Fields<'a> {
         if value.is_none() {
             let found = if key == SECRET { "a hidden value".into() } else { format!("`{}`", entry.value) };
             let what = format!("expected {expected} for `{key}`, found {found}");
-            let hint = if self.ini.positional {
-                "values have a fixed order; a label like `# IP VERSION` after a value identifies it"
-            } else {
-                hint(key)
-            };
+            let hint = if self.ini.positional { positional::HINT } else { hint(key) };
             self.problems.push(LegacyProblem::new(&self.ini.file, entry.line, what, hint));
         }
         value
@@ -106,8 +114,7 @@ fn ignored(key: &str) -> String {
         "gateway_ipaddr" => "`gateway_ipaddr` is not read by the original either: it reads `gw_ipaddr`".into(),
         "default_cmd" => "`default_cmd` is not read by the original either: it reads `cmd_default`".into(),
         "local_ipaddr" => "`local_ipaddr` belongs to an older generation: the original reads `private_ipaddr`".into(),
-        "mac_addr" => "the MAC address is not carried over: the system detects it".into(),
-        "connection_count" => "the number of connections is not carried over: they are counted here".into(),
+        "mac_addr" | "gw_mac_addr" => "the MAC address is not carried over: the system detects it".into(),
         _ => format!("`{key}` is not a key of this section, and is ignored as in the original"),
     }
 }

@@ -119,13 +119,19 @@ fn an_ipv6_network_in_an_ipv4_connection_is_a_network() {
     let text = samples::CONNECTION.replace("network_count = 0", "network_count = 2");
     let text = format!(
         "{text}[net_0]\nip_ver = 6\nsrc_addr = fd81::/64\ndst_addr = fd82::/64\n\
-         [net_1]\nsrc_addr = 10.0.2/24\ndst_addr = 0.0.0.0\n"
+         [net_1]\nsrc_addr = 10.0.2.0/24\ndst_addr = 0.0.0.0\n"
     );
     let setup = LegacySetup::read(&sources(&text)).unwrap();
     let networks = &setup.connections[0].networks;
     assert_eq!(networks[0].src_addr, "fd81::/64".parse().unwrap());
     assert_eq!(networks[1].src_addr, Prefix { address: "10.0.2.0".parse().unwrap(), len: 24 });
     assert_eq!(networks[1].dst_addr.len, 0);
+    let short = messages(&text.replace("10.0.2.0/24", "10.0.2/24"));
+    assert_eq!(short.len(), 1);
+    assert!(
+        short[0].contains("a prefix of four parts like 10.0.2.0/24 for `src_addr`, found `10.0.2/24`"),
+        "{short:?}"
+    );
 }
 
 #[test]
@@ -194,8 +200,8 @@ fn a_template_is_read_in_every_generation_and_encoding() {
     };
     let latin = [b"; caf\xe9\n", samples::CONNECTION.as_bytes()].concat();
     assert_eq!(read(&latin).unwrap().name, "c_A");
-    let positional = b"1 # THE NUMBER OF THE CONNECTIONS\nconn_1 # CONNECTION NAME\n";
-    assert_eq!(read(positional).unwrap().name, "conn_1");
+    let positional = include_bytes!("../../tests/listings/p2019/connections/IPv4.conf");
+    assert_eq!(read(positional).unwrap().name, "MPT Connection");
     assert_eq!(read(b"[connection]\nip_ver = 400\n").unwrap_err().line, 2);
 }
 
@@ -203,7 +209,9 @@ fn a_template_is_read_in_every_generation_and_encoding() {
 fn a_mark_of_the_byte_order_is_no_part_of_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("conf.template");
-    for text in [samples::CONNECTION, "1 # THE NUMBER OF THE CONNECTIONS\nc_A # CONNECTION NAME\n"] {
+    let positional = include_str!("../../tests/listings/p2019/connections/IPv4.conf").replace("MPT Connection", "c_A");
+    let after_comments = positional.split_once("##\n").unwrap().1;
+    for text in [samples::CONNECTION, after_comments] {
         fs::write(&file, format!("\u{feff}{text}")).unwrap();
         assert_eq!(template(Files::DISK, &file).unwrap().name, "c_A");
     }
@@ -279,21 +287,19 @@ fn one_interface_conf_is_needed_and_one_only() {
 
 #[test]
 fn positional_files_are_read_like_any_other() {
-    let interface = "2 # The number of the interfaces\n60456 # cmd UDP port\n0 # accept remote\n\
-                     tun0 # INT. NAME\n10.0.0.1/24 # IPv4 ADDRESS\neth0 # INT. NAME\n08:00:27:aa:bb:01 # MAC ADDRESS\n";
-    let connection = "c1 # CONNECTION NAME\n4 # IP VERSION\n4754 # LOCAL DATA PORT\n10.0.0.2 # REMOTE IP\n1 # NUMBER OF PATHS\n\
-                      eth0 # INT. NAME\n192.168.1.2 # REMOTE IP\n";
+    let interface = include_str!("../../tests/listings/p2014/interface.conf");
+    let connection = include_str!("../../tests/listings/p2014/connections/IPv4overIPv4.conf");
     let read =
         |connection: &str| LegacySetup::read(&[source("interface.conf", interface), source("c1.conf", connection)]);
     let setup = read(connection).unwrap();
-    assert_eq!(setup.connections[0].paths[0].remote_ipaddr, "192.168.1.2".parse().ok());
-    assert_eq!(setup.connections[0].ip_local, "10.0.0.1".parse().ok());
-    assert!(setup.notes.iter().any(|note| note.line == 6 && note.what.contains("`eth0`")), "{:#?}", setup.notes);
+    assert_eq!(setup.connections[0].paths[0].remote_ipaddr, "10.0.0.2".parse().ok());
+    assert_eq!(setup.connections[0].ip_local, "192.168.200.1".parse().ok());
+    assert!(setup.notes.iter().any(|note| note.line == 12 && note.what.contains("`eth1`")), "{:#?}", setup.notes);
 
-    let problems = read(&connection.replace("4 # IP", "four # IP")).unwrap_err();
-    let expected = "c1.conf:2: expected a number from 0 to 255 for `ip_ver`, found `four`";
+    let problems = read(&connection.replacen("4  ", "four  ", 1)).unwrap_err();
+    let expected = "c1.conf:1: expected a number for `ip_ver` of connection, found `four`";
     assert_eq!(problems[0].to_string().lines().next(), Some(expected));
-    assert!(problems[0].hint.contains("fixed order"));
+    assert!(problems[0].hint.contains("fixed place"));
 }
 
 #[test]

@@ -104,7 +104,7 @@ pub struct ConnectionPath {
     pub private_ipaddr: Option<IpAddr>,
     /// Our address as the peer sees it.
     pub public_ipaddr: Public,
-    /// Gateway for the route to the peer; none to look it up.
+    /// Gateway for the route to the peer; none to look it up. An address of this host in the file means none.
     pub gw_ipaddr: Option<IpAddr>,
     /// The peer's address; none in a template.
     pub remote_ipaddr: Option<IpAddr>,
@@ -252,7 +252,7 @@ impl Connection {
         let named =
             |path: &ConnectionPath| Some(control::LegacyPath { public: path.public()?, remote: path.remote_ipaddr? });
         let paths = self.paths.iter().filter_map(named).collect();
-        Some(control::LegacyConnection { pair, auth: self.auth_type, key: self.key(), paths })
+        Some(control::LegacyConnection { pair, auth: self.auth_type, key: self.key(), created: false, paths })
     }
 
     /// Returns the key that signs its control messages.
@@ -268,11 +268,13 @@ impl ConnectionPath {
         let mut fields = Fields::of(ini, &section, problems);
         let v6 = fields.number("ip_ver", 4, 0..=255) == 6;
         let keepalive_time = fields.number("keepalive_time", 0, 0..=MAX_SECONDS);
-        let path = Self {
+        let private_ipaddr = fields.address("private_ipaddr", v6);
+        let public_ipaddr = public(&mut fields, v6);
+        let mut path = Self {
             interface_name: fields.text("interface_name").unwrap_or_else(|| "unnamed_path".into()),
             v6,
-            private_ipaddr: fields.address("private_ipaddr", v6),
-            public_ipaddr: public(&mut fields, v6),
+            private_ipaddr,
+            public_ipaddr,
             gw_ipaddr: fields.address("gw_ipaddr", v6),
             remote_ipaddr: fields.address("remote_ipaddr", v6),
             keepalive_time,
@@ -284,6 +286,9 @@ impl ConnectionPath {
             window_size: fields.number("window_size", 1, 0..=u32::MAX),
         };
         notes.extend(fields.unknown());
+        // Files of the original have their own address there for "no gateway".
+        let own = [path.private_ipaddr, path.public()];
+        path.gw_ipaddr = path.gw_ipaddr.filter(|gateway| !own.contains(&Some(*gateway)));
         Some(path)
     }
 
@@ -303,7 +308,7 @@ impl Network {
         let line = require_section(ini, &section, "network_count", problems)?;
         let mut fields = Fields::of(ini, &section, problems);
         let v6 = fields.number("ip_ver", 4, 0..=255) == 6;
-        let (src_addr, dst_addr) = (fields.prefix("src_addr", v6), fields.prefix("dst_addr", v6));
+        let (src_addr, dst_addr) = (fields.network("src_addr", v6), fields.network("dst_addr", v6));
         notes.extend(fields.unknown());
         for key in ["src_addr", "dst_addr"].into_iter().filter(|key| ini.entry(&section, key).is_none()) {
             problems.push(LegacyProblem::new(

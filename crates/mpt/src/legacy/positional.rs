@@ -1,20 +1,27 @@
 //! The generations before the INI format: one value per line, identified by its position.
 //!
 //! ```text
-//! 3                  # The number of the interfaces          10.0.0.1        ; lines that begin
-//! tun0               # INT. NAME                             ; with a semicolon are comments
-//! 00:00:00:00:00:00  # MAC ADDRESS                           10.0.2/24       # zeros may be left out
+//! ######## Path 0 information: ######        a line of a comment is skipped
+//! eth1              # INT. NAME              the value, and a label that nothing reads
+//! 4                 ; IP VERSION
 //! ```
 //!
-//! Files of 2014 have MAC addresses and a window size, those of 2019 short prefixes and whole-line comments; papers
-//! print both with a label in a comment after each value. No public text defines the order of the values in either
-//! generation. So a recognized *label* decides. A value without a label is the next one after its predecessor in the
-//! tables below, which have the order of the INI tables. A file with another order has a value of the wrong type, which
-//! is reported with its line, never guessed.
+//! The order is that of the listings in the papers: the files of 2014 (the 12-path paper, mpt-lib-2014-03-25) and of
+//! 2019 (the path-QoS paper, mpt-gre-lib64-2019). Labels vary even within one listing, so they are comments. The
+//! generations differ in their first values:
+//!
+//! | | 2014 | 2019 |
+//! |---|---|---|
+//! | `interface.conf` | the fourth value is the name of the tunnel interface | it is the `cmd_timeout`, a number |
+//! | a connection | the second value is its tunnel address | it is the name of the first connection |
+//!
+//! A file that lacks values, or has more, is a mistake: all values behind the place would have another meaning. Only
+//! the interfaces of `interface.conf` may be fewer than their number, as the original reads as many as there are.
 //!
 //! The result has the sections and keys of the INI format.
 
-use super::ini::{Ini, Section};
+use super::ini::{Entry, Ini, Section};
+use super::prefix::short_ipv4;
 use super::problem::LegacyProblem;
 
 /// The kind of a file.
@@ -39,153 +46,156 @@ pub fn kind_of(name: &str) -> Kind {
 
 /// Reads a file into sections and keys, one [`Ini`] for each connection in it.
 pub fn read(file: &str, text: &str, kind: Kind, problems: &mut Vec<LegacyProblem>) -> Vec<Ini> {
-    let mut reading = PositionalReader::new(file, kind);
-    for (line, content) in (1..).zip(text.lines()) {
-        let (value, label) = content.split_once(['#', ';']).unwrap_or((content, ""));
-        if !value.trim().is_empty() {
-            reading.take(line, value.trim(), &words(label));
-        }
-    }
-    if reading.inis.is_empty() {
-        problems.push(LegacyProblem::new(file, 0, "expected values, found none", "name files of the original MPT"));
-    }
-    reading.finish()
+    let mut values = Values::of(file, text);
+    let read = match kind {
+        Kind::Interface => interface(&mut values).map(|ini| vec![ini]),
+        Kind::Connection => connections(&mut values),
+    };
+    let read = read.and_then(|inis| values.expect_end().map(|()| inis));
+    read.map_err(|problem| problems.push(problem)).unwrap_or_default()
 }
 
-struct PositionalReader {
-    file: String,
-    kind: Kind,
-    inis: Vec<Ini>,
-    /// The current block: its table, and the number of fields passed.
-    block: Option<(FieldTable, usize)>,
+type Read<T> = Result<T, LegacyProblem>;
+
+/// The values of a file, in their order.
+struct Values<'a> {
+    file: &'a str,
+    /// Line and value.
+    all: Vec<(usize, &'a str)>,
+    /// The number of values that have been read.
+    read: usize,
 }
 
-type FieldTable = &'static [FieldSpec];
-
-/// A value's key, its labels, and whether it has a position without a label.
-type FieldSpec = (&'static str, &'static [&'static str], bool);
-
-impl PositionalReader {
-    fn new(file: &str, kind: Kind) -> Self {
-        Self { file: file.into(), kind, inis: vec![], block: None }
-    }
-
-    fn take(&mut self, line: usize, value: &str, label: &[String]) {
-        let (table, at, begins) = self.labelled(label).unwrap_or_else(|| self.next());
-        if begins {
-            self.begin(table, line);
-        }
-        self.block = Some((table, at + 1));
-        let section = self.section();
-        if let Some(ini) = self.inis.last_mut() {
-            ini.put(&section, table[at].0, value, line);
-        }
-    }
-
-    /// Returns the field that matches a label best, and whether it begins a block. A field of the current block without
-    /// a value precedes those of other blocks.
-    fn labelled(&self, label: &[String]) -> Option<(FieldTable, usize, bool)> {
-        let mut best: Option<(usize, (FieldTable, usize, bool))> = None;
-        let current = self.block.map(|(table, _)| (table, false));
-        for (table, begins) in current.into_iter().chain(self.following().into_iter().map(|table| (table, true))) {
-            for (at, (key, labels, _)) in table.iter().enumerate() {
-                let score = labels.iter().map(|known| matching(known, label)).max().unwrap_or_default();
-                let free = begins || !self.has(key);
-                if score > 0 && free && best.is_none_or(|(least, _)| score > least) {
-                    best = Some((score, (table, at, begins)));
-                }
-            }
-        }
-        best.map(|(_, found)| found)
-    }
-
-    /// Returns the next field by position.
-    fn next(&self) -> (FieldTable, usize, bool) {
-        let in_block = self.block.and_then(|(table, passed)| {
-            let at = (passed..table.len()).find(|at| table[*at].2 && !self.has(table[*at].0))?;
-            Some((table, at, false))
-        });
-        let begin = || {
-            let table = self.following()[0];
-            (table, table.iter().position(|field| field.2).unwrap_or_default(), true)
+impl<'a> Values<'a> {
+    fn of(file: &'a str, text: &'a str) -> Self {
+        let value = |(line, content): (usize, &'a str)| {
+            let value = content.split(['#', ';']).next().unwrap_or_default().trim();
+            (!value.is_empty()).then_some((line, value))
         };
-        in_block.unwrap_or_else(begin)
+        Self { file, all: (1..).zip(text.lines()).filter_map(value).collect(), read: 0 }
     }
 
-    /// Returns the tables of which a block can begin here, the likeliest first.
-    fn following(&self) -> Vec<FieldTable> {
-        let due = |count: &str, prefix: &str| {
-            let announced = self.last("connection", count).and_then(|n| n.parse().ok()).unwrap_or(0);
-            self.number_of(prefix) < announced
+    /// Returns the value `ahead` positions behind the next one.
+    fn peek(&self, ahead: usize) -> Option<&'a str> {
+        self.all.get(self.read + ahead).map(|(_, value)| *value)
+    }
+
+    fn next(&mut self, what: &str) -> Read<(usize, &'a str)> {
+        let value = self.all.get(self.read).copied();
+        self.read += 1;
+        value.ok_or_else(|| {
+            let last = self.all.last().map_or(0, |(line, _)| *line);
+            self.problem(last, format!("expected `{what}` behind this line, and found the end of the file"))
+        })
+    }
+
+    /// Reads a section, one value for each key.
+    fn section(&mut self, name: &str, keys: &[&str]) -> Read<Section> {
+        let line = self.all.get(self.read).map_or(0, |(line, _)| *line);
+        let mut entries = Vec::new();
+        for key in keys {
+            let (line, value) = self.next(&format!("{key} of {name}"))?;
+            self.check_form(line, key, value, name)?;
+            entries.push(Entry { key: (*key).into(), value: value.into(), line });
+        }
+        Ok(Section { name: name.into(), line, entries })
+    }
+
+    /// Reads as many sections as the count `key` of the connection announces.
+    fn sections(&mut self, connection: &Section, key: &str, prefix: &str, keys: &[&str]) -> Read<Vec<Section>> {
+        let count = connection.entries.iter().find(|entry| entry.key == key);
+        let count = count.map_or(Ok(0), |count| self.number(count.line, &count.value, key))?;
+        (0..count).map(|number| self.section(&format!("{prefix}{number}"), keys)).collect()
+    }
+
+    /// Finds the place where a value is missing or surplus: the next value of another kind.
+    fn check_form(&self, line: usize, key: &str, value: &str, section: &str) -> Read<()> {
+        let (expected, is_it) = match key {
+            "name" | "interface_name" | "mac_addr" | "gw_mac_addr" | "auth_key" => return Ok(()),
+            "ip_local" | "ip_remote" | "src_addr" | "dst_addr" => ("an address", value.contains(['.', ':'])),
+            key if key.ends_with("_ipaddr") => ("an address", value.contains(['.', ':'])),
+            _ => ("a number", is_number(value)),
         };
-        match (self.kind, self.block) {
-            (Kind::Interface, None) => vec![GENERAL, INTERFACE],
-            (Kind::Interface, Some(_)) => vec![INTERFACE],
-            (Kind::Connection, None) => vec![CONNECTION],
-            (Kind::Connection, Some(_)) if due("path_count", "path_") => vec![PATH, NETWORK, CONNECTION],
-            (Kind::Connection, Some(_)) if due("network_count", "net_") => vec![NETWORK, PATH, CONNECTION],
-            (Kind::Connection, Some(_)) => vec![CONNECTION, PATH, NETWORK],
+        let what = || format!("expected {expected} for `{key}` of {section}, found `{value}`");
+        if is_it { Ok(()) } else { Err(self.problem(line, what())) }
+    }
+
+    fn number(&self, line: usize, value: &str, key: &str) -> Read<usize> {
+        let number = value.parse().ok().filter(|number| *number <= MAX_COUNT);
+        number.ok_or_else(|| {
+            self.problem(line, format!("expected a number from 0 to {MAX_COUNT} for `{key}`, found `{value}`"))
+        })
+    }
+
+    fn expect_end(&self) -> Read<()> {
+        match self.all.get(self.read) {
+            None => Ok(()),
+            Some((line, value)) => Err(self.problem(*line, format!("expected the end of the file, found `{value}`"))),
         }
     }
 
-    fn begin(&mut self, table: FieldTable, line: usize) {
-        if table == CONNECTION || self.inis.is_empty() {
-            self.inis.push(Ini { file: self.file.clone(), positional: true, sections: vec![] });
-        }
-        let name = match prefix_of(table) {
-            (prefix, true) => format!("{prefix}{}", self.number_of(prefix)),
-            (name, false) => name.into(),
-        };
-        if let Some(ini) = self.inis.last_mut() {
-            ini.sections.push(Section { name, line, entries: vec![] });
-        }
+    fn problem(&self, line: usize, what: String) -> LegacyProblem {
+        LegacyProblem::new(self.file, line, what, HINT)
     }
 
-    fn finish(mut self) -> Vec<Ini> {
-        for ini in &mut self.inis {
-            match self.kind {
-                Kind::Interface => name_tunnels(ini),
-                Kind::Connection => share_times(ini),
-            }
-        }
-        self.inis
-    }
-
-    fn section(&self) -> String {
-        let sections = self.inis.last().map(|ini| ini.sections.as_slice()).unwrap_or_default();
-        sections.last().map(|section| section.name.clone()).unwrap_or_default()
-    }
-
-    fn has(&self, key: &str) -> bool {
-        self.last(&self.section(), key).is_some()
-    }
-
-    fn last(&self, section: &str, key: &str) -> Option<&str> {
-        self.inis.last()?.entry(section, key).map(|entry| entry.value.as_str())
-    }
-
-    fn number_of(&self, prefix: &str) -> usize {
-        let sections = self.inis.last().map(|ini| ini.sections.as_slice()).unwrap_or_default();
-        sections.iter().filter(|section| section.name.starts_with(prefix)).count()
+    fn ini(&self, sections: Vec<Section>) -> Ini {
+        Ini { file: self.file.into(), positional: true, sections }
     }
 }
 
-/// Converts tunnel interfaces to tunnels of the INI format; others stay.
-fn name_tunnels(ini: &mut Ini) {
-    let is_tunnel = |s: &&mut Section| s.entries.iter().any(|e| e.key == "name" && e.value.starts_with("tun"));
-    let mut count = 0;
-    let mut line = 0;
-    for section in ini.sections.iter_mut().filter(is_tunnel) {
-        section.name = format!("tun_{count}");
-        line = section.line;
-        count += 1;
+/// Reads `interface.conf`. The first interface is the tunnel.
+fn interface(values: &mut Values<'_>) -> Read<Ini> {
+    let is_2019 = values.peek(3).is_some_and(is_number);
+    let general = values.section("general", if is_2019 { &GENERAL_2019 } else { &GENERAL_2014 })?;
+    let mut sections = vec![general];
+    while values.peek(0).is_some() || sections.len() == 1 {
+        let name = if sections.len() == 1 { "tun_0".into() } else { format!("interface_{}", sections.len() - 1) };
+        sections.push(one_interface(values, &name)?);
     }
-    if ini.entry("general", "tunnel_num").is_none() {
-        ini.put("general", "tunnel_num", &count.to_string(), line);
-    }
+    let (line, count) = (sections[1].line, "1".into());
+    sections[0].entries.push(Entry { key: "tunnel_num".into(), value: count, line });
+    Ok(values.ini(sections))
 }
 
-/// Copies times of the connection to each path that has none of its own.
+/// Reads the name of an interface, and what follows it of an MTU, an IPv4 and an IPv6 prefix.
+fn one_interface(values: &mut Values<'_>, name: &str) -> Read<Section> {
+    let mut section = values.section(name, &["name"])?;
+    for key in ["mtu", "ipv4_addr", "ipv6_addr"] {
+        let is_it = |value| match key {
+            "mtu" => is_number(value),
+            "ipv4_addr" => is_ipv4_prefix(value),
+            _ => is_ipv6_prefix(value),
+        };
+        if values.peek(0).is_some_and(is_it) {
+            let (line, value) = values.next(key)?;
+            section.entries.push(Entry { key: key.into(), value: value.into(), line });
+        }
+    }
+    Ok(section)
+}
+
+/// Reads a file of 2014, which is one connection, or one of 2019, which begins with their number.
+fn connections(values: &mut Values<'_>) -> Read<Vec<Ini>> {
+    let second_is_address = values.peek(1).is_some_and(|value| short_ipv4(value).is_some() || value.contains(':'));
+    if second_is_address {
+        return Ok(vec![connection(values, &CONNECTION_2014, &PATH_2014)?]);
+    }
+    let (line, count) = values.next("number of connections")?;
+    let count = values.number(line, count, "number of connections")?;
+    (0..count).map(|_| connection(values, &CONNECTION_2019, &PATH_2019)).collect()
+}
+
+fn connection(values: &mut Values<'_>, keys: &[&str], path_keys: &[&str]) -> Read<Ini> {
+    let own = values.section("connection", keys)?;
+    let paths = values.sections(&own, "path_count", "path_", path_keys)?;
+    let networks = values.sections(&own, "network_count", "net_", &NETWORK)?;
+    let mut ini = values.ini([vec![own], paths, networks].concat());
+    share_times(&mut ini);
+    ini.sections.iter_mut().for_each(complete);
+    Ok(ini)
+}
+
+/// Moves the times of the connection to each path that has none of its own.
 fn share_times(ini: &mut Ini) {
     for key in ["keepalive_time", "dead_time"] {
         let Some(time) = ini.entry("connection", key).cloned() else { continue };
@@ -200,89 +210,119 @@ fn share_times(ini: &mut Ini) {
     }
 }
 
-/// Returns the words of a label in lower case.
-fn words(label: &str) -> Vec<String> {
-    let words = label.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
-    words.map(str::to_lowercase).collect()
-}
-
-/// Returns how many words of a known label are prefixes of words of this one; 0 unless all are.
-fn matching(known: &str, label: &[String]) -> usize {
-    let found = |word: &str| label.iter().any(|given| given.starts_with(word));
-    let words = known.split(' ');
-    if words.clone().all(found) { words.count() } else { 0 }
-}
-
-fn prefix_of(table: FieldTable) -> (&'static str, bool) {
-    match table {
-        t if t == GENERAL => ("general", false),
-        t if t == INTERFACE => ("interface_", true),
-        t if t == CONNECTION => ("connection", false),
-        t if t == PATH => ("path_", true),
-        _ => ("net_", true),
+/// Converts what these generations write in another way: a prefix length behind an address of a path, which the
+/// original ignores; one address for both `private_ipaddr` and `public_ipaddr`; and the key 0, which means none.
+fn complete(section: &mut Section) {
+    let value = |key: &str| section.entries.iter().find(|entry| entry.key == key).map(|entry| entry.value.clone());
+    let unused_key =
+        value("auth_type").is_some_and(|kind| kind != "2") && value("auth_key").is_some_and(|key| key == "0");
+    if unused_key {
+        section.entries.retain(|entry| entry.key != "auth_key");
     }
+    if !section.name.starts_with("path_") {
+        return;
+    }
+    for entry in section.entries.iter_mut().filter(|entry| entry.key.ends_with("_ipaddr")) {
+        let address = entry.value.split('/').next().unwrap_or_default().trim().to_owned();
+        entry.value = address;
+    }
+    let (private, public) = ("private_ipaddr", "public_ipaddr");
+    let Some(at) = section.entries.iter().position(|entry| entry.key == private || entry.key == public) else { return };
+    let Entry { key, value, line } = section.entries[at].clone();
+    let other = match key == private {
+        true => Entry { key: public.into(), value: private.into(), line },
+        false => Entry { key: private.into(), value, line },
+    };
+    section.entries.insert(at, other);
 }
 
-const GENERAL: FieldTable = &[
-    ("interface_num", &["number interface"], true),
-    ("tunnel_num", &["number tunnel"], false),
-    ("cmdport_local", &["cmd port", "command port"], true),
-    ("accept_remote", &["accept"], true),
-    ("cmd_timeout", &["timeout"], false),
+fn is_number(value: &str) -> bool {
+    value.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_ipv4_prefix(value: &str) -> bool {
+    value.split_once('/').is_some_and(|(address, _)| short_ipv4(address.trim()).is_some())
+}
+
+fn is_ipv6_prefix(value: &str) -> bool {
+    value.contains("::") || value.matches(':').count() == 7
+}
+
+/// The hint for every mistake.
+pub(super) const HINT: &str = "each value has a fixed place, in the order of the papers' listings; labels are comments. \
+                    docs/guide/moving-from-the-original.md has the order";
+
+/// More than the original reads of anything.
+const MAX_COUNT: usize = 256;
+
+const GENERAL_2014: [&str; 3] = ["interface_num", "cmdport_local", "accept_remote"];
+
+const GENERAL_2019: [&str; 4] = ["cmdport_local", "interface_num", "accept_remote", "cmd_timeout"];
+
+const CONNECTION_2014: [&str; 13] = [
+    "ip_ver",
+    "ip_local",
+    "local_port",
+    "ip_remote",
+    "remote_port",
+    "remote_cmd_port",
+    "path_count",
+    "network_count",
+    "keepalive_time",
+    "dead_time",
+    "status",
+    "auth_type",
+    "auth_key",
 ];
 
-const INTERFACE: FieldTable = &[
-    ("name", &["int name", "interface name", "tunnel name", "name"], true),
-    ("mac_addr", &["mac"], false),
-    ("mtu", &["mtu"], false),
-    ("ipv4_addr", &["ipv4", "ip addr", "ip"], true),
-    ("ipv6_addr", &["ipv6"], true),
-    ("gw_ipaddr", &["gateway", "gw"], false),
+const CONNECTION_2019: [&str; 15] = [
+    "name",
+    "permission",
+    "ip_ver",
+    "ip_local",
+    "local_port",
+    "ip_remote",
+    "remote_port",
+    "remote_cmd_port",
+    "path_count",
+    "network_count",
+    "keepalive_time",
+    "dead_time",
+    "status",
+    "auth_type",
+    "auth_key",
 ];
 
-const CONNECTION: FieldTable = &[
-    ("connection_count", &["number connection"], false),
-    ("name", &["connection name", "conn name", "name"], true),
-    ("permission", &["permission", "send receive", "connection update"], true),
-    ("ip_ver", &["ip version", "ip ver", "version"], true),
-    ("ip_local", &["local ip", "local tunnel", "local addr"], true),
-    ("local_port", &["local data port", "local port", "local udp port"], true),
-    ("ip_remote", &["remote ip", "remote tunnel", "remote addr"], true),
-    ("remote_port", &["remote data port", "remote port", "remote udp port"], true),
-    ("remote_cmd_port", &["remote cmd port", "remote command port", "cmd port"], true),
-    ("path_count", &["number path"], true),
-    ("network_count", &["number network", "number net"], true),
-    ("status", &["status"], true),
-    ("reorder_window", &["reorder"], true),
-    ("max_buffdelay_msec", &["buff delay", "max delay", "buffdelay"], true),
-    ("auth_type", &["auth type"], true),
-    ("auth_key", &["auth key"], true),
-    ("keepalive_time", &["keep alive", "keepalive"], false),
-    ("dead_time", &["dead"], false),
+const PATH_2014: [&str; 11] = [
+    "interface_name",
+    "ip_ver",
+    "mac_addr",
+    "private_ipaddr",
+    "gw_mac_addr",
+    "gw_ipaddr",
+    "remote_ipaddr",
+    "weight_in",
+    "weight_out",
+    "window_size",
+    "status",
 ];
 
-const PATH: FieldTable = &[
-    ("interface_name", &["int name", "interface name", "interface"], true),
-    ("ip_ver", &["ip version", "ip ver", "version"], true),
-    ("mac_addr", &["mac"], false),
-    ("private_ipaddr", &["private", "local ip", "local addr"], true),
-    ("public_ipaddr", &["public"], true),
-    ("gw_ipaddr", &["gateway", "gw"], true),
-    ("remote_ipaddr", &["remote ip", "remote addr"], true),
-    ("keepalive_time", &["keep alive", "keepalive"], true),
-    ("dead_time", &["dead"], true),
-    ("weight_out", &["weight out", "weight"], true),
-    ("weight_in", &["weight in"], true),
-    ("cmd_default", &["cmd default", "default"], true),
-    ("status", &["status"], true),
-    ("window_size", &["window"], true),
+const PATH_2019: [&str; 11] = [
+    "interface_name",
+    "ip_ver",
+    "public_ipaddr",
+    "gw_ipaddr",
+    "remote_ipaddr",
+    "keepalive_time",
+    "dead_time",
+    "weight_out",
+    "weight_in",
+    "cmd_default",
+    "status",
 ];
 
-const NETWORK: FieldTable = &[
-    ("ip_ver", &["ip version", "ip ver", "version"], true),
-    ("src_addr", &["source", "src"], true),
-    ("dst_addr", &["dest", "dst"], true),
-];
+/// The order in the INI format: no listing has networks.
+const NETWORK: [&str; 3] = ["ip_ver", "src_addr", "dst_addr"];
 
 #[cfg(test)]
 #[path = "positional_tests.rs"]

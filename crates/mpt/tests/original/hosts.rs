@@ -58,6 +58,15 @@ impl Hosts {
         }
     }
 
+    /// Adds a link between the hosts.
+    pub fn link(&self, interface: &str, addresses: [String; 2]) {
+        let [a, b] = &self.names;
+        sh(&format!("ip link add {interface} netns {a} type veth peer name {interface} netns {b}"));
+        for (name, address) in self.names.iter().zip(addresses) {
+            sh(&format!("ip -n {name} addr add {address} dev {interface}; ip -n {name} link set {interface} up"));
+        }
+    }
+
     /// Adds a network behind a host, which forwards for it, and a machine with the address `prefix`.9 in it.
     pub fn attach_site(&mut self, host: usize, prefix: &str) {
         let (name, site) = (&self.names[host], format!("{}-site", self.names[host]));
@@ -74,6 +83,16 @@ impl Hosts {
     /// Returns how many of ten pings from the machine in a site are answered.
     pub fn ping_from_site(&self, site: usize, to: &str) -> u32 {
         received(&sh(&format!("ip netns exec {} ping -c 10 -i 0.02 -W 5 -q {to} || true", self.sites[site])))
+    }
+
+    /// Runs `open` on a host: the sockets that it opens belong to the host for good.
+    pub fn inside<T: Send>(&self, host: usize, open: impl FnOnce() -> T + Send) -> T {
+        let namespace = fs::File::open(format!("/var/run/netns/{}", self.names[host])).unwrap();
+        let enter = move || {
+            nix::sched::setns(namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            open()
+        };
+        thread::scope(|scope| scope.spawn(enter).join().unwrap())
     }
 
     /// Returns the folder of host `host`.
@@ -125,11 +144,19 @@ impl Hosts {
 
     /// Returns a path's state: `up`, or the cause.
     pub fn state(&self, host: usize, path: &str) -> String {
+        let Some(found) = self.path(host, path) else { return "none".to_owned() };
+        found["cause"].as_str().map_or("up".to_owned(), str::to_owned)
+    }
+
+    /// Returns how many datagrams have come over a path.
+    pub fn received(&self, host: usize, path: &str) -> u64 {
+        self.path(host, path).and_then(|path| path["received_packets"].as_u64()).unwrap_or_default()
+    }
+
+    fn path(&self, host: usize, path: &str) -> Option<Value> {
         let output = self.mpt(host, &["path", "list", "--json"]);
         let list: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        let found = list.as_array().into_iter().flatten().find(|entry| entry["name"] == path);
-        let Some(found) = found else { return "none".to_owned() };
-        found["cause"].as_str().map_or("up".to_owned(), str::to_owned)
+        list.as_array()?.iter().find(|entry| entry["name"] == path).cloned()
     }
 
     /// Waits until a path is in a state.
@@ -295,7 +322,7 @@ ipv6_addr = fd78::1/64
 ";
 
 /// As in section 3.3 of the facts about the original, with shorter times.
-const CONNECTION: &str = "\
+pub const CONNECTION: &str = "\
 [connection]
 name = c_A
 permission = 3

@@ -4,6 +4,9 @@
 
 mod hosts;
 mod kernel;
+mod listings;
+mod scripted;
+mod with_original;
 
 use std::fs;
 use std::process::Command;
@@ -133,8 +136,12 @@ fn a_silent_path_is_left_after_the_dead_time_and_revived_by_a_keepalive() {
 fn unauthenticated_messages_are_rejected_unless_allowed() {
     let Some(hosts) = running(unchanged, &[]) else { return };
     hosts.reaches(0, None, "10.77.0.2");
-    hosts.succeed(0, &["path", "down", "v1"]);
-    assert!(wait_for("a refusal", || hosts.log(1).contains("Unauthenticated").then_some(())).is_some());
+    let refused = hosts.mpt(0, &["path", "down", "v1"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("did not confirm it: no answer (code 1)"), "{said}");
+    assert!(said.contains("hint: "), "{said}");
+    assert_eq!(hosts.state(0, "v1"), "operator");
+    assert!(hosts.log(1).contains("Unauthenticated"));
     assert_ne!(hosts.state(1, "v1"), "peer");
     drop(hosts);
 
@@ -231,29 +238,37 @@ fn saving_and_loading_changes_nothing() {
     hosts.reaches(0, None, "10.77.0.2");
 }
 
-/// Files of the first generation may hold several connections.
+/// Positional files may hold several connections.
 const TWO_IN_ONE: &str = "\
-2            # The number of the connections
+2            # Connections Num.
 
-two          # CONNECTION NAME
-3            # SEND(1)/RECEIVE(2) CONNECTION UPDATE
-4            # IP VERSION
-10.77.0.1    # LOCAL IP
-4754         # LOCAL DATA PORT
-10.77.0.2    # REMOTE IP
-4754         # REMOTE DATA PORT
-60456        # REMOTE CMD PORT
-1            # NUMBER OF PATHS
-0            # NUMBER OF NETWORKS
-5            # KEEP ALIVE TIME
-11           # DEAD TIMER
-0            # AUTH. TYPE
+two          # Connection Name
+3            # Permission Send (1)/Receive (2)
+4            # The Version of IP
+10.77.0.1    # Local IP
+4754         # Local Port
+10.77.0.2    # Remote IP
+4754         # RDP (Remote Data Port)
+60456        # UDP Port Number Remote
+1            # Paths Num.
+0            # Networks Num
+5            # Time of Keepalive Message
+11           # Dead Timer (sec)
+0            # Status of Connection
+0            # Auth Type
+0            # Auth Key
 
-v0                 # INT. NAME
-4                  # IP VERSION
-192.168.10.1       # LOCAL IP
-192.168.10.2       # REMOTE IP
-1                  # WEIGHT
+v0                 # Interface Name
+4                  # The Version of IP
+192.168.10.1       # Public IP
+0.0.0.0            # Gateway_IP
+192.168.10.2       # Remote IP
+5                  # Keepalive Time
+11                 # Dead Time
+1                  # Weight out
+1                  # Weight in
+1                  # CMD default
+0                  # Path status
 ";
 
 #[test]

@@ -60,6 +60,9 @@ pub struct LegacyConnection {
     pub auth: AuthType,
     /// The shared key.
     pub key: AuthKey,
+    /// One end created it at the other's request. A CREATE carries no key, so an original continues with the public
+    /// key: it is used too, if [`Accept::public_key`] permits it.
+    pub created: bool,
     /// Its paths.
     pub paths: Vec<LegacyPath>,
 }
@@ -123,6 +126,8 @@ pub enum ControlEvent {
     StatusConfirmed {
         /// The connection the path belongs to.
         connection: Pair,
+        /// The path.
+        path: LegacyPath,
     },
     /// The peer has created the connection.
     Created {
@@ -137,6 +142,8 @@ pub enum ControlEvent {
         connection: Pair,
         /// The operation of the exchange.
         opcode: Opcode,
+        /// The path of a status change.
+        path: Option<LegacyPath>,
         /// The reason.
         code: Code,
     },
@@ -155,7 +162,7 @@ pub enum Refused {
     WrongAuthType,
     /// Authentication types 0 and 1 prove nothing, and [`Accept::unauthenticated`] is off.
     Unauthenticated,
-    /// The key is the public one of the original, and [`Accept::public_key`] is off.
+    /// The key is the public one of the original, and [`Accept::public_key`] is off or the connection has another.
     PublicKey,
     /// The digest does not match.
     WrongDigest,
@@ -210,9 +217,14 @@ impl ControlChannel {
         up: bool,
     ) -> Result<(), Refused> {
         let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
-        self.initiator.send_status(connection, to, path, up);
+        self.initiator.send_status(&self.accept, connection, to, path, up);
         self.drive(now, pair);
         Ok(())
+    }
+
+    /// Returns true while a status change of this path is being sent, or queued.
+    pub fn is_sending_status(&self, pair: Pair, path: LegacyPath) -> bool {
+        self.initiator.is_sending_status(pair, path)
     }
 
     /// Requests that the peer, at its control address `to`, creates its side of the connection from `text`, which is
@@ -220,7 +232,7 @@ impl ControlChannel {
     pub fn create(&mut self, now: Time, pair: Pair, to: SocketAddr, text: &str) -> Result<(), Refused> {
         let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
         self.accept.key_may_be_used(&connection.key)?;
-        self.initiator.create(connection, to, text);
+        self.initiator.create(&self.accept, connection, to, text);
         self.drive(now, pair);
         Ok(())
     }
@@ -283,9 +295,10 @@ impl ControlChannel {
     ) -> Result<(), Refused> {
         let pair = Pair { local: message.responder, remote: message.initiator };
         let connection = find(&self.connections, pair);
-        let exchange_key = self.responder.exchange_key(now, pair, message);
-        let key = self.accept.authenticate(connection, exchange_key, from.ip(), message, bytes)?.clone();
-        match self.responder.handle(now, from, message, bytes, key)? {
+        let exchange_keys = self.responder.exchange_keys(now, pair, message);
+        let key = self.accept.authenticate(connection, exchange_keys, from.ip(), message, bytes)?.clone();
+        let any_nonce = self.accept.unauthenticated && message.opcode == Opcode::Create;
+        match self.responder.handle(now, from, message, bytes, key, any_nonce)? {
             NextStep::Reply(transmit) => self.transmits.push_back(transmit),
             NextStep::Act(data) => self.act(pair, from, message, data)?,
         }
@@ -326,7 +339,7 @@ impl ControlChannel {
         bytes: &[u8],
     ) -> Result<(), Refused> {
         let pair = Pair { local: message.initiator, remote: message.responder };
-        match self.initiator.on_reply(pair, from.ip(), message, bytes)? {
+        match self.initiator.on_reply(&self.accept, pair, from.ip(), message, bytes)? {
             ReplyOutcome::NextRound => {}
             ReplyOutcome::Finished(event) => self.events.push_back(event),
         }

@@ -23,25 +23,30 @@ pub struct Accept {
 
 impl Accept {
     /// Checks a request against its connection and the policy, and returns the key that signs the reply. An exchange
-    /// keeps the key with which it started, even if the configuration has changed since.
+    /// keeps the key with which it started, even if the configuration has changed since: `exchange_keys` are those of
+    /// the exchanges that a round 3 may belong to.
     pub(super) fn authenticate<'a>(
         &'a self,
         connection: Option<&'a LegacyConnection>,
-        exchange_key: Option<&'a AuthKey>,
+        exchange_keys: Vec<&'a AuthKey>,
         from: IpAddr,
         message: &ControlMessage<'_>,
         bytes: &[u8],
     ) -> Result<&'a AuthKey, Refused> {
         let (auth, key) = self.expected(connection, message.opcode)?;
-        let key = exchange_key.unwrap_or(key);
         if message.auth.kind() != auth {
             return Err(Refused::WrongAuthType);
         }
         match auth {
-            AuthType::Sha256 => self.signed(key, bytes)?,
-            AuthType::None | AuthType::Nonce => self.unsigned(connection, from)?,
+            AuthType::Sha256 if exchange_keys.is_empty() => self.signed(&self.keys(connection, key), bytes),
+            AuthType::Sha256 => self.signed(&exchange_keys, bytes),
+            AuthType::None | AuthType::Nonce => self.unsigned(connection, from).map(|()| key),
         }
-        Ok(key)
+    }
+
+    /// Returns the public key, if an original at the other end of this connection may have continued with it.
+    pub(super) fn other_key(&self, connection: &LegacyConnection) -> Option<&'static AuthKey> {
+        (connection.created && self.public_key && !connection.key.is_public()).then_some(&AuthKey::PUBLIC)
     }
 
     /// Checks that an exchange may use this key.
@@ -67,9 +72,16 @@ impl Accept {
         }
     }
 
-    fn signed(&self, key: &AuthKey, bytes: &[u8]) -> Result<(), Refused> {
-        self.key_may_be_used(key)?;
-        if key.verifies(bytes) { Ok(()) } else { Err(Refused::WrongDigest) }
+    fn keys<'a>(&self, connection: Option<&'a LegacyConnection>, key: &'a AuthKey) -> Vec<&'a AuthKey> {
+        let other = connection.and_then(|known| self.other_key(known));
+        std::iter::once(key).chain(other).collect()
+    }
+
+    /// Returns the key with which a message was signed.
+    fn signed<'a>(&self, keys: &[&'a AuthKey], bytes: &[u8]) -> Result<&'a AuthKey, Refused> {
+        keys.iter().try_for_each(|key| self.key_may_be_used(key))?;
+        let refused = || if AuthKey::PUBLIC.verifies(bytes) { Refused::PublicKey } else { Refused::WrongDigest };
+        keys.iter().copied().find(|key| key.verifies(bytes)).ok_or_else(refused)
     }
 
     fn unsigned(&self, connection: Option<&LegacyConnection>, from: IpAddr) -> Result<(), Refused> {

@@ -5,6 +5,10 @@
 //! the same reply again. A replayed round 3 has no effect later, because its nonce has been used. (The original never
 //! invalidates a nonce, and checks none for an unknown connection.)
 //!
+//! The original repeats no nonce in a CREATE for a connection of type 0 or 1. Where unauthenticated messages are
+//! accepted, any nonce continues a CREATE that has begun, and the reply carries it: a recorded creation then works once
+//! more.
+//!
 //! State is stored only for requests that have been authenticated according to the policy.
 
 use std::net::SocketAddr;
@@ -73,14 +77,19 @@ impl RequestReceiver {
         self.exchanges.retain(|exchange| exchange.pair != pair);
     }
 
-    /// Returns the key with which the exchange of a round 3 was started.
-    pub(super) fn exchange_key(&self, now: Time, pair: Pair, message: &ControlMessage<'_>) -> Option<&AuthKey> {
-        let continued =
-            |e: &&ReceivedRequest| e.pair == pair && e.opcode == message.opcode && now.since(e.started) < LIFETIME;
-        self.exchanges.iter().rev().find(continued).filter(|_| message.round == 3).map(|e| &e.key)
+    /// Returns the keys of the exchanges to which a round 3 may belong.
+    pub(super) fn exchange_keys(&self, now: Time, pair: Pair, message: &ControlMessage<'_>) -> Vec<&AuthKey> {
+        let continued = |e: &&ReceivedRequest| e.is_of(pair, message.opcode) && now.since(e.started) < LIFETIME;
+        let mut keys = Vec::new();
+        for exchange in self.exchanges.iter().rev().filter(|_| message.round == 3).filter(continued) {
+            if !keys.contains(&&exchange.key) {
+                keys.push(&exchange.key);
+            }
+        }
+        keys
     }
 
-    /// Handles an authenticated request.
+    /// Handles an authenticated request. With `any_nonce`, its round 3 need not repeat the nonce.
     pub(super) fn handle(
         &mut self,
         now: Time,
@@ -88,12 +97,13 @@ impl RequestReceiver {
         message: &ControlMessage<'_>,
         bytes: &[u8],
         key: AuthKey,
+        any_nonce: bool,
     ) -> Result<NextStep, Refused> {
         self.exchanges.retain(|exchange| now.since(exchange.started) < LIFETIME);
         if message.round == 1 {
             self.handle_round_one(now, from, message, key).map(NextStep::Reply)
         } else {
-            self.handle_round_three(from, message, bytes)
+            self.handle_round_three(from, message, bytes, &key, any_nonce)
         }
     }
 
@@ -120,7 +130,7 @@ impl RequestReceiver {
     ) -> Result<ControlTransmit, Refused> {
         let pair = Pair { local: message.responder, remote: message.initiator };
         let under_way = |e: &&ReceivedRequest| {
-            let same = e.pair == pair && e.opcode == message.opcode && e.key == key;
+            let same = e.is_of(pair, message.opcode) && e.key == key;
             same && matches!(e.stage, Stage::NonceSent) && now.since(e.started) < ROUND_TIME
         };
         let nonce = match self.exchanges.iter().rev().find(under_way) {
@@ -157,19 +167,23 @@ impl RequestReceiver {
         from: SocketAddr,
         message: &ControlMessage<'_>,
         bytes: &[u8],
+        key: &AuthKey,
+        any_nonce: bool,
     ) -> Result<NextStep, Refused> {
         let pair = Pair { local: message.responder, remote: message.initiator };
-        let mut exchanges =
-            self.exchanges.iter_mut().rev().filter(|e| e.pair == pair && e.opcode == message.opcode).peekable();
-        if exchanges.peek().is_none() {
+        let nonce = message.auth.nonce();
+        let is_candidate = |e: &ReceivedRequest| e.is_of(pair, message.opcode) && e.key == *key;
+        if !self.exchanges.iter().any(is_candidate) {
             return Err(Refused::Unexpected);
         }
-        let exchange =
-            exchanges.find(|e| e.matches_round_three(message.auth.nonce(), bytes)).ok_or(Refused::WrongNonce)?;
+        let exact = |e: &ReceivedRequest| is_candidate(e) && e.matches_round_three(nonce, bytes);
+        let begun = |e: &ReceivedRequest| any_nonce && is_candidate(e) && matches!(e.stage, Stage::NonceSent);
+        let at = self.exchanges.iter().rposition(exact).or_else(|| self.exchanges.iter().rposition(begun));
+        let exchange = &mut self.exchanges[at.ok_or(Refused::WrongNonce)?];
         match &exchange.stage {
             Stage::NonceSent => {
                 let data = RequestData::read(message)?;
-                exchange.from = from;
+                (exchange.from, exchange.nonce) = (from, nonce);
                 exchange.stage = Stage::Processing { request: bytes.to_vec() };
                 Ok(NextStep::Act(data))
             }
@@ -197,6 +211,10 @@ impl RequestReceiver {
 }
 
 impl ReceivedRequest {
+    fn is_of(&self, pair: Pair, opcode: Opcode) -> bool {
+        (self.pair, self.opcode) == (pair, opcode)
+    }
+
     /// Returns true if a round 3 belongs to this exchange: new data, or a repeated request.
     fn matches_round_three(&self, nonce: Nonce, bytes: &[u8]) -> bool {
         match &self.stage {

@@ -366,7 +366,7 @@ impl Native {
         let path = &mut self.paths[id];
         let change = path.base.update_health(update);
         if let Some((from, to)) = change.state() {
-            common.on_state_change(&path.base, from, to);
+            common.on_health_change(&path.base, &change);
             self.trace.record(now, || TraceEvent::PathStateUpdated { path: id, from, to });
             path.failed |= !to.is_up();
             if from.is_up() && is_failure(to) {

@@ -17,7 +17,7 @@ use crate::reorder::PlainReorder;
 use crate::sched::PathSnapshot;
 use crate::stats::{PathStatus, PeerStatus};
 use crate::time::Time;
-use crate::tuning::peer::plain::QUEUE_LIMIT;
+use crate::tuning::peer::plain::{MAX_PATH_SKEW, QUEUE_LIMIT};
 
 /// The state of plain mode.
 #[derive(Debug)]
@@ -46,6 +46,8 @@ pub(super) struct PlainPath {
     peer_number: Option<u8>,
     /// The timestamp of the peer's probe that is to be answered.
     owed_reply: Option<u64>,
+    /// When the peer reported it down through another channel.
+    reported_down: Time,
 }
 
 impl Plain {
@@ -95,7 +97,30 @@ impl Plain {
     pub(super) fn handle_report(&mut self, common: &mut Common, now: Time, id: PathId, up: bool) {
         match up {
             true => self.on_alive(common, now, id),
-            false => self.update(common, now, id, |health| health.peer_agrees = false),
+            false => {
+                self.paths[id].reported_down = now;
+                self.update(common, now, id, |health| health.peer_agrees = false);
+            }
+        }
+    }
+
+    /// A keepalive came over the path. It proves only the direction to this end.
+    pub(super) fn on_keepalive(&mut self, common: &mut Common, now: Time, id: PathId) {
+        let Some(keepalive) = self.paths[id].base.liveness.keepalive() else { return };
+        keepalive.on_received(now);
+        let revives = keepalive.revives();
+        self.update(common, now, id, |health| {
+            health.answers = true;
+            health.peer_agrees |= revives;
+        });
+    }
+
+    /// A packet came over the path, so the peer uses it. Packets that left before its report may still arrive.
+    fn on_data(&mut self, common: &mut Common, now: Time, id: PathId) {
+        let path = &self.paths[id];
+        let is_down = !path.base.health.peer_agrees && self.uses_keepalives(id);
+        if is_down && now.since(path.reported_down) > MAX_PATH_SKEW {
+            self.update(common, now, id, |health| health.peer_agrees = true);
         }
     }
 
@@ -127,11 +152,12 @@ impl Plain {
     fn update(&mut self, common: &mut Common, now: Time, id: PathId, update: impl FnOnce(&mut Health)) {
         let path = &mut self.paths[id].base;
         let change = path.update_health(update);
-        if let Some((from, to)) = change.state() {
-            common.on_state_change(path, from, to);
-            if let (Some(reorder), false) = (&mut self.reorder, to.is_up()) {
-                reorder.handle_path_down(id.slot);
-            }
+        if change.state().is_some() || change.own_view().is_some() && path.liveness.keepalive().is_some() {
+            common.on_health_change(path, &change);
+        }
+        let goes_down = change.state().is_some_and(|(_, to)| !to.is_up());
+        if let Some(reorder) = self.reorder.as_mut().filter(|_| goes_down) {
+            reorder.handle_path_down(id.slot);
         }
         if change.own_view_changed() {
             self.report_dead_paths(now);
@@ -141,7 +167,7 @@ impl Plain {
 
 impl PlainPath {
     fn new(base: Path) -> Self {
-        Self { base, send_rate: SendRate::default(), peer_number: None, owed_reply: None }
+        Self { base, send_rate: SendRate::default(), peer_number: None, owed_reply: None, reported_down: Time::START }
     }
 
     /// Counts a data datagram that was sent.

@@ -56,10 +56,11 @@ impl Plain {
         match header.protocol {
             gre::IPV4 | gre::IPV6 if body.first().is_some_and(|first| *first >= legacy::wire::CONTROL) => {
                 let keepalive = legacy::wire::is_keepalive(datagram) && self.uses_keepalives(path);
-                keepalive.then(|| self.on_alive(common, turn.now, path)).ok_or(Dropped::UnknownControl)
+                keepalive.then(|| self.on_keepalive(common, turn.now, path)).ok_or(Dropped::UnknownControl)
             }
             gre::IPV4 | gre::IPV6 => {
                 let packet = self.decapsulate(common, path, tos, &header, &mut datagram[at..])?;
+                self.on_data(common, turn.now, path);
                 self.reorder(common, turn, &packet)
             }
             // A peer that uses keepalives sends no probes, so these would be forged.

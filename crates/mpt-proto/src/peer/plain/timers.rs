@@ -54,7 +54,7 @@ impl Plain {
         self.handle_dead_report(common, now, probe.version, probe.dead);
     }
 
-    /// A keepalive came over the path, or the peer reported that it is up.
+    /// The peer reported that the path is up, or the operator took it up.
     pub(super) fn on_alive(&mut self, common: &mut Common, now: Time, id: PathId) {
         if let Some(keepalive) = self.paths[id].base.liveness.keepalive() {
             keepalive.on_received(now);
