@@ -47,7 +47,7 @@ fn serve(mut server: Server) -> JoinHandle<Vec<Request>> {
             epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).expect("to wait");
             for (token, request) in server.handle_ready() {
                 let response = match &request {
-                    Request::Status {} => Response::Status(report()),
+                    Request::Status { .. } => Response::Status(report()),
                     Request::Path { path, .. } if path == "none" => {
                         Response::Error { what: "no such path".to_owned(), hint: None }
                     }
@@ -71,7 +71,10 @@ fn a_client_gets_status_sends_commands_and_ends_the_tunnel() {
     client.request(&command("dsl")).unwrap();
     assert_eq!(client.request(&command("none")).unwrap_err().what, "no such path");
     client.down().unwrap();
-    assert_eq!(server.join().unwrap(), [Request::Status {}, command("dsl"), command("none"), Request::Down {}]);
+    assert_eq!(
+        server.join().unwrap(),
+        [Request::Status { first: 0, count: Some(32) }, command("dsl"), command("none"), Request::Down {}]
+    );
     assert_eq!(fs::read_dir(dir.directory.path()).unwrap().count(), 0, "nothing is left behind");
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -31,15 +32,38 @@ impl Client {
         }
     }
 
-    /// Requests the status report.
+    /// Requests the status report, with some peers at a time, so that packets do not wait.
     ///
     /// # Errors
     /// The daemon does not respond, or not with a report.
     pub fn status(&mut self) -> Result<Report, Failure> {
-        match self.exchange_checked(&Request::Status {})? {
+        let mut report = self.status_page(0)?;
+        let mut received = report.peers.len();
+        while received == PAGE {
+            let page = self.status_page(report.peers.len())?;
+            received = page.peers.len();
+            report.peers.extend(page.peers);
+        }
+        Ok(report)
+    }
+
+    fn status_page(&mut self, first: usize) -> Result<Report, Failure> {
+        match self.exchange_checked(&Request::Status { first, count: Some(PAGE) })? {
             Response::Status(report) => Ok(report),
             Response::Done {} | Response::Error { .. } => Err(self.malformed("no status report")),
         }
+    }
+
+    /// Requests two reports, and returns the second one with the rates between them.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub fn status_with_rates(&mut self) -> Result<Report, Failure> {
+        let before = self.status()?;
+        thread::sleep(RATE_INTERVAL);
+        let mut report = self.status()?;
+        report.fill_rates(&before);
+        Ok(report)
     }
 
     /// Sends a command and waits for its completion.
@@ -175,6 +199,10 @@ fn not_running(what: &str, running: &[String]) -> Failure {
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// `create` waits for the peer: two rounds of six attempts, 500 ms apart.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
+/// Long enough for some packets of a call, short enough to wait for.
+const RATE_INTERVAL: Duration = Duration::from_millis(500);
+/// Peers in a report: the daemon makes one of as many in less than a millisecond.
+const PAGE: usize = 32;
 /// More than a thousand peers with 32 paths need.
 const MAX_RESPONSE: u64 = 64 << 20;
 

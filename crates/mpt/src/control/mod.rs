@@ -16,6 +16,7 @@ mod lock;
 mod protocol;
 pub mod report;
 mod server;
+pub mod verdict;
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;

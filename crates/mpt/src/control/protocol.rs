@@ -11,8 +11,15 @@ use crate::Failure;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Return the status report.
-    Status {},
+    /// Return the status report: of all peers, or of some, because a report of thousands takes milliseconds.
+    Status {
+        /// Number of peers to skip.
+        #[serde(default)]
+        first: usize,
+        /// Maximum number of peers; default: all.
+        #[serde(default)]
+        count: Option<usize>,
+    },
     /// Take a path up or down.
     Path {
         /// The peer's name.
@@ -76,6 +83,11 @@ pub enum Request {
     },
     /// End the tunnel.
     Down {},
+}
+
+impl Request {
+    /// Requests the status of all peers.
+    pub const STATUS: Self = Self::Status { first: 0, count: None };
 }
 
 /// An operation on a path.

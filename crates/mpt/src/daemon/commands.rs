@@ -32,7 +32,9 @@ impl Daemon {
     /// Executes a request. Returns `None` if the response follows after the peer's answer.
     pub(super) fn handle_request(&mut self, now: Time, client: ClientToken, request: &Request) -> Option<Response> {
         let done = match request {
-            Request::Status {} => return Some(Response::Status(self.status_report(now))),
+            Request::Status { first, count } => {
+                return Some(Response::Status(self.status_report(now, *first, count.unwrap_or(usize::MAX))));
+            }
             Request::Down {} => Ok(()),
             Request::Path { peer, path, action } => self.set_path(now, peer, path, *action),
             Request::Ends { local, remote, action } => self.set_paths_between(now, *local, *remote, *action),

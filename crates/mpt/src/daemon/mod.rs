@@ -265,6 +265,7 @@ fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         config: file.path.display().to_string(),
         pid: process::id(),
         uptime_s: 0,
+        uptime_us: 0,
         port: *file.port,
         mtu_bytes: mtu,
     }
@@ -457,10 +458,11 @@ impl Daemon {
         next
     }
 
-    /// Returns the status report.
-    fn status_report(&self, now: Time) -> Report {
-        let about = TunnelReport { uptime_s: now.as_nanos() / 1_000_000_000, ..self.tunnel_report.clone() };
-        let mut report = Report::new(about, &self.driver.endpoint.status());
+    /// Returns the status report with at most `count` peers from `first` on.
+    fn status_report(&self, now: Time, first: usize, count: usize) -> Report {
+        let (uptime_s, uptime_us) = (now.as_nanos() / 1_000_000_000, now.as_nanos() / 1_000);
+        let about = TunnelReport { uptime_s, uptime_us, ..self.tunnel_report.clone() };
+        let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
         self.metering.fill_report(&mut report);
         report
     }
